@@ -1,0 +1,1 @@
+//! All file operations: path walking, striping, caching, sessions.

@@ -1,0 +1,1 @@
+//! Pure decisions: the cluster state machine, placement of files, striping arithmetic.

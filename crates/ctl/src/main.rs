@@ -1,0 +1,2 @@
+//! Placeholder main.
+fn main() {}

@@ -1,0 +1,1 @@
+//! All records that Skep's services keep on disk: layouts, versions, keys.

@@ -1,0 +1,1 @@
+//! Authority for the cluster map.

@@ -1,0 +1,1 @@
+//! The namespace: entries, inodes, sessions, transactions.

@@ -1,0 +1,1 @@
+//! The daemon kit: configuration, logging, readiness, signals, registration and heartbeats.

@@ -1,0 +1,1 @@
+//! Seeded deterministic simulation of the metadata core, with checkers.

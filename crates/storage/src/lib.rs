@@ -1,0 +1,1 @@
+//! Chunk files on storage targets.

@@ -1,0 +1,1 @@
+//! Local durable primitives: target directories and their identity, atomic replacement, log segments.

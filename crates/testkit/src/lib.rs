@@ -1,0 +1,1 @@
+//! Starts real clusters for black-box tests and measures them.

@@ -1,0 +1,90 @@
+//! What `stat` shows of an inode, and the kinds of files.
+
+use crate::byte_enum;
+use crate::codec::record;
+use crate::{InodeId, Timestamp};
+
+byte_enum! {
+    /// The kinds of files that a POSIX file system has.
+    pub enum FileKind {
+        /// Regular file.
+        Regular = 1,
+        /// Directory.
+        Directory = 2,
+        /// Symbolic link.
+        Symlink = 3,
+        /// Named pipe.
+        Fifo = 4,
+        /// Socket.
+        Socket = 5,
+        /// Character device.
+        CharDevice = 6,
+        /// Block device.
+        BlockDevice = 7,
+    }
+}
+
+impl FileKind {
+    /// The kind as `S_IF...` bits of a mode.
+    pub const fn mode_bits(self) -> u32 {
+        match self {
+            Self::Regular => 0o100_000,
+            Self::Directory => 0o040_000,
+            Self::Symlink => 0o120_000,
+            Self::Fifo => 0o010_000,
+            Self::Socket => 0o140_000,
+            Self::CharDevice => 0o020_000,
+            Self::BlockDevice => 0o060_000,
+        }
+    }
+
+    /// The kind in the `S_IF...` bits of a mode; `None` for bits that name no kind.
+    pub const fn from_mode(mode: u32) -> Option<Self> {
+        Some(match mode & 0o170_000 {
+            0o100_000 => Self::Regular,
+            0o040_000 => Self::Directory,
+            0o120_000 => Self::Symlink,
+            0o010_000 => Self::Fifo,
+            0o140_000 => Self::Socket,
+            0o020_000 => Self::CharDevice,
+            0o060_000 => Self::BlockDevice,
+            _ => return None,
+        })
+    }
+}
+
+record! {
+    /// What `stat` shows of an inode.
+    pub struct Attributes {
+        /// The inode.
+        pub inode: InodeId,
+        /// Kind of file.
+        pub kind: FileKind,
+        /// Permission bits with set-user-id, set-group-id and sticky (12 bits).
+        pub permissions: u32,
+        /// Number of names (for a directory: 2 and one for each directory in it).
+        pub links: u32,
+        /// Owner.
+        pub uid: u32,
+        /// Group.
+        pub gid: u32,
+        /// Project, for quota; zero: none.
+        pub project: u32,
+        /// Device number of a device file, as `major << 32 | minor`.
+        pub device: u64,
+        /// Size in bytes; for a directory the number of entries.
+        pub size: u64,
+        /// Last access.
+        pub accessed: Timestamp,
+        /// Last change of the data.
+        pub modified: Timestamp,
+        /// Last change of the attributes.
+        pub changed: Timestamp,
+        /// Creation.
+        pub created: Timestamp,
+        /// Raised by each change of data or attributes.
+        pub change_counter: u64,
+        /// Raised by each truncation; sizes from writers are merged within one generation.
+        pub truncate_generation: u64,
+    }
+}

@@ -1,0 +1,35 @@
+//! The nouns of Skep: typed ids, units, states, stripe patterns, attributes, the cluster map, error
+//! codes, and the byte codec that wire messages and disk records share.
+//!
+//! Owns: what a thing *is* and how it is laid out in bytes. Pure: no I/O, no clock, no threads.
+//! Does not own: what is done with it. Messages are in `skep-wire`, disk records in `skep-format`,
+//! decisions in `skep-cluster`.
+
+pub mod attributes;
+pub mod codec;
+mod error;
+mod id;
+pub mod map;
+pub mod pattern;
+mod time;
+
+pub use attributes::{Attributes, FileKind};
+pub use error::{Error, ErrorCode, Result, RetryClass};
+pub use id::{
+    ClusterId, Epoch, GroupId, HostIncarnation, InodeId, Lsn, MapVersion, NodeId, SessionId, ShardId,
+    TargetId,
+};
+pub use map::{ClusterMap, Group, GroupMember, MemberState, Node, NodeKind, Target, TargetKind};
+pub use pattern::{ChunkFileKey, Component, Redundancy, StripePattern};
+pub use time::Timestamp;
+
+/// Number of virtual shards into which every namespace is divided (`docs/glossary.md`).
+pub const SHARD_COUNT: u32 = 65_536;
+/// Bytes under one checksum, on the wire and on disk.
+pub const GRANULE_BYTES: u64 = 4096;
+/// Longest file: 2^63 - 1 bytes, the limit of `off_t`.
+pub const MAX_FILE_BYTES: u64 = i64::MAX as u64;
+/// Longest name of an entry in bytes, as in every Linux file system.
+pub const MAX_NAME_BYTES: usize = 255;
+
+const _: () = assert!(usize::BITS == 64, "Skep is built for 64-bit machines only");

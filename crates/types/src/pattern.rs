@@ -1,0 +1,125 @@
+//! Stripe patterns: on which groups the bytes of a file lie, and how chunk files are named.
+//!
+//! The arithmetic from file ranges to chunk pieces is in `skep-cluster`, module `striping`.
+
+use crate::codec::record;
+use crate::error::{Error, ErrorCode, Result};
+use crate::{GroupId, InodeId, byte_enum};
+
+byte_enum! {
+    /// How a component protects its data.
+    pub enum Redundancy {
+        /// Each byte on one group; copies, if any, are the group's members.
+        Stripe = 1,
+    }
+}
+
+record! {
+    /// One byte range of a file and where it lies.
+    pub struct Component {
+        /// First byte in the file. The component ends where the next one starts.
+        pub start: u64,
+        /// Bytes that go to one group before the next: a power of two from 64 KiB to 1 GiB.
+        pub chunk_bytes: u64,
+        /// How many groups were wanted; `groups` may hold fewer when the pool had fewer.
+        pub wanted: u16,
+        /// Kind of redundancy.
+        pub redundancy: Redundancy,
+        /// The groups in the order of the stripe; empty until the file first reaches the component.
+        pub groups: Vec<GroupId>,
+    }
+}
+
+record! {
+    /// The stripe pattern of a file: its components in order, the first at byte 0.
+    pub struct StripePattern {
+        /// Which layout of the file this is; restriping writes a new generation beside the old.
+        pub generation: u32,
+        /// Components, by rising `start`.
+        pub components: Vec<Component>,
+    }
+}
+
+/// Smallest chunk.
+pub const MIN_CHUNK_BYTES: u64 = 64 << 10;
+/// Largest chunk.
+pub const MAX_CHUNK_BYTES: u64 = 1 << 30;
+/// Most groups in one component.
+pub const MAX_STRIPE_WIDTH: usize = 256;
+/// Most components in one pattern.
+pub const MAX_COMPONENTS: usize = 16;
+
+impl StripePattern {
+    /// Checks what every user of a pattern relies on; call it on each pattern that comes from
+    /// outside.
+    ///
+    /// # Errors
+    /// `InvalidArgument` that names the first rule broken.
+    pub fn check(&self) -> Result<()> {
+        let wrong = |what: String| Err(Error::new(ErrorCode::InvalidArgument, what));
+        if self.components.is_empty() || self.components.len() > MAX_COMPONENTS {
+            return wrong(format!("a stripe pattern has 1 to {MAX_COMPONENTS} components"));
+        }
+        if self.components[0].start != 0 {
+            return wrong("the first component of a stripe pattern starts at byte 0".into());
+        }
+        for (index, component) in self.components.iter().enumerate() {
+            let size = component.chunk_bytes;
+            if !size.is_power_of_two() || !(MIN_CHUNK_BYTES..=MAX_CHUNK_BYTES).contains(&size) {
+                return wrong(format!(
+                    "chunk size {size} is not a power of two from 64 KiB to 1 GiB"
+                ));
+            }
+            if component.wanted == 0
+                || usize::from(component.wanted) > MAX_STRIPE_WIDTH
+                || component.groups.len() > MAX_STRIPE_WIDTH
+            {
+                return wrong(format!("a component lies on 1 to {MAX_STRIPE_WIDTH} groups"));
+            }
+            if index > 0 && component.start <= self.components[index - 1].start {
+                return wrong("components must be in the order of their start".into());
+            }
+            if component.start % size != 0 {
+                return wrong(format!("component {index} does not start at a multiple of its chunk size"));
+            }
+        }
+        Ok(())
+    }
+}
+
+record! {
+    /// The name of a chunk file: what one group stores for one file.
+    #[derive(Copy, PartialOrd, Ord, Hash)]
+    pub struct ChunkFileKey {
+        /// The file.
+        pub inode: InodeId,
+        /// Layout generation of its pattern.
+        pub generation: u32,
+        /// Index of the component in the pattern.
+        pub component: u16,
+        /// Index of the group in the component.
+        pub index: u16,
+    }
+}
+
+impl std::fmt::Display for ChunkFileKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}.{}.{}", self.inode, self.generation, self.component, self.index)
+    }
+}
+
+impl std::str::FromStr for ChunkFileKey {
+    type Err = ();
+
+    fn from_str(s: &str) -> std::result::Result<Self, ()> {
+        let mut parts = s.split('.');
+        let mut next = || parts.next().ok_or(());
+        let key = Self {
+            inode: next()?.parse().map_err(|_| ())?,
+            generation: next()?.parse().map_err(|_| ())?,
+            component: next()?.parse().map_err(|_| ())?,
+            index: next()?.parse().map_err(|_| ())?,
+        };
+        if parts.next().is_some() { Err(()) } else { Ok(key) }
+    }
+}

@@ -1,0 +1,155 @@
+//! The one table of all messages: dispatch, metric names and the generated reference are made from
+//! it. Numbers are never reused.
+
+use crate::{Request, management as mg, metadata as md, session, storage as st};
+use skep_types::codec::{Described, FieldDoc};
+
+/// One line of the catalog.
+#[derive(Debug, Clone, Copy)]
+pub struct Line {
+    /// Number in the frame header.
+    pub id: u16,
+    /// Name of the request.
+    pub name: &'static str,
+    /// The service that answers.
+    pub service: &'static str,
+    /// Whether it changes something, so that it needs a slot.
+    pub modifies: bool,
+    /// What it does.
+    pub doc: &'static str,
+    /// Fields of the request.
+    pub fields: &'static [FieldDoc],
+    /// Name of the reply.
+    pub reply: &'static str,
+    /// What the reply is.
+    pub reply_doc: &'static str,
+    /// Fields of the reply.
+    pub reply_fields: &'static [FieldDoc],
+}
+
+macro_rules! catalog {
+    ($($id:literal $service:literal $mode:ident $request:ty => $reply:ty;)*) => {
+        $(impl Request for $request {
+            const ID: u16 = $id;
+            const VERSION: u16 = 1;
+            const MODIFIES: bool = catalog!(@ $mode);
+            type Reply = $reply;
+        })*
+
+        /// All messages, by number.
+        pub const CATALOG: &[Line] = &[$(Line {
+            id: $id,
+            name: <$request>::NAME,
+            service: $service,
+            modifies: catalog!(@ $mode),
+            doc: <$request>::DOC,
+            fields: <$request>::FIELDS,
+            reply: <$reply>::NAME,
+            reply_doc: <$reply>::DOC,
+            reply_fields: <$reply>::FIELDS,
+        },)*];
+
+        /// Decodes the body of a request or a reply of a known message and encodes it again; `None` for an unknown
+        /// number. For vectors and fuzzing.
+        pub fn recode(id: u16, is_reply: bool, body: &[u8]) -> Option<skep_types::Result<Vec<u8>>> {
+            use skep_types::codec::Codec;
+            match (id, is_reply) {
+                $(($id, false) => Some(<$request>::from_bytes(body).map(|value| value.to_bytes())),
+                  ($id, true) => Some(<$reply>::from_bytes(body).map(|value| value.to_bytes())),)*
+                _ => None,
+            }
+        }
+    };
+    (@ modifies) => { true };
+    (@ reads) => { false };
+}
+
+catalog! {
+    // Handshake.
+    1 "any" reads session::Hello => session::Challenge;
+    2 "any" reads session::Proof => session::Welcome;
+    // Management. Commands are idempotent by their contents.
+    16 "management" reads mg::RegisterServer => mg::Registered;
+    17 "management" reads mg::RegisterClient => mg::Registered;
+    18 "management" reads mg::Heartbeat => mg::MapUpdate;
+    19 "management" reads mg::GetMap => mg::MapUpdate;
+    20 "management" reads mg::Leave => mg::Done;
+    21 "management" reads mg::Format => mg::MapUpdate;
+    22 "management" reads mg::SetPolicy => mg::MapUpdate;
+    // Metadata: sessions.
+    32 "metadata" reads md::OpenSession => md::SessionOpened;
+    33 "metadata" reads md::KeepAlive => mg::Done;
+    34 "metadata" reads md::CloseSession => mg::Done;
+    // Metadata: the namespace.
+    40 "metadata" reads md::Lookup => md::EntryReply;
+    41 "metadata" reads md::GetAttributes => md::AttributesReply;
+    42 "metadata" modifies md::SetAttributes => md::AttributesReply;
+    43 "metadata" modifies md::Create => md::Opened;
+    44 "metadata" modifies md::Open => md::Opened;
+    45 "metadata" modifies md::Close => md::AttributesReply;
+    46 "metadata" modifies md::ReportWritten => md::AttributesReply;
+    47 "metadata" modifies md::MakeDirectory => md::EntryReply;
+    48 "metadata" modifies md::MakeSymlink => md::EntryReply;
+    49 "metadata" reads md::ReadLink => md::BytesReply;
+    50 "metadata" modifies md::Link => md::EntryReply;
+    51 "metadata" modifies md::Unlink => mg::Done;
+    52 "metadata" modifies md::RemoveDirectory => mg::Done;
+    53 "metadata" modifies md::Rename => mg::Done;
+    54 "metadata" reads md::ReadDirectory => md::DirectoryEntries;
+    55 "metadata" reads md::GetXattr => md::BytesReply;
+    56 "metadata" modifies md::SetXattr => mg::Done;
+    57 "metadata" reads md::ListXattrs => md::XattrNames;
+    58 "metadata" modifies md::RemoveXattr => mg::Done;
+    59 "metadata" modifies md::SetDirectoryPattern => mg::Done;
+    60 "metadata" reads md::GetEntryInfo => md::EntryInfo;
+    61 "metadata" reads md::SyncAll => mg::Done;
+    // Metadata: transactions between targets. Idempotent by their transaction id.
+    80 "metadata" reads md::Prepare => md::Prepared;
+    81 "metadata" reads md::Decide => mg::Done;
+    82 "metadata" reads md::AskDecision => md::DecisionReply;
+    // Metadata, asked by storage.
+    83 "metadata" reads st::WhichExist => st::Existing;
+    // Storage.
+    96 "storage" reads st::WriteChunk => st::Written;
+    97 "storage" reads st::ReadChunk => st::ReadDone;
+    98 "storage" reads st::SyncChunk => st::Synced;
+    99 "storage" reads st::TruncateChunk => mg::Done;
+    100 "storage" reads st::StatChunk => st::ChunkStat;
+    101 "storage" reads st::RemoveChunks => mg::Done;
+    102 "storage" reads st::ListChunks => st::ChunkList;
+}
+
+/// The line of a message number.
+pub fn line(id: u16) -> Option<&'static Line> {
+    let index = CATALOG.binary_search_by_key(&id, |line| line.id).ok()?;
+    CATALOG.get(index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_rise_and_every_message_is_documented() {
+        for window in CATALOG.windows(2) {
+            assert!(window[0].id < window[1].id);
+        }
+        for line in CATALOG {
+            assert!(!line.doc.trim().is_empty(), "{}", line.name);
+            for field in line.fields.iter().chain(line.reply_fields) {
+                assert!(!field.doc.trim().is_empty(), "{}.{}", line.name, field.name);
+            }
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn arbitrary_bodies_never_panic_and_decoded_ones_encode_back(
+            which in 0..CATALOG.len(), is_reply: bool, body: Vec<u8>,
+        ) {
+            if let Some(Ok(again)) = recode(CATALOG[which].id, is_reply, &body) {
+                proptest::prop_assert_eq!(again, body);
+            }
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! The frame: a header of 128 bytes, a body of `body_bytes`, bulk data of `data_bytes`.
+//!
+//! `docs/protocol/frame.md` draws it. Bulk data is never re-encoded and never copied into the body;
+//! its checksums are those of its granules and stand in the body, so `data` has none in the header.
+
+use crate::limits::{MAX_BODY_BYTES, MAX_DATA_BYTES};
+use skep_types::codec::{Codec, Described, FieldDoc, Reader, Writer, crc32c};
+use skep_types::{Epoch, Error, ErrorCode, GroupId, MapVersion, Result, SessionId};
+
+/// Bytes of a header.
+pub const HEADER_BYTES: usize = 128;
+/// First four bytes of each frame.
+pub const MAGIC: [u8; 4] = *b"SKEP";
+/// Oldest protocol version that this program speaks.
+pub const OLDEST_PROTOCOL: u16 = 1;
+/// Newest protocol version that this program speaks.
+pub const NEWEST_PROTOCOL: u16 = 1;
+
+/// Set in replies.
+pub const FLAG_REPLY: u16 = 1;
+/// Set in requests whose effect must be on the device before the reply (`fsync`, `O_SYNC`).
+pub const FLAG_DURABLE: u16 = 2;
+const KNOWN_FLAGS: u16 = FLAG_REPLY | FLAG_DURABLE;
+
+skep_types::record! {
+    /// The header of a frame.
+    pub struct Header {
+        /// Protocol version that was negotiated for the connection.
+        pub protocol: u16,
+        /// Message number, see the catalog; a reply carries its request's.
+        pub message: u16,
+        /// Version of the message's layout.
+        pub message_version: u16,
+        /// Bit 0: reply; bit 1: durable on the device before the reply. Others zero.
+        pub flags: u16,
+        /// Length of the body.
+        pub body_bytes: u32,
+        /// Length of the bulk data after the body.
+        pub data_bytes: u32,
+        /// Chosen by the requester, unique among its open requests; the reply carries it back.
+        pub tag: u64,
+        /// The requester's session; zero: none.
+        pub session: SessionId,
+        /// Slot of the session in which a modifying request runs.
+        pub slot: u32,
+        /// Requests: zero. Replies: zero or the number of an error code; the body is then its context.
+        pub status: u16,
+        /// 0 interactive, 1 normal, 2 background.
+        pub priority: u8,
+        /// Zero.
+        pub reserved: u8,
+        /// Number of the request within its slot, from 1; zero for requests that modify nothing.
+        pub sequence: u64,
+        /// The group that is addressed; zero: the node itself.
+        pub group: GroupId,
+        /// How long the requester will wait, in milliseconds, counted from sending; zero: for ever.
+        pub time_left_ms: u32,
+        /// Epoch of the group as the sender knows it.
+        pub epoch: Epoch,
+        /// Lowest version of the cluster map that the receiver must know.
+        pub lowest_map: MapVersion,
+        /// Follows one operation through all its requests.
+        pub trace: u128,
+    }
+}
+
+impl Default for Header {
+    fn default() -> Self {
+        Self {
+            protocol: NEWEST_PROTOCOL,
+            message: 0,
+            message_version: 1,
+            flags: 0,
+            body_bytes: 0,
+            data_bytes: 0,
+            tag: 0,
+            session: SessionId::default(),
+            slot: 0,
+            status: 0,
+            priority: 1,
+            reserved: 0,
+            sequence: 0,
+            group: GroupId::default(),
+            time_left_ms: 0,
+            epoch: Epoch::default(),
+            lowest_map: MapVersion::default(),
+            trace: 0,
+        }
+    }
+}
+
+const FIELD_BYTES: usize = 88;
+const BODY_CRC_AT: usize = HEADER_BYTES - 8;
+const HEADER_CRC_AT: usize = HEADER_BYTES - 4;
+
+impl Header {
+    /// Whether this is a reply.
+    pub fn is_reply(&self) -> bool {
+        self.flags & FLAG_REPLY != 0
+    }
+
+    /// Whether the effect must be on the device before the reply.
+    pub fn is_durable(&self) -> bool {
+        self.flags & FLAG_DURABLE != 0
+    }
+
+    /// The header of the reply to this request.
+    pub fn reply(&self) -> Self {
+        Self { flags: FLAG_REPLY, body_bytes: 0, data_bytes: 0, status: 0, ..self.clone() }
+    }
+
+    /// Encodes header and body as one run of bytes; bulk data of `data_bytes` is to follow.
+    ///
+    /// # Panics
+    /// If `body` is longer than [`MAX_BODY_BYTES`]: senders bound what they put into a message.
+    pub fn frame(&self, body: &impl Codec, data_bytes: u32) -> Vec<u8> {
+        let mut w = Writer::over(Vec::with_capacity(HEADER_BYTES + 160));
+        w.raw(&[0; HEADER_BYTES]);
+        body.encode(&mut w);
+        let mut bytes = w.finish();
+        self.seal(&mut bytes, data_bytes);
+        bytes
+    }
+
+    /// Like [`Self::frame`], for a body that is bytes already.
+    pub fn frame_raw(&self, body: &[u8], data_bytes: u32) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
+        bytes.resize(HEADER_BYTES, 0);
+        bytes.extend_from_slice(body);
+        self.seal(&mut bytes, data_bytes);
+        bytes
+    }
+
+    /// Writes the header over the first 128 bytes of `bytes`, whose rest is the body.
+    fn seal(&self, bytes: &mut [u8], data_bytes: u32) {
+        let body_bytes = bytes.len() - HEADER_BYTES;
+        assert!(body_bytes <= MAX_BODY_BYTES, "message bodies are bounded by their senders");
+        let header = Self { body_bytes: body_bytes as u32, data_bytes, ..self.clone() };
+        let mut w = Writer::over(Vec::with_capacity(HEADER_BYTES));
+        w.raw(&MAGIC);
+        (HEADER_BYTES as u16).encode(&mut w);
+        0_u16.encode(&mut w);
+        header.encode(&mut w);
+        let fields = w.finish();
+        bytes[..fields.len()].copy_from_slice(&fields);
+        let body_crc = crc32c(&bytes[HEADER_BYTES..]);
+        bytes[BODY_CRC_AT..HEADER_CRC_AT].copy_from_slice(&body_crc.to_le_bytes());
+        let header_crc = crc32c(&bytes[..HEADER_CRC_AT]);
+        bytes[HEADER_CRC_AT..HEADER_BYTES].copy_from_slice(&header_crc.to_le_bytes());
+    }
+
+    /// Reads a header; also gives the checksum that its body must have (see [`check_body`]).
+    ///
+    /// # Errors
+    /// `Protocol` if the bytes are no header of this protocol: wrong magic, length, checksum, flags,
+    /// non-zero reserved bytes, or lengths beyond the limits.
+    pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<(Self, u32)> {
+        let wrong = |what: String| Error::new(ErrorCode::Protocol, format!("frame header: {what}"));
+        if bytes[..4] != MAGIC {
+            return Err(wrong(format!("magic is {:02x?}, not \"SKEP\"", &bytes[..4])));
+        }
+        let mut tail = Reader::new(&bytes[BODY_CRC_AT..]);
+        let (body_crc, header_crc) = (u32::decode(&mut tail)?, u32::decode(&mut tail)?);
+        if crc32c(&bytes[..HEADER_CRC_AT]) != header_crc {
+            return Err(wrong("checksum does not match".into()));
+        }
+        let mut r = Reader::new(&bytes[4..BODY_CRC_AT]);
+        let (length, zero) = (u16::decode(&mut r)?, u16::decode(&mut r)?);
+        let header = Self::decode(&mut r)?;
+        if usize::from(length) != HEADER_BYTES {
+            return Err(wrong(format!("length is {length}, not {HEADER_BYTES}")));
+        }
+        if zero != 0 || header.reserved != 0 || r.take(r.left())?.iter().any(|byte| *byte != 0) {
+            return Err(wrong("reserved bytes are not zero".into()));
+        }
+        if header.flags & !KNOWN_FLAGS != 0 {
+            return Err(wrong(format!("unknown flags {:#x}", header.flags)));
+        }
+        if header.body_bytes as usize > MAX_BODY_BYTES || header.data_bytes as usize > MAX_DATA_BYTES
+        {
+            return Err(wrong(format!(
+                "body of {} or data of {} bytes exceeds the limit",
+                header.body_bytes, header.data_bytes
+            )));
+        }
+        Ok((header, body_crc))
+    }
+}
+
+const _: () = assert!(8 + FIELD_BYTES <= BODY_CRC_AT, "the fields fit before the checksums");
+
+/// Checks a body against the checksum in its header.
+///
+/// # Errors
+/// `Protocol` if it doesn't match.
+pub fn check_body(body: &[u8], expected: u32) -> Result<()> {
+    if crc32c(body) == expected {
+        Ok(())
+    } else {
+        Err(Error::new(ErrorCode::Protocol, "frame body: checksum does not match"))
+    }
+}
+
+/// Layout of the header, for the generated reference.
+pub const HEADER_FIELDS: &[FieldDoc] = <Header as Described>::FIELDS;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Vec<u8> {
+        Header { message: 7, tag: 9, ..Header::default() }.frame(&0xABCD_u16, 0)
+    }
+
+    fn parse(bytes: &[u8]) -> Result<(Header, u32)> {
+        Header::parse(bytes[..HEADER_BYTES].try_into().unwrap())
+    }
+
+    #[test]
+    fn a_header_survives_a_round_trip() {
+        let bytes = sample();
+        let (header, crc) = parse(&bytes).unwrap();
+        assert_eq!((header.message, header.tag, header.body_bytes), (7, 9, 2));
+        check_body(&bytes[HEADER_BYTES..], crc).unwrap();
+    }
+
+    #[test]
+    fn each_flipped_bit_of_a_header_is_noticed() {
+        for bit in 0..HEADER_BYTES * 8 {
+            let mut bytes = sample();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            // The body's checksum is under the header's.
+            assert!(parse(&bytes).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn the_fields_fill_the_room_that_the_page_draws() {
+        assert_eq!(Header::default().to_bytes().len(), FIELD_BYTES);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(0_u8.., HEADER_BYTES)) {
+            let _ = parse(&bytes);
+        }
+    }
+}

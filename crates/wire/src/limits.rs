@@ -1,0 +1,24 @@
+//! Limits of the protocol, each with its reason.
+
+/// Longest body: a cluster map of 1,000 servers with 12 targets each takes about 3 MiB.
+pub const MAX_BODY_BYTES: usize = 16 << 20;
+/// Most bulk data in one frame: the largest chunk piece that a client sends or asks for at once.
+pub const MAX_DATA_BYTES: usize = 4 << 20;
+/// Longest symbolic link, as `PATH_MAX` without its zero byte.
+pub const MAX_SYMLINK_BYTES: usize = 4095;
+/// Longest value of an extended attribute, as in the kernel (`XATTR_SIZE_MAX`).
+pub const MAX_XATTR_VALUE_BYTES: usize = 64 << 10;
+/// Longest name of an extended attribute, as in the kernel (`XATTR_NAME_MAX`).
+pub const MAX_XATTR_NAME_BYTES: usize = 255;
+/// Most bytes of names that one inode's extended attributes have together (`XATTR_LIST_MAX`).
+pub const MAX_XATTR_LIST_BYTES: usize = 64 << 10;
+/// Most hard links of an inode, so that the count never overflows.
+pub const MAX_LINKS: u32 = 1 << 31;
+/// Most bytes of entries in one reply to `ReadDirectory`.
+pub const MAX_DIRECTORY_BYTES: u32 = 1 << 20;
+/// Most slots that a session gets on one metadata target: bounds what the target keeps for it.
+pub const MAX_SLOTS: u32 = 1024;
+/// Most inodes asked about in one `WhichExist`.
+pub const MAX_INODES_ASKED: usize = 4096;
+/// Longest deadline that a request may carry.
+pub const MAX_TIME_LEFT_MS: u32 = 3_600_000;

@@ -1,0 +1,119 @@
+//! Messages to management: registration, heartbeats, the cluster map.
+
+use skep_types::codec::record;
+use skep_types::map::{Capacity, ClusterMap, Policy};
+use skep_types::{MapVersion, NodeId, NodeKind, TargetId, TargetKind};
+
+record! {
+    /// Nothing to say but success.
+    pub struct Done {}
+}
+
+record! {
+    /// One target in a registration.
+    pub struct TargetRegistration {
+        /// Its id; zero: it is new and gets one.
+        pub target: TargetId,
+        /// Drawn when its directory was initialised; tells a blank disk from the one that had the id.
+        pub uuid: u128,
+        /// What it stores.
+        pub kind: TargetKind,
+        /// Where it lies, for people.
+        pub path: String,
+        /// Room.
+        pub capacity: Capacity,
+    }
+}
+
+record! {
+    /// A server reports itself at its start, with all its targets.
+    pub struct RegisterServer {
+        /// Its id; zero: it is new and gets one.
+        pub node: NodeId,
+        /// Drawn when its directory was initialised.
+        pub uuid: u128,
+        /// `Metadata` or `Storage`.
+        pub kind: NodeKind,
+        /// Name for people; empty: management makes one.
+        pub name: String,
+        /// Where it listens, `host:port`, best first.
+        pub addresses: Vec<String>,
+        /// Version of its program.
+        pub version: String,
+        /// Its targets.
+        pub targets: Vec<TargetRegistration>,
+    }
+}
+
+record! {
+    /// The ids that a server has now.
+    pub struct Registered {
+        /// The node's.
+        pub node: NodeId,
+        /// The targets', in the order of the request.
+        pub targets: Vec<TargetId>,
+        /// The current map.
+        pub map: ClusterMap,
+    }
+}
+
+record! {
+    /// A client reports itself before it mounts.
+    pub struct RegisterClient {
+        /// Name of its host, for people.
+        pub host: String,
+        /// Where it mounts, for people.
+        pub mount_point: String,
+        /// Version of its program.
+        pub version: String,
+    }
+}
+
+record! {
+    /// A node is alive. Servers that management doesn't know (any more) get `Stale` and register again.
+    pub struct Heartbeat {
+        /// The sender.
+        pub node: NodeId,
+        /// The map that it has.
+        pub known: MapVersion,
+        /// Room on its targets.
+        pub capacities: Vec<(TargetId, Capacity)>,
+    }
+}
+
+record! {
+    /// The map, if there is a newer one than the asker's.
+    pub struct MapUpdate {
+        /// The newer map.
+        pub map: Option<ClusterMap>,
+    }
+}
+
+record! {
+    /// Asks for the map; waits up to the request's time for one newer than `known`.
+    pub struct GetMap {
+        /// The map that the asker has.
+        pub known: MapVersion,
+    }
+}
+
+record! {
+    /// A node ends cleanly. A client is forgotten, a server is offline at once.
+    pub struct Leave {
+        /// The sender.
+        pub node: NodeId,
+    }
+}
+
+record! {
+    /// Divides the virtual shards evenly over the metadata groups that there are. Once per cluster.
+    pub struct Format {}
+}
+
+record! {
+    /// Replaces the cluster's settings.
+    pub struct SetPolicy {
+        /// The new settings.
+        pub policy: Policy,
+    }
+}

@@ -1,0 +1,621 @@
+//! Messages to metadata targets: the namespace, sessions, and transactions between targets.
+
+use skep_types::codec::{Bytes, Codec, Reader, Writer, record};
+use skep_types::{
+    Attributes, FileKind, GroupId, InodeId, NodeId, Result, StripePattern, Timestamp, byte_enum,
+};
+
+record! {
+    /// Opens the session in the header, or confirms it. Other requests of an unknown session get `StaleSession`.
+    pub struct OpenSession {
+        /// The client.
+        pub client: NodeId,
+        /// Slots wanted.
+        pub slots: u32,
+    }
+}
+
+record! {
+    /// Answer to [`OpenSession`].
+    pub struct SessionOpened {
+        /// Slots granted: numbers 0 to `slots` - 1 may be used.
+        pub slots: u32,
+        /// The session ends when nothing was heard of it for so long.
+        pub lease_ms: u32,
+    }
+}
+
+record! {
+    /// Renews the session's lease.
+    pub struct KeepAlive {}
+}
+
+record! {
+    /// Ends the session in the header: its open files are closed.
+    pub struct CloseSession {}
+}
+
+record! {
+    /// Finds an entry.
+    pub struct Lookup {
+        /// The directory.
+        pub directory: InodeId,
+        /// The name.
+        pub name: Bytes,
+    }
+}
+
+record! {
+    /// The inode that a request was about. When its attributes live on another target, only the id
+    /// and kind are given, and the asker asks there.
+    pub struct EntryReply {
+        /// The inode.
+        pub inode: InodeId,
+        /// Its kind.
+        pub kind: FileKind,
+        /// Its attributes, if they live on the same target as the entry.
+        pub attributes: Option<Attributes>,
+    }
+}
+
+record! {
+    /// Asks for attributes.
+    pub struct GetAttributes {
+        /// The inode.
+        pub inode: InodeId,
+    }
+}
+
+record! {
+    /// Attributes of an inode.
+    pub struct AttributesReply {
+        /// The attributes.
+        pub attributes: Attributes,
+    }
+}
+
+record! {
+    /// A time to set.
+    #[derive(Copy)]
+    pub struct SetTime {
+        /// Take the server's present time.
+        pub now: bool,
+        /// The time, unless `now`.
+        pub at: Timestamp,
+    }
+}
+
+record! {
+    /// Changes attributes. A new size also cuts the chunk files.
+    pub struct SetAttributes {
+        /// The inode.
+        pub inode: InodeId,
+        /// New permission bits.
+        pub permissions: Option<u32>,
+        /// New owner.
+        pub uid: Option<u32>,
+        /// New group.
+        pub gid: Option<u32>,
+        /// New project.
+        pub project: Option<u32>,
+        /// New size.
+        pub size: Option<u64>,
+        /// New time of last access.
+        pub accessed: Option<SetTime>,
+        /// New time of last change of data.
+        pub modified: Option<SetTime>,
+    }
+}
+
+record! {
+    /// Who makes a new inode, and how.
+    #[derive(Copy)]
+    pub struct NewInode {
+        /// Permission bits, after umask.
+        pub permissions: u32,
+        /// Owner.
+        pub uid: u32,
+        /// Group, unless the directory hands down its own.
+        pub gid: u32,
+    }
+}
+
+record! {
+    /// Makes a file that is not a directory, and opens it if asked.
+    pub struct Create {
+        /// The directory.
+        pub directory: InodeId,
+        /// The name.
+        pub name: Bytes,
+        /// Its kind: all but directories and symbolic links.
+        pub kind: FileKind,
+        /// Permissions and owner.
+        pub new: NewInode,
+        /// Device number, for device files.
+        pub device: u64,
+        /// Fail if the name exists; otherwise the existing regular file is opened.
+        pub exclusive: bool,
+        /// How to open it: see [`OpenMode`].
+        pub open: OpenMode,
+    }
+}
+
+byte_enum! {
+    /// How a file is opened.
+    pub enum OpenMode {
+        /// Not at all.
+        No = 0,
+        /// For reading.
+        Read = 1,
+        /// For writing, or both.
+        Write = 2,
+    }
+}
+
+record! {
+    /// An opened regular file.
+    pub struct Opened {
+        /// Whether the request made it.
+        pub created: bool,
+        /// Its attributes.
+        pub attributes: Attributes,
+        /// Where its bytes lie; none for other kinds than regular files.
+        pub pattern: Option<StripePattern>,
+    }
+}
+
+record! {
+    /// Opens a regular file.
+    pub struct Open {
+        /// The inode.
+        pub inode: InodeId,
+        /// How; not `No`.
+        pub open: OpenMode,
+        /// Cut it to nothing first.
+        pub truncate: bool,
+    }
+}
+
+record! {
+    /// How far a client has written.
+    #[derive(Copy)]
+    pub struct WrittenExtent {
+        /// End of the furthest write; zero: none moved the end.
+        pub end: u64,
+        /// Truncate generation under which it was written: an older one doesn't move the end.
+        pub truncate_generation: u64,
+    }
+}
+
+record! {
+    /// Closes one open of the session. The last close of an unlinked file disposes of it.
+    pub struct Close {
+        /// The inode.
+        pub inode: InodeId,
+        /// How it was opened.
+        pub open: OpenMode,
+        /// What was written since the last report; none: nothing.
+        pub written: Option<WrittenExtent>,
+    }
+}
+
+record! {
+    /// Reports what was written, while the file stays open (`fsync`, `stat` by the writer).
+    pub struct ReportWritten {
+        /// The inode.
+        pub inode: InodeId,
+        /// What was written since the last report.
+        pub written: WrittenExtent,
+    }
+}
+
+record! {
+    /// Makes a directory, perhaps on another target.
+    pub struct MakeDirectory {
+        /// The directory in which it is made.
+        pub directory: InodeId,
+        /// Its name.
+        pub name: Bytes,
+        /// Permissions and owner.
+        pub new: NewInode,
+    }
+}
+
+record! {
+    /// Makes a symbolic link.
+    pub struct MakeSymlink {
+        /// The directory.
+        pub directory: InodeId,
+        /// The name.
+        pub name: Bytes,
+        /// What it points to.
+        pub link_target: Bytes,
+        /// Permissions and owner.
+        pub new: NewInode,
+    }
+}
+
+record! {
+    /// Reads a symbolic link.
+    pub struct ReadLink {
+        /// The inode.
+        pub inode: InodeId,
+    }
+}
+
+record! {
+    /// Bytes: a link's target, an attribute's value.
+    pub struct BytesReply {
+        /// The bytes.
+        pub bytes: Bytes,
+    }
+}
+
+record! {
+    /// Gives an inode another name.
+    pub struct Link {
+        /// The inode: no directory.
+        pub inode: InodeId,
+        /// The directory of the new name.
+        pub directory: InodeId,
+        /// The new name.
+        pub name: Bytes,
+    }
+}
+
+record! {
+    /// Removes a name that is not a directory's.
+    pub struct Unlink {
+        /// The directory.
+        pub directory: InodeId,
+        /// The name.
+        pub name: Bytes,
+    }
+}
+
+record! {
+    /// Removes an empty directory.
+    pub struct RemoveDirectory {
+        /// The directory in which it lies.
+        pub directory: InodeId,
+        /// Its name.
+        pub name: Bytes,
+    }
+}
+
+record! {
+    /// Renames an entry. Sent to the group that serves the new directory.
+    pub struct Rename {
+        /// The old directory.
+        pub from_directory: InodeId,
+        /// The old name.
+        pub from_name: Bytes,
+        /// The new directory.
+        pub to_directory: InodeId,
+        /// The new name.
+        pub to_name: Bytes,
+        /// Fail if the new name exists.
+        pub no_replace: bool,
+    }
+}
+
+record! {
+    /// Reads entries after a cursor.
+    pub struct ReadDirectory {
+        /// The directory.
+        pub directory: InodeId,
+        /// Cursor of the last entry seen; zero: from the start.
+        pub cursor: u64,
+        /// Most bytes of reply.
+        pub max_bytes: u32,
+        /// Give attributes too, where they live on the same target.
+        pub with_attributes: bool,
+    }
+}
+
+record! {
+    /// One entry of a directory.
+    pub struct DirectoryEntry {
+        /// Cursor of the entry: rises, stays right while the directory changes, at least 256.
+        pub cursor: u64,
+        /// Name.
+        pub name: Bytes,
+        /// Inode and kind, and attributes where asked for.
+        pub entry: EntryReply,
+    }
+}
+
+record! {
+    /// Answer to [`ReadDirectory`]. `.` and `..` are not among the entries.
+    pub struct DirectoryEntries {
+        /// The directory's parent (the root's is the root).
+        pub parent: InodeId,
+        /// Entries in the order of their cursors.
+        pub entries: Vec<DirectoryEntry>,
+        /// Whether there are no more.
+        pub end: bool,
+    }
+}
+
+record! {
+    /// Reads an extended attribute.
+    pub struct GetXattr {
+        /// The inode.
+        pub inode: InodeId,
+        /// Name with namespace: `user.colour`.
+        pub name: Bytes,
+    }
+}
+
+byte_enum! {
+    /// What `SetXattr` may find.
+    pub enum XattrMode {
+        /// Either.
+        Any = 0,
+        /// It must be new.
+        Create = 1,
+        /// It must exist.
+        Replace = 2,
+    }
+}
+
+record! {
+    /// Sets an extended attribute.
+    pub struct SetXattr {
+        /// The inode.
+        pub inode: InodeId,
+        /// Name with namespace.
+        pub name: Bytes,
+        /// Value.
+        pub value: Bytes,
+        /// What it may find.
+        pub mode: XattrMode,
+    }
+}
+
+record! {
+    /// Lists extended attributes.
+    pub struct ListXattrs {
+        /// The inode.
+        pub inode: InodeId,
+    }
+}
+
+record! {
+    /// Names of extended attributes.
+    pub struct XattrNames {
+        /// The names, in byte order.
+        pub names: Vec<Bytes>,
+    }
+}
+
+record! {
+    /// Removes an extended attribute.
+    pub struct RemoveXattr {
+        /// The inode.
+        pub inode: InodeId,
+        /// Name with namespace.
+        pub name: Bytes,
+    }
+}
+
+record! {
+    /// Sets the pattern that new files and directories in a directory inherit.
+    pub struct SetDirectoryPattern {
+        /// The directory.
+        pub directory: InodeId,
+        /// Chunk size; zero: the cluster's.
+        pub chunk_bytes: u64,
+        /// Targets wanted; zero: the cluster's.
+        pub width: u16,
+    }
+}
+
+record! {
+    /// Asks for everything that metadata knows of an inode.
+    pub struct GetEntryInfo {
+        /// The inode.
+        pub inode: InodeId,
+    }
+}
+
+record! {
+    /// Everything that metadata knows of an inode.
+    pub struct EntryInfo {
+        /// Its attributes.
+        pub attributes: Attributes,
+        /// A directory that has (or had, when it was made) a name of it; a directory's one parent.
+        pub parent: InodeId,
+        /// A file's pattern, or what a directory hands down (without groups).
+        pub pattern: Option<StripePattern>,
+        /// Sessions that have it open.
+        pub open_sessions: u32,
+    }
+}
+
+record! {
+    /// Waits until all that was acknowledged is on the device (`syncfs`).
+    pub struct SyncAll {}
+}
+
+record! {
+    /// A transaction between metadata groups.
+    #[derive(Copy, PartialOrd, Ord, Hash)]
+    pub struct TransactionId {
+        /// The group that decides.
+        pub coordinator: GroupId,
+        /// Never used again by that group.
+        pub number: u64,
+    }
+}
+
+/// One thing that a participant checks and locks when it prepares, and does when it commits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Makes a directory inode that no entry points to yet; answers with its attributes.
+    MakeDirectoryInode {
+        /// The directory that will have its entry.
+        parent: InodeId,
+        /// Permissions and owner.
+        new: NewInode,
+        /// Chunk size that it hands down; zero: the cluster's.
+        chunk_bytes: u64,
+        /// Stripe width that it hands down; zero: the cluster's.
+        width: u16,
+    },
+    /// Adds a name to an inode that is no directory; answers with its attributes as they will be.
+    AddLink {
+        /// The inode.
+        inode: InodeId,
+    },
+    /// Takes a name from an inode that is no directory.
+    DropLink {
+        /// The inode.
+        inode: InodeId,
+    },
+    /// Removes a directory inode, which must be empty.
+    RemoveDirectoryInode {
+        /// The inode.
+        inode: InodeId,
+    },
+    /// Notes that an inode has moved: its parent changes (directories), its change time moves.
+    SetParent {
+        /// The inode.
+        inode: InodeId,
+        /// The new parent.
+        parent: InodeId,
+    },
+    /// Removes an entry, which must point to `inode`.
+    RemoveEntry {
+        /// The directory.
+        directory: InodeId,
+        /// The name.
+        name: Bytes,
+        /// Where it must point.
+        inode: InodeId,
+        /// Its kind.
+        kind: FileKind,
+    },
+    /// Holds the one lock under which directories move between parents.
+    LockRename,
+}
+
+impl Codec for Step {
+    const LAYOUT: &'static str = "u8 kind, fields";
+
+    fn encode(&self, w: &mut Writer) {
+        match self {
+            Self::MakeDirectoryInode { parent, new, chunk_bytes, width } => {
+                1_u8.encode(w);
+                parent.encode(w);
+                new.encode(w);
+                chunk_bytes.encode(w);
+                width.encode(w);
+            }
+            Self::AddLink { inode } => {
+                2_u8.encode(w);
+                inode.encode(w);
+            }
+            Self::DropLink { inode } => {
+                3_u8.encode(w);
+                inode.encode(w);
+            }
+            Self::RemoveDirectoryInode { inode } => {
+                4_u8.encode(w);
+                inode.encode(w);
+            }
+            Self::SetParent { inode, parent } => {
+                5_u8.encode(w);
+                inode.encode(w);
+                parent.encode(w);
+            }
+            Self::RemoveEntry { directory, name, inode, kind } => {
+                6_u8.encode(w);
+                directory.encode(w);
+                name.encode(w);
+                inode.encode(w);
+                kind.encode(w);
+            }
+            Self::LockRename => 7_u8.encode(w),
+        }
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Self> {
+        Ok(match u8::decode(r)? {
+            1 => Self::MakeDirectoryInode {
+                parent: Codec::decode(r)?,
+                new: Codec::decode(r)?,
+                chunk_bytes: Codec::decode(r)?,
+                width: Codec::decode(r)?,
+            },
+            2 => Self::AddLink { inode: Codec::decode(r)? },
+            3 => Self::DropLink { inode: Codec::decode(r)? },
+            4 => Self::RemoveDirectoryInode { inode: Codec::decode(r)? },
+            5 => Self::SetParent { inode: Codec::decode(r)?, parent: Codec::decode(r)? },
+            6 => Self::RemoveEntry {
+                directory: Codec::decode(r)?,
+                name: Codec::decode(r)?,
+                inode: Codec::decode(r)?,
+                kind: Codec::decode(r)?,
+            },
+            7 => Self::LockRename,
+            other => return Err(r.corrupt(format_args!("{other} is no step"))),
+        })
+    }
+}
+
+record! {
+    /// Asks a participant to promise steps. The answer comes when the promise is on its device.
+    pub struct Prepare {
+        /// The transaction.
+        pub transaction: TransactionId,
+        /// The steps, in order.
+        pub steps: Vec<Step>,
+    }
+}
+
+record! {
+    /// A promise: the participant commits or aborts as it is told, whatever happens.
+    pub struct Prepared {
+        /// Attributes that steps answered with, in their order.
+        pub attributes: Vec<Attributes>,
+    }
+}
+
+record! {
+    /// Tells a participant how a transaction ended. Answered when that is on its device.
+    pub struct Decide {
+        /// The transaction.
+        pub transaction: TransactionId,
+        /// Commit, or abort.
+        pub commit: bool,
+    }
+}
+
+byte_enum! {
+    /// How a transaction ended.
+    pub enum Decision {
+        /// Aborted, or never heard of: the same thing.
+        Aborted = 0,
+        /// Committed.
+        Committed = 1,
+        /// Not decided yet.
+        Pending = 2,
+    }
+}
+
+record! {
+    /// A participant that waits asks the coordinator.
+    pub struct AskDecision {
+        /// The transaction.
+        pub transaction: TransactionId,
+    }
+}
+
+record! {
+    /// Answer to [`AskDecision`].
+    pub struct DecisionReply {
+        /// How it ended.
+        pub decision: Decision,
+    }
+}
