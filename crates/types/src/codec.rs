@@ -5,7 +5,7 @@
 
 use crate::error::{Error, ErrorCode, Result};
 
-pub use crate::record;
+pub use crate::{choice, record};
 
 /// CRC-32C (Castagnoli) of `bytes`.
 pub fn crc32c(bytes: &[u8]) -> u32 {
@@ -296,6 +296,29 @@ pub trait Described {
     const FIELDS: &'static [FieldDoc];
 }
 
+/// One variant of an enum, for the generated reference.
+#[derive(Debug, Clone, Copy)]
+pub struct VariantDoc {
+    /// The byte that stands for it.
+    pub number: u8,
+    /// Name in the source.
+    pub name: &'static str,
+    /// Doc comment.
+    pub doc: &'static str,
+    /// Fields that follow the byte, in order.
+    pub fields: &'static [FieldDoc],
+}
+
+/// An enum that can describe itself, for the generated reference.
+pub trait DescribedEnum {
+    /// Name of the enum.
+    const NAME: &'static str;
+    /// Doc comment of the enum.
+    const DOC: &'static str;
+    /// Variants in the order of their numbers.
+    const VARIANTS: &'static [VariantDoc];
+}
+
 /// Defines a struct whose fields are laid out one after the other, in order, each by its own
 /// [`Codec`], with nothing between them. (Written by hand three times before; the copies differed.)
 ///
@@ -363,7 +386,7 @@ macro_rules! byte_enum {
         pub enum $name { $($(#[doc = $variant_doc])* $variant = $number,)* }
 
         impl $crate::codec::Codec for $name {
-            const LAYOUT: &'static str = concat!("u8 (", $(stringify!($number), ": ", stringify!($variant), " ",)* ")");
+            const LAYOUT: &'static str = "u8";
             fn encode(&self, w: &mut $crate::codec::Writer) {
                 (*self as u8).encode(w);
             }
@@ -374,6 +397,94 @@ macro_rules! byte_enum {
                         concat!("{} is no ", stringify!($name)), other))),
                 }
             }
+        }
+
+        impl $crate::codec::DescribedEnum for $name {
+            const NAME: &'static str = stringify!($name);
+            const DOC: &'static str = concat!($($doc, "\n"),*);
+            const VARIANTS: &'static [$crate::codec::VariantDoc] = &[$($crate::codec::VariantDoc {
+                number: $number,
+                name: stringify!($variant),
+                doc: concat!($($variant_doc, "\n"),*),
+                fields: &[],
+            },)*];
+        }
+    };
+}
+
+/// Defines an enum whose variants may have named fields: one byte that tells the variant, then its
+/// fields in order, each by its own [`Codec`].
+///
+/// ```
+/// use skep_types::codec::{choice, Codec};
+/// choice! {
+///     /// A shape.
+///     pub enum Shape {
+///         /// Round.
+///         Circle = 1 {
+///             /// Its radius.
+///             radius: u16,
+///         },
+///         /// Nothing.
+///         Empty = 2,
+///     }
+/// }
+/// assert_eq!(Shape::Circle { radius: 5 }.to_bytes(), [1, 5, 0]);
+/// assert_eq!(Shape::Empty.to_bytes(), [2]);
+/// ```
+#[macro_export]
+macro_rules! choice {
+    (
+        $(#[doc = $doc:literal])*
+        pub enum $name:ident { $(
+            $(#[doc = $variant_doc:literal])*
+            $variant:ident = $number:literal $({
+                $($(#[doc = $field_doc:literal])* $field:ident : $kind:ty,)*
+            })?,
+        )* }
+    ) => {
+        $(#[doc = $doc])*
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub enum $name { $(
+            $(#[doc = $variant_doc])*
+            $variant $({ $($(#[doc = $field_doc])* $field: $kind,)* })?,
+        )* }
+
+        impl $crate::codec::Codec for $name {
+            const LAYOUT: &'static str = "u8 variant, its fields";
+            fn encode(&self, w: &mut $crate::codec::Writer) {
+                match self {$(
+                    Self::$variant { $($($field,)*)? } => {
+                        <u8 as $crate::codec::Codec>::encode(&$number, w);
+                        $($($crate::codec::Codec::encode($field, w);)*)?
+                    }
+                )*}
+            }
+            fn decode(r: &mut $crate::codec::Reader<'_>) -> $crate::Result<Self> {
+                Ok(match <u8 as $crate::codec::Codec>::decode(r)? {
+                    $($number => Self::$variant {
+                        $($($field: $crate::codec::Codec::decode(r)?,)*)?
+                    },)*
+                    other => return Err(r.corrupt(format_args!(
+                        concat!("{} is no ", stringify!($name)), other))),
+                })
+            }
+        }
+
+        impl $crate::codec::DescribedEnum for $name {
+            const NAME: &'static str = stringify!($name);
+            const DOC: &'static str = concat!($($doc, "\n"),*);
+            const VARIANTS: &'static [$crate::codec::VariantDoc] = &[$($crate::codec::VariantDoc {
+                number: $number,
+                name: stringify!($variant),
+                doc: concat!($($variant_doc, "\n"),*),
+                fields: &[$($($crate::codec::FieldDoc {
+                    name: stringify!($field),
+                    kind: stringify!($kind),
+                    layout: <$kind as $crate::codec::Codec>::LAYOUT,
+                    doc: concat!($($field_doc, "\n"),*),
+                },)*)?],
+            },)*];
         }
     };
 }

@@ -1,8 +1,8 @@
 //! Messages to metadata targets: the namespace, sessions, and transactions between targets.
 
-use skep_types::codec::{Bytes, Codec, Reader, Writer, record};
+use skep_types::codec::{Bytes, choice, record};
 use skep_types::{
-    Attributes, FileKind, GroupId, InodeId, NodeId, Result, StripePattern, Timestamp, byte_enum,
+    Attributes, FileKind, GroupId, InodeId, NodeId, StripePattern, Timestamp, byte_enum,
 };
 
 record! {
@@ -449,118 +449,55 @@ record! {
     }
 }
 
-/// One thing that a participant checks and locks when it prepares, and does when it commits.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
-    /// Makes a directory inode that no entry points to yet; answers with its attributes.
-    MakeDirectoryInode {
-        /// The directory that will have its entry.
-        parent: InodeId,
-        /// Permissions and owner.
-        new: NewInode,
-        /// Chunk size that it hands down; zero: the cluster's.
-        chunk_bytes: u64,
-        /// Stripe width that it hands down; zero: the cluster's.
-        width: u16,
-    },
-    /// Adds a name to an inode that is no directory; answers with its attributes as they will be.
-    AddLink {
-        /// The inode.
-        inode: InodeId,
-    },
-    /// Takes a name from an inode that is no directory.
-    DropLink {
-        /// The inode.
-        inode: InodeId,
-    },
-    /// Removes a directory inode, which must be empty.
-    RemoveDirectoryInode {
-        /// The inode.
-        inode: InodeId,
-    },
-    /// Notes that an inode has moved: its parent changes (directories), its change time moves.
-    SetParent {
-        /// The inode.
-        inode: InodeId,
-        /// The new parent.
-        parent: InodeId,
-    },
-    /// Removes an entry, which must point to `inode`.
-    RemoveEntry {
-        /// The directory.
-        directory: InodeId,
-        /// The name.
-        name: Bytes,
-        /// Where it must point.
-        inode: InodeId,
-        /// Its kind.
-        kind: FileKind,
-    },
-    /// Holds the one lock under which directories move between parents.
-    LockRename,
-}
-
-impl Codec for Step {
-    const LAYOUT: &'static str = "u8 kind, fields";
-
-    fn encode(&self, w: &mut Writer) {
-        match self {
-            Self::MakeDirectoryInode { parent, new, chunk_bytes, width } => {
-                1_u8.encode(w);
-                parent.encode(w);
-                new.encode(w);
-                chunk_bytes.encode(w);
-                width.encode(w);
-            }
-            Self::AddLink { inode } => {
-                2_u8.encode(w);
-                inode.encode(w);
-            }
-            Self::DropLink { inode } => {
-                3_u8.encode(w);
-                inode.encode(w);
-            }
-            Self::RemoveDirectoryInode { inode } => {
-                4_u8.encode(w);
-                inode.encode(w);
-            }
-            Self::SetParent { inode, parent } => {
-                5_u8.encode(w);
-                inode.encode(w);
-                parent.encode(w);
-            }
-            Self::RemoveEntry { directory, name, inode, kind } => {
-                6_u8.encode(w);
-                directory.encode(w);
-                name.encode(w);
-                inode.encode(w);
-                kind.encode(w);
-            }
-            Self::LockRename => 7_u8.encode(w),
-        }
-    }
-
-    fn decode(r: &mut Reader<'_>) -> Result<Self> {
-        Ok(match u8::decode(r)? {
-            1 => Self::MakeDirectoryInode {
-                parent: Codec::decode(r)?,
-                new: Codec::decode(r)?,
-                chunk_bytes: Codec::decode(r)?,
-                width: Codec::decode(r)?,
-            },
-            2 => Self::AddLink { inode: Codec::decode(r)? },
-            3 => Self::DropLink { inode: Codec::decode(r)? },
-            4 => Self::RemoveDirectoryInode { inode: Codec::decode(r)? },
-            5 => Self::SetParent { inode: Codec::decode(r)?, parent: Codec::decode(r)? },
-            6 => Self::RemoveEntry {
-                directory: Codec::decode(r)?,
-                name: Codec::decode(r)?,
-                inode: Codec::decode(r)?,
-                kind: Codec::decode(r)?,
-            },
-            7 => Self::LockRename,
-            other => return Err(r.corrupt(format_args!("{other} is no step"))),
-        })
+choice! {
+    /// One thing that a participant checks and locks when it prepares, and does when it commits.
+    pub enum Step {
+        /// Makes a directory inode that no entry points to yet; answers with its attributes.
+        MakeDirectoryInode = 1 {
+            /// The directory that will have its entry.
+            parent: InodeId,
+            /// Permissions and owner.
+            new: NewInode,
+            /// Chunk size that it hands down; zero: the cluster's.
+            chunk_bytes: u64,
+            /// Stripe width that it hands down; zero: the cluster's.
+            width: u16,
+        },
+        /// Adds a name to an inode that is no directory; answers with its attributes as they will be.
+        AddLink = 2 {
+            /// The inode.
+            inode: InodeId,
+        },
+        /// Takes a name from an inode that is no directory.
+        DropLink = 3 {
+            /// The inode.
+            inode: InodeId,
+        },
+        /// Removes a directory inode, which must be empty.
+        RemoveDirectoryInode = 4 {
+            /// The inode.
+            inode: InodeId,
+        },
+        /// Notes that an inode has moved: its parent changes (directories), its change time moves.
+        SetParent = 5 {
+            /// The inode.
+            inode: InodeId,
+            /// The new parent.
+            parent: InodeId,
+        },
+        /// Removes an entry, which must point to `inode`.
+        RemoveEntry = 6 {
+            /// The directory.
+            directory: InodeId,
+            /// The name.
+            name: Bytes,
+            /// Where it must point.
+            inode: InodeId,
+            /// Its kind.
+            kind: FileKind,
+        },
+        /// Holds the one lock under which directories move between parents.
+        LockRename = 7,
     }
 }
 
