@@ -110,7 +110,8 @@ impl std::str::FromStr for InodeId {
     type Err = String;
 
     fn from_str(s: &str) -> std::result::Result<Self, String> {
-        let wrong = || format!("entry id '{s}' is not of the form SHARD-NUMBER in hex, as in 2A-1F");
+        let wrong =
+            || format!("entry id '{s}' is not of the form SHARD-NUMBER in hex, as in 2A-1F");
         let (shard, number) = s.split_once('-').ok_or_else(wrong)?;
         let shard = u16::from_str_radix(shard, 16).map_err(|_| wrong())?;
         let number = u64::from_str_radix(number, 16).map_err(|_| wrong())?;

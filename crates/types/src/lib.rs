@@ -16,8 +16,8 @@ mod time;
 pub use attributes::{Attributes, FileKind};
 pub use error::{Error, ErrorCode, Result, RetryClass};
 pub use id::{
-    ClusterId, Epoch, GroupId, HostIncarnation, InodeId, Lsn, MapVersion, NodeId, SessionId, ShardId,
-    TargetId,
+    ClusterId, Epoch, GroupId, HostIncarnation, InodeId, Lsn, MapVersion, NodeId, SessionId,
+    ShardId, TargetId,
 };
 pub use map::{ClusterMap, Group, GroupMember, MemberState, Node, NodeKind, Target, TargetKind};
 pub use pattern::{ChunkFileKey, Component, Redundancy, StripePattern};

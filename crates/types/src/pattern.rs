@@ -80,7 +80,9 @@ impl StripePattern {
                 return wrong("components must be in the order of their start".into());
             }
             if component.start % size != 0 {
-                return wrong(format!("component {index} does not start at a multiple of its chunk size"));
+                return wrong(format!(
+                    "component {index} does not start at a multiple of its chunk size"
+                ));
             }
         }
         Ok(())

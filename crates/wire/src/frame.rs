@@ -176,7 +176,8 @@ impl Header {
         if header.flags & !KNOWN_FLAGS != 0 {
             return Err(wrong(format!("unknown flags {:#x}", header.flags)));
         }
-        if header.body_bytes as usize > MAX_BODY_BYTES || header.data_bytes as usize > MAX_DATA_BYTES
+        if header.body_bytes as usize > MAX_BODY_BYTES
+            || header.data_bytes as usize > MAX_DATA_BYTES
         {
             return Err(wrong(format!(
                 "body of {} or data of {} bytes exceeds the limit",
