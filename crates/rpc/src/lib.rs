@@ -1,1 +1,19 @@
-//! Framing, authenticated connections, request matching; and routing: from a group to the member that serves it.
+//! Framing on a connection, the handshake, matching of replies to requests; and [`routing`], which
+//! turns "this request for this group" into the member that serves it and holds the one retry and
+//! fail-over policy.
+//!
+//! Owns connections. Does not know what a request means. A connection speaks to one target; it
+//! belongs to one thread's event loop.
+
+pub mod access;
+pub mod client;
+mod handshake;
+mod limits;
+pub mod routing;
+pub mod server;
+mod stream;
+
+pub use access::{Identity, JoinToken, Secret};
+pub use client::{CallOptions, Connection};
+pub use routing::{MapCell, Router};
+pub use server::{Incoming, IncomingStream, Outbox, Peer};

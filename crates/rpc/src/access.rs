@@ -1,0 +1,140 @@
+//! What proves that two processes belong to one cluster: the secret, the join token, identities.
+
+use hmac::{Hmac, Mac};
+use sha2::Sha256;
+use skep_types::{ClusterId, Error, ErrorCode, NodeId, NodeKind, Result};
+use std::fmt;
+
+/// The secret that all nodes of a cluster share. It never crosses the wire and is never logged.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret([u8; 32]);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+impl Secret {
+    /// Draws a new one.
+    pub fn generate() -> Self {
+        Self(skep_env::random_bytes())
+    }
+
+    /// HMAC-SHA-256 over all parts, as two halves (low, high), each little-endian.
+    pub(crate) fn proof(&self, parts: &[&[u8]]) -> (u128, u128) {
+        let mut mac =
+            Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes keys of every length");
+        parts.iter().for_each(|part| mac.update(part));
+        let bytes: [u8; 32] = mac.finalize().into_bytes().into();
+        let half = |at: usize| {
+            let mut half = [0; 16];
+            half.copy_from_slice(&bytes[at..at + 16]);
+            u128::from_le_bytes(half)
+        };
+        (half(0), half(16))
+    }
+}
+
+/// Everything that a new node needs to join: which cluster, its secret, where management listens.
+/// As text: `skep1-<cluster id>-<secret>@<address>[,<address>]`. Whoever has it is trusted.
+#[derive(Clone, PartialEq, Eq)]
+pub struct JoinToken {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// Its secret.
+    pub secret: Secret,
+    /// Where management listens, `host:port`.
+    pub addresses: Vec<String>,
+}
+
+impl fmt::Debug for JoinToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "JoinToken({} at {})", self.cluster, self.addresses.join(","))
+    }
+}
+
+impl JoinToken {
+    /// The token as text. Not `Display`, so that it doesn't end up in a log by accident.
+    pub fn to_text(&self) -> String {
+        use std::fmt::Write;
+        let mut text = format!("skep1-{}-", self.cluster);
+        for byte in self.secret.0 {
+            let _ = write!(text, "{byte:02x}");
+        }
+        text + "@" + &self.addresses.join(",")
+    }
+}
+
+fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    if text.len() != 2 * N || !text.is_ascii() {
+        return None;
+    }
+    for (index, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * index..2 * index + 2], 16).ok()?;
+    }
+    Some(bytes)
+}
+
+impl std::str::FromStr for JoinToken {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let parse = || {
+            let (secrets, addresses) = text.trim().split_once('@')?;
+            let (cluster, secret) = secrets.strip_prefix("skep1-")?.split_once('-')?;
+            let addresses: Vec<_> = addresses.split(',').map(str::to_owned).collect();
+            if addresses.iter().any(|address| !address.contains(':')) {
+                return None;
+            }
+            Some(Self {
+                cluster: ClusterId::new(from_hex(cluster)?),
+                secret: Secret(from_hex(secret)?),
+                addresses,
+            })
+        };
+        parse().ok_or_else(|| {
+            Error::new(
+                ErrorCode::Configuration,
+                "not a join token: it has the form skep1-<cluster>-<secret>@<host:port>; \
+                 `skep cluster token` on the management host prints it",
+            )
+        })
+    }
+}
+
+/// Who a process is, to its peers.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// Its secret.
+    pub secret: Secret,
+    /// This node; zero before its first registration.
+    pub node: NodeId,
+    /// What this node is.
+    pub kind: NodeKind,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_survives_a_round_trip_and_malformed_ones_are_refused() {
+        let token = JoinToken {
+            cluster: ClusterId::new([0xAB; 16]),
+            secret: Secret::generate(),
+            addresses: vec!["10.0.0.1:7400".into(), "[::1]:7400".into()],
+        };
+        let text = token.to_text();
+        assert_eq!(text.parse::<JoinToken>().unwrap(), token);
+        assert!(!format!("{token:?}").contains(&text[40..60]), "secrets don't show in logs");
+        for wrong in
+            ["", "skep1-", &text[1..], &text[..50], &text.replace('@', "-"), "skep1-a-b@c:1"]
+        {
+            assert!(wrong.parse::<JoinToken>().is_err(), "{wrong}");
+        }
+    }
+}

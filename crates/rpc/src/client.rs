@@ -1,0 +1,245 @@
+//! A client's connection to one target: many requests in flight, replies matched by tag.
+
+use crate::access::Identity;
+use crate::handshake;
+use crate::limits::CONNECT_TIMEOUT;
+use crate::stream::FrameReader;
+use skep_env::local::{Receiver, Sender, oneshot};
+use skep_env::{Buf, Part, TcpStream};
+use skep_types::codec::Codec;
+use skep_types::{Epoch, Error, ErrorCode, GroupId, MapVersion, Result, SessionId, TargetId};
+use skep_wire::Request;
+use skep_wire::frame::{FLAG_DURABLE, Header};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// What goes with a request besides its body.
+#[derive(Debug, Clone, Default)]
+pub struct CallOptions {
+    /// The session, for metadata.
+    pub session: SessionId,
+    /// Slot and sequence, for requests that modify.
+    pub slot: u32,
+    /// See `slot`.
+    pub sequence: u64,
+    /// Reply only when the effect is on the device.
+    pub durable: bool,
+    /// The group that is addressed.
+    pub group: GroupId,
+    /// Its epoch, as known.
+    pub epoch: Epoch,
+    /// Lowest version of the map that the receiver must know.
+    pub lowest_map: MapVersion,
+    /// Give up after so long; none: wait for ever.
+    pub time_left: Option<Duration>,
+    /// Bulk data to send.
+    pub data: Vec<Buf>,
+    /// Where bulk data of the reply goes; it may be shorter.
+    pub into: Option<Buf>,
+    /// Follows one operation through all its requests.
+    pub trace: u128,
+}
+
+struct Reply {
+    header: Header,
+    body: Vec<u8>,
+}
+
+struct Pending {
+    sender: Sender<Reply>,
+    into: Option<Buf>,
+}
+
+/// An authenticated connection to one target.
+pub struct Connection {
+    stream: TcpStream,
+    outbox: RefCell<Vec<Part>>,
+    is_sending: Cell<bool>,
+    pending: RefCell<HashMap<u64, Pending>>,
+    next_tag: Cell<u64>,
+    is_closed: Cell<bool>,
+    incarnation: u64,
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Connection")
+    }
+}
+
+impl Connection {
+    /// Connects to `host:port` and proves who we are; `target` zero addresses the node itself.
+    ///
+    /// # Errors
+    /// `Disconnected` when nothing answers there; `AuthenticationFailed` or `VersionMismatch` as the
+    /// handshake says.
+    pub async fn connect(address: &str, identity: &Identity, target: TargetId) -> Result<Rc<Self>> {
+        let stream = match skep_env::timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
+            Some(Ok(stream)) => stream,
+            Some(Err(error)) => {
+                return Err(Error::new(ErrorCode::Disconnected, format!("{address}: {error}")));
+            }
+            None => {
+                return Err(Error::new(
+                    ErrorCode::Disconnected,
+                    format!("{address}: no answer within {CONNECT_TIMEOUT:?}"),
+                ));
+            }
+        };
+        let mut reader = FrameReader::new(stream.clone());
+        let welcome = handshake::connect(&stream, &mut reader, identity, target)
+            .await
+            .map_err(|error| error.within(address))?;
+        let connection = Rc::new(Self {
+            stream,
+            outbox: RefCell::default(),
+            is_sending: Cell::new(false),
+            pending: RefCell::default(),
+            next_tag: Cell::new(1),
+            is_closed: Cell::new(false),
+            incarnation: welcome.incarnation,
+        });
+        let reading = Rc::clone(&connection);
+        skep_env::spawn(async move {
+            let _ended = reading.read_replies(reader).await;
+            reading.close();
+        })
+        .detach();
+        Ok(connection)
+    }
+
+    /// Whether it can no longer be used.
+    pub fn is_closed(&self) -> bool {
+        self.is_closed.get()
+    }
+
+    /// The incarnation of the service behind it: differs after each of its starts.
+    pub fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
+
+    /// Ends the connection; all that wait on it get `Disconnected`.
+    pub fn close(&self) {
+        if !self.is_closed.replace(true) {
+            self.stream.shutdown();
+        }
+        let pending = std::mem::take(&mut *self.pending.borrow_mut());
+        drop(pending);
+    }
+
+    async fn read_replies(&self, mut reader: FrameReader) -> Result<()> {
+        let broken = |what: &str| Err(Error::new(ErrorCode::Protocol, what.to_owned()));
+        while let Some((header, crc)) = reader.header().await? {
+            let body = reader.body(&header, crc).await?;
+            let Some(Pending { sender, into }) = self.pending.borrow_mut().remove(&header.tag)
+            else {
+                return broken("reply to no request");
+            };
+            if header.data_bytes > 0 {
+                let len = header.data_bytes as usize;
+                match into {
+                    Some(into) if into.len() >= len => reader.data(&into.slice(0..len)).await?,
+                    _ => return broken("reply with more data than was asked for"),
+                }
+            }
+            sender.send(Reply { header, body });
+        }
+        Ok(())
+    }
+
+    fn start_sending(self: &Rc<Self>) {
+        if self.is_sending.replace(true) {
+            return;
+        }
+        let connection = Rc::clone(self);
+        skep_env::spawn(async move {
+            loop {
+                let parts = connection.outbox.take();
+                if parts.is_empty() {
+                    break;
+                }
+                if connection.stream.send(parts).await.is_err() {
+                    connection.close();
+                    break;
+                }
+            }
+            connection.is_sending.set(false);
+        })
+        .detach();
+    }
+
+    fn post(
+        self: &Rc<Self>,
+        header: &Header,
+        body: &impl Codec,
+        options: &CallOptions,
+    ) -> Receiver<Reply> {
+        let tag = self.next_tag.get();
+        self.next_tag.set(tag + 1);
+        let (sender, receiver) = oneshot();
+        if self.is_closed() {
+            return receiver;
+        }
+        let pending = Pending { sender, into: options.into.clone() };
+        self.pending.borrow_mut().insert(tag, pending);
+        let data_bytes: usize = options.data.iter().map(Buf::len).sum();
+        let header = Header { tag, ..header.clone() };
+        let mut outbox = self.outbox.borrow_mut();
+        outbox.push(Part::Bytes(header.frame(body, data_bytes as u32)));
+        outbox.extend(options.data.iter().cloned().map(Part::Buf));
+        drop(outbox);
+        self.start_sending();
+        receiver
+    }
+
+    /// Sends a request and waits for its reply; gives it with the number of bytes of bulk data.
+    ///
+    /// # Errors
+    /// The reply's own error; `Disconnected` if the connection ends before; `TimedOut` after
+    /// `time_left` (the request may still be carried out); `Protocol` if the reply makes no sense.
+    pub async fn call<R: Request>(
+        self: &Rc<Self>,
+        request: &R,
+        options: &CallOptions,
+    ) -> Result<(R::Reply, usize)> {
+        let time_left_ms = options.time_left.map_or(0, |left| {
+            (left.as_millis() as u32).clamp(1, skep_wire::limits::MAX_TIME_LEFT_MS)
+        });
+        let header = Header {
+            message: R::ID,
+            message_version: R::VERSION,
+            flags: if options.durable { FLAG_DURABLE } else { 0 },
+            session: options.session,
+            slot: options.slot,
+            sequence: options.sequence,
+            group: options.group,
+            time_left_ms,
+            epoch: options.epoch,
+            lowest_map: options.lowest_map,
+            trace: options.trace,
+            ..Header::default()
+        };
+        let receiver = self.post(&header, request, options);
+        let reply = match options.time_left {
+            None => receiver.await,
+            Some(left) => match skep_env::timeout(left, receiver).await {
+                Some(reply) => reply,
+                None => {
+                    return Err(Error::new(ErrorCode::TimedOut, format!("no answer in {left:?}")));
+                }
+            },
+        };
+        let Some(Reply { header, body }) = reply else {
+            return Err(Error::new(ErrorCode::Disconnected, "connection lost before the reply"));
+        };
+        if header.status != 0 {
+            let code = ErrorCode::from_number(header.status).unwrap_or(ErrorCode::Protocol);
+            return Err(Error::new(code, String::from_bytes(&body).unwrap_or_default()));
+        }
+        let reply = R::Reply::from_bytes(&body)
+            .map_err(|error| Error::new(ErrorCode::Protocol, format!("reply: {error}")))?;
+        Ok((reply, header.data_bytes as usize))
+    }
+}

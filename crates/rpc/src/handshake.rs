@@ -1,0 +1,216 @@
+//! The handshake: each side proves that it knows the cluster's secret before the first request.
+//!
+//! `docs/protocol/handshake.md` says what crosses the wire and what each refusal means.
+
+use crate::access::Identity;
+use crate::limits::{HANDSHAKE_TIMEOUT, MAX_HANDSHAKE_BODY_BYTES};
+use crate::server::Peer;
+use crate::stream::FrameReader;
+use skep_env::{Part, TcpStream, random_u128};
+use skep_types::codec::Codec;
+use skep_types::{ClusterId, Error, ErrorCode, Result, TargetId};
+use skep_wire::Request;
+use skep_wire::frame::{Header, NEWEST_PROTOCOL, OLDEST_PROTOCOL};
+use skep_wire::session::{Challenge, Hello, Proof, Welcome};
+
+const SERVER_LABEL: &[u8] = b"skep server";
+const CLIENT_LABEL: &[u8] = b"skep client";
+
+async fn send<M: Codec>(stream: &TcpStream, header: &Header, message: &M) -> Result<()> {
+    let bytes = header.frame(message, 0);
+    stream
+        .send(vec![Part::Bytes(bytes)])
+        .await
+        .map_err(|error| Error::new(ErrorCode::Disconnected, format!("handshake: {error}")))
+}
+
+async fn refuse(stream: &TcpStream, request: &Header, error: &Error) {
+    let header = Header { status: error.code() as u16, ..request.reply() };
+    // Best effort: the peer may be gone already, and the refusal stands either way.
+    let _ = send(stream, &header, &error.context().to_owned()).await;
+}
+
+async fn receive<M: Codec>(reader: &mut FrameReader, message: u16) -> Result<(Header, M)> {
+    let unexpected = |what: String| Error::new(ErrorCode::Protocol, format!("handshake: {what}"));
+    let Some((header, crc)) = reader.header().await? else {
+        return Err(Error::new(
+            ErrorCode::Disconnected,
+            "handshake: the peer closed the connection",
+        ));
+    };
+    if header.body_bytes > MAX_HANDSHAKE_BODY_BYTES || header.data_bytes != 0 {
+        return Err(unexpected("message too long".into()));
+    }
+    let body = reader.body(&header, crc).await?;
+    if header.status != 0 {
+        let code = ErrorCode::from_number(header.status).unwrap_or(ErrorCode::Protocol);
+        return Err(Error::new(code, String::from_bytes(&body).unwrap_or_default()));
+    }
+    if header.message != message {
+        return Err(unexpected(format!("message {} instead of {message}", header.message)));
+    }
+    Ok((header, M::from_bytes(&body)?))
+}
+
+fn negotiate(hello: &Hello, oldest: u16, newest: u16) -> Result<u16> {
+    let common = hello.newest.min(newest);
+    if common < hello.oldest || common < oldest {
+        return Err(Error::new(
+            ErrorCode::VersionMismatch,
+            format!(
+                "no common protocol version: the connecting side speaks {} to {}, this side {oldest} \
+                 to {newest}; upgrade the older of the two by one release at a time",
+                hello.oldest, hello.newest
+            ),
+        ));
+    }
+    Ok(common)
+}
+
+fn without_proof(challenge: &Challenge) -> Vec<u8> {
+    Challenge { proof_low: 0, proof_high: 0, ..challenge.clone() }.to_bytes()
+}
+
+/// Connects as `identity` to a target (zero: the node) behind `stream`.
+pub(crate) async fn connect(
+    stream: &TcpStream,
+    reader: &mut FrameReader,
+    identity: &Identity,
+    target: TargetId,
+) -> Result<Welcome> {
+    let hello = Hello {
+        cluster: identity.cluster,
+        oldest: OLDEST_PROTOCOL,
+        newest: NEWEST_PROTOCOL,
+        kind: identity.kind,
+        node: identity.node,
+        target,
+        nonce: random_u128(),
+    };
+    let exchange = async {
+        send(stream, &Header { message: Hello::ID, ..Header::default() }, &hello).await?;
+        let (_, challenge): (_, Challenge) = receive(reader, Hello::ID).await?;
+        let (said, without) = (hello.to_bytes(), without_proof(&challenge));
+        let expected = identity.secret.proof(&[SERVER_LABEL, &said, &without]);
+        if challenge.cluster != identity.cluster {
+            return Err(other_cluster(challenge.cluster, identity.cluster));
+        }
+        if (challenge.proof_low, challenge.proof_high) != expected {
+            return Err(Error::new(
+                ErrorCode::AuthenticationFailed,
+                "the server does not know this cluster's secret: the token is wrong or not of \
+                 this cluster; `skep cluster token` on the management host prints the right one",
+            ));
+        }
+        let (proof_low, proof_high) = identity.secret.proof(&[CLIENT_LABEL, &said, &without]);
+        let header = Header { message: Proof::ID, ..Header::default() };
+        send(stream, &header, &Proof { proof_low, proof_high }).await?;
+        let (_, welcome) = receive(reader, Proof::ID).await?;
+        Ok(welcome)
+    };
+    skep_env::timeout(HANDSHAKE_TIMEOUT, exchange).await.unwrap_or_else(|| {
+        Err(Error::new(ErrorCode::Disconnected, "handshake: the server does not answer"))
+    })
+}
+
+fn other_cluster(theirs: ClusterId, ours: ClusterId) -> Error {
+    Error::new(
+        ErrorCode::AuthenticationFailed,
+        format!(
+            "the other side belongs to cluster {theirs}, this side to {ours}: \
+             check the address and the token"
+        ),
+    )
+}
+
+/// Answers a connecting side. `check_target` says whether a target is served here.
+pub(crate) async fn accept(
+    stream: &TcpStream,
+    identity: &Identity,
+    incarnation: u64,
+    check_target: impl Fn(TargetId) -> Result<()>,
+) -> Result<Peer> {
+    let mut reader = FrameReader::new(stream.clone());
+    let exchange = async {
+        let (header, hello): (_, Hello) = receive(&mut reader, Hello::ID).await?;
+        let checked = async {
+            if hello.cluster != identity.cluster {
+                return Err(other_cluster(hello.cluster, identity.cluster));
+            }
+            let protocol = negotiate(&hello, OLDEST_PROTOCOL, NEWEST_PROTOCOL)?;
+            check_target(hello.target)?;
+            Ok(protocol)
+        };
+        let protocol = match checked.await {
+            Ok(protocol) => protocol,
+            Err(error) => {
+                refuse(stream, &header, &error).await;
+                return Err(error);
+            }
+        };
+        let mut challenge = Challenge {
+            cluster: identity.cluster,
+            protocol,
+            nonce: random_u128(),
+            proof_low: 0,
+            proof_high: 0,
+        };
+        let (said, without) = (hello.to_bytes(), challenge.to_bytes());
+        (challenge.proof_low, challenge.proof_high) =
+            identity.secret.proof(&[SERVER_LABEL, &said, &without]);
+        send(stream, &header.reply(), &challenge).await?;
+        let (header, proof): (_, Proof) = receive(&mut reader, Proof::ID).await?;
+        if (proof.proof_low, proof.proof_high)
+            != identity.secret.proof(&[CLIENT_LABEL, &said, &without])
+        {
+            let error = Error::new(
+                ErrorCode::AuthenticationFailed,
+                format!("node {} does not know this cluster's secret", hello.node),
+            );
+            refuse(stream, &header, &error).await;
+            return Err(error);
+        }
+        let welcome = Welcome { node: identity.node, incarnation };
+        send(stream, &header.reply(), &welcome).await?;
+        Ok(Peer { node: hello.node, kind: hello.kind, target: hello.target })
+    };
+    skep_env::timeout(HANDSHAKE_TIMEOUT, exchange).await.unwrap_or_else(|| {
+        Err(Error::new(ErrorCode::Disconnected, "handshake: the peer does not answer"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::{NodeId, NodeKind};
+
+    fn hello(oldest: u16, newest: u16) -> Hello {
+        Hello {
+            cluster: ClusterId::default(),
+            oldest,
+            newest,
+            kind: NodeKind::Client,
+            node: NodeId::new(1),
+            target: TargetId::new(0),
+            nonce: 1,
+        }
+    }
+
+    #[test]
+    fn the_highest_common_version_is_spoken() {
+        // A made-up next version beside today's.
+        assert_eq!(negotiate(&hello(1, 2), 1, 1).unwrap(), 1);
+        assert_eq!(negotiate(&hello(1, 1), 1, 2).unwrap(), 1);
+        assert_eq!(negotiate(&hello(1, 2), 1, 2).unwrap(), 2);
+        assert_eq!(negotiate(&hello(2, 3), 1, 2).unwrap(), 2);
+    }
+
+    #[test]
+    fn versions_without_overlap_are_refused_with_both_ranges() {
+        for (client, server) in [((2, 3), (1, 1)), ((1, 1), (2, 3))] {
+            let error = negotiate(&hello(client.0, client.1), server.0, server.1).unwrap_err();
+            assert_eq!(error.code(), ErrorCode::VersionMismatch);
+            assert!(error.context().contains(&format!("{} to {}", client.0, client.1)));
+        }
+    }
+}

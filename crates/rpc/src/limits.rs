@@ -1,0 +1,18 @@
+//! Limits of connections, each with its reason.
+
+use std::time::Duration;
+
+/// A peer that doesn't finish its handshake by then is not one of ours.
+pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// A host that doesn't accept a connection by then is taken for dead.
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest body in a handshake: a stranger must not make us allocate more.
+pub(crate) const MAX_HANDSHAKE_BODY_BYTES: u32 = 4096;
+/// What is read ahead of a connection at once. Holds hundreds of metadata requests.
+pub(crate) const READ_AHEAD_BYTES: usize = 64 << 10;
+/// Replies that wait to be sent; above it no more requests are read from the peer.
+pub(crate) const MAX_OUTBOX_BYTES: usize = 64 << 20;
+/// First pause before a retry.
+pub(crate) const FIRST_BACKOFF: Duration = Duration::from_millis(2);
+/// Longest pause before a retry: a restarted server is found again this soon.
+pub(crate) const LONGEST_BACKOFF: Duration = Duration::from_millis(100);

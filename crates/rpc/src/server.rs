@@ -1,0 +1,180 @@
+//! The serving side of a connection: authenticated peers, requests in, replies out.
+
+use crate::access::Identity;
+use crate::handshake;
+use crate::limits::MAX_OUTBOX_BYTES;
+use crate::stream::FrameReader;
+use skep_env::local::Notify;
+use skep_env::{Buf, Part, TcpStream};
+use skep_types::codec::Codec;
+use skep_types::{Error, NodeId, NodeKind, Result, TargetId};
+use skep_wire::frame::Header;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+/// Who is on the other side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer {
+    /// Its node; zero: it has no id yet.
+    pub node: NodeId,
+    /// What it is.
+    pub kind: NodeKind,
+    /// The target that it wants to speak to; zero: the node.
+    pub target: TargetId,
+}
+
+/// Authenticates a peer on a new connection. `check_target` says whether a target is served here.
+/// Afterwards the socket may be handed to another thread.
+///
+/// # Errors
+/// As the handshake says; the peer was told.
+pub async fn authenticate(
+    stream: &TcpStream,
+    identity: &Identity,
+    incarnation: u64,
+    check_target: impl Fn(TargetId) -> Result<()>,
+) -> Result<Peer> {
+    handshake::accept(stream, identity, incarnation, check_target).await
+}
+
+/// A request as it arrived.
+#[derive(Debug)]
+pub struct Incoming {
+    /// Its header.
+    pub header: Header,
+    /// Its body, checked but not decoded.
+    pub body: Vec<u8>,
+    /// Its bulk data, not checked.
+    pub data: Option<Buf>,
+}
+
+/// Requests of one peer.
+pub struct IncomingStream {
+    reader: FrameReader,
+    outbox: Rc<Outbox>,
+}
+
+impl IncomingStream {
+    /// Splits an authenticated connection into requests and replies.
+    pub fn new(stream: TcpStream) -> (Self, Rc<Outbox>) {
+        let outbox = Rc::new(Outbox {
+            stream: stream.clone(),
+            parts: RefCell::default(),
+            waiting_bytes: Cell::new(0),
+            is_sending: Cell::new(false),
+            drained: Notify::default(),
+        });
+        (Self { reader: FrameReader::new(stream), outbox: Rc::clone(&outbox) }, outbox)
+    }
+
+    /// The next request; `None` when the peer has ended the connection. Waits while too many replies
+    /// are waiting to be sent to the peer.
+    ///
+    /// # Errors
+    /// `Disconnected` or `Protocol`; the connection is of no more use then.
+    pub async fn next(&mut self) -> Result<Option<Incoming>> {
+        self.outbox.has_room().await;
+        let Some((header, crc)) = self.reader.header().await? else {
+            return Ok(None);
+        };
+        let body = self.reader.body(&header, crc).await?;
+        let data = match header.data_bytes as usize {
+            0 => None,
+            len => {
+                let buf = Buf::new(len);
+                self.reader.data(&buf).await?;
+                Some(buf)
+            }
+        };
+        Ok(Some(Incoming { header, body, data }))
+    }
+}
+
+/// Replies to one peer. What is put in during one turn of the event loop goes out together.
+pub struct Outbox {
+    stream: TcpStream,
+    parts: RefCell<Vec<Part>>,
+    waiting_bytes: Cell<usize>,
+    is_sending: Cell<bool>,
+    drained: Notify,
+}
+
+impl std::fmt::Debug for Outbox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Outbox({} bytes)", self.waiting_bytes.get())
+    }
+}
+
+impl Outbox {
+    async fn has_room(&self) {
+        while self.waiting_bytes.get() > MAX_OUTBOX_BYTES {
+            self.drained.wait().await;
+        }
+    }
+
+    /// Answers a request.
+    pub fn reply(self: &Rc<Self>, request: &Header, body: &impl Codec) {
+        self.push(request.reply().frame(body, 0), Vec::new());
+    }
+
+    /// Answers a request with a body that is encoded already.
+    pub fn reply_raw(self: &Rc<Self>, request: &Header, body: &[u8]) {
+        self.push(request.reply().frame_raw(body, 0), Vec::new());
+    }
+
+    /// Answers a request with bulk data.
+    pub fn reply_data(self: &Rc<Self>, request: &Header, body: &impl Codec, data: Vec<Buf>) {
+        let data_bytes: usize = data.iter().map(Buf::len).sum();
+        self.push(request.reply().frame(body, data_bytes as u32), data);
+    }
+
+    /// Refuses a request.
+    pub fn refuse(self: &Rc<Self>, request: &Header, error: &Error) {
+        let header = Header { status: error.code() as u16, ..request.reply() };
+        self.push(header.frame(&error.context().to_owned(), 0), Vec::new());
+    }
+
+    /// Ends the connection.
+    pub fn close(&self) {
+        self.stream.shutdown();
+    }
+
+    fn push(self: &Rc<Self>, frame: Vec<u8>, data: Vec<Buf>) {
+        let bytes = frame.len() + data.iter().map(Buf::len).sum::<usize>();
+        self.waiting_bytes.set(self.waiting_bytes.get() + bytes);
+        {
+            let mut parts = self.parts.borrow_mut();
+            // Small replies are put together: one part, one vector.
+            match parts.last_mut() {
+                Some(Part::Bytes(last)) if last.len() < 16 << 10 => last.extend_from_slice(&frame),
+                _ => parts.push(Part::Bytes(frame)),
+            }
+            parts.extend(data.into_iter().map(Part::Buf));
+        }
+        if self.is_sending.replace(true) {
+            return;
+        }
+        let outbox = Rc::clone(self);
+        skep_env::spawn(async move {
+            loop {
+                let parts = outbox.parts.take();
+                if parts.is_empty() {
+                    break;
+                }
+                let bytes = outbox.waiting_bytes.get();
+                if outbox.stream.send(parts).await.is_err() {
+                    // The reader of this connection sees the end too, and cleans up.
+                    outbox.stream.shutdown();
+                    outbox.parts.take();
+                    outbox.waiting_bytes.set(0);
+                    break;
+                }
+                outbox.waiting_bytes.set(outbox.waiting_bytes.get().saturating_sub(bytes));
+                outbox.drained.notify();
+            }
+            outbox.is_sending.set(false);
+            outbox.drained.notify();
+        })
+        .detach();
+    }
+}

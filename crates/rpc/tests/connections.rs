@@ -1,0 +1,115 @@
+//! Connections over real sockets: authentication, matching of replies, bulk data both ways.
+
+use skep_env::{Buf, TcpListener, block_on, spawn};
+use skep_rpc::server::{IncomingStream, authenticate};
+use skep_rpc::{CallOptions, Connection, Identity, Secret};
+use skep_types::codec::Codec;
+use skep_types::{ChunkFileKey, ClusterId, Error, ErrorCode, InodeId, NodeId, NodeKind, TargetId};
+use skep_wire::storage::{ReadChunk, ReadDone};
+
+fn identity(cluster: u8, secret: &Secret) -> Identity {
+    Identity {
+        cluster: ClusterId::new([cluster; 16]),
+        secret: secret.clone(),
+        node: NodeId::new(5),
+        kind: NodeKind::Client,
+    }
+}
+
+/// Serves `ReadChunk`: answers with `length` bytes of the low byte of the offset, in reverse order of
+/// arrival within a pair; refuses offsets beyond a million.
+fn serve(server: Identity) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_address().unwrap().to_string();
+    spawn(async move {
+        while let Ok(stream) = listener.accept().await {
+            let check = |target: TargetId| match target.raw() {
+                0 | 7 => Ok(()),
+                _ => Err(Error::new(ErrorCode::StaleMap, format!("{target} is not served here"))),
+            };
+            if authenticate(&stream, &server, 1, check).await.is_err() {
+                continue;
+            }
+            let (mut requests, outbox) = IncomingStream::new(stream);
+            let mut held = Vec::new();
+            while let Ok(Some(incoming)) = requests.next().await {
+                held.push(incoming);
+                if held.len() < 2 {
+                    continue;
+                }
+                while let Some(incoming) = held.pop() {
+                    let request = ReadChunk::from_bytes(&incoming.body).unwrap();
+                    if request.offset > 1_000_000 {
+                        outbox.refuse(&incoming.header, &Error::new(ErrorCode::Corrupt, "bad"));
+                        continue;
+                    }
+                    let data = Buf::copy_of(&vec![request.offset as u8; request.length as usize]);
+                    outbox.reply_data(
+                        &incoming.header,
+                        &ReadDone { checksums: vec![] },
+                        vec![data],
+                    );
+                }
+            }
+        }
+    })
+    .detach();
+    address
+}
+
+fn read(offset: u64, length: u32) -> ReadChunk {
+    let key = ChunkFileKey { inode: InodeId::new(9), generation: 1, component: 0, index: 0 };
+    ReadChunk { key, offset, length }
+}
+
+#[test]
+fn replies_find_their_requests_in_any_order() {
+    block_on(async {
+        let secret = Secret::generate();
+        let address = serve(identity(1, &secret));
+        let connection =
+            Connection::connect(&address, &identity(1, &secret), TargetId::new(7)).await.unwrap();
+        let tasks: Vec<_> = (0..100_u64)
+            .map(|i| {
+                let connection = connection.clone();
+                spawn(async move {
+                    let into = Buf::new(300_000);
+                    let options = CallOptions { into: Some(into.clone()), ..Default::default() };
+                    let (_, len) =
+                        connection.call(&read(i, 200_000 + i as u32), &options).await.unwrap();
+                    assert_eq!(len, 200_000 + i as usize);
+                    assert!(into.bytes()[..len].iter().all(|byte| *byte == i as u8));
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await;
+        }
+        let (a, b) = (read(2_000_000, 1), read(0, 0));
+        let refused = connection.clone();
+        let task = spawn(async move { refused.call(&a, &CallOptions::default()).await });
+        connection.call(&b, &CallOptions::default()).await.unwrap();
+        assert_eq!(task.await.unwrap_err(), Error::new(ErrorCode::Corrupt, "bad"));
+    })
+    .unwrap();
+}
+
+#[test]
+fn strangers_are_refused_and_told_why() {
+    block_on(async {
+        let secret = Secret::generate();
+        let address = serve(identity(1, &secret));
+        let connect = async |who: Identity, target: u32| {
+            Connection::connect(&address, &who, TargetId::new(target)).await.unwrap_err()
+        };
+        let error = connect(identity(1, &Secret::generate()), 0).await;
+        assert_eq!(error.code(), ErrorCode::AuthenticationFailed);
+        assert!(error.context().contains("skep cluster token"), "{error}");
+        let error = connect(identity(2, &secret), 0).await;
+        assert_eq!(error.code(), ErrorCode::AuthenticationFailed);
+        assert!(error.context().contains("belongs to cluster"), "{error}");
+        let error = connect(identity(1, &secret), 8).await;
+        assert_eq!(error.code(), ErrorCode::StaleMap);
+    })
+    .unwrap();
+}
