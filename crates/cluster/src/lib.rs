@@ -1,1 +1,18 @@
-//! Pure decisions: the cluster state machine, placement of files, striping arithmetic.
+//! Pure decisions about the cluster: what management knows and how it changes ([`state`]), who
+//! answers and how much room there is ([`reachability`]), which groups a new file lies on
+//! ([`placement`]), and where in which chunk file each byte of a file lies ([`striping`]).
+//!
+//! Architecture invariant: nothing here reads a clock, draws a random number, or does I/O. Times and
+//! seeds are arguments, so a simulator and a test drive the same code as the real services.
+
+pub mod command;
+pub mod limits;
+pub mod placement;
+pub mod reachability;
+pub mod state;
+pub mod striping;
+
+pub use command::{Command, Outcome, ServerRegistration, TargetClaim};
+pub use placement::Candidates;
+pub use reachability::SoftState;
+pub use state::ClusterState;

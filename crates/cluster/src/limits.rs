@@ -1,0 +1,46 @@
+//! Limits and thresholds of the cluster's decisions, each with its reason.
+
+/// A silent node is `Offline` after this many leases; at one it is `ProbablyOffline`. Two leases
+/// between them leave time for a service that restarts, which is the usual reason for silence.
+pub const LEASES_UNTIL_OFFLINE: u64 = 3;
+
+/// Feature level of the records that this program writes at most.
+pub const NEWEST_FEATURE_LEVEL: u32 = 1;
+
+/// Most nodes other than clients: the map with all of their targets must fit into one message.
+pub const MAX_SERVERS: usize = 4_096;
+/// Most client nodes at a time: ten times what the project promises, to bound the map.
+pub const MAX_CLIENTS: usize = 100_000;
+/// Most targets of one node; each has a thread of its own.
+pub const MAX_TARGETS_PER_NODE: usize = 256;
+/// Most addresses of one node.
+pub const MAX_ADDRESSES: usize = 16;
+/// Longest name, address, path or version text of a node or target, in bytes.
+pub const MAX_TEXT_BYTES: usize = 1_024;
+
+/// Shortest lease: below it a busy host misses it for no fault of its own.
+pub const MIN_LEASE_MS: u32 = 200;
+/// Longest lease: a dead client blocks others that long.
+pub const MAX_LEASE_MS: u32 = 600_000;
+/// Shortest time between heartbeats.
+pub const MIN_HEARTBEAT_MS: u32 = 20;
+/// Shortest time between searches for chunk files that nobody owns.
+pub const MIN_CLEANUP_INTERVAL_MS: u32 = 100;
+
+/// A target is `Low` below this share of free bytes or inodes, in percent.
+pub const LOW_PERCENT: u64 = 10;
+/// A target is `Emergency` below this share of free bytes or inodes, in percent.
+pub const EMERGENCY_PERCENT: u64 = 2;
+/// However large a target is, with this many free bytes it isn't `Low`: ten percent of a large disk
+/// array is room for months.
+pub const LOW_CAP_BYTES: u64 = 512 << 30;
+/// With this many free bytes a target isn't in `Emergency`.
+pub const EMERGENCY_CAP_BYTES: u64 = 20 << 30;
+/// With this many free inodes a target isn't `Low`.
+pub const LOW_CAP_INODES: u64 = 10_000_000;
+/// With this many free inodes a target isn't in `Emergency`.
+pub const EMERGENCY_CAP_INODES: u64 = 1_000_000;
+
+/// A change of free space by more than this share of a target's size is a new map: smaller ones
+/// change no decision, and each new map goes to every client.
+pub const NOTABLE_CHANGE_PERCENT: u64 = 1;

@@ -1,0 +1,156 @@
+use super::*;
+use crate::state::tests::{cluster, server};
+use proptest::prelude::*;
+use skep_types::map::Capacity;
+use std::collections::{BTreeSet, HashMap};
+
+/// A map with servers of so many storage targets each, all online with 100 GiB free.
+fn map(shape: &[usize]) -> ClusterMap {
+    let mut state = cluster();
+    let mut uuid = 0_u128;
+    for targets in shape {
+        let uuids: Vec<u128> = (1..=*targets as u128).map(|k| uuid + k).collect();
+        uuid += 1_000;
+        state.apply(&server(TargetKind::Storage, uuid, &uuids)).unwrap();
+    }
+    state.apply(&server(TargetKind::Metadata, 77_777_777, &[88_888_888])).unwrap();
+    let mut map = state.map().clone();
+    for target in &mut map.targets {
+        target.reachability = Reachability::Online;
+        target.capacity =
+            Capacity { total_bytes: 200 << 30, free_bytes: 100 << 30, ..Capacity::default() };
+    }
+    map
+}
+
+fn node_of(map: &ClusterMap, group: GroupId) -> NodeId {
+    map.primary(group).unwrap().node
+}
+
+fn per_server(map: &ClusterMap, chosen: &[GroupId]) -> HashMap<NodeId, usize> {
+    let mut counts: HashMap<NodeId, usize> = HashMap::new();
+    for group in chosen {
+        *counts.entry(node_of(map, *group)).or_default() += 1;
+    }
+    counts
+}
+
+/// How often each group is chosen at all, and first, over seeds.
+fn uses(map: &ClusterMap, count: usize, seeds: impl Iterator<Item = u64>) -> [Vec<f64>; 2] {
+    let candidates = Candidates::new(map);
+    let ids: Vec<GroupId> = map.groups.iter().map(|group| group.id).collect();
+    let mut uses = [vec![0.0; ids.len()], vec![0.0; ids.len()]];
+    for seed in seeds {
+        for (position, group) in candidates.choose(count, seed).into_iter().enumerate() {
+            let index = ids.binary_search(&group).unwrap();
+            uses[0][index] += 1.0;
+            uses[1][index] += f64::from(u8::from(position == 0));
+        }
+    }
+    // Without the metadata target's group, the last.
+    uses.map(|counts| counts[..counts.len() - 1].to_vec())
+}
+
+fn assert_even(counts: &[f64], within: f64, what: &str) {
+    let mean = counts.iter().sum::<f64>() / counts.len() as f64;
+    for count in counts {
+        assert!((count - mean).abs() <= within * mean, "{what}: {counts:?}");
+    }
+}
+
+#[test]
+fn four_targets_of_two_servers_with_four_each_are_two_and_two_alternating() {
+    let map = map(&[4, 4]);
+    let candidates = Candidates::new(&map);
+    for seed in 0..1_000 {
+        let chosen = candidates.choose(4, seed);
+        let nodes: Vec<NodeId> = chosen.iter().map(|group| node_of(&map, *group)).collect();
+        assert!(nodes[0] == nodes[2] && nodes[1] == nodes[3] && nodes[0] != nodes[1], "{nodes:?}");
+    }
+}
+
+#[test]
+fn all_targets_are_used_evenly_in_any_run_of_seeds_and_as_first_ones_too() {
+    for (shape, count) in
+        [(&[4, 4][..], 1), (&[4, 4], 2), (&[4, 4], 3), (&[4, 4], 4), (&[4, 4], 6), (&[4, 4], 8)]
+            .into_iter()
+            .chain([(&[2, 2, 2, 2][..], 3), (&[12; 10], 4), (&[12; 10], 16), (&[1; 7], 3)])
+    {
+        let map = map(shape);
+        for (seeds, within) in [(0..64_u64, 0.6), (1 << 48..(1 << 48) + 4_000, 0.25)] {
+            // Few seeds over many targets can't be even.
+            if seeds.clone().count() * count < 8 * map.targets.len() {
+                continue;
+            }
+            let what = format!("{shape:?} x {count}, {seeds:?}");
+            let [all, first] = uses(&map, count, seeds);
+            assert_even(&all, within, &what);
+            let mean = first.iter().sum::<f64>() / first.len() as f64;
+            assert_even(&first, (4.0 / mean.sqrt()).clamp(0.1, 0.9), &what);
+        }
+        let spread = (0..20_000_u64).map(|k| mix(k + 1));
+        let [all, first] = uses(&map, count, spread);
+        assert_even(&all, 0.2, &format!("{shape:?} x {count}, unrelated seeds"));
+        assert_even(&first, 0.5, &format!("{shape:?} x {count}, unrelated seeds"));
+    }
+}
+
+#[test]
+fn groups_with_more_free_space_are_chosen_more_often() {
+    let mut map = map(&[1, 1, 1]);
+    map.targets[0].capacity.free_bytes = 25 << 30;
+    map.targets[1].capacity.free_bytes = 50 << 30;
+    let [all, _] = uses(&map, 1, 0..7_000);
+    assert_even(&[all[0] * 4.0, all[1] * 2.0, all[2]], 0.1, "weighted");
+}
+
+#[test]
+fn low_ones_come_after_normal_ones_and_worse_ones_only_alone() {
+    let mut map = map(&[2, 2]);
+    map.targets[0].capacity_pool = CapacityPool::Low;
+    map.targets[1].capacity_pool = CapacityPool::Emergency;
+    let group = |map: &ClusterMap, index: usize| map.group_of(map.targets[index].id).unwrap().id;
+    for seed in 0..100 {
+        let chosen = Candidates::new(&map).choose(2, seed);
+        assert!(!chosen.contains(&group(&map, 0)) && !chosen.contains(&group(&map, 1)));
+        let chosen = Candidates::new(&map).choose(4, seed);
+        assert_eq!((chosen.len(), chosen[2]), (3, group(&map, 0)));
+    }
+    map.targets[2].consistency = Consistency::Bad;
+    map.targets[3].reachability = Reachability::Offline;
+    map.targets[0].reachability = Reachability::ProbablyOffline;
+    assert_eq!(Candidates::new(&map).choose(4, 1), [group(&map, 1)]);
+    map.targets[1].reachability = Reachability::Offline;
+    assert_eq!(Candidates::new(&map).choose(4, 1), [group(&map, 0)]);
+    map.targets[0].consistency = Consistency::Bad;
+    map.targets[1].consistency = Consistency::Bad;
+    assert_eq!(Candidates::new(&map).choose(4, 1), [group(&map, 3)]);
+}
+
+#[test]
+fn an_empty_cluster_has_no_candidates() {
+    let candidates = Candidates::new(&map(&[]));
+    assert!(candidates.is_empty());
+    assert_eq!(candidates.choose(4, 1), []);
+}
+
+proptest! {
+    #[test]
+    fn choices_are_balanced_distinct_and_as_many_as_wanted(
+        shape in prop::collection::vec(1_usize..9, 1..12), count in 0_usize..40, seed: u64,
+    ) {
+        let map = map(&shape);
+        let candidates = Candidates::new(&map);
+        let chosen = candidates.choose(count, seed);
+        prop_assert_eq!(&chosen, &candidates.choose(count, seed));
+        prop_assert_eq!(chosen.len(), count.min(shape.iter().sum()));
+        prop_assert_eq!(chosen.iter().collect::<BTreeSet<_>>().len(), chosen.len());
+        let counts = per_server(&map, &chosen);
+        let most = counts.values().max().copied().unwrap_or(0);
+        for node in map.nodes.iter().filter(|node| node.name.starts_with("storage")) {
+            let has = map.targets.iter().filter(|target| target.node == node.id).count();
+            let used = counts.get(&node.id).copied().unwrap_or(0);
+            prop_assert!(used + 1 >= most || used == has, "{:?}", counts);
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! Who answers at the moment, and how much room there is: what management learns from heartbeats.
+//!
+//! Soft state: not logged, lost at a restart, learnt again within one heartbeat. Until then a node
+//! counts as `ProbablyOffline`: nothing was heard from it, and nothing speaks for its end. Time is a
+//! number of milliseconds on any clock that counts suspension and never goes back.
+
+use crate::limits::{
+    EMERGENCY_CAP_BYTES, EMERGENCY_CAP_INODES, EMERGENCY_PERCENT, LEASES_UNTIL_OFFLINE,
+    LOW_CAP_BYTES, LOW_CAP_INODES, LOW_PERCENT, NOTABLE_CHANGE_PERCENT,
+};
+use crate::state::ClusterState;
+use skep_types::map::{Capacity, CapacityPool, Reachability};
+use skep_types::{ClusterMap, NodeId, NodeKind, TargetId};
+use std::collections::BTreeMap;
+
+/// When a node was last heard.
+#[derive(Debug, Clone, Copy)]
+struct Heard {
+    /// `None`: it said that it ends.
+    last_ms: Option<u64>,
+    reachability: Reachability,
+}
+
+/// What heartbeats tell.
+#[derive(Debug, Clone)]
+pub struct SoftState {
+    nodes: BTreeMap<NodeId, Heard>,
+    capacities: BTreeMap<TargetId, Capacity>,
+    ticked_ms: u64,
+}
+
+/// What the passing of time has changed.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Passed {
+    /// Whether any node's reachability changed.
+    pub changed: bool,
+    /// Clients whose lease ran out long ago; to be removed by a command.
+    pub expired_clients: Vec<NodeId>,
+}
+
+impl SoftState {
+    /// At the start of management: no node was heard yet.
+    pub fn new(now_ms: u64, state: &ClusterState) -> Self {
+        let unheard = Heard { last_ms: Some(now_ms), reachability: Reachability::ProbablyOffline };
+        let nodes = state.map().nodes.iter().map(|node| (node.id, unheard)).collect();
+        Self { nodes, capacities: BTreeMap::new(), ticked_ms: now_ms }
+    }
+
+    /// A node registered or sent a heartbeat. Says whether that is a change worth a new map.
+    pub fn heard(&mut self, now_ms: u64, node: NodeId) -> bool {
+        let heard = Heard { last_ms: Some(now_ms), reachability: Reachability::Online };
+        let before = self.nodes.insert(node, heard);
+        before.is_none_or(|before| before.reachability != Reachability::Online)
+    }
+
+    /// A target's room was reported. Says whether that is a change worth a new map; if not, the map
+    /// keeps the older numbers.
+    pub fn report(&mut self, target: TargetId, capacity: Capacity) -> bool {
+        let shown = self.capacities.entry(target).or_default();
+        let notable = is_notable(shown, &capacity);
+        if notable {
+            *shown = capacity;
+        }
+        notable
+    }
+
+    /// A server said that it ends: it is offline at once. Says whether that is a change.
+    pub fn left(&mut self, node: NodeId) -> bool {
+        let heard = Heard { last_ms: None, reachability: Reachability::Offline };
+        self.nodes
+            .insert(node, heard)
+            .is_some_and(|before| before.reachability != Reachability::Offline)
+    }
+
+    /// A node was removed from the map.
+    pub fn forget(&mut self, node: NodeId) {
+        self.nodes.remove(&node);
+    }
+
+    /// Lets time pass. Call it more often than once per lease.
+    ///
+    /// Time in which nobody called doesn't count against the nodes: management itself was stopped or
+    /// starved then, and their heartbeats wait in its sockets.
+    pub fn tick(&mut self, now_ms: u64, state: &ClusterState) -> Passed {
+        let lease_ms = u64::from(state.map().policy.lease_ms);
+        let gap_ms = now_ms.saturating_sub(self.ticked_ms);
+        let missed_ms = if gap_ms > lease_ms { gap_ms } else { 0 };
+        self.ticked_ms = now_ms;
+        let mut passed = Passed::default();
+        for (id, heard) in &mut self.nodes {
+            let Some(last_ms) = &mut heard.last_ms else { continue };
+            *last_ms = last_ms.saturating_add(missed_ms).min(now_ms);
+            let silent_ms = now_ms - *last_ms;
+            let next = if silent_ms >= LEASES_UNTIL_OFFLINE * lease_ms {
+                Reachability::Offline
+            } else if silent_ms >= lease_ms {
+                Reachability::ProbablyOffline
+            } else {
+                heard.reachability
+            };
+            passed.changed |= next != heard.reachability;
+            heard.reachability = next;
+            let is_client = state.map().node(*id).is_some_and(|node| node.kind == NodeKind::Client);
+            if is_client && next == Reachability::Offline {
+                passed.expired_clients.push(*id);
+            }
+        }
+        passed
+    }
+
+    /// Lays what is known over the soft fields of a map.
+    pub fn overlay(&self, map: &mut ClusterMap) {
+        let reachability = |node: NodeId| {
+            self.nodes.get(&node).map_or(Reachability::ProbablyOffline, |heard| heard.reachability)
+        };
+        for node in &mut map.nodes {
+            node.reachability = reachability(node.id);
+        }
+        for target in &mut map.targets {
+            target.reachability = reachability(target.node);
+            target.capacity = self.capacities.get(&target.id).copied().unwrap_or_default();
+            target.capacity_pool = capacity_pool(&target.capacity);
+        }
+    }
+}
+
+/// The capacity pool of a target with this much room. A target that hasn't reported yet is `Normal`.
+pub fn capacity_pool(capacity: &Capacity) -> CapacityPool {
+    let below = |free: u64, total: u64, percent: u64, cap: u64| {
+        total > 0 && free < cap && u128::from(free) * 100 < u128::from(total) * u128::from(percent)
+    };
+    let Capacity { total_bytes, free_bytes, total_inodes, free_inodes } = *capacity;
+    if below(free_bytes, total_bytes, EMERGENCY_PERCENT, EMERGENCY_CAP_BYTES)
+        || below(free_inodes, total_inodes, EMERGENCY_PERCENT, EMERGENCY_CAP_INODES)
+    {
+        CapacityPool::Emergency
+    } else if below(free_bytes, total_bytes, LOW_PERCENT, LOW_CAP_BYTES)
+        || below(free_inodes, total_inodes, LOW_PERCENT, LOW_CAP_INODES)
+    {
+        CapacityPool::Low
+    } else {
+        CapacityPool::Normal
+    }
+}
+
+fn is_notable(shown: &Capacity, now: &Capacity) -> bool {
+    let far = |a: u64, b: u64, total: u64| {
+        u128::from(a.abs_diff(b)) * 100 > u128::from(total) * u128::from(NOTABLE_CHANGE_PERCENT)
+    };
+    shown.total_bytes != now.total_bytes
+        || capacity_pool(shown) != capacity_pool(now)
+        || far(shown.free_bytes, now.free_bytes, now.total_bytes)
+        || far(shown.free_inodes, now.free_inodes, now.total_inodes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::{ClientRegistration, Command};
+    use crate::state::tests::{cluster, server};
+    use skep_types::TargetKind;
+
+    const LEASE: u64 = 5_000;
+
+    /// A cluster of one storage service (with two targets) and one client, both heard at 0.
+    fn heard() -> (ClusterState, SoftState, NodeId, NodeId) {
+        let mut state = cluster();
+        let mut soft = SoftState::new(0, &state);
+        let server = state.apply(&server(TargetKind::Storage, 10, &[11, 12])).unwrap().node;
+        let client = ClientRegistration { name: "host".into(), version: String::new() };
+        let client = state.apply(&Command::RegisterClient(client)).unwrap().node;
+        assert!(soft.heard(0, server) && soft.heard(0, client));
+        (state, soft, server, client)
+    }
+
+    fn shown(state: &ClusterState, soft: &SoftState, node: NodeId) -> Reachability {
+        let mut map = state.map().clone();
+        soft.overlay(&mut map);
+        for target in map.targets.iter().filter(|target| target.node == node) {
+            assert_eq!(target.reachability, map.node(node).unwrap().reachability);
+        }
+        map.node(node).unwrap().reachability
+    }
+
+    fn tick_to(soft: &mut SoftState, state: &ClusterState, from: u64, to: u64) -> Vec<Passed> {
+        let times = (from..=to).step_by(1_000);
+        times.map(|now| soft.tick(now, state)).filter(|p| *p != Passed::default()).collect()
+    }
+
+    #[test]
+    fn silence_of_one_lease_is_suspicious_and_of_three_is_the_end() {
+        let (state, mut soft, server, client) = heard();
+        assert_eq!(tick_to(&mut soft, &state, 0, LEASE - 1), []);
+        assert_eq!(shown(&state, &soft, server), Reachability::Online);
+        assert_eq!(tick_to(&mut soft, &state, LEASE, 3 * LEASE - 1).len(), 1);
+        assert_eq!(shown(&state, &soft, server), Reachability::ProbablyOffline);
+        let passed = soft.tick(3 * LEASE, &state);
+        assert_eq!(passed, Passed { changed: true, expired_clients: vec![client] });
+        assert_eq!(shown(&state, &soft, server), Reachability::Offline);
+        assert!(soft.heard(3 * LEASE, server));
+        assert_eq!(shown(&state, &soft, server), Reachability::Online);
+        assert!(!soft.heard(3 * LEASE, server));
+    }
+
+    #[test]
+    fn a_server_that_leaves_is_offline_at_once_and_stays_so() {
+        let (state, mut soft, server, _) = heard();
+        assert!(soft.left(server));
+        assert!(!soft.left(server));
+        assert!(!soft.tick(1_000, &state).changed);
+        assert_eq!(shown(&state, &soft, server), Reachability::Offline);
+    }
+
+    #[test]
+    fn time_in_which_management_itself_was_stopped_does_not_count() {
+        let (state, mut soft, server, _) = heard();
+        assert_eq!(soft.tick(100 * LEASE, &state), Passed::default());
+        assert_eq!(shown(&state, &soft, server), Reachability::Online);
+        let passed = tick_to(&mut soft, &state, 100 * LEASE, 103 * LEASE);
+        assert_eq!(passed.last().unwrap().expired_clients.len(), 1);
+    }
+
+    #[test]
+    fn after_a_restart_nodes_are_suspicious_until_they_are_heard() {
+        let (state, _, server, _) = heard();
+        let mut soft = SoftState::new(7, &state);
+        assert_eq!(shown(&state, &soft, server), Reachability::ProbablyOffline);
+        assert!(soft.heard(8, server));
+        assert_eq!(shown(&state, &soft, server), Reachability::Online);
+    }
+
+    #[test]
+    fn only_notable_changes_of_room_are_shown() {
+        let (state, mut soft, ..) = heard();
+        let target = state.map().targets[0].id;
+        let room = |free_bytes| Capacity { total_bytes: 1_000, free_bytes, ..Capacity::default() };
+        assert!(soft.report(target, room(500)));
+        assert!(!soft.report(target, room(490)));
+        assert!(soft.report(target, room(489)));
+        assert!(soft.report(target, Capacity { total_bytes: 999, ..room(489) }));
+        let mut map = state.map().clone();
+        soft.overlay(&mut map);
+        assert_eq!(map.targets[0].capacity.free_bytes, 489);
+    }
+
+    #[test]
+    fn capacity_pools_follow_bytes_and_inodes() {
+        let check = |total_bytes, free_bytes, total_inodes, free_inodes, expected| {
+            let capacity = Capacity { total_bytes, free_bytes, total_inodes, free_inodes };
+            assert_eq!(capacity_pool(&capacity), expected, "{capacity:?}");
+        };
+        check(0, 0, 0, 0, CapacityPool::Normal);
+        check(1_000, 100, 0, 0, CapacityPool::Normal);
+        check(1_000, 99, 0, 0, CapacityPool::Low);
+        check(1_000, 19, 0, 0, CapacityPool::Emergency);
+        check(1_000, 900, 1_000, 50, CapacityPool::Low);
+        check(1_000, 900, 1_000, 0, CapacityPool::Emergency);
+        check(1 << 50, LOW_CAP_BYTES, 0, 0, CapacityPool::Normal);
+        check(1 << 50, EMERGENCY_CAP_BYTES, 0, 0, CapacityPool::Low);
+    }
+}

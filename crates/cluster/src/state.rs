@@ -1,0 +1,499 @@
+//! What management knows for certain: nodes, targets, groups, shards, settings; and how commands
+//! change it. A pure state machine: the same commands in the same order give the same state.
+//!
+//! Owns the identity of nodes and targets (an id belongs to one uuid for ever) and the map version.
+//! Does not own who answers at the moment and how much room there is: that is soft, see
+//! [`crate::reachability`], and is laid over the map before it is published.
+//!
+//! # Map versions
+//! A version is `starts << 40 | changes`. `starts` counts the `Start` commands in the log, so it is
+//! durable; `changes` counts every change since the last start, logged or soft. Soft changes are
+//! lost at a restart, and that is harmless: the restart logs a `Start`, and every version after it is
+//! higher than every version before it. Within one start a version rises by one per change.
+
+use crate::command::{ClientRegistration, Command, Outcome, ServerRegistration, TargetClaim};
+use crate::limits::{
+    MAX_ADDRESSES, MAX_CLIENTS, MAX_LEASE_MS, MAX_SERVERS, MAX_TARGETS_PER_NODE, MAX_TEXT_BYTES,
+    MIN_CLEANUP_INTERVAL_MS, MIN_HEARTBEAT_MS, MIN_LEASE_MS, NEWEST_FEATURE_LEVEL,
+};
+use skep_types::codec::{Codec, record};
+use skep_types::map::{CapacityPool, Consistency, Policy, Reachability, ShardRange};
+use skep_types::pattern::{MAX_CHUNK_BYTES, MAX_STRIPE_WIDTH, MIN_CHUNK_BYTES};
+use skep_types::{
+    ClusterId, ClusterMap, Epoch, Error, ErrorCode, Group, GroupId, GroupMember, MapVersion,
+    MemberState, Node, NodeId, NodeKind, Result, SHARD_COUNT, ShardId, Target, TargetId,
+    TargetKind,
+};
+
+/// Bits of a map version that count changes within one start: at a thousand changes a second they
+/// last for 34 years, and leave room for sixteen million starts.
+const CHANGE_BITS: u32 = 40;
+
+record! {
+    /// Everything in a snapshot of the state.
+    pub struct Durable {
+        /// The map; its soft fields hold nothing of worth.
+        pub map: ClusterMap,
+        /// Which uuid an id of a node belongs to, by id. Clients have none.
+        pub node_uuids: Vec<(NodeId, u128)>,
+        /// Which uuid an id of a target belongs to, by id.
+        pub target_uuids: Vec<(TargetId, u128)>,
+        /// The next node gets this id.
+        pub next_node: u32,
+        /// The next target gets this id.
+        pub next_target: u32,
+        /// The next group gets this id.
+        pub next_group: u32,
+    }
+}
+
+/// The state machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClusterState {
+    durable: Durable,
+}
+
+impl ClusterState {
+    /// A new, empty cluster.
+    pub fn new(cluster: ClusterId) -> Self {
+        Self {
+            durable: Durable {
+                map: ClusterMap::empty(cluster),
+                node_uuids: Vec::new(),
+                target_uuids: Vec::new(),
+                next_node: 1,
+                next_target: 1,
+                next_group: 1,
+            },
+        }
+    }
+
+    /// All of it as bytes.
+    pub fn snapshot(&self) -> Vec<u8> {
+        self.durable.to_bytes()
+    }
+
+    /// From the bytes of a snapshot.
+    ///
+    /// # Errors
+    /// `Corrupt` if they are none.
+    pub fn from_snapshot(bytes: &[u8]) -> Result<Self> {
+        Ok(Self { durable: Durable::from_bytes(bytes)? })
+    }
+
+    /// The map without what is soft: every node in it counts as not heard from, without room.
+    pub fn map(&self) -> &ClusterMap {
+        &self.durable.map
+    }
+
+    /// Raises the version for a soft change (see the module's doc).
+    pub fn note_soft_change(&mut self) {
+        self.durable.raise_version();
+    }
+
+    /// Applies a command. A command that is refused, or that changes nothing, leaves the state (and
+    /// the version) as it was.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for malformed commands; `Exists`, `Stale` or `NotPermitted` where a
+    /// registration claims what belongs to another; `LimitReached` where a limit is. The context
+    /// names the object and the way out.
+    pub fn apply(&mut self, command: &Command) -> Result<Outcome> {
+        let mut next = self.durable.clone();
+        let mut outcome = match command {
+            Command::Start => next.start(),
+            Command::RegisterServer(registration) => next.register_server(registration)?,
+            Command::RegisterClient(registration) => next.register_client(registration)?,
+            Command::RemoveClient { node } => next.remove_client(*node)?,
+            Command::Format => next.format()?,
+            Command::SetPolicy(policy) => next.set_policy(policy)?,
+            Command::SetFeatureLevel { level } => next.set_feature_level(*level)?,
+        };
+        outcome.changed = next != self.durable;
+        if outcome.changed {
+            if *command != Command::Start {
+                next.raise_version();
+            }
+            self.durable = next;
+        }
+        Ok(outcome)
+    }
+}
+
+impl Durable {
+    fn raise_version(&mut self) {
+        self.map.version = MapVersion::new(self.map.version.raw() + 1);
+    }
+
+    fn start(&mut self) -> Outcome {
+        let starts = (self.map.version.raw() >> CHANGE_BITS) + 1;
+        self.map.version = MapVersion::new(starts << CHANGE_BITS);
+        Outcome::default()
+    }
+
+    fn register_server(&mut self, registration: &ServerRegistration) -> Result<Outcome> {
+        check_registration(registration)?;
+        let node = self.node_identity(registration)?;
+        let name = self.node_name(node, registration)?;
+        let new = Node {
+            id: node,
+            kind: registration.kind,
+            name,
+            addresses: registration.addresses.clone(),
+            reachability: Reachability::Offline,
+            version: registration.version.clone(),
+        };
+        insert_sorted(&mut self.map.nodes, new, |node| node.id);
+        let mut targets = Vec::with_capacity(registration.targets.len());
+        for claim in &registration.targets {
+            targets.push(self.register_target(node, claim)?);
+        }
+        Ok(Outcome { changed: true, node, targets })
+    }
+
+    /// The id that a server has, or gets.
+    fn node_identity(&mut self, registration: &ServerRegistration) -> Result<NodeId> {
+        let ServerRegistration { node: claimed, uuid, kind, .. } = registration;
+        let known = self.node_uuids.iter().find(|(_, known)| known == uuid).map(|(id, _)| *id);
+        if let Some(id) = known {
+            if claimed.raw() != 0 && *claimed != id {
+                return Err(foreign(format!(
+                    "a {} service says it is {claimed}, but its uuid is registered as {id}; \
+                     its directory was changed by hand",
+                    kind_word(*kind)
+                )));
+            }
+            if let Some(node) = self.map.node(id).filter(|node| node.kind != *kind) {
+                return Err(foreign(format!(
+                    "node {id} ({}) is a {} service and can't become a {} service",
+                    node.name,
+                    kind_word(node.kind),
+                    kind_word(*kind)
+                )));
+            }
+            return Ok(id);
+        }
+        if claimed.raw() != 0 {
+            let owner =
+                self.map.node(*claimed).map_or("no node that is known here".to_owned(), |n| {
+                    format!("'{}', which has another uuid", n.name)
+                });
+            return Err(foreign(format!(
+                "a {} service says it is {claimed}, but {claimed} is {owner}; its directory is of \
+                 another cluster, or management's directory is an old copy",
+                kind_word(*kind)
+            )));
+        }
+        let servers = self.node_uuids.len();
+        if servers >= MAX_SERVERS {
+            return Err(limit(format!("the cluster has {servers} servers, the most there can be")));
+        }
+        let id = self.take_node_id();
+        insert_sorted(&mut self.node_uuids, (id, *uuid), |(id, _)| *id);
+        Ok(id)
+    }
+
+    fn take_node_id(&mut self) -> NodeId {
+        let id = NodeId::new(self.next_node);
+        self.next_node += 1;
+        id
+    }
+
+    /// The name that a server has, wishes for, or gets: the first free one of `storage-1`, ...
+    fn node_name(&self, id: NodeId, registration: &ServerRegistration) -> Result<String> {
+        let kind = registration.kind;
+        let taken = |name: &str| {
+            self.map.nodes.iter().find(|n| n.id != id && n.kind == kind && n.name == name)
+        };
+        if !registration.name.is_empty() {
+            return match taken(&registration.name) {
+                None => Ok(registration.name.clone()),
+                Some(other) => Err(Error::new(
+                    ErrorCode::Exists,
+                    format!(
+                        "the name '{}' belongs to {} service {}; choose another `name`",
+                        registration.name,
+                        kind_word(kind),
+                        other.id
+                    ),
+                )),
+            };
+        }
+        if let Some(node) = self.map.node(id) {
+            return Ok(node.name.clone());
+        }
+        let free =
+            (1_u32..).map(|k| format!("{}-{k}", kind_word(kind))).find(|n| taken(n).is_none());
+        Ok(free.expect("fewer names are taken than there are numbers"))
+    }
+
+    fn register_target(&mut self, node: NodeId, claim: &TargetClaim) -> Result<TargetId> {
+        let known = self.target_uuids.iter().find(|(_, known)| *known == claim.uuid);
+        let id = match known.map(|(id, _)| *id) {
+            Some(id) if claim.target.raw() != 0 && claim.target != id => {
+                return Err(foreign(format!(
+                    "the directory {} says it is target {}, but its uuid is registered as {id}; it \
+                     was changed by hand",
+                    claim.path, claim.target
+                )));
+            }
+            Some(id) => id,
+            None if claim.target.raw() != 0 => {
+                let owner = self
+                    .map
+                    .target(claim.target)
+                    .map_or("which isn't known here".to_owned(), |t| {
+                        format!("which is {} on {} and has another uuid", t.path, t.node)
+                    });
+                return Err(foreign(format!(
+                    "the directory {} says it is target {}, {owner}; it is of another cluster, or \
+                     management's directory is an old copy",
+                    claim.path, claim.target
+                )));
+            }
+            None => self.add_target(node, claim),
+        };
+        let index = self.map.targets.binary_search_by_key(&id, |target| target.id);
+        let target = &mut self.map.targets[index.expect("a known uuid has its target")];
+        if target.kind != claim.kind {
+            return Err(foreign(format!("target {id} ({}) is of another kind", target.path)));
+        }
+        target.node = node;
+        target.path.clone_from(&claim.path);
+        Ok(id)
+    }
+
+    /// A new target, with a group of its own.
+    fn add_target(&mut self, node: NodeId, claim: &TargetClaim) -> TargetId {
+        let id = TargetId::new(self.next_target);
+        self.next_target += 1;
+        insert_sorted(&mut self.target_uuids, (id, claim.uuid), |(id, _)| *id);
+        let target = Target {
+            id,
+            kind: claim.kind,
+            node,
+            path: claim.path.clone(),
+            reachability: Reachability::Offline,
+            consistency: Consistency::Good,
+            capacity: skep_types::map::Capacity::default(),
+            capacity_pool: CapacityPool::Normal,
+        };
+        insert_sorted(&mut self.map.targets, target, |target| target.id);
+        let group = Group {
+            id: GroupId::new(self.next_group),
+            kind: claim.kind,
+            epoch: Epoch::new(1),
+            members: vec![GroupMember { target: id, state: MemberState::Serving }],
+        };
+        self.next_group += 1;
+        insert_sorted(&mut self.map.groups, group, |group| group.id);
+        id
+    }
+
+    fn register_client(&mut self, registration: &ClientRegistration) -> Result<Outcome> {
+        check_text("the name", &registration.name)?;
+        check_text("the version", &registration.version)?;
+        let clients = self.map.nodes.iter().filter(|node| node.kind == NodeKind::Client);
+        if clients.clone().count() >= MAX_CLIENTS {
+            return Err(limit(format!(
+                "the cluster has {MAX_CLIENTS} clients, the most there can be"
+            )));
+        }
+        let taken = clients.clone().any(|node| node.name == registration.name);
+        let id = self.take_node_id();
+        let name = match taken {
+            true => format!("{}#{}", registration.name, id.raw()),
+            false => registration.name.clone(),
+        };
+        let node = Node {
+            id,
+            kind: NodeKind::Client,
+            name,
+            addresses: Vec::new(),
+            reachability: Reachability::Offline,
+            version: registration.version.clone(),
+        };
+        insert_sorted(&mut self.map.nodes, node, |node| node.id);
+        Ok(Outcome { node: id, ..Outcome::default() })
+    }
+
+    fn remove_client(&mut self, id: NodeId) -> Result<Outcome> {
+        match self.map.node(id) {
+            Some(node) if node.kind != NodeKind::Client => Err(Error::new(
+                ErrorCode::NotPermitted,
+                format!("node {id} ({}) is a server; servers are not forgotten", node.name),
+            )),
+            _ => {
+                self.map.nodes.retain(|node| node.id != id);
+                Ok(Outcome { node: id, ..Outcome::default() })
+            }
+        }
+    }
+
+    fn format(&mut self) -> Result<Outcome> {
+        if self.map.formatted {
+            return Err(Error::new(
+                ErrorCode::Exists,
+                "the cluster is formatted already: its shards have their groups",
+            ));
+        }
+        let groups = self.map.groups.iter().filter(|group| group.kind == TargetKind::Metadata);
+        let groups: Vec<GroupId> = groups.map(|group| group.id).collect();
+        if groups.is_empty() {
+            return Err(Error::new(
+                ErrorCode::NotReady,
+                "the cluster has no metadata target yet; start a metadata service first",
+            ));
+        }
+        let count = groups.len() as u64;
+        let bound = |index: usize| index as u64 * u64::from(SHARD_COUNT) / count;
+        let range = |(index, group): (usize, &GroupId)| ShardRange {
+            first: ShardId::new(bound(index) as u16),
+            last: ShardId::new((bound(index + 1) - 1) as u16),
+            group: *group,
+        };
+        self.map.shards = groups.iter().enumerate().map(range).collect();
+        self.map.formatted = true;
+        Ok(Outcome::default())
+    }
+
+    fn set_policy(&mut self, policy: &Policy) -> Result<Outcome> {
+        let problems = policy_problems(policy);
+        if !problems.is_empty() {
+            return Err(Error::new(ErrorCode::InvalidArgument, problems.join("; ")));
+        }
+        self.map.policy = policy.clone();
+        Ok(Outcome::default())
+    }
+
+    fn set_feature_level(&mut self, level: u32) -> Result<Outcome> {
+        let now = self.map.feature_level;
+        if level < now || level > NEWEST_FEATURE_LEVEL {
+            return Err(Error::new(
+                ErrorCode::InvalidArgument,
+                format!(
+                    "feature level {level} is not possible: it is {now}, never falls, and this \
+                     program knows levels up to {NEWEST_FEATURE_LEVEL}"
+                ),
+            ));
+        }
+        self.map.feature_level = level;
+        Ok(Outcome::default())
+    }
+}
+
+/// All that is wrong with a policy; empty if nothing is.
+pub fn policy_problems(policy: &Policy) -> Vec<String> {
+    let mut problems = Vec::new();
+    let mut check = |holds: bool, problem: String| {
+        if !holds {
+            problems.push(problem);
+        }
+    };
+    let Policy { lease_ms, heartbeat_ms, default_chunk_bytes, default_width, cleanup_interval_ms } =
+        *policy;
+    check(
+        (MIN_LEASE_MS..=MAX_LEASE_MS).contains(&lease_ms),
+        format!("a lease of {lease_ms} ms is not between {MIN_LEASE_MS} and {MAX_LEASE_MS} ms"),
+    );
+    check(
+        heartbeat_ms >= MIN_HEARTBEAT_MS && heartbeat_ms <= lease_ms / 2,
+        format!(
+            "heartbeats every {heartbeat_ms} ms are not between {MIN_HEARTBEAT_MS} ms and half a lease"
+        ),
+    );
+    check(
+        default_chunk_bytes.is_power_of_two()
+            && (MIN_CHUNK_BYTES..=MAX_CHUNK_BYTES).contains(&default_chunk_bytes),
+        format!("chunk size {default_chunk_bytes} is not a power of two from 64 KiB to 1 GiB"),
+    );
+    check(
+        (1..=MAX_STRIPE_WIDTH).contains(&usize::from(default_width)),
+        format!("{default_width} targets per file are not between 1 and {MAX_STRIPE_WIDTH}"),
+    );
+    check(
+        cleanup_interval_ms >= MIN_CLEANUP_INTERVAL_MS,
+        format!(
+            "a clean-up every {cleanup_interval_ms} ms is more often than {MIN_CLEANUP_INTERVAL_MS} ms"
+        ),
+    );
+    problems
+}
+
+/// A kind of node as a word: `storage`.
+pub fn kind_word(kind: NodeKind) -> &'static str {
+    match kind {
+        NodeKind::Management => "management",
+        NodeKind::Metadata => "metadata",
+        NodeKind::Storage => "storage",
+        NodeKind::Client => "client",
+    }
+}
+
+fn check_registration(registration: &ServerRegistration) -> Result<()> {
+    let wrong = |what: String| Err(Error::new(ErrorCode::InvalidArgument, what));
+    let ServerRegistration { uuid, kind, name, addresses, version, targets, .. } = registration;
+    if *uuid == 0 || targets.iter().any(|claim| claim.uuid == 0) {
+        return wrong("a registration without a uuid: the directory was not initialised".into());
+    }
+    if addresses.is_empty() || addresses.len() > MAX_ADDRESSES {
+        return wrong(format!("a server has 1 to {MAX_ADDRESSES} addresses"));
+    }
+    if targets.len() > MAX_TARGETS_PER_NODE {
+        return wrong(format!("a node has at most {MAX_TARGETS_PER_NODE} targets"));
+    }
+    check_text("the name", name)?;
+    check_text("the version", version)?;
+    addresses.iter().try_for_each(|address| check_text("an address", address))?;
+    let allowed = match kind {
+        NodeKind::Metadata => Some(TargetKind::Metadata),
+        NodeKind::Storage => Some(TargetKind::Storage),
+        NodeKind::Management => None,
+        NodeKind::Client => return wrong("a client does not register as a server".into()),
+    };
+    for (index, claim) in targets.iter().enumerate() {
+        check_text("a target's path", &claim.path)?;
+        if Some(claim.kind) != allowed {
+            return wrong(format!(
+                "a {} service has no {:?} target ({})",
+                kind_word(*kind),
+                claim.kind,
+                claim.path
+            ));
+        }
+        if let Some(twin) = targets[..index].iter().find(|other| other.uuid == claim.uuid) {
+            return wrong(format!(
+                "{} and {} are the same target: one is a copy of the other",
+                twin.path, claim.path
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn check_text(what: &str, text: &str) -> Result<()> {
+    if text.len() <= MAX_TEXT_BYTES {
+        return Ok(());
+    }
+    let problem = format!("{what} of a node or target is longer than {MAX_TEXT_BYTES} bytes");
+    Err(Error::new(ErrorCode::InvalidArgument, problem))
+}
+
+fn foreign(what: String) -> Error {
+    Error::new(ErrorCode::NotPermitted, what)
+}
+
+fn limit(what: String) -> Error {
+    Error::new(ErrorCode::LimitReached, what)
+}
+
+/// Puts an item in its place, over one with the same key.
+fn insert_sorted<T, K: Ord>(items: &mut Vec<T>, item: T, key: impl Fn(&T) -> K) {
+    match items.binary_search_by_key(&key(&item), &key) {
+        Ok(index) => items[index] = item,
+        Err(index) => items.insert(index, item),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,243 @@
+use super::*;
+
+/// An empty cluster after its first start.
+pub(crate) fn cluster() -> ClusterState {
+    let mut state = ClusterState::new(ClusterId::new([7; 16]));
+    assert!(state.apply(&Command::Start).unwrap().changed);
+    state
+}
+
+fn claim(kind: TargetKind, uuid: u128) -> TargetClaim {
+    TargetClaim { target: TargetId::default(), uuid, kind, path: format!("/data/{uuid}") }
+}
+
+fn registration(kind: TargetKind, uuid: u128, targets: &[u128]) -> ServerRegistration {
+    ServerRegistration {
+        node: NodeId::default(),
+        uuid,
+        kind: match kind {
+            TargetKind::Metadata => NodeKind::Metadata,
+            TargetKind::Storage => NodeKind::Storage,
+        },
+        name: String::new(),
+        addresses: vec![format!("host:{uuid}")],
+        version: "0.1.0".into(),
+        targets: targets.iter().map(|uuid| claim(kind, *uuid)).collect(),
+    }
+}
+
+/// A new server that registers with new targets.
+pub(crate) fn server(kind: TargetKind, uuid: u128, targets: &[u128]) -> Command {
+    Command::RegisterServer(registration(kind, uuid, targets))
+}
+
+fn code(result: Result<Outcome>) -> ErrorCode {
+    result.unwrap_err().code()
+}
+
+#[test]
+fn new_servers_and_targets_get_ids_names_and_groups() {
+    let mut state = cluster();
+    let first = state.apply(&server(TargetKind::Storage, 1, &[11, 12])).unwrap();
+    let second = state.apply(&server(TargetKind::Storage, 2, &[21])).unwrap();
+    assert_eq!((first.node, second.node), (NodeId::new(1), NodeId::new(2)));
+    assert_eq!(first.targets, [TargetId::new(1), TargetId::new(2)]);
+    let map = state.map();
+    let names: Vec<&str> = map.nodes.iter().map(|node| node.name.as_str()).collect();
+    assert_eq!(names, ["storage-1", "storage-2"]);
+    for target in &map.targets {
+        let group = map.group_of(target.id).unwrap();
+        assert_eq!(map.primary(group.id).unwrap().id, target.id);
+    }
+    assert_eq!(map.groups.len(), 3);
+}
+
+#[test]
+fn the_same_registration_again_changes_nothing() {
+    let mut state = cluster();
+    let command = server(TargetKind::Storage, 1, &[11, 12]);
+    let first = state.apply(&command).unwrap();
+    let before = state.clone();
+    // The reply to the first was lost: the server still doesn't know its ids.
+    let again = state.apply(&command).unwrap();
+    assert_eq!(again, Outcome { changed: false, ..first.clone() });
+    // And with them.
+    let mut known = registration(TargetKind::Storage, 1, &[11, 12]);
+    known.node = first.node;
+    known.targets[0].target = first.targets[0];
+    assert!(!state.apply(&Command::RegisterServer(known)).unwrap().changed);
+    assert_eq!(state, before);
+}
+
+#[test]
+fn another_address_or_a_further_target_is_a_change_that_keeps_the_ids() {
+    let mut state = cluster();
+    let first = state.apply(&server(TargetKind::Storage, 1, &[11])).unwrap();
+    let version = state.map().version;
+    let mut moved = registration(TargetKind::Storage, 1, &[11, 12]);
+    moved.addresses = vec!["elsewhere:1".into()];
+    let second = state.apply(&Command::RegisterServer(moved)).unwrap();
+    assert!(second.changed);
+    assert_eq!((second.node, second.targets[0]), (first.node, first.targets[0]));
+    assert_eq!(state.map().version.raw(), version.raw() + 1);
+    assert_eq!(state.map().node(first.node).unwrap().addresses, ["elsewhere:1"]);
+}
+
+#[test]
+fn ids_of_others_are_refused_by_name_and_nothing_changes() {
+    let mut state = cluster();
+    state.apply(&server(TargetKind::Storage, 1, &[11])).unwrap();
+    let before = state.clone();
+    let refused = |change: &dyn Fn(&mut ServerRegistration), words: &str| {
+        let mut registration = registration(TargetKind::Storage, 2, &[21]);
+        change(&mut registration);
+        let error = state.clone().apply(&Command::RegisterServer(registration)).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::NotPermitted);
+        assert!(error.context().contains(words), "{error}");
+    };
+    refused(&|r| r.node = NodeId::new(1), "'storage-1', which has another uuid");
+    refused(&|r| r.node = NodeId::new(9), "no node that is known here");
+    refused(&|r| r.targets[0].target = TargetId::new(1), "/data/21 says it is target t1");
+    refused(&|r| r.targets[0].target = TargetId::new(9), "which isn't known here");
+    let wrong_id = |r: &mut ServerRegistration| (r.uuid, r.node) = (1, NodeId::new(5));
+    refused(&wrong_id, "registered as n1");
+    let wrong_kind = |r: &mut ServerRegistration| {
+        (r.uuid, r.kind) = (1, NodeKind::Metadata);
+        r.targets.clear();
+    };
+    refused(&wrong_kind, "can't become a metadata service");
+    assert_eq!(state, before);
+}
+
+#[test]
+fn malformed_registrations_are_refused() {
+    let mut state = cluster();
+    let mut refused = |change: &dyn Fn(&mut ServerRegistration)| {
+        let mut registration = registration(TargetKind::Storage, 2, &[21, 22]);
+        change(&mut registration);
+        let command = Command::RegisterServer(registration);
+        assert_eq!(code(state.apply(&command)), ErrorCode::InvalidArgument);
+    };
+    refused(&|r| r.uuid = 0);
+    refused(&|r| r.addresses.clear());
+    refused(&|r| r.kind = NodeKind::Client);
+    refused(&|r| r.kind = NodeKind::Metadata);
+    refused(&|r| r.targets[1].uuid = 21);
+    refused(&|r| r.targets[1].uuid = 0);
+    refused(&|r| r.name = "x".repeat(MAX_TEXT_BYTES + 1));
+}
+
+#[test]
+fn names_are_unique_within_a_kind() {
+    let mut state = cluster();
+    let named = |uuid, name: &str| {
+        let mut registration = registration(TargetKind::Storage, uuid, &[]);
+        registration.name = name.into();
+        Command::RegisterServer(registration)
+    };
+    state.apply(&named(1, "storage-1")).unwrap();
+    assert_eq!(code(state.apply(&named(2, "storage-1"))), ErrorCode::Exists);
+    let second = state.apply(&named(2, "")).unwrap();
+    assert_eq!(state.map().node(second.node).unwrap().name, "storage-2");
+    let metadata = state.apply(&server(TargetKind::Metadata, 3, &[])).unwrap();
+    assert_eq!(state.map().node(metadata.node).unwrap().name, "metadata-1");
+}
+
+#[test]
+fn clients_come_and_go_and_their_ids_are_not_used_again() {
+    let mut state = cluster();
+    let client = ClientRegistration { name: "host:/mnt".into(), version: "1".into() };
+    let first = state.apply(&Command::RegisterClient(client.clone())).unwrap().node;
+    let second = state.apply(&Command::RegisterClient(client.clone())).unwrap().node;
+    assert_ne!(first, second);
+    assert_eq!(state.map().node(second).unwrap().name, format!("host:/mnt#{}", second.raw()));
+    assert!(state.apply(&Command::RemoveClient { node: first }).unwrap().changed);
+    assert!(!state.apply(&Command::RemoveClient { node: first }).unwrap().changed);
+    let third = state.apply(&Command::RegisterClient(client)).unwrap().node;
+    assert!(third > second);
+    let server = state.apply(&server(TargetKind::Storage, 1, &[])).unwrap().node;
+    assert_eq!(code(state.apply(&Command::RemoveClient { node: server })), ErrorCode::NotPermitted);
+}
+
+#[test]
+fn format_divides_all_shards_evenly_and_only_once() {
+    let mut state = cluster();
+    assert_eq!(code(state.apply(&Command::Format)), ErrorCode::NotReady);
+    state.apply(&server(TargetKind::Storage, 1, &[11])).unwrap();
+    state.apply(&server(TargetKind::Metadata, 2, &[21, 22])).unwrap();
+    state.apply(&server(TargetKind::Metadata, 3, &[31])).unwrap();
+    assert!(state.apply(&Command::Format).unwrap().changed);
+    let map = state.map();
+    assert!(map.formatted);
+    let mut next = 0;
+    for range in &map.shards {
+        assert_eq!(u32::from(range.first.raw()), next);
+        let count = u32::from(range.last.raw()) + 1 - next;
+        assert!(count.abs_diff(SHARD_COUNT / 3) <= 1, "{range:?}");
+        assert_eq!(map.group(range.group).unwrap().kind, TargetKind::Metadata);
+        next += count;
+    }
+    assert_eq!(next, SHARD_COUNT);
+    assert!(map.shard_group(ShardId::new(u16::MAX)).is_some());
+    assert_eq!(code(state.apply(&Command::Format)), ErrorCode::Exists);
+}
+
+#[test]
+fn settings_are_checked_and_all_problems_are_named() {
+    let mut state = cluster();
+    let policy = Policy { lease_ms: 1_000, heartbeat_ms: 500, ..Policy::default() };
+    assert!(state.apply(&Command::SetPolicy(policy.clone())).unwrap().changed);
+    assert!(!state.apply(&Command::SetPolicy(policy)).unwrap().changed);
+    let wrong =
+        Policy { lease_ms: 1, default_chunk_bytes: 1_000, default_width: 0, ..Policy::default() };
+    let error = state.apply(&Command::SetPolicy(wrong)).unwrap_err();
+    assert_eq!(error.context().matches("; ").count(), 3, "{error}");
+    assert_eq!(
+        code(state.apply(&Command::SetFeatureLevel { level: 2 })),
+        ErrorCode::InvalidArgument
+    );
+    assert_eq!(
+        code(state.apply(&Command::SetFeatureLevel { level: 0 })),
+        ErrorCode::InvalidArgument
+    );
+    assert!(!state.apply(&Command::SetFeatureLevel { level: 1 }).unwrap().changed);
+}
+
+#[test]
+fn versions_after_a_restart_are_higher_than_all_before_it() {
+    let mut state = cluster();
+    let snapshot = state.snapshot();
+    let command = server(TargetKind::Storage, 1, &[11]);
+    state.apply(&command).unwrap();
+    for _ in 0..100 {
+        state.note_soft_change();
+    }
+    let before = state.map().version;
+    // The restart knows the log, but none of the soft changes.
+    let mut again = ClusterState::from_snapshot(&snapshot).unwrap();
+    again.apply(&command).unwrap();
+    assert!(again.map().version < before);
+    again.apply(&Command::Start).unwrap();
+    assert!(again.map().version > before);
+    assert_eq!(again.map().nodes, state.map().nodes);
+}
+
+#[test]
+fn commands_and_snapshots_survive_a_round_trip() {
+    let commands = [
+        Command::Start,
+        server(TargetKind::Metadata, 3, &[31, 32]),
+        Command::RegisterClient(ClientRegistration { name: "a".into(), version: "b".into() }),
+        Command::RemoveClient { node: NodeId::new(2) },
+        Command::Format,
+        Command::SetPolicy(Policy { default_width: 8, ..Policy::default() }),
+        Command::SetFeatureLevel { level: 1 },
+    ];
+    let mut state = ClusterState::new(ClusterId::new([7; 16]));
+    for command in commands {
+        assert_eq!(Command::from_bytes(&command.to_bytes()).unwrap(), command);
+        state.apply(&command).unwrap();
+        assert_eq!(ClusterState::from_snapshot(&state.snapshot()).unwrap(), state);
+    }
+    assert!(Command::from_bytes(&[99]).is_err());
+}

@@ -1,0 +1,328 @@
+//! Where in which chunk file each byte of a file lies, and back.
+//!
+//! A component of `width` groups is cut into chunks of `chunk_bytes`, counted from the component's
+//! start. Chunk `k` lies in the chunk file of index `k % width`, at `(k / width) * chunk_bytes`: chunk
+//! files are dense. Pure arithmetic; it doesn't know targets, networks or caches.
+//!
+//! Callers have checked the pattern (`StripePattern::check`) when it came from outside.
+
+use skep_types::pattern::StripePattern;
+use skep_types::{Component, Error, ErrorCode, GroupId, MAX_FILE_BYTES, Result};
+use std::ops::Range;
+
+/// A part of a file range that lies in one chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Piece {
+    /// Index of the component in the pattern.
+    pub component: u16,
+    /// Index of the group in the component; with the component it names the chunk file.
+    pub index: u16,
+    /// The group that has the chunk file.
+    pub group: GroupId,
+    /// First byte of the piece in the chunk file.
+    pub offset_in_chunk_file: u64,
+    /// First byte of the piece in the range that was asked for.
+    pub offset_in_range: u64,
+    /// Length of the piece: at least 1, at most the component's chunk size.
+    pub length: u64,
+}
+
+/// Splits a file range into the pieces of chunks that hold it.
+///
+/// `range` is half-open, in bytes from the start of the file. Pieces come in file order, cover `range`
+/// exactly and never overlap; each lies in one chunk. An empty range gives no pieces.
+///
+/// # Errors
+/// `FileTooLarge` if `range` ends beyond `MAX_FILE_BYTES`; `InvalidArgument` if it reaches a component
+/// that has no groups yet.
+pub fn pieces(pattern: &StripePattern, range: Range<u64>) -> Result<Pieces<'_>> {
+    if range.end > MAX_FILE_BYTES {
+        return Err(Error::new(
+            ErrorCode::FileTooLarge,
+            format!("byte {} lies beyond the longest file", range.end),
+        ));
+    }
+    if range.start >= range.end {
+        return Ok(Pieces { pattern, component: 0, at: range.end, range });
+    }
+    let component = component_at(pattern, range.start);
+    let reached = &pattern.components[component..=component_at(pattern, range.end - 1)];
+    if let Some(index) = reached.iter().position(|component| component.groups.is_empty()) {
+        return Err(Error::new(
+            ErrorCode::InvalidArgument,
+            format!("component {} of the stripe pattern has no groups yet", component + index),
+        ));
+    }
+    Ok(Pieces { pattern, component, at: range.start, range })
+}
+
+/// Index of the component that holds a byte of the file.
+///
+/// # Panics
+/// If the pattern has no component at byte 0; `StripePattern::check` refuses such.
+pub fn component_at(pattern: &StripePattern, offset: u64) -> usize {
+    let after = pattern.components.partition_point(|component| component.start <= offset);
+    assert!(after > 0, "the first component starts at byte 0");
+    after - 1
+}
+
+/// Iterator over [`Piece`]s, from [`pieces`].
+#[derive(Debug, Clone)]
+pub struct Pieces<'a> {
+    pattern: &'a StripePattern,
+    component: usize,
+    at: u64,
+    range: Range<u64>,
+}
+
+impl Iterator for Pieces<'_> {
+    type Item = Piece;
+
+    fn next(&mut self) -> Option<Piece> {
+        if self.at >= self.range.end {
+            return None;
+        }
+        if self.at >= component_end(self.pattern, self.component) {
+            self.component += 1;
+        }
+        let component = &self.pattern.components[self.component];
+        let width = component.groups.len() as u64;
+        let within = self.at - component.start;
+        let (chunk, offset) = (within / component.chunk_bytes, within % component.chunk_bytes);
+        let index = chunk % width;
+        let end = component_end(self.pattern, self.component).min(self.range.end);
+        let piece = Piece {
+            component: self.component as u16,
+            index: index as u16,
+            group: component.groups[index as usize],
+            offset_in_chunk_file: chunk / width * component.chunk_bytes + offset,
+            offset_in_range: self.at - self.range.start,
+            length: (component.chunk_bytes - offset).min(end - self.at),
+        };
+        self.at += piece.length;
+        Some(piece)
+    }
+}
+
+/// A chunk file's place in a pattern, and a size of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChunkFileSize {
+    /// Index of the component in the pattern.
+    pub component: u16,
+    /// Index of the group in the component.
+    pub index: u16,
+    /// The group that has the chunk file.
+    pub group: GroupId,
+    /// Bytes.
+    pub size: u64,
+}
+
+/// The sizes of all chunk files of a file of `size` bytes without holes, in the order of the pattern;
+/// what a truncation to `size` cuts them to. Components without groups have none.
+pub fn chunk_sizes(
+    pattern: &StripePattern,
+    size: u64,
+) -> impl Iterator<Item = ChunkFileSize> + Clone + '_ {
+    pattern.components.iter().enumerate().flat_map(move |(number, component)| {
+        let bytes = bytes_in_component(pattern, number, size);
+        component.groups.iter().enumerate().map(move |(index, group)| ChunkFileSize {
+            component: number as u16,
+            index: index as u16,
+            group: *group,
+            size: chunk_file_size(component, index as u64, bytes),
+        })
+    })
+}
+
+/// The smallest file size that explains one chunk file of `chunk_file_bytes` bytes; the size of a file
+/// is the largest over its chunk files (see [`size_from_chunks`]). Zero for an index that the pattern
+/// doesn't have.
+pub fn size_from_chunk(
+    pattern: &StripePattern,
+    component: u16,
+    index: u16,
+    chunk_file_bytes: u64,
+) -> u64 {
+    let Some(part) = pattern.components.get(usize::from(component)) else { return 0 };
+    let width = part.groups.len() as u64;
+    if chunk_file_bytes == 0 || u64::from(index) >= width {
+        return 0;
+    }
+    let last = chunk_file_bytes - 1;
+    let chunk = u128::from(last / part.chunk_bytes) * u128::from(width) + u128::from(index);
+    let within = chunk * u128::from(part.chunk_bytes) + u128::from(last % part.chunk_bytes) + 1;
+    let end = component_end(pattern, usize::from(component));
+    u64::try_from(u128::from(part.start) + within).map_or(end, |size| size.min(end))
+}
+
+/// The size of a file whose chunk files have these `(component, index, bytes)`: the end of the last
+/// byte that any of them holds.
+pub fn size_from_chunks(
+    pattern: &StripePattern,
+    chunk_files: impl IntoIterator<Item = (u16, u16, u64)>,
+) -> u64 {
+    let sizes = chunk_files
+        .into_iter()
+        .map(|(component, index, bytes)| size_from_chunk(pattern, component, index, bytes));
+    sizes.max().unwrap_or(0)
+}
+
+/// How many chunk files hold a byte of a file of `size` bytes without holes.
+pub fn groups_touched(pattern: &StripePattern, size: u64) -> usize {
+    let in_component = |(number, component): (usize, &Component)| {
+        let chunks = bytes_in_component(pattern, number, size).div_ceil(component.chunk_bytes);
+        component.groups.len().min(usize::try_from(chunks).unwrap_or(usize::MAX))
+    };
+    pattern.components.iter().enumerate().map(in_component).sum()
+}
+
+/// One beyond the last byte of the file that a component may hold.
+fn component_end(pattern: &StripePattern, component: usize) -> u64 {
+    pattern.components.get(component + 1).map_or(MAX_FILE_BYTES, |next| next.start)
+}
+
+fn bytes_in_component(pattern: &StripePattern, number: usize, size: u64) -> u64 {
+    let end = component_end(pattern, number).min(size);
+    end.saturating_sub(pattern.components[number].start)
+}
+
+/// Bytes of the chunk file of `index` when the component holds `bytes` without holes.
+fn chunk_file_size(component: &Component, index: u64, bytes: u64) -> u64 {
+    let width = component.groups.len() as u64;
+    let (full, rest) = (bytes / component.chunk_bytes, bytes % component.chunk_bytes);
+    let whole = full / width + u64::from(index < full % width);
+    let tail = if index == full % width { rest } else { 0 };
+    whole * component.chunk_bytes + tail
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use skep_types::Redundancy;
+    use skep_types::pattern::MIN_CHUNK_BYTES;
+    use std::collections::BTreeMap;
+
+    fn component(start: u64, chunk_bytes: u64, groups: Range<u32>) -> Component {
+        let groups: Vec<GroupId> = groups.map(GroupId::new).collect();
+        let wanted = groups.len() as u16;
+        Component { start, chunk_bytes, wanted, redundancy: Redundancy::Stripe, groups }
+    }
+
+    fn pattern(components: Vec<Component>) -> StripePattern {
+        StripePattern { generation: 1, components }
+    }
+
+    prop_compose! {
+        fn any_pattern()(
+            parts in prop::collection::vec((0_u32..3, 1_u64..9, 1_u32..6), 1..4)
+        ) -> StripePattern {
+            let largest = MIN_CHUNK_BYTES << 2;
+            let mut start = 0;
+            let mut components = Vec::new();
+            for (shift, chunks, width) in parts {
+                components.push(component(start, MIN_CHUNK_BYTES << shift, 1..1 + width));
+                start += chunks * largest;
+            }
+            pattern(components)
+        }
+    }
+
+    #[test]
+    fn a_range_over_a_chunk_boundary_is_cut_there() {
+        let chunk = 64 << 10;
+        let pattern = pattern(vec![component(0, chunk, 7..9)]);
+        let all: Vec<Piece> = pieces(&pattern, chunk - 10..2 * chunk + 5).unwrap().collect();
+        let piece = |index, group, offset_in_chunk_file, offset_in_range, length| Piece {
+            component: 0,
+            index,
+            group: GroupId::new(group),
+            offset_in_chunk_file,
+            offset_in_range,
+            length,
+        };
+        assert_eq!(
+            all,
+            [
+                piece(0, 7, chunk - 10, 0, 10),
+                piece(1, 8, 0, 10, chunk),
+                piece(0, 7, chunk, 10 + chunk, 5)
+            ]
+        );
+    }
+
+    #[test]
+    fn ranges_beyond_the_longest_file_and_components_without_groups_are_refused() {
+        let one = pattern(vec![component(0, 1 << 16, 0..2)]);
+        let code = |result: Result<Pieces<'_>>| result.map(|_| ()).unwrap_err().code();
+        assert_eq!(code(pieces(&one, 0..MAX_FILE_BYTES + 1)), ErrorCode::FileTooLarge);
+        assert_eq!(pieces(&one, MAX_FILE_BYTES - 1..MAX_FILE_BYTES).unwrap().count(), 1);
+        assert_eq!(pieces(&one, 5..5).unwrap().count(), 0);
+        let two = pattern(vec![component(0, 1 << 16, 0..2), component(1 << 16, 1 << 16, 0..0)]);
+        assert_eq!(pieces(&two, 0..1 << 16).unwrap().count(), 1);
+        assert_eq!(code(pieces(&two, 0..(1 << 16) + 1)), ErrorCode::InvalidArgument);
+    }
+
+    #[test]
+    fn sizes_of_impossible_chunk_files_are_bounded() {
+        let pattern = pattern(vec![component(0, 1 << 16, 0..3)]);
+        assert_eq!(size_from_chunk(&pattern, 0, 2, u64::MAX), MAX_FILE_BYTES);
+        assert_eq!(size_from_chunk(&pattern, 0, 3, 5), 0);
+        assert_eq!(size_from_chunk(&pattern, 1, 0, 5), 0);
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_cover_the_range_in_order_and_lie_in_one_chunk_each(
+            pattern in any_pattern(), start in 0_u64..8 << 20, length in 0_u64..4 << 20,
+        ) {
+            pattern.check().unwrap();
+            let mut at = 0;
+            for piece in pieces(&pattern, start..start + length).unwrap() {
+                prop_assert_eq!(piece.offset_in_range, at);
+                prop_assert!(piece.length > 0);
+                let component = &pattern.components[usize::from(piece.component)];
+                prop_assert_eq!(component.groups[usize::from(piece.index)], piece.group);
+                let chunk = |offset| offset / component.chunk_bytes;
+                prop_assert_eq!(
+                    chunk(piece.offset_in_chunk_file),
+                    chunk(piece.offset_in_chunk_file + piece.length - 1)
+                );
+                // Back again: this chunk file, cut after the piece, explains the file up to there.
+                let back = size_from_chunk(
+                    &pattern, piece.component, piece.index,
+                    piece.offset_in_chunk_file + piece.length,
+                );
+                prop_assert_eq!(back, start + at + piece.length);
+                at += piece.length;
+            }
+            prop_assert_eq!(at, length);
+        }
+
+        #[test]
+        fn chunk_files_of_a_whole_file_are_dense(pattern in any_pattern(), size in 0_u64..8 << 20) {
+            let mut files = BTreeMap::new();
+            for piece in pieces(&pattern, 0..size).unwrap() {
+                let end = files.entry((piece.component, piece.index)).or_insert(0);
+                prop_assert_eq!(*end, piece.offset_in_chunk_file);
+                *end += piece.length;
+            }
+            prop_assert_eq!(groups_touched(&pattern, size), files.len());
+            let mut sum = 0;
+            for chunk in chunk_sizes(&pattern, size) {
+                let written = files.get(&(chunk.component, chunk.index)).copied().unwrap_or(0);
+                prop_assert_eq!(chunk.size, written);
+                sum += chunk.size;
+            }
+            prop_assert_eq!(sum, size);
+        }
+
+        #[test]
+        fn the_size_comes_back_from_the_chunk_files(
+            pattern in any_pattern(), size in 0_u64..8 << 20,
+        ) {
+            let sizes = chunk_sizes(&pattern, size).map(|c| (c.component, c.index, c.size));
+            prop_assert_eq!(size_from_chunks(&pattern, sizes), size);
+        }
+    }
+}
