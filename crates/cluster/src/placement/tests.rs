@@ -86,7 +86,9 @@ fn all_targets_are_used_evenly_in_any_run_of_seeds_and_as_first_ones_too() {
             let [all, first] = uses(&map, count, seeds);
             assert_even(&all, within, &what);
             let mean = first.iter().sum::<f64>() / first.len() as f64;
-            assert_even(&first, (4.0 / mean.sqrt()).clamp(0.1, 0.9), &what);
+            if mean >= 8.0 {
+                assert_even(&first, (4.0 / mean.sqrt()).clamp(0.1, 0.9), &what);
+            }
         }
         let spread = (0..20_000_u64).map(|k| mix(k + 1));
         let [all, first] = uses(&map, count, spread);
