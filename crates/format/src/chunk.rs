@@ -1,0 +1,248 @@
+//! Chunk files and what a storage target keeps beside them: region pages, the dirty log, the target's
+//! state.
+//!
+//! `docs/format/chunk-file.md` draws the bytes and states the crash rule; `docs/design/0003-chunk-store.md`
+//! says why. Owns the arithmetic between places in a chunk file as clients count them (*logical*) and
+//! places in the file on disk (*physical*). Does not own when something is written or trusted.
+
+mod dirty_log;
+mod target_state;
+
+pub use dirty_log::{DIRTY_ENTRY_BYTES, DirtyLogHeader, DirtyRegion, read_dirty_log};
+pub use target_state::{HostMark, TargetState};
+
+use skep_types::codec::{Codec, Reader, Writer, crc32c, record};
+use skep_types::{
+    ChunkFileKey, ClusterId, Epoch, Error, ErrorCode, GRANULE_BYTES, Lsn, Result, TargetId,
+};
+use std::ops::Range;
+
+/// Bytes of a region page.
+pub const PAGE_BYTES: u64 = 4096;
+/// Bytes of data that one region page describes.
+pub const REGION_BYTES: u64 = 2 << 20;
+/// From the start of one region to that of the next in the file on disk.
+pub const REGION_STRIDE: u64 = PAGE_BYTES + REGION_BYTES;
+/// Checksums in a region page.
+pub const GRANULES: usize = (REGION_BYTES / GRANULE_BYTES) as usize;
+/// Longest chunk file: its last byte has a physical place below 2^63.
+pub const MAX_CHUNK_FILE_BYTES: u64 = (i64::MAX as u64 / REGION_STRIDE) * REGION_BYTES;
+/// CRC-32C of a granule of zeros. Stored checksums are XORed with it, so that a hole in the file on
+/// disk, page and data, agrees with itself.
+pub const ZERO_GRANULE_CRC: u32 = 0x98F9_4189;
+
+const MAGIC: [u8; 8] = *b"SKEPRGN\0";
+const VERSION: u16 = 1;
+const SECTOR_BYTES: usize = 512;
+const SECTOR_CRC_AT: usize = SECTOR_BYTES - 4;
+const CHECKSUMS_AT: usize = 1024;
+const PAGE_CRC_AT: usize = PAGE_BYTES as usize - 4;
+const FLAG_SYNCED: u8 = 1;
+
+/// Where the page of a region lies in the file on disk.
+pub fn page_offset(region: u64) -> u64 {
+    region * REGION_STRIDE
+}
+
+/// The region that holds a logical offset.
+pub fn region_of(offset: u64) -> u64 {
+    offset / REGION_BYTES
+}
+
+/// Where a logical offset lies in the file on disk.
+pub fn physical_offset(offset: u64) -> u64 {
+    (offset / REGION_BYTES) * REGION_STRIDE + PAGE_BYTES + offset % REGION_BYTES
+}
+
+/// Length of the file on disk for a logical size. An empty chunk file keeps its first page, and with
+/// it its description of itself.
+pub fn physical_length(size: u64) -> u64 {
+    if size == 0 { PAGE_BYTES } else { physical_offset(size - 1) + 1 }
+}
+
+/// Logical size for a length of the file on disk. Lengths that end within a page, as only a crash
+/// can leave them, count as if the page weren't there.
+pub fn logical_size(physical: u64) -> u64 {
+    (physical / REGION_STRIDE) * REGION_BYTES
+        + (physical % REGION_STRIDE).saturating_sub(PAGE_BYTES)
+}
+
+/// Cuts a logical range at the borders of regions, in order: region and logical range.
+pub fn region_pieces(range: Range<u64>) -> impl Iterator<Item = (u64, Range<u64>)> {
+    let mut at = range.start;
+    std::iter::from_fn(move || {
+        if at >= range.end {
+            return None;
+        }
+        let end = range.end.min((at / REGION_BYTES + 1) * REGION_BYTES);
+        let piece = (region_of(at), at..end);
+        at = end;
+        Some(piece)
+    })
+}
+
+/// Checksum of a granule as a region page stores it. `bytes` are at most [`GRANULE_BYTES`]; what is
+/// missing counts as zeros.
+pub fn granule_checksum(bytes: &[u8]) -> u32 {
+    const WHOLE: usize = GRANULE_BYTES as usize;
+    if bytes.len() == WHOLE {
+        return crc32c(bytes) ^ ZERO_GRANULE_CRC;
+    }
+    let mut padded = [0; WHOLE];
+    padded[..bytes.len()].copy_from_slice(bytes);
+    crc32c(&padded) ^ ZERO_GRANULE_CRC
+}
+
+record! {
+    /// What a region page says about the chunk file that it is part of. It never changes.
+    #[derive(Copy)]
+    pub struct RegionIdentity {
+        /// The file system.
+        pub cluster: ClusterId,
+        /// The target.
+        pub target: TargetId,
+        /// The chunk file.
+        pub key: ChunkFileKey,
+        /// Index of the region in the chunk file.
+        pub region: u64,
+        /// Chunk size of the stripe's component.
+        pub chunk_bytes: u64,
+        /// Groups in the stripe's component.
+        pub width: u16,
+        /// First byte of the stripe's component in the file.
+        pub component_start: u64,
+    }
+}
+
+/// First sector of a region page: whose region it is, and how far its checksums may be trusted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RegionHeader {
+    /// Whose region it is.
+    pub identity: RegionIdentity,
+    /// Whether data and checksums were on the device when this was written, so that a mismatch is
+    /// damage even after a crash, unless the dirty log names the region.
+    pub synced: bool,
+    /// The target's start in which the page was last written.
+    pub start: u64,
+    /// Epoch of the last write; zero while groups have one member.
+    pub epoch: Epoch,
+    /// Sequence number of the last write in its group; zero while groups have one member.
+    pub lsn: Lsn,
+}
+
+/// A page on disk, as far as it can be believed.
+#[derive(Debug)]
+pub enum FoundPage {
+    /// All zeros: never written, or lost with the power.
+    Blank,
+    /// Header and checksums are as they were written.
+    Whole(RegionHeader, Box<[u32; GRANULES]>),
+    /// The header is as it was written, the rest is not: torn by a power cut, or damaged.
+    Torn(RegionHeader),
+    /// The header is damaged. A sector is never torn, so no crash explains it.
+    Damaged(String),
+}
+
+impl RegionHeader {
+    /// Bytes that never change: they are under the page's checksum too.
+    fn fixed_part(&self) -> Vec<u8> {
+        let mut w = Writer::over(Vec::with_capacity(SECTOR_BYTES));
+        w.raw(&MAGIC);
+        VERSION.encode(&mut w);
+        self.identity.encode(&mut w);
+        w.finish()
+    }
+
+    /// The bytes of the page.
+    pub fn to_page(&self, checksums: &[u32; GRANULES]) -> [u8; PAGE_BYTES as usize] {
+        let mut page = [0; PAGE_BYTES as usize];
+        let fixed = self.fixed_part();
+        let mut w = Writer::over(fixed);
+        let fixed_bytes = w.len();
+        w.raw(&[if self.synced { FLAG_SYNCED } else { 0 }]);
+        self.start.encode(&mut w);
+        self.epoch.encode(&mut w);
+        self.lsn.encode(&mut w);
+        let sector = w.finish();
+        page[..sector.len()].copy_from_slice(&sector);
+        for (stored, value) in page[CHECKSUMS_AT..].chunks_exact_mut(4).zip(checksums) {
+            stored.copy_from_slice(&value.to_le_bytes());
+        }
+        let crc = page_crc(&page, fixed_bytes);
+        page[PAGE_CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+        let crc = crc32c(&page[..SECTOR_CRC_AT]);
+        page[SECTOR_CRC_AT..SECTOR_BYTES].copy_from_slice(&crc.to_le_bytes());
+        page
+    }
+
+    fn parse(sector: &[u8]) -> Result<Self> {
+        let mut tail = Reader::new(&sector[SECTOR_CRC_AT..SECTOR_BYTES]);
+        if crc32c(&sector[..SECTOR_CRC_AT]) != u32::decode(&mut tail)? {
+            return Err(Error::new(ErrorCode::Corrupt, "checksum does not match"));
+        }
+        let mut r = Reader::new(&sector[..SECTOR_CRC_AT]);
+        if r.array::<8>()? != MAGIC {
+            return Err(Error::new(ErrorCode::Corrupt, "magic is not that of a region page"));
+        }
+        let version = u16::decode(&mut r)?;
+        if version != VERSION {
+            return Err(Error::new(
+                ErrorCode::Unsupported,
+                format!("region page of version {version}, this program knows {VERSION}"),
+            ));
+        }
+        let identity = RegionIdentity::decode(&mut r)?;
+        let flags = u8::decode(&mut r)?;
+        let header = Self {
+            identity,
+            synced: flags & FLAG_SYNCED != 0,
+            start: u64::decode(&mut r)?,
+            epoch: Epoch::decode(&mut r)?,
+            lsn: Lsn::decode(&mut r)?,
+        };
+        if flags & !FLAG_SYNCED != 0 || r.take(r.left())?.iter().any(|byte| *byte != 0) {
+            return Err(r.corrupt("reserved bytes are not zero"));
+        }
+        Ok(header)
+    }
+}
+
+/// The page's checksum also covers what says whose it is, so that checksums of another region that
+/// were written here by mistake don't pass.
+fn page_crc(page: &[u8], fixed_bytes: usize) -> u32 {
+    let mut covered = Vec::with_capacity(PAGE_BYTES as usize);
+    covered.extend_from_slice(&page[..fixed_bytes]);
+    covered.extend_from_slice(&page[SECTOR_BYTES..PAGE_CRC_AT]);
+    crc32c(&covered)
+}
+
+/// Reads a region page. Never fails: what is wrong with it is part of the answer, since the crash
+/// rule decides what to do about it.
+///
+/// # Panics
+/// If `page` isn't [`PAGE_BYTES`] long.
+pub fn read_page(page: &[u8]) -> FoundPage {
+    assert_eq!(page.len() as u64, PAGE_BYTES, "a whole page");
+    if page.iter().all(|byte| *byte == 0) {
+        return FoundPage::Blank;
+    }
+    if page[..SECTOR_BYTES].iter().all(|byte| *byte == 0) {
+        return FoundPage::Damaged("first sector is zero, the rest is not".into());
+    }
+    let header = match RegionHeader::parse(&page[..SECTOR_BYTES]) {
+        Ok(header) => header,
+        Err(error) => return FoundPage::Damaged(error.context().to_owned()),
+    };
+    let stored = u32::from_bytes(&page[PAGE_CRC_AT..]);
+    if stored != Ok(page_crc(page, header.fixed_part().len())) {
+        return FoundPage::Torn(header);
+    }
+    let mut checksums = Box::new([0; GRANULES]);
+    for (value, stored) in checksums.iter_mut().zip(page[CHECKSUMS_AT..].chunks_exact(4)) {
+        *value = u32::from_le_bytes([stored[0], stored[1], stored[2], stored[3]]);
+    }
+    FoundPage::Whole(header, checksums)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,110 @@
+//! What a storage target remembers from one start to the next.
+
+use crate::sealed;
+use skep_types::codec::record;
+use skep_types::{HostIncarnation, Result};
+
+const MAGIC: [u8; 8] = *b"SKEPSTAT";
+const VERSION: u16 = 1;
+
+record! {
+    /// What tells whether the page cache that a target wrote to can still be there: as long as it is
+    /// the same, no acknowledged write was lost.
+    #[derive(Copy)]
+    pub struct HostMark {
+        /// Drawn by the kernel at each boot.
+        pub boot_id: u128,
+        /// Device of the target's directory.
+        pub device: u64,
+        /// Id of the mount that it lies on; another one after each mount.
+        pub mount: u64,
+        /// Inode number of the directory; another one if it was copied.
+        pub directory: u64,
+    }
+}
+
+record! {
+    /// State of a storage target; a sealed record in the file `state`, replaced at each start and at
+    /// each clean end.
+    #[derive(Copy)]
+    pub struct TargetState {
+        /// Counts the starts, from 1. Region pages carry it.
+        pub start: u64,
+        /// What replies carry.
+        pub incarnation: HostIncarnation,
+        /// Whether all writes were synced when the last process ended.
+        pub clean: bool,
+        /// Whether a write or sync failed, so that acknowledged writes may be gone without a reboot.
+        pub failed: bool,
+        /// The host's state when this was written.
+        pub host: HostMark,
+    }
+}
+
+impl TargetState {
+    /// The bytes of the file.
+    pub fn to_file(&self) -> Vec<u8> {
+        sealed::seal(MAGIC, VERSION, self)
+    }
+
+    /// Reads the bytes of the file.
+    ///
+    /// # Errors
+    /// `Corrupt` or `Unsupported` if they are no such record of this version.
+    pub fn from_file(bytes: &[u8]) -> Result<Self> {
+        sealed::open(MAGIC, VERSION, bytes)
+    }
+
+    /// The state of the next start. `fresh` is a random number, used if acknowledged writes may have
+    /// been lost since the last one.
+    #[must_use]
+    pub fn next_start(previous: Option<Self>, host: HostMark, fresh: HostIncarnation) -> Self {
+        let nothing_lost =
+            previous.filter(|state| !state.failed && (state.clean || state.host == host));
+        Self {
+            start: previous.map_or(0, |state| state.start) + 1,
+            incarnation: nothing_lost.map_or(fresh, |state| state.incarnation),
+            clean: false,
+            failed: false,
+            host,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOST: HostMark = HostMark { boot_id: 1, device: 2, mount: 3, directory: 4 };
+    const FRESH: HostIncarnation = HostIncarnation::new(99);
+
+    #[test]
+    fn the_incarnation_changes_exactly_when_writes_may_be_lost() {
+        let first = TargetState::next_start(None, HOST, HostIncarnation::new(7));
+        assert_eq!((first.start, first.incarnation.raw()), (1, 7));
+        let others = [
+            HostMark { boot_id: 9, ..HOST },
+            HostMark { device: 9, ..HOST },
+            HostMark { mount: 9, ..HOST },
+            HostMark { directory: 9, ..HOST },
+        ];
+        let next = |state: TargetState, host| {
+            let next = TargetState::next_start(Some(state), host, FRESH);
+            assert_eq!((next.start, next.clean, next.failed, next.host), (2, false, false, host));
+            next.incarnation.raw()
+        };
+        assert_eq!(next(first, HOST), 7, "killed: the page cache is still there");
+        for host in others {
+            assert_eq!(next(first, host), 99, "{host:?}");
+            assert_eq!(next(TargetState { clean: true, ..first }, host), 7, "{host:?}");
+        }
+        assert_eq!(next(TargetState { failed: true, ..first }, HOST), 99);
+        assert_eq!(next(TargetState { failed: true, clean: true, ..first }, HOST), 99);
+    }
+
+    #[test]
+    fn the_file_survives_a_round_trip() {
+        let state = TargetState::next_start(None, HOST, FRESH);
+        assert_eq!(TargetState::from_file(&state.to_file()).unwrap(), state);
+    }
+}

@@ -1,0 +1,95 @@
+//! The wrapping of records that are a file of their own: magic, version, length, body, checksum.
+//!
+//! `docs/format/sealed.md` draws it. The magic says what the record is, so that a file that was put
+//! in another's place is refused and not misread.
+
+use skep_types::codec::{Codec, Reader, Writer, crc32c};
+use skep_types::{Error, ErrorCode, Result};
+
+/// Bytes before the body.
+const HEAD_BYTES: usize = 16;
+/// Longest body; what is longer has a format of its own.
+pub const MAX_BODY_BYTES: usize = 1 << 20;
+
+/// Wraps a record.
+///
+/// # Panics
+/// If the record takes more than [`MAX_BODY_BYTES`].
+pub fn seal(magic: [u8; 8], version: u16, body: &impl Codec) -> Vec<u8> {
+    let body = body.to_bytes();
+    assert!(body.len() <= MAX_BODY_BYTES, "sealed records are small");
+    let mut w = Writer::new();
+    w.raw(&magic);
+    version.encode(&mut w);
+    0_u16.encode(&mut w);
+    (body.len() as u32).encode(&mut w);
+    w.raw(&body);
+    let mut bytes = w.finish();
+    let crc = crc32c(&bytes);
+    bytes.extend_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+/// Unwraps a record of one known version.
+///
+/// # Errors
+/// `Corrupt` if the bytes are not such a record, `Unsupported` if they are one of another version.
+pub fn open<T: Codec>(magic: [u8; 8], version: u16, bytes: &[u8]) -> Result<T> {
+    let corrupt = |what: String| Error::new(ErrorCode::Corrupt, what);
+    let mut r = Reader::new(bytes);
+    let found: [u8; 8] = r.array()?;
+    if found != magic {
+        return Err(corrupt(format!(
+            "magic is \"{}\", not \"{}\"",
+            found.escape_ascii(),
+            magic.escape_ascii()
+        )));
+    }
+    let (found_version, zero, length) =
+        (u16::decode(&mut r)?, u16::decode(&mut r)?, u32::decode(&mut r)? as usize);
+    if length > MAX_BODY_BYTES || bytes.len() != HEAD_BYTES + length + 4 {
+        return Err(corrupt(format!("{} bytes long, announced {length}", bytes.len())));
+    }
+    let (covered, crc) = bytes.split_at(HEAD_BYTES + length);
+    if crc32c(covered) != u32::from_bytes(crc)? {
+        return Err(corrupt("checksum does not match".into()));
+    }
+    if found_version != version {
+        return Err(Error::new(
+            ErrorCode::Unsupported,
+            format!("record version {found_version}; this program knows version {version}"),
+        ));
+    }
+    if zero != 0 {
+        return Err(corrupt("reserved bytes are not zero".into()));
+    }
+    T::from_bytes(&covered[HEAD_BYTES..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAGIC: [u8; 8] = *b"SKEPTEST";
+
+    #[test]
+    fn each_flipped_bit_and_each_cut_is_noticed() {
+        let bytes = seal(MAGIC, 1, &0xABCD_u32);
+        assert_eq!(open::<u32>(MAGIC, 1, &bytes).unwrap(), 0xABCD);
+        for bit in 0..bytes.len() * 8 {
+            let mut bad = bytes.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(open::<u32>(MAGIC, 1, &bad).is_err(), "bit {bit}");
+        }
+        for len in 0..bytes.len() {
+            assert!(open::<u32>(MAGIC, 1, &bytes[..len]).is_err(), "cut to {len}");
+        }
+    }
+
+    #[test]
+    fn another_version_is_named() {
+        let error = open::<u32>(MAGIC, 1, &seal(MAGIC, 7, &1_u32)).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Unsupported);
+        assert!(error.context().contains("version 7"), "{error}");
+    }
+}

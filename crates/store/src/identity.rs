@@ -1,0 +1,281 @@
+//! Directories that belong to somebody: initialising them, opening them, refusing foreign ones.
+//!
+//! Owns the file `skep-identity` and the lock `skep-lock` of a directory. A blank directory is never
+//! taken for one that lost its contents: it is refused unless somebody asked to initialise it, so a
+//! disk that isn't mounted cannot come up as an empty target under an old id.
+
+use crate::atomic::replace_atomically;
+use skep_format::identity::{DirectoryKind, Identity};
+use skep_types::{ClusterId, Error, ErrorCode, NodeId, Result, TargetId};
+use std::fs::{File, OpenOptions, TryLockError};
+use std::path::{Path, PathBuf};
+
+/// Name of the identity file in each directory.
+pub const IDENTITY_FILE: &str = "skep-identity";
+/// Name of the file whose lock says that a process serves the directory.
+pub const LOCK_FILE: &str = "skep-lock";
+
+/// An open directory: its identity was checked, and no other process has it until this is dropped.
+#[derive(Debug)]
+pub struct Directory {
+    path: PathBuf,
+    identity: Identity,
+    _lock: File,
+}
+
+fn refused(path: &Path, what: impl std::fmt::Display) -> Error {
+    Error::new(ErrorCode::Configuration, format!("{}: {what}", path.display()))
+}
+
+fn io_error(path: &Path) -> impl Fn(std::io::Error) -> Error {
+    move |error| Error::from(error).within(path.display())
+}
+
+/// Whether a directory holds the identity record of some Skep directory.
+pub fn is_initialised(path: &Path) -> bool {
+    path.join(IDENTITY_FILE).exists()
+}
+
+impl Directory {
+    /// Makes a blank directory (created if need be) one of Skep's, durably, and opens it.
+    ///
+    /// # Errors
+    /// `Configuration` if it has an identity already or holds anything else; errors of the file
+    /// system.
+    pub fn initialise(path: &Path, identity: Identity) -> Result<Self> {
+        std::fs::create_dir_all(path).map_err(io_error(path))?;
+        if let Some(found) = read_identity(path)? {
+            return Err(refused(
+                path,
+                format_args!(
+                    "is a {} of cluster {} already; start without --init",
+                    found.kind, found.cluster
+                ),
+            ));
+        }
+        let lock = lock(path)?;
+        for entry in std::fs::read_dir(path).map_err(io_error(path))? {
+            let name = entry.map_err(io_error(path))?.file_name();
+            // A fresh ext4 has `lost+found`; `skep-identity.new` is ours, from a crash in here.
+            let known = ["lost+found", LOCK_FILE, "skep-identity.new"];
+            if !known.iter().any(|known| name == *known) {
+                return Err(refused(
+                    path,
+                    format_args!(
+                        "--init wants a blank directory, this one holds '{}'",
+                        name.display()
+                    ),
+                ));
+            }
+        }
+        replace_atomically(&path.join(IDENTITY_FILE), &identity.to_file())?;
+        // The directory's own name, if it was created here.
+        if let Some(parent) = path.parent() {
+            crate::atomic::sync_directory(parent)?;
+        }
+        Ok(Self { path: path.to_owned(), identity, _lock: lock })
+    }
+
+    /// Opens a directory of a known kind and, if the caller knows it already, cluster.
+    ///
+    /// # Errors
+    /// `Configuration` with what to do if the directory is missing, blank, of another kind or another
+    /// cluster, or served by another process; `Corrupt` if its record is damaged.
+    pub fn open(path: &Path, kind: DirectoryKind, cluster: Option<ClusterId>) -> Result<Self> {
+        let Some(identity) = read_identity(path)? else {
+            return Err(refused(
+                path,
+                format_args!(
+                    "not initialised: run with --init to make it a {kind}; if it should hold one \
+                     already, check that its disk is mounted"
+                ),
+            ));
+        };
+        if identity.kind != kind {
+            return Err(refused(
+                path,
+                format_args!("is a {}, but a {kind} was to be opened", identity.kind),
+            ));
+        }
+        if let Some(cluster) = cluster
+            && cluster != identity.cluster
+        {
+            return Err(refused(
+                path,
+                format_args!(
+                    "{} belongs to cluster {}, not to cluster {cluster}",
+                    name_of(&identity),
+                    identity.cluster
+                ),
+            ));
+        }
+        let lock = lock(path)?;
+        Ok(Self { path: path.to_owned(), identity, _lock: lock })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// To whom it belongs.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Keeps the ids that management gave, durably. Ids that the record has already must be the same.
+    ///
+    /// # Errors
+    /// `Configuration` with both ids if the record has another one; errors of the file system.
+    pub fn assign(&mut self, node: NodeId, target: TargetId) -> Result<()> {
+        let old = self.identity;
+        if old.target.raw() != 0 && old.target != target {
+            return Err(refused(
+                &self.path,
+                format_args!("holds target {}, but management calls it {target}", old.target),
+            ));
+        }
+        if old.node.raw() != 0 && old.node != node {
+            return Err(refused(
+                &self.path,
+                format_args!("belongs to node {}, but management says {node}", old.node),
+            ));
+        }
+        let new = Identity { node, target, ..old };
+        if new != old {
+            replace_atomically(&self.path.join(IDENTITY_FILE), &new.to_file())?;
+            self.identity = new;
+        }
+        Ok(())
+    }
+}
+
+fn name_of(identity: &Identity) -> String {
+    match (identity.target.raw(), identity.node.raw()) {
+        (0, 0) => identity.kind.to_string(),
+        (0, _) => format!("{} of node {}", identity.kind, identity.node),
+        _ => format!("{} {}", identity.kind, identity.target),
+    }
+}
+
+/// Reads the identity of a directory without opening it; `None` if it has none.
+///
+/// # Errors
+/// `Corrupt` or `Unsupported` if the record can't be read, errors of the file system; each with the
+/// path.
+pub fn read_identity(path: &Path) -> Result<Option<Identity>> {
+    let file = path.join(IDENTITY_FILE);
+    match std::fs::read(&file) {
+        Ok(bytes) => Identity::from_file(&bytes)
+            .map(Some)
+            .map_err(|error| error.within(format_args!("identity record {}", file.display()))),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(io_error(&file)(error)),
+    }
+}
+
+/// Locks a directory for this process; the lock ends with the file, thus also at `kill -9`.
+fn lock(path: &Path) -> Result<File> {
+    let file_path = path.join(LOCK_FILE);
+    let file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&file_path)
+        .map_err(io_error(&file_path))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            Err(refused(path, "in use: another process serves this directory; stop it first"))
+        }
+        Err(TryLockError::Error(error)) => Err(io_error(&file_path)(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity(cluster: u8) -> Identity {
+        Identity {
+            kind: DirectoryKind::StorageTarget,
+            cluster: ClusterId::new([cluster; 16]),
+            node_uuid: 1,
+            node: NodeId::default(),
+            target_uuid: 2,
+            target: TargetId::default(),
+        }
+    }
+
+    fn open(path: &Path, cluster: u8) -> Result<Directory> {
+        let cluster = ClusterId::new([cluster; 16]);
+        Directory::open(path, DirectoryKind::StorageTarget, Some(cluster))
+    }
+
+    fn message(result: Result<Directory>) -> String {
+        result.expect_err("was to be refused").to_string()
+    }
+
+    #[test]
+    fn ids_are_kept_and_cannot_change() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t");
+        let mut new = Directory::initialise(&path, identity(1)).unwrap();
+        new.assign(NodeId::new(4), TargetId::new(3)).unwrap();
+        drop(new);
+        let mut again = open(&path, 1).unwrap();
+        assert_eq!(again.identity().target, TargetId::new(3));
+        let error = again.assign(NodeId::new(4), TargetId::new(9)).unwrap_err().to_string();
+        assert!(error.contains("t3") && error.contains("t9"), "{error}");
+        let error = again.assign(NodeId::new(5), TargetId::new(3)).unwrap_err().to_string();
+        assert!(error.contains("n4") && error.contains("n5"), "{error}");
+    }
+
+    #[test]
+    fn what_is_not_blank_is_not_initialised() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("lost+found")).unwrap();
+        drop(Directory::initialise(dir.path(), identity(1)).unwrap());
+        assert!(message(Directory::initialise(dir.path(), identity(1))).contains("already"));
+        let other = tempfile::tempdir().unwrap();
+        std::fs::write(other.path().join("thesis.tex"), "x").unwrap();
+        assert!(message(Directory::initialise(other.path(), identity(1))).contains("thesis.tex"));
+        assert!(!is_initialised(other.path()));
+    }
+
+    #[test]
+    fn blank_foreign_and_other_directories_are_refused_with_both_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let blank = message(open(dir.path(), 1));
+        assert!(blank.contains("--init") && blank.contains("mounted"), "{blank}");
+        assert!(message(open(&dir.path().join("missing"), 1)).contains("not initialised"));
+        drop(Directory::initialise(dir.path(), identity(1)).unwrap());
+        let foreign = message(open(dir.path(), 2));
+        let ids = [ClusterId::new([1; 16]).to_string(), ClusterId::new([2; 16]).to_string()];
+        assert!(ids.iter().all(|id| foreign.contains(id)), "{foreign}");
+        let kind = message(Directory::open(dir.path(), DirectoryKind::MetadataTarget, None));
+        assert!(kind.contains("storage target") && kind.contains("metadata target"), "{kind}");
+    }
+
+    #[test]
+    fn one_process_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = Directory::initialise(dir.path(), identity(1)).unwrap();
+        assert!(message(open(dir.path(), 1)).contains("in use"));
+        drop(first);
+        open(dir.path(), 1).unwrap();
+    }
+
+    #[test]
+    fn a_damaged_record_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(Directory::initialise(dir.path(), identity(1)).unwrap());
+        let file = dir.path().join(IDENTITY_FILE);
+        let mut bytes = std::fs::read(&file).unwrap();
+        bytes[20] ^= 1;
+        std::fs::write(&file, bytes).unwrap();
+        let error = open(dir.path(), 1).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Corrupt);
+        assert!(error.context().contains("skep-identity"), "{error}");
+    }
+}
