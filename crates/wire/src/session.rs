@@ -7,7 +7,7 @@ use skep_types::{ClusterId, NodeId, NodeKind, TargetId};
 record! {
     /// First frame of a connection, from the side that connects.
     pub struct Hello {
-        /// The file system that the sender belongs to; all zero: not known yet (joining by token).
+        /// The file system that the sender belongs to (the join token names it).
         pub cluster: ClusterId,
         /// Oldest protocol version that the sender speaks.
         pub oldest: u16,
@@ -33,9 +33,9 @@ record! {
         pub protocol: u16,
         /// Random, never used again.
         pub nonce: u128,
-        /// HMAC-SHA-256 by the cluster's secret over "skep server", the hello and this message's other fields: low half.
+        /// HMAC-SHA-256 over "skep server", the hello and this message without proof: low half.
         pub proof_low: u128,
-        /// The same: high half.
+        /// High half of the same.
         pub proof_high: u128,
     }
 }
@@ -43,9 +43,9 @@ record! {
 record! {
     /// Third frame: proves that the connecting side knows the cluster's secret.
     pub struct Proof {
-        /// HMAC-SHA-256 by the cluster's secret over "skep client", the hello and the challenge's other fields: low half.
+        /// HMAC-SHA-256 over "skep client", the hello and the challenge without proof: low half.
         pub proof_low: u128,
-        /// The same: high half.
+        /// High half of the same.
         pub proof_high: u128,
     }
 }

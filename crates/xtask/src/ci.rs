@@ -1,0 +1,107 @@
+//! `cargo xtask ci`: the one table of all steps that CI runs, in their order.
+
+use crate::repository::{Outcome, run as call};
+use crate::{docs, fuzz, needs, tidy, vectors};
+use std::time::{Duration, Instant};
+
+/// Options of `ci`.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Go on after a step that failed, and list all failures at the end.
+    #[arg(long)]
+    keep_going: bool,
+    /// Run only the steps with these names.
+    #[arg(long, value_name = "STEP", value_parser = names())]
+    only: Vec<String>,
+}
+
+struct Step {
+    name: &'static str,
+    /// Whether it needs root and programs beyond Rust's.
+    needs_machine: bool,
+    run: fn() -> Outcome,
+}
+
+/// Shipped and pure crates: everything but the steps that have their own name below.
+const TESTED: &[&str] =
+    &["test", "--workspace", "--exclude", "skep-sim", "--exclude", "skep-testkit"];
+
+#[rustfmt::skip]
+const STEPS: &[Step] = &[
+    Step { name: "format", needs_machine: false, run: || cargo(&["fmt", "--all", "--check"]) },
+    Step { name: "tidy", needs_machine: false, run: tidy::run },
+    Step { name: "docs", needs_machine: false, run: || docs::run(true) },
+    Step { name: "clippy", needs_machine: false, run: clippy },
+    Step { name: "vectors", needs_machine: false, run: check_vectors },
+    Step { name: "test", needs_machine: false, run: || cargo(TESTED) },
+    Step { name: "fuzz", needs_machine: false, run: || fuzz::run(&fuzz::Options::default()) },
+    Step { name: "rustdoc", needs_machine: false, run: rustdoc },
+    Step { name: "simulation", needs_machine: false, run: simulation },
+    Step { name: "black-box", needs_machine: true, run: black_box },
+];
+
+fn names() -> Vec<&'static str> {
+    STEPS.iter().map(|step| step.name).collect()
+}
+
+fn cargo(arguments: &[&str]) -> Outcome {
+    call(env!("CARGO"), arguments, &[])
+}
+
+fn clippy() -> Outcome {
+    cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])
+}
+
+fn check_vectors() -> Outcome {
+    vectors::run(true)?;
+    call("python3", &["tools/vectors.py"], &[])
+}
+
+fn rustdoc() -> Outcome {
+    let arguments = ["doc", "--workspace", "--no-deps", "--document-private-items"];
+    call(env!("CARGO"), &arguments, &[("RUSTDOCFLAGS", "-D warnings")])
+}
+
+fn simulation() -> Outcome {
+    cargo(&["test", "--release", "--package", "skep-sim"])
+}
+
+/// Real daemons and real mounts. One test at a time: each starts a whole cluster on two cores.
+fn black_box() -> Outcome {
+    cargo(&["build", "--package", "skep-ctl"])?;
+    cargo(&["test", "--package", "skep-testkit", "--", "--test-threads", "1"])
+}
+
+/// Runs the steps.
+///
+/// # Errors
+/// What the machine lacks, or the names of the steps that failed.
+pub(crate) fn run(options: &Options) -> Outcome {
+    let is_wanted =
+        |step: &&Step| options.only.is_empty() || options.only.iter().any(|n| n == step.name);
+    let steps: Vec<_> = STEPS.iter().filter(is_wanted).collect();
+    if steps.iter().any(|step| step.needs_machine) {
+        needs::check()?;
+    }
+    let mut report: Vec<(&str, Duration, Outcome)> = Vec::new();
+    for step in steps {
+        println!("== {}", step.name);
+        let start = Instant::now();
+        let outcome = (step.run)();
+        let has_failed = outcome.is_err();
+        report.push((step.name, start.elapsed(), outcome));
+        if has_failed && !options.keep_going {
+            break;
+        }
+    }
+    println!();
+    for (name, time, outcome) in &report {
+        let word = if outcome.is_ok() { "ok" } else { "FAILED" };
+        println!("{name:<12} {word:<6} {:>7.1} s", time.as_secs_f64());
+    }
+    let failures: Vec<_> = report
+        .into_iter()
+        .filter_map(|(name, _, outcome)| outcome.err().map(|problem| format!("{name}: {problem}")))
+        .collect();
+    if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) }
+}

@@ -1,0 +1,55 @@
+//! What the tests need of the machine: programs by Debian package, root, `/dev/fuse`.
+
+use crate::repository::Outcome;
+use std::path::Path;
+
+/// Program and the Debian package that has it.
+const PROGRAMS: &[(&str, &str)] = &[
+    ("fusermount3", "fuse3"),
+    ("gcc", "gcc"),
+    ("git", "git"),
+    ("losetup", "mount"),
+    ("make", "make"),
+    ("mkfs.xfs", "xfsprogs"),
+    ("python3", "python3"),
+    ("rsync", "rsync"),
+    ("setfattr", "attr"),
+];
+
+fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    // Debian keeps administrators' programs out of the path of ordinary users.
+    let system = ["/usr/sbin", "/sbin"].map(Into::into);
+    std::env::split_paths(&path).chain(system).any(|place| place.join(program).is_file())
+}
+
+fn is_root() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    uids.and_then(|uids| uids.split_whitespace().nth(1)) == Some("0")
+}
+
+/// Checks that everything is there.
+///
+/// # Errors
+/// One sentence that names all that is missing and how to get it.
+pub(crate) fn check() -> Outcome {
+    let mut problems = Vec::new();
+    let missing: Vec<_> = PROGRAMS.iter().filter(|(program, _)| !is_installed(program)).collect();
+    if !missing.is_empty() {
+        let programs: Vec<_> = missing.iter().map(|(program, _)| *program).collect();
+        let packages: Vec<_> = missing.iter().map(|(_, package)| *package).collect();
+        problems.push(format!(
+            "{} not found: run `apt-get install {}`",
+            programs.join(", "),
+            packages.join(" ")
+        ));
+    }
+    if !is_root() {
+        problems.push("tests mount file systems and cut power on loop devices: run as root".into());
+    }
+    if !Path::new("/dev/fuse").exists() {
+        problems.push("/dev/fuse is missing: load the kernel module with `modprobe fuse`".into());
+    }
+    if problems.is_empty() { Ok(()) } else { Err(problems.join("; ")) }
+}

@@ -1,0 +1,81 @@
+//! Where the repository is, which files it has, and running programs in it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What each command ends with: nothing, or a sentence that says what is wrong.
+pub(crate) type Outcome<T = ()> = Result<T, String>;
+
+/// The top of the repository.
+pub(crate) fn root() -> &'static Path {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.ancestors().nth(2).expect("xtask lies two directories below the top")
+}
+
+/// The files of the repository, tracked or new but not ignored, relative to its top, sorted.
+pub(crate) fn files() -> Outcome<Vec<PathBuf>> {
+    let listed = output("git", &["ls-files", "--cached", "--others", "--exclude-standard"])?;
+    let mut files: Vec<_> = listed.lines().map(PathBuf::from).collect();
+    files.retain(|path| root().join(path).is_file());
+    files.sort();
+    files.dedup();
+    Ok(files)
+}
+
+/// The text of a file of the repository.
+pub(crate) fn read(path: impl AsRef<Path>) -> Outcome<String> {
+    let path = path.as_ref();
+    fs::read_to_string(root().join(path)).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// Runs a program at the top of the repository and gives what it printed.
+pub(crate) fn output(program: &str, arguments: &[&str]) -> Outcome<String> {
+    let result = Command::new(program).args(arguments).current_dir(root()).output();
+    let output = result.map_err(|error| format!("{program}: {error}"))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("{program} {}: {}\n{said}", arguments.join(" "), output.status));
+    }
+    String::from_utf8(output.stdout).map_err(|_| format!("{program} printed no UTF-8"))
+}
+
+/// Runs a program at the top of the repository with our own standard streams.
+pub(crate) fn run(program: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Outcome {
+    let mut command = Command::new(program);
+    command.args(arguments).envs(variables.iter().copied()).current_dir(root());
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{program} {}: {status}", arguments.join(" "))),
+        Err(error) => Err(format!("{program}: {error}")),
+    }
+}
+
+/// A file that a command writes: its path from the top of the repository, and its text.
+pub(crate) struct Generated {
+    pub(crate) path: PathBuf,
+    pub(crate) text: String,
+}
+
+/// Writes generated files, or with `check` fails if one of them differs from what is there.
+/// `command` is what to run when they do.
+pub(crate) fn write_or_check(files: &[Generated], check: bool, command: &str) -> Outcome {
+    let mut stale = Vec::new();
+    for file in files {
+        let path = root().join(&file.path);
+        if fs::read_to_string(&path).is_ok_and(|present| present == file.text) {
+            continue;
+        }
+        stale.push(file.path.display().to_string());
+        if !check {
+            let parent = path.parent().expect("generated files lie in the repository");
+            fs::create_dir_all(parent).map_err(|error| format!("{}: {error}", parent.display()))?;
+            fs::write(&path, &file.text).map_err(|error| format!("{}: {error}", path.display()))?;
+            println!("wrote {}", file.path.display());
+        }
+    }
+    if check && !stale.is_empty() {
+        return Err(format!("stale: {}; run `{command}`", stale.join(", ")));
+    }
+    Ok(())
+}

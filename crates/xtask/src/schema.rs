@@ -1,0 +1,271 @@
+//! Layouts by name: what the types in the catalog's fields consist of.
+//!
+//! The catalog names the type of each field; here are the records, enums and plain types behind
+//! those names, so that documents can list them and [`read`] can show any body field by field.
+//! Nothing here knows a layout: all come from the declarations in `types` and `wire`.
+
+use serde_json::{Map, Value, json};
+use skep_types::codec::{Bytes, Codec, Described, DescribedEnum, FieldDoc, Reader, VariantDoc};
+use skep_types::map::{Capacity, CapacityPool, ClusterMap, Consistency, Policy, Reachability};
+use skep_types::map::{Group, GroupMember, MemberState, Node, NodeKind, ShardRange, Target};
+use skep_types::{Attributes, ChunkFileKey, ClusterId, Component, Epoch, FileKind, GroupId};
+use skep_types::{HostIncarnation, InodeId, Lsn, MapVersion, NodeId, Redundancy, Result};
+use skep_types::{SessionId, ShardId, StripePattern, TargetId, TargetKind, Timestamp};
+use skep_wire::{management as mg, metadata as md, storage as st};
+
+/// A named type.
+pub(crate) struct Kind {
+    pub(crate) name: &'static str,
+    pub(crate) doc: &'static str,
+    pub(crate) shape: Shape,
+}
+
+/// What a named type consists of.
+pub(crate) enum Shape {
+    /// One value with this layout.
+    Plain(&'static str),
+    /// Fields in order.
+    Record(&'static [FieldDoc]),
+    /// One byte, then the variant's fields.
+    Enum(&'static [VariantDoc]),
+}
+
+const fn plain<T: Codec>(name: &'static str) -> Kind {
+    Kind { name, doc: "", shape: Shape::Plain(T::LAYOUT) }
+}
+
+const fn record<T: Described>() -> Kind {
+    Kind { name: T::NAME, doc: T::DOC, shape: Shape::Record(T::FIELDS) }
+}
+
+const fn choice<T: DescribedEnum>() -> Kind {
+    Kind { name: T::NAME, doc: T::DOC, shape: Shape::Enum(T::VARIANTS) }
+}
+
+/// All types that fields of messages are made of, but `Vec`, `Option` and pairs.
+pub(crate) const KINDS: &[Kind] = &[
+    plain::<u8>("u8"),
+    plain::<u16>("u16"),
+    plain::<u32>("u32"),
+    plain::<u64>("u64"),
+    plain::<u128>("u128"),
+    plain::<i64>("i64"),
+    plain::<bool>("bool"),
+    plain::<Bytes>("Bytes"),
+    plain::<String>("String"),
+    plain::<ClusterId>("ClusterId"),
+    plain::<Epoch>("Epoch"),
+    plain::<GroupId>("GroupId"),
+    plain::<HostIncarnation>("HostIncarnation"),
+    plain::<InodeId>("InodeId"),
+    plain::<Lsn>("Lsn"),
+    plain::<MapVersion>("MapVersion"),
+    plain::<NodeId>("NodeId"),
+    plain::<SessionId>("SessionId"),
+    plain::<ShardId>("ShardId"),
+    plain::<TargetId>("TargetId"),
+    record::<Timestamp>(),
+    record::<Attributes>(),
+    record::<StripePattern>(),
+    record::<Component>(),
+    record::<ChunkFileKey>(),
+    record::<ClusterMap>(),
+    record::<Node>(),
+    record::<Target>(),
+    record::<Capacity>(),
+    record::<Group>(),
+    record::<GroupMember>(),
+    record::<ShardRange>(),
+    record::<Policy>(),
+    record::<mg::TargetRegistration>(),
+    record::<md::SetTime>(),
+    record::<md::NewInode>(),
+    record::<md::WrittenExtent>(),
+    record::<md::DirectoryEntry>(),
+    record::<md::EntryReply>(),
+    record::<md::TransactionId>(),
+    record::<st::StripeHint>(),
+    choice::<FileKind>(),
+    choice::<Redundancy>(),
+    choice::<NodeKind>(),
+    choice::<TargetKind>(),
+    choice::<Reachability>(),
+    choice::<Consistency>(),
+    choice::<CapacityPool>(),
+    choice::<MemberState>(),
+    choice::<md::OpenMode>(),
+    choice::<md::XattrMode>(),
+    choice::<md::Decision>(),
+    choice::<md::Step>(),
+];
+
+/// A type as a field's declaration spells it.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Type<'a> {
+    Named(&'a str),
+    Vec(Box<Type<'a>>),
+    Option(Box<Type<'a>>),
+    Pair(Box<Type<'a>>, Box<Type<'a>>),
+}
+
+impl<'a> Type<'a> {
+    /// Reads the spelling of a type: names, `Vec<..>`, `Option<..>` and `(.., ..)`.
+    pub(crate) fn parse(text: &'a str) -> Self {
+        let text = text.trim();
+        let inside = |open: &str, close: &str| text.strip_prefix(open)?.strip_suffix(close);
+        if let Some(item) = inside("Vec<", ">") {
+            Self::Vec(Box::new(Self::parse(item)))
+        } else if let Some(item) = inside("Option<", ">") {
+            Self::Option(Box::new(Self::parse(item)))
+        } else if let Some((first, second)) = inside("(", ")").and_then(|t| t.split_once(',')) {
+            Self::Pair(Box::new(Self::parse(first)), Box::new(Self::parse(second)))
+        } else {
+            Self::Named(text)
+        }
+    }
+}
+
+/// The kind of a name.
+///
+/// # Panics
+/// If the name is missing in [`KINDS`].
+pub(crate) fn kind(name: &str) -> &'static Kind {
+    let found = KINDS.iter().find(|kind| kind.name == name);
+    found.unwrap_or_else(|| panic!("add the type {name} to KINDS in crates/xtask/src/schema.rs"))
+}
+
+/// Reads fields in order and shows them as a JSON object.
+///
+/// # Errors
+/// `Corrupt`, as the decoders of the messages themselves.
+pub(crate) fn read(fields: &[FieldDoc], r: &mut Reader<'_>) -> Result<Map<String, Value>> {
+    fields
+        .iter()
+        .map(|field| Ok((field.name.to_owned(), read_type(&Type::parse(field.kind), r)?)))
+        .collect()
+}
+
+fn read_type(of: &Type<'_>, r: &mut Reader<'_>) -> Result<Value> {
+    Ok(match of {
+        Type::Named(name) => read_named(kind(name), r)?,
+        Type::Vec(item) => {
+            let count = u32::decode(r)?;
+            Value::Array((0..count).map(|_| read_type(item, r)).collect::<Result<_>>()?)
+        }
+        Type::Option(item) => match bool::decode(r)? {
+            true => read_type(item, r)?,
+            false => Value::Null,
+        },
+        Type::Pair(first, second) => json!([read_type(first, r)?, read_type(second, r)?]),
+    })
+}
+
+fn read_named(kind: &Kind, r: &mut Reader<'_>) -> Result<Value> {
+    Ok(match (&kind.shape, kind.name) {
+        (Shape::Record(fields), _) => Value::Object(read(fields, r)?),
+        (Shape::Enum(variants), _) => {
+            let number = u8::decode(r)?;
+            let variant = variants.iter().find(|variant| variant.number == number);
+            let variant = variant.ok_or_else(|| r.corrupt(format_args!("no {}", kind.name)))?;
+            if variants.iter().all(|variant| variant.fields.is_empty()) {
+                json!(variant.name)
+            } else {
+                json!({ variant.name: read(variant.fields, r)? })
+            }
+        }
+        (Shape::Plain("u8"), _) => json!(u8::decode(r)?),
+        (Shape::Plain("u16"), _) => json!(u16::decode(r)?),
+        (Shape::Plain("u32"), _) => json!(u32::decode(r)?),
+        (Shape::Plain("u64"), _) => json!(u64::decode(r)?),
+        (Shape::Plain("i64"), _) => json!(i64::decode(r)?),
+        (Shape::Plain("u128"), _) => json!(format!("0x{:032x}", u128::decode(r)?)),
+        (Shape::Plain(_), "bool") => json!(bool::decode(r)?),
+        (Shape::Plain(_), "Bytes") => json!(escape(&Bytes::decode(r)?)),
+        (Shape::Plain(_), "String") => json!(String::decode(r)?),
+        (Shape::Plain(_), "ClusterId") => json!(ClusterId::decode(r)?.to_string()),
+        (Shape::Plain(layout), name) => panic!("teach schema.rs to show {name}, {layout}"),
+    })
+}
+
+/// Bytes as text: printable ASCII as it is, but the backslash; all else as `\xNN`.
+pub(crate) fn escape(bytes: &[u8]) -> String {
+    bytes
+        .iter()
+        .map(|byte| match byte {
+            b'\\' => "\\x5c".to_owned(),
+            b' '..=b'~' => char::from(*byte).to_string(),
+            _ => format!("\\x{byte:02x}"),
+        })
+        .collect()
+}
+
+/// How many bytes a type takes, where that is always the same.
+pub(crate) fn fixed_bytes(of: &Type<'_>) -> Option<usize> {
+    let all = |fields: &[FieldDoc]| -> Option<usize> {
+        fields.iter().map(|field| fixed_bytes(&Type::parse(field.kind))).sum()
+    };
+    match of {
+        Type::Vec(_) | Type::Option(_) => None,
+        Type::Pair(first, second) => Some(fixed_bytes(first)? + fixed_bytes(second)?),
+        Type::Named(name) => match &kind(name).shape {
+            Shape::Record(fields) => all(fields),
+            Shape::Enum(variants) => {
+                variants.iter().all(|variant| variant.fields.is_empty()).then_some(1)
+            }
+            Shape::Plain(layout) => match *layout {
+                "u8" | "u8 (0 or 1)" => Some(1),
+                "u16" => Some(2),
+                "u32" => Some(4),
+                "u64" | "i64" => Some(8),
+                "u128" | "u8[16]" => Some(16),
+                _ => None,
+            },
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_wire::catalog::CATALOG;
+
+    /// The names in a spelled type.
+    fn names<'a>(of: &Type<'a>) -> Vec<&'a str> {
+        match of {
+            Type::Named(name) => vec![name],
+            Type::Vec(item) | Type::Option(item) => names(item),
+            Type::Pair(first, second) => [names(first), names(second)].concat(),
+        }
+    }
+
+    #[test]
+    fn spelled_types_are_taken_apart() {
+        let of = Type::parse("Vec<(TargetId, Option<Capacity>)>");
+        assert_eq!(names(&of), ["TargetId", "Capacity"]);
+        assert_eq!(fixed_bytes(&Type::parse("(TargetId, Capacity)")), Some(36));
+        assert_eq!(fixed_bytes(&of), None);
+    }
+
+    #[test]
+    fn every_type_of_the_catalog_is_known() {
+        let mut fields: Vec<FieldDoc> = Vec::new();
+        for line in CATALOG {
+            fields.extend(line.fields.iter().chain(line.reply_fields));
+        }
+        for kind in KINDS {
+            match kind.shape {
+                Shape::Record(inner) => fields.extend(inner),
+                Shape::Enum(variants) => fields.extend(variants.iter().flat_map(|v| v.fields)),
+                Shape::Plain(_) => {}
+            }
+        }
+        for field in fields {
+            names(&Type::parse(field.kind)).into_iter().map(kind).for_each(|_| {});
+        }
+    }
+
+    #[test]
+    fn bytes_are_shown_without_loss() {
+        assert_eq!(escape(b"a\\b \xc3\xa9"), "a\\x5cb \\xc3\\xa9");
+    }
+}

@@ -1,0 +1,110 @@
+//! Checks that documents speak of things that exist.
+
+use super::Problems;
+use crate::repository::{Outcome, read, root};
+use crate::vectors;
+use skep_wire::catalog::CATALOG;
+use std::path::Path;
+
+/// Directories at the top whose names start a path.
+const TOPS: &[&str] = &["crates/", "docs/", "vectors/", "tools/", "fuzz/", ".ci/", ".cargo/"];
+/// Endings that make a bare name the name of a file.
+const ENDINGS: &[&str] = &[".md", ".rs", ".py"];
+
+/// Checks that the files that a document or a comment names exist: what stands in backticks or
+/// behind a link and looks like the path of a file of this repository.
+pub(super) fn check_names(path: &Path, text: &str) -> Problems {
+    let is_document = path.extension().is_some_and(|extension| extension == "md");
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let exists = |name: &str| {
+        root().join(name).exists() || is_document && root().join(folder).join(name).exists()
+    };
+    let mut problems = Problems::new();
+    for (index, line) in text.lines().enumerate() {
+        let line = if is_document { line } else { comment(line) };
+        let quoted = line.split('`').skip(1).step_by(2).filter(|name| is_path(name, is_document));
+        let linked = line.split("](").skip(1).filter(|_| is_document);
+        let linked = linked.filter_map(|rest| rest.split_once(')')).map(|(link, _)| link);
+        let linked = linked.filter(|link| !link.contains("://") && !link.starts_with('#'));
+        for name in quoted.chain(linked) {
+            let file = name.split('#').next().unwrap_or(name);
+            if !exists(file) {
+                let place = format!("{}:{}", path.display(), index + 1);
+                problems.push(format!("{place}: {name} does not exist"));
+            }
+        }
+    }
+    problems
+}
+
+/// A line of Rust, if it is a comment.
+fn comment(line: &str) -> &str {
+    if line.trim_start().starts_with("//") { line } else { "" }
+}
+
+/// Whether a quoted name is the path of a file here, and no pattern of several. In comments only
+/// full paths count: `mod.rs` there may be any.
+fn is_path(name: &str, is_document: bool) -> bool {
+    let is_plain = !name.contains(|letter: char| {
+        letter.is_whitespace() || ['<', '>', '*', '{', '}', '$', '|', '('].contains(&letter)
+    });
+    let starts = TOPS.iter().any(|top| name.starts_with(top));
+    let ends = ENDINGS.iter().any(|ending| name.ends_with(ending)) && !name.starts_with('/');
+    is_plain && (starts || is_document && ends)
+}
+
+/// Checks that every message in the catalog has vectors.
+pub(super) fn check_vectors() -> Problems {
+    let mut problems = Problems::new();
+    for line in CATALOG {
+        for extension in ["json", "hex"] {
+            let path = vectors::file(line.name, 1, extension);
+            if !root().join(&path).exists() {
+                problems.push(format!("{} is missing: run `cargo xtask vectors`", path.display()));
+            }
+        }
+    }
+    problems
+}
+
+/// Checks that each outside library has a line in `docs/dependencies.md`, and each line a library.
+///
+/// # Errors
+/// If one of the two files can't be read.
+pub(super) fn check_dependencies() -> Outcome<Problems> {
+    let manifest = read("Cargo.toml")?;
+    let page = read("docs/dependencies.md")?;
+    let section = manifest.split("[workspace.dependencies]").nth(1).unwrap_or_default();
+    let section = section.split("\n[").next().unwrap_or_default();
+    let names = section.lines().filter(|line| !line.starts_with('#'));
+    let names = names.filter_map(|line| line.split_once('=')).map(|(name, _)| name.trim());
+    let used: Vec<_> = names.filter(|name| !name.starts_with("skep-")).collect();
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+    let explained: Vec<_> = rows.map(|(name, _)| name).collect();
+    let missing = used.iter().filter(|name| !explained.contains(name));
+    let missing = missing.map(|name| format!("docs/dependencies.md: explain {name}"));
+    let unused = explained.iter().filter(|name| !used.contains(name));
+    let unused = unused.map(|name| format!("docs/dependencies.md: {name} is not used any more"));
+    Ok(missing.chain(unused).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_look_like_files_must_exist() {
+        let count = |text: &str| check_names(Path::new("docs/x.md"), text).len();
+        assert_eq!(count("see `Cargo.toml`, `crates/xtask/src/main.rs` and `README`"), 0);
+        assert_eq!(count("see `crates/xtask/src/absent.rs` and `absent.md`"), 2);
+        assert_eq!(count("see `crates/<name>/src/lib.rs`, `/etc/x.md`, `a b.rs`"), 0);
+        assert_eq!(count("[here](absent.md) [there](https://example.org/x.md) [up](#top)"), 1);
+    }
+
+    #[test]
+    fn comments_are_checked_for_full_paths() {
+        let count = |text: &str| check_names(Path::new("crates/a.rs"), text).len();
+        assert_eq!(count("// see `docs/absent.md`"), 1);
+        assert_eq!(count("// see `mod.rs`\nlet x = \"`docs/absent.md`\";"), 0);
+    }
+}

@@ -1,0 +1,149 @@
+//! Which crate may use which: arrows go down only.
+
+use super::Problems;
+use crate::repository::{Outcome, output, read};
+use serde_json::Value;
+
+/// Each crate and those of our crates that it may use, in any kind of dependency. `types` is below
+/// everything and may be used by all.
+#[rustfmt::skip]
+const ALLOWED: &[(&str, &[&str])] = &[
+    // Base and pure: no files, no sockets, no threads, no clock.
+    ("skep-types", &[]),
+    ("skep-wire", &[]),
+    ("skep-cluster", &[]),
+    // Logged transactions keep their steps as the messages spell them.
+    ("skep-format", &["skep-wire"]),
+    // Seams and runtime.
+    ("skep-env", &[]),
+    ("skep-rpc", &["skep-wire", "skep-env"]),
+    ("skep-store", &["skep-format", "skep-env"]),
+    ("skep-service", &["skep-wire", "skep-env", "skep-rpc", "skep-store", "skep-format"]),
+    // Services never know each other.
+    ("skep-management", SERVICE),
+    ("skep-metadata", SERVICE),
+    ("skep-storage", SERVICE),
+    // Front.
+    ("skep-client", &["skep-wire", "skep-cluster", "skep-env", "skep-rpc"]),
+    // The client's operations take and give the structs of the messages.
+    ("skep-fuse", &["skep-wire", "skep-env", "skep-client"]),
+    ("skep-ctl", &["skep-wire", "skep-format", "skep-cluster", "skep-env", "skep-rpc",
+        "skep-store", "skep-service", "skep-management", "skep-metadata", "skep-storage",
+        "skep-client", "skep-fuse"]),
+    // Never shipped.
+    ("skep-sim", &["skep-wire", "skep-format", "skep-cluster", "skep-metadata"]),
+    ("skep-testkit", &[]),
+    ("xtask", &["skep-wire", "skep-format", "skep-fuse"]),
+];
+
+const SERVICE: &[&str] = &[
+    "skep-wire",
+    "skep-format",
+    "skep-cluster",
+    "skep-env",
+    "skep-rpc",
+    "skep-store",
+    "skep-service",
+];
+
+/// Checks the dependencies of every crate, and that each has the workspace's lints and takes outside
+/// libraries from the workspace.
+///
+/// # Errors
+/// If cargo doesn't tell about the workspace.
+pub(super) fn check() -> Outcome<Problems> {
+    let text = output(env!("CARGO"), &["metadata", "--format-version", "1", "--no-deps"])?;
+    let metadata: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+    let packages = metadata["packages"].as_array().ok_or("cargo metadata names no packages")?;
+    let workspace = read("Cargo.toml")?;
+    let mut problems = Problems::new();
+    for package in packages {
+        let name = package["name"].as_str().unwrap_or_default();
+        let uses = package["dependencies"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let uses = uses.iter().filter_map(|dependency| dependency["name"].as_str());
+        problems.extend(check_edges(name, uses));
+        let path = package["manifest_path"].as_str().unwrap_or_default();
+        problems.extend(check_manifest(name, &read(path)?, &workspace));
+    }
+    Ok(problems)
+}
+
+/// The names of the workspace's lints.
+fn lints(workspace: &str) -> Vec<&str> {
+    let sections = workspace.split("\n[").filter(|text| text.starts_with("workspace.lints."));
+    let lines = sections.flat_map(str::lines).filter(|line| !line.starts_with('#'));
+    lines.filter_map(|line| line.split_once(" = ")).map(|(name, _)| name).collect()
+}
+
+fn check_edges<'a>(name: &str, uses: impl Iterator<Item = &'a str>) -> Problems {
+    let Some((_, allowed)) = ALLOWED.iter().find(|(crate_name, _)| *crate_name == name) else {
+        return vec![format!("crate {name}: give it a place in ALLOWED in tidy/layers.rs")];
+    };
+    let is_ours =
+        |dependency: &&str| ALLOWED.iter().any(|(crate_name, _)| crate_name == dependency);
+    uses.filter(is_ours)
+        .filter(|dependency| *dependency != "skep-types" && !allowed.contains(dependency))
+        .map(|dependency| format!("crate {name} may not use {dependency}: arrows go down only"))
+        .collect()
+}
+
+/// Checks one crate's manifest against the workspace's.
+fn check_manifest(name: &str, manifest: &str, workspace: &str) -> Problems {
+    let mut problems = Problems::new();
+    if !manifest.replace(' ', "").contains("[lints]\nworkspace=true") {
+        // A table of its own is how a crate with unsafe code allows it.
+        let has = |lint: &str| manifest.lines().any(|line| line.starts_with(&format!("{lint} =")));
+        let missing: Vec<_> = lints(workspace).into_iter().filter(|lint| !has(lint)).collect();
+        if !missing.is_empty() {
+            problems.push(format!("crate {name} lacks lints of the workspace: {missing:?}"));
+        }
+    }
+    let mut section = "";
+    for line in manifest.lines().map(str::trim) {
+        if line.starts_with('[') {
+            section = line;
+        } else if section.contains("dependencies")
+            && line.contains('=')
+            && !line.contains("workspace = true")
+            && !line.starts_with('#')
+        {
+            problems.push(format!("crate {name}: take `{line}` from the workspace"));
+        }
+    }
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_arrow_upwards_is_noticed() {
+        let edges = |name, uses: &[&'static str]| check_edges(name, uses.iter().copied()).len();
+        assert_eq!(edges("skep-rpc", &["skep-types", "skep-wire", "serde"]), 0);
+        assert_eq!(edges("skep-wire", &["skep-rpc"]), 1);
+        assert_eq!(edges("skep-storage", &["skep-metadata"]), 1);
+        assert_eq!(edges("skep-unknown", &[]), 1);
+    }
+
+    #[test]
+    fn the_table_has_no_cycle() {
+        for (index, (_, uses)) in ALLOWED.iter().enumerate() {
+            for used in *uses {
+                assert!(ALLOWED[..index].iter().any(|(name, _)| name == used), "{used}");
+            }
+        }
+    }
+
+    #[test]
+    fn manifests_inherit_from_the_workspace() {
+        let workspace = "[a]\n\n[workspace.lints.rust]\nmissing_docs = \"deny\"\n[b]\nc = \"d\"\n";
+        let count = |manifest| check_manifest("x", manifest, workspace).len();
+        assert_eq!(
+            count("[dependencies]\na = { workspace = true }\n[lints]\nworkspace = true\n"),
+            0
+        );
+        assert_eq!(count("[lints.rust]\nmissing_docs = \"deny\"\nunsafe_code = \"allow\"\n"), 0);
+        assert_eq!(count("[dependencies]\nlibc = \"0.2\"\n"), 2);
+    }
+}

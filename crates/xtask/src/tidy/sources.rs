@@ -1,0 +1,195 @@
+//! Checks of source text, line by line.
+
+use super::Problems;
+
+/// Longest source file, without its tests at the end.
+const MAX_LINES: usize = 700;
+/// Longest line, in characters.
+const MAX_COLUMNS: usize = 100;
+/// Crates in which unsafe code may stand.
+const UNSAFE_CRATES: &[&str] = &["env", "store", "fuse"];
+/// Crates without files, sockets, threads and clocks, and what they may not name.
+const PURE_CRATES: &[&str] = &["types", "wire", "format", "cluster"];
+const IMPURE_MODULES: &[&str] = &["fs", "net", "thread", "env", "process"];
+const IMPURE_WORDS: &[&str] = &["SystemTime", "Instant::now", "tokio"];
+
+/// The directory under `crates/` in which a file lies.
+fn crate_of(name: &str) -> Option<&str> {
+    name.strip_prefix("crates/")?.split('/').next()
+}
+
+/// Checks any text file: marks of unfinished work, paths of one machine.
+pub(super) fn check_text(name: &str, text: &str) -> Problems {
+    // Put together here, so that this file doesn't contain what it looks for.
+    let todo = concat!("TO", "DO");
+    let never = [concat!("FIX", "ME"), concat!("X", "XX"), concat!("db", "g!(")];
+    let machine = [concat!("/wo", "rk/"), concat!("/fa", "rm/"), concat!("/ro", "ot/")];
+    let mut problems = Problems::new();
+    for (index, line) in text.lines().enumerate() {
+        let mut found = |what: String| problems.push(format!("{name}:{}: {what}", index + 1));
+        if line.contains(todo) && !has_issue(line, todo) {
+            found(format!("write {todo}(#12) with the number of an issue"));
+        }
+        for word in never.iter().filter(|word| line.contains(**word)) {
+            found(format!("{word} is not merged"));
+        }
+        for path in machine.iter().filter(|path| line.contains(**path)) {
+            found(format!("{path} is a path of one machine"));
+        }
+    }
+    problems
+}
+
+/// Whether each mark in a line is followed by the number of an issue.
+fn has_issue(line: &str, mark: &str) -> bool {
+    line.split(mark).skip(1).all(|rest| {
+        let number = rest.strip_prefix("(#").and_then(|rest| rest.split_once(')'));
+        number.is_some_and(|(number, _)| number.parse::<u32>().is_ok())
+    })
+}
+
+/// Checks a Rust source file.
+pub(super) fn check_rust(name: &str, text: &str) -> Problems {
+    let mut problems = Problems::new();
+    if !text.lines().take(3).any(|line| line.starts_with("//!")) {
+        problems.push(format!("{name}: open with //! and what the file owns"));
+    }
+    let code_lines = text.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or(text).lines();
+    let length = code_lines.count();
+    if length > MAX_LINES {
+        problems
+            .push(format!("{name}: {length} lines without tests; over {MAX_LINES} is two files"));
+    }
+    for (index, line) in text.lines().enumerate() {
+        let mut found = |what: &str| problems.push(format!("{name}:{}: {what}", index + 1));
+        if line.chars().count() > MAX_COLUMNS {
+            found("longer than 100 columns");
+        }
+        if !line.is_ascii() {
+            found("not ASCII; write \\u{...}");
+        }
+        if line.trim_start().starts_with(concat!("#[ign", "ore")) {
+            found("an ignored test tests nothing; remove it or make it run");
+        }
+        let code = line.split("//").next().unwrap_or(line);
+        let crate_name = crate_of(name).unwrap_or_default();
+        if PURE_CRATES.contains(&crate_name) && is_impure(code) {
+            found("a pure crate has no files, sockets, threads, clock or environment");
+        }
+        if !UNSAFE_CRATES.contains(&crate_name) && is_unsafe(code) {
+            found("unsafe code stands in env, store and fuse only");
+        }
+    }
+    problems.extend(discarded_matches(name, text));
+    problems
+}
+
+fn words(code: &str) -> impl Iterator<Item = &str> {
+    code.split(|letter: char| !letter.is_alphanumeric() && letter != '_')
+}
+
+fn is_impure(code: &str) -> bool {
+    let named = code.split("std::").skip(1).any(|path| match path.strip_prefix('{') {
+        Some(list) => list
+            .split(['{', '}', ','])
+            .any(|item| IMPURE_MODULES.contains(&words(item.trim()).next().unwrap_or_default())),
+        None => IMPURE_MODULES.contains(&words(path).next().unwrap_or_default()),
+    });
+    named || IMPURE_WORDS.iter().any(|word| code.contains(word))
+}
+
+/// Whether a line has unsafe code or allows it. The word in a string or a lint's name is none.
+fn is_unsafe(code: &str) -> bool {
+    let opens = ["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern", "unsafe trait"];
+    let is_quoted = code.contains('"');
+    (!is_quoted && opens.iter().any(|open| code.contains(open)))
+        || code.contains(concat!("allow(unsafe", "_code)"))
+        || code.contains(concat!("expect(unsafe", "_code"))
+}
+
+/// `matches!` as a statement: its result is thrown away, so the test that it was meant for cannot
+/// fail.
+fn discarded_matches(name: &str, text: &str) -> Problems {
+    let mut problems = Problems::new();
+    let mut before = ';';
+    let mut at = 0;
+    for (index, line) in text.lines().enumerate() {
+        let code = line.split("//").next().unwrap_or(line).trim();
+        let is_statement = matches!(before, ';' | '{' | '}') && code.starts_with("matches!(");
+        if is_statement && ends_with_semicolon(&text[at + line.len() - line.trim_start().len()..]) {
+            problems.push(format!("{name}:{}: assert what `matches!` finds", index + 1));
+        }
+        before = code.chars().last().unwrap_or(before);
+        at += line.len() + 1;
+    }
+    problems
+}
+
+/// Whether the first pair of parentheses in a text is followed by a semicolon.
+fn ends_with_semicolon(text: &str) -> bool {
+    let mut depth = 0;
+    for (index, letter) in text.char_indices() {
+        match letter {
+            '(' => depth += 1,
+            ')' if depth == 1 => return text[index + 1..].trim_start().starts_with(';'),
+            ')' => depth -= 1,
+            _ => {}
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_of_unfinished_work_are_noticed() {
+        let todo = concat!("TO", "DO");
+        let count = |line: &str| check_text("a.rs", line).len();
+        assert_eq!(count(&format!("// {todo}(#12): later")), 0);
+        for bad in ["", ": x", "(#x)", "(12)"] {
+            assert_eq!(count(&format!("// {todo}{bad}")), 1, "{bad}");
+        }
+        assert_eq!(count(concat!("let x = db", "g!(y);")), 1);
+        assert_eq!(count(concat!("see /wo", "rk/main")), 1);
+    }
+
+    #[test]
+    fn impure_names_are_found_in_every_spelling() {
+        for bad in ["use std::fs;", "std::net::TcpStream", "use std::{fmt, thread};", "SystemTime"]
+        {
+            assert!(is_impure(bad), "{bad}");
+        }
+        for good in ["use std::fmt;", "use std::{fmt, mem};", "let fs = 1;", "std::mem::size_of"] {
+            assert!(!is_impure(good), "{good}");
+        }
+    }
+
+    #[test]
+    fn unsafe_code_is_found_and_the_word_is_not() {
+        assert!(is_unsafe("let x = unsafe { y };"));
+        assert!(!is_unsafe("unsafe_op_in_unsafe_fn"));
+    }
+
+    #[test]
+    fn only_matches_as_a_statement_is_refused() {
+        let count = |text: &str| discarded_matches("a.rs", text).len();
+        assert_eq!(count("fn f() {\n    matches!(x, Some(_));\n}"), 1);
+        assert_eq!(count("fn f() {\n    matches!(\n        x,\n        Some(1),\n    );\n}"), 1);
+        assert_eq!(count("fn f() -> bool {\n    matches!(x, Some(_))\n}"), 0);
+        assert_eq!(count("let a =\n    matches!(x, Some(_));"), 0);
+        assert_eq!(count("assert!(matches!(x, Some(_)));"), 0);
+    }
+
+    #[test]
+    fn headers_lengths_and_columns_are_checked() {
+        let long = "//! Owns.\n".to_owned() + &"x\n".repeat(MAX_LINES);
+        assert_eq!(check_rust("a.rs", &long).len(), 1);
+        let tested =
+            "//! Owns.\n".to_owned() + "\n#[cfg(test)]\nmod tests {" + &"\n".repeat(MAX_LINES);
+        assert_eq!(check_rust("a.rs", &tested).len(), 0);
+        assert_eq!(check_rust("a.rs", "fn f() {}").len(), 1);
+        assert_eq!(check_rust("a.rs", &("//! ".to_owned() + &"x".repeat(97))).len(), 1);
+    }
+}

@@ -1,0 +1,242 @@
+//! `cargo xtask vectors`: test vectors of the wire, good and malformed.
+//!
+//! For each message `vectors/wire/<message>-v<version>.json` holds the fields of examples of its
+//! request and its reply, and the `.hex` beside it their bytes. The bytes come from the encoders,
+//! the fields from reading those bytes by the declared layout; a reviewer compares both with the
+//! examples in [`examples`], and `tools/vectors.py` checks them from the documents alone.
+
+mod examples;
+mod malformed;
+
+use crate::repository::{Generated, Outcome, root, write_or_check};
+use crate::schema;
+use serde_json::{Map, Value, json};
+use skep_types::codec::{Codec, Reader};
+use skep_wire::Request;
+use skep_wire::catalog::{self, CATALOG};
+use skep_wire::frame::{HEADER_BYTES, HEADER_FIELDS, Header, check_body};
+use std::path::PathBuf;
+
+/// Examples of one message.
+pub(crate) struct Example {
+    message: u16,
+    version: u16,
+    modifies: bool,
+    bodies: Vec<Body>,
+}
+
+struct Body {
+    is_reply: bool,
+    body: Vec<u8>,
+    data: Vec<u8>,
+}
+
+/// An example of a message: its request and its reply.
+fn example<R: Request>(request: &R, reply: &R::Reply) -> Example {
+    let empty =
+        Example { message: R::ID, version: R::VERSION, modifies: R::MODIFIES, bodies: Vec::new() };
+    empty.request(request).reply::<R>(reply)
+}
+
+impl Example {
+    /// Adds another request.
+    fn request<R: Request>(self, request: &R) -> Self {
+        self.with(false, request.to_bytes())
+    }
+
+    /// Adds another reply.
+    fn reply<R: Request>(self, reply: &R::Reply) -> Self {
+        self.with(true, reply.to_bytes())
+    }
+
+    fn with(mut self, is_reply: bool, body: Vec<u8>) -> Self {
+        self.bodies.push(Body { is_reply, body, data: Vec::new() });
+        self
+    }
+
+    /// Gives bulk data to the first request or the first reply.
+    fn data(mut self, is_reply: bool, data: &[u8]) -> Self {
+        let found = self.bodies.iter_mut().find(|body| body.is_reply == is_reply);
+        found.expect("an example has a request and a reply").data = data.to_vec();
+        self
+    }
+}
+
+impl Body {
+    /// The frame with a header whose fields all differ from zero where the message lets them.
+    fn frame(&self, of: &Example) -> Vec<u8> {
+        let request = Header {
+            message: of.message,
+            message_version: of.version,
+            tag: 0x0102_0304_0506_0708,
+            session: skep_types::SessionId::new(9 << 32 | 1),
+            slot: if of.modifies { 3 } else { 0 },
+            sequence: if of.modifies { 17 } else { 0 },
+            group: skep_types::GroupId::new(2),
+            time_left_ms: 30_000,
+            epoch: skep_types::Epoch::new(4),
+            lowest_map: skep_types::MapVersion::new(21),
+            trace: 0x1112_1314_1516_1718_191a_1b1c_1d1e_1f20,
+            ..Header::default()
+        };
+        let header = if self.is_reply { request.reply() } else { request };
+        let mut frame = header.frame_raw(&self.body, self.data.len() as u32);
+        frame.extend_from_slice(&self.data);
+        frame
+    }
+}
+
+/// A named frame of a vector file.
+pub(crate) struct Vector {
+    /// `request`, `reply 2`, or what is wrong with it.
+    pub(crate) name: String,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// The frames as text: each starts with a line `# name`, then 32 bytes a line.
+fn hex(vectors: &[Vector]) -> String {
+    let mut text = String::new();
+    for vector in vectors {
+        text += &format!("# {}\n", vector.name);
+        for line in vector.bytes.chunks(32) {
+            text.extend(line.iter().map(|byte| format!("{byte:02x}")));
+            text.push('\n');
+        }
+    }
+    text
+}
+
+/// The frames of a `.hex` file.
+///
+/// # Errors
+/// What is wrong with the text.
+pub(crate) fn parse_hex(text: &str) -> Outcome<Vec<Vector>> {
+    let mut vectors: Vec<Vector> = Vec::new();
+    for line in text.lines() {
+        if let Some(name) = line.strip_prefix("# ") {
+            vectors.push(Vector { name: name.to_owned(), bytes: Vec::new() });
+            continue;
+        }
+        let current = vectors.last_mut().ok_or("the first line names no vector")?;
+        for pair in line.as_bytes().chunks(2) {
+            let digits = std::str::from_utf8(pair).map_err(|_| "not hexadecimal")?;
+            current.bytes.push(u8::from_str_radix(digits, 16).map_err(|_| "not hexadecimal")?);
+        }
+    }
+    Ok(vectors)
+}
+
+/// The frames of all vector files in the repository.
+///
+/// # Errors
+/// What keeps a file from being read.
+pub(crate) fn stored() -> Outcome<Vec<Vector>> {
+    let folder = root().join("vectors/wire");
+    let entries = std::fs::read_dir(&folder).map_err(|error| error.to_string())?;
+    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "hex"));
+    paths.sort();
+    let mut vectors = Vec::new();
+    for path in paths {
+        let text = std::fs::read_to_string(&path).map_err(|error| error.to_string())?;
+        vectors.extend(parse_hex(&text).map_err(|why| format!("{}: {why}", path.display()))?);
+    }
+    Ok(vectors)
+}
+
+/// The fields of a frame, as its vector file shows them.
+///
+/// # Panics
+/// If the codec and the declared layout disagree: that is what vectors are to find.
+fn show(frame: &[u8]) -> Value {
+    let bytes = frame[..HEADER_BYTES].try_into().expect("a frame has a header");
+    let (header, crc) = Header::parse(bytes).expect("our frames parse");
+    let (body, data) = frame[HEADER_BYTES..].split_at(header.body_bytes as usize);
+    check_body(body, crc).expect("our bodies have their checksum");
+    let line = catalog::line(header.message).expect("examples are of known messages");
+    let recoded = catalog::recode(header.message, header.is_reply(), body);
+    assert_eq!(recoded, Some(Ok(body.to_vec())), "{}", line.name);
+    let fields = if header.is_reply() { line.reply_fields } else { line.fields };
+    json!({
+        "header": read_all(HEADER_FIELDS, &header.to_bytes()),
+        "body": read_all(fields, body),
+        "data": schema::escape(data),
+    })
+}
+
+fn read_all(fields: &[skep_types::codec::FieldDoc], bytes: &[u8]) -> Map<String, Value> {
+    let mut r = Reader::new(bytes);
+    let shown = schema::read(fields, &mut r).expect("encoded by the same layout");
+    r.finish().expect("nothing beyond the declared fields");
+    shown
+}
+
+fn pretty(value: &Value) -> String {
+    serde_json::to_string_pretty(value).expect("a value tree can be printed") + "\n"
+}
+
+fn files_of(example: &Example) -> [Generated; 2] {
+    let line = catalog::line(example.message).expect("examples are of known messages");
+    let mut vectors: Vec<Vector> = Vec::new();
+    for body in &example.bodies {
+        let kind = if body.is_reply { "reply" } else { "request" };
+        let earlier = vectors.iter().filter(|vector| vector.name.starts_with(kind)).count();
+        let name = if earlier == 0 { kind.to_owned() } else { format!("{kind} {}", earlier + 1) };
+        vectors.push(Vector { name, bytes: body.frame(example) });
+    }
+    let shown: Map<_, _> = vectors.iter().map(|v| (v.name.clone(), show(&v.bytes))).collect();
+    let whole = json!({
+        "message": line.name, "reply": line.reply, "version": example.version, "frames": shown,
+    });
+    let path = |extension| file(line.name, example.version, extension);
+    [
+        Generated { path: path("json"), text: pretty(&whole) },
+        Generated { path: path("hex"), text: hex(&vectors) },
+    ]
+}
+
+/// Where the vectors of a message lie.
+pub(crate) fn file(message: &str, version: u16, extension: &str) -> PathBuf {
+    let mut name = String::new();
+    for letter in message.chars() {
+        if letter.is_uppercase() && !name.is_empty() {
+            name.push('-');
+        }
+        name.push(letter.to_ascii_lowercase());
+    }
+    format!("vectors/wire/{name}-v{version}.{extension}").into()
+}
+
+/// Writes all vectors, or checks that those in the repository are what the code makes.
+///
+/// # Errors
+/// Messages without an example, stale files, or what kept a file from being written.
+pub(crate) fn run(check: bool) -> Outcome {
+    let examples = examples::all();
+    let lacks = |id: u16| examples.iter().all(|example| example.message != id);
+    let missing: Vec<_> = CATALOG.iter().filter(|line| lacks(line.id)).map(|l| l.name).collect();
+    if !missing.is_empty() {
+        return Err(format!(
+            "no example of {} in crates/xtask/src/vectors/examples",
+            missing.join(", ")
+        ));
+    }
+    let mut files: Vec<Generated> = examples.iter().flat_map(files_of).collect();
+    files.extend(malformed::files());
+    write_or_check(&files, check, "cargo xtask vectors")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hex_text_survives_a_round_trip() {
+        let vectors = [Vector { name: "request".into(), bytes: (0..70).collect() }];
+        let again = parse_hex(&hex(&vectors)).unwrap();
+        assert_eq!((again.len(), &again[0].bytes), (1, &vectors[0].bytes));
+        assert_eq!(again[0].name, "request");
+        assert!(parse_hex("00").is_err());
+        assert!(parse_hex("# a\n0g").is_err());
+    }
+}

@@ -1,0 +1,62 @@
+//! Examples of every message, one module for each service. They are the source of the vectors and
+//! show how the messages are meant.
+
+mod management;
+mod metadata;
+mod namespace;
+mod session;
+mod storage;
+
+use super::Example;
+use skep_types::codec::Bytes;
+use skep_types::{Attributes, FileKind, InodeId, ShardId, Timestamp};
+
+/// All examples.
+pub(super) fn all() -> Vec<Example> {
+    let mut all = session::examples();
+    all.extend(management::examples());
+    all.extend(metadata::examples());
+    all.extend(namespace::examples());
+    all.extend(storage::examples());
+    all
+}
+
+/// A file in shard 0x2a.
+fn a_file() -> InodeId {
+    InodeId::from_parts(ShardId::new(0x2a), 0x1f)
+}
+
+/// A directory in another shard.
+fn a_directory() -> InodeId {
+    InodeId::from_parts(ShardId::new(0xfffe), InodeId::MAX_NUMBER)
+}
+
+/// A name that is not ASCII.
+fn a_name() -> Bytes {
+    Bytes::from("caf\u{e9}.txt".as_bytes())
+}
+
+fn time(seconds: i64) -> Timestamp {
+    Timestamp { seconds, nanoseconds: 999_999_999 }
+}
+
+/// Attributes in which each field has another value.
+fn attributes(inode: InodeId, kind: FileKind) -> Attributes {
+    Attributes {
+        inode,
+        kind,
+        permissions: 0o4755,
+        links: 3,
+        uid: 1000,
+        gid: 1001,
+        project: 77,
+        device: 0,
+        size: 5_000_000_000,
+        accessed: time(-1),
+        modified: time(1_700_000_001),
+        changed: time(1_700_000_002),
+        created: time(1_700_000_000),
+        change_counter: 12,
+        truncate_generation: 2,
+    }
+}

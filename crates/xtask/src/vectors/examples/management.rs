@@ -1,0 +1,119 @@
+//! Examples of messages to management.
+
+use crate::vectors::{Example, example};
+use skep_types::map::{Capacity, CapacityPool, Consistency, Policy, Reachability, ShardRange};
+use skep_types::{ClusterId, ClusterMap, Epoch, Group, GroupId, GroupMember, MapVersion};
+use skep_types::{MemberState, Node, NodeId, NodeKind, ShardId, Target, TargetId, TargetKind};
+use skep_wire::management::{
+    Done, Format, GetMap, Heartbeat, Leave, MapUpdate, RegisterClient, RegisterServer, Registered,
+    SetPolicy, TargetRegistration,
+};
+
+fn capacity() -> Capacity {
+    Capacity {
+        total_bytes: 16 << 40,
+        free_bytes: 15 << 40,
+        total_inodes: 1 << 30,
+        free_inodes: (1 << 30) - 5,
+    }
+}
+
+/// A cluster with a target of each kind, in which every state occurs that is not the usual one.
+fn map() -> ClusterMap {
+    let node = |id: u32, kind, name: &str, reachability| Node {
+        id: NodeId::new(id),
+        kind,
+        name: name.into(),
+        addresses: vec![format!("10.0.0.{id}:8000"), format!("[fe80::{id}]:8000")],
+        reachability,
+        version: "0.1.0".into(),
+    };
+    let target = |id: u32, kind, node: u32, consistency, capacity_pool| Target {
+        id: TargetId::new(id),
+        kind,
+        node: NodeId::new(node),
+        path: format!("/srv/skep/target-{id}"),
+        reachability: Reachability::Online,
+        consistency,
+        capacity: capacity(),
+        capacity_pool,
+    };
+    let group = |id: u32, kind, members: &[(u32, MemberState)]| Group {
+        id: GroupId::new(id),
+        kind,
+        epoch: Epoch::new(4),
+        members: members
+            .iter()
+            .map(|(target, state)| GroupMember { target: TargetId::new(*target), state: *state })
+            .collect(),
+    };
+    ClusterMap {
+        version: MapVersion::new(21),
+        formatted: true,
+        nodes: vec![
+            node(1, NodeKind::Metadata, "metadata-1", Reachability::Online),
+            node(2, NodeKind::Storage, "storage-1", Reachability::ProbablyOffline),
+            node(9, NodeKind::Client, "client-9", Reachability::Offline),
+        ],
+        targets: vec![
+            target(1, TargetKind::Metadata, 1, Consistency::Good, CapacityPool::Normal),
+            target(2, TargetKind::Storage, 2, Consistency::NeedsResync, CapacityPool::Low),
+            target(3, TargetKind::Storage, 2, Consistency::Bad, CapacityPool::Emergency),
+        ],
+        groups: vec![
+            group(1, TargetKind::Metadata, &[(1, MemberState::Serving)]),
+            group(2, TargetKind::Storage, &[(2, MemberState::Syncing), (3, MemberState::Offline)]),
+        ],
+        shards: vec![ShardRange {
+            first: ShardId::new(0),
+            last: ShardId::new(u16::MAX),
+            group: GroupId::new(1),
+        }],
+        ..ClusterMap::empty(ClusterId::new([7; 16]))
+    }
+}
+
+pub(super) fn examples() -> Vec<Example> {
+    let server = RegisterServer {
+        node: NodeId::new(2),
+        uuid: 0x0f0e_0d0c_0b0a_0908_0706_0504_0302_0100,
+        kind: NodeKind::Storage,
+        name: "storage-1".into(),
+        addresses: vec!["10.0.0.2:8000".into()],
+        version: "0.1.0".into(),
+        targets: vec![TargetRegistration {
+            target: TargetId::new(0),
+            uuid: 42,
+            kind: TargetKind::Storage,
+            path: "/srv/skep/target-2".into(),
+            capacity: capacity(),
+        }],
+    };
+    let client = RegisterClient {
+        host: "login-1".into(),
+        mount_point: "/mnt/skep".into(),
+        version: "0.1.0".into(),
+    };
+    let registered = |node: u32, targets: &[u32]| Registered {
+        node: NodeId::new(node),
+        targets: targets.iter().copied().map(TargetId::new).collect(),
+        map: map(),
+    };
+    let nothing_new = MapUpdate { map: None };
+    let update = MapUpdate { map: Some(map()) };
+    let heartbeat = Heartbeat {
+        node: NodeId::new(2),
+        known: MapVersion::new(20),
+        capacities: vec![(TargetId::new(2), capacity()), (TargetId::new(3), Capacity::default())],
+    };
+    let policy = Policy { lease_ms: 8_000, ..Policy::default() };
+    vec![
+        example(&server, &registered(2, &[2])),
+        example(&client, &registered(9, &[])),
+        example(&heartbeat, &nothing_new).reply::<Heartbeat>(&update),
+        example(&GetMap { known: MapVersion::new(20) }, &update).reply::<GetMap>(&nothing_new),
+        example(&Leave { node: NodeId::new(9) }, &Done {}),
+        example(&Format {}, &update),
+        example(&SetPolicy { policy }, &update),
+    ]
+}

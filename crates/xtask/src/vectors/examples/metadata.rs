@@ -1,0 +1,152 @@
+//! Examples of messages to metadata about sessions, open files and transactions between targets.
+
+use super::{a_directory, a_file, a_name, attributes, time};
+use crate::vectors::{Example, example};
+use skep_types::{Component, FileKind, GroupId, NodeId, Redundancy, StripePattern};
+use skep_wire::management::Done;
+use skep_wire::metadata::{
+    AskDecision, AttributesReply, Close, CloseSession, Create, Decide, Decision, DecisionReply,
+    EntryInfo, GetEntryInfo, KeepAlive, NewInode, Open, OpenMode, OpenSession, Opened, Prepare,
+    Prepared, ReportWritten, SessionOpened, SetAttributes, SetDirectoryPattern, SetTime, Step,
+    SyncAll, TransactionId, WrittenExtent,
+};
+
+/// The pattern of a large file: narrow at its start, wide from 8 MiB on.
+fn pattern() -> StripePattern {
+    let component = |start: u64, chunk_bytes: u64, wanted: u16, groups: &[u32]| Component {
+        start,
+        chunk_bytes,
+        wanted,
+        redundancy: Redundancy::Stripe,
+        groups: groups.iter().copied().map(GroupId::new).collect(),
+    };
+    StripePattern {
+        generation: 1,
+        components: vec![
+            component(0, 512 << 10, 1, &[5]),
+            component(8 << 20, 1 << 20, 4, &[6, 3, 7, 4]),
+            component(1 << 40, 4 << 20, 256, &[]),
+        ],
+    }
+}
+
+fn new_inode() -> NewInode {
+    NewInode { permissions: 0o640, uid: 1000, gid: 1001 }
+}
+
+fn sessions() -> Vec<Example> {
+    let open = OpenSession { client: NodeId::new(9), slots: 64 };
+    vec![
+        example(&open, &SessionOpened { slots: 32, lease_ms: 5_000 }),
+        example(&KeepAlive {}, &Done {}),
+        example(&CloseSession {}, &Done {}),
+        example(&SyncAll {}, &Done {}),
+    ]
+}
+
+fn files() -> Vec<Example> {
+    let file = attributes(a_file(), FileKind::Regular);
+    let reply = AttributesReply { attributes: file.clone() };
+    let everything = SetAttributes {
+        inode: a_file(),
+        permissions: Some(0o600),
+        uid: Some(0),
+        gid: Some(u32::MAX - 1),
+        project: Some(1),
+        size: Some(1 << 62),
+        accessed: Some(SetTime { now: true, at: time(0) }),
+        modified: Some(SetTime { now: false, at: time(-62_135_596_800) }),
+    };
+    let nothing = SetAttributes {
+        permissions: None,
+        uid: None,
+        gid: None,
+        project: None,
+        size: None,
+        accessed: None,
+        modified: None,
+        ..everything.clone()
+    };
+    let create = Create {
+        directory: a_directory(),
+        name: a_name(),
+        kind: FileKind::Regular,
+        new: new_inode(),
+        device: 0,
+        exclusive: true,
+        open: OpenMode::Write,
+    };
+    let device = Create {
+        kind: FileKind::CharDevice,
+        device: 1 << 32 | 3,
+        open: OpenMode::No,
+        ..create.clone()
+    };
+    let opened = Opened { created: true, attributes: file.clone(), pattern: Some(pattern()) };
+    let made_device = Opened {
+        attributes: attributes(a_file(), FileKind::CharDevice),
+        pattern: None,
+        ..opened.clone()
+    };
+    let written = WrittenExtent { end: 5_000_000_000, truncate_generation: 2 };
+    let close = Close { inode: a_file(), open: OpenMode::Write, written: Some(written) };
+    let close_unwritten = Close { open: OpenMode::Read, written: None, ..close.clone() };
+    let open = Open { inode: a_file(), open: OpenMode::Read, truncate: false };
+    let info = EntryInfo {
+        attributes: file,
+        parent: a_directory(),
+        pattern: Some(pattern()),
+        open_sessions: 2,
+    };
+    let inherited =
+        SetDirectoryPattern { directory: a_directory(), chunk_bytes: 1 << 20, width: 8 };
+    vec![
+        example(&everything, &reply).request(&nothing),
+        example(&create, &opened).request(&device).reply::<Create>(&made_device),
+        example(&open, &Opened { created: false, ..opened }),
+        example(&close, &reply).request(&close_unwritten),
+        example(&ReportWritten { inode: a_file(), written }, &reply),
+        example(&inherited, &Done {}),
+        example(&GetEntryInfo { inode: a_file() }, &info),
+    ]
+}
+
+/// One of each step, as no real transaction has them.
+fn transactions() -> Vec<Example> {
+    let transaction = TransactionId { coordinator: GroupId::new(1), number: 1 << 33 };
+    let steps = vec![
+        Step::MakeDirectoryInode {
+            parent: a_directory(),
+            new: new_inode(),
+            chunk_bytes: 0,
+            width: 4,
+        },
+        Step::AddLink { inode: a_file() },
+        Step::DropLink { inode: a_file() },
+        Step::RemoveDirectoryInode { inode: a_directory() },
+        Step::SetParent { inode: a_file(), parent: a_directory() },
+        Step::RemoveEntry {
+            directory: a_directory(),
+            name: a_name(),
+            inode: a_file(),
+            kind: FileKind::Fifo,
+        },
+        Step::LockRename,
+    ];
+    let prepared = Prepared { attributes: vec![attributes(a_directory(), FileKind::Directory)] };
+    let decision = |decision| DecisionReply { decision };
+    vec![
+        example(&Prepare { transaction, steps }, &prepared),
+        example(&Decide { transaction, commit: true }, &Done {}),
+        example(&AskDecision { transaction }, &decision(Decision::Pending))
+            .reply::<AskDecision>(&decision(Decision::Aborted))
+            .reply::<AskDecision>(&decision(Decision::Committed)),
+    ]
+}
+
+pub(super) fn examples() -> Vec<Example> {
+    let mut all = sessions();
+    all.extend(files());
+    all.extend(transactions());
+    all
+}

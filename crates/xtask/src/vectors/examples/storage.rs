@@ -1,0 +1,64 @@
+//! Examples of messages to storage targets, and of the one that storage sends to metadata.
+
+use super::{a_directory, a_file, time};
+use crate::vectors::{Example, example};
+use skep_types::codec::crc32c;
+use skep_types::{ChunkFileKey, GRANULE_BYTES, HostIncarnation};
+use skep_wire::management::Done;
+use skep_wire::storage::{
+    ChunkList, ChunkStat, Existing, ListChunks, ReadChunk, ReadDone, RemoveChunks, StatChunk,
+    StripeHint, SyncChunk, Synced, TruncateChunk, WhichExist, WriteChunk, Written,
+};
+
+fn key() -> ChunkFileKey {
+    ChunkFileKey { inode: a_file(), generation: 1, component: 2, index: 255 }
+}
+
+/// Checksums of data that starts at an offset: one for each granule that it touches.
+fn checksums(offset: u64, data: &[u8]) -> Vec<u32> {
+    let first = ((GRANULE_BYTES - offset % GRANULE_BYTES) as usize).min(data.len());
+    let (head, rest) = data.split_at(first);
+    let granules = rest.chunks(GRANULE_BYTES as usize);
+    std::iter::once(head).chain(granules).map(crc32c).collect()
+}
+
+fn data_messages() -> Vec<Example> {
+    // 20 bytes before the end of a granule and 30 after it: two pieces.
+    let offset = 3 * GRANULE_BYTES - 20;
+    let data: Vec<u8> = (b'A'..b'A' + 50).collect();
+    let write = WriteChunk {
+        key: key(),
+        stripe: StripeHint { chunk_bytes: 1 << 20, width: 4, component_start: 8 << 20 },
+        offset,
+        checksums: checksums(offset, &data),
+    };
+    let incarnation = HostIncarnation::new(0x1234_5678_9abc_def0);
+    let written = Written { incarnation, free_bytes: 15 << 40 };
+    let read = ReadChunk { key: key(), offset, length: 1 << 20 };
+    let done = ReadDone { checksums: checksums(offset, &data) };
+    let hole = ReadDone { checksums: Vec::new() };
+    vec![
+        example(&write, &written).data(false, &data),
+        example(&read, &done).data(true, &data).reply::<ReadChunk>(&hole),
+        example(&SyncChunk { key: key() }, &Synced { incarnation }),
+    ]
+}
+
+pub(super) fn examples() -> Vec<Example> {
+    let stat = ChunkStat { exists: true, size: 1 << 40, allocated: 8_192, modified: time(1) };
+    let absent = ChunkStat { exists: false, size: 0, allocated: 0, modified: Default::default() };
+    let keys = vec![key(), ChunkFileKey { inode: a_directory(), ..key() }];
+    let list = ListChunks { cursor: 7, limit: 1_000 };
+    let page = ChunkList { keys: keys.clone(), next: 1 << 60 };
+    let last = ChunkList { keys: Vec::new(), next: 0 };
+    let which = WhichExist { inodes: vec![a_file(), a_directory()] };
+    let mut all = data_messages();
+    all.extend([
+        example(&TruncateChunk { key: key(), size: 4_095 }, &Done {}),
+        example(&StatChunk { key: key() }, &stat).reply::<StatChunk>(&absent),
+        example(&RemoveChunks { keys }, &Done {}),
+        example(&list, &page).reply::<ListChunks>(&last),
+        example(&which, &Existing { exists: vec![true, false] }),
+    ]);
+    all
+}
