@@ -1,1 +1,33 @@
-//! The daemon kit: configuration, logging, readiness, signals, registration and heartbeats.
+//! The daemon kit: what every service of Skep does the same way.
+//!
+//! Owns: configuration with origins ([`config`]), units in it ([`units`]), settings that every service
+//! has ([`node`]), logging, readiness towards the service manager, the signals that end a service,
+//! listening on an address that stays the same over restarts. Does not own what any one service
+//! does, nor how it joins the cluster (that is `skep_rpc::membership`).
+
+pub mod config;
+pub mod listen;
+pub mod logging;
+pub mod manual;
+pub mod node;
+pub mod notify;
+pub mod units;
+
+pub use config::{Loaded, Settings};
+pub use node::NodeSettings;
+pub use units::{ByteSize, Interval};
+
+use skep_types::{Error, ErrorCode, Result};
+
+/// Version of this program, as nodes report it.
+pub const PROGRAM_VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Takes over the signals that ask a service to end: `SIGTERM` and `SIGINT`. Call it before any
+/// thread is started; then wait with `next`.
+///
+/// # Errors
+/// `Io` when the process is out of file descriptors.
+pub fn end_signals() -> Result<skep_env::Signals> {
+    skep_env::Signals::take(&[libc::SIGTERM, libc::SIGINT])
+        .map_err(|error| Error::new(ErrorCode::Io, format!("signals: {error}")))
+}

@@ -1,0 +1,300 @@
+//! Configuration: defaults, then the TOML file, then the command line; every value knows its origin,
+//! and all problems are reported at once.
+//!
+//! A service's settings are one plain struct with `Default` and serde. A field that may be unset is an
+//! empty text or list, never an `Option`: so the defaults name every setting that there is.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use skep_types::{Error, ErrorCode, Result};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::Path;
+use toml::{Table, Value};
+
+/// The settings of one service.
+pub trait Settings: Serialize + DeserializeOwned + Default {
+    /// Name of the service, as in `skep storage`.
+    const NAME: &'static str;
+    /// The source text of this struct and those in it: their doc comments are the manual.
+    const SOURCES: &'static [&'static str];
+
+    /// All that is wrong with the values; empty if nothing is.
+    fn problems(&self) -> Vec<String>;
+}
+
+/// Settings, and where each value came from.
+#[derive(Debug, Clone)]
+pub struct Loaded<T> {
+    /// The settings.
+    pub settings: T,
+    values: Table,
+    origins: BTreeMap<String, String>,
+}
+
+/// A value that was given, before it is known to be one.
+struct Given {
+    key: String,
+    value: Value,
+    origin: String,
+}
+
+/// Loads settings. `overrides` are pairs of a dotted key and a value from the command line.
+///
+/// # Errors
+/// `Configuration` with all problems, one per line: an unreadable file, unknown settings, values that
+/// don't fit, and what [`Settings::problems`] finds.
+pub fn load<T: Settings>(file: Option<&Path>, overrides: &[(String, String)]) -> Result<Loaded<T>> {
+    let mut values = defaults::<T>();
+    let mut problems = Vec::new();
+    let mut given = Vec::new();
+    if let Some(path) = file {
+        let origin = path.display().to_string();
+        match read(path) {
+            Ok(table) => flatten("", &table, &values, &origin, &mut given),
+            Err(problem) => problems.push(format!("{origin}: {problem}")),
+        }
+    }
+    for (key, text) in overrides {
+        let value = from_text(find(&values, key), text);
+        given.push(Given { key: key.clone(), value, origin: "command line".into() });
+    }
+    let mut origins = BTreeMap::new();
+    for Given { key, value, origin } in given {
+        // Each value is tried by itself, so that one that doesn't fit hides no other.
+        let mut trial = values.clone();
+        if !replace(&mut trial, &key, value) {
+            problems.push(format!("{origin}: there is no setting `{key}`{}", hint(&values, &key)));
+            continue;
+        }
+        match trial.clone().try_into::<T>() {
+            Ok(_) => {
+                values = trial;
+                origins.insert(key, origin);
+            }
+            Err(error) => {
+                let why = error.message().trim().to_owned();
+                problems.push(format!("{origin}: `{key}`: {why}"));
+            }
+        }
+    }
+    let settings: T = values.clone().try_into().map_err(|error: toml::de::Error| {
+        Error::new(ErrorCode::Configuration, error.message().to_owned())
+    })?;
+    problems.extend(settings.problems());
+    if problems.is_empty() {
+        return Ok(Loaded { settings, values, origins });
+    }
+    let count = problems.len();
+    let list = problems.join("\n  ");
+    Err(Error::new(
+        ErrorCode::Configuration,
+        format!(
+            "{count} problem{} with the configuration of `skep {}`:\n  {list}\n\
+             `skep {} --print-sample` shows all settings",
+            if count == 1 { "" } else { "s" },
+            T::NAME,
+            T::NAME
+        ),
+    ))
+}
+
+impl<T: Settings> Loaded<T> {
+    /// All values with their origins, as TOML: what `--print-config` prints.
+    pub fn print(&self) -> String {
+        let mut lines = Vec::new();
+        leaves("", &self.values, &mut |key, value| {
+            let origin = self.origins.get(key).map_or("default", String::as_str);
+            lines.push((format!("{key} = {value}"), origin.to_owned()));
+        });
+        let width = lines.iter().map(|(line, _)| line.len()).max().unwrap_or(0);
+        lines.iter().fold(String::new(), |mut text, (line, origin)| {
+            let _ = writeln!(text, "{line:width$}  # {origin}");
+            text
+        })
+    }
+}
+
+/// The defaults of all settings.
+pub(crate) fn defaults<T: Settings>() -> Table {
+    Table::try_from(T::default()).expect("settings are plain structs of plain values")
+}
+
+fn read(path: &Path) -> std::result::Result<Table, String> {
+    let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+    text.parse().map_err(|error: toml::de::Error| error.to_string().trim().to_owned())
+}
+
+/// Lists the values of a table by dotted keys. Tables that are no tables in the defaults count as values, so
+/// that they are refused as such.
+fn flatten(prefix: &str, table: &Table, defaults: &Table, origin: &str, given: &mut Vec<Given>) {
+    for (name, value) in table {
+        let key = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
+        match (value, defaults.get(name)) {
+            (Value::Table(inner), Some(Value::Table(known))) => {
+                flatten(&key, inner, known, origin, given);
+            }
+            _ => given.push(Given { key, value: value.clone(), origin: origin.to_owned() }),
+        }
+    }
+}
+
+pub(crate) fn leaves(prefix: &str, table: &Table, visit: &mut impl FnMut(&str, &Value)) {
+    // Values before tables, as TOML itself needs it.
+    for wants_tables in [false, true] {
+        for (name, value) in table.iter().filter(|(_, value)| value.is_table() == wants_tables) {
+            let key = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
+            match value {
+                Value::Table(inner) => leaves(&key, inner, visit),
+                value => visit(&key, value),
+            }
+        }
+    }
+}
+
+fn find<'a>(table: &'a Table, key: &str) -> Option<&'a Value> {
+    match key.split_once('.') {
+        None => table.get(key),
+        Some((first, rest)) => find(table.get(first)?.as_table()?, rest),
+    }
+}
+
+/// Replaces the value of a key that exists; says whether it does.
+fn replace(table: &mut Table, key: &str, value: Value) -> bool {
+    match key.split_once('.') {
+        None => match table.get_mut(key) {
+            Some(old) if !old.is_table() => {
+                *old = value;
+                true
+            }
+            _ => false,
+        },
+        Some((first, rest)) => match table.get_mut(first) {
+            Some(Value::Table(inner)) => replace(inner, rest, value),
+            _ => false,
+        },
+    }
+}
+
+/// A value from the command line: where a text is expected it needs no quotes, and a list may be written
+/// with commas.
+fn from_text(known: Option<&Value>, text: &str) -> Value {
+    let parsed = || format!("v = {text}").parse::<Table>().ok()?.remove("v");
+    match known {
+        Some(Value::String(_)) => Value::String(text.into()),
+        Some(Value::Array(_)) => parsed().filter(Value::is_array).unwrap_or_else(|| {
+            let items = text.split(',').filter(|item| !item.is_empty());
+            Value::Array(items.map(|item| Value::String(item.trim().into())).collect())
+        }),
+        _ => parsed().unwrap_or_else(|| Value::String(text.into())),
+    }
+}
+
+/// A setting with the same last word, or a similar one.
+fn hint(values: &Table, key: &str) -> String {
+    let last = |key: &str| key.rsplit('.').next().unwrap_or_default().to_owned();
+    let wanted = last(key);
+    let mut found = None;
+    leaves("", values, &mut |known, _| {
+        let name = last(known);
+        if name == wanted
+            || (wanted.len() > 3 && (name.contains(&wanted) || wanted.contains(&name)))
+        {
+            found.get_or_insert_with(|| known.to_owned());
+        }
+    });
+    found.map_or_else(String::new, |known| format!("; did you mean `{known}`?"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::{ByteSize, Interval};
+    use serde::Deserialize;
+    use std::time::Duration;
+
+    #[derive(Debug, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Sample {
+        width: u16,
+        inner: Inner,
+        names: Vec<String>,
+    }
+
+    #[derive(Debug, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Inner {
+        size: ByteSize,
+        wait: Interval,
+    }
+
+    impl Default for Sample {
+        fn default() -> Self {
+            let inner = Inner { size: ByteSize(1 << 20), wait: Interval(Duration::from_secs(1)) };
+            Self { width: 4, inner, names: Vec::new() }
+        }
+    }
+
+    impl Settings for Sample {
+        const NAME: &'static str = "sample";
+        const SOURCES: &'static [&'static str] = &[];
+        fn problems(&self) -> Vec<String> {
+            if self.width == 0 { vec!["`width` is zero".into()] } else { Vec::new() }
+        }
+    }
+
+    fn file(text: &str) -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        file
+    }
+
+    fn set(key: &str, value: &str) -> (String, String) {
+        (key.into(), value.into())
+    }
+
+    #[test]
+    fn the_command_line_wins_over_the_file_and_the_file_over_defaults() {
+        let file = file("width = 8\n[inner]\nsize = \"2 MiB\"\n");
+        let overrides = [set("width", "9"), set("names", "a, b")];
+        let loaded: Loaded<Sample> = load(Some(file.path()), &overrides).unwrap();
+        let Sample { width, inner, names } = &loaded.settings;
+        assert_eq!((*width, inner.size.0, inner.wait.0.as_secs()), (9, 2 << 20, 1));
+        assert_eq!(names, &["a", "b"]);
+        let text = loaded.print();
+        let line = |key: &str| text.lines().find(|line| line.starts_with(key)).unwrap().to_owned();
+        assert!(line("width = 9").ends_with("# command line"));
+        assert!(line("inner.size = \"2 MiB\"").ends_with(&file.path().display().to_string()));
+        assert!(line("inner.wait = \"1 s\"").ends_with("# default"));
+        // What it prints can be read back.
+        text.parse::<Table>().unwrap();
+    }
+
+    #[test]
+    fn all_problems_are_reported_at_once() {
+        let file = file("wdth = 8\ninner.wait = 5\nsize = 3\n");
+        let overrides = [set("inner.size", "lots"), set("width", "0"), set("a.b", "1")];
+        let error = load::<Sample>(Some(file.path()), &overrides).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Configuration);
+        for words in [
+            "6 problems",
+            "no setting `wdth`",
+            "no setting `size`; did you mean `inner.size`?",
+            "`inner.wait`",
+            "`inner.size`: 'lots' is no size",
+            "`width` is zero",
+            "no setting `a.b`",
+        ] {
+            assert!(error.context().contains(words), "{words}: {error}");
+        }
+    }
+
+    #[test]
+    fn an_unreadable_file_is_named() {
+        let missing = load::<Sample>(Some(Path::new("/nowhere.toml")), &[]).unwrap_err();
+        assert!(missing.context().contains("/nowhere.toml: No such file"), "{missing}");
+        let file = file("width = ");
+        let broken = load::<Sample>(Some(file.path()), &[]).unwrap_err();
+        assert!(broken.context().contains("line 1"), "{broken}");
+    }
+}

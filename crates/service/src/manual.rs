@@ -1,0 +1,122 @@
+//! The manual of a service's settings, made from the doc comments of its settings structs: the sample file,
+//! and the page in `docs/config/`.
+//!
+//! The comments are read from the source text, which the program carries (`Settings::SOURCES`); so there is
+//! one description of each setting and no macro around the structs.
+
+use crate::config::{Settings, defaults};
+use std::collections::HashMap;
+use std::fmt::Write;
+use toml::{Table, Value};
+
+/// The fields of a struct: name, type, doc.
+type Fields = Vec<(String, String, String)>;
+
+/// A commented configuration file in which every setting stands with its default.
+pub fn sample<T: Settings>() -> String {
+    let structs = parse(T::SOURCES);
+    let mut text =
+        format!("# Settings of `skep {}`. All values shown are the defaults.\n", T::NAME);
+    let about =
+        |prefix: &str| if prefix.is_empty() { String::new() } else { format!("\n[{prefix}]\n") };
+    visit::<T>(&structs, &mut |prefix, entry| match entry {
+        Entry::Table => text.push_str(&about(prefix)),
+        Entry::Value { name, doc, value } => {
+            text.push('\n');
+            for line in doc.lines() {
+                let _ = writeln!(text, "# {line}");
+            }
+            let _ = writeln!(text, "{name} = {value}");
+        }
+    });
+    text
+}
+
+/// The page in `docs/config/`.
+pub fn page<T: Settings>() -> String {
+    let structs = parse(T::SOURCES);
+    let name = T::NAME;
+    let mut text = format!(
+        "# Settings of `skep {name}`\n\n\
+         Values come from the defaults, then the file given with `--config`, then the command line\n\
+         (`--set key=value`). `skep {name} --print-config` shows the values in effect and where each came\n\
+         from; `skep {name} --print-sample` prints this page as a file to start from.\n\n\
+         | setting | default | meaning |\n|---|---|---|\n"
+    );
+    visit::<T>(&structs, &mut |prefix, entry| {
+        if let Entry::Value { name, doc, value } = entry {
+            let key = if prefix.is_empty() { name.to_owned() } else { format!("{prefix}.{name}") };
+            let doc = doc.replace('\n', " ").replace('|', "\\|");
+            let _ = writeln!(text, "| `{key}` | `{value}` | {doc} |");
+        }
+    });
+    text
+}
+
+enum Entry<'a> {
+    Table,
+    Value { name: &'a str, doc: &'a str, value: &'a Value },
+}
+
+fn visit<T: Settings>(structs: &HashMap<String, Fields>, see: &mut impl FnMut(&str, Entry<'_>)) {
+    let root = std::any::type_name::<T>().rsplit("::").next().unwrap_or_default();
+    visit_struct(structs, root, "", &defaults::<T>(), see);
+}
+
+/// Values first, then tables, as TOML needs it; each in the order of the struct.
+fn visit_struct(
+    structs: &HashMap<String, Fields>,
+    name: &str,
+    prefix: &str,
+    values: &Table,
+    see: &mut impl FnMut(&str, Entry<'_>),
+) {
+    let fields = structs.get(name).unwrap_or_else(|| panic!("the sources hold struct {name}"));
+    for (field, _, doc) in fields {
+        match values.get(field) {
+            Some(Value::Table(_)) | None => {}
+            Some(value) => see(prefix, Entry::Value { name: field, doc, value }),
+        }
+    }
+    for (field, kind, _) in fields {
+        if let Some(Value::Table(inner)) = values.get(field) {
+            let prefix =
+                if prefix.is_empty() { field.clone() } else { format!("{prefix}.{field}") };
+            see(&prefix, Entry::Table);
+            visit_struct(structs, kind, &prefix, inner, see);
+        }
+    }
+}
+
+/// Finds the structs with public fields in source text, and the doc comments of those.
+fn parse(sources: &[&str]) -> HashMap<String, Fields> {
+    let mut structs: HashMap<String, Fields> = HashMap::new();
+    for source in sources {
+        let mut current: Option<String> = None;
+        let mut doc = String::new();
+        for line in source.lines().map(str::trim) {
+            if let Some(text) = line.strip_prefix("///") {
+                let _ = writeln!(doc, "{}", text.trim());
+            } else if let Some(rest) = line.strip_prefix("pub struct ") {
+                let name = rest.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+                current = Some(name.to_owned());
+                structs.insert(name.to_owned(), Vec::new());
+                doc.clear();
+            } else if line == "}" {
+                current = None;
+                doc.clear();
+            } else if let (Some(name), Some(rest)) = (&current, line.strip_prefix("pub ")) {
+                if let Some((field, kind)) = rest.split_once(':') {
+                    let kind = kind.trim().trim_end_matches(',').rsplit("::").next();
+                    let field = (field.to_owned(), kind.unwrap_or_default().to_owned());
+                    let fields = structs.entry(name.clone()).or_default();
+                    fields.push((field.0, field.1, doc.trim().to_owned()));
+                }
+                doc.clear();
+            } else if !line.starts_with("#[") {
+                doc.clear();
+            }
+        }
+    }
+    structs
+}

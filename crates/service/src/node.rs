@@ -1,0 +1,65 @@
+//! Settings that every service has.
+
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// The source text of [`NodeSettings`], for [`crate::Settings::SOURCES`].
+pub const SOURCE: &str = include_str!("node.rs");
+
+/// Settings that every service has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NodeSettings {
+    /// Directory in which the service keeps its identity and its state. Made by `--init`; there is
+    /// no default.
+    pub directory: PathBuf,
+    /// Name for people, unique among the services of one kind. Empty: management makes one, such as
+    /// `storage-1`.
+    pub name: String,
+    /// Address to listen on, as `host:port`. With port 0 a free one is chosen at the first start, written
+    /// to the file `address` in the directory, and used again at each later start.
+    pub listen: String,
+    /// Addresses under which others reach this service, as `host:port` or `host`, best first. Set it when
+    /// the host has several networks or is behind a translated address. Empty: the address that
+    /// it listens on, or this host's address on the way to management if it listens on all.
+    pub advertise: Vec<String>,
+    /// What is logged: `error`, `warn`, `info`, `debug` or `trace`, also by part, as in
+    /// `info,skep_rpc=debug`.
+    pub log: String,
+}
+
+impl NodeSettings {
+    /// The defaults of a service that listens on this port of all addresses.
+    pub fn with_port(port: u16) -> Self {
+        Self {
+            directory: PathBuf::new(),
+            name: String::new(),
+            listen: format!("0.0.0.0:{port}"),
+            advertise: Vec::new(),
+            log: "info".into(),
+        }
+    }
+
+    /// All that is wrong with the values.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if self.directory.as_os_str().is_empty() {
+            problems.push(
+                "`node.directory` is not set: name the directory in which the service keeps its \
+                 identity (`--directory`)"
+                    .into(),
+            );
+        }
+        let port = self.listen.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
+        if !matches!(port, Some(Ok(_))) {
+            problems.push(format!("`node.listen`: '{}' is not of the form host:port", self.listen));
+        }
+        if let Some(empty) = self.advertise.iter().position(String::is_empty) {
+            problems.push(format!("`node.advertise`: address {} is empty", empty + 1));
+        }
+        if let Err(problem) = crate::logging::check(&self.log) {
+            problems.push(format!("`node.log`: {problem}"));
+        }
+        problems
+    }
+}

@@ -1,0 +1,55 @@
+//! Readiness towards the service manager (`sd_notify(3)`): datagrams to the socket that it names in
+//! the environment. Without one, nothing happens.
+
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+/// The service answers requests now.
+pub fn ready() {
+    send(b"READY=1");
+}
+
+/// The service has begun to end.
+pub fn stopping() {
+    send(b"STOPPING=1");
+}
+
+fn send(message: &[u8]) {
+    let Some(name) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    // A manager that doesn't listen is no reason to fail: it will notice by its own timeout.
+    if let Err(error) = send_to(name.as_bytes(), message) {
+        tracing::warn!("the service manager could not be notified: {error}");
+    }
+}
+
+fn send_to(name: &[u8], message: &[u8]) -> std::io::Result<()> {
+    let address = match name.strip_prefix(b"@") {
+        Some(rest) => SocketAddr::from_abstract_name(rest)?,
+        None => SocketAddr::from_pathname(std::ffi::OsStr::from_bytes(name))?,
+    };
+    UnixDatagram::unbound()?.send_to_addr(message, &address).map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_arrive_at_a_path_and_at_an_abstract_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("notify");
+        let at_path = UnixDatagram::bind(&path).unwrap();
+        let name = format!("skep-test-{}", skep_env::random_u64());
+        let address = SocketAddr::from_abstract_name(&name).unwrap();
+        let abstracted = UnixDatagram::bind_addr(&address).unwrap();
+        send_to(path.as_os_str().as_bytes(), b"READY=1").unwrap();
+        send_to(format!("@{name}").as_bytes(), b"READY=1").unwrap();
+        for socket in [at_path, abstracted] {
+            let mut buffer = [0; 16];
+            assert_eq!(socket.recv(&mut buffer).unwrap(), 7);
+            assert_eq!(&buffer[..7], b"READY=1");
+        }
+        assert!(send_to(b"/nowhere/at/all", b"x").is_err());
+    }
+}

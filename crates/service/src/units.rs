@@ -1,0 +1,119 @@
+//! Units as people write them in a configuration: `512 KiB`, `10 ms`.
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// A number of bytes: `4096`, `512 KiB`, `1 TiB`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ByteSize(pub u64);
+
+/// A span of time: `10 ms`, `5 s`, `2 min`, `1 h`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Interval(pub Duration);
+
+const SIZES: [(&str, u64); 5] =
+    [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)];
+const MILLISECONDS: [(&str, u64); 5] =
+    [("ms", 1), ("s", 1_000), ("min", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
+
+/// Splits `512 KiB` into 512 and the factor of `KiB`.
+fn parse(text: &str, units: &[(&str, u64)]) -> Option<u64> {
+    let text = text.trim();
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = (text[..end].parse::<u64>().ok()?, text[end..].trim());
+    let factor = units.iter().find(|(name, _)| *name == unit)?.1;
+    number.checked_mul(factor)
+}
+
+/// The largest unit in which the number is whole.
+fn print(f: &mut fmt::Formatter<'_>, number: u64, units: &[(&str, u64)]) -> fmt::Result {
+    let whole = |(_, factor): &&(&str, u64)| number >= *factor && number.is_multiple_of(*factor);
+    let (name, factor) = units.iter().rev().find(whole).unwrap_or(&units[0]);
+    write!(f, "{} {name}", number / factor)
+}
+
+impl fmt::Display for ByteSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        print(f, self.0, &SIZES)
+    }
+}
+
+impl FromStr for ByteSize {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let plain = text.trim().parse().ok();
+        plain.or_else(|| parse(text, &SIZES)).map(Self).ok_or_else(|| {
+            format!("'{text}' is no size: write a number of bytes, or a number with KiB, MiB, GiB or TiB")
+        })
+    }
+}
+
+impl fmt::Display for Interval {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        print(f, self.0.as_millis() as u64, &MILLISECONDS)
+    }
+}
+
+impl FromStr for Interval {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        parse(text, &MILLISECONDS).map(|ms| Self(Duration::from_millis(ms))).ok_or_else(|| {
+            format!("'{text}' is no span of time: write a number with ms, s, min, h or d")
+        })
+    }
+}
+
+macro_rules! as_text {
+    ($($unit:ident)*) => {$(
+        impl Serialize for $unit {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $unit {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+            }
+        }
+    )*};
+}
+as_text!(ByteSize Interval);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_spans_are_read_and_printed() {
+        for (text, bytes) in
+            [("0", 0), ("1000", 1_000), ("64KiB", 65_536), ("3 MiB", 3 << 20), ("1 TiB", 1 << 40)]
+        {
+            let size: ByteSize = text.parse().unwrap();
+            assert_eq!(size.0, bytes);
+            assert_eq!(size.to_string().parse(), Ok(size));
+        }
+        for (text, ms) in [("0 ms", 0), ("10ms", 10), ("90 s", 90_000), ("2 h", 7_200_000)] {
+            let span: Interval = text.parse().unwrap();
+            assert_eq!(span.0, Duration::from_millis(ms));
+            assert_eq!(span.to_string().parse(), Ok(span));
+        }
+        assert_eq!(ByteSize(1 << 19).to_string(), "512 KiB");
+        assert_eq!(Interval(Duration::from_secs(90)).to_string(), "90 s");
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for text in ["", "KiB", "1 KB", "-1", "1.5 MiB", "99999999999999 TiB"] {
+            assert!(text.parse::<ByteSize>().is_err(), "{text}");
+        }
+        for text in ["", "5", "5 seconds", "-1 s"] {
+            assert!(text.parse::<Interval>().is_err(), "{text}");
+        }
+    }
+}
