@@ -133,10 +133,12 @@ fn transactions() -> Vec<Example> {
         },
         Step::LockRename,
     ];
-    let prepared = Prepared { attributes: vec![attributes(a_directory(), FileKind::Directory)] };
+    let made = attributes(a_directory(), FileKind::Directory);
+    let prepared = Prepared { busy: false, attributes: vec![made] };
+    let busy = Prepared { busy: true, attributes: Vec::new() };
     let decision = |decision| DecisionReply { decision };
     vec![
-        example(&Prepare { transaction, steps }, &prepared),
+        example(&Prepare { transaction, steps }, &prepared).reply::<Prepare>(&busy),
         example(&Decide { transaction, commit: true }, &Done {}),
         example(&AskDecision { transaction }, &decision(Decision::Pending))
             .reply::<AskDecision>(&decision(Decision::Aborted))
