@@ -40,6 +40,9 @@ pub struct CallOptions {
     pub into: Option<Buf>,
     /// Follows one operation through all its requests.
     pub trace: u128,
+    /// Set by the router when a request was sent and the connection lost before its reply: it may have
+    /// been carried out, whatever the answer to a repetition says.
+    pub reply_lost: Option<Rc<Cell<bool>>>,
 }
 
 struct Reply {

@@ -191,6 +191,9 @@ impl Router {
             && error.code().retry_class() == RetryClass::AfterFailover
         {
             connection.close();
+            if let (ErrorCode::Disconnected, Some(lost)) = (error.code(), &options.reply_lost) {
+                lost.set(true);
+            }
         }
         result.map_err(|error| error.within(target))
     }
