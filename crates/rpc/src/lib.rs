@@ -9,11 +9,13 @@ pub mod access;
 pub mod client;
 mod handshake;
 mod limits;
+pub mod membership;
 pub mod routing;
 pub mod server;
 mod stream;
 
 pub use access::{Identity, JoinToken, Secret};
 pub use client::{CallOptions, Connection};
+pub use membership::{Change, Management, Membership, Registration};
 pub use routing::{MapCell, Router};
 pub use server::{Incoming, IncomingStream, Outbox, Peer};

@@ -16,3 +16,9 @@ pub(crate) const MAX_OUTBOX_BYTES: usize = 64 << 20;
 pub(crate) const FIRST_BACKOFF: Duration = Duration::from_millis(2);
 /// Longest pause before a retry: a restarted server is found again this soon.
 pub(crate) const LONGEST_BACKOFF: Duration = Duration::from_millis(100);
+/// Longest pause before a retry at management: it may be away for long, and many nodes ask.
+pub(crate) const LONGEST_MANAGEMENT_BACKOFF: Duration = Duration::from_secs(1);
+/// Management answers from memory and one small sync; what takes longer is repeated.
+pub(crate) const MANAGEMENT_DEADLINE: Duration = Duration::from_secs(5);
+/// How long a node waits at management for a newer map before it asks again.
+pub(crate) const LONG_POLL: Duration = Duration::from_secs(30);
