@@ -1,13 +1,13 @@
 //! `cargo xtask fuzz`: mutated vectors for the decoders, on stable Rust and the same each time.
 //!
 //! Rounds are counted, not timed, so that a seed repeats exactly on any machine. `fuzz/` holds the
-//! same targets for libFuzzer, which searches by coverage but needs a nightly compiler.
+//! same decoders for libFuzzer, which searches by coverage but needs a nightly compiler.
 
-use crate::repository::Outcome;
+use crate::repository::{Outcome, root};
 use crate::vectors;
-use skep_wire::catalog;
 use skep_wire::frame::{HEADER_BYTES, Header};
 use std::panic::catch_unwind;
+use xtask::decoders::{self, DECODERS, Decoder};
 
 /// Options of `fuzz`.
 #[derive(clap::Args)]
@@ -15,12 +15,15 @@ pub(crate) struct Options {
     /// Where the sequence of mutations starts.
     #[arg(long, default_value_t = DEFAULT.seed)]
     seed: u64,
-    /// Mutations for each target.
+    /// Mutations for each decoder.
     #[arg(long, default_value_t = DEFAULT.rounds)]
     rounds: u64,
+    /// Fuzz nothing, but write the vectors to where libFuzzer starts from: `fuzz/corpus`.
+    #[arg(long)]
+    write_corpus: bool,
 }
 
-const DEFAULT: Options = Options { seed: 1, rounds: 1_000_000 };
+const DEFAULT: Options = Options { seed: 1, rounds: 1_000_000, write_corpus: false };
 
 impl Default for Options {
     fn default() -> Self {
@@ -77,89 +80,70 @@ fn mutate(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     }
 }
 
-/// One message body among the vectors.
-struct Seed {
-    message: u16,
-    is_reply: bool,
-    header: [u8; HEADER_BYTES],
-    body: Vec<u8>,
-}
-
-/// The well-formed frames of the vectors.
-fn seeds() -> Outcome<Vec<Seed>> {
+/// Good input for each decoder, by the decoder's name: the well-formed frames of the vectors.
+fn seeds() -> Outcome<Vec<(&'static str, Vec<u8>)>> {
     let mut seeds = Vec::new();
     for vector in vectors::stored()? {
         let Some(bytes) = vector.bytes.first_chunk::<HEADER_BYTES>() else { continue };
         let Ok((header, _)) = Header::parse(bytes) else { continue };
-        let body = vector.bytes[HEADER_BYTES..].iter().copied().take(header.body_bytes as usize);
-        seeds.push(Seed {
-            message: header.message,
-            is_reply: header.is_reply(),
-            header: *bytes,
-            body: body.collect(),
-        });
+        let body = &vector.bytes[HEADER_BYTES..];
+        let body = &body[..body.len().min(header.body_bytes as usize)];
+        seeds.push(("header", bytes.to_vec()));
+        seeds.push(("body", decoders::body_input(header.message, header.is_reply(), body)));
     }
-    if seeds.is_empty() { Err("no vectors: run `cargo xtask vectors`".into()) } else { Ok(seeds) }
+    Ok(seeds)
 }
 
-/// A header that is taken for good is encoded to the same bytes.
-fn check_header(bytes: &[u8; HEADER_BYTES]) {
-    if let Ok((header, _)) = Header::parse(bytes) {
-        let again = skep_types::codec::Codec::to_bytes(&header);
-        assert_eq!(again, bytes[8..8 + again.len()], "the header differs when encoded again");
+/// Writes the seeds to where libFuzzer starts from.
+fn write_corpus(seeds: &[(&str, Vec<u8>)]) -> Outcome {
+    for (index, (name, seed)) in seeds.iter().enumerate() {
+        let folder = root().join("fuzz/corpus").join(name);
+        let write = std::fs::create_dir_all(&folder)
+            .and_then(|()| std::fs::write(folder.join(format!("vector-{index}")), seed));
+        write.map_err(|error| format!("{}: {error}", folder.display()))?;
     }
+    println!("wrote {} files below fuzz/corpus", seeds.len());
+    Ok(())
 }
 
-/// A body that is taken for good is encoded to the same bytes.
-fn check_body(message: u16, is_reply: bool, body: &[u8]) {
-    if let Some(Ok(again)) = catalog::recode(message, is_reply, body) {
-        assert_eq!(again, body, "the body differs when encoded again");
+fn fuzz(decoder: &Decoder, seeds: &[&[u8]], options: &Options) -> Outcome {
+    let mut random = Random::new(options.seed);
+    for count in 1..=options.rounds {
+        // Each round has a generator of its own, so that the one that failed can be run alone.
+        let state = random.0;
+        let mut draw = Random::new(state);
+        let mut bytes = seeds[draw.below(seeds.len())].to_vec();
+        mutate(&mut bytes, seeds[draw.below(seeds.len())], &mut draw);
+        if catch_unwind(|| (decoder.check)(&bytes)).is_err() {
+            return Err(format!(
+                "decoder {} failed in round {count} with {}; repeat it with \
+                 `cargo xtask fuzz --seed {state} --rounds 1`",
+                decoder.name,
+                bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>()
+            ));
+        }
+        random.next();
     }
+    println!("{}: {} rounds from seed {}", decoder.name, options.rounds, options.seed);
+    Ok(())
 }
 
-/// Mutates a header and sets its checksum right in most cases, since few mutations do.
-fn header_round(seeds: &[Seed], random: &mut Random) {
-    let mut bytes = seeds[random.below(seeds.len())].header.to_vec();
-    mutate(&mut bytes, &seeds[random.below(seeds.len())].header, random);
-    bytes.resize(HEADER_BYTES, 0);
-    if random.below(8) != 0 {
-        let checksum = skep_types::codec::crc32c(&bytes[..HEADER_BYTES - 4]);
-        bytes[HEADER_BYTES - 4..].copy_from_slice(&checksum.to_le_bytes());
-    }
-    check_header(bytes.as_slice().try_into().expect("resized to a header"));
-}
-
-fn body_round(seeds: &[Seed], random: &mut Random) {
-    let seed = &seeds[random.below(seeds.len())];
-    let mut body = seed.body.clone();
-    mutate(&mut body, &seeds[random.below(seeds.len())].body, random);
-    check_body(seed.message, seed.is_reply, &body);
-}
-
-type Round = fn(&[Seed], &mut Random);
-const TARGETS: &[(&str, Round)] = &[("header", header_round), ("body", body_round)];
-
-/// Runs all targets.
+/// Runs all decoders.
 ///
 /// # Errors
-/// The target and the command that repeats what a decoder did wrong.
+/// The decoder that failed, its input, and the command that repeats it.
 pub(crate) fn run(options: &Options) -> Outcome {
     let seeds = seeds()?;
-    for (name, round) in TARGETS {
-        let mut random = Random::new(options.seed);
-        for count in 1..=options.rounds {
-            let state = random.0;
-            // Each round has its own generator, so that the failing one can be run alone.
-            let outcome = catch_unwind(|| round(&seeds, &mut Random::new(state)));
-            if outcome.is_err() {
-                return Err(format!(
-                    "target {name} failed in round {count}; repeat it with \
-                     `cargo xtask fuzz --seed {state} --rounds 1`"
-                ));
-            }
-            random.next();
+    if options.write_corpus {
+        return write_corpus(&seeds);
+    }
+    for decoder in DECODERS {
+        let of_decoder = seeds.iter().filter(|(name, _)| *name == decoder.name);
+        let own: Vec<&[u8]> = of_decoder.map(|(_, seed)| seed.as_slice()).collect();
+        if own.is_empty() {
+            return Err(format!("no vectors for {}: run `cargo xtask vectors`", decoder.name));
         }
-        println!("{name}: {} rounds from seed {}", options.rounds, options.seed);
+        fuzz(decoder, &own, options)?;
     }
     Ok(())
 }
@@ -184,5 +168,16 @@ mod tests {
         for seed in 0..1_000 {
             mutate(&mut Vec::new(), b"", &mut Random::new(seed));
         }
+    }
+
+    #[test]
+    fn a_decoder_that_panics_is_found_and_its_round_can_be_repeated() {
+        let decoder = Decoder { name: "short", check: |bytes| assert!(bytes.len() <= 20) };
+        let seeds: [&[u8]; 1] = [b"exactly twenty bytes"];
+        let options = |seed, rounds| Options { seed, rounds, write_corpus: false };
+        let problem = fuzz(&decoder, &seeds, &options(1, 1_000)).unwrap_err();
+        let seed = problem.split("--seed ").nth(1).and_then(|rest| rest.split(' ').next());
+        let seed = seed.unwrap().parse().unwrap();
+        assert!(fuzz(&decoder, &seeds, &options(seed, 1)).is_err());
     }
 }

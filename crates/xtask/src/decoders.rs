@@ -1,0 +1,51 @@
+//! Every decoder that is fed with bytes from outside, each with the property that is checked: it
+//! never panics, and what it takes for good it encodes to the same bytes again.
+
+use skep_types::codec::{Codec, crc32c};
+use skep_wire::catalog;
+use skep_wire::frame::{HEADER_BYTES, Header};
+
+/// A decoder under test.
+#[derive(Debug, Clone, Copy)]
+pub struct Decoder {
+    /// Name, also that of its target in `fuzz/`.
+    pub name: &'static str,
+    /// Decodes bytes; panics if the property is broken.
+    pub check: fn(&[u8]),
+}
+
+/// All decoders.
+pub const DECODERS: &[Decoder] =
+    &[Decoder { name: "header", check: check_header }, Decoder { name: "body", check: check_body }];
+
+/// Checks the decoder of frame headers: with the bytes as they are, and with the right checksum.
+pub fn check_header(bytes: &[u8]) {
+    let mut header = [0; HEADER_BYTES];
+    let length = bytes.len().min(HEADER_BYTES);
+    header[..length].copy_from_slice(&bytes[..length]);
+    check_whole_header(&header);
+    let checksum = crc32c(&header[..HEADER_BYTES - 4]);
+    header[HEADER_BYTES - 4..].copy_from_slice(&checksum.to_le_bytes());
+    check_whole_header(&header);
+}
+
+fn check_whole_header(bytes: &[u8; HEADER_BYTES]) {
+    if let Ok((header, _)) = Header::parse(bytes) {
+        let again = header.to_bytes();
+        assert_eq!(again, bytes[8..8 + again.len()], "the header differs when encoded again");
+    }
+}
+
+/// The input of [`check_body`] for a message's body: its number, whether it is a reply, the body.
+pub fn body_input(message: u16, is_reply: bool, body: &[u8]) -> Vec<u8> {
+    [&message.to_le_bytes()[..], &[u8::from(is_reply)], body].concat()
+}
+
+/// Checks the decoders of all messages' bodies; see [`body_input`].
+pub fn check_body(bytes: &[u8]) {
+    let [low, high, is_reply, body @ ..] = bytes else { return };
+    let message = u16::from_le_bytes([*low, *high]);
+    if let Some(Ok(again)) = catalog::recode(message, is_reply & 1 == 1, body) {
+        assert_eq!(again, body, "the body differs when encoded again");
+    }
+}
