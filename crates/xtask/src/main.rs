@@ -1,5 +1,6 @@
 //! `cargo xtask`: the developer's commands. Parses the command line; each command is a module.
 
+mod bench;
 mod ci;
 mod docs;
 mod fuzz;
@@ -40,6 +41,14 @@ enum Command {
     },
     /// Feeds mutated vectors to the decoders, on stable Rust, for a fixed number of rounds.
     Fuzz(fuzz::Options),
+    /// Measures Skep, the local file system and installed peers in one run.
+    Bench(bench::Options),
+    /// One process of a workload of `bench`.
+    #[command(hide = true)]
+    BenchWorker(bench::Worker),
+    /// Touches so many MiB of memory.
+    #[command(hide = true)]
+    BenchTouch { megabytes: u64 },
 }
 
 fn main() -> ExitCode {
@@ -49,6 +58,9 @@ fn main() -> ExitCode {
         Command::Docs { check } => docs::run(check),
         Command::Vectors { check } => vectors::run(check),
         Command::Fuzz(options) => fuzz::run(&options),
+        Command::Bench(options) => bench::run(&options),
+        Command::BenchWorker(worker) => worker.run(),
+        Command::BenchTouch { megabytes } => bench::touch_memory(megabytes << 20),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,0 +1,194 @@
+//! `cargo xtask bench`: the same workloads on Skep, on the local file system and on peers, in one
+//! run, as rates, ratios and CPU time of the whole machine.
+//!
+//! Ratios within one run count: rates of two machines, or of one on two days, can't be compared.
+//! Workloads run in processes of their own, started together. What is measured is in [`workload`],
+//! how file systems are started in [`system`], how results are shown in [`report`].
+
+mod report;
+mod system;
+mod workload;
+
+use crate::repository::{Outcome, output, root, run as call};
+use report::{Measurement, Report};
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+use system::{Running, System};
+use workload::Workload;
+pub(crate) use workload::{Worker, touch_memory};
+
+/// Options of `bench`.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// File systems to measure; all that are installed if none is given.
+    #[arg(long, value_delimiter = ',')]
+    systems: Vec<System>,
+    /// Workloads to run; all if none is given.
+    #[arg(long, value_delimiter = ',')]
+    workloads: Vec<Workload>,
+    /// Numbers of processes.
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4])]
+    processes: Vec<u64>,
+    /// MiB of data in each data workload, divided over its processes.
+    #[arg(long, default_value_t = 2048)]
+    data_mib: u64,
+    /// Random blocks in each random workload, divided over its processes.
+    #[arg(long, default_value_t = 32_768)]
+    blocks: u64,
+    /// Files of each process in metadata workloads.
+    #[arg(long, default_value_t = 5_000)]
+    files: u64,
+    /// Where all file systems keep their data.
+    #[arg(long, default_value_os_t = root().join("target/bench"))]
+    directory: PathBuf,
+    /// Write the result to docs/benchmarks.md.
+    #[arg(long)]
+    write_page: bool,
+}
+
+/// CPU seconds that the whole machine has spent since it started.
+fn cpu_seconds() -> Outcome<f64> {
+    let stat = fs::read_to_string("/proc/stat").map_err(|error| error.to_string())?;
+    let first = stat.lines().next().unwrap_or_default();
+    let ticks: Vec<u64> = first.split_whitespace().flat_map(str::parse).collect();
+    // user, nice, system, idle, iowait, irq, softirq, steal; a hundred ticks a second.
+    let busy = |index: &usize| ![3, 4].contains(index) && *index < 7;
+    let sum: u64 = (0..ticks.len()).filter(busy).map(|index| ticks[index]).sum();
+    Ok(sum as f64 / 100.0)
+}
+
+fn drop_caches() -> Outcome {
+    output("sync", &[])?;
+    fs::write("/proc/sys/vm/drop_caches", "3")
+        .map_err(|error| format!("caches can't be dropped, run as root: {error}"))
+}
+
+/// Starts this program again as one process of a workload, and waits until it is ready.
+fn spawn(worker: &Worker) -> Outcome<Child> {
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let name = clap::ValueEnum::to_possible_value(&worker.workload).expect("no value is hidden");
+    let mut child = Command::new(program)
+        .args(["bench-worker", name.get_name()])
+        .arg(&worker.directory)
+        .args(["--file-bytes", &worker.file_bytes.to_string()])
+        .args(["--count", &worker.count.to_string(), "--seed", &worker.seed.to_string()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|error| error.to_string())?;
+    let mut line = String::new();
+    let stdout = child.stdout.take().expect("it is piped");
+    BufReader::new(stdout).read_line(&mut line).map_err(|error| error.to_string())?;
+    if line.trim() == "ready" { Ok(child) } else { Err("a process of the workload failed".into()) }
+}
+
+/// Runs all processes of a workload at the same time and measures them from the first to the last.
+fn measure(workers: &[Worker]) -> Outcome<(f64, f64)> {
+    let mut children = workers.iter().map(spawn).collect::<Outcome<Vec<_>>>()?;
+    let cpu = cpu_seconds()?;
+    let start = Instant::now();
+    for child in &mut children {
+        let mut stdin = child.stdin.take().expect("it is piped");
+        stdin.write_all(b"go\n").map_err(|error| error.to_string())?;
+    }
+    let ends: Vec<_> = children.iter_mut().map(Child::wait).collect();
+    let seconds = start.elapsed().as_secs_f64();
+    let cpu = cpu_seconds()? - cpu;
+    for end in ends {
+        if !end.map_err(|error| error.to_string())?.success() {
+            return Err("a process of the workload failed".into());
+        }
+    }
+    Ok((seconds, cpu))
+}
+
+fn make_directories(top: &Path, count: u64) -> Outcome<Vec<PathBuf>> {
+    let paths: Vec<_> = (0..count).map(|index| top.join(format!("process-{index}"))).collect();
+    for path in &paths {
+        fs::create_dir_all(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    Ok(paths)
+}
+
+/// Runs the workloads on one file system.
+fn run_all(options: &Options, running: &Running, report: &mut Report) -> Outcome {
+    for &processes in &options.processes {
+        let top = running.mount_point.join(format!("with-{processes}"));
+        let directories = make_directories(&top, processes)?;
+        let file_bytes = (options.data_mib / processes) << 20;
+        for workload in Workload::ALL {
+            let is_wanted = options.workloads.is_empty() || options.workloads.contains(&workload);
+            if !is_wanted {
+                continue;
+            }
+            let count = if workload.is_data() { options.blocks / processes } else { options.files };
+            let worker = |(index, directory): (usize, &PathBuf)| Worker {
+                workload,
+                directory: directory.clone(),
+                file_bytes,
+                count,
+                seed: index as u64 + 1,
+            };
+            let workers: Vec<_> = directories.iter().enumerate().map(worker).collect();
+            running.settle()?;
+            if workload.is_cold() {
+                drop_caches()?;
+            }
+            let (seconds, cpu) = measure(&workers)?;
+            let amount = match workload {
+                Workload::SequentialWrite | Workload::SequentialRead => file_bytes >> 20,
+                _ => count,
+            };
+            let measurement = Measurement {
+                system: running.system,
+                workload,
+                processes,
+                amount: (amount * processes) as f64,
+                seconds,
+                cpu,
+            };
+            println!("{}", report::line(&measurement));
+            report.add(measurement);
+        }
+        fs::remove_dir_all(&top).map_err(|error| format!("{}: {error}", top.display()))?;
+    }
+    Ok(())
+}
+
+/// Measures all file systems one after the other and shows the tables.
+///
+/// # Errors
+/// What kept a file system from being started or measured.
+pub(crate) fn run(options: &Options) -> Outcome {
+    let is_wanted = |system: &System| match options.systems.is_empty() {
+        true => system.is_installed(),
+        false => options.systems.contains(system),
+    };
+    let systems: Vec<_> = System::ALL.into_iter().filter(is_wanted).collect();
+    if systems.contains(&System::Skep) {
+        call(env!("CARGO"), &["build", "--release", "--package", "skep-ctl"], &[])?;
+    }
+    let mut report = Report::new(&options.directory, &systems)?;
+    for system in systems {
+        println!("== {}", system.label());
+        let directory = options.directory.join(system.label().to_lowercase());
+        if directory.exists() {
+            return Err(format!("{} is in the way: remove it", directory.display()));
+        }
+        let program = std::env::current_exe().map_err(|error| error.to_string())?;
+        let megabytes = (options.data_mib * 3).to_string();
+        output(program.to_str().unwrap_or_default(), &["bench-touch", &megabytes])?;
+        let running = system.start(&directory)?;
+        run_all(options, &running, &mut report)?;
+    }
+    let page = report.page();
+    println!("\n{page}");
+    if options.write_page {
+        let path = root().join("docs/benchmarks.md");
+        fs::write(&path, page).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,209 @@
+//! Results as tables.
+
+use super::system::System;
+use super::workload::Workload;
+use crate::repository::{Outcome, output};
+use std::fs;
+use std::path::Path;
+
+/// What one workload took.
+pub(crate) struct Measurement {
+    pub(crate) system: System,
+    pub(crate) workload: Workload,
+    pub(crate) processes: u64,
+    /// MiB of sequential workloads, operations of the others.
+    pub(crate) amount: f64,
+    pub(crate) seconds: f64,
+    /// CPU seconds of the whole machine.
+    pub(crate) cpu: f64,
+}
+
+impl Measurement {
+    fn is_sequential(&self) -> bool {
+        matches!(self.workload, Workload::SequentialWrite | Workload::SequentialRead)
+    }
+
+    fn rate(&self) -> f64 {
+        self.amount / self.seconds
+    }
+
+    /// The rate with its unit.
+    fn shown_rate(&self) -> String {
+        let unit = if self.is_sequential() { "MiB/s" } else { "/s" };
+        format!("{} {unit}", thousands(self.rate()))
+    }
+
+    /// CPU time for a GiB or an operation.
+    fn shown_cpu(&self) -> String {
+        if self.is_sequential() {
+            format!("{:.2} s/GiB", self.cpu / (self.amount / 1024.0))
+        } else {
+            format!("{:.0} us", self.cpu / self.amount * 1e6)
+        }
+    }
+}
+
+/// One measurement as a line for who is waiting.
+pub(crate) fn line(measurement: &Measurement) -> String {
+    format!(
+        "{:<26} {} processes  {:>14}  {:>12} CPU",
+        measurement.workload.label(),
+        measurement.processes,
+        measurement.shown_rate(),
+        measurement.shown_cpu()
+    )
+}
+
+/// A number with separators between thousands.
+fn thousands(number: f64) -> String {
+    let digits = format!("{number:.0}");
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// All measurements of a run, and what it ran on.
+pub(crate) struct Report {
+    machine: String,
+    systems: Vec<System>,
+    measurements: Vec<Measurement>,
+}
+
+impl Report {
+    /// An empty report of a run below `directory`.
+    ///
+    /// # Errors
+    /// If the machine doesn't tell about itself.
+    pub(crate) fn new(directory: &Path, systems: &[System]) -> Outcome<Self> {
+        fs::create_dir_all(directory).map_err(|error| error.to_string())?;
+        let path = directory.to_str().unwrap_or(".");
+        let below = output("df", &["--output=fstype", path])?;
+        let below = below.lines().nth(1).unwrap_or("unknown");
+        let release = output("uname", &["-r"])?;
+        let cpus = std::thread::available_parallelism().map_or(0, usize::from);
+        let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let kilobytes = memory.split_whitespace().nth(1).and_then(|n| n.parse::<u64>().ok());
+        let machine = format!(
+            "{cpus} CPUs, {} GiB of memory, Linux {}, data on {}",
+            kilobytes.unwrap_or_default() >> 20,
+            release.trim(),
+            below.trim()
+        );
+        Ok(Self { machine, systems: systems.to_vec(), measurements: Vec::new() })
+    }
+
+    pub(crate) fn add(&mut self, measurement: Measurement) {
+        self.measurements.push(measurement);
+    }
+
+    fn find(&self, system: System, workload: Workload, processes: u64) -> Option<&Measurement> {
+        self.measurements.iter().find(|measurement| {
+            (measurement.system, measurement.workload, measurement.processes)
+                == (system, workload, processes)
+        })
+    }
+
+    /// Workloads and numbers of processes, in the order in which they ran.
+    fn rows(&self) -> Vec<(Workload, u64)> {
+        let mut rows = Vec::new();
+        for workload in Workload::ALL {
+            for measurement in self.measurements.iter().filter(|m| m.workload == workload) {
+                if !rows.contains(&(workload, measurement.processes)) {
+                    rows.push((workload, measurement.processes));
+                }
+            }
+        }
+        rows
+    }
+
+    /// A table with a column for each system.
+    fn table(&self, systems: &[System], cell: impl Fn(&Measurement) -> String) -> String {
+        let mut text = "| workload | processes |".to_owned();
+        systems.iter().for_each(|system| text += &format!(" {} |", system.label()));
+        text += "\n|---|---|";
+        text += &"---|".repeat(systems.len());
+        text.push('\n');
+        for (workload, processes) in self.rows() {
+            text += &format!("| {} | {processes} |", workload.label());
+            for system in systems {
+                let measurement = self.find(*system, workload, processes);
+                text += &format!(" {} |", measurement.map_or("-".into(), &cell));
+            }
+            text.push('\n');
+        }
+        text
+    }
+
+    /// The page with all tables.
+    pub(crate) fn page(&self) -> String {
+        let mut page = PAGE_HEAD.replace("MACHINE", &self.machine);
+        page += "\n## Rates\n\n";
+        page += &self.table(&self.systems, Measurement::shown_rate);
+        let others: Vec<_> =
+            self.systems.iter().copied().filter(|system| *system != System::Skep).collect();
+        if self.systems.contains(&System::Skep) && !others.is_empty() {
+            page += "\n## Skep's rate as a multiple of the others'\n\n";
+            page += &self.table(&others, |other| {
+                let ours = self.find(System::Skep, other.workload, other.processes);
+                ours.map_or("-".into(), |ours| format!("{:.2}", ours.rate() / other.rate()))
+            });
+        }
+        page += "\n## CPU seconds of the whole machine, for a GiB or an operation\n\n";
+        page += &self.table(&self.systems, Measurement::shown_cpu);
+        page
+    }
+}
+
+const PAGE_HEAD: &str = "\
+# Benchmarks
+
+Written by `cargo xtask bench --write-page`. One run on one machine, everything on it: daemons, clients
+and disks (MACHINE). **Ratios within the run count; rates of different
+machines or days can't be compared.**
+
+- *sequential*: one file for each process, transfers of 1 MiB through the page cache, `fsync` at the end
+  of writing; caches of the whole machine are dropped before reading.
+- *random*: blocks of 4 KiB, one at a time, at random places of those files.
+- *create*, *stat*, *unlink*: empty files in a directory of its own for each process.
+- All that is read is compared with what was written.
+- Skep runs with what `skep up` starts: 2 metadata targets, 2 storage services with 4 targets each,
+  `metadata.sync = interval`. GlusterFS is a volume distributed over 8 bricks, MooseFS has 4 chunk servers
+  with 2 directories each and one copy; both are Debian's packages as they come.
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_ratios_and_cpu_are_shown_for_each_system() {
+        let measurement = |system, seconds| Measurement {
+            system,
+            workload: Workload::SequentialWrite,
+            processes: 2,
+            amount: 2048.0,
+            seconds,
+            cpu: 3.0,
+        };
+        let report = Report {
+            machine: "a machine".into(),
+            systems: vec![System::Local, System::Skep],
+            measurements: vec![measurement(System::Local, 1.0), measurement(System::Skep, 2.0)],
+        };
+        let page = report.page();
+        assert!(page.contains("| sequential write, fsync | 2 | 2,048 MiB/s | 1,024 MiB/s |"));
+        assert!(page.contains("| sequential write, fsync | 2 | 0.50 |"));
+        assert!(page.contains("| sequential write, fsync | 2 | 1.50 s/GiB | 1.50 s/GiB |"));
+    }
+
+    #[test]
+    fn thousands_are_separated() {
+        assert_eq!(thousands(999.4), "999");
+        assert_eq!(thousands(1_234_567.0), "1,234,567");
+    }
+}

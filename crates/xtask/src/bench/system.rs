@@ -1,0 +1,254 @@
+//! The file systems that are measured: how each is started on this host, and stopped again.
+//!
+//! All keep their data below one directory, so that they share a disk. Peers are started only where
+//! their Debian packages are installed, with the shape that Skep has by default: 8 targets.
+
+use crate::repository::{Outcome, output, root};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Which file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum System {
+    /// The file system below all others.
+    Local,
+    /// Skep, with what `skep up` starts by default.
+    Skep,
+    /// GlusterFS, a volume distributed over 8 bricks.
+    Gluster,
+    /// MooseFS, 4 chunk servers of 2 directories each, one copy.
+    Moose,
+}
+
+impl System {
+    /// All.
+    pub(crate) const ALL: [Self; 4] = [Self::Local, Self::Skep, Self::Gluster, Self::Moose];
+
+    /// Name for tables.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Skep => "Skep",
+            Self::Gluster => "GlusterFS",
+            Self::Moose => "MooseFS",
+        }
+    }
+
+    /// Whether its programs are installed.
+    pub(crate) fn is_installed(self) -> bool {
+        match self {
+            Self::Local | Self::Skep => true,
+            Self::Gluster => is_program("glusterd"),
+            Self::Moose => ["mfsmaster", "mfschunkserver", "mfsmount"].into_iter().all(is_program),
+        }
+    }
+
+    /// Starts it below `directory`, which is empty.
+    ///
+    /// # Errors
+    /// What kept it from being mounted.
+    pub(crate) fn start(self, directory: &Path) -> Outcome<Running> {
+        let mount_point = directory.join("mnt");
+        let mut running = Running {
+            system: self,
+            directory: directory.to_owned(),
+            mount_point,
+            daemons: Vec::new(),
+        };
+        make(&running.mount_point)?;
+        match self {
+            Self::Local => Ok(()),
+            Self::Skep => running.start_skep(),
+            Self::Gluster => running.start_gluster(),
+            Self::Moose => running.start_moose(),
+        }?;
+        Ok(running)
+    }
+}
+
+fn is_program(name: &str) -> bool {
+    ["/usr/sbin", "/usr/bin"].iter().any(|place| Path::new(place).join(name).exists())
+}
+
+fn make(path: &Path) -> Outcome {
+    fs::create_dir_all(path).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn write(path: &Path, text: &str) -> Outcome {
+    fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("benchmarks run in a directory whose name is UTF-8")
+}
+
+/// Tries until something is true.
+fn wait_for(what: &str, mut is_true: impl FnMut() -> bool) -> Outcome {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !is_true() {
+        if Instant::now() > deadline {
+            return Err(format!("{what} took longer than a minute"));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}
+
+/// The address of this host that isn't the loopback's: GlusterFS takes no other. Packets to it stay
+/// on the loopback device all the same.
+fn own_address() -> Outcome<String> {
+    let all = output("hostname", &["-I"])?;
+    let first = all.split_whitespace().next();
+    first.map(str::to_owned).ok_or_else(|| "this host has no address but the loopback's".into())
+}
+
+/// A file system that is mounted. Stops and unmounts when dropped.
+pub(crate) struct Running {
+    pub(crate) system: System,
+    directory: PathBuf,
+    pub(crate) mount_point: PathBuf,
+    daemons: Vec<Child>,
+}
+
+impl Running {
+    fn skep(&self, arguments: &[&str]) -> Outcome {
+        let program = root().join("target/release/skep");
+        output(text(&program), arguments).map(drop)
+    }
+
+    fn start_skep(&self) -> Outcome {
+        let data = self.directory.join("data");
+        self.skep(&[
+            "up",
+            "--detach",
+            "--data-dir",
+            text(&data),
+            "--mount-point",
+            text(&self.mount_point),
+        ])
+    }
+
+    fn spawn(&mut self, program: &str, arguments: &[&str]) -> Outcome {
+        let log = fs::File::create(self.directory.join(format!("log-{}", self.daemons.len())));
+        let log = log.map_err(|error| error.to_string())?;
+        let error_log = log.try_clone().map_err(|error| error.to_string())?;
+        let child = Command::new(program)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(log)
+            .stderr(error_log)
+            .spawn()
+            .map_err(|error| format!("{program}: {error}"))?;
+        self.daemons.push(child);
+        Ok(())
+    }
+
+    fn is_mounted(&self) -> bool {
+        let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
+        mounts.lines().any(|line| line.split(' ').nth(1) == Some(text(&self.mount_point)))
+    }
+
+    fn start_gluster(&mut self) -> Outcome {
+        let address = own_address()?;
+        self.spawn("glusterd", &["--no-daemon"])?;
+        wait_for("glusterd", || output("gluster", &["pool", "list"]).is_ok())?;
+        let mut arguments: Vec<String> =
+            ["--mode=script", "volume", "create", "bench", "transport", "tcp"]
+                .map(str::to_owned)
+                .into();
+        for brick in 1..=8 {
+            let path = self.directory.join(format!("brick-{brick}"));
+            make(&path)?;
+            arguments.push(format!("{address}:{}", path.display()));
+        }
+        arguments.push("force".into());
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        output("gluster", &arguments)?;
+        output("gluster", &["--mode=script", "volume", "start", "bench"])?;
+        let source = format!("{address}:/bench");
+        output("mount", &["-t", "glusterfs", &source, text(&self.mount_point)])?;
+        Ok(())
+    }
+
+    fn start_moose(&mut self) -> Outcome {
+        let master = self.directory.join("master");
+        make(&master)?;
+        // A new master starts from an empty namespace, which the package ships as a file.
+        fs::copy("/var/lib/mfs/metadata.mfs.empty", master.join("metadata.mfs"))
+            .map_err(|error| format!("the master's empty metadata: {error}"))?;
+        let exports = master.join("exports");
+        write(&exports, "* / rw,alldirs,admin,maproot=0:0\n")?;
+        let config = master.join("config");
+        let lines = format!(
+            "WORKING_USER = root\nWORKING_GROUP = root\nDATA_PATH = {0}\nEXPORTS_FILENAME = {1}\n\
+             TOPOLOGY_FILENAME = {0}/topology\nMATOML_LISTEN_HOST = 127.0.0.1\n\
+             MATOCS_LISTEN_HOST = 127.0.0.1\nMATOCL_LISTEN_HOST = 127.0.0.1\n",
+            master.display(),
+            exports.display()
+        );
+        write(&config, &lines)?;
+        write(&master.join("topology"), "")?;
+        self.spawn("mfsmaster", &["-f", "-c", text(&config), "start"])?;
+        for server in 1..=4 {
+            let place = self.directory.join(format!("chunks-{server}"));
+            let (first, second) = (place.join("1"), place.join("2"));
+            make(&first)?;
+            make(&second)?;
+            write(&place.join("hdd"), &format!("{}\n{}\n", first.display(), second.display()))?;
+            let config = place.join("config");
+            let lines = format!(
+                "WORKING_USER = root\nWORKING_GROUP = root\nDATA_PATH = {0}\n\
+                 HDD_CONF_FILENAME = {0}/hdd\nMASTER_HOST = 127.0.0.1\n\
+                 CSSERV_LISTEN_HOST = 127.0.0.1\nCSSERV_LISTEN_PORT = {1}\n",
+                place.display(),
+                29_420 + server
+            );
+            write(&config, &lines)?;
+            self.spawn("mfschunkserver", &["-f", "-c", text(&config), "start"])?;
+        }
+        let mount_point = text(&self.mount_point).to_owned();
+        wait_for("mfsmount", || output("mfsmount", &[&mount_point, "-H", "127.0.0.1"]).is_ok())?;
+        output("mfssetgoal", &["-r", "1", &mount_point])?;
+        // Servers report their space within seconds; before that no file can be written.
+        let probe = self.mount_point.join("probe");
+        wait_for("space on the chunk servers", || fs::write(&probe, "probe").is_ok())?;
+        fs::remove_file(&probe).map_err(|error| error.to_string())
+    }
+
+    /// Waits for what still goes on behind the last workload, so that it isn't charged to the next.
+    pub(crate) fn settle(&self) -> Outcome {
+        output("sync", &[]).map(drop)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // A benchmark that failed half-way has to clean up too, so errors only show.
+        let mut problems = Vec::new();
+        let mut attempt = |outcome: Outcome| problems.extend(outcome.err());
+        if self.system == System::Skep {
+            attempt(self.skep(&["down", "--data-dir", text(&self.directory.join("data"))]));
+        }
+        if self.is_mounted() {
+            attempt(output("umount", &[text(&self.mount_point)]).map(drop));
+        }
+        if self.system == System::Gluster {
+            let gluster = |verb| output("gluster", &["--mode=script", "volume", verb, "bench"]);
+            attempt(gluster("stop").map(drop));
+            attempt(gluster("delete").map(drop));
+        }
+        for daemon in self.daemons.iter_mut().rev() {
+            let pid = daemon.id().to_string();
+            attempt(output("kill", &["-TERM", &pid]).map(drop));
+            attempt(daemon.wait().map(drop).map_err(|error| error.to_string()));
+        }
+        if !self.is_mounted() {
+            attempt(fs::remove_dir_all(&self.directory).map_err(|error| error.to_string()));
+        }
+        for problem in problems {
+            eprintln!("stopping {}: {problem}", self.system.label());
+        }
+    }
+}
