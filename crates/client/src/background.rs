@@ -1,0 +1,172 @@
+//! What a mount does without being asked: heartbeats to management, map updates, keeping its sessions
+//! alive. None of it is on the path of an operation; with management down all else goes on.
+
+use crate::client::Client;
+use crate::limits::{MANAGEMENT_PAUSE, MAP_POLL};
+use crate::mount::{Mount, ask, connect_to_management};
+use skep_rpc::{CallOptions, Connection};
+use skep_types::{ErrorCode, GroupId, Result, SessionId};
+use skep_wire::management::{GetMap, Heartbeat};
+use skep_wire::metadata::KeepAlive;
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+impl Mount {
+    /// Sends heartbeats, takes map updates and keeps sessions alive, until the mount ends
+    /// ([`Client::shutdown`]). Spawn it on one thread's loop: without it the mount's lease runs out.
+    pub async fn run_background(self: Arc<Self>) {
+        let client = match Client::new(Arc::clone(&self), self.options.workers) {
+            Ok(client) => client,
+            Err(error) => {
+                tracing::error!("the mount's background work runs already: {error}");
+                return;
+            }
+        };
+        let tasks = [
+            skep_env::spawn(send_heartbeats(Arc::clone(&self))),
+            skep_env::spawn(follow_map(Arc::clone(&self))),
+            skep_env::spawn(keep_sessions(client)),
+        ];
+        while !self.is_ending() {
+            skep_env::sleep(MANAGEMENT_PAUSE).await;
+        }
+        drop(tasks);
+    }
+}
+
+/// Keeps a connection to management, and says once when it is lost and once when it is back.
+struct Link<'a> {
+    mount: &'a Mount,
+    connection: Option<Rc<Connection>>,
+    is_lost: bool,
+    is_quiet: bool,
+}
+
+impl<'a> Link<'a> {
+    fn new(mount: &'a Mount, is_quiet: bool) -> Self {
+        Self { mount, connection: None, is_lost: false, is_quiet }
+    }
+
+    async fn open(&mut self) -> Result<Rc<Connection>> {
+        if let Some(open) = self.connection.as_ref().filter(|it| !it.is_closed()) {
+            return Ok(Rc::clone(open));
+        }
+        let cluster = &self.mount.options.cluster;
+        let connection = connect_to_management(cluster, self.mount.node()).await?;
+        self.connection = Some(Rc::clone(&connection));
+        if std::mem::take(&mut self.is_lost) && !self.is_quiet {
+            tracing::info!("management answers again");
+        }
+        Ok(connection)
+    }
+
+    fn lost(&mut self, error: &skep_types::Error) {
+        self.connection = None;
+        if !std::mem::replace(&mut self.is_lost, true) && !self.is_quiet {
+            tracing::warn!("management can't be reached; files stay usable: {error}");
+        }
+    }
+}
+
+async fn send_heartbeats(mount: Arc<Mount>) {
+    let mut link = Link::new(&mount, false);
+    loop {
+        if let Err(error) = send_heartbeat(&mount, &mut link).await {
+            if error.code() == ErrorCode::Stale {
+                tracing::info!("management forgot this client ({error}); it registers anew");
+                if let Err(error) = mount.register_again().await {
+                    link.lost(&error);
+                }
+            } else {
+                link.lost(&error);
+            }
+        }
+        let interval = Duration::from_millis(u64::from(mount.map().policy.heartbeat_ms));
+        skep_env::sleep(interval).await;
+    }
+}
+
+async fn send_heartbeat(mount: &Mount, link: &mut Link<'_>) -> Result<()> {
+    let connection = link.open().await?;
+    let known = mount.cell.version();
+    let heartbeat = Heartbeat { node: mount.node(), known, capacities: Vec::new() };
+    if let Some(map) = ask(&connection, &heartbeat).await?.map {
+        mount.cell.update(map);
+    }
+    Ok(())
+}
+
+async fn follow_map(mount: Arc<Mount>) {
+    // Heartbeats tell when management is lost; saying it twice helps nobody.
+    let mut link = Link::new(&mount, true);
+    loop {
+        match poll_map(&mount, &mut link).await {
+            Ok(()) => {}
+            Err(error) if error.code() == ErrorCode::TimedOut => {}
+            Err(error) => {
+                link.lost(&error);
+                skep_env::sleep(MANAGEMENT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn poll_map(mount: &Mount, link: &mut Link<'_>) -> Result<()> {
+    let connection = link.open().await?;
+    let request = GetMap { known: mount.cell.version() };
+    let options = CallOptions { time_left: Some(MAP_POLL), ..CallOptions::default() };
+    if let Some(map) = connection.call(&request, &options).await?.0.map {
+        mount.cell.update(map);
+    }
+    Ok(())
+}
+
+/// Renews the lease of each session at a third of it. Each group on its own, so that one that
+/// doesn't answer delays no other.
+async fn keep_sessions(client: Client) {
+    let under_way = Rc::new(RefCell::new(HashSet::new()));
+    loop {
+        let third = client.mount().sessions.shortest_lease() / 3;
+        for (group, id) in client.mount().sessions.open_sessions() {
+            if !under_way.borrow_mut().insert(group) {
+                continue;
+            }
+            let (client, under_way) = (client.clone(), Rc::clone(&under_way));
+            skep_env::spawn(async move {
+                keep_session(&client, group, id, third).await;
+                under_way.borrow_mut().remove(&group);
+            })
+            .detach();
+        }
+        skep_env::sleep(third).await;
+    }
+}
+
+async fn keep_session(client: &Client, group: GroupId, id: SessionId, patience: Duration) {
+    match client.confirm_session(group, id, Some(patience)).await {
+        Ok(()) => {}
+        Err(error) if error.code() == ErrorCode::StaleSession => {
+            client.renew_session(group, id).await;
+        }
+        Err(error) => tracing::debug!("session {id} at group {group} was not renewed: {error}"),
+    }
+}
+
+impl Client {
+    /// Renews a session's lease once.
+    pub(crate) async fn confirm_session(
+        &self,
+        group: GroupId,
+        id: SessionId,
+        patience: Option<Duration>,
+    ) -> Result<()> {
+        let sent_at = skep_env::now();
+        let options = CallOptions { session: id, time_left: patience, ..CallOptions::default() };
+        self.router().call(group, &KeepAlive {}, options).await?;
+        self.mount().sessions.confirmed(group, id, sent_at);
+        Ok(())
+    }
+}

@@ -1,0 +1,79 @@
+//! One thread's client: its connections, its part of the sessions. The operations are in the modules
+//! named after them.
+
+use crate::limits::MAX_PIECES;
+use crate::mount::Mount;
+use crate::session::ThreadSession;
+use skep_env::local::Semaphore;
+use skep_rpc::Router;
+use skep_types::{ClusterMap, GroupId, Result};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Does file operations, for one thread. Cheap to clone; stays on its thread.
+///
+/// An operation waits for servers that don't answer, for as long as it takes; drop its future to give
+/// up. What was dropped may have been done, or be done later.
+#[derive(Debug, Clone)]
+pub struct Client(pub(crate) Rc<Worker>);
+
+#[derive(Debug)]
+pub(crate) struct Worker {
+    pub(crate) mount: Arc<Mount>,
+    pub(crate) router: Rc<Router>,
+    /// Which range of slots is this thread's.
+    pub(crate) index: usize,
+    pub(crate) sessions: RefCell<HashMap<GroupId, Rc<ThreadSession>>>,
+    /// Places for chunk pieces under way.
+    pub(crate) pieces: Rc<Semaphore>,
+    operations: Cell<u64>,
+}
+
+impl Client {
+    /// The client of one worker, from 0 to `workers` - 1. Call it on the worker's thread, inside
+    /// `skep_env::block_on`, once for each worker.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the worker has its client already, or isn't one.
+    pub fn new(mount: Arc<Mount>, worker_index: usize) -> Result<Self> {
+        mount.take_worker(worker_index)?;
+        let router = Router::new(mount.identity(), Arc::clone(&mount.cell));
+        Ok(Self(Rc::new(Worker {
+            mount,
+            router,
+            index: worker_index,
+            sessions: RefCell::default(),
+            pieces: Semaphore::new(MAX_PIECES),
+            operations: Cell::new(0),
+        })))
+    }
+
+    /// The newest cluster map.
+    pub fn map(&self) -> Arc<ClusterMap> {
+        self.0.router.map()
+    }
+
+    /// What this thread shares with others.
+    pub fn mount(&self) -> &Arc<Mount> {
+        &self.0.mount
+    }
+
+    pub(crate) fn router(&self) -> &Rc<Router> {
+        &self.0.router
+    }
+
+    pub(crate) fn next_trace(&self) -> u128 {
+        self.0.next_trace()
+    }
+}
+
+impl Worker {
+    /// A number for the next request that no other of this cluster has: node, thread, count.
+    pub(crate) fn next_trace(&self) -> u128 {
+        let count = self.operations.get() + 1;
+        self.operations.set(count);
+        u128::from(self.mount.node().raw()) << 96 | (self.index as u128) << 64 | u128::from(count)
+    }
+}

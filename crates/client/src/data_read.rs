@@ -1,0 +1,157 @@
+//! Reading: pieces from all groups in parallel, straight into the caller's buffer, each checked.
+
+use crate::client::{Client, Worker};
+use crate::granules;
+use crate::limits::{MAX_PIECE_BYTES, SIZE_TRUSTED_FOR};
+use crate::plan::plan;
+use crate::tables::{HandleId, OpenFile};
+use skep_cluster::striping::Piece;
+use skep_env::Buf;
+use skep_rpc::CallOptions;
+use skep_types::{ChunkFileKey, Error, ErrorCode, GroupId, Result};
+use skep_wire::storage::ReadChunk;
+use std::rc::Rc;
+
+impl Client {
+    /// Reads into all of `into`; gives how many bytes, fewer only at the end of the file. May be
+    /// dropped; the buffer's contents are arbitrary then.
+    ///
+    /// # Errors
+    /// `Stale` for a handle that isn't open or whose file is gone, `Corrupt` for data that doesn't
+    /// match its checksum.
+    pub async fn read(&self, handle: HandleId, offset: u64, into: Buf) -> Result<usize> {
+        let file = self.mount().handles.get_live(handle)?;
+        let wanted = into.len() as u64;
+        let end = offset.saturating_add(wanted);
+        let mut size = file.inode.size();
+        if end > size && file.inode.age(skep_env::now()) > SIZE_TRUSTED_FOR {
+            self.fetch_attributes(file.inode.id).await?;
+            size = file.inode.size();
+        }
+        if offset >= size || wanted == 0 {
+            return Ok(0);
+        }
+        let length = (end.min(size) - offset) as usize;
+        self.read_range(&file, offset, into.slice(0..length)).await?;
+        // The file may have been found removed while the bytes were on their way.
+        self.mount().handles.get_live(handle)?;
+        Ok(length)
+    }
+
+    async fn read_range(&self, file: &OpenFile, offset: u64, into: Buf) -> Result<()> {
+        let range = offset..offset + into.len() as u64;
+        let plan = plan(&file.pattern, range, MAX_PIECE_BYTES)?;
+        let chunk_read = |piece: &Piece| {
+            let start = piece.offset_in_range as usize;
+            ChunkRead {
+                key: file.key_of(piece),
+                group: piece.group,
+                offset: piece.offset_in_chunk_file,
+                into: into.slice(start..start + piece.length as usize),
+            }
+        };
+        let mut has_holes = false;
+        if let [piece] = &plan[..] {
+            has_holes = read_chunk(Rc::clone(&self.0), chunk_read(piece)).await?;
+        } else {
+            let tasks: Vec<_> = plan
+                .iter()
+                .map(|piece| skep_env::spawn(read_chunk(Rc::clone(&self.0), chunk_read(piece))))
+                .collect();
+            for task in tasks {
+                has_holes |= task.await?;
+            }
+        }
+        if has_holes {
+            self.confirm_holes(file).await?;
+        }
+        Ok(())
+    }
+
+    /// Bytes were missing where the file has some: a hole, or the file is gone because this client
+    /// was out of touch for longer than its lease. Asks, if that may be so.
+    async fn confirm_holes(&self, file: &OpenFile) -> Result<()> {
+        let group = self.group_of(file.inode.id)?;
+        let doubtful = self.mount().sessions.doubtful(group, skep_env::now());
+        let Some(session) = doubtful else { return Ok(()) };
+        match self.confirm_session(group, session, None).await {
+            Err(error) if error.code() == ErrorCode::StaleSession => {
+                self.renew_session(group, session).await;
+                Ok(())
+            }
+            result => result,
+        }
+    }
+}
+
+impl OpenFile {
+    /// The chunk file of a piece.
+    pub(crate) fn key_of(&self, piece: &Piece) -> ChunkFileKey {
+        ChunkFileKey {
+            inode: self.inode.id,
+            generation: self.pattern.generation,
+            component: piece.component,
+            index: piece.index,
+        }
+    }
+}
+
+struct ChunkRead {
+    key: ChunkFileKey,
+    group: GroupId,
+    offset: u64,
+    into: Buf,
+}
+
+/// Reads one piece; says whether bytes were missing, which are zeros then.
+async fn read_chunk(worker: Rc<Worker>, what: ChunkRead) -> Result<bool> {
+    let _place = worker.pieces.acquire().await;
+    let ChunkRead { key, group, offset, into } = what;
+    let mut has_failed = false;
+    loop {
+        let error = match read_once(&worker, key, group, offset, &into).await {
+            Ok(read) => {
+                into.zero(read..into.len());
+                return Ok(read < into.len());
+            }
+            Err(error) => error,
+        };
+        if error.code() != ErrorCode::Corrupt {
+            return Err(error.within(format_args!("file {}", key.inode)));
+        }
+        // Once more: it may have been damaged on its way, or read while it was being written.
+        if std::mem::replace(&mut has_failed, true) {
+            let map = worker.router.map();
+            let target = map.primary(group).map(|target| target.id.to_string());
+            let target = target.unwrap_or_else(|| group.to_string());
+            let text = format!(
+                "file {}, chunk file {key} on target {target}, {} bytes at {offset}",
+                key.inode,
+                into.len()
+            );
+            let error = error.within(text);
+            tracing::error!("{error}");
+            return Err(error);
+        }
+    }
+}
+
+async fn read_once(
+    worker: &Worker,
+    key: ChunkFileKey,
+    group: GroupId,
+    offset: u64,
+    into: &Buf,
+) -> Result<usize> {
+    let request = ReadChunk { key, offset, length: into.len() as u32 };
+    let options = CallOptions {
+        into: Some(into.clone()),
+        trace: worker.next_trace(),
+        ..CallOptions::default()
+    };
+    let (reply, read) = worker.router.call(group, &request, options).await?;
+    if granules::matches(offset, &into.bytes()[..read], &reply.checksums) {
+        return Ok(read);
+    }
+    Err(Error::new(ErrorCode::Corrupt, "data doesn't match its checksums"))
+}

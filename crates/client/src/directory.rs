@@ -1,0 +1,81 @@
+//! Directories as lists, and what is known of the whole file system and of one entry.
+
+use crate::client::Client;
+use skep_types::map::Capacity;
+use skep_types::{ClusterMap, InodeId, MAX_NAME_BYTES, Result, TargetKind};
+use skep_wire::limits::MAX_DIRECTORY_BYTES;
+use skep_wire::metadata::{DirectoryEntries, EntryInfo, GetEntryInfo, ReadDirectory};
+
+/// What `statfs` shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StatFs {
+    /// Size of all storage targets, in bytes.
+    pub total_bytes: u64,
+    /// Free on them, in bytes.
+    pub free_bytes: u64,
+    /// Inodes of all storage targets.
+    pub files: u64,
+    /// Free inodes on them.
+    pub free_files: u64,
+    /// Longest name of an entry.
+    pub name_max: u32,
+}
+
+impl Client {
+    /// Reads entries after a cursor (zero: from the start), in at most about `max_bytes`.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotDirectory`.
+    pub async fn read_directory(
+        &self,
+        directory: InodeId,
+        cursor: u64,
+        max_bytes: u32,
+        with_attributes: bool,
+    ) -> Result<DirectoryEntries> {
+        let max_bytes = max_bytes.min(MAX_DIRECTORY_BYTES);
+        let request = ReadDirectory { directory, cursor, max_bytes, with_attributes };
+        let mut entries = self.ask(directory, &request).await?;
+        for attributes in entries.entries.iter_mut().filter_map(|it| it.entry.attributes.as_mut()) {
+            self.note_attributes(attributes);
+        }
+        Ok(entries)
+    }
+
+    /// Room on the file system, as storage targets last reported it.
+    ///
+    /// # Errors
+    /// None now; other sources may have some.
+    pub async fn statfs(&self) -> Result<StatFs> {
+        Ok(statfs_of(&self.map()))
+    }
+
+    /// Everything that metadata knows of an inode.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub async fn entry_info(&self, inode: InodeId) -> Result<EntryInfo> {
+        let mut info = self.ask(inode, &GetEntryInfo { inode }).await?;
+        self.note_attributes(&mut info.attributes);
+        Ok(info)
+    }
+}
+
+/// Each group counts once, as its primary has it: its members hold the same data.
+fn statfs_of(map: &ClusterMap) -> StatFs {
+    let storage = map.groups.iter().filter(|group| group.kind == TargetKind::Storage);
+    let capacities = storage.filter_map(|group| map.primary(group.id)).map(|it| it.capacity);
+    let sum = capacities.fold(Capacity::default(), |sum, one| Capacity {
+        total_bytes: sum.total_bytes.saturating_add(one.total_bytes),
+        free_bytes: sum.free_bytes.saturating_add(one.free_bytes),
+        total_inodes: sum.total_inodes.saturating_add(one.total_inodes),
+        free_inodes: sum.free_inodes.saturating_add(one.free_inodes),
+    });
+    StatFs {
+        total_bytes: sum.total_bytes,
+        free_bytes: sum.free_bytes,
+        files: sum.total_inodes,
+        free_files: sum.free_inodes,
+        name_max: MAX_NAME_BYTES as u32,
+    }
+}

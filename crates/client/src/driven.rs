@@ -1,0 +1,99 @@
+//! Operations whose fate must become known, even when nobody waits for them any more.
+//!
+//! A modifying request occupies its slot until its reply is here; a write must not arrive after the
+//! truncation that waited for it. So when the caller is interrupted and drops the future, the
+//! operation goes on as a task of its own.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// Runs `future` to its end, even if what is returned here is dropped after its first poll; `orphan`
+/// then gets the result.
+pub(crate) fn drive<F, O>(future: F, orphan: O) -> Driven<F, O>
+where
+    F: Future + 'static,
+    O: FnOnce(F::Output) + 'static,
+{
+    Driven { future: Some(Box::pin(future)), orphan: Some(orphan), is_started: false }
+}
+
+/// See [`drive`].
+pub(crate) struct Driven<F: Future + 'static, O: FnOnce(F::Output) + 'static> {
+    future: Option<Pin<Box<F>>>,
+    orphan: Option<O>,
+    is_started: bool,
+}
+
+// The future is pinned on the heap, so the handle to it may move.
+impl<F: Future + 'static, O: FnOnce(F::Output) + 'static> Unpin for Driven<F, O> {}
+
+impl<F: Future + 'static, O: FnOnce(F::Output) + 'static> Future for Driven<F, O> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        self.is_started = true;
+        let future = self.future.as_mut().expect("polled after it was ready");
+        let polled = future.as_mut().poll(context);
+        if polled.is_ready() {
+            self.future = None;
+        }
+        polled
+    }
+}
+
+impl<F: Future + 'static, O: FnOnce(F::Output) + 'static> Drop for Driven<F, O> {
+    fn drop(&mut self) {
+        let (Some(future), Some(orphan)) = (self.future.take(), self.orphan.take()) else { return };
+        // What never started did nothing that could need an end. When the thread ends, so do its
+        // operations: the session's lease cleans up.
+        if self.is_started && skep_env::is_running() {
+            skep_env::spawn(async move { orphan(future.await) }).detach();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+    use std::rc::Rc;
+    use std::time::Duration;
+
+    fn operation(done: &Rc<Cell<bool>>) -> impl Future<Output = u32> + 'static {
+        let done = Rc::clone(done);
+        async move {
+            skep_env::yield_now().await;
+            skep_env::yield_now().await;
+            done.set(true);
+            7
+        }
+    }
+
+    #[test]
+    fn a_dropped_operation_goes_on_and_its_result_is_taken_care_of() {
+        skep_env::block_on(async {
+            let (done, orphaned) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(0)));
+            let note = Rc::clone(&orphaned);
+            let driven = drive(operation(&done), move |value| note.set(value));
+            assert_eq!(skep_env::timeout(Duration::ZERO, driven).await, None);
+            while orphaned.get() == 0 {
+                skep_env::yield_now().await;
+            }
+            assert_eq!((done.get(), orphaned.get()), (true, 7));
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn what_never_started_is_dropped_and_what_is_awaited_is_returned() {
+        skep_env::block_on(async {
+            let done = Rc::new(Cell::new(false));
+            drop(drive(operation(&done), |_| unreachable!("it never ran")));
+            skep_env::sleep(Duration::from_millis(1)).await;
+            assert!(!done.get());
+            assert_eq!(drive(operation(&done), |_| unreachable!("it was awaited")).await, 7);
+        })
+        .unwrap();
+    }
+}

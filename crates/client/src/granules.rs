@@ -1,0 +1,55 @@
+//! Checksums of data on its way: one for each granule piece, cut at multiples of the granule in the
+//! chunk file, so that what is computed here can be stored there as it is.
+
+use skep_types::GRANULE_BYTES;
+use skep_types::codec::crc32c;
+
+/// The granule pieces of data that begins at `offset` in its chunk file, in order.
+fn granules(offset: u64, bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let first = ((GRANULE_BYTES - offset % GRANULE_BYTES) as usize).min(bytes.len());
+    let (head, rest) = bytes.split_at(first);
+    let head = (!head.is_empty()).then_some(head);
+    head.into_iter().chain(rest.chunks(GRANULE_BYTES as usize))
+}
+
+/// Checksums of data that begins at `offset` in its chunk file.
+pub(crate) fn checksums(offset: u64, bytes: &[u8]) -> Vec<u32> {
+    granules(offset, bytes).map(crc32c).collect()
+}
+
+/// Whether data that begins at `offset` in its chunk file has these checksums.
+pub(crate) fn matches(offset: u64, bytes: &[u8], expected: &[u32]) -> bool {
+    let mut expected = expected.iter();
+    granules(offset, bytes).all(|granule| expected.next() == Some(&crc32c(granule)))
+        && expected.next().is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_is_cut_at_granules_of_the_chunk_file() {
+        let bytes = vec![7; 10_000];
+        let lengths = |offset, len: usize| {
+            granules(offset, &bytes[..len]).map(<[u8]>::len).collect::<Vec<_>>()
+        };
+        assert_eq!(lengths(0, 10_000), [4096, 4096, 1808]);
+        assert_eq!(lengths(4095, 4098), [1, 4096, 1]);
+        assert_eq!(lengths(100, 50), [50]);
+        assert_eq!(lengths(8192, 4096), [4096]);
+        assert_eq!(lengths(0, 0), [0; 0]);
+    }
+
+    #[test]
+    fn a_changed_byte_a_missing_and_a_surplus_checksum_are_noticed() {
+        let mut bytes = vec![7; 9000];
+        let good = checksums(4000, &bytes);
+        assert!(matches(4000, &bytes, &good));
+        assert!(!matches(4001, &bytes, &good));
+        assert!(!matches(4000, &bytes, &good[1..]));
+        assert!(!matches(4000, &bytes, &[&good[..], &[0]].concat()));
+        bytes[8999] = 8;
+        assert!(!matches(4000, &bytes, &good));
+    }
+}

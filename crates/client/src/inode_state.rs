@@ -1,0 +1,294 @@
+//! What a mount knows of an inode that it has open or has written to: the size as metadata last told
+//! it, how far this mount wrote beyond it, and which chunk files have writes that nobody synced.
+//! Shared by all handles of the inode, on all threads. Pure: times come as arguments.
+
+use skep_types::{Attributes, ChunkFileKey, GroupId, HostIncarnation, InodeId};
+use skep_wire::metadata::WrittenExtent;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+#[derive(Debug, Clone, Copy)]
+struct ChunkFileState {
+    group: GroupId,
+    /// Of the storage host when the first write since the last sync was acknowledged.
+    incarnation: HostIncarnation,
+    /// Number of the last write to it.
+    last_write: u64,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// As in the newest attributes seen.
+    size: u64,
+    truncate_generation: u64,
+    change_counter: u64,
+    seen_at: Duration,
+    /// End of the furthest write of this mount under `truncate_generation`.
+    written_end: u64,
+    /// Writes so far, and how many of them metadata was told of.
+    writes: u64,
+    reported: u64,
+    /// Another client truncated the file between writes of ours that metadata wasn't told of: which
+    /// of them came later only the chunk files know.
+    must_measure: bool,
+    writers: u32,
+    is_truncating: bool,
+    unsynced: HashMap<ChunkFileKey, ChunkFileState>,
+    losses: u64,
+    opens: u32,
+    is_queued: bool,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct InodeState {
+    pub(crate) id: InodeId,
+    /// Protects the fields alone; nothing is awaited under it, and it is the innermost lock.
+    inner: Mutex<Inner>,
+}
+
+/// What metadata has to be told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Report {
+    pub(crate) extent: WrittenExtent,
+    /// The end has to be asked from the chunk files first.
+    pub(crate) must_measure: bool,
+    upto: u64,
+}
+
+/// A chunk file with writes that nobody synced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Unsynced {
+    pub(crate) key: ChunkFileKey,
+    pub(crate) group: GroupId,
+    upto: u64,
+}
+
+impl InodeState {
+    pub(crate) fn new(id: InodeId) -> Arc<Self> {
+        Arc::new(Self { id, inner: Mutex::default() })
+    }
+
+    fn with<T>(&self, f: impl FnOnce(&mut Inner) -> T) -> T {
+        f(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes attributes that metadata gave, unless newer ones were seen.
+    pub(crate) fn observe(&self, attributes: &Attributes, now: Duration) {
+        self.with(|inner| inner.observe(attributes, now));
+    }
+
+    /// The size: what metadata said, or what this mount wrote.
+    pub(crate) fn size(&self) -> u64 {
+        self.with(|inner| inner.size.max(inner.written_end))
+    }
+
+    /// How long ago metadata gave the size.
+    pub(crate) fn age(&self, now: Duration) -> Duration {
+        self.with(|inner| now.saturating_sub(inner.seen_at))
+    }
+
+    /// Raises the size in attributes to what this mount wrote.
+    pub(crate) fn merge_into(&self, attributes: &mut Attributes) {
+        self.with(|inner| {
+            if attributes.truncate_generation <= inner.truncate_generation {
+                attributes.size = attributes.size.max(inner.written_end);
+            }
+        });
+    }
+
+    /// Begins a write; `None` while a truncation runs or waits.
+    pub(crate) fn try_write(self: &Arc<Self>) -> Option<Writing> {
+        self.with(|inner| {
+            (!inner.is_truncating).then(|| {
+                inner.writers += 1;
+                Writing(Arc::clone(self))
+            })
+        })
+    }
+
+    /// Claims the inode for a truncation; `None` while another has it. It may begin once
+    /// [`Truncating::is_alone`].
+    pub(crate) fn try_truncate(self: &Arc<Self>) -> Option<Truncating> {
+        let claimed = self.with(|inner| !std::mem::replace(&mut inner.is_truncating, true));
+        claimed.then(|| Truncating(Arc::clone(self)))
+    }
+
+    /// What metadata wasn't told yet.
+    pub(crate) fn unreported(&self) -> Option<Report> {
+        self.with(|inner| {
+            (inner.reported < inner.writes).then_some(Report {
+                extent: WrittenExtent {
+                    end: inner.written_end,
+                    truncate_generation: inner.truncate_generation,
+                },
+                must_measure: inner.must_measure,
+                upto: inner.writes,
+            })
+        })
+    }
+
+    /// Metadata was told, and answered with attributes.
+    pub(crate) fn reported(&self, report: &Report, attributes: &Attributes, now: Duration) {
+        self.with(|inner| {
+            let is_current = attributes.truncate_generation == report.extent.truncate_generation;
+            if is_current {
+                inner.reported = inner.reported.max(report.upto);
+                if report.must_measure
+                    && inner.truncate_generation == attributes.truncate_generation
+                {
+                    inner.must_measure = false;
+                }
+            }
+            inner.observe(attributes, now);
+        });
+    }
+
+    /// Chunk files to be synced now.
+    pub(crate) fn unsynced(&self) -> Vec<Unsynced> {
+        self.with(|inner| {
+            let of = |(key, state): (&ChunkFileKey, &ChunkFileState)| Unsynced {
+                key: *key,
+                group: state.group,
+                upto: state.last_write,
+            };
+            inner.unsynced.iter().map(of).collect()
+        })
+    }
+
+    /// A chunk file was synced by a storage host of this incarnation. If it is another than when
+    /// the writes were acknowledged, they may be lost.
+    pub(crate) fn synced(&self, what: &Unsynced, incarnation: HostIncarnation) {
+        self.with(|inner| {
+            let Some(state) = inner.unsynced.get_mut(&what.key) else { return };
+            let is_lost = state.incarnation != incarnation;
+            if state.last_write <= what.upto {
+                inner.unsynced.remove(&what.key);
+            } else {
+                // What was written meanwhile went to the host as it is now, or its own answer tells.
+                state.incarnation = incarnation;
+            }
+            inner.losses += u64::from(is_lost);
+        });
+    }
+
+    /// How often acknowledged writes may have been lost; each handle tells its user once.
+    pub(crate) fn losses(&self) -> u64 {
+        self.with(|inner| inner.losses)
+    }
+
+    pub(crate) fn opened(&self) {
+        self.with(|inner| inner.opens += 1);
+    }
+
+    /// One handle less; whether it was the last.
+    pub(crate) fn closed(&self) -> bool {
+        self.with(|inner| {
+            inner.opens = inner.opens.saturating_sub(1);
+            inner.opens == 0
+        })
+    }
+
+    /// Whether nothing has to be remembered of it.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.with(|inner| inner.opens == 0 && inner.unsynced.is_empty())
+    }
+
+    /// Whether it is closed but has writes that nobody synced.
+    pub(crate) fn is_closed_unsynced(&self) -> bool {
+        self.with(|inner| inner.opens == 0 && !inner.unsynced.is_empty())
+    }
+
+    /// Notes whether it stands in the queue of closed ones; gives what was noted before.
+    pub(crate) fn set_queued(&self, is_queued: bool) -> bool {
+        self.with(|inner| std::mem::replace(&mut inner.is_queued, is_queued))
+    }
+}
+
+impl Inner {
+    fn observe(&mut self, attributes: &Attributes, now: Duration) {
+        if attributes.change_counter < self.change_counter {
+            return;
+        }
+        if attributes.truncate_generation != self.truncate_generation {
+            self.must_measure |= self.reported < self.writes;
+            self.truncate_generation = attributes.truncate_generation;
+            self.written_end = 0;
+        }
+        self.size = attributes.size;
+        self.change_counter = attributes.change_counter;
+        self.seen_at = now;
+    }
+}
+
+/// A write under way: truncations of this mount wait for it.
+#[derive(Debug)]
+pub(crate) struct Writing(Arc<InodeState>);
+
+impl Writing {
+    /// A piece was acknowledged.
+    pub(crate) fn piece_written(
+        &self,
+        key: ChunkFileKey,
+        group: GroupId,
+        incarnation: HostIncarnation,
+    ) {
+        self.0.with(|inner| {
+            inner.writes += 1;
+            let last_write = inner.writes;
+            let new = ChunkFileState { group, incarnation, last_write };
+            let state = inner.unsynced.entry(key).or_insert(new);
+            state.last_write = last_write;
+            if state.incarnation != incarnation {
+                state.incarnation = incarnation;
+                inner.losses += 1;
+            }
+        });
+    }
+
+    /// All pieces up to `end` are written: the file reaches at least there. Not called when a piece
+    /// failed: then the size doesn't move.
+    pub(crate) fn reached(&self, end: u64) {
+        self.0.with(|inner| {
+            inner.writes += 1;
+            inner.written_end = inner.written_end.max(end);
+        });
+    }
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        self.0.with(|inner| inner.writers -= 1);
+    }
+}
+
+/// A claim to truncate: writes of this mount wait until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Truncating(Arc<InodeState>);
+
+impl Truncating {
+    /// Whether the writes that had begun before have ended.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.0.with(|inner| inner.writers == 0)
+    }
+
+    /// The truncation is done; what this mount wrote before no longer counts.
+    pub(crate) fn done(&self, attributes: &Attributes, now: Duration) {
+        self.0.with(|inner| {
+            inner.reported = inner.writes;
+            inner.must_measure = false;
+            inner.written_end = 0;
+            inner.observe(attributes, now);
+        });
+    }
+}
+
+impl Drop for Truncating {
+    fn drop(&mut self) {
+        self.0.with(|inner| inner.is_truncating = false);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,173 @@
+use super::*;
+use skep_types::{FileKind, Timestamp};
+
+const NOW: Duration = Duration::from_secs(100);
+
+fn attributes(size: u64, truncate_generation: u64, change_counter: u64) -> Attributes {
+    let time = Timestamp::default();
+    Attributes {
+        inode: InodeId::new(1),
+        kind: FileKind::Regular,
+        permissions: 0o644,
+        links: 1,
+        uid: 0,
+        gid: 0,
+        project: 0,
+        device: 0,
+        size,
+        accessed: time,
+        modified: time,
+        changed: time,
+        created: time,
+        change_counter,
+        truncate_generation,
+    }
+}
+
+fn opened(size: u64) -> Arc<InodeState> {
+    let state = InodeState::new(InodeId::new(1));
+    state.observe(&attributes(size, 0, 1), NOW);
+    state
+}
+
+fn key(index: u16) -> ChunkFileKey {
+    ChunkFileKey { inode: InodeId::new(1), generation: 1, component: 0, index }
+}
+
+fn write(state: &Arc<InodeState>, end: u64, index: u16, incarnation: u64) {
+    let writing = state.try_write().unwrap();
+    writing.piece_written(key(index), GroupId::new(1), HostIncarnation::new(incarnation));
+    writing.reached(end);
+}
+
+#[test]
+fn the_size_includes_what_was_written_and_not_yet_reported() {
+    let state = opened(100);
+    write(&state, 50, 0, 1);
+    assert_eq!(state.size(), 100);
+    write(&state, 150, 0, 1);
+    assert_eq!(state.size(), 150);
+    let mut seen = attributes(100, 0, 1);
+    state.merge_into(&mut seen);
+    assert_eq!(seen.size, 150);
+    let report = state.unreported().unwrap();
+    assert_eq!(report.extent, WrittenExtent { end: 150, truncate_generation: 0 });
+    state.reported(&report, &attributes(150, 0, 2), NOW);
+    assert_eq!(state.unreported(), None);
+    assert_eq!(state.size(), 150);
+}
+
+#[test]
+fn a_write_during_a_report_is_reported_again() {
+    let state = opened(0);
+    write(&state, 10, 0, 1);
+    let report = state.unreported().unwrap();
+    write(&state, 20, 0, 1);
+    state.reported(&report, &attributes(10, 0, 2), NOW);
+    assert_eq!(state.unreported().unwrap().extent.end, 20);
+    assert_eq!(state.size(), 20);
+}
+
+#[test]
+fn a_write_with_a_failed_piece_does_not_move_the_size_but_is_reported() {
+    let state = opened(5);
+    let writing = state.try_write().unwrap();
+    writing.piece_written(key(0), GroupId::new(1), HostIncarnation::new(1));
+    drop(writing);
+    assert_eq!(state.size(), 5);
+    assert_eq!(state.unreported().unwrap().extent.end, 0);
+}
+
+#[test]
+fn a_truncation_waits_for_writes_and_forgets_what_they_reached() {
+    let state = opened(0);
+    let writing = state.try_write().unwrap();
+    writing.reached(1000);
+    let truncating = state.try_truncate().unwrap();
+    assert!(!truncating.is_alone());
+    assert!(state.try_write().is_none(), "later writes wait");
+    assert!(state.try_truncate().is_none());
+    drop(writing);
+    assert!(truncating.is_alone());
+    truncating.done(&attributes(10, 1, 2), NOW);
+    drop(truncating);
+    assert_eq!(state.size(), 10);
+    assert_eq!(state.unreported(), None);
+    write(&state, 20, 0, 1);
+    assert_eq!(
+        state.unreported().unwrap().extent,
+        WrittenExtent { end: 20, truncate_generation: 1 }
+    );
+}
+
+#[test]
+fn a_truncation_by_another_client_makes_unreported_writes_be_measured() {
+    let state = opened(0);
+    write(&state, 1000, 0, 1);
+    let report = state.unreported().unwrap();
+    // Metadata says that the file was cut meanwhile: the report has moved nothing.
+    state.reported(&report, &attributes(0, 1, 5), NOW);
+    assert_eq!(state.size(), 0);
+    let again = state.unreported().unwrap();
+    assert!(again.must_measure);
+    let extent = WrittenExtent { end: 700, truncate_generation: 1 };
+    let again = Report { extent, ..again };
+    state.reported(&again, &attributes(700, 1, 6), NOW);
+    assert_eq!(state.unreported(), None);
+    write(&state, 800, 0, 1);
+    assert!(!state.unreported().unwrap().must_measure);
+}
+
+#[test]
+fn a_late_reply_does_not_bring_an_old_size_back() {
+    let state = opened(100);
+    state.observe(&attributes(200, 1, 9), NOW);
+    state.observe(&attributes(100, 0, 8), NOW + NOW);
+    assert_eq!(state.size(), 200);
+    assert_eq!(state.age(NOW + NOW), NOW);
+}
+
+#[test]
+fn synced_chunk_files_are_forgotten_unless_written_meanwhile() {
+    let state = opened(0);
+    write(&state, 10, 0, 1);
+    write(&state, 20, 1, 1);
+    let snapshot = state.unsynced();
+    assert_eq!(snapshot.len(), 2);
+    write(&state, 30, 1, 1);
+    for unsynced in &snapshot {
+        state.synced(unsynced, HostIncarnation::new(1));
+    }
+    let left: Vec<_> = state.unsynced().iter().map(|unsynced| unsynced.key).collect();
+    assert_eq!(left, [key(1)]);
+    assert_eq!(state.losses(), 0);
+}
+
+#[test]
+fn another_incarnation_at_sync_or_at_the_next_write_is_a_loss() {
+    let state = opened(0);
+    write(&state, 10, 0, 1);
+    state.synced(&state.unsynced()[0], HostIncarnation::new(2));
+    assert_eq!(state.losses(), 1);
+    assert_eq!(state.unsynced(), []);
+    write(&state, 20, 0, 2);
+    assert_eq!(state.losses(), 1, "a synced file may be written by any incarnation");
+    write(&state, 30, 0, 3);
+    assert_eq!(state.losses(), 2);
+    state.synced(&state.unsynced()[0], HostIncarnation::new(3));
+    assert_eq!(state.losses(), 2, "told once");
+}
+
+#[test]
+fn what_is_open_or_unsynced_is_not_idle() {
+    let state = opened(0);
+    state.opened();
+    state.opened();
+    write(&state, 10, 0, 1);
+    assert!(!state.closed());
+    assert!(state.closed());
+    assert!(!state.is_idle());
+    assert!(state.is_closed_unsynced());
+    state.synced(&state.unsynced()[0], HostIncarnation::new(1));
+    assert!(state.is_idle());
+}

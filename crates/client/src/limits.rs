@@ -1,0 +1,37 @@
+//! Limits and spans of the client, each with its reason.
+
+use std::time::Duration;
+
+/// Modifying requests that one thread has under way at one metadata target; more wait. A thread's
+/// share of the kernel's queue is smaller.
+pub(crate) const SLOTS_PER_WORKER: u32 = 64;
+/// Chunk pieces that one thread has under way: bounds its buffers and what it makes servers hold.
+pub(crate) const MAX_PIECES: usize = 128;
+/// Longest piece of one message. Small enough that the pieces of a large range overlap on their way,
+/// large enough that the message's cost doesn't show; a multiple of the granule.
+pub(crate) const MAX_PIECE_BYTES: u64 = 1 << 20;
+/// Most open handles of a mount, so that a leak ends with an error and not with the host's memory.
+pub(crate) const MAX_HANDLES: usize = 1 << 20;
+/// Most inodes that are closed but still have writes that nobody synced; a close beyond it syncs the
+/// oldest. About 300 bytes each.
+pub(crate) const MAX_CLOSED_UNSYNCED: usize = 1 << 16;
+/// Most inodes of whose caches is remembered which version they hold. 16 bytes each.
+pub(crate) const MAX_REMEMBERED_VERSIONS: usize = 1 << 18;
+/// Parts of the shared tables, each under its own mutex, so that threads seldom meet.
+pub(crate) const TABLE_PARTS: usize = 64;
+/// Handles that are opened again at once when a session was lost.
+pub(crate) const REOPENS_AT_ONCE: usize = 16;
+
+/// How old a size may be when a read comes to the end of the file.
+pub(crate) const SIZE_TRUSTED_FOR: Duration = Duration::from_secs(1);
+/// Pause while another thread finishes what must be finished first (a truncation, the renewal of a
+/// session). Threads have no way to wake each other here, and this is rare.
+pub(crate) const CONTENTION_PAUSE: Duration = Duration::from_millis(1);
+/// How long management may hold a request for the map.
+pub(crate) const MAP_POLL: Duration = Duration::from_secs(20);
+/// Pause after management couldn't be reached.
+pub(crate) const MANAGEMENT_PAUSE: Duration = Duration::from_millis(250);
+/// Longest wait for management's answer to anything but a request for the map.
+pub(crate) const MANAGEMENT_PATIENCE: Duration = Duration::from_secs(5);
+/// Longest wait for servers at unmount; what they still hold ends with the lease.
+pub(crate) const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(3);

@@ -1,0 +1,213 @@
+//! What all threads of a mount share: who it is to the cluster, the newest map, sessions, open files.
+
+use crate::kept_caches::KeptCaches;
+use crate::limits::{MANAGEMENT_PATIENCE, MANAGEMENT_PAUSE};
+use crate::session::GroupSessions;
+use crate::tables::{Handles, Inodes};
+use skep_rpc::{CallOptions, Connection, Identity, JoinToken, MapCell};
+use skep_types::{ClusterMap, Error, ErrorCode, NodeId, NodeKind, Result, TargetId};
+use skep_wire::Request;
+use skep_wire::management::{RegisterClient, Registered};
+use std::collections::HashSet;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// How to reach a cluster, and the proof that we may.
+#[derive(Debug, Clone)]
+pub struct ClusterAccess {
+    /// Which cluster, and its secret.
+    pub token: JoinToken,
+    /// Where management listens, `host:port`, tried in order.
+    pub addresses: Vec<String>,
+}
+
+impl From<JoinToken> for ClusterAccess {
+    /// With the addresses that stand in the token.
+    fn from(token: JoinToken) -> Self {
+        Self { addresses: token.addresses.clone(), token }
+    }
+}
+
+/// How to mount.
+#[derive(Debug, Clone)]
+pub struct MountOptions {
+    /// Which cluster.
+    pub cluster: ClusterAccess,
+    /// Where it is mounted, for people.
+    pub mount_point: String,
+    /// Name of this host, for people.
+    pub host: String,
+    /// Version of the program, for people.
+    pub version: String,
+    /// Threads that will have a [`crate::Client`] each.
+    pub workers: usize,
+    /// How long to try while management can't be reached or the cluster isn't formatted yet.
+    pub patience: Duration,
+}
+
+/// Shared by all threads of a mount.
+#[derive(Debug)]
+pub struct Mount {
+    pub(crate) options: MountOptions,
+    /// Changes when management had forgotten us and registered us anew.
+    node: AtomicU32,
+    pub(crate) cell: Arc<MapCell>,
+    pub(crate) sessions: GroupSessions,
+    pub(crate) handles: Handles,
+    pub(crate) inodes: Inodes,
+    pub(crate) caches: KeptCaches,
+    /// Protects the set alone: workers that have their client.
+    taken_workers: Mutex<HashSet<usize>>,
+    is_ending: AtomicBool,
+}
+
+impl Mount {
+    /// Registers this process as a client. Call it inside `skep_env::block_on`, on any thread.
+    ///
+    /// # Errors
+    /// `AuthenticationFailed` or `VersionMismatch` at once; `Disconnected` when management can't be
+    /// reached and `NotReady` when the cluster isn't formatted, after `patience`.
+    pub async fn new(options: MountOptions) -> Result<Arc<Self>> {
+        let deadline = skep_env::now() + options.patience;
+        let registered = loop {
+            let error = match Self::register(&options).await {
+                Ok(registered) if registered.map.formatted => break registered,
+                Ok(registered) => {
+                    Self::leave(&options, registered.node).await;
+                    Error::new(
+                        ErrorCode::NotReady,
+                        "the cluster is not formatted: start its metadata services, then run \
+                         `skep cluster format`",
+                    )
+                }
+                Err(error) => error,
+            };
+            let is_passing = matches!(error.code(), ErrorCode::NotReady | ErrorCode::Disconnected);
+            if !is_passing || skep_env::now() + MANAGEMENT_PAUSE > deadline {
+                return Err(error);
+            }
+            skep_env::sleep(MANAGEMENT_PAUSE).await;
+        };
+        Ok(Arc::new(Self {
+            node: AtomicU32::new(registered.node.raw()),
+            cell: MapCell::new(registered.map),
+            sessions: GroupSessions::default(),
+            handles: Handles::new(),
+            inodes: Inodes::new(),
+            caches: KeptCaches::new(),
+            taken_workers: Mutex::default(),
+            is_ending: AtomicBool::new(false),
+            options,
+        }))
+    }
+
+    async fn register(options: &MountOptions) -> Result<Registered> {
+        let connection = connect_to_management(&options.cluster, NodeId::default()).await?;
+        let request = RegisterClient {
+            host: options.host.clone(),
+            mount_point: options.mount_point.clone(),
+            version: options.version.clone(),
+        };
+        ask(&connection, &request).await
+    }
+
+    /// Tells management that a client ends. If that fails, its lease does the same later.
+    async fn leave(options: &MountOptions, node: NodeId) {
+        let left = async {
+            let connection = connect_to_management(&options.cluster, node).await?;
+            ask(&connection, &skep_wire::management::Leave { node }).await
+        };
+        if let Err(error) = left.await {
+            tracing::debug!("management was not told that {node} leaves: {error}");
+        }
+    }
+
+    /// Registers anew, after management forgot this client. Sessions stay as they are: metadata
+    /// knows them by their ids.
+    pub(crate) async fn register_again(&self) -> Result<()> {
+        let registered = Self::register(&self.options).await?;
+        self.node.store(registered.node.raw(), Ordering::Release);
+        self.cell.update(registered.map);
+        Ok(())
+    }
+
+    pub(crate) async fn leave_cluster(&self) {
+        Self::leave(&self.options, self.node()).await;
+    }
+
+    /// This client's id in the cluster.
+    pub fn node(&self) -> NodeId {
+        NodeId::new(self.node.load(Ordering::Acquire))
+    }
+
+    /// The newest map.
+    pub fn map(&self) -> Arc<ClusterMap> {
+        self.cell.load()
+    }
+
+    pub(crate) fn identity(&self) -> Identity {
+        identity(&self.options.cluster, self.node())
+    }
+
+    /// Gives a worker's range of slots away. Never twice: where the sequence of a slot stands is
+    /// known only to the client that had it.
+    pub(crate) fn take_worker(&self, index: usize) -> Result<()> {
+        let mut taken = self.taken_workers.lock().unwrap_or_else(PoisonError::into_inner);
+        if index <= self.options.workers && taken.insert(index) {
+            return Ok(());
+        }
+        let text = format!(
+            "worker {index} of {} has a client already, or there is no such worker",
+            self.options.workers
+        );
+        Err(Error::new(ErrorCode::InvalidArgument, text))
+    }
+
+    /// Slot ranges: one for each worker and one for the mount's own work.
+    pub(crate) fn slot_ranges(&self) -> u32 {
+        self.options.workers as u32 + 1
+    }
+
+    pub(crate) fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::Acquire)
+    }
+
+    /// Notes that the mount ends; `false` if it was noted before.
+    pub(crate) fn begin_end(&self) -> bool {
+        !self.is_ending.swap(true, Ordering::AcqRel)
+    }
+}
+
+fn identity(cluster: &ClusterAccess, node: NodeId) -> Identity {
+    Identity {
+        cluster: cluster.token.cluster,
+        secret: cluster.token.secret.clone(),
+        node,
+        kind: NodeKind::Client,
+    }
+}
+
+/// Connects to the first address of management that answers.
+pub(crate) async fn connect_to_management(
+    cluster: &ClusterAccess,
+    node: NodeId,
+) -> Result<Rc<Connection>> {
+    let identity = identity(cluster, node);
+    let mut last = Error::new(ErrorCode::Configuration, "no address of management is given");
+    for address in &cluster.addresses {
+        match Connection::connect(address, &identity, TargetId::default()).await {
+            Ok(connection) => return Ok(connection),
+            Err(error) => last = error.within("management"),
+        }
+    }
+    Err(last)
+}
+
+/// Asks management, for a bounded time.
+pub(crate) async fn ask<R: Request>(connection: &Rc<Connection>, request: &R) -> Result<R::Reply> {
+    let options = CallOptions { time_left: Some(MANAGEMENT_PATIENCE), ..CallOptions::default() };
+    let result = connection.call(request, &options).await;
+    result.map(|(reply, _)| reply).map_err(|error| error.within("management"))
+}

@@ -1,0 +1,140 @@
+//! Names: lookup, directories, links, rename.
+
+use crate::client::Client;
+use crate::session::Modify;
+use skep_types::codec::Bytes;
+use skep_types::{Attributes, ErrorCode, InodeId, Result};
+use skep_wire::Request;
+use skep_wire::metadata::{
+    EntryReply, Link, Lookup, MakeDirectory, MakeSymlink, NewInode, ReadLink, RemoveDirectory,
+    Rename, Unlink,
+};
+
+impl Client {
+    /// Finds an entry.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotDirectory`, `NameTooLong`.
+    pub async fn lookup(&self, directory: InodeId, name: &[u8]) -> Result<Attributes> {
+        let reply = self.ask(directory, &Lookup { directory, name: name.into() }).await?;
+        self.attributes_of(reply).await
+    }
+
+    /// The attributes in a reply; asked for where they live if the reply has none.
+    async fn attributes_of(&self, reply: EntryReply) -> Result<Attributes> {
+        match reply.attributes {
+            Some(mut attributes) => {
+                self.note_attributes(&mut attributes);
+                Ok(attributes)
+            }
+            None => self.fetch_attributes(reply.inode).await,
+        }
+    }
+
+    /// A change of the namespace whose reply needs no care if nobody waits for it.
+    async fn change<R: Request + 'static>(
+        &self,
+        inode: InodeId,
+        request: R,
+        tell_tale: ErrorCode,
+    ) -> Result<R::Reply> {
+        self.modify(inode, request, Modify::telling(tell_tale), |_, _| ()).await
+    }
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    /// `Exists`, `NotFound`, `NotDirectory`, `NameTooLong`, `NoSpace`.
+    pub async fn make_directory(
+        &self,
+        directory: InodeId,
+        name: &[u8],
+        new: NewInode,
+    ) -> Result<Attributes> {
+        let request = MakeDirectory { directory, name: name.into(), new };
+        let reply = self.change(directory, request, ErrorCode::Exists).await?;
+        self.attributes_of(reply).await
+    }
+
+    /// Makes a symbolic link.
+    ///
+    /// # Errors
+    /// As [`Self::make_directory`], and `InvalidArgument` for a target that is empty or too long.
+    pub async fn make_symlink(
+        &self,
+        directory: InodeId,
+        name: &[u8],
+        link_target: &[u8],
+        new: NewInode,
+    ) -> Result<Attributes> {
+        let (name, link_target) = (name.into(), link_target.into());
+        let request = MakeSymlink { directory, name, link_target, new };
+        let reply = self.change(directory, request, ErrorCode::Exists).await?;
+        self.attributes_of(reply).await
+    }
+
+    /// Reads what a symbolic link points to.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it isn't one, `NotFound`.
+    pub async fn read_link(&self, inode: InodeId) -> Result<Vec<u8>> {
+        let Bytes(link_target) = self.ask(inode, &ReadLink { inode }).await?.bytes;
+        Ok(link_target)
+    }
+
+    /// Gives an inode another name.
+    ///
+    /// # Errors
+    /// `Exists`, `NotFound`, `NotPermitted` for a directory, `TooManyLinks`, `NameTooLong`.
+    pub async fn link(
+        &self,
+        inode: InodeId,
+        directory: InodeId,
+        name: &[u8],
+    ) -> Result<Attributes> {
+        let request = Link { inode, directory, name: name.into() };
+        let reply = self.change(directory, request, ErrorCode::Exists).await?;
+        self.attributes_of(reply).await
+    }
+
+    /// Removes a name that is not a directory's.
+    ///
+    /// # Errors
+    /// `NotFound`, `IsDirectory`.
+    pub async fn unlink(&self, directory: InodeId, name: &[u8]) -> Result<()> {
+        let request = Unlink { directory, name: name.into() };
+        self.change(directory, request, ErrorCode::NotFound).await.map(|_| ())
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotDirectory`, `NotEmpty`.
+    pub async fn remove_directory(&self, directory: InodeId, name: &[u8]) -> Result<()> {
+        let request = RemoveDirectory { directory, name: name.into() };
+        self.change(directory, request, ErrorCode::NotFound).await.map(|_| ())
+    }
+
+    /// Renames an entry, and replaces what has the new name unless `no_replace`.
+    ///
+    /// # Errors
+    /// `NotFound`, `Exists` with `no_replace`, `NotEmpty`, `IsDirectory`, `NotDirectory`, `InUse` when
+    /// a directory would become its own descendant.
+    pub async fn rename(
+        &self,
+        from_directory: InodeId,
+        from_name: &[u8],
+        to_directory: InodeId,
+        to_name: &[u8],
+        no_replace: bool,
+    ) -> Result<()> {
+        let request = Rename {
+            from_directory,
+            from_name: from_name.into(),
+            to_directory,
+            to_name: to_name.into(),
+            no_replace,
+        };
+        self.change(to_directory, request, ErrorCode::NotFound).await.map(|_| ())
+    }
+}

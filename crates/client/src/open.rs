@@ -1,0 +1,215 @@
+//! Creating, opening and closing files.
+
+use crate::client::Client;
+use crate::driven::drive;
+use crate::session::Modify;
+use crate::tables::{HandleId, OpenFile};
+use skep_types::{Attributes, Error, ErrorCode, InodeId, Result, StripePattern};
+use skep_wire::metadata::{Close, Create, Lookup, Open, OpenMode, Opened};
+use std::sync::Arc;
+
+/// A file that was made, or found.
+#[derive(Debug)]
+pub struct Created {
+    /// Its attributes.
+    pub attributes: Attributes,
+    /// Its handle, if it was to be opened.
+    pub handle: Option<HandleId>,
+    /// Whether it was made.
+    pub created: bool,
+}
+
+/// An opened file.
+#[derive(Debug, Clone, Copy)]
+pub struct OpenedFile {
+    /// Its handle.
+    pub handle: HandleId,
+    /// Whether the kernel's page cache of the file is still right: nobody else changed it since this
+    /// mount last opened it.
+    pub keep_cache: bool,
+}
+
+impl Client {
+    /// Makes a file that is not a directory, and opens it if asked. Without `exclusive` an existing
+    /// regular file is opened as it is.
+    ///
+    /// # Errors
+    /// `Exists`, `NotFound`, `NotDirectory`, `NameTooLong`, `NoSpace`.
+    pub async fn create(&self, request: Create) -> Result<Created> {
+        self.mount().handles.check_room()?;
+        let mode = request.open;
+        loop {
+            let error = match self.send_create(request.clone()).await {
+                Ok(opened) => return self.created(opened, mode),
+                Err(error) => error,
+            };
+            if request.exclusive || mode == OpenMode::No || error.code() != ErrorCode::Exists {
+                return Err(error);
+            }
+            // The entry points to an inode of another target, or to what can't be opened.
+            match self.open_existing(&request, error).await {
+                Err(gone) if gone.code() == ErrorCode::NotFound => {}
+                result => return result,
+            }
+        }
+    }
+
+    async fn send_create(&self, request: Create) -> Result<Opened> {
+        let how = match request.exclusive {
+            true => Modify::telling(ErrorCode::Exists),
+            false => Modify::default(),
+        };
+        let (directory, mode) = (request.directory, request.open);
+        let orphan = move |client: Client, result| client.close_orphan(result, mode);
+        self.modify(directory, request, how, orphan).await
+    }
+
+    async fn open_existing(&self, request: &Create, error: Error) -> Result<Created> {
+        let lookup = Lookup { directory: request.directory, name: request.name.clone() };
+        let entry = self.ask(request.directory, &lookup).await?;
+        if entry.kind != skep_types::FileKind::Regular {
+            return Err(error);
+        }
+        let opened = self.send_open(entry.inode, request.open, false, Modify::default()).await?;
+        self.created(opened, request.open)
+    }
+
+    fn created(&self, opened: Opened, mode: OpenMode) -> Result<Created> {
+        let created = opened.created;
+        let attributes = opened.attributes.clone();
+        let handle = match mode {
+            OpenMode::No => None,
+            _ if opened.pattern.is_none() => None,
+            _ => Some(self.add_handle(opened, mode)?.handle),
+        };
+        Ok(Created { attributes, handle, created })
+    }
+
+    /// Opens a regular file.
+    ///
+    /// # Errors
+    /// `NotFound`, `IsDirectory`, `InvalidArgument` for what can't be opened, `LimitReached` with too
+    /// many open files.
+    pub async fn open(&self, inode: InodeId, mode: OpenMode, truncate: bool) -> Result<OpenedFile> {
+        self.mount().handles.check_room()?;
+        let state = truncate.then(|| self.mount().inodes.get(inode)).flatten();
+        let Some(state) = state else {
+            let opened = self.send_open(inode, mode, truncate, Modify::default()).await?;
+            return self.add_handle(opened, mode);
+        };
+        let truncating = self.claim_truncation(&state).await;
+        let client = self.clone();
+        let opening = async move {
+            let how = Modify { is_driven: true, ..Modify::default() };
+            client.report_written(&state, how).await?;
+            let opened = client.send_open(inode, mode, truncate, how).await?;
+            truncating.done(&opened.attributes, skep_env::now());
+            Ok(opened)
+        };
+        let orphan = {
+            let client = self.clone();
+            move |result| client.close_orphan(result, mode)
+        };
+        let opened = drive(opening, orphan).await?;
+        self.add_handle(opened, mode)
+    }
+
+    async fn send_open(
+        &self,
+        inode: InodeId,
+        mode: OpenMode,
+        truncate: bool,
+        how: Modify,
+    ) -> Result<Opened> {
+        let orphan = move |client: Client, result| client.close_orphan(result, mode);
+        self.modify(inode, Open { inode, open: mode, truncate }, how, orphan).await
+    }
+
+    /// Keeps an opened file under a new handle. Nothing is awaited between the reply and this, so no
+    /// open can be lost in between.
+    fn add_handle(&self, opened: Opened, mode: OpenMode) -> Result<OpenedFile> {
+        let Opened { attributes, pattern, .. } = opened;
+        let pattern = checked(attributes.inode, pattern)?;
+        let mount = self.mount();
+        let group = self.group_of(attributes.inode)?;
+        let session = self.0.sessions.borrow().get(&group).map(|it| it.id).unwrap_or_default();
+        let inode = mount.inodes.open(attributes.inode);
+        inode.observe(&attributes, skep_env::now());
+        let keep_cache = mount.caches.opened(attributes.inode, attributes.change_counter);
+        let handle = mount.handles.insert(OpenFile::new(inode, mode, pattern, session));
+        Ok(OpenedFile { handle, keep_cache })
+    }
+
+    /// Closes a file that was opened for a caller who no longer waits.
+    fn close_orphan(&self, result: Result<Opened>, mode: OpenMode) {
+        let Ok(opened) = result else { return };
+        if mode == OpenMode::No || opened.pattern.is_none() {
+            return;
+        }
+        let (client, inode) = (self.clone(), opened.attributes.inode);
+        skep_env::spawn(async move {
+            let how = Modify { is_driven: true, ..Modify::default() };
+            let request = Close { inode, open: mode, written: None };
+            // Best effort: what stays open is closed with the session.
+            if let Err(error) = client.modify(inode, request, how, |_, _| ()).await {
+                tracing::debug!("file {inode}, opened for nobody, stays open: {error}");
+            }
+        })
+        .detach();
+    }
+
+    /// Closes a handle. It is gone afterwards, even if this fails.
+    ///
+    /// # Errors
+    /// `Stale` if it isn't open; otherwise what kept metadata from being told what was written.
+    pub async fn close(&self, handle: HandleId) -> Result<()> {
+        let file = self.mount().handles.get(handle)?;
+        if !file.begin_close() {
+            return Err(Error::new(ErrorCode::Stale, "the handle is being closed already"));
+        }
+        let client = self.clone();
+        let closing = async move {
+            let result = client.close_file(&file).await;
+            client.mount().handles.remove(handle);
+            if let Some(unsynced) = client.mount().inodes.close(&file.inode) {
+                client.sync_closed(&unsynced).await;
+            }
+            result
+        };
+        drive(closing, |_| ()).await
+    }
+
+    async fn close_file(&self, file: &Arc<OpenFile>) -> Result<()> {
+        if file.is_stale() {
+            return Ok(());
+        }
+        let how = Modify { is_driven: true, ..Modify::default() };
+        let mut report = file.inode.unreported();
+        if report.is_some_and(|report| report.must_measure) {
+            self.report_written(&file.inode, how).await?;
+            report = None;
+        }
+        let inode = file.inode.id;
+        let written = report.map(|report| report.extent);
+        let request = Close { inode, open: file.mode, written };
+        let attributes = match self.modify(inode, request, how, |_, _| ()).await {
+            Ok(reply) => reply.attributes,
+            // The session was lost meanwhile, and the file with it.
+            Err(_) if file.is_stale() => return Ok(()),
+            Err(error) => return Err(error.within(format_args!("file {inode}"))),
+        };
+        if let Some(report) = report {
+            self.mount().caches.changed_by_us(inode, attributes.change_counter);
+            file.inode.reported(&report, &attributes, skep_env::now());
+        }
+        Ok(())
+    }
+}
+
+fn checked(inode: InodeId, pattern: Option<StripePattern>) -> Result<StripePattern> {
+    let missing = || Error::new(ErrorCode::Protocol, "no stripe pattern in the reply to an open");
+    pattern
+        .ok_or_else(missing)
+        .and_then(|pattern| pattern.check().map(|()| pattern))
+        .map_err(|error| error.within(format_args!("file {inode}")))
+}

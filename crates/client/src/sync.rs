@@ -1,0 +1,257 @@
+//! Making things durable, and telling metadata what was written: flush, fsync, syncfs, unmount.
+
+use crate::client::{Client, Worker};
+use crate::inode_state::{InodeState, Unsynced};
+use crate::limits::SHUTDOWN_PATIENCE;
+use crate::session::Modify;
+use crate::tables::{HandleId, OpenFile};
+use skep_cluster::striping::{chunk_sizes, size_from_chunks};
+use skep_rpc::CallOptions;
+use skep_types::{
+    Attributes, ChunkFileKey, Error, ErrorCode, GroupId, HostIncarnation, Result, StripePattern,
+    TargetKind,
+};
+use skep_wire::metadata::{CloseSession, ReportWritten, SyncAll, WrittenExtent};
+use skep_wire::storage::{StatChunk, SyncChunk};
+use std::rc::Rc;
+use std::sync::Arc;
+
+impl Client {
+    /// Tells metadata what was written, so that an open that comes later sees it: for each `close(2)`.
+    ///
+    /// # Errors
+    /// `Stale` for a handle that isn't open or whose file is gone.
+    pub async fn flush(&self, handle: HandleId) -> Result<()> {
+        let file = self.mount().handles.get_live(handle)?;
+        self.report_written(&file.inode, Modify::default()).await.map(|_| ())
+    }
+
+    /// Waits until everything that was written to the file, through whichever handle of this mount, is
+    /// on the devices, and the size and times with it. `data_only` has no weaker meaning: the size is
+    /// needed to read the data.
+    ///
+    /// # Errors
+    /// `Io`, once for each handle, when acknowledged writes may have been lost by a storage host that
+    /// lost its power; `DeviceFailed`; `Stale`.
+    pub async fn fsync(&self, handle: HandleId, data_only: bool) -> Result<()> {
+        let _ = data_only;
+        let file = self.mount().handles.get_live(handle)?;
+        self.sync_chunk_files(&file.inode).await?;
+        let durable = Modify { is_durable: true, ..Modify::default() };
+        if self.report_written(&file.inode, durable).await?.is_none() {
+            // Nothing new to tell, but what metadata was told may not be on its device yet.
+            self.sync_group(self.group_of(file.inode.id)?).await?;
+        }
+        check_losses(&file)
+    }
+
+    /// Reports what metadata wasn't told yet; gives the attributes it answered with, `None` if there
+    /// was nothing to tell.
+    pub(crate) async fn report_written(
+        &self,
+        state: &Arc<InodeState>,
+        how: Modify,
+    ) -> Result<Option<Attributes>> {
+        let Some(mut report) = state.unreported() else { return Ok(None) };
+        let inode = state.id;
+        let mut attributes = self.send_report(state, report.extent, how).await?;
+        state.reported(&report, &attributes, skep_env::now());
+        // The report counted for nothing, since another client had truncated the file: only the
+        // chunk files know which writes came after that.
+        while attributes.truncate_generation != report.extent.truncate_generation
+            || report.must_measure
+        {
+            let Some(next) = state.unreported() else { break };
+            report = next;
+            report.extent.end = self.measure(state).await?;
+            attributes = self.send_report(state, report.extent, how).await?;
+            state.reported(&report, &attributes, skep_env::now());
+            if attributes.truncate_generation == report.extent.truncate_generation {
+                break;
+            }
+        }
+        debug_assert_eq!(attributes.inode, inode, "metadata answers for the inode asked about");
+        state.merge_into(&mut attributes);
+        Ok(Some(attributes))
+    }
+
+    async fn send_report(
+        &self,
+        state: &Arc<InodeState>,
+        written: WrittenExtent,
+        how: Modify,
+    ) -> Result<Attributes> {
+        let request = ReportWritten { inode: state.id, written };
+        let result = self.modify(state.id, request, how, |_, _| ()).await;
+        let reply = result.map_err(|error| error.within(format_args!("file {}", state.id)))?;
+        let attributes = reply.attributes;
+        self.mount().caches.changed_by_us(state.id, attributes.change_counter);
+        Ok(attributes)
+    }
+
+    /// Syncs all chunk files of an inode that have unsynced writes of this mount.
+    async fn sync_chunk_files(&self, state: &Arc<InodeState>) -> Result<()> {
+        let unsynced = state.unsynced();
+        let mut result = Ok(());
+        if let [one] = &unsynced[..] {
+            let incarnation = sync_chunk(Rc::clone(&self.0), one.key, one.group).await?;
+            state.synced(one, incarnation);
+        } else {
+            let sync = |one: &Unsynced| {
+                skep_env::spawn(sync_chunk(Rc::clone(&self.0), one.key, one.group))
+            };
+            let tasks: Vec<_> = unsynced.iter().map(sync).collect();
+            for (one, task) in unsynced.iter().zip(tasks) {
+                match task.await {
+                    Ok(incarnation) => state.synced(one, incarnation),
+                    Err(error) => result = result.and(Err(error)),
+                }
+            }
+        }
+        self.mount().inodes.forget_idle(state.id);
+        result.map_err(|error: Error| error.within(format_args!("file {}", state.id)))
+    }
+
+    /// Syncs an inode that nobody has open any more, because too many wait for that.
+    pub(crate) async fn sync_closed(&self, state: &Arc<InodeState>) {
+        let losses = state.losses();
+        match self.sync_chunk_files(state).await {
+            Ok(()) if state.losses() == losses => {}
+            Ok(()) => tracing::error!(
+                "file {}: a storage host lost its power before what was written was synced, and \
+                 nobody had the file open to be told",
+                state.id
+            ),
+            Err(error) => tracing::error!("{error}"),
+        }
+    }
+
+    async fn sync_group(&self, group: GroupId) -> Result<()> {
+        let session = self.session(group).await?.id;
+        let options = CallOptions { session, durable: true, ..CallOptions::default() };
+        match self.router().call(group, &SyncAll {}, options).await {
+            Ok(_) => Ok(()),
+            Err(error) if error.code() == ErrorCode::StaleSession => {
+                // All that was done under the lost session is as durable as a sync of the new one
+                // makes it.
+                self.renew_session(group, session).await;
+                let session = self.session(group).await?.id;
+                let options = CallOptions { session, durable: true, ..CallOptions::default() };
+                self.router().call(group, &SyncAll {}, options).await.map(|_| ())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Waits until everything that this mount has done is on the devices (`syncfs`).
+    ///
+    /// # Errors
+    /// The first error met; all else is synced nevertheless.
+    pub async fn sync_all(&self) -> Result<()> {
+        let mut result = Ok(());
+        for state in self.mount().inodes.all() {
+            let losses = state.losses();
+            result = result.and(self.sync_chunk_files(&state).await);
+            if state.losses() != losses {
+                result = result.and(Err(loss_of(&state)));
+            }
+            if state.unreported().is_some() {
+                let reported = self.report_written(&state, Modify::default()).await;
+                result = result.and(reported.map(|_| ()));
+            }
+        }
+        let map = self.map();
+        let groups = map.groups.iter().filter(|group| group.kind == TargetKind::Metadata);
+        let tasks: Vec<_> = groups
+            .map(|group| {
+                let (client, group) = (self.clone(), group.id);
+                skep_env::spawn(async move { client.sync_group(group).await })
+            })
+            .collect();
+        for task in tasks {
+            result = result.and(task.await);
+        }
+        result
+    }
+
+    /// The size of a file as its chunk files have it.
+    async fn measure(&self, state: &Arc<InodeState>) -> Result<u64> {
+        let files = self.mount().handles.select(|file| file.inode.id == state.id);
+        let Some(file) = files.first() else { return Ok(0) };
+        let pattern: &StripePattern = &file.pattern;
+        let tasks: Vec<_> = chunk_sizes(pattern, 0)
+            .map(|chunk| {
+                let (component, index) = (chunk.component, chunk.index);
+                let generation = pattern.generation;
+                let key = ChunkFileKey { inode: state.id, generation, component, index };
+                let worker = Rc::clone(&self.0);
+                skep_env::spawn(async move {
+                    let _place = worker.pieces.acquire().await;
+                    let options = CallOptions::default();
+                    let reply = worker.router.call(chunk.group, &StatChunk { key }, options).await;
+                    reply.map(|(stat, _)| (component, index, stat.size))
+                })
+            })
+            .collect();
+        let mut sizes = Vec::new();
+        for task in tasks {
+            sizes.push(task.await?);
+        }
+        Ok(size_from_chunks(pattern, sizes))
+    }
+
+    /// Ends the mount: closes its sessions, and with them what is still open, and takes leave of
+    /// management. Servers that don't answer soon are left to find out by the lease.
+    pub async fn shutdown(&self) {
+        if !self.mount().begin_end() {
+            return;
+        }
+        let sessions = self.mount().sessions.open_sessions();
+        let tasks: Vec<_> = sessions
+            .into_iter()
+            .map(|(group, session)| {
+                let worker = Rc::clone(&self.0);
+                skep_env::spawn(async move {
+                    let time_left = Some(SHUTDOWN_PATIENCE);
+                    let options = CallOptions { session, time_left, ..CallOptions::default() };
+                    let closed = worker.router.call(group, &CloseSession {}, options).await;
+                    if let Err(error) = closed {
+                        tracing::debug!("session {session} at group {group}: {error}");
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await;
+        }
+        // Its own time limit covers the question, not the connecting.
+        skep_env::timeout(SHUTDOWN_PATIENCE, self.mount().leave_cluster()).await;
+    }
+}
+
+async fn sync_chunk(
+    worker: Rc<Worker>,
+    key: ChunkFileKey,
+    group: GroupId,
+) -> Result<HostIncarnation> {
+    let _place = worker.pieces.acquire().await;
+    let options =
+        CallOptions { durable: true, trace: worker.next_trace(), ..CallOptions::default() };
+    match worker.router.call(group, &SyncChunk { key }, options).await {
+        Ok((synced, _)) => Ok(synced.incarnation),
+        Err(error) => Err(error.within(format_args!("chunk file {key}"))),
+    }
+}
+
+fn loss_of(state: &InodeState) -> Error {
+    let text = format!(
+        "file {}: a storage host lost its power after it had acknowledged writes and before they \
+         were synced: write them again",
+        state.id
+    );
+    Error::new(ErrorCode::Io, text)
+}
+
+fn check_losses(file: &OpenFile) -> Result<()> {
+    if file.take_loss() { Err(loss_of(&file.inode)) } else { Ok(()) }
+}

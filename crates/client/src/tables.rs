@@ -1,0 +1,329 @@
+//! Open handles and the inodes behind them, shared by all threads of a mount.
+
+use crate::inode_state::InodeState;
+use crate::limits::{MAX_CLOSED_UNSYNCED, MAX_HANDLES, TABLE_PARTS};
+use skep_types::{Error, ErrorCode, InodeId, Result, SessionId, StripePattern};
+use skep_wire::metadata::OpenMode;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Names an open file on all threads of a mount. Never used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HandleId(u64);
+
+impl HandleId {
+    /// Wraps the number, as the kernel gives it back.
+    pub const fn new(raw: u64) -> Self {
+        Self(raw)
+    }
+
+    /// The number.
+    pub const fn raw(self) -> u64 {
+        self.0
+    }
+}
+
+/// Which part of a table holds a number: neighbours go to different parts.
+pub(crate) fn part_of(number: u64) -> usize {
+    (number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as usize % TABLE_PARTS
+}
+
+/// An open file.
+#[derive(Debug)]
+pub(crate) struct OpenFile {
+    pub(crate) inode: Arc<InodeState>,
+    pub(crate) mode: OpenMode,
+    pub(crate) pattern: StripePattern,
+    /// The session under which it is open.
+    session: AtomicU64,
+    /// The session was lost and the file is gone: nothing but close works.
+    is_stale: AtomicBool,
+    is_closing: AtomicBool,
+    /// Losses that the user of the handle was told of.
+    seen_losses: AtomicU64,
+}
+
+impl OpenFile {
+    pub(crate) fn new(
+        inode: Arc<InodeState>,
+        mode: OpenMode,
+        pattern: StripePattern,
+        session: SessionId,
+    ) -> Self {
+        let seen_losses = AtomicU64::new(inode.losses());
+        Self {
+            inode,
+            mode,
+            pattern,
+            session: AtomicU64::new(session.raw()),
+            is_stale: AtomicBool::new(false),
+            is_closing: AtomicBool::new(false),
+            seen_losses,
+        }
+    }
+
+    pub(crate) fn session(&self) -> SessionId {
+        SessionId::new(self.session.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn reopened(&self, session: SessionId) {
+        self.session.store(session.raw(), Ordering::Release);
+    }
+
+    pub(crate) fn set_stale(&self) {
+        self.is_stale.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_stale(&self) -> bool {
+        self.is_stale.load(Ordering::Acquire)
+    }
+
+    /// Begins to close it; `false` if somebody else does.
+    pub(crate) fn begin_close(&self) -> bool {
+        !self.is_closing.swap(true, Ordering::AcqRel)
+    }
+
+    /// Whether writes were lost that the user of this handle hasn't been told of; he is now.
+    pub(crate) fn take_loss(&self) -> bool {
+        let losses = self.inode.losses();
+        self.seen_losses.swap(losses, Ordering::AcqRel) != losses
+    }
+}
+
+fn stale(handle: HandleId) -> Error {
+    Error::new(ErrorCode::Stale, format!("handle {} is not open", handle.raw()))
+}
+
+/// All open files of a mount.
+#[derive(Debug)]
+pub(crate) struct Handles {
+    /// Each mutex protects its part alone; none is taken while another is held.
+    parts: Vec<Mutex<HashMap<HandleId, Arc<OpenFile>>>>,
+    next: AtomicU64,
+    count: AtomicUsize,
+}
+
+impl Handles {
+    pub(crate) fn new() -> Self {
+        Self {
+            parts: (0..TABLE_PARTS).map(|_| Mutex::default()).collect(),
+            next: AtomicU64::new(1),
+            count: AtomicUsize::new(0),
+        }
+    }
+
+    fn with<T>(
+        &self,
+        handle: HandleId,
+        f: impl FnOnce(&mut HashMap<HandleId, Arc<OpenFile>>) -> T,
+    ) -> T {
+        let part = &self.parts[part_of(handle.raw())];
+        f(&mut part.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether another handle may be opened.
+    pub(crate) fn check_room(&self) -> Result<()> {
+        if self.count.load(Ordering::Relaxed) < MAX_HANDLES {
+            return Ok(());
+        }
+        let text = format!("the mount has {MAX_HANDLES} files open: close some");
+        Err(Error::new(ErrorCode::LimitReached, text))
+    }
+
+    pub(crate) fn insert(&self, file: OpenFile) -> HandleId {
+        let handle = HandleId(self.next.fetch_add(1, Ordering::Relaxed));
+        self.count.fetch_add(1, Ordering::Relaxed);
+        self.with(handle, |part| part.insert(handle, Arc::new(file)));
+        handle
+    }
+
+    /// The open file of a handle.
+    pub(crate) fn get(&self, handle: HandleId) -> Result<Arc<OpenFile>> {
+        let file = self.with(handle, |part| part.get(&handle).map(Arc::clone));
+        file.ok_or_else(|| stale(handle))
+    }
+
+    /// The same, if its file still exists.
+    pub(crate) fn get_live(&self, handle: HandleId) -> Result<Arc<OpenFile>> {
+        let file = self.get(handle)?;
+        if !file.is_stale() {
+            return Ok(file);
+        }
+        let text = format!(
+            "file {}: it was removed while this client was out of touch for longer than its lease",
+            file.inode.id
+        );
+        Err(Error::new(ErrorCode::Stale, text))
+    }
+
+    pub(crate) fn remove(&self, handle: HandleId) {
+        if self.with(handle, |part| part.remove(&handle)).is_some() {
+            self.count.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// All open files that `filter` picks.
+    pub(crate) fn select(&self, filter: impl Fn(&OpenFile) -> bool) -> Vec<Arc<OpenFile>> {
+        let mut selected = Vec::new();
+        for part in &self.parts {
+            let part = part.lock().unwrap_or_else(PoisonError::into_inner);
+            selected.extend(part.values().filter(|file| filter(file)).map(Arc::clone));
+        }
+        selected
+    }
+}
+
+/// Inodes that are open, or were and have writes that nobody synced.
+#[derive(Debug)]
+pub(crate) struct Inodes {
+    /// Each mutex protects its part alone. Order: part, then queue, then an inode's own.
+    parts: Vec<Mutex<HashMap<InodeId, Arc<InodeState>>>>,
+    /// Closed ones with writes that nobody synced, oldest first.
+    closed: Mutex<VecDeque<Arc<InodeState>>>,
+}
+
+impl Inodes {
+    pub(crate) fn new() -> Self {
+        let parts = (0..TABLE_PARTS).map(|_| Mutex::default()).collect();
+        Self { parts, closed: Mutex::default() }
+    }
+
+    fn with<T>(
+        &self,
+        inode: InodeId,
+        f: impl FnOnce(&mut HashMap<InodeId, Arc<InodeState>>) -> T,
+    ) -> T {
+        let part = &self.parts[part_of(inode.raw())];
+        f(&mut part.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What is known of an inode, if anything has to be.
+    pub(crate) fn get(&self, inode: InodeId) -> Option<Arc<InodeState>> {
+        self.with(inode, |part| part.get(&inode).map(Arc::clone))
+    }
+
+    /// One handle more.
+    pub(crate) fn open(&self, inode: InodeId) -> Arc<InodeState> {
+        self.with(inode, |part| {
+            let state = part.entry(inode).or_insert_with(|| InodeState::new(inode));
+            state.opened();
+            Arc::clone(state)
+        })
+    }
+
+    /// One handle less. Gives an inode that is closed and has to be synced now, when there are too
+    /// many of them.
+    pub(crate) fn close(&self, state: &Arc<InodeState>) -> Option<Arc<InodeState>> {
+        self.with(state.id, |part| {
+            if !state.closed() {
+                return None;
+            }
+            if state.is_idle() {
+                part.remove(&state.id);
+                return None;
+            }
+            self.queue(state)
+        })
+    }
+
+    fn queue(&self, state: &Arc<InodeState>) -> Option<Arc<InodeState>> {
+        if state.set_queued(true) {
+            return None;
+        }
+        let mut closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
+        closed.push_back(Arc::clone(state));
+        if closed.len() <= MAX_CLOSED_UNSYNCED {
+            return None;
+        }
+        let oldest = closed.pop_front()?;
+        oldest.set_queued(false);
+        oldest.is_closed_unsynced().then_some(oldest)
+    }
+
+    /// Forgets an inode if nothing has to be remembered of it: after a sync.
+    pub(crate) fn forget_idle(&self, inode: InodeId) {
+        self.with(inode, |part| {
+            if part.get(&inode).is_some_and(|state| state.is_idle()) {
+                part.remove(&inode);
+            }
+        });
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> Vec<Arc<InodeState>> {
+        let mut all = Vec::new();
+        for part in &self.parts {
+            let part = part.lock().unwrap_or_else(PoisonError::into_inner);
+            all.extend(part.values().map(Arc::clone));
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::{ChunkFileKey, GroupId, HostIncarnation};
+
+    fn dirty(inodes: &Inodes, number: u64) -> Arc<InodeState> {
+        let id = InodeId::new(number);
+        let state = inodes.open(id);
+        let key = ChunkFileKey { inode: id, generation: 1, component: 0, index: 0 };
+        let writing = state.try_write().unwrap();
+        writing.piece_written(key, GroupId::new(1), HostIncarnation::new(1));
+        drop(writing);
+        state
+    }
+
+    #[test]
+    fn closed_inodes_are_forgotten_once_synced() {
+        let inodes = Inodes::new();
+        let state = dirty(&inodes, 1);
+        assert!(inodes.close(&state).is_none());
+        assert!(inodes.get(state.id).is_some());
+        state.synced(&state.unsynced()[0], HostIncarnation::new(1));
+        inodes.forget_idle(state.id);
+        assert!(inodes.get(state.id).is_none());
+        let clean = inodes.open(InodeId::new(2));
+        assert!(inodes.close(&clean).is_none());
+        assert!(inodes.all().is_empty());
+    }
+
+    #[test]
+    fn beyond_the_limit_the_oldest_closed_one_has_to_be_synced() {
+        let inodes = Inodes::new();
+        for number in 1..=MAX_CLOSED_UNSYNCED as u64 {
+            let state = dirty(&inodes, number);
+            assert!(inodes.close(&state).is_none());
+        }
+        // Opened and closed again: it doesn't stand in the queue twice.
+        let again = inodes.open(InodeId::new(2));
+        assert!(inodes.close(&again).is_none());
+        let last = dirty(&inodes, 1 << 40);
+        assert_eq!(inodes.close(&last).unwrap().id, InodeId::new(1));
+    }
+
+    #[test]
+    fn a_loss_is_told_once_per_handle() {
+        let inodes = Inodes::new();
+        let state = dirty(&inodes, 1);
+        let pattern = StripePattern { generation: 1, components: vec![] };
+        let open = || {
+            let session = SessionId::new(1);
+            OpenFile::new(Arc::clone(&state), OpenMode::Write, pattern.clone(), session)
+        };
+        let (first, second) = (open(), open());
+        state.synced(&state.unsynced()[0], HostIncarnation::new(2));
+        let third = open();
+        assert!(first.take_loss() && !first.take_loss());
+        assert!(second.take_loss());
+        assert!(!third.take_loss(), "opened after the loss");
+    }
+
+    #[test]
+    fn unknown_handles_are_stale() {
+        let handles = Handles::new();
+        assert_eq!(handles.get(HandleId::new(7)).unwrap_err().code(), ErrorCode::Stale);
+    }
+}
