@@ -1,1 +1,42 @@
-//! The seams to the operating system: the per-core event loop on io_uring, sockets, files, clock, randomness.
+//! The seams to the operating system: one event loop per thread on io_uring, sockets, files, queues
+//! between threads, signals, clock and randomness.
+//!
+//! Owns every system call of Skep but those of the FUSE transports. Knows no message and no file
+//! format. A thread calls [`block_on`]; inside, futures of that thread alone (`!Send`) run on its
+//! loop: what they wait for is submitted and reaped with one system call per turn, and nothing is
+//! handed to another thread unless it goes through a [`Mailbox`].
+//!
+//! # Hazard: buffers in flight
+//! The kernel reads and writes a [`Buf`] while an operation on it is in flight. Operations own a
+//! handle to the buffer until their completion has arrived, even if the future is dropped, so memory
+//! is never freed under the kernel; but whoever holds another handle must not look at bytes that are
+//! being filled, nor change bytes that are being sent.
+//!
+//! The loop needs io_uring (Linux 5.19 or later, `kernel.io_uring_disabled` = 0).
+
+mod buffer;
+mod clock;
+mod event_loop;
+mod file;
+mod file_system;
+pub mod local;
+mod mailbox;
+mod signals;
+mod socket;
+mod threads;
+
+pub use async_task::Task;
+pub use buffer::Buf;
+pub use clock::{now, random_bytes, random_u64, random_u128, wall_time};
+pub use event_loop::{
+    ExpectedReply, Op, block_on, expect_reply, is_running, set_spin, sleep, spawn, submit, timeout,
+    yield_now,
+};
+pub use file::File;
+pub use file_system::{
+    MountMark, Space, boot_id, mount_mark, raise_file_limit, remove_file, space,
+};
+pub use mailbox::{Mailbox, MailboxSender};
+pub use signals::Signals;
+pub use socket::{Part, TcpListener, TcpStream};
+pub use threads::{available_cpus, spawn_thread};

@@ -53,6 +53,8 @@ struct Reply {
 struct Pending {
     sender: Sender<Reply>,
     into: Option<Buf>,
+    /// Lets the loop look for the reply for a moment before it sleeps.
+    _expected: skep_env::ExpectedReply,
 }
 
 /// An authenticated connection to one target.
@@ -136,7 +138,7 @@ impl Connection {
         let broken = |what: &str| Err(Error::new(ErrorCode::Protocol, what.to_owned()));
         while let Some((header, crc)) = reader.header().await? {
             let body = reader.body(&header, crc).await?;
-            let Some(Pending { sender, into }) = self.pending.borrow_mut().remove(&header.tag)
+            let Some(Pending { sender, into, .. }) = self.pending.borrow_mut().remove(&header.tag)
             else {
                 return broken("reply to no request");
             };
@@ -185,7 +187,8 @@ impl Connection {
         if self.is_closed() {
             return receiver;
         }
-        let pending = Pending { sender, into: options.into.clone() };
+        let pending =
+            Pending { sender, into: options.into.clone(), _expected: skep_env::expect_reply() };
         self.pending.borrow_mut().insert(tag, pending);
         let data_bytes: usize = options.data.iter().map(Buf::len).sum();
         let header = Header { tag, ..header.clone() };

@@ -1,0 +1,177 @@
+//! Page-aligned buffers, shared by handle within a thread, recycled by size.
+
+use std::alloc::{Layout, dealloc, handle_alloc_error};
+use std::cell::RefCell;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::rc::Rc;
+
+/// Buffers of these sizes are kept for use again, at most [`KEPT_PER_CLASS`] of each per thread.
+const SMALLEST_CLASS: usize = 4096;
+const LARGEST_CLASS: usize = 8 << 20;
+const KEPT_PER_CLASS: usize = 16;
+
+struct Allocation {
+    start: NonNull<u8>,
+    capacity: usize,
+}
+
+thread_local! {
+    static POOL: RefCell<Vec<Vec<NonNull<u8>>>> = const { RefCell::new(Vec::new()) };
+}
+
+fn layout(capacity: usize) -> Layout {
+    Layout::from_size_align(capacity, 4096).expect("buffer sizes are far below isize::MAX")
+}
+
+impl Allocation {
+    fn new(len: usize) -> Self {
+        let capacity = len.next_power_of_two().max(SMALLEST_CLASS);
+        let pooled = (capacity <= LARGEST_CLASS)
+            .then(|| POOL.with_borrow_mut(|pool| pool.get_mut(class(capacity))?.pop()))
+            .flatten();
+        let start = pooled.unwrap_or_else(|| {
+            // SAFETY: the layout has a size of at least one page. The bytes are set before anyone
+            // can read them: zeroed here, since a page from the kernel costs the same either way.
+            let raw = unsafe { std::alloc::alloc_zeroed(layout(capacity)) };
+            NonNull::new(raw).unwrap_or_else(|| handle_alloc_error(layout(capacity)))
+        });
+        Self { start, capacity }
+    }
+}
+
+fn class(capacity: usize) -> usize {
+    (capacity.trailing_zeros() - SMALLEST_CLASS.trailing_zeros()) as usize
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        let kept = self.capacity <= LARGEST_CLASS
+            && POOL
+                .try_with(|pool| {
+                    let mut pool = pool.borrow_mut();
+                    let class = class(self.capacity);
+                    if pool.len() <= class {
+                        pool.resize_with(class + 1, Vec::new);
+                    }
+                    let free = &mut pool[class];
+                    if free.len() < KEPT_PER_CLASS {
+                        free.push(self.start);
+                        true
+                    } else {
+                        false
+                    }
+                })
+                .unwrap_or(false);
+        if !kept {
+            // SAFETY: allocated with this layout, and nobody else holds it.
+            unsafe { dealloc(self.start.as_ptr(), layout(self.capacity)) };
+        }
+    }
+}
+
+/// A handle to a range of page-aligned memory. Clones and slices share the memory.
+#[derive(Clone)]
+pub struct Buf {
+    allocation: Rc<Allocation>,
+    start: usize,
+    len: usize,
+}
+
+impl std::fmt::Debug for Buf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Buf({} bytes)", self.len)
+    }
+}
+
+impl Buf {
+    /// A buffer of `len` bytes with arbitrary contents (zeros or those of an earlier buffer).
+    pub fn new(len: usize) -> Self {
+        Self { allocation: Rc::new(Allocation::new(len)), start: 0, len }
+    }
+
+    /// A buffer that holds a copy of `bytes`.
+    pub fn copy_of(bytes: &[u8]) -> Self {
+        let buf = Self::new(bytes.len());
+        buf.write(0, bytes);
+        buf
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Handles to its memory, this one included: with more than one, an operation that was dropped
+    /// may still be filling it.
+    pub fn handles(&self) -> usize {
+        Rc::strong_count(&self.allocation)
+    }
+
+    /// A handle to a part of it.
+    ///
+    /// # Panics
+    /// If the range is not within the buffer.
+    #[must_use]
+    pub fn slice(&self, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.len, "slice within its buffer");
+        Self {
+            allocation: Rc::clone(&self.allocation),
+            start: self.start + range.start,
+            len: range.end - range.start,
+        }
+    }
+
+    /// Address of the first byte, for system calls.
+    pub fn as_ptr(&self) -> *mut u8 {
+        // SAFETY: `start` lies within the allocation.
+        unsafe { self.allocation.start.as_ptr().add(self.start) }
+    }
+
+    /// The bytes. See the hazard in the crate's documentation: not while they are being filled.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the range is allocated and initialised; that nothing writes to it meanwhile is
+        // what the crate's documentation asks of holders of handles.
+        unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len) }
+    }
+
+    /// Copies `bytes` to `at`.
+    ///
+    /// # Panics
+    /// If they don't fit.
+    pub fn write(&self, at: usize, bytes: &[u8]) {
+        assert!(at + bytes.len() <= self.len, "write within its buffer");
+        // SAFETY: the destination lies within the allocation; `copy` allows overlap.
+        unsafe { std::ptr::copy(bytes.as_ptr(), self.as_ptr().add(at), bytes.len()) };
+    }
+
+    /// Sets a range to zeros.
+    ///
+    /// # Panics
+    /// If the range is not within the buffer.
+    pub fn zero(&self, range: Range<usize>) {
+        let part = self.slice(range);
+        // SAFETY: the range lies within the allocation.
+        unsafe { std::ptr::write_bytes(part.as_ptr(), 0, part.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_share_memory_and_are_aligned() {
+        let buf = Buf::new(10_000);
+        assert_eq!(buf.as_ptr() as usize % 4096, 0);
+        buf.slice(5000..5004).write(0, b"skep");
+        assert_eq!(&buf.bytes()[5000..5004], b"skep");
+        buf.zero(5001..5003);
+        assert_eq!(&buf.bytes()[5000..5004], b"s\0\0p");
+    }
+}

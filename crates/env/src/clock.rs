@@ -1,0 +1,46 @@
+//! Clock and randomness.
+
+use skep_types::Timestamp;
+use std::time::Duration;
+
+fn read_clock(clock: libc::clockid_t) -> libc::timespec {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is valid for writes; both clocks exist on every Linux that has io_uring.
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
+    time
+}
+
+/// Time since boot, suspension included: what leases and deadlines are counted on.
+pub fn now() -> Duration {
+    let time = read_clock(libc::CLOCK_BOOTTIME);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Date and time, for what users see. Never compared between hosts.
+pub fn wall_time() -> Timestamp {
+    let time = read_clock(libc::CLOCK_REALTIME);
+    Timestamp { seconds: time.tv_sec, nanoseconds: time.tv_nsec as u32 }
+}
+
+/// Random bytes from the kernel.
+pub fn random_bytes<const N: usize>() -> [u8; N] {
+    let mut bytes = [0_u8; N];
+    let mut filled = 0;
+    while filled < N {
+        // SAFETY: the range lies within `bytes`.
+        let got = unsafe { libc::getrandom(bytes[filled..].as_mut_ptr().cast(), N - filled, 0) };
+        // Only EINTR can fail here, and a retry is right then.
+        filled += usize::try_from(got).unwrap_or(0);
+    }
+    bytes
+}
+
+/// A random number.
+pub fn random_u64() -> u64 {
+    u64::from_le_bytes(random_bytes())
+}
+
+/// A random number.
+pub fn random_u128() -> u128 {
+    u128::from_le_bytes(random_bytes())
+}

@@ -1,0 +1,126 @@
+//! Files, read and written through the thread's event loop.
+
+use crate::buffer::Buf;
+use crate::event_loop::submit;
+use io_uring::{opcode, types};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::rc::Rc;
+
+/// An open file. Clones share the descriptor.
+#[derive(Debug, Clone)]
+pub struct File(Rc<OwnedFd>);
+
+impl From<OwnedFd> for File {
+    fn from(fd: OwnedFd) -> Self {
+        Self(Rc::new(fd))
+    }
+}
+
+impl From<std::fs::File> for File {
+    fn from(file: std::fs::File) -> Self {
+        Self(Rc::new(file.into()))
+    }
+}
+
+impl AsRawFd for File {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+pub(crate) fn check(result: i32) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
+}
+
+impl File {
+    /// Opens a file. The call itself is made at once, not through the ring: it rarely waits.
+    ///
+    /// # Errors
+    /// As `open(2)`.
+    pub fn open(path: &std::path::Path, options: &std::fs::OpenOptions) -> io::Result<Self> {
+        Ok(options.open(path)?.into())
+    }
+
+    fn fd(&self) -> types::Fd {
+        types::Fd(self.0.as_raw_fd())
+    }
+
+    /// Reads into `buf` from `offset`; short at the end of the file.
+    ///
+    /// # Errors
+    /// As `pread(2)`.
+    pub async fn read_at(&self, buf: Buf, offset: u64) -> io::Result<usize> {
+        let entry = opcode::Read::new(self.fd(), buf.as_ptr(), buf.len() as u32).offset(offset);
+        // SAFETY: buffer and descriptor are kept until the completion.
+        let op = unsafe { submit(entry.build().into(), Box::new((buf, Rc::clone(&self.0)))) };
+        check(op.await.0)
+    }
+
+    /// Writes all of `buf` at `offset`.
+    ///
+    /// # Errors
+    /// As `pwrite(2)`; part of the bytes may have been written.
+    pub async fn write_at(&self, buf: Buf, offset: u64) -> io::Result<()> {
+        let mut done = 0;
+        while done < buf.len() {
+            let rest = buf.slice(done..buf.len());
+            let entry = opcode::Write::new(self.fd(), rest.as_ptr(), rest.len() as u32)
+                .offset(offset + done as u64);
+            // SAFETY: buffer and descriptor are kept until the completion.
+            let op = unsafe { submit(entry.build().into(), Box::new((rest, Rc::clone(&self.0)))) };
+            match check(op.await.0)? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                count => done += count,
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all of `bytes` at `offset` at once, without the ring: for what goes to the page cache
+    /// and is too small to be worth a completion.
+    ///
+    /// # Errors
+    /// As `pwrite(2)`.
+    pub fn write_now(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        std::os::unix::fs::FileExt::write_all_at(&*self.borrow_std(), bytes, offset)
+    }
+
+    /// Reads to fill `bytes` from `offset` at once, without the ring; short at the end of the file.
+    ///
+    /// # Errors
+    /// As `pread(2)`.
+    pub fn read_now(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+        let file = self.borrow_std();
+        let mut done = 0;
+        while done < bytes.len() {
+            let at = offset + done as u64;
+            match std::os::unix::fs::FileExt::read_at(&*file, &mut bytes[done..], at) {
+                Ok(0) => break,
+                Ok(count) => done += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    /// Waits until data, and the metadata needed to read it, are on the device.
+    ///
+    /// # Errors
+    /// As `fdatasync(2)`. After an error the page cache may have dropped what was not written: don't
+    /// try again, stop writing to the target.
+    pub async fn sync_data(&self) -> io::Result<()> {
+        let entry = opcode::Fsync::new(self.fd()).flags(types::FsyncFlags::DATASYNC);
+        // SAFETY: the descriptor is kept until the completion.
+        let op = unsafe { submit(entry.build().into(), Box::new(Rc::clone(&self.0))) };
+        check(op.await.0).map(|_| ())
+    }
+
+    /// The descriptor as a file of the standard library, for calls that need no ring: `metadata`,
+    /// `set_len`.
+    pub fn borrow_std(&self) -> std::mem::ManuallyDrop<std::fs::File> {
+        // SAFETY: the descriptor is open as long as `self`; `ManuallyDrop` leaves it open.
+        std::mem::ManuallyDrop::new(unsafe { std::fs::File::from_raw_fd(self.0.as_raw_fd()) })
+    }
+}

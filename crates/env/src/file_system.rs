@@ -1,0 +1,246 @@
+//! What services ask of the file system beyond reading and writing: room, names that are removed,
+//! holes, full syncs, and which mount a directory lies on.
+
+use crate::event_loop::submit;
+use crate::file::{File, check};
+use io_uring::{opcode, types};
+use std::ffi::CString;
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Room on a file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Space {
+    /// Size in bytes.
+    pub total_bytes: u64,
+    /// Free for ordinary users, in bytes.
+    pub free_bytes: u64,
+    /// Inodes that there can be; zero where the file system has no such limit.
+    pub total_inodes: u64,
+    /// Of those, free.
+    pub free_inodes: u64,
+}
+
+/// What identifies the mount of a directory and the directory itself on this running kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MountMark {
+    /// Device number.
+    pub device: u64,
+    /// Id of the mount. Never given twice between boots from Linux 6.8 on.
+    pub mount: u64,
+    /// Inode number of the directory.
+    pub directory: u64,
+}
+
+fn c_path(path: &Path) -> io::Result<CString> {
+    CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput.into())
+}
+
+fn checked(result: i32) -> io::Result<()> {
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Room on the file system that holds `path`.
+///
+/// # Errors
+/// As `statvfs(3)`.
+pub fn space(path: &Path) -> io::Result<Space> {
+    let path = c_path(path)?;
+    // SAFETY: all-zero is a valid value; the path is a string that ends with zero.
+    let stat = unsafe {
+        let mut stat: libc::statvfs = std::mem::zeroed();
+        checked(libc::statvfs(path.as_ptr(), &raw mut stat))?;
+        stat
+    };
+    Ok(Space {
+        total_bytes: stat.f_blocks * stat.f_frsize,
+        free_bytes: stat.f_bavail * stat.f_frsize,
+        total_inodes: stat.f_files,
+        free_inodes: stat.f_favail,
+    })
+}
+
+/// On which mount a directory lies.
+///
+/// # Errors
+/// As `statx(2)`.
+pub fn mount_mark(directory: &Path) -> io::Result<MountMark> {
+    let path = c_path(directory)?;
+    // SAFETY: all-zero is a valid value; the path is a string that ends with zero.
+    let stat = unsafe {
+        let mut stat: libc::statx = std::mem::zeroed();
+        // Both kinds of mount id are asked for; the kernel gives the unique one if it has it.
+        let mask = libc::STATX_INO | libc::STATX_MNT_ID | libc::STATX_MNT_ID_UNIQUE;
+        checked(libc::statx(libc::AT_FDCWD, path.as_ptr(), 0, mask, &raw mut stat))?;
+        stat
+    };
+    Ok(MountMark {
+        device: u64::from(stat.stx_dev_major) << 32 | u64::from(stat.stx_dev_minor),
+        mount: stat.stx_mnt_id,
+        directory: stat.stx_ino,
+    })
+}
+
+/// The id that the kernel drew at boot.
+///
+/// # Errors
+/// If `/proc` isn't mounted.
+pub fn boot_id() -> io::Result<u128> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    let digits: String = text.trim().chars().filter(|c| *c != '-').collect();
+    u128::from_str_radix(&digits, 16).map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
+/// Lets the process open as many files as the system allows it; gives that number.
+pub fn raise_file_limit() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is valid for both calls. A refusal leaves the old limit, which is then given.
+    unsafe {
+        libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
+        let raised = libc::rlimit { rlim_cur: limit.rlim_max, rlim_max: limit.rlim_max };
+        if libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) == 0 { limit = raised }
+    }
+    limit.rlim_cur
+}
+
+/// Removes a name through the ring: freeing the blocks of a long file takes time.
+///
+/// # Errors
+/// As `unlink(2)`.
+pub async fn remove_file(path: &Path) -> io::Result<()> {
+    let path = c_path(path)?;
+    let entry = opcode::UnlinkAt::new(types::Fd(libc::AT_FDCWD), path.as_ptr());
+    // SAFETY: the heap memory of the path stays in place when its owner is moved into the box.
+    let op = unsafe { submit(entry.build().into(), Box::new(path)) };
+    check(op.await.0).map(|_| ())
+}
+
+impl File {
+    /// Waits until data and all metadata are on the device; for a directory: the names in it.
+    ///
+    /// # Errors
+    /// As `fsync(2)`; see [`Self::sync_data`].
+    pub async fn sync_all(&self) -> io::Result<()> {
+        let entry = opcode::Fsync::new(types::Fd(self.as_raw_fd()));
+        // SAFETY: the descriptor is kept until the completion.
+        let op = unsafe { submit(entry.build().into(), Box::new(self.clone())) };
+        check(op.await.0).map(|_| ())
+    }
+
+    /// Reserves room for a range without changing the file's length or contents, so that writing
+    /// there can't run out of space.
+    ///
+    /// # Errors
+    /// As `fallocate(2)`: `Unsupported` where the file system can't.
+    pub fn reserve(&self, range: Range<u64>) -> io::Result<()> {
+        self.allocate(libc::FALLOC_FL_KEEP_SIZE, range)
+    }
+
+    /// Makes a range a hole again.
+    ///
+    /// # Errors
+    /// As `fallocate(2)`: `Unsupported` where the file system can't.
+    pub fn punch_hole(&self, range: Range<u64>) -> io::Result<()> {
+        self.allocate(libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_PUNCH_HOLE, range)
+    }
+
+    fn allocate(&self, mode: i32, range: Range<u64>) -> io::Result<()> {
+        let (start, length) = (range.start as i64, (range.end - range.start) as i64);
+        // SAFETY: a plain system call on an open descriptor.
+        checked(unsafe { libc::fallocate(self.as_raw_fd(), mode, start, length) })
+    }
+
+    /// Whether a range may hold anything but a hole.
+    ///
+    /// # Errors
+    /// As `lseek(2)`.
+    pub fn has_data(&self, range: Range<u64>) -> io::Result<bool> {
+        // SAFETY: a plain system call on an open descriptor; the position isn't used by anyone.
+        let at = unsafe { libc::lseek(self.as_raw_fd(), range.start as i64, libc::SEEK_DATA) };
+        if at >= 0 {
+            return Ok((at as u64) < range.end);
+        }
+        match io::Error::last_os_error() {
+            error if error.raw_os_error() == Some(libc::ENXIO) => Ok(false),
+            error => Err(error),
+        }
+    }
+
+    /// Whether a part of a range is a hole or beyond the end, so that writing there takes room.
+    ///
+    /// # Errors
+    /// As `lseek(2)`.
+    pub fn has_hole(&self, range: Range<u64>) -> io::Result<bool> {
+        // SAFETY: as above.
+        let at = unsafe { libc::lseek(self.as_raw_fd(), range.start as i64, libc::SEEK_HOLE) };
+        if at >= 0 {
+            return Ok((at as u64) < range.end);
+        }
+        match io::Error::last_os_error() {
+            error if error.raw_os_error() == Some(libc::ENXIO) => Ok(true),
+            error => Err(error),
+        }
+    }
+
+    /// Syncs the whole file system that the file lies on. Blocks: not for a thread that serves.
+    ///
+    /// # Errors
+    /// As `syncfs(2)`: also when data of any file of it could not be written.
+    pub fn sync_file_system_now(&self) -> io::Result<()> {
+        // SAFETY: a plain system call on an open descriptor.
+        checked(unsafe { libc::syncfs(self.as_raw_fd()) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holes_are_told_from_data() {
+        let dir = tempfile::tempdir().unwrap();
+        let std_file = std::fs::File::create(dir.path().join("f")).unwrap();
+        let file = File::from(std_file);
+        file.borrow_std().set_len(64 << 20).unwrap();
+        assert!(!file.has_data(0..64 << 20).unwrap());
+        file.write_now(b"x", 32 << 20).unwrap();
+        assert!(!file.has_data(0..1 << 20).unwrap());
+        assert!(file.has_data(32 << 20..33 << 20).unwrap());
+        assert!(file.has_hole(0..1 << 20).unwrap() && file.has_hole(64 << 20..65 << 20).unwrap());
+        assert!(!file.has_hole(32 << 20..(32 << 20) + 1).unwrap());
+        file.punch_hole(32 << 20..33 << 20).unwrap();
+        assert!(!file.has_data(0..64 << 20).unwrap());
+        assert!(!file.has_data(64 << 20..65 << 20).unwrap());
+    }
+
+    #[test]
+    fn files_are_removed_and_directories_synced() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, file) = (dir.path().join("f"), dir.path().to_owned());
+        std::fs::write(&path, "x").unwrap();
+        let gone = path.clone();
+        crate::block_on(async move {
+            remove_file(&gone).await.unwrap();
+            let error = remove_file(&gone).await.unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::NotFound);
+            let directory = File::from(std::fs::File::open(file).unwrap());
+            directory.sync_all().await.unwrap();
+            directory.sync_file_system_now().unwrap();
+        })
+        .unwrap();
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_mount_has_the_same_mark_each_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let mark = mount_mark(dir.path()).unwrap();
+        assert_eq!(mark, mount_mark(dir.path()).unwrap());
+        assert_ne!(mark.mount, mount_mark(Path::new("/proc")).unwrap().mount);
+        assert!(space(dir.path()).unwrap().total_bytes > 0);
+        assert_ne!(boot_id().unwrap(), 0);
+    }
+}

@@ -1,0 +1,124 @@
+//! A bounded queue into a thread's event loop: the one way between threads.
+
+use crate::buffer::Buf;
+use crate::file::File;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+
+struct Queue<T> {
+    /// Protects the queue alone; held for a push or a pop, never while waiting.
+    items: Mutex<VecDeque<T>>,
+    limit: usize,
+    event: OwnedFd,
+}
+
+/// The sending side; may be cloned and sent to other threads.
+pub struct MailboxSender<T>(Arc<Queue<T>>);
+
+/// The receiving side, on one thread.
+pub struct Mailbox<T>(Arc<Queue<T>>);
+
+impl<T> Clone for MailboxSender<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<T> std::fmt::Debug for MailboxSender<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("MailboxSender")
+    }
+}
+
+impl<T> std::fmt::Debug for Mailbox<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Mailbox")
+    }
+}
+
+impl<T> Mailbox<T> {
+    /// A queue of at most `limit` items.
+    ///
+    /// # Errors
+    /// When the process is out of file descriptors.
+    pub fn new(limit: usize) -> io::Result<(MailboxSender<T>, Self)> {
+        // SAFETY: a plain system call; the result is checked.
+        let raw = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+        if raw < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor is new and ours.
+        let event = unsafe { OwnedFd::from_raw_fd(raw) };
+        let queue = Arc::new(Queue { items: Mutex::new(VecDeque::new()), limit, event });
+        Ok((MailboxSender(Arc::clone(&queue)), Self(queue)))
+    }
+
+    /// Takes the next item, without waiting.
+    pub fn try_receive(&self) -> Option<T> {
+        self.0.items.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    }
+
+    /// Waits for the next item.
+    ///
+    /// # Errors
+    /// When the kernel refuses to read the event; not to be expected.
+    pub async fn receive(&self) -> io::Result<T> {
+        loop {
+            if let Some(item) = self.try_receive() {
+                return Ok(item);
+            }
+            let event = File::from(self.0.event.try_clone()?);
+            event.read_at(Buf::new(8), 0).await?;
+        }
+    }
+}
+
+impl<T> MailboxSender<T> {
+    /// Adds an item; gives it back if the queue is full.
+    ///
+    /// # Errors
+    /// The item, if the queue holds as many as it may.
+    pub fn send(&self, item: T) -> Result<(), T> {
+        {
+            let mut items = self.0.items.lock().unwrap_or_else(PoisonError::into_inner);
+            if items.len() >= self.0.limit {
+                return Err(item);
+            }
+            items.push_back(item);
+        }
+        let one = 1_u64.to_ne_bytes();
+        // SAFETY: eight bytes are what an eventfd takes. It can only block at 2^64 - 2 sends.
+        unsafe { libc::write(self.0.event.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_cross_threads_in_order() {
+        let (sender, mailbox) = Mailbox::new(1000).unwrap();
+        let thread = std::thread::spawn(move || (0..1000).for_each(|i| sender.send(i).unwrap()));
+        let got = crate::block_on(async move {
+            let mut got = Vec::new();
+            while got.len() < 1000 {
+                got.push(mailbox.receive().await.unwrap());
+            }
+            got
+        });
+        thread.join().unwrap();
+        assert_eq!(got.unwrap(), (0..1000).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_full_queue_gives_the_item_back() {
+        let (sender, mailbox) = Mailbox::new(1).unwrap();
+        sender.send(1).unwrap();
+        assert_eq!(sender.send(2), Err(2));
+        assert_eq!(mailbox.try_receive(), Some(1));
+    }
+}

@@ -1,0 +1,55 @@
+//! Signals as something to wait for.
+
+use crate::buffer::Buf;
+use crate::file::File;
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
+
+/// Signals that no longer end the process but can be waited for.
+#[derive(Debug)]
+pub struct Signals(File);
+
+impl Signals {
+    /// Takes over signals for the whole process. Call it before any thread is started.
+    ///
+    /// # Errors
+    /// When the process is out of file descriptors.
+    pub fn take(numbers: &[i32]) -> io::Result<Self> {
+        // SAFETY: the set is initialised by `sigemptyset` before it is used; results are checked.
+        let raw = unsafe {
+            let mut set = std::mem::zeroed::<libc::sigset_t>();
+            libc::sigemptyset(&raw mut set);
+            for number in numbers {
+                libc::sigaddset(&raw mut set, *number);
+            }
+            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+            libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC)
+        };
+        if raw < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor is new and ours.
+        Ok(Self(File::from(unsafe { OwnedFd::from_raw_fd(raw) })))
+    }
+
+    /// Waits for the next of them and gives its number.
+    ///
+    /// # Errors
+    /// When the kernel refuses to read; not to be expected.
+    pub async fn next(&self) -> io::Result<i32> {
+        let buf = Buf::new(size_of::<libc::signalfd_siginfo>());
+        self.0.read_at(buf.clone(), 0).await?;
+        let number = &buf.bytes()[..4];
+        Ok(i32::from_ne_bytes([number[0], number[1], number[2], number[3]]))
+    }
+
+    /// Lets a child process that is about to be executed have its signals back. For `pre_exec`.
+    pub fn unblock_all() {
+        // SAFETY: the set is initialised by `sigemptyset`; both calls are async-signal-safe.
+        unsafe {
+            let mut set = std::mem::zeroed::<libc::sigset_t>();
+            libc::sigemptyset(&raw mut set);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut());
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! TCP sockets on the thread's event loop.
+
+use crate::buffer::Buf;
+use crate::event_loop::{Traffic, submit, submit_traffic};
+use crate::file::check;
+use io_uring::{opcode, types};
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::rc::Rc;
+
+/// Parts that one `sendmsg` takes (`UIO_MAXIOV`).
+const MAX_PARTS: usize = 1024;
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 1024;
+
+/// A connected TCP socket. Clones share it.
+#[derive(Debug, Clone)]
+pub struct TcpStream(Rc<OwnedFd>);
+
+/// Something to send: bytes of its own, or a buffer.
+#[derive(Debug)]
+pub enum Part {
+    /// Bytes.
+    Bytes(Vec<u8>),
+    /// A buffer.
+    Buf(Buf),
+}
+
+impl Part {
+    fn range(&self) -> (*mut u8, usize) {
+        match self {
+            Self::Bytes(bytes) => (bytes.as_ptr().cast_mut(), bytes.len()),
+            Self::Buf(buf) => (buf.as_ptr(), buf.len()),
+        }
+    }
+}
+
+/// What a `sendmsg` in flight points to.
+struct SendState {
+    parts: Vec<Part>,
+    vectors: Vec<libc::iovec>,
+    header: Box<libc::msghdr>,
+    fd: Rc<OwnedFd>,
+}
+
+fn socket_address(address: &SocketAddr) -> (libc::sockaddr_storage, u32) {
+    // SAFETY: all-zero is a valid `sockaddr_storage`.
+    let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    let len = match address {
+        SocketAddr::V4(v4) => {
+            let raw = libc::sockaddr_in {
+                sin_family: libc::AF_INET as u16,
+                sin_port: v4.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(v4.ip().octets()) },
+                sin_zero: [0; 8],
+            };
+            // SAFETY: `sockaddr_storage` is large and aligned enough for every address.
+            unsafe { std::ptr::write((&raw mut storage).cast(), raw) };
+            size_of::<libc::sockaddr_in>()
+        }
+        SocketAddr::V6(v6) => {
+            let raw = libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as u16,
+                sin6_port: v6.port().to_be(),
+                sin6_flowinfo: v6.flowinfo(),
+                sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
+                sin6_scope_id: v6.scope_id(),
+            };
+            // SAFETY: as above.
+            unsafe { std::ptr::write((&raw mut storage).cast(), raw) };
+            size_of::<libc::sockaddr_in6>()
+        }
+    };
+    (storage, len as u32)
+}
+
+fn new_socket(address: &SocketAddr) -> io::Result<OwnedFd> {
+    let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    // SAFETY: a plain system call; the result is checked.
+    let raw = unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
+    if raw < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new and ours.
+    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+fn set_option(fd: &OwnedFd, level: i32, option: i32, value: i32) {
+    // SAFETY: the value is an int, as all options used here want. A refusal costs only speed.
+    unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            level,
+            option,
+            (&raw const value).cast(),
+            size_of::<i32>() as u32,
+        )
+    };
+}
+
+impl TcpStream {
+    /// Connects to `host:port`.
+    ///
+    /// # Errors
+    /// As `connect(2)`, or when the host has no address.
+    pub async fn connect(address: &str) -> io::Result<Self> {
+        let resolved = address.to_socket_addrs()?.next().ok_or_else(|| {
+            io::Error::new(io::ErrorKind::NotFound, format!("{address}: no address"))
+        })?;
+        let fd = Rc::new(new_socket(&resolved)?);
+        let target = Box::new(socket_address(&resolved));
+        let entry =
+            opcode::Connect::new(types::Fd(fd.as_raw_fd()), (&raw const target.0).cast(), target.1);
+        // SAFETY: address and descriptor are kept until the completion.
+        let op = unsafe { submit(entry.build().into(), Box::new((target, Rc::clone(&fd)))) };
+        check(op.await.0)?;
+        Ok(Self::tuned(fd))
+    }
+
+    fn tuned(fd: Rc<OwnedFd>) -> Self {
+        set_option(&fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
+        set_option(&fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1);
+        set_option(&fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 5);
+        set_option(&fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 2);
+        set_option(&fd, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 3);
+        // Data that a host has swallowed and never acknowledged must not hold a request for the
+        // quarter of an hour that TCP would try.
+        set_option(&fd, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 10_000);
+        Self(fd)
+    }
+
+    /// Takes over a connected socket, perhaps from another thread.
+    pub fn from_fd(fd: OwnedFd) -> Self {
+        Self::tuned(Rc::new(fd))
+    }
+
+    /// Gives the socket away, to be sent to another thread.
+    ///
+    /// # Errors
+    /// When the process is out of file descriptors and something still shares the socket.
+    pub fn into_fd(self) -> io::Result<OwnedFd> {
+        Rc::try_unwrap(self.0).or_else(|shared| shared.try_clone())
+    }
+
+    /// Receives what is there, at most the buffer's length; 0 at the end of the stream.
+    ///
+    /// # Errors
+    /// As `recv(2)`.
+    pub async fn receive(&self, buf: Buf) -> io::Result<usize> {
+        self.receive_flags(buf, 0).await
+    }
+
+    async fn receive_flags(&self, buf: Buf, flags: i32) -> io::Result<usize> {
+        let fd = types::Fd(self.0.as_raw_fd());
+        let entry = opcode::Recv::new(fd, buf.as_ptr(), buf.len() as u32).flags(flags);
+        // SAFETY: buffer and descriptor are kept until the completion.
+        let op = unsafe {
+            let kept = Box::new((buf, Rc::clone(&self.0)));
+            submit_traffic(entry.build().into(), kept, Traffic::Received)
+        };
+        check(op.await.0)
+    }
+
+    /// Receives until the buffer is full.
+    ///
+    /// # Errors
+    /// As `recv(2)`; `UnexpectedEof` if the stream ends before.
+    pub async fn receive_exact(&self, buf: Buf) -> io::Result<()> {
+        let mut done = 0;
+        while done < buf.len() {
+            let rest = buf.slice(done..buf.len());
+            match self.receive_flags(rest, libc::MSG_WAITALL).await? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                count => done += count,
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends all parts, in order, in as few system calls as the kernel allows.
+    ///
+    /// # Errors
+    /// As `sendmsg(2)`; part of the bytes may have been sent.
+    pub async fn send(&self, parts: Vec<Part>) -> io::Result<()> {
+        let vectors = parts
+            .iter()
+            .map(Part::range)
+            .filter(|(_, len)| *len > 0)
+            .map(|(start, len)| libc::iovec { iov_base: start.cast(), iov_len: len })
+            .collect();
+        // SAFETY: all-zero is a valid `msghdr`.
+        let header = Box::new(unsafe { std::mem::zeroed::<libc::msghdr>() });
+        let mut state = Box::new(SendState { parts, vectors, header, fd: Rc::clone(&self.0) });
+        let mut first = 0;
+        while first < state.vectors.len() {
+            let count = (state.vectors.len() - first).min(MAX_PARTS);
+            state.header.msg_iov = state.vectors[first..].as_mut_ptr();
+            state.header.msg_iovlen = count;
+            let entry =
+                opcode::SendMsg::new(types::Fd(state.fd.as_raw_fd()), &raw const *state.header)
+                    .flags((libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32);
+            // SAFETY: the state owns message header, vectors, parts and descriptor, all on the heap.
+            let op = unsafe { submit_traffic(entry.build().into(), state, Traffic::Sent) };
+            let (result, kept) = op.await;
+            state = kept.downcast().expect("what was kept comes back");
+            debug_assert!(!state.parts.is_empty(), "parts stay with their vectors");
+            let mut sent = check(result)?;
+            while first < state.vectors.len() && sent >= state.vectors[first].iov_len {
+                sent -= state.vectors[first].iov_len;
+                first += 1;
+            }
+            if sent > 0 {
+                let vector = &mut state.vectors[first];
+                // SAFETY: `sent` is less than the vector's length.
+                vector.iov_base = unsafe { vector.iov_base.cast::<u8>().add(sent).cast() };
+                vector.iov_len -= sent;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends both directions; what waits on the socket returns.
+    pub fn shutdown(&self) {
+        // SAFETY: a plain system call on an open descriptor; a refusal means it is closed already.
+        unsafe { libc::shutdown(self.0.as_raw_fd(), libc::SHUT_RDWR) };
+    }
+
+    /// The other side's address, for messages.
+    pub fn peer(&self) -> String {
+        let Ok(fd) = self.0.try_clone() else { return "?".into() };
+        std::net::TcpStream::from(fd).peer_addr().map_or_else(|_| "?".into(), |it| it.to_string())
+    }
+}
+
+/// A listening TCP socket.
+#[derive(Debug)]
+pub struct TcpListener(Rc<OwnedFd>);
+
+impl TcpListener {
+    /// Listens on `host:port`; port 0 lets the kernel choose.
+    ///
+    /// # Errors
+    /// As `bind(2)`: `AddrInUse` if something listens there already.
+    pub fn bind(address: &str) -> io::Result<Self> {
+        let resolved = address.to_socket_addrs()?.next().ok_or_else(|| {
+            io::Error::new(io::ErrorKind::NotFound, format!("{address}: no address"))
+        })?;
+        let fd = new_socket(&resolved)?;
+        set_option(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1);
+        let (storage, len) = socket_address(&resolved);
+        // SAFETY: the address is valid for `len` bytes.
+        if unsafe { libc::bind(fd.as_raw_fd(), (&raw const storage).cast(), len) } < 0
+            // SAFETY: a plain system call on our descriptor.
+            || unsafe { libc::listen(fd.as_raw_fd(), BACKLOG) } < 0
+        {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self(Rc::new(fd)))
+    }
+
+    /// The address that it listens on.
+    ///
+    /// # Errors
+    /// As `getsockname(2)`.
+    pub fn local_address(&self) -> io::Result<SocketAddr> {
+        std::net::TcpListener::from(self.0.try_clone()?).local_addr()
+    }
+
+    /// Waits for the next connection.
+    ///
+    /// # Errors
+    /// As `accept(2)`.
+    pub async fn accept(&self) -> io::Result<TcpStream> {
+        let fd = types::Fd(self.0.as_raw_fd());
+        let entry = opcode::Accept::new(fd, std::ptr::null_mut(), std::ptr::null_mut())
+            .flags(libc::SOCK_CLOEXEC);
+        // SAFETY: no address is asked for; the descriptor is kept until the completion.
+        let op = unsafe { submit(entry.build().into(), Box::new(Rc::clone(&self.0))) };
+        let raw = check(op.await.0)? as i32;
+        // SAFETY: the descriptor is new and ours.
+        Ok(TcpStream::from_fd(unsafe { OwnedFd::from_raw_fd(raw) }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{block_on, spawn};
+
+    #[test]
+    fn large_sends_of_many_parts_arrive_whole() {
+        block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = listener.local_address().unwrap().to_string();
+            let sender = spawn(async move {
+                let stream = TcpStream::connect(&address).await.unwrap();
+                let mut parts = vec![Part::Bytes(vec![7; 3_000_000])];
+                parts.extend((0..2000).map(|_| Part::Bytes(vec![1; 3])));
+                parts.push(Part::Buf(Buf::copy_of(&[9; 5000])));
+                stream.send(parts).await.unwrap();
+            });
+            let stream = listener.accept().await.unwrap();
+            let buf = Buf::new(3_000_000 + 6000 + 5000);
+            stream.receive_exact(buf.clone()).await.unwrap();
+            sender.await;
+            let bytes = buf.bytes();
+            assert!(bytes[..3_000_000].iter().all(|byte| *byte == 7));
+            assert!(bytes[3_000_000..3_006_000].iter().all(|byte| *byte == 1));
+            assert!(bytes[3_006_000..].iter().all(|byte| *byte == 9));
+            assert_eq!(stream.receive(Buf::new(1)).await.unwrap(), 0);
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn an_address_in_use_is_an_error() {
+        let first = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = first.local_address().unwrap().to_string();
+        let error = TcpListener::bind(&address).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+    }
+}
