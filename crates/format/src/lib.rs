@@ -6,5 +6,6 @@
 pub mod chunk;
 pub mod identity;
 pub mod log;
+pub mod management;
 pub mod metadata;
 pub mod sealed;

@@ -8,8 +8,8 @@ use skep_types::{Error, ErrorCode, Result};
 
 /// Bytes before the body.
 const HEAD_BYTES: usize = 16;
-/// Longest body; what is longer has a format of its own.
-pub const MAX_BODY_BYTES: usize = 1 << 20;
+/// Longest body: management's snapshot with a hundred thousand clients takes some 20 MiB.
+pub const MAX_BODY_BYTES: usize = 64 << 20;
 
 /// Wraps a record.
 ///

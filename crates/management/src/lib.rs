@@ -1,1 +1,159 @@
-//! Authority for the cluster map.
+//! Management: the authority for the cluster map. Nodes register here and send heartbeats; everybody
+//! gets the map from here, as soon as it changes.
+//!
+//! Owns the order and durability of commands and who may see what when. What a command means is decided by the
+//! pure state machine in `skep-cluster`. Never on the path of I/O: with management
+//! down, running I/O goes on.
+//!
+//! One thread does everything. `docs/format/management.md` describes the files.
+
+mod authority;
+mod directory;
+mod handlers;
+mod journal;
+mod limits;
+mod settings;
+
+pub use directory::initialise;
+pub use settings::{DEFAULT_PORT, ManagementSettings};
+
+use authority::Authority;
+use journal::Journal;
+use skep_cluster::{Command, ServerRegistration};
+use skep_env::{TcpListener, TcpStream};
+use skep_format::identity::DirectoryKind;
+use skep_rpc::server::authenticate;
+use skep_rpc::{Identity, IncomingStream};
+use skep_service::listen::{IfTaken, advertised, listen};
+use skep_service::{NodeDirectory, PROGRAM_VERSION, notify};
+use skep_types::{Error, ErrorCode, NodeKind, Result, TargetId};
+use std::rc::Rc;
+
+/// Serves until the process is asked to end. Takes over its signals: call it before other threads are
+/// started.
+///
+/// # Errors
+/// Whatever keeps it from starting, with what to do: a blank or foreign directory, a damaged log, an
+/// address in use.
+pub fn run(settings: &ManagementSettings) -> Result<()> {
+    let signals = skep_service::end_signals()?;
+    let settings = settings.clone();
+    skep_env::block_on(async move {
+        let running = Running::start(&settings).await?;
+        notify::ready();
+        let Running { identity, listens_on, .. } = &running;
+        tracing::info!("management serves cluster {} at {listens_on}", identity.cluster);
+        let number = signals.next().await?;
+        notify::stopping();
+        tracing::info!("management ends (signal {number})");
+        Ok(())
+    })
+    .map_err(|error| Error::new(ErrorCode::Io, format!("event loop: {error}")))?
+}
+
+/// Management while it serves.
+struct Running {
+    identity: Identity,
+    listens_on: String,
+    _accepting: skep_env::Task<()>,
+    _ticking: skep_env::Task<()>,
+    _directory: NodeDirectory,
+}
+
+impl Running {
+    async fn start(settings: &ManagementSettings) -> Result<Self> {
+        let path = &settings.node.directory;
+        let mut directory = NodeDirectory::open(path, DirectoryKind::Management)?;
+        let cluster = directory.token.cluster;
+        let (journal, state) = Journal::open(path, cluster)?;
+        let listener = listen(&settings.node.listen, path, IfTaken::Fail).await?;
+        let listens_on = listener.local_address()?.to_string();
+        let addresses = advertised(&listener, &settings.node.advertise, None)?;
+        if directory.token.addresses != addresses {
+            directory.token.addresses.clone_from(&addresses);
+            skep_service::directory::write_token(path, &directory.token)?;
+        }
+        let authority = Authority::start(state, journal)?;
+        let own = *directory.directory.identity();
+        let registration = ServerRegistration {
+            node: own.node,
+            uuid: own.node_uuid,
+            kind: NodeKind::Management,
+            name: settings.node.name.clone(),
+            addresses,
+            version: PROGRAM_VERSION.into(),
+            targets: Vec::new(),
+        };
+        let node = authority.command(&Command::RegisterServer(registration))?.node;
+        directory.directory.assign(node, TargetId::default())?;
+        authority.heard(node, &[]);
+        let identity = Identity {
+            cluster,
+            secret: directory.token.secret.clone(),
+            node,
+            kind: NodeKind::Management,
+        };
+        let ticking = {
+            let authority = Rc::clone(&authority);
+            skep_env::spawn(async move {
+                loop {
+                    skep_env::sleep(limits::TICK).await;
+                    authority.heard(node, &[]);
+                    authority.tick();
+                }
+            })
+        };
+        let accepting = skep_env::spawn(accept(listener, identity.clone(), authority));
+        Ok(Self {
+            identity,
+            listens_on,
+            _accepting: accepting,
+            _ticking: ticking,
+            _directory: directory,
+        })
+    }
+}
+
+async fn accept(listener: TcpListener, identity: Identity, authority: Rc<Authority>) {
+    let incarnation = skep_env::random_u64();
+    loop {
+        match listener.accept().await {
+            Ok(stream) => {
+                let (identity, authority) = (identity.clone(), Rc::clone(&authority));
+                skep_env::spawn(serve(stream, identity, incarnation, authority)).detach();
+            }
+            Err(error) => {
+                // Out of descriptors, most likely: some connections will end.
+                tracing::warn!("cannot accept a connection: {error}");
+                skep_env::sleep(limits::TICK).await;
+            }
+        }
+    }
+}
+
+async fn serve(stream: TcpStream, identity: Identity, incarnation: u64, authority: Rc<Authority>) {
+    let no_targets = |target: TargetId| match target.raw() {
+        0 => Ok(()),
+        _ => Err(Error::new(ErrorCode::StaleMap, format!("management serves no target {target}"))),
+    };
+    let peer = stream.peer();
+    if let Err(error) = authenticate(&stream, &identity, incarnation, no_targets).await {
+        tracing::warn!("connection from {peer} refused: {error}");
+        return;
+    }
+    let (mut requests, outbox) = IncomingStream::new(stream);
+    loop {
+        match requests.next().await {
+            Ok(Some(incoming)) => handlers::dispatch(&authority, incoming, &outbox),
+            Ok(None) => break,
+            Err(error) => {
+                tracing::debug!("connection from {peer}: {error}");
+                break;
+            }
+        }
+    }
+    outbox.close();
+}
+
+#[cfg(test)]
+mod tests;

@@ -6,6 +6,7 @@
 //! does, nor how it joins the cluster (that is `skep_rpc::membership`).
 
 pub mod config;
+pub mod directory;
 pub mod listen;
 pub mod logging;
 pub mod manual;
@@ -14,6 +15,7 @@ pub mod notify;
 pub mod units;
 
 pub use config::{Loaded, Settings};
+pub use directory::NodeDirectory;
 pub use node::NodeSettings;
 pub use units::{ByteSize, Interval};
 

@@ -10,6 +10,7 @@ use skep_types::{Error, ErrorCode, Result};
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::Path;
+use std::time::Duration;
 
 /// File in a service's directory that holds the address that it listens on.
 pub const ADDRESS_FILE: &str = "address";
@@ -17,6 +18,11 @@ pub const ADDRESS_FILE: &str = "address";
 /// Ports among which a free one is chosen: below the kernel's usual range for outgoing connections,
 /// above the ports of well-known services.
 const FREE_PORTS: std::ops::Range<u16> = 21_000..32_000;
+/// How long a fixed address is waited for: the kernel lets go of the sockets of a killed process, whose event
+/// loop it has to take down, only a moment after the process is gone.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Pause between attempts.
+const PAUSE: Duration = Duration::from_millis(20);
 /// How many ports are tried before the choice is left to the kernel.
 const FREE_PORT_TRIES: usize = 64;
 
@@ -34,10 +40,10 @@ pub enum IfTaken {
 ///
 /// # Errors
 /// `Io` naming the address, and what to do, when it can't be listened on.
-pub fn listen(listen: &str, directory: &Path, if_taken: IfTaken) -> Result<TcpListener> {
+pub async fn listen(listen: &str, directory: &Path, if_taken: IfTaken) -> Result<TcpListener> {
     let listener = match listen.rsplit_once(':') {
-        Some((host, "0")) => listen_as_before(host, directory, if_taken)?,
-        _ => bind(listen)?,
+        Some((host, "0")) => listen_as_before(host, directory, if_taken).await?,
+        _ => bind_patiently(listen).await?,
     };
     let address = listener.local_address()?.to_string();
     let file = directory.join(ADDRESS_FILE);
@@ -57,14 +63,14 @@ pub fn read_address(file: &Path) -> Option<String> {
     Some(text.trim().to_owned()).filter(|text| text.contains(':'))
 }
 
-fn listen_as_before(host: &str, directory: &Path, if_taken: IfTaken) -> Result<TcpListener> {
+async fn listen_as_before(host: &str, directory: &Path, if_taken: IfTaken) -> Result<TcpListener> {
     let file = directory.join(ADDRESS_FILE);
     let before = read_address(&file).and_then(|address| {
         let port = address.rsplit_once(':')?.1.parse::<u16>().ok()?;
         (port != 0).then_some(port)
     });
     if let Some(port) = before {
-        match bind(&format!("{host}:{port}")) {
+        match bind_patiently(&format!("{host}:{port}")).await {
             Ok(listener) => return Ok(listener),
             Err(error) if if_taken == IfTaken::Fail => {
                 return Err(Error::new(
@@ -90,6 +96,19 @@ fn listen_as_before(host: &str, directory: &Path, if_taken: IfTaken) -> Result<T
         }
     }
     bind(&format!("{host}:0"))
+}
+
+/// Waits for a moment if the address is in use.
+async fn bind_patiently(address: &str) -> Result<TcpListener> {
+    let deadline = skep_env::now() + PATIENCE;
+    while skep_env::now() < deadline {
+        match TcpListener::bind(address) {
+            Ok(listener) => return Ok(listener),
+            Err(error) if error.kind() == ErrorKind::AddrInUse => skep_env::sleep(PAUSE).await,
+            Err(_) => break,
+        }
+    }
+    bind(address)
 }
 
 fn bind(address: &str) -> Result<TcpListener> {
@@ -159,27 +178,43 @@ mod tests {
     #[test]
     fn the_port_of_before_is_used_again_if_it_is_free() {
         let directory = tempfile::tempdir().unwrap();
-        let open = |if_taken| listen("127.0.0.1:0", directory.path(), if_taken);
-        let first = open(IfTaken::Fail).unwrap();
-        let address = first.local_address().unwrap();
-        assert_eq!(read_address(&directory.path().join(ADDRESS_FILE)), Some(address.to_string()));
-        let error = open(IfTaken::Fail).unwrap_err();
-        assert!(error.context().contains("end the other program"), "{error}");
-        let moved = open(IfTaken::Move).unwrap();
-        assert_ne!(moved.local_address().unwrap(), address);
-        let moved_address = moved.local_address().unwrap();
-        drop((first, moved));
-        assert_eq!(open(IfTaken::Fail).unwrap().local_address().unwrap(), moved_address);
+        skep_env::block_on(async move {
+            let open = |if_taken| listen("127.0.0.1:0", directory.path(), if_taken);
+            let first = open(IfTaken::Fail).await.unwrap();
+            let address = first.local_address().unwrap();
+            assert_eq!(
+                read_address(&directory.path().join(ADDRESS_FILE)),
+                Some(address.to_string())
+            );
+            let error = open(IfTaken::Fail).await.unwrap_err();
+            assert!(error.context().contains("end the other program"), "{error}");
+            let moved = open(IfTaken::Move).await.unwrap();
+            let moved_address = moved.local_address().unwrap();
+            assert_ne!(moved_address, address);
+            drop((first, moved));
+            let again = open(IfTaken::Fail).await.unwrap();
+            assert_eq!(again.local_address().unwrap(), moved_address);
+        })
+        .unwrap();
     }
 
     #[test]
-    fn an_address_in_use_is_refused_with_the_way_out() {
+    fn an_address_in_use_is_refused_with_the_way_out_or_waited_for() {
         let directory = tempfile::tempdir().unwrap();
-        let first = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = first.local_address().unwrap().to_string();
-        let error = listen(&address, directory.path(), IfTaken::Move).unwrap_err();
-        assert!(error.context().contains(&address), "{error}");
-        assert!(error.context().contains("`node.listen`"), "{error}");
+        skep_env::block_on(async move {
+            let first = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = first.local_address().unwrap().to_string();
+            let error = listen(&address, directory.path(), IfTaken::Move).await.unwrap_err();
+            assert!(error.context().contains(&address), "{error}");
+            assert!(error.context().contains("`node.listen`"), "{error}");
+            skep_env::spawn(async move {
+                skep_env::sleep(5 * PAUSE).await;
+                drop(first);
+            })
+            .detach();
+            listen(&address, directory.path(), IfTaken::Move).await.unwrap();
+        })
+        .unwrap();
     }
 
     #[test]

@@ -1,0 +1,132 @@
+//! The authority: the state machine, its journal, and what heartbeats tell, behind one door.
+//!
+//! Owns the order: a command is checked on a copy, made durable, then takes effect and is published.
+//! Nothing that was not synced is ever answered or seen.
+
+use crate::journal::Journal;
+use skep_cluster::{ClusterState, Command, Outcome, SoftState};
+use skep_env::local::Notify;
+use skep_types::map::Capacity;
+use skep_types::{ClusterMap, MapVersion, NodeId, Result, TargetId};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// The authority over one cluster.
+#[derive(Debug)]
+pub(crate) struct Authority {
+    inner: RefCell<Inner>,
+    /// There is a newer map.
+    pub(crate) changed: Notify,
+}
+
+#[derive(Debug)]
+struct Inner {
+    state: ClusterState,
+    soft: SoftState,
+    journal: Journal,
+    /// What everybody may see.
+    published: Rc<ClusterMap>,
+}
+
+fn now_ms() -> u64 {
+    skep_env::now().as_millis() as u64
+}
+
+impl Authority {
+    /// Begins to serve a restored state.
+    pub(crate) fn start(state: ClusterState, journal: Journal) -> Result<Rc<Self>> {
+        let soft = SoftState::new(now_ms(), &state);
+        let published = Rc::new(state.map().clone());
+        let inner = RefCell::new(Inner { state, soft, journal, published });
+        let authority = Rc::new(Self { inner, changed: Notify::default() });
+        authority.command(&Command::Start)?;
+        Ok(authority)
+    }
+
+    /// The newest map.
+    pub(crate) fn map(&self) -> Rc<ClusterMap> {
+        Rc::clone(&self.inner.borrow().published)
+    }
+
+    /// The map, if it is newer than the asker's.
+    pub(crate) fn newer(&self, known: MapVersion) -> Option<ClusterMap> {
+        let map = self.map();
+        // An asker who is ahead has a map of before management's directory was put back from a copy; the
+        // map that counts is this one, though it can't take it. See the operations manual.
+        (map.version > known).then(|| (*map).clone())
+    }
+
+    /// Carries out a command, durably.
+    pub(crate) fn command(&self, command: &Command) -> Result<Outcome> {
+        let mut inner = self.inner.borrow_mut();
+        let mut next = inner.state.clone();
+        let outcome = next.apply(command)?;
+        if outcome.changed {
+            inner.journal.append(command)?;
+            inner.state = next;
+            let Inner { state, journal, .. } = &mut *inner;
+            if let Err(error) = journal.fold(state) {
+                tracing::error!("the command log can't be folded into a snapshot: {error}");
+            }
+            drop(inner);
+            self.publish();
+        }
+        Ok(outcome)
+    }
+
+    /// A node registered, or sent a heartbeat with the room on its targets.
+    pub(crate) fn heard(&self, node: NodeId, capacities: &[(TargetId, Capacity)]) {
+        let mut inner = self.inner.borrow_mut();
+        let mut changed = inner.soft.heard(now_ms(), node);
+        for (target, capacity) in capacities {
+            let is_its_own = inner.state.map().target(*target).is_some_and(|it| it.node == node);
+            changed |= is_its_own && inner.soft.report(*target, *capacity);
+        }
+        drop(inner);
+        self.soft_change(changed);
+    }
+
+    /// A server said that it ends.
+    pub(crate) fn left(&self, node: NodeId) {
+        let changed = self.inner.borrow_mut().soft.left(node);
+        self.soft_change(changed);
+    }
+
+    /// Forgets a client.
+    pub(crate) fn remove_client(&self, node: NodeId) -> Result<()> {
+        self.command(&Command::RemoveClient { node })?;
+        self.inner.borrow_mut().soft.forget(node);
+        Ok(())
+    }
+
+    /// Lets time pass.
+    pub(crate) fn tick(&self) {
+        let mut inner = self.inner.borrow_mut();
+        let Inner { state, soft, .. } = &mut *inner;
+        let passed = soft.tick(now_ms(), state);
+        drop(inner);
+        self.soft_change(passed.changed);
+        for client in passed.expired_clients {
+            match self.remove_client(client) {
+                Ok(()) => tracing::info!("client {client} is gone: its lease ran out"),
+                Err(error) => tracing::error!("client {client} can't be forgotten: {error}"),
+            }
+        }
+    }
+
+    fn soft_change(&self, changed: bool) {
+        if changed {
+            self.inner.borrow_mut().state.note_soft_change();
+            self.publish();
+        }
+    }
+
+    fn publish(&self) {
+        let mut inner = self.inner.borrow_mut();
+        let mut map = inner.state.map().clone();
+        inner.soft.overlay(&mut map);
+        inner.published = Rc::new(map);
+        drop(inner);
+        self.changed.notify();
+    }
+}

@@ -1,0 +1,13 @@
+//! `Format`: the virtual shards are divided over the metadata groups that there are.
+
+use crate::authority::Authority;
+use skep_cluster::Command;
+use skep_types::Result;
+use skep_wire::management::{Format, MapUpdate};
+
+pub(super) fn handle(authority: &Authority, _request: Format) -> Result<MapUpdate> {
+    authority.command(&Command::Format)?;
+    let map = authority.map();
+    tracing::info!("formatted over {} metadata groups", map.shards.len());
+    Ok(MapUpdate { map: Some((*map).clone()) })
+}

@@ -1,0 +1,16 @@
+//! `Leave`: a node ends cleanly.
+
+use crate::authority::Authority;
+use skep_types::{NodeKind, Result};
+use skep_wire::management::{Done, Leave};
+
+pub(super) fn handle(authority: &Authority, request: Leave) -> Result<Done> {
+    let map = authority.map();
+    let Some(node) = map.node(request.node) else { return Ok(Done {}) };
+    match node.kind {
+        NodeKind::Client => authority.remove_client(node.id)?,
+        _ => authority.left(node.id),
+    }
+    tracing::info!("{} ({}) left", node.id, node.name);
+    Ok(Done {})
+}

@@ -1,0 +1,54 @@
+//! The requests that management answers, one file each, and the table that finds them.
+
+mod format;
+mod get_map;
+mod heartbeat;
+mod leave;
+mod register_client;
+mod register_server;
+mod set_policy;
+
+use crate::authority::Authority;
+use skep_rpc::{Incoming, Outbox};
+use skep_types::{Error, ErrorCode, Result};
+use skep_wire::Request;
+use skep_wire::management as messages;
+use std::rc::Rc;
+
+/// Decodes a request and answers it with what `handle` says.
+fn answer<R: Request>(
+    authority: &Rc<Authority>,
+    incoming: &Incoming,
+    outbox: &Rc<Outbox>,
+    handle: impl FnOnce(&Authority, R) -> Result<R::Reply>,
+) {
+    let result = R::from_bytes(&incoming.body).and_then(|request| handle(authority, request));
+    match result {
+        Ok(reply) => outbox.reply(&incoming.header, &reply),
+        Err(error) => outbox.refuse(&incoming.header, &error),
+    }
+}
+
+/// Answers a request, now or (only `GetMap`) later.
+pub(crate) fn dispatch(authority: &Rc<Authority>, incoming: Incoming, outbox: &Rc<Outbox>) {
+    match incoming.header.message {
+        messages::RegisterServer::ID => {
+            answer(authority, &incoming, outbox, register_server::handle);
+        }
+        messages::RegisterClient::ID => {
+            answer(authority, &incoming, outbox, register_client::handle);
+        }
+        messages::Heartbeat::ID => answer(authority, &incoming, outbox, heartbeat::handle),
+        messages::GetMap::ID => get_map::handle(authority, incoming, outbox),
+        messages::Leave::ID => answer(authority, &incoming, outbox, leave::handle),
+        messages::Format::ID => answer(authority, &incoming, outbox, format::handle),
+        messages::SetPolicy::ID => answer(authority, &incoming, outbox, set_policy::handle),
+        other => {
+            let error = Error::new(
+                ErrorCode::Unsupported,
+                format!("management does not know message {other}"),
+            );
+            outbox.refuse(&incoming.header, &error);
+        }
+    }
+}

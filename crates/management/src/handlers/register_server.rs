@@ -1,0 +1,47 @@
+//! `RegisterServer`: a service reports itself with its targets.
+
+use crate::authority::Authority;
+use skep_cluster::state::kind_word;
+use skep_cluster::{Command, ServerRegistration, TargetClaim};
+use skep_types::Result;
+use skep_wire::management::{RegisterServer, Registered};
+
+pub(super) fn handle(authority: &Authority, request: RegisterServer) -> Result<Registered> {
+    let claim = |target: &skep_wire::management::TargetRegistration| TargetClaim {
+        target: target.target,
+        uuid: target.uuid,
+        kind: target.kind,
+        path: target.path.clone(),
+    };
+    let command = Command::RegisterServer(ServerRegistration {
+        node: request.node,
+        uuid: request.uuid,
+        kind: request.kind,
+        name: request.name,
+        addresses: request.addresses,
+        version: request.version,
+        targets: request.targets.iter().map(claim).collect(),
+    });
+    let outcome = match authority.command(&command) {
+        Ok(outcome) => outcome,
+        Err(error) => {
+            tracing::warn!("registration refused: {error}");
+            return Err(error);
+        }
+    };
+    let capacities = request.targets.iter().map(|target| target.capacity);
+    let capacities: Vec<_> = outcome.targets.iter().copied().zip(capacities).collect();
+    authority.heard(outcome.node, &capacities);
+    let map = authority.map();
+    if let Some(node) = map.node(outcome.node) {
+        tracing::info!(
+            "{} service {} ({}) registered with {} targets at {}",
+            kind_word(node.kind),
+            node.id,
+            node.name,
+            outcome.targets.len(),
+            node.addresses.join(", ")
+        );
+    }
+    Ok(Registered { node: outcome.node, targets: outcome.targets, map: (*map).clone() })
+}

@@ -1,0 +1,191 @@
+//! The command log and the snapshot in management's directory.
+//!
+//! Owns durability and order of commands: a command counts once it is synced to the log. When Raft
+//! replicates management, it takes the place of this file; the state machine stays as it is.
+//!
+//! # Crash rule
+//! Each command is appended and synced before the next one is written. So only the last record may be
+//! torn by a crash, and nobody was told of it: it is cut off. Damage before it is an error. A snapshot
+//! replaces the old one atomically before the log is replaced by an empty one; in between, the log
+//! holds commands that the snapshot has already, and they are skipped.
+
+use crate::limits::COMMANDS_PER_SNAPSHOT;
+use skep_cluster::{ClusterState, Command};
+use skep_format::log::{encode_record, scan};
+use skep_format::management::{LOG_HEAD_BYTES, LogHead, Snapshot};
+use skep_store::atomic::replace_atomically;
+use skep_types::codec::{Bytes, Codec};
+use skep_types::{ClusterId, Error, ErrorCode, Lsn, Result, TargetId};
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// The command log.
+pub(crate) const LOG_FILE: &str = "log";
+/// The state that the log goes on from.
+pub(crate) const SNAPSHOT_FILE: &str = "snapshot";
+
+/// The records are management's own, not a target's.
+const OWNER: TargetId = TargetId::new(0);
+
+/// The open command log.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    directory: PathBuf,
+    cluster: ClusterId,
+    log: File,
+    end: u64,
+    last: Lsn,
+    since_snapshot: usize,
+    /// After a failed write or sync nobody knows what the disk holds.
+    has_failed: bool,
+}
+
+fn next(lsn: Lsn) -> Lsn {
+    Lsn::new(lsn.raw() + 1)
+}
+
+impl Journal {
+    /// Makes snapshot and log of a new cluster in its directory.
+    pub(crate) fn create(directory: &Path, state: &ClusterState) -> Result<()> {
+        let cluster = state.map().cluster;
+        write_snapshot(directory, state, Lsn::new(0))?;
+        let head = LogHead { cluster, first: Lsn::new(1) };
+        replace_atomically(&directory.join(LOG_FILE), &head.to_file())
+    }
+
+    /// Opens the log and restores the state.
+    ///
+    /// # Errors
+    /// `Corrupt` naming file and offset if what was synced is damaged.
+    pub(crate) fn open(directory: &Path, cluster: ClusterId) -> Result<(Self, ClusterState)> {
+        let (mut state, applied) = read_snapshot(&directory.join(SNAPSHOT_FILE), cluster)?;
+        let path = directory.join(LOG_FILE);
+        let bytes = std::fs::read(&path).map_err(|error| lost(&path, error))?;
+        let within = |error: Error| error.within(path.display());
+        let head = bytes.get(..LOG_HEAD_BYTES).unwrap_or(&bytes);
+        let head = LogHead::from_file(head).map_err(within)?;
+        if head.cluster != cluster {
+            return Err(corrupt(&path, format!("belongs to cluster {}", head.cluster)));
+        }
+        if head.first > next(applied) {
+            let missing =
+                format!("starts at command {}, the snapshot ends at {applied}", head.first);
+            return Err(corrupt(&path, missing));
+        }
+        let scanned = scan(OWNER, head.first, &bytes[LOG_HEAD_BYTES..])
+            .map_err(|error| error.within(format_args!("{} (after its head)", path.display())))?;
+        for record in scanned.records.iter().filter(|record| record.lsn > applied) {
+            let replayed =
+                Command::from_bytes(&record.payload).and_then(|command| state.apply(&command));
+            replayed.map_err(|error| {
+                let context = format!("command {} can't be applied: {error}", record.lsn);
+                corrupt(&path, context)
+            })?;
+        }
+        let end = (LOG_HEAD_BYTES + scanned.end) as u64;
+        let log = OpenOptions::new().write(true).open(&path).map_err(|error| lost(&path, error))?;
+        if end < bytes.len() as u64 {
+            tracing::warn!(
+                "{}: cut {} bytes of a command at byte {end} that a crash left unfinished; nobody was \
+                 told that it was carried out",
+                path.display(),
+                bytes.len() as u64 - end
+            );
+            log.set_len(end)?;
+            log.sync_all()?;
+        }
+        let last = scanned.records.last().map_or(Lsn::new(head.first.raw() - 1), |it| it.lsn);
+        let journal = Self {
+            directory: directory.to_owned(),
+            cluster,
+            log,
+            end,
+            last: last.max(applied),
+            since_snapshot: scanned.records.len(),
+            has_failed: false,
+        };
+        Ok((journal, state))
+    }
+
+    /// Makes a command durable. It counts from then on.
+    ///
+    /// # Errors
+    /// `DeviceFailed` when the disk refused, now or before: nothing is accepted any more until a restart
+    /// has read what the disk really holds.
+    pub(crate) fn append(&mut self, command: &Command) -> Result<()> {
+        let failed = |what: String| {
+            Error::new(
+                ErrorCode::DeviceFailed,
+                format!(
+                    "{}: {what}; management accepts no changes until it is restarted",
+                    self.directory.join(LOG_FILE).display()
+                ),
+            )
+        };
+        if self.has_failed {
+            return Err(failed("a write failed before".into()));
+        }
+        let record = encode_record(OWNER, next(self.last), self.last, &command.to_bytes());
+        let written = self.log.write_all_at(&record, self.end).and_then(|()| self.log.sync_data());
+        if let Err(error) = written {
+            let error = failed(error.to_string());
+            self.has_failed = true;
+            return Err(error);
+        }
+        self.end += record.len() as u64;
+        self.last = next(self.last);
+        self.since_snapshot += 1;
+        Ok(())
+    }
+
+    /// Folds the log into a snapshot of `state`, in which all its commands are, once it has grown.
+    ///
+    /// # Errors
+    /// Those of the file system; the log goes on as it was.
+    pub(crate) fn fold(&mut self, state: &ClusterState) -> Result<()> {
+        if self.since_snapshot < COMMANDS_PER_SNAPSHOT || self.has_failed {
+            return Ok(());
+        }
+        self.since_snapshot = 0;
+        write_snapshot(&self.directory, state, self.last)?;
+        let path = self.directory.join(LOG_FILE);
+        let head = LogHead { cluster: self.cluster, first: next(self.last) }.to_file();
+        replace_atomically(&path, &head)?;
+        self.log =
+            OpenOptions::new().write(true).open(&path).map_err(|error| lost(&path, error))?;
+        self.end = head.len() as u64;
+        Ok(())
+    }
+}
+
+fn write_snapshot(directory: &Path, state: &ClusterState, applied: Lsn) -> Result<()> {
+    let snapshot =
+        Snapshot { cluster: state.map().cluster, applied, state: Bytes(state.snapshot()) };
+    replace_atomically(&directory.join(SNAPSHOT_FILE), &snapshot.to_file())
+}
+
+fn read_snapshot(path: &Path, cluster: ClusterId) -> Result<(ClusterState, Lsn)> {
+    let bytes = std::fs::read(path).map_err(|error| lost(path, error))?;
+    let within = |error: Error| error.within(path.display());
+    let snapshot = Snapshot::from_file(&bytes).map_err(within)?;
+    if snapshot.cluster != cluster {
+        return Err(corrupt(path, format!("belongs to cluster {}", snapshot.cluster)));
+    }
+    Ok((ClusterState::from_snapshot(&snapshot.state).map_err(within)?, snapshot.applied))
+}
+
+fn corrupt(path: &Path, what: String) -> Error {
+    Error::new(ErrorCode::Corrupt, format!("{}: {what}", path.display()))
+}
+
+/// A file of ours that can't be read.
+fn lost(path: &Path, error: std::io::Error) -> Error {
+    Error::from(error).within(format_args!(
+        "{} can't be opened; if it is gone, put back a copy of the directory",
+        path.display()
+    ))
+}
+
+#[cfg(test)]
+mod tests;

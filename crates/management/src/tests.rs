@@ -1,0 +1,221 @@
+//! Management over real sockets, with members as services and clients are.
+
+use super::*;
+use skep_rpc::{Change, JoinToken, Management, Membership, Registration, Secret};
+use skep_types::map::{Capacity, Policy, Reachability};
+use skep_types::{MapVersion, TargetKind};
+use skep_wire::management::{
+    Format, GetMap, RegisterClient, RegisterServer, SetPolicy, TargetRegistration,
+};
+use std::time::Duration;
+
+const PATIENCE: Option<Duration> = Some(Duration::from_secs(10));
+
+/// A new cluster's directory, and its token.
+fn cluster() -> (tempfile::TempDir, ManagementSettings, JoinToken) {
+    let directory = tempfile::tempdir().unwrap();
+    let mut settings = ManagementSettings::default();
+    settings.node.directory = directory.path().join("management");
+    settings.node.listen = "127.0.0.1:0".into();
+    let given = settings.clone();
+    let token = skep_env::block_on(async move { initialise(&given).await.unwrap() }).unwrap();
+    (directory, settings, token)
+}
+
+fn server(kind: NodeKind, uuid: u128) -> Registration {
+    Registration::Server(RegisterServer {
+        node: skep_types::NodeId::default(),
+        uuid,
+        kind,
+        name: String::new(),
+        addresses: vec!["127.0.0.1:1".into()],
+        version: "test".into(),
+        targets: vec![TargetRegistration {
+            target: TargetId::default(),
+            uuid: uuid + 1,
+            kind: if kind == NodeKind::Storage {
+                TargetKind::Storage
+            } else {
+                TargetKind::Metadata
+            },
+            path: "/t".into(),
+            capacity: Capacity { total_bytes: 100, free_bytes: 50, ..Capacity::default() },
+        }],
+    })
+}
+
+/// Waits until `holds` or fails after a while.
+async fn until(what: &str, holds: impl Fn() -> bool) {
+    let deadline = skep_env::now() + Duration::from_secs(20);
+    while !holds() {
+        assert!(skep_env::now() < deadline, "{what}");
+        skep_env::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Management in a thread of its own; it ends when this is dropped.
+struct InThread {
+    end: skep_env::MailboxSender<()>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl InThread {
+    fn start(settings: &ManagementSettings) -> Self {
+        let settings = settings.clone();
+        let (end, mailbox) = skep_env::Mailbox::new(1).unwrap();
+        let (started, has_started) = std::sync::mpsc::channel();
+        let body = move || {
+            block_on(async move {
+                let running = Running::start(&settings).await.unwrap();
+                started.send(()).unwrap();
+                mailbox.receive().await.unwrap();
+                drop(running);
+            });
+        };
+        let thread = skep_env::spawn_thread("management".into(), None, body).unwrap();
+        has_started.recv().unwrap();
+        Self { end, thread: Some(thread) }
+    }
+}
+
+impl Drop for InThread {
+    fn drop(&mut self) {
+        let _ = self.end.send(());
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+fn block_on(test: impl Future<Output = ()> + 'static) {
+    skep_env::block_on(test).unwrap();
+}
+
+#[test]
+fn members_join_see_each_other_and_are_remembered_over_a_restart() {
+    let (_directory, settings, token) = cluster();
+    block_on(async move {
+        let running = InThread::start(&settings);
+        let (storage, registered) =
+            Membership::join(&token, server(NodeKind::Storage, 10), PATIENCE).await.unwrap();
+        assert_eq!(registered.targets.len(), 1);
+        let map = registered.map;
+        assert_eq!(map.node(registered.node).unwrap().reachability, Reachability::Online);
+        assert_eq!(map.targets[0].capacity.free_bytes, 50);
+        let cell = storage.map_cell();
+        let _keeping = skep_env::spawn(Rc::clone(&storage).keep(Vec::new, |_| ()));
+        let client = RegisterClient {
+            host: "here".into(),
+            mount_point: "/mnt".into(),
+            version: "test".into(),
+        };
+        let (client, _) =
+            Membership::join(&token, Registration::Client(client), PATIENCE).await.unwrap();
+        let id = client.node();
+        until("the client is pushed to the server", || cell.load().node(id).is_some()).await;
+        client.leave().await;
+        until("its end is pushed too", || cell.load().node(id).is_none()).await;
+        let before = cell.load();
+        drop(running);
+        // The event loop of an ended thread keeps its sockets, only that of an ended process doesn't: so
+        // the second start is at another address.
+        std::fs::remove_file(settings.node.directory.join("address")).unwrap();
+        let _running = InThread::start(&settings);
+        let moved =
+            skep_service::directory::read_token(&settings.node.directory.join("join-token"));
+        let (again, registered) =
+            Membership::join(&moved.unwrap(), server(NodeKind::Storage, 10), PATIENCE)
+                .await
+                .unwrap();
+        assert_eq!(again.node(), storage.node());
+        assert!(registered.map.version > before.version);
+        assert_eq!(registered.map.targets[0].id, before.targets[0].id);
+    });
+}
+
+#[test]
+fn a_silent_client_is_forgotten_and_comes_back_with_a_new_id() {
+    let (_directory, settings, token) = cluster();
+    block_on(async move {
+        let _running = Running::start(&settings).await.unwrap();
+        let admin = Management::new(&token, NodeKind::Client);
+        let policy = Policy { lease_ms: 200, heartbeat_ms: 20, ..Policy::default() };
+        admin.call(&SetPolicy { policy }, PATIENCE).await.unwrap();
+        let register = RegisterClient {
+            host: "here".into(),
+            mount_point: String::new(),
+            version: "test".into(),
+        };
+        let registration = Registration::Client(register);
+        let (client, _) = Membership::join(&token, registration, PATIENCE).await.unwrap();
+        let first = client.node();
+        let deadline = skep_env::now() + Duration::from_secs(20);
+        loop {
+            let request = GetMap { known: MapVersion::new(0) };
+            let map = admin.call(&request, PATIENCE).await.unwrap().map.unwrap();
+            if map.node(first).is_none() {
+                break;
+            }
+            assert!(skep_env::now() < deadline, "the client is forgotten");
+        }
+        let rejoined = Rc::new(std::cell::Cell::new(None));
+        let seen = Rc::clone(&rejoined);
+        let _keeping = skep_env::spawn(Rc::clone(&client).keep(Vec::new, move |change| {
+            if let Change::Rejoined(registered) = change {
+                seen.set(Some(registered.node));
+            }
+        }));
+        until("it registers again", || rejoined.get().is_some()).await;
+        assert_ne!(client.node(), first);
+    });
+}
+
+#[test]
+fn shards_are_divided_once_there_is_a_metadata_target() {
+    let (_directory, settings, token) = cluster();
+    block_on(async move {
+        let _running = Running::start(&settings).await.unwrap();
+        let admin = Management::new(&token, NodeKind::Client);
+        let early = admin.call_once(&Format {}, Duration::from_secs(5)).await.unwrap_err();
+        assert_eq!(early.code(), ErrorCode::NotReady);
+        Membership::join(&token, server(NodeKind::Metadata, 10), PATIENCE).await.unwrap();
+        let map = admin.call(&Format {}, PATIENCE).await.unwrap().map.unwrap();
+        assert!(map.formatted);
+        let again = admin.call(&Format {}, PATIENCE).await.unwrap_err();
+        assert_eq!(again.code(), ErrorCode::Exists);
+    });
+}
+
+#[test]
+fn wrong_secrets_and_other_clusters_are_refused_at_once() {
+    let (_directory, settings, token) = cluster();
+    block_on(async move {
+        let _running = Running::start(&settings).await.unwrap();
+        let guess = JoinToken { secret: Secret::generate(), ..token.clone() };
+        let other = JoinToken { cluster: skep_types::ClusterId::new([1; 16]), ..token };
+        for wrong in [guess, other] {
+            let error = Membership::join(&wrong, server(NodeKind::Storage, 10), PATIENCE).await;
+            assert_eq!(error.unwrap_err().code(), ErrorCode::AuthenticationFailed);
+        }
+    });
+}
+
+#[test]
+fn a_blank_directory_and_one_in_use_are_refused() {
+    let (directory, settings, _) = cluster();
+    block_on(async move {
+        let mut blank = settings.clone();
+        blank.node.directory = directory.path().join("blank");
+        let error = Running::start(&blank).await.map(|_| ()).unwrap_err();
+        assert!(error.context().contains("--init"), "{error}");
+        let running = Running::start(&settings).await.unwrap();
+        let error = Running::start(&settings).await.map(|_| ()).unwrap_err();
+        assert!(error.context().contains("in use"), "{error}");
+        let error = initialise(&settings).await.unwrap_err();
+        assert!(error.context().contains("already"), "{error}");
+        // An address in use leaves no half-made directory behind.
+        blank.node.listen = running.listens_on.clone();
+        let error = initialise(&blank).await.unwrap_err();
+        assert!(error.context().contains("another program listens"), "{error}");
+        blank.node.listen = "127.0.0.1:0".into();
+        initialise(&blank).await.unwrap();
+    });
+}

@@ -1,0 +1,114 @@
+//! A service's own directory: its identity in the cluster, and the join token that lets it in.
+
+use skep_format::identity::{DirectoryKind, Identity};
+use skep_rpc::JoinToken;
+use skep_store::atomic::replace_secret;
+use skep_store::identity::Directory;
+use skep_types::{Error, ErrorCode, NodeId, Result, TargetId};
+use std::path::Path;
+
+/// File that holds the join token, readable by its owner alone.
+pub const TOKEN_FILE: &str = "join-token";
+
+/// An open directory of a service.
+#[derive(Debug)]
+pub struct NodeDirectory {
+    /// The directory, locked for this process.
+    pub directory: Directory,
+    /// The cluster, its secret, and where management listens.
+    pub token: JoinToken,
+}
+
+impl NodeDirectory {
+    /// Makes a blank directory that of a new node of the token's cluster.
+    ///
+    /// # Errors
+    /// `Configuration` if it isn't blank; errors of the file system.
+    pub fn initialise(path: &Path, kind: DirectoryKind, token: JoinToken) -> Result<Self> {
+        let identity = Identity {
+            kind,
+            cluster: token.cluster,
+            node_uuid: skep_env::random_u128(),
+            node: NodeId::default(),
+            target_uuid: 0,
+            target: TargetId::default(),
+        };
+        let directory = Directory::initialise(path, identity)?;
+        write_token(path, &token)?;
+        Ok(Self { directory, token })
+    }
+
+    /// Opens the directory of a node.
+    ///
+    /// # Errors
+    /// `Configuration` with what to do if the directory is blank, another's, in use, or without a
+    /// token of its cluster.
+    pub fn open(path: &Path, kind: DirectoryKind) -> Result<Self> {
+        let directory = Directory::open(path, kind, None)?;
+        let file = path.join(TOKEN_FILE);
+        let token = read_token(&file)?;
+        if token.cluster != directory.identity().cluster {
+            return Err(Error::new(
+                ErrorCode::Configuration,
+                format!(
+                    "{}: the token is of cluster {}, but the directory belongs to cluster {}",
+                    file.display(),
+                    token.cluster,
+                    directory.identity().cluster
+                ),
+            ));
+        }
+        Ok(Self { directory, token })
+    }
+}
+
+/// Keeps a token in a node's directory.
+///
+/// # Errors
+/// Errors of the file system, with the path.
+pub fn write_token(directory: &Path, token: &JoinToken) -> Result<()> {
+    replace_secret(&directory.join(TOKEN_FILE), format!("{}\n", token.to_text()).as_bytes())
+}
+
+/// Reads a token file.
+///
+/// # Errors
+/// `Configuration` with the path if it can't be read or holds no token.
+pub fn read_token(file: &Path) -> Result<JoinToken> {
+    let wrong = |what: String| {
+        Error::new(ErrorCode::Configuration, format!("join token {}: {what}", file.display()))
+    };
+    let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
+    text.parse().map_err(|error: Error| wrong(error.context().to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_rpc::Secret;
+    use skep_types::ClusterId;
+
+    fn token(cluster: u8) -> JoinToken {
+        JoinToken {
+            cluster: ClusterId::new([cluster; 16]),
+            secret: Secret::generate(),
+            addresses: vec!["host:1".into()],
+        }
+    }
+
+    #[test]
+    fn the_token_is_kept_and_one_of_another_cluster_is_refused() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("node");
+        let kind = DirectoryKind::StorageNode;
+        let given = token(1);
+        drop(NodeDirectory::initialise(&path, kind, given.clone()).unwrap());
+        assert_eq!(NodeDirectory::open(&path, kind).unwrap().token, given);
+        write_token(&path, &token(2)).unwrap();
+        let error = NodeDirectory::open(&path, kind).unwrap_err();
+        assert!(error.context().contains(&ClusterId::new([2; 16]).to_string()), "{error}");
+        std::fs::write(path.join(TOKEN_FILE), "nonsense").unwrap();
+        let error = NodeDirectory::open(&path, kind).unwrap_err();
+        assert!(error.context().contains("join-token"), "{error}");
+    }
+}
