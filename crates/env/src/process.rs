@@ -1,0 +1,87 @@
+//! Child processes of a supervisor: they get their signals back, and end with it.
+
+use crate::signals::Signals;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
+
+/// Starts a child process in a process group of its own, so that Ctrl-C on the terminal reaches only
+/// its parent. When the calling thread ends, for whatever reason, the child gets `SIGTERM`.
+///
+/// # Errors
+/// As `Command::spawn`.
+pub fn spawn_child(command: &mut Command) -> io::Result<Child> {
+    let parent = std::process::id();
+    command.process_group(0);
+    // SAFETY: between fork and exec only async-signal-safe calls are made, and nothing is allocated.
+    unsafe {
+        command.pre_exec(move || {
+            Signals::unblock_all();
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            // The parent may have ended before the call above.
+            if libc::getppid() as u32 == parent {
+                Ok(())
+            } else {
+                Err(io::Error::from_raw_os_error(libc::ESRCH))
+            }
+        })
+    };
+    command.spawn()
+}
+
+/// Starts a process that goes on when its parent ends: in a session of its own, without terminal.
+///
+/// # Errors
+/// As `Command::spawn`.
+pub fn spawn_detached(command: &mut Command) -> io::Result<Child> {
+    // SAFETY: as above.
+    unsafe {
+        command.pre_exec(|| {
+            Signals::unblock_all();
+            if libc::setsid() < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        })
+    };
+    command.spawn()
+}
+
+/// Sends a signal to a process.
+///
+/// # Errors
+/// The system's `ESRCH` if there is no such process, `EPERM` if it is somebody else's.
+pub fn send_signal(process: u32, signal: i32) -> io::Result<()> {
+    let process = i32::try_from(process).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
+    // Zero and negative numbers mean groups of processes.
+    if process < 1 {
+        return Err(io::Error::from_raw_os_error(libc::ESRCH));
+    }
+    // SAFETY: a plain system call.
+    if unsafe { libc::kill(process, signal) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+
+    #[test]
+    fn children_have_their_signals_even_if_the_parent_took_them_over() {
+        let _taken = Signals::take(&[libc::SIGUSR1]).unwrap();
+        let mut child = spawn_child(Command::new("sleep").arg("1000")).unwrap();
+        send_signal(child.id(), libc::SIGUSR1).unwrap();
+        assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGUSR1));
+        let gone = send_signal(child.id(), 0);
+        assert_eq!(gone.unwrap_err().raw_os_error(), Some(libc::ESRCH));
+    }
+
+    #[test]
+    fn a_child_ends_with_the_thread_that_started_it() {
+        let thread = std::thread::spawn(|| spawn_child(Command::new("sleep").arg("1000")).unwrap());
+        let mut child = thread.join().unwrap();
+        assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGTERM));
+    }
+}
