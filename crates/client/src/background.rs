@@ -73,9 +73,10 @@ impl<'a> Link<'a> {
 
 async fn send_heartbeats(mount: Arc<Mount>) {
     let mut link = Link::new(&mount, false);
-    loop {
+    // A heartbeat after the leave would register the client again.
+    while !mount.is_ending() {
         if let Err(error) = send_heartbeat(&mount, &mut link).await {
-            if error.code() == ErrorCode::Stale {
+            if error.code() == ErrorCode::Stale && !mount.is_ending() {
                 tracing::info!("management forgot this client ({error}); it registers anew");
                 if let Err(error) = mount.register_again().await {
                     link.lost(&error);

@@ -34,7 +34,7 @@ impl Client {
         let length = (end.min(size) - offset) as usize;
         self.read_range(&file, offset, into.slice(0..length)).await?;
         // The file may have been found removed while the bytes were on their way.
-        self.mount().handles.get_live(handle)?;
+        file.check_live()?;
         Ok(length)
     }
 

@@ -22,6 +22,9 @@ pub(crate) const TABLE_PARTS: usize = 64;
 /// Handles that are opened again at once when a session was lost.
 pub(crate) const REOPENS_AT_ONCE: usize = 16;
 
+/// Inodes that `syncfs` works on at once.
+pub(crate) const INODES_AT_ONCE: usize = 32;
+
 /// How old a size may be when a read comes to the end of the file.
 pub(crate) const SIZE_TRUSTED_FOR: Duration = Duration::from_secs(1);
 /// Pause while another thread finishes what must be finished first (a truncation, the renewal of a

@@ -2,7 +2,7 @@
 
 use crate::client::{Client, Worker};
 use crate::inode_state::{InodeState, Unsynced};
-use crate::limits::SHUTDOWN_PATIENCE;
+use crate::limits::{INODES_AT_ONCE, SHUTDOWN_PATIENCE};
 use crate::session::Modify;
 use crate::tables::{HandleId, OpenFile};
 use skep_cluster::striping::{chunk_sizes, size_from_chunks};
@@ -52,27 +52,25 @@ impl Client {
         state: &Arc<InodeState>,
         how: Modify,
     ) -> Result<Option<Attributes>> {
-        let Some(mut report) = state.unreported() else { return Ok(None) };
-        let inode = state.id;
-        let mut attributes = self.send_report(state, report.extent, how).await?;
-        state.reported(&report, &attributes, skep_env::now());
-        // The report counted for nothing, since another client had truncated the file: only the
-        // chunk files know which writes came after that.
-        while attributes.truncate_generation != report.extent.truncate_generation
-            || report.must_measure
-        {
-            let Some(next) = state.unreported() else { break };
-            report = next;
-            report.extent.end = self.measure(state).await?;
-            attributes = self.send_report(state, report.extent, how).await?;
+        let mut answer = None;
+        while let Some(mut report) = state.unreported() {
+            if report.must_measure {
+                report.extent.end = self.measure(state).await?;
+            }
+            let attributes = self.send_report(state, report.extent, how).await?;
             state.reported(&report, &attributes, skep_env::now());
-            if attributes.truncate_generation == report.extent.truncate_generation {
+            let generation = attributes.truncate_generation;
+            answer = Some(attributes);
+            if generation == report.extent.truncate_generation {
                 break;
             }
+            // Another client had truncated the file, so the report moved nothing. Which writes came
+            // after that only the chunk files know: the next report asks them.
         }
-        debug_assert_eq!(attributes.inode, inode, "metadata answers for the inode asked about");
-        state.merge_into(&mut attributes);
-        Ok(Some(attributes))
+        Ok(answer.map(|mut attributes| {
+            state.merge_into(&mut attributes);
+            attributes
+        }))
     }
 
     async fn send_report(
@@ -149,15 +147,14 @@ impl Client {
     /// The first error met; all else is synced nevertheless.
     pub async fn sync_all(&self) -> Result<()> {
         let mut result = Ok(());
-        for state in self.mount().inodes.all() {
-            let losses = state.losses();
-            result = result.and(self.sync_chunk_files(&state).await);
-            if state.losses() != losses {
-                result = result.and(Err(loss_of(&state)));
-            }
-            if state.unreported().is_some() {
-                let reported = self.report_written(&state, Modify::default()).await;
-                result = result.and(reported.map(|_| ()));
+        for states in self.mount().inodes.all().chunks(INODES_AT_ONCE) {
+            let sync = |state: &Arc<InodeState>| {
+                let (client, state) = (self.clone(), Arc::clone(state));
+                skep_env::spawn(async move { client.sync_inode(&state).await })
+            };
+            let tasks: Vec<_> = states.iter().map(sync).collect();
+            for task in tasks {
+                result = result.and(task.await);
             }
         }
         let map = self.map();
@@ -172,6 +169,13 @@ impl Client {
             result = result.and(task.await);
         }
         result
+    }
+
+    async fn sync_inode(&self, state: &Arc<InodeState>) -> Result<()> {
+        let losses = state.losses();
+        self.sync_chunk_files(state).await?;
+        self.report_written(state, Modify::default()).await?;
+        if state.losses() == losses { Ok(()) } else { Err(loss_of(state)) }
     }
 
     /// The size of a file as its chunk files have it.
@@ -200,11 +204,21 @@ impl Client {
         Ok(size_from_chunks(pattern, sizes))
     }
 
-    /// Ends the mount: closes its sessions, and with them what is still open, and takes leave of
-    /// management. Servers that don't answer soon are left to find out by the lease.
+    /// Ends the mount: tells metadata what was written, closes the sessions, and with them what is
+    /// still open, and takes leave of management. Servers that don't answer soon are left to find out by the lease.
     pub async fn shutdown(&self) {
         if !self.mount().begin_end() {
             return;
+        }
+        let report = async {
+            for state in self.mount().inodes.all() {
+                if let Err(error) = self.report_written(&state, Modify::default()).await {
+                    tracing::error!("what was written last is not known to metadata: {error}");
+                }
+            }
+        };
+        if skep_env::timeout(SHUTDOWN_PATIENCE, report).await.is_none() {
+            tracing::error!("metadata doesn't answer: it isn't told what was written last");
         }
         let sessions = self.mount().sessions.open_sessions();
         let tasks: Vec<_> = sessions

@@ -79,6 +79,18 @@ impl OpenFile {
         self.is_stale.load(Ordering::Acquire)
     }
 
+    /// Checks that it wasn't found removed when its session was lost.
+    pub(crate) fn check_live(&self) -> Result<()> {
+        if !self.is_stale() {
+            return Ok(());
+        }
+        let text = format!(
+            "file {}: it was removed while this client was out of touch for longer than its lease",
+            self.inode.id
+        );
+        Err(Error::new(ErrorCode::Stale, text))
+    }
+
     /// Begins to close it; `false` if somebody else does.
     pub(crate) fn begin_close(&self) -> bool {
         !self.is_closing.swap(true, Ordering::AcqRel)
@@ -147,14 +159,8 @@ impl Handles {
     /// The same, if its file still exists.
     pub(crate) fn get_live(&self, handle: HandleId) -> Result<Arc<OpenFile>> {
         let file = self.get(handle)?;
-        if !file.is_stale() {
-            return Ok(file);
-        }
-        let text = format!(
-            "file {}: it was removed while this client was out of touch for longer than its lease",
-            file.inode.id
-        );
-        Err(Error::new(ErrorCode::Stale, text))
+        file.check_live()?;
+        Ok(file)
     }
 
     pub(crate) fn remove(&self, handle: HandleId) {
