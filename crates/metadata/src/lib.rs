@@ -1,1 +1,21 @@
-//! The namespace: entries, inodes, sessions, transactions.
+//! The namespace: entries, inodes, sessions, and transactions between targets.
+//!
+//! Owns what a metadata target knows and decides. [`target::MetadataTarget`] is the pure state
+//! machine; [`service`] runs it for real. Reads on from there: [`engine`] is the store below,
+//! `handlers` has one file for each request, `steps` what transactions between targets are made of,
+//! `background` what a target does by itself. Does not know chunk files beyond their names.
+
+mod background;
+mod context;
+pub mod engine;
+mod handlers;
+pub mod limits;
+mod locks;
+mod namespace;
+mod operation;
+mod sessions;
+mod steps;
+mod table;
+pub mod target;
+
+pub use operation::{CallId, ConnectionId, OutgoingCall};

@@ -514,6 +514,8 @@ record! {
 record! {
     /// A promise: the participant commits or aborts as it is told, whatever happens.
     pub struct Prepared {
+        /// Nothing was promised: another transaction holds something that is needed. Try again later.
+        pub busy: bool,
         /// Attributes that steps answered with, in their order.
         pub attributes: Vec<Attributes>,
     }

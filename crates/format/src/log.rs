@@ -1,0 +1,215 @@
+//! Framing of a metadata target's log: segments of records, each written by one append.
+//!
+//! Owns the bytes and the rule by which a damaged tail is told from damage. Knows neither files nor
+//! what a record means. `docs/format/metadata-log.md` draws it.
+//!
+//! # Crash rule
+//! A record counts when its checksum is right and its number follows that of the record before it.
+//! After a power cut any part of what was not synced may be missing, with later parts present. Each
+//! record therefore says up to which record the log was synced when it was written: a gap before that
+//! point is damage (an error), a gap after it is where the log ends.
+
+use skep_types::codec::{Codec, Reader, Writer, crc32c};
+use skep_types::{Error, ErrorCode, Lsn, Result, TargetId};
+
+/// Bytes before a record's payload.
+pub const RECORD_HEADER_BYTES: usize = 32;
+/// Longest payload: a batch is bounded by the requests that it was made from.
+pub const MAX_PAYLOAD_BYTES: usize = 64 << 20;
+const MAGIC: u32 = u32::from_le_bytes(*b"SKLG");
+
+/// One record of the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// Its number.
+    pub lsn: Lsn,
+    /// Up to which record the log was synced when this one was written.
+    pub synced: Lsn,
+    /// What it holds.
+    pub payload: Vec<u8>,
+}
+
+/// Seeds the checksum with what the record doesn't hold, so that a record of another target, or one
+/// from an earlier use of the same place, doesn't pass.
+fn checksum(target: TargetId, bytes: &[u8]) -> u32 {
+    let mut w = Writer::over(Vec::with_capacity(8));
+    target.encode(&mut w);
+    crc32c(bytes).encode(&mut w);
+    crc32c(&w.finish())
+}
+
+/// Encodes a record: magic, checksum of the rest, length, zero, number, synced number, payload.
+pub fn encode_record(target: TargetId, lsn: Lsn, synced: Lsn, payload: &[u8]) -> Vec<u8> {
+    let mut w = Writer::over(Vec::with_capacity(RECORD_HEADER_BYTES + payload.len()));
+    MAGIC.encode(&mut w);
+    0_u32.encode(&mut w);
+    (payload.len() as u32).encode(&mut w);
+    0_u32.encode(&mut w);
+    lsn.encode(&mut w);
+    synced.encode(&mut w);
+    w.raw(payload);
+    let mut bytes = w.finish();
+    let crc = checksum(target, &bytes[8..]);
+    bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+/// Reads the record at the start of `bytes`; `None` if there is no whole and valid one.
+fn decode_record(target: TargetId, bytes: &[u8]) -> Option<(Record, usize)> {
+    let mut r = Reader::new(bytes.get(..RECORD_HEADER_BYTES)?);
+    let (magic, crc) = (u32::decode(&mut r).ok()?, u32::decode(&mut r).ok()?);
+    let (len, zero) = (u32::decode(&mut r).ok()? as usize, u32::decode(&mut r).ok()?);
+    let (lsn, synced) = (Lsn::decode(&mut r).ok()?, Lsn::decode(&mut r).ok()?);
+    if magic != MAGIC || zero != 0 || len > MAX_PAYLOAD_BYTES {
+        return None;
+    }
+    let end = RECORD_HEADER_BYTES + len;
+    let whole = bytes.get(..end)?;
+    if checksum(target, &whole[8..]) != crc {
+        return None;
+    }
+    Some((Record { lsn, synced, payload: whole[RECORD_HEADER_BYTES..].to_vec() }, end))
+}
+
+/// What a segment holds.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Scan {
+    /// Its records, in order.
+    pub records: Vec<Record>,
+    /// Where they end, in bytes from the start; what follows is to be cut off.
+    pub end: usize,
+}
+
+/// Reads the records of a segment whose first is `first`.
+///
+/// # Errors
+/// `Corrupt` with the offset if a record is damaged that was synced, as later records prove.
+pub fn scan(target: TargetId, first: Lsn, bytes: &[u8]) -> Result<Scan> {
+    let mut records = Vec::new();
+    let mut end = 0;
+    let mut next = first;
+    while let Some((record, len)) = decode_record(target, &bytes[end..]) {
+        if record.lsn != next {
+            break;
+        }
+        next = Lsn::new(next.raw() + 1);
+        end += len;
+        records.push(record);
+    }
+    if let Some(witness) = later_record(target, next, &bytes[end..])
+        && witness.synced >= next
+    {
+        return Err(Error::new(
+            ErrorCode::Corrupt,
+            format!(
+                "record {next} at byte {end} is damaged, though record {} says that it was synced: \
+                 restore this target from a copy of its directory",
+                witness.lsn
+            ),
+        ));
+    }
+    Ok(Scan { records, end })
+}
+
+/// The valid record after a gap that proves most: the one that knows of the latest sync.
+fn later_record(target: TargetId, next: Lsn, bytes: &[u8]) -> Option<Record> {
+    let magic = MAGIC.to_le_bytes();
+    let mut best: Option<Record> = None;
+    let mut at = 0;
+    while at + RECORD_HEADER_BYTES <= bytes.len() {
+        if bytes[at..at + 4] != magic {
+            at += 1;
+            continue;
+        }
+        match decode_record(target, &bytes[at..]) {
+            Some((record, len)) if record.lsn >= next => {
+                if best.as_ref().is_none_or(|it| it.synced < record.synced) {
+                    best = Some(record);
+                }
+                at += len;
+            }
+            _ => at += 1,
+        }
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TARGET: TargetId = TargetId::new(3);
+
+    fn segment(synced: impl Fn(u64) -> u64) -> (Vec<u8>, Vec<usize>) {
+        let mut bytes = Vec::new();
+        let mut starts = Vec::new();
+        for lsn in 1..=5 {
+            starts.push(bytes.len());
+            let payload = vec![lsn as u8; 100 * lsn as usize];
+            let synced = Lsn::new(synced(lsn));
+            bytes.extend(encode_record(TARGET, Lsn::new(lsn), synced, &payload));
+        }
+        (bytes, starts)
+    }
+
+    fn lsns(scan: &Scan) -> Vec<u64> {
+        scan.records.iter().map(|record| record.lsn.raw()).collect()
+    }
+
+    #[test]
+    fn a_whole_segment_reads_back() {
+        let (bytes, _) = segment(|lsn| lsn - 1);
+        let scan = scan(TARGET, Lsn::new(1), &bytes).unwrap();
+        assert_eq!((lsns(&scan), scan.end), (vec![1, 2, 3, 4, 5], bytes.len()));
+    }
+
+    #[test]
+    fn a_tail_cut_anywhere_ends_at_the_last_whole_record() {
+        let (bytes, starts) = segment(|lsn| lsn - 1);
+        for cut in 0..bytes.len() {
+            let scan = scan(TARGET, Lsn::new(1), &bytes[..cut]).unwrap();
+            let whole = starts.iter().skip(1).filter(|start| **start <= cut).count();
+            assert_eq!(scan.records.len(), whole, "cut at {cut}");
+            assert_eq!(scan.end, starts[whole], "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_in_the_last_record_ends_the_log_there() {
+        let (bytes, starts) = segment(|lsn| lsn - 1);
+        for bit in starts[4] * 8..bytes.len() * 8 {
+            let mut bytes = bytes.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(lsns(&scan(TARGET, Lsn::new(1), &bytes).unwrap()), [1, 2, 3, 4]);
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_in_a_synced_record_is_an_error() {
+        let (mut bytes, starts) = segment(|lsn| lsn - 1);
+        bytes[starts[2] + 50] ^= 4;
+        let error = scan(TARGET, Lsn::new(1), &bytes).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Corrupt);
+        assert!(error.context().contains(&format!("at byte {}", starts[2])), "{error}");
+    }
+
+    #[test]
+    fn a_gap_in_what_was_never_synced_ends_the_log() {
+        let (mut bytes, starts) = segment(|lsn| lsn.min(3) - 1);
+        bytes[starts[3] + 50] ^= 4;
+        assert_eq!(lsns(&scan(TARGET, Lsn::new(1), &bytes).unwrap()), [1, 2, 3]);
+    }
+
+    #[test]
+    fn records_of_another_target_do_not_count() {
+        let (bytes, _) = segment(|lsn| lsn - 1);
+        assert_eq!(lsns(&scan(TargetId::new(4), Lsn::new(1), &bytes).unwrap()), [0; 0]);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes: Vec<u8>) {
+            let _ = scan(TARGET, Lsn::new(1), &bytes);
+        }
+    }
+}

@@ -1,0 +1,440 @@
+//! Keys and records of a metadata target's key-value store.
+//!
+//! Owns layout and order of keys: all that a virtual shard holds lies in one key range, so that
+//! moving a shard is the copy of a range. `docs/format/metadata-keys.md` explains each.
+
+use siphasher::sip::SipHasher13;
+use skep_types::codec::{Bytes, Codec, Reader, record};
+use skep_types::{
+    Attributes, ChunkFileKey, ClusterId, FileKind, GroupId, InodeId, Lsn, NodeId, Result,
+    SessionId, StripePattern, Timestamp,
+};
+use skep_wire::metadata::{Step, TransactionId};
+use std::hash::Hasher;
+
+/// First byte of all keys that belong to the target itself.
+const OF_TARGET: u8 = 0;
+/// First byte of all keys that belong to a shard.
+const OF_SHARD: u8 = 1;
+
+/// One key. Big-endian inside, so that byte order is the order of scans.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Key<'a> {
+    /// Number of the last log record that is in the store. Value: [`Lsn`].
+    Applied,
+    /// End of the numbers (inodes, transactions) that may have been handed out. Value: `u64`.
+    NumbersReserved,
+    /// A session. Value: [`SessionRecord`].
+    Session(SessionId),
+    /// A session's slot. Value: [`SlotRecord`].
+    Slot(SessionId, u32),
+    /// What a session has open. Value: [`OpenCounts`].
+    SessionOpen(SessionId, InodeId),
+    /// A chunk file that is to be removed from a group. Value: nothing.
+    Removal(GroupId, ChunkFileKey),
+    /// A file whose writer died: its size is what its chunk files say. Value: nothing.
+    SizeRecovery(InodeId),
+    /// A promise to another group's transaction. Value: [`IntentRecord`].
+    Intent(TransactionId),
+    /// A transaction of this group that is committed, and whom that has to be told. Value: [`DecisionRecord`].
+    Decision(u64),
+    /// A transaction of another group that ended here: it isn't prepared again. Value: [`Timestamp`].
+    Finished(TransactionId),
+    /// An inode. Value: [`InodeRecord`].
+    Inode(InodeId),
+    /// An entry: directory, hash of the name with ordinal. Value: [`DentryRecord`].
+    Dentry(InodeId, u64),
+    /// An extended attribute. Value: its bytes.
+    Xattr(InodeId, &'a [u8]),
+    /// How often an inode is open, over all sessions. Value: [`OpenCounts`].
+    Opens(InodeId),
+}
+
+mod kind {
+    pub(super) const APPLIED: u8 = 1;
+    pub(super) const NUMBERS_RESERVED: u8 = 2;
+    pub(super) const SESSION: u8 = 3;
+    pub(super) const SLOT: u8 = 4;
+    pub(super) const SESSION_OPEN: u8 = 5;
+    pub(super) const REMOVAL: u8 = 6;
+    pub(super) const SIZE_RECOVERY: u8 = 7;
+    pub(super) const INTENT: u8 = 8;
+    pub(super) const DECISION: u8 = 9;
+    pub(super) const FINISHED: u8 = 10;
+
+    pub(super) const INODE: u8 = 1;
+    pub(super) const DENTRY: u8 = 2;
+    pub(super) const XATTR: u8 = 3;
+    pub(super) const OPENS: u8 = 4;
+}
+
+fn of_shard(inode: InodeId, kind: u8) -> Vec<u8> {
+    let mut key = Vec::with_capacity(24);
+    key.push(OF_SHARD);
+    key.extend(inode.shard().raw().to_be_bytes());
+    key.push(kind);
+    key.extend(inode.raw().to_be_bytes());
+    key
+}
+
+fn of_target(kind: u8, parts: &[&[u8]]) -> Vec<u8> {
+    let mut key = Vec::with_capacity(24);
+    key.extend([OF_TARGET, kind]);
+    parts.iter().for_each(|part| key.extend_from_slice(part));
+    key
+}
+
+fn transaction(id: &TransactionId) -> [u8; 12] {
+    let mut bytes = [0; 12];
+    bytes[..4].copy_from_slice(&id.coordinator.raw().to_be_bytes());
+    bytes[4..].copy_from_slice(&id.number.to_be_bytes());
+    bytes
+}
+
+impl Key<'_> {
+    /// The key's bytes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        match self {
+            Self::Applied => of_target(kind::APPLIED, &[]),
+            Self::NumbersReserved => of_target(kind::NUMBERS_RESERVED, &[]),
+            Self::Session(session) => of_target(kind::SESSION, &[&session.raw().to_be_bytes()]),
+            Self::Slot(session, slot) => {
+                of_target(kind::SLOT, &[&session.raw().to_be_bytes(), &slot.to_be_bytes()])
+            }
+            Self::SessionOpen(session, inode) => of_target(
+                kind::SESSION_OPEN,
+                &[&session.raw().to_be_bytes(), &inode.raw().to_be_bytes()],
+            ),
+            Self::Removal(group, key) => of_target(
+                kind::REMOVAL,
+                &[
+                    &group.raw().to_be_bytes(),
+                    &key.inode.raw().to_be_bytes(),
+                    &key.generation.to_be_bytes(),
+                    &key.component.to_be_bytes(),
+                    &key.index.to_be_bytes(),
+                ],
+            ),
+            Self::SizeRecovery(inode) => {
+                of_target(kind::SIZE_RECOVERY, &[&inode.raw().to_be_bytes()])
+            }
+            Self::Intent(id) => of_target(kind::INTENT, &[&transaction(id)]),
+            Self::Decision(number) => of_target(kind::DECISION, &[&number.to_be_bytes()]),
+            Self::Finished(id) => of_target(kind::FINISHED, &[&transaction(id)]),
+            Self::Inode(inode) => of_shard(*inode, kind::INODE),
+            Self::Dentry(directory, cursor) => {
+                let mut key = of_shard(*directory, kind::DENTRY);
+                key.extend(cursor.to_be_bytes());
+                key
+            }
+            Self::Xattr(inode, name) => {
+                let mut key = of_shard(*inode, kind::XATTR);
+                key.extend_from_slice(name);
+                key
+            }
+            Self::Opens(inode) => of_shard(*inode, kind::OPENS),
+        }
+    }
+
+    /// Prefix of all sessions.
+    pub fn sessions() -> Vec<u8> {
+        of_target(kind::SESSION, &[])
+    }
+
+    /// Prefix of a session's slots.
+    pub fn slots_of(session: SessionId) -> Vec<u8> {
+        of_target(kind::SLOT, &[&session.raw().to_be_bytes()])
+    }
+
+    /// Prefix of what a session has open.
+    pub fn opens_of(session: SessionId) -> Vec<u8> {
+        of_target(kind::SESSION_OPEN, &[&session.raw().to_be_bytes()])
+    }
+
+    /// Prefix of all that sessions have open.
+    pub fn session_opens() -> Vec<u8> {
+        of_target(kind::SESSION_OPEN, &[])
+    }
+
+    /// Prefix of all removals.
+    pub fn removals() -> Vec<u8> {
+        of_target(kind::REMOVAL, &[])
+    }
+
+    /// Prefix of the removals from one group.
+    pub fn removals_of(group: GroupId) -> Vec<u8> {
+        of_target(kind::REMOVAL, &[&group.raw().to_be_bytes()])
+    }
+
+    /// Prefix of all files whose size is to be found out.
+    pub fn size_recoveries() -> Vec<u8> {
+        of_target(kind::SIZE_RECOVERY, &[])
+    }
+
+    /// Prefix of all promises.
+    pub fn intents() -> Vec<u8> {
+        of_target(kind::INTENT, &[])
+    }
+
+    /// Prefix of all decisions.
+    pub fn decisions() -> Vec<u8> {
+        of_target(kind::DECISION, &[])
+    }
+
+    /// Prefix of all finished transactions of others.
+    pub fn finished() -> Vec<u8> {
+        of_target(kind::FINISHED, &[])
+    }
+
+    /// Prefix of a directory's entries.
+    pub fn dentries_of(directory: InodeId) -> Vec<u8> {
+        of_shard(directory, kind::DENTRY)
+    }
+
+    /// Prefix of an inode's extended attributes.
+    pub fn xattrs_of(inode: InodeId) -> Vec<u8> {
+        of_shard(inode, kind::XATTR)
+    }
+
+    /// Prefix of all inodes of all shards is not contiguous; this is that of everything in shards.
+    pub fn shards() -> Vec<u8> {
+        vec![OF_SHARD]
+    }
+}
+
+/// The fixed-width big-endian number at the end of a key: a session's, an inode's, a cursor's.
+pub fn last_u64(key: &[u8]) -> Option<u64> {
+    let tail = key.len().checked_sub(8)?;
+    Some(u64::from_be_bytes(key[tail..].try_into().ok()?))
+}
+
+/// The group in a removal's key, and the chunk file.
+pub fn removal(key: &[u8]) -> Option<(GroupId, ChunkFileKey)> {
+    let rest: &[u8; 20] = key.strip_prefix(Key::removals().as_slice())?.try_into().ok()?;
+    let u32_at =
+        |at: usize| u32::from_be_bytes([rest[at], rest[at + 1], rest[at + 2], rest[at + 3]]);
+    let u16_at = |at: usize| u16::from_be_bytes([rest[at], rest[at + 1]]);
+    let inode = u64::from(u32_at(4)) << 32 | u64::from(u32_at(8));
+    Some((
+        GroupId::new(u32_at(0)),
+        ChunkFileKey {
+            inode: InodeId::new(inode),
+            generation: u32_at(12),
+            component: u16_at(16),
+            index: u16_at(18),
+        },
+    ))
+}
+
+/// The transaction in the key of an intent or a finished transaction.
+pub fn transaction_of(key: &[u8]) -> Option<TransactionId> {
+    let rest: &[u8; 12] = key.get(2..)?.try_into().ok()?;
+    let mut coordinator = [0; 4];
+    coordinator.copy_from_slice(&rest[..4]);
+    Some(TransactionId {
+        coordinator: GroupId::new(u32::from_be_bytes(coordinator)),
+        number: last_u64(rest)?,
+    })
+}
+
+/// If an inode record is at `key`: the inode.
+pub fn inode_of(key: &[u8]) -> Option<InodeId> {
+    (key.len() == 12 && key[0] == OF_SHARD && key[3] == kind::INODE)
+        .then(|| last_u64(key).map(InodeId::new))
+        .flatten()
+}
+
+/// If an entry is at `key`: its directory.
+pub fn directory_of_dentry(key: &[u8]) -> Option<InodeId> {
+    (key.len() == 20 && key[0] == OF_SHARD && key[3] == kind::DENTRY)
+        .then(|| last_u64(&key[..12]).map(InodeId::new))
+        .flatten()
+}
+
+/// Ordinals for names with one hash.
+pub const ORDINALS: u64 = 256;
+
+/// First cursor for a name in a directory: a keyed hash of both, in the upper 55 of 63 bits, never
+/// below 256 (lower cursors are for `.` and `..`). Names with one hash take the next ordinals.
+///
+/// The key is the cluster's id, which users don't get to see, so that nobody can choose names that
+/// collide.
+pub fn name_cursor(cluster: ClusterId, directory: InodeId, name: &[u8]) -> u64 {
+    let mut hasher = SipHasher13::new_with_key(&cluster.raw());
+    hasher.write(&directory.raw().to_le_bytes());
+    hasher.write(name);
+    ((hasher.finish() >> 9).max(1) * ORDINALS) & (i64::MAX as u64)
+}
+
+record! {
+    /// An inode as it is stored.
+    pub struct InodeRecord {
+        /// What `stat` shows.
+        pub attributes: Attributes,
+        /// A directory's parent; otherwise the directory in which it was made or last moved to.
+        pub parent: InodeId,
+        /// A file's pattern; what a directory hands down (without groups).
+        pub pattern: Option<StripePattern>,
+        /// Where a symbolic link points.
+        pub link_target: Bytes,
+        /// The largest size that writers ever reported: beyond it no chunk file has a byte.
+        pub high_water: u64,
+    }
+}
+
+record! {
+    /// An entry as it is stored.
+    pub struct DentryRecord {
+        /// Its name.
+        pub name: Bytes,
+        /// Where it points.
+        pub inode: InodeId,
+        /// The kind of that inode.
+        pub kind: FileKind,
+    }
+}
+
+record! {
+    /// How often something is open.
+    #[derive(Copy, Default)]
+    pub struct OpenCounts {
+        /// For reading only.
+        pub readers: u32,
+        /// For writing.
+        pub writers: u32,
+    }
+}
+
+impl OpenCounts {
+    /// Whether it is open at all.
+    pub fn is_zero(&self) -> bool {
+        self.readers == 0 && self.writers == 0
+    }
+}
+
+record! {
+    /// A session as it is stored.
+    pub struct SessionRecord {
+        /// The client.
+        pub client: NodeId,
+        /// Slots granted.
+        pub slots: u32,
+    }
+}
+
+record! {
+    /// The last modifying request of a slot, and its answer.
+    pub struct SlotRecord {
+        /// Its sequence.
+        pub sequence: u64,
+        /// The record in which it was logged.
+        pub lsn: Lsn,
+        /// Body of the reply.
+        pub reply: Bytes,
+    }
+}
+
+record! {
+    /// A promise: these steps will be done when the coordinator says so.
+    pub struct IntentRecord {
+        /// The steps.
+        pub steps: Vec<Step>,
+        /// Attributes that were answered.
+        pub attributes: Vec<Attributes>,
+        /// When it was made.
+        pub since: Timestamp,
+    }
+}
+
+record! {
+    /// Whom a commit has to be told.
+    pub struct DecisionRecord {
+        /// Groups that have not confirmed it.
+        pub participants: Vec<GroupId>,
+    }
+}
+
+record! {
+    /// One change of the store.
+    pub struct Mutation {
+        /// The key.
+        pub key: Bytes,
+        /// The new value; none: removed.
+        pub value: Option<Bytes>,
+    }
+}
+
+record! {
+    /// The payload of a log record: what one batch changed.
+    pub struct Batch {
+        /// The changes, by rising key.
+        pub mutations: Vec<Mutation>,
+    }
+}
+
+/// Decodes a stored value.
+///
+/// # Errors
+/// `Corrupt` naming the key.
+pub fn decode_value<T: Codec>(key: &[u8], value: &[u8]) -> Result<T> {
+    let mut r = Reader::new(value);
+    let decoded = T::decode(&mut r).and_then(|decoded| r.finish().map(|()| decoded));
+    decoded.map_err(|error| error.within(format_args!("metadata record {}", key.escape_ascii())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::ShardId;
+
+    #[test]
+    fn keys_of_a_shard_lie_together_and_lead_back() {
+        let inode = InodeId::from_parts(ShardId::new(7), 9);
+        for key in [
+            Key::Inode(inode),
+            Key::Dentry(inode, 256),
+            Key::Xattr(inode, b"user.a"),
+            Key::Opens(inode),
+        ] {
+            assert_eq!(key.to_bytes()[..3], [1, 0, 7]);
+        }
+        assert_eq!(inode_of(&Key::Inode(inode).to_bytes()), Some(inode));
+        assert_eq!(inode_of(&Key::Opens(inode).to_bytes()), None);
+        let dentry = Key::Dentry(inode, 512).to_bytes();
+        assert_eq!(directory_of_dentry(&dentry), Some(inode));
+        assert_eq!(last_u64(&dentry), Some(512));
+    }
+
+    #[test]
+    fn removals_and_transactions_lead_back() {
+        let key = ChunkFileKey {
+            inode: InodeId::from_parts(ShardId::new(0x1234), 0x5678_9ABC),
+            generation: 3,
+            component: 4,
+            index: 5,
+        };
+        let bytes = Key::Removal(GroupId::new(6), key).to_bytes();
+        assert_eq!(removal(&bytes), Some((GroupId::new(6), key)));
+        let id = TransactionId { coordinator: GroupId::new(2), number: 77 };
+        assert_eq!(transaction_of(&Key::Intent(id).to_bytes()), Some(id));
+        assert_eq!(transaction_of(&Key::Finished(id).to_bytes()), Some(id));
+    }
+
+    #[test]
+    fn cursors_are_positive_and_leave_room_for_dots_and_ordinals() {
+        for i in 0..10_000_u32 {
+            let cursor = name_cursor(ClusterId::default(), InodeId::ROOT, &i.to_le_bytes());
+            assert!((256..=i64::MAX as u64).contains(&cursor) && cursor % ORDINALS == 0);
+        }
+    }
+
+    #[test]
+    fn cursors_of_similar_names_differ() {
+        let cursors: std::collections::HashSet<_> = (0..200_000)
+            .map(|i| {
+                name_cursor(ClusterId::default(), InodeId::ROOT, format!("file.{i}").as_bytes())
+            })
+            .collect();
+        assert_eq!(cursors.len(), 200_000);
+    }
+}

@@ -1,0 +1,438 @@
+//! What a target does by itself: numbers, ended sessions, chunk files to be removed, sizes of files
+//! whose writer died, transactions that wait for the end of others.
+
+use crate::context::Context;
+use crate::engine::Engine;
+use crate::handlers::{decide, make_directory};
+use crate::limits::{ASK_AFTER, FINISHED_KEPT_SECONDS, SIZE_RECOVERIES_AT_ONCE};
+use crate::locks::Owner;
+use crate::operation::{Internal, OutgoingCall, Stop};
+use crate::steps;
+use crate::target::{MetadataTarget, Purpose};
+use skep_cluster::striping;
+use skep_format::metadata::{
+    DecisionRecord, InodeRecord, IntentRecord, Key, OpenCounts, decode_value, last_u64, removal,
+    transaction_of,
+};
+use skep_types::codec::Codec;
+use skep_types::{
+    ChunkFileKey, FileKind, GroupId, InodeId, Lsn, Result, SessionId, StripePattern, Timestamp,
+};
+use skep_wire::frame::Header;
+use skep_wire::metadata::{
+    AskDecision, Decide, Decision, DecisionReply, NewInode, TransactionId, WrittenExtent,
+};
+use skep_wire::storage::{ChunkStat, RemoveChunks, StatChunk};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// What an answer from another group is for, when no operation waits for it.
+#[derive(Debug)]
+pub(crate) enum Errand {
+    /// A participant was told how a transaction ended.
+    Told { number: u64, group: GroupId, commit: bool },
+    /// Chunk files were to be removed; the keys of the work items.
+    Remove { group: GroupId, items: Vec<Vec<u8>> },
+    /// A coordinator was asked how a transaction ended.
+    Ask(TransactionId),
+    /// A chunk file was asked for its size.
+    Stat { inode: InodeId, component: u16, index: u16 },
+}
+
+#[derive(Debug)]
+struct SizeRecovery {
+    pattern: StripePattern,
+    waiting: usize,
+    size: u64,
+}
+
+/// State of the target's own work. All of it can be made anew from the store.
+#[derive(Debug, Default)]
+pub(crate) struct Background {
+    /// Whether the store may have work items that were not looked at.
+    look: bool,
+    removing: BTreeSet<GroupId>,
+    recovering: BTreeMap<InodeId, SizeRecovery>,
+    /// Promises that wait for their end, and when to ask (again).
+    promises: BTreeMap<TransactionId, Duration>,
+    is_reserving: bool,
+    forget_at: Duration,
+}
+
+impl Background {
+    pub(crate) fn after_sync(&mut self) {
+        self.look = true;
+    }
+}
+
+/// Runs the target's own work as a transaction.
+pub(crate) fn run_internal<E: Engine>(
+    context: &mut Context<'_, E>,
+    work: &Internal,
+) -> Result<(), Stop> {
+    match work {
+        Internal::MakeRoot => make_root(context),
+        Internal::ReserveNumbers => {
+            let end = context.shared.numbers.reserved.0 + context.shared.limits.number_range;
+            context.put(&Key::NumbersReserved, &end);
+            Ok(())
+        }
+        Internal::EndSession(session) => end_session(context, *session),
+        Internal::Confirmed { number, participant } => confirmed(context, *number, *participant),
+        Internal::Removed(items) => {
+            items.iter().for_each(|key| context.delete_raw(key.clone()));
+            Ok(())
+        }
+        Internal::EndPromise { transaction, commit } => decide::end(context, *transaction, *commit),
+        Internal::SizeFound { inode, size } => size_found(context, *inode, *size),
+        Internal::ForgetFinished => forget_finished(context),
+    }
+}
+
+fn make_root<E: Engine>(context: &mut Context<'_, E>) -> Result<(), Stop> {
+    if context.find_inode(InodeId::ROOT)?.is_some() {
+        return Ok(());
+    }
+    let new = NewInode { permissions: 0o755, uid: 0, gid: 0 };
+    let attributes = context.new_attributes(InodeId::ROOT, FileKind::Directory, &new, None);
+    make_directory::put_inode(context, InodeId::ROOT, &attributes, (0, 0));
+    Ok(())
+}
+
+/// Closes some of what a session had open; the last call forgets the session.
+fn end_session<E: Engine>(context: &mut Context<'_, E>, session: SessionId) -> Result<(), Stop> {
+    let limit = context.shared.limits.closes_per_batch;
+    let opens = context.scan(&Key::opens_of(session), &[], limit)?;
+    let is_last = opens.len() < limit;
+    for (key, value) in opens {
+        let counts: OpenCounts = decode_value(&key, &value)?;
+        let Some(inode) = last_u64(&key).map(InodeId::new) else { continue };
+        let record = context.find_inode(inode)?;
+        context.uncount_opens(session, inode, counts)?;
+        let Some(record) = record else { continue };
+        if record.attributes.links == 0 && context.opens(inode)?.is_zero() {
+            // What the dead writer wrote is not known: all of its chunk files are looked for.
+            let high_water = match counts.writers {
+                0 => record.high_water,
+                _ => skep_types::MAX_FILE_BYTES,
+            };
+            context.dispose(&InodeRecord { high_water, ..record })?;
+        } else if counts.writers > 0 {
+            context.put_raw(&Key::SizeRecovery(inode), &[]);
+        }
+    }
+    if is_last {
+        for (key, _) in context.scan(&Key::slots_of(session), &[], usize::MAX)? {
+            context.delete_raw(key);
+        }
+        context.delete(&Key::Session(session));
+    }
+    Ok(())
+}
+
+fn confirmed<E: Engine>(
+    context: &mut Context<'_, E>,
+    number: u64,
+    participant: GroupId,
+) -> Result<(), Stop> {
+    let key = Key::Decision(number);
+    if let Some(mut decision) = context.get::<DecisionRecord>(&key)? {
+        decision.participants.retain(|it| *it != participant);
+        if decision.participants.is_empty() {
+            context.delete(&key);
+        } else {
+            context.put(&key, &decision);
+        }
+    }
+    Ok(())
+}
+
+fn size_found<E: Engine>(
+    context: &mut Context<'_, E>,
+    inode: InodeId,
+    size: u64,
+) -> Result<(), Stop> {
+    if context.get_raw(&Key::SizeRecovery(inode))?.is_none() {
+        return Ok(());
+    }
+    context.delete(&Key::SizeRecovery(inode));
+    if let Some(mut record) = context.find_inode(inode)? {
+        if size > record.attributes.size {
+            let truncate_generation = record.attributes.truncate_generation;
+            context.merge_written(&mut record, &WrittenExtent { end: size, truncate_generation });
+        }
+        record.high_water = record.high_water.max(size);
+        context.put_inode(&record);
+    }
+    Ok(())
+}
+
+fn forget_finished<E: Engine>(context: &mut Context<'_, E>) -> Result<(), Stop> {
+    let before = context.wall().seconds - FINISHED_KEPT_SECONDS;
+    for (key, value) in context.scan(&Key::finished(), &[], 10_000)? {
+        if decode_value::<Timestamp>(&key, &value)?.seconds < before {
+            context.delete_raw(key);
+        }
+    }
+    Ok(())
+}
+
+impl<E: Engine> MetadataTarget<E> {
+    pub(crate) fn load_background(&mut self) -> Result<()> {
+        self.background.look = true;
+        let now = self.shared.now;
+        for (key, value) in self.table.scan(&Key::intents(), &[], usize::MAX)? {
+            let Some(transaction) = transaction_of(&key) else { continue };
+            let intent: IntentRecord = decode_value(&key, &value)?;
+            for resource in intent.steps.iter().filter_map(steps::resource) {
+                self.shared.locks.try_take(&resource, Owner::Promise(transaction));
+            }
+            self.background.promises.insert(transaction, now);
+        }
+        for (key, value) in self.table.scan(&Key::decisions(), &[], usize::MAX)? {
+            let Some(number) = last_u64(&key) else { continue };
+            let decision: DecisionRecord = decode_value(&key, &value)?;
+            for participant in decision.participants {
+                self.tell(participant, number, true, None);
+            }
+        }
+        // A session that was ending when the target stopped has its record still: its lease starts
+        // anew like any other's.
+        Ok(())
+    }
+
+    /// Starts whatever own work there is to do.
+    pub(crate) fn work_in_background(&mut self) -> Result<()> {
+        let numbers = &self.shared.numbers;
+        let left = numbers.reserved.0 - numbers.next.min(numbers.reserved.0);
+        if left <= self.shared.limits.number_range / 2 && !self.background.is_reserving {
+            self.background.is_reserving = true;
+            self.start_internal(Internal::ReserveNumbers);
+        }
+        self.ask_about_promises();
+        if self.shared.now >= self.background.forget_at {
+            self.background.forget_at = self.shared.now + Duration::from_secs(60);
+            let finished = self.table.scan(&Key::finished(), &[], 1)?;
+            if !finished.is_empty() {
+                self.start_internal(Internal::ForgetFinished);
+            }
+        }
+        if std::mem::take(&mut self.background.look) {
+            self.start_removals()?;
+            self.start_size_recoveries()?;
+        }
+        Ok(())
+    }
+
+    /// Notes what a committed piece of own work means.
+    pub(crate) fn after_internal(&mut self, work: Internal, lsn: Lsn) {
+        match work {
+            Internal::ReserveNumbers => {
+                let end = self.shared.numbers.reserved.0 + self.shared.limits.number_range;
+                self.shared.numbers.reserved = (end, lsn);
+                self.background.is_reserving = false;
+            }
+            Internal::EndSession(session) => {
+                // The last step removes the record; before it there is more to close.
+                let key = Key::Session(session).to_bytes();
+                if matches!(self.table.get(&key), Ok(Some(_))) {
+                    self.start_internal(Internal::EndSession(session));
+                }
+            }
+            Internal::EndPromise { transaction, .. } => {
+                self.background.promises.remove(&transaction);
+                self.release(Owner::Promise(transaction));
+            }
+            Internal::SizeFound { inode, .. } => {
+                self.background.recovering.remove(&inode);
+                self.background.look = true;
+            }
+            Internal::Removed(_)
+            | Internal::MakeRoot
+            | Internal::Confirmed { .. }
+            | Internal::ForgetFinished => {}
+        }
+    }
+
+    /// A coordinator has told how its transaction ended, and that is committed here.
+    pub(crate) fn after_decide(&mut self, transaction: TransactionId) {
+        self.background.promises.remove(&transaction);
+        self.release(Owner::Promise(transaction));
+    }
+
+    /// Notes a promise, if one was made.
+    pub(crate) fn after_prepare(&mut self, transaction: TransactionId) -> Result<()> {
+        if self.table.get(&Key::Intent(transaction).to_bytes())?.is_some() {
+            self.background.promises.insert(transaction, self.shared.now + ASK_AFTER);
+        }
+        Ok(())
+    }
+
+    fn ask_about_promises(&mut self) {
+        let now = self.shared.now;
+        let due: Vec<_> = self
+            .background
+            .promises
+            .iter()
+            .filter(|(_, at)| **at <= now)
+            .map(|(transaction, _)| *transaction)
+            .collect();
+        for transaction in due {
+            self.background.promises.insert(transaction, now + ASK_AFTER);
+            let call = OutgoingCall::new(transaction.coordinator, &AskDecision { transaction });
+            self.call(call, Purpose::Background(Errand::Ask(transaction)));
+        }
+    }
+
+    fn start_removals(&mut self) -> Result<()> {
+        let mut after = Vec::new();
+        // Groups that have something to remove, by skipping from one to the next.
+        loop {
+            let next = self.table.engine().scan(&Key::removals(), &after, 1)?;
+            let Some((group, _)) = next.first().and_then(|(key, _)| removal(key)) else {
+                return Ok(());
+            };
+            if self.background.removing.insert(group) {
+                self.remove_chunks(group)?;
+            }
+            after = Key::removals_of(group);
+            after.extend([0xFF; 17]);
+        }
+    }
+
+    /// Sends the next removals to a group. Only those that are synced: the engine has no others.
+    fn remove_chunks(&mut self, group: GroupId) -> Result<()> {
+        let limit = self.shared.limits.removals_per_message;
+        let found = self.table.engine().scan(&Key::removals_of(group), &[], limit)?;
+        let mut items = Vec::new();
+        let mut keys = Vec::new();
+        for (key, _) in found {
+            // Done already, and only not synced yet?
+            if self.table.get(&key)?.is_some()
+                && let Some((_, chunk)) = removal(&key)
+            {
+                keys.push(chunk);
+                items.push(key);
+            }
+        }
+        if keys.is_empty() {
+            self.background.removing.remove(&group);
+            return Ok(());
+        }
+        let call = OutgoingCall::new(group, &RemoveChunks { keys });
+        self.call(call, Purpose::Background(Errand::Remove { group, items }));
+        Ok(())
+    }
+
+    fn start_size_recoveries(&mut self) -> Result<()> {
+        let room = SIZE_RECOVERIES_AT_ONCE.saturating_sub(self.background.recovering.len());
+        if room == 0 {
+            return Ok(());
+        }
+        let prefix = Key::size_recoveries();
+        let limit = 2 * SIZE_RECOVERIES_AT_ONCE;
+        for (key, _) in self.table.engine().scan(&prefix, &[], limit)? {
+            let Some(inode) = last_u64(&key).map(InodeId::new) else { continue };
+            let is_new = !self.background.recovering.contains_key(&inode);
+            if is_new && self.background.recovering.len() < SIZE_RECOVERIES_AT_ONCE {
+                self.recover_size(inode)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn recover_size(&mut self, inode: InodeId) -> Result<()> {
+        let key = Key::Inode(inode).to_bytes();
+        let record: Option<InodeRecord> =
+            self.table.get(&key)?.map(|value| decode_value(&key, &value)).transpose()?;
+        let pattern = record.and_then(|record| record.pattern);
+        let Some(pattern) = pattern else {
+            self.start_internal(Internal::SizeFound { inode, size: 0 });
+            return Ok(());
+        };
+        let all: Vec<_> = striping::chunk_sizes(&pattern, 0).collect();
+        for chunk in &all {
+            let key = ChunkFileKey {
+                inode,
+                generation: pattern.generation,
+                component: chunk.component,
+                index: chunk.index,
+            };
+            let call = OutgoingCall::new(chunk.group, &StatChunk { key });
+            let (component, index) = (chunk.component, chunk.index);
+            self.call(call, Purpose::Background(Errand::Stat { inode, component, index }));
+        }
+        let recovery = SizeRecovery { pattern, waiting: all.len(), size: 0 };
+        self.background.recovering.insert(inode, recovery);
+        Ok(())
+    }
+
+    /// Takes in what an errand has brought.
+    pub(crate) fn on_errand(&mut self, errand: Errand, result: Result<Vec<u8>>) {
+        match errand {
+            Errand::Told { number, group, commit } => match result {
+                Ok(_) if commit => {
+                    self.start_internal(Internal::Confirmed { number, participant: group });
+                }
+                // An abort need not be confirmed: who hasn't heard of it asks.
+                Ok(_) => {}
+                Err(_) => self.tell(group, number, commit, None),
+            },
+            Errand::Remove { group, items } => {
+                self.background.removing.remove(&group);
+                if result.is_ok() {
+                    self.start_internal(Internal::Removed(items));
+                }
+                self.background.look = true;
+            }
+            Errand::Ask(transaction) => {
+                let decision = result.and_then(|body| DecisionReply::from_bytes(&body));
+                let is_open = self.background.promises.contains_key(&transaction);
+                if let (Ok(DecisionReply { decision }), true) = (decision, is_open)
+                    && decision != Decision::Pending
+                {
+                    let commit = decision == Decision::Committed;
+                    self.start_internal(Internal::EndPromise { transaction, commit });
+                }
+            }
+            Errand::Stat { inode, component, index } => {
+                let stat = result.and_then(|body| ChunkStat::from_bytes(&body));
+                let Some(recovery) = self.background.recovering.get_mut(&inode) else { return };
+                if let Ok(stat) = stat {
+                    let size =
+                        striping::size_from_chunk(&recovery.pattern, component, index, stat.size);
+                    recovery.size = recovery.size.max(size);
+                }
+                recovery.waiting -= 1;
+                if recovery.waiting == 0 {
+                    let size = recovery.size;
+                    self.start_internal(Internal::SizeFound { inode, size });
+                }
+            }
+        }
+    }
+
+    /// How a transaction of this group ended, as far as a power cut can't change it.
+    pub(crate) fn decision(&self, transaction: TransactionId) -> Result<DecisionReply> {
+        let key = Key::Decision(transaction.number).to_bytes();
+        let decision = if self.table.get_synced::<DecisionRecord>(&key)?.is_some() {
+            Decision::Committed
+        } else if self.table.get(&key)?.is_some() || self.is_coordinating(transaction.number) {
+            Decision::Pending
+        } else {
+            Decision::Aborted
+        };
+        Ok(DecisionReply { decision })
+    }
+}
+
+/// The transaction that a request to decide or prepare is about.
+pub(crate) fn transaction_in(header: &Header, body: &[u8]) -> Option<TransactionId> {
+    use skep_wire::Request;
+    use skep_wire::metadata::Prepare;
+    match header.message {
+        Decide::ID => Decide::from_bytes(body).ok().map(|it| it.transaction),
+        Prepare::ID => Prepare::from_bytes(body).ok().map(|it| it.transaction),
+        _ => None,
+    }
+}

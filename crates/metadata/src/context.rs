@@ -1,0 +1,322 @@
+//! What a handler sees: one transaction over the target's state, the time, the map, and a way to ask
+//! other groups.
+//!
+//! A handler is a plain function that runs from start to end. When it must wait it returns a
+//! [`Stop`]; it then runs again from the start, with the answers it got remembered, and all that it
+//! had written dropped. What it returns in the end was decided and written in one transaction.
+
+use crate::engine::Engine;
+use crate::limits::Limits;
+use crate::locks::{Locks, Owner, Resource};
+use crate::operation::{Asked, Operation, OutgoingCall, Stop};
+use crate::table::Table;
+use skep_cluster::placement::Candidates;
+use skep_format::metadata::{InodeRecord, Key, OpenCounts, decode_value};
+use skep_types::codec::Codec;
+use skep_types::{ClusterMap, Error, ErrorCode, GroupId, InodeId, Lsn, Result, ShardId, Timestamp};
+use skep_wire::Request;
+use skep_wire::metadata::{Prepare, Prepared, Step, TransactionId};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Numbers for inodes and transactions: handed out from ranges whose reservation is on the device.
+#[derive(Debug, Default)]
+pub(crate) struct Numbers {
+    /// The next to be handed out.
+    pub(crate) next: u64,
+    /// End of what may be handed out.
+    pub(crate) usable: u64,
+    /// End of what is reserved in the log, perhaps not synced yet, with its record.
+    pub(crate) reserved: (u64, Lsn),
+}
+
+/// What all operations of a target share besides the table.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) group: GroupId,
+    pub(crate) map: Arc<ClusterMap>,
+    /// Shards that this group serves.
+    pub(crate) own_shards: Vec<ShardId>,
+    /// Metadata groups, by id.
+    pub(crate) metadata_groups: Vec<GroupId>,
+    pub(crate) candidates: Candidates,
+    pub(crate) locks: Locks,
+    pub(crate) numbers: Numbers,
+    pub(crate) limits: Limits,
+    /// Time since some start, for leases.
+    pub(crate) now: Duration,
+    /// Time of day; never goes back.
+    pub(crate) wall: Timestamp,
+    /// Sessions that a handler wants to be ended.
+    pub(crate) ending: Vec<skep_types::SessionId>,
+}
+
+/// See the file's description.
+pub(crate) struct Context<'a, E> {
+    table: &'a Table<E>,
+    writes: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+    pub(crate) shared: &'a mut Shared,
+    pub(crate) op: &'a mut Operation,
+    /// Requests that are to be sent, with the index of their answer in `op.asked`.
+    pub(crate) outgoing: Vec<(usize, OutgoingCall)>,
+    next_answer: usize,
+    owner: Owner,
+    keeps_promise: bool,
+}
+
+impl<'a, E: Engine> Context<'a, E> {
+    pub(crate) fn new(table: &'a Table<E>, shared: &'a mut Shared, op: &'a mut Operation) -> Self {
+        let owner = Owner::Operation(op.id);
+        Self {
+            table,
+            writes: Vec::new(),
+            shared,
+            op,
+            outgoing: Vec::new(),
+            next_answer: 0,
+            owner,
+            keeps_promise: false,
+        }
+    }
+
+    /// Makes the context act for a promise, whose locks then are its own.
+    pub(crate) fn act_for(&mut self, transaction: TransactionId) {
+        self.owner = Owner::Promise(transaction);
+    }
+
+    /// Makes the context keep a promise: what other promises hold is not in its way, since what was
+    /// promised was checked against them.
+    pub(crate) fn keep_promise(&mut self, transaction: TransactionId) {
+        self.act_for(transaction);
+        self.keeps_promise = true;
+    }
+
+    pub(crate) fn into_writes(self) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
+        self.writes
+    }
+
+    // ---- the store
+
+    /// The value of a key, with this transaction's own writes.
+    pub(crate) fn get<T: Codec>(&self, key: &Key<'_>) -> Result<Option<T>> {
+        let key = key.to_bytes();
+        let own = self.writes.iter().rev().find(|(written, _)| *written == key);
+        let value = match own {
+            Some((_, value)) => value.clone(),
+            None => self.table.get(&key)?,
+        };
+        value.map(|value| decode_value(&key, &value)).transpose()
+    }
+
+    /// Pairs by rising key; doesn't see this transaction's own writes.
+    pub(crate) fn scan(
+        &self,
+        prefix: &[u8],
+        after: &[u8],
+        limit: usize,
+    ) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        self.table.scan(prefix, after, limit)
+    }
+
+    pub(crate) fn put(&mut self, key: &Key<'_>, value: &impl Codec) {
+        self.writes.push((key.to_bytes(), Some(value.to_bytes())));
+    }
+
+    pub(crate) fn put_raw(&mut self, key: &Key<'_>, value: &[u8]) {
+        self.writes.push((key.to_bytes(), Some(value.to_vec())));
+    }
+
+    pub(crate) fn get_raw(&self, key: &Key<'_>) -> Result<Option<Vec<u8>>> {
+        self.table.get(&key.to_bytes())
+    }
+
+    pub(crate) fn delete(&mut self, key: &Key<'_>) {
+        self.writes.push((key.to_bytes(), None));
+    }
+
+    pub(crate) fn delete_raw(&mut self, key: Vec<u8>) {
+        self.writes.push((key, None));
+    }
+
+    // ---- locks of undecided transactions
+
+    /// Stops while another transaction holds a resource.
+    pub(crate) fn check_free(&self, resource: Resource) -> Result<(), Stop> {
+        if self.keeps_promise || self.shared.locks.is_free(&resource, Some(self.owner)) {
+            Ok(())
+        } else {
+            Err(Stop::Held(resource))
+        }
+    }
+
+    /// Takes the rename lock, which is this target's to give.
+    pub(crate) fn take_rename_lock(&mut self) -> Result<(), Stop> {
+        if self.shared.locks.try_take(&Resource::Rename, self.owner) {
+            Ok(())
+        } else {
+            Err(Stop::Held(Resource::Rename))
+        }
+    }
+
+    // ---- inodes
+
+    /// The inode, if it exists and no undecided transaction holds it.
+    pub(crate) fn find_inode(&self, inode: InodeId) -> Result<Option<InodeRecord>, Stop> {
+        self.check_free(Resource::Inode(inode))?;
+        Ok(self.get(&Key::Inode(inode))?)
+    }
+
+    /// The inode; `Stale` if it doesn't exist.
+    pub(crate) fn inode(&self, inode: InodeId) -> Result<InodeRecord, Stop> {
+        self.find_inode(inode)?.ok_or_else(|| {
+            Error::new(ErrorCode::Stale, format!("inode {inode} was removed")).into()
+        })
+    }
+
+    pub(crate) fn put_inode(&mut self, record: &InodeRecord) {
+        self.put(&Key::Inode(record.attributes.inode), record);
+    }
+
+    /// How often an inode is open.
+    pub(crate) fn opens(&self, inode: InodeId) -> Result<OpenCounts> {
+        Ok(self.get(&Key::Opens(inode))?.unwrap_or_default())
+    }
+
+    /// The next number; waits for a reservation to be synced if all are used up.
+    pub(crate) fn next_number(&mut self) -> Result<u64, Stop> {
+        let numbers = &mut self.shared.numbers;
+        if numbers.next >= numbers.usable {
+            return Err(Stop::Unsynced);
+        }
+        // A number is used up even if the transaction fails: numbers are plenty.
+        numbers.next += 1;
+        Ok(numbers.next - 1)
+    }
+
+    /// An id in a shard that was never used before.
+    pub(crate) fn new_inode_id(&mut self, shard: ShardId) -> Result<InodeId, Stop> {
+        Ok(InodeId::from_parts(shard, self.next_number()?))
+    }
+
+    /// Time of day.
+    pub(crate) fn wall(&self) -> Timestamp {
+        self.shared.wall
+    }
+
+    // ---- other groups
+
+    /// The metadata group that serves an inode.
+    pub(crate) fn group_of(&self, inode: InodeId) -> Result<GroupId> {
+        let shard = inode.shard();
+        self.shared.map.shard_group(shard).ok_or_else(|| {
+            Error::new(ErrorCode::StaleMap, format!("no metadata group serves shard {shard}"))
+        })
+    }
+
+    /// Whether an inode is served here.
+    pub(crate) fn is_local(&self, inode: InodeId) -> Result<bool> {
+        Ok(self.group_of(inode)? == self.shared.group)
+    }
+
+    /// Asks another group, or gives what it answered.
+    pub(crate) fn ask<R: Request>(
+        &mut self,
+        group: GroupId,
+        request: &R,
+    ) -> Result<R::Reply, Stop> {
+        self.ask_all(vec![(group, request)])?.pop().ok_or(Stop::Asked)
+    }
+
+    /// Asks several groups at once, or gives what they answered; the first refusal if there is one.
+    pub(crate) fn ask_all<R: Request>(
+        &mut self,
+        requests: Vec<(GroupId, &R)>,
+    ) -> Result<Vec<R::Reply>, Stop> {
+        let mut replies = Vec::with_capacity(requests.len());
+        let mut waits = false;
+        for (group, request) in requests {
+            let index = self.next_answer;
+            self.next_answer += 1;
+            let body = request.to_bytes();
+            match self.op.asked.get(index) {
+                None => {
+                    let call = OutgoingCall::new(group, request);
+                    let message = R::ID;
+                    self.op.asked.push(Asked { group, message, body, answer: None });
+                    self.outgoing.push((index, call));
+                    waits = true;
+                }
+                Some(asked)
+                    if (asked.group, asked.message) != (group, R::ID) || asked.body != body =>
+                {
+                    return Err(Stop::Changed);
+                }
+                Some(Asked { answer: None, .. }) => waits = true,
+                Some(Asked { answer: Some(answer), .. }) => {
+                    // What has failed is over there: it must not be taken for this target's device.
+                    let reply = answer.clone().map_err(|error| match error.code() {
+                        ErrorCode::DeviceFailed => Error::new(ErrorCode::Io, error.context()),
+                        _ => error,
+                    })?;
+                    replies.push(R::Reply::from_bytes(&reply).map_err(|error| {
+                        Error::new(ErrorCode::Protocol, format!("reply of group {group}: {error}"))
+                    })?);
+                }
+            }
+        }
+        if waits { Err(Stop::Asked) } else { Ok(replies) }
+    }
+
+    /// Gets promises from groups under this operation's transaction. They are kept if the operation
+    /// succeeds, and taken back if it doesn't.
+    pub(crate) fn prepare(
+        &mut self,
+        steps: Vec<(GroupId, Vec<Step>)>,
+    ) -> Result<Vec<Prepared>, Stop> {
+        if steps.is_empty() {
+            return Ok(Vec::new());
+        }
+        let number = match self.op.transaction {
+            Some(number) => number,
+            None => {
+                let number = self.next_number()?;
+                self.op.transaction = Some(number);
+                number
+            }
+        };
+        let transaction = TransactionId { coordinator: self.shared.group, number };
+        let requests: Vec<_> = steps
+            .into_iter()
+            .map(|(group, steps)| (group, Prepare { transaction, steps }))
+            .collect();
+        for (group, _) in &requests {
+            if !self.op.participants.contains(group) {
+                self.op.participants.push(*group);
+            }
+        }
+        let prepared = self.ask_all(requests.iter().map(|(group, it)| (*group, it)).collect())?;
+        if prepared.iter().any(|it| it.busy) {
+            return Err(Stop::Busy);
+        }
+        Ok(prepared)
+    }
+
+    /// Holds the rename lock at the group of the root until the operation ends.
+    pub(crate) fn hold_rename_lock(&mut self) -> Result<(), Stop> {
+        if self.is_local(InodeId::ROOT)? {
+            return self.take_rename_lock();
+        }
+        let root = self.group_of(InodeId::ROOT)?;
+        let number = match self.op.rename_lock {
+            Some((number, _)) => number,
+            None => {
+                let number = self.next_number()?;
+                self.op.rename_lock = Some((number, root));
+                number
+            }
+        };
+        let transaction = TransactionId { coordinator: self.shared.group, number };
+        let reply = self.ask(root, &Prepare { transaction, steps: vec![Step::LockRename] })?;
+        if reply.busy { Err(Stop::Busy) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,109 @@
+//! The engine for real: fjall, an LSM tree in Rust.
+
+use super::{Engine, Mutations};
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
+use skep_format::metadata::Key;
+use skep_types::codec::Codec;
+use skep_types::{Error, ErrorCode, Lsn, Result};
+use std::path::Path;
+
+/// A fjall database with one keyspace.
+#[derive(Clone)]
+pub struct FjallEngine {
+    database: Database,
+    keyspace: Keyspace,
+}
+
+impl std::fmt::Debug for FjallEngine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("FjallEngine")
+    }
+}
+
+fn failed(what: &str, error: &fjall::Error) -> Error {
+    Error::new(ErrorCode::DeviceFailed, format!("key-value store: {what}: {error}"))
+}
+
+impl FjallEngine {
+    /// Opens the store in a directory, or makes it.
+    ///
+    /// # Errors
+    /// `DeviceFailed` naming the directory.
+    pub fn open(path: &Path, cache_bytes: u64) -> Result<Self> {
+        let open = || {
+            let database = Database::builder(path).cache_size(cache_bytes).open()?;
+            let keyspace = database.keyspace("metadata", KeyspaceCreateOptions::default)?;
+            Ok(Self { database, keyspace })
+        };
+        open().map_err(|error: fjall::Error| failed(&path.display().to_string(), &error))
+    }
+
+    /// Makes everything that was applied durable. May be called on a clone, from another thread.
+    ///
+    /// # Errors
+    /// `DeviceFailed`.
+    pub fn checkpoint(&self) -> Result<()> {
+        self.database.persist(PersistMode::SyncAll).map_err(|error| failed("checkpoint", &error))
+    }
+}
+
+impl Engine for FjallEngine {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let value = self.keyspace.get(key).map_err(|error| failed("get", &error))?;
+        Ok(value.map(|value| value.to_vec()))
+    }
+
+    fn scan(&self, prefix: &[u8], after: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        use std::ops::Bound;
+        let from = if after > prefix { Bound::Excluded(after) } else { Bound::Included(prefix) };
+        let mut found = Vec::new();
+        for guard in self.keyspace.range::<&[u8], _>((from, Bound::Unbounded)).take(limit) {
+            let (key, value) = guard.into_inner().map_err(|error| failed("scan", &error))?;
+            if !key.starts_with(prefix) {
+                break;
+            }
+            found.push((key.to_vec(), value.to_vec()));
+        }
+        Ok(found)
+    }
+
+    fn apply(&mut self, batch: &Mutations, applied: Lsn) -> Result<()> {
+        let mut writes = self.database.batch();
+        for (key, value) in batch {
+            match value {
+                Some(value) => writes.insert(&self.keyspace, key.as_slice(), value.as_slice()),
+                None => writes.remove(&self.keyspace, key.as_slice()),
+            }
+        }
+        writes.insert(&self.keyspace, Key::Applied.to_bytes(), applied.to_bytes());
+        writes.commit().map_err(|error| failed("apply", &error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_applied_is_found_again_after_a_restart() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut batch = Mutations::new();
+        for i in 0..100_u8 {
+            batch.insert(vec![7, i], Some(vec![i]));
+        }
+        {
+            let mut engine = FjallEngine::open(directory.path(), 1 << 20).unwrap();
+            engine.apply(&batch, Lsn::new(1)).unwrap();
+            let removal = Mutations::from([(vec![7, 50], None)]);
+            engine.apply(&removal, Lsn::new(2)).unwrap();
+            engine.checkpoint().unwrap();
+        }
+        let engine = FjallEngine::open(directory.path(), 1 << 20).unwrap();
+        assert_eq!(engine.get(&[7, 3]).unwrap(), Some(vec![3]));
+        assert_eq!(engine.get(&[7, 50]).unwrap(), None);
+        let applied = engine.get(&Key::Applied.to_bytes()).unwrap();
+        assert_eq!(applied, Some(Lsn::new(2).to_bytes()));
+        let found = engine.scan(&[7], &[7, 48], 2).unwrap();
+        assert_eq!(found, [(vec![7, 49], vec![49]), (vec![7, 51], vec![51])]);
+    }
+}

@@ -1,0 +1,78 @@
+//! The engine in memory, for simulation and tests. A crash takes it back to its last checkpoint, or
+//! to any batch since: an engine without sync may have written some of them by itself.
+
+use super::{Engine, Mutations};
+use skep_format::metadata::Key;
+use skep_types::codec::Codec;
+use skep_types::{Lsn, Result};
+use std::collections::BTreeMap;
+
+type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// An ordered map that can be taken back to a checkpoint.
+#[derive(Debug, Default, Clone)]
+pub struct MemoryEngine {
+    live: Pairs,
+    durable: Pairs,
+    since: Vec<Mutations>,
+}
+
+fn change(pairs: &mut Pairs, batch: &Mutations) {
+    for (key, value) in batch {
+        match value {
+            Some(value) => pairs.insert(key.clone(), value.clone()),
+            None => pairs.remove(key),
+        };
+    }
+}
+
+impl MemoryEngine {
+    /// Makes everything durable.
+    pub fn checkpoint(&mut self) {
+        self.durable = self.live.clone();
+        self.since.clear();
+    }
+
+    /// What is left after a power cut of which `survivors` batches since the checkpoint were written.
+    #[must_use]
+    pub fn after_power_cut(&self, survivors: usize) -> Self {
+        let mut live = self.durable.clone();
+        self.since.iter().take(survivors).for_each(|batch| change(&mut live, batch));
+        Self { durable: live.clone(), live, since: Vec::new() }
+    }
+
+    /// Batches since the last checkpoint.
+    pub fn batches_since_checkpoint(&self) -> usize {
+        self.since.len()
+    }
+
+    /// All pairs, by key.
+    pub fn pairs(&self) -> impl Iterator<Item = (&Vec<u8>, &Vec<u8>)> {
+        self.live.iter()
+    }
+}
+
+impl Engine for MemoryEngine {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        Ok(self.live.get(key).cloned())
+    }
+
+    fn scan(&self, prefix: &[u8], after: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        use std::ops::Bound;
+        let from = if after > prefix { Bound::Excluded(after) } else { Bound::Included(prefix) };
+        let range = self.live.range::<[u8], _>((from, Bound::Unbounded));
+        Ok(range
+            .take_while(|(key, _)| key.starts_with(prefix))
+            .take(limit)
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect())
+    }
+
+    fn apply(&mut self, batch: &Mutations, applied: Lsn) -> Result<()> {
+        let mut batch = batch.clone();
+        batch.insert(Key::Applied.to_bytes(), Some(applied.to_bytes()));
+        change(&mut self.live, &batch);
+        self.since.push(batch);
+        Ok(())
+    }
+}

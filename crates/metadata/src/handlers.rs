@@ -1,0 +1,105 @@
+//! One file for each request, and the one table that leads to them.
+
+mod close;
+mod create;
+pub(crate) mod decide;
+mod get_attributes;
+mod get_entry_info;
+mod link;
+mod lookup;
+pub(crate) mod make_directory;
+mod make_symlink;
+mod open;
+mod prepare;
+mod read_directory;
+mod read_link;
+mod remove_directory;
+mod rename;
+mod report_written;
+mod set_attributes;
+mod set_directory_pattern;
+mod unlink;
+mod which_exist;
+mod xattr;
+
+use crate::context::Context;
+use crate::engine::Engine;
+use crate::operation::Stop;
+use skep_types::codec::{Codec, Reader};
+use skep_types::{Error, ErrorCode, InodeId};
+use skep_wire::management::Done;
+use skep_wire::{Request, metadata as md, storage as st};
+
+fn with<E: Engine, R: Request>(
+    context: &mut Context<'_, E>,
+    handler: fn(&mut Context<'_, E>, R) -> Result<R::Reply, Stop>,
+) -> Result<Vec<u8>, Stop> {
+    let request = R::from_bytes(&context.op.body)
+        .map_err(|error| Error::new(ErrorCode::Protocol, error.context().to_owned()))?;
+    handler(context, request).map(|reply| reply.to_bytes())
+}
+
+/// Runs the handler of a message; gives the body of its reply.
+pub(crate) fn dispatch<E: Engine>(
+    context: &mut Context<'_, E>,
+    message: u16,
+) -> Result<Vec<u8>, Stop> {
+    let c = context;
+    match message {
+        md::Lookup::ID => with(c, lookup::run),
+        md::GetAttributes::ID => with(c, get_attributes::run),
+        md::SetAttributes::ID => with(c, set_attributes::run),
+        md::Create::ID => with(c, create::run),
+        md::Open::ID => with(c, open::run),
+        md::Close::ID => with(c, close::run),
+        md::ReportWritten::ID => with(c, report_written::run),
+        md::MakeDirectory::ID => with(c, make_directory::run),
+        md::MakeSymlink::ID => with(c, make_symlink::run),
+        md::ReadLink::ID => with(c, read_link::run),
+        md::Link::ID => with(c, link::run),
+        md::Unlink::ID => with(c, unlink::run),
+        md::RemoveDirectory::ID => with(c, remove_directory::run),
+        md::Rename::ID => with(c, rename::run),
+        md::ReadDirectory::ID => with(c, read_directory::run),
+        md::GetXattr::ID => with(c, xattr::get),
+        md::SetXattr::ID => with(c, xattr::set),
+        md::ListXattrs::ID => with(c, xattr::list),
+        md::RemoveXattr::ID => with(c, xattr::remove),
+        md::SetDirectoryPattern::ID => with(c, set_directory_pattern::run),
+        md::GetEntryInfo::ID => with(c, get_entry_info::run),
+        md::SyncAll::ID => Ok(Done {}.to_bytes()),
+        md::Prepare::ID => with(c, prepare::run),
+        md::Decide::ID => with(c, decide::run),
+        st::WhichExist::ID => with(c, which_exist::run),
+        other => {
+            let what = format!("message {other} is not for a metadata target");
+            Err(Error::new(ErrorCode::Unsupported, what).into())
+        }
+    }
+}
+
+/// The inode at the head of a request's body that says which group it is for; none for requests that
+/// are for whichever group they reach.
+pub(crate) fn home_inode(message: u16, body: &[u8]) -> Option<InodeId> {
+    let at = match message {
+        // The directory of the new name decides; before it stand the inode, or the old place.
+        md::Link::ID => {
+            let link = md::Link::from_bytes(body).ok()?;
+            return Some(link.directory);
+        }
+        md::Rename::ID => {
+            let rename = md::Rename::from_bytes(body).ok()?;
+            return Some(rename.to_directory);
+        }
+        md::OpenSession::ID
+        | md::KeepAlive::ID
+        | md::CloseSession::ID
+        | md::SyncAll::ID
+        | md::Prepare::ID
+        | md::Decide::ID
+        | md::AskDecision::ID
+        | st::WhichExist::ID => return None,
+        _ => body.get(..8)?,
+    };
+    InodeId::decode(&mut Reader::new(at)).ok()
+}

@@ -1,0 +1,32 @@
+//! `Close`: takes back an open; the last close of a file without a name disposes of it.
+
+use crate::context::Context;
+use crate::engine::Engine;
+use crate::operation::Stop;
+use skep_format::metadata::OpenCounts;
+use skep_types::{Error, ErrorCode};
+use skep_wire::metadata::{AttributesReply, Close, OpenMode};
+
+pub(crate) fn run<E: Engine>(
+    context: &mut Context<'_, E>,
+    request: Close,
+) -> Result<AttributesReply, Stop> {
+    let mut record = context.inode(request.inode)?;
+    if let Some(written) = &request.written {
+        context.merge_written(&mut record, written);
+        context.put_inode(&record);
+    }
+    let closed = OpenCounts {
+        readers: u32::from(request.open == OpenMode::Read),
+        writers: u32::from(request.open == OpenMode::Write),
+    };
+    let session = context.session()?;
+    if !context.uncount_opens(session, request.inode, closed)? {
+        let context = format!("session {session} doesn't have {} open so", request.inode);
+        return Err(Error::new(ErrorCode::Stale, context).into());
+    }
+    if record.attributes.links == 0 && context.opens(request.inode)?.is_zero() {
+        context.dispose(&record)?;
+    }
+    Ok(AttributesReply { attributes: record.attributes })
+}

@@ -1,0 +1,57 @@
+//! `Create`: makes a file and opens it, or opens the one that is there.
+
+use crate::context::Context;
+use crate::engine::Engine;
+use crate::handlers::open;
+use crate::namespace::check_name;
+use crate::operation::Stop;
+use skep_format::metadata::InodeRecord;
+use skep_types::codec::Bytes;
+use skep_types::{Error, ErrorCode, FileKind};
+use skep_wire::metadata::{Create, Open, OpenMode, Opened};
+
+pub(crate) fn run<E: Engine>(
+    context: &mut Context<'_, E>,
+    request: Create,
+) -> Result<Opened, Stop> {
+    check_name(&request.name)?;
+    if matches!(request.kind, FileKind::Directory | FileKind::Symlink) {
+        let context = "directories and symbolic links have requests of their own";
+        return Err(Error::new(ErrorCode::InvalidArgument, context).into());
+    }
+    let mut directory = context.directory(request.directory)?;
+    if let Some((_, dentry)) = context.dentry(request.directory, &request.name)? {
+        if request.exclusive || request.open == OpenMode::No {
+            return Err(ErrorCode::Exists.into());
+        }
+        return match dentry.kind {
+            FileKind::Directory => Err(ErrorCode::IsDirectory.into()),
+            FileKind::Regular if context.is_local(dentry.inode)? => {
+                let open = Open { inode: dentry.inode, open: request.open, truncate: false };
+                open::run(context, open)
+            }
+            // The client finds it by a lookup and opens it where it lives.
+            _ => Err(ErrorCode::Exists.into()),
+        };
+    }
+    let inode = context.new_inode_id(request.directory.shard())?;
+    let mut attributes =
+        context.new_attributes(inode, request.kind, &request.new, Some(&directory.attributes));
+    attributes.device = request.device;
+    let is_regular = request.kind == FileKind::Regular;
+    let pattern = is_regular.then(|| context.new_pattern(&directory, inode)).transpose()?;
+    let record = InodeRecord {
+        attributes,
+        parent: request.directory,
+        pattern,
+        link_target: Bytes::default(),
+        high_water: 0,
+    };
+    context.put_inode(&record);
+    context.insert_dentry(request.directory, &request.name, inode, request.kind)?;
+    context.change_directory(&mut directory, 1, 0);
+    if is_regular && request.open != OpenMode::No {
+        context.count_open(inode, request.open)?;
+    }
+    Ok(Opened { created: true, attributes: record.attributes, pattern: record.pattern })
+}

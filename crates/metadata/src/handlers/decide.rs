@@ -1,0 +1,41 @@
+//! `Decide`: a transaction of another group has ended; what was promised is done or forgotten. The
+//! answer leaves when that is on the device.
+
+use crate::context::Context;
+use crate::engine::Engine;
+use crate::operation::Stop;
+use crate::steps;
+use skep_format::metadata::{IntentRecord, Key};
+use skep_wire::management::Done;
+use skep_wire::metadata::{Decide, Step, TransactionId};
+
+pub(crate) fn run<E: Engine>(context: &mut Context<'_, E>, request: Decide) -> Result<Done, Stop> {
+    end(context, request.transaction, request.commit)?;
+    Ok(Done {})
+}
+
+/// Ends a promise. The caller gives back what it held, once this is committed.
+pub(crate) fn end<E: Engine>(
+    context: &mut Context<'_, E>,
+    transaction: TransactionId,
+    commit: bool,
+) -> Result<(), Stop> {
+    context.keep_promise(transaction);
+    if let Some(intent) = context.get::<IntentRecord>(&Key::Intent(transaction))? {
+        if commit {
+            let mut answers = intent.attributes.iter();
+            for step in &intent.steps {
+                let answer = match step {
+                    Step::MakeDirectoryInode { .. } | Step::AddLink { .. } => answers.next(),
+                    _ => None,
+                };
+                steps::apply(context, step, answer)?;
+            }
+        }
+        context.delete(&Key::Intent(transaction));
+    }
+    // A request to prepare that is still under way must not find an empty place.
+    let now = context.wall();
+    context.put(&Key::Finished(transaction), &now);
+    Ok(())
+}

@@ -1,0 +1,14 @@
+//! `GetAttributes`.
+
+use crate::context::Context;
+use crate::engine::Engine;
+use crate::operation::Stop;
+use skep_wire::metadata::{AttributesReply, GetAttributes};
+
+pub(crate) fn run<E: Engine>(
+    context: &mut Context<'_, E>,
+    request: GetAttributes,
+) -> Result<AttributesReply, Stop> {
+    let attributes = context.inode(request.inode)?.attributes;
+    Ok(AttributesReply { attributes })
+}

@@ -1,0 +1,36 @@
+//! `Link`: another name for an inode, which may live on another target.
+
+use crate::context::Context;
+use crate::engine::Engine;
+use crate::namespace::check_name;
+use crate::operation::Stop;
+use crate::steps;
+use skep_types::{Error, ErrorCode};
+use skep_wire::metadata::{EntryReply, Link, Step};
+
+pub(crate) fn run<E: Engine>(
+    context: &mut Context<'_, E>,
+    request: Link,
+) -> Result<EntryReply, Stop> {
+    check_name(&request.name)?;
+    let mut directory = context.directory(request.directory)?;
+    if context.dentry(request.directory, &request.name)?.is_some() {
+        return Err(ErrorCode::Exists.into());
+    }
+    let step = Step::AddLink { inode: request.inode };
+    let attributes = if context.is_local(request.inode)? {
+        let attributes = steps::check(context, &step)?;
+        steps::apply(context, &step, attributes.as_ref())?;
+        attributes
+    } else {
+        let group = context.group_of(request.inode)?;
+        let prepared = context.prepare(vec![(group, vec![step])])?;
+        prepared.into_iter().next().and_then(|it| it.attributes.into_iter().next())
+    };
+    let attributes =
+        attributes.ok_or_else(|| Error::new(ErrorCode::Protocol, "promise without attributes"))?;
+    let (inode, kind) = (request.inode, attributes.kind);
+    context.insert_dentry(request.directory, &request.name, inode, kind)?;
+    context.change_directory(&mut directory, 1, 0);
+    Ok(EntryReply { inode, kind, attributes: Some(attributes) })
+}

@@ -1,0 +1,118 @@
+//! `MakeDirectory`: on this target, or on another one by a transaction between the two.
+//!
+//! A directory stays on its parent's target, so that making it is one transaction here and what it
+//! holds is near. Those in the root, and in a directory that already has many, are spread evenly
+//! over all metadata groups by their name.
+
+use crate::context::Context;
+use crate::engine::Engine;
+use crate::namespace::{check_name, directory_pattern, handed_down};
+use crate::operation::Stop;
+use skep_format::metadata::{InodeRecord, name_cursor};
+use skep_types::codec::Bytes;
+use skep_types::{Attributes, Error, ErrorCode, FileKind, GroupId, InodeId, ShardId};
+use skep_wire::metadata::{EntryReply, MakeDirectory, NewInode, Step};
+
+pub(crate) fn run<E: Engine>(
+    context: &mut Context<'_, E>,
+    request: MakeDirectory,
+) -> Result<EntryReply, Stop> {
+    check_name(&request.name)?;
+    let mut directory = context.directory(request.directory)?;
+    if context.dentry(request.directory, &request.name)?.is_some() {
+        return Err(ErrorCode::Exists.into());
+    }
+    let (chunk_bytes, width) = handed_down(&directory);
+    let group = choose_group(context, &directory, &request.name);
+    let attributes = if group == context.shared.group {
+        make_inode(
+            context,
+            request.directory,
+            Some(&directory.attributes),
+            &request.new,
+            (chunk_bytes, width),
+        )?
+    } else {
+        let mut new = request.new;
+        // The participant doesn't know this directory: what it hands down is worked out here.
+        let inherited = context.new_attributes(
+            InodeId::ROOT,
+            FileKind::Directory,
+            &new,
+            Some(&directory.attributes),
+        );
+        new.permissions = inherited.permissions;
+        new.gid = inherited.gid;
+        let parent = request.directory;
+        let step = Step::MakeDirectoryInode { parent, new, chunk_bytes, width };
+        let prepared = context.prepare(vec![(group, vec![step])])?;
+        let answer = prepared.into_iter().next().and_then(|it| it.attributes.into_iter().next());
+        answer.ok_or_else(|| Error::new(ErrorCode::Protocol, "promise without attributes"))?
+    };
+    let inode = attributes.inode;
+    context.insert_dentry(request.directory, &request.name, inode, FileKind::Directory)?;
+    context.change_directory(&mut directory, 1, 1);
+    Ok(EntryReply { inode, kind: FileKind::Directory, attributes: Some(attributes) })
+}
+
+fn choose_group<E: Engine>(
+    context: &Context<'_, E>,
+    directory: &InodeRecord,
+    name: &[u8],
+) -> GroupId {
+    let shared = &context.shared;
+    let parent = directory.attributes.inode;
+    let spreads =
+        parent == InodeId::ROOT || directory.attributes.links > shared.limits.spread_subdirectories;
+    if !spreads || shared.metadata_groups.is_empty() {
+        return shared.group;
+    }
+    let hash = name_cursor(shared.map.cluster, parent, name) / skep_format::metadata::ORDINALS;
+    shared.metadata_groups[(hash % shared.metadata_groups.len() as u64) as usize]
+}
+
+/// Makes a directory's inode here, in one of this group's shards.
+pub(crate) fn make_inode<E: Engine>(
+    context: &mut Context<'_, E>,
+    parent: InodeId,
+    parent_attributes: Option<&Attributes>,
+    new: &NewInode,
+    handed_down: (u64, u16),
+) -> Result<Attributes, Stop> {
+    let attributes = new_inode(context, parent_attributes, new)?;
+    put_inode(context, parent, &attributes, handed_down);
+    Ok(attributes)
+}
+
+/// Attributes with a new id for a directory here.
+pub(crate) fn new_inode<E: Engine>(
+    context: &mut Context<'_, E>,
+    parent_attributes: Option<&Attributes>,
+    new: &NewInode,
+) -> Result<Attributes, Stop> {
+    let number = context.next_number()?;
+    let shards = &context.shared.own_shards;
+    if shards.is_empty() {
+        return Err(Error::new(ErrorCode::StaleMap, "this group serves no shard").into());
+    }
+    // An odd multiplier walks through all shards before it comes back to one.
+    let shard: ShardId = shards[(number.wrapping_mul(40_503) % shards.len() as u64) as usize];
+    let inode = InodeId::from_parts(shard, number);
+    Ok(context.new_attributes(inode, FileKind::Directory, new, parent_attributes))
+}
+
+/// Stores a directory's inode.
+pub(crate) fn put_inode<E: Engine>(
+    context: &mut Context<'_, E>,
+    parent: InodeId,
+    attributes: &Attributes,
+    (chunk_bytes, width): (u64, u16),
+) {
+    context.put_inode(&InodeRecord {
+        attributes: attributes.clone(),
+        parent,
+        pattern: directory_pattern(chunk_bytes, width),
+        link_target: Bytes::default(),
+        high_water: 0,
+    });
+}

@@ -1,0 +1,44 @@
+//! `MakeSymlink`.
+
+use crate::context::Context;
+use crate::engine::Engine;
+use crate::namespace::check_name;
+use crate::operation::Stop;
+use skep_format::metadata::InodeRecord;
+use skep_types::{Error, ErrorCode, FileKind};
+use skep_wire::limits::MAX_SYMLINK_BYTES;
+use skep_wire::metadata::{EntryReply, MakeSymlink};
+
+pub(crate) fn run<E: Engine>(
+    context: &mut Context<'_, E>,
+    request: MakeSymlink,
+) -> Result<EntryReply, Stop> {
+    check_name(&request.name)?;
+    if request.link_target.len() > MAX_SYMLINK_BYTES {
+        return Err(ErrorCode::NameTooLong.into());
+    }
+    if request.link_target.is_empty() {
+        return Err(Error::new(ErrorCode::NotFound, "a symbolic link points somewhere").into());
+    }
+    let mut directory = context.directory(request.directory)?;
+    if context.dentry(request.directory, &request.name)?.is_some() {
+        return Err(ErrorCode::Exists.into());
+    }
+    let inode = context.new_inode_id(request.directory.shard())?;
+    let kind = FileKind::Symlink;
+    let mut attributes =
+        context.new_attributes(inode, kind, &request.new, Some(&directory.attributes));
+    attributes.permissions = 0o777;
+    attributes.size = request.link_target.len() as u64;
+    let record = InodeRecord {
+        attributes,
+        parent: request.directory,
+        pattern: None,
+        link_target: request.link_target,
+        high_water: 0,
+    };
+    context.put_inode(&record);
+    context.insert_dentry(request.directory, &request.name, inode, kind)?;
+    context.change_directory(&mut directory, 1, 0);
+    Ok(EntryReply { inode, kind, attributes: Some(record.attributes) })
+}

@@ -1,0 +1,29 @@
+//! `Open`: counts an open of a regular file by the session, perhaps cutting the file first.
+
+use crate::context::Context;
+use crate::engine::Engine;
+use crate::handlers::set_attributes;
+use crate::operation::Stop;
+use skep_types::{Error, ErrorCode, FileKind};
+use skep_wire::metadata::{Open, OpenMode, Opened};
+
+pub(crate) fn run<E: Engine>(context: &mut Context<'_, E>, request: Open) -> Result<Opened, Stop> {
+    let mut record = context.inode(request.inode)?;
+    match record.attributes.kind {
+        FileKind::Regular => {}
+        FileKind::Directory => return Err(ErrorCode::IsDirectory.into()),
+        _ => {
+            let context = "only regular files are opened at metadata";
+            return Err(Error::new(ErrorCode::InvalidArgument, context).into());
+        }
+    }
+    if request.open == OpenMode::No {
+        return Err(Error::new(ErrorCode::InvalidArgument, "open mode is missing").into());
+    }
+    if request.truncate {
+        set_attributes::truncate(context, &mut record, 0)?;
+        context.put_inode(&record);
+    }
+    context.count_open(request.inode, request.open)?;
+    Ok(Opened { created: false, attributes: record.attributes, pattern: record.pattern })
+}

@@ -1,0 +1,43 @@
+//! `Prepare`: promises steps to another group's transaction. Never waits: what another transaction
+//! holds makes the answer "busy". The answer leaves when the promise is on the device.
+
+use crate::context::Context;
+use crate::engine::Engine;
+use crate::locks::Owner;
+use crate::operation::Stop;
+use crate::steps;
+use skep_format::metadata::{IntentRecord, Key};
+use skep_types::{Error, ErrorCode, Timestamp};
+use skep_wire::metadata::{Prepare, Prepared};
+
+pub(crate) fn run<E: Engine>(
+    context: &mut Context<'_, E>,
+    request: Prepare,
+) -> Result<Prepared, Stop> {
+    let transaction = request.transaction;
+    if let Some(intent) = context.get::<IntentRecord>(&Key::Intent(transaction))? {
+        return Ok(Prepared { busy: false, attributes: intent.attributes });
+    }
+    if context.get::<Timestamp>(&Key::Finished(transaction))?.is_some() {
+        let what = "the transaction has ended: this request was long under way";
+        return Err(Error::new(ErrorCode::Stale, what).into());
+    }
+    context.act_for(transaction);
+    let mut attributes = Vec::new();
+    for step in &request.steps {
+        match steps::check(context, step) {
+            Ok(answer) => attributes.extend(answer),
+            Err(Stop::Held(_)) => return Ok(Prepared { busy: true, attributes: Vec::new() }),
+            Err(stop) => return Err(stop),
+        }
+    }
+    // All are free: nothing can come between, since one operation runs at a time.
+    for resource in request.steps.iter().filter_map(steps::resource) {
+        let taken = context.shared.locks.try_take(&resource, Owner::Promise(transaction));
+        assert!(taken, "a resource that was free stays free within one operation");
+    }
+    let since = context.wall();
+    let intent = IntentRecord { steps: request.steps, attributes, since };
+    context.put(&Key::Intent(transaction), &intent);
+    Ok(Prepared { busy: false, attributes: intent.attributes })
+}

@@ -1,0 +1,58 @@
+//! `ReadDirectory`: entries after a cursor. Cursors are hashes of names, so they stay right while the
+//! directory changes: an entry that is there all the time is given exactly once.
+
+use crate::context::Context;
+use crate::engine::Engine;
+use crate::operation::Stop;
+use skep_format::metadata::Key;
+use skep_types::ErrorCode;
+use skep_wire::limits::MAX_DIRECTORY_BYTES;
+use skep_wire::metadata::{DirectoryEntries, DirectoryEntry, EntryReply, ReadDirectory};
+
+/// About what an entry takes in the reply besides its name, without and with attributes.
+const ENTRY_BYTES: usize = 32;
+const ATTRIBUTES_BYTES: usize = 140;
+
+pub(crate) fn run<E: Engine>(
+    context: &mut Context<'_, E>,
+    request: ReadDirectory,
+) -> Result<DirectoryEntries, Stop> {
+    let directory = context.directory(request.directory)?;
+    if let Some(held) = context.shared.locks.any_dentry_of(request.directory) {
+        return Err(Stop::Held(held));
+    }
+    let max_bytes = request.max_bytes.clamp(1, MAX_DIRECTORY_BYTES) as usize;
+    let each = if request.with_attributes { ENTRY_BYTES + ATTRIBUTES_BYTES } else { ENTRY_BYTES };
+    let prefix = Key::dentries_of(request.directory);
+    let after = Key::Dentry(request.directory, request.cursor).to_bytes();
+    let mut reply = DirectoryEntries { parent: directory.parent, entries: Vec::new(), end: false };
+    // The shortest names decide how many entries may fit.
+    let limit = max_bytes / each + 1;
+    let found = context.scan(&prefix, &after, limit)?;
+    let is_all = found.len() < limit;
+    let mut bytes = 0;
+    for (key, value) in &found {
+        let (cursor, dentry) = Context::<E>::scanned_dentry(key, value)?;
+        bytes += each + dentry.name.len();
+        if bytes > max_bytes && !reply.entries.is_empty() {
+            return Ok(reply);
+        }
+        let (inode, kind) = (dentry.inode, dentry.kind);
+        let attributes = match request.with_attributes && context.is_local(inode)? {
+            // An inode that a transaction holds is left out: the client asks for it by itself.
+            true => match context.find_inode(inode) {
+                Ok(record) => record.map(|record| record.attributes),
+                Err(Stop::Held(_)) => None,
+                Err(stop) => return Err(stop),
+            },
+            false => None,
+        };
+        let entry = EntryReply { inode, kind, attributes };
+        reply.entries.push(DirectoryEntry { cursor, name: dentry.name, entry });
+    }
+    reply.end = is_all;
+    if reply.entries.is_empty() && !is_all {
+        return Err(ErrorCode::Corrupt.into());
+    }
+    Ok(reply)
+}

@@ -1,0 +1,27 @@
+//! `RemoveDirectory`: removes an empty directory, which may live on another target.
+
+use crate::context::Context;
+use crate::engine::Engine;
+use crate::operation::Stop;
+use crate::steps;
+use skep_types::{ErrorCode, FileKind};
+use skep_wire::management::Done;
+use skep_wire::metadata::{RemoveDirectory, Step};
+
+pub(crate) fn run<E: Engine>(
+    context: &mut Context<'_, E>,
+    request: RemoveDirectory,
+) -> Result<Done, Stop> {
+    let mut directory = context.directory(request.directory)?;
+    let Some((cursor, dentry)) = context.dentry(request.directory, &request.name)? else {
+        return Err(ErrorCode::NotFound.into());
+    };
+    if dentry.kind != FileKind::Directory {
+        return Err(ErrorCode::NotDirectory.into());
+    }
+    let step = Step::RemoveDirectoryInode { inode: dentry.inode };
+    steps::do_anywhere(context, vec![(dentry.inode, step)])?;
+    context.remove_dentry(request.directory, cursor)?;
+    context.change_directory(&mut directory, -1, -1);
+    Ok(Done {})
+}

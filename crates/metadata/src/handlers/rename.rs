@@ -1,0 +1,139 @@
+//! `Rename`, run by the group that serves the new directory.
+//!
+//! Entries, inodes and the old directory may each live on another target; what isn't here is asked
+//! for as steps of one transaction. Moving a directory to another parent holds the rename lock (one
+//! for the whole namespace, at the root's group) while the ancestors of the new place are walked, so
+//! that no two moves can make a loop together.
+
+use crate::context::Context;
+use crate::engine::Engine;
+use crate::limits::MAX_DEPTH;
+use crate::namespace::check_name;
+use crate::operation::Stop;
+use crate::steps;
+use skep_format::metadata::DentryRecord;
+use skep_types::{Error, ErrorCode, FileKind, InodeId};
+use skep_wire::management::Done;
+use skep_wire::metadata::{GetEntryInfo, Lookup, Rename, Step};
+
+pub(crate) fn run<E: Engine>(context: &mut Context<'_, E>, request: Rename) -> Result<Done, Stop> {
+    check_name(&request.to_name)?;
+    check_name(&request.from_name)?;
+    let to = context.directory(request.to_directory)?;
+    let (inode, kind) = source(context, &request)?;
+    let existing = context.dentry(request.to_directory, &request.to_name)?;
+    if let Some((_, existing)) = &existing {
+        if request.no_replace {
+            return Err(ErrorCode::Exists.into());
+        }
+        if existing.inode == inode {
+            // Two names of one file: POSIX wants nothing to happen.
+            return Ok(Done {});
+        }
+        match (kind, existing.kind) {
+            (FileKind::Directory, FileKind::Directory) => {}
+            (FileKind::Directory, _) => return Err(ErrorCode::NotDirectory.into()),
+            (_, FileKind::Directory) => return Err(ErrorCode::IsDirectory.into()),
+            _ => {}
+        }
+    }
+    let is_directory = kind == FileKind::Directory;
+    let changes_parent = request.from_directory != request.to_directory;
+    if is_directory && changes_parent {
+        context.hold_rename_lock()?;
+        check_no_loop(context, inode, request.to_directory)?;
+    }
+    drop(to);
+    let mut wanted = vec![(
+        request.from_directory,
+        Step::RemoveEntry {
+            directory: request.from_directory,
+            name: request.from_name.clone(),
+            inode,
+            kind,
+        },
+    )];
+    if let Some((_, existing)) = &existing {
+        wanted.push((existing.inode, replaced(existing)));
+    }
+    // A file's change time is raised if that costs no other target; a directory's parent must be
+    // right wherever it lives.
+    if (is_directory && changes_parent) || context.is_local(inode)? {
+        let step = Step::SetParent { inode, parent: request.to_directory };
+        wanted.push((inode, step));
+    }
+    steps::do_anywhere(context, wanted)?;
+    // Read again: the steps may have changed the same directory.
+    let mut to = context.directory(request.to_directory)?;
+    let came = i32::from(is_directory);
+    match existing {
+        Some((cursor, existing)) => {
+            // Ordinals may have moved when the old name left the same directory.
+            let at = match context.dentry(request.to_directory, &request.to_name)? {
+                Some((at, _)) => at,
+                None => cursor,
+            };
+            let dentry = DentryRecord { name: request.to_name.clone(), inode, kind };
+            context.replace_dentry(request.to_directory, at, &dentry);
+            let went = i32::from(existing.kind == FileKind::Directory);
+            context.change_directory(&mut to, 0, came - went);
+        }
+        None => {
+            context.insert_dentry(request.to_directory, &request.to_name, inode, kind)?;
+            context.change_directory(&mut to, 1, came);
+        }
+    }
+    Ok(Done {})
+}
+
+/// What the old name points to.
+fn source<E: Engine>(
+    context: &mut Context<'_, E>,
+    request: &Rename,
+) -> Result<(InodeId, FileKind), Stop> {
+    if context.is_local(request.from_directory)? {
+        context.directory(request.from_directory)?;
+        let found = context.dentry(request.from_directory, &request.from_name)?;
+        let (_, dentry) = found.ok_or(ErrorCode::NotFound)?;
+        return Ok((dentry.inode, dentry.kind));
+    }
+    let group = context.group_of(request.from_directory)?;
+    let lookup = Lookup { directory: request.from_directory, name: request.from_name.clone() };
+    let entry = context.ask(group, &lookup)?;
+    Ok((entry.inode, entry.kind))
+}
+
+/// How the inode goes whose name is taken over.
+fn replaced(existing: &DentryRecord) -> Step {
+    let inode = existing.inode;
+    match existing.kind {
+        FileKind::Directory => Step::RemoveDirectoryInode { inode },
+        _ => Step::DropLink { inode },
+    }
+}
+
+/// Checks that a directory isn't moved below itself: walks from the new place up to the root.
+fn check_no_loop<E: Engine>(
+    context: &mut Context<'_, E>,
+    moved: InodeId,
+    to: InodeId,
+) -> Result<(), Stop> {
+    let mut at = to;
+    for _ in 0..MAX_DEPTH {
+        if at == moved {
+            let context = format!("directory {moved} can't be moved below itself");
+            return Err(Error::new(ErrorCode::InvalidArgument, context).into());
+        }
+        if at == InodeId::ROOT {
+            return Ok(());
+        }
+        at = if context.is_local(at)? {
+            context.inode(at)?.parent
+        } else {
+            let group = context.group_of(at)?;
+            context.ask(group, &GetEntryInfo { inode: at })?.parent
+        };
+    }
+    let context = format!("directory {to} lies deeper than {MAX_DEPTH} directories");
+    Err(Error::new(ErrorCode::InvalidArgument, context).into())
+}

@@ -1,0 +1,20 @@
+//! `ReportWritten`: a writer says how far it has come.
+
+use crate::context::Context;
+use crate::engine::Engine;
+use crate::operation::Stop;
+use skep_types::{ErrorCode, FileKind};
+use skep_wire::metadata::{AttributesReply, ReportWritten};
+
+pub(crate) fn run<E: Engine>(
+    context: &mut Context<'_, E>,
+    request: ReportWritten,
+) -> Result<AttributesReply, Stop> {
+    let mut record = context.inode(request.inode)?;
+    if record.attributes.kind != FileKind::Regular {
+        return Err(ErrorCode::InvalidArgument.into());
+    }
+    context.merge_written(&mut record, &request.written);
+    context.put_inode(&record);
+    Ok(AttributesReply { attributes: record.attributes })
+}

@@ -1,0 +1,23 @@
+//! `Unlink`: removes a name that is not a directory's; the inode may live on another target.
+
+use crate::context::Context;
+use crate::engine::Engine;
+use crate::operation::Stop;
+use crate::steps;
+use skep_types::{ErrorCode, FileKind};
+use skep_wire::management::Done;
+use skep_wire::metadata::{Step, Unlink};
+
+pub(crate) fn run<E: Engine>(context: &mut Context<'_, E>, request: Unlink) -> Result<Done, Stop> {
+    let mut directory = context.directory(request.directory)?;
+    let Some((cursor, dentry)) = context.dentry(request.directory, &request.name)? else {
+        return Err(ErrorCode::NotFound.into());
+    };
+    if dentry.kind == FileKind::Directory {
+        return Err(ErrorCode::IsDirectory.into());
+    }
+    steps::do_anywhere(context, vec![(dentry.inode, Step::DropLink { inode: dentry.inode })])?;
+    context.remove_dentry(request.directory, cursor)?;
+    context.change_directory(&mut directory, -1, 0);
+    Ok(Done {})
+}

@@ -1,0 +1,29 @@
+//! `WhichExist`: storage asks which inodes exist, to find chunk files that nobody owns. The answer
+//! waits until what it says is on the device: chunk files are removed on the strength of it.
+
+use crate::context::Context;
+use crate::engine::Engine;
+use crate::operation::Stop;
+use skep_format::metadata::Key;
+use skep_types::{Error, ErrorCode};
+use skep_wire::limits::MAX_INODES_ASKED;
+use skep_wire::storage::{Existing, WhichExist};
+
+pub(crate) fn run<E: Engine>(
+    context: &mut Context<'_, E>,
+    request: WhichExist,
+) -> Result<Existing, Stop> {
+    if request.inodes.len() > MAX_INODES_ASKED {
+        return Err(Error::new(ErrorCode::LimitReached, "too many inodes at once").into());
+    }
+    let mut exists = Vec::with_capacity(request.inodes.len());
+    for inode in request.inodes {
+        // An answer about an inode of another group's shard would be a lie.
+        if !context.is_local(inode)? {
+            let what = format!("inode {inode} is not served by {}", context.shared.group);
+            return Err(Error::new(ErrorCode::StaleMap, what).into());
+        }
+        exists.push(context.get_raw(&Key::Inode(inode))?.is_some());
+    }
+    Ok(Existing { exists })
+}

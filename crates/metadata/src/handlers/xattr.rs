@@ -1,0 +1,92 @@
+//! Extended attributes: `GetXattr`, `SetXattr`, `ListXattrs`, `RemoveXattr`. One file for the four,
+//! since they share the rules for names and sizes.
+
+use crate::context::Context;
+use crate::engine::Engine;
+use crate::operation::Stop;
+use skep_format::metadata::Key;
+use skep_types::codec::Bytes;
+use skep_types::{Error, ErrorCode, InodeId, Result};
+use skep_wire::limits::{MAX_XATTR_LIST_BYTES, MAX_XATTR_NAME_BYTES, MAX_XATTR_VALUE_BYTES};
+use skep_wire::management::Done;
+use skep_wire::metadata::{
+    BytesReply, GetXattr, ListXattrs, RemoveXattr, SetXattr, XattrMode, XattrNames,
+};
+
+fn check(name: &[u8]) -> Result<()> {
+    if name.is_empty() || name.len() > MAX_XATTR_NAME_BYTES || name.contains(&0) {
+        return Err(Error::new(ErrorCode::TooLarge, "name of an extended attribute"));
+    }
+    Ok(())
+}
+
+fn names<E: Engine>(context: &Context<'_, E>, inode: InodeId) -> Result<Vec<Bytes>> {
+    let prefix = Key::xattrs_of(inode);
+    let found = context.scan(&prefix, &[], usize::MAX)?;
+    Ok(found.into_iter().map(|(key, _)| Bytes(key[prefix.len()..].to_vec())).collect())
+}
+
+pub(crate) fn get<E: Engine>(
+    context: &mut Context<'_, E>,
+    request: GetXattr,
+) -> Result<BytesReply, Stop> {
+    check(&request.name)?;
+    context.inode(request.inode)?;
+    match context.get_raw(&Key::Xattr(request.inode, &request.name))? {
+        Some(value) => Ok(BytesReply { bytes: Bytes(value) }),
+        None => Err(ErrorCode::NoAttribute.into()),
+    }
+}
+
+pub(crate) fn set<E: Engine>(
+    context: &mut Context<'_, E>,
+    request: SetXattr,
+) -> Result<Done, Stop> {
+    check(&request.name)?;
+    if request.value.len() > MAX_XATTR_VALUE_BYTES {
+        return Err(ErrorCode::TooLarge.into());
+    }
+    let mut record = context.inode(request.inode)?;
+    let key = Key::Xattr(request.inode, &request.name);
+    let exists = context.get_raw(&key)?.is_some();
+    match (request.mode, exists) {
+        (XattrMode::Create, true) => return Err(ErrorCode::Exists.into()),
+        (XattrMode::Replace, false) => return Err(ErrorCode::NoAttribute.into()),
+        _ => {}
+    }
+    if !exists {
+        let taken: usize = names(context, request.inode)?.iter().map(|name| name.len() + 1).sum();
+        if taken + request.name.len() + 1 > MAX_XATTR_LIST_BYTES {
+            let what = format!("inode {} has too many extended attributes", request.inode);
+            return Err(Error::new(ErrorCode::NoSpace, what).into());
+        }
+    }
+    context.put_raw(&key, &request.value);
+    context.touch_changed(&mut record.attributes);
+    context.put_inode(&record);
+    Ok(Done {})
+}
+
+pub(crate) fn list<E: Engine>(
+    context: &mut Context<'_, E>,
+    request: ListXattrs,
+) -> Result<XattrNames, Stop> {
+    context.inode(request.inode)?;
+    Ok(XattrNames { names: names(context, request.inode)? })
+}
+
+pub(crate) fn remove<E: Engine>(
+    context: &mut Context<'_, E>,
+    request: RemoveXattr,
+) -> Result<Done, Stop> {
+    check(&request.name)?;
+    let mut record = context.inode(request.inode)?;
+    let key = Key::Xattr(request.inode, &request.name);
+    if context.get_raw(&key)?.is_none() {
+        return Err(ErrorCode::NoAttribute.into());
+    }
+    context.delete(&key);
+    context.touch_changed(&mut record.attributes);
+    context.put_inode(&record);
+    Ok(Done {})
+}

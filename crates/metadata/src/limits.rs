@@ -1,0 +1,64 @@
+//! Limits of a metadata target, each with its reason.
+
+use std::time::Duration;
+
+/// How long the log may run ahead of the device under `metadata.sync = interval`.
+pub const SYNC_INTERVAL: Duration = Duration::from_millis(10);
+/// Numbers (inodes, transactions) reserved at once. What a crash wastes of 2^48 is nothing; the
+/// reservation costs one log record for so many creates.
+pub const NUMBER_RANGE: u64 = 65_536;
+/// Chunk files that one message asks a storage target to remove.
+pub const REMOVALS_PER_MESSAGE: usize = 256;
+/// Open files closed in one transaction when a session ends, so that the batch stays small.
+pub const CLOSES_PER_BATCH: usize = 256;
+/// Files whose size is being found out at the same time.
+pub const SIZE_RECOVERIES_AT_ONCE: usize = 16;
+/// First pause of an operation that another transaction is in the way of.
+pub const FIRST_PAUSE: Duration = Duration::from_millis(1);
+/// Longest such pause.
+pub const LONGEST_PAUSE: Duration = Duration::from_millis(64);
+/// A promise older than this makes the participant ask the coordinator.
+pub const ASK_AFTER: Duration = Duration::from_secs(1);
+/// How long it is remembered that another group's transaction has ended: longer than any message can
+/// be under way.
+pub const FINISHED_KEPT_SECONDS: i64 = 600;
+/// Operations that wait for something at the same time; more are refused with `LimitReached`.
+pub const MAX_PARKED: usize = 100_000;
+/// Slots that a session gets at most.
+pub const MAX_SLOTS: u32 = skep_wire::limits::MAX_SLOTS;
+/// Bytes of log after which a checkpoint is made.
+pub const CHECKPOINT_LOG_BYTES: u64 = 64 << 20;
+/// Deepest directory that a rename may move something into.
+pub const MAX_DEPTH: usize = 4096;
+/// A directory with so many directories in it spreads new ones over all metadata groups.
+pub const SPREAD_SUBDIRECTORIES: u32 = 1000;
+
+/// The limits that a simulation draws small, so that it crosses them often.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// See [`NUMBER_RANGE`].
+    pub number_range: u64,
+    /// See [`REMOVALS_PER_MESSAGE`].
+    pub removals_per_message: usize,
+    /// See [`CLOSES_PER_BATCH`].
+    pub closes_per_batch: usize,
+    /// See [`CHECKPOINT_LOG_BYTES`].
+    pub checkpoint_log_bytes: u64,
+    /// See [`SPREAD_SUBDIRECTORIES`].
+    pub spread_subdirectories: u32,
+    /// Entries read from the store at once in a scan.
+    pub scan_page: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            number_range: NUMBER_RANGE,
+            removals_per_message: REMOVALS_PER_MESSAGE,
+            closes_per_batch: CLOSES_PER_BATCH,
+            checkpoint_log_bytes: CHECKPOINT_LOG_BYTES,
+            spread_subdirectories: SPREAD_SUBDIRECTORIES,
+            scan_page: 256,
+        }
+    }
+}

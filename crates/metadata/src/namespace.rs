@@ -1,0 +1,357 @@
+//! What handlers have in common: names, entries, inodes and how they come and go.
+//!
+//! Each function is part of one transaction; none waits for other groups.
+
+use crate::context::Context;
+use crate::engine::Engine;
+use crate::locks::Resource;
+use crate::operation::Stop;
+use skep_cluster::striping;
+use skep_format::metadata::{
+    DentryRecord, InodeRecord, Key, ORDINALS, OpenCounts, decode_value, last_u64, name_cursor,
+};
+use skep_types::{
+    Attributes, ChunkFileKey, Component, Error, ErrorCode, FileKind, InodeId, MAX_NAME_BYTES,
+    Redundancy, Result, StripePattern,
+};
+use skep_wire::metadata::{EntryReply, NewInode, OpenMode, WrittenExtent};
+
+/// Set-group-id bit.
+const SET_GROUP_ID: u32 = 0o2000;
+/// Bits of a mode that are kept.
+pub(crate) const PERMISSION_BITS: u32 = 0o7777;
+
+/// Checks a name that a client gives.
+pub(crate) fn check_name(name: &[u8]) -> Result<()> {
+    if name.len() > MAX_NAME_BYTES {
+        return Err(ErrorCode::NameTooLong.into());
+    }
+    if name.is_empty() || name == b"." || name == b".." || name.contains(&b'/') || name.contains(&0)
+    {
+        let shown = name.escape_ascii();
+        return Err(Error::new(ErrorCode::InvalidArgument, format!("\"{shown}\" is no name")));
+    }
+    Ok(())
+}
+
+/// The stripe settings that a directory hands down: chunk size and width, zero for the cluster's.
+pub(crate) fn handed_down(directory: &InodeRecord) -> (u64, u16) {
+    let component = directory.pattern.as_ref().and_then(|pattern| pattern.components.first());
+    component.map_or((0, 0), |component| (component.chunk_bytes, component.wanted))
+}
+
+/// The pattern that stands in a directory for what it hands down; none: the cluster's.
+pub(crate) fn directory_pattern(chunk_bytes: u64, width: u16) -> Option<StripePattern> {
+    (chunk_bytes != 0 || width != 0).then(|| StripePattern {
+        generation: 0,
+        components: vec![Component {
+            start: 0,
+            chunk_bytes,
+            wanted: width,
+            redundancy: Redundancy::Stripe,
+            groups: Vec::new(),
+        }],
+    })
+}
+
+impl<E: Engine> Context<'_, E> {
+    /// A directory that exists, perhaps to be changed.
+    pub(crate) fn directory(&self, inode: InodeId) -> Result<InodeRecord, Stop> {
+        let record = self.find_inode(inode)?.ok_or(ErrorCode::NotFound)?;
+        match record.attributes.kind {
+            FileKind::Directory => Ok(record),
+            _ => Err(ErrorCode::NotDirectory.into()),
+        }
+    }
+
+    /// The entry of a name, with its cursor.
+    pub(crate) fn dentry(
+        &self,
+        directory: InodeId,
+        name: &[u8],
+    ) -> Result<Option<(u64, DentryRecord)>, Stop> {
+        self.check_free(Resource::Dentry(directory, name.to_vec()))?;
+        let first = name_cursor(self.shared.map.cluster, directory, name);
+        // Nearly always the first ordinal is the name or free with nothing behind it. When an entry
+        // with the same hash was removed, later ordinals may be taken though this one is free.
+        if let Some(dentry) = self.get::<DentryRecord>(&Key::Dentry(directory, first))? {
+            if dentry.name.0 == name {
+                return Ok(Some((first, dentry)));
+            }
+        } else if self.get::<DentryRecord>(&Key::Dentry(directory, first + 1))?.is_none() {
+            // Ordinals are kept dense (see `remove_dentry`).
+            return Ok(None);
+        }
+        for ordinal in 1..ORDINALS {
+            match self.get::<DentryRecord>(&Key::Dentry(directory, first + ordinal))? {
+                Some(dentry) if dentry.name.0 == name => {
+                    return Ok(Some((first + ordinal, dentry)));
+                }
+                Some(_) => {}
+                None => return Ok(None),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Adds an entry for a name that has none.
+    pub(crate) fn insert_dentry(
+        &mut self,
+        directory: InodeId,
+        name: &[u8],
+        inode: InodeId,
+        kind: FileKind,
+    ) -> Result<(), Stop> {
+        let first = name_cursor(self.shared.map.cluster, directory, name);
+        for ordinal in 0..ORDINALS {
+            let key = Key::Dentry(directory, first + ordinal);
+            if self.get::<DentryRecord>(&key)?.is_none() {
+                self.put(&key, &DentryRecord { name: name.into(), inode, kind });
+                return Ok(());
+            }
+        }
+        let context = format!("directory {directory} has 256 names with one hash");
+        Err(Error::new(ErrorCode::NoSpace, context).into())
+    }
+
+    /// Points the entry at a cursor to another inode.
+    pub(crate) fn replace_dentry(
+        &mut self,
+        directory: InodeId,
+        cursor: u64,
+        dentry: &DentryRecord,
+    ) {
+        self.put(&Key::Dentry(directory, cursor), dentry);
+    }
+
+    /// Removes the entry at a cursor. The last of the names with the same hash takes its ordinal, so
+    /// that ordinals stay dense; a reader of the directory may then miss that name only if it was
+    /// between the two, which takes a collision of 55 bits within one directory at that moment.
+    pub(crate) fn remove_dentry(&mut self, directory: InodeId, cursor: u64) -> Result<(), Stop> {
+        let first = cursor / ORDINALS * ORDINALS;
+        let mut last = None;
+        for at in cursor + 1..first + ORDINALS {
+            match self.get::<DentryRecord>(&Key::Dentry(directory, at))? {
+                Some(dentry) => last = Some((at, dentry)),
+                None => break,
+            }
+        }
+        if let Some((at, dentry)) = last {
+            self.put(&Key::Dentry(directory, cursor), &dentry);
+            self.delete(&Key::Dentry(directory, at));
+        } else {
+            self.delete(&Key::Dentry(directory, cursor));
+        }
+        Ok(())
+    }
+
+    /// Notes in a directory that an entry came (`entries` 1) or went (-1), and a subdirectory with it
+    /// or not (`links`).
+    pub(crate) fn change_directory(&mut self, record: &mut InodeRecord, entries: i64, links: i32) {
+        let now = self.wall();
+        let attributes = &mut record.attributes;
+        attributes.size = attributes.size.saturating_add_signed(entries);
+        attributes.links = attributes.links.saturating_add_signed(links);
+        attributes.modified = attributes.modified.max(now);
+        attributes.changed = attributes.changed.max(now);
+        attributes.change_counter += 1;
+        self.put_inode(record);
+    }
+
+    /// Raises the change time.
+    pub(crate) fn touch_changed(&self, attributes: &mut Attributes) {
+        attributes.changed = attributes.changed.max(self.wall());
+        attributes.change_counter += 1;
+    }
+
+    /// Attributes of a new inode in a directory.
+    pub(crate) fn new_attributes(
+        &self,
+        inode: InodeId,
+        kind: FileKind,
+        new: &NewInode,
+        directory: Option<&Attributes>,
+    ) -> Attributes {
+        let now = self.wall();
+        let mut permissions = new.permissions & PERMISSION_BITS;
+        let mut gid = new.gid;
+        if let Some(directory) = directory.filter(|it| it.permissions & SET_GROUP_ID != 0) {
+            gid = directory.gid;
+            if kind == FileKind::Directory {
+                permissions |= SET_GROUP_ID;
+            }
+        }
+        Attributes {
+            inode,
+            kind,
+            permissions,
+            links: if kind == FileKind::Directory { 2 } else { 1 },
+            uid: new.uid,
+            gid,
+            project: directory.map_or(0, |it| it.project),
+            device: 0,
+            size: 0,
+            accessed: now,
+            modified: now,
+            changed: now,
+            created: now,
+            change_counter: 1,
+            truncate_generation: 0,
+        }
+    }
+
+    /// The pattern of a new file in a directory: chooses its groups.
+    ///
+    /// # Errors
+    /// `NoSpace` if there is no storage target to choose.
+    pub(crate) fn new_pattern(
+        &self,
+        directory: &InodeRecord,
+        file: InodeId,
+    ) -> Result<StripePattern> {
+        let policy = &self.shared.map.policy;
+        let (chunk_bytes, width) = handed_down(directory);
+        let wanted = if width == 0 { policy.default_width } else { width };
+        let chunk_bytes = if chunk_bytes == 0 { policy.default_chunk_bytes } else { chunk_bytes };
+        let groups = self.shared.candidates.choose(usize::from(wanted), file.raw());
+        if groups.is_empty() {
+            return Err(Error::new(
+                ErrorCode::NoSpace,
+                "no storage target is online with room left: see `skep health check`",
+            ));
+        }
+        let redundancy = Redundancy::Stripe;
+        let component = Component { start: 0, chunk_bytes, wanted, redundancy, groups };
+        Ok(StripePattern { generation: 1, components: vec![component] })
+    }
+
+    /// What a lookup or a create answers about an inode.
+    pub(crate) fn entry_reply(&self, inode: InodeId, kind: FileKind) -> Result<EntryReply, Stop> {
+        let attributes = match self.is_local(inode)? {
+            true => Some(self.inode(inode)?.attributes),
+            false => None,
+        };
+        Ok(EntryReply { inode, kind, attributes })
+    }
+
+    /// Whether a directory has no entries.
+    pub(crate) fn is_empty_directory(&self, directory: InodeId) -> Result<bool> {
+        Ok(self.scan(&Key::dentries_of(directory), &[], 1)?.is_empty())
+    }
+
+    /// Takes a name from an inode; disposes of it if that was the last and nobody has it open.
+    pub(crate) fn drop_link(&mut self, mut record: InodeRecord) -> Result<(), Stop> {
+        let inode = record.attributes.inode;
+        record.attributes.links = record.attributes.links.saturating_sub(1);
+        if record.attributes.links == 0 && self.opens(inode)?.is_zero() {
+            return self.dispose(&record);
+        }
+        self.touch_changed(&mut record.attributes);
+        self.put_inode(&record);
+        Ok(())
+    }
+
+    /// Removes an inode for good, and notes which chunk files have to go.
+    pub(crate) fn dispose(&mut self, record: &InodeRecord) -> Result<(), Stop> {
+        let inode = record.attributes.inode;
+        let reach = self.reach(record)?;
+        if let Some(pattern) = &record.pattern
+            && record.attributes.kind == FileKind::Regular
+        {
+            for chunk in striping::chunk_sizes(pattern, reach).filter(|chunk| chunk.size > 0) {
+                let key = ChunkFileKey {
+                    inode,
+                    generation: pattern.generation,
+                    component: chunk.component,
+                    index: chunk.index,
+                };
+                self.put_raw(&Key::Removal(chunk.group, key), &[]);
+            }
+        }
+        self.remove_inode(inode)
+    }
+
+    /// Removes an inode with its extended attributes.
+    pub(crate) fn remove_inode(&mut self, inode: InodeId) -> Result<(), Stop> {
+        let prefix = Key::xattrs_of(inode);
+        for (key, _) in self.scan(&prefix, &[], usize::MAX)? {
+            self.delete_raw(key);
+        }
+        self.delete(&Key::SizeRecovery(inode));
+        self.delete(&Key::Inode(inode));
+        Ok(())
+    }
+
+    /// Up to where chunk files may hold bytes.
+    pub(crate) fn reach(&self, record: &InodeRecord) -> Result<u64> {
+        let inode = record.attributes.inode;
+        let unknown =
+            self.opens(inode)?.writers > 0 || self.get_raw(&Key::SizeRecovery(inode))?.is_some();
+        Ok(if unknown { skep_types::MAX_FILE_BYTES } else { record.high_water })
+    }
+
+    /// Takes in how far a writer has come.
+    pub(crate) fn merge_written(&mut self, record: &mut InodeRecord, written: &WrittenExtent) {
+        let now = self.wall();
+        record.high_water = record.high_water.max(written.end);
+        let attributes = &mut record.attributes;
+        if written.truncate_generation == attributes.truncate_generation {
+            attributes.size = attributes.size.max(written.end);
+        }
+        attributes.modified = attributes.modified.max(now);
+        self.touch_changed(&mut record.attributes);
+    }
+
+    /// Counts an open of a session.
+    pub(crate) fn count_open(&mut self, inode: InodeId, mode: OpenMode) -> Result<(), Stop> {
+        let session = self.session()?;
+        for key in [Key::SessionOpen(session, inode), Key::Opens(inode)] {
+            let mut counts = self.get::<OpenCounts>(&key)?.unwrap_or_default();
+            match mode {
+                OpenMode::No => {}
+                OpenMode::Read => counts.readers += 1,
+                OpenMode::Write => counts.writers += 1,
+            }
+            self.put(&key, &counts);
+        }
+        Ok(())
+    }
+
+    /// Takes back opens of a session; `false` if it had none such.
+    pub(crate) fn uncount_opens(
+        &mut self,
+        session: skep_types::SessionId,
+        inode: InodeId,
+        closed: OpenCounts,
+    ) -> Result<bool, Stop> {
+        for key in [Key::SessionOpen(session, inode), Key::Opens(inode)] {
+            let mut counts = self.get::<OpenCounts>(&key)?.unwrap_or_default();
+            let enough = counts.readers >= closed.readers && counts.writers >= closed.writers;
+            if !enough {
+                return Ok(false);
+            }
+            counts.readers -= closed.readers;
+            counts.writers -= closed.writers;
+            if counts.is_zero() {
+                self.delete(&key);
+            } else {
+                self.put(&key, &counts);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The session of the request.
+    pub(crate) fn session(&self) -> Result<skep_types::SessionId, Stop> {
+        match self.op.header() {
+            Some(header) if header.session.raw() != 0 => Ok(header.session),
+            _ => Err(Error::new(ErrorCode::Protocol, "the request needs a session").into()),
+        }
+    }
+
+    /// Decodes an entry found by a scan.
+    pub(crate) fn scanned_dentry(key: &[u8], value: &[u8]) -> Result<(u64, DentryRecord)> {
+        let cursor = last_u64(key).ok_or(ErrorCode::Corrupt)?;
+        Ok((cursor, decode_value(key, value)?))
+    }
+}

@@ -1,0 +1,140 @@
+//! One request on its way: what it was, what it has learned from others, why it waits.
+
+use skep_types::{Error, GroupId, Result, SessionId};
+use skep_wire::Request;
+use skep_wire::frame::Header;
+use skep_wire::metadata::TransactionId;
+
+use crate::locks::Resource;
+
+/// A connection, as the caller of the target numbers them.
+pub type ConnectionId = u64;
+/// A request to another target, as this one numbers them.
+pub type CallId = u64;
+
+/// Where the result of an operation goes.
+#[derive(Debug, Clone)]
+pub(crate) enum Source {
+    /// To whoever sent the request.
+    Peer { connection: ConnectionId, header: Header },
+    /// Nowhere: the target's own work.
+    Internal(Internal),
+}
+
+/// The target's own work that changes its state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Internal {
+    /// Makes the root directory.
+    MakeRoot,
+    /// Reserves more numbers.
+    ReserveNumbers,
+    /// Closes what an ended session had open, and forgets it.
+    EndSession(SessionId),
+    /// A participant has confirmed a commit.
+    Confirmed { number: u64, participant: GroupId },
+    /// Chunk files were removed: forgets their work items, whose keys these are.
+    Removed(Vec<Vec<u8>>),
+    /// A promise's transaction has ended.
+    EndPromise { transaction: TransactionId, commit: bool },
+    /// The chunk files of a file whose writer died say that it has this size.
+    SizeFound { inode: skep_types::InodeId, size: u64 },
+    /// Forgets transactions of others that ended long ago.
+    ForgetFinished,
+}
+
+/// Why an operation stops before its end.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// It has failed; nothing of it remains.
+    Fail(Error),
+    /// Another transaction holds this: run it again when that has ended.
+    Held(Resource),
+    /// It has asked others and waits for an answer.
+    Asked,
+    /// A participant was busy: run it again after a pause.
+    Busy,
+    /// It waits for the log to be synced (numbers are being reserved).
+    Unsynced,
+    /// What it asked for at first is no longer what it needs: run it again from scratch.
+    Changed,
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Fail(error)
+    }
+}
+
+impl From<skep_types::ErrorCode> for Stop {
+    fn from(code: skep_types::ErrorCode) -> Self {
+        Self::Fail(code.into())
+    }
+}
+
+/// An answer from another group, remembered over runs.
+#[derive(Debug, Clone)]
+pub(crate) struct Asked {
+    pub(crate) group: GroupId,
+    pub(crate) message: u16,
+    pub(crate) body: Vec<u8>,
+    pub(crate) answer: Option<Result<Vec<u8>>>,
+}
+
+/// A request to another group.
+#[derive(Debug, Clone)]
+pub struct OutgoingCall {
+    /// The group that is asked.
+    pub group: GroupId,
+    /// Message number.
+    pub message: u16,
+    /// Version of its layout.
+    pub message_version: u16,
+    /// Its body.
+    pub body: Vec<u8>,
+}
+
+impl OutgoingCall {
+    pub(crate) fn new<R: Request>(group: GroupId, request: &R) -> Self {
+        Self { group, message: R::ID, message_version: R::VERSION, body: request.to_bytes() }
+    }
+}
+
+/// One request on its way.
+#[derive(Debug)]
+pub(crate) struct Operation {
+    pub(crate) id: u64,
+    pub(crate) source: Source,
+    pub(crate) body: Vec<u8>,
+    /// What it has asked others, in the order of its calls.
+    pub(crate) asked: Vec<Asked>,
+    /// The transaction that it coordinates, once it has asked for a promise.
+    pub(crate) transaction: Option<u64>,
+    /// Groups that were asked for promises under `transaction`.
+    pub(crate) participants: Vec<GroupId>,
+    /// The transaction that holds the rename lock at the root's group for it.
+    pub(crate) rename_lock: Option<(u64, GroupId)>,
+    /// How often it had to start again.
+    pub(crate) restarts: u32,
+}
+
+impl Operation {
+    pub(crate) fn new(id: u64, source: Source, body: Vec<u8>) -> Self {
+        Self {
+            id,
+            source,
+            body,
+            asked: Vec::new(),
+            transaction: None,
+            participants: Vec::new(),
+            rename_lock: None,
+            restarts: 0,
+        }
+    }
+
+    pub(crate) fn header(&self) -> Option<&Header> {
+        match &self.source {
+            Source::Peer { header, .. } => Some(header),
+            Source::Internal(_) => None,
+        }
+    }
+}

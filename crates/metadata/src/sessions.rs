@@ -1,0 +1,135 @@
+//! Sessions of clients: which there are, when they were last heard of, which slots are at work.
+//!
+//! What must survive a restart (the session, its slots' last replies, what it has open) is in the
+//! store; here is what may be forgotten: leases start anew after a restart.
+
+use crate::context::Context;
+use crate::engine::Engine;
+use crate::limits::MAX_SLOTS;
+use crate::operation::{Internal, Stop};
+use crate::target::MetadataTarget;
+use skep_format::metadata::{Key, SessionRecord, decode_value, last_u64};
+use skep_types::codec::Codec;
+use skep_types::{Error, ErrorCode, Result, SessionId};
+use skep_wire::frame::Header;
+use skep_wire::metadata::{OpenSession, SessionOpened};
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+#[derive(Debug)]
+struct Session {
+    slots: u32,
+    heard: Duration,
+}
+
+/// See the file's description.
+#[derive(Debug, Default)]
+pub(crate) struct Sessions {
+    all: BTreeMap<SessionId, Session>,
+    /// Requests at work: slot to operation and sequence.
+    running: HashMap<(SessionId, u32), (u64, u64)>,
+    checked_at: Duration,
+}
+
+type Slot = (SessionId, u32);
+
+impl Sessions {
+    pub(crate) fn renew(&mut self, session: SessionId, now: Duration) {
+        if let Some(session) = self.all.get_mut(&session) {
+            session.heard = now;
+        }
+    }
+
+    /// Checks that a request's session exists and that it has the slot.
+    pub(crate) fn check(&self, header: &Header) -> Result<()> {
+        let session = self.all.get(&header.session).ok_or_else(|| {
+            let what = format!("session {} has ended or was never opened here", header.session);
+            Error::new(ErrorCode::StaleSession, what)
+        })?;
+        if header.slot >= session.slots {
+            let what = format!("slot {} of {}", header.slot, session.slots);
+            return Err(Error::new(ErrorCode::Protocol, what));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn running(&self, slot: Slot) -> Option<(u64, u64)> {
+        self.running.get(&slot).copied()
+    }
+
+    pub(crate) fn set_running(&mut self, slot: Slot, operation: u64, sequence: u64) {
+        self.running.insert(slot, (operation, sequence));
+    }
+
+    pub(crate) fn clear_running(&mut self, slot: Slot, operation: u64) {
+        if self.running.get(&slot).is_some_and(|(id, _)| *id == operation) {
+            self.running.remove(&slot);
+        }
+    }
+
+    pub(crate) fn clear_running_slot(&mut self, slot: Slot) {
+        self.running.remove(&slot);
+    }
+
+    pub(crate) fn opened(&mut self, session: SessionId, reply: &[u8], now: Duration) {
+        if let Ok(reply) = SessionOpened::from_bytes(reply) {
+            self.all.insert(session, Session { slots: reply.slots, heard: now });
+        }
+    }
+}
+
+/// `OpenSession`: opens the session in the header, or confirms it.
+pub(crate) fn open_session<E: Engine>(context: &mut Context<'_, E>) -> Result<Vec<u8>, Stop> {
+    let request = OpenSession::from_bytes(&context.op.body)
+        .map_err(|error| Error::new(ErrorCode::Protocol, error.context()))?;
+    let session = context.session()?;
+    let slots = request.slots.clamp(1, MAX_SLOTS);
+    let record = match context.get::<SessionRecord>(&Key::Session(session))? {
+        // A repetition must not take slots away that are in use.
+        Some(record) => SessionRecord { slots: record.slots.max(slots), ..record },
+        None => SessionRecord { client: request.client, slots },
+    };
+    context.put(&Key::Session(session), &record);
+    let lease_ms = context.shared.map.policy.lease_ms;
+    Ok(SessionOpened { slots: record.slots, lease_ms }.to_bytes())
+}
+
+impl<E: Engine> MetadataTarget<E> {
+    pub(crate) fn load_sessions(&mut self) -> Result<()> {
+        for (key, value) in self.table.scan(&Key::sessions(), &[], usize::MAX)? {
+            let record: SessionRecord = decode_value(&key, &value)?;
+            if let Some(session) = last_u64(&key).map(SessionId::new) {
+                let heard = self.shared.now;
+                self.sessions.all.insert(session, Session { slots: record.slots, heard });
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends sessions of which nothing was heard for a lease.
+    pub(crate) fn expire_sessions(&mut self) {
+        let lease = Duration::from_millis(u64::from(self.shared.map.policy.lease_ms));
+        let now = self.shared.now;
+        if now < self.sessions.checked_at + lease / 8 {
+            return;
+        }
+        self.sessions.checked_at = now;
+        let expired: Vec<_> = self
+            .sessions
+            .all
+            .iter()
+            .filter(|(_, session)| now > session.heard + lease)
+            .map(|(id, _)| *id)
+            .collect();
+        for session in expired {
+            self.end_session(session);
+        }
+    }
+
+    /// Ends a session: refused from now on; what it had open is closed step by step.
+    pub(crate) fn end_session(&mut self, session: SessionId) {
+        if self.sessions.all.remove(&session).is_some() {
+            self.start_internal(Internal::EndSession(session));
+        }
+    }
+}

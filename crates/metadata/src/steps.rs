@@ -1,0 +1,157 @@
+//! The steps of which changes in several places are made: checked and held when they are promised,
+//! applied when the transaction commits. The same code serves steps that are all on this target.
+
+use crate::context::Context;
+use crate::engine::Engine;
+use crate::handlers::make_directory;
+use crate::locks::Resource;
+use crate::operation::Stop;
+use skep_types::{Attributes, Error, ErrorCode, FileKind, GroupId, InodeId};
+use skep_wire::limits::MAX_LINKS;
+use skep_wire::metadata::Step;
+
+/// What a promise of the step holds.
+pub(crate) fn resource(step: &Step) -> Option<Resource> {
+    match step {
+        // A new inode is known to nobody else.
+        Step::MakeDirectoryInode { .. } => None,
+        Step::AddLink { inode }
+        | Step::DropLink { inode }
+        | Step::RemoveDirectoryInode { inode }
+        | Step::SetParent { inode, .. } => Some(Resource::Inode(*inode)),
+        Step::RemoveEntry { directory, name, .. } => {
+            Some(Resource::Dentry(*directory, name.0.clone()))
+        }
+        Step::LockRename => Some(Resource::Rename),
+    }
+}
+
+/// Checks that a step can be done; gives the attributes that it answers with.
+pub(crate) fn check<E: Engine>(
+    context: &mut Context<'_, E>,
+    step: &Step,
+) -> Result<Option<Attributes>, Stop> {
+    match step {
+        Step::MakeDirectoryInode { new, .. } => {
+            Ok(Some(make_directory::new_inode(context, None, new)?))
+        }
+        Step::AddLink { inode } => {
+            let mut attributes = context.inode(*inode)?.attributes;
+            if attributes.kind == FileKind::Directory {
+                return Err(ErrorCode::NotPermitted.into());
+            }
+            if attributes.links == 0 {
+                return Err(ErrorCode::NotFound.into());
+            }
+            if attributes.links >= MAX_LINKS {
+                return Err(ErrorCode::TooManyLinks.into());
+            }
+            attributes.links += 1;
+            context.touch_changed(&mut attributes);
+            Ok(Some(attributes))
+        }
+        Step::DropLink { inode } => match context.inode(*inode)?.attributes.kind {
+            FileKind::Directory => Err(ErrorCode::IsDirectory.into()),
+            _ => Ok(None),
+        },
+        Step::RemoveDirectoryInode { inode } => {
+            context.directory(*inode)?;
+            if !context.is_empty_directory(*inode)? {
+                return Err(ErrorCode::NotEmpty.into());
+            }
+            Ok(None)
+        }
+        Step::SetParent { inode, .. } => {
+            context.inode(*inode)?;
+            Ok(None)
+        }
+        Step::RemoveEntry { directory, name, inode, .. } => {
+            context.directory(*directory)?;
+            match context.dentry(*directory, name)? {
+                Some((_, dentry)) if dentry.inode == *inode => Ok(None),
+                _ => Err(ErrorCode::NotFound.into()),
+            }
+        }
+        Step::LockRename => {
+            context.check_free(Resource::Rename)?;
+            Ok(None)
+        }
+    }
+}
+
+/// Does a step that was checked. `answer` is what the check answered.
+pub(crate) fn apply<E: Engine>(
+    context: &mut Context<'_, E>,
+    step: &Step,
+    answer: Option<&Attributes>,
+) -> Result<(), Stop> {
+    match step {
+        Step::MakeDirectoryInode { parent, chunk_bytes, width, .. } => {
+            let attributes = answer.ok_or_else(no_answer)?;
+            make_directory::put_inode(context, *parent, attributes, (*chunk_bytes, *width));
+        }
+        Step::AddLink { inode } => {
+            let mut record = context.inode(*inode)?;
+            record.attributes.links += 1;
+            context.touch_changed(&mut record.attributes);
+            context.put_inode(&record);
+        }
+        Step::DropLink { inode } => {
+            let record = context.inode(*inode)?;
+            context.drop_link(record)?;
+        }
+        Step::RemoveDirectoryInode { inode } => {
+            context.directory(*inode)?;
+            context.remove_inode(*inode)?;
+        }
+        Step::SetParent { inode, parent } => {
+            let mut record = context.inode(*inode)?;
+            record.parent = *parent;
+            context.touch_changed(&mut record.attributes);
+            context.put_inode(&record);
+        }
+        Step::RemoveEntry { directory, name, kind, .. } => {
+            let mut record = context.directory(*directory)?;
+            let (cursor, _) = context.dentry(*directory, name)?.ok_or(ErrorCode::NotFound)?;
+            context.remove_dentry(*directory, cursor)?;
+            let links = -i32::from(*kind == FileKind::Directory);
+            context.change_directory(&mut record, -1, links);
+        }
+        Step::LockRename => {}
+    }
+    Ok(())
+}
+
+fn no_answer() -> Error {
+    Error::new(ErrorCode::Corrupt, "a promise lost the attributes that it answered with")
+}
+
+/// Does steps where their inodes live: here at once, elsewhere as promises of this operation's
+/// transaction. Each step comes with the inode that says where.
+pub(crate) fn do_anywhere<E: Engine>(
+    context: &mut Context<'_, E>,
+    steps: Vec<(InodeId, Step)>,
+) -> Result<(), Stop> {
+    let mut here = Vec::new();
+    let mut elsewhere: Vec<(GroupId, Vec<Step>)> = Vec::new();
+    for (inode, step) in steps {
+        let group = context.group_of(inode)?;
+        if group == context.shared.group {
+            here.push(step);
+            continue;
+        }
+        match elsewhere.iter_mut().find(|(it, _)| *it == group) {
+            Some((_, steps)) => steps.push(step),
+            None => elsewhere.push((group, vec![step])),
+        }
+    }
+    // What fails here shouldn't trouble others first.
+    for step in &here {
+        check(context, step)?;
+    }
+    context.prepare(elsewhere)?;
+    for step in &here {
+        apply(context, step, None)?;
+    }
+    Ok(())
+}

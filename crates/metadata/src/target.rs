@@ -1,0 +1,814 @@
+//! A metadata target as a pure state machine: events in, actions out; no clock, no socket, no file.
+//! The real service and the simulator run the same code.
+//!
+//! All events that have arrived are handled as one batch: their transactions run one after the
+//! other, what they changed is logged with one append, and the replies go out after it.
+//!
+//! # Invariants
+//! - A reply to a modifying request leaves after its log record was appended.
+//! - What others build on (promises, commits, removals of chunk files, answers about which inodes
+//!   exist) leaves after the record was synced.
+//! - After an error of the engine the target is of no more use: [`MetadataTarget::handle`] fails.
+
+use crate::background::{Background, transaction_in};
+use crate::context::{Context, Numbers, Shared};
+use crate::engine::Engine;
+use crate::handlers;
+use crate::limits::{FIRST_PAUSE, LONGEST_PAUSE, Limits, MAX_PARKED, SYNC_INTERVAL};
+use crate::locks::{Locks, Owner};
+use crate::operation::{CallId, ConnectionId, Internal, Operation, OutgoingCall, Source, Stop};
+use crate::sessions::Sessions;
+use crate::table::Table;
+use skep_cluster::placement::Candidates;
+use skep_format::metadata::{DecisionRecord, Key, SlotRecord};
+use skep_types::codec::{Bytes, Codec};
+use skep_types::{
+    ClusterMap, Error, ErrorCode, GroupId, Lsn, Result, ShardId, TargetKind, Timestamp,
+};
+use skep_wire::frame::Header;
+use skep_wire::metadata::{
+    AskDecision, CloseSession, Decide, KeepAlive, OpenSession, Prepare, SyncAll,
+};
+use skep_wire::storage::WhichExist;
+use skep_wire::{Request, catalog};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// When the log is synced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SyncPolicy {
+    /// At most 10 ms after an append, and at once where a request asks for it.
+    Interval,
+    /// Before each reply.
+    Always,
+}
+
+/// Something that has happened.
+#[derive(Debug)]
+pub enum Event {
+    /// A request arrived.
+    Request {
+        /// On which connection; the reply names it.
+        connection: ConnectionId,
+        /// Its header.
+        header: Header,
+        /// Its body.
+        body: Vec<u8>,
+    },
+    /// A group has answered.
+    Answer {
+        /// Which request.
+        call: CallId,
+        /// Body of the reply, or its final refusal.
+        result: Result<Vec<u8>>,
+    },
+    /// The log is on the device up to here.
+    Synced {
+        /// Up to which record.
+        lsn: Lsn,
+    },
+    /// There is a new cluster map.
+    Map(Arc<ClusterMap>),
+    /// The engine is durable up to here.
+    Checkpointed {
+        /// Up to which record.
+        lsn: Lsn,
+    },
+    /// Time has passed.
+    Tick,
+}
+
+/// Something to do, in this order.
+#[derive(Debug)]
+pub enum Action {
+    /// Append a record to the log. Later actions of the same batch rely on it.
+    Append {
+        /// Number of the record.
+        lsn: Lsn,
+        /// Up to which record the log is synced.
+        synced: Lsn,
+        /// Its contents.
+        payload: Vec<u8>,
+    },
+    /// Sync the log up to here, and say so by [`Event::Synced`].
+    Sync {
+        /// Up to which record.
+        lsn: Lsn,
+    },
+    /// Send a reply.
+    Reply {
+        /// On which connection.
+        connection: ConnectionId,
+        /// Header of the request.
+        request: Header,
+        /// Body of the reply, or the refusal.
+        result: Result<Vec<u8>>,
+    },
+    /// Send a request to a group until it has a final answer, and give it by [`Event::Answer`].
+    Call {
+        /// Its number.
+        call: CallId,
+        /// What to send.
+        request: OutgoingCall,
+    },
+    /// Make the engine durable as it is, and say so by [`Event::Checkpointed`].
+    Checkpoint {
+        /// The last record that is in the engine.
+        lsn: Lsn,
+    },
+}
+
+/// What an answer of another group is for.
+#[derive(Debug)]
+pub(crate) enum Purpose {
+    Operation {
+        id: u64,
+        index: usize,
+    },
+    Background(crate::background::Errand),
+    /// Whoever asked has started again or failed.
+    Nobody,
+}
+
+struct Waiting {
+    connection: ConnectionId,
+    request: Header,
+    result: Result<Vec<u8>>,
+}
+
+/// A metadata target. See the file's description.
+pub struct MetadataTarget<E> {
+    pub(crate) table: Table<E>,
+    pub(crate) shared: Shared,
+    pub(crate) sessions: Sessions,
+    pub(crate) background: Background,
+    policy: SyncPolicy,
+    operations: HashMap<u64, Operation>,
+    next_operation: u64,
+    ready: VecDeque<u64>,
+    /// Operations that run again after a pause, by time.
+    paused: BTreeMap<(Duration, u64), ()>,
+    /// Operations that wait for the next sync.
+    unsynced: Vec<u64>,
+    pub(crate) calls: HashMap<CallId, Purpose>,
+    next_call: CallId,
+    /// Record that the batch being run will be.
+    next_lsn: Lsn,
+    synced: Lsn,
+    syncing: Option<Lsn>,
+    first_unsynced_at: Option<Duration>,
+    sync_now: bool,
+    /// Replies that wait for a sync.
+    gated: BTreeMap<Lsn, Vec<Waiting>>,
+    /// Requests to others that wait for a sync.
+    gated_calls: BTreeMap<Lsn, Vec<(OutgoingCall, Purpose)>>,
+    /// Replies of the batch being run.
+    replies: Vec<Waiting>,
+    pub(crate) actions: Vec<Action>,
+    logged_bytes: u64,
+    is_checkpointing: bool,
+}
+
+impl<E> std::fmt::Debug for MetadataTarget<E> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "MetadataTarget(group {}, next {})", self.shared.group, self.next_lsn)
+    }
+}
+
+/// How a target starts.
+#[derive(Debug)]
+pub struct Start {
+    /// The group that it serves.
+    pub group: GroupId,
+    /// When the log is synced.
+    pub policy: SyncPolicy,
+    /// Limits.
+    pub limits: Limits,
+    /// The newest map.
+    pub map: Arc<ClusterMap>,
+    /// Time since some start.
+    pub now: Duration,
+    /// Time of day.
+    pub wall: Timestamp,
+}
+
+impl<E: Engine> MetadataTarget<E> {
+    /// Starts from an engine as it was left, and the log records since (those that it has already
+    /// do no harm). All of `records` must be on the device.
+    ///
+    /// # Errors
+    /// `Corrupt` if a record is missing or malformed; the engine's errors.
+    pub fn open(
+        engine: E,
+        records: impl IntoIterator<Item = (Lsn, Vec<u8>)>,
+        start: Start,
+    ) -> Result<Self> {
+        let mut table = Table::new(engine, start.limits.scan_page);
+        let applied = table.get_synced::<Lsn>(&Key::Applied.to_bytes())?.unwrap_or_default();
+        let mut last = applied;
+        let mut previous: Option<Lsn> = None;
+        for (lsn, payload) in records {
+            let expected = previous.map_or(applied.raw() + 1, |it| it.raw() + 1);
+            let follows =
+                if previous.is_none() { lsn.raw() <= expected } else { lsn.raw() == expected };
+            if !follows {
+                return Err(Error::new(
+                    ErrorCode::Corrupt,
+                    format!("log record {lsn} found where record {expected} was expected"),
+                ));
+            }
+            table.replay(lsn, &payload)?;
+            previous = Some(lsn);
+            last = last.max(lsn);
+        }
+        let reserved = table.get_synced::<u64>(&Key::NumbersReserved.to_bytes())?;
+        // Numbers below the reservation may have been handed out; zero and one are never (one is the
+        // root's).
+        let next = reserved.unwrap_or(2).max(2);
+        let mut target = Self {
+            sessions: Sessions::default(),
+            background: Background::default(),
+            table,
+            shared: Shared {
+                group: start.group,
+                map: Arc::new(ClusterMap::empty(start.map.cluster)),
+                own_shards: Vec::new(),
+                metadata_groups: Vec::new(),
+                candidates: Candidates::new(&start.map),
+                locks: Locks::default(),
+                numbers: Numbers { next, usable: next, reserved: (next, last) },
+                limits: start.limits,
+                now: start.now,
+                wall: start.wall,
+                ending: Vec::new(),
+            },
+            policy: start.policy,
+            operations: HashMap::new(),
+            next_operation: 1,
+            ready: VecDeque::new(),
+            paused: BTreeMap::new(),
+            unsynced: Vec::new(),
+            calls: HashMap::new(),
+            next_call: 1,
+            next_lsn: Lsn::new(last.raw() + 1),
+            synced: last,
+            syncing: None,
+            first_unsynced_at: None,
+            sync_now: false,
+            gated: BTreeMap::new(),
+            gated_calls: BTreeMap::new(),
+            replies: Vec::new(),
+            actions: Vec::new(),
+            logged_bytes: 0,
+            is_checkpointing: false,
+        };
+        target.load_sessions()?;
+        target.load_background()?;
+        target.set_map(start.map)?;
+        Ok(target)
+    }
+
+    /// Handles events as one batch and gives what is to be done, in order.
+    ///
+    /// # Errors
+    /// The engine's. The target must not be used any more.
+    pub fn handle(
+        &mut self,
+        events: impl IntoIterator<Item = Event>,
+        now: Duration,
+        wall: Timestamp,
+    ) -> Result<Vec<Action>> {
+        self.shared.now = now;
+        self.shared.wall = self.shared.wall.max(wall);
+        for event in events {
+            match event {
+                Event::Request { connection, header, body } => {
+                    self.on_request(connection, header, body)?;
+                }
+                Event::Answer { call, result } => self.on_answer(call, result),
+                Event::Synced { lsn } => self.on_synced(lsn)?,
+                Event::Map(map) => self.set_map(map)?,
+                Event::Checkpointed { .. } => self.is_checkpointing = false,
+                Event::Tick => {}
+            }
+            self.run_ready()?;
+        }
+        self.expire_sessions();
+        self.work_in_background()?;
+        self.wake_paused();
+        self.run_ready()?;
+        self.end_batch();
+        Ok(std::mem::take(&mut self.actions))
+    }
+
+    /// When [`Event::Tick`] is due at the latest.
+    pub fn next_tick(&self) -> Duration {
+        let mut due = self.shared.now + Duration::from_millis(250);
+        if let Some(((at, _), ())) = self.paused.first_key_value() {
+            due = due.min(*at);
+        }
+        if let (Some(first), None) = (self.first_unsynced_at, self.syncing) {
+            due = due.min(first + SYNC_INTERVAL);
+        }
+        due
+    }
+
+    /// Whether nothing is under way: no operation, no call, nothing unsynced.
+    pub fn is_idle(&self) -> bool {
+        self.operations.is_empty() && self.calls.is_empty() && self.first_unsynced_at.is_none()
+    }
+
+    /// Whether a transaction of this group is still undecided.
+    pub(crate) fn is_coordinating(&self, number: u64) -> bool {
+        let mut all = self.operations.values();
+        all.any(|op| {
+            op.transaction == Some(number) || op.rename_lock.is_some_and(|(it, _)| it == number)
+        })
+    }
+
+    /// The engine, for checkpoints and checkers.
+    pub fn engine(&self) -> &E {
+        self.table.engine()
+    }
+
+    /// The engine, for checkpoints.
+    pub fn engine_mut(&mut self) -> &mut E {
+        self.table.engine_mut()
+    }
+
+    fn set_map(&mut self, map: Arc<ClusterMap>) -> Result<()> {
+        let shared = &mut self.shared;
+        shared.candidates = Candidates::new(&map);
+        shared.metadata_groups = map
+            .groups
+            .iter()
+            .filter(|group| {
+                group.kind == TargetKind::Metadata
+                    && map.shards.iter().any(|range| range.group == group.id)
+            })
+            .map(|group| group.id)
+            .collect();
+        shared.own_shards = map
+            .shards
+            .iter()
+            .filter(|range| range.group == shared.group)
+            .flat_map(|range| (range.first.raw()..=range.last.raw()).map(ShardId::new))
+            .collect();
+        shared.map = map;
+        let root = skep_types::InodeId::ROOT;
+        if shared.map.shard_group(root.shard()) == Some(shared.group)
+            && self.table.get(&Key::Inode(root).to_bytes())?.is_none()
+        {
+            self.start_internal(Internal::MakeRoot);
+        }
+        Ok(())
+    }
+
+    // ---- requests
+
+    fn on_request(
+        &mut self,
+        connection: ConnectionId,
+        header: Header,
+        body: Vec<u8>,
+    ) -> Result<()> {
+        match self.admit(&header, &body) {
+            Err(error) => self.refuse(connection, header, error),
+            Ok(()) => match header.message {
+                KeepAlive::ID => self.reply_now(connection, header, Vec::new()),
+                CloseSession::ID => {
+                    self.end_session(header.session);
+                    self.reply_now(connection, header, Vec::new());
+                }
+                AskDecision::ID => match AskDecision::from_bytes(&body) {
+                    Ok(asked) => {
+                        let reply = self.decision(asked.transaction)?;
+                        self.reply_now(connection, header, reply.to_bytes());
+                    }
+                    Err(error) => {
+                        let error = Error::new(ErrorCode::Protocol, error.context());
+                        self.refuse(connection, header, error);
+                    }
+                },
+                _ => return self.start_request(connection, header, body),
+            },
+        }
+        Ok(())
+    }
+
+    /// Checks what every request has to fulfil.
+    fn admit(&mut self, header: &Header, body: &[u8]) -> Result<()> {
+        let known = catalog::line(header.message).filter(|line| line.service == "metadata");
+        let line = known.ok_or_else(|| {
+            let what = format!("message {} is not for a metadata target", header.message);
+            Error::new(ErrorCode::Unsupported, what)
+        })?;
+        if header.session.raw() != 0 {
+            self.sessions.renew(header.session, self.shared.now);
+        }
+        if line.modifies || matches!(header.message, KeepAlive::ID | CloseSession::ID) {
+            self.sessions.check(header)?;
+        }
+        if line.modifies && header.sequence == 0 {
+            let what = format!("{} without a sequence", line.name);
+            return Err(Error::new(ErrorCode::Protocol, what));
+        }
+        if header.group != self.shared.group {
+            let what = format!("{} is not served here but {}", header.group, self.shared.group);
+            return Err(Error::new(ErrorCode::StaleMap, what));
+        }
+        let epoch = self.shared.map.group(header.group).map(|group| group.epoch);
+        if header.lowest_map > self.shared.map.version || epoch.is_some_and(|it| header.epoch < it)
+        {
+            let what =
+                format!("map {} or epoch {} is not this one's", header.lowest_map, header.epoch);
+            return Err(Error::new(ErrorCode::StaleMap, what));
+        }
+        if let Some(inode) = handlers::home_inode(header.message, body)
+            && self.shared.map.shard_group(inode.shard()) != Some(self.shared.group)
+        {
+            let what = format!("shard {} is not served here", inode.shard());
+            return Err(Error::new(ErrorCode::StaleMap, what));
+        }
+        if self.operations.len() >= MAX_PARKED {
+            return Err(Error::new(ErrorCode::LimitReached, "too many requests wait here"));
+        }
+        Ok(())
+    }
+
+    fn start_request(
+        &mut self,
+        connection: ConnectionId,
+        header: Header,
+        body: Vec<u8>,
+    ) -> Result<()> {
+        let modifies = catalog::line(header.message).is_some_and(|line| line.modifies);
+        if modifies {
+            let slot = (header.session, header.slot);
+            if let Some(record) = self.slot_record(slot)? {
+                if record.sequence == header.sequence {
+                    // Answered before: the reply was lost, not the request.
+                    let after = header.is_durable().then_some(record.lsn);
+                    let result = Ok(record.reply.0);
+                    self.queue_reply(Waiting { connection, request: header, result }, after);
+                    return Ok(());
+                }
+                if record.sequence > header.sequence {
+                    let what = "a newer request has used the slot since";
+                    self.refuse(connection, header, Error::new(ErrorCode::Stale, what));
+                    return Ok(());
+                }
+            }
+            if let Some((id, sequence)) = self.sessions.running(slot) {
+                if sequence == header.sequence {
+                    // Still on its way: the reply goes to where it was last asked for.
+                    if let Some(op) = self.operations.get_mut(&id) {
+                        op.source = Source::Peer { connection, header };
+                    }
+                    return Ok(());
+                }
+            }
+            self.sessions.set_running(slot, self.next_operation, header.sequence);
+        }
+        self.start(Source::Peer { connection, header }, body);
+        Ok(())
+    }
+
+    pub(crate) fn start_internal(&mut self, work: Internal) {
+        self.start(Source::Internal(work), Vec::new());
+    }
+
+    fn start(&mut self, source: Source, body: Vec<u8>) {
+        let id = self.next_operation;
+        self.next_operation += 1;
+        self.operations.insert(id, Operation::new(id, source, body));
+        self.ready.push_back(id);
+    }
+
+    fn slot_record(&self, slot: (skep_types::SessionId, u32)) -> Result<Option<SlotRecord>> {
+        let key = Key::Slot(slot.0, slot.1).to_bytes();
+        let value = self.table.get(&key)?;
+        value.map(|value| skep_format::metadata::decode_value(&key, &value)).transpose()
+    }
+
+    fn refuse(&mut self, connection: ConnectionId, request: Header, error: Error) {
+        self.queue_reply(Waiting { connection, request, result: Err(error) }, None);
+    }
+
+    fn reply_now(&mut self, connection: ConnectionId, request: Header, body: Vec<u8>) {
+        self.queue_reply(Waiting { connection, request, result: Ok(body) }, None);
+    }
+
+    /// Sends a reply after the batch; or, with `after`, when that record is synced.
+    fn queue_reply(&mut self, waiting: Waiting, after: Option<Lsn>) {
+        match after {
+            Some(lsn) if lsn > self.synced => {
+                self.sync_now = true;
+                self.gated.entry(lsn).or_default().push(waiting);
+            }
+            _ => self.replies.push(waiting),
+        }
+    }
+
+    // ---- running operations
+
+    fn run_ready(&mut self) -> Result<()> {
+        while let Some(id) = self.ready.pop_front() {
+            if let Some(op) = self.operations.remove(&id) {
+                self.run(op)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, mut op: Operation) -> Result<()> {
+        let mut context = Context::new(&self.table, &mut self.shared, &mut op);
+        let source = context.op.source.clone();
+        let result = match &source {
+            Source::Peer { header, .. } if header.message == OpenSession::ID => {
+                crate::sessions::open_session(&mut context)
+            }
+            Source::Peer { header, .. } => handlers::dispatch(&mut context, header.message),
+            Source::Internal(work) => {
+                crate::background::run_internal(&mut context, work).map(|()| Vec::new())
+            }
+        };
+        let outgoing = std::mem::take(&mut context.outgoing);
+        let writes = context.into_writes();
+        for session in std::mem::take(&mut self.shared.ending) {
+            self.end_session(session);
+        }
+        match result {
+            Ok(reply) => self.commit(op, writes, reply)?,
+            Err(Stop::Asked) => {
+                for (index, call) in outgoing {
+                    self.call(call, Purpose::Operation { id: op.id, index });
+                }
+                self.operations.insert(op.id, op);
+            }
+            Err(Stop::Unsynced) => {
+                self.sync_now = true;
+                self.unsynced.push(op.id);
+                self.operations.insert(op.id, op);
+            }
+            Err(Stop::Held(resource)) => {
+                self.start_over(&mut op);
+                // Giving back the rename lock may have freed just that.
+                if self.shared.locks.is_free(&resource, None) {
+                    self.ready.push_back(op.id);
+                } else {
+                    self.shared.locks.wait(resource, op.id);
+                }
+                self.operations.insert(op.id, op);
+            }
+            Err(Stop::Busy | Stop::Changed) => {
+                self.start_over(&mut op);
+                let pause = (FIRST_PAUSE * (1 << op.restarts.min(10))).min(LONGEST_PAUSE);
+                // Two that got in each other's way must not come back at the same time.
+                let spread =
+                    (op.id.wrapping_mul(0x9E37_79B9) ^ u64::from(self.shared.group.raw())) % 8;
+                let due = self.shared.now + pause + pause.mul_f64(spread as f64 / 8.0);
+                self.paused.insert((due, op.id), ());
+                self.operations.insert(op.id, op);
+            }
+            Err(Stop::Fail(error)) => return self.fail(op, error),
+        }
+        Ok(())
+    }
+
+    /// Takes back all that an operation holds anywhere, and forgets what it has learned.
+    fn start_over(&mut self, op: &mut Operation) {
+        op.restarts += 1;
+        self.abandon(op);
+    }
+
+    fn abandon(&mut self, op: &mut Operation) {
+        if let Some(number) = op.transaction.take() {
+            for participant in std::mem::take(&mut op.participants) {
+                self.tell(participant, number, false, None);
+            }
+        }
+        self.give_back_rename_lock(op);
+        if !op.asked.is_empty() {
+            for purpose in self.calls.values_mut() {
+                if matches!(purpose, Purpose::Operation { id, .. } if *id == op.id) {
+                    *purpose = Purpose::Nobody;
+                }
+            }
+            op.asked.clear();
+        }
+        self.release(Owner::Operation(op.id));
+    }
+
+    fn give_back_rename_lock(&mut self, op: &mut Operation) {
+        if let Some((number, group)) = op.rename_lock.take() {
+            self.tell(group, number, false, None);
+        }
+    }
+
+    pub(crate) fn release(&mut self, owner: Owner) {
+        if !self.shared.locks.is_empty() {
+            let woken = self.shared.locks.release(owner);
+            self.ready.extend(woken);
+        }
+    }
+
+    fn fail(&mut self, mut op: Operation, error: Error) -> Result<()> {
+        let is_own = matches!(op.source, Source::Internal(_));
+        let is_fatal = error.code() == ErrorCode::DeviceFailed
+            || is_own
+            || op.header().is_some_and(|header| header.message == Decide::ID);
+        if is_fatal {
+            // A promise that can't be kept, or state that can't be read: going on would make it worse.
+            return Err(error.within("metadata target"));
+        }
+        self.abandon(&mut op);
+        if let Source::Peer { connection, header } = op.source {
+            self.sessions.clear_running((header.session, header.slot), op.id);
+            self.refuse(connection, header, error);
+        }
+        Ok(())
+    }
+
+    fn commit(
+        &mut self,
+        mut op: Operation,
+        writes: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+        reply: Vec<u8>,
+    ) -> Result<()> {
+        for (key, value) in writes {
+            self.table.write(key, value);
+        }
+        let lsn = self.next_lsn;
+        if let Some(number) = op.transaction.take() {
+            let participants = std::mem::take(&mut op.participants);
+            for participant in &participants {
+                self.tell(*participant, number, true, Some(lsn));
+            }
+            let key = Key::Decision(number).to_bytes();
+            self.table.write(key, Some(DecisionRecord { participants }.to_bytes()));
+            self.sync_now = true;
+        }
+        self.give_back_rename_lock(&mut op);
+        self.release(Owner::Operation(op.id));
+        match op.source {
+            Source::Internal(work) => self.after_internal(work, lsn),
+            Source::Peer { connection, header } => {
+                match (header.message, transaction_in(&header, &op.body)) {
+                    (Decide::ID, Some(transaction)) => self.after_decide(transaction),
+                    (Prepare::ID, Some(transaction)) => self.after_prepare(transaction)?,
+                    _ => {}
+                }
+                self.answer(connection, header, reply);
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers a committed request, and remembers the answer if it modified something.
+    fn answer(&mut self, connection: ConnectionId, header: Header, reply: Vec<u8>) {
+        let lsn = self.next_lsn;
+        let slot = (header.session, header.slot);
+        if catalog::line(header.message).is_some_and(|line| line.modifies) {
+            self.sessions.clear_running_slot(slot);
+            let record = SlotRecord { sequence: header.sequence, lsn, reply: Bytes(reply.clone()) };
+            self.table.write(Key::Slot(slot.0, slot.1).to_bytes(), Some(record.to_bytes()));
+        }
+        let mut is_durable = header.is_durable() || self.policy == SyncPolicy::Always;
+        match header.message {
+            OpenSession::ID => self.sessions.opened(header.session, &reply, self.shared.now),
+            Decide::ID | Prepare::ID => is_durable = true,
+            SyncAll::ID | WhichExist::ID => is_durable = true,
+            _ => {}
+        }
+        // With nothing new to log, what the reply says was logged before.
+        let newest = if self.table.has_batch() { lsn } else { self.last_logged() };
+        let after = is_durable.then_some(newest);
+        self.queue_reply(Waiting { connection, request: header, result: Ok(reply) }, after);
+    }
+
+    pub(crate) fn last_logged(&self) -> Lsn {
+        Lsn::new(self.next_lsn.raw() - 1)
+    }
+
+    // ---- other groups
+
+    pub(crate) fn call(&mut self, request: OutgoingCall, purpose: Purpose) {
+        let call = self.next_call;
+        self.next_call += 1;
+        self.calls.insert(call, purpose);
+        self.actions.push(Action::Call { call, request });
+    }
+
+    /// Tells a participant how a transaction ended; a commit when its record `after` is synced.
+    pub(crate) fn tell(&mut self, group: GroupId, number: u64, commit: bool, after: Option<Lsn>) {
+        let transaction =
+            skep_wire::metadata::TransactionId { coordinator: self.shared.group, number };
+        let request = OutgoingCall::new(group, &Decide { transaction, commit });
+        let errand = crate::background::Errand::Told { number, group, commit };
+        let purpose = Purpose::Background(errand);
+        match after {
+            Some(lsn) if lsn > self.synced => {
+                self.gated_calls.entry(lsn).or_default().push((request, purpose));
+            }
+            _ => self.call(request, purpose),
+        }
+    }
+
+    fn on_answer(&mut self, call: CallId, result: Result<Vec<u8>>) {
+        match self.calls.remove(&call) {
+            Some(Purpose::Operation { id, index }) => {
+                if let Some(op) = self.operations.get_mut(&id) {
+                    if let Some(asked) = op.asked.get_mut(index) {
+                        asked.answer = Some(result);
+                    }
+                    self.ready.push_back(id);
+                }
+            }
+            Some(Purpose::Background(errand)) => self.on_errand(errand, result),
+            Some(Purpose::Nobody) | None => {}
+        }
+    }
+
+    fn wake_paused(&mut self) {
+        while let Some(((due, id), ())) = self.paused.first_key_value() {
+            if *due > self.shared.now {
+                break;
+            }
+            self.ready.push_back(*id);
+            let key = (*due, *id);
+            self.paused.remove(&key);
+        }
+    }
+
+    // ---- the log
+
+    fn on_synced(&mut self, lsn: Lsn) -> Result<()> {
+        if self.syncing != Some(lsn) {
+            return Ok(());
+        }
+        self.syncing = None;
+        self.table.end_sync(lsn)?;
+        self.synced = lsn;
+        let numbers = &mut self.shared.numbers;
+        if numbers.reserved.1 <= lsn {
+            numbers.usable = numbers.reserved.0;
+        }
+        let still_gated = self.gated.split_off(&Lsn::new(lsn.raw() + 1));
+        for waiting in std::mem::replace(&mut self.gated, still_gated).into_values().flatten() {
+            self.replies.push(waiting);
+        }
+        let still_gated = self.gated_calls.split_off(&Lsn::new(lsn.raw() + 1));
+        let released = std::mem::replace(&mut self.gated_calls, still_gated);
+        for (request, purpose) in released.into_values().flatten() {
+            self.call(request, purpose);
+        }
+        self.ready.extend(std::mem::take(&mut self.unsynced));
+        self.background.after_sync();
+        if self.logged_bytes >= self.shared.limits.checkpoint_log_bytes && !self.is_checkpointing {
+            self.is_checkpointing = true;
+            self.logged_bytes = 0;
+            self.actions.push(Action::Checkpoint { lsn });
+        }
+        Ok(())
+    }
+
+    fn end_batch(&mut self) {
+        let calls = std::mem::take(&mut self.actions);
+        if self.table.has_batch() {
+            let payload = self.table.log_batch();
+            self.logged_bytes += payload.len() as u64;
+            let (lsn, synced) = (self.next_lsn, self.synced);
+            self.actions.push(Action::Append { lsn, synced, payload });
+            self.next_lsn = Lsn::new(lsn.raw() + 1);
+            self.first_unsynced_at.get_or_insert(self.shared.now);
+        }
+        self.actions.extend(calls);
+        if self.policy == SyncPolicy::Always && self.last_logged() > self.synced {
+            // Also replies that only read: what they show must not be lost either.
+            let replies = std::mem::take(&mut self.replies);
+            self.gated.entry(self.last_logged()).or_default().extend(replies);
+            self.sync_now = true;
+        }
+        for Waiting { connection, request, result } in std::mem::take(&mut self.replies) {
+            self.actions.push(Action::Reply { connection, request, result });
+        }
+        self.begin_sync_if_due();
+    }
+
+    fn begin_sync_if_due(&mut self) {
+        let last = self.last_logged();
+        if self.syncing.is_some() || last == self.synced {
+            return;
+        }
+        let is_due = self.first_unsynced_at.is_some_and(|at| self.shared.now >= at + SYNC_INTERVAL);
+        if self.sync_now || is_due {
+            self.sync_now = false;
+            self.first_unsynced_at = None;
+            self.syncing = Some(last);
+            self.table.begin_sync();
+            self.actions.push(Action::Sync { lsn: last });
+        }
+    }
+}
