@@ -5,6 +5,7 @@
 
 use crate::repository::{Outcome, output, root};
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -96,7 +97,7 @@ fn wait_for(what: &str, mut is_true: impl FnMut() -> bool) -> Outcome {
     Ok(())
 }
 
-/// The address of this host that isn't the loopback's: GlusterFS takes no other. Packets to it stay
+/// The address of this host that isn't the loopback's: the peers take no other. Packets to it stay
 /// on the loopback device all the same.
 fn own_address() -> Outcome<String> {
     let all = output("hostname", &["-I"])?;
@@ -173,6 +174,7 @@ impl Running {
     }
 
     fn start_moose(&mut self) -> Outcome {
+        let address = own_address()?;
         let master = self.directory.join("master");
         make(&master)?;
         // A new master starts from an empty namespace, which the package ships as a file.
@@ -183,8 +185,8 @@ impl Running {
         let config = master.join("config");
         let lines = format!(
             "WORKING_USER = root\nWORKING_GROUP = root\nDATA_PATH = {0}\nEXPORTS_FILENAME = {1}\n\
-             TOPOLOGY_FILENAME = {0}/topology\nMATOML_LISTEN_HOST = 127.0.0.1\n\
-             MATOCS_LISTEN_HOST = 127.0.0.1\nMATOCL_LISTEN_HOST = 127.0.0.1\n",
+             TOPOLOGY_FILENAME = {0}/topology\nMATOML_LISTEN_HOST = {address}\n\
+             MATOCS_LISTEN_HOST = {address}\nMATOCL_LISTEN_HOST = {address}\n",
             master.display(),
             exports.display()
         );
@@ -200,8 +202,8 @@ impl Running {
             let config = place.join("config");
             let lines = format!(
                 "WORKING_USER = root\nWORKING_GROUP = root\nDATA_PATH = {0}\n\
-                 HDD_CONF_FILENAME = {0}/hdd\nMASTER_HOST = 127.0.0.1\n\
-                 CSSERV_LISTEN_HOST = 127.0.0.1\nCSSERV_LISTEN_PORT = {1}\n",
+                 HDD_CONF_FILENAME = {0}/hdd\nMASTER_HOST = {address}\n\
+                 CSSERV_LISTEN_HOST = {address}\nCSSERV_LISTEN_PORT = {1}\n",
                 place.display(),
                 29_420 + server
             );
@@ -209,11 +211,16 @@ impl Running {
             self.spawn("mfschunkserver", &["-f", "-c", text(&config), "start"])?;
         }
         let mount_point = text(&self.mount_point).to_owned();
-        wait_for("mfsmount", || output("mfsmount", &[&mount_point, "-H", "127.0.0.1"]).is_ok())?;
+        wait_for("mfsmount", || output("mfsmount", &[&mount_point, "-H", &address]).is_ok())?;
         output("mfssetgoal", &["-r", "1", &mount_point])?;
         // Servers report their space within seconds; before that no file can be written.
         let probe = self.mount_point.join("probe");
-        wait_for("space on the chunk servers", || fs::write(&probe, "probe").is_ok())?;
+        let has_space = || {
+            let file = fs::File::create(&probe)?;
+            (&file).write_all(b"probe")?;
+            file.sync_all()
+        };
+        wait_for("space on the chunk servers", || has_space().is_ok())?;
         fs::remove_file(&probe).map_err(|error| error.to_string())
     }
 
