@@ -1,1 +1,4 @@
 //! Chunk files on storage targets.
+
+pub mod chunk_store;
+mod limits;

@@ -1,0 +1,252 @@
+//! The chunk files of one target: writing, reading, syncing, truncating, removing, listing.
+//!
+//! `docs/design/0003-chunk-store.md` has the design and its crash rule, `docs/format/chunk-file.md` the
+//! bytes. One thread owns a store; operations on it are futures of that thread.
+//!
+//! # Hazard: operations that are dropped
+//! Data reaches a file before the checksums that describe it. An operation that changes a file must
+//! run to its end, in a task of its own that nobody drops: between the two a mismatch would look like
+//! damage. Reads may be dropped at any time.
+
+mod chunk_file;
+mod cleaner;
+mod dirty_log;
+mod dirty_regions;
+mod listing;
+mod names;
+mod open_files;
+mod range_lock;
+mod read;
+mod region;
+mod remove;
+mod space;
+mod sync;
+mod truncate;
+mod undo;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+use self::chunk_file::ChunkFile;
+use self::dirty_log::DirtyLog;
+use self::dirty_regions::DirtyRegions;
+use self::names::Names;
+use self::open_files::OpenFiles;
+use self::space::SpaceGauge;
+use crate::limits::MAX_OPEN_FILES;
+use skep_env::local::Notify;
+use skep_format::chunk::{DirtyLogHeader, DirtyRegion, HostMark, TargetState};
+use skep_store::atomic::replace_atomically;
+use skep_types::map::Capacity;
+use skep_types::{ChunkFileKey, ClusterId, Error, ErrorCode, HostIncarnation, Result, TargetId};
+use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
+use std::fs::OpenOptions;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+pub use self::read::ReadData;
+
+/// Name of the state record in a target's directory.
+const STATE_FILE: &str = "state";
+
+/// See the module.
+#[derive(Debug)]
+pub struct ChunkStore {
+    directory: PathBuf,
+    /// The same, for syncs of the whole file system.
+    opened_at_start: std::fs::File,
+    cluster: ClusterId,
+    target: TargetId,
+    state: Cell<TargetState>,
+    names: Names,
+    open: RefCell<OpenFiles>,
+    dirty_log: DirtyLog,
+    /// Regions that the dirty log named at the start: what doesn't match in them was torn.
+    suspects: RefCell<HashSet<DirtyRegion>>,
+    dirty: DirtyRegions,
+    space: SpaceGauge,
+    failure: RefCell<Option<Error>>,
+    /// There is more to clean than should wait for the next interval.
+    cleaning_wanted: Notify,
+}
+
+/// What tells whether the page cache can still hold what a target wrote.
+///
+/// # Errors
+/// Those of the kernel, with the path.
+pub fn host_mark(directory: &Path) -> Result<HostMark> {
+    let failed = |error: std::io::Error| Error::from(error).within(directory.display());
+    let mount = skep_env::mount_mark(directory).map_err(failed)?;
+    Ok(HostMark {
+        boot_id: skep_env::boot_id().map_err(failed)?,
+        device: mount.device,
+        mount: mount.mount,
+        directory: mount.directory,
+    })
+}
+
+impl ChunkStore {
+    /// Opens the chunk files of a target's directory, for a new start of the target.
+    ///
+    /// # Errors
+    /// `Corrupt` if the target's own records are damaged; those of the file system.
+    pub fn open(directory: &Path, cluster: ClusterId, target: TargetId) -> Result<Rc<Self>> {
+        Self::open_at(directory, cluster, target, host_mark(directory)?)
+    }
+
+    /// Like [`Self::open`], on a host that is said to be in this state.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_at(
+        directory: &Path,
+        cluster: ClusterId,
+        target: TargetId,
+        host: HostMark,
+    ) -> Result<Rc<Self>> {
+        let opened_at_start = std::fs::File::open(directory)
+            .map_err(|error| Error::from(error).within(directory.display()))?;
+        let path = directory.join(STATE_FILE);
+        let previous = match std::fs::read(&path) {
+            Ok(bytes) => Some(TargetState::from_file(&bytes).map_err(|error| {
+                error.within(format_args!("target {target}: state {}", path.display()))
+            })?),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            Err(error) => return Err(Error::from(error).within(path.display())),
+        };
+        let fresh = HostIncarnation::new(skep_env::random_u64());
+        let state = TargetState::next_start(previous, host, fresh);
+        // Durable before any page carries the number of this start.
+        replace_atomically(&path, &state.to_file())?;
+        let dirty_log = DirtyLog::open(directory, DirtyLogHeader { cluster, target })?;
+        let suspects = dirty_log.recorded();
+        let store = Self {
+            directory: directory.to_owned(),
+            opened_at_start,
+            cluster,
+            target,
+            state: Cell::new(state),
+            names: Names::open(directory)?,
+            open: RefCell::new(OpenFiles::new(MAX_OPEN_FILES)),
+            dirty_log,
+            dirty: DirtyRegions::new(&suspects),
+            suspects: RefCell::new(suspects.into_iter().collect()),
+            space: SpaceGauge::new(directory)?,
+            failure: RefCell::default(),
+            cleaning_wanted: Notify::default(),
+        };
+        tracing::info!(
+            "target {target}: start {}, incarnation {}, {} regions to look at",
+            state.start,
+            state.incarnation,
+            store.suspects.borrow().len()
+        );
+        Ok(Rc::new(store))
+    }
+
+    /// Changes whenever acknowledged writes that weren't synced may have been lost.
+    pub fn incarnation(&self) -> HostIncarnation {
+        self.state.get().incarnation
+    }
+
+    /// Bytes left for clients.
+    pub fn free_bytes(&self) -> u64 {
+        self.space.free_bytes()
+    }
+
+    /// Room, for heartbeats.
+    pub fn capacity(&self) -> Capacity {
+        self.space.capacity()
+    }
+
+    /// Why the target refuses writes, if it does.
+    pub fn failure(&self) -> Option<Error> {
+        self.failure.borrow().clone()
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        match &*self.failure.borrow() {
+            None => Ok(()),
+            Some(failure) => Err(failure.clone()),
+        }
+    }
+
+    /// After a write or sync that failed, what is on the device is unknown: the target refuses
+    /// writes until it is started again. A full disk is no such failure.
+    fn note_failure(&self, error: Error) -> Error {
+        if matches!(
+            error.code(),
+            ErrorCode::NoSpace | ErrorCode::QuotaExceeded | ErrorCode::FileTooLarge
+        ) {
+            return error;
+        }
+        if let Some(failure) = &*self.failure.borrow() {
+            return failure.clone();
+        }
+        let failure = Error::new(
+            ErrorCode::DeviceFailed,
+            format!(
+                "target {} refuses writes until it is restarted, since a write failed: {error}",
+                self.target
+            ),
+        );
+        tracing::error!("{failure}; check the disk under {}", self.directory.display());
+        let state = TargetState { failed: true, ..self.state.get() };
+        self.state.set(state);
+        // The next start must know that acknowledged writes may be gone. If even this can't be
+        // written, the file system is read-only or gone, and the next start can't write either.
+        if let Err(error) = replace_atomically(&self.directory.join(STATE_FILE), &state.to_file()) {
+            tracing::error!("target {}: cannot record the failure: {error}", self.target);
+        }
+        *self.failure.borrow_mut() = Some(failure.clone());
+        failure
+    }
+
+    /// The chunk file of a key, if it exists.
+    fn existing(&self, key: &ChunkFileKey) -> Result<Option<Rc<ChunkFile>>> {
+        if let Some(file) = self.open.borrow().get(key) {
+            return Ok(Some(file));
+        }
+        let path = self.names.path(key);
+        match OpenOptions::new().read(true).write(true).open(&path) {
+            Ok(file) => self.cache(*key, path, file).map(Some),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Error::from(error).within(path.display())),
+        }
+    }
+
+    /// The chunk file of a key, created if need be.
+    fn existing_or_new(&self, key: &ChunkFileKey) -> Result<Rc<ChunkFile>> {
+        if let Some(file) = self.existing(key)? {
+            return Ok(file);
+        }
+        let path = self.names.path(key);
+        let failed = |error: std::io::Error| Error::from(error).within(path.display());
+        // There is none, as was just seen: nobody else writes here, and nothing waited between.
+        let open = || OpenOptions::new().read(true).write(true).create_new(true).open(&path);
+        let file = match open() {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                let leaf = path.parent().expect("chunk files lie in leaves");
+                std::fs::create_dir_all(leaf).map_err(failed)?;
+                open().map_err(failed)?
+            }
+            other => other.map_err(failed)?,
+        };
+        let file = self.cache(*key, path.clone(), file)?;
+        file.is_new.set(true);
+        Ok(file)
+    }
+
+    fn cache(
+        &self,
+        key: ChunkFileKey,
+        path: PathBuf,
+        file: std::fs::File,
+    ) -> Result<Rc<ChunkFile>> {
+        let file = ChunkFile::new(key, path, file)?;
+        self.open.borrow_mut().insert(&file);
+        Ok(file)
+    }
+}

@@ -1,0 +1,235 @@
+//! The dirty log of a target: a region that is known to be on the device is recorded here, durably,
+//! before it is changed again.
+//!
+//! Owns the file `dirty-log`. Appends share syncs: what is asked for while one runs goes out with the
+//! next. What is recorded is dropped only by [`DirtyLog::rewrite`].
+
+use skep_env::File;
+use skep_env::local::{Notify, Semaphore};
+use skep_format::chunk::{DIRTY_ENTRY_BYTES, DirtyLogHeader, DirtyRegion, read_dirty_log};
+use skep_store::atomic::replace_atomically;
+use skep_types::{Error, Result};
+use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+/// Name of the file.
+pub(crate) const DIRTY_LOG: &str = "dirty-log";
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct DirtyLog {
+    path: PathBuf,
+    header: DirtyLogHeader,
+    file: RefCell<File>,
+    length: Cell<u64>,
+    /// All that the file holds or is about to hold.
+    recorded: RefCell<HashSet<DirtyRegion>>,
+    /// Of those, what isn't in the file yet.
+    pending: RefCell<Vec<DirtyRegion>>,
+    /// Of those, what isn't on the device yet.
+    unsynced: RefCell<HashSet<DirtyRegion>>,
+    /// Whoever holds it may write to the file or replace it.
+    writing: Rc<Semaphore>,
+    synced: Notify,
+}
+
+impl DirtyLog {
+    /// Opens the log, or makes an empty one. What it holds is in [`Self::recorded`].
+    ///
+    /// # Errors
+    /// `Corrupt` if its header is damaged or another target's; those of the file system.
+    pub(crate) fn open(target: &Path, header: DirtyLogHeader) -> Result<Self> {
+        let path = target.join(DIRTY_LOG);
+        let failed = |error: std::io::Error| Error::from(error).within(path.display());
+        let entries = match std::fs::read(&path) {
+            Ok(bytes) => read_dirty_log(&bytes, &header)
+                .map_err(|error| error.within(format_args!("dirty log {}", path.display())))?,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => return Err(failed(error)),
+        };
+        // Written anew, so that nothing is appended behind a torn entry.
+        let bytes = header.to_file(entries.iter());
+        replace_atomically(&path, &bytes)?;
+        let file = std::fs::OpenOptions::new().write(true).open(&path).map_err(failed)?;
+        Ok(Self {
+            header,
+            file: RefCell::new(file.into()),
+            length: Cell::new(bytes.len() as u64),
+            recorded: RefCell::new(entries.into_iter().collect()),
+            pending: RefCell::default(),
+            unsynced: RefCell::default(),
+            writing: Semaphore::new(1),
+            synced: Notify::default(),
+            path,
+        })
+    }
+
+    /// What is recorded now.
+    pub(crate) fn recorded(&self) -> Vec<DirtyRegion> {
+        self.recorded.borrow().iter().copied().collect()
+    }
+
+    /// Records regions, if they aren't; returns when that is on the device. Cancel-safe.
+    ///
+    /// # Errors
+    /// Those of the file system: the target must not write on.
+    pub(crate) async fn record(&self, regions: &[DirtyRegion]) -> Result<()> {
+        for region in regions {
+            if self.recorded.borrow_mut().insert(*region) {
+                self.pending.borrow_mut().push(*region);
+                self.unsynced.borrow_mut().insert(*region);
+            }
+        }
+        loop {
+            let is_durable = regions.iter().all(|region| !self.unsynced.borrow().contains(region));
+            if is_durable {
+                return Ok(());
+            }
+            let _permit = self.writing.acquire().await;
+            self.flush().await?;
+            self.synced.notify();
+        }
+    }
+
+    /// Appends what is pending and syncs it. The caller holds `writing`.
+    async fn flush(&self) -> Result<()> {
+        let batch: Vec<_> = self.unsynced.borrow().iter().copied().collect();
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let failed = |error: std::io::Error| Error::from(error).within(self.path.display());
+        let file = self.file.borrow().clone();
+        // Taken at once, without a wait between: entries are in the file or still pending.
+        let bytes: Vec<u8> = self.pending.borrow().iter().flat_map(DirtyRegion::to_entry).collect();
+        file.write_now(&bytes, self.length.get()).map_err(failed)?;
+        self.length.set(self.length.get() + bytes.len() as u64);
+        self.pending.borrow_mut().clear();
+        file.sync_data().await.map_err(failed)?;
+        let mut unsynced = self.unsynced.borrow_mut();
+        batch.iter().for_each(|region| {
+            unsynced.remove(region);
+        });
+        Ok(())
+    }
+
+    /// Forgets regions; the caller knows that their data and checksums are on the device. They count
+    /// as not recorded from now on, and are gone from the file after the next [`Self::rewrite`].
+    pub(crate) fn forget(&self, regions: &[DirtyRegion]) {
+        let mut recorded = self.recorded.borrow_mut();
+        regions.iter().for_each(|region| {
+            recorded.remove(region);
+        });
+    }
+
+    /// Whether the file holds more than what is recorded.
+    pub(crate) fn has_forgotten(&self) -> bool {
+        let entries = self.recorded.borrow().len() as u64 * DIRTY_ENTRY_BYTES as u64;
+        self.length.get() > self.header.to_file([].iter()).len() as u64 + entries
+    }
+
+    /// Replaces the file by one that holds only what is recorded.
+    ///
+    /// # Errors
+    /// Those of the file system. The old file is still right then.
+    pub(crate) async fn rewrite(&self) -> Result<()> {
+        let _permit = self.writing.acquire().await;
+        let failed = |error: std::io::Error| Error::from(error).within(self.path.display());
+        let kept = self.recorded();
+        let bytes = self.header.to_file(kept.iter());
+        let temporary = self.path.with_extension("new");
+        let file = File::from(std::fs::File::create(&temporary).map_err(failed)?);
+        file.write_now(&bytes, 0).map_err(failed)?;
+        file.sync_data().await.map_err(failed)?;
+        std::fs::rename(&temporary, &self.path).map_err(failed)?;
+        let directory = self.path.parent().expect("the log lies in its target");
+        let directory = File::from(std::fs::File::open(directory).map_err(failed)?);
+        // From here on appends go to the new file; only its name isn't durable yet, and an append
+        // waits for this sync as it waits for `writing`.
+        *self.file.borrow_mut() = file;
+        self.length.set(bytes.len() as u64);
+        directory.sync_all().await.map_err(failed)?;
+        let mut unsynced = self.unsynced.borrow_mut();
+        let mut pending = self.pending.borrow_mut();
+        for region in kept {
+            unsynced.remove(&region);
+            pending.retain(|waiting| *waiting != region);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::{ChunkFileKey, ClusterId, InodeId, TargetId};
+
+    const HEADER: DirtyLogHeader =
+        DirtyLogHeader { cluster: ClusterId::new([7; 16]), target: TargetId::new(3) };
+
+    fn region(region: u64) -> DirtyRegion {
+        let inode = InodeId::new(2);
+        let key = ChunkFileKey { inode, generation: 0, component: 0, index: 0 };
+        DirtyRegion { key, region }
+    }
+
+    fn on_disk(target: &Path) -> Vec<DirtyRegion> {
+        let bytes = std::fs::read(target.join(DIRTY_LOG)).unwrap();
+        let mut regions = read_dirty_log(&bytes, &HEADER).unwrap();
+        regions.sort();
+        regions
+    }
+
+    #[test]
+    fn records_are_kept_until_they_are_forgotten_and_rewritten() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().to_owned();
+        skep_env::block_on(async move {
+            let log = Rc::new(DirtyLog::open(&path, HEADER).unwrap());
+            let tasks: Vec<_> = (0..50)
+                .map(|index| {
+                    let log = Rc::clone(&log);
+                    skep_env::spawn(async move {
+                        log.record(&[region(index), region(index / 2)]).await.unwrap();
+                    })
+                })
+                .collect();
+            for task in tasks {
+                task.await;
+            }
+            assert_eq!(on_disk(&path), (0..50).map(region).collect::<Vec<_>>());
+            assert!(!log.has_forgotten());
+
+            let gone: Vec<_> = (0..49).map(region).collect();
+            log.forget(&gone);
+            log.record(&[region(7)]).await.unwrap();
+            assert!(log.has_forgotten());
+            log.rewrite().await.unwrap();
+            assert!(!log.has_forgotten());
+            log.record(&[region(1000)]).await.unwrap();
+            let left = [region(7), region(49), region(1000)];
+            assert_eq!(on_disk(&path), left);
+            drop(log);
+            let mut again = DirtyLog::open(&path, HEADER).unwrap().recorded();
+            again.sort();
+            assert_eq!(again, left);
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn nothing_is_appended_behind_a_torn_entry() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().to_owned();
+        let mut bytes = HEADER.to_file([region(1), region(2)].iter());
+        bytes.truncate(bytes.len() - 3);
+        std::fs::write(path.join(DIRTY_LOG), bytes).unwrap();
+        skep_env::block_on(async move {
+            let log = DirtyLog::open(&path, HEADER).unwrap();
+            log.record(&[region(3)]).await.unwrap();
+            assert_eq!(on_disk(&path), [region(1), region(3)]);
+        })
+        .unwrap();
+    }
+}

@@ -1,0 +1,92 @@
+//! What chunk files there are, and what they are like.
+
+use super::ChunkStore;
+use super::names::{LEAVES, leaf_of, order_in_leaf};
+use crate::limits::MAX_LISTED;
+use skep_types::{ChunkFileKey, Error, Result, Timestamp};
+use skep_wire::storage::ChunkStat;
+use std::os::unix::fs::MetadataExt;
+
+/// Place of a chunk file in the order of a listing: its leaf, then its order there. Never zero.
+fn cursor_of(key: &ChunkFileKey) -> u64 {
+    u64::from(leaf_of(key)) << 48 | order_in_leaf(key) | 1
+}
+
+impl ChunkStore {
+    /// What a chunk file is like; all zero if there is none.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn stat(&self, key: &ChunkFileKey) -> Result<ChunkStat> {
+        let Some(file) = self.existing(key)? else {
+            return Ok(ChunkStat {
+                exists: false,
+                size: 0,
+                allocated: 0,
+                modified: Timestamp::default(),
+            });
+        };
+        let metadata = file.file.borrow_std().metadata().map_err(|error| file.io_error(error))?;
+        Ok(ChunkStat {
+            exists: true,
+            size: file.size.get(),
+            allocated: metadata.blocks() * 512,
+            modified: Timestamp {
+                seconds: metadata.mtime(),
+                nanoseconds: metadata.mtime_nsec() as u32,
+            },
+        })
+    }
+
+    /// Chunk files after `cursor` (zero: from the start), and the cursor to go on from (zero: that
+    /// was all). Files that come or go meanwhile may or may not be among them; others are, once.
+    /// `limit` is a wish: files with the same place go together.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn list(&self, cursor: u64, limit: u32) -> Result<(Vec<ChunkFileKey>, u64)> {
+        let limit = limit.clamp(1, MAX_LISTED) as usize;
+        let first = (cursor >> 48) as u32;
+        let mut found: Vec<(u64, ChunkFileKey)> = Vec::new();
+        for leaf in first..LEAVES {
+            let keys = self.names.list(leaf as u16)?;
+            found.extend(
+                keys.into_iter().map(|key| (cursor_of(&key), key)).filter(|(at, _)| *at > cursor),
+            );
+            if found.len() > limit {
+                break;
+            }
+        }
+        found.sort_unstable();
+        let mut next = 0;
+        if found.len() > limit {
+            let last = found[limit - 1].0;
+            let end = found.partition_point(|(at, _)| *at <= last);
+            if end < found.len() {
+                next = last;
+            }
+            found.truncate(end);
+        }
+        Ok((found.into_iter().map(|(_, key)| key).collect(), next))
+    }
+
+    /// Chunk files of one leaf directory that were last changed at least `age_seconds` ago.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub(crate) fn older_than(&self, leaf: u16, age_seconds: i64) -> Result<Vec<ChunkFileKey>> {
+        let now = skep_env::wall_time().seconds;
+        let mut keys = Vec::new();
+        for key in self.names.list(leaf)? {
+            let path = self.names.path(&key);
+            match std::fs::metadata(&path) {
+                Ok(metadata) if now - metadata.mtime() >= age_seconds => keys.push(key),
+                Ok(_) => {}
+                // Removed since it was listed.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => return Err(Error::from(error).within(path.display())),
+            }
+        }
+        Ok(keys)
+    }
+}

@@ -1,0 +1,258 @@
+//! Where chunk files lie: `<target>/chunks/<xx>/<yy>/<key>`, and how their names become durable.
+//!
+//! A leaf directory is chosen by a hash of the inode without its low bits, so that files that are
+//! created one after the other share directories (and their syncs), and all directories fill evenly
+//! in the long run.
+
+use crate::limits::PARALLEL_SYNCS;
+use skep_env::File;
+use skep_env::local::{Notify, Semaphore};
+use skep_types::{ChunkFileKey, Error, Result};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// Name of the directory of all chunk files in a target.
+pub(crate) const CHUNKS: &str = "chunks";
+/// Inodes in a row that share a leaf directory: two to the power of this.
+const NEIGHBOURS: u32 = 8;
+/// Number of leaf directories.
+pub(crate) const LEAVES: u32 = 1 << 16;
+
+/// One of the directories that hold chunk files and one another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Directory {
+    Top,
+    Middle(u8),
+    Leaf(u16),
+}
+
+/// Names of chunk files, and which are durable.
+#[derive(Debug)]
+pub(crate) struct Names {
+    chunks: PathBuf,
+    /// Leaves whose own name was synced since the start, with those of the directories above.
+    anchored: RefCell<BTreeSet<u16>>,
+    syncs: GroupSync,
+}
+
+/// Multiplication by a large odd number and a fold: enough to spread dense numbers.
+fn mix(value: u64) -> u64 {
+    let product = value.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    product ^ (product >> 32)
+}
+
+/// The leaf directory of a chunk file.
+pub(crate) fn leaf_of(key: &ChunkFileKey) -> u16 {
+    (mix(key.inode.raw() >> NEIGHBOURS) >> 16) as u16
+}
+
+/// Place of a chunk file among those of its leaf, for listing in an order that doesn't change.
+pub(crate) fn order_in_leaf(key: &ChunkFileKey) -> u64 {
+    let parts = u64::from(key.generation) << 32 | u64::from(key.component) << 16;
+    mix(key.inode.raw() ^ mix(parts | u64::from(key.index))) & ((1 << 48) - 1)
+}
+
+impl Names {
+    /// Names in a target's directory; creates the directory of all chunk files if need be.
+    ///
+    /// # Errors
+    /// Those of the file system, with the path.
+    pub(crate) fn open(target: &Path) -> Result<Self> {
+        let chunks = target.join(CHUNKS);
+        match std::fs::create_dir(&chunks) {
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+                return Err(Error::from(error).within(chunks.display()));
+            }
+            _ => {}
+        }
+        skep_store::atomic::sync_directory(target)?;
+        Ok(Self { chunks, anchored: RefCell::default(), syncs: GroupSync::default() })
+    }
+
+    fn directory(&self, directory: Directory) -> PathBuf {
+        match directory {
+            Directory::Top => self.chunks.clone(),
+            Directory::Middle(middle) => self.chunks.join(format!("{middle:02x}")),
+            Directory::Leaf(leaf) => {
+                self.chunks.join(format!("{:02x}/{:02x}", leaf >> 8, leaf & 0xFF))
+            }
+        }
+    }
+
+    /// Path of a leaf directory.
+    pub(crate) fn leaf(&self, leaf: u16) -> PathBuf {
+        self.directory(Directory::Leaf(leaf))
+    }
+
+    /// Path of a chunk file.
+    pub(crate) fn path(&self, key: &ChunkFileKey) -> PathBuf {
+        self.leaf(leaf_of(key)).join(key.to_string())
+    }
+
+    /// Chunk files in a leaf directory, in no order; names that are no chunk file's are skipped.
+    ///
+    /// # Errors
+    /// Those of the file system, with the path. A leaf that doesn't exist is empty.
+    pub(crate) fn list(&self, leaf: u16) -> Result<Vec<ChunkFileKey>> {
+        let path = self.leaf(leaf);
+        let failed = |error: std::io::Error| Error::from(error).within(path.display());
+        let entries = match std::fs::read_dir(&path) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(failed(error)),
+        };
+        let mut keys = Vec::new();
+        for entry in entries {
+            let name = entry.map_err(failed)?.file_name();
+            keys.extend(name.to_str().and_then(|name| name.parse::<ChunkFileKey>().ok()));
+        }
+        Ok(keys)
+    }
+
+    /// Makes the names in these leaves durable, and whether names were added or removed; several
+    /// callers share syncs.
+    ///
+    /// # Errors
+    /// Those of `fsync`, with the path: the target must not write on.
+    pub(crate) async fn sync_leaves(&self, leaves: &BTreeSet<u16>) -> Result<()> {
+        let mut wanted = BTreeSet::new();
+        for leaf in leaves {
+            wanted.insert(Directory::Leaf(*leaf));
+            if !self.anchored.borrow().contains(leaf) {
+                wanted.extend([Directory::Middle((leaf >> 8) as u8), Directory::Top]);
+            }
+        }
+        self.syncs.sync(&wanted, |directory| self.directory(directory)).await?;
+        self.anchored.borrow_mut().extend(leaves);
+        Ok(())
+    }
+}
+
+/// Syncs of directories, shared: what is asked for while a round runs goes into the next one.
+#[derive(Debug, Default)]
+struct GroupSync {
+    pending: RefCell<BTreeSet<Directory>>,
+    /// Rounds that have begun, and that have ended well.
+    begun: Cell<u64>,
+    ended: Cell<u64>,
+    is_running: Cell<bool>,
+    failure: RefCell<Option<Error>>,
+    round_ended: Notify,
+}
+
+impl GroupSync {
+    async fn sync(
+        &self,
+        wanted: &BTreeSet<Directory>,
+        path: impl Fn(Directory) -> PathBuf,
+    ) -> Result<()> {
+        self.pending.borrow_mut().extend(wanted);
+        let own_round = self.begun.get() + 1;
+        while self.ended.get() < own_round {
+            if let Some(failure) = &*self.failure.borrow() {
+                return Err(failure.clone());
+            }
+            if self.is_running.get() {
+                self.round_ended.wait().await;
+                continue;
+            }
+            // Whoever finds no round running runs one for all.
+            self.is_running.set(true);
+            let mut running = Running { syncs: self, unfinished: self.pending.take() };
+            self.begun.set(self.begun.get() + 1);
+            let paths = running.unfinished.iter().map(|directory| path(*directory)).collect();
+            match sync_all(paths).await {
+                Ok(()) => self.ended.set(self.begun.get()),
+                Err(error) => *self.failure.borrow_mut() = Some(error),
+            }
+            running.unfinished.clear();
+        }
+        Ok(())
+    }
+}
+
+/// Ends a round even if its runner is dropped in the middle: what wasn't synced is left to the next.
+struct Running<'a> {
+    syncs: &'a GroupSync,
+    unfinished: BTreeSet<Directory>,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.syncs.pending.borrow_mut().append(&mut self.unfinished);
+        self.syncs.is_running.set(false);
+        self.syncs.round_ended.notify();
+    }
+}
+
+async fn sync_all(paths: Vec<PathBuf>) -> Result<()> {
+    let places = Semaphore::new(PARALLEL_SYNCS);
+    let mut tasks = Vec::with_capacity(paths.len());
+    for path in paths {
+        let permit = places.acquire().await;
+        tasks.push(skep_env::spawn(async move {
+            let _permit = permit;
+            let synced = match std::fs::File::open(&path) {
+                Ok(directory) => File::from(directory).sync_all().await,
+                // Nothing was ever created there, or nothing could be removed.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+                Err(error) => Err(error),
+            };
+            synced.map_err(|error| {
+                Error::from(error).within(format_args!("cannot sync directory {}", path.display()))
+            })
+        }));
+    }
+    let mut result = Ok(());
+    for task in tasks {
+        result = result.and(task.await);
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::{InodeId, ShardId};
+
+    fn key(number: u64) -> ChunkFileKey {
+        let inode = InodeId::from_parts(ShardId::new(7), number);
+        ChunkFileKey { inode, generation: 0, component: 0, index: 0 }
+    }
+
+    #[test]
+    fn neighbours_share_a_leaf_and_many_files_fill_all_evenly() {
+        let leaves: BTreeSet<_> = (1..256).map(|number| leaf_of(&key(number))).collect();
+        assert_eq!(leaves.len(), 1);
+        let mut counts = vec![0_u32; LEAVES as usize];
+        for block in 0..LEAVES * 16 {
+            counts[usize::from(leaf_of(&key((u64::from(block) << 8) + 1)))] += 1;
+        }
+        let most = counts.iter().max().copied();
+        assert!(most < Some(64) && counts.iter().filter(|count| **count == 0).count() < 100);
+    }
+
+    #[test]
+    fn names_lead_back_to_keys_and_others_are_skipped() {
+        let dir = tempfile::tempdir().unwrap();
+        let names = Names::open(dir.path()).unwrap();
+        let path = names.path(&key(5));
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, "").unwrap();
+        std::fs::write(path.with_file_name("notes.txt"), "").unwrap();
+        assert_eq!(names.list(leaf_of(&key(5))).unwrap(), [key(5)]);
+        assert_eq!(names.list(leaf_of(&key(5)).wrapping_add(1)).unwrap(), []);
+    }
+
+    #[test]
+    fn directories_that_do_not_exist_are_durable() {
+        let dir = tempfile::tempdir().unwrap();
+        let names = Names::open(dir.path()).unwrap();
+        skep_env::block_on(async move {
+            names.sync_leaves(&BTreeSet::from([1, 2, 700])).await.unwrap();
+            assert_eq!(names.anchored.borrow().len(), 3);
+        })
+        .unwrap();
+    }
+}

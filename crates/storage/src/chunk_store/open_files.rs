@@ -1,0 +1,153 @@
+//! The bounded cache of open chunk files and of their region pages.
+//!
+//! All that it holds is in the files too (region pages are written at once), so anything that nobody
+//! uses at the moment can be dropped. The file to drop is found by a clock: one that was used since
+//! the hand last passed is spared once.
+
+use super::chunk_file::{ChunkFile, Region};
+use crate::limits::MAX_CACHED_PAGES;
+use skep_types::ChunkFileKey;
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct OpenFiles {
+    files: HashMap<ChunkFileKey, Rc<ChunkFile>>,
+    clock: VecDeque<ChunkFileKey>,
+    pages: usize,
+    max_files: usize,
+}
+
+impl OpenFiles {
+    /// An empty cache for so many files.
+    pub(crate) fn new(max_files: usize) -> Self {
+        Self { files: HashMap::new(), clock: VecDeque::new(), pages: 0, max_files }
+    }
+
+    /// The open file of a key.
+    pub(crate) fn get(&self, key: &ChunkFileKey) -> Option<Rc<ChunkFile>> {
+        let file = self.files.get(key)?;
+        file.is_recent.set(true);
+        Some(Rc::clone(file))
+    }
+
+    /// Adds a file that isn't there.
+    pub(crate) fn insert(&mut self, file: &Rc<ChunkFile>) {
+        if self.files.len() >= self.max_files {
+            self.evict(1, 0);
+        }
+        self.clock.push_back(file.key);
+        self.files.insert(file.key, Rc::clone(file));
+    }
+
+    /// Drops a file that was removed.
+    pub(crate) fn remove(&mut self, key: &ChunkFileKey) {
+        if let Some(file) = self.files.remove(key) {
+            self.pages -= file.regions.take().len();
+        }
+        // Its key leaves the clock when the hand passes, or it counts for a later file of that key.
+    }
+
+    /// Adds a region page to an open file, and drops others if there are too many.
+    pub(crate) fn add_region(&mut self, file: &ChunkFile, index: u64, region: &Rc<Region>) {
+        let old = file.regions.borrow_mut().insert(index, Rc::clone(region));
+        // A file that was removed meanwhile isn't counted any more.
+        let is_cached = self.files.get(&file.key).is_some_and(|it| std::ptr::eq(&**it, file));
+        if !is_cached || old.is_some() {
+            return;
+        }
+        self.pages += 1;
+        if self.pages > MAX_CACHED_PAGES {
+            self.evict(0, MAX_CACHED_PAGES / 8);
+            if self.pages > MAX_CACHED_PAGES {
+                self.drop_regions(file);
+            }
+        }
+    }
+
+    /// Drops region pages from `from` on, which were cut off.
+    pub(crate) fn cut_regions(&mut self, file: &ChunkFile, from: u64) {
+        let is_cached = self.files.get(&file.key).is_some_and(|it| std::ptr::eq(&**it, file));
+        let mut regions = file.regions.borrow_mut();
+        let before = regions.len();
+        regions.retain(|index, _| *index < from);
+        if is_cached {
+            self.pages -= before - regions.len();
+        }
+    }
+
+    /// Drops pages that nobody uses of one file: it alone has more than there may be.
+    fn drop_regions(&mut self, file: &ChunkFile) {
+        let mut regions = file.regions.borrow_mut();
+        let before = regions.len();
+        regions.retain(|_, region| Rc::strong_count(region) > 1);
+        self.pages -= before - regions.len();
+    }
+
+    /// Lets the hand pass until so many files and pages are gone, or all were looked at twice.
+    fn evict(&mut self, mut files: usize, mut pages: usize) {
+        for _ in 0..2 * self.clock.len() {
+            if files == 0 && pages == 0 {
+                return;
+            }
+            let Some(key) = self.clock.pop_front() else { return };
+            let Some(file) = self.files.get(&key) else { continue };
+            if file.is_recent.replace(false) || Rc::strong_count(file) > 1 {
+                self.clock.push_back(key);
+                continue;
+            }
+            let dropped = file.regions.borrow().len();
+            self.pages -= dropped;
+            self.files.remove(&key);
+            files = files.saturating_sub(1);
+            pages = pages.saturating_sub(dropped);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::InodeId;
+
+    fn file(dir: &std::path::Path, number: u64) -> Rc<ChunkFile> {
+        let inode = InodeId::new(number);
+        let key = ChunkFileKey { inode, generation: 0, component: 0, index: 0 };
+        let path = dir.join(key.to_string());
+        ChunkFile::new(key, path.clone(), std::fs::File::create(path).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn files_in_use_and_recent_ones_are_spared() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut cache = OpenFiles::new(3);
+        let held = file(dir.path(), 1);
+        cache.insert(&held);
+        for number in 2..=3 {
+            cache.insert(&file(dir.path(), number));
+        }
+        let keys: Vec<_> = cache.clock.iter().copied().collect();
+        // The hand passes all three (they are new), and drops the first that nobody holds.
+        cache.insert(&file(dir.path(), 4));
+        assert!(cache.get(&keys[0]).is_some() && cache.get(&keys[1]).is_none());
+        assert!(cache.get(&keys[2]).is_some());
+    }
+
+    #[test]
+    fn the_number_of_pages_is_bounded_for_one_long_file_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut cache = OpenFiles::new(3);
+        let long = file(dir.path(), 1);
+        cache.insert(&long);
+        let used = Rc::new(Region::blank());
+        cache.add_region(&long, 0, &used);
+        for index in 1..=MAX_CACHED_PAGES as u64 {
+            cache.add_region(&long, index, &Rc::new(Region::blank()));
+        }
+        assert!(cache.pages < MAX_CACHED_PAGES);
+        assert!(long.regions.borrow().contains_key(&0), "in use");
+        cache.cut_regions(&long, 0);
+        assert_eq!(cache.pages, 0);
+    }
+}

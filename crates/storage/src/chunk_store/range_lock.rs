@@ -1,0 +1,122 @@
+//! Order among the operations on one chunk file: writers one at a time, readers beside them where
+//! the ranges don't meet. First come, first served.
+
+use skep_env::local::Notify;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::ops::Range;
+
+#[derive(Debug)]
+struct Entry {
+    ticket: u64,
+    range: Range<u64>,
+    writes: bool,
+}
+
+impl Entry {
+    fn conflicts(&self, other: &Self) -> bool {
+        let meet = self.range.start < other.range.end && other.range.start < self.range.end;
+        (self.writes && other.writes) || ((self.writes || other.writes) && meet)
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct RangeLock {
+    queue: RefCell<VecDeque<Entry>>,
+    next_ticket: Cell<u64>,
+    changed: Notify,
+}
+
+/// A place in the queue, given up when dropped.
+#[derive(Debug)]
+pub(crate) struct RangeGuard<'a> {
+    lock: &'a RangeLock,
+    ticket: u64,
+}
+
+impl RangeLock {
+    /// Waits until no writer is in `range`. Cancel-safe.
+    pub(crate) async fn read(&self, range: Range<u64>) -> RangeGuard<'_> {
+        self.enter(range, false).await
+    }
+
+    /// Waits until there is no other writer, and no reader in `range`. Cancel-safe.
+    pub(crate) async fn write(&self, range: Range<u64>) -> RangeGuard<'_> {
+        self.enter(range, true).await
+    }
+
+    async fn enter(&self, range: Range<u64>, writes: bool) -> RangeGuard<'_> {
+        let ticket = self.next_ticket.get();
+        self.next_ticket.set(ticket + 1);
+        self.queue.borrow_mut().push_back(Entry { ticket, range, writes });
+        let guard = RangeGuard { lock: self, ticket };
+        while self.is_blocked(ticket) {
+            self.changed.wait().await;
+        }
+        guard
+    }
+
+    fn is_blocked(&self, ticket: u64) -> bool {
+        let queue = self.queue.borrow();
+        let own = queue.iter().find(|entry| entry.ticket == ticket);
+        let own = own.expect("an entry stays until its guard is dropped");
+        queue.iter().take_while(|entry| entry.ticket < ticket).any(|entry| entry.conflicts(own))
+    }
+}
+
+impl Drop for RangeGuard<'_> {
+    fn drop(&mut self) {
+        self.lock.queue.borrow_mut().retain(|entry| entry.ticket != self.ticket);
+        self.lock.changed.notify();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::rc::Rc;
+
+    /// Starts operations in order and says which can enter while the first `held` are inside.
+    fn entered(held: usize, operations: &[(bool, Range<u64>)]) -> Vec<bool> {
+        let operations = operations.to_vec();
+        skep_env::block_on(async move {
+            let lock = Rc::new(RangeLock::default());
+            let inside = Rc::new(RefCell::new(vec![false; operations.len()]));
+            let mut tasks = Vec::new();
+            for (index, (writes, range)) in operations.into_iter().enumerate() {
+                let (lock, inside) = (Rc::clone(&lock), Rc::clone(&inside));
+                tasks.push(skep_env::spawn(async move {
+                    let guard = lock.enter(range, writes).await;
+                    inside.borrow_mut()[index] = true;
+                    if index < held {
+                        std::future::pending::<()>().await;
+                    }
+                    drop(guard);
+                }));
+            }
+            for _ in 0..20 {
+                skep_env::yield_now().await;
+            }
+            inside.take()
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn writers_are_alone_and_readers_keep_clear_of_their_range() {
+        assert_eq!(entered(1, &[(true, 0..10), (true, 20..30)]), [true, false]);
+        assert_eq!(entered(1, &[(true, 0..10), (false, 5..6)]), [true, false]);
+        assert_eq!(entered(1, &[(true, 0..10), (false, 10..20)]), [true, true]);
+        assert_eq!(entered(1, &[(false, 0..10), (false, 0..10)]), [true, true]);
+        assert_eq!(entered(1, &[(false, 0..10), (true, 10..20)]), [true, true]);
+        assert_eq!(entered(1, &[(false, 0..10), (true, 9..20)]), [true, false]);
+    }
+
+    #[test]
+    fn a_waiting_writer_is_not_overtaken() {
+        let operations = [(false, 0..10), (true, 0..10), (false, 0..10)];
+        assert_eq!(entered(1, &operations), [true, false, false]);
+        assert_eq!(entered(0, &operations), [true, true, true]);
+    }
+}

@@ -1,0 +1,81 @@
+//! Reading: whatever is handed out matched its checksum.
+
+use super::ChunkStore;
+use super::chunk_file::{ChunkFile, granule_in_region, whole_granules};
+use skep_env::Buf;
+use skep_format::chunk::{GRANULES, ZERO_GRANULE_CRC, granule_checksum, region_pieces};
+use skep_types::codec::crc32c;
+use skep_types::{ChunkFileKey, GRANULE_BYTES, Result};
+use std::ops::Range;
+use std::rc::Rc;
+
+/// What was read.
+#[derive(Debug)]
+pub struct ReadData {
+    /// The bytes; fewer than asked for only at the end of the chunk file.
+    pub data: Buf,
+    /// CRC-32C of each granule piece of them.
+    pub checksums: Vec<u32>,
+}
+
+impl ChunkStore {
+    /// Reads a range of a chunk file. One that doesn't exist is empty. Cancel-safe.
+    ///
+    /// # Errors
+    /// `Corrupt` with path and granule if the data don't match their checksums.
+    pub async fn read(&self, key: &ChunkFileKey, offset: u64, length: u32) -> Result<ReadData> {
+        let empty = || ReadData { data: Buf::new(0), checksums: Vec::new() };
+        let Some(file) = self.existing(key)? else { return Ok(empty()) };
+        let wanted = offset..offset.saturating_add(u64::from(length));
+        let _guard = file.lock.read(whole_granules(&wanted)).await;
+        let range = offset..wanted.end.min(file.size.get());
+        if range.is_empty() {
+            return Ok(empty());
+        }
+        let whole = whole_granules(&range);
+        let buf = Buf::new((whole.end - whole.start) as usize);
+        let checksums = self.read_granules(&file, &range, &buf).await?;
+        let skipped = (range.start - whole.start) as usize;
+        let data = buf.slice(skipped..skipped + (range.end - range.start) as usize);
+        Ok(ReadData { data, checksums })
+    }
+
+    /// Reads the granules of a range into `buf` and checks them; gives the checksums of the pieces
+    /// that lie within the range.
+    async fn read_granules(
+        &self,
+        file: &Rc<ChunkFile>,
+        range: &Range<u64>,
+        buf: &Buf,
+    ) -> Result<Vec<u32>> {
+        let whole = whole_granules(range);
+        let mut stored = Vec::with_capacity(buf.len() / GRANULE_BYTES as usize);
+        for (index, piece) in region_pieces(whole.clone()) {
+            let region = self.region(file, index).await?;
+            let first = granule_in_region(piece.start);
+            let count = ((piece.end - piece.start) / GRANULE_BYTES) as usize;
+            stored.extend_from_slice(
+                &region.checksums.borrow()[first..(first + count).min(GRANULES)],
+            );
+            let at = (piece.start - whole.start) as usize;
+            let len = (piece.end - piece.start) as usize;
+            self.read_into(file, piece.start, buf.slice(at..at + len)).await?;
+        }
+        let mut checksums = Vec::with_capacity(stored.len());
+        let granules = buf.bytes().chunks_exact(GRANULE_BYTES as usize);
+        for ((granule, stored), start) in
+            granules.zip(stored).zip((whole.start..).step_by(GRANULE_BYTES as usize))
+        {
+            if granule_checksum(granule) != stored {
+                return Err(file.corrupt_granule(start).within(self.target));
+            }
+            let piece = range.start.max(start)..range.end.min(start + GRANULE_BYTES);
+            checksums.push(if piece.end - piece.start == GRANULE_BYTES {
+                stored ^ ZERO_GRANULE_CRC
+            } else {
+                crc32c(&granule[(piece.start - start) as usize..(piece.end - start) as usize])
+            });
+        }
+        Ok(checksums)
+    }
+}

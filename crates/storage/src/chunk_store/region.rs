@@ -1,0 +1,231 @@
+//! Region pages: loading them, deciding whether they are believed, writing them.
+//!
+//! The crash rule: what was written in this start, or was on the device before, must match its
+//! checksums; what a crash may have torn is taken as it is and its checksums are computed anew.
+//!
+//! # Hazard: pages that read as zeros
+//! A blank page over data is taken for one that was lost with the power while its region was new,
+//! since nothing on the device says otherwise. It is logged as a warning.
+
+use super::ChunkStore;
+use super::chunk_file::{ChunkFile, Region};
+use skep_env::Buf;
+use skep_format::chunk::{
+    FoundPage, GRANULES, PAGE_BYTES, REGION_BYTES, RegionHeader, RegionIdentity, granule_checksum,
+    page_offset, physical_offset, read_page,
+};
+use skep_types::{Epoch, GRANULE_BYTES, Lsn, Result};
+use skep_wire::storage::StripeHint;
+use std::ops::Range;
+use std::rc::Rc;
+
+/// What stands in a header whose chunk file never said more about its stripe.
+const UNKNOWN_STRIPE: StripeHint = StripeHint { chunk_bytes: 0, width: 0, component_start: 0 };
+
+impl ChunkStore {
+    /// The region of a chunk file, from memory or from its page. Whoever calls holds the file's lock
+    /// for a range that touches the region. Cancel-safe.
+    ///
+    /// # Errors
+    /// `Corrupt` if page or data are damaged.
+    pub(super) async fn region(&self, file: &ChunkFile, index: u64) -> Result<Rc<Region>> {
+        let cached = |file: &ChunkFile| file.regions.borrow().get(&index).map(Rc::clone);
+        if let Some(region) = cached(file) {
+            return Ok(region);
+        }
+        let _permit = file.loading.acquire().await;
+        if let Some(region) = cached(file) {
+            return Ok(region);
+        }
+        let region = Rc::new(self.load(file, index).await?);
+        self.open.borrow_mut().add_region(file, index, &region);
+        Ok(region)
+    }
+
+    async fn load(&self, file: &ChunkFile, index: u64) -> Result<Region> {
+        let size = file.size.get();
+        if size <= index * REGION_BYTES && !(index == 0 && size == 0) {
+            return Ok(Region::blank());
+        }
+        let page = Buf::new(PAGE_BYTES as usize);
+        let count = file
+            .file
+            .read_at(page.clone(), page_offset(index))
+            .await
+            .map_err(|error| file.io_error(error))?;
+        page.zero(count..page.len());
+        let damaged = |what: &str| {
+            Err(file.corrupt(format_args!(
+                "page of region {index} (at byte {} of the file) is damaged: {what}",
+                page_offset(index)
+            )))
+        };
+        let (header, checksums) = match read_page(page.bytes()) {
+            FoundPage::Blank => return self.load_without_page(file, index).await,
+            FoundPage::Damaged(what) => return damaged(&what),
+            FoundPage::Whole(header, checksums) => (header, Some(checksums)),
+            FoundPage::Torn(header) => (header, None),
+        };
+        let found = header.identity;
+        if (found.cluster, found.target, found.key, found.region)
+            != (self.cluster, self.target, file.key, index)
+        {
+            return damaged(&format!(
+                "it is that of region {} of {} on target {} in cluster {}",
+                found.region, found.key, found.target, found.cluster
+            ));
+        }
+        let may_be_torn = self.may_be_torn(&header);
+        match checksums {
+            None if !may_be_torn => damaged("checksum does not match"),
+            Some(checksums) if !may_be_torn => {
+                let region = Region::blank();
+                region.header.set(Some(header));
+                region.checksums.replace(checksums);
+                Ok(region)
+            }
+            checksums => self.adopt(file, header, checksums).await,
+        }
+    }
+
+    /// Whether a crash may have left page and data in disagreement.
+    fn may_be_torn(&self, header: &RegionHeader) -> bool {
+        let dirty = skep_format::chunk::DirtyRegion {
+            key: header.identity.key,
+            region: header.identity.region,
+        };
+        header.start < self.state.get().start
+            && (!header.synced || self.suspects.borrow().contains(&dirty))
+    }
+
+    async fn load_without_page(&self, file: &ChunkFile, index: u64) -> Result<Region> {
+        let range = physical_range(&data_range(file, index));
+        if range.is_empty() || !file.file.has_data(range).map_err(|error| file.io_error(error))? {
+            return Ok(Region::blank());
+        }
+        let mut header = self.new_header(file, index, UNKNOWN_STRIPE);
+        // Nothing is known about it: as if from an earlier start.
+        header.start = 0;
+        self.adopt(file, header, None).await
+    }
+
+    /// Takes the data of a region as it is.
+    async fn adopt(
+        &self,
+        file: &ChunkFile,
+        header: RegionHeader,
+        stored: Option<Box<[u32; GRANULES]>>,
+    ) -> Result<Region> {
+        let index = header.identity.region;
+        let data = self.read_region(file, &data_range(file, index)).await?;
+        let mut checksums = Box::new([0; GRANULES]);
+        for (value, granule) in
+            checksums.iter_mut().zip(data.bytes().chunks(GRANULE_BYTES as usize))
+        {
+            *value = granule_checksum(granule);
+        }
+        let has_page = stored.is_some();
+        let stored = stored.unwrap_or_else(|| Box::new([0; GRANULES]));
+        let torn = stored.iter().zip(&*checksums).filter(|(old, new)| old != new).count();
+        let region = Region::blank();
+        region.checksums.replace(checksums);
+        if torn == 0 && has_page {
+            region.header.set(Some(header));
+            return Ok(region);
+        }
+        if torn == 0 && header.start == 0 {
+            // Allocated, but all zeros: as good as a hole.
+            return Ok(region);
+        }
+        tracing::warn!(
+            "target {}: chunk file {}: region {index} was being written when the target was last \
+             interrupted; took {torn} granules as they are",
+            self.target,
+            file.path.display()
+        );
+        let start = self.state.get().start;
+        region.header.set(Some(RegionHeader { start, synced: false, ..header }));
+        drop(self.dirty.change(file.key, index..index + 1));
+        file.note_change();
+        // A page that can't be written for want of space is computed again next time.
+        match self.write_page(file, index, &region) {
+            Err(error) if error.code() != skep_types::ErrorCode::NoSpace => Err(error),
+            _ => Ok(region),
+        }
+    }
+
+    /// Reads a logical range within one region; what the file doesn't hold is zeros.
+    pub(super) async fn read_region(&self, file: &ChunkFile, range: &Range<u64>) -> Result<Buf> {
+        let data = Buf::new((range.end - range.start) as usize);
+        self.read_into(file, range.start, data.clone()).await?;
+        Ok(data)
+    }
+
+    /// Fills a buffer from a place within one region; what the file doesn't hold is zeros.
+    pub(super) async fn read_into(&self, file: &ChunkFile, start: u64, data: Buf) -> Result<()> {
+        let mut filled = 0;
+        while filled < data.len() {
+            let rest = data.slice(filled..data.len());
+            let count = file
+                .file
+                .read_at(rest, physical_offset(start) + filled as u64)
+                .await
+                .map_err(|error| file.io_error(error))?;
+            if count == 0 {
+                break;
+            }
+            filled += count;
+        }
+        data.zero(filled..data.len());
+        Ok(())
+    }
+
+    /// A header for a region that had none.
+    pub(super) fn new_header(
+        &self,
+        file: &ChunkFile,
+        region: u64,
+        stripe: StripeHint,
+    ) -> RegionHeader {
+        RegionHeader {
+            identity: RegionIdentity {
+                cluster: self.cluster,
+                target: self.target,
+                key: file.key,
+                region,
+                chunk_bytes: stripe.chunk_bytes,
+                width: stripe.width,
+                component_start: stripe.component_start,
+            },
+            synced: false,
+            start: self.state.get().start,
+            epoch: Epoch::default(),
+            lsn: Lsn::default(),
+        }
+    }
+
+    /// Writes a region's page into its file, if it has one.
+    pub(super) fn write_page(&self, file: &ChunkFile, index: u64, region: &Region) -> Result<()> {
+        let Some(page) = region.page() else { return Ok(()) };
+        file.file
+            .write_now(&page, page_offset(index))
+            .map_err(|error| self.note_failure(file.io_error(error)))
+    }
+}
+
+/// Whether a header says what the stripe of its chunk file is.
+pub(super) fn knows_stripe(header: &RegionHeader) -> bool {
+    header.identity.chunk_bytes != 0
+}
+
+/// The part of a region that lies within the size of its chunk file.
+fn data_range(file: &ChunkFile, index: u64) -> Range<u64> {
+    let start = index * REGION_BYTES;
+    start..file.size.get().clamp(start, start + REGION_BYTES)
+}
+
+/// Where a logical range within one region lies in the file.
+pub(super) fn physical_range(range: &Range<u64>) -> Range<u64> {
+    let start = physical_offset(range.start);
+    start..start + (range.end - range.start)
+}

@@ -1,0 +1,94 @@
+//! How much room a target has left, without asking the file system at each write.
+
+use crate::limits::{MAX_RESERVE_BYTES, RESERVE_DIVISOR, SCARCE_BYTES, SPACE_VALID};
+use skep_env::{Space, space};
+use skep_types::map::Capacity;
+use skep_types::{Error, Result};
+use std::cell::Cell;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// What is known about the room for a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// There is enough, for others too.
+    Plenty,
+    /// There is enough now, but it should be reserved before data is written.
+    Scarce,
+    /// There is none: only what is allocated already may be overwritten.
+    None,
+}
+
+/// The last look at the file system, and what was written since.
+#[derive(Debug)]
+pub(crate) struct SpaceGauge {
+    path: PathBuf,
+    looked_at: Cell<Duration>,
+    found: Cell<Space>,
+    written_since: Cell<u64>,
+}
+
+impl SpaceGauge {
+    /// A gauge for the file system that holds a target.
+    ///
+    /// # Errors
+    /// Those of `statvfs`, with the path.
+    pub(crate) fn new(path: &Path) -> Result<Self> {
+        let found = space(path).map_err(|error| Error::from(error).within(path.display()))?;
+        Ok(Self {
+            path: path.to_owned(),
+            looked_at: Cell::new(skep_env::now()),
+            found: Cell::new(found),
+            written_since: Cell::new(0),
+        })
+    }
+
+    fn look(&self) {
+        // A refusal leaves the last value, which counts as used up by what is written on.
+        if let Ok(found) = space(&self.path) {
+            self.found.set(found);
+            self.written_since.set(0);
+        }
+        self.looked_at.set(skep_env::now());
+    }
+
+    /// Bytes left for clients.
+    pub(crate) fn free_bytes(&self) -> u64 {
+        if skep_env::now().saturating_sub(self.looked_at.get()) > SPACE_VALID {
+            self.look();
+        }
+        self.estimate()
+    }
+
+    fn estimate(&self) -> u64 {
+        let found = self.found.get();
+        let reserve = (found.total_bytes / RESERVE_DIVISOR).min(MAX_RESERVE_BYTES);
+        found.free_bytes.saturating_sub(reserve).saturating_sub(self.written_since.get())
+    }
+
+    /// Whether there is room for `bytes` more, which then count as written.
+    pub(crate) fn admit(&self, bytes: u64) -> Room {
+        let mut free = self.free_bytes();
+        if free < bytes.saturating_add(SCARCE_BYTES) {
+            self.look();
+            free = self.estimate();
+        }
+        if free < bytes {
+            return Room::None;
+        }
+        self.written_since.set(self.written_since.get() + bytes);
+        if free - bytes < SCARCE_BYTES { Room::Scarce } else { Room::Plenty }
+    }
+
+    /// What heartbeats report.
+    pub(crate) fn capacity(&self) -> Capacity {
+        let free_bytes = self.free_bytes();
+        let found = self.found.get();
+        Capacity {
+            total_bytes: found.total_bytes,
+            free_bytes,
+            total_inodes: found.total_inodes,
+            free_inodes: found.free_inodes,
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Power cuts: what the device holds afterwards is made by changing the files of a closed store,
+//! and a new start must tell torn writes from damage.
+
+use super::*;
+
+#[test]
+fn torn_data_of_a_new_region_are_taken_as_they_are() {
+    run(|dir| async move {
+        let store = open(&dir);
+        let mut data = pattern(1, 100_000);
+        write(&store, key(1), 0, &data).await.unwrap();
+        let path = store.names.path(&key(1));
+        drop(store);
+        // A page of the cache that never reached the device.
+        tamper(&path, 4096 + 8192..4096 + 12_288, |_| 0);
+        data[8192..12_288].fill(0);
+        let store = open(&dir);
+        assert!(read(&store, key(1), 0, 100_000).await.unwrap() == data);
+        // From now on the region is as any other.
+        store.close().await.unwrap();
+        tamper(&path, 4096 + 8192..4096 + 8193, |_| 1);
+        assert!(read(&open(&dir), key(1), 0, 100_000).await.is_err());
+    });
+}
+
+#[test]
+fn a_new_region_whose_page_was_lost_or_torn_is_taken_as_it_is() {
+    for lost in [0..4096, 512..4096, 1024..1536] {
+        run(|dir| async move {
+            let store = open(&dir);
+            let data = pattern(1, 3 * MIB as usize);
+            write(&store, key(1), 0, &data).await.unwrap();
+            let path = store.names.path(&key(1));
+            let page = page_offset(1);
+            tamper(&path, page + lost.start..page + lost.end, |_| 0);
+            let store = open(&dir);
+            assert!(read(&store, key(1), 0, 4 << 20).await.unwrap() == data);
+            write(&store, key(1), 2 * MIB + 10, b"more").await.unwrap();
+            store.close().await.unwrap();
+            let got = read(&open(&dir), key(1), 2 * MIB, 14).await.unwrap();
+            assert_eq!(got[10..], *b"more");
+        });
+    }
+}
+
+#[test]
+fn a_file_cut_short_by_a_power_cut_is_read_to_its_end() {
+    for length in [0, 100, 4096, 5000, page_offset(1) + 17, page_offset(1) + 5000] {
+        run(|dir| async move {
+            let store = open(&dir);
+            let data = pattern(1, 3 * MIB as usize);
+            write(&store, key(1), 0, &data).await.unwrap();
+            let path = store.names.path(&key(1));
+            let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+            file.set_len(length).unwrap();
+            let store = open(&dir);
+            let size = skep_format::chunk::logical_size(length);
+            assert_eq!(store.stat(&key(1)).unwrap().size, size);
+            assert!(read(&store, key(1), 0, 4 << 20).await.unwrap() == data[..size as usize]);
+            store.truncate(&key(1), 3 * MIB).await.unwrap();
+            let got = read(&store, key(1), 0, 4 << 20).await.unwrap();
+            assert!(got[size as usize..].iter().all(|byte| *byte == 0));
+        });
+    }
+}
+
+#[test]
+fn overwriting_a_synced_region_is_recorded_before_and_excused_after() {
+    run(|dir| async move {
+        let store = open(&dir);
+        write(&store, key(1), 0, &pattern(1, 5 * MIB as usize)).await.unwrap();
+        store.close().await.unwrap();
+        let path = store.names.path(&key(1));
+
+        let store = open(&dir);
+        write(&store, key(1), 2 * MIB, b"overwritten").await.unwrap();
+        let dirty = DirtyRegion { key: key(1), region: 1 };
+        assert_eq!(store.dirty_log.recorded(), [dirty]);
+        drop(store);
+        // The new page reached the device, the data didn't; and a bit rotted elsewhere.
+        let at = physical_offset(2 * MIB);
+        tamper(&path, at..at + 11, |_| 7);
+        tamper(&path, 4096..4097, |byte| byte ^ 1);
+
+        let store = open(&dir);
+        let got = read(&store, key(1), 2 * MIB, 11).await.unwrap();
+        assert_eq!(got, [7; 11]);
+        assert!(read(&store, key(1), 0, 10).await.is_err(), "the dirty log doesn't name region 0");
+        store.clean().await.unwrap();
+        assert_eq!(store.dirty_log.recorded(), []);
+        drop(store);
+        tamper(&path, at..at + 1, |byte| byte ^ 1);
+        assert!(read(&open(&dir), key(1), 2 * MIB, 11).await.is_err());
+    });
+}
+
+#[test]
+fn the_page_of_a_synced_region_may_be_torn_while_it_is_overwritten() {
+    run(|dir| async move {
+        let store = open(&dir);
+        write(&store, key(1), 0, &pattern(1, 100_000)).await.unwrap();
+        store.close().await.unwrap();
+        let path = store.names.path(&key(1));
+        let old = std::fs::read(&path).unwrap();
+
+        let store = open(&dir);
+        write(&store, key(1), 0, &pattern(2, 100_000)).await.unwrap();
+        // Old first sector (so: synced), new checksums but for a sector.
+        tamper_with(&path, 0, &old[..512]);
+        tamper_with(&path, 1024, &old[1024..1536]);
+        let store = open(&dir);
+        assert!(read(&store, key(1), 0, 100_000).await.unwrap() == pattern(2, 100_000));
+    });
+}
+
+fn tamper_with(path: &Path, at: u64, bytes: &[u8]) {
+    use std::os::unix::fs::FileExt;
+    let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+    file.write_all_at(bytes, at).unwrap();
+}
+
+#[test]
+fn rewriting_costs_one_record_between_two_cleanings() {
+    run(|dir| async move {
+        let store = open(&dir);
+        write(&store, key(1), 0, &pattern(1, 100_000)).await.unwrap();
+        write(&store, key(1), 50_000, &pattern(2, 100_000)).await.unwrap();
+        assert_eq!(store.dirty_log.recorded(), [], "new regions need none");
+        store.clean().await.unwrap();
+        for round in 0..10 {
+            write(&store, key(1), round * 100, b"again").await.unwrap();
+            assert_eq!(store.dirty_log.recorded().len(), 1);
+        }
+        store.clean().await.unwrap();
+        assert_eq!(store.dirty_log.recorded(), []);
+        write(&store, key(1), 0, b"again").await.unwrap();
+        assert_eq!(store.dirty_log.recorded().len(), 1);
+    });
+}
+
+#[test]
+fn a_cut_within_a_synced_region_is_recorded_too() {
+    run(|dir| async move {
+        let store = open(&dir);
+        write(&store, key(1), 0, &pattern(1, 100_000)).await.unwrap();
+        store.clean().await.unwrap();
+        store.truncate(&key(1), 50_000).await.unwrap();
+        assert_eq!(store.dirty_log.recorded().len(), 1);
+        // The page was written, the cut was not.
+        let path = store.names.path(&key(1));
+        std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(104_096).unwrap();
+        let store = open(&dir);
+        assert_eq!(read(&store, key(1), 0, 200_000).await.unwrap().len(), 100_000);
+    });
+}
+
+#[test]
+fn the_incarnation_changes_when_the_page_cache_is_gone() {
+    run(|dir| async move {
+        let host = host_mark(&dir).unwrap();
+        let other = HostMark { boot_id: host.boot_id ^ 1, ..host };
+        let start = |host| ChunkStore::open_at(&dir, CLUSTER, TARGET, host).unwrap();
+        let first = start(host).incarnation();
+        assert_eq!(start(host).incarnation(), first, "killed");
+        let booted = start(other);
+        assert_ne!(booted.incarnation(), first, "power cut");
+        booted.close().await.unwrap();
+        assert_eq!(start(host).incarnation(), booted.incarnation(), "ended cleanly, then booted");
+    });
+}
+
+#[test]
+fn files_that_were_removed_are_no_burden_to_the_next_start() {
+    run(|dir| async move {
+        let store = open(&dir);
+        write(&store, key(1), 0, b"x").await.unwrap();
+        store.clean().await.unwrap();
+        write(&store, key(1), 0, b"y").await.unwrap();
+        store.remove(&[key(1)]).await.unwrap();
+        let store = open(&dir);
+        assert_eq!(store.dirty_log.recorded().len(), 1);
+        store.clean().await.unwrap();
+        assert_eq!(store.dirty_log.recorded().len(), 0);
+        store.close().await.unwrap();
+    });
+}

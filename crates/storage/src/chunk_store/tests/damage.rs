@@ -1,0 +1,93 @@
+//! Damage that no crash explains is an error that names file and target, never data.
+
+use super::*;
+use crate::chunk_store::dirty_log::DIRTY_LOG;
+
+/// A file of 5 MiB that is on the device, and the store closed.
+async fn settled(dir: &Path) -> PathBuf {
+    let store = open(dir);
+    write(&store, key(1), 0, &pattern(7, 5 * MIB as usize)).await.unwrap();
+    store.close().await.unwrap();
+    store.names.path(&key(1))
+}
+
+fn assert_names(error: &Error, path: &Path, place: &str) {
+    assert_eq!(error.code(), ErrorCode::Corrupt, "{error}");
+    let path = path.display().to_string();
+    for part in [path.as_str(), place] {
+        assert!(error.context().contains(part), "'{part}' is not in: {error}");
+    }
+}
+
+#[test]
+fn a_flipped_bit_of_data_is_refused_and_its_neighbours_are_read() {
+    run(|dir| async move {
+        let path = settled(&dir).await;
+        let at = physical_offset(3 * MIB + 5000);
+        tamper(&path, at..at + 1, |byte| byte ^ 4);
+        let store = open(&dir);
+        let error = read(&store, key(1), 3 * MIB, 100_000).await.unwrap_err();
+        assert_names(&error, &path, "granule 769");
+        assert!(error.context().contains("t3"), "{error}");
+        // A partial overwrite must not give it a fresh checksum; a whole one mends it.
+        let error = write(&store, key(1), 3 * MIB + 4100, b"new").await.unwrap_err();
+        assert_names(&error, &path, "granule 769");
+        assert!(store.truncate(&key(1), 3 * MIB + 4100).await.is_err());
+        let rest = read(&store, key(1), 3 * MIB + 8192, 100_000).await.unwrap();
+        assert!(rest == pattern(7, 5 * MIB as usize)[3 * MIB as usize + 8192..][..100_000]);
+        write(&store, key(1), 3 * MIB + 4096, &[1; 4096]).await.unwrap();
+        read(&store, key(1), 3 * MIB, 100_000).await.unwrap();
+    });
+}
+
+#[test]
+fn a_flipped_bit_of_a_page_is_refused() {
+    for at in [20, 100, 1024, 3000, 4093] {
+        run(|dir| async move {
+            let path = settled(&dir).await;
+            let place = page_offset(1) + at;
+            tamper(&path, place..place + 1, |byte| byte ^ 1);
+            let store = open(&dir);
+            read(&store, key(1), 0, 1 << 20).await.unwrap();
+            let error = read(&store, key(1), 2 * MIB, 10).await.unwrap_err();
+            assert_names(&error, &path, "page of region 1");
+        });
+    }
+}
+
+#[test]
+fn a_page_in_the_wrong_place_is_refused() {
+    run(|dir| async move {
+        let path = settled(&dir).await;
+        let store = open(&dir);
+        write(&store, key(2), 0, b"other").await.unwrap();
+        store.close().await.unwrap();
+        std::fs::copy(&path, store.names.path(&key(2))).unwrap();
+        let error = read(&open(&dir), key(2), 0, 10).await.unwrap_err();
+        assert_names(&error, &store.names.path(&key(2)), &key(1).to_string());
+    });
+}
+
+#[test]
+fn in_the_same_start_nothing_is_excused() {
+    run(|dir| async move {
+        let store = open(&dir);
+        write(&store, key(1), 0, &pattern(1, 10_000)).await.unwrap();
+        let path = store.names.path(&key(1));
+        tamper(&path, 4096..4097, |byte| byte ^ 1);
+        let error = read(&store, key(1), 0, 10).await.unwrap_err();
+        assert_names(&error, &path, "granule 0");
+    });
+}
+
+#[test]
+fn damaged_records_of_the_target_refuse_the_start() {
+    for name in [STATE_FILE, DIRTY_LOG] {
+        run(|dir| async move {
+            settled(&dir).await;
+            tamper(&dir.join(name), 20..21, |byte| byte ^ 1);
+            let error = ChunkStore::open(&dir, CLUSTER, TARGET).unwrap_err();
+            assert_names(&error, &dir.join(name), "");
+        });
+    }
+}

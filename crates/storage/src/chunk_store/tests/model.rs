@@ -1,0 +1,145 @@
+//! Random operations against the simplest model: the bytes of each chunk file in a vector.
+
+use super::*;
+use proptest::prelude::*;
+
+#[derive(Debug, Clone)]
+enum Operation {
+    Write {
+        file: u64,
+        offset: u64,
+        length: usize,
+        seed: u64,
+    },
+    Truncate {
+        file: u64,
+        size: u64,
+    },
+    Read {
+        file: u64,
+        offset: u64,
+        length: u32,
+    },
+    Remove {
+        file: u64,
+    },
+    Sync {
+        file: u64,
+    },
+    Clean,
+    /// The process is killed and started again: nothing is lost.
+    Kill,
+    /// Ended cleanly and started again.
+    Restart,
+}
+
+/// Places of interest: around granules and regions.
+fn place() -> impl Strategy<Value = u64> {
+    let border = prop_oneof![
+        Just(0),
+        Just(GRANULE_BYTES),
+        Just(2 * MIB),
+        Just(4 * MIB),
+        (0..1500_u64).prop_map(|granule| granule * GRANULE_BYTES),
+    ];
+    let shift = prop_oneof![Just(0_i64), Just(1), Just(-1), -5000..5000_i64];
+    (border, shift).prop_map(|(border, shift)| border.saturating_add_signed(shift))
+}
+
+fn length() -> impl Strategy<Value = u64> {
+    prop_oneof![1..100_u64, 4000..20_000_u64, Just(GRANULE_BYTES), Just(MIB), 0..3 * MIB]
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    let file = 1..3_u64;
+    prop_oneof![
+        8 => (file.clone(), place(), length(), any::<u64>()).prop_map(
+            |(file, offset, length, seed)| Operation::Write {
+                file, offset, length: length as usize, seed,
+            }),
+        2 => (file.clone(), place()).prop_map(|(file, size)| Operation::Truncate { file, size }),
+        4 => (file.clone(), place(), length()).prop_map(
+            |(file, offset, length)| Operation::Read { file, offset, length: length as u32 }),
+        1 => file.clone().prop_map(|file| Operation::Remove { file }),
+        1 => file.prop_map(|file| Operation::Sync { file }),
+        1 => Just(Operation::Clean),
+        1 => Just(Operation::Kill),
+        1 => Just(Operation::Restart),
+    ]
+}
+
+/// What the chunk files hold; none for one that doesn't exist.
+#[derive(Default)]
+struct Model([Option<Vec<u8>>; 3]);
+
+impl Model {
+    fn write(&mut self, file: u64, offset: usize, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        let held = self.0[file as usize].get_or_insert_default();
+        held.resize(held.len().max(offset + bytes.len()), 0);
+        held[offset..offset + bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn read(&self, file: u64, range: Range<usize>) -> &[u8] {
+        let held = self.0[file as usize].as_deref().unwrap_or_default();
+        &held[range.start.min(held.len())..range.end.min(held.len())]
+    }
+}
+
+async fn apply(store: &mut Rc<ChunkStore>, dir: &Path, model: &mut Model, operation: Operation) {
+    match operation {
+        Operation::Write { file, offset, length, seed } => {
+            let bytes = pattern(seed, length);
+            write(store, key(file), offset, &bytes).await.unwrap();
+            model.write(file, offset as usize, &bytes);
+        }
+        Operation::Truncate { file, size } => {
+            store.truncate(&key(file), size).await.unwrap();
+            if let Some(held) = &mut model.0[file as usize] {
+                held.resize(size as usize, 0);
+            }
+        }
+        Operation::Read { file, offset, length } => {
+            let got = read(store, key(file), offset, length).await.unwrap();
+            let start = offset as usize;
+            assert!(got == model.read(file, start..start + length as usize), "{operation:?}");
+        }
+        Operation::Remove { file } => {
+            store.remove(&[key(file)]).await.unwrap();
+            model.0[file as usize] = None;
+        }
+        Operation::Sync { file } => store.sync(&key(file)).await.unwrap(),
+        Operation::Clean => store.clean().await.unwrap(),
+        Operation::Kill => *store = open(dir),
+        Operation::Restart => {
+            store.close().await.unwrap();
+            *store = open(dir);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn the_store_holds_what_the_model_holds(
+        operations in proptest::collection::vec(operation(), 1..40),
+    ) {
+        run(|dir| async move {
+            let (mut store, mut model) = (open(&dir), Model::default());
+            for operation in operations {
+                apply(&mut store, &dir, &mut model, operation).await;
+            }
+            for file in 1..3 {
+                let stat = store.stat(&key(file)).unwrap();
+                let held = &model.0[file as usize];
+                assert_eq!(stat.exists, held.is_some());
+                assert_eq!(stat.size, held.as_ref().map_or(0, |held| held.len() as u64));
+                let got = read(&store, key(file), 0, 16 << 20).await.unwrap();
+                assert!(got == model.read(file, 0..16 << 20));
+            }
+        });
+    }
+}

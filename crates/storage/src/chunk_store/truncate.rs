@@ -1,0 +1,94 @@
+//! Cutting and extending chunk files.
+
+use super::ChunkStore;
+use super::chunk_file::{ChunkFile, granule_in_region};
+use skep_format::chunk::{
+    DirtyRegion, MAX_CHUNK_FILE_BYTES, REGION_BYTES, RegionHeader, granule_checksum, region_of,
+};
+use skep_types::{ChunkFileKey, Error, ErrorCode, GRANULE_BYTES, Result};
+
+impl ChunkStore {
+    /// Gives a chunk file a new size; new bytes are zeros. One that doesn't exist stays absent. Not
+    /// cancel-safe, see the module.
+    ///
+    /// # Errors
+    /// `FileTooLarge`; `Corrupt` if the new end lies within a damaged granule; `DeviceFailed`.
+    pub async fn truncate(&self, key: &ChunkFileKey, size: u64) -> Result<()> {
+        self.check_writable()?;
+        if size > MAX_CHUNK_FILE_BYTES {
+            return Err(Error::new(
+                ErrorCode::FileTooLarge,
+                format!("chunk file {key}: {size} bytes are more than the longest chunk file"),
+            ));
+        }
+        loop {
+            let Some(file) = self.existing(key)? else { return Ok(()) };
+            let _guard = file.lock.write(0..u64::MAX).await;
+            if file.is_removed.get() {
+                continue;
+            }
+            if size < file.size.get() {
+                self.cut(&file, size).await?;
+            } else if size > file.size.get() {
+                file.note_change();
+                let old = file.size.replace(size);
+                if let Err(error) = self.cut_to_size(&file) {
+                    file.size.set(old);
+                    return Err(error);
+                }
+            }
+            file.note_change();
+            return Ok(());
+        }
+    }
+
+    async fn cut(&self, file: &ChunkFile, size: u64) -> Result<()> {
+        let last = region_of(size.saturating_sub(1));
+        let _changing = self.dirty.change(file.key, last..last + 1);
+        file.note_change();
+        self.cut_checksums(file, last, size).await?;
+        file.size.set(size);
+        self.cut_to_size(file)?;
+        self.open.borrow_mut().cut_regions(file, last + 1);
+        self.dirty.cut(&file.key, last + 1);
+        Ok(())
+    }
+
+    /// Gives the region that holds the new end the checksums that it will have.
+    async fn cut_checksums(&self, file: &ChunkFile, last: u64, size: u64) -> Result<()> {
+        let region = self.region(file, last).await?;
+        let Some(header) = region.header.get() else { return Ok(()) };
+        let tail = size % GRANULE_BYTES;
+        let start = size - tail;
+        let mut tail_checksum = 0;
+        if tail > 0 {
+            let old = self.read_region(file, &(start..start + GRANULE_BYTES)).await?;
+            let stored = region.checksums.borrow()[granule_in_region(start)];
+            if granule_checksum(old.bytes()) != stored {
+                return Err(file.corrupt_granule(start).within(self.target));
+            }
+            tail_checksum = granule_checksum(&old.bytes()[..tail as usize]);
+        }
+        if header.synced {
+            let dirty = DirtyRegion { key: file.key, region: last };
+            let recorded = self.dirty_log.record(&[dirty]).await;
+            recorded.map_err(|error| self.note_failure(error))?;
+        }
+        {
+            let mut checksums = region.checksums.borrow_mut();
+            // A size at the end of the region cuts none of its granules.
+            let first_cut = if size > 0 && tail == 0 && start == (last + 1) * REGION_BYTES {
+                checksums.len()
+            } else {
+                granule_in_region(start)
+            };
+            checksums[first_cut..].fill(0);
+            if tail > 0 {
+                checksums[first_cut] = tail_checksum;
+            }
+        }
+        let start = self.state.get().start;
+        region.header.set(Some(RegionHeader { synced: false, start, ..header }));
+        self.write_page(file, last, &region)
+    }
+}

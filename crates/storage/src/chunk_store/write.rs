@@ -1,0 +1,326 @@
+//! Writing: verify what came, prepare the new checksums, record what is to be overwritten, write data,
+//! write pages.
+
+use super::ChunkStore;
+use super::chunk_file::{ChunkFile, Region, granule_in_region, whole_granules};
+use super::region::{knows_stripe, physical_range};
+use super::space::Room;
+use crate::limits::INLINE_WRITE_BYTES;
+use skep_env::Buf;
+use skep_format::chunk::{
+    DirtyRegion, MAX_CHUNK_FILE_BYTES, RegionHeader, ZERO_GRANULE_CRC, granule_checksum,
+    physical_length, region_of, region_pieces,
+};
+use skep_types::codec::crc32c;
+use skep_types::{ChunkFileKey, Error, ErrorCode, GRANULE_BYTES, Result};
+use skep_wire::storage::StripeHint;
+use std::ops::Range;
+use std::rc::Rc;
+
+/// What a write does to one region.
+pub(super) struct RegionWrite {
+    pub(super) index: u64,
+    /// Logical.
+    pub(super) range: Range<u64>,
+    pub(super) region: Rc<Region>,
+    /// Whether the region was a hole before, page and data.
+    pub(super) was_blank: bool,
+    /// Checksums of the granules of the range, from the first.
+    checksums: Vec<u32>,
+}
+
+/// The data of a write, with its place.
+pub(super) struct Incoming<'a> {
+    pub(super) offset: u64,
+    pub(super) data: &'a Buf,
+    /// As the client computed them, one for each granule piece.
+    pub(super) checksums: &'a [u32],
+}
+
+impl Incoming<'_> {
+    fn range(&self) -> Range<u64> {
+        self.offset..self.offset + self.data.len() as u64
+    }
+
+    fn part(&self, range: &Range<u64>) -> Buf {
+        self.data.slice((range.start - self.offset) as usize..(range.end - self.offset) as usize)
+    }
+
+    /// Granule pieces: logical range and checksum.
+    fn pieces(&self) -> impl Iterator<Item = (Range<u64>, u32)> {
+        let range = self.range();
+        let first = range.start / GRANULE_BYTES;
+        self.checksums.iter().zip(first..).map(move |(checksum, granule)| {
+            let start = (granule * GRANULE_BYTES).max(range.start);
+            (start..((granule + 1) * GRANULE_BYTES).min(range.end), *checksum)
+        })
+    }
+
+    /// Checks that the data arrived as the client sent them.
+    fn verify(&self, key: &ChunkFileKey) -> Result<()> {
+        let wrong = |what: String| {
+            Err(Error::new(ErrorCode::Protocol, format!("write to chunk file {key}: {what}")))
+        };
+        let whole = whole_granules(&self.range());
+        let pieces = ((whole.end - whole.start) / GRANULE_BYTES) as usize;
+        if self.checksums.len() != pieces {
+            return wrong(format!("{} checksums for {pieces} granules", self.checksums.len()));
+        }
+        for (piece, checksum) in self.pieces() {
+            if crc32c(self.part(&piece).bytes()) != checksum {
+                return wrong(format!(
+                    "bytes {} to {} were changed on the way: their checksum does not match",
+                    piece.start, piece.end
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl ChunkStore {
+    /// Writes `data` at `offset` of a chunk file, which is created if need be. `checksums` are those
+    /// of its granule pieces. When this returns the data survive the end of the process, and after
+    /// [`Self::sync`] a power cut. Not cancel-safe, see the module.
+    ///
+    /// # Errors
+    /// `Protocol` if the data don't match the checksums, `NoSpace` or `FileTooLarge`: nothing was
+    /// changed (but holes within the range may have been filled); `Corrupt` if a granule that is
+    /// only partly overwritten is damaged; `DeviceFailed`.
+    pub async fn write(
+        &self,
+        key: &ChunkFileKey,
+        stripe: StripeHint,
+        offset: u64,
+        data: &Buf,
+        checksums: &[u32],
+    ) -> Result<()> {
+        self.check_writable()?;
+        if offset.checked_add(data.len() as u64).is_none_or(|end| end > MAX_CHUNK_FILE_BYTES) {
+            return Err(Error::new(
+                ErrorCode::FileTooLarge,
+                format!("chunk file {key}: byte {offset} is beyond the longest chunk file"),
+            ));
+        }
+        let incoming = Incoming { offset, data, checksums };
+        incoming.verify(key)?;
+        if data.is_empty() {
+            return Ok(());
+        }
+        let room = self.space.admit(data.len() as u64);
+        loop {
+            let file = self.file_to_write(key, room)?;
+            if self.write_if_there(&file, stripe, &incoming, room).await? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Writes to an open file; false if it was removed meanwhile.
+    pub(super) async fn write_if_there(
+        &self,
+        file: &Rc<ChunkFile>,
+        stripe: StripeHint,
+        incoming: &Incoming<'_>,
+        room: Room,
+    ) -> Result<bool> {
+        let _guard = file.lock.write(whole_granules(&incoming.range())).await;
+        if file.is_removed.get() {
+            return Ok(false);
+        }
+        self.write_locked(file, stripe, incoming, room).await?;
+        Ok(true)
+    }
+
+    fn no_space(&self) -> Error {
+        Error::new(
+            ErrorCode::NoSpace,
+            format!("target {} has no space left under {}", self.target, self.directory.display()),
+        )
+    }
+
+    fn file_to_write(&self, key: &ChunkFileKey, room: Room) -> Result<Rc<ChunkFile>> {
+        if room == Room::None {
+            return self.existing(key)?.ok_or_else(|| self.no_space());
+        }
+        self.existing_or_new(key)
+    }
+
+    async fn write_locked(
+        &self,
+        file: &Rc<ChunkFile>,
+        stripe: StripeHint,
+        incoming: &Incoming<'_>,
+        room: Room,
+    ) -> Result<()> {
+        let range = incoming.range();
+        let _changing =
+            self.dirty.change(file.key, region_of(range.start)..region_of(range.end - 1) + 1);
+        let writes = self.prepare(file, incoming).await?;
+        if let Err(error) = self.secure_room(file, &writes, room) {
+            self.drop_if_new(file);
+            return Err(error);
+        }
+        self.record_overwrite(&writes).await?;
+        file.note_change();
+        let written = match self.write_data(file, incoming, &writes).await {
+            Ok(()) => self.write_pages(file, stripe, &writes),
+            Err(error) => Err(error),
+        };
+        match written {
+            Ok(()) => {
+                file.size.set(file.size.get().max(range.end));
+                file.is_new.set(false);
+                // What was written while this ran may have been synced without it.
+                file.note_change();
+                self.want_cleaning();
+                Ok(())
+            }
+            Err(error) if error.code() == ErrorCode::DeviceFailed => Err(error),
+            Err(error) => {
+                self.undo(file, &writes).await?;
+                self.drop_if_new(file);
+                Err(error)
+            }
+        }
+    }
+
+    /// Loads the regions and computes the checksums that they will have.
+    async fn prepare(&self, file: &ChunkFile, incoming: &Incoming<'_>) -> Result<Vec<RegionWrite>> {
+        let mut writes = Vec::with_capacity(2);
+        let mut pieces = incoming.pieces().peekable();
+        for (index, range) in region_pieces(incoming.range()) {
+            let region = self.region(file, index).await?;
+            let granules = whole_granules(&range);
+            let count = (granules.end - granules.start) / GRANULE_BYTES;
+            let mut checksums = Vec::with_capacity(count as usize);
+            while let Some((piece, checksum)) = pieces.next_if(|(it, _)| it.start < range.end) {
+                checksums.push(if piece.end - piece.start == GRANULE_BYTES {
+                    checksum ^ ZERO_GRANULE_CRC
+                } else {
+                    self.merged_checksum(file, &region, &piece, &incoming.part(&piece)).await?
+                });
+            }
+            let was_blank = region.header.get().is_none();
+            writes.push(RegionWrite { index, range, region, was_blank, checksums });
+        }
+        Ok(writes)
+    }
+
+    /// The checksum of a granule of which a piece is overwritten. The old bytes must match theirs:
+    /// otherwise damage would get a fresh checksum.
+    async fn merged_checksum(
+        &self,
+        file: &ChunkFile,
+        region: &Region,
+        piece: &Range<u64>,
+        bytes: &Buf,
+    ) -> Result<u32> {
+        let start = piece.start / GRANULE_BYTES * GRANULE_BYTES;
+        let granule = start..start + GRANULE_BYTES;
+        let stored = region.checksums.borrow()[granule_in_region(start)];
+        let old = if start >= file.size.get() {
+            let old = Buf::new(GRANULE_BYTES as usize);
+            old.zero(0..old.len());
+            old
+        } else {
+            self.read_region(file, &granule).await?
+        };
+        if granule_checksum(old.bytes()) != stored {
+            return Err(file.corrupt_granule(start).within(self.target));
+        }
+        old.write((piece.start - start) as usize, bytes.bytes());
+        Ok(granule_checksum(old.bytes()))
+    }
+
+    /// Makes sure that the file system won't run out of space in the middle, as far as it lets us.
+    fn secure_room(&self, file: &ChunkFile, writes: &[RegionWrite], room: Room) -> Result<()> {
+        for write in writes {
+            let data = physical_range(&write.range);
+            let page = skep_format::chunk::page_offset(write.index);
+            let ranges = [page..page + skep_format::chunk::PAGE_BYTES, data];
+            match room {
+                Room::Plenty => {}
+                Room::Scarce => {
+                    for range in ranges {
+                        match file.file.reserve(range) {
+                            Err(error) if error.kind() != std::io::ErrorKind::Unsupported => {
+                                return Err(self.note_failure(file.io_error(error)));
+                            }
+                            _ => {}
+                        }
+                    }
+                }
+                // Overwriting takes no space.
+                Room::None => {
+                    for range in ranges {
+                        if file.file.has_hole(range).map_err(|error| file.io_error(error))? {
+                            return Err(self.no_space());
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Regions that are known to be on the device go to the dirty log before they are changed.
+    async fn record_overwrite(&self, writes: &[RegionWrite]) -> Result<()> {
+        let synced: Vec<_> = writes
+            .iter()
+            .filter_map(|write| write.region.header.get().filter(|header| header.synced))
+            .map(|header| DirtyRegion { key: header.identity.key, region: header.identity.region })
+            .collect();
+        if synced.is_empty() {
+            return Ok(());
+        }
+        self.dirty_log.record(&synced).await.map_err(|error| self.note_failure(error))
+    }
+
+    async fn write_data(
+        &self,
+        file: &ChunkFile,
+        incoming: &Incoming<'_>,
+        writes: &[RegionWrite],
+    ) -> Result<()> {
+        for write in writes {
+            let (data, at) = (incoming.part(&write.range), physical_range(&write.range).start);
+            let written = if data.len() <= INLINE_WRITE_BYTES {
+                file.file.write_now(data.bytes(), at)
+            } else {
+                file.file.write_at(data, at).await
+            };
+            written.map_err(|error| self.note_failure(file.io_error(error)))?;
+        }
+        Ok(())
+    }
+
+    fn write_pages(
+        &self,
+        file: &ChunkFile,
+        stripe: StripeHint,
+        writes: &[RegionWrite],
+    ) -> Result<()> {
+        for write in writes {
+            let header = match write.region.header.get().filter(knows_stripe) {
+                Some(old) => RegionHeader { synced: false, start: self.state.get().start, ..old },
+                None => self.new_header(file, write.index, stripe),
+            };
+            let first = granule_in_region(write.range.start);
+            let count = write.checksums.len();
+            write.region.checksums.borrow_mut()[first..first + count]
+                .copy_from_slice(&write.checksums);
+            write.region.header.set(Some(header));
+            self.write_page(file, write.index, &write.region)?;
+        }
+        Ok(())
+    }
+
+    /// Length that the file has on disk for its size.
+    pub(super) fn cut_to_size(&self, file: &ChunkFile) -> Result<()> {
+        file.file
+            .borrow_std()
+            .set_len(physical_length(file.size.get()))
+            .map_err(|error| self.note_failure(file.io_error(error)))
+    }
+}

@@ -1,0 +1,33 @@
+//! Limits of a storage target, each with its reason.
+
+use std::time::Duration;
+
+/// Chunk files that a target keeps open: a descriptor, a path and the first page each, under 20 MiB.
+pub(crate) const MAX_OPEN_FILES: usize = 4096;
+/// Region pages that a target keeps in memory, 2 KiB of checksums each: 64 MiB describe 64 GiB.
+pub(crate) const MAX_CACHED_PAGES: usize = 32_768;
+/// Regions written since they were last known to be on the device. More start the cleaner at once:
+/// bounds memory and what a restart has to look at.
+pub(crate) const MAX_DIRTY_REGIONS: usize = 65_536;
+/// How long a written region stays dirty: rewriting it within that time costs no further sync.
+pub(crate) const CLEAN_INTERVAL: Duration = Duration::from_secs(30);
+/// From so many files on, one sync of the file system is cheaper than one of each.
+pub(crate) const SYNC_EACH_UP_TO: usize = 32;
+/// Syncs and removals in flight at once: enough to share one commit of the file system's journal.
+pub(crate) const PARALLEL_SYNCS: usize = 32;
+/// How long a look at the free space is good for.
+pub(crate) const SPACE_VALID: Duration = Duration::from_secs(1);
+/// Kept free for the target's own records, as a part of the file system: one in so many bytes.
+pub(crate) const RESERVE_DIVISOR: u64 = 64;
+/// Most that is kept free: a rewritten dirty log, a state record, region pages of what is in flight.
+pub(crate) const MAX_RESERVE_BYTES: u64 = 64 << 20;
+/// With less than this free, room is reserved before data is written, so that the file system can't
+/// run out in the middle. With more it would only cost time.
+pub(crate) const SCARCE_BYTES: u64 = 256 << 20;
+/// Most chunk files in one reply to `ListChunks`.
+pub(crate) const MAX_LISTED: u32 = 4096;
+/// Most chunk files in one `RemoveChunks`: bounds how long one request occupies the target.
+pub(crate) const MAX_REMOVED: usize = 4096;
+/// Writes up to this length go to the page cache at once; handing them to a worker of the kernel, as
+/// io_uring does with most file systems, costs more than copying them.
+pub(crate) const INLINE_WRITE_BYTES: usize = 64 << 10;
