@@ -335,8 +335,8 @@ pub trait DescribedEnum {
 /// }
 /// assert_eq!(Point { x: 1, y: 2 }.to_bytes(), [1, 0, 2, 0, 0, 0]);
 /// ```
-/// expands to the struct with `Debug, Clone, PartialEq, Eq`, an `impl Codec` that encodes and decodes
-/// `x` then `y`, and an `impl Described` with names, layouts and comments.
+/// expands to the struct with `Debug, Clone, PartialEq, Eq`, an `impl Codec` that encodes and
+/// decodes `x` then `y`, and an `impl Described` with names, layouts and comments.
 #[macro_export]
 macro_rules! record {
     (
@@ -378,7 +378,9 @@ macro_rules! record {
 macro_rules! byte_enum {
     (
         $(#[doc = $doc:literal])*
-        pub enum $name:ident { $($(#[doc = $variant_doc:literal])* $variant:ident = $number:literal,)* }
+        pub enum $name:ident {
+            $($(#[doc = $variant_doc:literal])* $variant:ident = $number:literal,)*
+        }
     ) => {
         $(#[doc = $doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -31,8 +31,12 @@ macro_rules! codes {
 
         impl ErrorCode {
             /// All codes with name, number, retry class and meaning, in the order of their numbers.
-            pub const ALL: &'static [(ErrorCode, &'static str, RetryClass, &'static str)] =
-                &[$((ErrorCode::$name, stringify!($name), RetryClass::$class, concat!($($doc),*)),)*];
+            pub const ALL: &'static [(ErrorCode, &'static str, RetryClass, &'static str)] = &[$((
+                ErrorCode::$name,
+                stringify!($name),
+                RetryClass::$class,
+                concat!($($doc),*),
+            ),)*];
 
             /// The code of a number; `None` for a number that this version doesn't know.
             pub fn from_number(number: u16) -> Option<Self> {

@@ -42,7 +42,8 @@ macro_rules! id {
 
 id!(/// One running service instance or client. Given by management, never used again.
     NodeId(u32), "n");
-id!(/// One directory tree on one node that stores data. Given by management, never used again. Zero: none.
+id!(/// One directory tree on one node that stores data. Given by management, never used again.
+    /// Zero: none.
     TargetId(u32), "t");
 id!(/// An ordered list of targets that hold the same data. Zero: none.
     GroupId(u32), "g");
@@ -60,7 +61,8 @@ id!(/// Changes whenever writes that were acknowledged but not synced may have b
     /// number drawn at each start of a storage target whose host was booted since its last start.
     HostIncarnation(u64), "i");
 
-/// An inode: virtual shard (upper 16 bits) and a number within it (48 bits) that is never used again.
+/// An inode: virtual shard (upper 16 bits) and a number within it (48 bits) that is never used
+/// again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InodeId(u64);
 

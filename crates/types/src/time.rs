@@ -3,7 +3,8 @@
 use crate::codec::record;
 
 record! {
-    /// A point in time: seconds since 1970-01-01 UTC (negative before it) and nanoseconds after them.
+    /// A point in time: seconds since 1970-01-01 UTC (negative before it) and nanoseconds after
+    /// them.
     #[derive(Copy, Default, PartialOrd, Ord, Hash)]
     pub struct Timestamp {
         /// Whole seconds, rounded towards the past.

@@ -49,8 +49,8 @@ macro_rules! catalog {
             reply_fields: <$reply>::FIELDS,
         },)*];
 
-        /// Decodes the body of a request or a reply of a known message and encodes it again; `None` for an unknown
-        /// number. For vectors and fuzzing.
+        /// Decodes the body of a request or a reply of a known message and encodes it again; `None`
+        /// for an unknown number. For vectors and fuzzing.
         pub fn recode(id: u16, is_reply: bool, body: &[u8]) -> Option<skep_types::Result<Vec<u8>>> {
             use skep_types::codec::Codec;
             match (id, is_reply) {

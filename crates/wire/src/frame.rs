@@ -43,7 +43,8 @@ skep_types::record! {
         pub session: SessionId,
         /// Slot of the session in which a modifying request runs.
         pub slot: u32,
-        /// Requests: zero. Replies: zero or the number of an error code; the body is then its context.
+        /// Requests: zero. Replies: zero or the number of an error code; the body is then its
+        /// context.
         pub status: u16,
         /// 0 interactive, 1 normal, 2 background.
         pub priority: u8,
@@ -152,8 +153,8 @@ impl Header {
     /// Reads a header; also gives the checksum that its body must have (see [`check_body`]).
     ///
     /// # Errors
-    /// `Protocol` if the bytes are no header of this protocol: wrong magic, length, checksum, flags,
-    /// non-zero reserved bytes, or lengths beyond the limits.
+    /// `Protocol` if the bytes are no header of this protocol: wrong magic, length, checksum,
+    /// flags, non-zero reserved bytes, or lengths beyond the limits.
     pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<(Self, u32)> {
         let wrong = |what: String| Error::new(ErrorCode::Protocol, format!("frame header: {what}"));
         if bytes[..4] != MAGIC {

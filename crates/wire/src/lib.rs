@@ -3,8 +3,8 @@
 //! Owns: bytes in, structs out, and the table *id -> request -> reply -> service -> modifying?* in
 //! [`catalog`]. Does not own sockets (that is `skep-rpc`) or meaning (that is each service).
 //!
-//! Architecture invariant: layouts are explicit, little-endian, in fixed order; a changed message is
-//! a new message or a new version; bytes from the network never panic.
+//! Architecture invariant: layouts are explicit, little-endian, in fixed order; a changed message
+//! is a new message or a new version; bytes from the network never panic.
 
 pub mod catalog;
 pub mod frame;

@@ -14,7 +14,8 @@ record! {
     pub struct TargetRegistration {
         /// Its id; zero: it is new and gets one.
         pub target: TargetId,
-        /// Drawn when its directory was initialised; tells a blank disk from the one that had the id.
+        /// Drawn when its directory was initialised; tells a blank disk from the one that had the
+        /// id.
         pub uuid: u128,
         /// What it stores.
         pub kind: TargetKind,
@@ -70,7 +71,8 @@ record! {
 }
 
 record! {
-    /// A node is alive. Servers that management doesn't know (any more) get `Stale` and register again.
+    /// A node is alive. Servers that management doesn't know (any more) get `Stale` and register
+    /// again.
     pub struct Heartbeat {
         /// The sender.
         pub node: NodeId,

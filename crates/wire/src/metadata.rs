@@ -6,7 +6,8 @@ use skep_types::{
 };
 
 record! {
-    /// Opens the session in the header, or confirms it. Other requests of an unknown session get `StaleSession`.
+    /// Opens the session in the header, or confirms it. Other requests of an unknown session get
+    /// `StaleSession`.
     pub struct OpenSession {
         /// The client.
         pub client: NodeId,
@@ -463,7 +464,8 @@ choice! {
             /// Stripe width that it hands down; zero: the cluster's.
             width: u16,
         },
-        /// Adds a name to an inode that is no directory; answers with its attributes as they will be.
+        /// Adds a name to an inode that is no directory; answers with its attributes as they will
+        /// be.
         AddLink = 2 {
             /// The inode.
             inode: InodeId,
@@ -514,7 +516,8 @@ record! {
 record! {
     /// A promise: the participant commits or aborts as it is told, whatever happens.
     pub struct Prepared {
-        /// Nothing was promised: another transaction holds something that is needed. Try again later.
+        /// Nothing was promised: another transaction holds something that is needed. Try again
+        /// later.
         pub busy: bool,
         /// Attributes that steps answered with, in their order.
         pub attributes: Vec<Attributes>,

@@ -18,7 +18,7 @@ pub(crate) struct Options {
     /// Mutations for each decoder.
     #[arg(long, default_value_t = DEFAULT.rounds)]
     rounds: u64,
-    /// Fuzz nothing, but write the vectors to where libFuzzer starts from: `fuzz/corpus`.
+    /// Fuzz nothing, but write the vectors to where libFuzzer starts from, below fuzz/.
     #[arg(long)]
     write_corpus: bool,
 }

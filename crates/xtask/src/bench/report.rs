@@ -162,18 +162,18 @@ impl Report {
 const PAGE_HEAD: &str = "\
 # Benchmarks
 
-Written by `cargo xtask bench --write-page`. One run on one machine, everything on it: daemons, clients
-and disks (MACHINE). **Ratios within the run count; rates of different
-machines or days can't be compared.**
+Written by `cargo xtask bench --write-page`. One run on one machine, everything on it: daemons,
+clients and disks (MACHINE).
+**Ratios within the run count; rates of different machines or days can't be compared.**
 
-- *sequential*: one file for each process, transfers of 1 MiB through the page cache, `fsync` at the end
-  of writing; caches of the whole machine are dropped before reading.
+- *sequential*: one file for each process, transfers of 1 MiB through the page cache, `fsync` at the
+  end of writing; caches of the whole machine are dropped before reading.
 - *random*: blocks of 4 KiB, one at a time, at random places of those files.
 - *create*, *stat*, *unlink*: empty files in a directory of its own for each process.
 - All that is read is compared with what was written.
 - Skep runs with what `skep up` starts: 2 metadata targets, 2 storage services with 4 targets each,
-  `metadata.sync = interval`. GlusterFS is a volume distributed over 8 bricks, MooseFS has 4 chunk servers
-  with 2 directories each and one copy; both are Debian's packages as they come.
+  `metadata.sync = interval`. GlusterFS is a volume distributed over 8 bricks, MooseFS has 4 chunk
+  servers with 2 directories each and one copy; both are Debian's packages as they come.
 ";
 
 #[cfg(test)]

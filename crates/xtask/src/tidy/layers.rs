@@ -46,8 +46,8 @@ const SERVICE: &[&str] = &[
     "skep-service",
 ];
 
-/// Checks the dependencies of every crate, and that each has the workspace's lints and takes outside
-/// libraries from the workspace.
+/// Checks the dependencies of every crate, and that each has the workspace's lints and takes
+/// outside libraries from the workspace.
 ///
 /// # Errors
 /// If cargo doesn't tell about the workspace.
