@@ -21,6 +21,11 @@ pub trait Settings: Serialize + DeserializeOwned + Default {
 
     /// All that is wrong with the values; empty if nothing is.
     fn problems(&self) -> Vec<String>;
+
+    /// What is logged, as in [`crate::NodeSettings::log`].
+    fn log(&self) -> &str {
+        "info"
+    }
 }
 
 /// Settings, and where each value came from.

@@ -2,11 +2,12 @@
 //!
 //! Owns: configuration with origins ([`config`]), units in it ([`units`]), settings that every service
 //! has ([`node`]), logging, readiness towards the service manager, the signals that end a service,
-//! listening on an address that stays the same over restarts. Does not own what any one service
+//! listening on an address that stays the same over restarts, and the host of targets ([`host`]). Does not own what any one service
 //! does, nor how it joins the cluster (that is `skep_rpc::membership`).
 
 pub mod config;
 pub mod directory;
+pub mod host;
 pub mod listen;
 pub mod logging;
 pub mod manual;
@@ -16,6 +17,7 @@ pub mod units;
 
 pub use config::{Loaded, Settings};
 pub use directory::NodeDirectory;
+pub use host::{Host, TargetEvent, TargetStart};
 pub use node::NodeSettings;
 pub use units::{ByteSize, Interval};
 
