@@ -1,0 +1,63 @@
+//! From Skep's error codes to the kernel's.
+
+use skep_types::ErrorCode;
+
+/// The error number of a code.
+pub fn errno(code: ErrorCode) -> i32 {
+    match code {
+        ErrorCode::NotFound => libc::ENOENT,
+        ErrorCode::Exists => libc::EEXIST,
+        ErrorCode::NotDirectory => libc::ENOTDIR,
+        ErrorCode::IsDirectory => libc::EISDIR,
+        ErrorCode::NotEmpty => libc::ENOTEMPTY,
+        ErrorCode::PermissionDenied | ErrorCode::AuthenticationFailed => libc::EACCES,
+        ErrorCode::NotPermitted => libc::EPERM,
+        ErrorCode::InvalidArgument | ErrorCode::Configuration => libc::EINVAL,
+        ErrorCode::NameTooLong => libc::ENAMETOOLONG,
+        ErrorCode::TooManyLinks => libc::EMLINK,
+        ErrorCode::NoSpace => libc::ENOSPC,
+        ErrorCode::QuotaExceeded => libc::EDQUOT,
+        ErrorCode::FileTooLarge => libc::EFBIG,
+        ErrorCode::NoAttribute => libc::ENODATA,
+        ErrorCode::TooLarge => libc::ERANGE,
+        ErrorCode::Stale => libc::ESTALE,
+        // ENOSYS would make the kernel stop asking, for all files and for ever.
+        ErrorCode::Unsupported => libc::EOPNOTSUPP,
+        ErrorCode::Protocol | ErrorCode::VersionMismatch => libc::EPROTO,
+        ErrorCode::Busy | ErrorCode::InUse => libc::EBUSY,
+        ErrorCode::NotReady | ErrorCode::LimitReached => libc::EAGAIN,
+        ErrorCode::TimedOut => libc::ETIMEDOUT,
+        ErrorCode::Interrupted => libc::EINTR,
+        ErrorCode::CrossDevice => libc::EXDEV,
+        ErrorCode::ReadOnly => libc::EROFS,
+        // Nobody is to see ENOTCONN because one server died: that one means a dead mount.
+        ErrorCode::Corrupt
+        | ErrorCode::DeviceFailed
+        | ErrorCode::StaleMap
+        | ErrorCode::StaleSession
+        | ErrorCode::Disconnected
+        | ErrorCode::Io => libc::EIO,
+    }
+}
+
+/// Whether an error is worth a line in the log: it says that something is broken, rather than that
+/// a program asked for something that isn't there.
+pub(crate) fn is_trouble(code: ErrorCode) -> bool {
+    matches!(errno(code), libc::EIO | libc::EPROTO | libc::ETIMEDOUT | libc::ESTALE)
+        || code == ErrorCode::AuthenticationFailed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_has_a_number_that_the_kernel_accepts() {
+        for (code, ..) in ErrorCode::ALL {
+            let number = errno(*code);
+            // From 512 on the kernel has its own (ERESTARTSYS) and refuses the reply.
+            assert!(number > 0 && number < 512, "{code}");
+            assert!(number != libc::ENOSYS && number != libc::ENOTCONN, "{code}");
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! The first exchange of a mount: which version, limits and features both sides use.
+
+use crate::abi::{self, InHeader, InitIn, InitOut, Opcode, OutHeader, init_flags as flag};
+use crate::limits;
+use crate::transport::{TransportKind, kernel};
+use skep_env::Buf;
+use skep_types::codec::{Codec, Reader, Writer};
+use skep_types::{Error, ErrorCode, Result};
+use std::os::fd::OwnedFd;
+
+/// Smallest buffer with which the kernel lets its device be read.
+const MIN_READ_BYTES: usize = 8192;
+
+/// What is asked for, if the kernel offers it. What is not, and why:
+/// `WRITEBACK_CACHE` makes the kernel ignore sizes and times of the server; `EXPORT_SUPPORT` and
+/// `CACHE_SYMLINKS` would keep what nobody takes back; `EXPLICIT_INVAL_DATA` likewise for pages;
+/// `DONT_MASK` leaves the umask to the kernel.
+const WANTED: u64 = flag::ASYNC_READ
+    | flag::ATOMIC_O_TRUNC
+    | flag::BIG_WRITES
+    | flag::AUTO_INVAL_DATA
+    | flag::DO_READDIRPLUS
+    | flag::READDIRPLUS_AUTO
+    | flag::ASYNC_DIO
+    | flag::PARALLEL_DIROPS
+    | flag::MAX_PAGES
+    | flag::NO_OPENDIR_SUPPORT
+    | flag::HANDLE_KILLPRIV_V2
+    | flag::INIT_EXT;
+
+fn protocol(what: impl Into<String>) -> Error {
+    Error::new(ErrorCode::VersionMismatch, what)
+}
+
+/// Takes the kernel's first request and answers it. Gives the transport that both sides then use.
+///
+/// # Errors
+/// `VersionMismatch` if the kernel is too old; `Io` if the mount is gone already.
+pub(crate) fn negotiate(fd: &OwnedFd, wanted: TransportKind) -> Result<TransportKind> {
+    let request = Buf::new(MIN_READ_BYTES);
+    let len = loop {
+        match kernel::read(fd, &request) {
+            Ok(len) => break len,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(Error::from(error).within("waiting for the kernel's INIT")),
+        }
+    };
+    let (header, init) = parse(&request.bytes()[..len])?;
+    let (reply, transport) = answer(&init, wanted);
+    let mut w = Writer::new();
+    let body = reply.to_bytes();
+    let len = (abi::OUT_HEADER_BYTES + body.len()) as u32;
+    OutHeader { len, error: 0, unique: header.unique }.encode(&mut w);
+    w.raw(&body);
+    kernel::write(fd, &Buf::copy_of(&w.finish()))
+        .map_err(|error| Error::from(error).within("answering the kernel's INIT"))?;
+    Ok(transport)
+}
+
+struct Offer {
+    minor: u32,
+    max_readahead: u32,
+    flags: u64,
+}
+
+fn parse(bytes: &[u8]) -> Result<(InHeader, Offer)> {
+    let mut reader = Reader::new(bytes);
+    let header = InHeader::decode(&mut reader)?;
+    if Opcode::from_number(header.opcode) != Some(Opcode::Init) {
+        let what = format!("the kernel began with operation {}, not INIT", header.opcode);
+        return Err(protocol(what));
+    }
+    let init = InitIn::decode(&mut reader)?;
+    if init.major != abi::MAJOR || init.minor < abi::OLDEST_MINOR {
+        let what = format!(
+            "the kernel speaks FUSE {}.{}: Skep needs 7.{} (Linux 4.20) or later",
+            init.major,
+            init.minor,
+            abi::OLDEST_MINOR
+        );
+        return Err(protocol(what));
+    }
+    let mut flags = u64::from(init.flags);
+    if flags & flag::INIT_EXT != 0 {
+        flags |= u64::from(u32::decode(&mut reader)?) << 32;
+    }
+    Ok((header, Offer { minor: init.minor, max_readahead: init.max_readahead, flags }))
+}
+
+fn answer(offer: &Offer, wanted: TransportKind) -> (InitOut, TransportKind) {
+    let mut flags = WANTED & offer.flags;
+    let mut transport = TransportKind::Device;
+    if wanted == TransportKind::Uring && offer.flags & flag::OVER_IO_URING != 0 {
+        flags |= flag::OVER_IO_URING;
+        transport = TransportKind::Uring;
+    }
+    let reply = InitOut {
+        major: abi::MAJOR,
+        minor: offer.minor.min(abi::MINOR),
+        max_readahead: offer.max_readahead.max(limits::READ_AHEAD_KIB << 10),
+        flags: flags as u32,
+        max_background: limits::MAX_BACKGROUND,
+        congestion_threshold: limits::CONGESTION_THRESHOLD,
+        max_write: limits::MAX_IO_BYTES as u32,
+        time_granularity: 1,
+        max_pages: limits::MAX_IO_PAGES,
+        map_alignment: 0,
+        flags2: (flags >> 32) as u32,
+        max_stack_depth: 0,
+        request_timeout: 0,
+        unused: 0,
+        unused2: 0,
+        unused3: 0,
+        unused4: 0,
+    };
+    (reply, transport)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offer(flags: u64) -> Offer {
+        Offer { minor: 99, max_readahead: 131_072, flags }
+    }
+
+    #[test]
+    fn only_what_is_offered_is_taken() {
+        let (reply, transport) = answer(&offer(flag::BIG_WRITES), TransportKind::Uring);
+        assert_eq!(reply.flags, flag::BIG_WRITES as u32);
+        assert_eq!((reply.flags2, transport), (0, TransportKind::Device));
+        assert_eq!(reply.minor, abi::MINOR);
+    }
+
+    #[test]
+    fn io_uring_is_taken_when_it_is_wanted_and_offered() {
+        let all = offer(u64::MAX);
+        assert_eq!(answer(&all, TransportKind::Uring).0.flags2, 1 << 9);
+        assert_eq!(answer(&all, TransportKind::Device).0.flags2, 0);
+    }
+
+    #[test]
+    fn malformed_or_old_requests_are_errors() {
+        assert!(parse(&[]).is_err());
+        assert!(parse(&[0; 104]).is_err());
+        let mut bytes = [0; 104];
+        bytes[4] = Opcode::Init as u8;
+        bytes[40] = 7;
+        bytes[44] = 27;
+        assert_eq!(parse(&bytes).map(|_| ()).unwrap_err().code(), ErrorCode::VersionMismatch);
+        bytes[44] = 31;
+        assert!(parse(&bytes).is_ok());
+        assert!(parse(&bytes[..50]).is_err());
+    }
+}

@@ -1,0 +1,35 @@
+//! Limits of the FUSE layer, each with its reason.
+
+use std::time::Duration;
+
+/// Most bytes of one read or write: what the kernel sends at most, and what the largest chunk of a
+/// default stripe pattern is split into anyway.
+pub(crate) const MAX_IO_BYTES: usize = 1 << 20;
+/// The same in pages, as `INIT` wants it.
+pub(crate) const MAX_IO_PAGES: u16 = (MAX_IO_BYTES / 4096) as u16;
+/// How long the kernel may answer from its memory: names and attributes are no staler than this.
+pub(crate) const VALIDITY: Duration = Duration::from_secs(1);
+/// What programs are told to read and write at once (`st_blksize`): one request of the kernel.
+pub(crate) const PREFERRED_IO_BYTES: u32 = MAX_IO_BYTES as u32;
+/// Requests of the kernel's own (read-ahead, asynchronous direct I/O) that may be under way.
+pub(crate) const MAX_BACKGROUND: u16 = 128;
+/// From so many on the kernel holds its read-ahead back.
+pub(crate) const CONGESTION_THRESHOLD: u16 = 96;
+/// Requests under way on one worker. Beyond it they wait in the kernel. Each has room for
+/// [`MAX_IO_BYTES`], of which only what was used takes memory.
+pub(crate) const SLOTS_PER_WORKER: usize = 16;
+/// Most threads for `/dev/fuse`: more contend for the one queue that they share.
+pub(crate) const MAX_DEVICE_WORKERS: usize = 8;
+/// Read-ahead of the mount in KiB: four requests, enough for all targets of a default pattern.
+pub(crate) const READ_AHEAD_KIB: u32 = 4096;
+/// `FORGET` needs no answer and no haste; after one, the thread that takes them waits so long for
+/// more, so that they come in batches instead of waking it one by one.
+pub(crate) const FORGET_PAUSE: Duration = Duration::from_millis(5);
+/// How often an interrupted request is looked at again: is its caller being killed?
+pub(crate) const INTERRUPT_CHECK: Duration = Duration::from_millis(100);
+/// Interrupts that may wait for one worker; more are dropped, and their callers wait for the answer.
+pub(crate) const MAX_INTERRUPTS: usize = 4096;
+/// Files whose set-user-id bits are known to be clear, for each worker; forgotten together when full.
+pub(crate) const MAX_CHECKED_FILES: usize = 1024;
+/// How long an unmount that was asked for by a signal waits for the last open file.
+pub(crate) const DETACH_GRACE: Duration = Duration::from_secs(10);

@@ -1,0 +1,157 @@
+//! The directory that is mounted on: who is there already, and what the kernel knows of the mount.
+
+use crate::transport::kernel::{self, Unmount};
+use skep_types::{Error, ErrorCode, Result};
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// One line of `/proc/self/mountinfo`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct MountEntry {
+    /// `major:minor` of the mount's device.
+    pub(crate) device: String,
+    pub(crate) mount_point: PathBuf,
+    /// Type of file system, with its subtype: `fuse.skep`.
+    pub(crate) kind: String,
+}
+
+/// Undoes the octal escapes that mountinfo has for blanks in paths.
+fn unescape(text: &str) -> PathBuf {
+    let bytes = text.as_bytes();
+    let mut plain = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while at < bytes.len() {
+        let escaped = bytes
+            .get(at + 1..at + 4)
+            .filter(|_| bytes[at] == b'\\')
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match escaped {
+            Some(byte) => {
+                plain.push(byte);
+                at += 4;
+            }
+            None => {
+                plain.push(bytes[at]);
+                at += 1;
+            }
+        }
+    }
+    PathBuf::from(std::ffi::OsString::from_vec(plain))
+}
+
+fn parse_line(line: &str) -> Option<MountEntry> {
+    let (before, after) = line.split_once(" - ")?;
+    let mut fields = before.split(' ');
+    let device = fields.nth(2)?.to_owned();
+    let mount_point = unescape(fields.nth(1)?);
+    let kind = after.split(' ').next()?.to_owned();
+    Some(MountEntry { device, mount_point, kind })
+}
+
+/// The topmost mount on a path, if it is a mount point.
+pub(crate) fn find(path: &Path) -> Option<MountEntry> {
+    let text = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    text.lines().filter_map(parse_line).rfind(|entry| entry.mount_point == path)
+}
+
+/// The path without links and dots. The last component isn't looked at, since looking at a dead mount
+/// fails.
+fn absolute(path: &Path) -> io::Result<PathBuf> {
+    if let Ok(path) = path.canonicalize() {
+        return Ok(path);
+    }
+    let parent = match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+        None => Path::new("/"),
+    };
+    Ok(parent.canonicalize()?.join(path.file_name().unwrap_or_default()))
+}
+
+/// Makes sure that a directory can be mounted on, and cleans up what a killed client has left there.
+///
+/// # Errors
+/// `NotFound` or `NotDirectory` if it isn't a directory; `InUse` if it is mounted already.
+pub(crate) fn prepare(path: &Path) -> Result<PathBuf> {
+    let named = |error: io::Error| {
+        let code = match error.kind() {
+            io::ErrorKind::NotFound => ErrorCode::NotFound,
+            io::ErrorKind::NotADirectory => ErrorCode::NotDirectory,
+            io::ErrorKind::PermissionDenied => ErrorCode::PermissionDenied,
+            _ => ErrorCode::Io,
+        };
+        Error::new(code, format!("mount point {}: {error}", path.display()))
+    };
+    let absolute = absolute(path).map_err(named)?;
+    if let Some(entry) = find(&absolute).filter(|entry| entry.kind == "fuse.skep") {
+        if !is_dead(&absolute) {
+            let what = format!(
+                "{} is mounted already: unmount it first (umount {0})",
+                entry.mount_point.display()
+            );
+            return Err(Error::new(ErrorCode::InUse, what));
+        }
+        tracing::info!("cleaning up the mount that a killed client left on {}", absolute.display());
+        unmount(&absolute, Unmount::Detach).map_err(named)?;
+    }
+    let metadata = std::fs::metadata(&absolute).map_err(named)?;
+    if !metadata.is_dir() {
+        let what = format!("mount point {} is not a directory", absolute.display());
+        return Err(Error::new(ErrorCode::NotDirectory, what));
+    }
+    Ok(absolute)
+}
+
+/// Whether the daemon of a mount has gone. The root directory's attributes may still be cached, so
+/// something that the kernel never answers itself is asked for.
+fn is_dead(mount_point: &Path) -> bool {
+    let dead = |error: io::Error| error.raw_os_error() == Some(libc::ENOTCONN);
+    std::fs::metadata(mount_point).is_err_and(dead) || kernel::stat_fs(mount_point).is_err_and(dead)
+}
+
+/// Unmounts, by whichever way this process may.
+pub(crate) fn unmount(mount_point: &Path, how: Unmount) -> io::Result<()> {
+    if kernel::is_root() {
+        kernel::unmount(mount_point, how)
+    } else {
+        kernel::unmount_by_helper(mount_point, how)
+    }
+}
+
+/// Raises the read-ahead of a mount, which the kernel limits to 128 KiB before root says otherwise.
+pub(crate) fn raise_read_ahead(mount_point: &Path, kib: u32) {
+    let Some(entry) = find(mount_point) else { return };
+    let setting = format!("/sys/class/bdi/{}/read_ahead_kb", entry.device);
+    if let Err(error) = std::fs::write(&setting, kib.to_string()) {
+        tracing::debug!("read-ahead stays as it is: {setting}: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_mountinfo_are_understood() {
+        let line = "36 35 0:45 / /mnt/a\\040b rw,relatime shared:1 - fuse.skep skep@x rw,user_id=0";
+        let entry = parse_line(line).unwrap();
+        assert_eq!(entry.device, "0:45");
+        assert_eq!(entry.mount_point, Path::new("/mnt/a b"));
+        assert_eq!(entry.kind, "fuse.skep");
+        assert_eq!(parse_line("nonsense"), None);
+        assert_eq!(unescape("a\\"), Path::new("a\\"));
+    }
+
+    #[test]
+    fn a_path_that_is_no_directory_is_refused_by_name() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let error = prepare(file.path()).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::NotDirectory);
+        let missing = file.path().with_extension("missing");
+        let error = prepare(&missing).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::NotFound);
+        assert!(error.context().contains(&missing.display().to_string()));
+    }
+}

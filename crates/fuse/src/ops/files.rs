@@ -1,0 +1,72 @@
+//! Operations on open files, and waiting for devices.
+
+use super::privileges;
+use crate::file_system::{FileSystem, HandleId};
+use crate::protocol::Context;
+use crate::reply::{Answer, Failure, KeepCache};
+use crate::request::{DataOnly, Write};
+use skep_env::Buf;
+use skep_types::InodeId;
+use skep_wire::metadata::OpenMode;
+
+type Outcome = Result<Answer, Failure>;
+
+pub(crate) async fn open<F: FileSystem>(
+    context: &Context<F>,
+    inode: InodeId,
+    mode: OpenMode,
+    truncate: bool,
+    kill_privileges: bool,
+) -> Outcome {
+    if kill_privileges {
+        privileges::take_away(context, inode).await?;
+    }
+    let opened = context.file_system.open(inode, mode, truncate).await?;
+    Ok(Answer::Opened(opened.handle, KeepCache(opened.keep_cache)))
+}
+
+pub(crate) async fn read(
+    fs: &impl FileSystem,
+    handle: HandleId,
+    offset: u64,
+    into: Buf,
+) -> Outcome {
+    let room = into.len();
+    let count = fs.read(handle, offset, into).await?;
+    Ok(Answer::Data(count.min(room)))
+}
+
+pub(crate) async fn write<F: FileSystem>(context: &Context<F>, write: Write) -> Outcome {
+    let Write { inode, handle, offset, data, sync, kill_privileges } = write;
+    if kill_privileges {
+        privileges::take_away(context, inode).await?;
+    }
+    let size = data.len() as u32;
+    context.file_system.write(handle, offset, data).await?;
+    if let Some(DataOnly(data_only)) = sync {
+        context.file_system.fsync(handle, data_only).await?;
+    }
+    Ok(Answer::Size(size))
+}
+
+pub(crate) async fn flush(fs: &impl FileSystem, handle: HandleId) -> Outcome {
+    fs.flush(handle).await?;
+    Ok(Answer::Empty)
+}
+
+pub(crate) async fn close(fs: &impl FileSystem, handle: HandleId) -> Outcome {
+    fs.close(handle).await?;
+    Ok(Answer::Empty)
+}
+
+pub(crate) async fn fsync(fs: &impl FileSystem, handle: HandleId, data_only: bool) -> Outcome {
+    fs.fsync(handle, data_only).await?;
+    Ok(Answer::Empty)
+}
+
+/// `fsync` of a directory: its entries may lie on any metadata target, so all of them sync.
+/// (`syncfs(2)` itself never comes here, since the kernel sends `SYNCFS` to virtiofs and fuseblk only.)
+pub(crate) async fn sync_all(fs: &impl FileSystem) -> Outcome {
+    fs.sync_all().await?;
+    Ok(Answer::Empty)
+}

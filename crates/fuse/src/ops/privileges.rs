@@ -1,0 +1,148 @@
+//! Clearing set-user-id and set-group-id when a file is changed by somebody who may not keep them.
+//!
+//! The kernel says so with each write of such a caller (`FUSE_HANDLE_KILLPRIV_V2`); without that it
+//! would ask for `security.capability` before each write of anybody. Since almost no file has the
+//! bits, a worker remembers for a moment which don't.
+
+use crate::file_system::FileSystem;
+use crate::limits;
+use crate::protocol::Context;
+use skep_types::{Attributes, FileKind, InodeId, Result};
+use skep_wire::metadata::SetAttributes;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+const SET_USER_ID: u32 = 0o4000;
+const SET_GROUP_ID: u32 = 0o2000;
+const GROUP_EXECUTE: u32 = 0o010;
+
+/// Files known to have no set-user-id bits, for at most as long as attributes may be remembered.
+#[derive(Debug, Default)]
+pub(crate) struct CheckedFiles {
+    /// Raised by each change of permissions through this mount, on any worker.
+    changes: Arc<AtomicU64>,
+    seen_changes: Cell<u64>,
+    until: RefCell<HashMap<InodeId, Duration>>,
+}
+
+impl CheckedFiles {
+    /// For one worker; `changes` is what the workers of a mount share.
+    pub(crate) fn new(changes: Arc<AtomicU64>) -> Self {
+        Self { changes, ..Self::default() }
+    }
+
+    /// Called at each change of permissions.
+    pub(crate) fn forget_all(&self) {
+        self.changes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn contains(&self, inode: InodeId) -> bool {
+        let changes = self.changes.load(Ordering::Relaxed);
+        if self.seen_changes.replace(changes) != changes {
+            self.until.borrow_mut().clear();
+        }
+        self.until.borrow().get(&inode).is_some_and(|until| skep_env::now() < *until)
+    }
+
+    fn insert(&self, inode: InodeId) {
+        let mut until = self.until.borrow_mut();
+        if until.len() >= limits::MAX_CHECKED_FILES {
+            until.clear();
+        }
+        until.insert(inode, skep_env::now() + limits::VALIDITY);
+    }
+}
+
+/// The permissions that are left when privileges are taken away; `None` if there are none to take.
+/// As in the kernel: set-group-id on a file that its group can't execute marks mandatory locks, and
+/// stays; directories keep all.
+pub(crate) fn without(attributes: &Attributes) -> Option<u32> {
+    if attributes.kind == FileKind::Directory {
+        return None;
+    }
+    let mut left = attributes.permissions & !SET_USER_ID;
+    if left & GROUP_EXECUTE != 0 {
+        left &= !SET_GROUP_ID;
+    }
+    (left != attributes.permissions).then_some(left)
+}
+
+/// Takes the privileges of a file away, if it has any.
+pub(crate) async fn take_away<F: FileSystem>(context: &Context<F>, inode: InodeId) -> Result<()> {
+    if context.checked.contains(inode) {
+        return Ok(());
+    }
+    if let Some(left) = without(&context.file_system.attributes(inode).await?) {
+        let change = SetAttributes {
+            inode,
+            permissions: Some(left),
+            uid: None,
+            gid: None,
+            project: None,
+            size: None,
+            accessed: None,
+            modified: None,
+        };
+        let fs = context.file_system.clone();
+        // A change must run to its end, even if the write that it goes before is dropped.
+        let (sender, done) = skep_env::local::oneshot();
+        skep_env::spawn(async move { sender.send(fs.set_attributes(change).await) }).detach();
+        done.await.transpose()?;
+    }
+    context.checked.insert(inode);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::Timestamp;
+
+    fn file(kind: FileKind, permissions: u32) -> Attributes {
+        Attributes {
+            inode: InodeId::new(5),
+            kind,
+            permissions,
+            links: 1,
+            uid: 0,
+            gid: 0,
+            project: 0,
+            device: 0,
+            size: 0,
+            accessed: Timestamp::default(),
+            modified: Timestamp::default(),
+            changed: Timestamp::default(),
+            created: Timestamp::default(),
+            change_counter: 0,
+            truncate_generation: 0,
+        }
+    }
+
+    #[test]
+    fn what_is_left_follows_the_kernel() {
+        let check = |permissions, expected| {
+            assert_eq!(without(&file(FileKind::Regular, permissions)), expected);
+        };
+        check(0o644, None);
+        check(0o4755, Some(0o755));
+        check(0o6755, Some(0o755));
+        check(0o2755, Some(0o755));
+        check(0o2745, None);
+        check(0o1777, None);
+        assert_eq!(without(&file(FileKind::Directory, 0o6777)), None);
+    }
+
+    #[test]
+    fn a_change_of_permissions_on_any_worker_forgets_all() {
+        let changes = Arc::new(AtomicU64::new(0));
+        let here = CheckedFiles::new(Arc::clone(&changes));
+        let there = CheckedFiles::new(changes);
+        here.insert(InodeId::new(9));
+        assert!(here.contains(InodeId::new(9)));
+        there.forget_all();
+        assert!(!here.contains(InodeId::new(9)));
+    }
+}

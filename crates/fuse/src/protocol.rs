@@ -1,0 +1,82 @@
+//! The table from calls to operations, and what operations share on one worker.
+//!
+//! No logic of a file system: each operation is one call of [`FileSystem`] and, where the kernel asks
+//! for something that has no call of its own, a few.
+
+use crate::file_system::FileSystem;
+use crate::ops::privileges::CheckedFiles;
+use crate::ops::{attributes, directories, files, names, xattrs};
+use crate::reply::{Answer, Failure};
+use crate::request::Call;
+use crate::transport::TransportKind;
+
+/// What the operations of one worker share.
+#[derive(Debug)]
+pub(crate) struct Context<F> {
+    /// The worker's access to the file system.
+    pub(crate) file_system: F,
+    /// The transport in use, for whoever asks.
+    pub(crate) transport: TransportKind,
+    /// Files known to have no set-user-id bits.
+    pub(crate) checked: CheckedFiles,
+}
+
+/// Performs a call. Cancel-safe where [`Call::may_be_dropped`] says so.
+pub(crate) async fn perform<F: FileSystem>(
+    context: &Context<F>,
+    call: Call,
+) -> Result<Answer, Failure> {
+    let fs = &context.file_system;
+    match call {
+        Call::Lookup { directory, name } => names::lookup(fs, directory, &name).await,
+        Call::MakeSymlink { directory, name, link_target, new } => {
+            names::make_symlink(fs, directory, &name, &link_target, new).await
+        }
+        Call::MakeDirectory { directory, name, new } => {
+            names::make_directory(fs, directory, &name, new).await
+        }
+        Call::MakeNode { request } => names::make_node(fs, request).await,
+        Call::Create { request, exclusive } => names::create(fs, request, exclusive).await,
+        Call::Unlink { directory, name } => names::unlink(fs, directory, &name).await,
+        Call::RemoveDirectory { directory, name } => {
+            names::remove_directory(fs, directory, &name).await
+        }
+        Call::Rename { request } => names::rename(fs, request).await,
+        Call::Link { inode, directory, name } => names::link(fs, inode, directory, &name).await,
+        Call::ReadLink { inode } => names::read_link(fs, inode).await,
+        Call::Attributes { inode } => attributes::get(fs, inode).await,
+        Call::Statx { inode } => attributes::statx(fs, inode).await,
+        Call::SetAttributes { change, kill_privileges } => {
+            attributes::set(context, change, kill_privileges).await
+        }
+        Call::StatFs => attributes::statfs(fs).await,
+        Call::Open { inode, mode, truncate, kill_privileges } => {
+            files::open(context, inode, mode, truncate, kill_privileges).await
+        }
+        Call::Read { handle, offset, into } => files::read(fs, handle, offset, into).await,
+        Call::Write { write } => files::write(context, write).await,
+        Call::Flush { handle } => files::flush(fs, handle).await,
+        Call::Close { handle } => files::close(fs, handle).await,
+        Call::Fsync { handle, data_only } => files::fsync(fs, handle, data_only).await,
+        Call::SyncAll => files::sync_all(fs).await,
+        Call::ReadDirectory { directory, cursor, max_bytes, with_attributes } => {
+            directories::read(fs, directory, cursor, max_bytes, with_attributes).await
+        }
+        Call::GetXattr { inode, name, room } => xattrs::get(context, inode, &name, room).await,
+        Call::SetXattr { inode, name, value, mode } => {
+            xattrs::set(fs, inode, &name, &value, mode).await
+        }
+        Call::ListXattrs { inode, room } => xattrs::list(fs, inode, room).await,
+        Call::RemoveXattr { inode, name } => xattrs::remove(fs, inode, &name).await,
+        Call::Nothing => Ok(Answer::Empty),
+    }
+}
+
+/// Undoes what an answer that nobody receives would have handed over: the open of a killed caller.
+pub(crate) async fn abandon<F: FileSystem>(context: &Context<F>, outcome: Result<Answer, Failure>) {
+    if let Ok(Answer::Created(_, handle) | Answer::Opened(handle, _)) = outcome
+        && let Err(error) = context.file_system.close(handle).await
+    {
+        tracing::warn!("closing a file that was opened for a killed process: {error}");
+    }
+}

@@ -1,0 +1,349 @@
+//! From the outcome of an operation to the bytes of its reply.
+
+use crate::abi::{
+    self, Attr, AttrOut, Dirent, EntryOut, OpenOut, SizeOut, StatFsOut, Statx, StatxOut, StatxTime,
+};
+use crate::errno;
+use crate::file_system::{HandleId, StatFs};
+use crate::limits;
+use skep_env::Buf;
+use skep_types::codec::{Codec, Writer};
+use skep_types::{Attributes, Error, InodeId, Timestamp};
+use skep_wire::metadata::{DirectoryEntries, EntryReply};
+
+/// What an operation gives.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// Done.
+    Empty,
+    /// There is no such entry, and the kernel may remember that.
+    NoEntry,
+    /// An entry.
+    Entry(Attributes),
+    /// An entry that was made and opened.
+    Created(Attributes, HandleId),
+    /// Attributes.
+    Attributes(Attributes),
+    /// Attributes with the time of creation.
+    Statx(Attributes),
+    /// An opened file.
+    Opened(HandleId, KeepCache),
+    /// So many bytes, which lie in the reply's memory already.
+    Data(usize),
+    /// So many bytes were written, or would have to fit.
+    Size(u32),
+    /// These bytes.
+    Bytes(Vec<u8>),
+    /// Room in the file system.
+    StatFs(StatFs),
+}
+
+/// Whether the kernel may keep its pages of an opened file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeepCache(pub(crate) bool);
+
+/// Why an operation failed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// An error number, where the FUSE layer itself refuses.
+    Errno(i32),
+    /// An error of the file system.
+    Error(Error),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Error(error)
+    }
+}
+
+impl From<i32> for Failure {
+    fn from(errno: i32) -> Self {
+        Self::Errno(errno)
+    }
+}
+
+impl Failure {
+    /// Its error number. What is broken is logged here, where the error ends its way.
+    pub(crate) fn errno(&self, opcode: u32, node: InodeId) -> i32 {
+        match self {
+            Self::Errno(errno) => *errno,
+            Self::Error(error) => {
+                if errno::is_trouble(error.code()) {
+                    tracing::warn!(opcode, %node, "a request failed: {error}");
+                }
+                errno::errno(error.code())
+            }
+        }
+    }
+}
+
+/// What a reply says: its error number, or how many bytes of the reply's memory it has.
+pub(crate) type Encoded = Result<usize, i32>;
+
+/// Writes an answer to the reply's memory.
+pub(crate) fn encode(answer: Answer, reply: &Buf) -> Encoded {
+    let mut w = Writer::new();
+    match answer {
+        Answer::Empty => return Ok(0),
+        Answer::Data(len) => return Ok(len),
+        Answer::Bytes(bytes) => w.raw(&bytes),
+        Answer::Size(size) => SizeOut { size, padding: 0 }.encode(&mut w),
+        Answer::NoEntry => no_entry().encode(&mut w),
+        Answer::Entry(attributes) => entry(&attributes).encode(&mut w),
+        Answer::Created(attributes, handle) => {
+            entry(&attributes).encode(&mut w);
+            // A file that was just made has nothing in the page cache that could be wrong.
+            opened(handle, KeepCache(true)).encode(&mut w);
+        }
+        Answer::Opened(handle, keep_cache) => opened(handle, keep_cache).encode(&mut w),
+        Answer::Attributes(attributes) => AttrOut {
+            attr_valid: limits::VALIDITY.as_secs(),
+            attr_valid_nanoseconds: limits::VALIDITY.subsec_nanos(),
+            padding: 0,
+            attr: attr(&attributes),
+        }
+        .encode(&mut w),
+        Answer::Statx(attributes) => {
+            statx(&attributes).encode(&mut w);
+            w.raw(&[0; abi::STATX_SPARE_BYTES]);
+        }
+        Answer::StatFs(room) => stat_fs(&room).encode(&mut w),
+    }
+    let bytes = w.finish();
+    if bytes.len() > reply.len() {
+        return Err(libc::EIO);
+    }
+    reply.write(0, &bytes);
+    Ok(bytes.len())
+}
+
+fn blocks(attributes: &Attributes) -> u64 {
+    attributes.size.div_ceil(512)
+}
+
+fn mode(attributes: &Attributes) -> u32 {
+    attributes.kind.mode_bits() | attributes.permissions & 0o7777
+}
+
+fn attr(attributes: &Attributes) -> Attr {
+    Attr {
+        ino: attributes.inode.raw(),
+        size: attributes.size,
+        blocks: blocks(attributes),
+        atime: attributes.accessed.seconds as u64,
+        mtime: attributes.modified.seconds as u64,
+        ctime: attributes.changed.seconds as u64,
+        atime_nanoseconds: attributes.accessed.nanoseconds,
+        mtime_nanoseconds: attributes.modified.nanoseconds,
+        ctime_nanoseconds: attributes.changed.nanoseconds,
+        mode: mode(attributes),
+        links: attributes.links,
+        uid: attributes.uid,
+        gid: attributes.gid,
+        device: abi::pack_device(attributes.device),
+        block_size: limits::PREFERRED_IO_BYTES,
+        flags: 0,
+    }
+}
+
+fn entry(attributes: &Attributes) -> EntryOut {
+    EntryOut {
+        nodeid: attributes.inode.raw(),
+        // Ids are never used again, so there is one generation of each.
+        generation: 0,
+        entry_valid: limits::VALIDITY.as_secs(),
+        attr_valid: limits::VALIDITY.as_secs(),
+        entry_valid_nanoseconds: limits::VALIDITY.subsec_nanos(),
+        attr_valid_nanoseconds: limits::VALIDITY.subsec_nanos(),
+        attr: attr(attributes),
+    }
+}
+
+fn no_entry() -> EntryOut {
+    let nothing = Attr {
+        ino: 0,
+        size: 0,
+        blocks: 0,
+        atime: 0,
+        mtime: 0,
+        ctime: 0,
+        atime_nanoseconds: 0,
+        mtime_nanoseconds: 0,
+        ctime_nanoseconds: 0,
+        mode: 0,
+        links: 0,
+        uid: 0,
+        gid: 0,
+        device: 0,
+        block_size: 0,
+        flags: 0,
+    };
+    EntryOut {
+        nodeid: 0,
+        generation: 0,
+        entry_valid: limits::VALIDITY.as_secs(),
+        attr_valid: 0,
+        entry_valid_nanoseconds: limits::VALIDITY.subsec_nanos(),
+        attr_valid_nanoseconds: 0,
+        attr: nothing,
+    }
+}
+
+fn opened(handle: HandleId, keep_cache: KeepCache) -> OpenOut {
+    let open_flags = if keep_cache.0 { abi::OPEN_KEEP_CACHE } else { 0 };
+    OpenOut { handle: handle.0, open_flags, backing_id: 0 }
+}
+
+fn statx_time(time: Timestamp) -> StatxTime {
+    StatxTime { seconds: time.seconds, nanoseconds: time.nanoseconds, reserved: 0 }
+}
+
+fn statx(attributes: &Attributes) -> StatxOut {
+    StatxOut {
+        attr_valid: limits::VALIDITY.as_secs(),
+        attr_valid_nanoseconds: limits::VALIDITY.subsec_nanos(),
+        flags: 0,
+        spare: 0,
+        statx: Statx {
+            mask: abi::STATX_BASIC_AND_BTIME,
+            block_size: limits::PREFERRED_IO_BYTES,
+            attributes: 0,
+            links: attributes.links,
+            uid: attributes.uid,
+            gid: attributes.gid,
+            mode: mode(attributes) as u16,
+            spare: 0,
+            ino: attributes.inode.raw(),
+            size: attributes.size,
+            blocks: blocks(attributes),
+            attributes_mask: 0,
+            atime: statx_time(attributes.accessed),
+            btime: statx_time(attributes.created),
+            ctime: statx_time(attributes.changed),
+            mtime: statx_time(attributes.modified),
+            device_major: (attributes.device >> 32) as u32,
+            device_minor: attributes.device as u32,
+            own_device_major: 0,
+            own_device_minor: 0,
+        },
+    }
+}
+
+fn stat_fs(room: &StatFs) -> StatFsOut {
+    const BLOCK: u64 = 4096;
+    StatFsOut {
+        blocks: room.total_bytes / BLOCK,
+        free_blocks: room.free_bytes / BLOCK,
+        available_blocks: room.free_bytes / BLOCK,
+        files: room.files,
+        free_files: room.free_files,
+        block_size: BLOCK as u32,
+        name_bytes: room.name_max,
+        fragment_size: BLOCK as u32,
+        padding: 0,
+        spare: 0,
+        spare2: 0,
+    }
+}
+
+/// Entries of a directory as the kernel wants them, as many as fit.
+pub(crate) struct Listing {
+    w: Writer,
+    room: usize,
+    with_attributes: bool,
+}
+
+/// Cursors of the two entries that every directory has; all others are larger.
+pub(crate) const DOT: u64 = 1;
+/// See [`DOT`].
+pub(crate) const DOT_DOT: u64 = 2;
+
+impl Listing {
+    /// An empty one with room for so many bytes.
+    pub(crate) fn new(room: u32, with_attributes: bool) -> Self {
+        Self { w: Writer::new(), room: room as usize, with_attributes }
+    }
+
+    /// Whether nothing was added yet.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.w.is_empty()
+    }
+
+    /// The bytes.
+    pub(crate) fn finish(self) -> Answer {
+        Answer::Bytes(self.w.finish())
+    }
+
+    /// Adds `.` or `..`: neither gets attributes, the kernel knows them.
+    pub(crate) fn push_dot(&mut self, cursor: u64, inode: InodeId) -> bool {
+        let name: &[u8] = if cursor == DOT { b"." } else { b".." };
+        let kind = skep_types::FileKind::Directory;
+        self.push(cursor, name, &EntryReply { inode, kind, attributes: None })
+    }
+
+    /// Adds entries until one doesn't fit.
+    pub(crate) fn push_all(&mut self, entries: &DirectoryEntries) {
+        for one in &entries.entries {
+            if !self.push(one.cursor, &one.name, &one.entry) {
+                return;
+            }
+        }
+    }
+
+    /// Adds an entry; false if it doesn't fit.
+    fn push(&mut self, cursor: u64, name: &[u8], it: &EntryReply) -> bool {
+        let prefix = if self.with_attributes { abi::ENTRY_OUT_BYTES } else { 0 };
+        let unpadded = prefix + abi::DIRENT_BYTES + name.len();
+        let padded = unpadded.next_multiple_of(8);
+        if self.w.len() + padded > self.room {
+            return false;
+        }
+        if self.with_attributes {
+            // Without attributes the node id is zero, on which the kernel asks when it needs them
+            // (unlike in LOOKUP, where zero says that there is no such entry).
+            match &it.attributes {
+                Some(attributes) => entry(attributes).encode(&mut self.w),
+                None => self.w.raw(&[0; abi::ENTRY_OUT_BYTES]),
+            }
+        }
+        Dirent {
+            ino: it.inode.raw(),
+            offset: cursor,
+            name_bytes: name.len() as u32,
+            kind: it.kind.mode_bits() >> 12,
+        }
+        .encode(&mut self.w);
+        self.w.raw(name);
+        self.w.raw(&[0; 8][..padded - unpadded]);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::FileKind;
+
+    #[test]
+    fn listings_are_padded_and_stop_where_the_room_ends() {
+        let mut listing = Listing::new(100, false);
+        assert!(listing.push_dot(DOT, InodeId::ROOT));
+        assert!(listing.push_dot(DOT_DOT, InodeId::ROOT));
+        let entry = EntryReply { inode: InodeId::new(7), kind: FileKind::Fifo, attributes: None };
+        assert!(!listing.push(300, b"longer than what is left", &entry));
+        assert!(listing.push(300, b"a", &entry));
+        let Answer::Bytes(bytes) = listing.finish() else { panic!("bytes") };
+        assert_eq!(bytes.len(), 96);
+        assert_eq!(bytes[64..72], 7_u64.to_le_bytes());
+        assert_eq!(bytes[72..80], 300_u64.to_le_bytes());
+        assert_eq!(bytes[84], 1, "DT_FIFO");
+        assert_eq!(bytes[88..], *b"a\0\0\0\0\0\0\0");
+    }
+
+    #[test]
+    fn an_answer_that_does_not_fit_is_an_error_and_no_panic() {
+        assert_eq!(encode(Answer::Bytes(vec![0; 9]), &Buf::new(8)), Err(libc::EIO));
+        assert_eq!(encode(Answer::Bytes(vec![0; 8]), &Buf::new(8)), Ok(8));
+    }
+}

@@ -1,0 +1,405 @@
+//! From the bytes of one request to a [`Call`]: everything that an operation needs, owned by it.
+//!
+//! A call keeps no bytes of the transport's memory but those of a read or a write, so that an
+//! operation whose caller was killed can go on by itself while the memory serves the next request.
+
+use crate::abi::{
+    self, CreateIn, FsyncIn, GetXattrIn, InHeader, LinkIn, MkDirIn, MkNodIn, Opcode, OpenIn,
+    ReadIn, ReleaseIn, Rename2In, RenameIn, SetAttrIn, SetXattrIn, WriteIn, set_attr,
+};
+use crate::file_system::{CreateRequest, HandleId, RenameRequest};
+use crate::limits;
+use skep_env::Buf;
+use skep_types::codec::{Codec, Reader};
+use skep_types::{FileKind, InodeId, Timestamp};
+use skep_wire::metadata::{NewInode, OpenMode, SetAttributes, SetTime, XattrMode};
+
+/// One request, as a transport hands it over.
+#[derive(Debug)]
+pub(crate) struct Request {
+    /// What it starts with.
+    pub(crate) header: InHeader,
+    /// The operation's fixed struct, perhaps with more behind it.
+    pub(crate) arguments: Buf,
+    /// Names and data.
+    pub(crate) payload: Buf,
+    /// Room for the reply.
+    pub(crate) reply: Buf,
+}
+
+/// An operation to perform.
+#[derive(Debug)]
+pub(crate) enum Call {
+    Lookup { directory: InodeId, name: Vec<u8> },
+    Attributes { inode: InodeId },
+    Statx { inode: InodeId },
+    SetAttributes { change: SetAttributes, kill_privileges: bool },
+    ReadLink { inode: InodeId },
+    MakeSymlink { directory: InodeId, name: Vec<u8>, link_target: Vec<u8>, new: NewInode },
+    MakeDirectory { directory: InodeId, name: Vec<u8>, new: NewInode },
+    MakeNode { request: CreateRequest },
+    Create { request: CreateRequest, exclusive: bool },
+    Unlink { directory: InodeId, name: Vec<u8> },
+    RemoveDirectory { directory: InodeId, name: Vec<u8> },
+    Rename { request: RenameRequest },
+    Link { inode: InodeId, directory: InodeId, name: Vec<u8> },
+    Open { inode: InodeId, mode: OpenMode, truncate: bool, kill_privileges: bool },
+    Read { handle: HandleId, offset: u64, into: Buf },
+    Write { write: Write },
+    Flush { handle: HandleId },
+    Close { handle: HandleId },
+    Fsync { handle: HandleId, data_only: bool },
+    SyncAll,
+    ReadDirectory { directory: InodeId, cursor: u64, max_bytes: u32, with_attributes: bool },
+    GetXattr { inode: InodeId, name: Vec<u8>, room: u32 },
+    SetXattr { inode: InodeId, name: Vec<u8>, value: Vec<u8>, mode: XattrMode },
+    ListXattrs { inode: InodeId, room: u32 },
+    RemoveXattr { inode: InodeId, name: Vec<u8> },
+    StatFs,
+    Nothing,
+}
+
+/// The parts of a write.
+#[derive(Debug)]
+pub(crate) struct Write {
+    pub(crate) inode: InodeId,
+    pub(crate) handle: HandleId,
+    pub(crate) offset: u64,
+    pub(crate) data: Buf,
+    /// The descriptor was opened with `O_SYNC` or `O_DSYNC`; the latter asks for data only.
+    pub(crate) sync: Option<DataOnly>,
+    pub(crate) kill_privileges: bool,
+}
+
+/// Whether only data has to reach the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DataOnly(pub(crate) bool);
+
+impl Call {
+    /// Whether its future may be dropped when its caller is killed. The others run to their end.
+    pub(crate) fn may_be_dropped(&self) -> bool {
+        matches!(
+            self,
+            Self::Lookup { .. }
+                | Self::Attributes { .. }
+                | Self::Statx { .. }
+                | Self::ReadLink { .. }
+                | Self::Read { .. }
+                | Self::Write { .. }
+                | Self::ReadDirectory { .. }
+                | Self::GetXattr { .. }
+                | Self::ListXattrs { .. }
+                | Self::StatFs
+        )
+    }
+}
+
+/// The first name in `bytes` and what follows its zero byte.
+fn split_name(bytes: &[u8]) -> Result<(&[u8], &[u8]), i32> {
+    let end = bytes.iter().position(|byte| *byte == 0).ok_or(libc::EINVAL)?;
+    match end {
+        0 => Err(libc::EINVAL),
+        _ => Ok((&bytes[..end], &bytes[end + 1..])),
+    }
+}
+
+/// A name of an entry. The kernel lets FUSE file systems have longer ones than others have.
+fn checked_name(name: &[u8]) -> Result<Vec<u8>, i32> {
+    if name.len() > skep_types::MAX_NAME_BYTES {
+        return Err(libc::ENAMETOOLONG);
+    }
+    Ok(name.to_vec())
+}
+
+fn inode(nodeid: u64) -> InodeId {
+    InodeId::new(nodeid)
+}
+
+impl Request {
+    fn arguments<T: Codec>(&self) -> Result<T, i32> {
+        T::decode(&mut Reader::new(self.arguments.bytes())).map_err(|_| libc::EINVAL)
+    }
+
+    fn name(&self) -> Result<Vec<u8>, i32> {
+        checked_name(split_name(self.payload.bytes())?.0)
+    }
+
+    fn two_names(&self) -> Result<(Vec<u8>, Vec<u8>), i32> {
+        let (first, rest) = split_name(self.payload.bytes())?;
+        Ok((checked_name(first)?, checked_name(split_name(rest)?.0)?))
+    }
+
+    fn node(&self) -> InodeId {
+        inode(self.header.nodeid)
+    }
+
+    fn new_inode(&self, mode: u32) -> NewInode {
+        NewInode { permissions: mode & 0o7777, uid: self.header.uid, gid: self.header.gid }
+    }
+
+    /// The operation that is asked for.
+    ///
+    /// # Errors
+    /// The error number to answer with: `ENOSYS` for what Skep leaves to the kernel.
+    pub(crate) fn parse(&self) -> Result<Call, i32> {
+        let opcode = Opcode::from_number(self.header.opcode).ok_or(libc::ENOSYS)?;
+        Ok(match opcode {
+            Opcode::Lookup => Call::Lookup { directory: self.node(), name: self.name()? },
+            Opcode::GetAttr => Call::Attributes { inode: self.node() },
+            Opcode::StatX => Call::Statx { inode: self.node() },
+            Opcode::SetAttr => self.set_attributes()?,
+            Opcode::ReadLink => Call::ReadLink { inode: self.node() },
+            Opcode::Symlink => {
+                let (name, rest) = split_name(self.payload.bytes())?;
+                let (name, link_target) = (checked_name(name)?, split_name(rest)?.0.to_vec());
+                let new = self.new_inode(0o777);
+                Call::MakeSymlink { directory: self.node(), name, link_target, new }
+            }
+            Opcode::MkDir => {
+                let arguments: MkDirIn = self.arguments()?;
+                let new = self.new_inode(arguments.mode);
+                Call::MakeDirectory { directory: self.node(), name: self.name()?, new }
+            }
+            Opcode::MkNod => self.make_node()?,
+            Opcode::Create => self.create()?,
+            Opcode::Unlink => Call::Unlink { directory: self.node(), name: self.name()? },
+            Opcode::RmDir => Call::RemoveDirectory { directory: self.node(), name: self.name()? },
+            Opcode::Rename => {
+                let arguments: RenameIn = self.arguments()?;
+                self.rename(arguments.new_directory, 0)?
+            }
+            Opcode::Rename2 => {
+                let arguments: Rename2In = self.arguments()?;
+                self.rename(arguments.new_directory, arguments.flags)?
+            }
+            Opcode::Link => {
+                let arguments: LinkIn = self.arguments()?;
+                let old = inode(arguments.old_nodeid);
+                Call::Link { inode: old, directory: self.node(), name: self.name()? }
+            }
+            Opcode::Open
+            | Opcode::Read
+            | Opcode::Write
+            | Opcode::Flush
+            | Opcode::Release
+            | Opcode::Fsync => self.file_call(opcode)?,
+            Opcode::FsyncDir | Opcode::SyncFs => Call::SyncAll,
+            Opcode::ReadDir | Opcode::ReadDirPlus => {
+                let arguments: ReadIn = self.arguments()?;
+                Call::ReadDirectory {
+                    directory: self.node(),
+                    cursor: arguments.offset,
+                    max_bytes: arguments.size.min(self.reply.len() as u32),
+                    with_attributes: opcode == Opcode::ReadDirPlus,
+                }
+            }
+            Opcode::GetXattr | Opcode::SetXattr | Opcode::ListXattr | Opcode::RemoveXattr => {
+                self.xattr_call(opcode)?
+            }
+            Opcode::StatFs => Call::StatFs,
+            Opcode::Destroy | Opcode::ReleaseDir => Call::Nothing,
+            // Answered by the transports, before an operation is thought of.
+            Opcode::Init
+            | Opcode::Forget
+            | Opcode::BatchForget
+            | Opcode::Interrupt
+            | Opcode::NotifyReply => return Err(libc::EINVAL),
+            // What the kernel does itself once it is told that nobody else does: no OPENDIR, access
+            // by permission bits, holes found by size, locks on this host, copies by read and write.
+            Opcode::OpenDir
+            | Opcode::Access
+            | Opcode::LSeek
+            | Opcode::GetLock
+            | Opcode::SetLock
+            | Opcode::SetLockWait
+            | Opcode::CopyFileRange
+            | Opcode::FAllocate
+            | Opcode::Bmap
+            | Opcode::Ioctl
+            | Opcode::Poll
+            | Opcode::SetupMapping
+            | Opcode::RemoveMapping
+            | Opcode::TmpFile => return Err(libc::ENOSYS),
+        })
+    }
+
+    fn set_attributes(&self) -> Result<Call, i32> {
+        let arguments: SetAttrIn = self.arguments()?;
+        let has = |bit: u32| arguments.valid & bit != 0;
+        let time = |set: u32, now: u32, seconds: u64, nanoseconds: u32| {
+            let at = Timestamp { seconds: seconds as i64, nanoseconds };
+            has(set).then(|| SetTime { now: has(now), at })
+        };
+        let change = SetAttributes {
+            inode: self.node(),
+            permissions: has(set_attr::MODE).then_some(arguments.mode & 0o7777),
+            uid: has(set_attr::UID).then_some(arguments.uid),
+            gid: has(set_attr::GID).then_some(arguments.gid),
+            project: None,
+            size: has(set_attr::SIZE).then_some(arguments.size),
+            accessed: time(
+                set_attr::ATIME,
+                set_attr::ATIME_NOW,
+                arguments.atime,
+                arguments.atime_nanoseconds,
+            ),
+            modified: time(
+                set_attr::MTIME,
+                set_attr::MTIME_NOW,
+                arguments.mtime,
+                arguments.mtime_nanoseconds,
+            ),
+        };
+        // A change of owner clears the bits too, and the kernel leaves that to us.
+        let owner = change.uid.is_some() || change.gid.is_some();
+        let kill_privileges =
+            change.permissions.is_none() && (owner || has(set_attr::KILL_SUIDGID));
+        Ok(Call::SetAttributes { change, kill_privileges })
+    }
+
+    fn make_node(&self) -> Result<Call, i32> {
+        let arguments: MkNodIn = self.arguments()?;
+        let kind = FileKind::from_mode(arguments.mode).ok_or(libc::EINVAL)?;
+        if matches!(kind, FileKind::Directory | FileKind::Symlink) {
+            return Err(libc::EINVAL);
+        }
+        Ok(Call::MakeNode {
+            request: CreateRequest {
+                directory: self.node(),
+                name: self.name()?,
+                kind,
+                new: self.new_inode(arguments.mode),
+                device: abi::unpack_device(arguments.device),
+                open: OpenMode::No,
+            },
+        })
+    }
+
+    fn create(&self) -> Result<Call, i32> {
+        let arguments: CreateIn = self.arguments()?;
+        Ok(Call::Create {
+            request: CreateRequest {
+                directory: self.node(),
+                name: self.name()?,
+                kind: FileKind::Regular,
+                new: self.new_inode(arguments.mode),
+                device: 0,
+                open: open_mode(arguments.flags),
+            },
+            exclusive: has_flag(arguments.flags, libc::O_EXCL),
+        })
+    }
+
+    fn rename(&self, new_directory: u64, flags: u32) -> Result<Call, i32> {
+        if flags & !libc::RENAME_NOREPLACE != 0 {
+            return Err(libc::EINVAL);
+        }
+        let (from_name, to_name) = self.two_names()?;
+        Ok(Call::Rename {
+            request: RenameRequest {
+                from_directory: self.node(),
+                from_name,
+                to_directory: inode(new_directory),
+                to_name,
+                no_replace: flags & libc::RENAME_NOREPLACE != 0,
+            },
+        })
+    }
+
+    fn file_call(&self, opcode: Opcode) -> Result<Call, i32> {
+        Ok(match opcode {
+            Opcode::Open => {
+                let arguments: OpenIn = self.arguments()?;
+                Call::Open {
+                    inode: self.node(),
+                    mode: open_mode(arguments.flags),
+                    truncate: has_flag(arguments.flags, libc::O_TRUNC),
+                    kill_privileges: arguments.open_flags & abi::OPEN_KILL_SUIDGID != 0,
+                }
+            }
+            Opcode::Read => {
+                let arguments: ReadIn = self.arguments()?;
+                let size = arguments.size as usize;
+                if size > self.reply.len().min(limits::MAX_IO_BYTES) {
+                    return Err(libc::EINVAL);
+                }
+                Call::Read {
+                    handle: HandleId(arguments.handle),
+                    offset: arguments.offset,
+                    into: self.reply.slice(0..size),
+                }
+            }
+            Opcode::Write => {
+                let arguments: WriteIn = self.arguments()?;
+                let size = arguments.size as usize;
+                if size > self.payload.len() {
+                    return Err(libc::EINVAL);
+                }
+                Call::Write {
+                    write: Write {
+                        inode: self.node(),
+                        handle: HandleId(arguments.handle),
+                        offset: arguments.offset,
+                        data: self.payload.slice(0..size),
+                        sync: has_flag(arguments.flags, libc::O_DSYNC)
+                            .then(|| DataOnly(!has_flag(arguments.flags, libc::O_SYNC))),
+                        kill_privileges: arguments.write_flags & abi::WRITE_KILL_SUIDGID != 0,
+                    },
+                }
+            }
+            Opcode::Fsync => {
+                let arguments: FsyncIn = self.arguments()?;
+                let data_only = arguments.fsync_flags & abi::FSYNC_DATA_ONLY != 0;
+                Call::Fsync { handle: HandleId(arguments.handle), data_only }
+            }
+            // Both start with the handle, as `fuse_release_in` does.
+            Opcode::Flush => {
+                let arguments: ReleaseIn = self.arguments()?;
+                Call::Flush { handle: HandleId(arguments.handle) }
+            }
+            _ => {
+                let arguments: ReleaseIn = self.arguments()?;
+                Call::Close { handle: HandleId(arguments.handle) }
+            }
+        })
+    }
+
+    fn xattr_call(&self, opcode: Opcode) -> Result<Call, i32> {
+        let inode = self.node();
+        Ok(match opcode {
+            Opcode::GetXattr => {
+                let arguments: GetXattrIn = self.arguments()?;
+                Call::GetXattr { inode, name: self.name()?, room: arguments.size }
+            }
+            Opcode::ListXattr => {
+                let arguments: GetXattrIn = self.arguments()?;
+                Call::ListXattrs { inode, room: arguments.size }
+            }
+            Opcode::SetXattr => {
+                let arguments: SetXattrIn = self.arguments()?;
+                let (name, value) = split_name(self.payload.bytes())?;
+                let value = value.get(..arguments.size as usize).ok_or(libc::EINVAL)?;
+                let mode = match arguments.flags as i32 {
+                    0 => XattrMode::Any,
+                    libc::XATTR_CREATE => XattrMode::Create,
+                    libc::XATTR_REPLACE => XattrMode::Replace,
+                    _ => return Err(libc::EINVAL),
+                };
+                Call::SetXattr { inode, name: name.to_vec(), value: value.to_vec(), mode }
+            }
+            _ => Call::RemoveXattr { inode, name: self.name()? },
+        })
+    }
+}
+
+/// Whether all bits of an `open` flag are set: `O_SYNC` contains `O_DSYNC`.
+fn has_flag(flags: u32, flag: i32) -> bool {
+    flags & flag as u32 == flag as u32
+}
+
+fn open_mode(flags: u32) -> OpenMode {
+    if flags as i32 & libc::O_ACCMODE == libc::O_RDONLY { OpenMode::Read } else { OpenMode::Write }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,91 @@
+use super::*;
+use proptest::prelude::*;
+
+fn request(opcode: u32, arguments: &[u8], payload: &[u8]) -> Request {
+    let header = InHeader {
+        len: 0,
+        opcode,
+        unique: 2,
+        nodeid: 1,
+        uid: 1000,
+        gid: 100,
+        pid: 7,
+        extension_words: 0,
+        padding: 0,
+    };
+    Request {
+        header,
+        arguments: Buf::copy_of(arguments),
+        payload: Buf::copy_of(payload),
+        reply: Buf::new(8192),
+    }
+}
+
+#[test]
+fn names_end_at_their_zero_byte() {
+    let check = |payload: &[u8], expected: Result<&[u8], i32>| {
+        let got = request(Opcode::Lookup as u32, &[], payload).parse();
+        match (got, expected) {
+            (Ok(Call::Lookup { name, .. }), Ok(expected)) => assert_eq!(name, expected),
+            (Err(got), Err(expected)) => assert_eq!(got, expected),
+            (got, expected) => panic!("{got:?} instead of {expected:?}"),
+        }
+    };
+    check(b"file\0", Ok(b"file"));
+    check(b"file\0\0", Ok(b"file"));
+    check(b"no zero", Err(libc::EINVAL));
+    check(b"\0", Err(libc::EINVAL));
+    check(b"", Err(libc::EINVAL));
+}
+
+#[test]
+fn a_write_that_claims_more_than_came_is_refused() {
+    let arguments = WriteIn {
+        handle: 5,
+        offset: 0,
+        size: 4,
+        write_flags: 0,
+        lock_owner: 0,
+        flags: libc::O_DSYNC as u32,
+        padding: 0,
+    }
+    .to_bytes();
+    let parse = |data: &[u8]| request(Opcode::Write as u32, &arguments, data).parse();
+    assert_eq!(parse(b"abc").unwrap_err(), libc::EINVAL);
+    let Ok(Call::Write { write }) = parse(b"abcde") else { panic!("a write") };
+    assert_eq!(write.data.bytes(), b"abcd");
+    assert_eq!(write.sync, Some(DataOnly(true)));
+}
+
+#[test]
+fn times_may_be_the_present_or_given() {
+    let mut arguments = SetAttrIn::decode(&mut Reader::new(&[0; 88])).unwrap();
+    arguments.valid = set_attr::ATIME | set_attr::MTIME | set_attr::MTIME_NOW | set_attr::UID;
+    arguments.atime = (-5_i64) as u64;
+    arguments.atime_nanoseconds = 9;
+    let got = request(Opcode::SetAttr as u32, &arguments.to_bytes(), b"").parse();
+    let Ok(Call::SetAttributes { change, kill_privileges }) = got else { panic!("{got:?}") };
+    let at = Timestamp { seconds: -5, nanoseconds: 9 };
+    assert_eq!(change.accessed, Some(SetTime { now: false, at }));
+    assert!(change.modified.is_some_and(|time| time.now));
+    assert!(kill_privileges, "a new owner clears set-user-id");
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_bytes_never_panic(
+        opcode in 0_u32..60,
+        arguments in proptest::collection::vec(any::<u8>(), 0..128),
+        payload in proptest::collection::vec(any::<u8>(), 0..64),
+    ) {
+        let _ = request(opcode, &arguments, &payload).parse();
+    }
+
+    #[test]
+    fn sizes_of_xattr_values_are_checked(size in 0_u32..20, value in "[a-z]{0,20}") {
+        let arguments = SetXattrIn { size, flags: 0 }.to_bytes();
+        let payload = [b"user.a\0", value.as_bytes()].concat();
+        let got = request(Opcode::SetXattr as u32, &arguments, &payload).parse();
+        prop_assert_eq!(got.is_ok(), size as usize <= value.len());
+    }
+}

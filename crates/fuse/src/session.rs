@@ -1,0 +1,352 @@
+//! The threads of one mount, from the first to the last request.
+//!
+//! The thread that calls starts a worker for each CPU (and, with io_uring, one thread for what still
+//! comes by `/dev/fuse`), and then only waits: for workers to start and end, and for signals.
+
+use crate::file_system::FileSystem;
+use crate::limits;
+use crate::mount_point;
+use crate::ops::privileges::CheckedFiles;
+use crate::protocol::Context;
+use crate::transport::TransportKind;
+use crate::transport::control;
+use crate::transport::device::{Device, DevicePort};
+use crate::transport::kernel::{self, Unmount};
+use crate::transport::uring::UringPort;
+use crate::worker::{self, InterruptSenders};
+use skep_env::{Mailbox, MailboxSender, Signals};
+use skep_types::{Error, ErrorCode, Result};
+use std::future::Future;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::thread::JoinHandle;
+
+/// Room in the queue of events: each thread sends a few, and each signal one.
+const MAX_EVENTS: usize = 100_000;
+/// Entries in the queue of a CPU that no worker is pinned to, since this process may not run there
+/// or the CPU may never come: enough to make progress.
+const FOREIGN_SLOTS: usize = 4;
+
+/// What the threads of a mount tell the one that started them.
+#[derive(Debug)]
+enum Event {
+    /// A worker's ports are known to the kernel.
+    Ready,
+    /// The kernel refused a worker's port.
+    Refused,
+    /// A thread has ended, with an error if it couldn't start.
+    Ended(Result<()>),
+    /// The process was asked to end.
+    Signal,
+    /// An attempt to unmount has ended.
+    Unmounted(Unmount, io::Result<()>),
+    /// Those who have files open had their time.
+    GraceIsOver,
+}
+
+/// How a session ended.
+#[derive(Debug)]
+pub(crate) enum End {
+    /// It was unmounted.
+    Unmounted,
+    /// The kernel would not have the transport; the mount is gone.
+    Refused,
+}
+
+/// A mount whose first exchange is done.
+pub(crate) struct Session {
+    pub(crate) fd: Arc<OwnedFd>,
+    pub(crate) mount_point: PathBuf,
+    pub(crate) transport: TransportKind,
+}
+
+/// The ports of one worker, by CPU.
+struct Share {
+    /// The CPU to run on.
+    cpu: Option<usize>,
+    /// Queues (CPUs) with the number of their entries.
+    queues: Vec<(u16, usize)>,
+}
+
+fn shares(transport: TransportKind) -> Vec<Share> {
+    let cpus = skep_env::available_cpus();
+    match transport {
+        TransportKind::Device => {
+            let count = cpus.len().clamp(2, limits::MAX_DEVICE_WORKERS);
+            (0..count).map(|_| Share { cpu: None, queues: Vec::new() }).collect()
+        }
+        TransportKind::Uring => {
+            let mut shares: Vec<_> =
+                cpus.iter().map(|cpu| Share { cpu: Some(*cpu), queues: Vec::new() }).collect();
+            for queue in 0..kernel::possible_cpus() {
+                let own = cpus.iter().position(|cpu| *cpu == usize::from(queue));
+                let slots = if own.is_some() { limits::SLOTS_PER_WORKER } else { FOREIGN_SLOTS };
+                let index = own.unwrap_or(usize::from(queue) % shares.len());
+                shares[index].queues.push((queue, slots));
+            }
+            shares
+        }
+    }
+}
+
+/// Serves a session to its end. `connect` gives each worker its file system, on the worker's thread;
+/// `on_ready` is called when all of them take requests.
+pub(crate) fn run<F, Fut>(
+    session: Session,
+    connect: impl Fn(usize) -> Fut + Clone + Send + 'static,
+    signals: Option<Signals>,
+    on_ready: Box<dyn FnOnce(TransportKind)>,
+) -> Result<(End, Option<Signals>)>
+where
+    F: FileSystem,
+    Fut: Future<Output = Result<F>> + 'static,
+{
+    let (events, mailbox) = Mailbox::new(MAX_EVENTS)?;
+    let shares = shares(session.transport);
+    let workers = shares.len();
+    let channels = (0..workers)
+        .map(|_| Mailbox::new(limits::MAX_INTERRUPTS))
+        .collect::<io::Result<Vec<_>>>()?;
+    let (senders, mailboxes): (Vec<_>, Vec<_>) = channels.into_iter().unzip();
+    let interrupts = InterruptSenders(senders.into());
+    let permission_changes = Arc::new(AtomicU64::new(0));
+    let mut threads = Vec::new();
+    for (index, (share, mailbox)) in shares.into_iter().zip(mailboxes).enumerate() {
+        let start = WorkerStart {
+            index,
+            share,
+            mailbox,
+            fd: Arc::clone(&session.fd),
+            transport: session.transport,
+            interrupts: interrupts.clone(),
+            permission_changes: Arc::clone(&permission_changes),
+        };
+        threads.push(start_worker(start, connect.clone(), events.clone())?);
+    }
+    if session.transport == TransportKind::Uring {
+        threads.push(start_control(Arc::clone(&session.fd), interrupts, events.clone())?);
+    }
+    let supervisor = Supervisor {
+        mount_point: session.mount_point.clone(),
+        transport: session.transport,
+        events,
+        workers,
+        running: threads.len(),
+        ready: 0,
+        on_ready: Some(on_ready),
+        was_refused: false,
+        failure: None,
+        is_ending: false,
+    };
+    let (end, left, signals) = skep_env::block_on(supervisor.run(mailbox, signals))?;
+    // Threads that still serve somebody's open file end with the process.
+    if left == 0 {
+        threads.into_iter().for_each(|thread| drop(thread.join()));
+    }
+    Ok((end?, signals))
+}
+
+struct WorkerStart {
+    index: usize,
+    share: Share,
+    mailbox: Mailbox<u64>,
+    fd: Arc<OwnedFd>,
+    transport: TransportKind,
+    interrupts: InterruptSenders,
+    permission_changes: Arc<AtomicU64>,
+}
+
+fn start_worker<F, Fut>(
+    start: WorkerStart,
+    connect: impl Fn(usize) -> Fut + Send + 'static,
+    events: MailboxSender<Event>,
+) -> io::Result<JoinHandle<()>>
+where
+    F: FileSystem,
+    Fut: Future<Output = Result<F>> + 'static,
+{
+    let name = format!("skep-fuse-{}", start.index);
+    skep_env::spawn_thread(name, start.share.cpu, move || {
+        let told = events.clone();
+        let connecting = connect(start.index);
+        let body = async move {
+            let file_system = connecting.await?;
+            let context = Context {
+                file_system,
+                transport: start.transport,
+                checked: CheckedFiles::new(Arc::clone(&start.permission_changes)),
+            };
+            let started = move |ok| {
+                let _ = told.send(if ok { Event::Ready } else { Event::Refused });
+            };
+            match start.transport {
+                TransportKind::Uring => {
+                    let ports = start.share.queues.iter().flat_map(|(queue, slots)| {
+                        (0..*slots).map(|_| UringPort::new(Arc::clone(&start.fd), *queue))
+                    });
+                    worker::run(context, ports.collect(), start.mailbox, started).await;
+                }
+                TransportKind::Device => {
+                    let clone = kernel::clone_device(&start.fd)?;
+                    kernel::set_nonblocking(&clone)?;
+                    let device = Device::new(clone, start.interrupts.clone());
+                    let ports = (0..limits::SLOTS_PER_WORKER)
+                        .map(|_| DevicePort::new(std::rc::Rc::clone(&device)));
+                    worker::run(context, ports.collect(), start.mailbox, started).await;
+                }
+            }
+            Ok(())
+        };
+        let result = skep_env::block_on(body).map_err(Error::from).flatten();
+        let _ = events.send(Event::Ended(result));
+    })
+}
+
+fn start_control(
+    fd: Arc<OwnedFd>,
+    interrupts: InterruptSenders,
+    events: MailboxSender<Event>,
+) -> io::Result<JoinHandle<()>> {
+    skep_env::spawn_thread("skep-fuse-device".into(), None, move || {
+        let result = skep_env::block_on(control::run(fd, interrupts)).map_err(Error::from);
+        let _ = events.send(Event::Ended(result));
+    })
+}
+
+struct Supervisor {
+    mount_point: PathBuf,
+    transport: TransportKind,
+    events: MailboxSender<Event>,
+    workers: usize,
+    running: usize,
+    ready: usize,
+    on_ready: Option<Box<dyn FnOnce(TransportKind)>>,
+    was_refused: bool,
+    failure: Option<Error>,
+    is_ending: bool,
+}
+
+impl Supervisor {
+    /// Waits until all threads have ended, or a detached mount has had its time. Gives how it ended,
+    /// how many threads are left, and the signals back.
+    async fn run(
+        mut self,
+        mailbox: Mailbox<Event>,
+        signals: Option<Signals>,
+    ) -> (Result<End>, usize, Option<Signals>) {
+        let signals = signals.map(std::rc::Rc::new);
+        let listener = signals.as_ref().map(|signals| {
+            let (signals, events) = (std::rc::Rc::clone(signals), self.events.clone());
+            skep_env::spawn(async move {
+                while signals.next().await.is_ok() && events.send(Event::Signal).is_ok() {}
+            })
+        });
+        while self.running > 0 {
+            let goes_on = match mailbox.receive().await {
+                Ok(event) => self.apply(event),
+                Err(error) => {
+                    self.failure.get_or_insert(error.into());
+                    false
+                }
+            };
+            if !goes_on {
+                break;
+            }
+        }
+        if let Some(listener) = listener {
+            listener.cancel().await;
+        }
+        let end = match self.failure {
+            Some(error) => Err(error),
+            None if self.was_refused => Ok(End::Refused),
+            None => Ok(End::Unmounted),
+        };
+        (end, self.running, signals.and_then(std::rc::Rc::into_inner))
+    }
+
+    /// Takes an event in; false when there is nothing left to wait for.
+    fn apply(&mut self, event: Event) -> bool {
+        match event {
+            Event::Ready => {
+                self.ready += 1;
+                if self.ready == self.workers
+                    && let Some(on_ready) = self.on_ready.take()
+                {
+                    on_ready(self.transport);
+                }
+            }
+            Event::Refused => {
+                self.was_refused = true;
+                self.start_unmount(Unmount::Abort);
+            }
+            Event::Ended(result) => {
+                self.running -= 1;
+                if let Err(error) = result {
+                    self.failure.get_or_insert(error);
+                    self.start_unmount(Unmount::Abort);
+                }
+            }
+            Event::Signal if self.is_ending => {
+                tracing::warn!("a second signal: ending at once");
+                let _ = mount_point::unmount(&self.mount_point, Unmount::Abort);
+                return false;
+            }
+            Event::Signal => self.start_unmount(Unmount::IfIdle),
+            Event::Unmounted(how, result) => self.unmounted(how, result),
+            Event::GraceIsOver => {
+                tracing::warn!("files are still open on a mount that ends: they are cut off");
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Unmounts on a thread of its own: it may have to wait for pages that the workers must write.
+    fn start_unmount(&mut self, how: Unmount) {
+        self.is_ending = true;
+        let (mount_point, events) = (self.mount_point.clone(), self.events.clone());
+        let body = move || {
+            let result = mount_point::unmount(&mount_point, how);
+            let _ = events.send(Event::Unmounted(how, result));
+        };
+        if let Err(error) = skep_env::spawn_thread("skep-unmount".into(), None, body) {
+            tracing::error!("no thread to unmount with: {error}");
+        }
+    }
+
+    fn unmounted(&mut self, how: Unmount, result: io::Result<()>) {
+        let mount_point = self.mount_point.display();
+        match result {
+            Ok(()) if how == Unmount::Detach => {
+                let events = self.events.clone();
+                skep_env::spawn(async move {
+                    skep_env::sleep(limits::DETACH_GRACE).await;
+                    let _ = events.send(Event::GraceIsOver);
+                })
+                .detach();
+            }
+            Ok(()) => {}
+            Err(error) if how == Unmount::IfIdle && is_busy(&error) => {
+                tracing::warn!(
+                    "{mount_point} is busy: taking it out of the tree; programs that have files \
+                     open on it have {} seconds to close them",
+                    limits::DETACH_GRACE.as_secs()
+                );
+                self.start_unmount(Unmount::Detach);
+            }
+            // EINVAL: somebody else was faster.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
+            Err(error) => {
+                let what = format!("unmounting {mount_point}: {error}");
+                self.failure.get_or_insert(Error::new(ErrorCode::Io, what));
+            }
+        }
+    }
+}
+
+fn is_busy(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::ResourceBusy
+}

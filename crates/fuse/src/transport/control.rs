@@ -1,0 +1,73 @@
+//! What still comes by `/dev/fuse` when requests go through io_uring: `FORGET`, which needs no answer,
+//! and `INTERRUPT`, which is passed on to the workers. The end of the mount shows here too.
+
+use super::kernel;
+use crate::abi::{self, InHeader, Opcode, OutHeader};
+use crate::limits;
+use crate::worker::InterruptSenders;
+use io_uring::{opcode, types};
+use skep_env::Buf;
+use skep_types::codec::{Codec, Reader};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+/// Room for a long batch of forgets.
+const MEMORY_BYTES: usize = 128 << 10;
+
+/// Takes what comes until the mount ends.
+pub(crate) async fn run(fd: Arc<OwnedFd>, interrupts: InterruptSenders) {
+    let memory = Buf::new(MEMORY_BYTES);
+    loop {
+        match kernel::read(&*fd, &memory) {
+            Ok(len) => {
+                if take(&fd, &memory.bytes()[..len], &interrupts) {
+                    skep_env::sleep(limits::FORGET_PAUSE).await;
+                }
+            }
+            Err(error) => match error.raw_os_error() {
+                Some(libc::EAGAIN) => {
+                    let entry =
+                        opcode::PollAdd::new(types::Fd(fd.as_raw_fd()), libc::POLLIN as u32);
+                    // SAFETY: the entry points to no memory; the descriptor is kept.
+                    let readable = unsafe {
+                        skep_env::submit(entry.build().into(), Box::new(Arc::clone(&fd)))
+                    };
+                    readable.await;
+                }
+                Some(libc::EINTR | libc::ENOENT) => {}
+                Some(libc::ENODEV | libc::ECONNABORTED) => return,
+                _ => {
+                    tracing::error!("reading from /dev/fuse: {error}");
+                    return;
+                }
+            },
+        }
+    }
+}
+
+/// Takes one message; true for a forget.
+fn take(fd: &OwnedFd, bytes: &[u8], interrupts: &InterruptSenders) -> bool {
+    let mut reader = Reader::new(bytes);
+    let Ok(header) = InHeader::decode(&mut reader) else { return false };
+    match Opcode::from_number(header.opcode) {
+        Some(Opcode::Forget | Opcode::BatchForget) => return true,
+        Some(Opcode::Interrupt) => {
+            if let Ok(unique) = u64::decode(&mut reader) {
+                interrupts.send(unique);
+            }
+        }
+        Some(Opcode::NotifyReply) => {}
+        // Not seen yet. An answer all the same, so that nobody waits for ever; not ENOSYS, which
+        // would make the kernel stop asking.
+        _ => {
+            tracing::error!(opcode = header.opcode, "a request came past the queues");
+            let reply = OutHeader {
+                len: abi::OUT_HEADER_BYTES as u32,
+                error: -libc::EIO as u32,
+                unique: header.unique,
+            };
+            let _ = kernel::write(fd, &Buf::copy_of(&reply.to_bytes()));
+        }
+    }
+    false
+}

@@ -1,0 +1,175 @@
+//! `/dev/fuse` with several threads: each has a descriptor of its own (a clone), reads requests when
+//! the kernel says that there are some, and writes replies.
+//!
+//! A read of the device can't wait in a ring without a thread of the kernel's own, so the descriptor
+//! doesn't block: the ring waits for readiness, and the read itself is an ordinary call. One port at a
+//! time has the turn to read; the others of its worker are busy or wait for the turn, last come first
+//! served, so that the memory in use is the memory used a moment ago.
+
+use super::kernel;
+use crate::abi::{self, InHeader, Opcode, OutHeader};
+use crate::limits;
+use crate::request::Request;
+use crate::worker::{InterruptSenders, Port, Reply};
+use io_uring::{opcode, types};
+use skep_env::Buf;
+use skep_types::codec::{Codec, Reader};
+use std::cell::{Cell, RefCell};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+/// Where bodies start in a port's memory: on a page, with room for the headers before it. A write's
+/// data then lies as well aligned as in its program.
+const BODY_AT: usize = 4096;
+/// Where a request starts, so that the data of a write starts at [`BODY_AT`].
+const REQUEST_AT: usize = BODY_AT - abi::IN_HEADER_BYTES - 40;
+const MEMORY_BYTES: usize = BODY_AT + limits::MAX_IO_BYTES;
+
+/// A thread's descriptor, and the turn to read from it.
+pub(crate) struct Device {
+    fd: OwnedFd,
+    is_taken: Cell<bool>,
+    waiting: RefCell<Vec<Waker>>,
+    interrupts: InterruptSenders,
+}
+
+impl Device {
+    /// Takes a descriptor over; `interrupts` lead to all workers.
+    pub(crate) fn new(fd: OwnedFd, interrupts: InterruptSenders) -> Rc<Self> {
+        let (is_taken, waiting) = (Cell::new(false), RefCell::default());
+        Rc::new(Self { fd, is_taken, waiting, interrupts })
+    }
+
+    async fn turn(&self) -> Turn<'_> {
+        std::future::poll_fn(|context| {
+            if self.is_taken.replace(true) {
+                self.waiting.borrow_mut().push(context.waker().clone());
+                return Poll::Pending;
+            }
+            Poll::Ready(Turn(self))
+        })
+        .await
+    }
+
+    async fn wait_until_readable(&self) {
+        // Exclusive: a request wakes one of the threads that wait, not all.
+        let events = (libc::EPOLLIN | libc::EPOLLEXCLUSIVE) as u32;
+        let entry = opcode::PollAdd::new(types::Fd(self.fd.as_raw_fd()), events).build();
+        // SAFETY: the entry points to no memory; the descriptor lives as long as the worker.
+        unsafe { skep_env::submit(entry.into(), Box::new(())) }.await;
+    }
+}
+
+/// The turn to read; passed on when dropped.
+struct Turn<'a>(&'a Device);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.is_taken.set(false);
+        if let Some(next) = self.0.waiting.borrow_mut().pop() {
+            next.wake();
+        }
+    }
+}
+
+/// Memory for one request at a time.
+pub(crate) struct DevicePort {
+    device: Rc<Device>,
+    request: Buf,
+    reply: Buf,
+}
+
+impl DevicePort {
+    /// A port of a thread's descriptor.
+    pub(crate) fn new(device: Rc<Device>) -> Self {
+        Self { device, request: Buf::new(MEMORY_BYTES), reply: Buf::new(MEMORY_BYTES) }
+    }
+
+    fn send(&self, reply: &Reply) {
+        let (error, len) = match reply.outcome {
+            Ok(len) => (0, len),
+            Err(errno) => (-errno, 0),
+        };
+        let len = abi::OUT_HEADER_BYTES + len;
+        let start = BODY_AT - abi::OUT_HEADER_BYTES;
+        let header = OutHeader { len: len as u32, error: error as u32, unique: reply.unique };
+        self.reply.write(start, &header.to_bytes());
+        if let Err(error) = kernel::write(&self.device.fd, &self.reply.slice(start..start + len))
+            // ENOENT: nobody waits for it any more. ENODEV: nor for anything.
+            && !matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV))
+        {
+            tracing::warn!(unique = reply.unique, "the kernel refused a reply: {error}");
+        }
+    }
+
+    /// What lies in the memory after a read of `len` bytes.
+    fn received(&self, len: usize) -> Received {
+        let bytes = self.request.slice(REQUEST_AT..REQUEST_AT + len);
+        let Ok(header) = InHeader::decode(&mut Reader::new(bytes.bytes())) else {
+            return Received::Nothing;
+        };
+        let opcode = Opcode::from_number(header.opcode);
+        let arguments_end =
+            (abi::IN_HEADER_BYTES + opcode.map_or(0, Opcode::argument_bytes)).min(len);
+        let arguments = bytes.slice(abi::IN_HEADER_BYTES..arguments_end);
+        match opcode {
+            // Inode ids need no counting: nothing is kept for those that the kernel knows.
+            Some(Opcode::Forget | Opcode::BatchForget | Opcode::NotifyReply) => Received::Nothing,
+            Some(Opcode::Interrupt) => {
+                if let Ok(unique) = u64::decode(&mut Reader::new(arguments.bytes())) {
+                    self.device.interrupts.send(unique);
+                }
+                Received::Nothing
+            }
+            _ => Received::Request(Request {
+                header,
+                arguments,
+                payload: bytes.slice(arguments_end..len),
+                reply: self.reply_memory(),
+            }),
+        }
+    }
+}
+
+enum Received {
+    Nothing,
+    Request(Request),
+}
+
+impl Port for DevicePort {
+    async fn exchange(&self, reply: Option<Reply>) -> Option<Request> {
+        if let Some(reply) = reply {
+            self.send(&reply);
+        }
+        let _turn = self.device.turn().await;
+        let room = self.request.slice(REQUEST_AT..MEMORY_BYTES);
+        loop {
+            match kernel::read(&self.device.fd, &room) {
+                Ok(len) => {
+                    if let Received::Request(request) = self.received(len) {
+                        return Some(request);
+                    }
+                }
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EAGAIN) => self.device.wait_until_readable().await,
+                    // ENOENT: the request was interrupted before it was read.
+                    Some(libc::EINTR | libc::ENOENT) => {}
+                    Some(libc::ENODEV | libc::ECONNABORTED) => return None,
+                    _ => {
+                        tracing::error!("reading requests of the kernel: {error}");
+                        return None;
+                    }
+                },
+            }
+        }
+    }
+
+    fn reply_memory(&self) -> Buf {
+        self.reply.slice(BODY_AT..MEMORY_BYTES)
+    }
+
+    fn is_memory_shared(&self) -> bool {
+        self.request.handles() > 1 || self.reply.handles() > 1
+    }
+}

@@ -1,0 +1,257 @@
+//! The system calls of a FUSE daemon: the device, mounting and unmounting.
+
+use skep_env::Buf;
+use std::ffi::{CString, OsStr};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// `FUSE_DEV_IOC_CLONE`: `_IOR(229, 0, uint32_t)`.
+const CLONE: libc::c_ulong = 0x8004_e500;
+/// Where root allows FUSE over io_uring.
+const ENABLE_URING: &str = "/sys/module/fuse/parameters/enable_uring";
+
+fn checked(result: isize) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}
+
+/// Reads one message of the kernel.
+pub(crate) fn read(fd: &OwnedFd, buf: &Buf) -> io::Result<usize> {
+    // SAFETY: the buffer is valid for its length.
+    checked(unsafe { libc::read(fd.as_raw_fd(), buf.as_ptr().cast(), buf.len()) })
+}
+
+/// Writes one message to the kernel, which takes all of it or nothing.
+pub(crate) fn write(fd: &OwnedFd, buf: &Buf) -> io::Result<()> {
+    // SAFETY: the buffer is valid for its length.
+    checked(unsafe { libc::write(fd.as_raw_fd(), buf.as_ptr().cast(), buf.len()) }).map(|_| ())
+}
+
+/// Makes reads of the device return `EAGAIN` instead of waiting.
+pub(crate) fn set_nonblocking(fd: &OwnedFd) -> io::Result<()> {
+    // SAFETY: plain calls on an open descriptor.
+    let result = unsafe {
+        let flags = libc::fcntl(fd.as_raw_fd(), libc::F_GETFL);
+        libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK)
+    };
+    checked(result as isize).map(|_| ())
+}
+
+/// Opens the device.
+pub(crate) fn open_device() -> io::Result<OwnedFd> {
+    Ok(std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse")?.into())
+}
+
+/// Another descriptor of the same mount, with a list of its own of requests under way.
+pub(crate) fn clone_device(fd: &OwnedFd) -> io::Result<OwnedFd> {
+    let clone = open_device()?;
+    let source = fd.as_raw_fd() as u32;
+    // SAFETY: the argument is a pointer to the descriptor's number, as this request wants it.
+    let result = unsafe { libc::ioctl(clone.as_raw_fd(), CLONE, &raw const source) };
+    checked(result as isize).map(|_| clone)
+}
+
+/// CPUs that the kernel may ever use, each of which has a queue: one more than the highest number.
+pub(crate) fn possible_cpus() -> u16 {
+    let list = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
+    let last = list.trim().rsplit([',', '-']).next().and_then(|last| last.parse::<u16>().ok());
+    last.map_or_else(|| skep_env::available_cpus().len() as u16, |last| last + 1)
+}
+
+/// Whether this process may mount by itself.
+pub(crate) fn is_root() -> bool {
+    // SAFETY: a plain call that can't fail.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// Sees to it that the kernel offers FUSE over io_uring to new mounts: root may switch it on.
+///
+/// # Errors
+/// Why it won't, as a clause.
+pub(crate) fn allow_uring() -> Result<(), String> {
+    let value = std::fs::read_to_string(ENABLE_URING)
+        .map_err(|_| "this kernel has no FUSE over io_uring (Linux 6.14 has)".to_owned())?;
+    if value.trim() == "Y" {
+        return Ok(());
+    }
+    std::fs::write(ENABLE_URING, "Y")
+        .map_err(|error| format!("{ENABLE_URING} is N and can't be set to Y: {error}"))
+}
+
+fn c_string(text: &OsStr) -> io::Result<CString> {
+    CString::new(text.as_bytes()).map_err(|_| io::ErrorKind::InvalidInput.into())
+}
+
+/// What a mount is asked for.
+#[derive(Debug, Clone)]
+pub(crate) struct MountCall<'a> {
+    pub(crate) mount_point: &'a Path,
+    /// What `/proc/mounts` shows as its source.
+    pub(crate) source: &'a str,
+    /// Largest read.
+    pub(crate) max_read: usize,
+    /// Other users may use it.
+    pub(crate) allow_other: bool,
+}
+
+/// Mounts by `mount(2)` and gives the descriptor of the device.
+pub(crate) fn mount(call: &MountCall<'_>) -> io::Result<OwnedFd> {
+    let fd = open_device()?;
+    // SAFETY: plain calls that can't fail.
+    let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
+    let mut options = format!(
+        "fd={},rootmode=40000,user_id={uid},group_id={gid},default_permissions,max_read={}",
+        fd.as_raw_fd(),
+        call.max_read
+    );
+    if call.allow_other {
+        options.push_str(",allow_other");
+    }
+    let source = c_string(call.source.as_ref())?;
+    let mount_point = c_string(call.mount_point.as_os_str())?;
+    let options = c_string(options.as_ref())?;
+    // SAFETY: all strings end with a zero byte and live through the call.
+    let result = unsafe {
+        libc::mount(
+            source.as_ptr(),
+            mount_point.as_ptr(),
+            c"fuse.skep".as_ptr(),
+            0,
+            options.as_ptr().cast(),
+        )
+    };
+    checked(result as isize).map(|_| fd)
+}
+
+/// How to unmount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unmount {
+    /// Only if nobody uses it.
+    IfIdle,
+    /// From the tree at once; those who have files open keep them.
+    Detach,
+    /// At once, and whoever waits for an answer gets an error.
+    Abort,
+}
+
+/// Unmounts by `umount2(2)`.
+pub(crate) fn unmount(mount_point: &Path, how: Unmount) -> io::Result<()> {
+    let flags = match how {
+        Unmount::IfIdle => 0,
+        Unmount::Detach => libc::MNT_DETACH,
+        Unmount::Abort => libc::MNT_DETACH | libc::MNT_FORCE,
+    };
+    let mount_point = c_string(mount_point.as_os_str())?;
+    // SAFETY: the string ends with a zero byte and lives through the call.
+    let result = unsafe { libc::umount2(mount_point.as_ptr(), flags | libc::UMOUNT_NOFOLLOW) };
+    checked(result as isize).map(|_| ())
+}
+
+/// Name of the helper that mounts for ordinary users.
+const FUSERMOUNT: &str = "fusermount3";
+
+fn helper_failed(error: &io::Error) -> io::Error {
+    if error.kind() == io::ErrorKind::NotFound {
+        return io::Error::new(
+            io::ErrorKind::NotFound,
+            format!("without root, mounting needs {FUSERMOUNT}: install the package fuse3"),
+        );
+    }
+    io::Error::new(error.kind(), format!("{FUSERMOUNT}: {error}"))
+}
+
+/// Mounts through `fusermount3`, which opens the device and passes it by a socket.
+pub(crate) fn mount_by_helper(call: &MountCall<'_>) -> io::Result<OwnedFd> {
+    let (ours, theirs) = UnixStream::pair()?;
+    let mut options =
+        format!("fsname={},subtype=skep,default_permissions", call.source.replace(',', "\\,"));
+    options.push_str(&format!(",max_read={}", call.max_read));
+    if call.allow_other {
+        options.push_str(",allow_other");
+    }
+    let raw = theirs.as_raw_fd();
+    let mut command = Command::new(FUSERMOUNT);
+    command.arg("-o").arg(options).arg("--").arg(call.mount_point);
+    command.env("_FUSE_COMMFD", raw.to_string()).stdin(Stdio::null()).stderr(Stdio::piped());
+    // SAFETY: `fcntl` is async-signal-safe; the descriptor is open in the child.
+    unsafe {
+        command.pre_exec(move || {
+            skep_env::Signals::unblock_all();
+            checked(libc::fcntl(raw, libc::F_SETFD, 0) as isize).map(|_| ())
+        })
+    };
+    let child = command.spawn().map_err(|error| helper_failed(&error))?;
+    drop(theirs);
+    let fd = receive_descriptor(&ours);
+    let output = child.wait_with_output()?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        return Err(io::Error::other(format!("{FUSERMOUNT} failed: {said}")));
+    }
+    fd
+}
+
+/// Unmounts through `fusermount3`.
+pub(crate) fn unmount_by_helper(mount_point: &Path, how: Unmount) -> io::Result<()> {
+    let mut command = Command::new(FUSERMOUNT);
+    command.arg("-u");
+    if how != Unmount::IfIdle {
+        command.arg("-z");
+    }
+    let output = command
+        .arg("--")
+        .arg(mount_point)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| helper_failed(&error))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    let is_busy = said.contains("busy");
+    let kind = if is_busy { io::ErrorKind::ResourceBusy } else { io::ErrorKind::Other };
+    Err(io::Error::new(kind, said))
+}
+
+/// Receives one descriptor from a socket.
+fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
+    let mut byte = [0_u8; 1];
+    let mut vector = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
+    // Aligned for the control header, with room for one descriptor.
+    let mut room = [0_u64; 8];
+    // SAFETY: all-zero is a valid `msghdr`; what it is made to point to outlives the call. The macros
+    // check that a control message is within the room that the kernel filled.
+    let raw = unsafe {
+        let mut message = std::mem::zeroed::<libc::msghdr>();
+        message.msg_iov = &raw mut vector;
+        message.msg_iovlen = 1;
+        message.msg_control = room.as_mut_ptr().cast();
+        message.msg_controllen = size_of_val(&room);
+        checked(libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC))?;
+        let control = libc::CMSG_FIRSTHDR(&raw const message);
+        if control.is_null()
+            || (*control).cmsg_type != libc::SCM_RIGHTS
+            || (*control).cmsg_level != libc::SOL_SOCKET
+        {
+            return Err(io::Error::other(format!("{FUSERMOUNT} passed no descriptor")));
+        }
+        std::ptr::read_unaligned(libc::CMSG_DATA(control).cast::<i32>())
+    };
+    // SAFETY: the descriptor is new and ours.
+    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+/// Asks a mount for its room, which only its daemon can tell.
+pub(crate) fn stat_fs(path: &Path) -> io::Result<()> {
+    let path = c_string(path.as_os_str())?;
+    // SAFETY: the string ends with a zero byte, and the result is written to a valid place.
+    let result = unsafe {
+        let mut room = std::mem::zeroed::<libc::statfs>();
+        libc::statfs(path.as_ptr(), &raw mut room)
+    };
+    checked(result as isize).map(|_| ())
+}

@@ -1,0 +1,134 @@
+//! How mounts and callers end: unmounted, told to stop, killed.
+
+use crate::harness::{Mounted, is_mounted, wait_until};
+use crate::{Test, mounted};
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+use std::process::{Child, Command};
+
+pub(crate) const TESTS: &[Test] = &[
+    ("an_unmount_from_outside_ends_the_server", an_unmount_from_outside_ends_the_server),
+    ("a_signal_unmounts", a_signal_unmounts),
+    ("a_busy_mount_is_detached", a_busy_mount_is_detached),
+    ("a_killed_server_leaves_room_for_the_next", a_killed_server_leaves_room_for_the_next),
+    ("a_mounted_directory_is_refused", a_mounted_directory_is_refused),
+    ("a_caller_that_waits_can_be_killed", a_caller_that_waits_can_be_killed),
+    (
+        "a_signal_that_kills_nobody_interrupts_nothing",
+        a_signal_that_kills_nobody_interrupts_nothing,
+    ),
+    ("auto_takes_the_best_transport", auto_takes_the_best_transport),
+];
+
+fn an_unmount_from_outside_ends_the_server(transport: &str) {
+    let mut it = mounted(transport);
+    fs::write(it.join("file"), "x").unwrap();
+    assert!(Command::new("umount").arg(&it.path).status().unwrap().success());
+    assert!(it.end().success());
+    assert!(!is_mounted(&it.path));
+}
+
+fn a_signal_unmounts(transport: &str) {
+    for signal in [libc::SIGTERM, libc::SIGINT] {
+        let mut it = mounted(transport);
+        fs::write(it.join("file"), "x").unwrap();
+        it.signal(signal);
+        assert!(it.end().success());
+        assert!(!is_mounted(&it.path));
+    }
+}
+
+fn a_busy_mount_is_detached(transport: &str) {
+    let mut it = mounted(transport);
+    let mut file = File::create(it.join("file")).unwrap();
+    it.signal(libc::SIGTERM);
+    wait_until("the mount has left the tree", || !is_mounted(&it.path));
+    file.write_all(b"served until it is closed").unwrap();
+    drop(file);
+    assert!(it.end().success());
+}
+
+fn a_killed_server_leaves_room_for_the_next(transport: &str) {
+    let directory = tempfile::tempdir().unwrap();
+    let mut first = Mounted::start(transport, directory.path()).unwrap();
+    fs::write(first.join("file"), "x").unwrap();
+    first.signal(libc::SIGKILL);
+    first.end();
+    wait_until("the mount is dead", || {
+        let error = fs::read_dir(&first.path).and_then(|mut it| it.next().transpose()).err();
+        error.is_some_and(|error| error.raw_os_error() == Some(libc::ENOTCONN))
+    });
+    let mut second = Mounted::start(transport, directory.path()).unwrap();
+    assert_eq!(fs::read_dir(&second.path).unwrap().count(), 0);
+    second.signal(libc::SIGTERM);
+    assert!(second.end().success());
+    assert!(!is_mounted(&second.path), "nothing is left below it either");
+}
+
+fn a_mounted_directory_is_refused(transport: &str) {
+    let it = mounted(transport);
+    let said = Mounted::start(transport, &it.path).err().unwrap();
+    assert!(said.contains("is mounted already"), "{said}");
+    assert_eq!(fs::read_dir(&it.path).unwrap().count(), 0);
+}
+
+fn start(program: &str, path: &Path) -> Child {
+    Command::new(program).arg(path).spawn().unwrap()
+}
+
+/// Waits until a process sleeps inside the kernel's FUSE code.
+fn wait_until_blocked(child: &Child) {
+    wait_until("the caller waits for the server", || {
+        fs::read_to_string(format!("/proc/{}/wchan", child.id()))
+            .is_ok_and(|place| place.contains("fuse") || place.contains("request_wait_answer"))
+    });
+}
+
+fn open_handles(path: &Path) -> u64 {
+    let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+    // SAFETY: the string ends with a zero byte; all-zero is a valid result to overwrite.
+    unsafe {
+        let mut room = std::mem::zeroed::<libc::statvfs>();
+        assert_eq!(libc::statvfs(path.as_ptr(), &raw mut room), 0);
+        room.f_files
+    }
+}
+
+fn a_caller_that_waits_can_be_killed(transport: &str) {
+    let it = mounted(transport);
+    // More than there are slots, so that those of killed callers must serve again.
+    for _ in 0..40 {
+        let mut waiting = start("stat", &it.join("never"));
+        wait_until_blocked(&waiting);
+        waiting.kill().unwrap();
+        waiting.wait().unwrap();
+    }
+    let mut creating = start("touch", &it.join("slow"));
+    wait_until_blocked(&creating);
+    creating.kill().unwrap();
+    creating.wait().unwrap();
+    fs::write(it.join("go"), "").unwrap();
+    wait_until("what was begun is finished", || it.join("slow").exists());
+    wait_until("no handle is left behind", || open_handles(&it.path) == 0);
+}
+
+fn a_signal_that_kills_nobody_interrupts_nothing(transport: &str) {
+    let it = mounted(transport);
+    let mut creating = Command::new("sh")
+        .arg("-c")
+        .arg("trap : USR1; : > \"$1\"")
+        .arg("sh")
+        .arg(it.join("slow"))
+        .spawn()
+        .unwrap();
+    wait_until_blocked(&creating);
+    // SAFETY: a plain call; the child wasn't waited for, so the id is its own.
+    assert_eq!(unsafe { libc::kill(creating.id() as i32, libc::SIGUSR1) }, 0);
+    fs::write(it.join("go"), "").unwrap();
+    assert!(creating.wait().unwrap().success());
+}
+
+fn auto_takes_the_best_transport(_: &str) {
+    assert_eq!(Mounted::new("auto").transport, "uring");
+}

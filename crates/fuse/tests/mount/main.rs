@@ -1,0 +1,42 @@
+//! A file system in memory behind real mounts, by both transports.
+//!
+//! The server is this same program, started again: a mount whose server shares its process with the
+//! test could not be killed. So there is a main function, which runs the tests by name (an argument
+//! selects those that contain it).
+
+mod ends;
+mod harness;
+mod memory;
+mod operations;
+
+use harness::Mounted;
+
+/// A test and its name.
+type Test = (&'static str, fn(&str));
+
+fn main() {
+    if let Some(code) = harness::serve_if_asked() {
+        std::process::exit(code);
+    }
+    let wanted = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));
+    let mut run = 0;
+    for (name, test) in operations::TESTS.iter().chain(ends::TESTS) {
+        for transport in ["uring", "device"] {
+            let name = format!("{name}::{transport}");
+            if wanted.as_ref().is_some_and(|wanted| !name.contains(wanted.as_str())) {
+                continue;
+            }
+            println!("test {name} ...");
+            test(transport);
+            run += 1;
+        }
+    }
+    println!("{run} tests passed");
+}
+
+/// A mount that surely has the transport that was asked for.
+fn mounted(transport: &str) -> Mounted {
+    let it = Mounted::new(transport);
+    assert_eq!(it.transport, transport);
+    it
+}

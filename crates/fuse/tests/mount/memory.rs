@@ -1,0 +1,459 @@
+//! A file system in memory, to mount: as simple as can be, with one lock around everything.
+//!
+//! Two names are special. Looking up `never` and creating `slow` wait, as on a server that has died:
+//! `never` for ever, `slow` until a file `go` exists.
+
+use skep_env::Buf;
+use skep_fuse::{CreateRequest, FileSystem, HandleId, OpenedFile, RenameRequest, StatFs};
+use skep_types::{Attributes, Error, ErrorCode, FileKind, InodeId, Result, Timestamp};
+use skep_wire::metadata::{
+    DirectoryEntries, DirectoryEntry, EntryReply, NewInode, OpenMode, SetAttributes, SetTime,
+    XattrMode,
+};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+struct Node {
+    attributes: Attributes,
+    data: Vec<u8>,
+    parent: InodeId,
+    /// Entries by name, with their cursors.
+    entries: HashMap<Vec<u8>, (u64, InodeId)>,
+    names: BTreeMap<u64, Vec<u8>>,
+    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    opens: u32,
+}
+
+struct Tree {
+    nodes: HashMap<InodeId, Node>,
+    handles: HashMap<u64, InodeId>,
+    next: u64,
+}
+
+/// The file system; clones share it, and may be sent to other threads.
+#[derive(Clone)]
+pub(crate) struct Memory(Arc<Mutex<Tree>>);
+
+fn fail<T>(code: ErrorCode) -> Result<T> {
+    Err(Error::from(code))
+}
+
+fn is_directory(node: &Node) -> bool {
+    node.attributes.kind == FileKind::Directory
+}
+
+impl Tree {
+    fn node(&mut self, inode: InodeId) -> Result<&mut Node> {
+        self.nodes.get_mut(&inode).ok_or_else(|| Error::from(ErrorCode::Stale))
+    }
+
+    fn find(&mut self, directory: InodeId, name: &[u8]) -> Result<InodeId> {
+        let node = self.node(directory)?;
+        node.entries.get(name).map(|(_, inode)| *inode).ok_or_else(|| ErrorCode::NotFound.into())
+    }
+
+    fn next(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    fn add_node(&mut self, parent: InodeId, kind: FileKind, new: NewInode) -> InodeId {
+        let inode = InodeId::new(self.next());
+        let now = skep_env::wall_time();
+        let attributes = Attributes {
+            inode,
+            kind,
+            permissions: new.permissions,
+            links: if kind == FileKind::Directory { 2 } else { 1 },
+            uid: new.uid,
+            gid: new.gid,
+            project: 0,
+            device: 0,
+            size: 0,
+            accessed: now,
+            modified: now,
+            changed: now,
+            created: now,
+            change_counter: 0,
+            truncate_generation: 0,
+        };
+        let node = Node {
+            attributes,
+            data: Vec::new(),
+            parent,
+            entries: HashMap::new(),
+            names: BTreeMap::new(),
+            xattrs: BTreeMap::new(),
+            opens: 0,
+        };
+        self.nodes.insert(inode, node);
+        inode
+    }
+
+    fn add_entry(&mut self, directory: InodeId, name: &[u8], inode: InodeId) -> Result<()> {
+        let cursor = self.next();
+        let node = self.node(directory)?;
+        node.entries.insert(name.to_vec(), (cursor, inode));
+        node.names.insert(cursor, name.to_vec());
+        node.attributes.size = node.entries.len() as u64;
+        node.attributes.modified = skep_env::wall_time();
+        node.attributes.changed = node.attributes.modified;
+        Ok(())
+    }
+
+    fn remove_entry(&mut self, directory: InodeId, name: &[u8]) -> Result<()> {
+        let node = self.node(directory)?;
+        if let Some((cursor, _)) = node.entries.remove(name) {
+            node.names.remove(&cursor);
+        }
+        node.attributes.size = node.entries.len() as u64;
+        node.attributes.modified = skep_env::wall_time();
+        node.attributes.changed = node.attributes.modified;
+        Ok(())
+    }
+
+    fn drop_link(&mut self, inode: InodeId) -> Result<()> {
+        let node = self.node(inode)?;
+        node.attributes.links = node.attributes.links.saturating_sub(1);
+        node.attributes.changed = skep_env::wall_time();
+        self.dispose(inode)
+    }
+
+    fn dispose(&mut self, inode: InodeId) -> Result<()> {
+        let node = self.node(inode)?;
+        if node.attributes.links == 0 && node.opens == 0 {
+            self.nodes.remove(&inode);
+        }
+        Ok(())
+    }
+
+    fn make(
+        &mut self,
+        directory: InodeId,
+        name: &[u8],
+        kind: FileKind,
+        new: NewInode,
+    ) -> Result<InodeId> {
+        match self.find(directory, name) {
+            Ok(_) => return fail(ErrorCode::Exists),
+            Err(error) if error.code() != ErrorCode::NotFound => return Err(error),
+            Err(_) => {}
+        }
+        let inode = self.add_node(directory, kind, new);
+        self.add_entry(directory, name, inode)?;
+        if kind == FileKind::Directory {
+            self.node(directory)?.attributes.links += 1;
+        }
+        Ok(inode)
+    }
+
+    fn open(&mut self, inode: InodeId) -> Result<HandleId> {
+        self.node(inode)?.opens += 1;
+        let handle = self.next();
+        self.handles.insert(handle, inode);
+        Ok(HandleId(handle))
+    }
+
+    fn opened(&mut self, handle: HandleId) -> Result<&mut Node> {
+        let inode = *self.handles.get(&handle.0).ok_or_else(|| Error::from(ErrorCode::Stale))?;
+        self.node(inode)
+    }
+
+    fn resize(node: &mut Node, size: u64) {
+        node.data.resize(size as usize, 0);
+        node.attributes.size = size;
+        node.attributes.modified = skep_env::wall_time();
+        node.attributes.changed = node.attributes.modified;
+    }
+}
+
+fn chosen(time: SetTime) -> Timestamp {
+    if time.now { skep_env::wall_time() } else { time.at }
+}
+
+impl Memory {
+    pub(crate) fn new() -> Self {
+        let mut tree = Tree { nodes: HashMap::new(), handles: HashMap::new(), next: 0 };
+        let new = NewInode { permissions: 0o755, uid: 0, gid: 0 };
+        let root = tree.add_node(InodeId::ROOT, FileKind::Directory, new);
+        assert_eq!(root, InodeId::ROOT);
+        tree.next = 256;
+        Self(Arc::new(Mutex::new(tree)))
+    }
+
+    fn with<T>(&self, f: impl FnOnce(&mut Tree) -> Result<T>) -> Result<T> {
+        f(&mut self.0.lock().unwrap())
+    }
+}
+
+impl FileSystem for Memory {
+    async fn lookup(&self, directory: InodeId, name: &[u8]) -> Result<Attributes> {
+        if name == b"never" {
+            std::future::pending::<()>().await;
+        }
+        self.with(|tree| {
+            let inode = tree.find(directory, name)?;
+            Ok(tree.node(inode)?.attributes.clone())
+        })
+    }
+
+    async fn attributes(&self, inode: InodeId) -> Result<Attributes> {
+        self.with(|tree| Ok(tree.node(inode)?.attributes.clone()))
+    }
+
+    async fn set_attributes(&self, change: SetAttributes) -> Result<Attributes> {
+        self.with(|tree| {
+            let node = tree.node(change.inode)?;
+            if let Some(size) = change.size {
+                Tree::resize(node, size);
+            }
+            let it = &mut node.attributes;
+            it.permissions = change.permissions.unwrap_or(it.permissions);
+            it.uid = change.uid.unwrap_or(it.uid);
+            it.gid = change.gid.unwrap_or(it.gid);
+            it.accessed = change.accessed.map_or(it.accessed, chosen);
+            it.modified = change.modified.map_or(it.modified, chosen);
+            it.changed = skep_env::wall_time();
+            Ok(it.clone())
+        })
+    }
+
+    async fn create(&self, request: CreateRequest) -> Result<(Attributes, Option<HandleId>)> {
+        while request.name == b"slow" && self.with(|tree| tree.find(InodeId::ROOT, b"go")).is_err()
+        {
+            skep_env::sleep(Duration::from_millis(5)).await;
+        }
+        self.with(|tree| {
+            let inode = tree.make(request.directory, &request.name, request.kind, request.new)?;
+            tree.node(inode)?.attributes.device = request.device;
+            let handle = match request.open {
+                OpenMode::No => None,
+                OpenMode::Read | OpenMode::Write => Some(tree.open(inode)?),
+            };
+            Ok((tree.node(inode)?.attributes.clone(), handle))
+        })
+    }
+
+    async fn open(&self, inode: InodeId, _mode: OpenMode, truncate: bool) -> Result<OpenedFile> {
+        self.with(|tree| {
+            if truncate {
+                Tree::resize(tree.node(inode)?, 0);
+            }
+            Ok(OpenedFile { handle: tree.open(inode)?, keep_cache: false })
+        })
+    }
+
+    async fn read(&self, handle: HandleId, offset: u64, into: Buf) -> Result<usize> {
+        self.with(|tree| {
+            let node = tree.opened(handle)?;
+            let start = node.data.len().min(offset as usize);
+            let part = &node.data[start..node.data.len().min(start + into.len())];
+            into.write(0, part);
+            Ok(part.len())
+        })
+    }
+
+    async fn write(&self, handle: HandleId, offset: u64, data: Buf) -> Result<()> {
+        self.with(|tree| {
+            let node = tree.opened(handle)?;
+            let end = offset as usize + data.len();
+            let size = node.data.len().max(end) as u64;
+            Tree::resize(node, size);
+            node.data[offset as usize..end].copy_from_slice(data.bytes());
+            Ok(())
+        })
+    }
+
+    async fn flush(&self, handle: HandleId) -> Result<()> {
+        self.with(|tree| tree.opened(handle).map(|_| ()))
+    }
+
+    async fn fsync(&self, handle: HandleId, _data_only: bool) -> Result<()> {
+        self.with(|tree| tree.opened(handle).map(|_| ()))
+    }
+
+    async fn close(&self, handle: HandleId) -> Result<()> {
+        self.with(|tree| {
+            tree.opened(handle)?.opens -= 1;
+            let inode = tree.handles.remove(&handle.0);
+            inode.map_or(Ok(()), |inode| tree.dispose(inode))
+        })
+    }
+
+    async fn make_directory(
+        &self,
+        directory: InodeId,
+        name: &[u8],
+        new: NewInode,
+    ) -> Result<Attributes> {
+        self.with(|tree| {
+            let inode = tree.make(directory, name, FileKind::Directory, new)?;
+            Ok(tree.node(inode)?.attributes.clone())
+        })
+    }
+
+    async fn make_symlink(
+        &self,
+        directory: InodeId,
+        name: &[u8],
+        link_target: &[u8],
+        new: NewInode,
+    ) -> Result<Attributes> {
+        self.with(|tree| {
+            let inode = tree.make(directory, name, FileKind::Symlink, new)?;
+            let node = tree.node(inode)?;
+            node.data = link_target.to_vec();
+            node.attributes.size = link_target.len() as u64;
+            Ok(node.attributes.clone())
+        })
+    }
+
+    async fn read_link(&self, inode: InodeId) -> Result<Vec<u8>> {
+        self.with(|tree| Ok(tree.node(inode)?.data.clone()))
+    }
+
+    async fn link(&self, inode: InodeId, directory: InodeId, name: &[u8]) -> Result<Attributes> {
+        self.with(|tree| {
+            if tree.find(directory, name).is_ok() {
+                return fail(ErrorCode::Exists);
+            }
+            tree.add_entry(directory, name, inode)?;
+            let node = tree.node(inode)?;
+            node.attributes.links += 1;
+            Ok(node.attributes.clone())
+        })
+    }
+
+    async fn unlink(&self, directory: InodeId, name: &[u8]) -> Result<()> {
+        self.with(|tree| {
+            let inode = tree.find(directory, name)?;
+            if is_directory(tree.node(inode)?) {
+                return fail(ErrorCode::IsDirectory);
+            }
+            tree.remove_entry(directory, name)?;
+            tree.drop_link(inode)
+        })
+    }
+
+    async fn remove_directory(&self, directory: InodeId, name: &[u8]) -> Result<()> {
+        self.with(|tree| {
+            let inode = tree.find(directory, name)?;
+            let node = tree.node(inode)?;
+            if !is_directory(node) {
+                return fail(ErrorCode::NotDirectory);
+            }
+            if !node.entries.is_empty() {
+                return fail(ErrorCode::NotEmpty);
+            }
+            node.attributes.links = 0;
+            tree.remove_entry(directory, name)?;
+            tree.node(directory)?.attributes.links -= 1;
+            tree.dispose(inode)
+        })
+    }
+
+    async fn rename(&self, request: RenameRequest) -> Result<()> {
+        self.with(|tree| {
+            let inode = tree.find(request.from_directory, &request.from_name)?;
+            let replaced = tree.find(request.to_directory, &request.to_name).ok();
+            if replaced.is_some() && request.no_replace {
+                return fail(ErrorCode::Exists);
+            }
+            if let Some(replaced) = replaced {
+                if !tree.node(replaced)?.entries.is_empty() {
+                    return fail(ErrorCode::NotEmpty);
+                }
+                tree.remove_entry(request.to_directory, &request.to_name)?;
+                tree.drop_link(replaced)?;
+            }
+            tree.remove_entry(request.from_directory, &request.from_name)?;
+            tree.add_entry(request.to_directory, &request.to_name, inode)?;
+            tree.node(inode)?.parent = request.to_directory;
+            Ok(())
+        })
+    }
+
+    async fn read_directory(
+        &self,
+        directory: InodeId,
+        cursor: u64,
+        max_bytes: u32,
+        with_attributes: bool,
+    ) -> Result<DirectoryEntries> {
+        self.with(|tree| {
+            let node = tree.node(directory)?;
+            let parent = node.parent;
+            let most = (max_bytes / 32).max(1) as usize;
+            let after = node.names.range(cursor + 1..).take(most + 1);
+            let mut found: Vec<_> = after.map(|(at, name)| (*at, name.clone())).collect();
+            let end = found.len() <= most;
+            found.truncate(most);
+            let mut entries = Vec::new();
+            for (cursor, name) in found {
+                let inode = tree.find(directory, &name)?;
+                let attributes = tree.node(inode)?.attributes.clone();
+                let kind = attributes.kind;
+                // As if every third one lay on another target.
+                let attributes = (with_attributes && cursor % 3 != 0).then_some(attributes);
+                let entry = EntryReply { inode, kind, attributes };
+                entries.push(DirectoryEntry { cursor, name: name.into(), entry });
+            }
+            Ok(DirectoryEntries { parent, entries, end })
+        })
+    }
+
+    async fn get_xattr(&self, inode: InodeId, name: &[u8]) -> Result<Vec<u8>> {
+        self.with(|tree| {
+            let value = tree.node(inode)?.xattrs.get(name).cloned();
+            value.ok_or_else(|| ErrorCode::NoAttribute.into())
+        })
+    }
+
+    async fn set_xattr(
+        &self,
+        inode: InodeId,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()> {
+        self.with(|tree| {
+            let xattrs = &mut tree.node(inode)?.xattrs;
+            match (mode, xattrs.contains_key(name)) {
+                (XattrMode::Create, true) => return fail(ErrorCode::Exists),
+                (XattrMode::Replace, false) => return fail(ErrorCode::NoAttribute),
+                _ => {}
+            }
+            xattrs.insert(name.to_vec(), value.to_vec());
+            Ok(())
+        })
+    }
+
+    async fn list_xattrs(&self, inode: InodeId) -> Result<Vec<Vec<u8>>> {
+        self.with(|tree| Ok(tree.node(inode)?.xattrs.keys().cloned().collect()))
+    }
+
+    async fn remove_xattr(&self, inode: InodeId, name: &[u8]) -> Result<()> {
+        self.with(|tree| {
+            let removed = tree.node(inode)?.xattrs.remove(name);
+            removed.map(|_| ()).ok_or_else(|| ErrorCode::NoAttribute.into())
+        })
+    }
+
+    async fn statfs(&self) -> Result<StatFs> {
+        self.with(|tree| {
+            Ok(StatFs {
+                total_bytes: 1 << 40,
+                free_bytes: 1 << 39,
+                // Open handles show here, for the test that looks for one left behind.
+                files: tree.handles.len() as u64,
+                free_files: 1 << 30,
+                name_max: 255,
+            })
+        })
+    }
+
+    async fn sync_all(&self) -> Result<()> {
+        Ok(())
+    }
+}

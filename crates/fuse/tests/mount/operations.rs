@@ -1,0 +1,354 @@
+//! What programs do with files, names and attributes.
+
+use crate::{Test, mounted};
+use std::collections::HashSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{
+    DirBuilderExt, FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink,
+};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+pub(crate) const TESTS: &[Test] = &[
+    ("files_keep_what_is_written", files_keep_what_is_written),
+    ("direct_io_is_served", direct_io_is_served),
+    ("mapped_memory_reaches_the_file", mapped_memory_reaches_the_file),
+    ("unlinked_files_live_while_open", unlinked_files_live_while_open),
+    ("names_come_and_go", names_come_and_go),
+    ("other_kinds_of_files", other_kinds_of_files),
+    ("large_directories_are_listed_whole", large_directories_are_listed_whole),
+    ("attributes_change", attributes_change),
+    ("writing_takes_privileges_away", writing_takes_privileges_away),
+    ("extended_attributes", extended_attributes),
+    ("the_transport_can_be_asked_for", the_transport_can_be_asked_for),
+    ("many_threads_at_once", many_threads_at_once),
+];
+
+fn errno(result: std::io::Result<impl Sized>) -> i32 {
+    result.map(|_| ()).unwrap_err().raw_os_error().unwrap()
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 31 + i / 4096) as u8).collect()
+}
+
+fn files_keep_what_is_written(transport: &str) {
+    let it = mounted(transport);
+    let path = it.join("file");
+    for len in [0, 1, 4095, 4096, 4097, 1 << 20, (1 << 20) + 1, 5_000_000] {
+        let bytes = pattern(len);
+        fs::write(&path, &bytes).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().len(), len as u64);
+        assert!(fs::read(&path).unwrap() == bytes, "{len} bytes");
+    }
+    let mut file = OpenOptions::new().append(true).read(true).open(&path).unwrap();
+    file.write_all(b"more").unwrap();
+    file.sync_all().unwrap();
+    file.seek(SeekFrom::Start(4_999_998)).unwrap();
+    let mut end = Vec::new();
+    file.read_to_end(&mut end).unwrap();
+    assert_eq!(end.len(), 6);
+    assert_eq!(end[2..], *b"more");
+    file.set_len(10).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), pattern(10));
+    file.set_len(20).unwrap();
+    assert_eq!(fs::read(&path).unwrap()[10..], [0; 10]);
+    let sparse = OpenOptions::new().write(true).open(&path).unwrap();
+    sparse.write_all_at(b"far", 1 << 20).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().len(), (1 << 20) + 3);
+    let synced = OpenOptions::new().write(true).custom_flags(libc::O_SYNC).open(&path).unwrap();
+    synced.write_all_at(b"near", 0).unwrap();
+    assert_eq!(fs::read(&path).unwrap()[..4], *b"near");
+}
+
+fn direct_io_is_served(transport: &str) {
+    let it = mounted(transport);
+    let open = |path: &Path| {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).custom_flags(libc::O_DIRECT);
+        options.open(path).unwrap()
+    };
+    let file = open(&it.join("direct"));
+    let bytes = pattern(3 << 20);
+    file.write_all_at(&bytes, 0).unwrap();
+    let mut got = vec![0; bytes.len()];
+    file.read_exact_at(&mut got, 0).unwrap();
+    assert!(got == bytes);
+    assert_eq!(file.read_at(&mut got, (3 << 20) - 100).unwrap(), 100);
+    assert_eq!(file.read_at(&mut got, 3 << 20).unwrap(), 0);
+}
+
+fn mapped_memory_reaches_the_file(transport: &str) {
+    let it = mounted(transport);
+    let path = it.join("mapped");
+    fs::write(&path, pattern(100_000)).unwrap();
+    let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    // SAFETY: a shared mapping of a file of at least this length, unmapped before it is closed.
+    unsafe {
+        let flags = libc::PROT_READ | libc::PROT_WRITE;
+        let start =
+            libc::mmap(std::ptr::null_mut(), 100_000, flags, libc::MAP_SHARED, file.as_raw_fd(), 0);
+        assert_ne!(start, libc::MAP_FAILED);
+        let bytes = std::slice::from_raw_parts_mut(start.cast::<u8>(), 100_000);
+        assert!(bytes == pattern(100_000));
+        bytes[50_000..50_004].copy_from_slice(b"skep");
+        assert_eq!(libc::msync(start, 100_000, libc::MS_SYNC), 0);
+        assert_eq!(libc::munmap(start, 100_000), 0);
+    }
+    drop(file);
+    assert_eq!(
+        fs::read(&path).unwrap()[49_999..50_005],
+        [&pattern(50_000)[49_999..], b"skep", &pattern(50_005)[50_004..]].concat()
+    );
+}
+
+fn unlinked_files_live_while_open(transport: &str) {
+    let it = mounted(transport);
+    let path = it.join("gone");
+    let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
+    file.write_all(b"still here").unwrap();
+    fs::remove_file(&path).unwrap();
+    assert_eq!(errno(fs::metadata(&path)), libc::ENOENT);
+    assert_eq!(file.metadata().unwrap().nlink(), 0);
+    let mut text = String::new();
+    file.seek(SeekFrom::Start(0)).unwrap();
+    file.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "still here");
+}
+
+fn names_come_and_go(transport: &str) {
+    let it = mounted(transport);
+    let (a, b) = (it.join("a"), it.join("b"));
+    assert_eq!(errno(File::open(&a)), libc::ENOENT);
+    fs::write(&a, "a").unwrap();
+    assert_eq!(fs::read(&a).unwrap(), b"a");
+    fs::hard_link(&a, &b).unwrap();
+    assert_eq!(fs::metadata(&b).unwrap().nlink(), 2);
+    assert_eq!(fs::metadata(&a).unwrap().ino(), fs::metadata(&b).unwrap().ino());
+    fs::remove_file(&a).unwrap();
+    fs::write(&a, "new a").unwrap();
+    fs::rename(&a, &b).unwrap();
+    assert_eq!(fs::read(&b).unwrap(), b"new a");
+    assert_eq!(errno(fs::metadata(&a)), libc::ENOENT);
+    fs::create_dir(it.join("d")).unwrap();
+    assert_eq!(errno(fs::create_dir(it.join("d"))), libc::EEXIST);
+    fs::rename(&b, it.join("d/b")).unwrap();
+    assert_eq!(errno(fs::remove_dir(it.join("d"))), libc::ENOTEMPTY);
+    assert_eq!(errno(fs::remove_file(it.join("d"))), libc::EISDIR);
+    fs::remove_file(it.join("d/b")).unwrap();
+    fs::remove_dir(it.join("d")).unwrap();
+    symlink("nowhere/special", it.join("s")).unwrap();
+    assert_eq!(fs::read_link(it.join("s")).unwrap(), Path::new("nowhere/special"));
+    assert_eq!(errno(fs::metadata(it.join("x".repeat(256).as_str()))), libc::ENAMETOOLONG);
+    // The whole of RENAME_NOREPLACE is passed through; an exchange isn't served.
+    for name in ["p", "q"] {
+        fs::write(it.join(name), name).unwrap();
+    }
+    let rename = |flags: u32| {
+        let path = |name| std::ffi::CString::new(it.join(name).to_str().unwrap()).unwrap();
+        let (from, to) = (path("p"), path("q"));
+        // SAFETY: both strings end with a zero byte and live through the call.
+        unsafe {
+            match libc::renameat2(0, from.as_ptr(), 0, to.as_ptr(), flags) {
+                0 => 0,
+                _ => std::io::Error::last_os_error().raw_os_error().unwrap(),
+            }
+        }
+    };
+    assert_eq!(rename(libc::RENAME_NOREPLACE), libc::EEXIST);
+    assert_eq!(rename(libc::RENAME_EXCHANGE), libc::EINVAL);
+    assert_eq!(rename(0), 0);
+    assert_eq!(fs::read(it.join("q")).unwrap(), b"p");
+}
+
+fn other_kinds_of_files(transport: &str) {
+    let it = mounted(transport);
+    let make = |name: &str, mode: u32, device: u64| {
+        let path = std::ffi::CString::new(it.join(name).to_str().unwrap()).unwrap();
+        // SAFETY: the string ends with a zero byte and lives through the call.
+        assert_eq!(unsafe { libc::mknod(path.as_ptr(), mode, device) }, 0);
+        fs::symlink_metadata(it.join(name)).unwrap()
+    };
+    assert!(make("fifo", libc::S_IFIFO | 0o600, 0).file_type().is_fifo());
+    let device = make("device", libc::S_IFCHR | 0o600, libc::makedev(1, 70_003));
+    assert!(device.file_type().is_char_device());
+    assert_eq!(device.rdev(), libc::makedev(1, 70_003));
+    let listener = std::os::unix::net::UnixListener::bind(it.join("socket")).unwrap();
+    assert!(fs::symlink_metadata(it.join("socket")).unwrap().file_type().is_socket());
+    drop(listener);
+}
+
+fn large_directories_are_listed_whole(transport: &str) {
+    const COUNT: usize = 10_000;
+    let it = mounted(transport);
+    let directory = it.join("many");
+    fs::create_dir(&directory).unwrap();
+    for i in 0..COUNT {
+        File::create(directory.join(format!("file-{i}"))).unwrap();
+    }
+    let names = || {
+        let entries = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap());
+        entries.map(|entry| entry.file_name().into_string().unwrap()).collect::<Vec<_>>()
+    };
+    let got = names();
+    assert_eq!(got.len(), COUNT);
+    assert_eq!(got.iter().collect::<HashSet<_>>().len(), COUNT, "no name twice");
+    // With attributes, too: some come with the entries, others are asked for.
+    for entry in fs::read_dir(&directory).unwrap() {
+        let entry = entry.unwrap();
+        assert!(entry.metadata().unwrap().is_file());
+    }
+    // What is removed while a listing goes on doesn't disturb what comes after.
+    let mut removed = 0;
+    for entry in fs::read_dir(&directory).unwrap() {
+        fs::remove_file(entry.unwrap().path()).unwrap();
+        removed += 1;
+    }
+    assert_eq!(removed, COUNT);
+    assert_eq!(names().len(), 0);
+    fs::remove_dir(&directory).unwrap();
+}
+
+fn attributes_change(transport: &str) {
+    let it = mounted(transport);
+    let path = it.join("file");
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).mode(0o640).open(&path).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().mode(), 0o100_640);
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o4711)).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().mode(), 0o104_711);
+    std::os::unix::fs::chown(&path, Some(7), Some(8)).unwrap();
+    let metadata = fs::metadata(&path).unwrap();
+    assert_eq!((metadata.uid(), metadata.gid()), (7, 8));
+    assert_eq!(metadata.mode(), 0o100_711, "a new owner doesn't inherit set-user-id");
+    assert_eq!(metadata.blksize(), 1 << 20);
+    let file = File::open(&path).unwrap();
+    let before_1970 = std::time::UNIX_EPOCH - std::time::Duration::from_millis(1500);
+    file.set_times(fs::FileTimes::new().set_modified(before_1970)).unwrap();
+    let metadata = fs::metadata(&path).unwrap();
+    assert_eq!((metadata.mtime(), metadata.mtime_nsec()), (-2, 500_000_000));
+    let age = metadata.created().unwrap().elapsed().unwrap();
+    assert!(age.as_secs() < 3600, "statx gives the time of creation");
+    let mut builder = fs::DirBuilder::new();
+    builder.mode(0o1770).create(it.join("directory")).unwrap();
+    assert_eq!(fs::metadata(it.join("directory")).unwrap().mode(), 0o041_750, "umask 022");
+    let path = std::ffi::CString::new(it.path.to_str().unwrap()).unwrap();
+    // SAFETY: the string ends with a zero byte; all-zero is a valid result to overwrite.
+    let room = unsafe {
+        let mut room = std::mem::zeroed::<libc::statvfs>();
+        assert_eq!(libc::statvfs(path.as_ptr(), &raw mut room), 0);
+        room
+    };
+    assert_eq!(room.f_blocks * room.f_frsize, 1 << 40);
+    assert_eq!(room.f_namemax, 255);
+}
+
+fn writing_takes_privileges_away(transport: &str) {
+    let it = mounted(transport);
+    fs::set_permissions(&it.path, fs::Permissions::from_mode(0o777)).unwrap();
+    let path = it.join("program");
+    fs::write(&path, "x").unwrap();
+    let as_nobody = |script: &str| {
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(script).arg("sh").arg(&path).uid(65_534).gid(65_534);
+        assert!(command.status().unwrap().success(), "{script}");
+    };
+    for script in ["echo y >> \"$1\"", "echo y > \"$1\"", "truncate -s 0 \"$1\""] {
+        // Twice: what a worker remembers of the first time mustn't outlive a new set-user-id.
+        for _ in 0..2 {
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).unwrap();
+            as_nobody(script);
+            assert_eq!(fs::metadata(&path).unwrap().mode(), 0o100_777, "{script}");
+        }
+    }
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).unwrap();
+    fs::write(&path, "root may keep them").unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().mode(), 0o106_777);
+}
+
+fn xattr(path: &Path, name: &str, room: &mut [u8]) -> Result<usize, i32> {
+    let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+    let name = std::ffi::CString::new(name).unwrap();
+    // SAFETY: strings end with zero bytes; the room is valid for its length.
+    let len = unsafe {
+        libc::getxattr(path.as_ptr(), name.as_ptr(), room.as_mut_ptr().cast(), room.len())
+    };
+    usize::try_from(len).map_err(|_| std::io::Error::last_os_error().raw_os_error().unwrap())
+}
+
+fn set_xattr(path: &Path, name: &str, value: &[u8], flags: i32) -> Result<(), i32> {
+    let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+    let name = std::ffi::CString::new(name).unwrap();
+    // SAFETY: strings end with zero bytes; the value is valid for its length.
+    let result = unsafe {
+        libc::setxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), flags)
+    };
+    match result {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error().raw_os_error().unwrap()),
+    }
+}
+
+fn extended_attributes(transport: &str) {
+    let it = mounted(transport);
+    let path = it.join("file");
+    fs::write(&path, "x").unwrap();
+    let mut room = [0; 64];
+    assert_eq!(xattr(&path, "user.colour", &mut room), Err(libc::ENODATA));
+    assert_eq!(set_xattr(&path, "user.colour", b"red", libc::XATTR_REPLACE), Err(libc::ENODATA));
+    set_xattr(&path, "user.colour", b"red", libc::XATTR_CREATE).unwrap();
+    assert_eq!(set_xattr(&path, "user.colour", b"x", libc::XATTR_CREATE), Err(libc::EEXIST));
+    set_xattr(&path, "user.empty", b"", 0).unwrap();
+    assert_eq!(xattr(&path, "user.colour", &mut []), Ok(3));
+    assert_eq!(xattr(&path, "user.colour", &mut room[..2]), Err(libc::ERANGE));
+    assert_eq!(xattr(&path, "user.colour", &mut room), Ok(3));
+    assert_eq!(room[..3], *b"red");
+    let large = pattern(65_536);
+    set_xattr(&path, "user.large", &large, 0).unwrap();
+    let mut got = vec![0; 65_536];
+    assert_eq!(xattr(&path, "user.large", &mut got), Ok(65_536));
+    assert!(got == large);
+    let text = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+    // SAFETY: the string ends with a zero byte; the room is valid for its length.
+    let len = unsafe { libc::listxattr(text.as_ptr(), room.as_mut_ptr().cast(), room.len()) };
+    assert_eq!(room[..len as usize], *b"user.colour\0user.empty\0user.large\0");
+    // SAFETY: both strings end with zero bytes.
+    assert_eq!(unsafe { libc::removexattr(text.as_ptr(), c"user.colour".as_ptr()) }, 0);
+    assert_eq!(xattr(&path, "user.colour", &mut room), Err(libc::ENODATA));
+    assert_eq!(xattr(&path, "security.capability", &mut room), Err(libc::ENODATA));
+    assert_eq!(set_xattr(&path, "trusted.x", b"1", 0), Err(libc::EOPNOTSUPP));
+}
+
+fn the_transport_can_be_asked_for(transport: &str) {
+    let it = mounted(transport);
+    let mut room = [0; 64];
+    let len = xattr(&it.path, skep_fuse::TRANSPORT_XATTR, &mut room).unwrap();
+    assert_eq!(room[..len], *transport.as_bytes());
+}
+
+fn many_threads_at_once(transport: &str) {
+    const THREADS: usize = 8;
+    let it = mounted(transport);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let it = &it;
+            scope.spawn(move || {
+                let directory = it.join(&format!("t{thread}"));
+                fs::create_dir(&directory).unwrap();
+                for i in 0..300 {
+                    let bytes = pattern(i * 37 + thread);
+                    let path = directory.join(format!("{i}"));
+                    fs::write(&path, &bytes).unwrap();
+                    assert!(fs::read(&path).unwrap() == bytes);
+                    fs::rename(&path, directory.join(format!("r{i}"))).unwrap();
+                }
+                assert_eq!(fs::read_dir(&directory).unwrap().count(), 300);
+                fs::remove_dir_all(&directory).unwrap();
+            });
+        }
+    });
+    assert_eq!(fs::read_dir(&it.path).unwrap().count(), 0);
+}
