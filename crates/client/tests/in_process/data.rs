@@ -1,0 +1,229 @@
+//! File data: striping, holes, checksums, full and restarted storage.
+
+use crate::{bytes, create, mount, read, until, with_client, write};
+use skep_client::OpenMode;
+use skep_env::Buf;
+use skep_types::{ErrorCode, GRANULE_BYTES, InodeId};
+use skep_wire::Request;
+use skep_wire::metadata::{ReportWritten, SetAttributes, SyncAll};
+use skep_wire::storage::{ReadChunk, SyncChunk, WriteChunk};
+use std::time::Duration;
+
+#[test]
+fn a_large_file_lies_on_all_groups_and_comes_back_from_another_mount() {
+    with_client(|fake, client| async move {
+        let data = bytes(3_000_001);
+        let (inode, handle) = create(&client, "a").await;
+        write(&client, handle, 0, &data[..1_234_567]).await;
+        write(&client, handle, 1_234_567, &data[1_234_567..]).await;
+        client.flush(handle).await.unwrap();
+        client.close(handle).await.unwrap();
+        fake.each_storage(|storage| assert_eq!(storage.files.len(), 1));
+        let other = mount(&fake).await;
+        let opened = other.open(inode, OpenMode::Read, false).await.unwrap();
+        assert!(read(&other, opened.handle, 0, 4_000_000).await == data);
+        assert!(read(&other, opened.handle, 65_530, 70_000).await == data[65_530..135_530]);
+        assert_eq!(read(&other, opened.handle, 3_000_001, 10).await, []);
+        let error = other.write(opened.handle, 0, Buf::new(1)).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::InvalidArgument, "opened for reading");
+    });
+}
+
+#[test]
+fn holes_are_zeros() {
+    with_client(|_, client| async move {
+        let (_, handle) = create(&client, "a").await;
+        write(&client, handle, 400_000, b"end").await;
+        let mut expected = vec![0; 400_003];
+        expected[400_000..].copy_from_slice(b"end");
+        assert!(read(&client, handle, 0, 500_000).await == expected);
+        write(&client, handle, 10, b"x").await;
+        expected[10] = b'x';
+        assert!(read(&client, handle, 0, 100).await == expected[..100]);
+    });
+}
+
+#[test]
+fn unaligned_overwrites_of_random_ranges_read_back() {
+    with_client(|_, client| async move {
+        let (_, handle) = create(&client, "a").await;
+        let mut model = vec![0; 600_000];
+        let mut seed = 0x2545_F491_4F6C_DD1D_u64;
+        let mut next = |below: usize| {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            (seed % below as u64) as usize
+        };
+        write(&client, handle, 599_999, &[0]).await;
+        for round in 0..60 {
+            let start = next(600_000);
+            let len = 1 + next((600_000 - start).min(200_000));
+            let data: Vec<u8> = bytes(len).iter().map(|byte| byte ^ round).collect();
+            write(&client, handle, start as u64, &data).await;
+            model[start..start + len].copy_from_slice(&data);
+            let start = next(600_000);
+            let len = 1 + next(600_000 - start);
+            assert!(read(&client, handle, start as u64, len).await == model[start..start + len]);
+        }
+    });
+}
+
+#[test]
+fn damage_on_the_way_is_repaired_by_asking_again_and_lasting_damage_is_an_error() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = create(&client, "a").await;
+        fake.each_storage(|storage| storage.refused_writes = 1);
+        let data = bytes(GRANULE_BYTES as usize + 100);
+        write(&client, handle, 0, &data).await;
+        fake.each_storage(|storage| storage.flipped_reads = 1);
+        assert!(read(&client, handle, 0, 10_000).await == data);
+        fake.each_storage(|storage| storage.flipped_reads = 2);
+        let error = client.read(handle, 0, Buf::new(10_000)).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Corrupt);
+        let names = [inode.to_string(), "t11".into(), format!("{inode}.1.0.0")];
+        assert!(names.iter().all(|name| error.context().contains(name)), "{error}");
+        fake.each_storage(|storage| storage.refused_writes = 2);
+        let error = client.write(handle, 0, Buf::copy_of(&data)).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Corrupt);
+    });
+}
+
+#[test]
+fn a_full_target_is_told_and_does_not_move_the_size() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = create(&client, "a").await;
+        write(&client, handle, 0, b"begin").await;
+        fake.each_storage(|storage| storage.is_full = true);
+        let error = client.write(handle, 5, Buf::new(300_000)).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::NoSpace);
+        assert!(error.context().contains(&inode.to_string()), "{error}");
+        assert_eq!(client.attributes(inode).await.unwrap().size, 5);
+        assert_eq!(read(&client, handle, 0, 100).await, b"begin");
+        fake.each_storage(|storage| storage.is_full = false);
+        write(&client, handle, 5, b" end").await;
+        client.close(handle).await.unwrap();
+        assert_eq!(client.attributes(inode).await.unwrap().size, 9);
+    });
+}
+
+#[test]
+fn fsync_syncs_what_was_written_and_only_that_and_then_reports_durably() {
+    with_client(|fake, client| async move {
+        let (_, handle) = create(&client, "a").await;
+        write(&client, handle, 0, &bytes(100_000)).await;
+        client.fsync(handle, false).await.unwrap();
+        assert_eq!(fake.count::<SyncChunk>(), 2, "100,000 bytes lie in two chunks");
+        let executed = fake.with_metadata(1, |it| it.executed.last().copied());
+        assert_eq!(executed, Some((ReportWritten::ID, true)));
+        client.fsync(handle, true).await.unwrap();
+        assert_eq!(fake.count::<SyncChunk>(), 2);
+        assert_eq!(fake.count::<SyncAll>(), 1, "the name and the times have to be durable too");
+    });
+}
+
+#[test]
+fn fsync_covers_what_was_written_through_another_handle_that_is_closed() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = create(&client, "a").await;
+        write(&client, handle, 0, b"x").await;
+        client.close(handle).await.unwrap();
+        let again = client.open(inode, OpenMode::Read, false).await.unwrap();
+        client.fsync(again.handle, false).await.unwrap();
+        assert_eq!(fake.count::<SyncChunk>(), 1);
+    });
+}
+
+#[test]
+fn a_storage_host_that_lost_its_power_makes_fsync_fail_once_for_each_handle() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = create(&client, "a").await;
+        let second = client.open(inode, OpenMode::Read, false).await.unwrap().handle;
+        write(&client, handle, 0, b"lost").await;
+        fake.each_storage(|storage| storage.incarnation += 1);
+        let error = client.fsync(handle, false).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Io);
+        assert!(error.context().contains("lost its power"), "{error}");
+        assert_eq!(client.fsync(second, false).await.unwrap_err().code(), ErrorCode::Io);
+        client.fsync(handle, false).await.unwrap();
+        write(&client, handle, 0, b"kept").await;
+        client.fsync(handle, false).await.unwrap();
+        client.fsync(second, false).await.unwrap();
+    });
+}
+
+#[test]
+fn syncfs_syncs_files_that_are_closed() {
+    with_client(|fake, client| async move {
+        for name in ["a", "b", "c"] {
+            let (_, handle) = create(&client, name).await;
+            write(&client, handle, 0, b"x").await;
+            client.close(handle).await.unwrap();
+        }
+        client.sync_all().await.unwrap();
+        assert_eq!(fake.count::<SyncChunk>(), 3);
+        assert_eq!(fake.count::<SyncAll>(), 2, "both metadata groups");
+        client.sync_all().await.unwrap();
+        assert_eq!(fake.count::<SyncChunk>(), 3);
+    });
+}
+
+#[test]
+fn operations_wait_for_a_server_that_is_down_and_go_on() {
+    with_client(|fake, client| async move {
+        let (_, handle) = create(&client, "a").await;
+        write(&client, handle, 0, &bytes(200_000)).await;
+        fake.state.borrow_mut().is_down = true;
+        let writer = client.clone();
+        let data = vec![7; 200_000];
+        let expected = data.clone();
+        let task = skep_env::spawn(async move { write(&writer, handle, 0, &data).await });
+        let reader = client.clone();
+        let reading = skep_env::spawn(async move { read(&reader, handle, 0, 10).await });
+        // Each came at least twice: the first attempt and a repetition.
+        let before = (fake.count::<WriteChunk>(), fake.count::<ReadChunk>());
+        until(|| fake.count::<WriteChunk>() > before.0 + 8).await;
+        until(|| fake.count::<ReadChunk>() > before.1 + 2).await;
+        assert!(!task.is_finished() && !reading.is_finished());
+        fake.state.borrow_mut().is_down = false;
+        task.await;
+        reading.await;
+        assert!(read(&client, handle, 0, 200_000).await == expected);
+    });
+}
+
+#[test]
+fn replies_that_are_lost_do_no_harm() {
+    with_client(|fake, client| async move {
+        let (_, handle) = create(&client, "a").await;
+        for message in [WriteChunk::ID, ReadChunk::ID] {
+            fake.state.borrow_mut().lose_reply_of = Some(message);
+            let data = bytes(300_000);
+            write(&client, handle, 0, &data).await;
+            assert!(read(&client, handle, 0, 300_000).await == data);
+        }
+    });
+}
+
+#[test]
+fn a_write_that_nobody_waits_for_goes_on_and_a_truncation_waits_for_it() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = create(&client, "a").await;
+        fake.state.borrow_mut().hold = Some(WriteChunk::ID);
+        let write = client.write(handle, 0, Buf::copy_of(b"dropped"));
+        assert!(skep_env::timeout(Duration::from_millis(10), write).await.is_none());
+        let truncating = client.clone();
+        let task = skep_env::spawn(async move {
+            truncating.set_attributes(crate::set_size(inode, 3)).await.unwrap()
+        });
+        // Other operations of this thread have come and gone meanwhile.
+        for _ in 0..20 {
+            client.lookup(InodeId::ROOT, b"a").await.unwrap();
+        }
+        assert_eq!(fake.count::<SetAttributes>(), 0);
+        fake.state.borrow_mut().hold = None;
+        assert_eq!(task.await.size, 3);
+        assert_eq!(client.attributes(inode).await.unwrap().size, 3);
+        until(|| fake.count::<WriteChunk>() == 1).await;
+    });
+}

@@ -1,0 +1,291 @@
+//! The fake's namespace: one metadata target.
+
+use super::{Answer, LEASE_MS, STORAGE_GROUPS};
+use skep_types::codec::{Bytes, Codec};
+use skep_types::{
+    Attributes, Component, Error, ErrorCode, FileKind, GroupId, InodeId, Redundancy, Result,
+    SessionId, ShardId, StripePattern, Timestamp,
+};
+use skep_wire::Request;
+use skep_wire::catalog::line;
+use skep_wire::frame::Header;
+use skep_wire::management::Done;
+use skep_wire::metadata::{
+    AttributesReply, Close, CloseSession, Create, EntryReply, GetAttributes, KeepAlive, Lookup,
+    MakeDirectory, Open, OpenMode, OpenSession, Opened, ReportWritten, SessionOpened,
+    SetAttributes, SyncAll, Unlink, WrittenExtent,
+};
+use std::collections::HashMap;
+
+#[derive(Debug, Clone)]
+pub(crate) struct FakeInode {
+    pub(crate) attributes: Attributes,
+    pub(crate) opens: HashMap<SessionId, usize>,
+}
+
+#[derive(Debug, Default)]
+struct FakeSession {
+    granted: u32,
+    /// By slot: last sequence and its answer.
+    slots: HashMap<u32, (u64, Result<Vec<u8>>)>,
+}
+
+pub(crate) struct FakeMetadata {
+    shard: ShardId,
+    next: u64,
+    pub(crate) inodes: HashMap<InodeId, FakeInode>,
+    pub(crate) entries: HashMap<(InodeId, Bytes), InodeId>,
+    sessions: HashMap<SessionId, FakeSession>,
+    ended: Vec<SessionId>,
+    /// Messages that were executed, with the durable flag.
+    pub(crate) executed: Vec<(u16, bool)>,
+    /// Where the next directory is made.
+    pub(crate) directory_elsewhere: Option<InodeId>,
+}
+
+fn code<T>(code: ErrorCode) -> Result<T> {
+    Err(Error::from(code))
+}
+
+pub(crate) fn pattern() -> StripePattern {
+    let component = Component {
+        start: 0,
+        chunk_bytes: 64 << 10,
+        wanted: 4,
+        redundancy: Redundancy::Stripe,
+        groups: STORAGE_GROUPS.map(GroupId::new).to_vec(),
+    };
+    StripePattern { generation: 1, components: vec![component] }
+}
+
+impl FakeMetadata {
+    pub(crate) fn new(group: u32) -> Self {
+        let shard = ShardId::new(if group == 1 { 0 } else { 0x9000 });
+        let mut new = Self {
+            shard,
+            next: 1,
+            inodes: HashMap::new(),
+            entries: HashMap::new(),
+            sessions: HashMap::new(),
+            ended: Vec::new(),
+            executed: Vec::new(),
+            directory_elsewhere: None,
+        };
+        new.add(FileKind::Directory);
+        new
+    }
+
+    fn add(&mut self, kind: FileKind) -> Attributes {
+        let inode = InodeId::from_parts(self.shard, self.next);
+        self.next += 1;
+        let time = Timestamp::default();
+        let attributes = Attributes {
+            inode,
+            kind,
+            permissions: 0o644,
+            links: 1,
+            uid: 0,
+            gid: 0,
+            project: 0,
+            device: 0,
+            size: 0,
+            accessed: time,
+            modified: time,
+            changed: time,
+            created: time,
+            change_counter: 1,
+            truncate_generation: 0,
+        };
+        let new = FakeInode { attributes: attributes.clone(), opens: HashMap::new() };
+        self.inodes.insert(inode, new);
+        attributes
+    }
+
+    pub(crate) fn forget_sessions(&mut self) {
+        self.ended.extend(self.sessions.drain().map(|(id, _)| id));
+        self.inodes.values_mut().for_each(|inode| inode.opens.clear());
+    }
+
+    pub(crate) fn session_count(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// How often all files are open.
+    pub(crate) fn open_count(&self) -> usize {
+        self.inodes.values().flat_map(|inode| inode.opens.values()).sum()
+    }
+
+    pub(crate) fn handle(&mut self, header: &Header, body: &[u8]) -> Result<Answer> {
+        if header.message == OpenSession::ID {
+            let wanted = OpenSession::from_bytes(body)?.slots;
+            if self.ended.contains(&header.session) {
+                return code(ErrorCode::StaleSession);
+            }
+            let granted = self.sessions.entry(header.session).or_default();
+            granted.granted = wanted;
+            return Ok(Answer::of(&SessionOpened { slots: wanted, lease_ms: LEASE_MS }));
+        }
+        let Some(session) = self.sessions.get(&header.session) else {
+            return code(ErrorCode::StaleSession);
+        };
+        if !line(header.message).unwrap().modifies {
+            assert_eq!(header.sequence, 0);
+            return self.execute(header, body).map(Answer::Body);
+        }
+        assert!(header.slot < session.granted, "slot {} was never granted", header.slot);
+        let last = session.slots.get(&header.slot);
+        let sequence = last.map_or(0, |(sequence, _)| *sequence);
+        if header.sequence == sequence {
+            return last.unwrap().1.clone().map(Answer::Body);
+        }
+        assert_eq!(header.sequence, sequence + 1, "sequence of slot {}", header.slot);
+        let answer = self.execute(header, body);
+        self.executed.push((header.message, header.is_durable()));
+        let session = self.sessions.get_mut(&header.session).unwrap();
+        session.slots.insert(header.slot, (header.sequence, answer.clone()));
+        answer.map(Answer::Body)
+    }
+
+    fn inode(&mut self, inode: InodeId) -> Result<&mut FakeInode> {
+        self.inodes.get_mut(&inode).ok_or_else(|| ErrorCode::NotFound.into())
+    }
+
+    fn entry(&self, directory: InodeId, name: &Bytes) -> Result<InodeId> {
+        let found = self.entries.get(&(directory, name.clone())).copied();
+        found.ok_or_else(|| ErrorCode::NotFound.into())
+    }
+
+    fn reply_to(&self, inode: InodeId) -> EntryReply {
+        match self.inodes.get(&inode) {
+            Some(FakeInode { attributes, .. }) => {
+                let kind = attributes.kind;
+                EntryReply { inode, kind, attributes: Some(attributes.clone()) }
+            }
+            None => EntryReply { inode, kind: FileKind::Regular, attributes: None },
+        }
+    }
+
+    fn execute(&mut self, header: &Header, body: &[u8]) -> Result<Vec<u8>> {
+        let session = header.session;
+        Ok(match header.message {
+            KeepAlive::ID | SyncAll::ID => Done {}.to_bytes(),
+            CloseSession::ID => {
+                self.sessions.remove(&session);
+                self.ended.push(session);
+                Done {}.to_bytes()
+            }
+            Lookup::ID => {
+                let Lookup { directory, name } = Lookup::from_bytes(body)?;
+                self.reply_to(self.entry(directory, &name)?).to_bytes()
+            }
+            GetAttributes::ID => {
+                let inode = GetAttributes::from_bytes(body)?.inode;
+                let attributes = self.inode(inode)?.attributes.clone();
+                AttributesReply { attributes }.to_bytes()
+            }
+            SetAttributes::ID => self.set_attributes(&SetAttributes::from_bytes(body)?)?.to_bytes(),
+            Create::ID => self.create(session, Create::from_bytes(body)?)?.to_bytes(),
+            MakeDirectory::ID => {
+                let MakeDirectory { directory, name, .. } = MakeDirectory::from_bytes(body)?;
+                if self.entry(directory, &name).is_ok() {
+                    return code(ErrorCode::Exists);
+                }
+                let elsewhere = self.directory_elsewhere.take();
+                let inode = elsewhere.unwrap_or_else(|| self.add(FileKind::Directory).inode);
+                self.entries.insert((directory, name), inode);
+                self.reply_to(inode).to_bytes()
+            }
+            Open::ID => self.open(session, &Open::from_bytes(body)?)?.to_bytes(),
+            Close::ID => self.close(session, &Close::from_bytes(body)?)?.to_bytes(),
+            ReportWritten::ID => {
+                let request = ReportWritten::from_bytes(body)?;
+                self.report(request.inode, request.written)?.to_bytes()
+            }
+            Unlink::ID => {
+                let Unlink { directory, name } = Unlink::from_bytes(body)?;
+                let inode = self.entry(directory, &name)?;
+                self.entries.remove(&(directory, name));
+                if self.inode(inode)?.opens.is_empty() {
+                    self.inodes.remove(&inode);
+                }
+                Done {}.to_bytes()
+            }
+            other => panic!("metadata was sent message {other}"),
+        })
+    }
+
+    fn create(&mut self, session: SessionId, request: Create) -> Result<Opened> {
+        let found = self.entry(request.directory, &request.name).ok();
+        if found.is_some() && request.exclusive {
+            return code(ErrorCode::Exists);
+        }
+        let created = found.is_none();
+        let inode = match found {
+            Some(inode) => inode,
+            None => {
+                let inode = self.add(request.kind).inode;
+                self.entries.insert((request.directory, request.name), inode);
+                inode
+            }
+        };
+        if !self.inodes.contains_key(&inode) {
+            return code(ErrorCode::Exists);
+        }
+        let inode = self.inode(inode)?;
+        if request.open != OpenMode::No {
+            *inode.opens.entry(session).or_default() += 1;
+        }
+        Ok(Opened { created, attributes: inode.attributes.clone(), pattern: Some(pattern()) })
+    }
+
+    fn open(&mut self, session: SessionId, request: &Open) -> Result<Opened> {
+        let inode = self.inode(request.inode)?;
+        *inode.opens.entry(session).or_default() += 1;
+        if request.truncate {
+            inode.attributes.size = 0;
+            inode.attributes.truncate_generation += 1;
+            inode.attributes.change_counter += 1;
+        }
+        let attributes = inode.attributes.clone();
+        Ok(Opened { created: false, attributes, pattern: Some(pattern()) })
+    }
+
+    fn close(&mut self, session: SessionId, request: &Close) -> Result<AttributesReply> {
+        let inode = self.inode(request.inode)?;
+        let Some(count) = inode.opens.get_mut(&session) else {
+            return code(ErrorCode::InvalidArgument);
+        };
+        *count -= 1;
+        if *count == 0 {
+            inode.opens.remove(&session);
+        }
+        let attributes = inode.attributes.clone();
+        match request.written {
+            Some(written) => self.report(request.inode, written),
+            None => Ok(AttributesReply { attributes }),
+        }
+    }
+
+    fn report(&mut self, inode: InodeId, written: WrittenExtent) -> Result<AttributesReply> {
+        let attributes = &mut self.inode(inode)?.attributes;
+        if written.truncate_generation == attributes.truncate_generation {
+            attributes.size = attributes.size.max(written.end);
+        }
+        attributes.change_counter += 1;
+        Ok(AttributesReply { attributes: attributes.clone() })
+    }
+
+    /// Doesn't cut chunk files: tests that need it do that themselves.
+    pub(crate) fn set_attributes(&mut self, request: &SetAttributes) -> Result<AttributesReply> {
+        let attributes = &mut self.inode(request.inode)?.attributes;
+        if let Some(size) = request.size {
+            attributes.size = size;
+            attributes.truncate_generation += 1;
+        }
+        if let Some(permissions) = request.permissions {
+            attributes.permissions = permissions;
+        }
+        attributes.change_counter += 1;
+        Ok(AttributesReply { attributes: attributes.clone() })
+    }
+}

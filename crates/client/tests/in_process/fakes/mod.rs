@@ -1,0 +1,273 @@
+//! A tiny cluster in this process, behind real sockets: enough of management, metadata and storage
+//! for the client's tests, with faults on demand. Checks slots and sequences strictly; stores what it
+//! is given; knows nothing of permissions.
+
+mod metadata;
+mod storage;
+
+use skep_env::{Buf, TcpListener, spawn};
+use skep_rpc::server::{Incoming, IncomingStream, authenticate};
+use skep_rpc::{Identity, JoinToken, Outbox, Secret};
+use skep_types::codec::Codec;
+use skep_types::map::{Capacity, CapacityPool, Consistency, Reachability, ShardRange};
+use skep_types::{
+    ClusterId, ClusterMap, Epoch, Error, ErrorCode, Group, GroupId, GroupMember, MapVersion,
+    MemberState, Node, NodeId, NodeKind, Result, ShardId, Target, TargetId, TargetKind,
+};
+use skep_wire::Request;
+use skep_wire::management::{
+    Done, GetMap, Heartbeat, Leave, MapUpdate, RegisterClient, Registered,
+};
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+
+pub(crate) use metadata::FakeMetadata;
+pub(crate) use storage::FakeStorage;
+
+/// Metadata groups 1 and 2, half of the shards each; storage groups 11 to 14.
+pub(crate) const METADATA_GROUPS: [u32; 2] = [1, 2];
+pub(crate) const STORAGE_GROUPS: [u32; 4] = [11, 12, 13, 14];
+pub(crate) const LEASE_MS: u32 = 300;
+
+/// What a handler does besides answering.
+pub(crate) enum Answer {
+    Body(Vec<u8>),
+    Data(Vec<u8>, Buf),
+}
+
+impl Answer {
+    pub(crate) fn of(body: &impl Codec) -> Self {
+        Self::Body(body.to_bytes())
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct State {
+    pub(crate) map: Option<ClusterMap>,
+    pub(crate) next_node: u32,
+    pub(crate) clients: HashSet<NodeId>,
+    pub(crate) metadata: HashMap<TargetId, FakeMetadata>,
+    pub(crate) storage: HashMap<TargetId, FakeStorage>,
+    /// Number of requests of each message.
+    pub(crate) counts: HashMap<u16, usize>,
+    /// The next request of this message is carried out, and the connection cut before its reply.
+    pub(crate) lose_reply_of: Option<u16>,
+    /// Requests of this message wait until it is taken away.
+    pub(crate) hold: Option<u16>,
+    /// Connections are refused, and the ones that are there cut.
+    pub(crate) is_down: bool,
+}
+
+#[derive(Clone)]
+pub(crate) struct FakeCluster {
+    pub(crate) state: Rc<RefCell<State>>,
+    pub(crate) token: JoinToken,
+}
+
+impl FakeCluster {
+    /// Starts it on this thread's loop.
+    pub(crate) fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_address().unwrap().to_string();
+        let secret = Secret::generate();
+        let cluster = ClusterId::new([3; 16]);
+        let mut state =
+            State { map: Some(map(cluster, &address)), next_node: 100, ..State::default() };
+        for group in METADATA_GROUPS {
+            state.metadata.insert(TargetId::new(group), FakeMetadata::new(group));
+        }
+        for group in STORAGE_GROUPS {
+            state.storage.insert(TargetId::new(group), FakeStorage::default());
+        }
+        let state = Rc::new(RefCell::new(state));
+        let identity = Identity {
+            cluster,
+            secret: secret.clone(),
+            node: NodeId::new(1),
+            kind: NodeKind::Management,
+        };
+        let token = JoinToken { cluster, secret, addresses: vec![address] };
+        let fake = Self { state, token };
+        let serving = fake.clone();
+        spawn(async move {
+            while let Ok(stream) = listener.accept().await {
+                let (fake, identity) = (serving.clone(), identity.clone());
+                spawn(async move {
+                    let Ok(peer) = authenticate(&stream, &identity, 1, |_| Ok(())).await else {
+                        return;
+                    };
+                    let (requests, outbox) = IncomingStream::new(stream);
+                    fake.serve(peer.target, requests, outbox).await;
+                })
+                .detach();
+            }
+        })
+        .detach();
+        fake
+    }
+
+    async fn serve(&self, target: TargetId, mut requests: IncomingStream, outbox: Rc<Outbox>) {
+        while let Ok(Some(incoming)) = requests.next().await {
+            let (fake, outbox) = (self.clone(), Rc::clone(&outbox));
+            spawn(async move { fake.answer(target, incoming, &outbox).await }).detach();
+        }
+    }
+
+    async fn answer(&self, target: TargetId, incoming: Incoming, outbox: &Rc<Outbox>) {
+        let id = incoming.header.message;
+        *self.state.borrow_mut().counts.entry(id).or_default() += 1;
+        while self.state.borrow().hold == Some(id) {
+            skep_env::sleep(std::time::Duration::from_millis(1)).await;
+        }
+        if self.state.borrow().is_down {
+            return outbox.close();
+        }
+        let result = self.handle(target, &incoming).await;
+        let lose = &mut self.state.borrow_mut().lose_reply_of;
+        if *lose == Some(id) {
+            *lose = None;
+            return outbox.close();
+        }
+        match result {
+            Ok(Answer::Body(body)) => outbox.reply_raw(&incoming.header, &body),
+            Ok(Answer::Data(body, data)) => {
+                outbox.reply_data(&incoming.header, &Raw(body), vec![data])
+            }
+            Err(error) => outbox.refuse(&incoming.header, &error),
+        }
+    }
+
+    async fn handle(&self, target: TargetId, incoming: &Incoming) -> Result<Answer> {
+        if target == TargetId::default() {
+            return self.manage(incoming).await;
+        }
+        let mut state = self.state.borrow_mut();
+        if let Some(metadata) = state.metadata.get_mut(&target) {
+            return metadata.handle(&incoming.header, &incoming.body);
+        }
+        match state.storage.get_mut(&target) {
+            Some(storage) => storage.handle(incoming),
+            None => Err(Error::new(ErrorCode::StaleMap, "no such target")),
+        }
+    }
+
+    async fn manage(&self, incoming: &Incoming) -> Result<Answer> {
+        let body = &incoming.body;
+        let map = || self.state.borrow().map.clone().unwrap();
+        match incoming.header.message {
+            RegisterClient::ID => {
+                let mut state = self.state.borrow_mut();
+                state.next_node += 1;
+                let node = NodeId::new(state.next_node);
+                state.clients.insert(node);
+                let map = state.map.clone().unwrap();
+                Ok(Answer::of(&Registered { node, targets: vec![], map }))
+            }
+            Heartbeat::ID => {
+                let node = Heartbeat::from_bytes(body)?.node;
+                match self.state.borrow().clients.contains(&node) {
+                    true => Ok(Answer::of(&MapUpdate { map: None })),
+                    false => Err(Error::new(ErrorCode::Stale, "unknown client")),
+                }
+            }
+            GetMap::ID => {
+                let known = GetMap::from_bytes(body)?.known;
+                while map().version <= known {
+                    skep_env::sleep(std::time::Duration::from_millis(2)).await;
+                }
+                Ok(Answer::of(&MapUpdate { map: Some(map()) }))
+            }
+            Leave::ID => {
+                self.state.borrow_mut().clients.remove(&Leave::from_bytes(body)?.node);
+                Ok(Answer::of(&Done {}))
+            }
+            other => panic!("management was sent message {other}"),
+        }
+    }
+
+    /// How often a message arrived.
+    pub(crate) fn count<R: Request>(&self) -> usize {
+        self.state.borrow().counts.get(&R::ID).copied().unwrap_or(0)
+    }
+
+    /// Makes all sessions unknown at a metadata group.
+    pub(crate) fn forget_sessions(&self, group: u32) {
+        self.with_metadata(group, FakeMetadata::forget_sessions);
+    }
+
+    pub(crate) fn with_metadata<T>(&self, group: u32, f: impl FnOnce(&mut FakeMetadata) -> T) -> T {
+        f(self.state.borrow_mut().metadata.get_mut(&TargetId::new(group)).unwrap())
+    }
+
+    pub(crate) fn each_storage(&self, mut f: impl FnMut(&mut FakeStorage)) {
+        self.state.borrow_mut().storage.values_mut().for_each(&mut f);
+    }
+}
+
+/// A body that is bytes already.
+#[derive(Debug)]
+struct Raw(Vec<u8>);
+
+impl Codec for Raw {
+    const LAYOUT: &'static str = "bytes";
+    fn encode(&self, w: &mut skep_types::codec::Writer) {
+        w.raw(&self.0);
+    }
+    fn decode(_: &mut skep_types::codec::Reader<'_>) -> Result<Self> {
+        unreachable!("only sent")
+    }
+}
+
+fn map(cluster: ClusterId, address: &str) -> ClusterMap {
+    let node = |id, kind| Node {
+        id: NodeId::new(id),
+        kind,
+        name: format!("node-{id}"),
+        addresses: vec![address.to_owned()],
+        reachability: Reachability::Online,
+        version: "0".into(),
+    };
+    let capacity = Capacity {
+        total_bytes: 1 << 40,
+        free_bytes: 1 << 39,
+        total_inodes: 1000,
+        free_inodes: 900,
+    };
+    let kinds = METADATA_GROUPS
+        .iter()
+        .map(|id| (*id, TargetKind::Metadata, 2))
+        .chain(STORAGE_GROUPS.iter().map(|id| (*id, TargetKind::Storage, 3)));
+    let target = |(id, kind, node)| Target {
+        id: TargetId::new(id),
+        kind,
+        node: NodeId::new(node),
+        path: String::new(),
+        reachability: Reachability::Online,
+        consistency: Consistency::Good,
+        capacity,
+        capacity_pool: CapacityPool::Normal,
+    };
+    let group = |(id, kind, _)| Group {
+        id: GroupId::new(id),
+        kind,
+        epoch: Epoch::new(1),
+        members: vec![GroupMember { target: TargetId::new(id), state: MemberState::Serving }],
+    };
+    let range = |first, last, group| ShardRange {
+        first: ShardId::new(first),
+        last: ShardId::new(last),
+        group: GroupId::new(group),
+    };
+    let mut map = ClusterMap {
+        version: MapVersion::new(1),
+        formatted: true,
+        nodes: vec![node(2, NodeKind::Metadata), node(3, NodeKind::Storage)],
+        targets: kinds.clone().map(target).collect(),
+        groups: kinds.map(group).collect(),
+        shards: vec![range(0, 0x7FFF, 1), range(0x8000, 0xFFFF, 2)],
+        ..ClusterMap::empty(cluster)
+    };
+    map.policy.heartbeat_ms = 20;
+    map
+}

@@ -1,0 +1,108 @@
+//! The fake's chunk files.
+
+use super::Answer;
+use skep_env::Buf;
+use skep_rpc::server::Incoming;
+use skep_types::codec::{Codec, crc32c};
+use skep_types::{
+    ChunkFileKey, Error, ErrorCode, GRANULE_BYTES, HostIncarnation, Result, Timestamp,
+};
+use skep_wire::Request;
+use skep_wire::management::Done;
+use skep_wire::storage::{
+    ChunkStat, ReadChunk, ReadDone, RemoveChunks, StatChunk, SyncChunk, Synced, TruncateChunk,
+    WriteChunk, Written,
+};
+use std::collections::HashMap;
+
+#[derive(Default)]
+pub(crate) struct FakeStorage {
+    pub(crate) files: HashMap<ChunkFileKey, Vec<u8>>,
+    pub(crate) incarnation: u64,
+    pub(crate) is_full: bool,
+    /// So many reads give damaged data, unnoticed by the server.
+    pub(crate) flipped_reads: usize,
+    /// So many writes are refused as damaged on their way.
+    pub(crate) refused_writes: usize,
+}
+
+fn checksums(offset: u64, mut bytes: &[u8]) -> Vec<u32> {
+    let mut checksums = Vec::new();
+    let mut room = (GRANULE_BYTES - offset % GRANULE_BYTES) as usize;
+    while !bytes.is_empty() {
+        let (granule, rest) = bytes.split_at(room.min(bytes.len()));
+        checksums.push(crc32c(granule));
+        (bytes, room) = (rest, GRANULE_BYTES as usize);
+    }
+    checksums
+}
+
+impl FakeStorage {
+    pub(crate) fn handle(&mut self, incoming: &Incoming) -> Result<Answer> {
+        let body = &incoming.body;
+        let incarnation = HostIncarnation::new(self.incarnation);
+        Ok(match incoming.header.message {
+            WriteChunk::ID => {
+                let request = WriteChunk::from_bytes(body)?;
+                self.write(&request, incoming.data.as_ref().unwrap().bytes())?;
+                Answer::of(&Written { incarnation, free_bytes: 1 << 30 })
+            }
+            ReadChunk::ID => self.read(&ReadChunk::from_bytes(body)?),
+            SyncChunk::ID => {
+                SyncChunk::from_bytes(body)?;
+                Answer::of(&Synced { incarnation })
+            }
+            TruncateChunk::ID => {
+                let request = TruncateChunk::from_bytes(body)?;
+                if let Some(file) = self.files.get_mut(&request.key) {
+                    file.resize(request.size as usize, 0);
+                }
+                Answer::of(&Done {})
+            }
+            StatChunk::ID => {
+                let file = self.files.get(&StatChunk::from_bytes(body)?.key);
+                let size = file.map_or(0, |file| file.len() as u64);
+                let modified = Timestamp::default();
+                Answer::of(&ChunkStat { exists: file.is_some(), size, allocated: size, modified })
+            }
+            RemoveChunks::ID => {
+                for key in RemoveChunks::from_bytes(body)?.keys {
+                    self.files.remove(&key);
+                }
+                Answer::of(&Done {})
+            }
+            other => panic!("storage was sent message {other}"),
+        })
+    }
+
+    fn write(&mut self, request: &WriteChunk, data: &[u8]) -> Result<()> {
+        assert_eq!(request.checksums, checksums(request.offset, data), "checksums of {request:?}");
+        if self.refused_writes > 0 {
+            self.refused_writes -= 1;
+            return Err(Error::new(ErrorCode::Corrupt, "damaged on its way"));
+        }
+        if self.is_full {
+            return Err(Error::new(ErrorCode::NoSpace, "target is full"));
+        }
+        let file = self.files.entry(request.key).or_default();
+        let (start, end) = (request.offset as usize, request.offset as usize + data.len());
+        if file.len() < end {
+            file.resize(end, 0);
+        }
+        file[start..end].copy_from_slice(data);
+        Ok(())
+    }
+
+    fn read(&mut self, request: &ReadChunk) -> Answer {
+        let file = self.files.get(&request.key).map_or(&[][..], Vec::as_slice);
+        let start = (request.offset as usize).min(file.len());
+        let end = (start + request.length as usize).min(file.len());
+        let checksums = checksums(request.offset, &file[start..end]);
+        let data = Buf::copy_of(&file[start..end]);
+        if self.flipped_reads > 0 && !data.is_empty() {
+            self.flipped_reads -= 1;
+            data.write(0, &[data.bytes()[0] ^ 1]);
+        }
+        Answer::Data(ReadDone { checksums }.to_bytes(), data)
+    }
+}

@@ -1,0 +1,112 @@
+//! The client against a tiny cluster in this process, behind real sockets, with faults on demand.
+//! What real services answer is tested by `skep-testkit`.
+
+#![allow(clippy::unwrap_used, reason = "a test that meets what can't be fails")]
+
+mod data;
+mod fakes;
+mod management;
+mod names;
+mod sessions;
+mod sizes;
+
+use fakes::FakeCluster;
+use skep_client::{
+    Client, CreateRequest, Created, HandleId, Mount, MountOptions, NewInode, OpenMode,
+    SetAttributes,
+};
+use skep_env::Buf;
+use skep_types::{FileKind, InodeId};
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a test waits for what has to happen.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// Runs a test against a new fake cluster with one client.
+fn with_client<F: Future<Output = ()> + 'static>(
+    test: impl FnOnce(FakeCluster, Client) -> F + 'static,
+) {
+    let done = skep_env::block_on(async {
+        let fake = FakeCluster::start();
+        let client = mount(&fake).await;
+        skep_env::timeout(DEADLINE, test(fake, client)).await
+    });
+    assert_eq!(done.unwrap(), Some(()), "the test didn't end within {DEADLINE:?}");
+}
+
+/// Another mount of the cluster, with its background work running.
+async fn mount(fake: &FakeCluster) -> Client {
+    let mount = Mount::new(options(fake)).await.unwrap();
+    skep_env::spawn(Arc::clone(&mount).run_background()).detach();
+    Client::new(mount, 0).unwrap()
+}
+
+fn options(fake: &FakeCluster) -> MountOptions {
+    MountOptions {
+        cluster: fake.token.clone().into(),
+        mount_point: "/mnt".into(),
+        host: "here".into(),
+        version: "0".into(),
+        workers: 2,
+        patience: Duration::from_millis(500),
+    }
+}
+
+/// Waits until something is so.
+async fn until(is_so: impl Fn() -> bool) {
+    while !is_so() {
+        skep_env::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+const NEW: NewInode = NewInode { permissions: 0o644, uid: 1, gid: 1 };
+
+fn create_request(name: &str, exclusive: bool) -> CreateRequest {
+    CreateRequest {
+        directory: InodeId::ROOT,
+        name: name.as_bytes().into(),
+        kind: FileKind::Regular,
+        new: NEW,
+        device: 0,
+        exclusive,
+        open: OpenMode::Write,
+    }
+}
+
+async fn create(client: &Client, name: &str) -> (InodeId, HandleId) {
+    let Created { attributes, handle, created } =
+        client.create(create_request(name, true)).await.unwrap();
+    assert!(created);
+    (attributes.inode, handle.unwrap())
+}
+
+async fn read(client: &Client, handle: HandleId, offset: u64, len: usize) -> Vec<u8> {
+    let into = Buf::new(len);
+    into.write(0, &vec![0xEE; len]);
+    let read = client.read(handle, offset, into.clone()).await.unwrap();
+    into.bytes()[..read].to_vec()
+}
+
+async fn write(client: &Client, handle: HandleId, offset: u64, data: &[u8]) {
+    client.write(handle, offset, Buf::copy_of(data)).await.unwrap();
+}
+
+fn set_size(inode: InodeId, size: u64) -> SetAttributes {
+    SetAttributes {
+        inode,
+        permissions: None,
+        uid: None,
+        gid: None,
+        project: None,
+        size: Some(size),
+        accessed: None,
+        modified: None,
+    }
+}
+
+/// Bytes that differ from place to place.
+fn bytes(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at / 7 + at % 251) as u8).collect()
+}

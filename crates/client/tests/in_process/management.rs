@@ -1,0 +1,53 @@
+//! What the mount and management tell each other.
+
+use crate::{create, options, until, with_client};
+use skep_client::Mount;
+use skep_types::{ErrorCode, MapVersion};
+use skep_wire::management::Heartbeat;
+
+#[test]
+fn a_new_map_arrives_by_itself() {
+    with_client(|fake, client| async move {
+        fake.state.borrow_mut().map.as_mut().unwrap().version = MapVersion::new(9);
+        until(|| client.map().version == MapVersion::new(9)).await;
+    });
+}
+
+#[test]
+fn a_client_that_management_forgot_registers_anew_and_goes_on() {
+    with_client(|fake, client| async move {
+        let _ = create(&client, "a").await;
+        let before = client.mount().node();
+        until(|| fake.count::<Heartbeat>() > 0).await;
+        fake.state.borrow_mut().clients.clear();
+        until(|| client.mount().node() != before).await;
+        assert!(fake.state.borrow().clients.contains(&client.mount().node()));
+        let _ = create(&client, "b").await;
+    });
+}
+
+#[test]
+fn an_unformatted_cluster_is_refused_and_the_way_out_named() {
+    with_client(|fake, _| async move {
+        fake.state.borrow_mut().map.as_mut().unwrap().formatted = false;
+        let clients = fake.state.borrow().clients.len();
+        let error = Mount::new(options(&fake)).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::NotReady);
+        assert!(error.context().contains("skep cluster format"), "{error}");
+        assert_eq!(fake.state.borrow().clients.len(), clients, "it left again");
+    });
+}
+
+#[test]
+fn management_that_does_not_answer_and_a_wrong_secret_are_told_apart() {
+    with_client(|fake, _| async move {
+        let mut wrong = options(&fake);
+        wrong.cluster.token.secret = skep_rpc::Secret::generate();
+        let error = Mount::new(wrong).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::AuthenticationFailed);
+        let mut nowhere = options(&fake);
+        nowhere.cluster.addresses = vec!["127.0.0.1:1".into()];
+        let error = Mount::new(nowhere).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Disconnected);
+    });
+}

@@ -1,0 +1,81 @@
+//! Names and attributes.
+
+use crate::fakes::METADATA_GROUPS;
+use crate::{NEW, create, create_request, with_client};
+use skep_client::StatFs;
+use skep_types::{ErrorCode, InodeId};
+use skep_wire::metadata::{GetAttributes, Lookup, OpenSession};
+
+#[test]
+fn a_lookup_is_one_message() {
+    with_client(|fake, client| async move {
+        let (inode, _) = create(&client, "a").await;
+        let before = fake.count::<Lookup>();
+        assert_eq!(client.lookup(InodeId::ROOT, b"a").await.unwrap().inode, inode);
+        assert_eq!(fake.count::<Lookup>(), before + 1);
+        assert_eq!(fake.count::<GetAttributes>(), 0);
+        assert_eq!(fake.count::<OpenSession>(), 1);
+        let error = client.lookup(InodeId::ROOT, b"b").await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::NotFound);
+    });
+}
+
+#[test]
+fn attributes_of_another_shard_are_asked_for_where_they_live() {
+    with_client(|fake, client| async move {
+        let elsewhere =
+            fake.with_metadata(METADATA_GROUPS[1], |it| *it.inodes.keys().next().unwrap());
+        fake.with_metadata(METADATA_GROUPS[0], |it| it.directory_elsewhere = Some(elsewhere));
+        let made = client.make_directory(InodeId::ROOT, b"d", NEW).await.unwrap();
+        assert_eq!(made.inode, elsewhere);
+        assert_eq!(client.lookup(InodeId::ROOT, b"d").await.unwrap(), made);
+        assert_eq!(fake.count::<GetAttributes>(), 2);
+        assert_eq!(fake.count::<OpenSession>(), 2, "one session at each group");
+    });
+}
+
+#[test]
+fn a_create_opens_a_file_that_exists_unless_exclusive() {
+    with_client(|_, client| async move {
+        let (inode, _) = create(&client, "a").await;
+        let found = client.create(create_request("a", false)).await.unwrap();
+        assert_eq!((found.attributes.inode, found.created), (inode, false));
+        assert!(found.handle.is_some());
+        let error = client.create(create_request("a", true)).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Exists);
+    });
+}
+
+#[test]
+fn a_create_opens_a_file_whose_inode_lives_in_another_shard() {
+    with_client(|fake, client| async move {
+        // A file of the second shard under a name in the first, as a rename leaves it.
+        let group = METADATA_GROUPS[1];
+        let mut request = create_request("there", true);
+        request.directory = fake.with_metadata(group, |it| *it.inodes.keys().next().unwrap());
+        let there = client.create(request).await.unwrap().attributes.inode;
+        fake.with_metadata(METADATA_GROUPS[0], |it| {
+            it.entries.insert((InodeId::ROOT, b"here"[..].into()), there);
+        });
+        let opens = fake.with_metadata(group, |it| it.open_count());
+        let found = client.create(create_request("here", false)).await.unwrap();
+        assert_eq!((found.attributes.inode, found.created), (there, false));
+        assert_eq!(fake.with_metadata(group, |it| it.open_count()), opens + 1);
+        client.close(found.handle.unwrap()).await.unwrap();
+        assert_eq!(fake.with_metadata(group, |it| it.open_count()), opens);
+    });
+}
+
+#[test]
+fn room_is_the_sum_over_storage_groups() {
+    with_client(|_, client| async move {
+        let expected = StatFs {
+            total_bytes: 4 << 40,
+            free_bytes: 4 << 39,
+            files: 4000,
+            free_files: 3600,
+            name_max: 255,
+        };
+        assert_eq!(client.statfs().await.unwrap(), expected);
+    });
+}

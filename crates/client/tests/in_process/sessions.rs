@@ -1,0 +1,270 @@
+//! Sessions: exactly once, lost replies, lost sessions, interrupted callers, many at a time.
+
+use crate::fakes::LEASE_MS;
+use crate::{
+    FakeCluster, NEW, bytes, create, create_request, options, read, until, with_client, write,
+};
+use skep_client::{Client, Mount, OpenMode};
+use skep_types::{ErrorCode, InodeId};
+use skep_wire::Request;
+use skep_wire::metadata::{Close, Create, KeepAlive, MakeDirectory, OpenSession, Unlink};
+use std::sync::Arc;
+use std::time::Duration;
+
+#[test]
+fn a_request_whose_reply_was_lost_is_answered_and_not_run_again() {
+    with_client(|fake, client| async move {
+        for (number, message) in [Create::ID, MakeDirectory::ID, Unlink::ID].iter().enumerate() {
+            fake.state.borrow_mut().lose_reply_of = Some(*message);
+            let (file, directory) = (format!("f{number}"), format!("d{number}"));
+            create(&client, &file).await;
+            client.make_directory(InodeId::ROOT, directory.as_bytes(), NEW).await.unwrap();
+            client.unlink(InodeId::ROOT, file.as_bytes()).await.unwrap();
+            assert!(fake.state.borrow().lose_reply_of.is_none());
+        }
+        assert_eq!(fake.with_metadata(1, |it| it.executed.len()), 9);
+    });
+}
+
+#[test]
+fn many_operations_at_a_time_share_the_slots() {
+    with_client(|fake, client| async move {
+        let tasks: Vec<_> = (0..500)
+            .map(|number| {
+                let client = client.clone();
+                skep_env::spawn(async move {
+                    let (_, handle) = create(&client, &format!("f{number}")).await;
+                    client.close(handle).await.unwrap();
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await;
+        }
+        assert_eq!(fake.with_metadata(1, |it| it.executed.len()), 1000);
+        assert_eq!(fake.with_metadata(1, |it| it.open_count()), 0);
+    });
+}
+
+#[test]
+fn after_a_lost_session_files_are_open_again_and_removed_ones_are_stale() {
+    with_client(|fake, client| async move {
+        let (_, kept) = create(&client, "kept").await;
+        write(&client, kept, 0, b"data").await;
+        let (_, removed) = create(&client, "removed").await;
+        write(&client, removed, 0, b"data").await;
+        client.unlink(InodeId::ROOT, b"removed").await.unwrap();
+        fake.with_metadata(1, |it| {
+            it.forget_sessions();
+            it.inodes.retain(|_, inode| {
+                inode.attributes.inode == InodeId::ROOT
+                    || it.entries.values().any(|id| *id == inode.attributes.inode)
+            });
+        });
+        client.lookup(InodeId::ROOT, b"kept").await.unwrap();
+        assert_eq!(fake.with_metadata(1, |it| it.open_count()), 1);
+        assert_eq!(read(&client, kept, 0, 10).await, b"data");
+        write(&client, kept, 4, b"!").await;
+        client.close(kept).await.unwrap();
+        assert_eq!(client.lookup(InodeId::ROOT, b"kept").await.unwrap().size, 5);
+        let error = client.read(removed, 0, skep_env::Buf::new(10)).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Stale);
+        assert!(error.context().contains("was removed"), "{error}");
+        client.close(removed).await.unwrap();
+        assert_eq!(fake.with_metadata(1, |it| it.open_count()), 0);
+    });
+}
+
+#[test]
+fn a_close_that_meets_a_lost_session_closes_what_was_opened_again() {
+    with_client(|fake, client| async move {
+        let (_, handle) = create(&client, "a").await;
+        fake.forget_sessions(1);
+        client.close(handle).await.unwrap();
+        assert_eq!(fake.with_metadata(1, |it| it.open_count()), 0);
+        assert_eq!(fake.count::<Close>(), 2);
+    });
+}
+
+#[test]
+fn a_lost_session_is_noticed_without_any_operation() {
+    with_client(|fake, client| async move {
+        let _ = create(&client, "a").await;
+        fake.forget_sessions(1);
+        until(|| fake.with_metadata(1, |it| it.open_count()) == 1).await;
+        assert_eq!(fake.count::<OpenSession>(), 2);
+    });
+}
+
+#[test]
+fn a_session_that_is_used_is_kept_alive() {
+    with_client(|fake, client| async move {
+        let _ = create(&client, "a").await;
+        until(|| fake.count::<KeepAlive>() >= 2).await;
+    });
+}
+
+#[test]
+fn what_was_never_executed_is_repeated_under_the_new_session() {
+    with_client(|fake, client| async move {
+        let _ = create(&client, "a").await;
+        fake.forget_sessions(1);
+        let error = client.make_directory(InodeId::ROOT, b"a", NEW).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Exists, "that is the truth");
+        fake.forget_sessions(1);
+        client.make_directory(InodeId::ROOT, b"b", NEW).await.unwrap();
+    });
+}
+
+#[test]
+fn an_outcome_that_went_with_the_session_is_not_made_up() {
+    with_client(|fake, client| async move {
+        let _ = create(&client, "a").await;
+        // Executed; the reply is lost, and before the repetition the session is.
+        let lose = async |message| {
+            let before = fake.with_metadata(1, |it| it.executed.len());
+            fake.state.borrow_mut().lose_reply_of = Some(message);
+            until(|| fake.with_metadata(1, |it| it.executed.len()) > before).await;
+            fake.forget_sessions(1);
+        };
+        let creating = client.clone();
+        let task =
+            skep_env::spawn(async move { creating.create(create_request("new", true)).await });
+        lose(Create::ID).await;
+        let error = task.await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Io);
+        assert!(error.context().contains("look before you repeat it"), "{error}");
+        // Where a repetition can't lie, it is made.
+        let creating = client.clone();
+        let task =
+            skep_env::spawn(async move { creating.create(create_request("other", false)).await });
+        lose(Create::ID).await;
+        assert!(task.await.unwrap().handle.is_some());
+    });
+}
+
+#[test]
+fn a_create_that_nobody_waits_for_leaves_nothing_open() {
+    with_client(|fake, client| async move {
+        let _ = create(&client, "before").await;
+        fake.state.borrow_mut().hold = Some(Create::ID);
+        let dropped = client.create(create_request("a", true));
+        assert!(skep_env::timeout(Duration::from_millis(5), dropped).await.is_none());
+        fake.state.borrow_mut().hold = None;
+        until(|| fake.count::<Close>() == 1).await;
+        until(|| fake.with_metadata(1, |it| it.open_count()) == 1).await;
+        // Its slot is in order.
+        let (_, handle) = create(&client, "b").await;
+        client.close(handle).await.unwrap();
+    });
+}
+
+#[test]
+fn bytes_missing_while_the_lease_is_doubtful_are_asked_about() {
+    with_client(|fake, _| async move {
+        // Without background work nothing keeps the session alive.
+        let lonely = Client::new(Mount::new(options(&fake)).await.unwrap(), 0).unwrap();
+        let (inode, handle) = create(&lonely, "a").await;
+        write(&lonely, handle, 0, &bytes(100)).await;
+        fake.with_metadata(1, |it| {
+            it.forget_sessions();
+            it.entries.clear();
+            it.inodes.remove(&inode);
+        });
+        fake.each_storage(|storage| storage.files.clear());
+        let end = skep_env::now() + Duration::from_millis(u64::from(LEASE_MS));
+        until(|| skep_env::now() > end).await;
+        let error = lonely.read(handle, 0, skep_env::Buf::new(100)).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Stale, "not a hundred zeros");
+    });
+}
+
+#[test]
+fn handles_are_shared_by_the_workers_and_ranges_of_slots_are_not() {
+    with_client(|fake, first| async move {
+        let second = Client::new(Arc::clone(first.mount()), 1).unwrap();
+        assert!(Client::new(Arc::clone(first.mount()), 1).is_err());
+        assert!(Client::new(Arc::clone(first.mount()), 3).is_err());
+        let (inode, handle) = create(&first, "a").await;
+        write(&first, handle, 0, b"from the first").await;
+        assert_eq!(read(&second, handle, 0, 100).await, b"from the first");
+        second.close(handle).await.unwrap();
+        let opened = second.open(inode, OpenMode::Read, false).await.unwrap();
+        first.close(opened.handle).await.unwrap();
+        assert_eq!(fake.with_metadata(1, |it| it.session_count()), 1);
+        fake.forget_sessions(1);
+        let (a, b) = (first.clone(), second.clone());
+        let tasks = [
+            skep_env::spawn(async move { create(&a, "x").await }),
+            skep_env::spawn(async move { create(&b, "y").await }),
+        ];
+        for task in tasks {
+            task.await;
+        }
+        assert_eq!(fake.with_metadata(1, |it| it.session_count()), 1);
+    });
+}
+
+#[test]
+fn threads_of_one_mount_work_side_by_side() {
+    // The fake cluster runs on a thread of its own; two workers on theirs.
+    let (tokens, token) = std::sync::mpsc::channel();
+    let (stop, stopped) = skep_env::Mailbox::new(1).unwrap();
+    let servers = std::thread::spawn(move || {
+        skep_env::block_on(async move {
+            let fake = FakeCluster::start();
+            tokens.send(fake.token.clone()).unwrap();
+            stopped.receive().await.unwrap();
+            fake.with_metadata(1, |it| (it.entries.len(), it.open_count()))
+        })
+    });
+    let token = token.recv().unwrap();
+    let mount = skep_env::block_on(async move {
+        Mount::new(skep_client::MountOptions {
+            cluster: token.into(),
+            mount_point: "/mnt".into(),
+            host: "here".into(),
+            version: "0".into(),
+            workers: 2,
+            patience: Duration::from_secs(5),
+        })
+        .await
+    });
+    let mount = mount.unwrap().unwrap();
+    let workers: Vec<_> = (0..2)
+        .map(|index| {
+            let mount = Arc::clone(&mount);
+            std::thread::spawn(move || {
+                skep_env::block_on(async move {
+                    let client = Client::new(mount, index).unwrap();
+                    for number in 0..200 {
+                        let (_, handle) = create(&client, &format!("{index}-{number}")).await;
+                        write(&client, handle, 0, b"x").await;
+                        client.close(handle).await.unwrap();
+                    }
+                })
+            })
+        })
+        .collect();
+    for worker in workers {
+        worker.join().unwrap().unwrap();
+    }
+    stop.send(()).unwrap();
+    assert_eq!(servers.join().unwrap().unwrap(), (400, 0));
+}
+
+#[test]
+fn shutdown_reports_closes_the_sessions_and_leaves() {
+    with_client(|fake, other| async move {
+        let ending = Mount::new(options(&fake)).await.unwrap();
+        let background = skep_env::spawn(Arc::clone(&ending).run_background());
+        let client = Client::new(ending, 0).unwrap();
+        let (inode, handle) = create(&client, "a").await;
+        write(&client, handle, 0, b"abc").await;
+        client.shutdown().await;
+        assert_eq!(fake.with_metadata(1, |it| it.session_count()), 0);
+        assert_eq!(other.attributes(inode).await.unwrap().size, 3);
+        background.await;
+        assert_eq!(fake.state.borrow().clients.len(), 1, "no heartbeat brings it back");
+    });
+}

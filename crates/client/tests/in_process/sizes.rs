@@ -1,0 +1,122 @@
+//! Sizes and times of files that are being written, and what the kernel may keep.
+
+use crate::{create, mount, read, set_size, with_client, write};
+use skep_client::OpenMode;
+use skep_types::InodeId;
+use skep_wire::metadata::{Close, GetAttributes, ReportWritten};
+
+#[test]
+fn the_writer_sees_its_size_at_once_and_others_after_flush() {
+    with_client(|fake, client| async move {
+        let other = mount(&fake).await;
+        let (inode, handle) = create(&client, "a").await;
+        write(&client, handle, 10, b"0123456789").await;
+        assert_eq!(client.lookup(InodeId::ROOT, b"a").await.unwrap().size, 20);
+        assert_eq!(other.attributes(inode).await.unwrap().size, 0);
+        client.flush(handle).await.unwrap();
+        assert_eq!(other.attributes(inode).await.unwrap().size, 20);
+        write(&client, handle, 20, b"x").await;
+        assert_eq!(client.attributes(inode).await.unwrap().size, 21);
+        assert_eq!(other.attributes(inode).await.unwrap().size, 21, "stat by the writer reports");
+    });
+}
+
+#[test]
+fn flush_and_close_say_only_what_is_new() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = create(&client, "a").await;
+        client.flush(handle).await.unwrap();
+        assert_eq!(fake.count::<ReportWritten>(), 0);
+        write(&client, handle, 0, b"abc").await;
+        client.flush(handle).await.unwrap();
+        client.flush(handle).await.unwrap();
+        assert_eq!(fake.count::<ReportWritten>(), 1);
+        write(&client, handle, 3, b"def").await;
+        client.close(handle).await.unwrap();
+        assert_eq!((fake.count::<ReportWritten>(), fake.count::<Close>()), (1, 1));
+        assert_eq!(client.attributes(inode).await.unwrap().size, 6);
+        assert!(client.close(handle).await.is_err());
+    });
+}
+
+#[test]
+fn a_read_at_the_end_asks_for_the_size_when_it_is_old() {
+    with_client(|fake, client| async move {
+        let (inode, writer) = create(&client, "a").await;
+        let other = mount(&fake).await;
+        let reader = other.open(inode, OpenMode::Read, false).await.unwrap().handle;
+        write(&client, writer, 0, b"appended").await;
+        client.flush(writer).await.unwrap();
+        let asked = fake.count::<GetAttributes>();
+        while read(&other, reader, 0, 100).await != b"appended" {
+            skep_env::yield_now().await;
+        }
+        assert_eq!(fake.count::<GetAttributes>(), asked + 1);
+    });
+}
+
+#[test]
+fn a_truncation_by_the_writer_counts_at_once() {
+    with_client(|_, client| async move {
+        let (inode, handle) = create(&client, "a").await;
+        write(&client, handle, 0, b"0123456789").await;
+        assert_eq!(client.set_attributes(set_size(inode, 4)).await.unwrap().size, 4);
+        assert_eq!(read(&client, handle, 0, 100).await, b"0123");
+        write(&client, handle, 4, b"x").await;
+        client.close(handle).await.unwrap();
+        assert_eq!(client.attributes(inode).await.unwrap().size, 5);
+        let again = client.open(inode, OpenMode::Write, true).await.unwrap();
+        assert_eq!(read(&client, again.handle, 0, 100).await, b"");
+    });
+}
+
+#[test]
+fn a_truncation_by_another_client_between_writes_keeps_what_came_after_it() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = create(&client, "log").await;
+        write(&client, handle, 0, &[1; 1000]).await;
+        let other = mount(&fake).await;
+        other.set_attributes(set_size(inode, 0)).await.unwrap();
+        fake.each_storage(|storage| storage.files.values_mut().for_each(Vec::clear));
+        write(&client, handle, 1000, &[2; 10]).await;
+        client.flush(handle).await.unwrap();
+        assert_eq!(other.attributes(inode).await.unwrap().size, 1010);
+        client.close(handle).await.unwrap();
+        // And the other way round: nothing was written after it.
+        let (inode, handle) = create(&client, "gone").await;
+        write(&client, handle, 0, &[1; 1000]).await;
+        other.set_attributes(set_size(inode, 7)).await.unwrap();
+        fake.each_storage(|storage| {
+            storage
+                .files
+                .iter_mut()
+                .filter(|it| it.0.inode == inode)
+                .for_each(|it| it.1.truncate(7));
+        });
+        client.close(handle).await.unwrap();
+        assert_eq!(other.attributes(inode).await.unwrap().size, 7);
+    });
+}
+
+#[test]
+fn the_page_cache_is_kept_until_somebody_else_changes_the_file() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = create(&client, "a").await;
+        write(&client, handle, 0, b"x").await;
+        client.close(handle).await.unwrap();
+        let open = async |client: &crate::Client| {
+            let opened = client.open(inode, OpenMode::Write, false).await.unwrap();
+            (opened.handle, opened.keep_cache)
+        };
+        let (handle, kept) = open(&client).await;
+        assert!(kept, "only this mount wrote");
+        client.close(handle).await.unwrap();
+        let other = mount(&fake).await;
+        let (handle, kept) = open(&other).await;
+        assert!(!kept, "it never saw the file");
+        write(&other, handle, 0, b"y").await;
+        other.close(handle).await.unwrap();
+        assert!(!open(&client).await.1);
+        assert!(open(&client).await.1);
+    });
+}
