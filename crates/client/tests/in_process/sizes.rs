@@ -49,7 +49,7 @@ fn a_read_at_the_end_asks_for_the_size_when_it_is_old() {
         client.flush(writer).await.unwrap();
         let asked = fake.count::<GetAttributes>();
         while read(&other, reader, 0, 100).await != b"appended" {
-            skep_env::yield_now().await;
+            skep_env::sleep(std::time::Duration::from_millis(1)).await;
         }
         assert_eq!(fake.count::<GetAttributes>(), asked + 1);
     });
