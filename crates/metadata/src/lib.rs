@@ -13,9 +13,14 @@ pub mod limits;
 mod locks;
 mod namespace;
 mod operation;
+pub mod service;
 mod sessions;
+pub mod settings;
 mod steps;
 mod table;
 pub mod target;
+
+pub use service::{initialise, run};
+pub use settings::MetadataSettings;
 
 pub use operation::{CallId, ConnectionId, OutgoingCall};

@@ -460,14 +460,14 @@ impl<E: Engine> MetadataTarget<E> {
                     return Ok(());
                 }
             }
-            if let Some((id, sequence)) = self.sessions.running(slot) {
-                if sequence == header.sequence {
-                    // Still on its way: the reply goes to where it was last asked for.
-                    if let Some(op) = self.operations.get_mut(&id) {
-                        op.source = Source::Peer { connection, header };
-                    }
-                    return Ok(());
+            if let Some((id, sequence)) = self.sessions.running(slot)
+                && sequence == header.sequence
+            {
+                // Still on its way: the reply goes to where it was last asked for.
+                if let Some(op) = self.operations.get_mut(&id) {
+                    op.source = Source::Peer { connection, header };
                 }
+                return Ok(());
             }
             self.sessions.set_running(slot, self.next_operation, header.sequence);
         }

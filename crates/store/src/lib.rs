@@ -5,3 +5,4 @@
 
 pub mod atomic;
 pub mod identity;
+pub mod log;

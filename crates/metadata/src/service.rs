@@ -1,0 +1,302 @@
+//! A metadata target for real: sockets, log file, key-value store and clock around the pure state
+//! machine, on one thread.
+//!
+//! Connections put what arrives into one inbox. When all that can run has run, the inbox goes to the
+//! target as one batch; its actions are carried out in order. The thread then waits for whatever is
+//! next: a request, a sync, an answer, time.
+
+use crate::engine::Engine;
+use crate::engine::fjall_engine::FjallEngine;
+use crate::limits::Limits;
+use crate::operation::{CallId, ConnectionId, OutgoingCall};
+use crate::settings::MetadataSettings;
+use crate::target::{Action, Event, MetadataTarget, Start, SyncPolicy};
+use skep_env::local::Notify;
+use skep_env::{Mailbox, TcpStream};
+use skep_format::metadata::Key;
+use skep_rpc::{CallOptions, IncomingStream, JoinToken, Outbox, Router};
+use skep_service::{Host, TargetEvent, TargetStart};
+use skep_store::log::{Log, Recovered};
+use skep_types::codec::Codec;
+use skep_types::{Error, ErrorCode, GroupId, Lsn, NodeKind, Result};
+use skep_wire::{Request, metadata as md, storage as st};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Events that wait for the target; above it connections are not read.
+const MAX_INBOX: usize = 10_000;
+/// How long the thread looks for more work before it sleeps (docs/design/0001-threads-and-store.md).
+const SPIN: Duration = Duration::from_micros(50);
+
+fn host(settings: &MetadataSettings) -> Host {
+    Host {
+        kind: NodeKind::Metadata,
+        settings: settings.node.clone(),
+        targets: settings.metadata.targets.clone(),
+        reserve_bytes: 0,
+    }
+}
+
+/// Makes the directories of a new metadata service and its targets.
+///
+/// # Errors
+/// `Configuration` naming a directory that isn't blank.
+pub fn initialise(settings: &MetadataSettings, token: JoinToken) -> Result<()> {
+    host(settings).initialise(token)
+}
+
+/// Serves until the process is asked to end. Takes over its signals: call it before other threads are
+/// started.
+///
+/// # Errors
+/// Whatever keeps it from starting, with what to do; a failed device.
+pub fn run(settings: &MetadataSettings) -> Result<()> {
+    let policy = SyncPolicy::from(settings.metadata.sync);
+    let cache_bytes = settings.metadata.cache.0;
+    host(settings).run(move |start| {
+        let serving = async move { Shell::serve(start, policy, cache_bytes).await };
+        skep_env::block_on(serving)
+            .map_err(|error| Error::new(ErrorCode::Io, format!("event loop: {error}")))?
+    })
+}
+
+/// What the futures of a target's thread share.
+struct Shell {
+    inbox: RefCell<Vec<Event>>,
+    arrived: Notify,
+    taken: Notify,
+    connections: RefCell<HashMap<ConnectionId, Rc<Outbox>>>,
+    next_connection: Cell<ConnectionId>,
+    router: Rc<Router>,
+    failure: RefCell<Option<Error>>,
+    is_stopping: Cell<bool>,
+}
+
+impl Shell {
+    async fn serve(start: TargetStart, policy: SyncPolicy, cache_bytes: u64) -> Result<()> {
+        skep_env::set_spin(SPIN);
+        let TargetStart { directory, target: id, identity, map, events, ready } = start;
+        let router = Router::new(identity, map);
+        let group = own_group(&router, id).await;
+        let engine = FjallEngine::open(&directory.path().join("store"), cache_bytes)?;
+        let applied = engine.get(&Key::Applied.to_bytes())?;
+        let applied = applied.map_or(Ok(Lsn::default()), |value| Lsn::from_bytes(&value))?;
+        let next = Lsn::new(applied.raw() + 1);
+        let Recovered { mut log, records, cut_bytes } =
+            Log::open(&directory.path().join("log"), id, next)?;
+        if !records.is_empty() {
+            tracing::info!(
+                "target {id}: {} log records read, {cut_bytes} bytes of an unfinished tail cut off",
+                records.len()
+            );
+        }
+        let start = Start {
+            group,
+            policy,
+            limits: Limits::default(),
+            map: router.map(),
+            now: skep_env::now(),
+            wall: skep_env::wall_time(),
+        };
+        let mut target = MetadataTarget::open(engine, records, start)?;
+        let shell = Rc::new(Self {
+            inbox: RefCell::default(),
+            arrived: Notify::default(),
+            taken: Notify::default(),
+            connections: RefCell::default(),
+            next_connection: Cell::new(1),
+            router,
+            failure: RefCell::default(),
+            is_stopping: Cell::new(false),
+        });
+        let _receiving = skep_env::spawn(Rc::clone(&shell).receive(events));
+        ready.tell();
+        while !shell.is_stopping.get() {
+            shell.wait_for_events(target.next_tick()).await;
+            if let Some(error) = shell.failure.take() {
+                return Err(error);
+            }
+            let mut events = shell.inbox.take();
+            shell.taken.notify();
+            for event in &events {
+                if let Event::Checkpointed { lsn } = event {
+                    log.trim(*lsn)?;
+                }
+            }
+            events.push(Event::Tick);
+            let actions = target.handle(events, skep_env::now(), skep_env::wall_time())?;
+            shell.carry_out(actions, &mut log, target.engine())?;
+        }
+        log.sync()?;
+        target.engine().checkpoint()
+    }
+
+    /// Waits until something has arrived, or until it is time.
+    async fn wait_for_events(&self, until: Duration) {
+        let arrived = self.arrived.wait();
+        if self.inbox.borrow().is_empty() && !self.is_stopping.get() {
+            let left = until.saturating_sub(skep_env::now());
+            skep_env::timeout(left, arrived).await;
+        }
+        // Whoever else can run now adds to the same batch.
+        skep_env::yield_now().await;
+    }
+
+    fn put(&self, event: Event) {
+        self.inbox.borrow_mut().push(event);
+        self.arrived.notify();
+    }
+
+    fn fail(&self, error: Error) {
+        self.failure.borrow_mut().get_or_insert(error);
+        self.arrived.notify();
+    }
+
+    async fn receive(self: Rc<Self>, events: Mailbox<TargetEvent>) {
+        loop {
+            match events.receive().await {
+                Ok(TargetEvent::Connection { socket, .. }) => {
+                    let stream = TcpStream::from_fd(socket);
+                    skep_env::spawn(Rc::clone(&self).read_requests(stream)).detach();
+                }
+                Ok(TargetEvent::MapChanged) => self.put(Event::Map(self.router.map())),
+                Ok(TargetEvent::Stop) => {
+                    self.is_stopping.set(true);
+                    self.arrived.notify();
+                    return;
+                }
+                Err(error) => return self.fail(error.into()),
+            }
+        }
+    }
+
+    async fn read_requests(self: Rc<Self>, stream: TcpStream) {
+        let connection = self.next_connection.get();
+        self.next_connection.set(connection + 1);
+        let (mut requests, outbox) = IncomingStream::new(stream);
+        self.connections.borrow_mut().insert(connection, outbox);
+        loop {
+            while self.inbox.borrow().len() >= MAX_INBOX {
+                self.taken.wait().await;
+            }
+            match requests.next().await {
+                Ok(Some(incoming)) => {
+                    let (header, body) = (incoming.header, incoming.body);
+                    self.put(Event::Request { connection, header, body });
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::debug!("connection {connection}: {error}");
+                    break;
+                }
+            }
+        }
+        if let Some(outbox) = self.connections.borrow_mut().remove(&connection) {
+            outbox.close();
+        }
+    }
+
+    fn carry_out(
+        self: &Rc<Self>,
+        actions: Vec<Action>,
+        log: &mut Log,
+        engine: &FjallEngine,
+    ) -> Result<()> {
+        for action in actions {
+            match action {
+                Action::Append { lsn, synced, payload } => log.append(lsn, synced, &payload)?,
+                Action::Sync { lsn } => self.start_sync(log, lsn),
+                Action::Reply { connection, request, result } => {
+                    let connections = self.connections.borrow();
+                    // Gone: the client asks again on another connection.
+                    let Some(outbox) = connections.get(&connection) else { continue };
+                    match result {
+                        Ok(body) => outbox.reply_raw(&request, &body),
+                        Err(error) => outbox.refuse(&request, &error),
+                    }
+                }
+                Action::Call { call, request } => self.start_call(call, request),
+                Action::Checkpoint { lsn } => self.start_checkpoint(engine, lsn)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn start_sync(self: &Rc<Self>, log: &Log, lsn: Lsn) {
+        let (shell, file) = (Rc::clone(self), log.file());
+        skep_env::spawn(async move {
+            match file.sync_data().await {
+                Ok(()) => shell.put(Event::Synced { lsn }),
+                Err(error) => {
+                    let what = format!("log could not be synced: {error}");
+                    shell.fail(Error::new(ErrorCode::DeviceFailed, what));
+                }
+            }
+        })
+        .detach();
+    }
+
+    fn start_call(self: &Rc<Self>, call: CallId, request: OutgoingCall) {
+        let shell = Rc::clone(self);
+        skep_env::spawn(async move {
+            let result = send(&shell.router, &request).await;
+            shell.put(Event::Answer { call, result });
+        })
+        .detach();
+    }
+
+    fn start_checkpoint(self: &Rc<Self>, engine: &FjallEngine, lsn: Lsn) -> Result<()> {
+        let engine = engine.clone();
+        let (sender, done) = Mailbox::new(1)?;
+        let body = move || {
+            let _ = sender.send(engine.checkpoint());
+        };
+        skep_env::spawn_thread("checkpoint".into(), None, body)?;
+        let shell = Rc::clone(self);
+        skep_env::spawn(async move {
+            match done.receive().await {
+                Ok(Ok(())) => shell.put(Event::Checkpointed { lsn }),
+                Ok(Err(error)) => shell.fail(error),
+                Err(error) => shell.fail(error.into()),
+            }
+        })
+        .detach();
+        Ok(())
+    }
+}
+
+/// The group that has the target, as soon as the map says so.
+async fn own_group(router: &Router, target: skep_types::TargetId) -> GroupId {
+    loop {
+        if let Some(group) = router.map().group_of(target) {
+            return group.id;
+        }
+        skep_env::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Sends a request to another group until it has a final answer.
+async fn send(router: &Router, call: &OutgoingCall) -> Result<Vec<u8>> {
+    match call.message {
+        md::Lookup::ID => send_as::<md::Lookup>(router, call).await,
+        md::GetEntryInfo::ID => send_as::<md::GetEntryInfo>(router, call).await,
+        md::Prepare::ID => send_as::<md::Prepare>(router, call).await,
+        md::Decide::ID => send_as::<md::Decide>(router, call).await,
+        md::AskDecision::ID => send_as::<md::AskDecision>(router, call).await,
+        st::TruncateChunk::ID => send_as::<st::TruncateChunk>(router, call).await,
+        st::StatChunk::ID => send_as::<st::StatChunk>(router, call).await,
+        st::RemoveChunks::ID => send_as::<st::RemoveChunks>(router, call).await,
+        other => {
+            let what = format!("metadata sends no message {other}");
+            Err(Error::new(ErrorCode::Unsupported, what))
+        }
+    }
+}
+
+async fn send_as<R: Request>(router: &Router, call: &OutgoingCall) -> Result<Vec<u8>> {
+    let request = R::from_bytes(&call.body)?;
+    let (reply, _) = router.call(call.group, &request, CallOptions::default()).await?;
+    Ok(reply.to_bytes())
+}

@@ -1,0 +1,86 @@
+//! Settings of `skep metadata`. The doc comments are the manual.
+
+use crate::target::SyncPolicy;
+use serde::{Deserialize, Serialize};
+use skep_service::{ByteSize, NodeSettings, Settings, node};
+use std::path::PathBuf;
+
+/// The port on which a metadata service listens unless told otherwise.
+pub const DEFAULT_PORT: u16 = 7410;
+
+/// When the log is synced to the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Sync {
+    /// At most 10 ms after a change, and at once where a program asks for it.
+    Interval,
+    /// Before each reply.
+    Always,
+}
+
+/// Settings of `skep metadata`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MetadataSettings {
+    /// What every service has.
+    pub node: NodeSettings,
+    /// What a metadata service has.
+    pub metadata: TargetSettings,
+}
+
+/// Settings of the targets of a metadata service.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TargetSettings {
+    /// Directories of its targets, each on a fast disk. One thread serves each of them: give a service as
+    /// many as it has cores to spare.
+    pub targets: Vec<PathBuf>,
+    /// When changes are synced to the device. `interval`: at most 10 ms later, and at once for `fsync`,
+    /// `syncfs` and `O_SYNC`; a power cut may then cost the last 10 ms, never consistency. `always`: before
+    /// each reply; set it when nothing that a program was told may be lost to a power cut, and expect fewer changes
+    /// per second from each client.
+    pub sync: Sync,
+    /// Memory for what was read from the store, for each target. More helps when many files are in use
+    /// at once.
+    pub cache: ByteSize,
+}
+
+impl Default for MetadataSettings {
+    fn default() -> Self {
+        Self {
+            node: NodeSettings::with_port(DEFAULT_PORT),
+            metadata: TargetSettings {
+                targets: Vec::new(),
+                sync: Sync::Interval,
+                cache: ByteSize(256 << 20),
+            },
+        }
+    }
+}
+
+impl Settings for MetadataSettings {
+    const NAME: &'static str = "metadata";
+    const SOURCES: &'static [&'static str] = &[include_str!("settings.rs"), node::SOURCE];
+
+    fn problems(&self) -> Vec<String> {
+        let mut problems = self.node.problems();
+        if self.metadata.targets.is_empty() {
+            problems.push(
+                "`metadata.targets` is empty: name at least one directory (`--target`)".into(),
+            );
+        }
+        if self.metadata.cache.0 < 1 << 20 {
+            problems.push("`metadata.cache` is less than 1 MiB".into());
+        }
+        problems
+    }
+}
+
+impl From<Sync> for SyncPolicy {
+    fn from(sync: Sync) -> Self {
+        match sync {
+            Sync::Interval => Self::Interval,
+            Sync::Always => Self::Always,
+        }
+    }
+}
