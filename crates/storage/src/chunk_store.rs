@@ -33,7 +33,6 @@ use self::dirty_log::DirtyLog;
 use self::dirty_regions::DirtyRegions;
 use self::names::Names;
 use self::open_files::OpenFiles;
-use self::space::SpaceGauge;
 use crate::limits::MAX_OPEN_FILES;
 use skep_env::local::Notify;
 use skep_format::chunk::{DirtyLogHeader, DirtyRegion, HostMark, TargetState};
@@ -47,6 +46,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 pub use self::read::ReadData;
+pub(crate) use self::space::SpaceGauge;
 
 /// Name of the state record in a target's directory.
 const STATE_FILE: &str = "state";

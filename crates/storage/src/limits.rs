@@ -31,3 +31,7 @@ pub(crate) const MAX_REMOVED: usize = 4096;
 /// Writes up to this length go to the page cache at once; handing them to a worker of the kernel, as
 /// io_uring does with most file systems, costs more than copying them.
 pub(crate) const INLINE_WRITE_BYTES: usize = 64 << 10;
+/// Requests of one connection in work at once. With more the peer waits in the socket.
+pub(crate) const MAX_REQUESTS_PER_CONNECTION: usize = 64;
+/// Requests in work at once on a target: bounds the memory of their data.
+pub(crate) const MAX_REQUESTS_PER_TARGET: usize = 512;

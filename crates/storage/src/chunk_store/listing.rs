@@ -1,11 +1,12 @@
 //! What chunk files there are, and what they are like.
 
 use super::ChunkStore;
-use super::names::{LEAVES, leaf_of, order_in_leaf};
+use super::names::{leaf_of, order_in_leaf};
 use crate::limits::MAX_LISTED;
 use skep_types::{ChunkFileKey, Error, Result, Timestamp};
 use skep_wire::storage::ChunkStat;
 use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
 
 /// Place of a chunk file in the order of a listing: its leaf, then its order there. Never zero.
 fn cursor_of(key: &ChunkFileKey) -> u64 {
@@ -46,10 +47,9 @@ impl ChunkStore {
     /// Those of the file system.
     pub fn list(&self, cursor: u64, limit: u32) -> Result<(Vec<ChunkFileKey>, u64)> {
         let limit = limit.clamp(1, MAX_LISTED) as usize;
-        let first = (cursor >> 48) as u32;
         let mut found: Vec<(u64, ChunkFileKey)> = Vec::new();
-        for leaf in first..LEAVES {
-            let keys = self.names.list(leaf as u16)?;
+        for leaf in self.names.leaves((cursor >> 48) as u16)? {
+            let keys = self.names.list(leaf)?;
             found.extend(
                 keys.into_iter().map(|key| (cursor_of(&key), key)).filter(|(at, _)| *at > cursor),
             );
@@ -70,17 +70,31 @@ impl ChunkStore {
         Ok((found.into_iter().map(|(_, key)| key).collect(), next))
     }
 
-    /// Chunk files of one leaf directory that were last changed at least `age_seconds` ago.
+    /// Leaf directories that exist.
     ///
     /// # Errors
     /// Those of the file system.
-    pub(crate) fn older_than(&self, leaf: u16, age_seconds: i64) -> Result<Vec<ChunkFileKey>> {
-        let now = skep_env::wall_time().seconds;
+    pub(crate) fn leaves(&self) -> Result<Vec<u16>> {
+        self.names.leaves(0)
+    }
+
+    /// Chunk files of one leaf directory that were last changed at least `age` ago.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub(crate) fn older_than(&self, leaf: u16, age: Duration) -> Result<Vec<ChunkFileKey>> {
+        let now = skep_env::wall_time();
+        let now = i128::from(now.seconds) * 1_000_000_000 + i128::from(now.nanoseconds);
+        let is_old = |metadata: &std::fs::Metadata| {
+            let changed =
+                i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec());
+            now - changed >= age.as_nanos() as i128
+        };
         let mut keys = Vec::new();
         for key in self.names.list(leaf)? {
             let path = self.names.path(&key);
             match std::fs::metadata(&path) {
-                Ok(metadata) if now - metadata.mtime() >= age_seconds => keys.push(key),
+                Ok(metadata) if is_old(&metadata) => keys.push(key),
                 Ok(_) => {}
                 // Removed since it was listed.
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}

@@ -17,7 +17,8 @@ pub(crate) const CHUNKS: &str = "chunks";
 /// Inodes in a row that share a leaf directory: two to the power of this.
 const NEIGHBOURS: u32 = 8;
 /// Number of leaf directories.
-pub(crate) const LEAVES: u32 = 1 << 16;
+#[cfg(test)]
+const LEAVES: u32 = 1 << 16;
 
 /// One of the directories that hold chunk files and one another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -90,6 +91,25 @@ impl Names {
         self.leaf(leaf_of(key)).join(key.to_string())
     }
 
+    /// Leaf directories that exist, in order, from `first` on.
+    ///
+    /// # Errors
+    /// Those of the file system, with the path.
+    pub(crate) fn leaves(&self, first: u16) -> Result<Vec<u16>> {
+        let mut leaves = Vec::new();
+        for middle in subdirectories(&self.chunks)? {
+            if middle < (first >> 8) as u8 {
+                continue;
+            }
+            let path = self.directory(Directory::Middle(middle));
+            let inner = subdirectories(&path)?.into_iter();
+            leaves.extend(inner.map(|low| u16::from(middle) << 8 | u16::from(low)));
+        }
+        leaves.sort_unstable();
+        leaves.retain(|leaf| *leaf >= first);
+        Ok(leaves)
+    }
+
     /// Chunk files in a leaf directory, in no order; names that are no chunk file's are skipped.
     ///
     /// # Errors
@@ -127,6 +147,18 @@ impl Names {
         self.anchored.borrow_mut().extend(leaves);
         Ok(())
     }
+}
+
+/// Entries whose names are two digits.
+fn subdirectories(path: &Path) -> Result<Vec<u8>> {
+    let failed = |error: std::io::Error| Error::from(error).within(path.display());
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name();
+        let digits = name.to_str().filter(|name| name.len() == 2);
+        found.extend(digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()));
+    }
+    Ok(found)
 }
 
 /// Syncs of directories, shared: what is asked for while a round runs goes into the next one.

@@ -1,0 +1,24 @@
+//! `ReadChunk`: data from a chunk file, with the checksums of what is sent.
+
+use super::Call;
+use crate::chunk_store::{ChunkStore, ReadData};
+use skep_env::Buf;
+use skep_types::{Error, ErrorCode, Result};
+use skep_wire::limits::MAX_DATA_BYTES;
+use skep_wire::storage::{ReadChunk, ReadDone};
+use std::rc::Rc;
+
+pub(super) async fn handle(
+    store: &Rc<ChunkStore>,
+    call: Call<ReadChunk>,
+) -> Result<(ReadDone, Option<Buf>)> {
+    let ReadChunk { key, offset, length } = call.request;
+    if length as usize > MAX_DATA_BYTES {
+        return Err(Error::new(
+            ErrorCode::LimitReached,
+            format!("{length} bytes asked for, {MAX_DATA_BYTES} fit into a reply"),
+        ));
+    }
+    let ReadData { data, checksums } = store.read(&key, offset, length).await?;
+    Ok((ReadDone { checksums }, Some(data)))
+}

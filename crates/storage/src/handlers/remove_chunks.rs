@@ -1,0 +1,25 @@
+//! `RemoveChunks`: chunk files go, and stay gone after a power cut.
+
+use super::Call;
+use crate::chunk_store::ChunkStore;
+use crate::limits::MAX_REMOVED;
+use skep_env::Buf;
+use skep_types::{Error, ErrorCode, Result};
+use skep_wire::management::Done;
+use skep_wire::storage::RemoveChunks;
+use std::rc::Rc;
+
+pub(super) async fn handle(
+    store: &Rc<ChunkStore>,
+    call: Call<RemoveChunks>,
+) -> Result<(Done, Option<Buf>)> {
+    let keys = call.request.keys;
+    if keys.len() > MAX_REMOVED {
+        return Err(Error::new(
+            ErrorCode::TooLarge,
+            format!("{} chunk files at once, {MAX_REMOVED} may be removed", keys.len()),
+        ));
+    }
+    store.remove(&keys).await?;
+    Ok((Done {}, None))
+}

@@ -1,0 +1,16 @@
+//! `SyncChunk`: what was acknowledged reaches the device.
+
+use super::Call;
+use crate::chunk_store::ChunkStore;
+use skep_env::Buf;
+use skep_types::Result;
+use skep_wire::storage::{SyncChunk, Synced};
+use std::rc::Rc;
+
+pub(super) async fn handle(
+    store: &Rc<ChunkStore>,
+    call: Call<SyncChunk>,
+) -> Result<(Synced, Option<Buf>)> {
+    store.sync(&call.request.key).await?;
+    Ok((Synced { incarnation: store.incarnation() }, None))
+}
