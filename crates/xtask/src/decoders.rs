@@ -1,6 +1,8 @@
 //! Every decoder that is fed with bytes from outside, each with the property that is checked: it
 //! never panics, and what it takes for good it encodes to the same bytes again.
 
+mod records;
+
 use skep_types::codec::{Codec, crc32c};
 use skep_wire::catalog;
 use skep_wire::frame::{HEADER_BYTES, Header};
@@ -12,14 +14,31 @@ pub struct Decoder {
     pub name: &'static str,
     /// Decodes bytes; panics if the property is broken.
     pub check: fn(&[u8]),
+    /// Good input; that of messages is in `vectors/wire` instead.
+    pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
+const MESSAGES: &[Decoder] = &[
+    Decoder { name: "header", check: check_header, seeds: Vec::new },
+    Decoder { name: "body", check: check_body, seeds: Vec::new },
+];
+
 /// All decoders.
-pub const DECODERS: &[Decoder] =
-    &[Decoder { name: "header", check: check_header }, Decoder { name: "body", check: check_body }];
+pub fn all() -> impl Iterator<Item = &'static Decoder> {
+    MESSAGES.iter().chain(records::RECORDS)
+}
+
+/// Checks the decoder of this name.
+///
+/// # Panics
+/// If there is none, or if it does something wrong.
+pub fn check(name: &str, bytes: &[u8]) {
+    let decoder = all().find(|decoder| decoder.name == name);
+    (decoder.unwrap_or_else(|| panic!("no decoder is called {name}")).check)(bytes);
+}
 
 /// Checks the decoder of frame headers: with the bytes as they are, and with the right checksum.
-pub fn check_header(bytes: &[u8]) {
+fn check_header(bytes: &[u8]) {
     let mut header = [0; HEADER_BYTES];
     let length = bytes.len().min(HEADER_BYTES);
     header[..length].copy_from_slice(&bytes[..length]);
@@ -36,16 +55,37 @@ fn check_whole_header(bytes: &[u8; HEADER_BYTES]) {
     }
 }
 
-/// The input of [`check_body`] for a message's body: its number, whether it is a reply, the body.
+/// The input of the decoder `body` for a message's body: its number, whether it is a reply, the
+/// body.
 pub fn body_input(message: u16, is_reply: bool, body: &[u8]) -> Vec<u8> {
     [&message.to_le_bytes()[..], &[u8::from(is_reply)], body].concat()
 }
 
 /// Checks the decoders of all messages' bodies; see [`body_input`].
-pub fn check_body(bytes: &[u8]) {
+fn check_body(bytes: &[u8]) {
     let [low, high, is_reply, body @ ..] = bytes else { return };
     let message = u16::from_le_bytes([*low, *high]);
     if let Some(Ok(again)) = catalog::recode(message, is_reply & 1 == 1, body) {
         assert_eq!(again, body, "the body differs when encoded again");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_decoder_has_a_target_for_lib_fuzzer() {
+        let manifest = include_str!("../../../fuzz/Cargo.toml");
+        for decoder in all() {
+            assert!(manifest.contains(&format!("name = \"{}\"", decoder.name)), "{}", decoder.name);
+        }
+    }
+
+    #[test]
+    fn what_each_decoder_starts_from_is_taken_for_good() {
+        for decoder in all() {
+            (decoder.seeds)().iter().for_each(|seed| (decoder.check)(seed));
+        }
     }
 }

@@ -7,7 +7,7 @@ use crate::repository::{Outcome, root};
 use crate::vectors;
 use skep_wire::frame::{HEADER_BYTES, Header};
 use std::panic::catch_unwind;
-use xtask::decoders::{self, DECODERS, Decoder};
+use xtask::decoders::{self, Decoder};
 
 /// Options of `fuzz`.
 #[derive(clap::Args)]
@@ -18,12 +18,12 @@ pub(crate) struct Options {
     /// Mutations for each decoder.
     #[arg(long, default_value_t = DEFAULT.rounds)]
     rounds: u64,
-    /// Fuzz nothing, but write the vectors to where libFuzzer starts from, below fuzz/.
+    /// Fuzz nothing, but write the seeds to where libFuzzer starts from, below fuzz/.
     #[arg(long)]
     write_corpus: bool,
 }
 
-const DEFAULT: Options = Options { seed: 1, rounds: 1_000_000, write_corpus: false };
+const DEFAULT: Options = Options { seed: 1, rounds: 200_000, write_corpus: false };
 
 impl Default for Options {
     fn default() -> Self {
@@ -80,9 +80,13 @@ fn mutate(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     }
 }
 
-/// Good input for each decoder, by the decoder's name: the well-formed frames of the vectors.
+/// Good input for each decoder, by the decoder's name: what it brings itself, and the well-formed
+/// frames of the vectors.
 fn seeds() -> Outcome<Vec<(&'static str, Vec<u8>)>> {
     let mut seeds = Vec::new();
+    for decoder in decoders::all() {
+        seeds.extend((decoder.seeds)().into_iter().map(|seed| (decoder.name, seed)));
+    }
     for vector in vectors::stored()? {
         let Some(bytes) = vector.bytes.first_chunk::<HEADER_BYTES>() else { continue };
         let Ok((header, _)) = Header::parse(bytes) else { continue };
@@ -99,7 +103,7 @@ fn write_corpus(seeds: &[(&str, Vec<u8>)]) -> Outcome {
     for (index, (name, seed)) in seeds.iter().enumerate() {
         let folder = root().join("fuzz/corpus").join(name);
         let write = std::fs::create_dir_all(&folder)
-            .and_then(|()| std::fs::write(folder.join(format!("vector-{index}")), seed));
+            .and_then(|()| std::fs::write(folder.join(format!("seed-{index}")), seed));
         write.map_err(|error| format!("{}: {error}", folder.display()))?;
     }
     println!("wrote {} files below fuzz/corpus", seeds.len());
@@ -137,7 +141,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     if options.write_corpus {
         return write_corpus(&seeds);
     }
-    for decoder in DECODERS {
+    for decoder in decoders::all() {
         let of_decoder = seeds.iter().filter(|(name, _)| *name == decoder.name);
         let own: Vec<&[u8]> = of_decoder.map(|(_, seed)| seed.as_slice()).collect();
         if own.is_empty() {
@@ -172,7 +176,8 @@ mod tests {
 
     #[test]
     fn a_decoder_that_panics_is_found_and_its_round_can_be_repeated() {
-        let decoder = Decoder { name: "short", check: |bytes| assert!(bytes.len() <= 20) };
+        let decoder =
+            Decoder { name: "short", check: |bytes| assert!(bytes.len() <= 20), seeds: Vec::new };
         let seeds: [&[u8]; 1] = [b"exactly twenty bytes"];
         let options = |seed, rounds| Options { seed, rounds, write_corpus: false };
         let problem = fuzz(&decoder, &seeds, &options(1, 1_000)).unwrap_err();

@@ -1,0 +1,208 @@
+//! Decoders of what lies on disks, with good input to start from.
+
+use super::Decoder;
+use skep_format::chunk::{self, DirtyLogHeader, DirtyRegion, FoundPage, GRANULES, PAGE_BYTES};
+use skep_format::chunk::{HostMark, RegionHeader, RegionIdentity, TargetState};
+use skep_format::identity::{DirectoryKind, Identity};
+use skep_format::log;
+use skep_format::management::{LogHead, Snapshot};
+use skep_format::metadata::{Batch, DecisionRecord, DentryRecord, InodeRecord, IntentRecord};
+use skep_format::metadata::{Mutation, OpenCounts, SessionRecord, SlotRecord};
+use skep_types::codec::{Bytes, Codec, crc32c};
+use skep_types::{Attributes, ChunkFileKey, ClusterId, Component, Epoch, FileKind, GroupId};
+use skep_types::{HostIncarnation, InodeId, Lsn, NodeId, Redundancy, StripePattern, TargetId};
+use skep_types::{Result, Timestamp};
+use skep_wire::metadata::{Step, TransactionId};
+
+/// All decoders of records.
+pub(super) const RECORDS: &[Decoder] = &[
+    Decoder { name: "sealed", check: check_sealed, seeds: sealed_seeds },
+    Decoder { name: "log", check: check_log, seeds: log_seeds },
+    Decoder { name: "metadata", check: check_metadata, seeds: metadata_seeds },
+    Decoder { name: "region_page", check: check_region_page, seeds: region_page_seeds },
+    Decoder { name: "dirty_log", check: check_dirty_log, seeds: dirty_log_seeds },
+];
+
+const CLUSTER: ClusterId = ClusterId::new([7; 16]);
+const TARGET: TargetId = TargetId::new(3);
+
+fn encodes_again<T>(decoded: Result<T>, bytes: &[u8], encode: impl Fn(&T) -> Vec<u8>) {
+    if let Ok(value) = decoded {
+        assert_eq!(encode(&value), bytes, "the record differs when encoded again");
+    }
+}
+
+/// Bytes with the checksum at their end set right.
+fn with_checksum(bytes: &[u8]) -> Vec<u8> {
+    let covered = &bytes[..bytes.len().saturating_sub(4)];
+    [covered, &crc32c(covered).to_le_bytes()].concat()
+}
+
+/// Checks all files that are one sealed record: as they are, and with the right checksum.
+fn check_sealed(bytes: &[u8]) {
+    for bytes in [bytes.to_vec(), with_checksum(bytes)] {
+        encodes_again(Identity::from_file(&bytes), &bytes, Identity::to_file);
+        encodes_again(LogHead::from_file(&bytes), &bytes, LogHead::to_file);
+        encodes_again(Snapshot::from_file(&bytes), &bytes, Snapshot::to_file);
+        encodes_again(TargetState::from_file(&bytes), &bytes, TargetState::to_file);
+    }
+}
+
+fn sealed_seeds() -> Vec<Vec<u8>> {
+    let identity = Identity {
+        kind: DirectoryKind::StorageTarget,
+        cluster: CLUSTER,
+        node_uuid: 1,
+        node: NodeId::new(2),
+        target_uuid: 3,
+        target: TARGET,
+    };
+    let state = Bytes::from(vec![1, 2, 3]);
+    let host = HostMark { boot_id: 1, device: 2, mount: 3, directory: 4 };
+    let incarnation = HostIncarnation::new(6);
+    vec![
+        identity.to_file(),
+        LogHead { cluster: CLUSTER, first: Lsn::new(9) }.to_file(),
+        Snapshot { cluster: CLUSTER, applied: Lsn::new(9), state }.to_file(),
+        TargetState { start: 5, incarnation, clean: true, failed: false, host }.to_file(),
+    ]
+}
+
+/// Checks the scan of a log: what it gives is what the log says up to where it ends.
+fn check_log(bytes: &[u8]) {
+    if let Ok(scan) = log::scan(TARGET, Lsn::new(1), bytes) {
+        let encode = |record: &log::Record| {
+            log::encode_record(TARGET, record.lsn, record.synced, &record.payload)
+        };
+        let again: Vec<u8> = scan.records.iter().flat_map(encode).collect();
+        assert_eq!(again, bytes[..scan.end], "the log differs when encoded again");
+    }
+}
+
+fn log_seeds() -> Vec<Vec<u8>> {
+    let record =
+        |lsn, payload: &[u8]| log::encode_record(TARGET, Lsn::new(lsn), Lsn::new(lsn - 1), payload);
+    vec![record(1, b"one"), [record(1, b"one"), record(2, b""), record(3, b"three")].concat()]
+}
+
+/// Checks the decoders of all values in metadata's store, and of the log's payload.
+fn check_metadata(bytes: &[u8]) {
+    fn check<T: Codec>(bytes: &[u8]) {
+        encodes_again(T::from_bytes(bytes), bytes, T::to_bytes);
+    }
+    check::<InodeRecord>(bytes);
+    check::<DentryRecord>(bytes);
+    check::<OpenCounts>(bytes);
+    check::<SessionRecord>(bytes);
+    check::<SlotRecord>(bytes);
+    check::<IntentRecord>(bytes);
+    check::<DecisionRecord>(bytes);
+    check::<Batch>(bytes);
+}
+
+fn attributes() -> Attributes {
+    Attributes {
+        inode: InodeId::new(9),
+        kind: FileKind::Regular,
+        permissions: 0o644,
+        links: 1,
+        uid: 1,
+        gid: 2,
+        project: 0,
+        device: 0,
+        size: 1 << 30,
+        accessed: Timestamp::default(),
+        modified: Timestamp::default(),
+        changed: Timestamp::default(),
+        created: Timestamp::default(),
+        change_counter: 3,
+        truncate_generation: 0,
+    }
+}
+
+fn metadata_seeds() -> Vec<Vec<u8>> {
+    let component = Component {
+        start: 0,
+        chunk_bytes: 1 << 20,
+        wanted: 4,
+        redundancy: Redundancy::Stripe,
+        groups: vec![GroupId::new(3), GroupId::new(4)],
+    };
+    let inode = InodeRecord {
+        attributes: attributes(),
+        parent: InodeId::ROOT,
+        pattern: Some(StripePattern { generation: 0, components: vec![component] }),
+        link_target: Bytes::default(),
+        high_water: 1 << 30,
+    };
+    let name = Bytes::from(&b"name"[..]);
+    let dentry =
+        DentryRecord { name: name.clone(), inode: InodeId::new(9), kind: FileKind::Regular };
+    let intent = IntentRecord {
+        steps: vec![Step::AddLink { inode: InodeId::new(9) }, Step::LockRename],
+        attributes: vec![attributes()],
+        since: Timestamp::default(),
+    };
+    let mutations = vec![
+        Mutation { key: name.clone(), value: Some(inode.to_bytes().into()) },
+        Mutation { key: name.clone(), value: None },
+    ];
+    vec![
+        inode.to_bytes(),
+        dentry.to_bytes(),
+        OpenCounts { readers: 1, writers: 2 }.to_bytes(),
+        SessionRecord { client: NodeId::new(1), slots: 64 }.to_bytes(),
+        SlotRecord { sequence: 1, lsn: Lsn::new(2), reply: name }.to_bytes(),
+        intent.to_bytes(),
+        DecisionRecord { participants: vec![GroupId::new(1)] }.to_bytes(),
+        Batch { mutations }.to_bytes(),
+        TransactionId { coordinator: GroupId::new(1), number: 2 }.to_bytes(),
+    ]
+}
+
+/// Checks region pages: one that is taken for whole is what its header and checksums make.
+fn check_region_page(bytes: &[u8]) {
+    let mut page = bytes.to_vec();
+    page.resize(PAGE_BYTES as usize, 0);
+    if let FoundPage::Whole(header, checksums) = chunk::read_page(&page) {
+        assert_eq!(header.to_page(&checksums)[..], page[..], "the page differs when made again");
+    }
+}
+
+fn region_page_seeds() -> Vec<Vec<u8>> {
+    let key = ChunkFileKey { inode: InodeId::new(9), generation: 0, component: 0, index: 1 };
+    let identity = RegionIdentity {
+        cluster: CLUSTER,
+        target: TARGET,
+        key,
+        region: 2,
+        chunk_bytes: 1 << 20,
+        width: 4,
+        component_start: 0,
+    };
+    let header = |synced| RegionHeader {
+        identity,
+        synced,
+        start: 4,
+        epoch: Epoch::new(0),
+        lsn: Lsn::new(0),
+    };
+    [true, false].map(|synced| header(synced).to_page(&[5; GRANULES]).to_vec()).into()
+}
+
+const DIRTY_LOG: DirtyLogHeader = DirtyLogHeader { cluster: CLUSTER, target: TARGET };
+
+/// Checks the dirty log: what is read of it is how it starts.
+fn check_dirty_log(bytes: &[u8]) {
+    if let Ok(regions) = chunk::read_dirty_log(bytes, &DIRTY_LOG) {
+        let again = DIRTY_LOG.to_file(regions.iter());
+        let head = again.len() - regions.len() * chunk::DIRTY_ENTRY_BYTES;
+        assert_eq!(again[head..], bytes[head..again.len()], "entries differ when encoded again");
+    }
+}
+
+fn dirty_log_seeds() -> Vec<Vec<u8>> {
+    let key = ChunkFileKey { inode: InodeId::new(9), generation: 0, component: 0, index: 1 };
+    let regions = [DirtyRegion { key, region: 0 }, DirtyRegion { key, region: 9 }];
+    vec![DIRTY_LOG.to_file([].iter()), DIRTY_LOG.to_file(regions.iter())]
+}
