@@ -31,7 +31,7 @@ pub(crate) fn run() -> Outcome {
             problems.extend(sources::check_rust(&name, &text));
         }
         if name.ends_with(".md") || name.ends_with(".rs") {
-            problems.extend(documents::check_names(path, &text));
+            problems.extend(documents::check_names(path, &text, &files));
         }
     }
     problems.extend(documents::check_vectors());

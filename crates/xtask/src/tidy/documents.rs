@@ -4,7 +4,7 @@ use super::Problems;
 use crate::repository::{Outcome, read, root};
 use crate::vectors;
 use skep_wire::catalog::CATALOG;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Directories at the top whose names start a path.
 const TOPS: &[&str] = &["crates/", "docs/", "vectors/", "tools/", "fuzz/", ".ci/", ".cargo/"];
@@ -12,12 +12,15 @@ const TOPS: &[&str] = &["crates/", "docs/", "vectors/", "tools/", "fuzz/", ".ci/
 const ENDINGS: &[&str] = &[".md", ".rs", ".py"];
 
 /// Checks that the files that a document or a comment names exist: what stands in backticks or
-/// behind a link and looks like the path of a file of this repository.
-pub(super) fn check_names(path: &Path, text: &str) -> Problems {
+/// behind a link and looks like the path of a file of this repository. In documents the end of a path
+/// will do: `tidy/documents.rs`.
+pub(super) fn check_names(path: &Path, text: &str, files: &[PathBuf]) -> Problems {
     let is_document = path.extension().is_some_and(|extension| extension == "md");
     let folder = path.parent().unwrap_or(Path::new(""));
     let exists = |name: &str| {
-        root().join(name).exists() || is_document && root().join(folder).join(name).exists()
+        let is_end_of = || files.iter().any(|file| file.ends_with(name));
+        root().join(name).exists()
+            || is_document && (root().join(folder).join(name).exists() || is_end_of())
     };
     let mut problems = Problems::new();
     for (index, line) in text.lines().enumerate() {
@@ -94,7 +97,9 @@ mod tests {
 
     #[test]
     fn names_that_look_like_files_must_exist() {
-        let count = |text: &str| check_names(Path::new("docs/x.md"), text).len();
+        let files = [PathBuf::from("crates/rpc/src/client.rs")];
+        let count = |text: &str| check_names(Path::new("docs/x.md"), text, &files).len();
+        assert_eq!(count("see `client.rs`, `src/client.rs`, `rpc/client.rs`"), 1);
         assert_eq!(count("see `Cargo.toml`, `crates/xtask/src/main.rs` and `README`"), 0);
         assert_eq!(count("see `crates/xtask/src/absent.rs` and `absent.md`"), 2);
         assert_eq!(count("see `crates/<name>/src/lib.rs`, `/etc/x.md`, `a b.rs`"), 0);
@@ -103,7 +108,7 @@ mod tests {
 
     #[test]
     fn comments_are_checked_for_full_paths() {
-        let count = |text: &str| check_names(Path::new("crates/a.rs"), text).len();
+        let count = |text: &str| check_names(Path::new("crates/a.rs"), text, &[]).len();
         assert_eq!(count("// see `docs/absent.md`"), 1);
         assert_eq!(count("// see `mod.rs`\nlet x = \"`docs/absent.md`\";"), 0);
     }
