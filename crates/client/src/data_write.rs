@@ -11,15 +11,17 @@ use crate::tables::{HandleId, OpenFile};
 use skep_cluster::striping::Piece;
 use skep_env::Buf;
 use skep_rpc::CallOptions;
-use skep_types::{ChunkFileKey, Error, ErrorCode, GroupId, MAX_FILE_BYTES, Result};
+use skep_types::{
+    ChunkFileKey, Error, ErrorCode, GroupId, HostIncarnation, MAX_FILE_BYTES, Result,
+};
 use skep_wire::metadata::OpenMode;
 use skep_wire::storage::{StripeHint, WriteChunk};
 use std::rc::Rc;
 use std::sync::Arc;
 
 impl Client {
-    /// Writes all of `data`, or gives an error; after an error any part of it may have been written,
-    /// but the file's end hasn't moved.
+    /// Writes all of `data`, or gives an error; after an error any part of it that lies within the file
+    /// as it was may have been written, and the file's end hasn't moved.
     ///
     /// The bytes must not change until this is done: a write whose future is dropped goes on by
     /// itself, since it can't be taken back, and reads the buffer still.
@@ -46,9 +48,13 @@ impl Client {
         let writing = begin_write(&file.inode).await;
         let worker = Rc::clone(&self.0);
         let work = async move {
-            write_pieces(&worker, &file, &plan, &data, &writing).await?;
-            writing.reached(end);
-            Ok(())
+            let what = Write { file: &file, offset, data: &data, writing: &writing };
+            let (written, result) = what.pieces(&worker, &plan).await;
+            match result {
+                Ok(()) => writing.reached(end),
+                Err(_) => what.blank(&worker, written).await,
+            }
+            result
         };
         drive(work, |_| ()).await
     }
@@ -64,20 +70,78 @@ async fn begin_write(inode: &Arc<InodeState>) -> Writing {
     }
 }
 
-/// Writes all pieces and waits for all, also after one has failed: the buffer is the caller's again
-/// afterwards. Gives the first error.
-async fn write_pieces(
-    worker: &Rc<Worker>,
-    file: &OpenFile,
-    plan: &[Piece],
-    data: &Buf,
-    writing: &Writing,
-) -> Result<()> {
-    let chunk_write = |piece: &Piece| {
-        let component = &file.pattern.components[usize::from(piece.component)];
-        let start = piece.offset_in_range as usize;
+/// A write under way.
+struct Write<'a> {
+    file: &'a OpenFile,
+    offset: u64,
+    data: &'a Buf,
+    writing: &'a Writing,
+}
+
+impl Write<'_> {
+    /// Writes all pieces and waits for all, also after one has failed: the buffer is the caller's
+    /// again afterwards. Gives those that were written, and the first error.
+    async fn pieces(&self, worker: &Rc<Worker>, plan: &[Piece]) -> (Vec<Piece>, Result<()>) {
+        let data_of = |piece: &Piece| {
+            let start = piece.offset_in_range as usize;
+            self.data.slice(start..start + piece.length as usize)
+        };
+        let send =
+            |piece: &Piece| write_chunk(Rc::clone(worker), self.chunk(*piece, data_of(piece)));
+        let mut written = Vec::new();
+        let mut result = Ok(());
+        let mut note = |piece: &Piece, outcome: Result<HostIncarnation>| match outcome {
+            Ok(incarnation) => {
+                self.writing.piece_written(self.file.key_of(piece), piece.group, incarnation);
+                written.push(*piece);
+            }
+            Err(error) if result.is_ok() => {
+                result = Err(error.within(format_args!("file {}", self.file.inode.id)));
+            }
+            Err(_) => {}
+        };
+        if let [piece] = plan {
+            note(piece, send(piece).await);
+        } else {
+            let tasks: Vec<_> = plan.iter().map(|piece| skep_env::spawn(send(piece))).collect();
+            for (piece, task) in plan.iter().zip(tasks) {
+                note(piece, task.await);
+            }
+        }
+        (written, result)
+    }
+
+    /// Puts zeros over what a failed write left beyond the end of the file: it would show when the
+    /// file grows. Room is there, since it was just written. If this fails too, it stays: whoever
+    /// keeps storage from answering has worse to tell.
+    async fn blank(&self, worker: &Rc<Worker>, written: Vec<Piece>) {
+        let size = self.file.inode.size();
+        for piece in written {
+            let start = self.offset + piece.offset_in_range;
+            let skipped = size.saturating_sub(start);
+            if skipped >= piece.length {
+                continue;
+            }
+            let beyond = Piece {
+                offset_in_chunk_file: piece.offset_in_chunk_file + skipped,
+                length: piece.length - skipped,
+                ..piece
+            };
+            let zeros = Buf::new(beyond.length as usize);
+            zeros.zero(0..zeros.len());
+            match write_chunk(Rc::clone(worker), self.chunk(beyond, zeros)).await {
+                Ok(incarnation) => {
+                    self.writing.piece_written(self.file.key_of(&piece), piece.group, incarnation)
+                }
+                Err(error) => tracing::debug!("a failed write was not blanked: {error}"),
+            }
+        }
+    }
+
+    fn chunk(&self, piece: Piece, data: Buf) -> ChunkWrite {
+        let component = &self.file.pattern.components[usize::from(piece.component)];
         ChunkWrite {
-            key: file.key_of(piece),
+            key: self.file.key_of(&piece),
             stripe: StripeHint {
                 chunk_bytes: component.chunk_bytes,
                 width: component.groups.len() as u16,
@@ -85,29 +149,9 @@ async fn write_pieces(
             },
             group: piece.group,
             offset: piece.offset_in_chunk_file,
-            data: data.slice(start..start + piece.length as usize),
-        }
-    };
-    let mut result = Ok(());
-    let mut note = |piece: &Piece, written: Result<skep_types::HostIncarnation>| match written {
-        Ok(incarnation) => writing.piece_written(file.key_of(piece), piece.group, incarnation),
-        Err(error) if result.is_ok() => {
-            result = Err(error.within(format_args!("file {}", file.inode.id)));
-        }
-        Err(_) => {}
-    };
-    if let [piece] = plan {
-        note(piece, write_chunk(Rc::clone(worker), chunk_write(piece)).await);
-    } else {
-        let tasks: Vec<_> = plan
-            .iter()
-            .map(|piece| skep_env::spawn(write_chunk(Rc::clone(worker), chunk_write(piece))))
-            .collect();
-        for (piece, task) in plan.iter().zip(tasks) {
-            note(piece, task.await);
+            data,
         }
     }
-    result
 }
 
 struct ChunkWrite {
@@ -119,7 +163,7 @@ struct ChunkWrite {
 }
 
 /// Writes one piece; gives the incarnation of the host that has it.
-async fn write_chunk(worker: Rc<Worker>, what: ChunkWrite) -> Result<skep_types::HostIncarnation> {
+async fn write_chunk(worker: Rc<Worker>, what: ChunkWrite) -> Result<HostIncarnation> {
     let _place = worker.pieces.acquire().await;
     let ChunkWrite { key, stripe, group, offset, data } = what;
     let checksums = granules::checksums(offset, data.bytes());
@@ -133,8 +177,8 @@ async fn write_chunk(worker: Rc<Worker>, what: ChunkWrite) -> Result<skep_types:
         };
         match worker.router.call(group, &request, options).await {
             Ok((written, _)) => return Ok(written.incarnation),
-            // Damaged on its way: once more.
-            Err(error) if error.code() == ErrorCode::Corrupt && !has_failed => has_failed = true,
+            // Damaged on its way (`Protocol`): once more.
+            Err(error) if error.code() == ErrorCode::Protocol && !has_failed => has_failed = true,
             Err(error) => return Err(error.within(format_args!("chunk file {key}"))),
         }
     }

@@ -157,6 +157,16 @@ impl Client {
                 result = result.and(task.await);
             }
         }
+        result.and(self.sync_names().await)
+    }
+
+    /// Waits until all changes of names and attributes that were acknowledged are on the devices: for
+    /// `fsync` of a directory. All metadata targets, since a directory's entries may lead to any.
+    ///
+    /// # Errors
+    /// The first error met.
+    pub async fn sync_names(&self) -> Result<()> {
+        let mut result = Ok(());
         let map = self.map();
         let groups = map.groups.iter().filter(|group| group.kind == TargetKind::Metadata);
         let tasks: Vec<_> = groups

@@ -3,7 +3,7 @@
 use crate::{bytes, create, mount, read, until, with_client, write};
 use skep_client::OpenMode;
 use skep_env::Buf;
-use skep_types::{ErrorCode, GRANULE_BYTES, InodeId};
+use skep_types::{ErrorCode, GRANULE_BYTES, InodeId, TargetId};
 use skep_wire::Request;
 use skep_wire::metadata::{ReportWritten, SetAttributes, SyncAll};
 use skep_wire::storage::{ReadChunk, SyncChunk, WriteChunk};
@@ -85,7 +85,7 @@ fn damage_on_the_way_is_repaired_by_asking_again_and_lasting_damage_is_an_error(
         assert!(names.iter().all(|name| error.context().contains(name)), "{error}");
         fake.each_storage(|storage| storage.refused_writes = 2);
         let error = client.write(handle, 0, Buf::copy_of(&data)).await.unwrap_err();
-        assert_eq!(error.code(), ErrorCode::Corrupt);
+        assert_eq!(error.code(), ErrorCode::Protocol);
     });
 }
 
@@ -104,6 +104,27 @@ fn a_full_target_is_told_and_does_not_move_the_size() {
         write(&client, handle, 5, b" end").await;
         client.close(handle).await.unwrap();
         assert_eq!(client.attributes(inode).await.unwrap().size, 9);
+    });
+}
+
+#[test]
+fn nothing_of_a_failed_write_shows_when_the_file_grows() {
+    with_client(|fake, client| async move {
+        let (_, handle) = create(&client, "a").await;
+        write(&client, handle, 0, &[1; 70_000]).await;
+        let full = |fake: &crate::FakeCluster, is_full| {
+            let mut state = fake.state.borrow_mut();
+            state.storage.get_mut(&TargetId::new(13)).unwrap().is_full = is_full;
+        };
+        full(&fake, true);
+        let error = client.write(handle, 0, Buf::copy_of(&[2; 500_000])).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::NoSpace);
+        full(&fake, false);
+        write(&client, handle, 600_000, b"x").await;
+        let found = read(&client, handle, 0, 700_000).await;
+        assert_eq!(found.len(), 600_001);
+        assert!(found[70_000..600_000].iter().all(|byte| *byte == 0));
+        assert!(found[..70_000].iter().all(|byte| *byte == 2), "within the file it may show");
     });
 }
 
@@ -165,6 +186,8 @@ fn syncfs_syncs_files_that_are_closed() {
         assert_eq!(fake.count::<SyncAll>(), 2, "both metadata groups");
         client.sync_all().await.unwrap();
         assert_eq!(fake.count::<SyncChunk>(), 3);
+        client.sync_names().await.unwrap();
+        assert_eq!(fake.count::<SyncAll>(), 6);
     });
 }
 

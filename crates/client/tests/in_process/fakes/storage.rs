@@ -79,7 +79,7 @@ impl FakeStorage {
         assert_eq!(request.checksums, checksums(request.offset, data), "checksums of {request:?}");
         if self.refused_writes > 0 {
             self.refused_writes -= 1;
-            return Err(Error::new(ErrorCode::Corrupt, "damaged on its way"));
+            return Err(Error::new(ErrorCode::Protocol, "damaged on its way"));
         }
         if self.is_full {
             return Err(Error::new(ErrorCode::NoSpace, "target is full"));
