@@ -1,3 +1,5 @@
+//! What a mount knows of an inode: sizes from several writers, reports, losses, truncation.
+
 use super::*;
 use skep_types::{FileKind, Timestamp};
 

@@ -1,3 +1,5 @@
+//! Placement: evenness over servers and targets, preferences, and what is never chosen.
+
 use super::*;
 use crate::state::tests::{cluster, server};
 use proptest::prelude::*;

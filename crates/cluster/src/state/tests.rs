@@ -1,3 +1,5 @@
+//! The state machine of the cluster: commands in, maps out.
+
 use super::*;
 
 /// An empty cluster after its first start.

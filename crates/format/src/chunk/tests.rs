@@ -1,3 +1,5 @@
+//! Region pages and the arithmetic of chunk files.
+
 use super::*;
 use proptest::prelude::*;
 use skep_types::InodeId;

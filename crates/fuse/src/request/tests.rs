@@ -1,3 +1,5 @@
+//! Requests of the kernel, byte by byte: good, cut off, and arbitrary.
+
 use super::*;
 use proptest::prelude::*;
 

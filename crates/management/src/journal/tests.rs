@@ -1,3 +1,5 @@
+//! Management's log and snapshots, after clean ends, crashes and damage.
+
 use super::*;
 use skep_cluster::command::ClientRegistration;
 
