@@ -4,7 +4,7 @@
 //! log itself are framed by [`crate::log`], under target zero.
 
 use crate::sealed;
-use skep_types::codec::{record, Bytes};
+use skep_types::codec::{Bytes, record};
 use skep_types::{ClusterId, Lsn, Result};
 
 const LOG_MAGIC: [u8; 8] = *b"SKEPMLOG";

@@ -27,6 +27,10 @@ impl Settings for ManagementSettings {
     fn problems(&self) -> Vec<String> {
         self.node.problems()
     }
+
+    fn log(&self) -> &str {
+        &self.node.log
+    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,213 @@
+//! Which cluster a command is about, and the way to its management.
+//!
+//! A cluster is named by its data directory (of `skep up`), by a service's directory, by a token file,
+//! or by management's address together with `--token-file`. Without a name it is the one that is mounted
+//! at the path in question, or `./skep-data`.
+
+use clap::Args;
+use skep_rpc::{JoinToken, Management};
+use skep_service::directory::{TOKEN_FILE, read_token};
+use skep_types::{ClusterMap, Error, ErrorCode, MapVersion, NodeKind, Result};
+use skep_wire::management::GetMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// How long a command waits for management.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Which cluster.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct ClusterArgs {
+    /// The cluster: its data directory, or the address of its management
+    #[arg(long, value_name = "DATA-DIR|ADDRESS")]
+    pub(crate) cluster: Option<String>,
+    /// File that holds the cluster's token
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+}
+
+/// The way to a cluster.
+#[derive(Debug, Clone)]
+pub(crate) struct Access {
+    /// The key to it, with management's addresses.
+    pub(crate) token: JoinToken,
+    /// What the user would name it by again: an absolute path, or an address.
+    pub(crate) name: String,
+    /// The file that the token came from.
+    pub(crate) token_file: PathBuf,
+}
+
+fn unknown(what: impl Into<String>) -> Error {
+    Error::new(ErrorCode::Configuration, what)
+}
+
+impl ClusterArgs {
+    /// Finds the cluster. `near` is the path that the command is about, if it is about one.
+    pub(crate) fn access(&self, near: Option<&Path>) -> Result<Access> {
+        if let Some(name) = &self.cluster {
+            return self.named(name);
+        }
+        if let Some(file) = &self.token_file {
+            let token = read_token(file)?;
+            let name = token.addresses.join(",");
+            return Ok(Access { token, name, token_file: file.clone() });
+        }
+        let near = near.map_or_else(|| std::env::current_dir().ok(), |path| Some(path.to_owned()));
+        if let Some(source) = near.and_then(|path| mounted_at(&path)) {
+            return self.named(&source);
+        }
+        if Path::new("skep-data").is_dir() {
+            return self.named("skep-data");
+        }
+        Err(unknown(
+            "which cluster? Name its data directory, or the address of its management, with --cluster",
+        ))
+    }
+
+    fn named(&self, name: &str) -> Result<Access> {
+        let path = Path::new(name);
+        if path.exists() {
+            return from_path(path);
+        }
+        let Some(file) = &self.token_file else {
+            let what = match name.contains(':') {
+                true => format!(
+                    "to reach the cluster at {name} its token is needed: name a file that holds it \
+                     with --token-file (`skep cluster token` on the management host prints it)"
+                ),
+                false => format!("there is no cluster at {name}: no such file or directory"),
+            };
+            return Err(unknown(what));
+        };
+        let mut token = read_token(file)?;
+        token.addresses = name.split(',').map(str::to_owned).collect();
+        if let Some(wrong) = token.addresses.iter().find(|address| !address.contains(':')) {
+            return Err(unknown(format!(
+                "'{wrong}' is neither a directory nor an address of the form host:port"
+            )));
+        }
+        Ok(Access { token, name: name.to_owned(), token_file: file.clone() })
+    }
+}
+
+fn from_path(path: &Path) -> Result<Access> {
+    let path = path.canonicalize().map_err(|error| Error::from(error).within(path.display()))?;
+    let candidates =
+        [path.join("management").join(TOKEN_FILE), path.join(TOKEN_FILE), path.clone()];
+    let Some(file) = candidates.into_iter().find(|file| file.is_file()) else {
+        return Err(unknown(format!(
+            "{} holds no cluster: `skep up --data-dir {}` would make one",
+            path.display(),
+            path.display()
+        )));
+    };
+    Ok(Access { token: read_token(&file)?, name: path.display().to_string(), token_file: file })
+}
+
+impl Access {
+    /// A way to speak to management, inside an event loop.
+    pub(crate) fn management(&self) -> Rc<Management> {
+        Management::new(&self.token, NodeKind::Client)
+    }
+
+    /// The newest map.
+    pub(crate) async fn map(&self) -> Result<ClusterMap> {
+        let request = GetMap { known: MapVersion::new(0) };
+        let update =
+            self.management().call(&request, Some(PATIENCE)).await.map_err(|error| match error
+                .code()
+            {
+                ErrorCode::Disconnected | ErrorCode::TimedOut => {
+                    let hint = "; is it running? `skep up` starts a cluster on this host";
+                    Error::new(error.code(), format!("{}{hint}", error.context()))
+                }
+                _ => error,
+            })?;
+        let missing = || Error::new(ErrorCode::Protocol, "management gave no map");
+        update.map.ok_or_else(missing)
+    }
+}
+
+/// The cluster that is mounted where a path lies, if one is.
+pub(crate) fn mounted_at(path: &Path) -> Option<String> {
+    let path = path.canonicalize().ok()?;
+    let mounts = std::fs::read("/proc/self/mountinfo").ok()?;
+    let lines = mounts.split(|byte| *byte == b'\n').filter_map(parse_mount);
+    // The longest mount point wins; of several on one point, the last.
+    let (_, kind, source) = lines
+        .filter(|(point, ..)| path.starts_with(point))
+        .max_by_key(|(point, ..)| point.as_os_str().len())?;
+    if kind != "fuse.skep" {
+        return None;
+    }
+    source.strip_prefix("skep@").map(str::to_owned)
+}
+
+/// Mount point, type and source in a line of `mountinfo`.
+fn parse_mount(line: &[u8]) -> Option<(PathBuf, String, String)> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let point = unescape(fields.nth(4)?);
+    let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
+    let text = |field: &[u8]| String::from_utf8(unescape(field)).ok();
+    Some((
+        PathBuf::from(std::ffi::OsString::from_vec(point)),
+        text(rest.next()?)?,
+        text(rest.next()?)?,
+    ))
+}
+
+/// Undoes the octal escapes (`\040`) of mountinfo.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((first, tail)) = rest.split_first() {
+        let digits = OsStr::from_bytes(tail.get(..3).unwrap_or_default()).to_str();
+        let escaped = digits.and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match escaped {
+            Some(byte) if *first == b'\\' => {
+                plain.push(byte);
+                rest = &tail[3..];
+            }
+            _ => {
+                plain.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_mountinfo_are_read() {
+        let line =
+            b"36 35 98:0 / /mnt/a\\040b rw,noatime shared:1 - fuse.skep skep@/data/x\\040y rw";
+        assert_eq!(
+            parse_mount(line),
+            Some(("/mnt/a b".into(), "fuse.skep".into(), "skep@/data/x y".into()))
+        );
+        assert_eq!(parse_mount(b""), None);
+    }
+
+    #[test]
+    fn clusters_that_are_not_there_are_refused_with_the_way_out() {
+        let named = |cluster: &str, token_file: Option<&str>| {
+            let args = ClusterArgs {
+                cluster: Some(cluster.into()),
+                token_file: token_file.map(PathBuf::from),
+            };
+            args.access(None).unwrap_err().context().to_owned()
+        };
+        assert!(named("10.0.0.1:7400", None).contains("--token-file"));
+        assert!(named("/nowhere", None).contains("no such file"));
+        assert!(named("10.0.0.1:7400", Some("/nowhere")).contains("/nowhere"));
+        let blank = tempfile::tempdir().unwrap();
+        assert!(named(&blank.path().display().to_string(), None).contains("skep up"));
+    }
+}

@@ -1,0 +1,220 @@
+//! The command line: what can be typed. What it does is in `cmd`.
+
+use crate::access::ClusterArgs;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+/// A parallel file system: many clients, many servers, one POSIX namespace.
+#[derive(Debug, Parser)]
+#[command(name = "skep", version, propagate_version = true, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+/// Everything that `skep` can do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Start a whole cluster on this host, mount it, and keep it running
+    Up(UpArgs),
+    /// Stop a cluster that `skep up` started
+    Down(DownArgs),
+    /// Mount a cluster on a directory
+    Mount(MountArgs),
+    /// Unmount a directory
+    Umount(UmountArgs),
+    /// Look at nodes
+    #[command(subcommand)]
+    Node(NodeVerb),
+    /// Look at targets
+    #[command(subcommand)]
+    Target(TargetVerb),
+    /// See whether the cluster is well
+    #[command(subcommand)]
+    Health(HealthVerb),
+    /// Look at files and directories
+    #[command(subcommand)]
+    Entry(EntryVerb),
+    /// Administer the cluster as a whole
+    #[command(subcommand)]
+    Cluster(ClusterVerb),
+    /// Run the management service
+    Management(ServiceArgs),
+    /// Run a metadata service
+    Metadata(ServiceArgs),
+    /// Run a storage service
+    Storage(ServiceArgs),
+    /// Print a completion script for a shell
+    Completion {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+/// How lists are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OutputFormat {
+    /// For people
+    Table,
+    /// For programs
+    Json,
+}
+
+/// A cluster, and how to print what it says.
+#[derive(Debug, Args)]
+pub(crate) struct QueryArgs {
+    #[command(flatten)]
+    pub(crate) cluster: ClusterArgs,
+    /// How to print
+    #[arg(long, value_enum, default_value = "table")]
+    pub(crate) output: OutputFormat,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UpArgs {
+    /// Where the cluster keeps its data
+    #[arg(long, default_value = "./skep-data")]
+    pub(crate) data_dir: PathBuf,
+    /// Where it is mounted; made if it doesn't exist
+    #[arg(long, default_value = "./skep-mnt")]
+    pub(crate) mount_point: PathBuf,
+    /// Metadata services, with one target each [default: 2, or as the cluster was made]
+    #[arg(long)]
+    pub(crate) metadata_targets: Option<u16>,
+    /// Storage services [default: 2, or as the cluster was made]
+    #[arg(long)]
+    pub(crate) storage_services: Option<u16>,
+    /// Storage targets of each storage service [default: 4, or as the cluster was made]
+    #[arg(long)]
+    pub(crate) targets_per_service: Option<u16>,
+    /// Start the services, but don't mount
+    #[arg(long)]
+    pub(crate) no_mount: bool,
+    /// Leave the cluster running in the background
+    #[arg(long)]
+    pub(crate) detach: bool,
+    /// Transport between kernel and mount: auto, uring or device
+    #[arg(long, default_value = "auto")]
+    pub(crate) transport: String,
+    /// A setting for all services of a kind, as in `metadata:metadata.sync=always`; may be repeated
+    #[arg(long = "set", value_name = "KIND:KEY=VALUE")]
+    pub(crate) set: Vec<String>,
+    /// This is the process that stays in the background.
+    #[arg(long, hide = true)]
+    pub(crate) in_background: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DownArgs {
+    /// Where the cluster keeps its data
+    #[arg(long, default_value = "./skep-data")]
+    pub(crate) data_dir: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MountArgs {
+    #[command(flatten)]
+    pub(crate) cluster: ClusterArgs,
+    /// The directory to mount on
+    pub(crate) directory: PathBuf,
+    /// Go on in the background once it is mounted; otherwise Ctrl-C unmounts
+    #[arg(long)]
+    pub(crate) detach: bool,
+    /// Transport between kernel and mount: auto, uring or device
+    #[arg(long, default_value = "auto")]
+    pub(crate) transport: String,
+    /// What is logged
+    #[arg(long, default_value = "info")]
+    pub(crate) log: String,
+    /// Where a mount in the background logs to
+    #[arg(long)]
+    pub(crate) log_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UmountArgs {
+    /// The directory
+    pub(crate) directory: PathBuf,
+    /// Detach it even while it is in use
+    #[arg(long)]
+    pub(crate) lazy: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum NodeVerb {
+    /// List all nodes
+    List(QueryArgs),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum TargetVerb {
+    /// List all targets
+    List(QueryArgs),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum HealthVerb {
+    /// Show the room on all targets
+    Df(QueryArgs),
+    /// Connect to every server, and explain what is wrong
+    Check(QueryArgs),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum EntryVerb {
+    /// Show everything that is known of a file or directory
+    Info {
+        #[command(flatten)]
+        query: QueryArgs,
+        /// Show chunk files, times and open sessions too
+        #[arg(long)]
+        verbose: bool,
+        /// A path in a mount
+        path: PathBuf,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ClusterVerb {
+    /// Divide the namespace over the metadata targets, once, before the first mount
+    Format(ClusterArgs),
+    /// Print the token with which nodes join and clients mount; whoever has it is trusted
+    Token(ClusterArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ServiceArgs {
+    /// Configuration file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Short for --set node.directory=DIR
+    #[arg(long, value_name = "DIR")]
+    pub(crate) directory: Option<String>,
+    /// Short for --set node.listen=ADDRESS
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) listen: Option<String>,
+    /// Directory of a target; may be repeated
+    #[arg(long, value_name = "DIR")]
+    pub(crate) target: Vec<String>,
+    /// A setting; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(crate) set: Vec<String>,
+    /// Make blank directories those of a new node (of a new cluster, for management), and end
+    #[arg(long)]
+    pub(crate) init: bool,
+    /// With --init: the token of the cluster to join (`skep cluster token`)
+    #[arg(long)]
+    pub(crate) token: Option<String>,
+    /// With --init: a file that holds the token
+    #[arg(long, value_name = "FILE", conflicts_with = "token")]
+    pub(crate) token_file: Option<PathBuf>,
+    /// Print the settings in effect and where each came from, and end
+    #[arg(long)]
+    pub(crate) print_config: bool,
+    /// Print a commented configuration file with all defaults, and end
+    #[arg(long)]
+    pub(crate) print_sample: bool,
+    /// Print the page of the manual, and end
+    #[arg(long, hide = true)]
+    pub(crate) print_manual: bool,
+}

@@ -1,0 +1,4 @@
+//! Verbs of `skep cluster`.
+
+pub(super) mod format;
+pub(super) mod token;

@@ -1,0 +1,36 @@
+//! `skep down`: stops a cluster that `skep up` started.
+
+use crate::cli::DownArgs;
+use crate::local::layout::Layout;
+use crate::output::say;
+use skep_types::{Error, ErrorCode, Result};
+use std::time::Duration;
+
+/// The supervisor gives each kind of service its time, and kills what doesn't end.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// How often it is looked for.
+const PAUSE: Duration = Duration::from_millis(20);
+
+pub(super) fn run(args: &DownArgs) -> Result<()> {
+    let layout = Layout::open(&args.data_dir)?;
+    let Some(process) = layout.supervisor()? else {
+        return say(&format!("The cluster in {} is not up.", layout.data.display()));
+    };
+    skep_env::send_signal(process, libc::SIGTERM).map_err(|error| {
+        Error::from(error).within(format_args!("the supervisor, process {process}"))
+    })?;
+    let shown = layout.data.display().to_string();
+    super::block_on(async move {
+        let deadline = skep_env::now() + PATIENCE;
+        while layout.supervisor()?.is_some() {
+            if skep_env::now() > deadline {
+                let what =
+                    format!("the supervisor (process {process}) has not ended; see logs/up.log");
+                return Err(Error::new(ErrorCode::TimedOut, what));
+            }
+            skep_env::sleep(PAUSE).await;
+        }
+        Ok(())
+    })?;
+    say(&format!("The cluster in {shown} is down; its data stays."))
+}

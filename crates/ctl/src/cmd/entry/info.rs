@@ -1,0 +1,244 @@
+//! `skep entry info`: everything that is known of a file or directory in a mount.
+
+use crate::access::{Access, mounted_at};
+use crate::cli::QueryArgs;
+use crate::output::{print, size};
+use serde::Serialize;
+use skep_rpc::{CallOptions, Identity, MapCell, Router};
+use skep_types::pattern::StripePattern;
+use skep_types::{
+    ChunkFileKey, ClusterMap, Error, ErrorCode, FileKind, GroupId, InodeId, NodeId, NodeKind,
+    Result, Target, Timestamp,
+};
+use skep_wire::metadata::{EntryInfo, GetEntryInfo};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long the metadata service may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What is shown.
+#[derive(Debug, Serialize)]
+struct Info {
+    path: PathBuf,
+    kind: &'static str,
+    entry_id: String,
+    parent_id: String,
+    metadata: Option<Place>,
+    size: u64,
+    links: u32,
+    open_sessions: u32,
+    modified: (i64, u32),
+    pattern: Option<Pattern>,
+}
+
+/// A target and the server that has it.
+#[derive(Debug, Serialize)]
+struct Place {
+    target: u32,
+    group: u32,
+    node: u32,
+    node_name: String,
+    path: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Pattern {
+    generation: u32,
+    components: Vec<Part>,
+    /// Smallest and largest number of targets on one of the servers that have any.
+    targets_per_server: Option<(usize, usize)>,
+}
+
+#[derive(Debug, Serialize)]
+struct Part {
+    start: u64,
+    redundancy: &'static str,
+    chunk_bytes: u64,
+    targets_wanted: u16,
+    targets: Vec<Stripe>,
+}
+
+#[derive(Debug, Serialize)]
+struct Stripe {
+    chunk_file: Option<String>,
+    #[serde(flatten)]
+    place: Place,
+}
+
+pub(crate) fn run(query: QueryArgs, verbose: bool, path: PathBuf) -> Result<()> {
+    let named = |error: std::io::Error| Error::from(error).within(path.display());
+    // Of a symbolic link itself, not of what it points to; its place is what counts for the mount.
+    let metadata = std::fs::symlink_metadata(&path).map_err(named)?;
+    let place = match metadata.is_symlink() {
+        true => path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new(".")),
+        false => &path,
+    };
+    if mounted_at(place).is_none() {
+        return Err(Error::new(
+            ErrorCode::InvalidArgument,
+            format!("{} is not in a mount of Skep", path.display()),
+        ));
+    }
+    let access = query.cluster.access(Some(place))?;
+    let inode = InodeId::new(metadata.ino());
+    let (map, info) = super::super::block_on(async move { ask(&access, inode).await })?;
+    let info = describe(&map, inode, path, &info);
+    print(query.output, &info, |info| as_text(info, verbose))
+}
+
+async fn ask(access: &Access, inode: InodeId) -> Result<(ClusterMap, EntryInfo)> {
+    let map = access.map().await?;
+    let identity = Identity {
+        cluster: access.token.cluster,
+        secret: access.token.secret.clone(),
+        node: NodeId::default(),
+        kind: NodeKind::Client,
+    };
+    let router = Router::new(identity, MapCell::new(map.clone()));
+    let options = CallOptions { time_left: Some(PATIENCE), ..CallOptions::default() };
+    let info = router.call_inode(inode, &GetEntryInfo { inode }, options).await?;
+    Ok((map, info))
+}
+
+fn kind_word(kind: FileKind) -> &'static str {
+    match kind {
+        FileKind::Regular => "file",
+        FileKind::Directory => "directory",
+        FileKind::Symlink => "symbolic link",
+        FileKind::Fifo => "named pipe",
+        FileKind::Socket => "socket",
+        FileKind::CharDevice => "character device",
+        FileKind::BlockDevice => "block device",
+    }
+}
+
+fn place(map: &ClusterMap, group: GroupId) -> Place {
+    let target: Option<&Target> = map.primary(group);
+    let node = target.and_then(|target| map.node(target.node));
+    Place {
+        target: target.map_or(0, |target| target.id.raw()),
+        group: group.raw(),
+        node: node.map_or(0, |node| node.id.raw()),
+        node_name: node.map_or_else(|| "unknown".into(), |node| node.name.clone()),
+        path: target.map(|target| target.path.clone()).unwrap_or_default(),
+    }
+}
+
+fn describe(map: &ClusterMap, inode: InodeId, path: PathBuf, info: &EntryInfo) -> Info {
+    let attributes = &info.attributes;
+    let Timestamp { seconds, nanoseconds } = attributes.modified;
+    Info {
+        path,
+        kind: kind_word(attributes.kind),
+        entry_id: inode.to_string(),
+        parent_id: info.parent.to_string(),
+        metadata: map.shard_group(inode.shard()).map(|group| place(map, group)),
+        size: attributes.size,
+        links: attributes.links,
+        open_sessions: info.open_sessions,
+        modified: (seconds, nanoseconds),
+        pattern: info.pattern.as_ref().map(|pattern| describe_pattern(map, inode, pattern)),
+    }
+}
+
+fn describe_pattern(map: &ClusterMap, inode: InodeId, pattern: &StripePattern) -> Pattern {
+    let mut per_server: BTreeMap<u32, usize> = BTreeMap::new();
+    let mut components = Vec::new();
+    for (number, component) in pattern.components.iter().enumerate() {
+        let stripe = |(index, group): (usize, &GroupId)| {
+            let place = place(map, *group);
+            *per_server.entry(place.node).or_default() += 1;
+            let key = ChunkFileKey {
+                inode,
+                generation: pattern.generation,
+                component: number as u16,
+                index: index as u16,
+            };
+            Stripe { chunk_file: Some(key.to_string()), place }
+        };
+        components.push(Part {
+            start: component.start,
+            redundancy: "stripe",
+            chunk_bytes: component.chunk_bytes,
+            targets_wanted: component.wanted,
+            targets: component.groups.iter().enumerate().map(stripe).collect(),
+        });
+    }
+    let counts = || per_server.values().copied();
+    let targets_per_server = counts().min().zip(counts().max());
+    Pattern { generation: pattern.generation, components, targets_per_server }
+}
+
+fn as_text(info: &Info, verbose: bool) -> String {
+    let mut text = String::new();
+    let mut line = |line: String| {
+        let _ = writeln!(text, "{line}");
+    };
+    line(format!("Path: {}", info.path.display()));
+    line(format!("Entry type: {}", info.kind));
+    line(format!("EntryID: {}", info.entry_id));
+    line(format!("ParentID: {}", info.parent_id));
+    match &info.metadata {
+        Some(it) => line(format!(
+            "Metadata node: {} [ID: {}], target {}{}",
+            it.node_name,
+            it.node,
+            it.target,
+            if verbose { format!(", group {}, {}", it.group, it.path) } else { String::new() }
+        )),
+        None => line("Metadata node: none serves its shard".into()),
+    }
+    if verbose {
+        line(format!("Size: {} ({})", info.size, size(info.size)));
+        line(format!("Links: {}", info.links));
+        line(format!("Sessions that have it open: {}", info.open_sessions));
+    }
+    if let Some(pattern) = &info.pattern {
+        line("Stripe pattern details:".into());
+        for part in &pattern.components {
+            describe_part(info, pattern, part, verbose, &mut line);
+        }
+        if let Some((min, max)) = pattern.targets_per_server {
+            line(format!("+ Number of targets per server (min,max): ({min},{max})"));
+        }
+    }
+    text
+}
+
+fn describe_part(
+    info: &Info,
+    pattern: &Pattern,
+    part: &Part,
+    verbose: bool,
+    line: &mut impl FnMut(String),
+) {
+    if pattern.components.len() > 1 {
+        line(format!("+ From byte {}:", part.start));
+    }
+    line(format!("+ Type: {}", part.redundancy));
+    line(format!("+ Chunksize: {}", size(part.chunk_bytes)));
+    // A directory only hands its pattern down: it has no targets itself.
+    if info.kind == "directory" {
+        line(format!("+ Number of storage targets: desired: {}", part.targets_wanted));
+        return;
+    }
+    line(format!(
+        "+ Number of storage targets: desired: {}; actual: {}",
+        part.targets_wanted,
+        part.targets.len()
+    ));
+    line("+ Storage targets:".into());
+    for Stripe { chunk_file, place } in &part.targets {
+        let more = match chunk_file {
+            Some(key) if verbose => {
+                format!(", group {}, {}, chunk file {key}", place.group, place.path)
+            }
+            _ => String::new(),
+        };
+        line(format!("  + {} @ {} [ID: {}]{more}", place.target, place.node_name, place.node));
+    }
+}

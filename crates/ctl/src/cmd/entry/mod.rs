@@ -1,0 +1,3 @@
+//! Verbs of `skep entry`.
+
+pub(super) mod info;

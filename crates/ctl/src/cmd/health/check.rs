@@ -1,0 +1,206 @@
+//! `skep health check`: connects to every server as a client would, and explains what is wrong.
+
+use crate::access::Access;
+use crate::cli::QueryArgs;
+use crate::output::print;
+use crate::view;
+use serde::Serialize;
+use skep_cluster::state::kind_word;
+use skep_rpc::{Connection, Identity};
+use skep_types::map::{CapacityPool, Consistency, Reachability};
+use skep_types::{ClusterMap, Error, ErrorCode, Node, NodeId, NodeKind, Result, TargetId};
+use std::fmt::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// A server that doesn't shake hands by then is taken for unreachable.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// What was found.
+#[derive(Debug, Serialize)]
+struct Report {
+    healthy: bool,
+    nodes: Vec<NodeReport>,
+    problems: Vec<Problem>,
+}
+
+#[derive(Debug, Serialize)]
+struct NodeReport {
+    id: u32,
+    name: String,
+    kind: &'static str,
+    reachable: bool,
+    address: Option<String>,
+    error: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Problem {
+    what: String,
+    remedy: String,
+}
+
+pub(crate) fn run(args: QueryArgs) -> Result<ExitCode> {
+    let access = args.cluster.access(None)?;
+    let report = super::super::block_on(async move {
+        let map = access.map().await?;
+        Ok(report(&access, &map).await)
+    })?;
+    let healthy = report.healthy;
+    print(args.output, &report, as_text)?;
+    Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+async fn report(access: &Access, map: &ClusterMap) -> Report {
+    let mut nodes = Vec::new();
+    for node in map.nodes.iter().filter(|node| node.kind != NodeKind::Client) {
+        nodes.push(visit(access, map, node).await);
+    }
+    let mut problems = Vec::new();
+    for node in nodes.iter().filter(|node| !node.reachable) {
+        problems.push(Problem {
+            what: format!(
+                "{} [ID: {}] can't be reached: {}",
+                node.name,
+                node.id,
+                node.error.as_deref().unwrap_or("no answer")
+            ),
+            remedy: format!(
+                "look at the log of `skep {}` on its host, and start it there; files that lie on it \
+                 wait until it is back, others are not affected",
+                node.kind
+            ),
+        });
+    }
+    problems.extend(problems_of_map(map));
+    Report { healthy: problems.is_empty(), nodes, problems }
+}
+
+/// Connects to every target of a node, each of which has a thread of its own; or to the node itself.
+async fn visit(access: &Access, map: &ClusterMap, node: &Node) -> NodeReport {
+    let mut targets: Vec<TargetId> =
+        map.targets.iter().filter(|target| target.node == node.id).map(|it| it.id).collect();
+    if targets.is_empty() {
+        targets.push(TargetId::default());
+    }
+    let mut outcome = Err(Error::new(ErrorCode::Disconnected, "it has no address"));
+    for target in targets {
+        outcome = connect(access, node, target).await;
+        if outcome.is_err() {
+            break;
+        }
+    }
+    let (address, error) = match outcome {
+        Ok(address) => (Some(address), None),
+        Err(error) => (None, Some(error.context().to_owned())),
+    };
+    NodeReport {
+        id: node.id.raw(),
+        name: node.name.clone(),
+        kind: kind_word(node.kind),
+        reachable: address.is_some(),
+        address,
+        error,
+    }
+}
+
+async fn connect(access: &Access, node: &Node, target: TargetId) -> Result<String> {
+    let identity = Identity {
+        cluster: access.token.cluster,
+        secret: access.token.secret.clone(),
+        node: NodeId::default(),
+        kind: NodeKind::Client,
+    };
+    let mut last = Error::new(ErrorCode::Disconnected, "it has no address");
+    for address in &node.addresses {
+        let attempt = Connection::connect(address, &identity, target);
+        match skep_env::timeout(PATIENCE, attempt).await {
+            Some(Ok(connection)) => {
+                connection.close();
+                return Ok(address.clone());
+            }
+            Some(Err(error)) => last = error,
+            None => {
+                let what = format!("{address}: no answer within {PATIENCE:?}");
+                last = Error::new(ErrorCode::Disconnected, what);
+            }
+        }
+    }
+    Err(if target.raw() == 0 { last } else { last.within(format_args!("target {target}")) })
+}
+
+/// What the map itself says is wrong.
+fn problems_of_map(map: &ClusterMap) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let mut add = |what: String, remedy: &str| {
+        problems.push(Problem { what, remedy: remedy.to_owned() });
+    };
+    if !map.formatted {
+        add(
+            "the cluster is not formatted".into(),
+            "start all its metadata services, then run `skep cluster format`",
+        );
+    }
+    for kind in [NodeKind::Metadata, NodeKind::Storage] {
+        if !map.nodes.iter().any(|node| node.kind == kind) {
+            add(
+                format!("the cluster has no {} service", kind_word(kind)),
+                "initialise and start one; `skep cluster token` prints what it needs to join",
+            );
+        }
+    }
+    for target in &map.targets {
+        let name =
+            format!("{} target {} ({})", view::target_kind(target.kind), target.id, target.path);
+        if target.reachability != Reachability::Online {
+            add(
+                format!("{name} is {}", view::reachability(target.reachability)),
+                "its service sends no heartbeats to management: see whether it runs, and whether it \
+                 reaches management",
+            );
+        }
+        match target.capacity_pool {
+            CapacityPool::Normal => {}
+            CapacityPool::Low => add(
+                format!("{name} has little room left"),
+                "new files avoid it while others have room; free space or add targets",
+            ),
+            CapacityPool::Emergency => add(
+                format!("{name} is almost full"),
+                "writes to files that lie on it will fail soon; free space or add targets",
+            ),
+        }
+        if target.consistency != Consistency::Good {
+            add(
+                format!("{name} does not hold all that it should"),
+                "it gets no new files until it has caught up",
+            );
+        }
+    }
+    problems
+}
+
+fn as_text(report: &Report) -> String {
+    let mut text = String::new();
+    for kind in [NodeKind::Management, NodeKind::Metadata, NodeKind::Storage] {
+        let _ = writeln!(text, "{}\n==========", view::class_title(kind));
+        for node in report.nodes.iter().filter(|node| node.kind == kind_word(kind)) {
+            let state = match (&node.address, &node.error) {
+                (Some(address), _) => format!("reachable at {address} (protocol: TCP)"),
+                (None, error) => {
+                    format!("UNREACHABLE: {}", error.as_deref().unwrap_or("no answer"))
+                }
+            };
+            let _ = writeln!(text, "{} [ID: {}]: {state}", node.name, node.id);
+        }
+        text.push('\n');
+    }
+    if report.healthy {
+        return text + "The cluster is healthy.\n";
+    }
+    let _ = writeln!(text, "Problems\n==========");
+    for problem in &report.problems {
+        let _ = writeln!(text, "- {}\n  {}", problem.what, problem.remedy);
+    }
+    text
+}

@@ -1,0 +1,4 @@
+//! Verbs of `skep health`.
+
+pub(super) mod check;
+pub(super) mod df;

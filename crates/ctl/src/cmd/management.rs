@@ -1,0 +1,30 @@
+//! `skep management`: runs the management service.
+
+use super::service::{Task, prepare};
+use crate::cli::ServiceArgs;
+use crate::output::say;
+use skep_management::ManagementSettings;
+use skep_types::{Error, ErrorCode, Result};
+
+pub(super) fn run(args: &ServiceArgs) -> Result<()> {
+    if args.token.is_some() || args.token_file.is_some() {
+        let what = "management joins no cluster, it begins one: leave the token away";
+        return Err(Error::new(ErrorCode::Configuration, what));
+    }
+    match prepare::<ManagementSettings>(args, "")? {
+        Task::Done => Ok(()),
+        Task::Serve(settings) => skep_management::run(&settings),
+        Task::Initialise(settings) => {
+            let directory = settings.node.directory.clone();
+            let token =
+                super::block_on(async move { skep_management::initialise(&settings).await })?;
+            say(&format!(
+                "{} is the directory of the new cluster {}; management will be at {}. Start it \
+                 without --init; `skep cluster token --cluster {0}` prints what other nodes need to join.",
+                directory.display(),
+                token.cluster,
+                token.addresses.join(", ")
+            ))
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! One file for each verb, and the table that finds them.
+
+mod cluster;
+mod completion;
+mod down;
+mod entry;
+mod health;
+mod management;
+mod metadata;
+mod mount;
+mod node;
+mod service;
+mod storage;
+mod target;
+mod umount;
+mod up;
+
+use crate::cli::{Cli, ClusterVerb, EntryVerb, HealthVerb, NodeVerb, TargetVerb, Verb};
+use skep_types::{Error, ErrorCode, Result};
+use std::future::Future;
+use std::process::ExitCode;
+
+/// Carries out what was typed.
+pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
+    let done = |result: Result<()>| result.map(|()| ExitCode::SUCCESS);
+    match cli.verb {
+        Verb::Up(args) => done(up::run(args)),
+        Verb::Down(args) => done(down::run(&args)),
+        Verb::Mount(args) => done(mount::run(&args)),
+        Verb::Umount(args) => done(umount::run(&args)),
+        Verb::Node(NodeVerb::List(args)) => done(node::list::run(args)),
+        Verb::Target(TargetVerb::List(args)) => done(target::list::run(args)),
+        Verb::Health(HealthVerb::Df(args)) => done(health::df::run(args)),
+        Verb::Health(HealthVerb::Check(args)) => health::check::run(args),
+        Verb::Entry(EntryVerb::Info { query, verbose, path }) => {
+            done(entry::info::run(query, verbose, path))
+        }
+        Verb::Cluster(ClusterVerb::Format(args)) => done(cluster::format::run(args)),
+        Verb::Cluster(ClusterVerb::Token(args)) => done(cluster::token::run(&args)),
+        Verb::Management(args) => done(management::run(&args)),
+        Verb::Metadata(args) => done(metadata::run(&args)),
+        Verb::Storage(args) => done(storage::run(&args)),
+        Verb::Completion { shell } => done(completion::run(shell)),
+    }
+}
+
+/// Runs a command's future on an event loop.
+fn block_on<T: 'static>(future: impl Future<Output = Result<T>> + 'static) -> Result<T> {
+    skep_env::block_on(future)
+        .map_err(|error| Error::new(ErrorCode::Io, format!("event loop: {error}")))?
+}

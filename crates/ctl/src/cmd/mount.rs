@@ -1,0 +1,132 @@
+//! `skep mount`: mounts a cluster on a directory, and serves it until it is unmounted.
+
+use crate::access::Access;
+use crate::cli::MountArgs;
+use crate::local::children::{open_log, program, tail};
+use crate::local::readiness::Readiness;
+use crate::mounted::MountedClient;
+use crate::output::say;
+use skep_client::{Client, Mount, MountOptions};
+use skep_fuse::{ServeOptions, TransportChoice, TransportKind, serve};
+use skep_types::{Error, ErrorCode, Result};
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// How long management may be away when a mount begins.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// Most threads that serve `/dev/fuse`, as `skep-fuse` has it.
+const DEVICE_WORKERS: usize = 8;
+/// How long a mount in the background may take to begin.
+const BACKGROUND_PATIENCE: Duration = Duration::from_secs(60);
+
+pub(super) fn run(args: &MountArgs) -> Result<()> {
+    let transport: TransportChoice = args
+        .transport
+        .parse()
+        .map_err(|what: String| Error::new(ErrorCode::Configuration, what))?;
+    let access = args.cluster.access(None)?;
+    match args.detach {
+        true => detach(args, &access),
+        false => mount(args, transport, &access),
+    }
+}
+
+fn mount(args: &MountArgs, transport: TransportChoice, access: &Access) -> Result<()> {
+    skep_service::logging::start(&args.log)?;
+    // Which threads there will be is decided by the transport; a spare client takes leave at the end.
+    let cpus = skep_env::available_cpus().len();
+    let workers = match transport {
+        TransportChoice::Only(TransportKind::Uring) => cpus,
+        TransportChoice::Only(TransportKind::Device) => cpus.clamp(2, DEVICE_WORKERS),
+        TransportChoice::Auto => cpus + cpus.clamp(2, DEVICE_WORKERS),
+    };
+    let options = MountOptions {
+        cluster: access.token.clone().into(),
+        mount_point: absolute(&args.directory)?.display().to_string(),
+        host: std::fs::read_to_string("/proc/sys/kernel/hostname")
+            .map_or_else(|_| "unknown".into(), |name| name.trim().to_owned()),
+        version: skep_service::PROGRAM_VERSION.into(),
+        workers: workers + 1,
+        patience: PATIENCE,
+    };
+    let mount = super::block_on(async move { Mount::new(options).await })?;
+    let in_background = Arc::clone(&mount);
+    let background = skep_env::spawn_thread("skep-background".into(), None, move || {
+        skep_env::block_on(in_background.run_background())
+    })?;
+    let on_ready = |transport: TransportKind| {
+        let _ = say(&format!("mounted, transport {transport}"));
+        skep_service::notify::ready();
+    };
+    // A transport that is refused is followed by another, with workers of its own.
+    let (next, serving) = (AtomicUsize::new(0), Arc::clone(&mount));
+    let next = Arc::new(next);
+    let served = serve(
+        ServeOptions {
+            mount_point: args.directory.clone(),
+            source: access.name.clone(),
+            transport,
+            ends_on_signals: true,
+            on_ready: Box::new(on_ready),
+        },
+        move |_| {
+            let (mount, worker) = (Arc::clone(&serving), next.fetch_add(1, Ordering::Relaxed));
+            async move { MountedClient::new(mount, worker) }
+        },
+    );
+    skep_service::notify::stopping();
+    let left = super::block_on(async move {
+        Client::new(mount, workers)?.shutdown().await;
+        Ok(())
+    });
+    if let Err(error) = left {
+        tracing::warn!("the cluster was not told that the mount ends: {error}");
+    }
+    drop(background.join());
+    served
+}
+
+fn absolute(path: &std::path::Path) -> Result<PathBuf> {
+    std::path::absolute(path).map_err(|error| Error::from(error).within(path.display()))
+}
+
+/// Starts this program again behind the terminal, and waits until it has mounted.
+fn detach(args: &MountArgs, access: &Access) -> Result<()> {
+    let directory = absolute(&args.directory)?;
+    let log_path = match &args.log_file {
+        Some(path) => path.clone(),
+        None => log_file(access, &directory),
+    };
+    let log = open_log(&log_path)?;
+    let readiness = Readiness::new()?;
+    let mut command = program()?;
+    command.args(["mount", "--cluster", &access.name, "--token-file"]);
+    command.arg(absolute(&access.token_file)?);
+    command.args(["--transport", &args.transport, "--log", &args.log]);
+    command.arg(&directory).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+    readiness.tell(&mut command);
+    let mut child = skep_env::spawn_detached(&mut command)?;
+    super::block_on(async move {
+        let has_ended = || {
+            child.try_wait().ok().flatten().map(|_| {
+                let what = format!("nothing was mounted:\n{}", tail(&log_path, 5));
+                Error::new(ErrorCode::NotReady, what)
+            })
+        };
+        readiness.wait(BACKGROUND_PATIENCE, has_ended).await.map(|_| ())
+    })?;
+    say(&format!("{} is mounted; `skep umount {0}` unmounts it.", directory.display()))
+}
+
+/// In the cluster's directory, if it is a local one; otherwise among the temporary files.
+fn log_file(access: &Access, mount_point: &std::path::Path) -> PathBuf {
+    let name = mount_point.display().to_string().replace('/', "-");
+    let logs = std::path::Path::new(&access.name).join("logs");
+    match logs.is_dir() {
+        true => logs.join(format!("mount{name}.log")),
+        false => std::env::temp_dir().join(format!("skep-mount{name}-{}.log", std::process::id())),
+    }
+}

@@ -1,0 +1,28 @@
+//! `skep node list`: all nodes.
+
+use crate::cli::QueryArgs;
+use crate::output::{print, render, table};
+use crate::view;
+use skep_types::Result;
+
+pub(crate) fn run(args: QueryArgs) -> Result<()> {
+    let access = args.cluster.access(None)?;
+    let map = super::super::block_on(async move { access.map().await })?;
+    print(args.output, &view::nodes(&map), |nodes| {
+        let mut shown =
+            table(&["ID", "Name", "Kind", "Reachability", "Address", "Targets", "Version"]);
+        for node in nodes {
+            let targets: Vec<String> = node.targets.iter().map(u32::to_string).collect();
+            shown.add_row([
+                &node.id.to_string(),
+                &node.name,
+                node.kind,
+                node.reachability,
+                &node.addresses.join(", "),
+                &targets.join(","),
+                &node.version,
+            ]);
+        }
+        render(&shown)
+    })
+}

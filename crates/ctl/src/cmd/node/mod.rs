@@ -1,0 +1,3 @@
+//! Verbs of `skep node`.
+
+pub(super) mod list;

@@ -1,0 +1,85 @@
+//! What the verbs of all services share: the way from the command line to settings.
+
+use crate::cli::ServiceArgs;
+use crate::output::say;
+use skep_rpc::JoinToken;
+use skep_service::directory::read_token;
+use skep_service::{Settings, config, logging, manual};
+use skep_types::{ClusterId, Error, ErrorCode, Result};
+use std::path::Path;
+
+/// What a service is to do.
+pub(super) enum Task<T> {
+    /// Nothing more: something was printed.
+    Done,
+    /// Make its directories.
+    Initialise(T),
+    /// Serve.
+    Serve(T),
+}
+
+/// Loads settings and prints what is asked for; starts logging otherwise.
+/// `targets` is the setting behind `--target`.
+pub(super) fn prepare<T: Settings>(args: &ServiceArgs, targets: &str) -> Result<Task<T>> {
+    if args.print_sample {
+        return say(&manual::sample::<T>()).map(|()| Task::Done);
+    }
+    if args.print_manual {
+        return say(manual::page::<T>().trim_end()).map(|()| Task::Done);
+    }
+    let loaded = config::load::<T>(args.config.as_deref(), &overrides(args, targets)?)?;
+    if args.print_config {
+        return say(loaded.print().trim_end()).map(|()| Task::Done);
+    }
+    logging::start(loaded.settings.log())?;
+    Ok(match args.init {
+        true => Task::Initialise(loaded.settings),
+        false => Task::Serve(loaded.settings),
+    })
+}
+
+fn overrides(args: &ServiceArgs, targets: &str) -> Result<Vec<(String, String)>> {
+    let mut overrides = Vec::new();
+    for text in &args.set {
+        let Some((key, value)) = text.split_once('=') else {
+            let what = format!("--set {text}: write it as KEY=VALUE");
+            return Err(Error::new(ErrorCode::Configuration, what));
+        };
+        overrides.push((key.trim().to_owned(), value.to_owned()));
+    }
+    let short = [("node.directory", &args.directory), ("node.listen", &args.listen)];
+    for (key, value) in short {
+        overrides.extend(value.iter().map(|value| (key.to_owned(), value.clone())));
+    }
+    if !args.target.is_empty() {
+        if targets.is_empty() {
+            let what = "--target: this service has no targets";
+            return Err(Error::new(ErrorCode::Configuration, what));
+        }
+        // A JSON list of texts is one of TOML, and holds any path.
+        let list = serde_json::to_string(&args.target).expect("texts can be written");
+        overrides.push((targets.to_owned(), list));
+    }
+    Ok(overrides)
+}
+
+/// Says that a service's directories were made.
+pub(super) fn made(kind: &str, directory: &Path, cluster: ClusterId) -> Result<()> {
+    say(&format!(
+        "{} is the directory of a {kind} service of cluster {cluster}. Start it without --init.",
+        directory.display()
+    ))
+}
+
+/// The token that `--init` needs.
+pub(super) fn token(args: &ServiceArgs) -> Result<JoinToken> {
+    match (&args.token, &args.token_file) {
+        (Some(text), _) => text.parse(),
+        (None, Some(file)) => read_token(file),
+        (None, None) => Err(Error::new(
+            ErrorCode::Configuration,
+            "--init needs the token of the cluster to join: give it with --token or --token-file \
+             (`skep cluster token` on the management host prints it)",
+        )),
+    }
+}

@@ -1,0 +1,3 @@
+//! Verbs of `skep target`.
+
+pub(super) mod list;

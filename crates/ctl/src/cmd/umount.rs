@@ -1,0 +1,31 @@
+//! `skep umount`: unmounts a directory, as root or through the helper of FUSE.
+
+use crate::cli::UmountArgs;
+use skep_types::{Error, ErrorCode, Result};
+use std::process::Command;
+
+pub(super) fn run(args: &UmountArgs) -> Result<()> {
+    let lazy = args.lazy.then_some("-l");
+    // `umount` knows who may; users who mounted by `fusermount3` unmount by it.
+    let mut by_system = Command::new("umount");
+    by_system.args(lazy).arg(&args.directory);
+    let mut by_helper = Command::new("fusermount3");
+    by_helper.arg("-u").args(args.lazy.then_some("-z")).arg(&args.directory);
+    let mut said = Vec::new();
+    for mut command in [by_helper, by_system] {
+        match command.output() {
+            Ok(output) if output.status.success() => return Ok(()),
+            Ok(output) => said.push(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+            Err(_) => {}
+        }
+    }
+    let why = match said.last() {
+        Some(text) if !text.is_empty() => text.clone(),
+        _ => "neither umount nor fusermount3 could be run".into(),
+    };
+    let hint = match why.contains("busy") {
+        true => "; `fuser -m` shows who uses it, and --lazy detaches it nevertheless",
+        false => "",
+    };
+    Err(Error::new(ErrorCode::InUse, format!("{}: {why}{hint}", args.directory.display())))
+}

@@ -1,0 +1,122 @@
+//! `skep up`: a whole cluster on this host, from one command.
+
+use crate::cli::UpArgs;
+use crate::local::children::{open_log, program, tail};
+use crate::local::layout::{Layout, WantedShape};
+use crate::local::readiness::Readiness;
+use crate::local::summary;
+use crate::local::supervisor::{self, Plan};
+use crate::output::say;
+use skep_types::{Error, ErrorCode, Result};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+/// How long the background process may take; it has its own limits, and says what is wrong.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+pub(super) fn run(args: UpArgs) -> Result<()> {
+    let layout = Layout::make(&args.data_dir)?;
+    let mount_point = match args.no_mount {
+        true => None,
+        false => Some(absolute(&args.mount_point)?),
+    };
+    if let Some(mount_point) = &mount_point
+        && (mount_point.starts_with(&layout.data) || layout.data.starts_with(mount_point))
+    {
+        return Err(Error::new(
+            ErrorCode::Configuration,
+            format!(
+                "the mount point {} and the data directory {} must not lie within each other",
+                mount_point.display(),
+                layout.data.display()
+            ),
+        ));
+    }
+    if args.detach {
+        return detach(&args, &layout, mount_point.as_deref());
+    }
+    if !args.in_background {
+        skep_service::logging::start("warn")?;
+    }
+    let plan = Plan {
+        shape: {
+            // Only a supervisor may decide on the shape: hold its lock while looking.
+            let _lock = layout.lock()?;
+            layout.shape(WantedShape {
+                metadata_targets: args.metadata_targets,
+                storage_services: args.storage_services,
+                targets_per_service: args.targets_per_service,
+            })?
+        },
+        layout,
+        mount_point,
+        transport: args.transport,
+        set: parse_settings(&args.set)?,
+        in_foreground: !args.in_background,
+    };
+    let signals = skep_service::end_signals()?;
+    super::block_on(supervisor::run(plan, signals))
+}
+
+fn absolute(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).map_err(|error| Error::from(error).within(path.display()))
+}
+
+fn parse_settings(texts: &[String]) -> Result<Vec<(String, String)>> {
+    let parse = |text: &String| match text.split_once(':') {
+        Some((kind @ ("management" | "metadata" | "storage" | "all"), setting)) => {
+            Ok((kind.to_owned(), setting.to_owned()))
+        }
+        _ => Err(Error::new(
+            ErrorCode::Configuration,
+            format!(
+                "--set {text}: write it as KIND:KEY=VALUE, with kind management, metadata, storage or all"
+            ),
+        )),
+    };
+    texts.iter().map(parse).collect()
+}
+
+/// Starts this program again in the background, and waits until the cluster is up.
+fn detach(args: &UpArgs, layout: &Layout, mount_point: Option<&Path>) -> Result<()> {
+    // Refuses early, with a better message than a log has.
+    drop(layout.lock()?);
+    let log_path = layout.log("up");
+    let log = open_log(&log_path)?;
+    let readiness = Readiness::new()?;
+    let mut command = program()?;
+    command.args(["up", "--in-background", "--data-dir"]).arg(&layout.data);
+    match mount_point {
+        Some(mount_point) => command.arg("--mount-point").arg(mount_point),
+        None => command.arg("--no-mount"),
+    };
+    let numbers = [
+        ("--metadata-targets", args.metadata_targets),
+        ("--storage-services", args.storage_services),
+        ("--targets-per-service", args.targets_per_service),
+    ];
+    for (option, number) in numbers {
+        if let Some(number) = number {
+            command.arg(option).arg(number.to_string());
+        }
+    }
+    command.args(["--transport", &args.transport]);
+    for setting in &args.set {
+        command.args(["--set", setting]);
+    }
+    command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+    readiness.tell(&mut command);
+    let mut child = skep_env::spawn_detached(&mut command)?;
+    let (layout, mount_point) = (layout.clone(), mount_point.map(Path::to_owned));
+    super::block_on(async move {
+        let has_ended = || {
+            child.try_wait().ok().flatten().map(|_| {
+                let lines = tail(&log_path, 12);
+                Error::new(ErrorCode::NotReady, format!("the cluster did not start:\n{lines}"))
+            })
+        };
+        readiness.wait(PATIENCE, has_ended).await?;
+        say(&summary::of(&layout, mount_point.as_deref(), &[], false).await?)
+    })
+}

@@ -1,0 +1,174 @@
+//! The processes of a cluster: starting, watching, ending.
+
+use super::layout::Layout;
+use skep_types::{Error, ErrorCode, Result};
+use std::fs::OpenOptions;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+/// First pause before a process that died is started again; it doubles.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// Longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// A process that ran this long has recovered: the next pause is the first again.
+const RECOVERED: Duration = Duration::from_secs(30);
+
+/// What a process is, in the order in which they start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Role {
+    Management,
+    Metadata,
+    Storage,
+    Mount,
+}
+
+/// One process of the cluster.
+#[derive(Debug)]
+pub(crate) struct Service {
+    /// Name for people and for its directory: `storage-1`.
+    pub(crate) name: String,
+    pub(crate) role: Role,
+    arguments: Vec<String>,
+    log: PathBuf,
+    child: Option<Child>,
+    started: Duration,
+    pause: Duration,
+    start_at: Option<Duration>,
+    deaths: u32,
+    /// It ended by itself in good order, and is left alone.
+    pub(crate) is_done: bool,
+}
+
+impl Service {
+    /// A process that is not started yet. It runs this same program with these arguments.
+    pub(crate) fn new(layout: &Layout, role: Role, name: &str, arguments: Vec<String>) -> Self {
+        Self {
+            name: name.to_owned(),
+            role,
+            arguments,
+            log: layout.log(name),
+            child: None,
+            started: Duration::ZERO,
+            pause: FIRST_PAUSE,
+            start_at: None,
+            deaths: 0,
+            is_done: false,
+        }
+    }
+
+    /// Starts it, its output appended to its log. `prepare` may add to its command.
+    pub(crate) fn start(&mut self, prepare: impl FnOnce(&mut Command)) -> Result<()> {
+        let mut command = program()?;
+        command.args(&self.arguments).stdin(Stdio::null());
+        let log = open_log(&self.log)?;
+        command.stdout(log.try_clone()?).stderr(log);
+        prepare(&mut command);
+        let child = skep_env::spawn_child(&mut command)
+            .map_err(|error| Error::from(error).within(format_args!("starting {}", self.name)))?;
+        self.child = Some(child);
+        self.started = skep_env::now();
+        self.start_at = None;
+        Ok(())
+    }
+
+    /// Its process id, while it runs.
+    pub(crate) fn process(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
+    /// If it has ended since the last look: how.
+    pub(crate) fn take_end(&mut self) -> Option<ExitStatus> {
+        let status = self.child.as_mut()?.try_wait().ok()??;
+        self.child = None;
+        Some(status)
+    }
+
+    /// Notes that it died, and when it is to be started again. Gives the line that says so.
+    pub(crate) fn note_death(&mut self, status: ExitStatus) -> String {
+        let now = skep_env::now();
+        if now - self.started > RECOVERED {
+            self.pause = FIRST_PAUSE;
+        }
+        self.deaths += 1;
+        self.start_at = Some(now + self.pause);
+        let line = format!(
+            "{} died ({}); starting it again in {:.1} s (death number {}; its log: {})",
+            self.name,
+            describe(status),
+            self.pause.as_secs_f64(),
+            self.deaths,
+            self.log.display()
+        );
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        line
+    }
+
+    /// Whether it is time to start it again.
+    pub(crate) fn is_due(&self) -> bool {
+        self.start_at.is_some_and(|due| skep_env::now() >= due)
+    }
+
+    /// Puts a failed start off.
+    pub(crate) fn put_off(&mut self) {
+        self.start_at = Some(skep_env::now() + self.pause);
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+    }
+
+    /// Asks it to end, or makes it.
+    pub(crate) fn signal(&mut self, signal: i32) {
+        self.start_at = None;
+        if let Some(process) = self.process() {
+            // It may have ended a moment ago; that is what was wanted.
+            let _ = skep_env::send_signal(process, signal);
+        }
+    }
+
+    /// The error for a start-up that it spoils, with the last lines of its log.
+    pub(crate) fn failed(&self, status: ExitStatus) -> Error {
+        let tail = tail(&self.log, 5);
+        Error::new(
+            ErrorCode::NotReady,
+            format!(
+                "{} ended while the cluster was starting ({}):\n{tail}\nAll of its log: {}",
+                self.name,
+                describe(status),
+                self.log.display()
+            ),
+        )
+    }
+}
+
+/// This program, to be run again.
+pub(crate) fn program() -> Result<Command> {
+    // Also right after the file was replaced by a newer build: then this is the running one.
+    Ok(Command::new(std::env::current_exe()?))
+}
+
+/// Opens a log to append to, and makes its directory.
+pub(crate) fn open_log(path: &Path) -> Result<std::fs::File> {
+    let named = |error: std::io::Error| Error::from(error).within(path.display());
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent).map_err(named)?;
+    }
+    OpenOptions::new().create(true).append(true).open(path).map_err(named)
+}
+
+/// How a process ended, for people.
+pub(crate) fn describe(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (_, Some(signal)) => format!("signal {signal}"),
+        (Some(code), _) => format!("exit code {code}"),
+        (None, None) => "reason unknown".into(),
+    }
+}
+
+/// The last lines of a text file, indented.
+pub(crate) fn tail(path: &Path, lines: usize) -> String {
+    let text = std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    let text = text.unwrap_or_default();
+    let all: Vec<&str> = text.lines().collect();
+    let last = &all[all.len().saturating_sub(lines)..];
+    last.iter().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
+}

@@ -1,0 +1,255 @@
+//! What lies where in the data directory of `skep up`.
+//!
+//! `skep-cluster.json` remembers the shape, so that a later `up` needs no options; the lock on
+//! `skep-up.lock` says that a supervisor runs, and its text is that one's process id.
+
+use serde::{Deserialize, Serialize};
+use skep_service::directory::TOKEN_FILE;
+use skep_store::atomic::replace_atomically;
+use skep_types::{Error, ErrorCode, Result};
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Read, Seek, Write};
+use std::path::{Path, PathBuf};
+
+const SHAPE_FILE: &str = "skep-cluster.json";
+const LOCK_FILE: &str = "skep-up.lock";
+
+/// How many services and targets there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Shape {
+    /// Metadata services, with one target each.
+    pub(crate) metadata_targets: u16,
+    /// Storage services.
+    pub(crate) storage_services: u16,
+    /// Storage targets of each.
+    pub(crate) targets_per_service: u16,
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Self { metadata_targets: 2, storage_services: 2, targets_per_service: 4 }
+    }
+}
+
+/// What was asked for on the command line.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct WantedShape {
+    pub(crate) metadata_targets: Option<u16>,
+    pub(crate) storage_services: Option<u16>,
+    pub(crate) targets_per_service: Option<u16>,
+}
+
+/// A data directory.
+#[derive(Debug, Clone)]
+pub(crate) struct Layout {
+    /// Absolute.
+    pub(crate) data: PathBuf,
+}
+
+fn refused(what: impl Into<String>) -> Error {
+    Error::new(ErrorCode::Configuration, what)
+}
+
+impl Layout {
+    /// The directory, which is made if it doesn't exist.
+    pub(crate) fn make(path: &Path) -> Result<Self> {
+        let named = |error: std::io::Error| Error::from(error).within(path.display());
+        std::fs::create_dir_all(path).map_err(named)?;
+        Ok(Self { data: path.canonicalize().map_err(named)? })
+    }
+
+    /// A directory that must exist.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let data =
+            path.canonicalize().map_err(|error| Error::from(error).within(path.display()))?;
+        Ok(Self { data })
+    }
+
+    /// Directory of a service, such as `storage-1`.
+    pub(crate) fn service(&self, name: &str) -> PathBuf {
+        self.data.join(name)
+    }
+
+    /// Log of a service or of the mount.
+    pub(crate) fn log(&self, name: &str) -> PathBuf {
+        self.data.join("logs").join(format!("{name}.log"))
+    }
+
+    /// The cluster's token.
+    pub(crate) fn token(&self) -> PathBuf {
+        self.data.join("management").join(TOKEN_FILE)
+    }
+
+    /// Takes the lock of a supervisor.
+    pub(crate) fn lock(&self) -> Result<SupervisorLock> {
+        let path = self.data.join(LOCK_FILE);
+        let named = |error: std::io::Error| Error::from(error).within(path.display());
+        let mut options = OpenOptions::new();
+        let mut file = options
+            .create(true)
+            .truncate(false)
+            .read(true)
+            .write(true)
+            .open(&path)
+            .map_err(named)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(Error::new(
+                    ErrorCode::InUse,
+                    format!(
+                        "the cluster in {0} is up already (supervisor: process {1}); \
+                         `skep down --data-dir {0}` stops it",
+                        self.data.display(),
+                        read_pid(&mut file).map_or("?".into(), |pid| pid.to_string())
+                    ),
+                ));
+            }
+            Err(TryLockError::Error(error)) => return Err(named(error)),
+        }
+        file.set_len(0).and_then(|()| file.rewind()).map_err(named)?;
+        writeln!(file, "{}", std::process::id()).map_err(named)?;
+        Ok(SupervisorLock { _file: file })
+    }
+
+    /// The process id of the supervisor that runs; `None` if none does.
+    pub(crate) fn supervisor(&self) -> Result<Option<u32>> {
+        let path = self.data.join(LOCK_FILE);
+        let named = |error: std::io::Error| Error::from(error).within(path.display());
+        let mut file = match OpenOptions::new().read(true).write(true).open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(named(error)),
+        };
+        match file.try_lock() {
+            Ok(()) => Ok(None),
+            Err(TryLockError::WouldBlock) => Ok(read_pid(&mut file)),
+            Err(TryLockError::Error(error)) => Err(named(error)),
+        }
+    }
+
+    /// The shape to start: as the cluster was made, or as wanted for a new one, which is then
+    /// remembered. Storage services may be added later.
+    pub(crate) fn shape(&self, wanted: WantedShape) -> Result<Shape> {
+        let path = self.data.join(SHAPE_FILE);
+        let known = match std::fs::read_to_string(&path) {
+            Ok(text) => Some(
+                serde_json::from_str::<Shape>(&text)
+                    .map_err(|error| refused(format!("{}: {error}", path.display())))?,
+            ),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                self.check_blank()?;
+                None
+            }
+            Err(error) => return Err(Error::from(error).within(path.display())),
+        };
+        let before = known.unwrap_or_default();
+        let shape = Shape {
+            metadata_targets: wanted.metadata_targets.unwrap_or(before.metadata_targets),
+            storage_services: wanted.storage_services.unwrap_or(before.storage_services),
+            targets_per_service: wanted.targets_per_service.unwrap_or(before.targets_per_service),
+        };
+        let Shape { metadata_targets, storage_services, targets_per_service } = shape;
+        if metadata_targets == 0 || storage_services == 0 || targets_per_service == 0 {
+            return Err(refused(
+                "a cluster has at least one metadata target and one storage target",
+            ));
+        }
+        let may_become = Shape { storage_services, ..before };
+        let is_possible = shape == may_become && storage_services >= before.storage_services;
+        if known.is_some() && !is_possible {
+            return Err(refused(format!(
+                "the cluster in {} was made with {} metadata targets and {} storage services of {} \
+                 targets; only storage services can be added by `skep up`",
+                self.data.display(),
+                before.metadata_targets,
+                before.storage_services,
+                before.targets_per_service
+            )));
+        }
+        if known != Some(shape) {
+            let text = serde_json::to_string_pretty(&shape).expect("numbers can be written");
+            replace_atomically(&path, (text + "\n").as_bytes())?;
+        }
+        Ok(shape)
+    }
+
+    /// A directory with other people's files is not taken over.
+    fn check_blank(&self) -> Result<()> {
+        let ours = [LOCK_FILE, "logs", "lost+found"];
+        let named = |error: std::io::Error| Error::from(error).within(self.data.display());
+        for entry in std::fs::read_dir(&self.data).map_err(named)? {
+            let name = entry.map_err(named)?.file_name();
+            if !ours.iter().any(|known| name == *known) {
+                return Err(refused(format!(
+                    "{} holds '{}' and no cluster; choose another --data-dir",
+                    self.data.display(),
+                    name.display()
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Says that a supervisor runs, until it is dropped or its process ends.
+#[derive(Debug)]
+pub(crate) struct SupervisorLock {
+    _file: File,
+}
+
+fn read_pid(file: &mut File) -> Option<u32> {
+    let mut text = String::new();
+    file.rewind().ok()?;
+    file.read_to_string(&mut text).ok()?;
+    text.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shape_is_remembered_and_only_grows_by_storage_services() {
+        let parent = tempfile::tempdir().unwrap();
+        let layout = Layout::make(&parent.path().join("data")).unwrap();
+        let wanted = |metadata, services, targets| WantedShape {
+            metadata_targets: metadata,
+            storage_services: services,
+            targets_per_service: targets,
+        };
+        let first = layout.shape(wanted(Some(1), None, Some(2))).unwrap();
+        let expected = Shape { metadata_targets: 1, storage_services: 2, targets_per_service: 2 };
+        assert_eq!(first, expected);
+        assert_eq!(layout.shape(WantedShape::default()).unwrap(), expected);
+        let grown = layout.shape(wanted(None, Some(3), None)).unwrap();
+        assert_eq!(grown, Shape { storage_services: 3, ..expected });
+        for refused in [wanted(Some(2), None, None), wanted(None, Some(2), None)] {
+            let error = layout.shape(refused).unwrap_err();
+            assert!(error.context().contains("was made with 1 metadata"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_directory_with_other_files_is_not_taken_over() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("thesis.tex"), "").unwrap();
+        let layout = Layout::make(directory.path()).unwrap();
+        let error = layout.shape(WantedShape::default()).unwrap_err();
+        assert!(error.context().contains("'thesis.tex'"), "{error}");
+    }
+
+    #[test]
+    fn there_is_one_supervisor_at_a_time_and_its_process_is_known() {
+        let directory = tempfile::tempdir().unwrap();
+        let layout = Layout::make(directory.path()).unwrap();
+        assert_eq!(layout.supervisor().unwrap(), None);
+        let lock = layout.lock().unwrap();
+        assert_eq!(layout.supervisor().unwrap(), Some(std::process::id()));
+        let error = layout.lock().unwrap_err();
+        assert!(error.context().contains("up already"), "{error}");
+        drop(lock);
+        assert_eq!(layout.supervisor().unwrap(), None);
+    }
+}

@@ -1,0 +1,346 @@
+//! The life of a cluster on one host: made if need be, started in order, mounted, watched, ended in the
+//! opposite order.
+
+use super::children::{Role, Service, describe, program, tail};
+use super::layout::{Layout, Shape, SupervisorLock};
+use super::readiness::Readiness;
+use super::summary;
+use crate::access::{Access, ClusterArgs, PATIENCE};
+use crate::output::say;
+use skep_store::identity::is_initialised;
+use skep_types::map::Reachability;
+use skep_types::{Error, ErrorCode, NodeKind, Result};
+use skep_wire::management::Format;
+use std::cell::Cell;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// How long services may take to start.
+const START_PATIENCE: Duration = Duration::from_secs(60);
+/// How long services may take to end before they are killed. The mount waits for open files.
+const END_PATIENCE: Duration = Duration::from_secs(20);
+/// How often children are looked at.
+const TICK: Duration = Duration::from_millis(50);
+/// A second Ctrl-C means it.
+const SIGNALS_TO_KILL: u32 = 2;
+
+/// What `skep up` was asked for.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) layout: Layout,
+    pub(crate) shape: Shape,
+    /// Where to mount; none: not at all.
+    pub(crate) mount_point: Option<PathBuf>,
+    pub(crate) transport: String,
+    /// Settings for all services of a kind: kind, `key=value`.
+    pub(crate) set: Vec<(String, String)>,
+    /// Whether a terminal is attached: where to press Ctrl-C.
+    pub(crate) in_foreground: bool,
+}
+
+/// A running cluster.
+struct Supervisor {
+    plan: Plan,
+    services: Vec<Service>,
+    readiness: Readiness,
+    /// How often the user asked to end.
+    asked_to_end: Rc<Cell<u32>>,
+    _lock: SupervisorLock,
+}
+
+/// Starts the cluster and keeps it running until a signal says to end it.
+pub(crate) async fn run(plan: Plan, signals: skep_env::Signals) -> Result<()> {
+    let lock = plan.layout.lock()?;
+    let asked_to_end = Rc::new(Cell::new(0));
+    let asked = Rc::clone(&asked_to_end);
+    let _listening = skep_env::spawn(async move {
+        while signals.next().await.is_ok() {
+            asked.set(asked.get() + 1);
+        }
+    });
+    let readiness = Readiness::new()?;
+    let mut supervisor =
+        Supervisor { plan, services: Vec::new(), readiness, asked_to_end, _lock: lock };
+    let result = supervisor.start().await;
+    if result.is_ok() {
+        skep_service::notify::ready();
+        supervisor.watch().await;
+    }
+    skep_service::notify::stopping();
+    supervisor.end().await;
+    result
+}
+
+impl Supervisor {
+    async fn start(&mut self) -> Result<()> {
+        let started = skep_env::now();
+        self.initialise("management", Vec::new())?;
+        self.add(Role::Management, "management", self.arguments("management", "management"));
+        self.await_ready(1).await?;
+        let Shape { metadata_targets, storage_services, .. } = self.plan.shape;
+        let kinds = [
+            (Role::Metadata, "metadata", metadata_targets),
+            (Role::Storage, "storage", storage_services),
+        ];
+        for (role, kind, count) in kinds {
+            for number in 1..=count {
+                let name = format!("{kind}-{number}");
+                self.initialise(
+                    &name,
+                    vec!["--token-file".into(), self.plan.layout.token().display().to_string()],
+                )?;
+                self.add(role, &name, self.arguments(kind, &name));
+            }
+        }
+        self.await_ready(usize::from(metadata_targets + storage_services)).await?;
+        let access = self.access()?;
+        self.await_registered(&access).await?;
+        if let Some(mount_point) = self.plan.mount_point.clone() {
+            std::fs::create_dir_all(&mount_point)
+                .map_err(|error| Error::from(error).within(mount_point.display()))?;
+            let arguments = self.mount_arguments(&mount_point);
+            self.add(Role::Mount, "mount", arguments);
+            self.await_ready(1).await?;
+        }
+        let seconds = (skep_env::now() - started).as_secs_f64();
+        if self.plan.in_foreground {
+            say(&summary::of(
+                &self.plan.layout,
+                self.plan.mount_point.as_deref(),
+                &self.processes(),
+                true,
+            )
+            .await?)?;
+        }
+        say(&format!("Up after {seconds:.1} s."))
+    }
+
+    fn access(&self) -> Result<Access> {
+        let cluster = Some(self.plan.layout.data.display().to_string());
+        ClusterArgs { cluster, token_file: None }.access(None)
+    }
+
+    /// Command line of a service.
+    fn arguments(&self, kind: &str, name: &str) -> Vec<String> {
+        let directory = self.plan.layout.service(name);
+        let mut arguments = vec![
+            kind.to_owned(),
+            "--directory".into(),
+            directory.display().to_string(),
+            "--listen".into(),
+            "127.0.0.1:0".into(),
+        ];
+        for target in self.targets(kind, name) {
+            arguments.extend(["--target".into(), target.display().to_string()]);
+        }
+        for (_, setting) in self.plan.set.iter().filter(|(of, _)| of == kind || of == "all") {
+            arguments.extend(["--set".into(), setting.clone()]);
+        }
+        arguments
+    }
+
+    /// Directories of a service's targets.
+    fn targets(&self, kind: &str, name: &str) -> Vec<PathBuf> {
+        let count = match kind {
+            "management" => 0,
+            "metadata" => 1,
+            _ => self.plan.shape.targets_per_service,
+        };
+        let directory = self.plan.layout.service(name);
+        (1..=count).map(|number| directory.join(format!("t{number}"))).collect()
+    }
+
+    fn mount_arguments(&self, mount_point: &std::path::Path) -> Vec<String> {
+        [
+            "mount",
+            "--cluster",
+            &self.plan.layout.data.display().to_string(),
+            "--transport",
+            &self.plan.transport,
+            &mount_point.display().to_string(),
+        ]
+        .map(String::from)
+        .to_vec()
+    }
+
+    /// Makes a service's directories, unless they are there.
+    fn initialise(&self, name: &str, token: Vec<String>) -> Result<()> {
+        let kind = name.split('-').next().unwrap_or(name);
+        let directory = self.plan.layout.service(name);
+        let mut all = self.targets(kind, name);
+        all.push(directory);
+        if all.iter().all(|path| is_initialised(path)) {
+            return Ok(());
+        }
+        let mut command = program()?;
+        command.args(self.arguments(kind, name)).arg("--init").args(token);
+        let output = command.env_remove("NOTIFY_SOCKET").output()?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        let what =
+            format!("{name} could not be made ({}): {}", describe(output.status), said.trim());
+        Err(Error::new(ErrorCode::Configuration, what))
+    }
+
+    fn add(&mut self, role: Role, name: &str, arguments: Vec<String>) {
+        self.services.push(Service::new(&self.plan.layout, role, name, arguments));
+    }
+
+    /// Starts what was added, and waits until so many have said that they are ready.
+    async fn await_ready(&mut self, count: usize) -> Result<()> {
+        let readiness = &self.readiness;
+        for service in self.services.iter_mut().filter(|service| service.process().is_none()) {
+            service.start(|command| readiness.tell(command))?;
+        }
+        let mut ready = 0;
+        while ready < count {
+            let services = &mut self.services;
+            let asked = &self.asked_to_end;
+            let has_ended = || {
+                if asked.get() > 0 {
+                    return Some(Error::new(ErrorCode::Interrupted, "interrupted"));
+                }
+                let mut ends = services.iter_mut();
+                ends.find_map(|service| service.take_end().map(|status| service.failed(status)))
+            };
+            match self.readiness.wait(START_PATIENCE, has_ended).await {
+                Ok(more) => ready += more,
+                Err(error) if error.code() == ErrorCode::TimedOut => return Err(self.too_late()),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn too_late(&self) -> Error {
+        let newest = self.services.last().map_or("management", |service| &service.name);
+        let log = self.plan.layout.log(newest);
+        let what = format!(
+            "{newest} (or one like it) was not ready within {} s; the end of {}:\n{}",
+            START_PATIENCE.as_secs(),
+            log.display(),
+            tail(&log, 5)
+        );
+        Error::new(ErrorCode::TimedOut, what)
+    }
+
+    /// Waits until management sees all services and targets, and divides the namespace if that was not
+    /// done yet.
+    async fn await_registered(&self, access: &Access) -> Result<()> {
+        let Shape { metadata_targets, storage_services, targets_per_service } = self.plan.shape;
+        let wanted = [
+            (NodeKind::Metadata, metadata_targets, metadata_targets),
+            (NodeKind::Storage, storage_services, storage_services * targets_per_service),
+        ];
+        let deadline = skep_env::now() + START_PATIENCE;
+        loop {
+            let map = access.map().await?;
+            let all_there = wanted.iter().all(|(kind, nodes, targets)| {
+                let online = |node: &&skep_types::Node| {
+                    node.kind == *kind && node.reachability == Reachability::Online
+                };
+                let online: Vec<_> = map.nodes.iter().filter(online).map(|node| node.id).collect();
+                let served = map.targets.iter().filter(|target| online.contains(&target.node));
+                online.len() >= usize::from(*nodes) && served.count() >= usize::from(*targets)
+            });
+            if all_there && map.formatted {
+                return Ok(());
+            }
+            if all_there {
+                access.management().call(&Format {}, Some(PATIENCE)).await?;
+                return Ok(());
+            }
+            if self.asked_to_end.get() > 0 {
+                return Err(Error::new(ErrorCode::Interrupted, "interrupted"));
+            }
+            if skep_env::now() > deadline {
+                let what = "not all services registered; `skep health check` says which";
+                return Err(Error::new(ErrorCode::TimedOut, what));
+            }
+            skep_env::sleep(TICK).await;
+        }
+    }
+
+    fn processes(&self) -> Vec<(String, u32)> {
+        let running = self.services.iter();
+        running.filter_map(|service| Some((service.name.clone(), service.process()?))).collect()
+    }
+
+    /// Starts what dies again, until somebody asks to end.
+    async fn watch(&mut self) {
+        while self.asked_to_end.get() == 0 {
+            // What services say at a restart is of no interest here.
+            self.readiness.take();
+            for service in &mut self.services {
+                if let Some(status) = service.take_end() {
+                    if service.role == Role::Mount && status.success() {
+                        service.is_done = true;
+                        print_line("unmounted from outside; the services go on");
+                        continue;
+                    }
+                    print_line(&service.note_death(status));
+                }
+                if service.is_due() {
+                    match service.start(|_| ()) {
+                        Ok(()) => print_line(&format!(
+                            "{} runs again (process {})",
+                            service.name,
+                            service.process().unwrap_or_default()
+                        )),
+                        Err(error) => {
+                            service.put_off();
+                            print_line(&format!("{} can't be started: {error}", service.name));
+                        }
+                    }
+                }
+            }
+            skep_env::sleep(TICK).await;
+        }
+    }
+
+    /// Ends everything, what depends on others first.
+    async fn end(&mut self) {
+        for role in [Role::Mount, Role::Storage, Role::Metadata, Role::Management] {
+            let of_role = |service: &&mut Service| service.role == role;
+            for service in self.services.iter_mut().filter(of_role) {
+                service.signal(libc::SIGTERM);
+            }
+            let deadline = skep_env::now() + END_PATIENCE;
+            let mut was_killed = false;
+            loop {
+                let mut left = Vec::new();
+                for service in self.services.iter_mut().filter(of_role) {
+                    match service.take_end() {
+                        Some(status) if !status.success() && !was_killed => {
+                            let how = describe(status);
+                            print_line(&format!("{} did not end cleanly ({how})", service.name));
+                        }
+                        _ if service.process().is_some() => left.push(service),
+                        _ => {}
+                    }
+                }
+                if left.is_empty() {
+                    break;
+                }
+                let is_late = skep_env::now() > deadline;
+                if (is_late || self.asked_to_end.get() >= SIGNALS_TO_KILL) && !was_killed {
+                    was_killed = true;
+                    for service in left {
+                        print_line(&format!("{} does not end; killing it", service.name));
+                        service.signal(libc::SIGKILL);
+                    }
+                }
+                skep_env::sleep(TICK).await;
+            }
+        }
+        print_line("Down.");
+    }
+}
+
+/// What happens, for whoever looks on. A closed terminal must not end the supervisor.
+fn print_line(text: &str) {
+    let _ = say(text);
+}

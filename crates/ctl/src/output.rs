@@ -1,0 +1,105 @@
+//! Tables and JSON.
+
+use crate::cli::OutputFormat;
+use comfy_table::{CellAlignment, Table, presets};
+use serde::Serialize;
+use skep_types::{Error, ErrorCode, Result};
+use std::io::Write;
+
+/// A table without lines; columns whose title begins with `>` are aligned to the right.
+pub(crate) fn table(titles: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    table.set_header(titles.iter().map(|title| title.trim_start_matches('>')));
+    let columns = titles.iter().zip(table.column_iter_mut()).enumerate();
+    for (index, (title, column)) in columns {
+        column.set_padding((if index == 0 { 0 } else { 1 }, 1));
+        if title.starts_with('>') {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}
+
+/// Prints one of the two forms.
+pub(crate) fn print<T: Serialize>(
+    format: OutputFormat,
+    value: &T,
+    as_text: impl FnOnce(&T) -> String,
+) -> Result<()> {
+    let text = match format {
+        OutputFormat::Table => as_text(value),
+        OutputFormat::Json => serde_json::to_string_pretty(value)
+            .map_err(|error| Error::new(ErrorCode::Io, error.to_string()))?,
+    };
+    say(text.trim_end())
+}
+
+/// Prints a line, or several. A reader that has gone away is no error.
+pub(crate) fn say(text: &str) -> Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    match writeln!(stdout, "{text}").and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Trailing blanks are of no use in a terminal, and a nuisance in a copy.
+pub(crate) fn render(table: &Table) -> String {
+    table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+/// Bytes in the manner of `df -h`: 1.5GiB.
+pub(crate) fn size(bytes: u64) -> String {
+    scaled(bytes, 1024, &["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"])
+}
+
+/// A count in the manner of `df -hi`: 1.5M.
+pub(crate) fn count(number: u64) -> String {
+    scaled(number, 1000, &["", "k", "M", "G", "T", "P", "E"])
+}
+
+fn scaled(number: u64, step: u64, units: &[&str]) -> String {
+    let mut scale = 0;
+    let mut factor = 1_u64;
+    while scale + 1 < units.len() && number / step >= factor {
+        factor *= step;
+        scale += 1;
+    }
+    if scale == 0 {
+        return format!("{number}{}", units[0]);
+    }
+    format!("{:.1}{}", number as f64 / factor as f64, units[scale])
+}
+
+/// A share in percent.
+pub(crate) fn percent(part: u64, whole: u64) -> String {
+    match whole {
+        0 => "-".into(),
+        _ => format!("{:.1}%", part as f64 * 100.0 / whole as f64),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short() {
+        let check = |bytes, expected: &str| assert_eq!(size(bytes), expected);
+        check(0, "0B");
+        check(1023, "1023B");
+        check(1024, "1.0KiB");
+        check(1_610_612_736, "1.5GiB");
+        check(u64::MAX, "16.0EiB");
+        assert_eq!(count(1_500_000), "1.5M");
+        assert_eq!((percent(1, 8), percent(1, 0)), ("12.5%".into(), "-".into()));
+    }
+
+    #[test]
+    fn tables_have_no_trailing_blanks() {
+        let mut shown = table(&["ID", ">Free"]);
+        shown.add_row(["t1", "5"]);
+        assert_eq!(render(&shown), "ID  Free\nt1     5\n");
+    }
+}

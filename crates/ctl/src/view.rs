@@ -1,0 +1,145 @@
+//! What lists show of the cluster map, for tables and for JSON.
+
+use crate::output::{count, percent, render, size, table};
+use serde::Serialize;
+use skep_cluster::state::kind_word;
+use skep_types::map::{CapacityPool, Consistency, Reachability};
+use skep_types::{ClusterMap, NodeKind, Target, TargetKind};
+
+/// A node in a list.
+#[derive(Debug, Serialize)]
+pub(crate) struct NodeLine {
+    pub(crate) id: u32,
+    pub(crate) name: String,
+    pub(crate) kind: &'static str,
+    pub(crate) reachability: &'static str,
+    pub(crate) addresses: Vec<String>,
+    pub(crate) targets: Vec<u32>,
+    pub(crate) version: String,
+}
+
+/// A target in a list.
+#[derive(Debug, Serialize)]
+pub(crate) struct TargetLine {
+    pub(crate) id: u32,
+    pub(crate) kind: &'static str,
+    pub(crate) node: u32,
+    pub(crate) node_name: String,
+    pub(crate) path: String,
+    pub(crate) group: Option<u32>,
+    pub(crate) reachability: &'static str,
+    pub(crate) consistency: &'static str,
+    pub(crate) pool: &'static str,
+    pub(crate) total_bytes: u64,
+    pub(crate) free_bytes: u64,
+    pub(crate) total_inodes: u64,
+    pub(crate) free_inodes: u64,
+}
+
+/// Reachability as a word.
+pub(crate) fn reachability(state: Reachability) -> &'static str {
+    match state {
+        Reachability::Online => "Online",
+        Reachability::ProbablyOffline => "Probably-Offline",
+        Reachability::Offline => "Offline",
+    }
+}
+
+/// A kind of target as a word.
+pub(crate) fn target_kind(kind: TargetKind) -> &'static str {
+    match kind {
+        TargetKind::Metadata => "metadata",
+        TargetKind::Storage => "storage",
+    }
+}
+
+/// The capacity pool as a word.
+pub(crate) fn pool(pool: CapacityPool) -> &'static str {
+    match pool {
+        CapacityPool::Normal => "normal",
+        CapacityPool::Low => "low",
+        CapacityPool::Emergency => "emergency",
+    }
+}
+
+fn consistency(state: Consistency) -> &'static str {
+    match state {
+        Consistency::Good => "Good",
+        Consistency::NeedsResync => "Needs-Resync",
+        Consistency::Bad => "Bad",
+    }
+}
+
+/// All nodes, servers before clients.
+pub(crate) fn nodes(map: &ClusterMap) -> Vec<NodeLine> {
+    let mut nodes: Vec<_> = map.nodes.iter().collect();
+    nodes.sort_by_key(|node| (node.kind, node.id));
+    let line = |node: &&skep_types::Node| NodeLine {
+        id: node.id.raw(),
+        name: node.name.clone(),
+        kind: kind_word(node.kind),
+        reachability: reachability(node.reachability),
+        addresses: node.addresses.clone(),
+        targets: map.targets.iter().filter(|it| it.node == node.id).map(|it| it.id.raw()).collect(),
+        version: node.version.clone(),
+    };
+    nodes.iter().map(line).collect()
+}
+
+/// All targets, metadata before storage.
+pub(crate) fn targets(map: &ClusterMap) -> Vec<TargetLine> {
+    let mut targets: Vec<&Target> = map.targets.iter().collect();
+    targets.sort_by_key(|target| (target.kind, target.id));
+    let line = |target: &&Target| TargetLine {
+        id: target.id.raw(),
+        kind: target_kind(target.kind),
+        node: target.node.raw(),
+        node_name: map.node(target.node).map(|node| node.name.clone()).unwrap_or_default(),
+        path: target.path.clone(),
+        group: map.group_of(target.id).map(|group| group.id.raw()),
+        reachability: reachability(target.reachability),
+        consistency: consistency(target.consistency),
+        pool: pool(target.capacity_pool),
+        total_bytes: target.capacity.total_bytes,
+        free_bytes: target.capacity.free_bytes,
+        total_inodes: target.capacity.total_inodes,
+        free_inodes: target.capacity.free_inodes,
+    };
+    targets.iter().map(line).collect()
+}
+
+/// Room on all targets, by class, in the manner of `beegfs-df`.
+pub(crate) fn df(lines: &[TargetLine]) -> String {
+    let class = |kind: &str, title: &str| {
+        let titles = ["TargetID", "Pool", ">Total", ">Free", ">%", ">ITotal", ">IFree", ">%"];
+        let mut shown = table(&titles);
+        for line in lines.iter().filter(|line| line.kind == kind) {
+            let inodes = |number: u64| match line.total_inodes {
+                0 => "-".to_owned(),
+                _ => count(number),
+            };
+            shown.add_row([
+                line.id.to_string(),
+                line.pool.to_owned(),
+                size(line.total_bytes),
+                size(line.free_bytes),
+                percent(line.free_bytes, line.total_bytes),
+                inodes(line.total_inodes),
+                inodes(line.free_inodes),
+                percent(line.free_inodes, line.total_inodes),
+            ]);
+        }
+        format!("{title}:\n{}", render(&shown))
+    };
+    class("metadata", "METADATA SERVERS") + "\n" + &class("storage", "STORAGE TARGETS")
+}
+
+/// Heading of a class of nodes.
+pub(crate) fn class_title(kind: NodeKind) -> &'static str {
+    match kind {
+        NodeKind::Management => "Management",
+        NodeKind::Metadata => "Metadata",
+        NodeKind::Storage => "Storage",
+        NodeKind::Client => "Clients",
+    }
+}
