@@ -57,9 +57,11 @@ fn check_vectors() -> Outcome {
     call("python3", &["tools/vectors.py"], &[])
 }
 
+/// Documentation for developers: with private items, so links to them are right.
 fn rustdoc() -> Outcome {
     let arguments = ["doc", "--workspace", "--no-deps", "--document-private-items"];
-    call(env!("CARGO"), &arguments, &[("RUSTDOCFLAGS", "-D warnings")])
+    let flags = "-D warnings -A rustdoc::private_intra_doc_links";
+    call(env!("CARGO"), &arguments, &[("RUSTDOCFLAGS", flags)])
 }
 
 fn simulation() -> Outcome {

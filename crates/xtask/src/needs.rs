@@ -8,6 +8,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("fusermount3", "fuse3"),
     ("gcc", "gcc"),
     ("git", "git"),
+    ("ip", "iproute2"),
     ("losetup", "mount"),
     ("make", "make"),
     ("mkfs.xfs", "xfsprogs"),
