@@ -1,10 +1,11 @@
 //! `cargo xtask docs`: the pages that are made from the code.
 //!
 //! `docs/protocol/reference.md` comes from the catalog of messages and the header's declaration,
-//! `docs/protocol/errors.md` from the error codes. `tools/vectors.py` reads the tables of the
+//! `docs/protocol/errors.md` from the error codes, the manual and the sample of each service's
+//! settings in `docs/config/` from the service itself. `tools/vectors.py` reads the tables of the
 //! reference, so their form is fixed: one row for each field, with its name, type and meaning.
 
-use crate::repository::{Generated, Outcome, write_or_check};
+use crate::repository::{Generated, Outcome, output, write_or_check};
 use crate::schema::{KINDS, Kind, Shape, Type, fixed_bytes};
 use skep_types::codec::{FieldDoc, VariantDoc};
 use skep_types::{ErrorCode, MAX_NAME_BYTES, RetryClass};
@@ -17,11 +18,22 @@ use skep_wire::limits;
 /// # Errors
 /// The names of stale pages, or what kept them from being written.
 pub(crate) fn run(check: bool) -> Outcome {
-    let pages = [
+    let mut pages = vec![
         Generated { path: "docs/protocol/reference.md".into(), text: reference() },
         Generated { path: "docs/protocol/errors.md".into(), text: errors() },
     ];
+    for service in ["management", "metadata", "storage"] {
+        pages.push(settings(service, "--print-manual", "md")?);
+        pages.push(settings(service, "--print-sample", "toml")?);
+    }
     write_or_check(&pages, check, "cargo xtask docs")
+}
+
+/// What a service says about its settings.
+fn settings(service: &str, print: &str, extension: &str) -> Outcome<Generated> {
+    let program = ["run", "--quiet", "--package", "skep-ctl", "--", service, print];
+    let text = output(env!("CARGO"), &program)?;
+    Ok(Generated { path: format!("docs/config/{service}.{extension}").into(), text })
 }
 
 /// A doc comment as text of a page: without links to the source, on one line.
