@@ -146,6 +146,13 @@ pub(crate) fn mounted_at(path: &Path) -> Option<String> {
     source.strip_prefix("skep@").map(str::to_owned)
 }
 
+/// Whether a mount of Skep is on this very directory. Doesn't touch it: it may be a dead one.
+pub(crate) fn is_mount_point(directory: &Path) -> bool {
+    let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let mut lines = mounts.split(|byte| *byte == b'\n').filter_map(parse_mount);
+    lines.any(|(point, kind, _)| point == directory && kind == "fuse.skep")
+}
+
 /// Mount point, type and source in a line of `mountinfo`.
 fn parse_mount(line: &[u8]) -> Option<(PathBuf, String, String)> {
     let mut fields = line.split(|byte| *byte == b' ');

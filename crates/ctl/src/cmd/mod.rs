@@ -12,7 +12,7 @@ mod node;
 mod service;
 mod storage;
 mod target;
-mod umount;
+pub(crate) mod umount;
 mod up;
 
 use crate::cli::{Cli, ClusterVerb, EntryVerb, HealthVerb, NodeVerb, TargetVerb, Verb};

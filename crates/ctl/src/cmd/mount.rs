@@ -53,6 +53,9 @@ fn mount(args: &MountArgs, transport: TransportChoice, access: &Access) -> Resul
         patience: PATIENCE,
     };
     let mount = super::block_on(async move { Mount::new(options).await })?;
+    // Every thread must leave the signals to the one that waits for them: they are taken over before
+    // the first is started, and waited for by `serve`.
+    drop(skep_service::end_signals()?);
     let in_background = Arc::clone(&mount);
     let background = skep_env::spawn_thread("skep-background".into(), None, move || {
         skep_env::block_on(in_background.run_background())

@@ -2,15 +2,20 @@
 
 use crate::cli::UmountArgs;
 use skep_types::{Error, ErrorCode, Result};
+use std::path::Path;
 use std::process::Command;
 
 pub(super) fn run(args: &UmountArgs) -> Result<()> {
-    let lazy = args.lazy.then_some("-l");
+    unmount(&args.directory, args.lazy)
+}
+
+/// Unmounts a directory, by whichever way this user may.
+pub(crate) fn unmount(directory: &Path, is_lazy: bool) -> Result<()> {
     // `umount` knows who may; users who mounted by `fusermount3` unmount by it.
     let mut by_system = Command::new("umount");
-    by_system.args(lazy).arg(&args.directory);
+    by_system.args(is_lazy.then_some("-l")).arg(directory);
     let mut by_helper = Command::new("fusermount3");
-    by_helper.arg("-u").args(args.lazy.then_some("-z")).arg(&args.directory);
+    by_helper.arg("-u").args(is_lazy.then_some("-z")).arg(directory);
     let mut said = Vec::new();
     for mut command in [by_helper, by_system] {
         match command.output() {
@@ -27,5 +32,5 @@ pub(super) fn run(args: &UmountArgs) -> Result<()> {
         true => "; `fuser -m` shows who uses it, and --lazy detaches it nevertheless",
         false => "",
     };
-    Err(Error::new(ErrorCode::InUse, format!("{}: {why}{hint}", args.directory.display())))
+    Err(Error::new(ErrorCode::InUse, format!("{}: {why}{hint}", directory.display())))
 }

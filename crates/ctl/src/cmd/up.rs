@@ -117,6 +117,6 @@ fn detach(args: &UpArgs, layout: &Layout, mount_point: Option<&Path>) -> Result<
             })
         };
         readiness.wait(PATIENCE, has_ended).await?;
-        say(&summary::of(&layout, mount_point.as_deref(), &[], false).await?)
+        say(&summary::of(&layout, mount_point.as_deref(), false).await?)
     })
 }

@@ -1,18 +1,22 @@
 //! What lies where in the data directory of `skep up`.
 //!
-//! `skep-cluster.json` remembers the shape, so that a later `up` needs no options; the lock on
+//! `skep-cluster.json` remembers the shape, so that a later `up` needs no options;
+//! `skep-processes.json` lists the processes that run; the lock on
 //! `skep-up.lock` says that a supervisor runs, and its text is that one's process id.
 
 use serde::{Deserialize, Serialize};
 use skep_service::directory::TOKEN_FILE;
 use skep_store::atomic::replace_atomically;
 use skep_types::{Error, ErrorCode, Result};
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
 const SHAPE_FILE: &str = "skep-cluster.json";
 const LOCK_FILE: &str = "skep-up.lock";
+
+const PROCESSES_FILE: &str = "skep-processes.json";
 
 /// How many services and targets there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,6 +83,19 @@ impl Layout {
     /// The cluster's token.
     pub(crate) fn token(&self) -> PathBuf {
         self.data.join("management").join(TOKEN_FILE)
+    }
+
+    /// Keeps the names and process ids of what runs, for people and for `skep up --detach`.
+    pub(crate) fn note_processes(&self, processes: &BTreeMap<String, u32>) -> Result<()> {
+        let text = serde_json::to_string_pretty(processes).expect("names and numbers are text");
+        let path = self.data.join(PROCESSES_FILE);
+        std::fs::write(&path, text).map_err(|error| Error::from(error).within(path.display()))
+    }
+
+    /// Names and process ids of what the supervisor said runs; empty if it said nothing.
+    pub(crate) fn processes(&self) -> BTreeMap<String, u32> {
+        let text = std::fs::read_to_string(self.data.join(PROCESSES_FILE)).unwrap_or_default();
+        serde_json::from_str(&text).unwrap_or_default()
     }
 
     /// Takes the lock of a supervisor.

@@ -5,14 +5,14 @@ use crate::access::ClusterArgs;
 use crate::output::{render, table};
 use crate::view;
 use skep_types::{ClusterMap, NodeKind, Result};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
-/// The text. `processes` are names and process ids of what runs, if they are known.
+/// The text.
 pub(crate) async fn of(
     layout: &Layout,
     mount_point: Option<&Path>,
-    processes: &[(String, u32)],
     in_foreground: bool,
 ) -> Result<String> {
     let cluster = Some(layout.data.display().to_string());
@@ -29,18 +29,15 @@ pub(crate) async fn of(
             transport.unwrap_or_default()
         );
     }
-    let _ = writeln!(text, "\n{}", services(&map, processes));
+    let _ = writeln!(text, "\n{}", services(&map, &layout.processes()));
     let _ = writeln!(text, "{}", view::df(&view::targets(&map)));
     text.push_str(&hints(layout, mount_point, in_foreground));
     Ok(text)
 }
 
-fn services(map: &ClusterMap, processes: &[(String, u32)]) -> String {
+fn services(map: &ClusterMap, processes: &BTreeMap<String, u32>) -> String {
     let mut shown = table(&["Service", ">Process", "Address", "Targets"]);
-    let process = |name: &str| {
-        let known = processes.iter().find(|(known, _)| known == name);
-        known.map_or("-".to_owned(), |(_, process)| process.to_string())
-    };
+    let process = |name: &str| processes.get(name).map_or("-".to_owned(), u32::to_string);
     for node in map.nodes.iter().filter(|node| node.kind != NodeKind::Client) {
         // Management's node is called management-1, its directory management.
         let local = if node.kind == NodeKind::Management { "management" } else { &node.name };

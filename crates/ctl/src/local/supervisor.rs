@@ -5,7 +5,8 @@ use super::children::{Role, Service, describe, program, tail};
 use super::layout::{Layout, Shape, SupervisorLock};
 use super::readiness::Readiness;
 use super::summary;
-use crate::access::{Access, ClusterArgs, PATIENCE};
+use crate::access::{Access, ClusterArgs, PATIENCE, is_mount_point};
+use crate::cmd::umount::unmount;
 use crate::output::say;
 use skep_store::identity::is_initialised;
 use skep_types::map::Reachability;
@@ -97,21 +98,19 @@ impl Supervisor {
         let access = self.access()?;
         self.await_registered(&access).await?;
         if let Some(mount_point) = self.plan.mount_point.clone() {
-            std::fs::create_dir_all(&mount_point)
-                .map_err(|error| Error::from(error).within(mount_point.display()))?;
+            // On a dead mount nothing can be made; the mount's process clears it away.
+            if !is_mount_point(&mount_point) {
+                std::fs::create_dir_all(&mount_point)
+                    .map_err(|error| Error::from(error).within(mount_point.display()))?;
+            }
             let arguments = self.mount_arguments(&mount_point);
             self.add(Role::Mount, "mount", arguments);
             self.await_ready(1).await?;
         }
+        self.note_processes();
         let seconds = (skep_env::now() - started).as_secs_f64();
         if self.plan.in_foreground {
-            say(&summary::of(
-                &self.plan.layout,
-                self.plan.mount_point.as_deref(),
-                &self.processes(),
-                true,
-            )
-            .await?)?;
+            say(&summary::of(&self.plan.layout, self.plan.mount_point.as_deref(), true).await?)?;
         }
         say(&format!("Up after {seconds:.1} s."))
     }
@@ -131,6 +130,10 @@ impl Supervisor {
             "--listen".into(),
             "127.0.0.1:0".into(),
         ];
+        if kind != "management" {
+            // As the directory is called, whichever registers first.
+            arguments.extend(["--set".into(), format!("node.name={name}")]);
+        }
         for target in self.targets(kind, name) {
             arguments.extend(["--target".into(), target.display().to_string()]);
         }
@@ -264,9 +267,14 @@ impl Supervisor {
         }
     }
 
-    fn processes(&self) -> Vec<(String, u32)> {
+    /// Leaves a list of what runs for whoever asks.
+    fn note_processes(&self) {
         let running = self.services.iter();
-        running.filter_map(|service| Some((service.name.clone(), service.process()?))).collect()
+        let processes =
+            running.filter_map(|service| Some((service.name.clone(), service.process()?)));
+        if let Err(error) = self.plan.layout.note_processes(&processes.collect()) {
+            tracing::warn!("the list of processes can't be written: {error}");
+        }
     }
 
     /// Starts what dies again, until somebody asks to end.
@@ -274,6 +282,7 @@ impl Supervisor {
         while self.asked_to_end.get() == 0 {
             // What services say at a restart is of no interest here.
             self.readiness.take();
+            let mut has_changed = false;
             for service in &mut self.services {
                 if let Some(status) = service.take_end() {
                     if service.role == Role::Mount && status.success() {
@@ -285,17 +294,20 @@ impl Supervisor {
                 }
                 if service.is_due() {
                     match service.start(|_| ()) {
-                        Ok(()) => print_line(&format!(
-                            "{} runs again (process {})",
-                            service.name,
-                            service.process().unwrap_or_default()
-                        )),
+                        Ok(()) => {
+                            has_changed = true;
+                            let process = service.process().unwrap_or_default();
+                            print_line(&format!("{} runs again (process {process})", service.name));
+                        }
                         Err(error) => {
                             service.put_off();
                             print_line(&format!("{} can't be started: {error}", service.name));
                         }
                     }
                 }
+            }
+            if has_changed {
+                self.note_processes();
             }
             skep_env::sleep(TICK).await;
         }
@@ -335,6 +347,14 @@ impl Supervisor {
                 }
                 skep_env::sleep(TICK).await;
             }
+        }
+        // What a killed mount leaves behind.
+        let was_mounted = self.services.iter().any(|service| service.role == Role::Mount);
+        if let Some(mount_point) = self.plan.mount_point.as_ref().filter(|_| was_mounted)
+            && is_mount_point(mount_point)
+            && let Err(error) = unmount(mount_point, true)
+        {
+            print_line(&error.to_string());
         }
         print_line("Down.");
     }
