@@ -1,0 +1,300 @@
+//! A cluster of its own for a test: started, mounted, hurt and stopped through the program `skep`.
+
+use crate::process::{self, Process};
+use crate::program::{Finished, finish};
+use crate::scratch::{Scratch, mounts_below};
+use crate::wait::wait_for;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// How long commands may take, on a machine that does much else.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Attribute of a mount's root that says which transport it uses.
+const TRANSPORT_ATTRIBUTE: &str = "user.skep.transport";
+
+/// How requests of the kernel come to the mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// FUSE over io_uring.
+    Uring,
+    /// Reads and writes of /dev/fuse.
+    Device,
+}
+
+impl Transport {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Uring, Self::Device];
+
+    /// Its name on the command line, and in the root's attribute.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Uring => "uring",
+            Self::Device => "device",
+        }
+    }
+}
+
+/// What a cluster consists of.
+#[derive(Debug, Clone)]
+pub struct Shape {
+    /// Metadata targets.
+    pub metadata_targets: usize,
+    /// Storage services.
+    pub storage_services: usize,
+    /// Storage targets of each.
+    pub targets_per_service: usize,
+    /// Transport of the mount that comes with it.
+    pub transport: Transport,
+    /// More arguments of `skep up`.
+    pub more: Vec<String>,
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Self {
+            metadata_targets: 2,
+            storage_services: 2,
+            targets_per_service: 4,
+            transport: Transport::Uring,
+            more: Vec::new(),
+        }
+    }
+}
+
+/// The program under test: beside the test's own executable, in the target directory of its profile.
+///
+/// # Panics
+/// If it isn't built.
+pub fn program() -> PathBuf {
+    let test = std::env::current_exe().expect("a process knows its executable");
+    let place = test.ancestors().nth(2).expect("tests lie in target/<profile>/deps");
+    let program = place.join("skep");
+    assert!(
+        program.exists(),
+        "{} is not built: run `cargo xtask ci --only black-box`, or `cargo build -p skep-ctl` in \
+         the same profile",
+        program.display()
+    );
+    program
+}
+
+/// Runs `skep` with these arguments to its end.
+///
+/// # Panics
+/// If it takes longer than a minute.
+pub fn skep(arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Finished {
+    finish(Command::new(program()).args(arguments), PATIENCE)
+}
+
+/// A mount of a cluster. Its process is ended when this is dropped.
+#[derive(Debug)]
+pub struct Mounted {
+    path: PathBuf,
+    child: Child,
+}
+
+impl Mounted {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Unmounts, and waits until the mount's process has ended by itself.
+    ///
+    /// # Panics
+    /// If either takes too long, or the process fails.
+    pub fn unmount(mut self) {
+        finish(Command::new("umount").arg(&self.path), PATIENCE).expect_success();
+        let status = wait_for("a mount's process ends after umount", PATIENCE, || {
+            self.child.try_wait().expect("our own child")
+        });
+        assert!(status.success(), "the mount's process ended with {status}");
+    }
+
+    /// `kill -9`, and clears the dead mount away.
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn kill(mut self) {
+        self.child.kill().expect("our own child");
+        self.child.wait().expect("our own child");
+        finish(Command::new("umount").arg("--lazy").arg(&self.path), PATIENCE).expect_success();
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if self.child.try_wait().is_ok_and(|ended| ended.is_some()) {
+            return;
+        }
+        finish(Command::new("umount").arg("--lazy").arg(&self.path), PATIENCE);
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// A running cluster.
+#[derive(Debug)]
+pub struct Cluster {
+    data: PathBuf,
+    mount_point: PathBuf,
+    shape: Shape,
+    next_mount: u32,
+    // Last, so that it is cleared away after all else.
+    scratch: Option<Scratch>,
+}
+
+impl Cluster {
+    /// Starts a new one in a directory of its own.
+    ///
+    /// # Panics
+    /// If `skep up` fails.
+    pub fn start(shape: Shape) -> Self {
+        let scratch = Scratch::new();
+        let mut cluster = Self::start_in(scratch.path(), shape);
+        cluster.scratch = Some(scratch);
+        cluster
+    }
+
+    /// Starts one below a directory that belongs to the caller, new or as it was left there.
+    ///
+    /// # Panics
+    /// If `skep up` fails.
+    pub fn start_in(directory: &Path, shape: Shape) -> Self {
+        let (data, mount_point) = (directory.join("data"), directory.join("mnt"));
+        let cluster = Self { data, mount_point, shape, next_mount: 1, scratch: None };
+        cluster.up().expect_success();
+        cluster.assert_transport(&cluster.mount_point, cluster.shape.transport);
+        cluster
+    }
+
+    /// Calls `skep up`, for a cluster that was stopped.
+    ///
+    /// # Panics
+    /// If it takes longer than a minute.
+    pub fn up(&self) -> Finished {
+        let shape = &self.shape;
+        let mut command = Command::new(program());
+        command.args(["up", "--detach"]);
+        command.arg("--data-dir").arg(&self.data).arg("--mount-point").arg(&self.mount_point);
+        command.args(["--metadata-targets", &shape.metadata_targets.to_string()]);
+        command.args(["--storage-services", &shape.storage_services.to_string()]);
+        command.args(["--targets-per-service", &shape.targets_per_service.to_string()]);
+        command.args(["--transport", shape.transport.name()]);
+        finish(command.args(&shape.more), PATIENCE)
+    }
+
+    /// `skep down`, and checks that nothing is left running or mounted.
+    ///
+    /// # Panics
+    /// If it fails or leaves something.
+    pub fn stop(&self) {
+        skep([OsStr::new("down"), OsStr::new("--data-dir"), self.data.as_os_str()])
+            .expect_success();
+        let left = wait_for("a stopped cluster has no processes", PATIENCE, || {
+            let left = process::below(&self.data);
+            left.is_empty().then_some(left)
+        });
+        assert_eq!(left, []);
+        assert_eq!(mounts_below(&self.mount_point), Vec::<PathBuf>::new());
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        &self.mount_point
+    }
+
+    /// Its data directory.
+    pub fn data(&self) -> &Path {
+        &self.data
+    }
+
+    /// Waits until its own mount answers again, after the mount's process was killed.
+    ///
+    /// # Panics
+    /// If it doesn't within a minute.
+    pub fn wait_for_mount(&self) {
+        wait_for("the mount is back", PATIENCE, || {
+            let point = rustix::fs::statvfs(&self.mount_point).ok()?;
+            (point.f_blocks > 0 && self.transport_of(&self.mount_point).is_some()).then_some(())
+        });
+    }
+
+    /// Mounts it once more.
+    ///
+    /// # Panics
+    /// If it isn't mounted within a minute, or with another transport.
+    pub fn mount(&mut self, transport: Transport) -> Mounted {
+        let path = self.mount_point.with_file_name(format!("mnt-{}", self.next_mount));
+        self.next_mount += 1;
+        fs::create_dir_all(&path).expect("a directory to mount on");
+        let log = fs::File::create(path.with_extension("log")).expect("a log");
+        let mut child = Command::new(program())
+            .arg("mount")
+            .arg("--cluster")
+            .arg(&self.data)
+            .args(["--transport", transport.name()])
+            .arg(&path)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("skep can be started");
+        wait_for("a second mount", PATIENCE, || {
+            let ended = child.try_wait().expect("our own child");
+            assert!(ended.is_none(), "skep mount ended: {ended:?}, see {}", path.display());
+            self.transport_of(&path)
+        });
+        self.assert_transport(&path, transport);
+        Mounted { path, child }
+    }
+
+    fn transport_of(&self, path: &Path) -> Option<String> {
+        let mut bytes = [0_u8; 64];
+        let len = rustix::fs::getxattr(path, TRANSPORT_ATTRIBUTE, &mut bytes).ok()?;
+        String::from_utf8(bytes[..len].to_vec()).ok()
+    }
+
+    /// # Panics
+    /// If a mount has another transport.
+    pub fn assert_transport(&self, path: &Path, transport: Transport) {
+        let found = self.transport_of(path);
+        assert_eq!(found.as_deref(), Some(transport.name()), "transport of {}", path.display());
+    }
+
+    /// Its processes of one role: `management`, `metadata`, `storage`, `mount` or `up` (the
+    /// supervisor), oldest first.
+    pub fn processes(&self, role: &str) -> Vec<Process> {
+        let mut found = process::below(&self.data);
+        found.retain(|process| process.role() == role);
+        found
+    }
+
+    /// Kills everything at once, as a power cut does to processes.
+    pub fn kill_all(&self) {
+        crate::scratch::clear(&self.data);
+        crate::scratch::clear(&self.mount_point);
+    }
+
+    /// Runs `skep` with these arguments and `--cluster` for this one.
+    ///
+    /// # Panics
+    /// If it fails.
+    pub fn skep(&self, arguments: &[&str]) -> String {
+        let mut command = Command::new(program());
+        command.args(arguments).arg("--cluster").arg(&self.data);
+        finish(&mut command, PATIENCE).expect_success()
+    }
+
+    /// As [`Self::skep`], and reads the JSON that it prints.
+    ///
+    /// # Panics
+    /// If it fails or prints no JSON.
+    pub fn skep_json(&self, arguments: &[&str]) -> serde_json::Value {
+        let text = self.skep(&[arguments, &["--output", "json"]].concat());
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{arguments:?}: {error}\n{text}"))
+    }
+}

@@ -1,0 +1,80 @@
+//! Hosts made with network namespaces: each with an address of its own, and links that can be cut.
+
+use crate::program::{finish, run};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+static NEXT: AtomicU32 = AtomicU32::new(1);
+
+/// A host with one link to this one. Removed when dropped.
+#[derive(Debug)]
+pub struct Host {
+    name: String,
+    link: String,
+    /// Address of this machine on the link.
+    pub our_address: String,
+    /// Address of the host.
+    pub address: String,
+}
+
+impl Host {
+    /// Makes a host.
+    ///
+    /// # Panics
+    /// Without root, or where the kernel has no network namespaces.
+    pub fn new() -> Self {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let id = std::process::id();
+        // Addresses for tests of networks (RFC 2544), one small network for each link.
+        let net = format!("198.18.{}.{}", id % 250, 4 * (number % 60));
+        let (prefix, last) = net.rsplit_once('.').expect("an address has dots");
+        let last: u32 = last.parse().expect("a number");
+        let host = Self {
+            name: format!("skep-{id}-{number}"),
+            link: format!("sk{:x}-{number}", id & 0xffff),
+            our_address: format!("{prefix}.{}", last + 1),
+            address: format!("{prefix}.{}", last + 2),
+        };
+        let peer = format!("{}p", host.link);
+        run("ip", ["netns", "add", &host.name]);
+        run("ip", ["link", "add", &host.link, "type", "veth", "peer", "name", &peer]);
+        run("ip", ["link", "set", &peer, "netns", &host.name]);
+        run("ip", ["addr", "add", &format!("{}/30", host.our_address), "dev", &host.link]);
+        run("ip", ["link", "set", &host.link, "up"]);
+        let inside = ["-n", &host.name];
+        let ip = |arguments: &[&str]| run("ip", [&inside[..], arguments].concat());
+        ip(&["addr", "add", &format!("{}/30", host.address), "dev", &peer]);
+        ip(&["link", "set", &peer, "up"]);
+        ip(&["link", "set", "lo", "up"]);
+        host
+    }
+
+    /// A command that runs on the host.
+    pub fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name, program]);
+        command
+    }
+
+    /// Cuts the link, or puts it back.
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn set_link(&self, connected: bool) {
+        run("ip", ["link", "set", &self.link, if connected { "up" } else { "down" }]);
+    }
+}
+
+impl Default for Host {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let mut remove = Command::new("ip");
+        finish(remove.args(["netns", "delete", &self.name]), Duration::from_secs(20));
+    }
+}

@@ -1,0 +1,79 @@
+//! Processes of a cluster: found by the directory that they work in, and ended by their id.
+
+use crate::wait::wait_for;
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+/// A process of the cluster under test.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    /// Its id.
+    pub pid: u32,
+    /// Its command line.
+    pub arguments: Vec<String>,
+}
+
+impl Process {
+    /// What it is: the first word after the program's name, such as `metadata` or `mount`.
+    pub fn role(&self) -> &str {
+        self.arguments.get(1).map_or("", String::as_str)
+    }
+
+    /// Whether it still runs. One that has ended and isn't yet reaped by its parent doesn't.
+    pub fn runs(&self) -> bool {
+        let alive = pid(self.pid).is_some_and(|pid| test_kill_process(pid).is_ok());
+        alive && read_arguments(self.pid).as_ref() == Some(&self.arguments)
+    }
+
+    /// Sends it a signal; nothing if it is gone.
+    pub fn signal(&self, signal: Signal) {
+        if self.runs()
+            && let Some(pid) = pid(self.pid)
+        {
+            kill_process(pid, signal).ok();
+        }
+    }
+
+    /// `kill -9`, and waits until it is gone.
+    ///
+    /// # Panics
+    /// If it survives for 20 seconds.
+    pub fn kill(&self) {
+        self.signal(Signal::KILL);
+        wait_for("a killed process ends", Duration::from_secs(20), || (!self.runs()).then_some(()));
+    }
+}
+
+fn pid(raw: u32) -> Option<Pid> {
+    Pid::from_raw(i32::try_from(raw).ok()?)
+}
+
+/// A process without arguments has ended, or is a thread of the kernel.
+fn read_arguments(pid: u32) -> Option<Vec<String>> {
+    let bytes = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let text = String::from_utf8_lossy(&bytes);
+    let arguments: Vec<_> = text.trim_end_matches('\0').split('\0').map(str::to_owned).collect();
+    (!text.is_empty()).then_some(arguments)
+}
+
+/// All processes of the program `skep` that name something below `directory` on their command line, oldest
+/// first.
+///
+/// # Panics
+/// If /proc can't be read.
+pub fn below(directory: &Path) -> Vec<Process> {
+    let place = directory.to_string_lossy();
+    let mut found: Vec<Process> = fs::read_dir("/proc")
+        .expect("/proc is mounted")
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter_map(|pid| Some(Process { pid, arguments: read_arguments(pid)? }))
+        .filter(|process| {
+            let is_skep = process.arguments.first().is_some_and(|name| name.ends_with("skep"));
+            is_skep && process.arguments.iter().any(|argument| argument.contains(&*place))
+        })
+        .collect();
+    found.sort_by_key(|process| process.pid);
+    found
+}

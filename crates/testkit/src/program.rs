@@ -1,0 +1,112 @@
+//! Running outside programs with a deadline.
+
+use crate::wait::eventually;
+use std::ffi::OsStr;
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+/// What a program left.
+#[derive(Debug)]
+pub struct Finished {
+    /// How it was called, for messages.
+    pub line: String,
+    /// How it ended.
+    pub status: ExitStatus,
+    /// What it wrote to standard output.
+    pub stdout: String,
+    /// What it wrote to standard error.
+    pub stderr: String,
+}
+
+impl Finished {
+    /// Its standard output.
+    ///
+    /// # Panics
+    /// If it failed, with what it wrote.
+    pub fn expect_success(self) -> String {
+        assert!(
+            self.status.success(),
+            "{}: {}\n{}{}",
+            self.line,
+            self.status,
+            self.stdout,
+            self.stderr
+        );
+        self.stdout
+    }
+
+    /// Everything that it wrote.
+    ///
+    /// # Panics
+    /// If it did not fail, or was killed.
+    pub fn expect_failure(self) -> String {
+        let code = self.status.code();
+        assert!(
+            code.is_some_and(|code| code != 0),
+            "{} should have failed: {}\n{}{}",
+            self.line,
+            self.status,
+            self.stdout,
+            self.stderr
+        );
+        format!("{}{}", self.stdout, self.stderr)
+    }
+}
+
+fn reader(from: Option<impl Read + Send + 'static>) -> std::thread::JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut from) = from {
+            from.read_to_end(&mut bytes).ok();
+        }
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+/// Runs a command to its end.
+///
+/// # Panics
+/// If it can't be started, or hasn't ended within `patience` (it is killed then).
+pub fn finish(command: &mut Command, patience: Duration) -> Finished {
+    let line = format!("{command:?}");
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("{line}: {error}"));
+    let (stdout, stderr) = (reader(child.stdout.take()), reader(child.stderr.take()));
+    let ended =
+        eventually(patience, || child.try_wait().unwrap_or_else(|error| panic!("{line}: {error}")));
+    let Some((status, _)) = ended else {
+        // Readers are left behind: a grandchild may hold the pipes open.
+        child.kill().ok();
+        panic!("{line}: still runs after {patience:?}");
+    };
+    let text = |thread: std::thread::JoinHandle<String>| thread.join().unwrap_or_default();
+    Finished { line, status, stdout: text(stdout), stderr: text(stderr) }
+}
+
+/// Runs a program of the system in a directory; gives what it wrote to standard output.
+///
+/// # Panics
+/// If it fails or takes longer than five minutes.
+pub fn run_in(
+    directory: &Path,
+    program: &str,
+    arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
+) -> String {
+    let mut command = Command::new(program);
+    command.current_dir(directory).args(arguments);
+    finish(&mut command, Duration::from_secs(300)).expect_success()
+}
+
+/// Runs a program of the system.
+///
+/// # Panics
+/// As [`run_in`].
+pub fn run(program: &str, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> String {
+    run_in(Path::new("/"), program, arguments)
+}

@@ -1,0 +1,115 @@
+//! Directories to work in, of which nothing is left behind.
+
+use crate::{process, program, wait::eventually};
+use rustix::process::Signal;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+static NEXT: AtomicU32 = AtomicU32::new(1);
+
+/// A new directory. When dropped (also by a panic), the processes of Skep that work in it are killed, what is
+/// mounted in it is unmounted, and it is removed.
+#[derive(Debug)]
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    /// Makes one. `SKEP_TEST_DIRECTORY` says where, if not in the system's directory for temporary files.
+    ///
+    /// # Panics
+    /// If it can't be made.
+    pub fn new() -> Self {
+        let parent =
+            std::env::var_os("SKEP_TEST_DIRECTORY").map_or_else(std::env::temp_dir, PathBuf::from);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = parent.join(format!("skep-test-{}-{number}", std::process::id()));
+        fs::create_dir_all(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        Self(path.canonicalize().expect("just made"))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// A directory in it that is there afterwards.
+    ///
+    /// # Panics
+    /// If it can't be made.
+    pub fn directory(&self, name: &str) -> PathBuf {
+        let path = self.0.join(name);
+        fs::create_dir_all(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        path
+    }
+
+    /// A path in it.
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Where something is mounted below a directory, innermost first.
+pub fn mounts_below(directory: &Path) -> Vec<PathBuf> {
+    let table = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let points = table.lines().filter_map(|line| line.split(' ').nth(1)).map(PathBuf::from);
+    let mut found: Vec<_> = points.filter(|point| point.starts_with(directory)).collect();
+    found.reverse();
+    found
+}
+
+/// Ends everything of Skep that works below a directory, at once, and unmounts what is mounted there.
+pub fn clear(directory: &Path) {
+    // The supervisor first, or it would start the others again.
+    let (supervisors, others): (Vec<_>, Vec<_>) =
+        process::below(directory).into_iter().partition(|process| process.role() == "up");
+    for process in supervisors.iter().chain(&others) {
+        process.signal(Signal::KILL);
+    }
+    eventually(Duration::from_secs(10), || {
+        let left = process::below(directory);
+        left.iter().for_each(|process| process.signal(Signal::KILL));
+        left.is_empty().then_some(())
+    });
+    for point in mounts_below(directory) {
+        let mut command = Command::new("umount");
+        program::finish(command.arg("--lazy").arg(&point), Duration::from_secs(20));
+    }
+}
+
+/// Prints the ends of the logs below a directory, so that a failure in CI can be understood.
+fn print_logs(directory: &Path) {
+    let Ok(entries) = fs::read_dir(directory) else { return };
+    for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+        if fs::symlink_metadata(&path).is_ok_and(|it| it.is_dir()) {
+            print_logs(&path);
+        } else if path.extension().is_some_and(|it| it == "log") {
+            let bytes = fs::read(&path).unwrap_or_default();
+            let text = String::from_utf8_lossy(&bytes);
+            let lines: Vec<_> = text.lines().collect();
+            eprintln!("--- {}", path.display());
+            lines[lines.len().saturating_sub(25)..].iter().for_each(|line| eprintln!("{line}"));
+        }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        clear(&self.0);
+        if std::thread::panicking() {
+            print_logs(&self.0);
+        }
+        if std::env::var_os("SKEP_TEST_KEEP").is_some() {
+            eprintln!("kept: {}", self.0.display());
+        } else if let Err(error) = fs::remove_dir_all(&self.0) {
+            eprintln!("{} is left behind: {error}", self.0.display());
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! A mixed workload that remembers what it was promised, for tests that kill and cut power.
+//!
+//! A [`Worker`] is alone in its directory, so what must be there follows from its own operations: it
+//! notes when each began, when it was acknowledged, and what was synced ([`history`]). After the
+//! violence [`verify`] compares the directory with all states that it may be in.
+//!
+//! Three kinds of files: plain ones, written once, then renamed, linked and unlinked; a log that is
+//! appended to through a handle that stays open; and blocks that are overwritten in place.
+//!
+//! What it doesn't do: share files between workers (the model test does), or exhaust anything.
+
+mod history;
+mod ongoing;
+pub mod verify;
+
+use crate::random::Random;
+pub use history::Cut;
+use history::{History, Inodes, State};
+use ongoing::{Blocks, Log};
+use rustix::fs::{CWD, linkat};
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+/// Subdirectories that each worker has, so that renames cross directories (and metadata targets).
+const DIRECTORIES: usize = 4;
+/// Names in each subdirectory: few, so that operations meet.
+const NAMES: usize = 12;
+/// Lengths of plain files: empty, within a granule, over chunk boundaries.
+const LENGTHS: &[usize] = &[0, 1, 100, 4096, 20_000, 300_000, 1_500_000];
+
+/// One thread's part of the workload.
+#[derive(Debug)]
+pub struct Worker {
+    /// Where its directory is now: mounts come and go.
+    root: PathBuf,
+    random: Random,
+    history: History,
+    inodes: Inodes,
+    log: Log,
+    blocks: Blocks,
+    operations: Arc<AtomicU64>,
+}
+
+/// Operations that fail, with what was tried.
+type Outcome = Result<(), String>;
+
+fn failed(what: &str, path: &Path) -> impl Fn(io::Error) -> String {
+    move |error| format!("{what} {}: {error}", path.display())
+}
+
+impl Worker {
+    /// Sets up a directory of its own below a mount, durably.
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn new(parent: &Path, number: u64, seed: u64) -> Self {
+        let root = parent.join(format!("worker-{number}"));
+        fs::create_dir(&root).unwrap_or_else(|e| panic!("{}: {e}", root.display()));
+        for index in 0..DIRECTORIES {
+            fs::create_dir(root.join(format!("d{index}"))).expect("a directory");
+        }
+        let mut random = Random::new(seed.wrapping_add(number));
+        let log = Log::new(&root, random.number());
+        let blocks = Blocks::new(&root, random.number());
+        // Names that nobody synced may be lost; these are the ground that the rest stands on.
+        let mut history = History::default();
+        for name in std::iter::once(ongoing::LOG.into())
+            .chain([ongoing::BLOCKS.into()])
+            .chain((0..DIRECTORIES).map(|index| format!("d{index}")))
+        {
+            history.fixed(name);
+        }
+        rustix::fs::syncfs(fs::File::open(&root).expect("a directory")).expect("syncfs");
+        Self {
+            root,
+            random,
+            history,
+            inodes: Inodes::default(),
+            log,
+            blocks,
+            operations: Arc::default(),
+        }
+    }
+
+    /// Operations that were acknowledged so far, readable from other threads.
+    pub fn operations(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.operations)
+    }
+
+    /// Its directory.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Goes on below another mount, or the same after it was away.
+    ///
+    /// # Panics
+    /// If its log can't be opened.
+    pub fn moved_to(&mut self, parent: &Path) {
+        let name = self.root.file_name().expect("it has a name").to_owned();
+        self.root = parent.join(name);
+        self.log.reopen(&self.root);
+    }
+
+    /// Lets go of open files, so that the mount can be unmounted.
+    pub fn close(&mut self) {
+        self.log.close();
+    }
+
+    /// Does one operation after the other until told to stop.
+    ///
+    /// # Errors
+    /// What failed first. Its outcome is in doubt, and [`verify`] allows both.
+    pub fn run(&mut self, stop: &AtomicBool) -> Outcome {
+        while !stop.load(Ordering::Relaxed) {
+            self.step()?;
+            self.operations.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn step(&mut self) -> Outcome {
+        match self.random.below(20) {
+            0..=4 => self.create(),
+            5..=7 => self.rename(),
+            8 | 9 => self.unlink(),
+            10 => self.link(),
+            11 => self.symlink(),
+            12 => self.directory(),
+            13 | 14 => self.log.append(&mut self.random),
+            15 | 16 => self.blocks.overwrite(&self.root, &mut self.random),
+            _ => self.look(),
+        }
+    }
+
+    fn name(&mut self) -> String {
+        format!("d{}/n{}", self.random.below(DIRECTORIES), self.random.below(NAMES))
+    }
+
+    /// A name at which there is a plain file, if there is one.
+    fn file(&mut self) -> Option<String> {
+        let files = self.history.names(|state| matches!(state, State::File { .. }));
+        (!files.is_empty()).then(|| self.random.one_of(&files).clone())
+    }
+
+    fn create(&mut self) -> Outcome {
+        let name = self.name();
+        if *self.history.now(&name) != State::Absent {
+            return self.unlink();
+        }
+        let length = *self.random.one_of(LENGTHS);
+        let content = Arc::new(self.random.bytes(length));
+        let synced = self.random.below(3) == 0;
+        let path = self.root.join(&name);
+        let started = Instant::now();
+        self.history.begins(&name, State::Partial);
+        let failed = failed("create", &path);
+        let options = OpenOptions::new().write(true).create_new(true).mode(0o640).clone();
+        let mut file = options.open(&path).map_err(&failed)?;
+        let inode = file.metadata().map_err(&failed)?.ino();
+        file.write_all(&content).map_err(&failed)?;
+        if synced {
+            file.sync_all().map_err(&failed)?;
+        }
+        drop(file);
+        self.inodes.created(inode, started, synced);
+        self.history.settles(&name, started, State::File { inode, content, synced }, synced);
+        Ok(())
+    }
+
+    fn rename(&mut self) -> Outcome {
+        let Some(from) = self.file() else { return self.create() };
+        let to = self.name();
+        let (moved, replaced) = (self.history.now(&from).clone(), self.history.now(&to).clone());
+        let clash = matches!(replaced, State::Directory | State::Symlink(_));
+        let is_same = moved.inode().is_some() && moved.inode() == replaced.inode();
+        if clash || is_same {
+            return Ok(());
+        }
+        let started = Instant::now();
+        if let Some(inode) = replaced.inode() {
+            self.inodes.loses_a_name(inode, started);
+        }
+        self.history.begins(&from, State::Absent);
+        self.history.begins(&to, moved.clone());
+        let (source, target) = (self.root.join(&from), self.root.join(&to));
+        fs::rename(&source, &target).map_err(failed("rename to", &target))?;
+        self.history.settles(&from, started, State::Absent, false);
+        self.history.settles(&to, started, moved, false);
+        Ok(())
+    }
+
+    fn unlink(&mut self) -> Outcome {
+        let files = self.history.names(|it| matches!(it, State::File { .. } | State::Symlink(_)));
+        if files.is_empty() {
+            return Ok(());
+        }
+        let name = self.random.one_of(&files).clone();
+        let started = Instant::now();
+        if let Some(inode) = self.history.now(&name).inode() {
+            self.inodes.loses_a_name(inode, started);
+        }
+        self.history.begins(&name, State::Absent);
+        let path = self.root.join(&name);
+        fs::remove_file(&path).map_err(failed("unlink", &path))?;
+        self.history.settles(&name, started, State::Absent, false);
+        Ok(())
+    }
+
+    fn link(&mut self) -> Outcome {
+        let Some(from) = self.file() else { return self.create() };
+        let to = self.name();
+        if *self.history.now(&to) != State::Absent {
+            return Ok(());
+        }
+        let state = self.history.now(&from).clone();
+        let started = Instant::now();
+        if let Some(inode) = state.inode() {
+            self.inodes.gets_a_name(inode);
+        }
+        self.history.begins(&to, state.clone());
+        let (source, target) = (self.root.join(&from), self.root.join(&to));
+        linkat(CWD, &source, CWD, &target, rustix::fs::AtFlags::empty())
+            .map_err(io::Error::from)
+            .map_err(failed("link to", &target))?;
+        self.history.settles(&to, started, state, false);
+        Ok(())
+    }
+
+    fn symlink(&mut self) -> Outcome {
+        let name = self.name();
+        if *self.history.now(&name) != State::Absent {
+            return Ok(());
+        }
+        let target = PathBuf::from(format!("../points/to/{}", self.random.number()));
+        let started = Instant::now();
+        self.history.begins(&name, State::Symlink(target.clone()));
+        let path = self.root.join(&name);
+        symlink(&target, &path).map_err(failed("symlink", &path))?;
+        self.history.settles(&name, started, State::Symlink(target), false);
+        Ok(())
+    }
+
+    /// Makes a directory, or removes one.
+    fn directory(&mut self) -> Outcome {
+        let name = self.name();
+        let path = self.root.join(&name);
+        let started = Instant::now();
+        let after = match self.history.now(&name) {
+            State::Absent => State::Directory,
+            State::Directory => State::Absent,
+            _ => return Ok(()),
+        };
+        self.history.begins(&name, after.clone());
+        if after == State::Directory {
+            fs::create_dir(&path).map_err(failed("mkdir", &path))?;
+        } else {
+            fs::remove_dir(&path).map_err(failed("rmdir", &path))?;
+        }
+        self.history.settles(&name, started, after, false);
+        Ok(())
+    }
+
+    /// Reads a file while all goes on: it must be what was written. A wrong byte panics, it is no
+    /// outcome that a kill could excuse.
+    fn look(&mut self) -> Outcome {
+        let Some(name) = self.file() else { return Ok(()) };
+        let path = self.root.join(&name);
+        let found = fs::read(&path).map_err(failed("read", &path))?;
+        let State::File { content, .. } = self.history.now(&name) else { return Ok(()) };
+        if let Some(at) = verify::first_difference(content, &found) {
+            panic!("{} was read wrong in mid-run: {at}", path.display());
+        }
+        Ok(())
+    }
+}

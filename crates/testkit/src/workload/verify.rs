@@ -1,0 +1,161 @@
+//! Comparing a worker's directory with what it was promised.
+
+use super::Worker;
+use super::history::{Cut, State};
+use super::ongoing::{BLOCKS, LOG};
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Where two byte strings differ first, in words; `None` if they don't.
+pub fn first_difference(expected: &[u8], found: &[u8]) -> Option<String> {
+    if let Some(at) = expected.iter().zip(found).position(|(left, right)| left != right) {
+        let wrong = expected.iter().zip(found).filter(|(left, right)| left != right).count();
+        return Some(format!(
+            "byte {at} of {} is {}, not {}; {wrong} bytes are wrong",
+            expected.len(),
+            found[at],
+            expected[at]
+        ));
+    }
+    let (expected, found) = (expected.len(), found.len());
+    (expected != found).then(|| format!("{found} bytes, not {expected}"))
+}
+
+/// What is at a path. A file's bytes are read.
+fn look(path: &Path) -> Result<(State, u64), String> {
+    let failed = |error| format!("{}: {error}", path.display());
+    let found = fs::symlink_metadata(path).map_err(failed)?;
+    if found.is_dir() {
+        return Ok((State::Directory, 0));
+    }
+    if found.is_symlink() {
+        return Ok((State::Symlink(fs::read_link(path).map_err(failed)?), 0));
+    }
+    let content = Arc::new(fs::read(path).map_err(failed)?);
+    if content.len() as u64 != found.len() {
+        return Err(format!(
+            "{}: {} bytes could be read of {}",
+            path.display(),
+            content.len(),
+            found.len()
+        ));
+    }
+    Ok((State::File { inode: found.ino(), content, synced: true }, found.nlink()))
+}
+
+/// Why a state that was found isn't one that was possible; `None` if it is.
+fn mismatch(found: &State, possible: &State, cut: &Cut) -> Option<String> {
+    match (found, possible) {
+        (State::File { .. }, State::Partial) => None,
+        (
+            State::File { inode, content, .. },
+            State::File { inode: expected_inode, content: expected, synced },
+        ) => {
+            if inode != expected_inode {
+                return Some(format!("inode {inode}, not {expected_inode}"));
+            }
+            let is_loose = cut.loses_unsynced_data && !synced;
+            if is_loose { None } else { first_difference(expected, content) }
+        }
+        (found, possible) if found == possible => None,
+        (found, possible) => Some(format!("{}, not {}", word(found), word(possible))),
+    }
+}
+
+fn word(state: &State) -> String {
+    match state {
+        State::Absent => "absent".into(),
+        State::Directory => "a directory".into(),
+        State::Fixed | State::Partial => "a file".into(),
+        State::Symlink(target) => format!("a link to {}", target.display()),
+        State::File { inode, content, synced } => {
+            format!("a file of {} bytes, inode {inode}, synced: {synced}", content.len())
+        }
+    }
+}
+
+impl Worker {
+    /// Looks at everything and compares it with what may be there after a cut; gives what is wrong.
+    /// Afterwards the worker goes on from what was found.
+    pub fn check(&mut self, cut: &Cut) -> Vec<String> {
+        let mut found = BTreeMap::new();
+        let mut problems = Vec::new();
+        let mut inodes: BTreeMap<u64, usize> = BTreeMap::new();
+        let mut links: BTreeMap<u64, u64> = BTreeMap::new();
+        for name in list(&self.root, &mut problems) {
+            if [LOG, BLOCKS].contains(&name.as_str()) {
+                found.insert(name, State::Fixed);
+                continue;
+            }
+            match look(&self.root.join(&name)) {
+                Ok((state, link_count)) => {
+                    if let Some(inode) = state.inode() {
+                        *inodes.entry(inode).or_default() += 1;
+                        links.insert(inode, link_count);
+                    }
+                    found.insert(name, state);
+                }
+                Err(problem) => problems.push(problem),
+            }
+        }
+        for (inode, count) in &links {
+            if inodes[inode] as u64 != *count {
+                problems.push(format!("inode {inode}: {count} links, {} names", inodes[inode]));
+            }
+        }
+        let mut names: Vec<_> = self.history.all_names().chain(found.keys()).cloned().collect();
+        names.sort();
+        names.dedup();
+        for name in names {
+            let state = found.get(&name).unwrap_or(&State::Absent);
+            let possible = self.history.possible(&name, cut);
+            let reasons: Vec<_> =
+                possible.iter().map(|possible| mismatch(state, possible, cut)).collect();
+            if reasons.iter().all(Option::is_some) {
+                let reasons: Vec<_> = reasons.into_iter().flatten().collect();
+                problems.push(format!("{name}: {}", reasons.join("; or ")));
+            }
+        }
+        problems.extend(self.inodes.check(&inodes, cut));
+        problems.extend(self.log.check(&self.root, cut));
+        problems.extend(self.blocks.check(&self.root, cut));
+        self.history.clear();
+        self.inodes.replace(&inodes);
+        for (name, state) in found {
+            self.history.replace(name, state);
+        }
+        let root = self.root.display();
+        problems.into_iter().map(|problem| format!("{root}: {problem}")).collect()
+    }
+}
+
+/// All names below a directory.
+fn list(root: &Path, problems: &mut Vec<String>) -> Vec<String> {
+    let mut names = Vec::new();
+    let mut waiting = vec![String::new()];
+    while let Some(directory) = waiting.pop() {
+        let entries = match fs::read_dir(root.join(&directory)) {
+            Ok(entries) => entries,
+            Err(error) => {
+                problems.push(format!("{directory}: {error}"));
+                continue;
+            }
+        };
+        for entry in entries {
+            let Ok(entry) = entry else {
+                problems.push(format!("{directory}: listing ended early"));
+                break;
+            };
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let name = if directory.is_empty() { name } else { format!("{directory}/{name}") };
+            if entry.file_type().is_ok_and(|it| it.is_dir()) {
+                waiting.push(name.clone());
+            }
+            names.push(name);
+        }
+    }
+    names
+}

@@ -1,0 +1,200 @@
+//! Attributes: permissions, owners, times.
+
+use crate::{Test, ok, refused};
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
+use rustix::io::Errno;
+use std::fs::{self, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+pub(crate) const CASES: &[Test] = skep_testkit::cases![attributes:
+    permissions_change, owners_change, times_are_kept_to_the_nanosecond, times_can_be_left_alone,
+    of_symbolic_links, writes_change_times, names_change_times_of_directories,
+    changes_change_the_change_time, blocks_are_counted, of_open_files, setuid_goes_with_owners,
+];
+
+fn permissions_change(root: &Path) {
+    let path = root.join("file");
+    ok(fs::write(&path, "x"));
+    for mode in [0o000, 0o777, 0o600, 0o4755, 0o1777] {
+        ok(fs::set_permissions(&path, fs::Permissions::from_mode(mode)));
+        assert_eq!(ok(fs::metadata(&path)).mode(), 0o100_000 | mode);
+    }
+    refused(
+        fs::set_permissions(root.join("missing"), fs::Permissions::from_mode(0o600)),
+        Errno::NOENT,
+    );
+}
+
+fn owners_change(root: &Path) {
+    let path = root.join("file");
+    ok(fs::write(&path, "x"));
+    ok(chown(&path, Some(12), Some(34)));
+    let owners = |path: &Path| {
+        let found = ok(fs::metadata(path));
+        (found.uid(), found.gid())
+    };
+    assert_eq!(owners(&path), (12, 34));
+    ok(chown(&path, None, Some(4_000_000_000)));
+    assert_eq!(owners(&path), (12, 4_000_000_000));
+    ok(chown(&path, Some(4_000_000_000), None));
+    assert_eq!(owners(&path), (4_000_000_000, 4_000_000_000));
+}
+
+fn times(seconds: i64, nanoseconds: i64) -> Timestamps {
+    Timestamps {
+        last_access: Timespec { tv_sec: seconds, tv_nsec: nanoseconds },
+        last_modification: Timespec { tv_sec: seconds + 1, tv_nsec: nanoseconds + 1 },
+    }
+}
+
+fn times_are_kept_to_the_nanosecond(root: &Path) {
+    let path = root.join("file");
+    ok(fs::write(&path, "x"));
+    for (seconds, nanoseconds) in [(0, 0), (1_234_567_890, 123_456_789), (4_400_000_000, 1)] {
+        ok(utimensat(CWD, &path, &times(seconds, nanoseconds), AtFlags::empty()));
+        let found = ok(fs::metadata(&path));
+        assert_eq!((found.atime(), found.atime_nsec()), (seconds, nanoseconds));
+        assert_eq!((found.mtime(), found.mtime_nsec()), (seconds + 1, nanoseconds + 1));
+    }
+    let directory = root.join("directory");
+    ok(fs::create_dir(&directory));
+    ok(utimensat(CWD, &directory, &times(5, 6), AtFlags::empty()));
+    assert_eq!(ok(fs::metadata(&directory)).mtime_nsec(), 7);
+}
+
+fn times_can_be_left_alone(root: &Path) {
+    let path = root.join("file");
+    ok(fs::write(&path, "x"));
+    ok(utimensat(CWD, &path, &times(100, 5), AtFlags::empty()));
+    let keep = Timestamps {
+        last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
+        last_modification: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW },
+    };
+    ok(utimensat(CWD, &path, &keep, AtFlags::empty()));
+    let found = ok(fs::metadata(&path));
+    assert_eq!((found.atime(), found.atime_nsec()), (100, 5));
+    let age = ok(SystemTime::now().duration_since(ok(found.modified())));
+    assert!(age < Duration::from_secs(60), "{age:?}");
+}
+
+fn of_symbolic_links(root: &Path) {
+    ok(fs::write(root.join("file"), "x"));
+    ok(std::os::unix::fs::symlink("file", root.join("link")));
+    ok(lchown(root.join("link"), Some(7), Some(8)));
+    ok(utimensat(CWD, root.join("link"), &times(50, 60), AtFlags::SYMLINK_NOFOLLOW));
+    let link = ok(fs::symlink_metadata(root.join("link")));
+    assert_eq!((link.uid(), link.gid(), link.mtime()), (7, 8, 51));
+    assert_ne!(ok(fs::metadata(root.join("file"))).uid(), 7);
+}
+
+/// Sets both times to a moment long ago, and gives the change time that this left.
+fn age(path: &Path) -> (i64, i64) {
+    ok(utimensat(CWD, path, &times(1000, 0), AtFlags::empty()));
+    let found = ok(fs::metadata(path));
+    (found.ctime(), found.ctime_nsec())
+}
+
+fn writes_change_times(root: &Path) {
+    let path = root.join("file");
+    ok(fs::write(&path, "x"));
+    let before = age(&path);
+    let mut file = ok(OpenOptions::new().append(true).open(&path));
+    ok(file.write_all(b"y"));
+    drop(file);
+    let found = ok(fs::metadata(&path));
+    assert!(found.mtime() > 1_000_000, "{}", found.mtime());
+    assert!((found.ctime(), found.ctime_nsec()) >= before);
+    let before = age(&path);
+    ok(OpenOptions::new().write(true).open(&path)).set_len(0).expect("truncated");
+    let found = ok(fs::metadata(&path));
+    assert!(found.mtime() > 1_000_000, "{}", found.mtime());
+    assert!((found.ctime(), found.ctime_nsec()) >= before);
+}
+
+fn names_change_times_of_directories(root: &Path) {
+    let directory = root.join("directory");
+    ok(fs::create_dir(&directory));
+    let steps: &[fn(&Path)] = &[
+        |directory| ok(fs::write(directory.join("a"), "x")),
+        |directory| ok(fs::rename(directory.join("a"), directory.join("b"))),
+        |directory| ok(fs::hard_link(directory.join("b"), directory.join("c"))),
+        |directory| ok(fs::remove_file(directory.join("b"))),
+        |directory| ok(fs::create_dir(directory.join("d"))),
+        |directory| ok(fs::remove_dir(directory.join("d"))),
+        |directory| ok(std::os::unix::fs::symlink("x", directory.join("e"))),
+    ];
+    for (number, step) in steps.iter().enumerate() {
+        age(&directory);
+        step(&directory);
+        let found = ok(fs::metadata(&directory));
+        assert!(found.mtime() > 1_000_000, "step {number}: {}", found.mtime());
+    }
+}
+
+fn changes_change_the_change_time(root: &Path) {
+    let path = root.join("file");
+    ok(fs::write(&path, "x"));
+    let changed = || {
+        let found = ok(fs::metadata(&path));
+        (found.ctime(), found.ctime_nsec())
+    };
+    let steps: &[&dyn Fn()] = &[
+        &|| ok(fs::set_permissions(&path, fs::Permissions::from_mode(0o600))),
+        &|| ok(chown(&path, Some(1), None)),
+        &|| ok(fs::hard_link(&path, root.join("second"))),
+        &|| ok(fs::rename(root.join("second"), root.join("third"))),
+        &|| ok(fs::remove_file(root.join("third"))),
+        &|| ok(rustix::fs::setxattr(&path, "user.x", b"y", rustix::fs::XattrFlags::empty())),
+    ];
+    for (number, step) in steps.iter().enumerate() {
+        let before = changed();
+        // The local file system's clock ticks with the kernel's timer only.
+        skep_testkit::wait_for("the clock goes on", Duration::from_secs(5), || {
+            step();
+            if changed() > before {
+                return Some(());
+            }
+            // The step can be done once only if it makes or removes a name.
+            (2..5).contains(&number).then(|| assert!(changed() >= before, "step {number}"))
+        });
+    }
+}
+
+fn blocks_are_counted(root: &Path) {
+    let path = root.join("file");
+    let mut file = ok(fs::File::create(&path));
+    ok(file.write_all(&vec![1; 1 << 20]));
+    ok(file.sync_all());
+    drop(file);
+    let found = ok(fs::metadata(&path));
+    assert!(found.blocks() >= (1 << 20) / 512, "{} blocks", found.blocks());
+    assert!(found.blksize() >= 4096);
+}
+
+fn of_open_files(root: &Path) {
+    let path = root.join("file");
+    let mut file = ok(OpenOptions::new().read(true).write(true).create_new(true).open(&path));
+    ok(file.write_all(b"12345"));
+    assert_eq!(ok(file.metadata()).len(), 5);
+    assert_eq!(ok(fs::metadata(&path)).len(), 5);
+    ok(file.set_permissions(fs::Permissions::from_mode(0o604)));
+    assert_eq!(ok(fs::metadata(&path)).mode() & 0o777, 0o604);
+    ok(file.set_modified(SystemTime::UNIX_EPOCH + Duration::new(77, 88)));
+    drop(file);
+    let found = ok(fs::metadata(&path));
+    assert_eq!((found.mtime(), found.mtime_nsec()), (77, 88));
+    let mut text = String::new();
+    ok(ok(fs::File::open(&path)).read_to_string(&mut text));
+    assert_eq!(text, "12345");
+}
+
+fn setuid_goes_with_owners(root: &Path) {
+    let path = root.join("file");
+    ok(fs::write(&path, "x"));
+    ok(fs::set_permissions(&path, fs::Permissions::from_mode(0o6755)));
+    ok(chown(&path, Some(1), Some(1)));
+    assert_eq!(ok(fs::metadata(&path)).mode() & 0o7777, 0o755);
+}

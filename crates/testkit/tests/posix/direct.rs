@@ -1,0 +1,29 @@
+//! `O_DIRECT`.
+
+use crate::{Test, ok};
+use skep_testkit::program::run_in;
+use std::fs;
+use std::path::Path;
+
+pub(crate) const CASES: &[Test] =
+    skep_testkit::cases![direct: what_is_written_is_read, beside_the_cache];
+
+fn what_is_written_is_read(root: &Path) {
+    ok(fs::write(root.join("source"), skep_testkit::Random::new(9).bytes(8 << 20)));
+    let copy = ["if=source", "of=copy", "bs=1M", "iflag=direct", "oflag=direct", "status=none"];
+    run_in(root, "dd", copy);
+    assert!(ok(fs::read(root.join("copy"))) == ok(fs::read(root.join("source"))));
+}
+
+fn beside_the_cache(root: &Path) {
+    ok(fs::write(root.join("file"), vec![1; 1 << 20]));
+    assert!(ok(fs::read(root.join("file"))).iter().all(|byte| *byte == 1));
+    let two = root.join("two");
+    ok(fs::write(&two, vec![2; 4096]));
+    let over = ["if=two", "of=file", "bs=4096", "seek=3", "conv=notrunc", "oflag=direct"];
+    run_in(root, "dd", [&over[..], &["status=none"]].concat());
+    let bytes = ok(fs::read(root.join("file")));
+    assert_eq!(bytes.len(), 1 << 20);
+    let twos: Vec<_> = (0..bytes.len()).filter(|at| bytes[*at] == 2).collect();
+    assert_eq!((twos.len(), twos[0]), (4096, 3 * 4096));
+}

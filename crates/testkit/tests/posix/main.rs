@@ -1,0 +1,116 @@
+//! Every POSIX operation that Skep offers, one file for each, with calls of the standard library and of
+//! `rustix` only.
+//!
+//! Each test runs in a directory of its own, in three places: on the local file system, where it shows
+//! that the test itself is right, and on a mount over each transport.
+
+mod attributes;
+mod create;
+mod direct;
+mod fsync;
+mod link;
+mod mkdir;
+mod mmap;
+mod open;
+mod permissions;
+mod read_write;
+mod readdir;
+mod rename;
+mod rmdir;
+mod special;
+mod statfs;
+mod symlink;
+mod truncate;
+mod unlink;
+mod xattrs;
+
+use skep_testkit::suite::{Case, Suite};
+use skep_testkit::{Cluster, Scratch, Shape, Transport};
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// A test works below a directory that is empty when it begins.
+pub(crate) type Test = Case<Path>;
+
+const TABLES: &[&[Test]] = &[
+    attributes::CASES,
+    create::CASES,
+    direct::CASES,
+    fsync::CASES,
+    link::CASES,
+    mkdir::CASES,
+    mmap::CASES,
+    open::CASES,
+    permissions::CASES,
+    read_write::CASES,
+    readdir::CASES,
+    rename::CASES,
+    rmdir::CASES,
+    special::CASES,
+    statfs::CASES,
+    symlink::CASES,
+    truncate::CASES,
+    unlink::CASES,
+    xattrs::CASES,
+];
+
+/// Unwraps a result that has an error number, with the call in the message.
+#[track_caller]
+pub(crate) fn ok<T, E: std::fmt::Display>(result: Result<T, E>) -> T {
+    match result {
+        Ok(value) => value,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Checks that a call was refused with this error number.
+#[track_caller]
+pub(crate) fn refused<T, E: Into<io::Error>>(result: Result<T, E>, expected: rustix::io::Errno) {
+    match result {
+        Ok(_) => panic!("should have been refused with {expected}"),
+        Err(error) => {
+            let error: io::Error = error.into();
+            assert_eq!(error.raw_os_error(), Some(expected.raw_os_error()), "{error}");
+        }
+    }
+}
+
+/// Names in a directory, sorted.
+pub(crate) fn names(directory: &Path) -> Vec<String> {
+    let entries = ok(fs::read_dir(directory));
+    let name = |entry: io::Result<fs::DirEntry>| ok(entry).file_name().into_string();
+    let mut names: Vec<_> = entries.map(|it| name(it).expect("names of tests are UTF-8")).collect();
+    names.sort();
+    names
+}
+
+fn run_all(suite: &mut Suite, place: &str, root: &Path) {
+    for table in TABLES {
+        for case in *table {
+            let directory = root.join(case.name.replace("::", "-"));
+            let one = [Case { name: case.name, body: case.body }];
+            if suite.starts(place, &[&one]) {
+                ok(fs::create_dir_all(&directory));
+                suite.run(place, &[&one], directory.as_path());
+            }
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let mut suite = Suite::from_arguments();
+    if suite.starts("local", TABLES) {
+        let scratch = Scratch::new();
+        run_all(&mut suite, "local", scratch.path());
+    }
+    for transport in Transport::ALL {
+        if suite.starts(transport.name(), TABLES) {
+            let cluster = Cluster::start(Shape { transport, ..Shape::default() });
+            run_all(&mut suite, transport.name(), cluster.path());
+            suite.check("the cluster stops", || cluster.stop());
+        }
+    }
+    suite.end()
+}

@@ -1,0 +1,91 @@
+//! What other users may do. Tests run as root; `setpriv` makes another user of a child.
+
+use crate::{Test, ok};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+pub(crate) const CASES: &[Test] = skep_testkit::cases![permissions:
+    of_files, of_directories, of_groups, sticky_directories, owners_are_the_callers,
+];
+
+const USER: &str = "23456";
+
+/// Whether a command of the shell succeeds as another user in a directory.
+fn may(directory: &Path, groups: &str, command: &str) -> bool {
+    let mut call = Command::new("setpriv");
+    call.args(["--reuid", USER, "--regid", USER, "--groups", groups, "sh", "-c", command]);
+    ok(call.current_dir(directory).stderr(std::process::Stdio::null()).status()).success()
+}
+
+fn mode(path: &Path, mode: u32) {
+    ok(fs::set_permissions(path, fs::Permissions::from_mode(mode)));
+}
+
+fn of_files(root: &Path) {
+    mode(root, 0o755);
+    let path = root.join("file");
+    ok(fs::write(&path, "x"));
+    mode(&path, 0o600);
+    assert!(!may(root, USER, "cat file"));
+    mode(&path, 0o604);
+    assert!(may(root, USER, "cat file"));
+    assert!(!may(root, USER, "echo > file"));
+    assert!(!may(root, USER, "chmod 666 file"));
+    assert!(!may(root, USER, "chown 23456 file"));
+    assert!(!may(root, USER, "rm -f file"));
+    mode(&path, 0o602);
+    assert!(may(root, USER, "echo > file"));
+}
+
+fn of_directories(root: &Path) {
+    mode(root, 0o755);
+    let path = root.join("directory");
+    ok(fs::create_dir(&path));
+    ok(fs::write(path.join("file"), "x"));
+    mode(&path.join("file"), 0o644);
+    mode(&path, 0o700);
+    assert!(!may(root, USER, "ls directory"));
+    assert!(!may(root, USER, "cat directory/file"));
+    mode(&path, 0o701);
+    assert!(!may(root, USER, "ls directory"));
+    assert!(may(root, USER, "cat directory/file"));
+    assert!(!may(root, USER, "touch directory/new"));
+    mode(&path, 0o707);
+    assert!(may(root, USER, "touch directory/new"));
+    assert!(may(root, USER, "rm -f directory/file"));
+}
+
+fn of_groups(root: &Path) {
+    mode(root, 0o755);
+    let path = root.join("file");
+    ok(fs::write(&path, "x"));
+    ok(std::os::unix::fs::chown(&path, Some(0), Some(777)));
+    mode(&path, 0o640);
+    assert!(!may(root, USER, "cat file"));
+    assert!(may(root, "777", "cat file"));
+    assert!(may(root, "1,2,3,777", "cat file"));
+}
+
+fn sticky_directories(root: &Path) {
+    mode(root, 0o1777);
+    ok(fs::write(root.join("file"), "x"));
+    assert!(!may(root, USER, "rm -f file"));
+    assert!(!may(root, USER, "mv file other"));
+    assert!(may(root, USER, "touch own && rm own"));
+}
+
+fn owners_are_the_callers(root: &Path) {
+    mode(root, 0o777);
+    let user: u32 = USER.parse().expect("a number");
+    assert!(may(root, USER, "umask 022; touch file; mkdir directory; ln -s x link"));
+    for (name, bits) in [("file", 0o644), ("directory", 0o755)] {
+        let found = ok(fs::metadata(root.join(name)));
+        assert_eq!(std::os::unix::fs::MetadataExt::uid(&found), user, "{name}");
+        assert_eq!(found.permissions().mode() & 0o7777, bits, "{name}");
+    }
+    let link = ok(fs::symlink_metadata(root.join("link")));
+    assert_eq!(std::os::unix::fs::MetadataExt::uid(&link), user);
+    assert!(may(root, USER, "chmod 600 file && chmod 700 directory"));
+}

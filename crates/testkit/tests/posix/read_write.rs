@@ -1,0 +1,188 @@
+//! Reading and writing, at all offsets and sizes.
+
+use crate::{Test, ok};
+use skep_testkit::Random;
+use std::fs::{self, File, OpenOptions};
+use std::io::{IoSlice, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+pub(crate) const CASES: &[Test] = skep_testkit::cases![read_write:
+    small_and_large, holes_are_zeros, at_the_end, appending, appending_by_many_at_once,
+    random_ranges, by_many_threads, the_same_file_through_two_handles, in_many_parts,
+    after_reopening, growing_byte_by_byte, copying_within_the_kernel,
+];
+
+fn open(path: &Path) -> File {
+    ok(OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path))
+}
+
+fn small_and_large(root: &Path) {
+    let mut random = Random::new(1);
+    for len in [1, 4095, 4096, 4097, 65_536, 524_287, 524_288, 524_289, 9_000_001] {
+        let bytes = random.bytes(len);
+        let path = root.join(format!("file-{len}"));
+        ok(fs::write(&path, &bytes));
+        assert_eq!(ok(fs::metadata(&path)).len(), len as u64);
+        assert!(ok(fs::read(&path)) == bytes, "{len}");
+    }
+}
+
+fn holes_are_zeros(root: &Path) {
+    let file = open(&root.join("file"));
+    ok(file.write_all_at(b"end", 10_000_000));
+    let mut bytes = vec![1; 10_000_003];
+    ok(file.read_exact_at(&mut bytes, 0));
+    assert!(bytes[..10_000_000].iter().all(|byte| *byte == 0));
+    assert_eq!(&bytes[10_000_000..], b"end");
+}
+
+fn at_the_end(root: &Path) {
+    let file = open(&root.join("file"));
+    ok(file.write_all_at(&[3; 5000], 0));
+    let mut bytes = [0; 100];
+    assert_eq!(ok(file.read_at(&mut bytes, 4950)), 50);
+    assert_eq!(ok(file.read_at(&mut bytes, 5000)), 0);
+    assert_eq!(ok(file.read_at(&mut bytes, 1 << 40)), 0);
+    assert_eq!(ok(file.write_at(&[], 100_000)), 0);
+    assert_eq!(ok(file.metadata()).len(), 5000);
+}
+
+fn appending(root: &Path) {
+    let path = root.join("file");
+    let mut expected = Vec::new();
+    let mut random = Random::new(2);
+    for _ in 0..40 {
+        let mut file = ok(OpenOptions::new().append(true).create(true).open(&path));
+        let bytes = random.bytes(random.clone().below(70_000));
+        ok(file.write_all(&bytes));
+        expected.extend(bytes);
+    }
+    assert!(ok(fs::read(&path)) == expected);
+}
+
+/// Records of several threads of one mount come whole and none is lost.
+fn appending_by_many_at_once(root: &Path) {
+    let path = root.join("file");
+    ok(File::create(&path));
+    std::thread::scope(|scope| {
+        for thread in 0..4_u8 {
+            let path = &path;
+            scope.spawn(move || {
+                let mut file = ok(OpenOptions::new().append(true).open(path));
+                for _ in 0..100 {
+                    ok(file.write_all(&[b'a' + thread; 100]));
+                }
+            });
+        }
+    });
+    let bytes = ok(fs::read(&path));
+    assert_eq!(bytes.len(), 40_000);
+    for record in bytes.chunks_exact(100) {
+        assert!(record.iter().all(|byte| *byte == record[0]));
+    }
+    for thread in 0..4_u8 {
+        let count = bytes.iter().filter(|byte| **byte == b'a' + thread).count();
+        assert_eq!(count, 10_000);
+    }
+}
+
+fn random_ranges(root: &Path) {
+    const LEN: usize = 6 << 20;
+    let path = root.join("file");
+    let mut model = vec![0; LEN];
+    let mut random = Random::new(3);
+    let file = open(&path);
+    ok(file.set_len(LEN as u64));
+    for round in 0..300 {
+        let len = [1, 7, 512, 4096, 100_000, 1_000_000][random.below(6)];
+        let from = random.below(LEN - len);
+        if random.below(2) == 0 {
+            let bytes = random.bytes(len);
+            ok(file.write_all_at(&bytes, from as u64));
+            model[from..from + len].copy_from_slice(&bytes);
+        } else {
+            let mut bytes = vec![0; len];
+            ok(file.read_exact_at(&mut bytes, from as u64));
+            assert!(bytes == model[from..from + len], "round {round}: {from} + {len}");
+        }
+    }
+    drop(file);
+    assert!(ok(fs::read(&path)) == model);
+}
+
+fn by_many_threads(root: &Path) {
+    const PART: usize = 1_300_001;
+    let path = root.join("file");
+    std::thread::scope(|scope| {
+        for thread in 0..8_usize {
+            let path = &path;
+            scope.spawn(move || {
+                let file = open(path);
+                let bytes = Random::new(thread as u64).bytes(PART);
+                for (index, piece) in bytes.chunks(77_777).enumerate() {
+                    ok(file.write_all_at(piece, (thread * PART + index * 77_777) as u64));
+                }
+            });
+        }
+    });
+    let bytes = ok(fs::read(&path));
+    assert_eq!(bytes.len(), 8 * PART);
+    for (thread, part) in bytes.chunks_exact(PART).enumerate() {
+        assert!(part == Random::new(thread as u64).bytes(PART), "part {thread}");
+    }
+}
+
+fn the_same_file_through_two_handles(root: &Path) {
+    let path = root.join("file");
+    let (writer, reader) = (open(&path), open(&path));
+    for round in 0..200_u64 {
+        let bytes = round.to_le_bytes();
+        ok(writer.write_all_at(&bytes, round * 4099));
+        let mut found = [0; 8];
+        ok(reader.read_exact_at(&mut found, round * 4099));
+        assert_eq!(found, bytes);
+        assert_eq!(ok(reader.metadata()).len(), round * 4099 + 8);
+    }
+}
+
+fn in_many_parts(root: &Path) {
+    let path = root.join("file");
+    let parts: Vec<Vec<u8>> = (0..200).map(|index| vec![index as u8; index * 13]).collect();
+    let slices: Vec<_> = parts.iter().map(|part| IoSlice::new(part)).collect();
+    let total: usize = parts.iter().map(Vec::len).sum();
+    let written = ok(ok(File::create(&path)).write_vectored(&slices));
+    assert_eq!(written, total);
+    assert!(ok(fs::read(&path)) == parts.concat());
+}
+
+fn after_reopening(root: &Path) {
+    let path = root.join("file");
+    for round in 0..50_u8 {
+        ok(fs::write(&path, vec![round; 10_000 + usize::from(round)]));
+        assert_eq!(ok(fs::metadata(&path)).len(), 10_000 + u64::from(round));
+        let bytes = ok(fs::read(&path));
+        assert!(
+            bytes.iter().all(|byte| *byte == round) && bytes.len() == 10_000 + usize::from(round)
+        );
+    }
+}
+
+fn growing_byte_by_byte(root: &Path) {
+    let path = root.join("file");
+    let mut file = ok(File::create(&path));
+    for index in 0..3000_u32 {
+        ok(file.write_all(&[index as u8]));
+    }
+    drop(file);
+    let expected: Vec<_> = (0..3000_u32).map(|index| index as u8).collect();
+    assert!(ok(fs::read(&path)) == expected);
+}
+
+fn copying_within_the_kernel(root: &Path) {
+    let bytes = Random::new(5).bytes(2_345_678);
+    ok(fs::write(root.join("from"), &bytes));
+    // Uses copy_file_range or sendfile.
+    assert_eq!(ok(fs::copy(root.join("from"), root.join("to"))), 2_345_678);
+    assert!(ok(fs::read(root.join("to"))) == bytes);
+}

@@ -1,0 +1,217 @@
+//! Renames.
+
+use crate::{Test, names, ok, refused};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+pub(crate) const CASES: &[Test] = skep_testkit::cases![rename:
+    within_a_directory, to_another_directory, over_a_file, over_an_open_file, over_a_directory,
+    of_what_is_missing, types_must_fit, into_itself, between_links_of_one_file, without_replacing,
+    of_directories_moves_all_below, of_directories_counts_links, back_and_forth,
+    by_many_at_once_loses_nothing, of_a_symbolic_link, in_circles_is_refused,
+];
+
+fn within_a_directory(root: &Path) {
+    ok(fs::write(root.join("a"), "text"));
+    let inode = ok(fs::metadata(root.join("a"))).ino();
+    ok(fs::rename(root.join("a"), root.join("b")));
+    assert_eq!(names(root), ["b"]);
+    assert_eq!(ok(fs::metadata(root.join("b"))).ino(), inode);
+    assert_eq!(ok(fs::read(root.join("b"))), b"text");
+}
+
+/// Sixteen directories: with two metadata targets, some lie on the other one.
+fn to_another_directory(root: &Path) {
+    ok(fs::write(root.join("file"), "text"));
+    let inode = ok(fs::metadata(root.join("file"))).ino();
+    let mut last = root.join("file");
+    for index in 0..16 {
+        let directory = root.join(format!("directory-{index}"));
+        ok(fs::create_dir(&directory));
+        let next = directory.join("file");
+        ok(fs::rename(&last, &next));
+        refused(fs::metadata(&last), Errno::NOENT);
+        assert_eq!(ok(fs::metadata(&next)).ino(), inode);
+        assert_eq!(ok(fs::read(&next)), b"text");
+        last = next;
+    }
+}
+
+fn over_a_file(root: &Path) {
+    for index in 0..16 {
+        let directory = root.join(format!("directory-{index}"));
+        ok(fs::create_dir(&directory));
+        ok(fs::write(directory.join("old"), "old"));
+        ok(fs::write(root.join("new"), "new"));
+        ok(fs::rename(root.join("new"), directory.join("old")));
+        assert_eq!(names(&directory), ["old"]);
+        assert_eq!(ok(fs::read(directory.join("old"))), b"new");
+    }
+}
+
+fn over_an_open_file(root: &Path) {
+    ok(fs::write(root.join("old"), "old"));
+    ok(fs::write(root.join("new"), "new"));
+    let mut open = ok(fs::File::open(root.join("old")));
+    ok(fs::rename(root.join("new"), root.join("old")));
+    assert_eq!(ok(open.metadata()).nlink(), 0);
+    let mut text = String::new();
+    ok(open.read_to_string(&mut text));
+    assert_eq!(text, "old");
+}
+
+fn over_a_directory(root: &Path) {
+    ok(fs::create_dir(root.join("from")));
+    ok(fs::write(root.join("from/file"), "x"));
+    ok(fs::create_dir(root.join("empty")));
+    ok(fs::create_dir(root.join("full")));
+    ok(fs::write(root.join("full/file"), "y"));
+    refused(fs::rename(root.join("from"), root.join("full")), Errno::NOTEMPTY);
+    ok(fs::rename(root.join("from"), root.join("empty")));
+    assert_eq!(names(root), ["empty", "full"]);
+    assert_eq!(ok(fs::read(root.join("empty/file"))), b"x");
+}
+
+fn of_what_is_missing(root: &Path) {
+    refused(fs::rename(root.join("a"), root.join("b")), Errno::NOENT);
+    ok(fs::write(root.join("a"), "x"));
+    refused(fs::rename(root.join("a"), root.join("missing/b")), Errno::NOENT);
+    assert_eq!(names(root), ["a"]);
+}
+
+fn types_must_fit(root: &Path) {
+    ok(fs::write(root.join("file"), "x"));
+    ok(fs::create_dir(root.join("directory")));
+    refused(fs::rename(root.join("file"), root.join("directory")), Errno::ISDIR);
+    refused(fs::rename(root.join("directory"), root.join("file")), Errno::NOTDIR);
+    assert_eq!(names(root), ["directory", "file"]);
+}
+
+fn into_itself(root: &Path) {
+    ok(fs::create_dir_all(root.join("a/b/c")));
+    refused(fs::rename(root.join("a"), root.join("a/b/c/d")), Errno::INVAL);
+    refused(fs::rename(root.join("a"), root.join("a/b")), Errno::INVAL);
+    refused(fs::rename(root.join("a/b/c"), root.join("a")), Errno::NOTEMPTY);
+    assert!(root.join("a/b/c").is_dir());
+}
+
+/// POSIX: both names stay.
+fn between_links_of_one_file(root: &Path) {
+    ok(fs::write(root.join("a"), "x"));
+    ok(fs::hard_link(root.join("a"), root.join("b")));
+    ok(fs::rename(root.join("a"), root.join("b")));
+    assert_eq!(names(root), ["a", "b"]);
+    ok(fs::rename(root.join("a"), root.join("a")));
+    assert_eq!(ok(fs::metadata(root.join("a"))).nlink(), 2);
+}
+
+fn without_replacing(root: &Path) {
+    ok(fs::write(root.join("a"), "a"));
+    ok(fs::write(root.join("b"), "b"));
+    let rename =
+        |to: &str| renameat_with(CWD, root.join("a"), CWD, root.join(to), RenameFlags::NOREPLACE);
+    refused(rename("b"), Errno::EXIST);
+    assert_eq!(ok(fs::read(root.join("b"))), b"b");
+    ok(rename("c"));
+    assert_eq!(names(root), ["b", "c"]);
+}
+
+fn of_directories_moves_all_below(root: &Path) {
+    for index in 0..16 {
+        let (from, to) = (root.join(format!("from-{index}")), root.join(format!("to-{index}")));
+        ok(fs::create_dir_all(from.join("x/y")));
+        ok(fs::write(from.join("x/y/file"), format!("{index}")));
+        ok(fs::create_dir(&to));
+        ok(fs::rename(from.join("x"), to.join("z")));
+        assert_eq!(ok(fs::read_to_string(to.join("z/y/file"))), format!("{index}"));
+        assert_eq!(names(&from), Vec::<String>::new());
+        let parent = ok(fs::metadata(to.join("z/.."))).ino();
+        assert_eq!(parent, ok(fs::metadata(&to)).ino());
+        ok(fs::remove_dir(&from));
+    }
+}
+
+fn of_directories_counts_links(root: &Path) {
+    ok(fs::create_dir_all(root.join("a/x")));
+    ok(fs::create_dir(root.join("b")));
+    let links = |name: &str| ok(fs::metadata(root.join(name))).nlink();
+    assert_eq!((links("a"), links("b")), (3, 2));
+    ok(fs::rename(root.join("a/x"), root.join("b/x")));
+    assert_eq!((links("a"), links("b")), (2, 3));
+}
+
+fn back_and_forth(root: &Path) {
+    ok(fs::create_dir(root.join("a")));
+    ok(fs::create_dir(root.join("b")));
+    ok(fs::write(root.join("a/file"), "x"));
+    for _ in 0..50 {
+        ok(fs::rename(root.join("a/file"), root.join("b/file")));
+        ok(fs::rename(root.join("b/file"), root.join("a/file")));
+    }
+    assert_eq!(names(&root.join("a")), ["file"]);
+    assert_eq!(names(&root.join("b")), Vec::<String>::new());
+}
+
+/// Four threads move eight files between four directories, often the same ones.
+fn by_many_at_once_loses_nothing(root: &Path) {
+    for index in 0..4 {
+        ok(fs::create_dir(root.join(format!("d{index}"))));
+    }
+    for index in 0..8 {
+        ok(fs::write(root.join(format!("d0/f{index}")), format!("{index}")));
+    }
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            scope.spawn(move || {
+                let mut random = skep_testkit::Random::new(thread);
+                for _ in 0..200 {
+                    let file = random.below(8);
+                    let (from, to) = (random.below(4), random.below(4));
+                    let path = |directory| root.join(format!("d{directory}/f{file}"));
+                    match fs::rename(path(from), path(to)) {
+                        Ok(()) => {}
+                        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::NotFound),
+                    }
+                }
+            });
+        }
+    });
+    let all: Vec<_> = (0..4)
+        .flat_map(|index| names(&root.join(format!("d{index}"))))
+        .collect::<std::collections::BTreeSet<_>>()
+        .into_iter()
+        .collect();
+    let places: usize = (0..4).map(|index| names(&root.join(format!("d{index}"))).len()).sum();
+    assert_eq!(all, (0..8).map(|index| format!("f{index}")).collect::<Vec<_>>());
+    assert_eq!(places, 8);
+}
+
+fn of_a_symbolic_link(root: &Path) {
+    ok(fs::write(root.join("file"), "x"));
+    ok(std::os::unix::fs::symlink("file", root.join("link")));
+    ok(fs::rename(root.join("link"), root.join("moved")));
+    assert_eq!(ok(fs::read_link(root.join("moved"))).as_os_str(), "file");
+    ok(fs::rename(root.join("file"), root.join("moved")));
+    assert_eq!(names(root), ["moved"]);
+    assert!(ok(fs::symlink_metadata(root.join("moved"))).is_file());
+}
+
+/// Two moves that would make a circle together: one of them must lose.
+fn in_circles_is_refused(root: &Path) {
+    for round in 0..20 {
+        let (a, b) = (root.join(format!("a{round}")), root.join(format!("b{round}")));
+        ok(fs::create_dir(&a));
+        ok(fs::create_dir(&b));
+        let moved: usize = std::thread::scope(|scope| {
+            let first = scope.spawn(|| usize::from(fs::rename(&a, b.join("in")).is_ok()));
+            let second = scope.spawn(|| usize::from(fs::rename(&b, a.join("in")).is_ok()));
+            first.join().expect("no panic") + second.join().expect("no panic")
+        });
+        assert_eq!(moved, 1, "round {round}");
+        assert!(a.join("in").is_dir() || b.join("in").is_dir());
+    }
+}

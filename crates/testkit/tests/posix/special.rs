@@ -1,0 +1,45 @@
+//! Pipes, sockets and devices: their names live here, the kernel does the rest.
+
+use crate::{Test, ok};
+use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
+use std::fs::{self, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+
+pub(crate) const CASES: &[Test] =
+    skep_testkit::cases![special: pipes_carry_bytes, sockets_connect, devices_keep_their_numbers];
+
+fn pipes_carry_bytes(root: &Path) {
+    let path = root.join("pipe");
+    ok(mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0));
+    assert!(ok(fs::metadata(&path)).file_type().is_fifo());
+    std::thread::scope(|scope| {
+        scope.spawn(|| ok(ok(OpenOptions::new().write(true).open(&path)).write_all(b"through")));
+        let mut text = String::new();
+        ok(ok(fs::File::open(&path)).read_to_string(&mut text));
+        assert_eq!(text, "through");
+    });
+}
+
+fn sockets_connect(root: &Path) {
+    // A socket's path may have 107 bytes only.
+    let path = root.join("s");
+    let here = std::env::current_dir().expect("a directory");
+    std::env::set_current_dir(root).expect("we can go there");
+    let listener = UnixListener::bind("s");
+    let connected = UnixStream::connect("s");
+    std::env::set_current_dir(here).expect("we can go back");
+    drop((ok(listener), ok(connected)));
+    assert!(ok(fs::metadata(path)).file_type().is_socket());
+}
+
+fn devices_keep_their_numbers(root: &Path) {
+    let path = root.join("device");
+    let device = makedev(1, 3);
+    ok(mknodat(CWD, &path, FileType::CharacterDevice, Mode::RUSR, device));
+    let found = ok(fs::metadata(&path));
+    assert!(found.file_type().is_char_device());
+    assert_eq!(found.rdev(), device);
+}

@@ -1,0 +1,112 @@
+//! Extended attributes of users.
+
+use crate::{Test, ok, refused};
+use rustix::fs::{XattrFlags, getxattr, lgetxattr, listxattr, removexattr, setxattr};
+use rustix::io::Errno;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+pub(crate) const CASES: &[Test] = skep_testkit::cases![xattrs:
+    are_kept, are_listed, creating_and_replacing, are_removed, tell_their_size, of_directories,
+    of_links_are_refused, bounded, go_with_renames,
+];
+
+fn file(root: &Path) -> std::path::PathBuf {
+    let path = root.join("file");
+    ok(fs::write(&path, "x"));
+    path
+}
+
+fn get(path: &Path, name: &str) -> Vec<u8> {
+    let mut bytes = vec![0; 65_536];
+    let len = ok(getxattr(path, name, &mut bytes[..]));
+    bytes.truncate(len);
+    bytes
+}
+
+fn are_kept(root: &Path) {
+    let path = file(root);
+    // The local file system has one block for all attributes of a file.
+    for value in [&b""[..], b"x", &[0, 255, 10], &[7; 2000]] {
+        ok(setxattr(&path, "user.key", value, XattrFlags::empty()));
+        assert_eq!(get(&path, "user.key"), value);
+    }
+    refused(getxattr(&path, "user.other", &mut [0; 10]), Errno::NODATA);
+}
+
+fn are_listed(root: &Path) {
+    let path = file(root);
+    let expected: BTreeSet<_> = (0..20).map(|index| format!("user.key-{index}")).collect();
+    for name in &expected {
+        ok(setxattr(&path, name.as_str(), b"v", XattrFlags::empty()));
+    }
+    let mut bytes = vec![0; 10_000];
+    let len = ok(listxattr(&path, &mut bytes[..]));
+    let text = String::from_utf8_lossy(&bytes[..len]).into_owned();
+    let found = text.split('\0').filter(|name| name.starts_with("user."));
+    assert_eq!(found.map(str::to_owned).collect::<BTreeSet<_>>(), expected);
+}
+
+fn creating_and_replacing(root: &Path) {
+    let path = file(root);
+    refused(setxattr(&path, "user.key", b"1", XattrFlags::REPLACE), Errno::NODATA);
+    ok(setxattr(&path, "user.key", b"2", XattrFlags::CREATE));
+    refused(setxattr(&path, "user.key", b"3", XattrFlags::CREATE), Errno::EXIST);
+    ok(setxattr(&path, "user.key", b"4", XattrFlags::REPLACE));
+    assert_eq!(get(&path, "user.key"), b"4");
+}
+
+fn are_removed(root: &Path) {
+    let path = file(root);
+    ok(setxattr(&path, "user.key", b"1", XattrFlags::empty()));
+    ok(removexattr(&path, "user.key"));
+    refused(getxattr(&path, "user.key", &mut [0; 10]), Errno::NODATA);
+    refused(removexattr(&path, "user.key"), Errno::NODATA);
+}
+
+fn tell_their_size(root: &Path) {
+    let path = file(root);
+    ok(setxattr(&path, "user.key", b"12345", XattrFlags::empty()));
+    assert_eq!(ok(getxattr(&path, "user.key", &mut [0; 5])), 5);
+    refused(getxattr(&path, "user.key", &mut [0; 4]), Errno::RANGE);
+    // Sizes are asked for with an empty buffer, which `getfattr` does.
+    let text = skep_testkit::program::run_in(root, "getfattr", ["-d", "file"]);
+    assert!(text.contains("user.key=\"12345\""), "{text}");
+    refused(listxattr(&path, &mut [0_u8; 3]), Errno::RANGE);
+}
+
+fn of_directories(root: &Path) {
+    let path = root.join("directory");
+    ok(fs::create_dir(&path));
+    ok(setxattr(&path, "user.key", b"value", XattrFlags::empty()));
+    assert_eq!(get(&path, "user.key"), b"value");
+}
+
+fn of_links_are_refused(root: &Path) {
+    let link = root.join("link");
+    ok(std::os::unix::fs::symlink("nowhere", &link));
+    let set = rustix::fs::lsetxattr(&link, "user.key", b"x", XattrFlags::empty());
+    refused(set, Errno::PERM);
+    assert!(lgetxattr(&link, "user.key", &mut [0; 10]).is_err());
+}
+
+fn bounded(root: &Path) {
+    let path = file(root);
+    let long = format!("user.{}", "n".repeat(250));
+    ok(setxattr(&path, long.as_str(), b"x", XattrFlags::empty()));
+    let too_long = format!("user.{}", "n".repeat(251));
+    refused(setxattr(&path, too_long.as_str(), b"x", XattrFlags::empty()), Errno::RANGE);
+    assert!(setxattr(&path, "user.big", &[0; 65_537], XattrFlags::empty()).is_err());
+}
+
+fn go_with_renames(root: &Path) {
+    let path = file(root);
+    ok(setxattr(&path, "user.key", b"value", XattrFlags::empty()));
+    ok(fs::create_dir(root.join("directory")));
+    let moved = root.join("directory/file");
+    ok(fs::rename(&path, &moved));
+    assert_eq!(get(&moved, "user.key"), b"value");
+    ok(fs::write(&path, "a new one"));
+    refused(getxattr(&path, "user.key", &mut [0; 10]), Errno::NODATA);
+}
