@@ -41,6 +41,9 @@ pub(crate) struct Options {
     /// Files of each process in metadata workloads.
     #[arg(long, default_value_t = 5_000)]
     files: u64,
+    /// How often all is done on each file system; the best of each counts.
+    #[arg(long, default_value_t = 1)]
+    rounds: u32,
     /// Where all file systems keep their data.
     #[arg(long, default_value_os_t = root().join("target/bench"))]
     directory: PathBuf,
@@ -171,7 +174,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     if systems.contains(&System::Skep) {
         call(env!("CARGO"), &["build", "--release", "--package", "skep-ctl"], &[])?;
     }
-    let mut report = Report::new(&options.directory, &systems)?;
+    let mut report = Report::new(&options.directory, &systems, options.rounds)?;
     for system in systems {
         println!("== {}", system.label());
         let directory = options.directory.join(system.label().to_lowercase());
@@ -182,7 +185,9 @@ pub(crate) fn run(options: &Options) -> Outcome {
         let megabytes = (options.data_mib * 3).to_string();
         output(program.to_str().unwrap_or_default(), &["bench-touch", &megabytes])?;
         let running = system.start(&directory)?;
-        run_all(options, &running, &mut report)?;
+        for _ in 0..options.rounds {
+            run_all(options, &running, &mut report)?;
+        }
     }
     let page = report.page();
     println!("\n{page}");
