@@ -211,7 +211,8 @@ fn start_control(
     events: MailboxSender<Event>,
 ) -> io::Result<JoinHandle<()>> {
     skep_env::spawn_thread("skep-fuse-device".into(), None, move || {
-        let result = skep_env::block_on(control::run(fd, interrupts)).map_err(Error::from);
+        let result =
+            skep_env::block_on(control::run(fd, interrupts)).map_err(Error::from).flatten();
         let _ = events.send(Event::Ended(result));
     })
 }

@@ -8,14 +8,18 @@ use crate::worker::InterruptSenders;
 use io_uring::{opcode, types};
 use skep_env::Buf;
 use skep_types::codec::{Codec, Reader};
+use skep_types::{Error, Result};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-/// Room for a long batch of forgets.
-const MEMORY_BYTES: usize = 128 << 10;
+/// The kernel refuses reads into less than its largest request would need, even if none comes here.
+const MEMORY_BYTES: usize = 4096 + limits::MAX_IO_BYTES;
 
 /// Takes what comes until the mount ends.
-pub(crate) async fn run(fd: Arc<OwnedFd>, interrupts: InterruptSenders) {
+///
+/// # Errors
+/// When the kernel refuses to be read from.
+pub(crate) async fn run(fd: Arc<OwnedFd>, interrupts: InterruptSenders) -> Result<()> {
     let memory = Buf::new(MEMORY_BYTES);
     loop {
         match kernel::read(&*fd, &memory) {
@@ -35,11 +39,8 @@ pub(crate) async fn run(fd: Arc<OwnedFd>, interrupts: InterruptSenders) {
                     readable.await;
                 }
                 Some(libc::EINTR | libc::ENOENT) => {}
-                Some(libc::ENODEV | libc::ECONNABORTED) => return,
-                _ => {
-                    tracing::error!("reading from /dev/fuse: {error}");
-                    return;
-                }
+                Some(libc::ENODEV | libc::ECONNABORTED) => return Ok(()),
+                _ => return Err(Error::from(error).within("reading from /dev/fuse")),
             },
         }
     }

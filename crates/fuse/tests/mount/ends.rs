@@ -85,13 +85,14 @@ fn wait_until_blocked(child: &Child) {
     });
 }
 
-fn open_handles(path: &Path) -> u64 {
+/// Open handles, and creations that wait.
+fn inside(path: &Path) -> (u64, u64) {
     let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
     // SAFETY: the string ends with a zero byte; all-zero is a valid result to overwrite.
     unsafe {
         let mut room = std::mem::zeroed::<libc::statvfs>();
         assert_eq!(libc::statvfs(path.as_ptr(), &raw mut room), 0);
-        room.f_files
+        (room.f_files, room.f_ffree)
     }
 }
 
@@ -104,25 +105,28 @@ fn a_caller_that_waits_can_be_killed(transport: &str) {
         waiting.kill().unwrap();
         waiting.wait().unwrap();
     }
-    let mut creating = start("touch", &it.join("slow"));
-    wait_until_blocked(&creating);
+    fs::create_dir(it.join("d")).unwrap();
+    let mut creating = start("touch", &it.join("d/slow"));
+    wait_until("the creation has begun", || inside(&it.path).1 == 1);
     creating.kill().unwrap();
     creating.wait().unwrap();
     fs::write(it.join("go"), "").unwrap();
-    wait_until("what was begun is finished", || it.join("slow").exists());
-    wait_until("no handle is left behind", || open_handles(&it.path) == 0);
+    wait_until("what was begun is finished", || it.join("d/slow").exists());
+    wait_until("no handle is left behind", || inside(&it.path) == (0, 0));
 }
 
 fn a_signal_that_kills_nobody_interrupts_nothing(transport: &str) {
     let it = mounted(transport);
+    // In a directory of its own, which the kernel keeps locked for as long as that takes.
+    fs::create_dir(it.join("d")).unwrap();
     let mut creating = Command::new("sh")
         .arg("-c")
         .arg("trap : USR1; : > \"$1\"")
         .arg("sh")
-        .arg(it.join("slow"))
+        .arg(it.join("d/slow"))
         .spawn()
         .unwrap();
-    wait_until_blocked(&creating);
+    wait_until("the creation has begun", || inside(&it.path).1 == 1);
     // SAFETY: a plain call; the child wasn't waited for, so the id is its own.
     assert_eq!(unsafe { libc::kill(creating.id() as i32, libc::SIGUSR1) }, 0);
     fs::write(it.join("go"), "").unwrap();

@@ -14,6 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) fn serve_if_asked() -> Option<i32> {
     let asked = std::env::var(SERVE).ok()?;
     let (transport, mount_point) = asked.split_once(':').unwrap();
+    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
     let memory = Memory::new();
     let options = ServeOptions {
         mount_point: mount_point.into(),
