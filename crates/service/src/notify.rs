@@ -7,19 +7,24 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 /// The service answers requests now.
 pub fn ready() {
-    send(b"READY=1");
+    // A manager that doesn't listen is no reason to fail: it will notice by its own timeout.
+    if let Err(error) = send(b"READY=1") {
+        tracing::warn!("the service manager could not be notified: {error}");
+    }
 }
 
 /// The service has begun to end.
 pub fn stopping() {
-    send(b"STOPPING=1");
+    // Whoever only waited for the start has gone by now.
+    if let Err(error) = send(b"STOPPING=1") {
+        tracing::debug!("the service manager could not be notified: {error}");
+    }
 }
 
-fn send(message: &[u8]) {
-    let Some(name) = std::env::var_os("NOTIFY_SOCKET") else { return };
-    // A manager that doesn't listen is no reason to fail: it will notice by its own timeout.
-    if let Err(error) = send_to(name.as_bytes(), message) {
-        tracing::warn!("the service manager could not be notified: {error}");
+fn send(message: &[u8]) -> std::io::Result<()> {
+    match std::env::var_os("NOTIFY_SOCKET") {
+        Some(name) => send_to(name.as_bytes(), message),
+        None => Ok(()),
     }
 }
 

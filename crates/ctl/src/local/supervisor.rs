@@ -76,6 +76,7 @@ pub(crate) async fn run(plan: Plan, signals: skep_env::Signals) -> Result<()> {
 impl Supervisor {
     async fn start(&mut self) -> Result<()> {
         let started = skep_env::now();
+        self.await_former().await;
         self.initialise("management", Vec::new())?;
         self.add(Role::Management, "management", self.arguments("management", "management"));
         self.await_ready(1).await?;
@@ -113,6 +114,26 @@ impl Supervisor {
             say(&summary::of(&self.plan.layout, self.plan.mount_point.as_deref(), true).await?)?;
         }
         say(&format!("Up after {seconds:.1} s."))
+    }
+
+    /// Waits for processes of a supervisor that was killed: they end by themselves, but not at once.
+    async fn await_former(&self) {
+        let data = self.plan.layout.data.display().to_string();
+        let is_ours = |process: &u32| {
+            let line = std::fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&line).contains(&data)
+        };
+        let former = self.plan.layout.processes();
+        let deadline = skep_env::now() + END_PATIENCE;
+        while former.values().any(is_ours) {
+            if skep_env::now() > deadline {
+                for process in former.values().filter(|process| is_ours(process)) {
+                    print_line(&format!("killing process {process} of an earlier `skep up`"));
+                    let _ = skep_env::send_signal(*process, libc::SIGKILL);
+                }
+            }
+            skep_env::sleep(TICK).await;
+        }
     }
 
     fn access(&self) -> Result<Access> {
