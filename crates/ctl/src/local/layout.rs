@@ -11,6 +11,7 @@ use skep_types::{Error, ErrorCode, Result};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 const SHAPE_FILE: &str = "skep-cluster.json";
@@ -83,6 +84,14 @@ impl Layout {
     /// The cluster's token.
     pub(crate) fn token(&self) -> PathBuf {
         self.data.join("management").join(TOKEN_FILE)
+    }
+
+    /// User and group of the supervisor, whose lock this is.
+    pub(crate) fn owner(&self) -> Result<(u32, u32)> {
+        let path = self.data.join(LOCK_FILE);
+        let named = |error: std::io::Error| Error::from(error).within(path.display());
+        let metadata = std::fs::metadata(&path).map_err(named)?;
+        Ok((metadata.uid(), metadata.gid()))
     }
 
     /// Keeps the names and process ids of what runs, for people and for `skep up --detach`.

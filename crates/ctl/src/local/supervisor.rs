@@ -3,6 +3,7 @@
 
 use super::children::{Role, Service, describe, program, tail};
 use super::layout::{Layout, Shape, SupervisorLock};
+use super::ownership::give_root_to;
 use super::readiness::Readiness;
 use super::summary;
 use crate::access::{Access, ClusterArgs, PATIENCE, is_mount_point};
@@ -98,6 +99,10 @@ impl Supervisor {
         self.await_ready(usize::from(metadata_targets + storage_services)).await?;
         let access = self.access()?;
         self.await_registered(&access).await?;
+        let (uid, gid) = self.plan.layout.owner()?;
+        if uid != 0 {
+            give_root_to(&access, uid, gid).await?;
+        }
         if let Some(mount_point) = self.plan.mount_point.clone() {
             // On a dead mount nothing can be made; the mount's process clears it away.
             if !is_mount_point(&mount_point) {

@@ -1,0 +1,43 @@
+//! Who owns the root directory of a cluster on one host: whoever started it.
+//!
+//! Metadata makes the root for root. A user who runs `skep up` without being root could not write there, nor
+//! change it, since the kernel lets only root give directories away.
+
+use crate::access::{Access, PATIENCE};
+use skep_client::{Client, Mount, MountOptions};
+use skep_types::{InodeId, Result};
+use skep_wire::metadata::SetAttributes;
+
+/// Gives the root directory to a user, if it is still root's.
+pub(crate) async fn give_root_to(access: &Access, uid: u32, gid: u32) -> Result<()> {
+    let mount = Mount::new(MountOptions {
+        cluster: access.token.clone().into(),
+        mount_point: String::new(),
+        host: "skep up".into(),
+        version: skep_service::PROGRAM_VERSION.into(),
+        workers: 1,
+        patience: PATIENCE,
+    });
+    let client = Client::new(mount.await?, 0)?;
+    let given = give(&client, uid, gid).await;
+    client.shutdown().await;
+    given
+}
+
+async fn give(client: &Client, uid: u32, gid: u32) -> Result<()> {
+    let root = client.attributes(InodeId::ROOT).await?;
+    if root.uid != 0 || root.uid == uid {
+        return Ok(());
+    }
+    let change = SetAttributes {
+        inode: InodeId::ROOT,
+        permissions: None,
+        uid: Some(uid),
+        gid: Some(gid),
+        project: None,
+        size: None,
+        accessed: None,
+        modified: None,
+    };
+    client.set_attributes(change).await.map(|_| ())
+}
