@@ -1,0 +1,236 @@
+//! The program from outside, without mounts: configuration, directories, tokens, restarts, and what it says
+//! when something is wrong.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn skep(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_skep"));
+    command.args(arguments).output().expect("the program can be run")
+}
+
+/// What it says on success.
+fn said(arguments: &[&str]) -> String {
+    let output = skep(arguments);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {errors}");
+    String::from_utf8(output.stdout).expect("it prints text")
+}
+
+/// What it says on failure, with its exit code.
+fn refused(arguments: &[&str]) -> (String, i32) {
+    let output = skep(arguments);
+    assert!(!output.status.success(), "{arguments:?} should fail");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    (text, output.status.code().expect("it ends by itself"))
+}
+
+fn refusal(arguments: &[&str]) -> String {
+    refused(arguments).0
+}
+
+/// A service that is killed at the end.
+struct Service(Child);
+
+impl Service {
+    fn start(arguments: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_skep"));
+        command.args(arguments).stdout(Stdio::null()).stderr(Stdio::null());
+        Self(command.spawn().expect("the program can be run"))
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.0.kill().expect("our own child");
+        self.0.wait().expect("our own child");
+    }
+}
+
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Self {
+        Self(tempfile::tempdir().expect("a place for the test"))
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.path(name).display().to_string()
+    }
+
+    /// Makes a management directory of a new cluster.
+    fn cluster(&self, name: &str) -> String {
+        let directory = self.text(name);
+        said(&["management", "--init", "--directory", &directory, "--listen", "127.0.0.1:0"]);
+        directory
+    }
+}
+
+fn start_management(directory: &str) -> Service {
+    let arguments = ["management", "--directory", directory, "--listen", "127.0.0.1:0"];
+    let service = Service::start(&arguments);
+    let deadline = Instant::now() + PATIENCE;
+    while !skep(&["node", "list", "--cluster", directory]).status.success() {
+        assert!(Instant::now() < deadline, "management answers");
+    }
+    service
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+#[test]
+fn values_are_shown_with_their_origins_and_all_problems_at_once() {
+    let place = Place::new();
+    std::fs::write(place.path("a.toml"), "[node]\nlog = \"warn\"\n").unwrap();
+    let file = place.text("a.toml");
+    let shown = said(&[
+        "storage",
+        "--config",
+        &file,
+        "--directory",
+        "/d",
+        "--target",
+        "/t",
+        "--print-config",
+    ]);
+    let line = |key: &str| shown.lines().find(|line| line.starts_with(key)).unwrap().to_owned();
+    assert!(line("node.log").ends_with(&format!("# {file}")), "{shown}");
+    assert!(line("node.directory").ends_with("# command line"), "{shown}");
+    assert!(line("node.name").ends_with("# default"), "{shown}");
+
+    std::fs::write(place.path("b.toml"), "[node]\nlisten = 5\nlisen = \"x\"\n").unwrap();
+    let (text, code) = refused(&["storage", "--config", &place.text("b.toml")]);
+    assert_eq!(code, 2);
+    for words in
+        ["`node.listen`", "no setting `node.lisen`", "`node.directory` is not set", "`targets`"]
+    {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    let missing = refusal(&["storage", "--config", "/nowhere.toml", "--directory", "/d"]);
+    assert!(missing.contains("/nowhere.toml"), "{missing}");
+}
+
+#[test]
+fn samples_are_configurations_with_all_defaults() {
+    let place = Place::new();
+    for service in ["management", "metadata", "storage"] {
+        let file = place.path(service);
+        std::fs::write(&file, said(&[service, "--print-sample"])).unwrap();
+        let file = file.display().to_string();
+        let mut arguments = vec![service, "--config", &file, "--directory", "/d", "--print-config"];
+        if service != "management" {
+            arguments.extend(["--target", "/t"]);
+        }
+        let shown = said(&arguments);
+        assert!(shown.contains(&file) && !shown.contains("# default"), "{shown}");
+    }
+}
+
+#[test]
+fn directories_that_are_blank_foreign_or_in_use_are_refused_by_name() {
+    let place = Place::new();
+    let blank = refusal(&["management", "--directory", &place.text("blank")]);
+    assert!(blank.contains("--init") && blank.contains("blank"), "{blank}");
+    let (one, two) = (place.cluster("one"), place.cluster("two"));
+    let again = refusal(&["management", "--init", "--directory", &one]);
+    assert!(again.contains("already"), "{again}");
+
+    let token = format!("{two}/join-token");
+    let (node, target) = (place.text("storage"), place.text("target"));
+    let storage = ["storage", "--directory", &node, "--target", &target];
+    let without = refusal(&[&storage[..], &["--init"]].concat());
+    assert!(without.contains("--token"), "{without}");
+    said(&[&storage[..], &["--init", "--token-file", &token]].concat());
+    let other = format!("{one}/join-token");
+    let foreign = refusal(&[&storage[..], &["--init", "--token-file", &other]].concat());
+    assert!(foreign.contains("cluster"), "{foreign}");
+
+    let _running = start_management(&one);
+    let in_use = refusal(&["management", "--directory", &one, "--listen", "127.0.0.1:0"]);
+    assert!(in_use.contains("in use"), "{in_use}");
+    let address = read(&place.path("one/address"));
+    let taken = refusal(&["management", "--directory", &two, "--listen", address.trim()]);
+    assert!(taken.contains(address.trim()) && taken.contains("node.listen"), "{taken}");
+}
+
+#[test]
+fn management_comes_back_after_a_kill_at_the_same_address_with_what_it_knew() {
+    let place = Place::new();
+    let management = place.cluster("management");
+    let running = start_management(&management);
+    let address = read(&place.path("management/address"));
+    let (node, target) = (place.text("metadata"), place.text("target"));
+    let metadata = ["metadata", "--directory", &node, "--target", &target];
+    let token = format!("{management}/join-token");
+    said(&[&metadata[..], &["--init", "--token-file", &token]].concat());
+    let _metadata = Service::start(&[&metadata[..], &["--listen", "127.0.0.1:0"]].concat());
+    let targets = || {
+        let text = said(&["target", "list", "--cluster", &management, "--output", "json"]);
+        serde_json::from_str::<serde_json::Value>(&text).expect("it prints JSON")
+    };
+    let wait_online = || {
+        let deadline = Instant::now() + PATIENCE;
+        while targets()[0]["reachability"] != "Online" {
+            assert!(Instant::now() < deadline, "the target is online");
+        }
+    };
+    wait_online();
+    said(&["cluster", "format", "--cluster", &management]);
+    let twice = refusal(&["cluster", "format", "--cluster", &management]);
+    assert!(twice.contains("already"), "{twice}");
+    let before = targets();
+    drop(running);
+    let down = refusal(&["target", "list", "--cluster", &management]);
+    assert!(down.contains("is it running"), "{down}");
+    let _running = start_management(&management);
+    assert_eq!(read(&place.path("management/address")), address);
+    wait_online();
+    assert_eq!(targets()[0]["id"], before[0]["id"]);
+    // There is no storage service: that is a problem, and an exit code.
+    let check = skep(&["health", "check", "--cluster", &management]);
+    let text = String::from_utf8_lossy(&check.stdout);
+    assert!(text.contains("the cluster has no storage service"), "{text}");
+    assert!(text.contains("metadata-1 [ID: 2]: reachable at 127.0.0.1:"), "{text}");
+    assert_eq!(check.status.code(), Some(1));
+}
+
+#[test]
+fn wrong_tokens_and_addresses_are_refused_with_what_to_do() {
+    let place = Place::new();
+    let (one, two) = (place.cluster("one"), place.cluster("two"));
+    let _running = start_management(&one);
+    let address = read(&place.path("one/address"));
+    let other = format!("{two}/join-token");
+    let list = ["node", "list", "--cluster", address.trim()];
+    let wrong = refusal(&[&list[..], &["--token-file", &other]].concat());
+    assert!(wrong.contains("belongs to cluster"), "{wrong}");
+    let none = refusal(&list);
+    assert!(none.contains("--token-file"), "{none}");
+    let token = said(&["cluster", "token", "--cluster", &one]);
+    assert!(token.starts_with("skep1-") && token.trim().ends_with(address.trim()), "{token}");
+    std::fs::write(place.path("mixed"), token.replace(&token[39..60], &"0".repeat(21))).unwrap();
+    let guessed = refusal(&[&list[..], &["--token-file", &place.text("mixed")]].concat());
+    assert!(guessed.contains("secret") || guessed.contains("cluster"), "{guessed}");
+}
+
+#[test]
+fn completion_scripts_and_help_are_printed() {
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(said(&["completion", shell]).contains("skep"));
+    }
+    let help = said(&["help"]);
+    for verb in ["up", "down", "mount", "node", "target", "health", "entry", "cluster"] {
+        assert!(help.contains(&format!("\n  {verb} ")), "{verb}: {help}");
+    }
+    let not_mounted = refusal(&["entry", "info", "/"]);
+    assert!(not_mounted.contains("not in a mount of Skep"), "{not_mounted}");
+}
