@@ -8,7 +8,7 @@ use crate::limits::{MAX_REQUESTS_PER_CONNECTION, MAX_REQUESTS_PER_TARGET};
 use crate::orphans::clean_up_forever;
 use skep_env::local::Semaphore;
 use skep_env::{Mailbox, MailboxSender, Task, TcpStream};
-use skep_rpc::{Identity, IncomingStream, MapCell, Peer, Router};
+use skep_rpc::{Identity, IncomingStream, MapCell, Outbox, Peer, Router};
 use skep_store::identity::Directory;
 use skep_types::{Epoch, Error, ErrorCode, GroupId, MapVersion, Result, TargetId};
 use skep_wire::frame::Header;
@@ -143,6 +143,7 @@ async fn own(
 /// Takes a peer's requests until it ends the connection.
 async fn serve(served: Rc<Served>, socket: OwnedFd, peer: Peer) {
     let (mut requests, outbox) = IncomingStream::new(TcpStream::from_fd(socket));
+    let _closed = CloseAtEnd(Rc::clone(&outbox));
     let own_places = Semaphore::new(MAX_REQUESTS_PER_CONNECTION);
     loop {
         let own_place = own_places.acquire().await;
@@ -167,7 +168,16 @@ async fn serve(served: Rc<Served>, socket: OwnedFd, peer: Peer) {
         })
         .detach();
     }
-    outbox.close();
+}
+
+/// Ends a connection with the task that serves it, also when that is dropped at the target's end: the
+/// peer must not wait for answers that won't come.
+struct CloseAtEnd(Rc<Outbox>);
+
+impl Drop for CloseAtEnd {
+    fn drop(&mut self) {
+        self.0.close();
+    }
 }
 
 /// A target's place in the cluster map.
@@ -218,3 +228,6 @@ impl Served {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

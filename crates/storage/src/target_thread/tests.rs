@@ -1,0 +1,194 @@
+//! A target behind real sockets: its thread, the handlers, and what they refuse.
+
+use super::*;
+use skep_env::{Buf, TcpListener};
+use skep_format::identity::{DirectoryKind, Identity as DirectoryIdentity};
+use skep_rpc::server::authenticate;
+use skep_rpc::{CallOptions, Connection, Secret};
+use skep_types::codec::crc32c;
+use skep_types::{
+    ChunkFileKey, ClusterId, ClusterMap, ErrorCode, Group, GroupMember, InodeId, MemberState,
+    NodeId, NodeKind, TargetKind,
+};
+use skep_wire::storage as messages;
+use std::path::Path;
+
+const CLUSTER: ClusterId = ClusterId::new([3; 16]);
+const TARGET: TargetId = TargetId::new(8);
+const STRIPE: messages::StripeHint =
+    messages::StripeHint { chunk_bytes: 512 << 10, width: 4, component_start: 0 };
+
+fn directory(path: &Path) -> Directory {
+    if let Ok(directory) = Directory::open(path, DirectoryKind::StorageTarget, Some(CLUSTER)) {
+        return directory;
+    }
+    let identity = DirectoryIdentity {
+        kind: DirectoryKind::StorageTarget,
+        cluster: CLUSTER,
+        node_uuid: 1,
+        node: NodeId::new(2),
+        target_uuid: 3,
+        target: TARGET,
+    };
+    Directory::initialise(path, identity).unwrap()
+}
+
+/// A target with a connection to it. The caller ends the thread.
+async fn started(path: &Path) -> (TargetThread, Rc<Connection>) {
+    let thread = TargetThread::start(directory(path)).await.unwrap();
+    let identity = |kind| Identity {
+        cluster: CLUSTER,
+        secret: Secret::generate(),
+        node: NodeId::new(2),
+        kind,
+    };
+    let server = identity(NodeKind::Storage);
+    let client = Identity { kind: NodeKind::Client, ..server.clone() };
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_address().unwrap().to_string();
+    let connecting =
+        skep_env::spawn(async move { Connection::connect(&address, &client, TARGET).await });
+    let stream = listener.accept().await.unwrap();
+    let peer = authenticate(&stream, &server, 1, |_| Ok(())).await.unwrap();
+    let connection = connecting.await.unwrap();
+    thread.tell(Order::Serve(stream.into_fd().unwrap(), peer)).unwrap();
+    (thread, connection)
+}
+
+fn end(thread: TargetThread) {
+    thread.tell(Order::End).unwrap();
+    thread.join().unwrap();
+}
+
+fn run<F: Future<Output = ()> + 'static>(test: impl FnOnce(std::path::PathBuf) -> F) {
+    let dir = tempfile::tempdir().unwrap();
+    skep_env::block_on(test(dir.path().to_owned())).unwrap();
+}
+
+fn key(number: u64) -> ChunkFileKey {
+    ChunkFileKey { inode: InodeId::new(number), generation: 0, component: 0, index: 0 }
+}
+
+async fn write(connection: &Rc<Connection>, key: ChunkFileKey, bytes: &[u8]) -> Result<()> {
+    let checksums = bytes.chunks(4096).map(crc32c).collect();
+    let request = messages::WriteChunk { key, stripe: STRIPE, offset: 0, checksums };
+    let data = vec![Buf::copy_of(bytes)];
+    let options = CallOptions { data, durable: true, ..CallOptions::default() };
+    connection.call(&request, &options).await.map(|_| ())
+}
+
+async fn read(connection: &Rc<Connection>, key: ChunkFileKey, length: u32) -> Result<Vec<u8>> {
+    let into = Buf::new(length as usize);
+    let options = CallOptions { into: Some(into.clone()), ..CallOptions::default() };
+    let request = messages::ReadChunk { key, offset: 0, length };
+    let (reply, count) = connection.call(&request, &options).await?;
+    let bytes = into.bytes()[..count].to_vec();
+    let expected: Vec<_> = bytes.chunks(4096).map(crc32c).collect();
+    assert_eq!(reply.checksums, expected);
+    Ok(bytes)
+}
+
+#[test]
+fn every_request_is_answered_over_a_connection() {
+    run(|dir| async move {
+        let (thread, connection) = started(&dir).await;
+        let options = CallOptions::default();
+        let bytes = vec![7; 100_000];
+        for number in 1..=20 {
+            write(&connection, key(number), &bytes).await.unwrap();
+        }
+        assert!(read(&connection, key(1), 200_000).await.unwrap() == bytes);
+        connection.call(&messages::SyncChunk { key: key(1) }, &options).await.unwrap();
+        let cut = messages::TruncateChunk { key: key(1), size: 10 };
+        connection.call(&cut, &options).await.unwrap();
+        let stat = messages::StatChunk { key: key(1) };
+        let (stat, _) = connection.call(&stat, &options).await.unwrap();
+        assert!(stat.exists && stat.size == 10 && stat.modified.seconds > 0);
+        let keys = (2..=20).map(key).collect();
+        connection.call(&messages::RemoveChunks { keys }, &options).await.unwrap();
+        let list = messages::ListChunks { cursor: 0, limit: 100 };
+        let (list, _) = connection.call(&list, &options).await.unwrap();
+        assert_eq!(list.keys, [key(1)]);
+        end(thread);
+    });
+}
+
+#[test]
+fn a_target_that_ended_cleanly_comes_back_with_its_data() {
+    run(|dir| async move {
+        let (thread, connection) = started(&dir).await;
+        write(&connection, key(1), b"kept").await.unwrap();
+        end(thread);
+        assert!(read(&connection, key(1), 10).await.is_err(), "the old connection has ended");
+        let (thread, connection) = started(&dir).await;
+        assert_eq!(read(&connection, key(1), 10).await.unwrap(), b"kept");
+        end(thread);
+    });
+}
+
+#[test]
+fn malformed_and_oversized_requests_are_refused_and_the_connection_lives() {
+    run(|dir| async move {
+        let (thread, connection) = started(&dir).await;
+        let code = |result: Result<_>| result.map(|_| ()).unwrap_err().code();
+        let options = CallOptions::default();
+        let long = messages::ReadChunk { key: key(1), offset: 0, length: u32::MAX };
+        assert_eq!(
+            code(connection.call(&long, &options).await.map(|_| ())),
+            ErrorCode::LimitReached
+        );
+        let keys = vec![key(1); 5000];
+        let many = connection.call(&messages::RemoveChunks { keys }, &options).await;
+        assert_eq!(code(many.map(|_| ())), ErrorCode::TooLarge);
+        let lookup = skep_wire::metadata::GetAttributes { inode: InodeId::ROOT };
+        let other = connection.call(&lookup, &options).await;
+        assert_eq!(code(other.map(|_| ())), ErrorCode::Unsupported);
+        write(&connection, key(1), b"x").await.unwrap();
+        end(thread);
+    });
+}
+
+#[test]
+fn requests_for_another_group_or_an_older_epoch_are_refused() {
+    run(|dir| async move {
+        let (thread, connection) = started(&dir).await;
+        let mut map = ClusterMap::empty(CLUSTER);
+        map.version = skep_types::MapVersion::new(5);
+        map.groups.push(Group {
+            id: GroupId::new(40),
+            kind: TargetKind::Storage,
+            epoch: Epoch::new(7),
+            members: vec![GroupMember { target: TARGET, state: MemberState::Serving }],
+        });
+        let identity = Identity {
+            cluster: CLUSTER,
+            secret: Secret::generate(),
+            node: NodeId::new(2),
+            kind: NodeKind::Storage,
+        };
+        thread.tell(Order::Joined(identity, MapCell::new(map))).unwrap();
+        let stat = messages::StatChunk { key: key(1) };
+        let options = |group, epoch, lowest| CallOptions {
+            group: GroupId::new(group),
+            epoch: Epoch::new(epoch),
+            lowest_map: skep_types::MapVersion::new(lowest),
+            ..CallOptions::default()
+        };
+        // The thread takes the order before it looks at the next request, or soon after.
+        let deadline = skep_env::now() + std::time::Duration::from_secs(10);
+        while connection.call(&stat, &options(41, 7, 5)).await.is_ok() {
+            assert!(skep_env::now() < deadline, "the map is not heeded");
+        }
+        connection.call(&stat, &options(40, 7, 5)).await.unwrap();
+        connection.call(&stat, &options(40, 8, 5)).await.unwrap();
+        for (wrong, words) in
+            [((41, 7, 5), "not in g41"), ((40, 6, 5), "epoch e7"), ((40, 7, 6), "needs v6")]
+        {
+            let error = connection.call(&stat, &options(wrong.0, wrong.1, wrong.2)).await;
+            let error = error.unwrap_err();
+            assert_eq!(error.code(), ErrorCode::StaleMap);
+            assert!(error.context().contains(words), "{error}");
+        }
+        end(thread);
+    });
+}
