@@ -184,7 +184,7 @@ impl<E: Engine> MetadataTarget<E> {
         for (key, value) in self.table.scan(&Key::intents(), &[], usize::MAX)? {
             let Some(transaction) = transaction_of(&key) else { continue };
             let intent: IntentRecord = decode_value(&key, &value)?;
-            for resource in intent.steps.iter().filter_map(steps::resource) {
+            for resource in steps::resources(&intent.steps, &intent.attributes) {
                 self.shared.locks.try_take(&resource, Owner::Promise(transaction));
             }
             self.background.promises.insert(transaction, now);

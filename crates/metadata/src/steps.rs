@@ -10,20 +10,23 @@ use skep_types::{Attributes, Error, ErrorCode, FileKind, GroupId, InodeId};
 use skep_wire::limits::MAX_LINKS;
 use skep_wire::metadata::Step;
 
-/// What a promise of the step holds.
-pub(crate) fn resource(step: &Step) -> Option<Resource> {
-    match step {
-        // A new inode is known to nobody else.
-        Step::MakeDirectoryInode { .. } => None,
-        Step::AddLink { inode }
-        | Step::DropLink { inode }
+/// What a promise of steps holds. `answers` are the attributes that they answered with.
+pub(crate) fn resources(steps: &[Step], answers: &[Attributes]) -> Vec<Resource> {
+    let mut answers = answers.iter();
+    let held = |step: &Step| match step {
+        // Who asked for the directory knows it as soon as the coordinator has decided, perhaps before
+        // this group has heard of that: requests for it wait.
+        Step::MakeDirectoryInode { .. } => answers.next().map(|it| Resource::Inode(it.inode)),
+        Step::AddLink { inode } => answers.next().map(|_| Resource::Inode(*inode)),
+        Step::DropLink { inode }
         | Step::RemoveDirectoryInode { inode }
         | Step::SetParent { inode, .. } => Some(Resource::Inode(*inode)),
         Step::RemoveEntry { directory, name, .. } => {
             Some(Resource::Dentry(*directory, name.0.clone()))
         }
         Step::LockRename => Some(Resource::Rename),
-    }
+    };
+    steps.iter().filter_map(held).collect()
 }
 
 /// Checks that a step can be done; gives the attributes that it answers with.

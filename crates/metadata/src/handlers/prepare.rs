@@ -32,7 +32,7 @@ pub(crate) fn run<E: Engine>(
         }
     }
     // All are free: nothing can come between, since one operation runs at a time.
-    for resource in request.steps.iter().filter_map(steps::resource) {
+    for resource in steps::resources(&request.steps, &attributes) {
         let taken = context.shared.locks.try_take(&resource, Owner::Promise(transaction));
         assert!(taken, "a resource that was free stays free within one operation");
     }
