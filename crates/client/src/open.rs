@@ -131,12 +131,10 @@ impl Client {
         let Opened { attributes, pattern, .. } = opened;
         let pattern = checked(attributes.inode, pattern)?;
         let mount = self.mount();
-        let group = self.group_of(attributes.inode)?;
-        let session = self.0.sessions.borrow().get(&group).map(|it| it.id).unwrap_or_default();
         let inode = mount.inodes.open(attributes.inode);
         inode.observe(&attributes, skep_env::now());
         let keep_cache = mount.caches.opened(attributes.inode, attributes.change_counter);
-        let handle = mount.handles.insert(OpenFile::new(inode, mode, pattern, session));
+        let handle = mount.handles.insert(OpenFile::new(inode, mode, pattern));
         Ok(OpenedFile { handle, keep_cache })
     }
 

@@ -343,9 +343,7 @@ impl Client {
         let session = self.0.new_thread_session(group, id, slots)?;
         let map = mount.map();
         let lost = mount.handles.select(|file| {
-            !file.is_stale()
-                && file.session() != id
-                && map.shard_group(file.inode.id.shard()) == Some(group)
+            !file.is_stale() && map.shard_group(file.inode.id.shard()) == Some(group)
         });
         for files in lost.chunks(REOPENS_AT_ONCE) {
             let tasks: Vec<_> = files
@@ -371,7 +369,6 @@ impl Client {
         match attempt(Rc::clone(&self.0), slot, Rc::new(request), how, None).await {
             Ok(opened) => {
                 file.inode.observe(&opened.attributes, skep_env::now());
-                file.reopened(session.id);
                 Ok(())
             }
             Err(error) if error.code() == ErrorCode::StaleSession => Err(error),

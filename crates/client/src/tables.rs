@@ -2,7 +2,7 @@
 
 use crate::inode_state::InodeState;
 use crate::limits::{MAX_CLOSED_UNSYNCED, MAX_HANDLES, TABLE_PARTS};
-use skep_types::{Error, ErrorCode, InodeId, Result, SessionId, StripePattern};
+use skep_types::{Error, ErrorCode, InodeId, Result, StripePattern};
 use skep_wire::metadata::OpenMode;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -35,8 +35,6 @@ pub(crate) struct OpenFile {
     pub(crate) inode: Arc<InodeState>,
     pub(crate) mode: OpenMode,
     pub(crate) pattern: StripePattern,
-    /// The session under which it is open.
-    session: AtomicU64,
     /// The session was lost and the file is gone: nothing but close works.
     is_stale: AtomicBool,
     is_closing: AtomicBool,
@@ -45,30 +43,16 @@ pub(crate) struct OpenFile {
 }
 
 impl OpenFile {
-    pub(crate) fn new(
-        inode: Arc<InodeState>,
-        mode: OpenMode,
-        pattern: StripePattern,
-        session: SessionId,
-    ) -> Self {
+    pub(crate) fn new(inode: Arc<InodeState>, mode: OpenMode, pattern: StripePattern) -> Self {
         let seen_losses = AtomicU64::new(inode.losses());
         Self {
             inode,
             mode,
             pattern,
-            session: AtomicU64::new(session.raw()),
             is_stale: AtomicBool::new(false),
             is_closing: AtomicBool::new(false),
             seen_losses,
         }
-    }
-
-    pub(crate) fn session(&self) -> SessionId {
-        SessionId::new(self.session.load(Ordering::Acquire))
-    }
-
-    pub(crate) fn reopened(&self, session: SessionId) {
-        self.session.store(session.raw(), Ordering::Release);
     }
 
     pub(crate) fn set_stale(&self) {
@@ -315,10 +299,7 @@ mod tests {
         let inodes = Inodes::new();
         let state = dirty(&inodes, 1);
         let pattern = StripePattern { generation: 1, components: vec![] };
-        let open = || {
-            let session = SessionId::new(1);
-            OpenFile::new(Arc::clone(&state), OpenMode::Write, pattern.clone(), session)
-        };
+        let open = || OpenFile::new(Arc::clone(&state), OpenMode::Write, pattern.clone());
         let (first, second) = (open(), open());
         state.synced(&state.unsynced()[0], HostIncarnation::new(2));
         let third = open();
