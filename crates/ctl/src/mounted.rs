@@ -1,5 +1,5 @@
-//! The client as the file system behind a mount: passes each call on, and translates where the words of the
-//! two differ. No logic.
+//! The client as the file system behind a mount: passes each call on, and translates where the
+//! words of the two differ. No logic.
 
 use skep_client::{Client, Mount};
 use skep_env::Buf;
@@ -153,6 +153,6 @@ impl FileSystem for MountedClient {
     }
 
     async fn sync_all(&self) -> Result<()> {
-        self.0.sync_all().await
+        self.0.sync_names().await
     }
 }
