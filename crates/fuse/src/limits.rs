@@ -25,10 +25,9 @@ pub(crate) const READ_AHEAD_KIB: u32 = 4096;
 /// `FORGET` needs no answer and no haste; after one, the thread that takes them waits so long for
 /// more, so that they come in batches instead of waking it one by one.
 pub(crate) const FORGET_PAUSE: Duration = Duration::from_millis(5);
-/// How often an interrupted request is looked at again: is its caller being killed?
-pub(crate) const INTERRUPT_CHECK: Duration = Duration::from_millis(100);
-/// Interrupts that may wait for one worker; more are dropped, and their callers wait for the answer.
-pub(crate) const MAX_INTERRUPTS: usize = 4096;
+/// How often a worker looks at requests that take long: are their callers being killed? They go after
+/// one to two such spans.
+pub(crate) const CALLER_CHECK: Duration = Duration::from_millis(250);
 /// Files whose set-user-id bits are known to be clear, for each worker; forgotten together when full.
 pub(crate) const MAX_CHECKED_FILES: usize = 1024;
 /// How long an unmount that was asked for by a signal waits for the last open file.

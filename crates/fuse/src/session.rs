@@ -13,7 +13,7 @@ use crate::transport::control;
 use crate::transport::device::{Device, DevicePort};
 use crate::transport::kernel::{self, Unmount};
 use crate::transport::uring::UringPort;
-use crate::worker::{self, InterruptSenders};
+use crate::worker;
 use skep_env::{Mailbox, MailboxSender, Signals};
 use skep_types::{Error, ErrorCode, Result};
 use std::future::Future;
@@ -107,27 +107,20 @@ where
     let (events, mailbox) = Mailbox::new(MAX_EVENTS)?;
     let shares = shares(session.transport);
     let workers = shares.len();
-    let channels = (0..workers)
-        .map(|_| Mailbox::new(limits::MAX_INTERRUPTS))
-        .collect::<io::Result<Vec<_>>>()?;
-    let (senders, mailboxes): (Vec<_>, Vec<_>) = channels.into_iter().unzip();
-    let interrupts = InterruptSenders(senders.into());
     let permission_changes = Arc::new(AtomicU64::new(0));
     let mut threads = Vec::new();
-    for (index, (share, mailbox)) in shares.into_iter().zip(mailboxes).enumerate() {
+    for (index, share) in shares.into_iter().enumerate() {
         let start = WorkerStart {
             index,
             share,
-            mailbox,
             fd: Arc::clone(&session.fd),
             transport: session.transport,
-            interrupts: interrupts.clone(),
             permission_changes: Arc::clone(&permission_changes),
         };
         threads.push(start_worker(start, connect.clone(), events.clone())?);
     }
     if session.transport == TransportKind::Uring {
-        threads.push(start_control(Arc::clone(&session.fd), interrupts, events.clone())?);
+        threads.push(start_control(Arc::clone(&session.fd), events.clone())?);
     }
     let supervisor = Supervisor {
         mount_point: session.mount_point.clone(),
@@ -152,10 +145,8 @@ where
 struct WorkerStart {
     index: usize,
     share: Share,
-    mailbox: Mailbox<u64>,
     fd: Arc<OwnedFd>,
     transport: TransportKind,
-    interrupts: InterruptSenders,
     permission_changes: Arc<AtomicU64>,
 }
 
@@ -187,15 +178,15 @@ where
                     let ports = start.share.queues.iter().flat_map(|(queue, slots)| {
                         (0..*slots).map(|_| UringPort::new(Arc::clone(&start.fd), *queue))
                     });
-                    worker::run(context, ports.collect(), start.mailbox, started).await;
+                    worker::run(context, ports.collect(), started).await;
                 }
                 TransportKind::Device => {
                     let clone = kernel::clone_device(&start.fd)?;
                     kernel::set_nonblocking(&clone)?;
-                    let device = Device::new(clone, start.interrupts.clone());
+                    let device = Device::new(clone);
                     let ports = (0..limits::SLOTS_PER_WORKER)
                         .map(|_| DevicePort::new(std::rc::Rc::clone(&device)));
-                    worker::run(context, ports.collect(), start.mailbox, started).await;
+                    worker::run(context, ports.collect(), started).await;
                 }
             }
             Ok(())
@@ -205,14 +196,9 @@ where
     })
 }
 
-fn start_control(
-    fd: Arc<OwnedFd>,
-    interrupts: InterruptSenders,
-    events: MailboxSender<Event>,
-) -> io::Result<JoinHandle<()>> {
+fn start_control(fd: Arc<OwnedFd>, events: MailboxSender<Event>) -> io::Result<JoinHandle<()>> {
     skep_env::spawn_thread("skep-fuse-device".into(), None, move || {
-        let result =
-            skep_env::block_on(control::run(fd, interrupts)).map_err(Error::from).flatten();
+        let result = skep_env::block_on(control::run(fd)).map_err(Error::from).flatten();
         let _ = events.send(Event::Ended(result));
     })
 }

@@ -1,12 +1,13 @@
 //! One worker: its slots, each with a port of the transport and at most one request under way, and
 //! what becomes of requests whose callers are killed.
 //!
-//! # Interrupts
-//! The kernel tells of a signal to a waiting caller once (`INTERRUPT`), whatever the signal, and if
-//! the caller is being killed it still waits for the answer. As on other file systems, signals that
-//! don't kill interrupt nothing: an operation that meets a dead server waits and goes on. So an
-//! interrupted request is looked at until it is answered: once a SIGKILL is pending for its caller
-//! (which Ctrl-C becomes, too), it is answered with EINTR.
+//! # Callers that are killed
+//! As on other file systems, signals that don't kill interrupt nothing: an operation that meets a dead
+//! server waits and goes on. But whoever is killed (by SIGKILL, which Ctrl-C becomes too) must be able
+//! to go, and the kernel lets a caller go only when its request is answered. So a worker looks at
+//! requests that take long: once a SIGKILL is pending for a caller, it is answered with EINTR.
+//! (The kernel's own word for it, `INTERRUPT`, comes at any signal, never a second time, and with
+//! io_uring not at all if the signal came before the daemon took the request: Linux 6.18.)
 //!
 //! What the operation itself does then: one that only looks, a read or a write is dropped, and its
 //! memory serves again when nobody holds it any more. Any other runs to its end without its slot, so
@@ -22,7 +23,7 @@ use crate::protocol::{self, Context};
 use crate::reply::{self, Encoded, Failure};
 use crate::request::Request;
 use skep_env::local::Notify;
-use skep_env::{Buf, Mailbox, MailboxSender, Task};
+use skep_env::{Buf, Task};
 use skep_types::InodeId;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -49,20 +50,6 @@ pub(crate) trait Port: 'static {
     fn is_memory_shared(&self) -> bool;
 }
 
-/// Leads to the interrupts of all workers.
-#[derive(Clone, Debug)]
-pub(crate) struct InterruptSenders(pub(crate) std::sync::Arc<[MailboxSender<u64>]>);
-
-impl InterruptSenders {
-    /// Tells all workers that the caller of a request was interrupted.
-    pub(crate) fn send(&self, unique: u64) {
-        for sender in &*self.0 {
-            // A full queue only means that the caller waits for its answer.
-            let _ = sender.send(unique);
-        }
-    }
-}
-
 /// The request that a slot is busy with.
 #[derive(Clone, Copy, Debug)]
 struct Current {
@@ -84,6 +71,9 @@ struct Worker<F, P> {
     slots: Vec<Rc<Slot<P>>>,
     ended: Cell<usize>,
     end: Notify,
+    /// Whether somebody looks at the requests under way; if not, the next one has to say so.
+    is_watched: Cell<bool>,
+    begun: Notify,
 }
 
 /// Serves the ports until the mount ends. `started` is called when all of them are known to the
@@ -91,7 +81,6 @@ struct Worker<F, P> {
 pub(crate) async fn run<F: FileSystem, P: Port>(
     context: Context<F>,
     ports: Vec<P>,
-    interrupts: Mailbox<u64>,
     started: impl FnOnce(bool),
 ) {
     let slots = ports
@@ -101,7 +90,14 @@ pub(crate) async fn run<F: FileSystem, P: Port>(
             Rc::new(Slot { port, current, run, task })
         })
         .collect();
-    let worker = Rc::new(Worker { context, slots, ended: Cell::new(0), end: Notify::default() });
+    let worker = Rc::new(Worker {
+        context,
+        slots,
+        ended: Cell::new(0),
+        end: Notify::default(),
+        is_watched: Cell::new(false),
+        begun: Notify::default(),
+    });
     for slot in &worker.slots {
         let task = skep_env::spawn(serve(Rc::clone(&worker), Rc::clone(slot), None));
         slot.task.replace(Some(task));
@@ -109,7 +105,7 @@ pub(crate) async fn run<F: FileSystem, P: Port>(
     // A timer fires only after what was asked of the ring was submitted, and a refusal is known then.
     skep_env::sleep(Duration::from_millis(1)).await;
     started(worker.ended.get() == 0);
-    let watch = skep_env::spawn(watch_interrupts(Rc::clone(&worker), interrupts));
+    let watch = skep_env::spawn(watch_callers(Rc::clone(&worker)));
     while worker.ended.get() < worker.slots.len() {
         worker.end.wait().await;
     }
@@ -131,6 +127,9 @@ async fn serve<F: FileSystem, P: Port>(
                 let pid = request.header.pid;
                 drop(request);
                 slot.current.set(Some(Current { unique, pid, may_be_dropped }));
+                if !worker.is_watched.replace(true) {
+                    worker.begun.notify();
+                }
                 let outcome = protocol::perform(&worker.context, call).await;
                 if slot.run.get() != run {
                     protocol::abandon(&worker.context, outcome).await;
@@ -183,55 +182,23 @@ fn answer_killed<F: FileSystem, P: Port>(
     slot.task.replace(Some(task));
 }
 
-/// An interrupted request that wasn't answered yet.
-struct Interrupted {
-    unique: u64,
-    /// Checks at which no slot had it: it may still be on its way, or answered already.
-    misses: u32,
-}
-
-async fn watch_interrupts<F: FileSystem, P: Port>(
-    worker: Rc<Worker<F, P>>,
-    interrupts: Mailbox<u64>,
-) {
-    let mut pending: Vec<Interrupted> = Vec::new();
+/// Looks, while requests are under way, at those that were under way at the last look already.
+async fn watch_callers<F: FileSystem, P: Port>(worker: Rc<Worker<F, P>>) {
+    let mut seen: Vec<u64> = Vec::new();
     loop {
-        if pending.is_empty() {
-            match interrupts.receive().await {
-                Ok(unique) => pending.push(Interrupted { unique, misses: 0 }),
-                Err(error) => {
-                    tracing::error!("interrupts are no longer heard: {error}");
-                    return;
-                }
+        if worker.slots.iter().all(|slot| slot.current.get().is_none()) {
+            worker.is_watched.set(false);
+            worker.begun.wait().await;
+        }
+        skep_env::sleep(limits::CALLER_CHECK).await;
+        let before = std::mem::take(&mut seen);
+        for slot in &worker.slots {
+            let Some(current) = slot.current.get() else { continue };
+            if before.contains(&current.unique) && is_being_killed(current.pid) {
+                answer_killed(&worker, slot, current);
+            } else {
+                seen.push(current.unique);
             }
-        } else {
-            skep_env::sleep(limits::INTERRUPT_CHECK).await;
-        }
-        while let Some(unique) = interrupts.try_receive() {
-            pending.push(Interrupted { unique, misses: 0 });
-        }
-        pending.retain_mut(|it| check_interrupted(&worker, it));
-    }
-}
-
-/// Looks at an interrupted request; false when nothing is left to do about it.
-fn check_interrupted<F: FileSystem, P: Port>(
-    worker: &Rc<Worker<F, P>>,
-    it: &mut Interrupted,
-) -> bool {
-    let busy = worker.slots.iter().find_map(|slot| {
-        let current = slot.current.get()?;
-        (current.unique == it.unique).then_some((slot, current))
-    });
-    match busy {
-        Some((slot, current)) if is_being_killed(current.pid) => {
-            answer_killed(worker, slot, current);
-            false
-        }
-        Some(_) => true,
-        None => {
-            it.misses += 1;
-            it.misses < 2
         }
     }
 }

@@ -10,7 +10,7 @@ use super::kernel;
 use crate::abi::{self, InHeader, Opcode, OutHeader};
 use crate::limits;
 use crate::request::Request;
-use crate::worker::{InterruptSenders, Port, Reply};
+use crate::worker::{Port, Reply};
 use io_uring::{opcode, types};
 use skep_env::Buf;
 use skep_types::codec::{Codec, Reader};
@@ -31,14 +31,13 @@ pub(crate) struct Device {
     fd: OwnedFd,
     is_taken: Cell<bool>,
     waiting: RefCell<Vec<Waker>>,
-    interrupts: InterruptSenders,
 }
 
 impl Device {
-    /// Takes a descriptor over; `interrupts` lead to all workers.
-    pub(crate) fn new(fd: OwnedFd, interrupts: InterruptSenders) -> Rc<Self> {
+    /// Takes a descriptor over.
+    pub(crate) fn new(fd: OwnedFd) -> Rc<Self> {
         let (is_taken, waiting) = (Cell::new(false), RefCell::default());
-        Rc::new(Self { fd, is_taken, waiting, interrupts })
+        Rc::new(Self { fd, is_taken, waiting })
     }
 
     async fn turn(&self) -> Turn<'_> {
@@ -114,14 +113,11 @@ impl DevicePort {
             (abi::IN_HEADER_BYTES + opcode.map_or(0, Opcode::argument_bytes)).min(len);
         let arguments = bytes.slice(abi::IN_HEADER_BYTES..arguments_end);
         match opcode {
-            // Inode ids need no counting: nothing is kept for those that the kernel knows.
-            Some(Opcode::Forget | Opcode::BatchForget | Opcode::NotifyReply) => Received::Nothing,
-            Some(Opcode::Interrupt) => {
-                if let Ok(unique) = u64::decode(&mut Reader::new(arguments.bytes())) {
-                    self.device.interrupts.send(unique);
-                }
-                Received::Nothing
-            }
+            // Inode ids need no counting: nothing is kept for those that the kernel knows. Of callers
+            // that are interrupted, see `worker`.
+            Some(
+                Opcode::Forget | Opcode::BatchForget | Opcode::NotifyReply | Opcode::Interrupt,
+            ) => Received::Nothing,
             _ => Received::Request(Request {
                 header,
                 arguments,

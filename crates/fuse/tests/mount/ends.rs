@@ -98,12 +98,15 @@ fn inside(path: &Path) -> (u64, u64) {
 
 fn a_caller_that_waits_can_be_killed(transport: &str) {
     let it = mounted(transport);
-    // More than there are slots, so that those of killed callers must serve again.
-    for _ in 0..40 {
-        let mut waiting = start("stat", &it.join("never"));
-        wait_until_blocked(&waiting);
-        waiting.kill().unwrap();
-        waiting.wait().unwrap();
+    // More than there are slots, and twice, so that those of killed callers must serve again.
+    for _ in 0..2 {
+        let mut callers: Vec<_> =
+            (0..40).map(|i| start("stat", &it.join(&format!("never-{i}")))).collect();
+        callers.iter().for_each(wait_until_blocked);
+        callers.iter_mut().for_each(|caller| caller.kill().unwrap());
+        for caller in &mut callers {
+            caller.wait().unwrap();
+        }
     }
     fs::create_dir(it.join("d")).unwrap();
     let mut creating = start("touch", &it.join("d/slow"));

@@ -1,7 +1,7 @@
 //! A file system in memory, to mount: as simple as can be, with one lock around everything.
 //!
-//! Two names are special. Looking up `never` and creating `slow` wait, as on a server that has died:
-//! `never` for ever, `slow` until a file `go` exists.
+//! Some names are special. Looking up `never...` and creating `slow` wait, as on a server that has died:
+//! the former for ever, `slow` until a file `go` exists in the root directory.
 
 use skep_env::Buf;
 use skep_fuse::{CreateRequest, FileSystem, HandleId, OpenedFile, RenameRequest, StatFs};
@@ -191,7 +191,7 @@ impl Memory {
 
 impl FileSystem for Memory {
     async fn lookup(&self, directory: InodeId, name: &[u8]) -> Result<Attributes> {
-        if name == b"never" {
+        if name.starts_with(b"never") {
             std::future::pending::<()>().await;
         }
         self.with(|tree| {
