@@ -226,6 +226,11 @@ pub fn removal(key: &[u8]) -> Option<(GroupId, ChunkFileKey)> {
     ))
 }
 
+/// Whether a key is that of a piece of work for the target itself.
+pub fn is_work_item(key: &[u8]) -> bool {
+    key.len() > 2 && key[0] == OF_TARGET && matches!(key[1], kind::REMOVAL | kind::SIZE_RECOVERY)
+}
+
 /// The transaction in the key of an intent or a finished transaction.
 pub fn transaction_of(key: &[u8]) -> Option<TransactionId> {
     let rest: &[u8; 12] = key.get(2..)?.try_into().ok()?;
@@ -277,6 +282,8 @@ record! {
         pub pattern: Option<StripePattern>,
         /// Where a symbolic link points.
         pub link_target: Bytes,
+        /// Whether it may have extended attributes.
+        pub has_xattrs: bool,
         /// The largest size that writers ever reported: beyond it no chunk file has a byte.
         pub high_water: u64,
     }

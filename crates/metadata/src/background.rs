@@ -11,8 +11,8 @@ use crate::steps;
 use crate::target::{MetadataTarget, Purpose};
 use skep_cluster::striping;
 use skep_format::metadata::{
-    DecisionRecord, InodeRecord, IntentRecord, Key, OpenCounts, decode_value, last_u64, removal,
-    transaction_of,
+    DecisionRecord, InodeRecord, IntentRecord, Key, OpenCounts, decode_value, is_work_item,
+    last_u64, removal, transaction_of,
 };
 use skep_types::codec::Codec;
 use skep_types::{
@@ -51,7 +51,14 @@ struct SizeRecovery {
 pub(crate) struct Background {
     /// Whether the store may have work items that were not looked at.
     look: bool,
+    /// Whether items were written that are not synced yet, and the groups that they are about.
+    has_new: bool,
+    new_removals: BTreeSet<GroupId>,
+    /// Groups that may have something to remove, and those of them that are at it.
+    to_remove: BTreeSet<GroupId>,
     removing: BTreeSet<GroupId>,
+    /// Where the search for a group's removals goes on: before it lie the tombstones of those done.
+    cursors: BTreeMap<GroupId, Vec<u8>>,
     recovering: BTreeMap<InodeId, SizeRecovery>,
     /// Promises that wait for their end, and when to ask (again).
     promises: BTreeMap<TransactionId, Duration>,
@@ -60,8 +67,17 @@ pub(crate) struct Background {
 }
 
 impl Background {
+    /// Notes that a transaction has written a key.
+    pub(crate) fn wrote(&mut self, key: &[u8]) {
+        if is_work_item(key) {
+            self.has_new = true;
+            self.new_removals.extend(removal(key).map(|(group, _)| group));
+        }
+    }
+
     pub(crate) fn after_sync(&mut self) {
-        self.look = true;
+        self.look |= std::mem::take(&mut self.has_new);
+        self.to_remove.append(&mut self.new_removals);
     }
 }
 
@@ -180,6 +196,7 @@ fn forget_finished<E: Engine>(context: &mut Context<'_, E>) -> Result<(), Stop> 
 impl<E: Engine> MetadataTarget<E> {
     pub(crate) fn load_background(&mut self) -> Result<()> {
         self.background.look = true;
+        self.load_removals()?;
         let now = self.shared.now;
         for (key, value) in self.table.scan(&Key::intents(), &[], usize::MAX)? {
             let Some(transaction) = transaction_of(&key) else { continue };
@@ -284,41 +301,65 @@ impl<E: Engine> MetadataTarget<E> {
         }
     }
 
-    fn start_removals(&mut self) -> Result<()> {
+    /// Finds the groups that have something to remove, by skipping from one to the next.
+    fn load_removals(&mut self) -> Result<()> {
         let mut after = Vec::new();
-        // Groups that have something to remove, by skipping from one to the next.
         loop {
             let next = self.table.engine().scan(&Key::removals(), &after, 1)?;
             let Some((group, _)) = next.first().and_then(|(key, _)| removal(key)) else {
                 return Ok(());
             };
-            if self.background.removing.insert(group) {
-                self.remove_chunks(group)?;
-            }
+            self.background.to_remove.insert(group);
             after = Key::removals_of(group);
             after.extend([0xFF; 17]);
         }
     }
 
+    fn start_removals(&mut self) -> Result<()> {
+        let background = &mut self.background;
+        let idle: Vec<_> = background.to_remove.difference(&background.removing).copied().collect();
+        for group in idle {
+            self.background.removing.insert(group);
+            self.remove_chunks(group)?;
+        }
+        Ok(())
+    }
+
     /// Sends the next removals to a group. Only those that are synced: the engine has no others.
     fn remove_chunks(&mut self, group: GroupId) -> Result<()> {
         let limit = self.shared.limits.removals_per_message;
-        let found = self.table.engine().scan(&Key::removals_of(group), &[], limit)?;
+        let prefix = Key::removals_of(group);
+        let mut cursor = self.background.cursors.remove(&group).unwrap_or_default();
+        let mut is_round = cursor.is_empty();
         let mut items = Vec::new();
         let mut keys = Vec::new();
-        for (key, _) in found {
-            // Done already, and only not synced yet?
-            if self.table.get(&key)?.is_some()
-                && let Some((_, chunk)) = removal(&key)
-            {
-                keys.push(chunk);
-                items.push(key);
+        while keys.is_empty() {
+            let found = self.table.engine().scan(&prefix, &cursor, limit)?;
+            let Some((last, _)) = found.last() else {
+                if is_round {
+                    break;
+                }
+                is_round = true;
+                cursor.clear();
+                continue;
+            };
+            cursor.clone_from(last);
+            for (key, _) in found {
+                // Those that are done and only not synced yet are skipped.
+                if self.table.get(&key)?.is_some()
+                    && let Some((_, chunk)) = removal(&key)
+                {
+                    keys.push(chunk);
+                    items.push(key);
+                }
             }
         }
         if keys.is_empty() {
             self.background.removing.remove(&group);
+            self.background.to_remove.remove(&group);
             return Ok(());
         }
+        self.background.cursors.insert(group, cursor);
         let call = OutgoingCall::new(group, &RemoveChunks { keys });
         self.call(call, Purpose::Background(Errand::Remove { group, items }));
         Ok(())
@@ -382,6 +423,8 @@ impl<E: Engine> MetadataTarget<E> {
                 self.background.removing.remove(&group);
                 if result.is_ok() {
                     self.start_internal(Internal::Removed(items));
+                } else {
+                    self.background.cursors.remove(&group);
                 }
                 self.background.look = true;
             }

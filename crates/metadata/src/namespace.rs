@@ -268,16 +268,21 @@ impl<E: Engine> Context<'_, E> {
                 self.put_raw(&Key::Removal(chunk.group, key), &[]);
             }
         }
-        self.remove_inode(inode)
+        self.remove_inode(record)
     }
 
     /// Removes an inode with its extended attributes.
-    pub(crate) fn remove_inode(&mut self, inode: InodeId) -> Result<(), Stop> {
-        let prefix = Key::xattrs_of(inode);
-        for (key, _) in self.scan(&prefix, &[], usize::MAX)? {
-            self.delete_raw(key);
+    pub(crate) fn remove_inode(&mut self, record: &InodeRecord) -> Result<(), Stop> {
+        let inode = record.attributes.inode;
+        if record.has_xattrs {
+            for (key, _) in self.scan(&Key::xattrs_of(inode), &[], usize::MAX)? {
+                self.delete_raw(key);
+            }
         }
-        self.delete(&Key::SizeRecovery(inode));
+        let recovery = Key::SizeRecovery(inode);
+        if self.get_raw(&recovery)?.is_some() {
+            self.delete(&recovery);
+        }
         self.delete(&Key::Inode(inode));
         Ok(())
     }

@@ -104,8 +104,8 @@ pub(crate) fn apply<E: Engine>(
             context.drop_link(record)?;
         }
         Step::RemoveDirectoryInode { inode } => {
-            context.directory(*inode)?;
-            context.remove_inode(*inode)?;
+            let record = context.directory(*inode)?;
+            context.remove_inode(&record)?;
         }
         Step::SetParent { inode, parent } => {
             let mut record = context.inode(*inode)?;

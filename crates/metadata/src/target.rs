@@ -638,6 +638,7 @@ impl<E: Engine> MetadataTarget<E> {
         reply: Vec<u8>,
     ) -> Result<()> {
         for (key, value) in writes {
+            self.background.wrote(&key);
             self.table.write(key, value);
         }
         let lsn = self.next_lsn;

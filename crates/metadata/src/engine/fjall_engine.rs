@@ -20,6 +20,14 @@ impl std::fmt::Debug for FjallEngine {
     }
 }
 
+/// The first key beyond all that start with `prefix`; none if there is no such key.
+fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|byte| *byte != u8::MAX)?;
+    let mut end = prefix[..=last].to_vec();
+    end[last] += 1;
+    Some(end)
+}
+
 fn failed(what: &str, error: &fjall::Error) -> Error {
     Error::new(ErrorCode::DeviceFailed, format!("key-value store: {what}: {error}"))
 }
@@ -57,11 +65,12 @@ impl Engine for FjallEngine {
         use std::ops::Bound;
         let from = if after > prefix { Bound::Excluded(after) } else { Bound::Included(prefix) };
         let mut found = Vec::new();
-        for guard in self.keyspace.range::<&[u8], _>((from, Bound::Unbounded)).take(limit) {
+        // The end matters: beyond it may lie thousands of tombstones, which a search for the next key
+        // would walk through.
+        let beyond = prefix_end(prefix);
+        let to = beyond.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        for guard in self.keyspace.range::<&[u8], _>((from, to)).take(limit) {
             let (key, value) = guard.into_inner().map_err(|error| failed("scan", &error))?;
-            if !key.starts_with(prefix) {
-                break;
-            }
             found.push((key.to_vec(), value.to_vec()));
         }
         Ok(found)

@@ -45,6 +45,7 @@ pub(crate) fn run<E: Engine>(
         parent: request.directory,
         pattern,
         link_target: Bytes::default(),
+        has_xattrs: false,
         high_water: 0,
     };
     context.put_inode(&record);

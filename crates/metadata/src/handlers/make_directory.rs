@@ -113,6 +113,7 @@ pub(crate) fn put_inode<E: Engine>(
         parent,
         pattern: directory_pattern(chunk_bytes, width),
         link_target: Bytes::default(),
+        has_xattrs: false,
         high_water: 0,
     });
 }

@@ -35,6 +35,7 @@ pub(crate) fn run<E: Engine>(
         parent: request.directory,
         pattern: None,
         link_target: request.link_target,
+        has_xattrs: false,
         high_water: 0,
     };
     context.put_inode(&record);

@@ -62,6 +62,7 @@ pub(crate) fn set<E: Engine>(
         }
     }
     context.put_raw(&key, &request.value);
+    record.has_xattrs = true;
     context.touch_changed(&mut record.attributes);
     context.put_inode(&record);
     Ok(Done {})
