@@ -53,7 +53,8 @@ record! {
 /// One change of what management knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
-    /// Management starts to serve (later: a new Raft leader does). Opens a new range of map versions.
+    /// Management starts to serve (later: a new Raft leader does). Opens a new range of map
+    /// versions.
     Start,
     /// A server and its targets join, or are confirmed.
     RegisterServer(ServerRegistration),

@@ -2,8 +2,8 @@
 //! answers and how much room there is ([`reachability`]), which groups a new file lies on
 //! ([`placement`]), and where in which chunk file each byte of a file lies ([`striping`]).
 //!
-//! Architecture invariant: nothing here reads a clock, draws a random number, or does I/O. Times and
-//! seeds are arguments, so a simulator and a test drive the same code as the real services.
+//! Architecture invariant: nothing here reads a clock, draws a random number, or does I/O. Times
+//! and seeds are arguments, so a simulator and a test drive the same code as the real services.
 
 pub mod command;
 pub mod limits;

@@ -1,15 +1,16 @@
 //! On which groups a new file lies: the balanced chooser.
 //!
-//! A file of `count` groups gets the same number from each server to within one, as far as the servers
-//! have that many (a study of two servers with four targets each shows why: placed blindly, files of
-//! four targets land as 1 + 3 and get half the bandwidth). Groups with more free space are chosen
-//! more often, groups with little left only when there are no others, and unreachable or bad ones only
-//! when there is nothing else at all. The stripe order alternates between servers, and the group that
-//! it starts with changes from file to file: small files lie on that one only.
+//! A file of `count` groups gets the same number from each server to within one, as far as the
+//! servers have that many (a study of two servers with four targets each shows why: placed blindly,
+//! files of four targets land as 1 + 3 and get half the bandwidth). Groups with more free space are
+//! chosen more often, groups with little left only when there are no others, and unreachable or bad
+//! ones only when there is nothing else at all. The stripe order alternates between servers, and
+//! the group that it starts with changes from file to file: small files lie on that one only.
 //!
-//! Deterministic in (map, seed). A seed is any number that differs from file to file; consecutive ones
-//! (such as inode numbers) spread best, since the draws are low-discrepancy sequences in the seed: a
-//! short run of consecutive seeds uses all groups about evenly, not only the average of many.
+//! Deterministic in (map, seed). A seed is any number that differs from file to file; consecutive
+//! ones (such as inode numbers) spread best, since the draws are low-discrepancy sequences in the
+//! seed: a short run of consecutive seeds uses all groups about evenly, not only the average of
+//! many.
 //!
 //! Does not own: how many groups a file wants, nor what happens when a group fails later.
 
@@ -42,8 +43,8 @@ struct Server {
     sums: Vec<u64>,
 }
 
-/// Different sequences for the different draws, so that they are independent: the powers of the inverse
-/// root of x^5 = x + 1 (Roberts' generalisation of the golden ratio), times 2^64.
+/// Different sequences for the different draws, so that they are independent: the powers of the
+/// inverse root of x^5 = x + 1 (Roberts' generalisation of the golden ratio), times 2^64.
 const STEP_SERVER: u64 = 0xDB4F_0B91_75AE_2165;
 const STEP_GROUP: u64 = 0xBBE0_5633_03A4_615F;
 const STEP_FIRST_SERVER: u64 = 0xA0F2_EC75_A1FE_1575;
@@ -179,8 +180,8 @@ impl Tier {
         }
     }
 
-    /// Divides `count` over the servers: equal shares as far as they have that many groups, the rest
-    /// to some of those that have more.
+    /// Divides `count` over the servers: equal shares as far as they have that many groups, the
+    /// rest to some of those that have more.
     fn shares<'a>(
         &self,
         count: usize,
@@ -209,7 +210,8 @@ impl Tier {
         let rest = count - filled(level);
         sample(&self.sums, draw, &mut picks[..rest]);
         for pick in &picks[..rest] {
-            // The draw doesn't know which servers have more, or got one: the next such one takes it.
+            // The draw doesn't know which servers have more, or got one: the next such one takes
+            // it.
             let servers = self.servers.len();
             let takes = (0..servers).map(|i| (*pick as usize + i) % servers).find(|server| {
                 let share = usize::from(shares[*server].1);
@@ -230,8 +232,8 @@ struct Draw {
 }
 
 impl Draw {
-    /// Within a block of seeds the points of one stratum are equidistant; blocks, strata and salts have
-    /// unrelated origins.
+    /// Within a block of seeds the points of one stratum are equidistant; blocks, strata and salts
+    /// have unrelated origins.
     fn point(&self, stratum: u64) -> u64 {
         let block = self.seed >> BLOCK_BITS;
         let origin = mix(block ^ mix(self.salt.wrapping_mul(0x1_0001) ^ self.step ^ stratum << 32));
@@ -239,11 +241,12 @@ impl Draw {
     }
 }
 
-/// Draws `picks.len()` different indices, each as often as its weight (the differences of `sums`) says.
+/// Draws `picks.len()` different indices, each as often as its weight (the differences of `sums`)
+/// says.
 ///
-/// Stratified: the weights are laid on a ring that is cut into equal strata, and each stratum gives one
-/// pick; so neighbours are drawn together less often than by pure chance, and every run of seeds is
-/// even. Where two strata meet in one item, the second takes the next free one.
+/// Stratified: the weights are laid on a ring that is cut into equal strata, and each stratum gives
+/// one pick; so neighbours are drawn together less often than by pure chance, and every run of
+/// seeds is even. Where two strata meet in one item, the second takes the next free one.
 fn sample(sums: &[u64], draw: Draw, picks: &mut [u32]) {
     let items = sums.len();
     let strata = picks.len() as u64;

@@ -1,8 +1,8 @@
 //! Who answers at the moment, and how much room there is: what management learns from heartbeats.
 //!
 //! Soft state: not logged, lost at a restart, learnt again within one heartbeat. Until then a node
-//! counts as `ProbablyOffline`: nothing was heard from it, and nothing speaks for its end. Time is a
-//! number of milliseconds on any clock that counts suspension and never goes back.
+//! counts as `ProbablyOffline`: nothing was heard from it, and nothing speaks for its end. Time is
+//! a number of milliseconds on any clock that counts suspension and never goes back.
 
 use crate::limits::{
     EMERGENCY_CAP_BYTES, EMERGENCY_CAP_INODES, EMERGENCY_PERCENT, LEASES_UNTIL_OFFLINE,
@@ -79,8 +79,8 @@ impl SoftState {
 
     /// Lets time pass. Call it more often than once per lease.
     ///
-    /// Time in which nobody called doesn't count against the nodes: management itself was stopped or
-    /// starved then, and their heartbeats wait in its sockets.
+    /// Time in which nobody called doesn't count against the nodes: management itself was stopped
+    /// or starved then, and their heartbeats wait in its sockets.
     pub fn tick(&mut self, now_ms: u64, state: &ClusterState) -> Passed {
         let lease_ms = u64::from(state.map().policy.lease_ms);
         let gap_ms = now_ms.saturating_sub(self.ticked_ms);
@@ -124,7 +124,8 @@ impl SoftState {
     }
 }
 
-/// The capacity pool of a target with this much room. A target that hasn't reported yet is `Normal`.
+/// The capacity pool of a target with this much room. A target that hasn't reported yet is
+/// `Normal`.
 pub fn capacity_pool(capacity: &Capacity) -> CapacityPool {
     let below = |free: u64, total: u64, percent: u64, cap: u64| {
         total > 0 && free < cap && u128::from(free) * 100 < u128::from(total) * u128::from(percent)

@@ -8,8 +8,8 @@
 //! # Map versions
 //! A version is `starts << 40 | changes`. `starts` counts the `Start` commands in the log, so it is
 //! durable; `changes` counts every change since the last start, logged or soft. Soft changes are
-//! lost at a restart, and that is harmless: the restart logs a `Start`, and every version after it is
-//! higher than every version before it. Within one start a version rises by one per change.
+//! lost at a restart, and that is harmless: the restart logs a `Start`, and every version after it
+//! is higher than every version before it. Within one start a version rises by one per change.
 
 use crate::command::{ClientRegistration, Command, Outcome, ServerRegistration, TargetClaim};
 use crate::limits::{
@@ -399,7 +399,8 @@ pub fn policy_problems(policy: &Policy) -> Vec<String> {
     check(
         heartbeat_ms >= MIN_HEARTBEAT_MS && heartbeat_ms <= lease_ms / 2,
         format!(
-            "heartbeats every {heartbeat_ms} ms are not between {MIN_HEARTBEAT_MS} ms and half a lease"
+            "heartbeats every {heartbeat_ms} ms are not between {MIN_HEARTBEAT_MS} ms and half \
+             a lease"
         ),
     );
     check(
@@ -414,7 +415,8 @@ pub fn policy_problems(policy: &Policy) -> Vec<String> {
     check(
         cleanup_interval_ms >= MIN_CLEANUP_INTERVAL_MS,
         format!(
-            "a clean-up every {cleanup_interval_ms} ms is more often than {MIN_CLEANUP_INTERVAL_MS} ms"
+            "a clean-up every {cleanup_interval_ms} ms is more often than every \
+             {MIN_CLEANUP_INTERVAL_MS} ms"
         ),
     );
     problems

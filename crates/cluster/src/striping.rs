@@ -1,8 +1,8 @@
 //! Where in which chunk file each byte of a file lies, and back.
 //!
 //! A component of `width` groups is cut into chunks of `chunk_bytes`, counted from the component's
-//! start. Chunk `k` lies in the chunk file of index `k % width`, at `(k / width) * chunk_bytes`: chunk
-//! files are dense. Pure arithmetic; it doesn't know targets, networks or caches.
+//! start. Chunk `k` lies in the chunk file of index `k % width`, at `(k / width) * chunk_bytes`:
+//! chunk files are dense. Pure arithmetic; it doesn't know targets, networks or caches.
 //!
 //! Callers have checked the pattern (`StripePattern::check`) when it came from outside.
 
@@ -29,12 +29,12 @@ pub struct Piece {
 
 /// Splits a file range into the pieces of chunks that hold it.
 ///
-/// `range` is half-open, in bytes from the start of the file. Pieces come in file order, cover `range`
-/// exactly and never overlap; each lies in one chunk. An empty range gives no pieces.
+/// `range` is half-open, in bytes from the start of the file. Pieces come in file order, cover
+/// `range` exactly and never overlap; each lies in one chunk. An empty range gives no pieces.
 ///
 /// # Errors
-/// `FileTooLarge` if `range` ends beyond `MAX_FILE_BYTES`; `InvalidArgument` if it reaches a component
-/// that has no groups yet.
+/// `FileTooLarge` if `range` ends beyond `MAX_FILE_BYTES`; `InvalidArgument` if it reaches a
+/// component that has no groups yet.
 pub fn pieces(pattern: &StripePattern, range: Range<u64>) -> Result<Pieces<'_>> {
     if range.end > MAX_FILE_BYTES {
         return Err(Error::new(
@@ -117,8 +117,8 @@ pub struct ChunkFileSize {
     pub size: u64,
 }
 
-/// The sizes of all chunk files of a file of `size` bytes without holes, in the order of the pattern;
-/// what a truncation to `size` cuts them to. Components without groups have none.
+/// The sizes of all chunk files of a file of `size` bytes without holes, in the order of the
+/// pattern; what a truncation to `size` cuts them to. Components without groups have none.
 pub fn chunk_sizes(
     pattern: &StripePattern,
     size: u64,
@@ -134,9 +134,9 @@ pub fn chunk_sizes(
     })
 }
 
-/// The smallest file size that explains one chunk file of `chunk_file_bytes` bytes; the size of a file
-/// is the largest over its chunk files (see [`size_from_chunks`]). Zero for an index that the pattern
-/// doesn't have.
+/// The smallest file size that explains one chunk file of `chunk_file_bytes` bytes; the size of a
+/// file is the largest over its chunk files (see [`size_from_chunks`]). Zero for an index that the
+/// pattern doesn't have.
 pub fn size_from_chunk(
     pattern: &StripePattern,
     component: u16,

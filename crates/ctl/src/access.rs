@@ -1,8 +1,8 @@
 //! Which cluster a command is about, and the way to its management.
 //!
-//! A cluster is named by its data directory (of `skep up`), by a service's directory, by a token file,
-//! or by management's address together with `--token-file`. Without a name it is the one that is mounted
-//! at the path in question, or `./skep-data`.
+//! A cluster is named by its data directory (of `skep up`), by a service's directory, by a token
+//! file, or by management's address together with `--token-file`. Without a name it is the one that
+//! is mounted at the path in question, or `./skep-data`.
 
 use clap::Args;
 use skep_rpc::{JoinToken, Management};
@@ -63,7 +63,8 @@ impl ClusterArgs {
             return self.named("skep-data");
         }
         Err(unknown(
-            "which cluster? Name its data directory, or the address of its management, with --cluster",
+            "which cluster? Name its data directory, or the address of its management, with \
+             --cluster",
         ))
     }
 

@@ -1,7 +1,8 @@
 //! `skep`: the services, mounts and the administration of a cluster, in one program.
 //!
 //! Owns: the command line, tables and JSON, and the supervision of a whole cluster on one host
-//! (`local`). Every verb has a file in `cmd`; it parses and prints, and leaves the work to the libraries.
+//! (`local`). Every verb has a file in `cmd`; it parses and prints, and leaves the work to the
+//! libraries.
 
 mod access;
 mod cli;

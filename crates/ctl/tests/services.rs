@@ -1,5 +1,5 @@
-//! The program from outside, without mounts: configuration, directories, tokens, restarts, and what it says
-//! when something is wrong.
+//! The program from outside, without mounts: configuration, directories, tokens, restarts, and what
+//! it says when something is wrong.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};

@@ -5,15 +5,16 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 
-/// Starts a child process in a process group of its own, so that Ctrl-C on the terminal reaches only
-/// its parent. When the calling thread ends, for whatever reason, the child gets `SIGTERM`.
+/// Starts a child process in a process group of its own, so that Ctrl-C on the terminal reaches
+/// only its parent. When the calling thread ends, for whatever reason, the child gets `SIGTERM`.
 ///
 /// # Errors
 /// As `Command::spawn`.
 pub fn spawn_child(command: &mut Command) -> io::Result<Child> {
     let parent = std::process::id();
     command.process_group(0);
-    // SAFETY: between fork and exec only async-signal-safe calls are made, and nothing is allocated.
+    // SAFETY: between fork and exec only async-signal-safe calls are made, and nothing is
+    // allocated.
     unsafe {
         command.pre_exec(move || {
             Signals::unblock_all();

@@ -1,7 +1,7 @@
 //! The authority: the state machine, its journal, and what heartbeats tell, behind one door.
 //!
-//! Owns the order: a command is checked on a copy, made durable, then takes effect and is published.
-//! Nothing that was not synced is ever answered or seen.
+//! Owns the order: a command is checked on a copy, made durable, then takes effect and is
+//! published. Nothing that was not synced is ever answered or seen.
 
 use crate::journal::Journal;
 use skep_cluster::{ClusterState, Command, Outcome, SoftState};
@@ -51,8 +51,9 @@ impl Authority {
     /// The map, if it is newer than the asker's.
     pub(crate) fn newer(&self, known: MapVersion) -> Option<ClusterMap> {
         let map = self.map();
-        // An asker who is ahead has a map of before management's directory was put back from a copy; the
-        // map that counts is this one, though it can't take it. See the operations manual.
+        // An asker who is ahead has a map of before management's directory was put back from a
+        // copy; the map that counts is this one, though it can't take it. See the operations
+        // manual.
         (map.version > known).then(|| (*map).clone())
     }
 

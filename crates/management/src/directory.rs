@@ -14,8 +14,8 @@ use skep_types::{ClusterId, Result};
 /// Makes a blank directory that of a new cluster. Gives the token with which nodes join.
 ///
 /// # Errors
-/// `Configuration` if the directory isn't blank, `Io` if the address can't be listened on; the context
-/// says what to do.
+/// `Configuration` if the directory isn't blank, `Io` if the address can't be listened on; the
+/// context says what to do.
 pub async fn initialise(settings: &ManagementSettings) -> Result<JoinToken> {
     let path = &settings.node.directory;
     let mut token = JoinToken {
@@ -26,8 +26,8 @@ pub async fn initialise(settings: &ManagementSettings) -> Result<JoinToken> {
     let directory = NodeDirectory::initialise(path, DirectoryKind::Management, token.clone())?;
     let filled = fill(settings, &mut token).await;
     if filled.is_err() {
-        // A directory that is half made would be refused at the next attempt. What can't be removed is
-        // named then.
+        // A directory that is half made would be refused at the next attempt. What can't be removed
+        // is named then.
         let files = [IDENTITY_FILE, TOKEN_FILE, LOG_FILE, SNAPSHOT_FILE, ADDRESS_FILE];
         for file in files {
             let _ = std::fs::remove_file(path.join(file));

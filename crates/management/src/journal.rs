@@ -4,10 +4,10 @@
 //! replicates management, it takes the place of this file; the state machine stays as it is.
 //!
 //! # Crash rule
-//! Each command is appended and synced before the next one is written. So only the last record may be
-//! torn by a crash, and nobody was told of it: it is cut off. Damage before it is an error. A snapshot
-//! replaces the old one atomically before the log is replaced by an empty one; in between, the log
-//! holds commands that the snapshot has already, and they are skipped.
+//! Each command is appended and synced before the next one is written. So only the last record may
+//! be torn by a crash, and nobody was told of it: it is cut off. Damage before it is an error. A
+//! snapshot replaces the old one atomically before the log is replaced by an empty one; in between,
+//! the log holds commands that the snapshot has already, and they are skipped.
 
 use crate::limits::COMMANDS_PER_SNAPSHOT;
 use skep_cluster::{ClusterState, Command};
@@ -87,8 +87,8 @@ impl Journal {
         let log = OpenOptions::new().write(true).open(&path).map_err(|error| lost(&path, error))?;
         if end < bytes.len() as u64 {
             tracing::warn!(
-                "{}: cut {} bytes of a command at byte {end} that a crash left unfinished; nobody was \
-                 told that it was carried out",
+                "{}: cut {} bytes of a command at byte {end} that a crash left unfinished; nobody \
+                 was told that it was carried out",
                 path.display(),
                 bytes.len() as u64 - end
             );
@@ -111,8 +111,8 @@ impl Journal {
     /// Makes a command durable. It counts from then on.
     ///
     /// # Errors
-    /// `DeviceFailed` when the disk refused, now or before: nothing is accepted any more until a restart
-    /// has read what the disk really holds.
+    /// `DeviceFailed` when the disk refused, now or before: nothing is accepted any more until a
+    /// restart has read what the disk really holds.
     pub(crate) fn append(&mut self, command: &Command) -> Result<()> {
         let failed = |what: String| {
             Error::new(

@@ -1,8 +1,8 @@
-//! Management: the authority for the cluster map. Nodes register here and send heartbeats; everybody
-//! gets the map from here, as soon as it changes.
+//! Management: the authority for the cluster map. Nodes register here and send heartbeats;
+//! everybody gets the map from here, as soon as it changes.
 //!
-//! Owns the order and durability of commands and who may see what when. What a command means is decided by the
-//! pure state machine in `skep-cluster`. Never on the path of I/O: with management
+//! Owns the order and durability of commands and who may see what when. What a command means is
+//! decided by the pure state machine in `skep-cluster`. Never on the path of I/O: with management
 //! down, running I/O goes on.
 //!
 //! One thread does everything. `docs/format/management.md` describes the files.
@@ -29,12 +29,12 @@ use skep_service::{NodeDirectory, PROGRAM_VERSION, notify};
 use skep_types::{Error, ErrorCode, NodeKind, Result, TargetId};
 use std::rc::Rc;
 
-/// Serves until the process is asked to end. Takes over its signals: call it before other threads are
-/// started.
+/// Serves until the process is asked to end. Takes over its signals: call it before other threads
+/// are started.
 ///
 /// # Errors
-/// Whatever keeps it from starting, with what to do: a blank or foreign directory, a damaged log, an
-/// address in use.
+/// Whatever keeps it from starting, with what to do: a blank or foreign directory, a damaged log,
+/// an address in use.
 pub fn run(settings: &ManagementSettings) -> Result<()> {
     let signals = skep_service::end_signals()?;
     let settings = settings.clone();

@@ -115,8 +115,8 @@ fn members_join_see_each_other_and_are_remembered_over_a_restart() {
         until("its end is pushed too", || cell.load().node(id).is_none()).await;
         let before = cell.load();
         drop(running);
-        // The event loop of an ended thread keeps its sockets, only that of an ended process doesn't: so
-        // the second start is at another address.
+        // The event loop of an ended thread keeps its sockets, only that of an ended process
+        // doesn't: so the second start is at another address.
         std::fs::remove_file(settings.node.directory.join("address")).unwrap();
         let _running = InThread::start(&settings);
         let moved =

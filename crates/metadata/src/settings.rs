@@ -74,6 +74,10 @@ impl Settings for MetadataSettings {
         }
         problems
     }
+
+    fn log(&self) -> &str {
+        &self.node.log
+    }
 }
 
 impl From<Sync> for SyncPolicy {

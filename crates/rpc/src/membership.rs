@@ -1,8 +1,8 @@
-//! A node's membership in the cluster: registration with management, heartbeats, and the cluster map as
-//! management pushes it. For services and clients alike.
+//! A node's membership in the cluster: registration with management, heartbeats, and the cluster
+//! map as management pushes it. For services and clients alike.
 //!
-//! Management is never on the path of I/O: while it is away, the node keeps the map that it has, and
-//! tries for ever. A node that management doesn't know any more registers again by itself.
+//! Management is never on the path of I/O: while it is away, the node keeps the map that it has,
+//! and tries for ever. A node that management doesn't know any more registers again by itself.
 //!
 //! Belongs to one thread; other threads take the map from the shared [`MapCell`].
 
@@ -82,8 +82,8 @@ impl Management {
         result.map(|(reply, _)| reply).map_err(|error| error.within("management"))
     }
 
-    /// Sends a request until there is a final answer, for as long as `patience` lasts; without one, for
-    /// ever. Requests to management are idempotent by their contents.
+    /// Sends a request until there is a final answer, for as long as `patience` lasts; without one,
+    /// for ever. Requests to management are idempotent by their contents.
     ///
     /// # Errors
     /// The final answer; the last obstacle when the patience is at its end.
@@ -162,7 +162,8 @@ impl Drop for Connecting<'_> {
     }
 }
 
-/// Whether management's answer stands. Of `TimedOut` nothing is known, and a lost connection passes.
+/// Whether management's answer stands. Of `TimedOut` nothing is known, and a lost connection
+/// passes.
 fn is_final(error: &Error) -> bool {
     error.code().retry_class() == RetryClass::Never && error.code() != ErrorCode::TimedOut
 }
@@ -181,8 +182,8 @@ pub struct Membership {
 pub enum Change {
     /// There is a newer map in the cell.
     Map,
-    /// Management had forgotten the node, and it has registered again. A client has a new id now, and its
-    /// sessions are gone.
+    /// Management had forgotten the node, and it has registered again. A client has a new id now,
+    /// and its sessions are gone.
     Rejoined(Box<Registered>),
 }
 
@@ -190,8 +191,9 @@ impl Membership {
     /// Registers a node; waits for management for as long as `patience` lasts, or for ever.
     ///
     /// # Errors
-    /// Management's final answer, such as `AuthenticationFailed` for a wrong token or `NotPermitted` for
-    /// an id that belongs to another; `Disconnected` when the patience is at its end.
+    /// Management's final answer, such as `AuthenticationFailed` for a wrong token or
+    /// `NotPermitted` for an id that belongs to another; `Disconnected` when the patience is at its
+    /// end.
     pub async fn join(
         token: &JoinToken,
         mut registration: Registration,
@@ -239,8 +241,8 @@ impl Membership {
         &self.management
     }
 
-    /// Sends heartbeats and takes new maps, for ever; spawn it. `capacities` tells the room on the node's
-    /// targets (blocking is not welcome); `on_change` is told what is new.
+    /// Sends heartbeats and takes new maps, for ever; spawn it. `capacities` tells the room on the
+    /// node's targets (blocking is not welcome); `on_change` is told what is new.
     pub async fn keep(
         self: Rc<Self>,
         capacities: impl Fn() -> Vec<(TargetId, Capacity)> + 'static,
@@ -281,7 +283,8 @@ impl Membership {
         }
     }
 
-    /// Waits at management for newer maps, so that changes arrive at once and not with the next heartbeat.
+    /// Waits at management for newer maps, so that changes arrive at once and not with the next
+    /// heartbeat.
     async fn follow_map(&self, on_change: &impl Fn(Change)) {
         let mut backoff = FIRST_BACKOFF;
         while !self.is_leaving.get() {
@@ -291,7 +294,8 @@ impl Membership {
                     self.take(update, on_change);
                     backoff = FIRST_BACKOFF;
                 }
-                // Nothing new in all that time: management answers a little earlier, a dead one doesn't.
+                // Nothing new in all that time: management answers a little earlier, a dead one
+                // doesn't.
                 Err(error) => {
                     tracing::debug!("waiting for a newer map: {error}");
                     skep_env::sleep(backoff).await;

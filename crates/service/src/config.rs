@@ -1,8 +1,8 @@
-//! Configuration: defaults, then the TOML file, then the command line; every value knows its origin,
-//! and all problems are reported at once.
+//! Configuration: defaults, then the TOML file, then the command line; every value knows its
+//! origin, and all problems are reported at once.
 //!
-//! A service's settings are one plain struct with `Default` and serde. A field that may be unset is an
-//! empty text or list, never an `Option`: so the defaults name every setting that there is.
+//! A service's settings are one plain struct with `Default` and serde. A field that may be unset is
+//! an empty text or list, never an `Option`: so the defaults name every setting that there is.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -47,8 +47,8 @@ struct Given {
 /// Loads settings. `overrides` are pairs of a dotted key and a value from the command line.
 ///
 /// # Errors
-/// `Configuration` with all problems, one per line: an unreadable file, unknown settings, values that
-/// don't fit, and what [`Settings::problems`] finds.
+/// `Configuration` with all problems, one per line: an unreadable file, unknown settings, values
+/// that don't fit, and what [`Settings::problems`] finds.
 pub fn load<T: Settings>(file: Option<&Path>, overrides: &[(String, String)]) -> Result<Loaded<T>> {
     let mut values = defaults::<T>();
     let mut problems = Vec::new();
@@ -130,8 +130,8 @@ fn read(path: &Path) -> std::result::Result<Table, String> {
     text.parse().map_err(|error: toml::de::Error| error.to_string().trim().to_owned())
 }
 
-/// Lists the values of a table by dotted keys. Tables that are no tables in the defaults count as values, so
-/// that they are refused as such.
+/// Lists the values of a table by dotted keys. Tables that are no tables in the defaults count as
+/// values, so that they are refused as such.
 fn flatten(prefix: &str, table: &Table, defaults: &Table, origin: &str, given: &mut Vec<Given>) {
     for (name, value) in table {
         let key = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
@@ -181,8 +181,8 @@ fn replace(table: &mut Table, key: &str, value: Value) -> bool {
     }
 }
 
-/// A value from the command line: where a text is expected it needs no quotes, and a list may be written
-/// with commas.
+/// A value from the command line: where a text is expected it needs no quotes, and a list may be
+/// written with commas.
 fn from_text(known: Option<&Value>, text: &str) -> Value {
     let parsed = || format!("v = {text}").parse::<Table>().ok()?.remove("v");
     match known {

@@ -105,8 +105,8 @@ impl Host {
         }
     }
 
-    /// Makes the blank directories of a new node of the token's cluster, and of its targets. Those of
-    /// the same node that are there already are left alone, so that targets can be added.
+    /// Makes the blank directories of a new node of the token's cluster, and of its targets. Those
+    /// of the same node that are there already are left alone, so that targets can be added.
     ///
     /// # Errors
     /// `Configuration` naming the directory that isn't blank, or is another's.
@@ -152,9 +152,10 @@ impl Host {
         Err(Error::new(ErrorCode::Configuration, what))
     }
 
-    /// Serves until the process is asked to end. `serve` runs on a thread of its own for each target,
-    /// outside of any event loop; it returns after [`TargetEvent::Stop`], or with an error, which ends
-    /// the whole service. Takes over the process's signals: call it before other threads are started.
+    /// Serves until the process is asked to end. `serve` runs on a thread of its own for each
+    /// target, outside of any event loop; it returns after [`TargetEvent::Stop`], or with an error,
+    /// which ends the whole service. Takes over the process's signals: call it before other threads
+    /// are started.
     ///
     /// # Errors
     /// Whatever keeps it from starting, with what to do; a target's error.
@@ -177,7 +178,8 @@ impl Host {
             let directory = Directory::open(path, target_kind, Some(cluster))?;
             if directory.identity().node_uuid != node.directory.identity().node_uuid {
                 let what = format!(
-                    "{}: is a target of another node than {}; start it with the settings of its own",
+                    "{}: is a target of another node than {}; start it with its own \
+                     settings",
                     path.display(),
                     self.settings.directory.display()
                 );

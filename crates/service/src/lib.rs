@@ -1,9 +1,10 @@
 //! The daemon kit: what every service of Skep does the same way.
 //!
-//! Owns: configuration with origins ([`config`]), units in it ([`units`]), settings that every service
-//! has ([`node`]), logging, readiness towards the service manager, the signals that end a service,
-//! listening on an address that stays the same over restarts, and the host of targets ([`host`]). Does not own what any one service
-//! does, nor how it joins the cluster (that is `skep_rpc::membership`).
+//! Owns: configuration with origins ([`config`]), units in it ([`units`]), settings that every
+//! service has ([`node`]), logging, readiness towards the service manager, the signals that end a
+//! service, listening on an address that stays the same over restarts, and the host of targets
+//! ([`host`]). Does not own what any one service does, nor how it joins the cluster (that is
+//! `skep_rpc::membership`).
 
 pub mod config;
 pub mod directory;

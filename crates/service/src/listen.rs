@@ -2,8 +2,9 @@
 //!
 //! # Hazard: ephemeral ports
 //! A port that the kernel chooses lies in its range for outgoing connections. While the service is
-//! down, a client that tries to reach it over loopback may be given that very port as its own, connect
-//! to itself, and keep the service from coming back. So free ports are chosen below that range.
+//! down, a client that tries to reach it over loopback may be given that very port as its own,
+//! connect to itself, and keep the service from coming back. So free ports are chosen below that
+//! range.
 
 use skep_env::TcpListener;
 use skep_types::{Error, ErrorCode, Result};
@@ -18,8 +19,8 @@ pub const ADDRESS_FILE: &str = "address";
 /// Ports among which a free one is chosen: below the kernel's usual range for outgoing connections,
 /// above the ports of well-known services.
 const FREE_PORTS: std::ops::Range<u16> = 21_000..32_000;
-/// How long a fixed address is waited for: the kernel lets go of the sockets of a killed process, whose event
-/// loop it has to take down, only a moment after the process is gone.
+/// How long a fixed address is waited for: the kernel lets go of the sockets of a killed process,
+/// whose event loop it has to take down, only a moment after the process is gone.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Pause between attempts.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -35,8 +36,8 @@ pub enum IfTaken {
     Fail,
 }
 
-/// Listens on `listen`. With port 0, on the address of the last start, or on a free port; the address is
-/// then kept in the directory.
+/// Listens on `listen`. With port 0, on the address of the last start, or on a free port; the
+/// address is then kept in the directory.
 ///
 /// # Errors
 /// `Io` naming the address, and what to do, when it can't be listened on.
@@ -77,7 +78,8 @@ async fn listen_as_before(host: &str, directory: &Path, if_taken: IfTaken) -> Re
                     error.code(),
                     format!(
                         "{}. It is the address of the last start, which other nodes have in their \
-                         tokens: end the other program, or remove {} and give all nodes a new token",
+                         tokens: end the other program, or remove {} and give all nodes a new \
+                         token",
                         error.context(),
                         file.display()
                     ),
@@ -129,8 +131,9 @@ fn bind(address: &str) -> Result<TcpListener> {
     })
 }
 
-/// The addresses under which others reach a listener: those that are set (a missing port is the listener's), or the
-/// one that it listens on; in place of "all addresses", this host's own on the way to `towards`.
+/// The addresses under which others reach a listener: those that are set (a missing port is the
+/// listener's), or the one that it listens on; in place of "all addresses", this host's own on the
+/// way to `towards`.
 ///
 /// # Errors
 /// `Io` if the listener has no address.

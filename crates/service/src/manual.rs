@@ -1,8 +1,8 @@
-//! The manual of a service's settings, made from the doc comments of its settings structs: the sample file,
-//! and the page in `docs/config/`.
+//! The manual of a service's settings, made from the doc comments of its settings structs: the
+//! sample file, and the page in `docs/config/`.
 //!
-//! The comments are read from the source text, which the program carries (`Settings::SOURCES`); so there is
-//! one description of each setting and no macro around the structs.
+//! The comments are read from the source text, which the program carries (`Settings::SOURCES`); so
+//! there is one description of each setting and no macro around the structs.
 
 use crate::config::{Settings, defaults};
 use std::collections::HashMap;
@@ -38,9 +38,9 @@ pub fn page<T: Settings>() -> String {
     let name = T::NAME;
     let mut text = format!(
         "# Settings of `skep {name}`\n\n\
-         Values come from the defaults, then the file given with `--config`, then the command line\n\
-         (`--set key=value`). `skep {name} --print-config` shows the values in effect and where each came\n\
-         from; `skep {name} --print-sample` prints this page as a file to start from.\n\n\
+         Values come from the defaults, then the file given with `--config`, then the command\n\
+         line (`--set key=value`). `skep {name} --print-config` shows the values in effect and where\n\
+         each came from; `skep {name} --print-sample` prints this page as a file to start from.\n\n\
          | setting | default | meaning |\n|---|---|---|\n"
     );
     visit::<T>(&structs, &mut |prefix, entry| {

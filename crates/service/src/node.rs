@@ -16,12 +16,12 @@ pub struct NodeSettings {
     /// Name for people, unique among the services of one kind. Empty: management makes one, such as
     /// `storage-1`.
     pub name: String,
-    /// Address to listen on, as `host:port`. With port 0 a free one is chosen at the first start, written
-    /// to the file `address` in the directory, and used again at each later start.
+    /// Address to listen on, as `host:port`. With port 0 a free one is chosen at the first start,
+    /// written to the file `address` in the directory, and used again at each later start.
     pub listen: String,
-    /// Addresses under which others reach this service, as `host:port` or `host`, best first. Set it when
-    /// the host has several networks or is behind a translated address. Empty: the address that
-    /// it listens on, or this host's address on the way to management if it listens on all.
+    /// Addresses under which others reach this service, as `host:port` or `host`, best first. Set
+    /// it when the host has several networks or is behind a translated address. Empty: the address
+    /// that it listens on, or this host's address on the way to management if it listens on all.
     pub advertise: Vec<String>,
     /// What is logged: `error`, `warn`, `info`, `debug` or `trace`, also by part, as in
     /// `info,skep_rpc=debug`.

@@ -47,7 +47,9 @@ impl FromStr for ByteSize {
     fn from_str(text: &str) -> Result<Self, String> {
         let plain = text.trim().parse().ok();
         plain.or_else(|| parse(text, &SIZES)).map(Self).ok_or_else(|| {
-            format!("'{text}' is no size: write a number of bytes, or a number with KiB, MiB, GiB or TiB")
+            format!(
+                "'{text}' is no size: write a number of bytes, or one with KiB, MiB, GiB or TiB"
+            )
         })
     }
 }

@@ -51,6 +51,10 @@ impl Settings for StorageSettings {
         }
         problems
     }
+
+    fn log(&self) -> &str {
+        &self.node.log
+    }
 }
 
 #[cfg(test)]

@@ -36,7 +36,8 @@ pub(super) fn run(args: &MountArgs) -> Result<()> {
 
 fn mount(args: &MountArgs, transport: TransportChoice, access: &Access) -> Result<()> {
     skep_service::logging::start(&args.log)?;
-    // Which threads there will be is decided by the transport; a spare client takes leave at the end.
+    // Which threads there will be is decided by the transport; a spare client takes leave at the
+    // end.
     let cpus = skep_env::available_cpus().len();
     let workers = match transport {
         TransportChoice::Only(TransportKind::Uring) => cpus,
@@ -53,8 +54,8 @@ fn mount(args: &MountArgs, transport: TransportChoice, access: &Access) -> Resul
         patience: PATIENCE,
     };
     let mount = super::block_on(async move { Mount::new(options).await })?;
-    // Every thread must leave the signals to the one that waits for them: they are taken over before
-    // the first is started, and waited for by `serve`.
+    // Every thread must leave the signals to the one that waits for them: they are taken over
+    // before the first is started, and waited for by `serve`.
     drop(skep_service::end_signals()?);
     let in_background = Arc::clone(&mount);
     let background = skep_env::spawn_thread("skep-background".into(), None, move || {

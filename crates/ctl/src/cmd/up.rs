@@ -71,7 +71,8 @@ fn parse_settings(texts: &[String]) -> Result<Vec<(String, String)>> {
         _ => Err(Error::new(
             ErrorCode::Configuration,
             format!(
-                "--set {text}: write it as KIND:KEY=VALUE, with kind management, metadata, storage or all"
+                "--set {text}: write it as KIND:KEY=VALUE, with kind management, metadata, storage \
+                 or all"
             ),
         )),
     };

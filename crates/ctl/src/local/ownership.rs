@@ -1,7 +1,7 @@
 //! Who owns the root directory of a cluster on one host: whoever started it.
 //!
-//! Metadata makes the root for root. A user who runs `skep up` without being root could not write there, nor
-//! change it, since the kernel lets only root give directories away.
+//! Metadata makes the root for root. A user who runs `skep up` without being root could not write
+//! there, nor change it, since the kernel lets only root give directories away.
 
 use crate::access::{Access, PATIENCE};
 use skep_client::{Client, Mount, MountOptions};

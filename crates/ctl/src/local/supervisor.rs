@@ -1,5 +1,5 @@
-//! The life of a cluster on one host: made if need be, started in order, mounted, watched, ended in the
-//! opposite order.
+//! The life of a cluster on one host: made if need be, started in order, mounted, watched, ended in
+//! the opposite order.
 
 use super::children::{Role, Service, describe, program, tail};
 use super::layout::{Layout, Shape, SupervisorLock};
@@ -121,7 +121,8 @@ impl Supervisor {
         say(&format!("Up after {seconds:.1} s."))
     }
 
-    /// Waits for processes of a supervisor that was killed: they end by themselves, but not at once.
+    /// Waits for processes of a supervisor that was killed: they end by themselves, but not at
+    /// once.
     async fn await_former(&self) {
         let data = self.plan.layout.data.display().to_string();
         let is_ours = |process: &u32| {
@@ -256,8 +257,8 @@ impl Supervisor {
         Error::new(ErrorCode::TimedOut, what)
     }
 
-    /// Waits until management sees all services and targets, and divides the namespace if that was not
-    /// done yet.
+    /// Waits until management sees all services and targets, and divides the namespace if that was
+    /// not done yet.
     async fn await_registered(&self, access: &Access) -> Result<()> {
         let Shape { metadata_targets, storage_services, targets_per_service } = self.plan.shape;
         let wanted = [

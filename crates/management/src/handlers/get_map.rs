@@ -32,8 +32,8 @@ pub(super) fn handle(authority: &Rc<Authority>, incoming: Incoming, outbox: &Rc<
     WAITING.set(WAITING.get() + 1);
     let (authority, outbox) = (Rc::clone(authority), Rc::clone(outbox));
     skep_env::spawn(async move {
-        // The version can only have risen between the look above and the first wait if something ran in
-        // between, and nothing does: this thread is the only one.
+        // The version can only have risen between the look above and the first wait if something
+        // ran in between, and nothing does: this thread is the only one.
         let newer = async {
             loop {
                 let changed = authority.changed.wait();

@@ -1,5 +1,5 @@
-//! `skep cluster token`: prints what other nodes need to join. Reads it from management's directory, so
-//! only those who may read that get it.
+//! `skep cluster token`: prints what other nodes need to join. Reads it from management's
+//! directory, so only those who may read that get it.
 
 use crate::access::ClusterArgs;
 use crate::output::say;

@@ -66,8 +66,8 @@ async fn report(access: &Access, map: &ClusterMap) -> Report {
                 node.error.as_deref().unwrap_or("no answer")
             ),
             remedy: format!(
-                "look at the log of `skep {}` on its host, and start it there; files that lie on it \
-                 wait until it is back, others are not affected",
+                "look at the log of `skep {}` on its host, and start it there; files that lie \
+                 on it wait until it is back, others are not affected",
                 node.kind
             ),
         });
@@ -76,7 +76,8 @@ async fn report(access: &Access, map: &ClusterMap) -> Report {
     Report { healthy: problems.is_empty(), nodes, problems }
 }
 
-/// Connects to every target of a node, each of which has a thread of its own; or to the node itself.
+/// Connects to every target of a node, each of which has a thread of its own; or to the node
+/// itself.
 async fn visit(access: &Access, map: &ClusterMap, node: &Node) -> NodeReport {
     let mut targets: Vec<TargetId> =
         map.targets.iter().filter(|target| target.node == node.id).map(|it| it.id).collect();
@@ -155,8 +156,8 @@ fn problems_of_map(map: &ClusterMap) -> Vec<Problem> {
         if target.reachability != Reachability::Online {
             add(
                 format!("{name} is {}", view::reachability(target.reachability)),
-                "its service sends no heartbeats to management: see whether it runs, and whether it \
-                 reaches management",
+                "its service sends no heartbeats to management: see whether it runs, and whether \
+                 it reaches management",
             );
         }
         match target.capacity_pool {
