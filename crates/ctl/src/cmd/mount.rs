@@ -106,7 +106,7 @@ fn detach(args: &MountArgs, access: &Access) -> Result<()> {
     };
     let log = open_log(&log_path)?;
     let readiness = Readiness::new()?;
-    let mut command = program()?;
+    let mut command = program();
     command.args(["mount", "--cluster", &access.name, "--token-file"]);
     command.arg(absolute(&access.token_file)?);
     command.args(["--transport", &args.transport, "--log", &args.log]);

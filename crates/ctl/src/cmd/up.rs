@@ -33,6 +33,9 @@ pub(super) fn run(args: UpArgs) -> Result<()> {
             ),
         ));
     }
+    args.transport
+        .parse::<skep_fuse::TransportChoice>()
+        .map_err(|what| Error::new(ErrorCode::Configuration, what))?;
     if args.detach {
         return detach(&args, &layout, mount_point.as_deref());
     }
@@ -55,7 +58,8 @@ pub(super) fn run(args: UpArgs) -> Result<()> {
         set: parse_settings(&args.set)?,
         in_foreground: !args.in_background,
     };
-    let signals = skep_service::end_signals()?;
+    // The last is a terminal that was closed.
+    let signals = skep_env::Signals::take(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP])?;
     super::block_on(supervisor::run(plan, signals))
 }
 
@@ -86,7 +90,7 @@ fn detach(args: &UpArgs, layout: &Layout, mount_point: Option<&Path>) -> Result<
     let log_path = layout.log("up");
     let log = open_log(&log_path)?;
     let readiness = Readiness::new()?;
-    let mut command = program()?;
+    let mut command = program();
     command.args(["up", "--in-background", "--data-dir"]).arg(&layout.data);
     match mount_point {
         Some(mount_point) => command.arg("--mount-point").arg(mount_point),

@@ -3,7 +3,7 @@
 use super::layout::Layout;
 use skep_types::{Error, ErrorCode, Result};
 use std::fs::OpenOptions;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
@@ -60,7 +60,7 @@ impl Service {
 
     /// Starts it, its output appended to its log. `prepare` may add to its command.
     pub(crate) fn start(&mut self, prepare: impl FnOnce(&mut Command)) -> Result<()> {
-        let mut command = program()?;
+        let mut command = program();
         command.args(&self.arguments).stdin(Stdio::null());
         let log = open_log(&self.log)?;
         command.stdout(log.try_clone()?).stderr(log);
@@ -140,10 +140,11 @@ impl Service {
     }
 }
 
-/// This program, to be run again.
-pub(crate) fn program() -> Result<Command> {
-    // Also right after the file was replaced by a newer build: then this is the running one.
-    Ok(Command::new(std::env::current_exe()?))
+/// This program, to be run again: this very one, even if its file was replaced by a newer build.
+pub(crate) fn program() -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0(std::env::args_os().next().unwrap_or_else(|| "skep".into()));
+    command
 }
 
 /// Opens a log to append to, and makes its directory.

@@ -97,8 +97,7 @@ impl Layout {
     /// Keeps the names and process ids of what runs, for people and for `skep up --detach`.
     pub(crate) fn note_processes(&self, processes: &BTreeMap<String, u32>) -> Result<()> {
         let text = serde_json::to_string_pretty(processes).expect("names and numbers are text");
-        let path = self.data.join(PROCESSES_FILE);
-        std::fs::write(&path, text).map_err(|error| Error::from(error).within(path.display()))
+        replace_atomically(&self.data.join(PROCESSES_FILE), text.as_bytes())
     }
 
     /// Names and process ids of what the supervisor said runs; empty if it said nothing.

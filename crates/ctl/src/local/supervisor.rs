@@ -203,7 +203,7 @@ impl Supervisor {
         if all.iter().all(|path| is_initialised(path)) {
             return Ok(());
         }
-        let mut command = program()?;
+        let mut command = program();
         command.args(self.arguments(kind, name)).arg("--init").args(token);
         let output = command.env_remove("NOTIFY_SOCKET").output()?;
         if output.status.success() {
