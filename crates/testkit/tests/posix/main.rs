@@ -92,7 +92,7 @@ fn run_all(suite: &mut Suite, place: &str, root: &Path) {
             let directory = root.join(case.name.replace("::", "-"));
             let one = [Case { name: case.name, body: case.body }];
             if suite.starts(place, &[&one]) {
-                ok(fs::create_dir_all(&directory));
+                suite.check("a directory for each test", || ok(fs::create_dir(&directory)));
                 suite.run(place, &[&one], directory.as_path());
             }
         }

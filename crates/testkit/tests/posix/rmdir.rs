@@ -36,7 +36,11 @@ fn leaves_nothing_to_create_in(root: &Path) {
     ok(fs::create_dir(&path));
     let open = ok(fs::File::open(&path));
     ok(fs::remove_dir(&path));
-    assert_eq!(ok(open.metadata()).nlink(), 0);
+    // Skep keeps no directory for who has it open (as NFS doesn't).
+    match open.metadata() {
+        Ok(found) => assert_eq!(found.nlink(), 0),
+        Err(error) => refused(Err::<(), _>(error), Errno::STALE),
+    }
     let made = rustix::fs::openat(
         &open,
         "file",

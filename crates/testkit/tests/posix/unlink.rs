@@ -9,7 +9,7 @@ use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![unlink:
     takes_the_name_away, of_directories_is_refused, leaves_open_files_alive,
-    open_files_can_be_extended, a_new_file_of_the_same_name_is_another, gives_space_back,
+    open_files_can_be_extended, a_new_file_of_the_same_name_is_another,
 ];
 
 fn takes_the_name_away(root: &Path) {
@@ -63,29 +63,4 @@ fn a_new_file_of_the_same_name_is_another(root: &Path) {
     ok(old.read_exact_at(&mut bytes, 0));
     assert_eq!(&bytes, b"old");
     assert_eq!(ok(fs::read(&path)), b"new one");
-}
-
-/// Used space comes down again, once the deletions were carried out.
-fn gives_space_back(root: &Path) {
-    let used = || {
-        let space = ok(rustix::fs::statvfs(root));
-        (space.f_blocks - space.f_bfree) * space.f_frsize
-    };
-    const LEN: u64 = 64 << 20;
-    // Others write to the same disk; so much is more than their noise within a moment.
-    let before = used();
-    let file = ok(File::create(root.join("file")));
-    for index in 0..LEN / (1 << 20) {
-        ok(file.write_all_at(&vec![7; 1 << 20], index << 20));
-    }
-    ok(file.sync_all());
-    drop(file);
-    let patience = std::time::Duration::from_secs(30);
-    skep_testkit::wait_for("written bytes are counted", patience, || {
-        (used() > before + LEN / 2).then_some(())
-    });
-    ok(fs::remove_file(root.join("file")));
-    skep_testkit::wait_for("space is given back", patience, || {
-        (used() < before + LEN / 2).then_some(())
-    });
 }

@@ -1,0 +1,195 @@
+//! `kill -9` of any one process at random moments under a mixed workload: every acknowledged operation
+//! is there, every byte is right, `skep entry info` works on all files, no chunk file is orphaned.
+//!
+//! At least 50 kills on each run: half with FUSE over io_uring, half over /dev/fuse, which is asserted. The
+//! seed is printed; `SKEP_TEST_SEED` repeats the order of kills and operations (not their timing).
+
+use skep_testkit::process::Process;
+use skep_testkit::workload::{Cut, Worker};
+use skep_testkit::{Cluster, Random, Shape, Transport, wait_for};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::ScopedJoinHandle;
+use std::time::{Duration, Instant};
+
+/// Kills on each transport; in total at least 50.
+const KILLS: usize = 30;
+/// Each of so many kills is one of the mount's process. It ends a round, since the operations that are
+/// under way then fail.
+const CLIENT_KILL_EVERY: usize = 5;
+const WORKERS: u64 = 4;
+/// How long the workload goes on after a kill, at most, before the next one.
+const BETWEEN: usize = 900;
+/// How long one operation may take while a service is started again.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Chunk files of removed files must be gone after so long.
+const CLEAN_UP: Duration = Duration::from_secs(30);
+
+type Running<'scope> = ScopedJoinHandle<'scope, Result<(), String>>;
+
+/// Runs the workload while `violence` is done, and gives the workers' failures.
+fn under_load(workers: &mut [Worker], violence: impl FnOnce(&mut dyn FnMut(usize))) -> Vec<String> {
+    let stop = AtomicBool::new(false);
+    let done: Vec<_> = workers.iter().map(Worker::operations).collect();
+    std::thread::scope(|scope| {
+        let running: Vec<Running<'_>> = workers
+            .iter_mut()
+            .map(|worker| {
+                let stop = &stop;
+                scope.spawn(move || worker.run(stop))
+            })
+            .collect();
+        // Lets the workload go on for a number of operations of all workers together.
+        let mut go_on = |operations: usize| {
+            let count = || done.iter().map(|it| it.load(Ordering::Relaxed)).sum::<u64>();
+            let goal = count() + operations as u64;
+            wait_for("the workload goes on", PATIENCE, || {
+                let has_failed = running.iter().any(ScopedJoinHandle::is_finished);
+                (has_failed || count() >= goal).then_some(())
+            });
+        };
+        violence(&mut go_on);
+        stop.store(true, Ordering::Relaxed);
+        let ends = running.into_iter().map(|it| it.join().expect("workers return their failures"));
+        ends.filter_map(Result::err).collect()
+    })
+}
+
+fn verify(workers: &mut [Worker], round: &str) {
+    let cut = Cut::of_processes();
+    let problems: Vec<_> = workers.iter_mut().flat_map(|worker| worker.check(&cut)).collect();
+    assert!(problems.is_empty(), "{round}:\n{}", problems.join("\n"));
+}
+
+/// Any service, metadata and storage more often than management.
+fn victim(cluster: &Cluster, random: &mut Random) -> Process {
+    let role = *random.one_of(&["management", "metadata", "metadata", "storage", "storage"]);
+    wait_for("a service to kill", PATIENCE, || {
+        let found = cluster.processes(role);
+        (!found.is_empty()).then(|| random.one_of(&found).clone())
+    })
+}
+
+/// A round ends with the death of the mount. Its workers see errors, and nothing else may fail.
+fn kill_client(cluster: &Cluster, workers: &mut [Worker], random: &mut Random) {
+    let failures = under_load(workers, |go_on| {
+        go_on(1 + random.below(BETWEEN));
+        for mount in cluster.processes("mount") {
+            mount.kill();
+        }
+    });
+    let fits = ["os error 103", "os error 107", "os error 125", "os error 5)", "os error 2)"];
+    for failure in failures {
+        assert!(fits.iter().any(|fit| failure.contains(fit)), "the mount was killed: {failure}");
+    }
+    workers.iter_mut().for_each(Worker::close);
+    cluster.wait_for_mount();
+}
+
+fn round(cluster: &Cluster, workers: &mut [Worker], random: &mut Random, kills: usize) {
+    let failures = under_load(workers, |go_on| {
+        for _ in 0..kills {
+            go_on(1 + random.below(BETWEEN));
+            let victim = victim(cluster, random);
+            let start = Instant::now();
+            victim.kill();
+            println!("    {} {} killed", victim.role(), victim.pid);
+            go_on(1);
+            if start.elapsed() > Duration::from_secs(10) {
+                println!("    the workload stood still for {:?}", start.elapsed());
+            }
+        }
+        go_on(50);
+    });
+    assert!(failures.is_empty(), "a service that is away is waited for:\n{}", failures.join("\n"));
+}
+
+fn all_files(directory: &Path, files: &mut Vec<std::path::PathBuf>) {
+    for entry in fs::read_dir(directory).expect("listed") {
+        let entry = entry.expect("an entry");
+        if entry.file_type().expect("a type").is_dir() {
+            all_files(&entry.path(), files);
+        }
+        files.push(entry.path());
+    }
+}
+
+/// `skep entry info` on every entry; gives the ids of regular files.
+fn entry_info_on_all(cluster: &Cluster) {
+    let mut files = Vec::new();
+    all_files(cluster.path(), &mut files);
+    assert!(files.len() > 10, "the workload left {} entries", files.len());
+    for path in &files {
+        let path = path.to_str().expect("ASCII");
+        let info = cluster.skep_json(&["entry", "info", path]);
+        assert!(info.is_object() || info.is_array(), "{path}: {info}");
+    }
+}
+
+/// All chunk files of a cluster: on every storage target, below `chunks`.
+fn chunk_files(data: &Path) -> BTreeSet<std::path::PathBuf> {
+    let mut found = Vec::new();
+    for service in fs::read_dir(data).expect("listed").map(|it| it.expect("an entry").path()) {
+        let name = service.file_name().and_then(|it| it.to_str()).unwrap_or_default();
+        if !name.starts_with("storage-") {
+            continue;
+        }
+        for target in fs::read_dir(&service).expect("listed").map(|it| it.expect("entry").path()) {
+            let chunks = target.join("chunks");
+            if chunks.is_dir() {
+                all_files(&chunks, &mut found);
+            }
+        }
+    }
+    found.into_iter().filter(|path| path.is_file()).collect()
+}
+
+/// Removes everything: then no chunk file may be left, since none belongs to a file.
+fn nothing_is_orphaned(cluster: &Cluster, workers: &mut Vec<Worker>) {
+    workers.iter_mut().for_each(Worker::close);
+    for worker in workers.drain(..) {
+        fs::remove_dir_all(worker.root()).expect("removed");
+    }
+    wait_for("no chunk file is left of removed files", CLEAN_UP, || {
+        chunk_files(cluster.data()).is_empty().then_some(())
+    });
+}
+
+fn kills_on(transport: Transport) {
+    let seed = Random::seed_of_run();
+    println!("seed {seed} (SKEP_TEST_SEED={seed} repeats it)");
+    let mut random = Random::new(seed);
+    let cluster = Cluster::start(Shape { transport, ..Shape::default() });
+    let mut workers: Vec<_> =
+        (0..WORKERS).map(|number| Worker::new(cluster.path(), number, seed)).collect();
+    assert!(chunk_files(cluster.data()).len() > 1, "chunk files are looked for where they are");
+    let mut kills = 0;
+    while kills < KILLS {
+        let count = CLIENT_KILL_EVERY - 1;
+        round(&cluster, &mut workers, &mut random, count);
+        verify(&mut workers, &format!("after {count} kills of services"));
+        kill_client(&cluster, &mut workers, &mut random);
+        cluster.assert_transport(cluster.path(), transport);
+        for worker in &mut workers {
+            worker.moved_to(cluster.path());
+        }
+        verify(&mut workers, "after a kill of the mount");
+        kills += count + 1;
+        println!("{kills} kills");
+    }
+    entry_info_on_all(&cluster);
+    nothing_is_orphaned(&cluster, &mut workers);
+    cluster.stop();
+}
+
+#[test]
+fn kills_under_io_uring() {
+    kills_on(Transport::Uring);
+}
+
+#[test]
+fn kills_under_dev_fuse() {
+    kills_on(Transport::Device);
+}
