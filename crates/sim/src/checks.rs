@@ -1,0 +1,263 @@
+//! The checkers of the end: they look at what the targets have stored, key by key, when nothing is
+//! under way any more. Each says what it verifies, and what not.
+
+use crate::model::Model;
+use crate::storage::StorageProcess;
+use crate::world::World;
+use skep_format::metadata::{
+    DentryRecord, InodeRecord, Key, OpenCounts, directory_of_dentry, inode_of, last_u64, removal,
+};
+use skep_types::codec::Codec;
+use skep_types::{FileKind, InodeId, SessionId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// All that the targets have stored.
+#[derive(Debug, Default)]
+pub(crate) struct Stored {
+    inodes: BTreeMap<InodeId, InodeRecord>,
+    entries: BTreeMap<InodeId, Vec<DentryRecord>>,
+    opens: BTreeMap<InodeId, OpenCounts>,
+    session_opens: Vec<(SessionId, InodeId, OpenCounts)>,
+    sessions: BTreeSet<SessionId>,
+    slots: BTreeSet<SessionId>,
+    xattrs: BTreeMap<InodeId, BTreeMap<Vec<u8>, Vec<u8>>>,
+    /// Work that isn't done: intents, decisions, removals, sizes to be found out.
+    unfinished: Vec<String>,
+}
+
+fn decode<T: Codec>(key: &[u8], value: &[u8]) -> Result<T, String> {
+    T::from_bytes(value).map_err(|error| format!("key {}: {error}", key.escape_ascii()))
+}
+
+impl Stored {
+    /// Reads the stores of all targets. Each inode and entry must lie on the target that serves its
+    /// shard.
+    pub(crate) fn read(world: &World) -> Result<Self, String> {
+        let mut stored = Self::default();
+        for (index, process) in world.targets.iter().enumerate() {
+            let Some(running) = &process.running else {
+                return Err(format!("target {index} is down"));
+            };
+            for (key, value) in running.engine().pairs() {
+                if key.first() == Some(&1) {
+                    let shard = u16::from_be_bytes([key[1], key[2]]);
+                    let group = world.map.shard_group(skep_types::ShardId::new(shard));
+                    if group.map(|it| it.raw() as usize) != Some(index + 1) {
+                        return Err(format!("target {index} holds shard {shard}"));
+                    }
+                    stored.take_of_shard(key, value)?;
+                } else {
+                    stored.take_of_target(index, key, value)?;
+                }
+            }
+        }
+        Ok(stored)
+    }
+
+    fn take_of_shard(&mut self, key: &[u8], value: &[u8]) -> Result<(), String> {
+        if let Some(inode) = inode_of(key) {
+            self.inodes.insert(inode, decode(key, value)?);
+        } else if let Some(directory) = directory_of_dentry(key) {
+            self.entries.entry(directory).or_default().push(decode(key, value)?);
+        } else {
+            let inode = last_u64(&key[..12]).map(InodeId::new).unwrap_or_default();
+            if key == Key::Opens(inode).to_bytes() {
+                self.opens.insert(inode, decode(key, value)?);
+            } else {
+                let name = key[12..].to_vec();
+                self.xattrs.entry(inode).or_default().insert(name, value.to_vec());
+            }
+        }
+        Ok(())
+    }
+
+    fn take_of_target(&mut self, target: usize, key: &[u8], value: &[u8]) -> Result<(), String> {
+        let unfinished = [
+            (Key::intents(), "promise"),
+            (Key::decisions(), "decision"),
+            (Key::removals(), "removal"),
+            (Key::size_recoveries(), "size to be found out"),
+        ];
+        let id = last_u64(key).unwrap_or_default();
+        let session = |key: &[u8]| key.get(..10).and_then(last_u64).map(SessionId::new);
+        if let Some((_, what)) = unfinished.iter().find(|(prefix, _)| key.starts_with(prefix)) {
+            let chunk = removal(key).map(|(_, chunk)| chunk.to_string()).unwrap_or_default();
+            self.unfinished.push(format!("target {target}: {what} {id:X} {chunk}"));
+        } else if key.starts_with(&Key::sessions()) {
+            self.sessions.insert(SessionId::new(id));
+        } else if key.starts_with(&Key::slots_of(SessionId::default())[..2]) {
+            self.slots.extend(session(key));
+        } else if key.starts_with(&Key::session_opens()) {
+            let session = session(key).unwrap_or_default();
+            self.session_opens.push((session, InodeId::new(id), decode(key, value)?));
+        }
+        Ok(())
+    }
+
+    /// Verifies that the namespace is a tree: each directory but the root has exactly one entry, in
+    /// the directory that its parent field names, and is reached from the root. Doesn't look at files.
+    pub(crate) fn check_tree(&self) -> Result<(), String> {
+        let mut places: BTreeMap<InodeId, Vec<InodeId>> = BTreeMap::new();
+        for (directory, entries) in &self.entries {
+            for entry in entries.iter().filter(|it| it.kind == FileKind::Directory) {
+                places.entry(entry.inode).or_default().push(*directory);
+            }
+        }
+        let mut reached = BTreeSet::new();
+        let mut next = vec![InodeId::ROOT];
+        while let Some(directory) = next.pop() {
+            if !reached.insert(directory) {
+                return Err(format!("directory {directory} is reached twice"));
+            }
+            let entries = self.entries.get(&directory).into_iter().flatten();
+            next.extend(entries.filter(|it| it.kind == FileKind::Directory).map(|it| it.inode));
+        }
+        for (inode, record) in &self.inodes {
+            if record.attributes.kind != FileKind::Directory || *inode == InodeId::ROOT {
+                continue;
+            }
+            let places = places.get(inode).cloned().unwrap_or_default();
+            if places != [record.parent] {
+                let parent = record.parent;
+                return Err(format!("directory {inode} of {parent} has entries in {places:?}"));
+            }
+            if !reached.contains(inode) {
+                return Err(format!("directory {inode} is not reached from the root"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Verifies that entries point to inodes of their kind, that links and directory sizes count
+    /// them, that an inode without a name is open, and that nothing is left of inodes that are gone.
+    pub(crate) fn check_counts(&self) -> Result<(), String> {
+        let mut names: BTreeMap<InodeId, u32> = BTreeMap::new();
+        for (directory, entries) in &self.entries {
+            if !self.inodes.contains_key(directory) {
+                return Err(format!("entries of {directory}, which doesn't exist"));
+            }
+            for entry in entries {
+                let kind = self.inodes.get(&entry.inode).map(|it| it.attributes.kind);
+                if kind != Some(entry.kind) {
+                    return Err(format!("in {directory}: {entry:?}, and the inode is {kind:?}"));
+                }
+                *names.entry(entry.inode).or_default() += 1;
+            }
+        }
+        for (inode, record) in &self.inodes {
+            let attributes = &record.attributes;
+            let entries = self.entries.get(inode).map(Vec::as_slice).unwrap_or_default();
+            let (links, size) = match attributes.kind {
+                FileKind::Directory => {
+                    let below = entries.iter().filter(|it| it.kind == FileKind::Directory);
+                    (2 + below.count() as u32, Some(entries.len() as u64))
+                }
+                _ => (names.get(inode).copied().unwrap_or(0), None),
+            };
+            if attributes.links != links || size.is_some_and(|it| it != attributes.size) {
+                let (has, counts) = (attributes.links, attributes.size);
+                return Err(format!(
+                    "inode {inode} has links {has}, size {counts}; right is {links}, {size:?}"
+                ));
+            }
+            if links == 0 && !self.opens.contains_key(inode) {
+                return Err(format!("inode {inode} has no name and isn't open"));
+            }
+        }
+        let gone = self.opens.keys().chain(self.xattrs.keys());
+        match gone.clone().find(|it| !self.inodes.contains_key(it)) {
+            Some(inode) => Err(format!("something is left of inode {inode}, which is gone")),
+            None => Ok(()),
+        }
+    }
+
+    /// Verifies that nothing leaks: no work is left, no session or slot but those of `alive`, the
+    /// opens are those of the sessions, each chunk file has its inode. Remembered ends of
+    /// transactions are kept for ten minutes and aren't counted.
+    pub(crate) fn check_leaks(
+        &self,
+        alive: &BTreeSet<SessionId>,
+        storages: &[StorageProcess],
+    ) -> Result<(), String> {
+        if !self.unfinished.is_empty() {
+            return Err(format!("left undone: {:?}", self.unfinished));
+        }
+        if let Some(session) = self.sessions.iter().find(|it| !alive.contains(it)) {
+            return Err(format!("session {session} of a client that is gone"));
+        }
+        if let Some(session) = self.slots.iter().find(|it| !alive.contains(it)) {
+            return Err(format!("slots of session {session}, which has ended"));
+        }
+        let mut opens: BTreeMap<InodeId, OpenCounts> = BTreeMap::new();
+        for (session, inode, counts) in &self.session_opens {
+            if !alive.contains(session) {
+                return Err(format!("{inode} is open by session {session}, which has ended"));
+            }
+            let sum = opens.entry(*inode).or_default();
+            sum.readers += counts.readers;
+            sum.writers += counts.writers;
+        }
+        if opens != self.opens {
+            return Err(format!("opens are {:?}, those of sessions {opens:?}", self.opens));
+        }
+        for (index, storage) in storages.iter().enumerate() {
+            let orphan = storage.chunks.keys().find(|it| !self.inodes.contains_key(&it.inode));
+            if let Some(key) = orphan {
+                return Err(format!("storage {index}: chunk file {key} has no inode"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Verifies that what is stored is what the reference has. Owners and times aren't compared.
+    pub(crate) fn check_model(&self, model: &Model) -> Result<(), String> {
+        if !self.inodes.keys().eq(model.inodes.keys()) {
+            let stored: BTreeSet<_> = self.inodes.keys().collect();
+            let right: BTreeSet<_> = model.inodes.keys().collect();
+            let differ: Vec<_> = stored.symmetric_difference(&right).collect();
+            return Err(format!("only stored, or only in the reference: {differ:?}"));
+        }
+        for (inode, expected) in &model.inodes {
+            let record = &self.inodes[inode];
+            let entries = self.entries.get(inode).into_iter().flatten();
+            let entries: BTreeMap<_, _> = entries.map(|it| (it.name.0.clone(), it.inode)).collect();
+            let xattrs = self.xattrs.get(inode).cloned().unwrap_or_default();
+            let is_right = entries == expected.entries
+                && xattrs == expected.xattrs
+                && record.link_target.0 == expected.link_target
+                && record.attributes.permissions & 0o777 == permissions(expected);
+            let has_size =
+                expected.kind == FileKind::Directory || record.attributes.size == expected.size;
+            if !is_right || !has_size {
+                return Err(format!("{inode}: stored {record:?} {entries:?}, right {expected:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Verifies that a file that was never cut, and that nobody writes, is at least as long as its
+    /// chunk files say: what was written under a session that ended is not lost to the size. Leaves
+    /// out files in `unsure`, which somebody wrote after his session was lost.
+    pub(crate) fn check_sizes(&self, world: &World) -> Result<(), String> {
+        for (inode, record) in &self.inodes {
+            let is_written = self.opens.get(inode).is_some_and(|it| it.writers > 0);
+            let is_cut = record.attributes.truncate_generation > 0;
+            if is_written || is_cut || world.unsure.contains(inode) {
+                continue;
+            }
+            let end = World::chunk_size(&world.storages, world.targets.len(), record);
+            if end > record.attributes.size {
+                let size = record.attributes.size;
+                return Err(format!("{inode} has size {size}, its chunk files end at {end}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn permissions(inode: &crate::model::Inode) -> u32 {
+    match inode.kind {
+        FileKind::Symlink => 0o777,
+        _ => inode.permissions,
+    }
+}

@@ -1,0 +1,406 @@
+//! A client: sessions with slots and sequences exactly as a real one uses them (`crates/client`), and
+//! tasks, each of which does one operation after the other.
+
+use crate::network::{Asker, Node};
+use crate::operation::Op;
+use crate::witness::InstanceId;
+use crate::world::{Happening, Phase, World, message};
+use skep_types::codec::Codec;
+use skep_types::{ErrorCode, GroupId, InodeId, NodeId, Result, SessionId};
+use skep_wire::frame::{FLAG_DURABLE, Header};
+use skep_wire::metadata as md;
+use std::collections::BTreeMap;
+
+/// A client's process.
+#[derive(Debug)]
+pub(crate) struct ClientProcess {
+    pub(crate) index: usize,
+    pub(crate) life: u64,
+    pub(crate) is_running: bool,
+    pub(crate) sessions: BTreeMap<GroupId, Session>,
+    next_session: u32,
+    pub(crate) tasks: Vec<Task>,
+    pub(crate) handles: Vec<Handle>,
+}
+
+/// A session at a group.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) id: SessionId,
+    pub(crate) is_open: bool,
+    /// Last sequence of each task's slot.
+    sequences: Vec<u64>,
+    /// Tasks that wait until it is open.
+    waiting: Vec<usize>,
+    is_renewing: bool,
+}
+
+/// A file that a client has open.
+#[derive(Debug, Clone)]
+pub(crate) struct Handle {
+    pub(crate) inode: InodeId,
+    pub(crate) mode: md::OpenMode,
+    pub(crate) session: SessionId,
+    pub(crate) generation: u64,
+    pub(crate) pattern: Option<skep_types::StripePattern>,
+    pub(crate) end: u64,
+    /// Something of it is to be closed or written by a task right now.
+    pub(crate) is_busy: bool,
+}
+
+/// One thing after the other.
+#[derive(Debug, Default)]
+pub(crate) struct Task {
+    pub(crate) current: Option<Current>,
+}
+
+/// The operation that a task is at.
+#[derive(Debug)]
+pub(crate) struct Current {
+    pub(crate) op: Op,
+    is_durable: bool,
+    window: u64,
+    instance: Option<InstanceId>,
+    /// For a listing: what was read so far.
+    seen: Vec<(Vec<u8>, InodeId)>,
+    /// For a write: handle's inode and session, end, messages under way.
+    write: Option<Write>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Write {
+    pub(crate) inode: InodeId,
+    pub(crate) session: SessionId,
+    pub(crate) end: u64,
+    pub(crate) under_way: usize,
+}
+
+impl ClientProcess {
+    pub(crate) fn new(index: usize, tasks: usize) -> Self {
+        Self {
+            index,
+            life: 0,
+            is_running: false,
+            sessions: BTreeMap::new(),
+            next_session: 0,
+            tasks: (0..tasks).map(|_| Task::default()).collect(),
+            handles: Vec::new(),
+        }
+    }
+
+    fn node(&self) -> NodeId {
+        NodeId::new(100 + self.index as u32)
+    }
+
+    fn new_session(&mut self) -> Session {
+        self.next_session += 1;
+        let id = u64::from(self.node().raw()) << 32 | u64::from(self.next_session);
+        Session {
+            id: SessionId::new(id),
+            is_open: false,
+            sequences: vec![0; self.tasks.len()],
+            waiting: Vec::new(),
+            is_renewing: false,
+        }
+    }
+
+    /// Whether an operation is under way.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.tasks.iter().any(|task| task.current.is_some())
+    }
+}
+
+impl World {
+    pub(crate) fn start_client(&mut self, client: usize) {
+        let process = &mut self.clients[client];
+        if process.is_running {
+            return;
+        }
+        process.is_running = true;
+        process.life += 1;
+        let (life, tasks) = (process.life, process.tasks.len());
+        for task in 0..tasks {
+            let pause = self.random.micros(0, 2_000);
+            self.after(pause, Happening::Step { client, life, task });
+        }
+        self.after(self.knobs.lease / 3, Happening::KeepAlive { client, life });
+    }
+
+    /// A client dies: nobody hears of it again; its sessions end with their leases.
+    pub(crate) fn kill_client(&mut self, client: usize) {
+        let process = &mut self.clients[client];
+        if !process.is_running {
+            return;
+        }
+        self.faults += 1;
+        process.is_running = false;
+        process.life += 1;
+        process.sessions.clear();
+        process.handles.clear();
+        for task in &mut process.tasks {
+            if let Some(current) = task.current.take() {
+                self.witness.close_window(current.window);
+            }
+        }
+        let node = Node::Client(client);
+        self.network.forget_calls(node);
+        self.break_all(node, 0);
+        if self.phase == Phase::Busy {
+            let pause = self.random.micros(1_000, 3_000_000);
+            self.after(pause, Happening::Restart { node });
+        }
+    }
+
+    /// A client leaves as a mount does that is unmounted.
+    pub(crate) fn say_goodbye(&mut self, client: usize) {
+        let open: Vec<_> = self.clients[client]
+            .sessions
+            .iter()
+            .map(|(group, session)| (*group, session.id))
+            .collect();
+        for (group, session) in open {
+            let (header, body) = message(&md::CloseSession {});
+            let header = Header { session, ..header };
+            self.call(Node::Client(client), group, header, body, Asker::Goodbye);
+        }
+        self.clients[client].sessions.clear();
+        self.clients[client].handles.clear();
+    }
+
+    pub(crate) fn keep_alive(&mut self, client: usize, life: u64) {
+        let process = &mut self.clients[client];
+        if process.life != life || !process.is_running {
+            return;
+        }
+        let third = self.knobs.lease / 3;
+        self.after(third, Happening::KeepAlive { client, life });
+        let mut due = Vec::new();
+        for (group, session) in &mut self.clients[client].sessions {
+            if session.is_open && !std::mem::replace(&mut session.is_renewing, true) {
+                due.push((*group, session.id));
+            }
+        }
+        for (group, session) in due {
+            let (header, body) = message(&md::KeepAlive {});
+            let header = Header { session, ..header };
+            let tag = self.call(Node::Client(client), group, header, body, Asker::KeepAlive(group));
+            self.after(third, Happening::GiveUp { tag });
+        }
+    }
+
+    // ---- operations
+
+    /// Begins an operation of a task.
+    pub(crate) fn begin(&mut self, client: usize, task: usize, op: Op, is_durable: bool) {
+        self.trace.note(self.now, || format!("client {client}.{task} begins {op:?}"));
+        let current =
+            Current { op, is_durable, window: 0, instance: None, seen: Vec::new(), write: None };
+        self.clients[client].tasks[task].current = Some(current);
+        self.attempt(client, task);
+    }
+
+    /// Begins a write: chunk files first, then the end is known.
+    pub(crate) fn begin_write(&mut self, client: usize, task: usize, write: Write, op: Op) {
+        let current = Current {
+            op,
+            is_durable: false,
+            window: 0,
+            instance: None,
+            seen: Vec::new(),
+            write: Some(write),
+        };
+        self.clients[client].tasks[task].current = Some(current);
+    }
+
+    /// Sends the operation of a task under the session that its group has now.
+    fn attempt(&mut self, client: usize, task: usize) {
+        let process = &mut self.clients[client];
+        let Some(current) = &process.tasks[task].current else { return };
+        let (op, is_durable) = (current.op.clone(), current.is_durable);
+        let Some(group) = self.map.shard_group(op.home().shard()) else { return };
+        if !process.sessions.contains_key(&group) {
+            let session = process.new_session();
+            process.sessions.insert(group, session);
+            self.open_session(client, group);
+        }
+        let process = &mut self.clients[client];
+        let Some(session) = process.sessions.get_mut(&group) else { return };
+        if !session.is_open {
+            session.waiting.push(task);
+            return;
+        }
+        let id = session.id;
+        let mut header = Header { message: op.message(), session: id, ..Header::default() };
+        if is_durable {
+            header.flags |= FLAG_DURABLE;
+        }
+        let mut instance = None;
+        if op.modifies() {
+            session.sequences[task] += 1;
+            header.slot = task as u32;
+            header.sequence = session.sequences[task];
+            instance = Some((id, header.slot, header.sequence));
+        }
+        let is_first_page = matches!(&op, Op::ReadDirectory(it) if it.cursor == 0);
+        let is_next_page = matches!(&op, Op::ReadDirectory(_)) && !is_first_page;
+        if let Some(id) = instance {
+            let is_always = self.knobs.policy == skep_metadata::target::SyncPolicy::Always;
+            self.witness.sent(id, &op, is_durable || is_always);
+        }
+        let window = (!is_next_page).then(|| self.witness.open_window(&op, id));
+        if let Some(current) = &mut self.clients[client].tasks[task].current {
+            current.instance = instance;
+            if let Some(window) = window {
+                self.witness.close_window(std::mem::replace(&mut current.window, window));
+            }
+        }
+        let body = op.body();
+        self.call(Node::Client(client), group, header, body, Asker::Task(task));
+    }
+
+    fn open_session(&mut self, client: usize, group: GroupId) {
+        let process = &self.clients[client];
+        let Some(session) = process.sessions.get(&group).map(|it| it.id) else { return };
+        let slots = process.tasks.len() as u32;
+        let (header, body) = message(&md::OpenSession { client: process.node(), slots });
+        let header = Header { session, ..header };
+        self.call(Node::Client(client), group, header, body, Asker::Session(group));
+    }
+
+    /// The session of a group was lost: another takes its place.
+    fn replace_session(&mut self, client: usize, group: GroupId, lost: SessionId) {
+        let process = &mut self.clients[client];
+        if process.sessions.get(&group).is_none_or(|it| it.id != lost) {
+            return;
+        }
+        self.trace.note(self.now, || format!("client {client} has lost session {lost}"));
+        let process = &mut self.clients[client];
+        let mut new = process.new_session();
+        if let Some(old) = process.sessions.get_mut(&group) {
+            new.waiting = std::mem::take(&mut old.waiting);
+        }
+        // A real client opens these anew; here they are forgotten, with what it had written.
+        let lost_files = process.handles.iter().filter(|handle| handle.session == lost);
+        self.unsure.extend(lost_files.map(|handle| handle.inode));
+        process.handles.retain(|handle| handle.session != lost);
+        process.sessions.insert(group, new);
+        self.open_session(client, group);
+    }
+
+    /// A call of a client has its final answer.
+    pub(crate) fn client_answer(&mut self, client: usize, asker: &Asker, result: Result<Vec<u8>>) {
+        match asker {
+            Asker::Session(group) => self.session_opened(client, *group, &result),
+            Asker::KeepAlive(group) => {
+                let Some(session) = self.clients[client].sessions.get_mut(group) else { return };
+                session.is_renewing = false;
+                let id = session.id;
+                if matches!(&result, Err(error) if error.code() == ErrorCode::StaleSession) {
+                    self.replace_session(client, *group, id);
+                }
+            }
+            Asker::Task(task) => self.task_answer(client, *task, &result),
+            Asker::Write(task) => self.chunk_written(client, *task, &result),
+            Asker::Goodbye | Asker::Target(_) | Asker::Cleaner(_) => {}
+        }
+    }
+
+    fn session_opened(&mut self, client: usize, group: GroupId, result: &Result<Vec<u8>>) {
+        let process = &mut self.clients[client];
+        let Some(session) = process.sessions.get_mut(&group) else { return };
+        let id = session.id;
+        match result {
+            Ok(_) => {
+                session.is_open = true;
+                for task in std::mem::take(&mut session.waiting) {
+                    self.attempt(client, task);
+                }
+            }
+            Err(error) if error.code() == ErrorCode::StaleSession => {
+                self.replace_session(client, group, id);
+            }
+            Err(error) => self.fail(format!("no session for client {client}: {error}")),
+        }
+    }
+
+    fn task_answer(&mut self, client: usize, task: usize, result: &Result<Vec<u8>>) {
+        let Some(current) = &mut self.clients[client].tasks[task].current else { return };
+        if let (Op::ReadDirectory(list), Ok(body)) = (&mut current.op, result) {
+            let Ok(page) = md::DirectoryEntries::from_bytes(body) else {
+                return self.fail("a listing is malformed".to_owned());
+            };
+            let entries = page.entries.iter();
+            current.seen.extend(entries.map(|it| (it.name.0.clone(), it.entry.inode)));
+            if !page.end {
+                list.cursor = page.entries.last().map_or(list.cursor, |it| it.cursor);
+                return self.attempt(client, task);
+            }
+            let (window, seen) = (current.window, std::mem::take(&mut current.seen));
+            let result = self.witness.listed(window, &seen);
+            self.check(result);
+            return self.end_operation(client, task, None);
+        }
+        let (window, instance) = (current.window, current.instance);
+        let is_lost = matches!(result, Err(error) if error.code() == ErrorCode::StaleSession);
+        let checked = self.witness.answered(window, instance, result);
+        self.check(checked);
+        if let (true, Some((session, ..))) = (is_lost, instance) {
+            return self.try_anew(client, task, session);
+        }
+        self.trace.note(self.now, || match result {
+            Ok(_) => format!("client {client}.{task} is done"),
+            Err(error) => format!("client {client}.{task} is refused: {error}"),
+        });
+        self.end_operation(client, task, result.as_ref().ok().map(Vec::as_slice));
+    }
+
+    /// The session was lost: the operation begins again in a new one, unless it was about what went
+    /// with the session.
+    fn try_anew(&mut self, client: usize, task: usize, lost: SessionId) {
+        let Some(current) = &self.clients[client].tasks[task].current else { return };
+        let needs_session = matches!(current.op, Op::Close(_));
+        if let Some(group) = self.map.shard_group(current.op.home().shard()) {
+            self.replace_session(client, group, lost);
+        }
+        match needs_session {
+            true => self.end_operation(client, task, None),
+            false => self.attempt(client, task),
+        }
+    }
+
+    fn chunk_written(&mut self, client: usize, task: usize, result: &Result<Vec<u8>>) {
+        let process = &mut self.clients[client];
+        let Some(write) = process.tasks[task].current.as_mut().and_then(|it| it.write.as_mut())
+        else {
+            return;
+        };
+        write.under_way -= 1;
+        if write.under_way > 0 {
+            return;
+        }
+        let write = write.clone();
+        for handle in &mut process.handles {
+            if handle.inode == write.inode && handle.session == write.session && handle.is_busy {
+                handle.is_busy = false;
+                if result.is_ok() {
+                    handle.end = handle.end.max(write.end);
+                }
+            }
+        }
+        self.end_operation(client, task, None);
+    }
+
+    fn end_operation(&mut self, client: usize, task: usize, reply: Option<&[u8]>) {
+        let Some(current) = self.clients[client].tasks[task].current.take() else { return };
+        self.witness.close_window(current.window);
+        if let Some(reply) = reply {
+            self.learn(client, &current.op, current.instance.map(|it| it.0), reply);
+        }
+        let life = self.clients[client].life;
+        let pause = match self.random.percent(80) {
+            true => self.random.micros(0, 2_000),
+            false => self.random.micros(0, 100_000),
+        };
+        self.after(pause, Happening::Step { client, life, task });
+    }
+}

@@ -1,0 +1,173 @@
+//! The disk of a metadata target's log: real bytes in segments, of which a power cut takes or tears
+//! what was not synced.
+//!
+//! # What a power cut leaves
+//! All bytes that a finished sync covered. Of the rest, any set of 512-byte sectors: one that is lost
+//! reads as zeros, or the segment is shorter. A kill of the process leaves everything.
+
+use crate::random::Random;
+use skep_format::log::{encode_record, scan};
+use skep_types::{Error, ErrorCode, Lsn, Result, TargetId};
+
+const SECTOR: usize = 512;
+
+#[derive(Debug)]
+struct Segment {
+    first: Lsn,
+    bytes: Vec<u8>,
+    /// Bytes from the start that are on the device for sure.
+    synced: usize,
+}
+
+/// What a sync that begins now covers: for each segment its first record and length.
+#[derive(Debug, Clone)]
+pub(crate) struct SyncPoint(Vec<(Lsn, usize)>);
+
+/// See the file's description.
+#[derive(Debug)]
+pub(crate) struct LogDisk {
+    target: TargetId,
+    segments: Vec<Segment>,
+    segment_bytes: usize,
+}
+
+impl LogDisk {
+    /// An empty log whose segments end after about `segment_bytes`.
+    pub(crate) fn new(target: TargetId, segment_bytes: usize) -> Self {
+        Self { target, segments: Vec::new(), segment_bytes }
+    }
+
+    /// Appends a record.
+    pub(crate) fn append(&mut self, lsn: Lsn, synced: Lsn, payload: &[u8]) {
+        let is_full = |segment: &Segment| segment.bytes.len() >= self.segment_bytes;
+        if self.segments.last().is_none_or(is_full) {
+            self.segments.push(Segment { first: lsn, bytes: Vec::new(), synced: 0 });
+        }
+        let record = encode_record(self.target, lsn, synced, payload);
+        if let Some(segment) = self.segments.last_mut() {
+            segment.bytes.extend(record);
+        }
+    }
+
+    /// A sync begins.
+    pub(crate) fn begin_sync(&self) -> SyncPoint {
+        SyncPoint(self.segments.iter().map(|it| (it.first, it.bytes.len())).collect())
+    }
+
+    /// A sync has ended.
+    pub(crate) fn end_sync(&mut self, point: &SyncPoint) {
+        for (first, len) in &point.0 {
+            if let Some(segment) = self.segments.iter_mut().find(|it| it.first == *first) {
+                segment.synced = segment.synced.max(*len);
+            }
+        }
+    }
+
+    /// Removes segments that hold nothing after `lsn`; the last one stays.
+    pub(crate) fn trim(&mut self, lsn: Lsn) {
+        while self.segments.len() > 1 && self.segments[1].first.raw() <= lsn.raw() + 1 {
+            self.segments.remove(0);
+        }
+    }
+
+    /// Takes away what the device may not have.
+    pub(crate) fn power_cut(&mut self, random: &mut Random) {
+        let mode = random.below(4);
+        for segment in &mut self.segments {
+            let mut kept = segment.bytes.clone();
+            let mut end = segment.synced;
+            for sector in segment.synced / SECTOR..segment.bytes.len().div_ceil(SECTOR) {
+                let from = (sector * SECTOR).max(segment.synced);
+                let to = ((sector + 1) * SECTOR).min(segment.bytes.len());
+                let survives = match mode {
+                    0 => false,
+                    1 => true,
+                    2 => random.percent(50),
+                    _ => random.percent(90),
+                };
+                if survives {
+                    end = to;
+                } else {
+                    kept[from..to].fill(0);
+                }
+            }
+            // The file's length may be written without its bytes.
+            if random.percent(70) {
+                kept.truncate(end);
+            }
+            segment.bytes = kept;
+        }
+    }
+
+    /// Reads the log as a target does when it starts: cuts the end off that was never synced, syncs
+    /// the rest, and gives the records.
+    ///
+    /// # Errors
+    /// `Corrupt` if a record is damaged that was synced.
+    pub(crate) fn recover(&mut self) -> Result<Vec<(Lsn, Vec<u8>)>> {
+        let mut records: Vec<(Lsn, Vec<u8>)> = Vec::new();
+        let mut kept = 0;
+        let mut is_over = false;
+        for segment in &mut self.segments {
+            let found = scan(self.target, segment.first, &segment.bytes)?;
+            let next = records.last().map_or(segment.first, |it| Lsn::new(it.0.raw() + 1));
+            if is_over || segment.first != next {
+                is_over = true;
+                if found.records.iter().any(|record| record.synced >= next) {
+                    let what = format!("record {next} is missing though it was synced");
+                    return Err(Error::new(ErrorCode::Corrupt, what));
+                }
+                continue;
+            }
+            // An empty tail of zeros is no record either: the next segment must follow on.
+            segment.bytes.truncate(found.end);
+            segment.synced = found.end;
+            records.extend(found.records.into_iter().map(|it| (it.lsn, it.payload)));
+            kept += 1;
+        }
+        self.segments.truncate(kept);
+        Ok(records)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filled(synced_up_to: u64) -> LogDisk {
+        let mut disk = LogDisk::new(TargetId::new(1), 900);
+        for lsn in 1..=20 {
+            disk.append(Lsn::new(lsn), Lsn::new(lsn.min(synced_up_to) - 1), &[lsn as u8; 200]);
+            if lsn == synced_up_to {
+                let point = disk.begin_sync();
+                disk.end_sync(&point);
+            }
+        }
+        disk
+    }
+
+    #[test]
+    fn a_power_cut_keeps_what_was_synced_and_recovery_reads_it() {
+        for seed in 0..300 {
+            let mut disk = filled(9);
+            disk.power_cut(&mut Random::new(seed));
+            let records = disk.recover().expect("nothing that was synced is lost");
+            assert!(records.len() >= 9, "seed {seed}: {}", records.len());
+            assert!(records.iter().zip(1..).all(|(record, lsn)| record.0.raw() == lsn));
+        }
+    }
+
+    #[test]
+    fn a_kill_keeps_everything() {
+        assert_eq!(filled(9).recover().expect("an undamaged log").len(), 20);
+    }
+
+    #[test]
+    fn trimming_leaves_what_a_checkpoint_needs() {
+        let mut disk = filled(20);
+        disk.trim(Lsn::new(11));
+        let records = disk.recover().expect("an undamaged log");
+        assert!(records[0].0.raw() > 1 && records[0].0.raw() <= 12);
+        assert_eq!(records.last().map(|it| it.0.raw()), Some(20));
+    }
+}

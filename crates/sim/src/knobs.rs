@@ -1,0 +1,113 @@
+//! What a seed decides before its run begins: sizes, limits (small), and which faults happen.
+
+use crate::random::Random;
+use skep_metadata::limits::Limits;
+use skep_metadata::target::SyncPolicy;
+use std::time::Duration;
+
+/// Which faults happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Faults {
+    /// Processes of targets are killed.
+    pub kills: bool,
+    /// Targets lose power.
+    pub power_cuts: bool,
+    /// Connections break; what is on them may arrive late.
+    pub breaks: bool,
+    /// Pairs of nodes can't reach each other for a while.
+    pub partitions: bool,
+    /// Syncs and messages take long at times.
+    pub slowness: bool,
+    /// Clients die and come back with new sessions.
+    pub client_deaths: bool,
+    /// Storage targets stop for a while.
+    pub storage_stops: bool,
+}
+
+/// A bug that is planted, to see that the checkers find it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Plant {
+    /// Participants are not told of commits.
+    LoseDecide,
+    /// The disk says that a sync has ended when it begins.
+    SyncTooSoon,
+    /// A target that starts has forgotten the replies of slots.
+    ForgetSlots,
+    /// Storage forgets what it was to remove.
+    KeepChunks,
+}
+
+/// Everything that a seed decides beforehand.
+#[derive(Debug, Clone)]
+pub struct Knobs {
+    /// Metadata targets.
+    pub targets: usize,
+    /// Storage targets.
+    pub storages: usize,
+    /// Clients.
+    pub clients: usize,
+    /// Things that a client does at the same time.
+    pub tasks: usize,
+    /// Operations of all clients together.
+    pub steps: u64,
+    /// When the log is synced.
+    pub policy: SyncPolicy,
+    /// Limits of the metadata targets.
+    pub limits: Limits,
+    /// Lease of sessions.
+    pub lease: Duration,
+    /// Bytes of a log segment.
+    pub segment_bytes: usize,
+    /// Directories and files that the workload goes back to.
+    pub working_set: usize,
+    /// Which faults happen.
+    pub faults: Faults,
+    /// Time between two faults, about.
+    pub calm: Duration,
+    /// A planted bug.
+    pub plant: Option<Plant>,
+}
+
+/// Longest sync of a disk that isn't slow, in microseconds.
+pub(crate) const USUAL_SYNC_MICROS: u64 = 2_000;
+/// Longest sync of a slow disk, in microseconds.
+pub(crate) const SLOW_SYNC_MICROS: u64 = 60_000;
+
+impl Knobs {
+    /// Draws them.
+    pub(crate) fn draw(random: &mut Random) -> Self {
+        let all = random.percent(40);
+        let mut fault = |percent| all || random.percent(percent);
+        let faults = Faults {
+            kills: fault(40),
+            power_cuts: fault(40),
+            breaks: fault(50),
+            partitions: fault(30),
+            slowness: fault(40),
+            client_deaths: fault(30),
+            storage_stops: fault(20),
+        };
+        Self {
+            targets: random.from_to(1, 3) as usize,
+            storages: random.from_to(1, 3) as usize,
+            clients: random.from_to(1, 4) as usize,
+            tasks: random.from_to(1, 3) as usize,
+            steps: 300,
+            policy: if random.percent(70) { SyncPolicy::Interval } else { SyncPolicy::Always },
+            limits: Limits {
+                number_range: random.from_to(4, 16),
+                removals_per_message: random.from_to(1, 3) as usize,
+                closes_per_batch: random.from_to(1, 2) as usize,
+                checkpoint_log_bytes: random.from_to(500, 20_000),
+                spread_subdirectories: random.from_to(0, 3) as u32,
+                scan_page: random.from_to(1, 4) as usize,
+            },
+            lease: random.micros(800_000, 2_000_000),
+            segment_bytes: random.from_to(600, 20_000) as usize,
+            working_set: random.from_to(2, 8) as usize,
+            faults,
+            calm: random.micros(5_000, 400_000),
+            plant: None,
+        }
+    }
+}

@@ -1,0 +1,468 @@
+//! The reference: a whole namespace in memory, on which one operation runs after the other. The one
+//! definition of what each operation means; it knows no targets, transactions or messages under way.
+
+use crate::operation::{Op, Summary};
+use skep_types::codec::Codec;
+use skep_types::{ClusterMap, ErrorCode, FileKind, GroupId, InodeId, SessionId};
+use skep_wire::metadata as md;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+type Outcome = Result<Summary, ErrorCode>;
+
+/// An inode.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Inode {
+    /// Its kind.
+    pub(crate) kind: FileKind,
+    /// Names that it has; of directories: always 1.
+    pub(crate) links: u32,
+    /// Bytes in the file.
+    pub(crate) size: u64,
+    /// Truncations.
+    pub(crate) truncate_generation: u64,
+    /// Permission bits.
+    pub(crate) permissions: u32,
+    /// A directory's parent.
+    pub(crate) parent: InodeId,
+    /// A directory's entries.
+    pub(crate) entries: BTreeMap<Vec<u8>, InodeId>,
+    /// Extended attributes.
+    pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Where a symbolic link points.
+    pub(crate) link_target: Vec<u8>,
+    /// Opens of each session: for reading, for writing.
+    pub(crate) opens: BTreeMap<SessionId, (u32, u32)>,
+}
+
+/// The namespace.
+#[derive(Debug, Clone)]
+pub(crate) struct Model {
+    /// All inodes.
+    pub(crate) inodes: BTreeMap<InodeId, Inode>,
+    map: Arc<ClusterMap>,
+}
+
+impl Model {
+    /// A namespace with nothing but a root.
+    pub(crate) fn new(map: Arc<ClusterMap>) -> Self {
+        let root = new_inode(FileKind::Directory, InodeId::ROOT, 0o755);
+        Self { inodes: BTreeMap::from([(InodeId::ROOT, root)]), map }
+    }
+
+    /// The group that serves an inode.
+    pub(crate) fn group(&self, inode: InodeId) -> Option<GroupId> {
+        self.map.shard_group(inode.shard())
+    }
+
+    fn directory(&self, inode: InodeId) -> Result<&Inode, ErrorCode> {
+        match self.inodes.get(&inode) {
+            None => Err(ErrorCode::NotFound),
+            Some(found) if found.kind != FileKind::Directory => Err(ErrorCode::NotDirectory),
+            Some(found) => Ok(found),
+        }
+    }
+
+    fn inode(&self, inode: InodeId) -> Result<&Inode, ErrorCode> {
+        self.inodes.get(&inode).ok_or(ErrorCode::Stale)
+    }
+
+    fn entry(&self, directory: InodeId, name: &[u8]) -> Result<Option<InodeId>, ErrorCode> {
+        Ok(self.directory(directory)?.entries.get(name).copied())
+    }
+
+    fn kind(&self, inode: InodeId) -> Result<FileKind, ErrorCode> {
+        Ok(self.inode(inode)?.kind)
+    }
+
+    /// What the operation would answer now. For those that modify, `Done` stands for success.
+    pub(crate) fn outcome(&self, op: &Op, session: SessionId) -> Outcome {
+        match op {
+            Op::Lookup(it) => {
+                let inode = self.entry(it.directory, &it.name)?.ok_or(ErrorCode::NotFound)?;
+                Ok(Summary::Entry(inode, self.kind(inode)?))
+            }
+            Op::GetAttributes(it) => {
+                let found = self.inode(it.inode)?;
+                let is_directory = found.kind == FileKind::Directory;
+                Ok(Summary::Attributes {
+                    inode: it.inode,
+                    kind: found.kind,
+                    links: if is_directory { 0 } else { found.links },
+                    size: if is_directory { 0 } else { found.size },
+                })
+            }
+            Op::ReadLink(it) => {
+                let found = self.inode(it.inode)?;
+                match found.kind {
+                    FileKind::Symlink => Ok(Summary::Bytes(found.link_target.clone())),
+                    _ => Err(ErrorCode::InvalidArgument),
+                }
+            }
+            Op::GetXattr(it) => {
+                let value = self.inode(it.inode)?.xattrs.get(&it.name.0);
+                value.map(|it| Summary::Bytes(it.clone())).ok_or(ErrorCode::NoAttribute)
+            }
+            Op::ListXattrs(it) => {
+                Ok(Summary::Names(self.inode(it.inode)?.xattrs.keys().cloned().collect()))
+            }
+            Op::ReadDirectory(it) => self.directory(it.directory).map(|_| Summary::Done),
+            Op::Create(it) => self.create_outcome(it),
+            Op::Link(it) => self.link_outcome(it),
+            Op::Rename(it) => self.rename_outcome(it),
+            Op::Unlink(_) | Op::RemoveDirectory(_) | Op::MakeDirectory(_) | Op::MakeSymlink(_) => {
+                self.entry_outcome(op)
+            }
+            _ => self.inode_outcome(op, session),
+        }
+        // What a modifying operation answers is checked when it is applied.
+        .map(|summary| if op.modifies() { Summary::Done } else { summary })
+    }
+
+    fn create_outcome(&self, it: &md::Create) -> Outcome {
+        let Some(found) = self.entry(it.directory, &it.name)? else { return Ok(Summary::Done) };
+        if it.exclusive || it.open == md::OpenMode::No {
+            return Err(ErrorCode::Exists);
+        }
+        match self.kind(found)? {
+            FileKind::Directory => Err(ErrorCode::IsDirectory),
+            FileKind::Regular if self.group(found) == self.group(it.directory) => Ok(Summary::Done),
+            _ => Err(ErrorCode::Exists),
+        }
+    }
+
+    fn link_outcome(&self, it: &md::Link) -> Outcome {
+        if self.entry(it.directory, &it.name)?.is_some() {
+            return Err(ErrorCode::Exists);
+        }
+        let inode = self.inode(it.inode)?;
+        match (inode.kind, inode.links) {
+            (FileKind::Directory, _) => Err(ErrorCode::NotPermitted),
+            (_, 0) => Err(ErrorCode::NotFound),
+            _ => Ok(Summary::Done),
+        }
+    }
+
+    fn entry_outcome(&self, op: &Op) -> Outcome {
+        match op {
+            Op::MakeDirectory(md::MakeDirectory { directory, name, .. })
+            | Op::MakeSymlink(md::MakeSymlink { directory, name, .. }) => {
+                match self.entry(*directory, name)? {
+                    Some(_) => Err(ErrorCode::Exists),
+                    None => Ok(Summary::Done),
+                }
+            }
+            Op::Unlink(it) => {
+                let found = self.entry(it.directory, &it.name)?.ok_or(ErrorCode::NotFound)?;
+                match self.kind(found)? {
+                    FileKind::Directory => Err(ErrorCode::IsDirectory),
+                    _ => Ok(Summary::Done),
+                }
+            }
+            Op::RemoveDirectory(it) => {
+                let found = self.entry(it.directory, &it.name)?.ok_or(ErrorCode::NotFound)?;
+                let found = self.inode(found)?;
+                match found.kind {
+                    FileKind::Directory if found.entries.is_empty() => Ok(Summary::Done),
+                    FileKind::Directory => Err(ErrorCode::NotEmpty),
+                    _ => Err(ErrorCode::NotDirectory),
+                }
+            }
+            _ => Ok(Summary::Done),
+        }
+    }
+
+    fn rename_outcome(&self, it: &md::Rename) -> Outcome {
+        self.directory(it.to_directory)?;
+        let from = self.entry(it.from_directory, &it.from_name)?.ok_or(ErrorCode::NotFound)?;
+        let is_directory = self.kind(from)? == FileKind::Directory;
+        let existing = self.entry(it.to_directory, &it.to_name)?;
+        if let Some(existing) = existing {
+            if it.no_replace {
+                return Err(ErrorCode::Exists);
+            }
+            if existing == from {
+                return Ok(Summary::Done);
+            }
+            match (is_directory, self.kind(existing)? == FileKind::Directory) {
+                (true, false) => return Err(ErrorCode::NotDirectory),
+                (false, true) => return Err(ErrorCode::IsDirectory),
+                _ => {}
+            }
+        }
+        if is_directory && it.from_directory != it.to_directory {
+            let mut at = it.to_directory;
+            while at != InodeId::ROOT {
+                if at == from {
+                    return Err(ErrorCode::InvalidArgument);
+                }
+                at = self.inode(at)?.parent;
+            }
+        }
+        match existing.map(|inode| self.inode(inode)).transpose()? {
+            Some(existing) if !existing.entries.is_empty() => Err(ErrorCode::NotEmpty),
+            _ => Ok(Summary::Done),
+        }
+    }
+
+    fn inode_outcome(&self, op: &Op, session: SessionId) -> Outcome {
+        let inode = self.inode(op.home())?;
+        let refused = match op {
+            Op::Open(_) => match inode.kind {
+                FileKind::Regular => None,
+                FileKind::Directory => Some(ErrorCode::IsDirectory),
+                _ => Some(ErrorCode::InvalidArgument),
+            },
+            Op::Close(it) => {
+                let (readers, writers) = inode.opens.get(&session).copied().unwrap_or_default();
+                let count = if it.open == md::OpenMode::Write { writers } else { readers };
+                (count == 0).then_some(ErrorCode::Stale)
+            }
+            Op::ReportWritten(_) => {
+                (inode.kind != FileKind::Regular).then_some(ErrorCode::InvalidArgument)
+            }
+            Op::SetAttributes(it) => match inode.kind {
+                _ if it.size.is_none() => None,
+                FileKind::Regular => None,
+                FileKind::Directory => Some(ErrorCode::IsDirectory),
+                _ => Some(ErrorCode::InvalidArgument),
+            },
+            Op::SetXattr(it) => match (it.mode, inode.xattrs.contains_key(&it.name.0)) {
+                (md::XattrMode::Create, true) => Some(ErrorCode::Exists),
+                (md::XattrMode::Replace, false) => Some(ErrorCode::NoAttribute),
+                _ => None,
+            },
+            Op::RemoveXattr(it) if !inode.xattrs.contains_key(&it.name.0) => {
+                Some(ErrorCode::NoAttribute)
+            }
+            _ => None,
+        };
+        refused.map_or(Ok(Summary::Done), Err)
+    }
+
+    /// Does a modifying operation that a target says it has done, and checks its reply.
+    ///
+    /// # Errors
+    /// How the reply contradicts the reference.
+    pub(crate) fn apply(
+        &mut self,
+        op: &Op,
+        session: SessionId,
+        reply: &[u8],
+    ) -> Result<(), String> {
+        if let Err(code) = self.outcome(op, session) {
+            return Err(format!("was done where the reference says {code}"));
+        }
+        match op {
+            Op::Create(it) => self.apply_create(it, session, reply),
+            Op::MakeDirectory(it) => {
+                let new = decode::<md::EntryReply>(reply)?;
+                self.add(it.directory, &it.name, new.inode, FileKind::Directory, &it.new)
+            }
+            Op::MakeSymlink(it) => {
+                let new = decode::<md::EntryReply>(reply)?;
+                self.add(it.directory, &it.name, new.inode, FileKind::Symlink, &it.new)?;
+                let inode = self.at(new.inode)?;
+                inode.link_target = it.link_target.0.clone();
+                inode.size = it.link_target.len() as u64;
+                Ok(())
+            }
+            Op::Link(it) => {
+                self.at(it.inode)?.links += 1;
+                self.at(it.directory)?.entries.insert(it.name.0.clone(), it.inode);
+                let reply = decode::<md::EntryReply>(reply)?;
+                self.check(reply.attributes.as_ref())
+            }
+            Op::Unlink(md::Unlink { directory, name })
+            | Op::RemoveDirectory(md::RemoveDirectory { directory, name }) => {
+                let inode = self.at(*directory)?.entries.remove(&name.0);
+                self.drop_link(inode.ok_or("no such entry")?)
+            }
+            Op::Rename(it) => self.apply_rename(it),
+            _ => self.apply_to_inode(op, session, reply),
+        }
+    }
+
+    fn apply_create(
+        &mut self,
+        it: &md::Create,
+        session: SessionId,
+        reply: &[u8],
+    ) -> Result<(), String> {
+        let reply = decode::<md::Opened>(reply)?;
+        let inode = reply.attributes.inode;
+        let existing = self.at(it.directory)?.entries.get(&it.name.0).copied();
+        if reply.created != existing.is_none() || existing.is_some_and(|it| it != inode) {
+            return Err(format!("answered {inode}, created: {}", reply.created));
+        }
+        if reply.created {
+            self.add(it.directory, &it.name, inode, it.kind, &it.new)?;
+        }
+        self.open(inode, session, it.open)?;
+        self.check(Some(&reply.attributes))
+    }
+
+    fn apply_rename(&mut self, it: &md::Rename) -> Result<(), String> {
+        let entries = &mut self.at(it.from_directory)?.entries;
+        let moved = entries.get(&it.from_name.0).copied().ok_or("no such entry")?;
+        let existing = self.at(it.to_directory)?.entries.get(&it.to_name.0).copied();
+        if existing == Some(moved) {
+            return Ok(());
+        }
+        self.at(it.from_directory)?.entries.remove(&it.from_name.0);
+        self.at(it.to_directory)?.entries.insert(it.to_name.0.clone(), moved);
+        let inode = self.at(moved)?;
+        if inode.kind == FileKind::Directory {
+            inode.parent = it.to_directory;
+        }
+        existing.map_or(Ok(()), |inode| self.drop_link(inode))
+    }
+
+    fn apply_to_inode(&mut self, op: &Op, session: SessionId, reply: &[u8]) -> Result<(), String> {
+        let inode = self.at(op.home())?;
+        match op {
+            Op::Open(it) => {
+                if it.truncate {
+                    inode.size = 0;
+                    inode.truncate_generation += 1;
+                }
+                self.open(it.inode, session, it.open)?;
+                return self.check(Some(&decode::<md::Opened>(reply)?.attributes));
+            }
+            Op::Close(it) => {
+                if let Some(written) = &it.written {
+                    write(inode, written);
+                }
+                // Answered as before the file may be disposed of.
+                self.check(Some(&decode::<md::AttributesReply>(reply)?.attributes))?;
+                let is_writer = it.open == md::OpenMode::Write;
+                return self.close(it.inode, session, (!is_writer).into(), is_writer.into());
+            }
+            Op::ReportWritten(it) => write(inode, &it.written),
+            Op::SetAttributes(it) => {
+                if let Some(size) = it.size {
+                    inode.size = size;
+                    inode.truncate_generation += 1;
+                }
+                inode.permissions = it.permissions.unwrap_or(inode.permissions);
+            }
+            Op::SetXattr(it) => {
+                inode.xattrs.insert(it.name.0.clone(), it.value.0.clone());
+                return Ok(());
+            }
+            Op::RemoveXattr(it) => {
+                inode.xattrs.remove(&it.name.0);
+                return Ok(());
+            }
+            _ => return Err("modifies nothing".to_owned()),
+        }
+        self.check(Some(&decode::<md::AttributesReply>(reply)?.attributes))
+    }
+
+    fn at(&mut self, inode: InodeId) -> Result<&mut Inode, String> {
+        self.inodes.get_mut(&inode).ok_or_else(|| format!("the reference has no inode {inode}"))
+    }
+
+    fn check(&self, attributes: Option<&skep_types::Attributes>) -> Result<(), String> {
+        let Some(attributes) = attributes else { return Ok(()) };
+        let get = Op::GetAttributes(md::GetAttributes { inode: attributes.inode });
+        let expected = self.outcome(&get, SessionId::default());
+        let answered = Summary::of(attributes);
+        if expected.as_ref() == Ok(&answered) {
+            return Ok(());
+        }
+        Err(format!("answered {answered:?} where the reference has {expected:?}"))
+    }
+
+    fn add(
+        &mut self,
+        directory: InodeId,
+        name: &skep_types::codec::Bytes,
+        inode: InodeId,
+        kind: FileKind,
+        new: &md::NewInode,
+    ) -> Result<(), String> {
+        if self.inodes.contains_key(&inode) {
+            return Err(format!("inode id {inode} was given out twice"));
+        }
+        self.inodes.insert(inode, new_inode(kind, directory, new.permissions));
+        self.at(directory)?.entries.insert(name.0.clone(), inode);
+        Ok(())
+    }
+
+    fn open(
+        &mut self,
+        inode: InodeId,
+        session: SessionId,
+        mode: md::OpenMode,
+    ) -> Result<(), String> {
+        let inode = self.at(inode)?;
+        if inode.kind != FileKind::Regular || mode == md::OpenMode::No {
+            return Ok(());
+        }
+        let opens = inode.opens.entry(session).or_default();
+        match mode {
+            md::OpenMode::Write => opens.1 += 1,
+            _ => opens.0 += 1,
+        }
+        Ok(())
+    }
+
+    /// Takes back opens of a session, and disposes of a file that was only open.
+    ///
+    /// # Errors
+    /// If it has no such opens.
+    pub(crate) fn close(
+        &mut self,
+        inode: InodeId,
+        session: SessionId,
+        readers: u32,
+        writers: u32,
+    ) -> Result<(), String> {
+        let found = self.at(inode)?;
+        let opens = found.opens.get_mut(&session).ok_or("the session has it not open")?;
+        let less = |count: u32, by: u32| count.checked_sub(by).ok_or("closed too often");
+        *opens = (less(opens.0, readers)?, less(opens.1, writers)?);
+        if *opens == (0, 0) {
+            found.opens.remove(&session);
+        }
+        if found.links == 0 && found.opens.is_empty() {
+            self.inodes.remove(&inode);
+        }
+        Ok(())
+    }
+
+    fn drop_link(&mut self, inode: InodeId) -> Result<(), String> {
+        let found = self.at(inode)?;
+        found.links -= 1;
+        if found.links == 0 && found.opens.is_empty() {
+            self.inodes.remove(&inode);
+        }
+        Ok(())
+    }
+}
+
+fn decode<T: Codec>(body: &[u8]) -> Result<T, String> {
+    T::from_bytes(body).map_err(|error| format!("has a malformed reply: {error}"))
+}
+
+fn write(inode: &mut Inode, written: &md::WrittenExtent) {
+    if written.truncate_generation == inode.truncate_generation {
+        inode.size = inode.size.max(written.end);
+    }
+}
+
+fn new_inode(kind: FileKind, parent: InodeId, permissions: u32) -> Inode {
+    Inode {
+        kind,
+        links: 1,
+        size: 0,
+        truncate_generation: 0,
+        permissions,
+        parent,
+        entries: BTreeMap::new(),
+        xattrs: BTreeMap::new(),
+        link_target: Vec::new(),
+        opens: BTreeMap::new(),
+    }
+}

@@ -1,0 +1,121 @@
+//! The operations of clients, as the messages that they are sent as.
+
+use skep_types::codec::Codec;
+use skep_types::{FileKind, InodeId};
+use skep_wire::Request;
+use skep_wire::metadata as md;
+
+macro_rules! operations {
+    ($($name:ident $home:ident,)*) => {
+        /// One request of a client.
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub(crate) enum Op {
+            $(
+                /// The message of this name.
+                $name(md::$name),
+            )*
+        }
+
+        impl Op {
+            /// Number of the message.
+            pub(crate) fn message(&self) -> u16 {
+                match self { $(Self::$name(_) => <md::$name as Request>::ID,)* }
+            }
+
+            /// Its body.
+            pub(crate) fn body(&self) -> Vec<u8> {
+                match self { $(Self::$name(it) => it.to_bytes(),)* }
+            }
+
+            /// Whether it needs a slot.
+            pub(crate) fn modifies(&self) -> bool {
+                match self { $(Self::$name(_) => <md::$name as Request>::MODIFIES,)* }
+            }
+
+            /// The inode whose group serves it.
+            pub(crate) fn home(&self) -> InodeId {
+                match self { $(Self::$name(it) => it.$home,)* }
+            }
+        }
+    };
+}
+
+operations! {
+    Create directory,
+    Open inode,
+    Close inode,
+    ReportWritten inode,
+    SetAttributes inode,
+    MakeDirectory directory,
+    MakeSymlink directory,
+    Link directory,
+    Unlink directory,
+    RemoveDirectory directory,
+    Rename to_directory,
+    SetXattr inode,
+    RemoveXattr inode,
+    Lookup directory,
+    GetAttributes inode,
+    ReadLink inode,
+    GetXattr inode,
+    ListXattrs inode,
+    ReadDirectory directory,
+}
+
+/// What an answer says, as far as the reference model knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Summary {
+    /// It was done.
+    Done,
+    /// An entry.
+    Entry(InodeId, FileKind),
+    /// Attributes; those of directories lag behind in transactions between targets, and are zero.
+    Attributes {
+        /// The inode.
+        inode: InodeId,
+        /// Its kind.
+        kind: FileKind,
+        /// Its names.
+        links: u32,
+        /// Its size.
+        size: u64,
+    },
+    /// A value or a link's target.
+    Bytes(Vec<u8>),
+    /// Names of extended attributes.
+    Names(Vec<Vec<u8>>),
+}
+
+impl Summary {
+    /// The summary of attributes.
+    pub(crate) fn of(attributes: &skep_types::Attributes) -> Self {
+        let is_directory = attributes.kind == FileKind::Directory;
+        Self::Attributes {
+            inode: attributes.inode,
+            kind: attributes.kind,
+            links: if is_directory { 0 } else { attributes.links },
+            size: if is_directory { 0 } else { attributes.size },
+        }
+    }
+
+    /// The summary of an operation's reply; `None` if it isn't one.
+    pub(crate) fn of_reply(op: &Op, body: &[u8]) -> Option<Self> {
+        Some(match op {
+            Op::Lookup(_) => {
+                let reply = md::EntryReply::from_bytes(body).ok()?;
+                Self::Entry(reply.inode, reply.kind)
+            }
+            Op::GetAttributes(_) => {
+                Self::of(&md::AttributesReply::from_bytes(body).ok()?.attributes)
+            }
+            Op::ReadLink(_) | Op::GetXattr(_) => {
+                Self::Bytes(md::BytesReply::from_bytes(body).ok()?.bytes.0)
+            }
+            Op::ListXattrs(_) => {
+                let names = md::XattrNames::from_bytes(body).ok()?.names;
+                Self::Names(names.into_iter().map(|name| name.0).collect())
+            }
+            _ => Self::Done,
+        })
+    }
+}

@@ -1,0 +1,132 @@
+//! A model of a storage target: which chunk files there are and how long each is. What the metadata
+//! core relies on, and nothing of real storage (`crates/storage`): no data, no torn writes.
+
+use crate::knobs::Plant;
+use crate::network::{Asker, Node};
+use crate::world::{Happening, World, message};
+use skep_types::codec::Codec;
+use skep_types::{ChunkFileKey, Error, ErrorCode, Result};
+use skep_wire::frame::Header;
+use skep_wire::management::Done;
+use skep_wire::{Request, storage as st};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// See the file's description.
+#[derive(Debug)]
+pub(crate) struct StorageProcess {
+    pub(crate) life: u64,
+    pub(crate) is_running: bool,
+    /// Sizes of chunk files.
+    pub(crate) chunks: BTreeMap<ChunkFileKey, u64>,
+    is_cleaning: usize,
+}
+
+impl Default for StorageProcess {
+    fn default() -> Self {
+        Self { life: 1, is_running: true, chunks: BTreeMap::new(), is_cleaning: 0 }
+    }
+}
+
+fn decode<R: Request>(body: &[u8]) -> Result<R> {
+    R::from_bytes(body).map_err(|error| Error::new(ErrorCode::Protocol, error.context()))
+}
+
+impl StorageProcess {
+    /// Answers a request.
+    pub(crate) fn serve(
+        &mut self,
+        header: &Header,
+        body: &[u8],
+        plant: Option<Plant>,
+    ) -> Result<Vec<u8>> {
+        match header.message {
+            st::WriteChunk::ID => {
+                let write = decode::<st::WriteChunk>(body)?;
+                let end = write.offset + u64::from(header.data_bytes);
+                let size = self.chunks.entry(write.key).or_default();
+                *size = (*size).max(end);
+                let written = st::Written { incarnation: Default::default(), free_bytes: 1 << 40 };
+                Ok(written.to_bytes())
+            }
+            st::TruncateChunk::ID => {
+                let cut = decode::<st::TruncateChunk>(body)?;
+                if let Some(size) = self.chunks.get_mut(&cut.key) {
+                    *size = cut.size;
+                }
+                Ok(Done {}.to_bytes())
+            }
+            st::StatChunk::ID => {
+                let key = decode::<st::StatChunk>(body)?.key;
+                let size = self.chunks.get(&key).copied();
+                let stat = st::ChunkStat {
+                    exists: size.is_some(),
+                    size: size.unwrap_or(0),
+                    allocated: size.unwrap_or(0),
+                    modified: Default::default(),
+                };
+                Ok(stat.to_bytes())
+            }
+            st::RemoveChunks::ID => {
+                for key in decode::<st::RemoveChunks>(body)?.keys {
+                    if plant != Some(Plant::KeepChunks) {
+                        self.chunks.remove(&key);
+                    }
+                }
+                Ok(Done {}.to_bytes())
+            }
+            other => Err(Error::new(ErrorCode::Unsupported, format!("message {other}"))),
+        }
+    }
+
+    /// Metadata has told which inodes exist.
+    pub(crate) fn cleaned(&mut self, keys: &[ChunkFileKey], result: Result<Vec<u8>>) {
+        self.is_cleaning -= 1;
+        let existing = result.and_then(|body| st::Existing::from_bytes(&body));
+        for (key, exists) in keys.iter().zip(existing.map(|it| it.exists).unwrap_or_default()) {
+            if !exists {
+                self.chunks.remove(key);
+            }
+        }
+    }
+}
+
+impl World {
+    /// A storage target looks for chunk files that no inode owns.
+    pub(crate) fn clean(&mut self, storage: usize) {
+        self.after(Duration::from_millis(700), Happening::Clean { storage });
+        let process = &self.storages[storage];
+        // With the planted bug nothing else may clean up.
+        if !process.is_running || process.is_cleaning > 0 || self.knobs.plant.is_some() {
+            return;
+        }
+        let mut by_group: BTreeMap<_, Vec<ChunkFileKey>> = BTreeMap::new();
+        for key in process.chunks.keys() {
+            if let Some(group) = self.map.shard_group(key.inode.shard()) {
+                by_group.entry(group).or_default().push(*key);
+            }
+        }
+        self.storages[storage].is_cleaning = by_group.len();
+        for (group, keys) in by_group {
+            let inodes = keys.iter().map(|key| key.inode).collect();
+            let (header, body) = message(&st::WhichExist { inodes });
+            self.call(Node::Storage(storage), group, header, body, Asker::Cleaner(keys));
+        }
+    }
+
+    /// A storage target stops for a while; what it has stays.
+    pub(crate) fn stop_storage(&mut self, storage: usize) {
+        let process = &mut self.storages[storage];
+        if !process.is_running {
+            return;
+        }
+        process.is_running = false;
+        process.life += 1;
+        process.is_cleaning = 0;
+        let node = Node::Storage(storage);
+        self.network.forget_calls(node);
+        self.break_all(node, 20_000);
+        let pause = self.random.micros(1_000, 1_500_000);
+        self.after(pause, Happening::Restart { node });
+    }
+}

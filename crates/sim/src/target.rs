@@ -1,0 +1,289 @@
+//! A metadata target's process: the real state machine, a simulated log disk, an engine in memory.
+
+use crate::disk::{LogDisk, SyncPoint};
+use crate::knobs::{Knobs, Plant, SLOW_SYNC_MICROS, USUAL_SYNC_MICROS};
+use crate::network::{Asker, Node};
+use crate::world::{Happening, Phase, World};
+use skep_format::metadata::{Batch, Key};
+use skep_metadata::engine::Engine;
+use skep_metadata::engine::memory::MemoryEngine;
+use skep_metadata::target::{Action, Event, MetadataTarget, Start};
+use skep_types::codec::Codec;
+use skep_types::{GroupId, Lsn, Result, SessionId, TargetId};
+use skep_wire::Request;
+use skep_wire::frame::Header;
+use skep_wire::management::Done;
+use skep_wire::metadata::Decide;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// See the file's description.
+#[derive(Debug)]
+pub(crate) struct TargetProcess {
+    pub(crate) life: u64,
+    pub(crate) running: Option<MetadataTarget<MemoryEngine>>,
+    /// The engine and the log's records, while the process is down.
+    at_rest: Option<(MemoryEngine, Vec<(Lsn, Vec<u8>)>)>,
+    disk: LogDisk,
+    inbox: Vec<Event>,
+    is_scheduled: bool,
+    ticks: u64,
+    /// When the oldest record was appended that no finished sync covers.
+    unsynced: Vec<(Lsn, Duration)>,
+}
+
+impl TargetProcess {
+    pub(crate) fn new(index: usize, knobs: &Knobs) -> Self {
+        Self {
+            life: 0,
+            running: None,
+            at_rest: Some((MemoryEngine::default(), Vec::new())),
+            disk: LogDisk::new(TargetId::new(index as u32 + 1), knobs.segment_bytes),
+            inbox: Vec::new(),
+            is_scheduled: false,
+            ticks: 0,
+            unsynced: Vec::new(),
+        }
+    }
+
+    /// Whether nothing is under way and all is on the device.
+    pub(crate) fn is_idle(&self) -> bool {
+        let is_idle = self.running.as_ref().is_some_and(MetadataTarget::is_idle);
+        is_idle && self.inbox.is_empty() && self.unsynced.is_empty()
+    }
+}
+
+impl World {
+    /// Starts a target from what its disk and its engine have.
+    pub(crate) fn start_target(&mut self, index: usize) {
+        let start = Start {
+            group: GroupId::new(index as u32 + 1),
+            policy: self.knobs.policy,
+            limits: self.knobs.limits.clone(),
+            map: Arc::clone(&self.map),
+            now: self.now,
+            wall: self.wall(),
+        };
+        let plant = self.knobs.plant;
+        let process = &mut self.targets[index];
+        let Some((mut engine, mut records)) = process.at_rest.take() else { return };
+        if plant == Some(Plant::ForgetSlots) {
+            forget_slots(&mut engine, &mut records);
+        }
+        match MetadataTarget::open(engine, records, start) {
+            Ok(target) => {
+                process.running = Some(target);
+                process.life += 1;
+                process.inbox.clear();
+                process.is_scheduled = false;
+                self.wake_target(index);
+            }
+            Err(error) => self.fail(format!("target {index} does not start: {error}")),
+        }
+    }
+
+    /// A request has arrived.
+    pub(crate) fn request(
+        &mut self,
+        target: usize,
+        connection: u64,
+        header: Header,
+        body: Vec<u8>,
+    ) {
+        self.targets[target].inbox.push(Event::Request { connection, header, body });
+        self.wake_target(target);
+    }
+
+    /// A call of the target has its answer.
+    pub(crate) fn answered(&mut self, target: usize, call: u64, result: Result<Vec<u8>>) {
+        self.targets[target].inbox.push(Event::Answer { call, result });
+        self.wake_target(target);
+    }
+
+    fn wake_target(&mut self, target: usize) {
+        let process = &mut self.targets[target];
+        if process.running.is_some() && !process.is_scheduled {
+            process.is_scheduled = true;
+            let life = process.life;
+            let pause = self.random.micros(2, 150);
+            self.after(pause, Happening::Run { target, life });
+        }
+    }
+
+    pub(crate) fn tick_target(&mut self, target: usize, ticks: u64) {
+        if self.targets[target].ticks == ticks {
+            self.targets[target].inbox.push(Event::Tick);
+            self.wake_target(target);
+        }
+    }
+
+    pub(crate) fn synced(&mut self, target: usize, life: u64, lsn: Lsn, point: &SyncPoint) {
+        let process = &mut self.targets[target];
+        if process.life != life || process.running.is_none() {
+            return;
+        }
+        process.disk.end_sync(point);
+        process.unsynced.retain(|(record, _)| *record > lsn);
+        if self.knobs.plant != Some(Plant::SyncTooSoon) {
+            process.inbox.push(Event::Synced { lsn });
+        }
+        self.wake_target(target);
+    }
+
+    pub(crate) fn checkpointed(&mut self, target: usize, life: u64, lsn: Lsn) {
+        let process = &mut self.targets[target];
+        let Some(running) = process.running.as_mut().filter(|_| process.life == life) else {
+            return;
+        };
+        running.engine_mut().checkpoint();
+        process.disk.trim(lsn);
+        process.inbox.push(Event::Checkpointed { lsn });
+        self.wake_target(target);
+    }
+
+    /// Runs the target on what has arrived, and does what it says.
+    pub(crate) fn run_target(&mut self, index: usize, life: u64) {
+        let (now, wall) = (self.now, self.wall());
+        let process = &mut self.targets[index];
+        let Some(running) = process.running.as_mut().filter(|_| process.life == life) else {
+            return;
+        };
+        process.is_scheduled = false;
+        let events = std::mem::take(&mut process.inbox);
+        let actions = match running.handle(events, now, wall) {
+            Ok(actions) => actions,
+            Err(error) => return self.fail(format!("target {index} has failed: {error}")),
+        };
+        process.ticks += 1;
+        let (ticks, due) = (process.ticks, running.next_tick().max(now + Duration::from_micros(1)));
+        self.at(due, Happening::Tick { target: index, ticks });
+        // The process may end at any moment, also between two actions of a batch.
+        let faults = self.knobs.faults;
+        let may_end = (faults.kills || faults.power_cuts) && self.phase == Phase::Busy;
+        let ends_after =
+            (may_end && self.random.below(400) == 0).then(|| self.random.index(actions.len() + 1));
+        for (number, action) in actions.into_iter().enumerate() {
+            if ends_after == Some(number) {
+                break;
+            }
+            self.act(index, action);
+        }
+        if ends_after.is_some() {
+            let is_power_cut = faults.power_cuts && (!faults.kills || self.random.percent(50));
+            self.end_target(index, is_power_cut);
+        }
+    }
+
+    fn act(&mut self, index: usize, action: Action) {
+        match action {
+            Action::Append { lsn, synced, payload } => {
+                let process = &mut self.targets[index];
+                process.disk.append(lsn, synced, &payload);
+                process.unsynced.push((lsn, self.now));
+                let (storages, targets) = (&self.storages, self.targets.len());
+                let size = |record: &_| Self::chunk_size(storages, targets, record);
+                let result = self.witness.appended(index, lsn, &payload, &size);
+                self.check(result);
+            }
+            Action::Sync { lsn } => {
+                let is_slow = self.knobs.faults.slowness && self.random.percent(10);
+                let most = if is_slow { SLOW_SYNC_MICROS } else { USUAL_SYNC_MICROS };
+                let pause = self.random.micros(50, most);
+                let process = &mut self.targets[index];
+                let (life, point) = (process.life, process.disk.begin_sync());
+                if self.knobs.plant == Some(Plant::SyncTooSoon) {
+                    process.inbox.push(Event::Synced { lsn });
+                    self.wake_target(index);
+                }
+                self.after(pause, Happening::Synced { target: index, life, lsn, point });
+            }
+            Action::Reply { connection, request, result } => {
+                self.reply(connection, request.tag, result);
+            }
+            Action::Call { call, request } => {
+                let is_commit = request.message == Decide::ID && request.body.last() == Some(&1);
+                if is_commit && self.knobs.plant == Some(Plant::LoseDecide) {
+                    return self.answered(index, call, Ok(Done {}.to_bytes()));
+                }
+                let header = Header {
+                    message: request.message,
+                    message_version: request.message_version,
+                    ..Header::default()
+                };
+                let node = Node::Target(index);
+                self.call(node, request.group, header, request.body, Asker::Target(call));
+            }
+            Action::Checkpoint { lsn } => {
+                let life = self.targets[index].life;
+                let pause = self.random.micros(500, 30_000);
+                self.after(pause, Happening::Checkpointed { target: index, life, lsn });
+            }
+        }
+    }
+
+    /// Ends a target's process: a kill leaves what was written, a power cut what was synced.
+    pub(crate) fn end_target(&mut self, index: usize, is_power_cut: bool) {
+        let process = &mut self.targets[index];
+        let Some(running) = process.running.take() else { return };
+        self.faults += 1;
+        self.trace.note(self.now, || format!("target {index} ends, power cut: {is_power_cut}"));
+        let mut engine = running.engine().clone();
+        if is_power_cut || self.random.percent(50) {
+            let survivors = self.random.index(engine.batches_since_checkpoint() + 1);
+            engine = engine.after_power_cut(survivors);
+        }
+        let oldest = process.unsynced.first().map(|(_, at)| *at);
+        if is_power_cut {
+            process.disk.power_cut(&mut self.random);
+        }
+        let last_written = process.unsynced.last().map(|(lsn, _)| *lsn);
+        process.unsynced.clear();
+        let records = match process.disk.recover() {
+            Ok(records) => records,
+            Err(error) => return self.fail(format!("target {index} can't read its log: {error}")),
+        };
+        let last = records.last().map(|(lsn, _)| *lsn);
+        process.at_rest = Some((engine, records));
+        if let Some(lost_from) = oldest.filter(|_| is_power_cut) {
+            self.check_age(index, lost_from);
+        }
+        if is_power_cut {
+            let result = self.witness.power_cut(index, last.unwrap_or_default());
+            self.check(result);
+        } else if last_written.is_some_and(|written| last != Some(written)) {
+            self.fail(format!("a kill of target {index} lost records: {last:?}"));
+        }
+        let node = Node::Target(index);
+        self.network.forget_calls(node);
+        self.break_all(node, if is_power_cut { 1_500_000 } else { 5_000 });
+        let pause = self.random.micros(500, 600_000);
+        self.after(pause, Happening::Restart { node });
+    }
+
+    /// Under `interval` a power cut costs no more than the last sync interval: one sync that was under
+    /// way, and what came while it was.
+    fn check_age(&mut self, index: usize, oldest: Duration) {
+        let slack = Duration::from_micros(2 * SLOW_SYNC_MICROS + 1_000);
+        let age = self.now - oldest;
+        if age > skep_metadata::limits::SYNC_INTERVAL + slack {
+            self.fail(format!("target {index} left a record unsynced for {age:?}"));
+        }
+    }
+}
+
+/// The planted bug: a target that starts doesn't know which requests it has answered.
+fn forget_slots(engine: &mut MemoryEngine, records: &mut [(Lsn, Vec<u8>)]) {
+    let prefix = Key::slots_of(SessionId::default())[..2].to_vec();
+    let slots = engine.scan(&prefix, &[], usize::MAX).unwrap_or_default();
+    let removals = slots.into_iter().map(|(key, _)| (key, None)).collect();
+    let applied = engine.get(&Key::Applied.to_bytes()).ok().flatten();
+    let applied = applied.and_then(|it| Lsn::from_bytes(&it).ok()).unwrap_or_default();
+    // An engine in memory can't fail.
+    let _ = engine.apply(&removals, applied);
+    for (_, payload) in records {
+        if let Ok(mut batch) = Batch::from_bytes(payload) {
+            batch.mutations.retain(|it| !it.key.0.starts_with(&prefix));
+            *payload = batch.to_bytes();
+        }
+    }
+}

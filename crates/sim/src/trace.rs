@@ -1,0 +1,88 @@
+//! The trace of a run: a hash over everything that happened, and on request the lines themselves. Two
+//! runs of one seed must have the same.
+
+use crate::world::Happening;
+use std::time::Duration;
+
+/// See the file's description.
+#[derive(Debug)]
+pub(crate) struct Trace {
+    hash: u64,
+    events: u64,
+    is_shown: bool,
+}
+
+impl Trace {
+    pub(crate) fn new(is_shown: bool) -> Self {
+        Self { hash: 0xCBF2_9CE4_8422_2325, events: 0, is_shown }
+    }
+
+    fn add(&mut self, text: &str) {
+        for byte in text.bytes() {
+            self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01B3);
+        }
+    }
+
+    /// Something from the queue happens.
+    pub(crate) fn event(&mut self, time: Duration, happening: &Happening) {
+        self.events += 1;
+        let line = format!("{:>14?} {}", time, describe(happening));
+        self.add(&line);
+        if self.is_shown {
+            println!("{line}");
+        }
+    }
+
+    /// Something that follows from it; not part of the hash.
+    pub(crate) fn note(&self, time: Duration, text: impl FnOnce() -> String) {
+        if self.is_shown {
+            println!("{:>14?}     {}", time, text());
+        }
+    }
+
+    pub(crate) fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    pub(crate) fn events(&self) -> u64 {
+        self.events
+    }
+}
+
+fn name(message: u16) -> &'static str {
+    skep_wire::catalog::line(message).map_or("?", |line| line.name)
+}
+
+fn describe(happening: &Happening) -> String {
+    match happening {
+        Happening::Deliver { connection, header, body, was_late } => format!(
+            "arrives on {connection}: {} tag {} {} slot {} sequence {} {}{}",
+            name(header.message),
+            header.tag,
+            header.session,
+            header.slot,
+            header.sequence,
+            show(body),
+            if *was_late { " (late)" } else { "" }
+        ),
+        Happening::Return { connection, tag, result } => match result {
+            Ok(body) => format!("reply on {connection}: tag {tag} {}", show(body)),
+            Err(error) => format!("reply on {connection}: tag {tag} {error}"),
+        },
+        Happening::Synced { target, life, lsn, .. } => {
+            format!("target {target} life {life} synced up to {lsn}")
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+/// Bytes in hex.
+fn show(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    let mut text = String::with_capacity(bytes.len() * 2);
+    for byte in bytes {
+        // Writing to a string can't fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}

@@ -1,0 +1,544 @@
+//! The checker of what is done: nothing that was acknowledged is lost or done twice, and every answer
+//! is right.
+//!
+//! # Method
+//! Each target's log is the witness. An operation that modifies something leaves its slot's record, with
+//! its reply, in the batch in which it commits; for one between targets that is the coordinator's
+//! batch, and what it changes elsewhere is locked from the promise until it is done there. So the
+//! order in which batches are appended, over all targets, is an order in which the operations may
+//! have happened one by one; within a batch any order is taken that the reference accepts. Then:
+//! - each committed operation must succeed in the [`Model`] at its place, with the reply it gave;
+//! - a slot's sequence commits at most once, and not after its refusal was answered;
+//! - entries and files that a batch writes must be those of the reference after it;
+//! - what a client is answered must be that reply, or (reads, refusals) what the reference would have
+//!   answered at some moment between asking and answering;
+//! - a power cut takes the operations back whose records are lost: none that was acknowledged as
+//!   durable, and none after which another target built (then the rest no longer fits the model).
+//!
+//! # What it does not check
+//! Sizes, link counts and times of directories while the system runs (they lag in transactions
+//! between targets; the checkers of the end look at them). Owners, and times of anything.
+
+use crate::model::Model;
+use crate::operation::{Op, Summary};
+use skep_format::metadata::{
+    Batch, DentryRecord, InodeRecord, Key, SlotRecord, directory_of_dentry, inode_of, last_u64,
+    name_cursor,
+};
+use skep_types::codec::Codec;
+use skep_types::{ClusterMap, Error, ErrorCode, FileKind, InodeId, Lsn, SessionId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// A modifying request of a client: session, slot, sequence.
+pub(crate) type InstanceId = (SessionId, u32, u64);
+/// Something that is broken, in words.
+pub(crate) type Violation = String;
+
+struct Instance {
+    op: Op,
+    /// Where it was committed: target, record, reply.
+    committed: Option<(usize, Lsn, Vec<u8>)>,
+    /// Whether the client has its final answer, and whether that promised durability.
+    answered: bool,
+    is_durable: bool,
+    refused: bool,
+}
+
+/// An open question: what the reference would have answered since it was asked.
+struct Window {
+    op: Op,
+    session: SessionId,
+    outcomes: Vec<Result<Summary, ErrorCode>>,
+    /// For a listing: entries that were there all the time, and any that ever were.
+    always: BTreeMap<Vec<u8>, InodeId>,
+    ever: BTreeSet<(Vec<u8>, InodeId)>,
+    /// The history was changed by a power cut: a listing can't be judged any more.
+    is_void: bool,
+}
+
+#[derive(Clone)]
+enum Applied {
+    Client(InstanceId, Vec<u8>),
+    /// A session has ended: its opens of a file are taken back.
+    Closed(SessionId, InodeId),
+    /// A size was found out from chunk files.
+    Size(InodeId, u64),
+}
+
+struct Entry {
+    target: usize,
+    lsn: Lsn,
+    applied: Vec<Applied>,
+}
+
+/// See the file's description.
+pub(crate) struct Witness {
+    map: Arc<ClusterMap>,
+    /// The namespace as it is by what was logged so far.
+    pub(crate) model: Model,
+    history: Vec<Entry>,
+    instances: BTreeMap<InstanceId, Instance>,
+    windows: BTreeMap<u64, Window>,
+    next_window: u64,
+    /// Operations that committed.
+    pub(crate) commits: u64,
+}
+
+impl std::fmt::Debug for Witness {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Witness({} commits)", self.commits)
+    }
+}
+
+impl Witness {
+    /// A witness of an empty file system.
+    pub(crate) fn new(map: Arc<ClusterMap>) -> Self {
+        Self {
+            model: Model::new(Arc::clone(&map)),
+            map,
+            history: Vec::new(),
+            instances: BTreeMap::new(),
+            windows: BTreeMap::new(),
+            next_window: 0,
+            commits: 0,
+        }
+    }
+
+    /// A client is about to send a modifying request for the first time.
+    pub(crate) fn sent(&mut self, id: InstanceId, op: &Op, is_durable: bool) {
+        let op = op.clone();
+        let instance =
+            Instance { op, committed: None, answered: false, is_durable, refused: false };
+        self.instances.insert(id, instance);
+    }
+
+    /// Opens a window for an operation that begins.
+    pub(crate) fn open_window(&mut self, op: &Op, session: SessionId) -> u64 {
+        self.next_window += 1;
+        let mut window = Window {
+            op: op.clone(),
+            session,
+            outcomes: Vec::new(),
+            always: BTreeMap::new(),
+            ever: BTreeSet::new(),
+            is_void: false,
+        };
+        if let Op::ReadDirectory(it) = op
+            && let Some(directory) = self.model.inodes.get(&it.directory)
+        {
+            window.always = directory.entries.clone();
+        }
+        look(&mut window, &self.model);
+        self.windows.insert(self.next_window, window);
+        self.next_window
+    }
+
+    /// Drops a window without an answer.
+    pub(crate) fn close_window(&mut self, window: u64) {
+        self.windows.remove(&window);
+    }
+
+    /// A client got the final answer of a request.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(crate) fn answered(
+        &mut self,
+        window: u64,
+        instance: Option<InstanceId>,
+        result: &Result<Vec<u8>, Error>,
+    ) -> Result<(), Violation> {
+        let Some(window) = self.windows.remove(&window) else { return Ok(()) };
+        let op = &window.op;
+        if let Some(id) = instance {
+            let Some(instance) = self.instances.get_mut(&id) else { return Ok(()) };
+            instance.answered = true;
+            match (result, &instance.committed) {
+                (Ok(reply), Some((_, _, committed))) if reply == committed => return Ok(()),
+                (Ok(_), Some(_)) => {
+                    return Err(format!("{id:?} {op:?} was answered what it didn't do"));
+                }
+                (Ok(_), None) => {
+                    return Err(format!("{id:?} {op:?} was acknowledged, and it isn't logged"));
+                }
+                (Err(error), committed) => {
+                    instance.refused = true;
+                    // The memory of an earlier attempt may have ended with the session.
+                    if error.code() == ErrorCode::StaleSession {
+                        return Ok(());
+                    }
+                    if committed.is_some() {
+                        return Err(format!("{id:?} {op:?} was done and answered {error}"));
+                    }
+                }
+            }
+        }
+        let answer = match result {
+            Ok(body) => {
+                let summary = Summary::of_reply(op, body);
+                Ok(summary.ok_or_else(|| format!("{op:?} has a malformed reply"))?)
+            }
+            Err(error) => Err(error.code()),
+        };
+        if window.outcomes.contains(&answer) {
+            return Ok(());
+        }
+        Err(format!(
+            "{op:?} was answered {answer:?} ({result:?}); right at some moment would have been {:?}",
+            window.outcomes
+        ))
+    }
+
+    /// A client has read a directory to its end: `seen` are the entries, in order.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub(crate) fn listed(
+        &mut self,
+        window: u64,
+        seen: &[(Vec<u8>, InodeId)],
+    ) -> Result<(), Violation> {
+        let Some(window) = self.windows.remove(&window).filter(|it| !it.is_void) else {
+            return Ok(());
+        };
+        for (name, inode) in &window.always {
+            let times = seen.iter().filter(|it| *it == &(name.clone(), *inode)).count();
+            if times != 1 {
+                let name = name.escape_ascii();
+                return Err(format!("{:?} gave \"{name}\" ({inode}) {times} times", window.op));
+            }
+        }
+        match seen.iter().find(|entry| !window.ever.contains(entry)) {
+            Some(entry) => Err(format!("{:?} gave {entry:?}, which never was there", window.op)),
+            None => Ok(()),
+        }
+    }
+
+    /// A target has appended a record.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(crate) fn appended(
+        &mut self,
+        target: usize,
+        lsn: Lsn,
+        payload: &[u8],
+        chunk_size: &dyn Fn(&InodeRecord) -> u64,
+    ) -> Result<(), Violation> {
+        let place = |what: String| format!("target {target}, record {lsn}: {what}");
+        let batch = Batch::from_bytes(payload).map_err(|error| place(error.to_string()))?;
+        let changes = Changes::of(&batch).map_err(place)?;
+        let mut pending = Vec::new();
+        for (session, slot, record) in &changes.slots {
+            let id = (*session, *slot, record.sequence);
+            let Some(instance) = self.instances.get_mut(&id) else {
+                return Err(place(format!("{id:?} was done, and nobody asked for it")));
+            };
+            if instance.committed.is_some() {
+                return Err(place(format!("{id:?} {:?} was done twice", instance.op)));
+            }
+            if instance.refused {
+                return Err(place(format!("{id:?} {:?} done after its refusal", instance.op)));
+            }
+            instance.committed = Some((target, lsn, record.reply.0.clone()));
+            self.commits += 1;
+            pending.push((id, record.reply.0.clone()));
+        }
+        let applied = self.order(&pending, &changes).map_err(place)?;
+        let mut entry = Entry { target, lsn, applied: Vec::new() };
+        for applied in applied {
+            self.apply(&applied).map_err(place)?;
+            entry.applied.push(applied);
+            self.look();
+        }
+        for applied in self.internal(&changes, chunk_size).map_err(place)? {
+            self.apply(&applied).map_err(place)?;
+            entry.applied.push(applied);
+            self.look();
+        }
+        fits(&self.model, &changes, &self.map).map_err(place)?;
+        if !entry.applied.is_empty() {
+            self.history.push(entry);
+        }
+        Ok(())
+    }
+
+    /// An order of a batch's operations that the reference accepts.
+    fn order(
+        &self,
+        pending: &[(InstanceId, Vec<u8>)],
+        changes: &Changes,
+    ) -> Result<Vec<Applied>, String> {
+        let mut problem = String::new();
+        let found =
+            self.search(self.model.clone(), pending.to_vec(), changes, &mut 5_000, &mut problem);
+        found
+            .map(|mut it| {
+                it.reverse();
+                it
+            })
+            .ok_or(problem)
+    }
+
+    /// Depth first; gives the operations from last to first.
+    fn search(
+        &self,
+        model: Model,
+        left: Vec<(InstanceId, Vec<u8>)>,
+        changes: &Changes,
+        budget: &mut u32,
+        problem: &mut String,
+    ) -> Option<Vec<Applied>> {
+        if left.is_empty() {
+            let mut model = model;
+            for (session, inode) in &changes.closed {
+                close_all(&mut model, *session, *inode);
+            }
+            return match fits_names(&model, changes, &self.map) {
+                Ok(()) => Some(Vec::new()),
+                Err(what) => {
+                    *problem = what;
+                    None
+                }
+            };
+        }
+        for index in 0..left.len() {
+            *budget = budget.saturating_sub(1);
+            if *budget == 0 {
+                return None;
+            }
+            let (id, reply) = &left[index];
+            let mut next = model.clone();
+            let Some(instance) = self.instances.get(id) else { continue };
+            if let Err(what) = next.apply(&instance.op, id.0, reply) {
+                if problem.is_empty() || left.len() == 1 {
+                    *problem = format!("{id:?} {:?} {what}", instance.op);
+                }
+                continue;
+            }
+            let mut rest = left.clone();
+            rest.remove(index);
+            if let Some(mut order) = self.search(next, rest, changes, budget, problem) {
+                order.push(Applied::Client(*id, reply.clone()));
+                return Some(order);
+            }
+        }
+        None
+    }
+
+    /// What the target did by itself in a batch.
+    fn internal(
+        &self,
+        changes: &Changes,
+        chunk_size: &dyn Fn(&InodeRecord) -> u64,
+    ) -> Result<Vec<Applied>, String> {
+        let mut applied = Vec::new();
+        for (session, inode) in &changes.closed {
+            let found = self.model.inodes.get(inode);
+            if found.is_some_and(|it| it.opens.contains_key(session)) {
+                applied.push(Applied::Closed(*session, *inode));
+            }
+        }
+        for inode in &changes.sizes_found {
+            let Some(Some(record)) = changes.inodes.get(inode) else { continue };
+            let size = record.attributes.size;
+            match self.model.inodes.get(inode) {
+                Some(known) if size > known.size => {
+                    let most = chunk_size(record);
+                    if size > most {
+                        return Err(format!(
+                            "{inode} got the size {size}, its chunk files end at {most}"
+                        ));
+                    }
+                    applied.push(Applied::Size(*inode, size));
+                }
+                _ => {}
+            }
+        }
+        Ok(applied)
+    }
+
+    fn apply(&mut self, applied: &Applied) -> Result<(), String> {
+        match applied {
+            Applied::Client(id, reply) => {
+                let op = self.instances.get(id).map(|it| it.op.clone());
+                let op = op.ok_or("an operation that nobody asked for")?;
+                let done = self.model.apply(&op, id.0, reply);
+                done.map_err(|what| format!("{id:?} {op:?} {what}"))
+            }
+            Applied::Closed(session, inode) => {
+                close_all(&mut self.model, *session, *inode);
+                Ok(())
+            }
+            Applied::Size(inode, size) => {
+                if let Some(inode) = self.model.inodes.get_mut(inode) {
+                    inode.size = inode.size.max(*size);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn look(&mut self) {
+        self.windows.values_mut().for_each(|window| look(window, &self.model));
+    }
+
+    /// A power cut has left a target with the records up to `last`.
+    ///
+    /// # Errors
+    /// What was lost that must not be.
+    pub(crate) fn power_cut(&mut self, target: usize, last: Lsn) -> Result<(), Violation> {
+        let is_lost = |entry: &Entry| entry.target == target && entry.lsn > last;
+        if !self.history.iter().any(is_lost) {
+            return Ok(());
+        }
+        for instance in self.instances.values_mut() {
+            let lost = instance.committed.as_ref();
+            if lost.is_some_and(|(at, lsn, _)| *at == target && *lsn > last) {
+                if instance.answered && instance.is_durable && !instance.refused {
+                    let op = &instance.op;
+                    return Err(format!("{op:?} was acknowledged as durable, a power cut took it"));
+                }
+                instance.committed = None;
+            }
+        }
+        self.history.retain(|entry| !is_lost(entry));
+        self.model = Model::new(Arc::clone(&self.map));
+        let history = std::mem::take(&mut self.history);
+        for entry in &history {
+            for applied in &entry.applied {
+                self.apply(applied).map_err(|what| {
+                    let (target, lsn) = (entry.target, entry.lsn);
+                    format!("built on what a power cut took: target {target}, {lsn}: {what}")
+                })?;
+            }
+        }
+        self.history = history;
+        self.windows.values_mut().for_each(|window| window.is_void = true);
+        self.look();
+        Ok(())
+    }
+}
+
+fn close_all(model: &mut Model, session: SessionId, inode: InodeId) {
+    let opens = model.inodes.get(&inode).and_then(|it| it.opens.get(&session).copied());
+    if let Some((readers, writers)) = opens {
+        // What is open can be closed.
+        let _ = model.close(inode, session, readers, writers);
+    }
+}
+
+fn look(window: &mut Window, model: &Model) {
+    let outcome = model.outcome(&window.op, window.session);
+    if !window.outcomes.contains(&outcome) {
+        window.outcomes.push(outcome);
+    }
+    if let Op::ReadDirectory(it) = &window.op {
+        let empty = BTreeMap::new();
+        let entries = model.inodes.get(&it.directory).map_or(&empty, |it| &it.entries);
+        window.always.retain(|name, inode| entries.get(name) == Some(inode));
+        window.ever.extend(entries.iter().map(|(name, inode)| (name.clone(), *inode)));
+    }
+}
+
+/// What a batch changes, as far as the reference knows it.
+#[derive(Default)]
+struct Changes {
+    slots: Vec<(SessionId, u32, SlotRecord)>,
+    /// A session no longer has a file open.
+    closed: Vec<(SessionId, InodeId)>,
+    sizes_found: Vec<InodeId>,
+    inodes: BTreeMap<InodeId, Option<InodeRecord>>,
+    dentries: Vec<(InodeId, u64, Option<DentryRecord>)>,
+}
+
+impl Changes {
+    fn of(batch: &Batch) -> Result<Self, String> {
+        let slots = Key::slots_of(SessionId::default())[..2].to_vec();
+        let (opens, sizes) = (Key::session_opens(), Key::size_recoveries());
+        let mut changes = Self::default();
+        for change in &batch.mutations {
+            let key = change.key.0.as_slice();
+            let value = change.value.as_ref().map(|it| it.0.as_slice());
+            let id = last_u64(key).unwrap_or_default();
+            if key.starts_with(&slots) {
+                if let Some(record) = value.map(decode).transpose()? {
+                    let session = last_u64(&key[..10]).unwrap_or_default();
+                    changes.slots.push((SessionId::new(session), id as u32, record));
+                }
+            } else if key.starts_with(&opens) {
+                let session = last_u64(&key[..10]).unwrap_or_default();
+                if value.is_none() {
+                    changes.closed.push((SessionId::new(session), InodeId::new(id)));
+                }
+            } else if key.starts_with(&sizes) {
+                if value.is_none() {
+                    changes.sizes_found.push(InodeId::new(id));
+                }
+            } else if let Some(inode) = inode_of(key) {
+                changes.inodes.insert(inode, value.map(decode).transpose()?);
+            } else if let Some(directory) = directory_of_dentry(key) {
+                changes.dentries.push((directory, id, value.map(decode).transpose()?));
+            }
+        }
+        Ok(changes)
+    }
+}
+
+fn decode<T: Codec>(value: &[u8]) -> Result<T, String> {
+    T::from_bytes(value).map_err(|error| format!("a malformed value: {error}"))
+}
+
+/// Whether the names that a batch leaves are those of the reference.
+fn fits_names(model: &Model, changes: &Changes, map: &ClusterMap) -> Result<(), String> {
+    for (directory, cursor, dentry) in &changes.dentries {
+        let entries = model.inodes.get(directory).map(|it| &it.entries);
+        match dentry {
+            Some(dentry) => {
+                let expected = entries.and_then(|it| it.get(&dentry.name.0));
+                if expected != Some(&dentry.inode) {
+                    return Err(format!("{directory} got {dentry:?}; right is {expected:?}"));
+                }
+            }
+            None => {
+                let at_cursor =
+                    |name: &Vec<u8>| name_cursor(map.cluster, *directory, name) == *cursor;
+                let name = entries.and_then(|it| it.keys().find(|name| at_cursor(name)));
+                if let Some(name) = name {
+                    let name = name.escape_ascii();
+                    return Err(format!("{directory} lost \"{name}\""));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether the names and files that a batch leaves are those of the reference.
+fn fits(model: &Model, changes: &Changes, map: &ClusterMap) -> Result<(), String> {
+    fits_names(model, changes, map)?;
+    for (inode, record) in &changes.inodes {
+        let Some(record) = record else {
+            if model.inodes.contains_key(inode) {
+                return Err(format!("inode {inode} was removed; the reference has it"));
+            }
+            continue;
+        };
+        let attributes = &record.attributes;
+        if attributes.kind == FileKind::Directory {
+            continue;
+        }
+        let Some(expected) = model.inodes.get(inode) else {
+            return Err(format!("inode {inode} was written; the reference has none"));
+        };
+        let found = (attributes.links, attributes.size, attributes.truncate_generation);
+        let right = (expected.links, expected.size, expected.truncate_generation);
+        if found != right {
+            return Err(format!(
+                "inode {inode} has (links, size, truncations) {found:?}; right is {right:?}"
+            ));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,361 @@
+//! What clients do: random operations on a small set of names, directories and files, so that they
+//! meet each other; and the faults that happen meanwhile.
+
+use crate::client::{Handle, Write};
+use crate::network::{Asker, Node};
+use crate::operation::Op;
+use crate::world::{Happening, Phase, World, message};
+use skep_cluster::striping::pieces;
+use skep_types::codec::{Bytes, Codec};
+use skep_types::{Attributes, ChunkFileKey, FileKind, InodeId, SessionId, StripePattern};
+use skep_wire::frame::Header;
+use skep_wire::metadata as md;
+use skep_wire::storage as st;
+
+const NAMES: &[&str] = &["a", "b", "c", "d", "e"];
+const XATTRS: &[&str] = &["user.x", "user.y"];
+
+impl World {
+    /// A task begins its next operation.
+    pub(crate) fn next_operation(&mut self, client: usize, life: u64, task: usize) {
+        let process = &self.clients[client];
+        let is_idle = process.life == life && process.is_running;
+        if !is_idle || process.tasks[task].current.is_some() || self.phase != Phase::Busy {
+            return;
+        }
+        if self.steps_left == 0 {
+            return;
+        }
+        self.steps_left -= 1;
+        let is_durable = self.random.percent(10);
+        if self.random.percent(20) && self.use_handle(client, task, is_durable) {
+            return;
+        }
+        let op = match self.random.below(100) {
+            0..20 => self.create(),
+            20..32 => Op::MakeDirectory(md::MakeDirectory {
+                directory: self.any_directory(),
+                name: self.name(),
+                new: self.new_inode(),
+            }),
+            32..36 => Op::MakeSymlink(md::MakeSymlink {
+                directory: self.any_directory(),
+                name: self.name(),
+                link_target: b"over/there"[..].into(),
+                new: self.new_inode(),
+            }),
+            36..44 => Op::Link(md::Link {
+                inode: self.any_file(),
+                directory: self.any_directory(),
+                name: self.name(),
+            }),
+            44..56 => Op::Unlink(md::Unlink { directory: self.any_directory(), name: self.name() }),
+            56..64 => Op::RemoveDirectory(md::RemoveDirectory {
+                directory: self.any_directory(),
+                name: self.name(),
+            }),
+            64..78 => Op::Rename(md::Rename {
+                from_directory: self.any_directory(),
+                from_name: self.name(),
+                to_directory: self.any_directory(),
+                to_name: self.name(),
+                no_replace: self.random.percent(30),
+            }),
+            78..82 => self.change_attributes(),
+            82..86 => self.xattr(),
+            _ => self.read(),
+        };
+        self.begin(client, task, op, is_durable);
+    }
+
+    fn name(&mut self) -> Bytes {
+        let name = self.random.index(NAMES.len());
+        NAMES[name].as_bytes().into()
+    }
+
+    fn recent(&mut self, list: &[InodeId]) -> Option<InodeId> {
+        let from = list.len().saturating_sub(self.knobs.working_set);
+        self.random.pick(&list[from..])
+    }
+
+    fn any_directory(&mut self) -> InodeId {
+        let known = std::mem::take(&mut self.directories);
+        let recent = self.recent(&known).filter(|_| self.random.percent(80));
+        self.directories = known;
+        recent.unwrap_or(InodeId::ROOT)
+    }
+
+    fn any_file(&mut self) -> InodeId {
+        let known = std::mem::take(&mut self.files);
+        let recent = self.recent(&known);
+        self.files = known;
+        recent.unwrap_or(InodeId::ROOT)
+    }
+
+    fn any_inode(&mut self) -> InodeId {
+        if self.random.percent(75) { self.any_file() } else { self.any_directory() }
+    }
+
+    fn new_inode(&mut self) -> md::NewInode {
+        md::NewInode { permissions: 0o600, uid: 1, gid: 1 }
+    }
+
+    fn create(&mut self) -> Op {
+        let open = [md::OpenMode::No, md::OpenMode::Read, md::OpenMode::Write];
+        let kind = if self.random.percent(90) { FileKind::Regular } else { FileKind::Fifo };
+        Op::Create(md::Create {
+            directory: self.any_directory(),
+            name: self.name(),
+            kind,
+            new: self.new_inode(),
+            device: 0,
+            exclusive: self.random.percent(50),
+            open: open[self.random.index(3)],
+        })
+    }
+
+    fn change_attributes(&mut self) -> Op {
+        let size = self.random.percent(60).then(|| self.random.below(300_000));
+        Op::SetAttributes(md::SetAttributes {
+            inode: self.any_inode(),
+            permissions: Some(0o640),
+            uid: None,
+            gid: None,
+            project: None,
+            size,
+            accessed: None,
+            modified: None,
+        })
+    }
+
+    fn xattr(&mut self) -> Op {
+        let (inode, name) = (self.any_inode(), XATTRS[self.random.index(2)].as_bytes().into());
+        if self.random.percent(40) {
+            return Op::RemoveXattr(md::RemoveXattr { inode, name });
+        }
+        let modes = [md::XattrMode::Any, md::XattrMode::Create, md::XattrMode::Replace];
+        let mode = modes[self.random.index(3)];
+        let value = self.random.bits().to_le_bytes()[..].into();
+        Op::SetXattr(md::SetXattr { inode, name, value, mode })
+    }
+
+    fn read(&mut self) -> Op {
+        match self.random.below(10) {
+            0..3 => Op::Lookup(md::Lookup { directory: self.any_directory(), name: self.name() }),
+            3..5 => Op::GetAttributes(md::GetAttributes { inode: self.any_inode() }),
+            5 => Op::ReadLink(md::ReadLink { inode: self.any_file() }),
+            6 => Op::GetXattr(md::GetXattr {
+                inode: self.any_inode(),
+                name: XATTRS[0].as_bytes().into(),
+            }),
+            7 => Op::ListXattrs(md::ListXattrs { inode: self.any_inode() }),
+            _ => Op::ReadDirectory(md::ReadDirectory {
+                directory: self.any_directory(),
+                cursor: 0,
+                max_bytes: self.random.from_to(1, 400) as u32,
+                with_attributes: self.random.percent(50),
+            }),
+        }
+    }
+
+    /// Opens, writes, reports or closes; `false` if there is nothing to do so with.
+    fn use_handle(&mut self, client: usize, task: usize, is_durable: bool) -> bool {
+        let free: Vec<usize> = self.clients[client]
+            .handles
+            .iter()
+            .enumerate()
+            .filter(|(_, handle)| !handle.is_busy)
+            .map(|(index, _)| index)
+            .collect();
+        let Some(index) = self.random.pick(&free).filter(|_| self.random.percent(80)) else {
+            if self.files.is_empty() {
+                return false;
+            }
+            let modes = [md::OpenMode::Read, md::OpenMode::Write];
+            let open = modes[self.random.index(2)];
+            let truncate = open == md::OpenMode::Write && self.random.percent(30);
+            let op = Op::Open(md::Open { inode: self.any_file(), open, truncate });
+            self.begin(client, task, op, is_durable);
+            return true;
+        };
+        let handle = self.clients[client].handles[index].clone();
+        let written = md::WrittenExtent { end: handle.end, truncate_generation: handle.generation };
+        let is_writer = handle.mode == md::OpenMode::Write;
+        if is_writer && self.random.percent(50) && handle.pattern.is_some() {
+            self.write(client, task, index);
+        } else if is_writer && handle.end > 0 && self.random.percent(30) {
+            let op = Op::ReportWritten(md::ReportWritten { inode: handle.inode, written });
+            self.begin(client, task, op, is_durable);
+        } else {
+            self.clients[client].handles.remove(index);
+            let written = (handle.end > 0).then_some(written);
+            let op = Op::Close(md::Close { inode: handle.inode, open: handle.mode, written });
+            self.begin(client, task, op, is_durable);
+        }
+        true
+    }
+
+    fn write(&mut self, client: usize, task: usize, index: usize) {
+        let offset = self.random.below(200_000);
+        let end = offset + self.random.from_to(1, 100_000);
+        let handle = &mut self.clients[client].handles[index];
+        handle.is_busy = true;
+        let handle = handle.clone();
+        let Some(pattern) = &handle.pattern else { return };
+        let component = &pattern.components[0];
+        let stripe = st::StripeHint {
+            chunk_bytes: component.chunk_bytes,
+            width: component.groups.len() as u16,
+            component_start: 0,
+        };
+        let cut: Vec<_> = pieces(pattern, offset..end).map(Iterator::collect).unwrap_or_default();
+        let (inode, session) = (handle.inode, handle.session);
+        let write = Write { inode, session, end, under_way: cut.len() };
+        let op = Op::GetAttributes(md::GetAttributes { inode });
+        self.begin_write(client, task, write, op);
+        for piece in cut {
+            let key = ChunkFileKey {
+                inode,
+                generation: pattern.generation,
+                component: piece.component,
+                index: piece.index,
+            };
+            let (header, body) = message(&st::WriteChunk {
+                key,
+                stripe,
+                offset: piece.offset_in_chunk_file,
+                checksums: Vec::new(),
+            });
+            let header = Header { session, data_bytes: piece.length as u32, ..header };
+            self.call(Node::Client(client), piece.group, header, body, Asker::Write(task));
+        }
+    }
+
+    /// Takes in what a reply tells a client.
+    pub(crate) fn learn(
+        &mut self,
+        client: usize,
+        op: &Op,
+        session: Option<SessionId>,
+        reply: &[u8],
+    ) {
+        match op {
+            Op::Create(md::Create { open, .. }) | Op::Open(md::Open { open, .. }) => {
+                let Ok(opened) = md::Opened::from_bytes(reply) else { return };
+                self.hear_of(opened.attributes.inode, opened.attributes.kind);
+                if let Some(session) = session {
+                    self.keep_handle(client, *open, session, &opened.attributes, opened.pattern);
+                }
+            }
+            Op::MakeDirectory(_) | Op::MakeSymlink(_) | Op::Lookup(_) => {
+                if let Ok(entry) = md::EntryReply::from_bytes(reply) {
+                    self.hear_of(entry.inode, entry.kind);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn hear_of(&mut self, inode: InodeId, kind: FileKind) {
+        let known = match kind {
+            FileKind::Directory => &mut self.directories,
+            _ => &mut self.files,
+        };
+        known.retain(|it| *it != inode);
+        known.push(inode);
+    }
+
+    fn keep_handle(
+        &mut self,
+        client: usize,
+        mode: md::OpenMode,
+        session: SessionId,
+        attributes: &Attributes,
+        pattern: Option<StripePattern>,
+    ) {
+        let process = &mut self.clients[client];
+        let is_current = process.sessions.values().any(|it| it.id == session);
+        if mode != md::OpenMode::No && attributes.kind == FileKind::Regular && is_current {
+            process.handles.push(Handle {
+                inode: attributes.inode,
+                mode,
+                session,
+                generation: attributes.truncate_generation,
+                pattern,
+                end: 0,
+                is_busy: false,
+            });
+        }
+    }
+
+    // ---- faults
+
+    /// One fault of those that this seed has.
+    pub(crate) fn fault(&mut self) {
+        if self.phase != Phase::Busy {
+            return;
+        }
+        self.after_calm();
+        let faults = self.knobs.faults;
+        let which = self.random.below(8);
+        let target = self.random.index(self.targets.len());
+        match which {
+            0 if faults.kills => self.end_target(target, false),
+            1 if faults.power_cuts => self.end_target(target, true),
+            2 if faults.power_cuts => {
+                for target in 0..self.targets.len() {
+                    self.end_target(target, true);
+                }
+            }
+            3 | 4 if faults.breaks => {
+                let open: Vec<u64> = (0..self.targets.len())
+                    .flat_map(|it| self.network.open_connections(Node::Target(it), false))
+                    .collect();
+                if let Some(connection) = self.random.pick(&open) {
+                    self.faults += 1;
+                    let is_late = self.random.percent(60);
+                    self.break_connection(connection, is_late);
+                }
+            }
+            5 if faults.partitions => self.part_two(),
+            6 if faults.client_deaths => {
+                let client = self.random.index(self.clients.len());
+                self.kill_client(client);
+            }
+            7 if faults.storage_stops => {
+                let storage = self.random.index(self.storages.len());
+                self.stop_storage(storage);
+            }
+            _ => {}
+        }
+    }
+
+    fn any_node(&mut self) -> Node {
+        match self.random.below(3) {
+            0 => Node::Client(self.random.index(self.clients.len())),
+            1 => Node::Storage(self.random.index(self.storages.len())),
+            _ => Node::Target(self.random.index(self.targets.len())),
+        }
+    }
+
+    fn part_two(&mut self) {
+        let (a, b) = (Node::Target(self.random.index(self.targets.len())), self.any_node());
+        if a == b {
+            return;
+        }
+        self.faults += 1;
+        let length = self.random.micros(1_000, 3_000_000);
+        let until = self.now + length;
+        self.network.part(a, b, until);
+        // One side may notice.
+        for connection in self.network.open_connections(a, false) {
+            let of_both = self.network.connections.get(&connection).is_some_and(|it| {
+                [it.caller.0, it.callee.0].contains(&a) && [it.caller.0, it.callee.0].contains(&b)
+            });
+            if of_both && self.random.percent(50) {
+                let pause = self.random.micros(0, length.as_micros() as u64);
+                self.after(pause, Happening::Break { connection });
+            }
+        }
+    }
+}

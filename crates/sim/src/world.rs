@@ -1,0 +1,437 @@
+//! The world of a run: simulated time, the queue of what will happen, and the processes. Everything
+//! that happens is one entry of the queue; nothing else moves time or draws a random number.
+
+use crate::client::ClientProcess;
+use crate::knobs::Knobs;
+use crate::network::{Asker, Network, Node, closes, is_final, timed_out};
+use crate::random::Random;
+use crate::storage::StorageProcess;
+use crate::target::TargetProcess;
+use crate::trace::Trace;
+use crate::witness::Witness;
+use skep_types::map::{Capacity, CapacityPool, Consistency, Policy, Reachability, ShardRange};
+use skep_types::{
+    ClusterId, ClusterMap, Epoch, Group, GroupId, GroupMember, InodeId, Lsn, MapVersion,
+    MemberState, NodeId, NodeKind, Result, ShardId, Target, TargetId, TargetKind, Timestamp,
+};
+use skep_wire::frame::Header;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What can happen.
+#[derive(Debug)]
+pub(crate) enum Happening {
+    Deliver { connection: u64, header: Header, body: Vec<u8>, was_late: bool },
+    Return { connection: u64, tag: u64, result: Result<Vec<u8>> },
+    Send { tag: u64 },
+    GiveUp { tag: u64 },
+    Break { connection: u64 },
+    Run { target: usize, life: u64 },
+    Tick { target: usize, ticks: u64 },
+    Synced { target: usize, life: u64, lsn: Lsn, point: crate::disk::SyncPoint },
+    Checkpointed { target: usize, life: u64, lsn: Lsn },
+    Restart { node: Node },
+    Fault,
+    Step { client: usize, life: u64, task: usize },
+    KeepAlive { client: usize, life: u64 },
+    Clean { storage: usize },
+}
+
+/// How far a run is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Clients work, faults happen.
+    Busy,
+    /// No more faults; what is under way comes to its end.
+    Quiet,
+}
+
+/// See the file's description.
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) knobs: Knobs,
+    pub(crate) random: Random,
+    pub(crate) now: Duration,
+    queue: BTreeMap<(Duration, u64), Happening>,
+    next_happening: u64,
+    pub(crate) map: Arc<ClusterMap>,
+    pub(crate) network: Network,
+    pub(crate) targets: Vec<TargetProcess>,
+    pub(crate) storages: Vec<StorageProcess>,
+    pub(crate) clients: Vec<ClientProcess>,
+    pub(crate) witness: Witness,
+    pub(crate) trace: Trace,
+    pub(crate) phase: Phase,
+    pub(crate) steps_left: u64,
+    /// Directories and files that clients have heard of, newest last.
+    pub(crate) directories: Vec<InodeId>,
+    pub(crate) files: Vec<InodeId>,
+    /// Files that somebody may have written to after his session was lost.
+    pub(crate) unsure: BTreeSet<InodeId>,
+    pub(crate) violation: Option<String>,
+    pub(crate) faults: u64,
+}
+
+/// Seconds since 1970 at which a run begins.
+const START_SECONDS: i64 = 1_700_000_000;
+
+impl World {
+    pub(crate) fn new(knobs: Knobs, random: Random, is_traced: bool) -> Self {
+        let map = Arc::new(map(&knobs));
+        let mut network = Network::default();
+        network.is_slow = knobs.faults.slowness;
+        let mut world = Self {
+            random,
+            now: Duration::ZERO,
+            queue: BTreeMap::new(),
+            next_happening: 0,
+            network,
+            targets: (0..knobs.targets).map(|it| TargetProcess::new(it, &knobs)).collect(),
+            storages: (0..knobs.storages).map(|_| StorageProcess::default()).collect(),
+            clients: (0..knobs.clients).map(|it| ClientProcess::new(it, knobs.tasks)).collect(),
+            witness: Witness::new(Arc::clone(&map)),
+            map,
+            trace: Trace::new(is_traced),
+            phase: Phase::Busy,
+            steps_left: knobs.steps,
+            directories: vec![InodeId::ROOT],
+            files: Vec::new(),
+            unsure: BTreeSet::new(),
+            violation: None,
+            faults: 0,
+            knobs,
+        };
+        for target in 0..world.targets.len() {
+            world.start_target(target);
+        }
+        for client in 0..world.clients.len() {
+            world.start_client(client);
+        }
+        for storage in 0..world.storages.len() {
+            world.after(Duration::from_millis(700), Happening::Clean { storage });
+        }
+        world.after_calm();
+        world
+    }
+
+    /// The first thing that is wrong ends the run.
+    pub(crate) fn fail(&mut self, what: String) {
+        self.trace.note(self.now, || format!("VIOLATION {what}"));
+        self.violation.get_or_insert(what);
+    }
+
+    pub(crate) fn check(&mut self, result: std::result::Result<(), String>) {
+        if let Err(what) = result {
+            self.fail(what);
+        }
+    }
+
+    pub(crate) fn after(&mut self, pause: Duration, happening: Happening) {
+        self.at(self.now + pause, happening);
+    }
+
+    pub(crate) fn at(&mut self, time: Duration, happening: Happening) {
+        self.next_happening += 1;
+        self.queue.insert((time, self.next_happening), happening);
+    }
+
+    pub(crate) fn after_calm(&mut self) {
+        let calm = self.knobs.calm.as_micros() as u64;
+        let pause = self.random.micros(calm / 4, calm * 2);
+        self.after(pause, Happening::Fault);
+    }
+
+    /// Time of day.
+    pub(crate) fn wall(&self) -> Timestamp {
+        let start = i128::from(START_SECONDS) * 1_000_000_000;
+        Timestamp::from_nanoseconds(start + self.now.as_nanos() as i128)
+    }
+
+    /// Lets the next thing happen; `false` if there is nothing.
+    pub(crate) fn step(&mut self) -> bool {
+        let Some(((time, _), happening)) = self.queue.pop_first() else { return false };
+        self.now = time;
+        self.trace.event(time, &happening);
+        match happening {
+            Happening::Deliver { connection, header, body, was_late } => {
+                self.deliver(connection, header, body, was_late);
+            }
+            Happening::Return { connection, tag, result } => self.take(connection, tag, result),
+            Happening::Send { tag } => self.send(tag),
+            Happening::GiveUp { tag } => self.answer(tag, Err(timed_out())),
+            Happening::Break { connection } => {
+                let is_late = self.random.percent(50);
+                self.break_connection(connection, is_late);
+            }
+            Happening::Run { target, life } => self.run_target(target, life),
+            Happening::Tick { target, ticks } => self.tick_target(target, ticks),
+            Happening::Synced { target, life, lsn, point } => {
+                self.synced(target, life, lsn, &point);
+            }
+            Happening::Checkpointed { target, life, lsn } => self.checkpointed(target, life, lsn),
+            Happening::Restart { node: Node::Target(target) } => self.start_target(target),
+            Happening::Restart { node: Node::Storage(storage) } => {
+                self.storages[storage].is_running = true;
+            }
+            Happening::Restart { node: Node::Client(client) } => self.start_client(client),
+            Happening::Fault => self.fault(),
+            Happening::Step { client, life, task } => self.next_operation(client, life, task),
+            Happening::KeepAlive { client, life } => self.keep_alive(client, life),
+            Happening::Clean { storage } => self.clean(storage),
+        }
+        true
+    }
+
+    // ---- calls
+
+    /// The process that serves a group.
+    fn server(&self, group: GroupId) -> (Node, u64, bool) {
+        let index = group.raw() as usize - 1;
+        match index.checked_sub(self.targets.len()) {
+            None => {
+                let target = &self.targets[index];
+                (Node::Target(index), target.life, target.running.is_some())
+            }
+            Some(storage) => {
+                let process = &self.storages[storage];
+                (Node::Storage(storage), process.life, process.is_running)
+            }
+        }
+    }
+
+    fn life(&self, node: Node) -> u64 {
+        match node {
+            Node::Target(index) => self.targets[index].life,
+            Node::Storage(index) => self.storages[index].life,
+            Node::Client(index) => self.clients[index].life,
+        }
+    }
+
+    /// Begins a call; gives its tag.
+    pub(crate) fn call(
+        &mut self,
+        caller: Node,
+        group: GroupId,
+        header: Header,
+        body: Vec<u8>,
+        asker: Asker,
+    ) -> u64 {
+        let life = self.life(caller);
+        let tag = self.network.new_call((caller, life), group, header, body, asker);
+        self.send(tag);
+        tag
+    }
+
+    fn send(&mut self, tag: u64) {
+        let Some(call) = self.network.calls.get(&tag).cloned() else { return };
+        if call.connection.is_some() {
+            return;
+        }
+        let (callee, life, is_running) = self.server(call.group);
+        let is_parted = self.network.parted_until(call.caller.0, callee, self.now).is_some();
+        if !is_running || is_parted {
+            return self.send_again(tag);
+        }
+        let connection = self.network.connect(call.caller, (callee, life));
+        if let Some(call) = self.network.calls.get_mut(&tag) {
+            call.connection = Some(connection);
+        }
+        let arrival = self.network.arrival(&mut self.random, connection, false, self.now);
+        let (header, body) = (call.header, call.body);
+        self.at(arrival, Happening::Deliver { connection, header, body, was_late: false });
+    }
+
+    fn send_again(&mut self, tag: u64) {
+        let pause = self.network.next_pause(tag, &mut self.random);
+        self.after(pause, Happening::Send { tag });
+    }
+
+    fn deliver(&mut self, number: u64, header: Header, body: Vec<u8>, was_late: bool) {
+        let Some(connection) = self.network.connections.get(&number) else { return };
+        let (caller, callee) = (connection.caller.0, connection.callee);
+        if let Some(until) = self.network.parted_until(caller, callee.0, self.now) {
+            let pause = self.random.micros(1, 500);
+            let deliver = Happening::Deliver { connection: number, header, body, was_late };
+            return self.at(until + pause, deliver);
+        }
+        if !connection.is_open && !was_late {
+            if connection.is_late {
+                let pause = self.random.micros(0, 2_500_000);
+                let was_late = true;
+                let deliver = Happening::Deliver { connection: number, header, body, was_late };
+                self.after(pause, deliver);
+            }
+            return;
+        }
+        if self.life(callee.0) != callee.1 {
+            return;
+        }
+        match callee.0 {
+            Node::Target(target) => self.request(target, number, header, body),
+            Node::Storage(storage) if self.storages[storage].is_running => {
+                // A write that comes after its writer was given up is refused by the session's end.
+                if was_late && header.message == WRITE {
+                    return;
+                }
+                let result = self.storages[storage].serve(&header, &body, self.knobs.plant);
+                self.reply(number, header.tag, result);
+            }
+            _ => {}
+        }
+    }
+
+    /// Sends a reply on its way.
+    pub(crate) fn reply(&mut self, connection: u64, tag: u64, result: Result<Vec<u8>>) {
+        let arrival = self.network.arrival(&mut self.random, connection, true, self.now);
+        self.at(arrival, Happening::Return { connection, tag, result });
+    }
+
+    /// A reply has arrived.
+    fn take(&mut self, number: u64, tag: u64, result: Result<Vec<u8>>) {
+        let Some(connection) = self.network.connections.get(&number) else { return };
+        let (caller, callee) = (connection.caller, connection.callee.0);
+        let awaited = self.network.calls.get(&tag).and_then(|call| call.connection);
+        if !connection.is_open || self.life(caller.0) != caller.1 || awaited != Some(number) {
+            return;
+        }
+        if let Some(until) = self.network.parted_until(caller.0, callee, self.now) {
+            let pause = self.random.micros(1, 500);
+            return self.at(until + pause, Happening::Return { connection: number, tag, result });
+        }
+        if is_final(&result) {
+            return self.answer(tag, result);
+        }
+        if closes(&result) {
+            self.break_connection(number, false);
+            return;
+        }
+        if let Some(call) = self.network.calls.get_mut(&tag) {
+            call.connection = None;
+        }
+        self.send_again(tag);
+    }
+
+    /// A call has its final answer.
+    fn answer(&mut self, tag: u64, result: Result<Vec<u8>>) {
+        let Some(call) = self.network.calls.remove(&tag) else { return };
+        if self.life(call.caller.0) != call.caller.1 {
+            return;
+        }
+        match (call.caller.0, call.asker) {
+            (Node::Target(target), Asker::Target(number)) => {
+                self.answered(target, number, result);
+            }
+            (Node::Storage(storage), Asker::Cleaner(keys)) => {
+                self.storages[storage].cleaned(&keys, result);
+            }
+            (Node::Client(client), asker) => self.client_answer(client, &asker, result),
+            _ => {}
+        }
+    }
+
+    pub(crate) fn break_connection(&mut self, connection: u64, is_late: bool) {
+        for tag in self.network.break_connection(connection, is_late) {
+            self.send_again(tag);
+        }
+    }
+
+    /// Breaks connections of a node that has gone: those who use them notice in a while.
+    pub(crate) fn break_all(&mut self, node: Node, most_micros: u64) {
+        for connection in self.network.open_connections(node, true) {
+            let pause = self.random.micros(0, most_micros);
+            self.after(pause, Happening::Break { connection });
+        }
+        // Its own have nobody who waits.
+        for connection in self.network.open_connections(node, false) {
+            if self.network.connections.get(&connection).is_some_and(|it| it.caller.0 == node) {
+                let is_late = self.random.percent(30);
+                self.break_connection(connection, is_late);
+            }
+        }
+    }
+
+    /// The end of a file by its chunk files.
+    pub(crate) fn chunk_size(
+        storages: &[StorageProcess],
+        targets: usize,
+        record: &skep_format::metadata::InodeRecord,
+    ) -> u64 {
+        use skep_cluster::striping::{chunk_sizes, size_from_chunk};
+        let Some(pattern) = &record.pattern else { return 0 };
+        let sizes = chunk_sizes(pattern, 0).map(|chunk| {
+            let key = skep_types::ChunkFileKey {
+                inode: record.attributes.inode,
+                generation: pattern.generation,
+                component: chunk.component,
+                index: chunk.index,
+            };
+            let storage = &storages[chunk.group.raw() as usize - 1 - targets];
+            let size = storage.chunks.get(&key).copied().unwrap_or(0);
+            size_from_chunk(pattern, chunk.component, chunk.index, size)
+        });
+        sizes.max().unwrap_or(0)
+    }
+}
+
+/// Number of `WriteChunk`.
+pub(crate) const WRITE: u16 = <skep_wire::storage::WriteChunk as skep_wire::Request>::ID;
+
+/// Encodes a message with its number.
+pub(crate) fn message<R: skep_wire::Request>(request: &R) -> (Header, Vec<u8>) {
+    let header = Header { message: R::ID, message_version: R::VERSION, ..Header::default() };
+    (header, request.to_bytes())
+}
+
+/// A formatted cluster of groups with one member each.
+fn map(knobs: &Knobs) -> ClusterMap {
+    let mut map = ClusterMap::empty(ClusterId::new(*b"simulated skep 1"));
+    let all = knobs.targets + knobs.storages;
+    for index in 0..all {
+        let raw = index as u32 + 1;
+        let (kind, node_kind) = match index < knobs.targets {
+            true => (TargetKind::Metadata, NodeKind::Metadata),
+            false => (TargetKind::Storage, NodeKind::Storage),
+        };
+        map.nodes.push(skep_types::Node {
+            id: NodeId::new(raw),
+            kind: node_kind,
+            name: format!("node-{raw}"),
+            addresses: Vec::new(),
+            reachability: Reachability::Online,
+            version: String::new(),
+        });
+        map.targets.push(Target {
+            id: TargetId::new(raw),
+            kind,
+            node: NodeId::new(raw),
+            path: String::new(),
+            reachability: Reachability::Online,
+            consistency: Consistency::Good,
+            capacity: Capacity { total_bytes: 1 << 40, free_bytes: 1 << 40, ..Capacity::default() },
+            capacity_pool: CapacityPool::Normal,
+        });
+        let member = GroupMember { target: TargetId::new(raw), state: MemberState::Serving };
+        let epoch = Epoch::new(1);
+        map.groups.push(Group { id: GroupId::new(raw), kind, epoch, members: vec![member] });
+    }
+    let each = skep_types::SHARD_COUNT / knobs.targets as u32;
+    for index in 0..knobs.targets as u32 {
+        let is_last = index as usize == knobs.targets - 1;
+        let last = if is_last { skep_types::SHARD_COUNT } else { (index + 1) * each };
+        map.shards.push(ShardRange {
+            first: ShardId::new((index * each) as u16),
+            last: ShardId::new((last - 1) as u16),
+            group: GroupId::new(index + 1),
+        });
+    }
+    map.policy = Policy {
+        lease_ms: knobs.lease.as_millis() as u32,
+        default_chunk_bytes: 64 << 10,
+        default_width: 2,
+        ..Policy::default()
+    };
+    map.version = MapVersion::new(1);
+    map.formatted = true;
+    map
+}
