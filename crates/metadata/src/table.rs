@@ -106,7 +106,8 @@ impl<E: Engine> Table<E> {
             })
             .collect();
         let payload = Batch { mutations }.to_bytes();
-        self.current.append(&mut self.batch);
+        // Not `append`: that builds the whole map anew, and this one may hold thousands of keys.
+        self.current.extend(std::mem::take(&mut self.batch));
         payload
     }
 
