@@ -8,7 +8,6 @@ mod access;
 mod cli;
 mod cmd;
 mod local;
-mod mounted;
 mod output;
 mod view;
 

@@ -154,6 +154,8 @@ pub mod set_attr {
 
 /// [`OpenOut::open_flags`]: keep what the page cache holds of the file.
 pub const OPEN_KEEP_CACHE: u32 = 1 << 1;
+/// [`OpenOut::open_flags`]: send no `FLUSH` for it (Linux 5.16; others ignore it).
+pub const OPEN_NO_FLUSH: u32 = 1 << 5;
 /// [`OpenIn::open_flags`]: clear set-user-id and set-group-id.
 pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
 /// [`WriteIn::write_flags`]: clear set-user-id and set-group-id.

@@ -1,70 +1,13 @@
 //! What the FUSE layer asks of a file system: the calls of `skep_client::Client`, as a trait, so that
 //! tests can mount one that lives in memory.
 
+use skep_client::{
+    Client, CreateRequest, Created, DirectoryEntries, HandleId, NewInode, OpenMode, OpenedFile,
+    SetAttributes, StatFs, XattrMode,
+};
 use skep_env::Buf;
-use skep_types::{Attributes, FileKind, InodeId, Result};
-use skep_wire::metadata::{DirectoryEntries, NewInode, OpenMode, SetAttributes, XattrMode};
+use skep_types::{Attributes, InodeId, Result};
 use std::future::Future;
-
-/// An open file; valid on all threads of a mount.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct HandleId(pub u64);
-
-/// A file to make.
-#[derive(Clone, Debug)]
-pub struct CreateRequest {
-    /// The directory.
-    pub directory: InodeId,
-    /// The name.
-    pub name: Vec<u8>,
-    /// Its kind: all but directories and symbolic links.
-    pub kind: FileKind,
-    /// Permissions and owner.
-    pub new: NewInode,
-    /// Device number, for device files.
-    pub device: u64,
-    /// How to open it.
-    pub open: OpenMode,
-}
-
-/// An opened file.
-#[derive(Clone, Copy, Debug)]
-pub struct OpenedFile {
-    /// Its handle.
-    pub handle: HandleId,
-    /// Whether what the kernel holds of the file is still right.
-    pub keep_cache: bool,
-}
-
-/// Where an entry is renamed from and to.
-#[derive(Clone, Debug)]
-pub struct RenameRequest {
-    /// The old directory.
-    pub from_directory: InodeId,
-    /// The old name.
-    pub from_name: Vec<u8>,
-    /// The new directory.
-    pub to_directory: InodeId,
-    /// The new name.
-    pub to_name: Vec<u8>,
-    /// Fail if the new name exists.
-    pub no_replace: bool,
-}
-
-/// Room in the whole file system.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct StatFs {
-    /// Size in bytes.
-    pub total_bytes: u64,
-    /// Free for users, in bytes.
-    pub free_bytes: u64,
-    /// Files that there are and can be.
-    pub files: u64,
-    /// Files that can be made.
-    pub free_files: u64,
-    /// Longest name.
-    pub name_max: u32,
-}
 
 /// One worker's access to a file system. Cheap to clone; stays on its thread.
 ///
@@ -77,12 +20,8 @@ pub trait FileSystem: Clone + 'static {
     fn attributes(&self, inode: InodeId) -> impl Future<Output = Result<Attributes>>;
     /// Changes attributes.
     fn set_attributes(&self, change: SetAttributes) -> impl Future<Output = Result<Attributes>>;
-    /// Makes a file that is neither directory nor link; `Exists` if there is one. The handle is
-    /// given if an open was asked for.
-    fn create(
-        &self,
-        request: CreateRequest,
-    ) -> impl Future<Output = Result<(Attributes, Option<HandleId>)>>;
+    /// Makes a file that is neither directory nor link, and opens it if asked.
+    fn create(&self, request: CreateRequest) -> impl Future<Output = Result<Created>>;
     /// Opens a regular file, perhaps cutting it to nothing.
     fn open(
         &self,
@@ -131,7 +70,14 @@ pub trait FileSystem: Clone + 'static {
     fn remove_directory(&self, directory: InodeId, name: &[u8])
     -> impl Future<Output = Result<()>>;
     /// Renames an entry.
-    fn rename(&self, request: RenameRequest) -> impl Future<Output = Result<()>>;
+    fn rename(
+        &self,
+        from_directory: InodeId,
+        from_name: &[u8],
+        to_directory: InodeId,
+        to_name: &[u8],
+        no_replace: bool,
+    ) -> impl Future<Output = Result<()>>;
     /// Entries after a cursor, about `max_bytes` of them.
     fn read_directory(
         &self,
@@ -156,6 +102,140 @@ pub trait FileSystem: Clone + 'static {
     fn remove_xattr(&self, inode: InodeId, name: &[u8]) -> impl Future<Output = Result<()>>;
     /// Room in the whole file system.
     fn statfs(&self) -> impl Future<Output = Result<StatFs>>;
+    /// Waits until all changes of names and attributes are on the devices.
+    fn sync_names(&self) -> impl Future<Output = Result<()>>;
     /// Waits until all that was acknowledged is on the devices.
     fn sync_all(&self) -> impl Future<Output = Result<()>>;
+}
+
+impl FileSystem for Client {
+    async fn lookup(&self, directory: InodeId, name: &[u8]) -> Result<Attributes> {
+        Self::lookup(self, directory, name).await
+    }
+
+    async fn attributes(&self, inode: InodeId) -> Result<Attributes> {
+        Self::attributes(self, inode).await
+    }
+
+    async fn set_attributes(&self, change: SetAttributes) -> Result<Attributes> {
+        Self::set_attributes(self, change).await
+    }
+
+    async fn create(&self, request: CreateRequest) -> Result<Created> {
+        Self::create(self, request).await
+    }
+
+    async fn open(&self, inode: InodeId, mode: OpenMode, truncate: bool) -> Result<OpenedFile> {
+        Self::open(self, inode, mode, truncate).await
+    }
+
+    async fn read(&self, handle: HandleId, offset: u64, into: Buf) -> Result<usize> {
+        Self::read(self, handle, offset, into).await
+    }
+
+    async fn write(&self, handle: HandleId, offset: u64, data: Buf) -> Result<()> {
+        Self::write(self, handle, offset, data).await
+    }
+
+    async fn flush(&self, handle: HandleId) -> Result<()> {
+        Self::flush(self, handle).await
+    }
+
+    async fn fsync(&self, handle: HandleId, data_only: bool) -> Result<()> {
+        Self::fsync(self, handle, data_only).await
+    }
+
+    async fn close(&self, handle: HandleId) -> Result<()> {
+        Self::close(self, handle).await
+    }
+
+    async fn make_directory(
+        &self,
+        directory: InodeId,
+        name: &[u8],
+        new: NewInode,
+    ) -> Result<Attributes> {
+        Self::make_directory(self, directory, name, new).await
+    }
+
+    async fn make_symlink(
+        &self,
+        directory: InodeId,
+        name: &[u8],
+        link_target: &[u8],
+        new: NewInode,
+    ) -> Result<Attributes> {
+        Self::make_symlink(self, directory, name, link_target, new).await
+    }
+
+    async fn read_link(&self, inode: InodeId) -> Result<Vec<u8>> {
+        Self::read_link(self, inode).await
+    }
+
+    async fn link(&self, inode: InodeId, directory: InodeId, name: &[u8]) -> Result<Attributes> {
+        Self::link(self, inode, directory, name).await
+    }
+
+    async fn unlink(&self, directory: InodeId, name: &[u8]) -> Result<()> {
+        Self::unlink(self, directory, name).await
+    }
+
+    async fn remove_directory(&self, directory: InodeId, name: &[u8]) -> Result<()> {
+        Self::remove_directory(self, directory, name).await
+    }
+
+    async fn rename(
+        &self,
+        from_directory: InodeId,
+        from_name: &[u8],
+        to_directory: InodeId,
+        to_name: &[u8],
+        no_replace: bool,
+    ) -> Result<()> {
+        Self::rename(self, from_directory, from_name, to_directory, to_name, no_replace).await
+    }
+
+    async fn read_directory(
+        &self,
+        directory: InodeId,
+        cursor: u64,
+        max_bytes: u32,
+        with_attributes: bool,
+    ) -> Result<DirectoryEntries> {
+        Self::read_directory(self, directory, cursor, max_bytes, with_attributes).await
+    }
+
+    async fn get_xattr(&self, inode: InodeId, name: &[u8]) -> Result<Vec<u8>> {
+        Self::get_xattr(self, inode, name).await
+    }
+
+    async fn set_xattr(
+        &self,
+        inode: InodeId,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()> {
+        Self::set_xattr(self, inode, name, value, mode).await
+    }
+
+    async fn list_xattrs(&self, inode: InodeId) -> Result<Vec<Vec<u8>>> {
+        Self::list_xattrs(self, inode).await
+    }
+
+    async fn remove_xattr(&self, inode: InodeId, name: &[u8]) -> Result<()> {
+        Self::remove_xattr(self, inode, name).await
+    }
+
+    async fn statfs(&self) -> Result<StatFs> {
+        Self::statfs(self).await
+    }
+
+    async fn sync_names(&self) -> Result<()> {
+        Self::sync_names(self).await
+    }
+
+    async fn sync_all(&self) -> Result<()> {
+        Self::sync_all(self).await
+    }
 }

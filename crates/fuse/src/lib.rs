@@ -2,7 +2,7 @@
 //!
 //! Owns: the kernel's binary interface (`abi`), the two transports (`transport`), what one worker does
 //! between a request and its reply (`worker`), the translation of each operation (`request`, `ops`,
-//! `reply`, `errno`), mounting and unmounting (`mount`, `session`). Does not own: what a file system
+//! `reply`, `errno`), mounting and unmounting (`mount`, `session`), a cluster in particular (`cluster_mount`). Does not own: what a file system
 //! does. That is behind [`FileSystem`], which `skep_client::Client` is.
 //!
 //! A request's way: a port of the transport gives bytes, [`request`] makes a call of them, `protocol`
@@ -13,6 +13,7 @@
 //! `unsafe` is in `transport` only.
 
 mod abi;
+mod cluster_mount;
 mod errno;
 mod file_system;
 mod init;
@@ -27,8 +28,9 @@ mod session;
 mod transport;
 mod worker;
 
+pub use cluster_mount::{ClusterOptions, mount};
 pub use errno::errno;
-pub use file_system::{CreateRequest, FileSystem, HandleId, OpenedFile, RenameRequest, StatFs};
+pub use file_system::FileSystem;
 pub use mount::{ServeOptions, serve};
 pub use ops::xattrs::TRANSPORT_XATTR;
 pub use transport::{TransportChoice, TransportKind};

@@ -32,3 +32,5 @@ pub(crate) const CALLER_CHECK: Duration = Duration::from_millis(250);
 pub(crate) const MAX_CHECKED_FILES: usize = 1024;
 /// How long an unmount that was asked for by a signal waits for the last open file.
 pub(crate) const DETACH_GRACE: Duration = Duration::from_secs(10);
+/// Longest pause between looks at memory that a dropped operation still holds.
+pub(crate) const LONGEST_MEMORY_PAUSE: Duration = Duration::from_millis(50);

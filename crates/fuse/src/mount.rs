@@ -49,10 +49,28 @@ where
     F: FileSystem,
     Fut: Future<Output = Result<F>> + 'static,
 {
-    let mut signals = match options.ends_on_signals {
+    let signals = take_signals(&options)?;
+    serve_with(options, signals, connect)
+}
+
+/// Takes over the signals on which to end, if any.
+pub(crate) fn take_signals(options: &ServeOptions) -> Result<Option<Signals>> {
+    Ok(match options.ends_on_signals {
         true => Some(Signals::take(&[libc::SIGTERM, libc::SIGINT])?),
         false => None,
-    };
+    })
+}
+
+/// As [`serve`], with signals that were taken over before.
+pub(crate) fn serve_with<F, Fut>(
+    options: ServeOptions,
+    mut signals: Option<Signals>,
+    connect: impl Fn(usize) -> Fut + Clone + Send + 'static,
+) -> Result<()>
+where
+    F: FileSystem,
+    Fut: Future<Output = Result<F>> + 'static,
+{
     let mount_point = mount_point::prepare(&options.mount_point)?;
     let source = format!("skep@{}", options.source);
     let mut on_ready = Some(options.on_ready);

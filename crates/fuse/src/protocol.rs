@@ -36,12 +36,12 @@ pub(crate) async fn perform<F: FileSystem>(
             names::make_directory(fs, directory, &name, new).await
         }
         Call::MakeNode { request } => names::make_node(fs, request).await,
-        Call::Create { request, exclusive } => names::create(fs, request, exclusive).await,
+        Call::Create { request, is_exclusive } => names::create(fs, request, is_exclusive).await,
         Call::Unlink { directory, name } => names::unlink(fs, directory, &name).await,
         Call::RemoveDirectory { directory, name } => {
             names::remove_directory(fs, directory, &name).await
         }
-        Call::Rename { request } => names::rename(fs, request).await,
+        Call::Rename { rename } => names::rename(fs, rename).await,
         Call::Link { inode, directory, name } => names::link(fs, inode, directory, &name).await,
         Call::ReadLink { inode } => names::read_link(fs, inode).await,
         Call::Attributes { inode } => attributes::get(fs, inode).await,
@@ -58,6 +58,7 @@ pub(crate) async fn perform<F: FileSystem>(
         Call::Flush { handle } => files::flush(fs, handle).await,
         Call::Close { handle } => files::close(fs, handle).await,
         Call::Fsync { handle, data_only } => files::fsync(fs, handle, data_only).await,
+        Call::SyncNames => files::sync_names(fs).await,
         Call::SyncAll => files::sync_all(fs).await,
         Call::ReadDirectory { directory, cursor, max_bytes, with_attributes } => {
             directories::read(fs, directory, cursor, max_bytes, with_attributes).await

@@ -4,12 +4,11 @@ use crate::abi::{
     self, Attr, AttrOut, Dirent, EntryOut, OpenOut, SizeOut, StatFsOut, Statx, StatxOut, StatxTime,
 };
 use crate::errno;
-use crate::file_system::{HandleId, StatFs};
 use crate::limits;
+use skep_client::{DirectoryEntries, EntryReply, HandleId, StatFs};
 use skep_env::Buf;
 use skep_types::codec::{Codec, Writer};
 use skep_types::{Attributes, Error, InodeId, Timestamp};
-use skep_wire::metadata::{DirectoryEntries, EntryReply};
 
 /// What an operation gives.
 #[derive(Debug)]
@@ -27,7 +26,7 @@ pub(crate) enum Answer {
     /// Attributes with the time of creation.
     Statx(Attributes),
     /// An opened file.
-    Opened(HandleId, KeepCache),
+    Opened(HandleId, OpenFlags),
     /// So many bytes, which lie in the reply's memory already.
     Data(usize),
     /// So many bytes were written, or would have to fit.
@@ -38,9 +37,14 @@ pub(crate) enum Answer {
     StatFs(StatFs),
 }
 
-/// Whether the kernel may keep its pages of an opened file.
+/// What the kernel may do with an opened file.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct KeepCache(pub(crate) bool);
+pub(crate) struct OpenFlags {
+    /// Keep its pages.
+    pub(crate) keep_cache: bool,
+    /// Not say at `close(2)`.
+    pub(crate) no_flush: bool,
+}
 
 /// Why an operation failed.
 #[derive(Debug)]
@@ -94,9 +98,9 @@ pub(crate) fn encode(answer: Answer, reply: &Buf) -> Encoded {
         Answer::Created(attributes, handle) => {
             entry(&attributes).encode(&mut w);
             // A file that was just made has nothing in the page cache that could be wrong.
-            opened(handle, KeepCache(true)).encode(&mut w);
+            opened(handle, OpenFlags { keep_cache: true, no_flush: false }).encode(&mut w);
         }
-        Answer::Opened(handle, keep_cache) => opened(handle, keep_cache).encode(&mut w),
+        Answer::Opened(handle, flags) => opened(handle, flags).encode(&mut w),
         Answer::Attributes(attributes) => AttrOut {
             attr_valid: limits::VALIDITY.as_secs(),
             attr_valid_nanoseconds: limits::VALIDITY.subsec_nanos(),
@@ -190,9 +194,10 @@ fn no_entry() -> EntryOut {
     }
 }
 
-fn opened(handle: HandleId, keep_cache: KeepCache) -> OpenOut {
-    let open_flags = if keep_cache.0 { abi::OPEN_KEEP_CACHE } else { 0 };
-    OpenOut { handle: handle.0, open_flags, backing_id: 0 }
+fn opened(handle: HandleId, flags: OpenFlags) -> OpenOut {
+    let keep_cache = if flags.keep_cache { abi::OPEN_KEEP_CACHE } else { 0 };
+    let no_flush = if flags.no_flush { abi::OPEN_NO_FLUSH } else { 0 };
+    OpenOut { handle: handle.raw(), open_flags: keep_cache | no_flush, backing_id: 0 }
 }
 
 fn statx_time(time: Timestamp) -> StatxTime {

@@ -7,12 +7,11 @@ use crate::abi::{
     self, CreateIn, FsyncIn, GetXattrIn, InHeader, LinkIn, MkDirIn, MkNodIn, Opcode, OpenIn,
     ReadIn, ReleaseIn, Rename2In, RenameIn, SetAttrIn, SetXattrIn, WriteIn, set_attr,
 };
-use crate::file_system::{CreateRequest, HandleId, RenameRequest};
 use crate::limits;
+use skep_client::{CreateRequest, HandleId, NewInode, OpenMode, SetAttributes, SetTime, XattrMode};
 use skep_env::Buf;
 use skep_types::codec::{Codec, Reader};
 use skep_types::{FileKind, InodeId, Timestamp};
-use skep_wire::metadata::{NewInode, OpenMode, SetAttributes, SetTime, XattrMode};
 
 /// One request, as a transport hands it over.
 #[derive(Debug)]
@@ -38,10 +37,10 @@ pub(crate) enum Call {
     MakeSymlink { directory: InodeId, name: Vec<u8>, link_target: Vec<u8>, new: NewInode },
     MakeDirectory { directory: InodeId, name: Vec<u8>, new: NewInode },
     MakeNode { request: CreateRequest },
-    Create { request: CreateRequest, exclusive: bool },
+    Create { request: CreateRequest, is_exclusive: bool },
     Unlink { directory: InodeId, name: Vec<u8> },
     RemoveDirectory { directory: InodeId, name: Vec<u8> },
-    Rename { request: RenameRequest },
+    Rename { rename: Rename },
     Link { inode: InodeId, directory: InodeId, name: Vec<u8> },
     Open { inode: InodeId, mode: OpenMode, truncate: bool, kill_privileges: bool },
     Read { handle: HandleId, offset: u64, into: Buf },
@@ -49,6 +48,7 @@ pub(crate) enum Call {
     Flush { handle: HandleId },
     Close { handle: HandleId },
     Fsync { handle: HandleId, data_only: bool },
+    SyncNames,
     SyncAll,
     ReadDirectory { directory: InodeId, cursor: u64, max_bytes: u32, with_attributes: bool },
     GetXattr { inode: InodeId, name: Vec<u8>, room: u32 },
@@ -57,6 +57,16 @@ pub(crate) enum Call {
     RemoveXattr { inode: InodeId, name: Vec<u8> },
     StatFs,
     Nothing,
+}
+
+/// The parts of a rename.
+#[derive(Debug)]
+pub(crate) struct Rename {
+    pub(crate) from_directory: InodeId,
+    pub(crate) from_name: Vec<u8>,
+    pub(crate) to_directory: InodeId,
+    pub(crate) to_name: Vec<u8>,
+    pub(crate) no_replace: bool,
 }
 
 /// The parts of a write.
@@ -183,7 +193,8 @@ impl Request {
             | Opcode::Flush
             | Opcode::Release
             | Opcode::Fsync => self.file_call(opcode)?,
-            Opcode::FsyncDir | Opcode::SyncFs => Call::SyncAll,
+            Opcode::FsyncDir => Call::SyncNames,
+            Opcode::SyncFs => Call::SyncAll,
             Opcode::ReadDir | Opcode::ReadDirPlus => {
                 let arguments: ReadIn = self.arguments()?;
                 Call::ReadDirectory {
@@ -266,10 +277,11 @@ impl Request {
         Ok(Call::MakeNode {
             request: CreateRequest {
                 directory: self.node(),
-                name: self.name()?,
+                name: self.name()?.into(),
                 kind,
                 new: self.new_inode(arguments.mode),
                 device: abi::unpack_device(arguments.device),
+                exclusive: true,
                 open: OpenMode::No,
             },
         })
@@ -280,13 +292,14 @@ impl Request {
         Ok(Call::Create {
             request: CreateRequest {
                 directory: self.node(),
-                name: self.name()?,
+                name: self.name()?.into(),
                 kind: FileKind::Regular,
                 new: self.new_inode(arguments.mode),
                 device: 0,
+                exclusive: true,
                 open: open_mode(arguments.flags),
             },
-            exclusive: has_flag(arguments.flags, libc::O_EXCL),
+            is_exclusive: has_flag(arguments.flags, libc::O_EXCL),
         })
     }
 
@@ -296,7 +309,7 @@ impl Request {
         }
         let (from_name, to_name) = self.two_names()?;
         Ok(Call::Rename {
-            request: RenameRequest {
+            rename: Rename {
                 from_directory: self.node(),
                 from_name,
                 to_directory: inode(new_directory),
@@ -324,7 +337,7 @@ impl Request {
                     return Err(libc::EINVAL);
                 }
                 Call::Read {
-                    handle: HandleId(arguments.handle),
+                    handle: HandleId::new(arguments.handle),
                     offset: arguments.offset,
                     into: self.reply.slice(0..size),
                 }
@@ -338,7 +351,7 @@ impl Request {
                 Call::Write {
                     write: Write {
                         inode: self.node(),
-                        handle: HandleId(arguments.handle),
+                        handle: HandleId::new(arguments.handle),
                         offset: arguments.offset,
                         data: self.payload.slice(0..size),
                         sync: has_flag(arguments.flags, libc::O_DSYNC)
@@ -350,16 +363,16 @@ impl Request {
             Opcode::Fsync => {
                 let arguments: FsyncIn = self.arguments()?;
                 let data_only = arguments.fsync_flags & abi::FSYNC_DATA_ONLY != 0;
-                Call::Fsync { handle: HandleId(arguments.handle), data_only }
+                Call::Fsync { handle: HandleId::new(arguments.handle), data_only }
             }
             // Both start with the handle, as `fuse_release_in` does.
             Opcode::Flush => {
                 let arguments: ReleaseIn = self.arguments()?;
-                Call::Flush { handle: HandleId(arguments.handle) }
+                Call::Flush { handle: HandleId::new(arguments.handle) }
             }
             _ => {
                 let arguments: ReleaseIn = self.arguments()?;
-                Call::Close { handle: HandleId(arguments.handle) }
+                Call::Close { handle: HandleId::new(arguments.handle) }
             }
         })
     }

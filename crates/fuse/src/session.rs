@@ -8,11 +8,11 @@ use crate::limits;
 use crate::mount_point;
 use crate::ops::privileges::CheckedFiles;
 use crate::protocol::Context;
-use crate::transport::TransportKind;
 use crate::transport::control;
 use crate::transport::device::{Device, DevicePort};
 use crate::transport::kernel::{self, Unmount};
 use crate::transport::uring::UringPort;
+use crate::transport::{TransportChoice, TransportKind};
 use crate::worker;
 use skep_env::{Mailbox, MailboxSender, Signals};
 use skep_types::{Error, ErrorCode, Result};
@@ -69,6 +69,16 @@ struct Share {
     cpu: Option<usize>,
     /// Queues (CPUs) with the number of their entries.
     queues: Vec<(u16, usize)>,
+}
+
+/// Workers that a mount may have had by the time it serves: those of each transport that is tried.
+pub(crate) fn most_workers(choice: TransportChoice) -> usize {
+    match choice {
+        TransportChoice::Only(kind) => shares(kind).len(),
+        TransportChoice::Auto => {
+            shares(TransportKind::Uring).len() + shares(TransportKind::Device).len()
+        }
+    }
 }
 
 fn shares(transport: TransportKind) -> Vec<Share> {

@@ -10,7 +10,8 @@
 //! io_uring not at all if the signal came before the daemon took the request: Linux 6.18.)
 //!
 //! What the operation itself does then: one that only looks, a read or a write is dropped, and its
-//! memory serves again when nobody holds it any more. Any other runs to its end without its slot, so
+//! memory serves again when nobody holds it any more (a write that can't be taken back holds it to its
+//! end; until then its caller stays). Any other runs to its end without its slot, so
 //! that no half-done change is left to a session; what it would have handed over is given back.
 //!
 //! # Hazard: memory
@@ -155,8 +156,10 @@ async fn serve<F: FileSystem, P: Port>(
 }
 
 async fn memory_is_free<P: Port>(port: &P) {
+    let mut pause = Duration::from_micros(100);
     while port.is_memory_shared() {
-        skep_env::sleep(Duration::from_millis(1)).await;
+        skep_env::sleep(pause).await;
+        pause = (pause * 2).min(limits::LONGEST_MEMORY_PAUSE);
     }
 }
 

@@ -4,21 +4,15 @@ use crate::access::Access;
 use crate::cli::MountArgs;
 use crate::local::children::{open_log, program, tail};
 use crate::local::readiness::Readiness;
-use crate::mounted::MountedClient;
 use crate::output::say;
-use skep_client::{Client, Mount, MountOptions};
-use skep_fuse::{ServeOptions, TransportChoice, TransportKind, serve};
+use skep_fuse::{ClusterOptions, ServeOptions, TransportChoice, TransportKind};
 use skep_types::{Error, ErrorCode, Result};
 use std::path::PathBuf;
 use std::process::Stdio;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// How long management may be away when a mount begins.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// Most threads that serve `/dev/fuse`, as `skep-fuse` has it.
-const DEVICE_WORKERS: usize = 8;
 /// How long a mount in the background may take to begin.
 const BACKGROUND_PATIENCE: Duration = Duration::from_secs(60);
 
@@ -36,60 +30,26 @@ pub(super) fn run(args: &MountArgs) -> Result<()> {
 
 fn mount(args: &MountArgs, transport: TransportChoice, access: &Access) -> Result<()> {
     skep_service::logging::start(&args.log)?;
-    // Which threads there will be is decided by the transport; a spare client takes leave at the
-    // end.
-    let cpus = skep_env::available_cpus().len();
-    let workers = match transport {
-        TransportChoice::Only(TransportKind::Uring) => cpus,
-        TransportChoice::Only(TransportKind::Device) => cpus.clamp(2, DEVICE_WORKERS),
-        TransportChoice::Auto => cpus + cpus.clamp(2, DEVICE_WORKERS),
-    };
-    let options = MountOptions {
+    let cluster = ClusterOptions {
         cluster: access.token.clone().into(),
-        mount_point: absolute(&args.directory)?.display().to_string(),
         host: std::fs::read_to_string("/proc/sys/kernel/hostname")
             .map_or_else(|_| "unknown".into(), |name| name.trim().to_owned()),
         version: skep_service::PROGRAM_VERSION.into(),
-        workers: workers + 1,
         patience: PATIENCE,
     };
-    let mount = super::block_on(async move { Mount::new(options).await })?;
-    // Every thread must leave the signals to the one that waits for them: they are taken over
-    // before the first is started, and waited for by `serve`.
-    drop(skep_service::end_signals()?);
-    let in_background = Arc::clone(&mount);
-    let background = skep_env::spawn_thread("skep-background".into(), None, move || {
-        skep_env::block_on(in_background.run_background())
-    })?;
     let on_ready = |transport: TransportKind| {
         let _ = say(&format!("mounted, transport {transport}"));
         skep_service::notify::ready();
     };
-    // A transport that is refused is followed by another, with workers of its own.
-    let (next, serving) = (AtomicUsize::new(0), Arc::clone(&mount));
-    let next = Arc::new(next);
-    let served = serve(
-        ServeOptions {
-            mount_point: args.directory.clone(),
-            source: access.name.clone(),
-            transport,
-            ends_on_signals: true,
-            on_ready: Box::new(on_ready),
-        },
-        move |_| {
-            let (mount, worker) = (Arc::clone(&serving), next.fetch_add(1, Ordering::Relaxed));
-            async move { MountedClient::new(mount, worker) }
-        },
-    );
+    let options = ServeOptions {
+        mount_point: args.directory.clone(),
+        source: access.name.clone(),
+        transport,
+        ends_on_signals: true,
+        on_ready: Box::new(on_ready),
+    };
+    let served = skep_fuse::mount(cluster, options);
     skep_service::notify::stopping();
-    let left = super::block_on(async move {
-        Client::new(mount, workers)?.shutdown().await;
-        Ok(())
-    });
-    if let Err(error) = left {
-        tracing::warn!("the cluster was not told that the mount ends: {error}");
-    }
-    drop(background.join());
     served
 }
 

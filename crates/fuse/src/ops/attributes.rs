@@ -4,8 +4,8 @@ use super::privileges;
 use crate::file_system::FileSystem;
 use crate::protocol::Context;
 use crate::reply::{Answer, Failure};
+use skep_client::SetAttributes;
 use skep_types::InodeId;
-use skep_wire::metadata::SetAttributes;
 
 type Outcome = Result<Answer, Failure>;
 

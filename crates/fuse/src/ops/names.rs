@@ -1,9 +1,10 @@
 //! Operations on names: look up, make, remove, rename, link.
 
-use crate::file_system::{CreateRequest, FileSystem, RenameRequest};
+use crate::file_system::FileSystem;
 use crate::reply::{Answer, Failure};
+use crate::request::Rename;
+use skep_client::{CreateRequest, Created, NewInode};
 use skep_types::{ErrorCode, InodeId};
-use skep_wire::metadata::NewInode;
 
 type Outcome = Result<Answer, Failure>;
 
@@ -36,7 +37,7 @@ pub(crate) async fn make_directory(
 }
 
 pub(crate) async fn make_node(fs: &impl FileSystem, request: CreateRequest) -> Outcome {
-    Ok(Answer::Entry(fs.create(request).await?.0))
+    Ok(Answer::Entry(fs.create(request).await?.attributes))
 }
 
 /// Makes and opens a file. The kernel asks for it when it found no entry; if one has appeared since,
@@ -45,12 +46,14 @@ pub(crate) async fn make_node(fs: &impl FileSystem, request: CreateRequest) -> O
 pub(crate) async fn create(
     fs: &impl FileSystem,
     request: CreateRequest,
-    exclusive: bool,
+    is_exclusive: bool,
 ) -> Outcome {
     match fs.create(request).await {
-        Ok((attributes, Some(handle))) => Ok(Answer::Created(attributes, handle)),
-        Ok((_, None)) => Err(Failure::Errno(libc::EIO)),
-        Err(error) if error.code() == ErrorCode::Exists && !exclusive => {
+        Ok(Created { attributes, handle: Some(handle), .. }) => {
+            Ok(Answer::Created(attributes, handle))
+        }
+        Ok(Created { handle: None, .. }) => Err(Failure::Errno(libc::EIO)),
+        Err(error) if error.code() == ErrorCode::Exists && !is_exclusive => {
             Err(Failure::Errno(libc::ESTALE))
         }
         Err(error) => Err(error.into()),
@@ -71,8 +74,9 @@ pub(crate) async fn remove_directory(
     Ok(Answer::Empty)
 }
 
-pub(crate) async fn rename(fs: &impl FileSystem, request: RenameRequest) -> Outcome {
-    match fs.rename(request).await {
+pub(crate) async fn rename(fs: &impl FileSystem, rename: Rename) -> Outcome {
+    let Rename { from_directory, from_name, to_directory, to_name, no_replace } = rename;
+    match fs.rename(from_directory, &from_name, to_directory, &to_name, no_replace).await {
         Ok(()) => Ok(Answer::Empty),
         // A directory into itself: POSIX wants EINVAL here, where other uses are EBUSY.
         Err(error) if error.code() == ErrorCode::InUse => Err(Failure::Errno(libc::EINVAL)),

@@ -7,8 +7,8 @@
 use crate::file_system::FileSystem;
 use crate::limits;
 use crate::protocol::Context;
+use skep_client::SetAttributes;
 use skep_types::{Attributes, FileKind, InodeId, Result};
-use skep_wire::metadata::SetAttributes;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::sync::Arc;

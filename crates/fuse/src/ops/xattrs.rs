@@ -4,8 +4,8 @@
 use crate::file_system::FileSystem;
 use crate::protocol::Context;
 use crate::reply::{Answer, Failure};
+use skep_client::XattrMode;
 use skep_types::{ErrorCode, InodeId};
-use skep_wire::metadata::XattrMode;
 
 type Outcome = Result<Answer, Failure>;
 

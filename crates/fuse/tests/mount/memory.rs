@@ -3,13 +3,13 @@
 //! Some names are special. Looking up `never...` and creating `slow` wait, as on a server that has died:
 //! the former for ever, `slow` until a file `go` exists in the root directory.
 
-use skep_env::Buf;
-use skep_fuse::{CreateRequest, FileSystem, HandleId, OpenedFile, RenameRequest, StatFs};
-use skep_types::{Attributes, Error, ErrorCode, FileKind, InodeId, Result, Timestamp};
-use skep_wire::metadata::{
-    DirectoryEntries, DirectoryEntry, EntryReply, NewInode, OpenMode, SetAttributes, SetTime,
-    XattrMode,
+use skep_client::{
+    CreateRequest, Created, DirectoryEntries, DirectoryEntry, EntryReply, HandleId, NewInode,
+    OpenMode, OpenedFile, SetAttributes, SetTime, StatFs, XattrMode,
 };
+use skep_env::Buf;
+use skep_fuse::FileSystem;
+use skep_types::{Attributes, Error, ErrorCode, FileKind, InodeId, Result, Timestamp};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -154,11 +154,12 @@ impl Tree {
         self.node(inode)?.opens += 1;
         let handle = self.next();
         self.handles.insert(handle, inode);
-        Ok(HandleId(handle))
+        Ok(HandleId::new(handle))
     }
 
     fn opened(&mut self, handle: HandleId) -> Result<&mut Node> {
-        let inode = *self.handles.get(&handle.0).ok_or_else(|| Error::from(ErrorCode::Stale))?;
+        let inode =
+            *self.handles.get(&handle.raw()).ok_or_else(|| Error::from(ErrorCode::Stale))?;
         self.node(inode)
     }
 
@@ -221,8 +222,8 @@ impl FileSystem for Memory {
         })
     }
 
-    async fn create(&self, request: CreateRequest) -> Result<(Attributes, Option<HandleId>)> {
-        if request.name == b"slow" {
+    async fn create(&self, request: CreateRequest) -> Result<Created> {
+        if *request.name == *b"slow" {
             self.0.lock().unwrap().waiting += 1;
             while self.with(|tree| tree.find(InodeId::ROOT, b"go")).is_err() {
                 skep_env::sleep(Duration::from_millis(5)).await;
@@ -236,7 +237,8 @@ impl FileSystem for Memory {
                 OpenMode::No => None,
                 OpenMode::Read | OpenMode::Write => Some(tree.open(inode)?),
             };
-            Ok((tree.node(inode)?.attributes.clone(), handle))
+            let attributes = tree.node(inode)?.attributes.clone();
+            Ok(Created { attributes, handle, created: true })
         })
     }
 
@@ -281,7 +283,7 @@ impl FileSystem for Memory {
     async fn close(&self, handle: HandleId) -> Result<()> {
         self.with(|tree| {
             tree.opened(handle)?.opens -= 1;
-            let inode = tree.handles.remove(&handle.0);
+            let inode = tree.handles.remove(&handle.raw());
             inode.map_or(Ok(()), |inode| tree.dispose(inode))
         })
     }
@@ -358,23 +360,30 @@ impl FileSystem for Memory {
         })
     }
 
-    async fn rename(&self, request: RenameRequest) -> Result<()> {
+    async fn rename(
+        &self,
+        from_directory: InodeId,
+        from_name: &[u8],
+        to_directory: InodeId,
+        to_name: &[u8],
+        no_replace: bool,
+    ) -> Result<()> {
         self.with(|tree| {
-            let inode = tree.find(request.from_directory, &request.from_name)?;
-            let replaced = tree.find(request.to_directory, &request.to_name).ok();
-            if replaced.is_some() && request.no_replace {
+            let inode = tree.find(from_directory, from_name)?;
+            let replaced = tree.find(to_directory, to_name).ok();
+            if replaced.is_some() && no_replace {
                 return fail(ErrorCode::Exists);
             }
             if let Some(replaced) = replaced {
                 if !tree.node(replaced)?.entries.is_empty() {
                     return fail(ErrorCode::NotEmpty);
                 }
-                tree.remove_entry(request.to_directory, &request.to_name)?;
+                tree.remove_entry(to_directory, to_name)?;
                 tree.drop_link(replaced)?;
             }
-            tree.remove_entry(request.from_directory, &request.from_name)?;
-            tree.add_entry(request.to_directory, &request.to_name, inode)?;
-            tree.node(inode)?.parent = request.to_directory;
+            tree.remove_entry(from_directory, from_name)?;
+            tree.add_entry(to_directory, to_name, inode)?;
+            tree.node(inode)?.parent = to_directory;
             Ok(())
         })
     }
@@ -456,6 +465,10 @@ impl FileSystem for Memory {
                 name_max: 255,
             })
         })
+    }
+
+    async fn sync_names(&self) -> Result<()> {
+        Ok(())
     }
 
     async fn sync_all(&self) -> Result<()> {
