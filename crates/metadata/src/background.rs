@@ -46,14 +46,22 @@ struct SizeRecovery {
     size: u64,
 }
 
+/// Work items that the engine doesn't have yet: whether there are any, and the groups of removals.
+#[derive(Debug, Default)]
+struct NewItems {
+    any: bool,
+    removals: BTreeSet<GroupId>,
+}
+
 /// State of the target's own work. All of it can be made anew from the store.
 #[derive(Debug, Default)]
 pub(crate) struct Background {
     /// Whether the store may have work items that were not looked at.
     look: bool,
-    /// Whether items were written that are not synced yet, and the groups that they are about.
-    has_new: bool,
-    new_removals: BTreeSet<GroupId>,
+    /// Items that were written since the last sync began.
+    written: NewItems,
+    /// Items that are being synced.
+    syncing: NewItems,
     /// Groups that may have something to remove, and those of them that are at it.
     to_remove: BTreeSet<GroupId>,
     removing: BTreeSet<GroupId>,
@@ -70,14 +78,21 @@ impl Background {
     /// Notes that a transaction has written a key.
     pub(crate) fn wrote(&mut self, key: &[u8]) {
         if is_work_item(key) {
-            self.has_new = true;
-            self.new_removals.extend(removal(key).map(|(group, _)| group));
+            self.written.any = true;
+            self.written.removals.extend(removal(key).map(|(group, _)| group));
         }
     }
 
+    /// A sync begins. What is written while it runs has to wait for the next one: looked for after
+    /// this one, it wouldn't be found, and not looked for again.
+    pub(crate) fn before_sync(&mut self) {
+        self.syncing = std::mem::take(&mut self.written);
+    }
+
     pub(crate) fn after_sync(&mut self) {
-        self.look |= std::mem::take(&mut self.has_new);
-        self.to_remove.append(&mut self.new_removals);
+        let mut items = std::mem::take(&mut self.syncing);
+        self.look |= items.any;
+        self.to_remove.append(&mut items.removals);
     }
 }
 

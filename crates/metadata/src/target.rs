@@ -809,6 +809,7 @@ impl<E: Engine> MetadataTarget<E> {
             self.first_unsynced_at = None;
             self.syncing = Some(last);
             self.table.begin_sync();
+            self.background.before_sync();
             self.actions.push(Action::Sync { lsn: last });
         }
     }

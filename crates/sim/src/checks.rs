@@ -225,7 +225,7 @@ impl Stored {
             let is_right = entries == expected.entries
                 && xattrs == expected.xattrs
                 && record.link_target.0 == expected.link_target
-                && record.attributes.permissions & 0o777 == permissions(expected);
+                && record.attributes.permissions == expected.permissions;
             let has_size =
                 expected.kind == FileKind::Directory || record.attributes.size == expected.size;
             if !is_right || !has_size {
@@ -252,12 +252,5 @@ impl Stored {
             }
         }
         Ok(())
-    }
-}
-
-fn permissions(inode: &crate::model::Inode) -> u32 {
-    match inode.kind {
-        FileKind::Symlink => 0o777,
-        _ => inode.permissions,
     }
 }

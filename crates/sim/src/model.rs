@@ -453,6 +453,7 @@ fn write(inode: &mut Inode, written: &md::WrittenExtent) {
 }
 
 fn new_inode(kind: FileKind, parent: InodeId, permissions: u32) -> Inode {
+    let permissions = if kind == FileKind::Symlink { 0o777 } else { permissions };
     Inode {
         kind,
         links: 1,

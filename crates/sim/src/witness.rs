@@ -43,6 +43,8 @@ struct Instance {
     answered: bool,
     is_durable: bool,
     refused: bool,
+    /// Replies that it gave before power cuts took it.
+    lost: Vec<Vec<u8>>,
 }
 
 /// An open question: what the reference would have answered since it was asked.
@@ -108,8 +110,14 @@ impl Witness {
     /// A client is about to send a modifying request for the first time.
     pub(crate) fn sent(&mut self, id: InstanceId, op: &Op, is_durable: bool) {
         let op = op.clone();
-        let instance =
-            Instance { op, committed: None, answered: false, is_durable, refused: false };
+        let instance = Instance {
+            op,
+            committed: None,
+            answered: false,
+            is_durable,
+            refused: false,
+            lost: Vec::new(),
+        };
         self.instances.insert(id, instance);
     }
 
@@ -156,6 +164,10 @@ impl Witness {
             instance.answered = true;
             match (result, &instance.committed) {
                 (Ok(reply), Some((_, _, committed))) if reply == committed => return Ok(()),
+                // The reply was under way when the record was lost.
+                (Ok(reply), _) if !instance.is_durable && instance.lost.contains(reply) => {
+                    return Ok(());
+                }
                 (Ok(_), Some(_)) => {
                     return Err(format!("{id:?} {op:?} was answered what it didn't do"));
                 }
@@ -400,7 +412,7 @@ impl Witness {
                     let op = &instance.op;
                     return Err(format!("{op:?} was acknowledged as durable, a power cut took it"));
                 }
-                instance.committed = None;
+                instance.lost.extend(instance.committed.take().map(|it| it.2));
             }
         }
         self.history.retain(|entry| !is_lost(entry));
