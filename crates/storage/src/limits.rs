@@ -35,3 +35,6 @@ pub(crate) const INLINE_WRITE_BYTES: usize = 64 << 10;
 pub(crate) const MAX_REQUESTS_PER_CONNECTION: usize = 64;
 /// Requests in work at once on a target: bounds the memory of their data.
 pub(crate) const MAX_REQUESTS_PER_TARGET: usize = 512;
+/// How long a target's thread looks for the next request in the middle of a conversation before it
+/// sleeps; measured in docs/design/0001-threads-and-store.md.
+pub(crate) const SPIN: Duration = Duration::from_micros(50);

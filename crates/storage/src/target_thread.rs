@@ -4,7 +4,7 @@
 
 use crate::chunk_store::ChunkStore;
 use crate::handlers;
-use crate::limits::{MAX_REQUESTS_PER_CONNECTION, MAX_REQUESTS_PER_TARGET};
+use crate::limits::{MAX_REQUESTS_PER_CONNECTION, MAX_REQUESTS_PER_TARGET, SPIN};
 use crate::orphans::clean_up_forever;
 use skep_env::local::Semaphore;
 use skep_env::{Mailbox, MailboxSender, Task, TcpStream};
@@ -95,6 +95,7 @@ async fn own(
     orders: Mailbox<Order>,
     ready: MailboxSender<Result<()>>,
 ) -> Result<()> {
+    skep_env::set_spin(SPIN);
     let identity = directory.identity();
     let store = match ChunkStore::open(directory.path(), identity.cluster, identity.target) {
         Ok(store) => store,
