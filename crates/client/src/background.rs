@@ -1,5 +1,6 @@
-//! What a mount does without being asked: heartbeats to management, map updates, keeping its sessions
-//! alive. None of it is on the path of an operation; with management down all else goes on.
+//! What a mount does without being asked: heartbeats to management, map updates, keeping its
+//! sessions alive. None of it is on the path of an operation; with management down all else goes
+//! on.
 
 use crate::client::Client;
 use crate::limits::{MANAGEMENT_PAUSE, MAP_POLL};
@@ -16,7 +17,8 @@ use std::time::Duration;
 
 impl Mount {
     /// Sends heartbeats, takes map updates and keeps sessions alive, until the mount ends
-    /// ([`Client::shutdown`]). Spawn it on one thread's loop: without it the mount's lease runs out.
+    /// ([`Client::shutdown`]). Spawn it on one thread's loop: without it the mount's lease runs
+    /// out.
     pub async fn run_background(self: Arc<Self>) {
         let client = match Client::new(Arc::clone(&self), self.options.workers) {
             Ok(client) => client,

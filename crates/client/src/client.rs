@@ -1,5 +1,5 @@
-//! One thread's client: its connections, its part of the sessions. The operations are in the modules
-//! named after them.
+//! One thread's client: its connections, its part of the sessions. The operations are in the
+//! modules named after them.
 
 use crate::limits::MAX_PIECES;
 use crate::mount::Mount;
@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 /// Does file operations, for one thread. Cheap to clone; stays on its thread.
 ///
-/// An operation waits for servers that don't answer, for as long as it takes; drop its future to give
-/// up. What was dropped may have been done, or be done later.
+/// An operation waits for servers that don't answer, for as long as it takes; drop its future to
+/// give up. What was dropped may have been done, or be done later.
 #[derive(Debug, Clone)]
 pub struct Client(pub(crate) Rc<Worker>);
 

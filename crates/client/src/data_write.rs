@@ -2,10 +2,10 @@
 //! write is done when all its pieces are acknowledged; there is no write-behind.
 
 use crate::client::{Client, Worker};
-use crate::driven::drive;
+use crate::driven::drive_for;
 use crate::granules;
 use crate::inode_state::{InodeState, Writing};
-use crate::limits::{CONTENTION_PAUSE, MAX_PIECE_BYTES};
+use crate::limits::{CONTENTION_PAUSE, MAX_PIECE_BYTES, WRITE_GRACE};
 use crate::plan::plan;
 use crate::tables::{HandleId, OpenFile};
 use skep_cluster::striping::Piece;
@@ -20,15 +20,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 impl Client {
-    /// Writes all of `data`, or gives an error; after an error any part of it that lies within the file
-    /// as it was may have been written, and the file's end hasn't moved.
+    /// Writes all of `data`, or gives an error; after an error any part of it that lies within the
+    /// file as it was may have been written, and the file's end hasn't moved.
     ///
-    /// The bytes must not change until this is done: a write whose future is dropped goes on by
-    /// itself, since it can't be taken back, and reads the buffer still.
+    /// The bytes must not change until this is done. A write whose future is dropped goes on for a
+    /// moment, so that a truncation which comes next doesn't overtake it, and reads the buffer still;
+    /// it is given up when servers don't answer.
     ///
     /// # Errors
-    /// `Stale` for a handle that isn't open or whose file is gone, `InvalidArgument` for one that isn't
-    /// open for writing, `FileTooLarge`, `NoSpace`, `DeviceFailed`.
+    /// `Stale` for a handle that isn't open or whose file is gone, `InvalidArgument` for one that
+    /// isn't open for writing, `FileTooLarge`, `NoSpace`, `DeviceFailed`.
     pub async fn write(&self, handle: HandleId, offset: u64, data: Buf) -> Result<()> {
         let file = self.mount().handles.get_live(handle)?;
         let id = file.inode.id;
@@ -56,7 +57,7 @@ impl Client {
             }
             result
         };
-        drive(work, |_| ()).await
+        drive_for(WRITE_GRACE, work).await
     }
 }
 

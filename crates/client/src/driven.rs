@@ -7,21 +7,32 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
-/// Runs `future` to its end, even if what is returned here is dropped after its first poll; `orphan`
-/// then gets the result.
+/// Runs `future` to its end, even if what is returned here is dropped after its first poll;
+/// `orphan` then gets the result.
 pub(crate) fn drive<F, O>(future: F, orphan: O) -> Driven<F, O>
 where
     F: Future + 'static,
     O: FnOnce(F::Output) + 'static,
 {
-    Driven { future: Some(Box::pin(future)), orphan: Some(orphan), is_started: false }
+    Driven { future: Some(Box::pin(future)), orphan: Some(orphan), grace: None, is_started: false }
+}
+
+/// Like [`drive`], but gives up so long after it was dropped.
+pub(crate) fn drive_for<F: Future + 'static>(
+    grace: Duration,
+    future: F,
+) -> Driven<F, impl FnOnce(F::Output) + 'static> {
+    let (future, orphan) = (Some(Box::pin(future)), Some(drop));
+    Driven { future, orphan, grace: Some(grace), is_started: false }
 }
 
 /// See [`drive`].
 pub(crate) struct Driven<F: Future + 'static, O: FnOnce(F::Output) + 'static> {
     future: Option<Pin<Box<F>>>,
     orphan: Option<O>,
+    grace: Option<Duration>,
     is_started: bool,
 }
 
@@ -47,9 +58,21 @@ impl<F: Future + 'static, O: FnOnce(F::Output) + 'static> Drop for Driven<F, O> 
         let (Some(future), Some(orphan)) = (self.future.take(), self.orphan.take()) else { return };
         // What never started did nothing that could need an end. When the thread ends, so do its
         // operations: the session's lease cleans up.
-        if self.is_started && skep_env::is_running() {
-            skep_env::spawn(async move { orphan(future.await) }).detach();
+        if !self.is_started || !skep_env::is_running() {
+            return;
         }
+        let grace = self.grace;
+        skep_env::spawn(async move {
+            match grace {
+                None => orphan(future.await),
+                Some(grace) => {
+                    if let Some(value) = skep_env::timeout(grace, future).await {
+                        orphan(value);
+                    }
+                }
+            }
+        })
+        .detach();
     }
 }
 
@@ -58,7 +81,6 @@ mod tests {
     use super::*;
     use std::cell::Cell;
     use std::rc::Rc;
-    use std::time::Duration;
 
     fn operation(done: &Rc<Cell<bool>>) -> impl Future<Output = u32> + 'static {
         let done = Rc::clone(done);
@@ -81,6 +103,25 @@ mod tests {
                 skep_env::yield_now().await;
             }
             assert_eq!((done.get(), orphaned.get()), (true, 7));
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn what_may_be_given_up_is_given_up() {
+        skep_env::block_on(async {
+            let held = Rc::new(());
+            let holding = Rc::clone(&held);
+            let never = async move {
+                let _holding = holding;
+                std::future::pending::<()>().await;
+            };
+            let driven = drive_for(Duration::from_millis(2), never);
+            assert_eq!(skep_env::timeout(Duration::ZERO, driven).await, None);
+            assert_eq!(Rc::strong_count(&held), 2);
+            while Rc::strong_count(&held) > 1 {
+                skep_env::sleep(Duration::from_millis(1)).await;
+            }
         })
         .unwrap();
     }

@@ -1,6 +1,6 @@
-//! What a mount knows of an inode that it has open or has written to: the size as metadata last told
-//! it, how far this mount wrote beyond it, and which chunk files have writes that nobody synced.
-//! Shared by all handles of the inode, on all threads. Pure: times come as arguments.
+//! What a mount knows of an inode that it has open or has written to: the size as metadata last
+//! told it, how far this mount wrote beyond it, and which chunk files have writes that nobody
+//! synced. Shared by all handles of the inode, on all threads. Pure: times come as arguments.
 
 use skep_types::{Attributes, ChunkFileKey, GroupId, HostIncarnation, InodeId};
 use skep_wire::metadata::WrittenExtent;
@@ -166,7 +166,8 @@ impl InodeState {
             if state.last_write <= what.upto {
                 inner.unsynced.remove(&what.key);
             } else {
-                // What was written meanwhile went to the host as it is now, or its own answer tells.
+                // What was written meanwhile went to the host as it is now, or its own answer
+                // tells.
                 state.incarnation = incarnation;
             }
             inner.losses += u64::from(is_lost);

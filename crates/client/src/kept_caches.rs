@@ -1,9 +1,9 @@
 //! Which version of each file the kernel's page cache may hold, so that an open can say whether the
 //! cache is still right.
 //!
-//! A version is the inode's change counter. Each change of data or attributes raises it by one, so a
-//! reply to a change of our own that is exactly one higher tells that nobody else changed the file
-//! meanwhile, and the cache, which has our own writes, is still right.
+//! A version is the inode's change counter. Each change of data or attributes raises it by one, so
+//! a reply to a change of our own that is exactly one higher tells that nobody else changed the
+//! file meanwhile, and the cache, which has our own writes, is still right.
 
 use crate::limits::{MAX_REMEMBERED_VERSIONS, TABLE_PARTS};
 use crate::tables::part_of;

@@ -1,13 +1,13 @@
 //! All file operations of Skep, for the mount and for programs that use the library: sessions,
 //! striping, checksums, sizes of files that are being written.
 //!
-//! A [`Mount`] is what the threads of a process share; each thread has a [`Client`] of its own, with
-//! its own connections and its own range of session slots, so that the path of an operation crosses no
-//! thread. What applications may rely on is in `docs/semantics.md`.
+//! A [`Mount`] is what the threads of a process share; each thread has a [`Client`] of its own,
+//! with its own connections and its own range of session slots, so that the path of an operation
+//! crosses no thread. What applications may rely on is in `docs/semantics.md`.
 //!
-//! Architecture invariant: retries live in `skep-rpc`'s router and nowhere here. What is here is only
-//! what the router can't know: a session that was lost (`session`), and data that doesn't match its
-//! checksum, which is read once more (`data_read`).
+//! Architecture invariant: retries live in `skep-rpc`'s router and nowhere here. What is here is
+//! only what the router can't know: a session that was lost (`session`), and data that doesn't
+//! match its checksum, which is read once more (`data_read`).
 
 mod attributes;
 mod background;

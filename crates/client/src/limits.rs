@@ -7,13 +7,13 @@ use std::time::Duration;
 pub(crate) const SLOTS_PER_WORKER: u32 = 64;
 /// Chunk pieces that one thread has under way: bounds its buffers and what it makes servers hold.
 pub(crate) const MAX_PIECES: usize = 128;
-/// Longest piece of one message. Small enough that the pieces of a large range overlap on their way,
-/// large enough that the message's cost doesn't show; a multiple of the granule.
+/// Longest piece of one message. Small enough that the pieces of a large range overlap on their
+/// way, large enough that the message's cost doesn't show; a multiple of the granule.
 pub(crate) const MAX_PIECE_BYTES: u64 = 1 << 20;
 /// Most open handles of a mount, so that a leak ends with an error and not with the host's memory.
 pub(crate) const MAX_HANDLES: usize = 1 << 20;
-/// Most inodes that are closed but still have writes that nobody synced; a close beyond it syncs the
-/// oldest. About 300 bytes each.
+/// Most inodes that are closed but still have writes that nobody synced; a close beyond it syncs
+/// the oldest. About 300 bytes each.
 pub(crate) const MAX_CLOSED_UNSYNCED: usize = 1 << 16;
 /// Most inodes of whose caches is remembered which version they hold. 16 bytes each.
 pub(crate) const MAX_REMEMBERED_VERSIONS: usize = 1 << 18;
@@ -30,6 +30,9 @@ pub(crate) const SIZE_TRUSTED_FOR: Duration = Duration::from_secs(1);
 /// Pause while another thread finishes what must be finished first (a truncation, the renewal of a
 /// session). Threads have no way to wake each other here, and this is rare.
 pub(crate) const CONTENTION_PAUSE: Duration = Duration::from_millis(1);
+/// How long a write goes on whose caller was killed: servers that answer have done it by then, and
+/// with others the caller must be able to go.
+pub(crate) const WRITE_GRACE: Duration = Duration::from_secs(1);
 /// How long management may hold a request for the map.
 pub(crate) const MAP_POLL: Duration = Duration::from_secs(20);
 /// Pause after management couldn't be reached.

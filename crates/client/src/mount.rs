@@ -1,4 +1,5 @@
-//! What all threads of a mount share: who it is to the cluster, the newest map, sessions, open files.
+//! What all threads of a mount share: who it is to the cluster, the newest map, sessions, open
+//! files.
 
 use crate::kept_caches::KeptCaches;
 use crate::limits::{MANAGEMENT_PATIENCE, MANAGEMENT_PAUSE};

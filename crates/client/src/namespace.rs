@@ -118,8 +118,8 @@ impl Client {
     /// Renames an entry, and replaces what has the new name unless `no_replace`.
     ///
     /// # Errors
-    /// `NotFound`, `Exists` with `no_replace`, `NotEmpty`, `IsDirectory`, `NotDirectory`, `InUse` when
-    /// a directory would become its own descendant.
+    /// `NotFound`, `Exists` with `no_replace`, `NotEmpty`, `IsDirectory`, `NotDirectory`, `InUse`
+    /// when a directory would become its own descendant.
     pub async fn rename(
         &self,
         from_directory: InodeId,

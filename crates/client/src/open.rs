@@ -24,8 +24,8 @@ pub struct Created {
 pub struct OpenedFile {
     /// Its handle.
     pub handle: HandleId,
-    /// Whether the kernel's page cache of the file is still right: nobody else changed it since this
-    /// mount last opened it.
+    /// Whether the kernel's page cache of the file is still right: nobody else changed it since
+    /// this mount last opened it.
     pub keep_cache: bool,
 }
 
@@ -88,8 +88,8 @@ impl Client {
     /// Opens a regular file.
     ///
     /// # Errors
-    /// `NotFound`, `IsDirectory`, `InvalidArgument` for what can't be opened, `LimitReached` with too
-    /// many open files.
+    /// `NotFound`, `IsDirectory`, `InvalidArgument` for what can't be opened, `LimitReached` with
+    /// too many open files.
     pub async fn open(&self, inode: InodeId, mode: OpenMode, truncate: bool) -> Result<OpenedFile> {
         self.mount().handles.check_room()?;
         let state = truncate.then(|| self.mount().inodes.get(inode)).flatten();
@@ -125,8 +125,8 @@ impl Client {
         self.modify(inode, Open { inode, open: mode, truncate }, how, orphan).await
     }
 
-    /// Keeps an opened file under a new handle. Nothing is awaited between the reply and this, so no
-    /// open can be lost in between.
+    /// Keeps an opened file under a new handle. Nothing is awaited between the reply and this, so
+    /// no open can be lost in between.
     fn add_handle(&self, opened: Opened, mode: OpenMode) -> Result<OpenedFile> {
         let Opened { attributes, pattern, .. } = opened;
         let pattern = checked(attributes.inode, pattern)?;

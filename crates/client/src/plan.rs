@@ -1,5 +1,5 @@
-//! From a range of a file to the messages that carry it: the pieces of its chunks, put together where
-//! they lie side by side in one chunk file, and cut to what one message carries.
+//! From a range of a file to the messages that carry it: the pieces of its chunks, put together
+//! where they lie side by side in one chunk file, and cut to what one message carries.
 
 use skep_cluster::striping::{Piece, pieces};
 use skep_types::{GRANULE_BYTES, Result, StripePattern};

@@ -1,18 +1,19 @@
 //! Sessions: what makes a modifying request happen exactly once.
 //!
 //! A mount has one session at each metadata group, opened when it is first needed. Its slots are
-//! divided into ranges, one for each worker thread, so that threads share no slot and no lock. A slot
-//! carries one request at a time; its sequence rises by one with each, and a slot is used again only
-//! after its reply. Repetitions within one session are the router's and carry the same numbers.
+//! divided into ranges, one for each worker thread, so that threads share no slot and no lock. A
+//! slot carries one request at a time; its sequence rises by one with each, and a slot is used
+//! again only after its reply. Repetitions within one session are the router's and carry the same
+//! numbers.
 //!
 //! # When a session was lost
 //! A group answers `StaleSession` when nothing was heard of the client for a lease. The thread that
 //! sees it first opens another session and opens all files of that group again, then everybody goes
 //! on under it. A request that was answered `StaleSession` was not executed by that attempt; but if
-//! the reply of an earlier attempt was lost with its connection, that one may have been executed, and
-//! the memory of it went with the session. [`Modify::tell_tale`] says which answer to the repetition
-//! would then be a lie: `Exists` after a create, `NotFound` after an unlink. The caller gets `Io` in
-//! its place, with a text that says what to look at.
+//! the reply of an earlier attempt was lost with its connection, that one may have been executed,
+//! and the memory of it went with the session. [`Modify::tell_tale`] says which answer to the
+//! repetition would then be a lie: `Exists` after a create, `NotFound` after an unlink. The caller
+//! gets `Io` in its place, with a text that says what to look at.
 
 use crate::client::{Client, Worker};
 use crate::driven::drive;
@@ -397,8 +398,8 @@ impl Client {
         }
     }
 
-    /// Sends a modifying request to the group that serves an inode, exactly once. If this is dropped,
-    /// the request goes on by itself, and `orphan` gets its result.
+    /// Sends a modifying request to the group that serves an inode, exactly once. If this is
+    /// dropped, the request goes on by itself, and `orphan` gets its result.
     pub(crate) async fn modify<R: Request + 'static>(
         &self,
         inode: InodeId,

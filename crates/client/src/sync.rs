@@ -17,7 +17,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 impl Client {
-    /// Tells metadata what was written, so that an open that comes later sees it: for each `close(2)`.
+    /// Tells metadata what was written, so that an open that comes later sees it: for each
+    /// `close(2)`.
     ///
     /// # Errors
     /// `Stale` for a handle that isn't open or whose file is gone.
@@ -26,13 +27,13 @@ impl Client {
         self.report_written(&file.inode, Modify::default()).await.map(|_| ())
     }
 
-    /// Waits until everything that was written to the file, through whichever handle of this mount, is
-    /// on the devices, and the size and times with it. `data_only` has no weaker meaning: the size is
-    /// needed to read the data.
+    /// Waits until everything that was written to the file, through whichever handle of this mount,
+    /// is on the devices, and the size and times with it. `data_only` has no weaker meaning: the
+    /// size is needed to read the data.
     ///
     /// # Errors
-    /// `Io`, once for each handle, when acknowledged writes may have been lost by a storage host that
-    /// lost its power; `DeviceFailed`; `Stale`.
+    /// `Io`, once for each handle, when acknowledged writes may have been lost by a storage host
+    /// that lost its power; `DeviceFailed`; `Stale`.
     pub async fn fsync(&self, handle: HandleId, data_only: bool) -> Result<()> {
         let _ = data_only;
         let file = self.mount().handles.get_live(handle)?;
@@ -45,8 +46,8 @@ impl Client {
         check_losses(&file)
     }
 
-    /// Reports what metadata wasn't told yet; gives the attributes it answered with, `None` if there
-    /// was nothing to tell.
+    /// Reports what metadata wasn't told yet; gives the attributes it answered with, `None` if
+    /// there was nothing to tell.
     pub(crate) async fn report_written(
         &self,
         state: &Arc<InodeState>,
@@ -160,7 +161,8 @@ impl Client {
         result.and(self.sync_names().await)
     }
 
-    /// Waits until all changes of names and attributes that were acknowledged are on the devices: for
+    /// Waits until all changes of names and attributes that were acknowledged are on the devices:
+    /// for
     /// `fsync` of a directory. All metadata targets, since a directory's entries may lead to any.
     ///
     /// # Errors
@@ -215,7 +217,8 @@ impl Client {
     }
 
     /// Ends the mount: tells metadata what was written, closes the sessions, and with them what is
-    /// still open, and takes leave of management. Servers that don't answer soon are left to find out by the lease.
+    /// still open, and takes leave of management. Servers that don't answer soon are left to find
+    /// out by the lease.
     pub async fn shutdown(&self) {
         if !self.mount().begin_end() {
             return;

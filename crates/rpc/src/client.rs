@@ -68,6 +68,21 @@ pub struct Connection {
     incarnation: u64,
 }
 
+/// Takes back the buffer that a call lent to its connection, when the call was dropped: what still
+/// arrives for it goes nowhere.
+struct Unlent<'a> {
+    connection: &'a Connection,
+    tag: u64,
+}
+
+impl Drop for Unlent<'_> {
+    fn drop(&mut self) {
+        if let Some(pending) = self.connection.pending.borrow_mut().get_mut(&self.tag) {
+            pending.into = pending.into.take().map(|into| Buf::new(into.len()));
+        }
+    }
+}
+
 impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Connection")
@@ -180,12 +195,12 @@ impl Connection {
         header: &Header,
         body: &impl Codec,
         options: &CallOptions,
-    ) -> Receiver<Reply> {
+    ) -> (u64, Receiver<Reply>) {
         let tag = self.next_tag.get();
         self.next_tag.set(tag + 1);
         let (sender, receiver) = oneshot();
         if self.is_closed() {
-            return receiver;
+            return (tag, receiver);
         }
         let pending =
             Pending { sender, into: options.into.clone(), _expected: skep_env::expect_reply() };
@@ -197,7 +212,7 @@ impl Connection {
         outbox.extend(options.data.iter().cloned().map(Part::Buf));
         drop(outbox);
         self.start_sending();
-        receiver
+        (tag, receiver)
     }
 
     /// Sends a request and waits for its reply; gives it with the number of bytes of bulk data.
@@ -227,7 +242,8 @@ impl Connection {
             trace: options.trace,
             ..Header::default()
         };
-        let receiver = self.post(&header, request, options);
+        let (tag, receiver) = self.post(&header, request, options);
+        let _unlent = Unlent { connection: self, tag };
         let reply = match options.time_left {
             None => receiver.await,
             Some(left) => match skep_env::timeout(left, receiver).await {

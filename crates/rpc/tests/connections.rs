@@ -1,5 +1,7 @@
 //! Connections over real sockets: authentication, matching of replies, bulk data both ways.
 
+#![allow(clippy::unwrap_used, reason = "a test that meets what can't be fails")]
+
 use skep_env::{Buf, TcpListener, block_on, spawn};
 use skep_rpc::server::{IncomingStream, authenticate};
 use skep_rpc::{CallOptions, Connection, Identity, Secret};

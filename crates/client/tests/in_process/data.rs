@@ -229,6 +229,24 @@ fn replies_that_are_lost_do_no_harm() {
 }
 
 #[test]
+fn a_read_that_nobody_waits_for_lets_go_of_its_buffer() {
+    with_client(|fake, client| async move {
+        let (_, handle) = create(&client, "a").await;
+        write(&client, handle, 0, &[1; 1000]).await;
+        fake.state.borrow_mut().hold = Some(ReadChunk::ID);
+        let into = Buf::copy_of(&[7; 1000]);
+        let dropped = client.read(handle, 0, into.clone());
+        assert!(skep_env::timeout(Duration::from_millis(10), dropped).await.is_none());
+        let replies = fake.state.borrow().replies;
+        fake.state.borrow_mut().hold = None;
+        until(|| fake.state.borrow().replies > replies).await;
+        // On the same connection, so the late reply has come before this one.
+        assert_eq!(read(&client, handle, 0, 1000).await, [1; 1000]);
+        assert_eq!(into.bytes(), [7; 1000]);
+    });
+}
+
+#[test]
 fn a_write_that_nobody_waits_for_goes_on_and_a_truncation_waits_for_it() {
     with_client(|fake, client| async move {
         let (inode, handle) = create(&client, "a").await;

@@ -1,6 +1,6 @@
 //! A tiny cluster in this process, behind real sockets: enough of management, metadata and storage
-//! for the client's tests, with faults on demand. Checks slots and sequences strictly; stores what it
-//! is given; knows nothing of permissions.
+//! for the client's tests, with faults on demand. Checks slots and sequences strictly; stores what
+//! it is given; knows nothing of permissions.
 
 mod metadata;
 mod storage;
@@ -51,6 +51,8 @@ pub(crate) struct State {
     pub(crate) storage: HashMap<TargetId, FakeStorage>,
     /// Number of requests of each message.
     pub(crate) counts: HashMap<u16, usize>,
+    /// Number of replies.
+    pub(crate) replies: usize,
     /// The next request of this message is carried out, and the connection cut before its reply.
     pub(crate) lose_reply_of: Option<u16>,
     /// Requests of this message wait until it is taken away.
@@ -124,10 +126,13 @@ impl FakeCluster {
             return outbox.close();
         }
         let result = self.handle(target, &incoming).await;
-        let lose = &mut self.state.borrow_mut().lose_reply_of;
-        if *lose == Some(id) {
-            *lose = None;
-            return outbox.close();
+        {
+            let mut state = self.state.borrow_mut();
+            state.replies += 1;
+            if state.lose_reply_of == Some(id) {
+                state.lose_reply_of = None;
+                return outbox.close();
+            }
         }
         match result {
             Ok(Answer::Body(body)) => outbox.reply_raw(&incoming.header, &body),
