@@ -269,6 +269,9 @@ mod tests {
         assert_eq!(size_from_chunk(&pattern, 0, 2, u64::MAX), MAX_FILE_BYTES);
         assert_eq!(size_from_chunk(&pattern, 0, 3, 5), 0);
         assert_eq!(size_from_chunk(&pattern, 1, 0, 5), 0);
+        let two =
+            self::pattern(vec![component(0, 1 << 16, 0..2), component(1 << 17, 1 << 16, 0..2)]);
+        assert_eq!(size_from_chunk(&two, 0, 1, 1 << 30), 1 << 17);
     }
 
     proptest! {

@@ -103,6 +103,10 @@ fn ids_of_others_are_refused_by_name_and_nothing_changes() {
     refused(&|r| r.targets[0].target = TargetId::new(9), "which isn't known here");
     let wrong_id = |r: &mut ServerRegistration| (r.uuid, r.node) = (1, NodeId::new(5));
     refused(&wrong_id, "registered as n1");
+    let wrong_target = |r: &mut ServerRegistration| {
+        (r.targets[0].uuid, r.targets[0].target) = (11, TargetId::new(5));
+    };
+    refused(&wrong_target, "registered as t1");
     let wrong_kind = |r: &mut ServerRegistration| {
         (r.uuid, r.kind) = (1, NodeKind::Metadata);
         r.targets.clear();

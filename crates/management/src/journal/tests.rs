@@ -54,6 +54,9 @@ fn a_torn_tail_is_cut_off_and_the_log_goes_on() {
     std::fs::write(&path, &whole[..whole.len() - 1]).unwrap();
     let (mut journal, mut state) = Journal::open(directory.path(), CLUSTER).unwrap();
     assert_eq!(state.map().nodes.len(), 2);
+    let record = (whole.len() - LOG_HEAD_BYTES) / 3;
+    let left = std::fs::metadata(&path).unwrap().len() as usize;
+    assert_eq!(left, LOG_HEAD_BYTES + 2 * record);
     journal.append(&client(7)).unwrap();
     state.apply(&client(7)).unwrap();
     drop(journal);
