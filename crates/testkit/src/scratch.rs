@@ -92,6 +92,10 @@ fn print_logs(directory: &Path) {
             print_logs(&path);
         } else if path.extension().is_some_and(|it| it == "log") {
             let bytes = fs::read(&path).unwrap_or_default();
+            // Metadata's own log is none for people.
+            if bytes.contains(&0) {
+                continue;
+            }
             let text = String::from_utf8_lossy(&bytes);
             let lines: Vec<_> = text.lines().collect();
             eprintln!("--- {}", path.display());

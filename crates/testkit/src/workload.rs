@@ -168,6 +168,11 @@ impl Worker {
             file.sync_all().map_err(&failed)?;
         }
         drop(file);
+        // What close(2) says can't be had from here: if it failed, the end isn't known.
+        let len = fs::metadata(&path).map_err(&failed)?.len();
+        if len != content.len() as u64 {
+            return Err(format!("close {}: {len} bytes, not {}", path.display(), content.len()));
+        }
         self.inodes.created(inode, started, synced);
         self.history.settles(&name, started, State::File { inode, content, synced }, synced);
         Ok(())

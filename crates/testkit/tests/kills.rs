@@ -57,9 +57,8 @@ fn under_load(workers: &mut [Worker], violence: impl FnOnce(&mut dyn FnMut(usize
     })
 }
 
-fn verify(workers: &mut [Worker], round: &str) {
-    let cut = Cut::of_processes();
-    let problems: Vec<_> = workers.iter_mut().flat_map(|worker| worker.check(&cut)).collect();
+fn verify(workers: &mut [Worker], cut: &Cut, round: &str) {
+    let problems: Vec<_> = workers.iter_mut().flat_map(|worker| worker.check(cut)).collect();
     assert!(problems.is_empty(), "{round}:\n{}", problems.join("\n"));
 }
 
@@ -80,7 +79,8 @@ fn kill_client(cluster: &Cluster, workers: &mut [Worker], random: &mut Random) {
             mount.kill();
         }
     });
-    let fits = ["os error 103", "os error 107", "os error 125", "os error 5)", "os error 2)"];
+    let fits =
+        ["os error 103", "os error 107", "os error 125", "os error 5)", "os error 2)", "close "];
     for failure in failures {
         assert!(fits.iter().any(|fit| failure.contains(fit)), "the mount was killed: {failure}");
     }
@@ -169,13 +169,13 @@ fn kills_on(transport: Transport) {
     while kills < KILLS {
         let count = CLIENT_KILL_EVERY - 1;
         round(&cluster, &mut workers, &mut random, count);
-        verify(&mut workers, &format!("after {count} kills of services"));
+        verify(&mut workers, &Cut::of_services(), &format!("after {count} kills of services"));
         kill_client(&cluster, &mut workers, &mut random);
         cluster.assert_transport(cluster.path(), transport);
         for worker in &mut workers {
             worker.moved_to(cluster.path());
         }
-        verify(&mut workers, "after a kill of the mount");
+        verify(&mut workers, &Cut::of_client(), "after a kill of the mount");
         kills += count + 1;
         println!("{kills} kills");
     }

@@ -49,20 +49,34 @@ pub struct Cut {
     pub ended: Instant,
     /// Whether data that was written but not synced may be lost.
     pub loses_unsynced_data: bool,
+    /// Whether the end of a file that is open and was extended, but not synced, may not be known
+    /// (until the dead client's lease has run out).
+    pub loses_unsynced_ends: bool,
 }
 
 impl Cut {
-    /// Processes were killed; the hosts live on. Nothing that was acknowledged may be lost.
-    pub fn of_processes() -> Self {
+    /// Services were killed; the hosts live on. Nothing that was acknowledged may be lost.
+    pub fn of_services() -> Self {
         let now = Instant::now();
-        Self { settled: now, begun: now, ended: now, loses_unsynced_data: false }
+        Self {
+            settled: now,
+            begun: now,
+            ended: now,
+            loses_unsynced_data: false,
+            loses_unsynced_ends: false,
+        }
+    }
+
+    /// The client was killed that did the work.
+    pub fn of_client() -> Self {
+        Self { loses_unsynced_ends: true, ..Self::of_services() }
     }
 
     /// Power was cut between two moments. `promised` is how late an acknowledged operation may reach
     /// the disk.
     pub fn of_power(begun: Instant, ended: Instant, promised: Duration) -> Self {
         let settled = begun.checked_sub(promised).unwrap_or(begun);
-        Self { settled, begun, ended, loses_unsynced_data: true }
+        Self { settled, begun, ended, loses_unsynced_data: true, loses_unsynced_ends: true }
     }
 
     /// Whether something that was acknowledged at a moment must be there.

@@ -107,7 +107,7 @@ impl Log {
             Err(error) => return vec![format!("{}: {error}", self.path.display())],
         };
         let is_promised = |it: &&Written| {
-            if cut.loses_unsynced_data {
+            if cut.loses_unsynced_ends {
                 it.synced && it.acknowledged <= cut.begun
             } else {
                 it.acknowledged <= cut.begun
@@ -125,17 +125,12 @@ impl Log {
         if let Some((byte, offset)) = wrong {
             problems.push(format!("log: byte {offset} of {promised} promised is {byte}"));
         }
-        if found.len() as u64 != self.len() || cut.loses_unsynced_data {
+        if found.len() as u64 != self.len() || cut.loses_unsynced_ends {
             let file = OpenOptions::new().write(true).open(&self.path).expect("just read");
             file.set_len(promised).expect("cut off");
             file.sync_all().expect("synced");
         }
-        let left = if found.len() as u64 == self.len() && !cut.loses_unsynced_data {
-            self.len()
-        } else {
-            promised
-        };
-        self.starts_at(left);
+        self.starts_at(promised);
         problems
     }
 }
