@@ -1,9 +1,10 @@
-//! Chunk files and what a storage target keeps beside them: region pages, the dirty log, the target's
-//! state.
+//! Chunk files and what a storage target keeps beside them: region pages, the dirty log, the
+//! target's state.
 //!
-//! `docs/format/chunk-file.md` draws the bytes and states the crash rule; `docs/design/0003-chunk-store.md`
-//! says why. Owns the arithmetic between places in a chunk file as clients count them (*logical*) and
-//! places in the file on disk (*physical*). Does not own when something is written or trusted.
+//! `docs/format/chunk-file.md` draws the bytes and states the crash rule;
+//! `docs/design/0003-chunk-store.md` says why. Owns the arithmetic between places in a chunk file
+//! as clients count them (*logical*) and places in the file on disk (*physical*). Does not own when
+//! something is written or trusted.
 
 mod dirty_log;
 mod target_state;
@@ -54,8 +55,8 @@ pub fn physical_offset(offset: u64) -> u64 {
     (offset / REGION_BYTES) * REGION_STRIDE + PAGE_BYTES + offset % REGION_BYTES
 }
 
-/// Length of the file on disk for a logical size. An empty chunk file keeps its first page, and with
-/// it its description of itself.
+/// Length of the file on disk for a logical size. An empty chunk file keeps its first page, and
+/// with it its description of itself.
 pub fn physical_length(size: u64) -> u64 {
     if size == 0 { PAGE_BYTES } else { physical_offset(size - 1) + 1 }
 }

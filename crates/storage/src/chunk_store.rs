@@ -1,12 +1,12 @@
 //! The chunk files of one target: writing, reading, syncing, truncating, removing, listing.
 //!
-//! `docs/design/0003-chunk-store.md` has the design and its crash rule, `docs/format/chunk-file.md` the
-//! bytes. One thread owns a store; operations on it are futures of that thread.
+//! `docs/design/0003-chunk-store.md` has the design and its crash rule, `docs/format/chunk-file.md`
+//! the bytes. One thread owns a store; operations on it are futures of that thread.
 //!
 //! # Hazard: operations that are dropped
 //! Data reaches a file before the checksums that describe it. An operation that changes a file must
-//! run to its end, in a task of its own that nobody drops: between the two a mismatch would look like
-//! damage. Reads may be dropped at any time.
+//! run to its end, in a task of its own that nobody drops: between the two a mismatch would look
+//! like damage. Reads may be dropped at any time.
 
 mod chunk_file;
 mod cleaner;

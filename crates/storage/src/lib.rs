@@ -1,8 +1,9 @@
 //! Storage targets: chunk files, served to clients.
 //!
-//! Owns what a storage target holds and how it survives crashes and damage: [`chunk_store`]. The service
-//! around it is one main thread, which accepts connections and keeps the node a member of the cluster,
-//! and one thread for each target. Knows no names, directories or files beyond their inode ids.
+//! Owns what a storage target holds and how it survives crashes and damage: [`chunk_store`]. The
+//! service around it is one main thread, which accepts connections and keeps the node a member of
+//! the cluster, and one thread for each target. Knows no names, directories or files beyond their
+//! inode ids.
 
 pub mod chunk_store;
 mod directories;

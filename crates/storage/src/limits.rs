@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-/// Chunk files that a target keeps open: a descriptor, a path and the first page each, under 20 MiB.
+/// Chunk files that a target keeps open: a descriptor, a path and the first page each, under 20
+/// MiB.
 pub(crate) const MAX_OPEN_FILES: usize = 4096;
 /// Region pages that a target keeps in memory, 2 KiB of checksums each: 64 MiB describe 64 GiB.
 pub(crate) const MAX_CACHED_PAGES: usize = 32_768;
@@ -19,7 +20,8 @@ pub(crate) const PARALLEL_SYNCS: usize = 32;
 pub(crate) const SPACE_VALID: Duration = Duration::from_secs(1);
 /// Kept free for the target's own records, as a part of the file system: one in so many bytes.
 pub(crate) const RESERVE_DIVISOR: u64 = 64;
-/// Most that is kept free: a rewritten dirty log, a state record, region pages of what is in flight.
+/// Most that is kept free: a rewritten dirty log, a state record, region pages of what is in
+/// flight.
 pub(crate) const MAX_RESERVE_BYTES: u64 = 64 << 20;
 /// With less than this free, room is reserved before data is written, so that the file system can't
 /// run out in the middle. With more it would only cost time.
@@ -28,8 +30,8 @@ pub(crate) const SCARCE_BYTES: u64 = 256 << 20;
 pub(crate) const MAX_LISTED: u32 = 4096;
 /// Most chunk files in one `RemoveChunks`: bounds how long one request occupies the target.
 pub(crate) const MAX_REMOVED: usize = 4096;
-/// Writes up to this length go to the page cache at once; handing them to a worker of the kernel, as
-/// io_uring does with most file systems, costs more than copying them.
+/// Writes up to this length go to the page cache at once; handing them to a worker of the kernel,
+/// as io_uring does with most file systems, costs more than copying them.
 pub(crate) const INLINE_WRITE_BYTES: usize = 64 << 10;
 /// Requests of one connection in work at once. With more the peer waits in the socket.
 pub(crate) const MAX_REQUESTS_PER_CONNECTION: usize = 64;

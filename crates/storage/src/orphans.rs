@@ -1,5 +1,5 @@
-//! The clean-up of chunk files that no inode owns, as a power cut of a metadata target can leave them:
-//! it forgets a creation whose data are already here.
+//! The clean-up of chunk files that no inode owns, as a power cut of a metadata target can leave
+//! them: it forgets a creation whose data are already here.
 //!
 //! Only chunk files older than the interval are looked at, and only what metadata says is gone is
 //! removed: an inode is never created after its chunk files. Inode ids are never used again, so an

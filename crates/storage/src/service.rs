@@ -1,7 +1,8 @@
 //! The storage service: starts a thread for each target, accepts and authenticates connections and
 //! hands them to the target that they name, and keeps the node a member of the cluster.
 //!
-//! With management down, a service whose targets have their ids serves at once and joins when it can.
+//! With management down, a service whose targets have their ids serves at once and joins when it
+//! can.
 
 use crate::chunk_store::SpaceGauge;
 use crate::directories;
@@ -25,8 +26,8 @@ use std::time::Duration;
 /// Pause when no connection can be accepted: some will end.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves until the process is asked to end. Takes over its signals: call it before other threads are
-/// started.
+/// Serves until the process is asked to end. Takes over its signals: call it before other threads
+/// are started.
 ///
 /// # Errors
 /// Whatever keeps it from starting or serving on, with what to do: a blank or foreign directory, an

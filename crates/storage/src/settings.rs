@@ -11,9 +11,9 @@ pub const DEFAULT_PORT: u16 = 7420;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StorageSettings {
-    /// Directories of the targets, one for each file system that stores data: a disk or an array each,
-    /// with ext4, XFS, btrfs or ZFS. Made by `--init`, which also makes those that are added later.
-    /// There is no default.
+    /// Directories of the targets, one for each file system that stores data: a disk or an array
+    /// each, with ext4, XFS, btrfs or ZFS. Made by `--init`, which also makes those that are added
+    /// later. There is no default.
     pub targets: Vec<PathBuf>,
     /// What every service has.
     pub node: NodeSettings,

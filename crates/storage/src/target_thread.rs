@@ -171,8 +171,8 @@ async fn serve(served: Rc<Served>, socket: OwnedFd, peer: Peer) {
     }
 }
 
-/// Ends a connection with the task that serves it, also when that is dropped at the target's end: the
-/// peer must not wait for answers that won't come.
+/// Ends a connection with the task that serves it, also when that is dropped at the target's end:
+/// the peer must not wait for answers that won't come.
 struct CloseAtEnd(Rc<Outbox>);
 
 impl Drop for CloseAtEnd {

@@ -12,8 +12,9 @@ fn io_error(what: &str, path: &Path) -> impl Fn(std::io::Error) -> Error {
     move |error| Error::from(error).within(format!("{what} {}", path.display()))
 }
 
-/// Replaces (or creates) the file at `path` durably: when this returns, the new bytes survive a power
-/// cut; after a crash before that, the file holds the old bytes or the new ones, never a mixture.
+/// Replaces (or creates) the file at `path` durably: when this returns, the new bytes survive a
+/// power cut; after a crash before that, the file holds the old bytes or the new ones, never a
+/// mixture.
 ///
 /// Blocks for two syncs: for what changes rarely.
 ///

@@ -1,8 +1,8 @@
 //! Directories that belong to somebody: initialising them, opening them, refusing foreign ones.
 //!
-//! Owns the file `skep-identity` and the lock `skep-lock` of a directory. A blank directory is never
-//! taken for one that lost its contents: it is refused unless somebody asked to initialise it, so a
-//! disk that isn't mounted cannot come up as an empty target under an old id.
+//! Owns the file `skep-identity` and the lock `skep-lock` of a directory. A blank directory is
+//! never taken for one that lost its contents: it is refused unless somebody asked to initialise
+//! it, so a disk that isn't mounted cannot come up as an empty target under an old id.
 
 use crate::atomic::replace_atomically;
 use skep_format::identity::{DirectoryKind, Identity};
@@ -79,8 +79,8 @@ impl Directory {
     /// Opens a directory of a known kind and, if the caller knows it already, cluster.
     ///
     /// # Errors
-    /// `Configuration` with what to do if the directory is missing, blank, of another kind or another
-    /// cluster, or served by another process; `Corrupt` if its record is damaged.
+    /// `Configuration` with what to do if the directory is missing, blank, of another kind or
+    /// another cluster, or served by another process; `Corrupt` if its record is damaged.
     pub fn open(path: &Path, kind: DirectoryKind, cluster: Option<ClusterId>) -> Result<Self> {
         let Some(identity) = read_identity(path)? else {
             return Err(refused(
@@ -123,7 +123,8 @@ impl Directory {
         &self.identity
     }
 
-    /// Keeps the ids that management gave, durably. Ids that the record has already must be the same.
+    /// Keeps the ids that management gave, durably. Ids that the record has already must be the
+    /// same.
     ///
     /// # Errors
     /// `Configuration` with both ids if the record has another one; errors of the file system.

@@ -1,8 +1,8 @@
 //! The dirty log: which regions that were on the device may have been changed since.
 //!
 //! A file of a sealed header, padded to [`HEADER_BYTES`], and entries of fixed length that are only
-//! ever appended. The first entry that doesn't check out ends it: entries are synced before the data
-//! that they announce is written, so nothing that follows a torn one was acted upon.
+//! ever appended. The first entry that doesn't check out ends it: entries are synced before the
+//! data that they announce is written, so nothing that follows a torn one was acted upon.
 
 use crate::sealed;
 use skep_types::codec::{Codec, Reader, Writer, crc32c, record};

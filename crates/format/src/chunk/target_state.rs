@@ -8,8 +8,8 @@ const MAGIC: [u8; 8] = *b"SKEPSTAT";
 const VERSION: u16 = 1;
 
 record! {
-    /// What tells whether the page cache that a target wrote to can still be there: as long as it is
-    /// the same, no acknowledged write was lost.
+    /// What tells whether the page cache that a target wrote to can still be there: as long as it
+    /// is the same, no acknowledged write was lost.
     #[derive(Copy)]
     pub struct HostMark {
         /// Drawn by the kernel at each boot.
@@ -24,8 +24,8 @@ record! {
 }
 
 record! {
-    /// State of a storage target; a sealed record in the file `state`, replaced at each start and at
-    /// each clean end.
+    /// State of a storage target; a sealed record in the file `state`, replaced at each start and
+    /// at each clean end.
     #[derive(Copy)]
     pub struct TargetState {
         /// Counts the starts, from 1. Region pages carry it.
@@ -34,7 +34,8 @@ record! {
         pub incarnation: HostIncarnation,
         /// Whether all writes were synced when the last process ended.
         pub clean: bool,
-        /// Whether a write or sync failed, so that acknowledged writes may be gone without a reboot.
+        /// Whether a write or sync failed, so that acknowledged writes may be gone without a
+        /// reboot.
         pub failed: bool,
         /// The host's state when this was written.
         pub host: HostMark,
@@ -55,8 +56,8 @@ impl TargetState {
         sealed::open(MAGIC, VERSION, bytes)
     }
 
-    /// The state of the next start. `fresh` is a random number, used if acknowledged writes may have
-    /// been lost since the last one.
+    /// The state of the next start. `fresh` is a random number, used if acknowledged writes may
+    /// have been lost since the last one.
     #[must_use]
     pub fn next_start(previous: Option<Self>, host: HostMark, fresh: HostIncarnation) -> Self {
         let nothing_lost =

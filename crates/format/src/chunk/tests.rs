@@ -137,7 +137,9 @@ proptest! {
     }
 
     #[test]
-    fn pieces_cover_a_range_without_crossing_regions(start in 0_u64..1 << 40, len in 0_u64..9 << 20) {
+    fn pieces_cover_a_range_without_crossing_regions(
+        start in 0_u64..1 << 40, len in 0_u64..9 << 20,
+    ) {
         let mut at = start;
         for (region, piece) in region_pieces(start..start + len) {
             prop_assert_eq!(piece.start, at);

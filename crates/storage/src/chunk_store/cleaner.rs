@@ -32,8 +32,8 @@ impl ChunkStore {
         }
     }
 
-    /// Brings everything to the device and notes that nothing is to be looked at next time. Nobody may
-    /// write any more.
+    /// Brings everything to the device and notes that nothing is to be looked at next time. Nobody
+    /// may write any more.
     ///
     /// # Errors
     /// As [`Self::clean`]; the end counts as unclean then.

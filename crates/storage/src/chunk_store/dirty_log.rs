@@ -1,8 +1,8 @@
 //! The dirty log of a target: a region that is known to be on the device is recorded here, durably,
 //! before it is changed again.
 //!
-//! Owns the file `dirty-log`. Appends share syncs: what is asked for while one runs goes out with the
-//! next. What is recorded is dropped only by [`DirtyLog::rewrite`].
+//! Owns the file `dirty-log`. Appends share syncs: what is asked for while one runs goes out with
+//! the next. What is recorded is dropped only by [`DirtyLog::rewrite`].
 
 use skep_env::File;
 use skep_env::local::{Notify, Semaphore};
@@ -114,8 +114,9 @@ impl DirtyLog {
         Ok(())
     }
 
-    /// Forgets regions; the caller knows that their data and checksums are on the device. They count
-    /// as not recorded from now on, and are gone from the file after the next [`Self::rewrite`].
+    /// Forgets regions; the caller knows that their data and checksums are on the device. They
+    /// count as not recorded from now on, and are gone from the file after the next
+    /// [`Self::rewrite`].
     pub(crate) fn forget(&self, regions: &[DirtyRegion]) {
         let mut recorded = self.recorded.borrow_mut();
         regions.iter().for_each(|region| {

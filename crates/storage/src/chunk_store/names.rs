@@ -204,7 +204,8 @@ impl GroupSync {
     }
 }
 
-/// Ends a round even if its runner is dropped in the middle: what wasn't synced is left to the next.
+/// Ends a round even if its runner is dropped in the middle: what wasn't synced is left to the
+/// next.
 struct Running<'a> {
     syncs: &'a GroupSync,
     unfinished: BTreeSet<Directory>,

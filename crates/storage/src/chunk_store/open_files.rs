@@ -1,8 +1,8 @@
 //! The bounded cache of open chunk files and of their region pages.
 //!
-//! All that it holds is in the files too (region pages are written at once), so anything that nobody
-//! uses at the moment can be dropped. The file to drop is found by a clock: one that was used since
-//! the hand last passed is spared once.
+//! All that it holds is in the files too (region pages are written at once), so anything that
+//! nobody uses at the moment can be dropped. The file to drop is found by a clock: one that was
+//! used since the hand last passed is spared once.
 
 use super::chunk_file::{ChunkFile, Region};
 use crate::limits::MAX_CACHED_PAGES;

@@ -23,8 +23,8 @@ use std::rc::Rc;
 const UNKNOWN_STRIPE: StripeHint = StripeHint { chunk_bytes: 0, width: 0, component_start: 0 };
 
 impl ChunkStore {
-    /// The region of a chunk file, from memory or from its page. Whoever calls holds the file's lock
-    /// for a range that touches the region. Cancel-safe.
+    /// The region of a chunk file, from memory or from its page. Whoever calls holds the file's
+    /// lock for a range that touches the region. Cancel-safe.
     ///
     /// # Errors
     /// `Corrupt` if page or data are damaged.

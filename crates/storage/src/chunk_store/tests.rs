@@ -4,6 +4,7 @@ mod crash;
 mod damage;
 mod full;
 mod model;
+mod power_cut;
 
 use super::*;
 use skep_env::Buf;

@@ -11,8 +11,8 @@ use std::io;
 use std::ops::Range;
 
 impl ChunkStore {
-    /// Gives a file its old length back, and its regions checksums of what they hold now. The caller
-    /// holds the file's lock for the writes that failed.
+    /// Gives a file its old length back, and its regions checksums of what they hold now. The
+    /// caller holds the file's lock for the writes that failed.
     pub(super) async fn undo(&self, file: &ChunkFile, writes: &[RegionWrite]) -> Result<()> {
         self.cut_to_size(file)?;
         for write in writes {

@@ -1,5 +1,5 @@
-//! Writing: verify what came, prepare the new checksums, record what is to be overwritten, write data,
-//! write pages.
+//! Writing: verify what came, prepare the new checksums, record what is to be overwritten, write
+//! data, write pages.
 
 use super::ChunkStore;
 use super::chunk_file::{ChunkFile, Region, granule_in_region, whole_granules};
@@ -79,9 +79,9 @@ impl Incoming<'_> {
 }
 
 impl ChunkStore {
-    /// Writes `data` at `offset` of a chunk file, which is created if need be. `checksums` are those
-    /// of its granule pieces. When this returns the data survive the end of the process, and after
-    /// [`Self::sync`] a power cut. Not cancel-safe, see the module.
+    /// Writes `data` at `offset` of a chunk file, which is created if need be. `checksums` are
+    /// those of its granule pieces. When this returns the data survive the end of the process, and
+    /// after [`Self::sync`] a power cut. Not cancel-safe, see the module.
     ///
     /// # Errors
     /// `Protocol` if the data don't match the checksums, `NoSpace` or `FileTooLarge`: nothing was

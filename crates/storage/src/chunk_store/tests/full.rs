@@ -1,5 +1,5 @@
-//! Full disks, on small file systems of their own. They need the right to mount: without it the tests
-//! say so and end.
+//! Full disks, on small file systems of their own. They need the right to mount: without it the
+//! tests say so and end.
 
 use super::*;
 use std::process::Command;

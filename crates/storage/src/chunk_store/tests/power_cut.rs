@@ -1,24 +1,19 @@
-//! Power cuts for real: a store on a loop device whose image is copied by reflink while it works. The
-//! copy has what was on the device at that moment, and nothing of what the kernel held in memory.
+//! Power cuts for real: a store on a loop device whose image is copied by reflink while it works.
+//! The copy has what was on the device at that moment, and nothing of what the kernel held in
+//! memory.
 //!
-//! Checked after each cut: every byte can be read; what was synced before the cut is there, or what was
-//! written over it since; the incarnation is another one. Not checked: how much of what wasn't synced survives.
+//! Checked after each cut: every byte can be read; what was synced before the cut is there, or what
+//! was written over it since; the incarnation is another one. Not checked: how much of what wasn't
+//! synced survives.
 //!
-//! Needs root and `mkfs.xfs`; without them the test says so and ends. `SKEP_TEST_SEED` repeats a run.
+//! Needs root and `mkfs.xfs`; without them the test says so and ends. `SKEP_TEST_SEED` repeats a
+//! run.
 
-use skep_env::Buf;
-use skep_storage::chunk_store::ChunkStore;
-use skep_types::codec::crc32c;
-use skep_types::{ChunkFileKey, ClusterId, HostIncarnation, InodeId, TargetId};
-use skep_wire::storage::StripeHint;
-use std::cell::{Cell, RefCell};
+use super::*;
+use skep_types::HostIncarnation;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::rc::Rc;
 
-const CLUSTER: ClusterId = ClusterId::new([9; 16]);
-const TARGET: TargetId = TargetId::new(1);
 const FILES: u64 = 6;
 const LONGEST: u64 = 5 << 20;
 const ROUNDS: usize = 6;
@@ -117,8 +112,8 @@ struct Expected {
     now: Vec<u8>,
     /// Size when it was last synced.
     synced_size: usize,
-    /// For each granule that was written since the last sync: what it held at that sync and after each
-    /// write since.
+    /// For each granule that was written since the last sync: what it held at that sync and after
+    /// each write since.
     versions: BTreeMap<usize, Vec<Vec<u8>>>,
 }
 
@@ -178,11 +173,11 @@ impl Expected {
     }
 }
 
-fn key(file: u64) -> ChunkFileKey {
+fn file_key(file: u64) -> ChunkFileKey {
     ChunkFileKey { inode: InodeId::new(1 + file * 1000), generation: 0, component: 0, index: 0 }
 }
 
-async fn write(store: &Rc<ChunkStore>, random: &Random, file: u64, expected: &mut Expected) {
+async fn write_some(store: &Rc<ChunkStore>, random: &Random, file: u64, expected: &mut Expected) {
     let length = if random.below(2) == 0 { 1 + random.below(9000) } else { random.below(700_000) };
     let offset = random.below(LONGEST - length);
     let fill = random.below(255) as u8 + 1;
@@ -195,7 +190,7 @@ async fn write(store: &Rc<ChunkStore>, random: &Random, file: u64, expected: &mu
     let stripe = StripeHint { chunk_bytes: 1 << 20, width: 1, component_start: 0 };
     // What is being written when the disk is cut may be there too.
     expected.written(offset as usize, &bytes);
-    store.write(&key(file), stripe, offset, &Buf::copy_of(&bytes), &checksums).await.unwrap();
+    store.write(&file_key(file), stripe, offset, &Buf::copy_of(&bytes), &checksums).await.unwrap();
 }
 
 /// Works until the disk was copied; gives the incarnation.
@@ -217,9 +212,9 @@ async fn work(
         let file = random.below(FILES);
         let mut expected = std::mem::take(&mut model.borrow_mut()[file as usize]);
         match random.below(12) {
-            0..9 => write(&store, &random, file, &mut expected).await,
+            0..9 => write_some(&store, &random, file, &mut expected).await,
             9..11 => {
-                store.sync(&key(file)).await.unwrap();
+                store.sync(&file_key(file)).await.unwrap();
                 // Once the cut has begun, it may have been before this sync.
                 if cut.is_none() {
                     expected.synced();
@@ -234,16 +229,16 @@ async fn work(
 }
 
 async fn check(store: Rc<ChunkStore>, model: Rc<RefCell<Vec<Expected>>>) {
-    for (file, expected) in model.borrow_mut().iter_mut().enumerate() {
+    for file in 0..FILES {
         let mut found = Vec::new();
         loop {
-            let read = store.read(&key(file as u64), found.len() as u64, 1 << 20).await.unwrap();
+            let read = store.read(&file_key(file), found.len() as u64, 1 << 20).await.unwrap();
             if read.data.is_empty() {
                 break;
             }
             found.extend_from_slice(read.data.bytes());
         }
-        expected.check(found, &format!("file {file}"));
+        model.borrow_mut()[file as usize].check(found, &format!("file {file}"));
     }
 }
 
