@@ -134,3 +134,6 @@ async fn ask(router: &Router, group: Option<GroupId>, inodes: Vec<InodeId>) -> O
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

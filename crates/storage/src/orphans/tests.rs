@@ -1,0 +1,107 @@
+//! The clean-up against a metadata target that answers over a socket.
+
+use super::*;
+use skep_env::{Buf, TcpListener};
+use skep_rpc::server::authenticate;
+use skep_rpc::{Identity, IncomingStream, MapCell, Secret};
+use skep_types::codec::{Codec, crc32c};
+use skep_types::map::{Capacity, CapacityPool, Consistency, Reachability, ShardRange};
+use skep_types::{
+    ClusterId, ClusterMap, Epoch, Group, GroupMember, MemberState, Node, NodeId, NodeKind, ShardId,
+    Target, TargetId, TargetKind,
+};
+use skep_wire::storage::{Existing, StripeHint};
+
+const CLUSTER: ClusterId = ClusterId::new([4; 16]);
+const METADATA: TargetId = TargetId::new(1);
+
+/// A map in which one metadata group serves the first hundred shards.
+fn map(address: &str) -> ClusterMap {
+    let mut map = ClusterMap::empty(CLUSTER);
+    map.formatted = true;
+    map.nodes.push(Node {
+        id: NodeId::new(1),
+        kind: NodeKind::Metadata,
+        name: "metadata-1".into(),
+        addresses: vec![address.into()],
+        reachability: Reachability::Online,
+        version: String::new(),
+    });
+    map.targets.push(Target {
+        id: METADATA,
+        kind: TargetKind::Metadata,
+        node: NodeId::new(1),
+        path: String::new(),
+        reachability: Reachability::Online,
+        consistency: Consistency::Good,
+        capacity: Capacity::default(),
+        capacity_pool: CapacityPool::Normal,
+    });
+    map.groups.push(Group {
+        id: GroupId::new(1),
+        kind: TargetKind::Metadata,
+        epoch: Epoch::new(1),
+        members: vec![GroupMember { target: METADATA, state: MemberState::Serving }],
+    });
+    let (first, last) = (ShardId::new(0), ShardId::new(99));
+    map.shards.push(ShardRange { first, last, group: GroupId::new(1) });
+    map
+}
+
+/// Metadata to which inodes with an even number exist.
+async fn metadata(listener: TcpListener, identity: Identity) {
+    let stream = listener.accept().await.unwrap();
+    authenticate(&stream, &identity, 1, |_| Ok(())).await.unwrap();
+    let (mut requests, outbox) = IncomingStream::new(stream);
+    while let Ok(Some(incoming)) = requests.next().await {
+        let request = WhichExist::from_bytes(&incoming.body).unwrap();
+        let exists = request.inodes.iter().map(|inode| inode.number() % 2 == 0).collect();
+        outbox.reply(&incoming.header, &Existing { exists });
+    }
+}
+
+async fn write(store: &Rc<ChunkStore>, shard: u16, number: u64, index: u16) -> ChunkFileKey {
+    let inode = InodeId::from_parts(ShardId::new(shard), number);
+    let key = ChunkFileKey { inode, generation: 0, component: 0, index };
+    let stripe = StripeHint { chunk_bytes: 1 << 20, width: 1, component_start: 0 };
+    store.write(&key, stripe, 0, &Buf::copy_of(b"x"), &[crc32c(b"x")]).await.unwrap();
+    key
+}
+
+#[test]
+fn only_old_chunk_files_whose_inode_is_gone_are_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_owned();
+    skep_env::block_on(async move {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let map = map(&listener.local_address().unwrap().to_string());
+        let node = NodeId::new(2);
+        let secret = Secret::generate();
+        let identity = |kind| Identity { cluster: CLUSTER, secret: secret.clone(), node, kind };
+        skep_env::spawn(metadata(listener, identity(NodeKind::Metadata))).detach();
+        let router = Router::new(identity(NodeKind::Storage), MapCell::new(map));
+        let store = ChunkStore::open(&path, CLUSTER, TargetId::new(5)).unwrap();
+        let mut kept = Vec::new();
+        for number in 1..=500 {
+            for index in 0..2 {
+                let key = write(&store, (number % 100) as u16, number, index).await;
+                kept.extend((number % 2 == 0).then_some(key));
+            }
+        }
+        // Nobody can be asked about this one.
+        kept.push(write(&store, 100, 1, 0).await);
+
+        let an_hour = Duration::from_secs(3600);
+        let found = clean_up(&store, &router, an_hour).await.unwrap();
+        assert_eq!(found, Found::default(), "young files are left alone");
+        let found = clean_up(&store, &router, Duration::ZERO).await.unwrap();
+        assert_eq!(found, Found { looked_at: 1001, removed: 500, unknown: 1 });
+        let (mut left, _) = store.list(0, 4096).unwrap();
+        left.sort();
+        kept.sort();
+        assert_eq!(left, kept);
+        let found = clean_up(&store, &router, Duration::ZERO).await.unwrap();
+        assert_eq!(found, Found { looked_at: 501, removed: 0, unknown: 1 });
+    })
+    .unwrap();
+}
