@@ -6,8 +6,10 @@
 use crate::journal::Journal;
 use skep_cluster::{ClusterState, Command, Outcome, SoftState};
 use skep_env::local::Notify;
+use skep_types::codec::Codec;
 use skep_types::map::Capacity;
 use skep_types::{ClusterMap, MapVersion, NodeId, Result, TargetId};
+use skep_wire::management::MapUpdate;
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -26,6 +28,8 @@ struct Inner {
     journal: Journal,
     /// What everybody may see.
     published: Rc<ClusterMap>,
+    /// The same as the body of a `MapUpdate`, once somebody has asked: a new map goes to everybody.
+    encoded: Option<Rc<[u8]>>,
 }
 
 fn now_ms() -> u64 {
@@ -37,7 +41,7 @@ impl Authority {
     pub(crate) fn start(state: ClusterState, journal: Journal) -> Result<Rc<Self>> {
         let soft = SoftState::new(now_ms(), &state);
         let published = Rc::new(state.map().clone());
-        let inner = RefCell::new(Inner { state, soft, journal, published });
+        let inner = RefCell::new(Inner { state, soft, journal, published, encoded: None });
         let authority = Rc::new(Self { inner, changed: Notify::default() });
         authority.command(&Command::Start)?;
         Ok(authority)
@@ -48,13 +52,17 @@ impl Authority {
         Rc::clone(&self.inner.borrow().published)
     }
 
-    /// The map, if it is newer than the asker's.
-    pub(crate) fn newer(&self, known: MapVersion) -> Option<ClusterMap> {
-        let map = self.map();
+    /// The body of a `MapUpdate` with the map, if it is newer than the asker's.
+    pub(crate) fn newer(&self, known: MapVersion) -> Option<Rc<[u8]>> {
+        let mut inner = self.inner.borrow_mut();
+        let Inner { published, encoded, .. } = &mut *inner;
         // An asker who is ahead has a map of before management's directory was put back from a
         // copy; the map that counts is this one, though it can't take it. See the operations
         // manual.
-        (map.version > known).then(|| (*map).clone())
+        (published.version > known).then(|| {
+            let encode = || MapUpdate { map: Some((**published).clone()) }.to_bytes().into();
+            Rc::clone(encoded.get_or_insert_with(encode))
+        })
     }
 
     /// Carries out a command, durably.
@@ -127,6 +135,7 @@ impl Authority {
         let mut map = inner.state.map().clone();
         inner.soft.overlay(&mut map);
         inner.published = Rc::new(map);
+        inner.encoded = None;
         drop(inner);
         self.changed.notify();
     }

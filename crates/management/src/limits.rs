@@ -12,3 +12,8 @@ pub(crate) const TICK: Duration = Duration::from_millis(50);
 pub(crate) const ANSWER_BEFORE_DEADLINE: Duration = Duration::from_millis(500);
 /// How long a `GetMap` without a deadline waits at most.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// Pause between a change and the answers to those who wait, for each of them: what it costs to
+/// send one a map. Ten thousand waiting clients are told of changes at most five times a second.
+pub(crate) const PAUSE_PER_WAITING: Duration = Duration::from_micros(20);
+/// Longest such pause: a heartbeat tells it then, at the latest.
+pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(1);

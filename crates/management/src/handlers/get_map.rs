@@ -1,10 +1,16 @@
 //! `GetMap`: answered when there is a map newer than the asker's, or shortly before its deadline.
+//!
+//! Many nodes wait at a time, and each gets the whole map: changes that follow each other closely
+//! are told together, the more so the more wait.
 
+use super::answer_map;
 use crate::authority::Authority;
-use crate::limits::{ANSWER_BEFORE_DEADLINE, LONGEST_WAIT, MAX_WAITING};
+use crate::limits::{
+    ANSWER_BEFORE_DEADLINE, LONGEST_PAUSE, LONGEST_WAIT, MAX_WAITING, PAUSE_PER_WAITING,
+};
 use skep_rpc::{Incoming, Outbox};
 use skep_types::codec::Codec;
-use skep_wire::management::{GetMap, MapUpdate};
+use skep_wire::management::GetMap;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
@@ -27,25 +33,25 @@ pub(super) fn handle(authority: &Rc<Authority>, incoming: Incoming, outbox: &Rc<
     let wait = wait.saturating_sub(ANSWER_BEFORE_DEADLINE).max(wait / 2);
     let must_wait = newer.is_none() && request.known.raw() != 0;
     if !must_wait || WAITING.get() >= MAX_WAITING {
-        return outbox.reply(&incoming.header, &MapUpdate { map: newer });
+        return answer_map(outbox, &incoming.header, newer);
     }
     WAITING.set(WAITING.get() + 1);
     let (authority, outbox) = (Rc::clone(authority), Rc::clone(outbox));
     skep_env::spawn(async move {
-        // The version can only have risen between the look above and the first wait if something
-        // ran in between, and nothing does: this thread is the only one.
         let newer = async {
             loop {
                 let changed = authority.changed.wait();
-                if let Some(map) = authority.newer(request.known) {
-                    return map;
+                if authority.map().version > request.known {
+                    break;
                 }
                 changed.await;
+                let waiting = u32::try_from(WAITING.get()).unwrap_or(u32::MAX);
+                skep_env::sleep((PAUSE_PER_WAITING * waiting).min(LONGEST_PAUSE)).await;
             }
         };
-        let map = skep_env::timeout(wait, newer).await;
+        skep_env::timeout(wait, newer).await;
         WAITING.set(WAITING.get() - 1);
-        outbox.reply(&incoming.header, &MapUpdate { map });
+        answer_map(&outbox, &incoming.header, authority.newer(request.known));
     })
     .detach();
 }

@@ -12,6 +12,7 @@ use crate::authority::Authority;
 use skep_rpc::{Incoming, Outbox};
 use skep_types::{Error, ErrorCode, Result};
 use skep_wire::Request;
+use skep_wire::frame::Header;
 use skep_wire::management as messages;
 use std::rc::Rc;
 
@@ -29,6 +30,14 @@ fn answer<R: Request>(
     }
 }
 
+/// Answers with a `MapUpdate`, whose body is encoded already if there is a newer map.
+fn answer_map(outbox: &Rc<Outbox>, request: &Header, newer: Option<Rc<[u8]>>) {
+    match newer {
+        Some(body) => outbox.reply_raw(request, &body),
+        None => outbox.reply(request, &messages::MapUpdate { map: None }),
+    }
+}
+
 /// Answers a request, now or (only `GetMap`) later.
 pub(crate) fn dispatch(authority: &Rc<Authority>, incoming: Incoming, outbox: &Rc<Outbox>) {
     match incoming.header.message {
@@ -38,7 +47,7 @@ pub(crate) fn dispatch(authority: &Rc<Authority>, incoming: Incoming, outbox: &R
         messages::RegisterClient::ID => {
             answer(authority, &incoming, outbox, register_client::handle);
         }
-        messages::Heartbeat::ID => answer(authority, &incoming, outbox, heartbeat::handle),
+        messages::Heartbeat::ID => heartbeat::handle(authority, &incoming, outbox),
         messages::GetMap::ID => get_map::handle(authority, incoming, outbox),
         messages::Leave::ID => answer(authority, &incoming, outbox, leave::handle),
         messages::Format::ID => answer(authority, &incoming, outbox, format::handle),
