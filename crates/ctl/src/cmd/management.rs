@@ -20,8 +20,8 @@ pub(super) fn run(args: &ServiceArgs) -> Result<()> {
                 super::block_on(async move { skep_management::initialise(&settings).await })?;
             say(&format!(
                 "{} is the directory of the new cluster {}; management will be at {}. Start it \
-                 without --init; `skep cluster token --cluster {0}` prints what other nodes need to \
-                 join.",
+                 without --init; `skep cluster token --cluster {0}` prints what other nodes need \
+                 to join.",
                 directory.display(),
                 token.cluster,
                 token.addresses.join(", ")

@@ -65,6 +65,7 @@ fn detach(args: &MountArgs, access: &Access) -> Result<()> {
         None => log_file(access, &directory),
     };
     let log = open_log(&log_path)?;
+    let log_start = log.metadata()?.len();
     let readiness = Readiness::new()?;
     let mut command = program();
     command.args(["mount", "--cluster", &access.name, "--token-file"]);
@@ -76,7 +77,7 @@ fn detach(args: &MountArgs, access: &Access) -> Result<()> {
     super::block_on(async move {
         let has_ended = || {
             child.try_wait().ok().flatten().map(|_| {
-                let what = format!("nothing was mounted:\n{}", tail(&log_path, 5));
+                let what = format!("nothing was mounted:\n{}", tail(&log_path, log_start, 5));
                 Error::new(ErrorCode::NotReady, what)
             })
         };

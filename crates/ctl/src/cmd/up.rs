@@ -36,6 +36,16 @@ pub(super) fn run(args: UpArgs) -> Result<()> {
     args.transport
         .parse::<skep_fuse::TransportChoice>()
         .map_err(|what| Error::new(ErrorCode::Configuration, what))?;
+    let shape = {
+        // Only a supervisor may decide on the shape: its lock is held while looking.
+        let _lock = layout.lock()?;
+        layout.shape(WantedShape {
+            metadata_targets: args.metadata_targets,
+            storage_services: args.storage_services,
+            targets_per_service: args.targets_per_service,
+        })?
+    };
+    let set = parse_settings(&args.set)?;
     if args.detach {
         return detach(&args, &layout, mount_point.as_deref());
     }
@@ -43,19 +53,11 @@ pub(super) fn run(args: UpArgs) -> Result<()> {
         skep_service::logging::start("warn")?;
     }
     let plan = Plan {
-        shape: {
-            // Only a supervisor may decide on the shape: hold its lock while looking.
-            let _lock = layout.lock()?;
-            layout.shape(WantedShape {
-                metadata_targets: args.metadata_targets,
-                storage_services: args.storage_services,
-                targets_per_service: args.targets_per_service,
-            })?
-        },
+        shape,
         layout,
         mount_point,
         transport: args.transport,
-        set: parse_settings(&args.set)?,
+        set,
         in_foreground: !args.in_background,
     };
     // The last is a terminal that was closed.
@@ -85,10 +87,9 @@ fn parse_settings(texts: &[String]) -> Result<Vec<(String, String)>> {
 
 /// Starts this program again in the background, and waits until the cluster is up.
 fn detach(args: &UpArgs, layout: &Layout, mount_point: Option<&Path>) -> Result<()> {
-    // Refuses early, with a better message than a log has.
-    drop(layout.lock()?);
     let log_path = layout.log("up");
     let log = open_log(&log_path)?;
+    let log_start = log.metadata()?.len();
     let readiness = Readiness::new()?;
     let mut command = program();
     command.args(["up", "--in-background", "--data-dir"]).arg(&layout.data);
@@ -117,7 +118,7 @@ fn detach(args: &UpArgs, layout: &Layout, mount_point: Option<&Path>) -> Result<
     super::block_on(async move {
         let has_ended = || {
             child.try_wait().ok().flatten().map(|_| {
-                let lines = tail(&log_path, 12);
+                let lines = tail(&log_path, log_start, 12);
                 Error::new(ErrorCode::NotReady, format!("the cluster did not start:\n{lines}"))
             })
         };

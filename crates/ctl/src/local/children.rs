@@ -32,6 +32,8 @@ pub(crate) struct Service {
     pub(crate) role: Role,
     arguments: Vec<String>,
     log: PathBuf,
+    /// Where in the log its newest start begins.
+    log_start: u64,
     child: Option<Child>,
     started: Duration,
     pause: Duration,
@@ -49,6 +51,7 @@ impl Service {
             role,
             arguments,
             log: layout.log(name),
+            log_start: 0,
             child: None,
             started: Duration::ZERO,
             pause: FIRST_PAUSE,
@@ -63,6 +66,7 @@ impl Service {
         let mut command = program();
         command.args(&self.arguments).stdin(Stdio::null());
         let log = open_log(&self.log)?;
+        self.log_start = log.metadata()?.len();
         command.stdout(log.try_clone()?).stderr(log);
         prepare(&mut command);
         let child = skep_env::spawn_child(&mut command)
@@ -125,9 +129,14 @@ impl Service {
         }
     }
 
+    /// The last lines that it logged since it was started.
+    pub(crate) fn tail(&self) -> String {
+        tail(&self.log, self.log_start, 5)
+    }
+
     /// The error for a start-up that it spoils, with the last lines of its log.
     pub(crate) fn failed(&self, status: ExitStatus) -> Error {
-        let tail = tail(&self.log, 5);
+        let tail = self.tail();
         Error::new(
             ErrorCode::NotReady,
             format!(
@@ -165,10 +174,11 @@ pub(crate) fn describe(status: ExitStatus) -> String {
     }
 }
 
-/// The last lines of a text file, indented.
-pub(crate) fn tail(path: &Path, lines: usize) -> String {
-    let text = std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-    let text = text.unwrap_or_default();
+/// The last lines of a text file beyond some byte, indented.
+pub(crate) fn tail(path: &Path, from: u64, lines: usize) -> String {
+    let bytes = std::fs::read(path).unwrap_or_default();
+    let start = usize::try_from(from).unwrap_or(usize::MAX).min(bytes.len());
+    let text = String::from_utf8_lossy(&bytes[start..]);
     let all: Vec<&str> = text.lines().collect();
     let last = &all[all.len().saturating_sub(lines)..];
     last.iter().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")

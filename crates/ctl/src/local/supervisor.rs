@@ -1,7 +1,7 @@
 //! The life of a cluster on one host: made if need be, started in order, mounted, watched, ended in
 //! the opposite order.
 
-use super::children::{Role, Service, describe, program, tail};
+use super::children::{Role, Service, describe, program};
 use super::layout::{Layout, Shape, SupervisorLock};
 use super::ownership::give_root_to;
 use super::readiness::Readiness;
@@ -246,13 +246,15 @@ impl Supervisor {
     }
 
     fn too_late(&self) -> Error {
-        let newest = self.services.last().map_or("management", |service| &service.name);
-        let log = self.plan.layout.log(newest);
+        let Some(newest) = self.services.last() else {
+            return Error::new(ErrorCode::TimedOut, "nothing was started");
+        };
+        let (log, lines) = (self.plan.layout.log(&newest.name), newest.tail());
         let what = format!(
-            "{newest} (or one like it) was not ready within {} s; the end of {}:\n{}",
+            "{} (or one like it) was not ready within {} s; the end of {}:\n{lines}",
+            newest.name,
             START_PATIENCE.as_secs(),
-            log.display(),
-            tail(&log, 5)
+            log.display()
         );
         Error::new(ErrorCode::TimedOut, what)
     }
