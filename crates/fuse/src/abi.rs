@@ -246,8 +246,8 @@ record! {
 }
 
 record! {
-    /// `fuse_entry_out`; `nodeid` zero: there is no such entry (or, in `READDIRPLUS`, the attributes
-    /// are not given).
+    /// `fuse_entry_out`; `nodeid` zero: there is no such entry (or, in `READDIRPLUS`, the
+    /// attributes are not given).
     pub struct EntryOut {
         pub nodeid: u64,
         pub generation: u64,

@@ -1,5 +1,5 @@
-//! What the FUSE layer asks of a file system: the calls of `skep_client::Client`, as a trait, so that
-//! tests can mount one that lives in memory.
+//! What the FUSE layer asks of a file system: the calls of `skep_client::Client`, as a trait, so
+//! that tests can mount one that lives in memory.
 
 use skep_client::{
     Client, CreateRequest, Created, DirectoryEntries, HandleId, NewInode, OpenMode, OpenedFile,

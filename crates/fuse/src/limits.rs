@@ -25,10 +25,11 @@ pub(crate) const READ_AHEAD_KIB: u32 = 4096;
 /// `FORGET` needs no answer and no haste; after one, the thread that takes them waits so long for
 /// more, so that they come in batches instead of waking it one by one.
 pub(crate) const FORGET_PAUSE: Duration = Duration::from_millis(5);
-/// How often a worker looks at requests that take long: are their callers being killed? They go after
-/// one to two such spans.
+/// How often a worker looks at requests that take long: are their callers being killed? They go
+/// after one to two such spans.
 pub(crate) const CALLER_CHECK: Duration = Duration::from_millis(250);
-/// Files whose set-user-id bits are known to be clear, for each worker; forgotten together when full.
+/// Files whose set-user-id bits are known to be clear, for each worker; forgotten together when
+/// full.
 pub(crate) const MAX_CHECKED_FILES: usize = 1024;
 /// How long an unmount that was asked for by a signal waits for the last open file.
 pub(crate) const DETACH_GRACE: Duration = Duration::from_secs(10);

@@ -35,12 +35,12 @@ impl std::fmt::Debug for ServeOptions {
 }
 
 /// Mounts a file system and serves it until it is unmounted, from outside or after a signal.
-/// `connect` gives each worker its access to it; it is called on the worker's thread, inside its event
-/// loop, with the worker's number.
+/// `connect` gives each worker its access to it; it is called on the worker's thread, inside its
+/// event loop, with the worker's number.
 ///
 /// # Errors
-/// When the directory can't be mounted on, nobody may mount, or `connect` fails; the context says what
-/// to do. Nothing stays mounted then.
+/// When the directory can't be mounted on, nobody may mount, or `connect` fails; the context says
+/// what to do. Nothing stays mounted then.
 pub fn serve<F, Fut>(
     options: ServeOptions,
     connect: impl Fn(usize) -> Fut + Clone + Send + 'static,

@@ -56,8 +56,8 @@ pub(crate) fn find(path: &Path) -> Option<MountEntry> {
     text.lines().filter_map(parse_line).rfind(|entry| entry.mount_point == path)
 }
 
-/// The path without links and dots. The last component isn't looked at, since looking at a dead mount
-/// fails.
+/// The path without links and dots. The last component isn't looked at, since looking at a dead
+/// mount fails.
 fn absolute(path: &Path) -> io::Result<PathBuf> {
     if let Ok(path) = path.canonicalize() {
         return Ok(path);
@@ -70,7 +70,8 @@ fn absolute(path: &Path) -> io::Result<PathBuf> {
     Ok(parent.canonicalize()?.join(path.file_name().unwrap_or_default()))
 }
 
-/// Makes sure that a directory can be mounted on, and cleans up what a killed client has left there.
+/// Makes sure that a directory can be mounted on, and cleans up what a killed client has left
+/// there.
 ///
 /// # Errors
 /// `NotFound` or `NotDirectory` if it isn't a directory; `InUse` if it is mounted already.

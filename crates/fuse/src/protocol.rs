@@ -1,7 +1,7 @@
 //! The table from calls to operations, and what operations share on one worker.
 //!
-//! No logic of a file system: each operation is one call of [`FileSystem`] and, where the kernel asks
-//! for something that has no call of its own, a few.
+//! No logic of a file system: each operation is one call of [`FileSystem`] and, where the kernel
+//! asks for something that has no call of its own, a few.
 
 use crate::file_system::FileSystem;
 use crate::ops::privileges::CheckedFiles;

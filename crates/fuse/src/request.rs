@@ -126,6 +126,17 @@ fn inode(nodeid: u64) -> InodeId {
 }
 
 impl Request {
+    /// A request as a read of `/dev/fuse` gives it, in one piece; `None` if it has no header.
+    pub(crate) fn from_bytes(bytes: &Buf, reply: Buf) -> Option<Self> {
+        let header = InHeader::decode(&mut Reader::new(bytes.bytes())).ok()?;
+        let opcode = Opcode::from_number(header.opcode);
+        let end = abi::IN_HEADER_BYTES + opcode.map_or(0, Opcode::argument_bytes);
+        let end = end.min(bytes.len());
+        let arguments = bytes.slice(abi::IN_HEADER_BYTES..end);
+        let payload = bytes.slice(end..bytes.len());
+        Some(Self { header, arguments, payload, reply })
+    }
+
     fn arguments<T: Codec>(&self) -> Result<T, i32> {
         T::decode(&mut Reader::new(self.arguments.bytes())).map_err(|_| libc::EINVAL)
     }
@@ -216,7 +227,8 @@ impl Request {
             | Opcode::Interrupt
             | Opcode::NotifyReply => return Err(libc::EINVAL),
             // What the kernel does itself once it is told that nobody else does: no OPENDIR, access
-            // by permission bits, holes found by size, locks on this host, copies by read and write.
+            // by permission bits, holes found by size, locks on this host, copies by read and
+            // write.
             Opcode::OpenDir
             | Opcode::Access
             | Opcode::LSeek
@@ -403,6 +415,12 @@ impl Request {
             _ => Call::RemoveXattr { inode, name: self.name()? },
         })
     }
+}
+
+/// Takes any bytes as a request of the kernel: for fuzzing. Says whether they ask for an operation.
+pub fn is_request(bytes: &[u8]) -> bool {
+    let request = Request::from_bytes(&Buf::copy_of(bytes), Buf::new(limits::MAX_IO_BYTES));
+    request.is_some_and(|request| request.parse().is_ok())
 }
 
 /// Whether all bits of an `open` flag are set: `O_SYNC` contains `O_DSYNC`.

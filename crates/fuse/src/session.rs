@@ -1,7 +1,7 @@
 //! The threads of one mount, from the first to the last request.
 //!
-//! The thread that calls starts a worker for each CPU (and, with io_uring, one thread for what still
-//! comes by `/dev/fuse`), and then only waits: for workers to start and end, and for signals.
+//! The thread that calls starts a worker for each CPU (and, with io_uring, one thread for what
+//! still comes by `/dev/fuse`), and then only waits: for workers to start and end, and for signals.
 
 use crate::file_system::FileSystem;
 use crate::limits;
@@ -102,8 +102,8 @@ fn shares(transport: TransportKind) -> Vec<Share> {
     }
 }
 
-/// Serves a session to its end. `connect` gives each worker its file system, on the worker's thread;
-/// `on_ready` is called when all of them take requests.
+/// Serves a session to its end. `connect` gives each worker its file system, on the worker's
+/// thread; `on_ready` is called when all of them take requests.
 pub(crate) fn run<F, Fut>(
     session: Session,
     connect: impl Fn(usize) -> Fut + Clone + Send + 'static,
@@ -227,8 +227,8 @@ struct Supervisor {
 }
 
 impl Supervisor {
-    /// Waits until all threads have ended, or a detached mount has had its time. Gives how it ended,
-    /// how many threads are left, and the signals back.
+    /// Waits until all threads have ended, or a detached mount has had its time. Gives how it
+    /// ended, how many threads are left, and the signals back.
     async fn run(
         mut self,
         mailbox: Mailbox<Event>,

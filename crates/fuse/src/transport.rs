@@ -1,7 +1,7 @@
 //! How requests come and replies go: FUSE over io_uring, or `/dev/fuse` with several threads.
 //!
-//! A transport gives each worker its ports; a port carries one request at a time and owns the memory
-//! for it. What happens between a request and its reply is the same for both, in `worker`.
+//! A transport gives each worker its ports; a port carries one request at a time and owns the
+//! memory for it. What happens between a request and its reply is the same for both, in `worker`.
 
 pub(crate) mod control;
 pub(crate) mod device;

@@ -2,17 +2,17 @@
 //! what becomes of requests whose callers are killed.
 //!
 //! # Callers that are killed
-//! As on other file systems, signals that don't kill interrupt nothing: an operation that meets a dead
-//! server waits and goes on. But whoever is killed (by SIGKILL, which Ctrl-C becomes too) must be able
-//! to go, and the kernel lets a caller go only when its request is answered. So a worker looks at
-//! requests that take long: once a SIGKILL is pending for a caller, it is answered with EINTR.
-//! (The kernel's own word for it, `INTERRUPT`, comes at any signal, never a second time, and with
-//! io_uring not at all if the signal came before the daemon took the request: Linux 6.18.)
+//! As on other file systems, signals that don't kill interrupt nothing: an operation that meets a
+//! dead server waits and goes on. But whoever is killed (by SIGKILL, which Ctrl-C becomes too) must
+//! be able to go, and the kernel lets a caller go only when its request is answered. So a worker
+//! looks at requests that take long: once a SIGKILL is pending for a caller, it is answered with
+//! EINTR. (The kernel's own word for it, `INTERRUPT`, comes at any signal, never a second time, and
+//! with io_uring not at all if the signal came before the daemon took the request: Linux 6.18.)
 //!
 //! What the operation itself does then: one that only looks, a read or a write is dropped, and its
-//! memory serves again when nobody holds it any more (a write that can't be taken back holds it to its
-//! end; until then its caller stays). Any other runs to its end without its slot, so
-//! that no half-done change is left to a session; what it would have handed over is given back.
+//! memory serves again when nobody holds it any more (a write that can't be taken back holds it to
+//! its end; until then its caller stays). Any other runs to its end without its slot, so that no
+//! half-done change is left to a session; what it would have handed over is given back.
 //!
 //! # Hazard: memory
 //! A reply is written, and memory given back to the kernel, only when no handle to it is left: a
@@ -42,8 +42,8 @@ pub(crate) struct Reply {
 
 /// Carries one request at a time.
 pub(crate) trait Port: 'static {
-    /// Sends the reply to the last request (none before the first) and waits for the next; `None` at
-    /// the end of the mount.
+    /// Sends the reply to the last request (none before the first) and waits for the next; `None`
+    /// at the end of the mount.
     fn exchange(&self, reply: Option<Reply>) -> impl Future<Output = Option<Request>>;
     /// Where the body of a reply goes.
     fn reply_memory(&self) -> Buf;
@@ -103,7 +103,8 @@ pub(crate) async fn run<F: FileSystem, P: Port>(
         let task = skep_env::spawn(serve(Rc::clone(&worker), Rc::clone(slot), None));
         slot.task.replace(Some(task));
     }
-    // A timer fires only after what was asked of the ring was submitted, and a refusal is known then.
+    // A timer fires only after what was asked of the ring was submitted, and a refusal is known
+    // then.
     skep_env::sleep(Duration::from_millis(1)).await;
     started(worker.ended.get() == 0);
     let watch = skep_env::spawn(watch_callers(Rc::clone(&worker)));
@@ -206,8 +207,8 @@ async fn watch_callers<F: FileSystem, P: Port>(worker: Rc<Worker<F, P>>) {
     }
 }
 
-/// Whether a SIGKILL is pending for a thread, or it has gone. Process 0 is one of another container,
-/// of which nothing is known.
+/// Whether a SIGKILL is pending for a thread, or it has gone. Process 0 is one of another
+/// container, of which nothing is known.
 fn is_being_killed(pid: u32) -> bool {
     if pid == 0 {
         return false;

@@ -40,9 +40,9 @@ pub(crate) async fn make_node(fs: &impl FileSystem, request: CreateRequest) -> O
     Ok(Answer::Entry(fs.create(request).await?.attributes))
 }
 
-/// Makes and opens a file. The kernel asks for it when it found no entry; if one has appeared since,
-/// permissions on it were never checked, so it isn't opened here: on `ESTALE` the kernel looks the
-/// name up again and goes the way of an existing file.
+/// Makes and opens a file. The kernel asks for it when it found no entry; if one has appeared
+/// since, permissions on it were never checked, so it isn't opened here: on `ESTALE` the kernel
+/// looks the name up again and goes the way of an existing file.
 pub(crate) async fn create(
     fs: &impl FileSystem,
     request: CreateRequest,

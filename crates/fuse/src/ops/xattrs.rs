@@ -12,8 +12,8 @@ type Outcome = Result<Answer, Failure>;
 /// Name of the attribute that says which transport a mount uses.
 pub const TRANSPORT_XATTR: &str = "user.skep.transport";
 
-/// Only attributes of users are kept. The kernel asks for others all the time (`security.capability`,
-/// `security.selinux`, `system.posix_acl_access`): they are answered here.
+/// Only attributes of users are kept. The kernel asks for others all the time
+/// (`security.capability`, `security.selinux`, `system.posix_acl_access`): they are answered here.
 fn is_kept(name: &[u8]) -> bool {
     name.starts_with(b"user.") && name.len() > b"user.".len()
 }

@@ -91,3 +91,24 @@ proptest! {
         prop_assert_eq!(got.is_ok(), size as usize <= value.len());
     }
 }
+
+#[test]
+fn what_the_device_gives_is_taken_apart() {
+    let header = InHeader {
+        len: 0,
+        opcode: Opcode::MkDir as u32,
+        unique: 2,
+        nodeid: 1,
+        uid: 0,
+        gid: 0,
+        pid: 0,
+        extension_words: 0,
+        padding: 0,
+    };
+    let arguments = MkDirIn { mode: 0o40_755, umask: 0o22 };
+    let bytes = [header.to_bytes(), arguments.to_bytes(), b"name\0".to_vec()].concat();
+    assert!(is_request(&bytes));
+    for len in 0..bytes.len() {
+        assert!(!is_request(&bytes[..len]), "{len} bytes");
+    }
+}

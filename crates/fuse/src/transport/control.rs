@@ -1,6 +1,6 @@
-//! What still comes by `/dev/fuse` when requests go through io_uring: `FORGET` and `INTERRUPT`, neither
-//! of which needs an answer (see `worker` for callers that are killed). They have to be read all the
-//! same, or the kernel would keep them for ever.
+//! What still comes by `/dev/fuse` when requests go through io_uring: `FORGET` and `INTERRUPT`,
+//! neither of which needs an answer (see `worker` for callers that are killed). They have to be
+//! read all the same, or the kernel would keep them for ever.
 
 use super::kernel;
 use crate::abi::{self, InHeader, Opcode, OutHeader};
@@ -22,7 +22,7 @@ const MEMORY_BYTES: usize = 4096 + limits::MAX_IO_BYTES;
 pub(crate) async fn run(fd: Arc<OwnedFd>) -> Result<()> {
     let memory = Buf::new(MEMORY_BYTES);
     loop {
-        match kernel::read(&*fd, &memory) {
+        match kernel::read(&fd, &memory) {
             Ok(len) => {
                 if take(&fd, &memory.bytes()[..len]) {
                     skep_env::sleep(limits::FORGET_PAUSE).await;

@@ -1,19 +1,19 @@
-//! `/dev/fuse` with several threads: each has a descriptor of its own (a clone), reads requests when
-//! the kernel says that there are some, and writes replies.
+//! `/dev/fuse` with several threads: each has a descriptor of its own (a clone), reads requests
+//! when the kernel says that there are some, and writes replies.
 //!
-//! A read of the device can't wait in a ring without a thread of the kernel's own, so the descriptor
-//! doesn't block: the ring waits for readiness, and the read itself is an ordinary call. One port at a
-//! time has the turn to read; the others of its worker are busy or wait for the turn, last come first
-//! served, so that the memory in use is the memory used a moment ago.
+//! A read of the device can't wait in a ring without a thread of the kernel's own, so the
+//! descriptor doesn't block: the ring waits for readiness, and the read itself is an ordinary call.
+//! One port at a time has the turn to read; the others of its worker are busy or wait for the turn,
+//! last come first served, so that the memory in use is the memory used a moment ago.
 
 use super::kernel;
-use crate::abi::{self, InHeader, Opcode, OutHeader};
+use crate::abi::{self, Opcode, OutHeader};
 use crate::limits;
 use crate::request::Request;
 use crate::worker::{Port, Reply};
 use io_uring::{opcode, types};
 use skep_env::Buf;
-use skep_types::codec::{Codec, Reader};
+use skep_types::codec::Codec;
 use std::cell::{Cell, RefCell};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::rc::Rc;
@@ -105,25 +105,16 @@ impl DevicePort {
     /// What lies in the memory after a read of `len` bytes.
     fn received(&self, len: usize) -> Received {
         let bytes = self.request.slice(REQUEST_AT..REQUEST_AT + len);
-        let Ok(header) = InHeader::decode(&mut Reader::new(bytes.bytes())) else {
+        let Some(request) = Request::from_bytes(&bytes, self.reply_memory()) else {
             return Received::Nothing;
         };
-        let opcode = Opcode::from_number(header.opcode);
-        let arguments_end =
-            (abi::IN_HEADER_BYTES + opcode.map_or(0, Opcode::argument_bytes)).min(len);
-        let arguments = bytes.slice(abi::IN_HEADER_BYTES..arguments_end);
-        match opcode {
-            // Inode ids need no counting: nothing is kept for those that the kernel knows. Of callers
-            // that are interrupted, see `worker`.
+        match Opcode::from_number(request.header.opcode) {
+            // Inode ids need no counting: nothing is kept for those that the kernel knows. Of
+            // callers that are interrupted, see `worker`.
             Some(
                 Opcode::Forget | Opcode::BatchForget | Opcode::NotifyReply | Opcode::Interrupt,
             ) => Received::Nothing,
-            _ => Received::Request(Request {
-                header,
-                arguments,
-                payload: bytes.slice(arguments_end..len),
-                reply: self.reply_memory(),
-            }),
+            _ => Received::Request(request),
         }
     }
 }

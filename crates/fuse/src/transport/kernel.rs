@@ -223,8 +223,8 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
     let mut vector = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
     // Aligned for the control header, with room for one descriptor.
     let mut room = [0_u64; 8];
-    // SAFETY: all-zero is a valid `msghdr`; what it is made to point to outlives the call. The macros
-    // check that a control message is within the room that the kernel filled.
+    // SAFETY: all-zero is a valid `msghdr`; what it is made to point to outlives the call. The
+    // macros check that a control message is within the room that the kernel filled.
     let raw = unsafe {
         let mut message = std::mem::zeroed::<libc::msghdr>();
         message.msg_iov = &raw mut vector;

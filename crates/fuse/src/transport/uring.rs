@@ -1,10 +1,11 @@
 //! FUSE over io_uring (Linux 6.14): each CPU has a queue in the kernel, a request is handed to the
 //! queue of the CPU that its caller runs on, and one command both replies and fetches the next one.
 //!
-//! An entry of a queue is a port: 288 bytes of headers and a payload, registered once by address. In
-//! the headers: the request's or reply's header at 0, the operation's fixed struct at 128, and at 256
-//! what the two sides say about the entry itself. Names and data of a request and all of a reply's
-//! body go through the payload. `FORGET` and `INTERRUPT` still come by `/dev/fuse`: see `control`.
+//! An entry of a queue is a port: 288 bytes of headers and a payload, registered once by address.
+//! In the headers: the request's or reply's header at 0, the operation's fixed struct at 128, and
+//! at 256 what the two sides say about the entry itself. Names and data of a request and all of a
+//! reply's body go through the payload. `FORGET` and `INTERRUPT` still come by `/dev/fuse`: see
+//! `control`.
 //!
 //! Every possible CPU's queue must have an entry before the kernel lets any request through.
 
@@ -117,8 +118,8 @@ impl Port for UringPort {
             None => REGISTER,
         };
         let keep: Box<dyn Any> = Box::new(Rc::clone(&self.memory));
-        // SAFETY: what the entry points to (and what the kernel was told at registration) is owned by
-        // the memory that is kept.
+        // SAFETY: what the entry points to (and what the kernel was told at registration) is owned
+        // by the memory that is kept.
         let (result, _) = unsafe { skep_env::submit(self.command(operation), keep) }.await;
         if result < 0 {
             // ENOTCONN and ECONNABORTED are the ordinary end.

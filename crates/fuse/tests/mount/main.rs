@@ -4,7 +4,8 @@
 //! test could not be killed. So there is a main function, which runs the tests by name (an argument
 //! selects those that contain it).
 
-// In a test an unwrap is an assertion; clippy sees that only of functions that the usual harness runs.
+// In a test an unwrap is an assertion; clippy sees that only of functions that the usual harness
+// runs.
 #![allow(clippy::unwrap_used)]
 
 mod ends;

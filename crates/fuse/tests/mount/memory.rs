@@ -1,7 +1,7 @@
 //! A file system in memory, to mount: as simple as can be, with one lock around everything.
 //!
-//! Some names are special. Looking up `never...` and creating `slow` wait, as on a server that has died:
-//! the former for ever, `slow` until a file `go` exists in the root directory.
+//! Some names are special. Looking up `never...` and creating `slow` wait, as on a server that has
+//! died: the former for ever, `slow` until a file `go` exists in the root directory.
 
 use skep_client::{
     CreateRequest, Created, DirectoryEntries, DirectoryEntry, EntryReply, HandleId, NewInode,
