@@ -21,6 +21,7 @@ pub struct Decoder {
 const MESSAGES: &[Decoder] = &[
     Decoder { name: "header", check: check_header, seeds: Vec::new },
     Decoder { name: "body", check: check_body, seeds: Vec::new },
+    Decoder { name: "fuse_request", check: check_fuse_request, seeds: fuse_requests },
 ];
 
 /// All decoders.
@@ -68,6 +69,23 @@ fn check_body(bytes: &[u8]) {
     if let Some(Ok(again)) = catalog::recode(message, is_reply & 1 == 1, body) {
         assert_eq!(again, body, "the body differs when encoded again");
     }
+}
+
+/// Checks the decoder of requests of the kernel, which never come back as bytes.
+fn check_fuse_request(bytes: &[u8]) {
+    let _ = skep_fuse::is_request(bytes);
+}
+
+/// A request of each kind: the header with its opcode, the operation's struct, two names.
+fn fuse_requests() -> Vec<Vec<u8>> {
+    let request = |opcode: u8| {
+        let mut bytes = vec![0; 40];
+        bytes[4] = opcode;
+        bytes.resize(40 + usize::from(opcode % 12) * 8, 0);
+        bytes.extend_from_slice(b"from\0to\0");
+        bytes
+    };
+    (1..=52).map(request).collect()
 }
 
 #[cfg(test)]
