@@ -84,8 +84,9 @@ fn simulation() -> Outcome {
 
 /// Real daemons and real mounts. One test at a time: each starts a whole cluster on two cores.
 fn black_box() -> Outcome {
-    cargo(&["build", "--package", "skep-ctl"])?;
-    cargo(&["test", "--package", "skep-testkit", "--", "--test-threads", "1"])
+    cargo(&["build", "--release", "--package", "skep-ctl"])?;
+    let tests = ["test", "--release", "--package", "skep-testkit", "--no-fail-fast"];
+    cargo(&[&tests[..], &["--", "--test-threads", "1"]].concat())
 }
 
 /// Runs the steps.
