@@ -1,0 +1,216 @@
+//! `skep up` and `skep down`: a cluster from one command, found again by the next, supervised,
+//! several beside each other, and what administration shows of it.
+
+use rustix::process::Signal;
+use serde_json::Value;
+use skep_testkit::program::finish;
+use skep_testkit::{Cluster, Scratch, Shape, Transport, cluster, process, wait_for};
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A small cluster, which starts in a moment.
+fn small() -> Shape {
+    Shape { metadata_targets: 1, storage_services: 1, targets_per_service: 2, ..Shape::default() }
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().expect("a text")
+}
+
+#[test]
+fn the_default_shape_is_shown_in_all_lists() {
+    let cluster = Cluster::start(Shape::default());
+    let nodes = cluster.skep_json(&["node", "list"]);
+    let nodes: Vec<_> = nodes.as_array().expect("a list").iter().collect();
+    let names: Vec<&str> = nodes.iter().map(|node| text(&node["name"])).collect();
+    for name in ["management-1", "metadata-1", "metadata-2", "storage-1", "storage-2"] {
+        assert!(names.contains(&name), "{name}: {names:?}");
+    }
+    let targets = cluster.skep_json(&["target", "list"]);
+    let targets = targets.as_array().expect("a list").clone();
+    assert_eq!(targets.len(), 2 + 2 * 4);
+    for target in &targets {
+        assert_eq!(
+            (text(&target["reachability"]), text(&target["consistency"])),
+            ("Online", "Good")
+        );
+        assert!(target["total_bytes"].as_u64().expect("a number") > 0);
+        let path = Path::new(text(&target["path"]));
+        assert!(path.join("skep-identity").exists(), "{}", path.display());
+    }
+    let df = cluster.skep(&["health", "df"]);
+    assert!(df.contains("METADATA SERVERS") && df.contains("STORAGE TARGETS"), "{df}");
+    let check = cluster.skep(&["health", "check"]);
+    assert_eq!(check.matches("reachable at 127.0.0.1:").count(), 5, "{check}");
+    assert!(check.contains("(protocol: TCP)") && check.contains("healthy"), "{check}");
+}
+
+#[test]
+fn entries_say_where_they_lie_and_servers_are_used_evenly() {
+    let cluster = Cluster::start(Shape::default());
+    for number in 0..20 {
+        let path = cluster.path().join(format!("file-{number}"));
+        fs::write(&path, vec![7; 3 << 20]).expect("written");
+        // By the path alone: the mount says which cluster it is.
+        let mut command = Command::new(cluster::program());
+        command.args(["entry", "info", "--output", "json"]).arg(&path);
+        let info = finish(&mut command, PATIENCE).expect_success();
+        let info: Value = serde_json::from_str(&info).expect("JSON");
+        assert_eq!(text(&info["kind"]), "file");
+        assert!(text(&info["metadata"]["node_name"]).starts_with("metadata-"), "{info}");
+        let part = &info["pattern"]["components"][0];
+        assert_eq!(part["targets_wanted"], 4);
+        assert_eq!(part["targets"].as_array().expect("a list").len(), 4);
+        assert_eq!(info["pattern"]["targets_per_server"], serde_json::json!([2, 2]), "{info}");
+    }
+    let shown = cluster.skep(&[
+        "entry",
+        "info",
+        "--verbose",
+        &cluster.path().join("file-3").display().to_string(),
+    ]);
+    for words in ["Entry type: file", "EntryID: ", "desired: 4; actual: 4", "(min,max): (2,2)"] {
+        assert!(shown.contains(words), "{words}: {shown}");
+    }
+}
+
+#[test]
+fn the_next_up_finds_the_same_files_at_the_same_addresses() {
+    let cluster = Cluster::start(small());
+    fs::write(cluster.path().join("kept"), "as it was").expect("written");
+    let addresses = || {
+        let nodes = cluster.skep_json(&["node", "list"]);
+        let list = nodes.as_array().expect("a list").clone();
+        list.iter().map(|node| node["addresses"].to_string()).take(3).collect::<Vec<_>>()
+    };
+    let before = addresses();
+    let again = cluster.up().expect_failure();
+    assert!(again.contains("up already") && again.contains("skep down"), "{again}");
+    cluster.stop();
+    cluster.up().expect_success();
+    assert_eq!(fs::read(cluster.path().join("kept")).expect("found"), b"as it was");
+    assert_eq!(addresses(), before);
+    cluster.stop();
+    // Stopping what isn't up is no error, and another shape than it was made with is one.
+    cluster.stop();
+    let data = cluster.data().display().to_string();
+    let other = cluster::skep(["up", "--detach", "--data-dir", &data, "--metadata-targets", "2"]);
+    assert!(other.expect_failure().contains("was made with 1 metadata"));
+}
+
+#[test]
+fn clusters_run_beside_each_other_and_nothing_mixes() {
+    let (mut one, two) = (Cluster::start(small()), Cluster::start(small()));
+    fs::write(one.path().join("name"), "one").expect("written");
+    fs::write(two.path().join("name"), "two").expect("written");
+    let second = one.mount(Transport::Device);
+    assert_eq!(fs::read(second.path().join("name")).expect("found"), b"one");
+    assert_eq!(fs::read(two.path().join("name")).expect("found"), b"two");
+    // The token of one is of no use at the other.
+    let address = fs::read_to_string(one.data().join("management/address")).expect("an address");
+    let token = two.data().join("management/join-token").display().to_string();
+    let wrong =
+        cluster::skep(["node", "list", "--cluster", address.trim(), "--token-file", &token]);
+    assert!(wrong.expect_failure().contains("belongs to cluster"));
+    second.unmount();
+    one.stop();
+    assert_eq!(fs::read(two.path().join("name")).expect("found"), b"two");
+    two.stop();
+}
+
+#[test]
+fn what_dies_is_started_again_and_that_is_said() {
+    let cluster = Cluster::start(small());
+    fs::write(cluster.path().join("file"), "before").expect("written");
+    for role in ["storage", "management", "metadata", "mount"] {
+        let before = cluster.processes(role);
+        before.first().expect("it runs").kill();
+        wait_for("it runs again", PATIENCE, || {
+            cluster.processes(role).iter().find(|it| it.pid != before[0].pid).map(|_| ())
+        });
+    }
+    cluster.wait_for_mount();
+    assert_eq!(fs::read(cluster.path().join("file")).expect("found"), b"before");
+    fs::write(cluster.path().join("file"), "after").expect("written");
+    let log = fs::read_to_string(cluster.data().join("logs/up.log")).expect("a log");
+    for name in ["storage-1", "management", "metadata-1", "mount"] {
+        assert!(log.contains(&format!("{name} died (signal 9)")), "{name}: {log}");
+        assert!(log.contains(&format!("{name} runs again")), "{name}: {log}");
+    }
+    cluster.stop();
+}
+
+#[test]
+fn services_end_with_a_supervisor_that_is_killed_and_the_next_up_takes_over() {
+    let cluster = Cluster::start(small());
+    fs::write(cluster.path().join("file"), "kept").expect("written");
+    cluster.processes("up").first().expect("it runs").kill();
+    cluster.up().expect_success();
+    assert_eq!(fs::read(cluster.path().join("file")).expect("found"), b"kept");
+    for role in ["up", "management", "metadata", "storage", "mount"] {
+        assert_eq!(cluster.processes(role).len(), 1, "{role}");
+    }
+    cluster.stop();
+}
+
+#[test]
+fn in_the_foreground_it_says_what_to_try_and_ends_on_ctrl_c() {
+    let scratch = Scratch::new();
+    let (data, mount_point) = (scratch.join("data"), scratch.join("mnt"));
+    let mut child = Command::new(cluster::program())
+        .args(["up", "--metadata-targets", "1", "--storage-services", "1", "--data-dir"])
+        .arg(&data)
+        .arg("--mount-point")
+        .arg(&mount_point)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("skep can be started");
+    let mut output = child.stdout.take().expect("a pipe");
+    let mut said = String::new();
+    while !said.contains("Up after") {
+        let mut bytes = [0; 4096];
+        let len = output.read(&mut bytes).expect("the pipe can be read");
+        assert!(len > 0, "it ended: {said}");
+        said.push_str(&String::from_utf8_lossy(&bytes[..len]));
+    }
+    for words in ["is up", "STORAGE TARGETS", "Try:", "Ctrl-C", "skep down --data-dir"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    fs::write(mount_point.join("file"), "x").expect("written");
+    let supervisor = process::below(&data).into_iter().find(|process| process.role() == "up");
+    supervisor.expect("it runs").signal(Signal::INT);
+    let status = wait_for("it ends", PATIENCE, || child.try_wait().expect("our own child"));
+    assert!(status.success(), "{status}");
+    output.read_to_string(&mut said).expect("the pipe can be read");
+    assert!(said.trim_end().ends_with("Down."), "{said}");
+    assert_eq!(process::below(&data), []);
+}
+
+#[test]
+fn a_directory_with_other_files_and_a_damaged_log_are_refused() {
+    let scratch = Scratch::new();
+    let taken = scratch.directory("taken");
+    fs::write(taken.join("thesis.tex"), "").expect("written");
+    let taken = taken.display().to_string();
+    let refused = cluster::skep(["up", "--detach", "--no-mount", "--data-dir", &taken]);
+    assert!(refused.expect_failure().contains("thesis.tex"));
+
+    let cluster = Cluster::start(small());
+    cluster.stop();
+    let log = cluster.data().join("management/log");
+    let mut bytes = fs::read(&log).expect("a log");
+    let torn = bytes.len() - 3;
+    fs::write(&log, &bytes[..torn]).expect("written");
+    cluster.up().expect_success();
+    cluster.stop();
+    bytes = fs::read(&log).expect("a log");
+    bytes[100] ^= 1;
+    fs::write(&log, &bytes).expect("written");
+    let damaged = cluster.up().expect_failure();
+    assert!(damaged.contains("management/log") && damaged.contains("damaged"), "{damaged}");
+}
