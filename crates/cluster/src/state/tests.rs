@@ -1,6 +1,7 @@
 //! The state machine of the cluster: commands in, maps out.
 
 use super::*;
+use proptest::prelude::*;
 
 /// An empty cluster after its first start.
 pub(crate) fn cluster() -> ClusterState {
@@ -246,4 +247,72 @@ fn commands_and_snapshots_survive_a_round_trip() {
         assert_eq!(ClusterState::from_snapshot(&state.snapshot()).unwrap(), state);
     }
     assert!(Command::from_bytes(&[99]).is_err());
+}
+
+/// Commands of a small world, so that they collide: few uuids, ids and names.
+fn any_command() -> impl Strategy<Value = Command> {
+    let kind = prop_oneof![Just(TargetKind::Metadata), Just(TargetKind::Storage)];
+    let server = (kind, 1..5_u128, prop::collection::vec(11..16_u128, 0..4), 0..4_u32, 0..3_u32);
+    prop_oneof![
+        6 => server.prop_map(|(kind, uuid, targets, node, target)| {
+            let mut registration = registration(kind, uuid, &targets);
+            registration.node = NodeId::new(node);
+            if let Some(first) = registration.targets.first_mut() {
+                first.target = TargetId::new(target);
+            }
+            Command::RegisterServer(registration)
+        }),
+        2 => (0..3_u8).prop_map(|name| Command::RegisterClient(ClientRegistration {
+            name: name.to_string(),
+            version: String::new(),
+        })),
+        2 => (0..12_u32).prop_map(|node| Command::RemoveClient { node: NodeId::new(node) }),
+        1 => Just(Command::Start),
+        1 => Just(Command::Format),
+    ]
+}
+
+/// What holds in every state.
+fn check_invariants(state: &ClusterState) {
+    let map = state.map();
+    assert!(map.nodes.windows(2).all(|pair| pair[0].id < pair[1].id));
+    assert!(map.targets.windows(2).all(|pair| pair[0].id < pair[1].id));
+    assert!(map.groups.windows(2).all(|pair| pair[0].id < pair[1].id));
+    for target in &map.targets {
+        assert!(map.node(target.node).is_some(), "{target:?}");
+        let groups = map.groups.iter().filter(|g| g.members.iter().any(|m| m.target == target.id));
+        assert_eq!(groups.count(), 1, "{target:?}");
+        let twins = state.durable.target_uuids.iter().filter(|(id, _)| *id == target.id);
+        assert_eq!(twins.count(), 1, "{target:?}");
+    }
+    for node in &map.nodes {
+        let same = map.nodes.iter().filter(|it| it.kind == node.kind && it.name == node.name);
+        assert_eq!(same.count(), 1, "{node:?}");
+    }
+    assert_eq!(map.formatted, !map.shards.is_empty());
+}
+
+proptest! {
+    #[test]
+    fn commands_keep_what_must_hold(commands in prop::collection::vec(any_command(), 1..60)) {
+        let mut state = ClusterState::new(ClusterId::new([7; 16]));
+        let mut identities = std::collections::BTreeMap::new();
+        for command in commands {
+            let before = state.clone();
+            match state.apply(&command) {
+                Ok(outcome) => {
+                    prop_assert_eq!(outcome.changed, state != before);
+                    prop_assert_eq!(outcome.changed, state.map().version > before.map().version);
+                    if let Command::RegisterServer(server) = &command {
+                        // An id belongs to one uuid for ever, and a uuid has one id.
+                        let known = *identities.entry(server.uuid).or_insert(outcome.node);
+                        prop_assert_eq!(known, outcome.node);
+                        prop_assert!(!state.apply(&command).unwrap().changed);
+                    }
+                }
+                Err(_) => prop_assert_eq!(&state, &before),
+            }
+            check_invariants(&state);
+        }
+    }
 }
