@@ -10,6 +10,9 @@ use std::rc::Rc;
 const SMALLEST_CLASS: usize = 4096;
 const LARGEST_CLASS: usize = 8 << 20;
 const KEPT_PER_CLASS: usize = 16;
+/// From this size on, memory comes straight from the kernel, page by page as it is used: the
+/// allocator would have to set aligned memory to zero itself, all of it at once.
+const SMALLEST_MAPPED: usize = 256 << 10;
 
 struct Allocation {
     start: NonNull<u8>,
@@ -31,13 +34,27 @@ impl Allocation {
             .then(|| POOL.with_borrow_mut(|pool| pool.get_mut(class(capacity))?.pop()))
             .flatten();
         let start = pooled.unwrap_or_else(|| {
-            // SAFETY: the layout has a size of at least one page. The bytes are set before anyone
-            // can read them: zeroed here, since a page from the kernel costs the same either way.
-            let raw = unsafe { std::alloc::alloc_zeroed(layout(capacity)) };
+            let raw = if capacity >= SMALLEST_MAPPED {
+                map(capacity)
+            } else {
+                // SAFETY: the layout has a size of at least one page. The bytes are set before
+                // anyone can read them: zeroed here, since a page from the kernel costs the same
+                // either way.
+                unsafe { std::alloc::alloc_zeroed(layout(capacity)) }
+            };
             NonNull::new(raw).unwrap_or_else(|| handle_alloc_error(layout(capacity)))
         });
         Self { start, capacity }
     }
+}
+
+/// Zeroed pages straight from the kernel, which become memory when they are first used.
+fn map(capacity: usize) -> *mut u8 {
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a new mapping, of nothing that exists.
+    let raw = unsafe { libc::mmap(std::ptr::null_mut(), capacity, access, flags, -1, 0) };
+    if raw == libc::MAP_FAILED { std::ptr::null_mut() } else { raw.cast() }
 }
 
 fn class(capacity: usize) -> usize {
@@ -63,7 +80,13 @@ impl Drop for Allocation {
                     }
                 })
                 .unwrap_or(false);
-        if !kept {
+        if kept {
+            return;
+        }
+        if self.capacity >= SMALLEST_MAPPED {
+            // SAFETY: mapped with this length, and nobody else holds it.
+            unsafe { libc::munmap(self.start.as_ptr().cast(), self.capacity) };
+        } else {
             // SAFETY: allocated with this layout, and nobody else holds it.
             unsafe { dealloc(self.start.as_ptr(), layout(self.capacity)) };
         }
