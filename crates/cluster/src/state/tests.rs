@@ -294,6 +294,16 @@ fn check_invariants(state: &ClusterState) {
 
 proptest! {
     #[test]
+    fn arbitrary_bytes_never_panic_and_decoded_ones_encode_back(bytes: Vec<u8>) {
+        if let Ok(command) = Command::from_bytes(&bytes) {
+            prop_assert_eq!(command.to_bytes(), &bytes[..]);
+        }
+        if let Ok(state) = ClusterState::from_snapshot(&bytes) {
+            prop_assert_eq!(state.snapshot(), bytes);
+        }
+    }
+
+    #[test]
     fn commands_keep_what_must_hold(commands in prop::collection::vec(any_command(), 1..60)) {
         let mut state = ClusterState::new(ClusterId::new([7; 16]));
         let mut identities = std::collections::BTreeMap::new();
