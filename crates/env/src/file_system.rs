@@ -101,7 +101,9 @@ pub fn raise_file_limit() -> u64 {
     unsafe {
         libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
         let raised = libc::rlimit { rlim_cur: limit.rlim_max, rlim_max: limit.rlim_max };
-        if libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) == 0 { limit = raised }
+        if libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) == 0 {
+            limit = raised
+        }
     }
     limit.rlim_cur
 }
