@@ -13,6 +13,7 @@ pub mod limits;
 mod locks;
 mod namespace;
 mod operation;
+mod requests;
 pub mod service;
 mod sessions;
 pub mod settings;

@@ -24,6 +24,9 @@ pub const ASK_AFTER: Duration = Duration::from_secs(1);
 pub const FINISHED_KEPT_SECONDS: i64 = 600;
 /// Operations that wait for something at the same time; more are refused with `LimitReached`.
 pub const MAX_PARKED: usize = 100_000;
+/// Connections that get the answer of one request. A client gives a connection up before it repeats
+/// a request on the next one, so only the last few can still be in use.
+pub const MAX_REPETITIONS: usize = 8;
 /// Slots that a session gets at most.
 pub const MAX_SLOTS: u32 = skep_wire::limits::MAX_SLOTS;
 /// Bytes of log after which a checkpoint is made.

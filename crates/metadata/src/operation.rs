@@ -104,6 +104,8 @@ impl OutgoingCall {
 pub(crate) struct Operation {
     pub(crate) id: u64,
     pub(crate) source: Source,
+    /// Where else the same request came from.
+    pub(crate) repetitions: Vec<(ConnectionId, Header)>,
     pub(crate) body: Vec<u8>,
     /// What it has asked others, in the order of its calls.
     pub(crate) asked: Vec<Asked>,
@@ -122,6 +124,7 @@ impl Operation {
         Self {
             id,
             source,
+            repetitions: Vec::new(),
             body,
             asked: Vec::new(),
             transaction: None,
@@ -129,6 +132,13 @@ impl Operation {
             rename_lock: None,
             restarts: 0,
         }
+    }
+
+    /// The session without which it may not run: that of a request that modifies something.
+    pub(crate) fn session_needed(&self) -> Option<SessionId> {
+        let header = self.header()?;
+        let line = skep_wire::catalog::line(header.message)?;
+        line.modifies.then_some(header.session)
     }
 
     pub(crate) fn header(&self) -> Option<&Header> {

@@ -10,7 +10,7 @@ use crate::operation::{Internal, Stop};
 use crate::target::MetadataTarget;
 use skep_format::metadata::{Key, SessionRecord, decode_value, last_u64};
 use skep_types::codec::Codec;
-use skep_types::{Error, ErrorCode, Result, SessionId};
+use skep_types::{Error, ErrorCode, Result, RetryClass, SessionId};
 use skep_wire::frame::Header;
 use skep_wire::metadata::{OpenSession, SessionOpened};
 use std::collections::{BTreeMap, HashMap};
@@ -28,6 +28,8 @@ pub(crate) struct Sessions {
     all: BTreeMap<SessionId, Session>,
     /// Requests at work: slot to operation and sequence.
     running: HashMap<(SessionId, u32), (u64, u64)>,
+    /// Slots whose last request was refused for good: its sequence and the refusal.
+    refused: BTreeMap<Slot, (u64, Error)>,
     checked_at: Duration,
 }
 
@@ -53,6 +55,23 @@ impl Sessions {
         Ok(())
     }
 
+    /// Whether a session exists and hasn't ended.
+    pub(crate) fn exists(&self, session: SessionId) -> bool {
+        self.all.contains_key(&session)
+    }
+
+    /// The last refusal of a slot.
+    pub(crate) fn refused(&self, slot: Slot) -> Option<&(u64, Error)> {
+        self.refused.get(&slot)
+    }
+
+    /// Remembers the refusal of a slot's last request, if it is final.
+    pub(crate) fn refuse(&mut self, slot: Slot, sequence: u64, error: &Error) {
+        if self.exists(slot.0) && error.code().retry_class() == RetryClass::Never {
+            self.refused.insert(slot, (sequence, error.clone()));
+        }
+    }
+
     pub(crate) fn running(&self, slot: Slot) -> Option<(u64, u64)> {
         self.running.get(&slot).copied()
     }
@@ -69,6 +88,7 @@ impl Sessions {
 
     pub(crate) fn clear_running_slot(&mut self, slot: Slot) {
         self.running.remove(&slot);
+        self.refused.remove(&slot);
     }
 
     pub(crate) fn opened(&mut self, session: SessionId, reply: &[u8], now: Duration) {
@@ -129,6 +149,10 @@ impl<E: Engine> MetadataTarget<E> {
     /// Ends a session: refused from now on; what it had open is closed step by step.
     pub(crate) fn end_session(&mut self, session: SessionId) {
         if self.sessions.all.remove(&session).is_some() {
+            let refused = &mut self.sessions.refused;
+            let slots: Vec<Slot> =
+                refused.range((session, 0)..=(session, u32::MAX)).map(|(slot, _)| *slot).collect();
+            slots.iter().for_each(|slot| drop(refused.remove(slot)));
             self.start_internal(Internal::EndSession(session));
         }
     }

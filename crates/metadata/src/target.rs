@@ -14,7 +14,7 @@ use crate::background::{Background, transaction_in};
 use crate::context::{Context, Numbers, Shared};
 use crate::engine::Engine;
 use crate::handlers;
-use crate::limits::{FIRST_PAUSE, LONGEST_PAUSE, Limits, MAX_PARKED, SYNC_INTERVAL};
+use crate::limits::{FIRST_PAUSE, LONGEST_PAUSE, Limits, SYNC_INTERVAL};
 use crate::locks::{Locks, Owner};
 use crate::operation::{CallId, ConnectionId, Internal, Operation, OutgoingCall, Source, Stop};
 use crate::sessions::Sessions;
@@ -26,9 +26,7 @@ use skep_types::{
     ClusterMap, Error, ErrorCode, GroupId, Lsn, Result, ShardId, TargetKind, Timestamp,
 };
 use skep_wire::frame::Header;
-use skep_wire::metadata::{
-    AskDecision, CloseSession, Decide, KeepAlive, OpenSession, Prepare, SyncAll,
-};
+use skep_wire::metadata::{Decide, OpenSession, Prepare, SyncAll};
 use skep_wire::storage::WhichExist;
 use skep_wire::{Request, catalog};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -131,10 +129,10 @@ pub(crate) enum Purpose {
     Nobody,
 }
 
-struct Waiting {
-    connection: ConnectionId,
-    request: Header,
-    result: Result<Vec<u8>>,
+pub(crate) struct Waiting {
+    pub(crate) connection: ConnectionId,
+    pub(crate) request: Header,
+    pub(crate) result: Result<Vec<u8>>,
 }
 
 /// A metadata target. See the file's description.
@@ -144,8 +142,8 @@ pub struct MetadataTarget<E> {
     pub(crate) sessions: Sessions,
     pub(crate) background: Background,
     policy: SyncPolicy,
-    operations: HashMap<u64, Operation>,
-    next_operation: u64,
+    pub(crate) operations: HashMap<u64, Operation>,
+    pub(crate) next_operation: u64,
     ready: VecDeque<u64>,
     /// Operations that run again after a pause, by time.
     paused: BTreeMap<(Duration, u64), ()>,
@@ -155,16 +153,16 @@ pub struct MetadataTarget<E> {
     next_call: CallId,
     /// Record that the batch being run will be.
     next_lsn: Lsn,
-    synced: Lsn,
+    pub(crate) synced: Lsn,
     syncing: Option<Lsn>,
     first_unsynced_at: Option<Duration>,
-    sync_now: bool,
+    pub(crate) sync_now: bool,
     /// Replies that wait for a sync.
-    gated: BTreeMap<Lsn, Vec<Waiting>>,
+    pub(crate) gated: BTreeMap<Lsn, Vec<Waiting>>,
     /// Requests to others that wait for a sync.
     gated_calls: BTreeMap<Lsn, Vec<(OutgoingCall, Purpose)>>,
     /// Replies of the batch being run.
-    replies: Vec<Waiting>,
+    pub(crate) replies: Vec<Waiting>,
     pub(crate) actions: Vec<Action>,
     logged_bytes: u64,
     is_checkpointing: bool,
@@ -365,153 +363,18 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    // ---- requests
-
-    fn on_request(
-        &mut self,
-        connection: ConnectionId,
-        header: Header,
-        body: Vec<u8>,
-    ) -> Result<()> {
-        match self.admit(&header, &body) {
-            Err(error) => self.refuse(connection, header, error),
-            Ok(()) => match header.message {
-                KeepAlive::ID => self.reply_now(connection, header, Vec::new()),
-                CloseSession::ID => {
-                    self.end_session(header.session);
-                    self.reply_now(connection, header, Vec::new());
-                }
-                AskDecision::ID => match AskDecision::from_bytes(&body) {
-                    Ok(asked) => {
-                        let reply = self.decision(asked.transaction)?;
-                        self.reply_now(connection, header, reply.to_bytes());
-                    }
-                    Err(error) => {
-                        let error = Error::new(ErrorCode::Protocol, error.context());
-                        self.refuse(connection, header, error);
-                    }
-                },
-                _ => return self.start_request(connection, header, body),
-            },
-        }
-        Ok(())
-    }
-
-    /// Checks what every request has to fulfil.
-    fn admit(&mut self, header: &Header, body: &[u8]) -> Result<()> {
-        let known = catalog::line(header.message).filter(|line| line.service == "metadata");
-        let line = known.ok_or_else(|| {
-            let what = format!("message {} is not for a metadata target", header.message);
-            Error::new(ErrorCode::Unsupported, what)
-        })?;
-        if header.session.raw() != 0 {
-            self.sessions.renew(header.session, self.shared.now);
-        }
-        if line.modifies || matches!(header.message, KeepAlive::ID | CloseSession::ID) {
-            self.sessions.check(header)?;
-        }
-        if line.modifies && header.sequence == 0 {
-            let what = format!("{} without a sequence", line.name);
-            return Err(Error::new(ErrorCode::Protocol, what));
-        }
-        if header.group != self.shared.group {
-            let what = format!("{} is not served here but {}", header.group, self.shared.group);
-            return Err(Error::new(ErrorCode::StaleMap, what));
-        }
-        let epoch = self.shared.map.group(header.group).map(|group| group.epoch);
-        if header.lowest_map > self.shared.map.version || epoch.is_some_and(|it| header.epoch < it)
-        {
-            let what =
-                format!("map {} or epoch {} is not this one's", header.lowest_map, header.epoch);
-            return Err(Error::new(ErrorCode::StaleMap, what));
-        }
-        if let Some(inode) = handlers::home_inode(header.message, body)
-            && self.shared.map.shard_group(inode.shard()) != Some(self.shared.group)
-        {
-            let what = format!("shard {} is not served here", inode.shard());
-            return Err(Error::new(ErrorCode::StaleMap, what));
-        }
-        if self.operations.len() >= MAX_PARKED {
-            return Err(Error::new(ErrorCode::LimitReached, "too many requests wait here"));
-        }
-        Ok(())
-    }
-
-    fn start_request(
-        &mut self,
-        connection: ConnectionId,
-        header: Header,
-        body: Vec<u8>,
-    ) -> Result<()> {
-        let modifies = catalog::line(header.message).is_some_and(|line| line.modifies);
-        if modifies {
-            let slot = (header.session, header.slot);
-            if let Some(record) = self.slot_record(slot)? {
-                if record.sequence == header.sequence {
-                    // Answered before: the reply was lost, not the request.
-                    let after = header.is_durable().then_some(record.lsn);
-                    let result = Ok(record.reply.0);
-                    self.queue_reply(Waiting { connection, request: header, result }, after);
-                    return Ok(());
-                }
-                if record.sequence > header.sequence {
-                    let what = "a newer request has used the slot since";
-                    self.refuse(connection, header, Error::new(ErrorCode::Stale, what));
-                    return Ok(());
-                }
-            }
-            if let Some((id, sequence)) = self.sessions.running(slot)
-                && sequence == header.sequence
-            {
-                // Still on its way: the reply goes to where it was last asked for.
-                if let Some(op) = self.operations.get_mut(&id) {
-                    op.source = Source::Peer { connection, header };
-                }
-                return Ok(());
-            }
-            self.sessions.set_running(slot, self.next_operation, header.sequence);
-        }
-        self.start(Source::Peer { connection, header }, body);
-        Ok(())
-    }
+    // ---- running operations
 
     pub(crate) fn start_internal(&mut self, work: Internal) {
         self.start(Source::Internal(work), Vec::new());
     }
 
-    fn start(&mut self, source: Source, body: Vec<u8>) {
+    pub(crate) fn start(&mut self, source: Source, body: Vec<u8>) {
         let id = self.next_operation;
         self.next_operation += 1;
         self.operations.insert(id, Operation::new(id, source, body));
         self.ready.push_back(id);
     }
-
-    fn slot_record(&self, slot: (skep_types::SessionId, u32)) -> Result<Option<SlotRecord>> {
-        let key = Key::Slot(slot.0, slot.1).to_bytes();
-        let value = self.table.get(&key)?;
-        value.map(|value| skep_format::metadata::decode_value(&key, &value)).transpose()
-    }
-
-    fn refuse(&mut self, connection: ConnectionId, request: Header, error: Error) {
-        self.queue_reply(Waiting { connection, request, result: Err(error) }, None);
-    }
-
-    fn reply_now(&mut self, connection: ConnectionId, request: Header, body: Vec<u8>) {
-        self.queue_reply(Waiting { connection, request, result: Ok(body) }, None);
-    }
-
-    /// Sends a reply after the batch; or, with `after`, when that record is synced.
-    fn queue_reply(&mut self, waiting: Waiting, after: Option<Lsn>) {
-        match after {
-            Some(lsn) if lsn > self.synced => {
-                self.sync_now = true;
-                self.gated.entry(lsn).or_default().push(waiting);
-            }
-            _ => self.replies.push(waiting),
-        }
-    }
-
-    // ---- running operations
 
     fn run_ready(&mut self) -> Result<()> {
         while let Some(id) = self.ready.pop_front() {
@@ -523,6 +386,13 @@ impl<E: Engine> MetadataTarget<E> {
     }
 
     fn run(&mut self, mut op: Operation) -> Result<()> {
+        if let Some(session) = op.session_needed()
+            && !self.sessions.exists(session)
+        {
+            // It ended while the operation waited. What it opened now would stay open for ever.
+            let what = format!("session {session} has ended");
+            return self.fail(op, Error::new(ErrorCode::StaleSession, what));
+        }
         let mut context = Context::new(&self.table, &mut self.shared, &mut op);
         let source = context.op.source.clone();
         let result = match &source {
@@ -618,14 +488,22 @@ impl<E: Engine> MetadataTarget<E> {
         let is_own = matches!(op.source, Source::Internal(_));
         let is_fatal = error.code() == ErrorCode::DeviceFailed
             || is_own
-            || op.header().is_some_and(|header| header.message == Decide::ID);
+            || error.code() != ErrorCode::Protocol
+                && op.header().is_some_and(|header| header.message == Decide::ID);
         if is_fatal {
             // A promise that can't be kept, or state that can't be read: going on would make it worse.
             return Err(error.within("metadata target"));
         }
         self.abandon(&mut op);
         if let Source::Peer { connection, header } = op.source {
-            self.sessions.clear_running((header.session, header.slot), op.id);
+            let slot = (header.session, header.slot);
+            self.sessions.clear_running(slot, op.id);
+            if header.sequence != 0 {
+                self.sessions.refuse(slot, header.sequence, &error);
+            }
+            for (connection, header) in op.repetitions {
+                self.refuse(connection, header, error.clone());
+            }
             self.refuse(connection, header, error);
         }
         Ok(())
@@ -661,32 +539,39 @@ impl<E: Engine> MetadataTarget<E> {
                     (Prepare::ID, Some(transaction)) => self.after_prepare(transaction)?,
                     _ => {}
                 }
-                self.answer(connection, header, reply);
+                let after = self.remember(&header, &reply);
+                for (connection, request) in op.repetitions {
+                    let result = Ok(reply.clone());
+                    self.queue_reply(Waiting { connection, request, result }, after);
+                }
+                let (request, result) = (header, Ok(reply));
+                self.queue_reply(Waiting { connection, request, result }, after);
             }
         }
         Ok(())
     }
 
-    /// Answers a committed request, and remembers the answer if it modified something.
-    fn answer(&mut self, connection: ConnectionId, header: Header, reply: Vec<u8>) {
+    /// Remembers the answer of a committed request if it modified something. Gives the record that must
+    /// be synced before the answer leaves, if one must.
+    fn remember(&mut self, header: &Header, reply: &[u8]) -> Option<Lsn> {
         let lsn = self.next_lsn;
         let slot = (header.session, header.slot);
         if catalog::line(header.message).is_some_and(|line| line.modifies) {
             self.sessions.clear_running_slot(slot);
-            let record = SlotRecord { sequence: header.sequence, lsn, reply: Bytes(reply.clone()) };
+            let record =
+                SlotRecord { sequence: header.sequence, lsn, reply: Bytes(reply.to_vec()) };
             self.table.write(Key::Slot(slot.0, slot.1).to_bytes(), Some(record.to_bytes()));
         }
         let mut is_durable = header.is_durable() || self.policy == SyncPolicy::Always;
         match header.message {
-            OpenSession::ID => self.sessions.opened(header.session, &reply, self.shared.now),
+            OpenSession::ID => self.sessions.opened(header.session, reply, self.shared.now),
             Decide::ID | Prepare::ID => is_durable = true,
             SyncAll::ID | WhichExist::ID => is_durable = true,
             _ => {}
         }
         // With nothing new to log, what the reply says was logged before.
         let newest = if self.table.has_batch() { lsn } else { self.last_logged() };
-        let after = is_durable.then_some(newest);
-        self.queue_reply(Waiting { connection, request: header, result: Ok(reply) }, after);
+        is_durable.then_some(newest)
     }
 
     pub(crate) fn last_logged(&self) -> Lsn {

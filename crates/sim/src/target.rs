@@ -49,7 +49,8 @@ impl TargetProcess {
     /// Whether nothing is under way and all is on the device.
     pub(crate) fn is_idle(&self) -> bool {
         let is_idle = self.running.as_ref().is_some_and(MetadataTarget::is_idle);
-        is_idle && self.inbox.is_empty() && self.unsynced.is_empty()
+        let has_news = self.inbox.iter().any(|event| !matches!(event, Event::Tick));
+        is_idle && !has_news && self.unsynced.is_empty()
     }
 }
 
@@ -242,7 +243,8 @@ impl World {
             Ok(records) => records,
             Err(error) => return self.fail(format!("target {index} can't read its log: {error}")),
         };
-        let last = records.last().map(|(lsn, _)| *lsn);
+        // A log that was trimmed may have lost all that came after the checkpoint.
+        let last = records.last().map(|(lsn, _)| *lsn).max(applied(&engine));
         process.at_rest = Some((engine, records));
         if let Some(lost_from) = oldest.filter(|_| is_power_cut) {
             self.check_age(index, lost_from);
@@ -271,13 +273,18 @@ impl World {
     }
 }
 
+/// The last record that is in an engine.
+fn applied(engine: &MemoryEngine) -> Option<Lsn> {
+    let value = engine.get(&Key::Applied.to_bytes()).ok().flatten();
+    value.and_then(|it| Lsn::from_bytes(&it).ok())
+}
+
 /// The planted bug: a target that starts doesn't know which requests it has answered.
 fn forget_slots(engine: &mut MemoryEngine, records: &mut [(Lsn, Vec<u8>)]) {
     let prefix = Key::slots_of(SessionId::default())[..2].to_vec();
     let slots = engine.scan(&prefix, &[], usize::MAX).unwrap_or_default();
     let removals = slots.into_iter().map(|(key, _)| (key, None)).collect();
-    let applied = engine.get(&Key::Applied.to_bytes()).ok().flatten();
-    let applied = applied.and_then(|it| Lsn::from_bytes(&it).ok()).unwrap_or_default();
+    let applied = applied(engine).unwrap_or_default();
     // An engine in memory can't fail.
     let _ = engine.apply(&removals, applied);
     for (_, payload) in records {

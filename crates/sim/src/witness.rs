@@ -269,7 +269,7 @@ impl Witness {
             entry.applied.push(applied);
             self.look();
         }
-        fits(&self.model, &changes, &self.map).map_err(place)?;
+        fits(&self.model, &changes, &self.map, false).map_err(place)?;
         if !entry.applied.is_empty() {
             self.history.push(entry);
         }
@@ -307,7 +307,7 @@ impl Witness {
             for (session, inode) in &changes.closed {
                 close_all(&mut model, *session, *inode);
             }
-            return match fits_names(&model, changes, &self.map) {
+            return match fits(&model, changes, &self.map, true) {
                 Ok(()) => Some(Vec::new()),
                 Err(what) => {
                     *problem = what;
@@ -527,10 +527,14 @@ fn fits_names(model: &Model, changes: &Changes, map: &ClusterMap) -> Result<(), 
     Ok(())
 }
 
-/// Whether the names and files that a batch leaves are those of the reference.
-fn fits(model: &Model, changes: &Changes, map: &ClusterMap) -> Result<(), String> {
+/// Whether the names and files that a batch leaves are those of the reference; `early`: before sizes
+/// that were found out are taken in.
+fn fits(model: &Model, changes: &Changes, map: &ClusterMap, early: bool) -> Result<(), String> {
     fits_names(model, changes, map)?;
     for (inode, record) in &changes.inodes {
+        if early && changes.sizes_found.contains(inode) {
+            continue;
+        }
         let Some(record) = record else {
             if model.inodes.contains_key(inode) {
                 return Err(format!("inode {inode} was removed; the reference has it"));

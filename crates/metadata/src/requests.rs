@@ -1,0 +1,190 @@
+//! Requests as they arrive: whether they may run, and whether they ran before.
+//!
+//! # Exactly once
+//! A slot carries one request at a time, and its sequence rises with each. A repetition of the last
+//! one gets the answer that was given: what was done is remembered in the store, in the transaction
+//! that did it; a refusal in memory, since no repetition outlives the connections of a process. So a
+//! request that was long under way on an abandoned connection never runs after its repetition.
+
+use crate::engine::Engine;
+use crate::handlers;
+use crate::limits::{MAX_PARKED, MAX_REPETITIONS};
+use crate::operation::{ConnectionId, Source};
+use crate::target::{MetadataTarget, Waiting};
+use skep_format::metadata::{Key, SlotRecord, decode_value};
+use skep_types::codec::Codec;
+use skep_types::{Error, ErrorCode, Lsn, Result, SessionId};
+use skep_wire::frame::Header;
+use skep_wire::metadata::{AskDecision, CloseSession, KeepAlive, OpenSession};
+use skep_wire::{Request, catalog};
+
+impl<E: Engine> MetadataTarget<E> {
+    /// Takes in a request.
+    pub(crate) fn on_request(
+        &mut self,
+        connection: ConnectionId,
+        header: Header,
+        body: Vec<u8>,
+    ) -> Result<()> {
+        match self.admit(&header, &body) {
+            Err(error) => self.refuse(connection, header, error),
+            Ok(()) => match header.message {
+                KeepAlive::ID => self.reply_now(connection, header, Vec::new()),
+                CloseSession::ID => {
+                    self.end_session(header.session);
+                    self.reply_now(connection, header, Vec::new());
+                }
+                AskDecision::ID => match AskDecision::from_bytes(&body) {
+                    Ok(asked) => {
+                        let reply = self.decision(asked.transaction)?;
+                        self.reply_now(connection, header, reply.to_bytes());
+                    }
+                    Err(error) => {
+                        let error = Error::new(ErrorCode::Protocol, error.context());
+                        self.refuse(connection, header, error);
+                    }
+                },
+                _ => return self.start_request(connection, header, body),
+            },
+        }
+        Ok(())
+    }
+
+    /// Checks what every request has to fulfil.
+    fn admit(&mut self, header: &Header, body: &[u8]) -> Result<()> {
+        let known = catalog::line(header.message).filter(|line| line.service == "metadata");
+        let line = known.ok_or_else(|| {
+            let what = format!("message {} is not for a metadata target", header.message);
+            Error::new(ErrorCode::Unsupported, what)
+        })?;
+        if header.session.raw() != 0 {
+            self.sessions.renew(header.session, self.shared.now);
+        }
+        if line.modifies || matches!(header.message, KeepAlive::ID | CloseSession::ID) {
+            self.sessions.check(header)?;
+        }
+        if line.modifies && header.sequence == 0 {
+            let what = format!("{} without a sequence", line.name);
+            return Err(Error::new(ErrorCode::Protocol, what));
+        }
+        if header.group != self.shared.group {
+            let what = format!("{} is not served here but {}", header.group, self.shared.group);
+            return Err(Error::new(ErrorCode::StaleMap, what));
+        }
+        let epoch = self.shared.map.group(header.group).map(|group| group.epoch);
+        if header.lowest_map > self.shared.map.version || epoch.is_some_and(|it| header.epoch < it)
+        {
+            let what =
+                format!("map {} or epoch {} is not this one's", header.lowest_map, header.epoch);
+            return Err(Error::new(ErrorCode::StaleMap, what));
+        }
+        if let Some(inode) = handlers::home_inode(header.message, body)
+            && self.shared.map.shard_group(inode.shard()) != Some(self.shared.group)
+        {
+            let what = format!("shard {} is not served here", inode.shard());
+            return Err(Error::new(ErrorCode::StaleMap, what));
+        }
+        if self.operations.len() >= MAX_PARKED {
+            return Err(Error::new(ErrorCode::LimitReached, "too many requests wait here"));
+        }
+        Ok(())
+    }
+
+    fn start_request(
+        &mut self,
+        connection: ConnectionId,
+        header: Header,
+        body: Vec<u8>,
+    ) -> Result<()> {
+        let modifies = catalog::line(header.message).is_some_and(|line| line.modifies);
+        if modifies && self.ran_before(connection, &header)? {
+            return Ok(());
+        }
+        if header.message == OpenSession::ID && self.is_ending(header.session)? {
+            let what = format!("session {} is being ended: open another", header.session);
+            self.refuse(connection, header, Error::new(ErrorCode::StaleSession, what));
+            return Ok(());
+        }
+        if modifies {
+            let slot = (header.session, header.slot);
+            self.sessions.set_running(slot, self.next_operation, header.sequence);
+        }
+        self.start(Source::Peer { connection, header }, body);
+        Ok(())
+    }
+
+    /// Answers a repetition of a request that has run or is at it, and what is older than that.
+    fn ran_before(&mut self, connection: ConnectionId, header: &Header) -> Result<bool> {
+        let slot = (header.session, header.slot);
+        let mut newest = 0;
+        if let Some(record) = self.slot_record(slot)? {
+            if record.sequence == header.sequence {
+                // Answered before: the reply was lost, not the request.
+                let after = header.is_durable().then_some(record.lsn);
+                let (request, result) = (header.clone(), Ok(record.reply.0));
+                self.queue_reply(Waiting { connection, request, result }, after);
+                return Ok(true);
+            }
+            newest = record.sequence;
+        }
+        if let Some((sequence, error)) = self.sessions.refused(slot) {
+            if *sequence == header.sequence {
+                let error = error.clone();
+                self.refuse(connection, header.clone(), error);
+                return Ok(true);
+            }
+            newest = newest.max(*sequence);
+        }
+        if let Some((id, sequence)) = self.sessions.running(slot) {
+            if sequence == header.sequence {
+                // Still on its way. Which of the connections is still used isn't known: all get it.
+                if let Some(op) = self.operations.get_mut(&id) {
+                    op.repetitions.push((connection, header.clone()));
+                    if op.repetitions.len() > MAX_REPETITIONS {
+                        op.repetitions.remove(0);
+                    }
+                }
+                return Ok(true);
+            }
+            newest = newest.max(sequence);
+        }
+        if newest > header.sequence {
+            let what = "a newer request has used the slot since";
+            self.refuse(connection, header.clone(), Error::new(ErrorCode::Stale, what));
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// Whether a session has ended and is not forgotten yet. What is opened in it would be closed with
+    /// the rest.
+    fn is_ending(&self, session: SessionId) -> Result<bool> {
+        let is_stored = self.table.get(&Key::Session(session).to_bytes())?.is_some();
+        Ok(is_stored && !self.sessions.exists(session))
+    }
+
+    fn slot_record(&self, slot: (SessionId, u32)) -> Result<Option<SlotRecord>> {
+        let key = Key::Slot(slot.0, slot.1).to_bytes();
+        let value = self.table.get(&key)?;
+        value.map(|value| decode_value(&key, &value)).transpose()
+    }
+
+    pub(crate) fn refuse(&mut self, connection: ConnectionId, request: Header, error: Error) {
+        self.queue_reply(Waiting { connection, request, result: Err(error) }, None);
+    }
+
+    fn reply_now(&mut self, connection: ConnectionId, request: Header, body: Vec<u8>) {
+        self.queue_reply(Waiting { connection, request, result: Ok(body) }, None);
+    }
+
+    /// Sends a reply after the batch; or, with `after`, when that record is synced.
+    pub(crate) fn queue_reply(&mut self, waiting: Waiting, after: Option<Lsn>) {
+        match after {
+            Some(lsn) if lsn > self.synced => {
+                self.sync_now = true;
+                self.gated.entry(lsn).or_default().push(waiting);
+            }
+            _ => self.replies.push(waiting),
+        }
+    }
+}
