@@ -59,6 +59,17 @@ impl Client {
         };
         drive_for(WRITE_GRACE, work).await
     }
+
+    /// Writes all of `data` at the end of the file as this mount knows it: what it has written itself,
+    /// and what others had when the file was last opened or looked at here. Callers take turns (the
+    /// kernel does).
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub async fn append(&self, handle: HandleId, data: Buf) -> Result<()> {
+        let offset = self.mount().handles.get_live(handle)?.inode.size();
+        self.write(handle, offset, data).await
+    }
 }
 
 /// Begins a write as soon as no truncation is under way.

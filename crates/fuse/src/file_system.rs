@@ -34,6 +34,8 @@ pub trait FileSystem: Clone + 'static {
     -> impl Future<Output = Result<usize>>;
     /// Writes all of `data`.
     fn write(&self, handle: HandleId, offset: u64, data: Buf) -> impl Future<Output = Result<()>>;
+    /// Writes all of `data` at the end of the file.
+    fn append(&self, handle: HandleId, data: Buf) -> impl Future<Output = Result<()>>;
     /// A file descriptor was closed; others of the same open may remain.
     fn flush(&self, handle: HandleId) -> impl Future<Output = Result<()>>;
     /// Waits until what was written is on the devices.
@@ -131,6 +133,10 @@ impl FileSystem for Client {
 
     async fn read(&self, handle: HandleId, offset: u64, into: Buf) -> Result<usize> {
         Self::read(self, handle, offset, into).await
+    }
+
+    async fn append(&self, handle: HandleId, data: Buf) -> Result<()> {
+        Self::append(self, handle, data).await
     }
 
     async fn write(&self, handle: HandleId, offset: u64, data: Buf) -> Result<()> {

@@ -76,6 +76,8 @@ pub(crate) struct Write {
     pub(crate) handle: HandleId,
     pub(crate) offset: u64,
     pub(crate) data: Buf,
+    /// The descriptor was opened with `O_APPEND`: the kernel's idea of the end may be old.
+    pub(crate) appends: bool,
     /// The descriptor was opened with `O_SYNC` or `O_DSYNC`; the latter asks for data only.
     pub(crate) sync: Option<DataOnly>,
     pub(crate) kill_privileges: bool,
@@ -366,6 +368,7 @@ impl Request {
                         handle: HandleId::new(arguments.handle),
                         offset: arguments.offset,
                         data: self.payload.slice(0..size),
+                        appends: has_flag(arguments.flags, libc::O_APPEND),
                         sync: has_flag(arguments.flags, libc::O_DSYNC)
                             .then(|| DataOnly(!has_flag(arguments.flags, libc::O_SYNC))),
                         kill_privileges: arguments.write_flags & abi::WRITE_KILL_SUIDGID != 0,

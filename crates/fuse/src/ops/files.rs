@@ -43,12 +43,18 @@ pub(crate) async fn read(
 }
 
 pub(crate) async fn write<F: FileSystem>(context: &Context<F>, write: Write) -> Outcome {
-    let Write { inode, handle, offset, data, sync, kill_privileges } = write;
+    let Write { inode, handle, offset, data, appends, sync, kill_privileges } = write;
     if kill_privileges {
         privileges::take_away(context, inode).await?;
     }
     let size = data.len() as u32;
-    context.file_system.write(handle, offset, data).await?;
+    if appends {
+        // Another mount may have moved the end since the kernel last asked. Its page cache then has
+        // these bytes in the wrong place; the new modification time makes it drop them.
+        context.file_system.append(handle, data).await?;
+    } else {
+        context.file_system.write(handle, offset, data).await?;
+    }
     if let Some(DataOnly(data_only)) = sync {
         context.file_system.fsync(handle, data_only).await?;
     }

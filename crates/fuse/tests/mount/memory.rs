@@ -272,6 +272,11 @@ impl FileSystem for Memory {
         })
     }
 
+    async fn append(&self, handle: HandleId, data: Buf) -> Result<()> {
+        let end = self.with(|tree| tree.opened(handle).map(|node| node.data.len()))?;
+        self.write(handle, end as u64, data).await
+    }
+
     async fn flush(&self, handle: HandleId) -> Result<()> {
         self.with(|tree| tree.opened(handle).map(|_| ()))
     }
