@@ -7,6 +7,7 @@
 //! range.
 
 use skep_env::TcpListener;
+use skep_store::atomic::replace_atomically;
 use skep_types::{Error, ErrorCode, Result};
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -48,12 +49,10 @@ pub async fn listen(listen: &str, directory: &Path, if_taken: IfTaken) -> Result
     };
     let address = listener.local_address()?.to_string();
     let file = directory.join(ADDRESS_FILE);
-    // Not worth a sync: if it is lost, another port is chosen.
     if read_address(&file).as_ref() != Some(&address) {
-        let temporary = directory.join(".address.new");
-        std::fs::write(&temporary, format!("{address}\n"))
-            .and_then(|()| std::fs::rename(&temporary, &file))
-            .map_err(|error| Error::from(error).within(file.display()))?;
+        // Durably: tokens hold management's address, and after a power cut the other nodes look
+        // for it there and nowhere else.
+        replace_atomically(&file, format!("{address}\n").as_bytes())?;
     }
     Ok(listener)
 }
