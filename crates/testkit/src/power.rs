@@ -5,10 +5,13 @@
 //! memory only. Mounting the copy shows what a machine finds that lost its power at that moment;
 //! killing processes alone wouldn't, since the kernel still has all that they wrote.
 
-use crate::program::run;
+use crate::program::{finish, run};
 use crate::scratch::Scratch;
+use crate::wait::wait_for;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
 
 /// A disk that survives power cuts as disks do.
 #[derive(Debug)]
@@ -81,7 +84,12 @@ impl Disk {
     /// # Panics
     /// If the disk is still in use, or the copy can't be mounted.
     pub fn restore(&mut self, number: u32) {
-        run("umount", [text(&self.disk)]);
+        // Files of processes that were just killed are let go a moment later.
+        wait_for("the disk is in use no more", Duration::from_secs(20), || {
+            let mut command = Command::new("umount");
+            let ended = finish(command.arg(&self.disk), Duration::from_secs(60));
+            ended.status.success().then_some(())
+        });
         fs::remove_file(self.image(self.current)).expect("the old image is not in use");
         self.mount(number);
         self.current = number;

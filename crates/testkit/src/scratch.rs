@@ -88,6 +88,10 @@ pub fn clear(directory: &Path) {
 fn print_logs(directory: &Path) {
     let Ok(entries) = fs::read_dir(directory) else { return };
     for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+        // Mounts may not answer, and have no logs.
+        if path.file_name().is_some_and(|it| it.to_string_lossy().starts_with("mnt")) {
+            continue;
+        }
         if fs::symlink_metadata(&path).is_ok_and(|it| it.is_dir()) {
             print_logs(&path);
         } else if path.extension().is_some_and(|it| it == "log") {
@@ -106,10 +110,11 @@ fn print_logs(directory: &Path) {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        clear(&self.0);
         if std::thread::panicking() {
+            // Before anything is unmounted: the logs may lie on it.
             print_logs(&self.0);
         }
+        clear(&self.0);
         if std::env::var_os("SKEP_TEST_KEEP").is_some() {
             eprintln!("kept: {}", self.0.display());
         } else if let Err(error) = fs::remove_dir_all(&self.0) {
