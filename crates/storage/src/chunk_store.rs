@@ -44,6 +44,7 @@ use std::collections::HashSet;
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::Duration;
 
 pub use self::read::ReadData;
 pub(crate) use self::space::SpaceGauge;
@@ -67,6 +68,8 @@ pub struct ChunkStore {
     suspects: RefCell<HashSet<DirtyRegion>>,
     dirty: DirtyRegions,
     space: SpaceGauge,
+    /// Until then writes don't go to the page cache at once, since they might have to wait.
+    disk_is_slow_until: Cell<Duration>,
     failure: RefCell<Option<Error>>,
     /// There is more to clean than should wait for the next interval.
     cleaning_wanted: Notify,
@@ -134,6 +137,7 @@ impl ChunkStore {
             dirty: DirtyRegions::new(&suspects),
             suspects: RefCell::new(suspects.into_iter().collect()),
             space: SpaceGauge::new(directory)?,
+            disk_is_slow_until: Cell::new(Duration::ZERO),
             failure: RefCell::default(),
             cleaning_wanted: Notify::default(),
         };
@@ -144,6 +148,11 @@ impl ChunkStore {
             store.suspects.borrow().len()
         );
         Ok(Rc::new(store))
+    }
+
+    /// Keeps no more chunk files open than this, as far as they aren't in use.
+    pub fn limit_open_files(&self, count: usize) {
+        self.open.borrow_mut().set_max_files(count.min(MAX_OPEN_FILES));
     }
 
     /// Changes whenever acknowledged writes that weren't synced may have been lost.

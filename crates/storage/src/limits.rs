@@ -5,6 +5,10 @@ use std::time::Duration;
 /// Chunk files that a target keeps open: a descriptor, a path and the first page each, under 20
 /// MiB.
 pub(crate) const MAX_OPEN_FILES: usize = 4096;
+/// Of the descriptors that a process may have, what is left to connections, one part in so many.
+pub(crate) const CONNECTIONS_SHARE: u64 = 2;
+/// Chunk files that a target keeps open at least, however few descriptors there are.
+pub(crate) const MIN_OPEN_FILES: usize = 64;
 /// Region pages that a target keeps in memory, 2 KiB of checksums each: 64 MiB describe 64 GiB.
 pub(crate) const MAX_CACHED_PAGES: usize = 32_768;
 /// Regions written since they were last known to be on the device. More start the cleaner at once:
@@ -30,9 +34,14 @@ pub(crate) const SCARCE_BYTES: u64 = 256 << 20;
 pub(crate) const MAX_LISTED: u32 = 4096;
 /// Most chunk files in one `RemoveChunks`: bounds how long one request occupies the target.
 pub(crate) const MAX_REMOVED: usize = 4096;
-/// Writes up to this length go to the page cache at once; handing them to a worker of the kernel,
-/// as io_uring does with most file systems, costs more than copying them.
-pub(crate) const INLINE_WRITE_BYTES: usize = 64 << 10;
+/// Writes up to this length go to the page cache at once. Handing them to a worker of the kernel, as
+/// io_uring does with most file systems, costs a third more (docs/design/0003-chunk-store.md).
+pub(crate) const INLINE_WRITE_BYTES: usize = 1 << 20;
+/// A write that took longer than this had to wait: the kernel holds back who writes faster than the
+/// disk takes it. A copy of so many bytes takes a tenth of it.
+pub(crate) const SLOW_WRITE: Duration = Duration::from_millis(10);
+/// For so long after a slow write others go to workers of the kernel, so that reads don't wait.
+pub(crate) const SLOW_PAUSE: Duration = Duration::from_millis(100);
 /// Requests of one connection in work at once. With more the peer waits in the socket.
 pub(crate) const MAX_REQUESTS_PER_CONNECTION: usize = 64;
 /// Requests in work at once on a target: bounds the memory of their data.

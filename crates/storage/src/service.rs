@@ -6,6 +6,7 @@
 
 use crate::chunk_store::SpaceGauge;
 use crate::directories;
+use crate::limits::{CONNECTIONS_SHARE, MIN_OPEN_FILES};
 use crate::settings::StorageSettings;
 use crate::target_thread::{Order, TargetThread};
 use skep_env::local::Notify;
@@ -34,7 +35,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// address in use, a registration that management refuses.
 pub fn run(settings: &StorageSettings) -> Result<()> {
     let signals = skep_service::end_signals()?;
-    skep_env::raise_file_limit();
     let settings = settings.clone();
     skep_env::block_on(async move {
         let service = Service::start(&settings).await?;
@@ -114,8 +114,10 @@ impl Service {
     }
 
     async fn start_threads(&self, targets: Vec<Directory>) -> Result<()> {
+        let descriptors = skep_env::raise_file_limit() / CONNECTIONS_SHARE;
+        let open_files = (descriptors as usize / targets.len().max(1)).max(MIN_OPEN_FILES);
         for directory in targets {
-            let thread = TargetThread::start(directory).await?;
+            let thread = TargetThread::start(directory, open_files).await?;
             self.0.threads.borrow_mut().insert(thread.target, thread);
         }
         Ok(())

@@ -39,16 +39,17 @@ pub(crate) struct TargetThread {
 }
 
 impl TargetThread {
-    /// Opens a target and starts its thread; returns when it can serve.
+    /// Opens a target and starts its thread; returns when it can serve. It keeps at most `open_files`
+    /// chunk files open.
     ///
     /// # Errors
     /// What keeps the target from being opened, with its name.
-    pub(crate) async fn start(directory: Directory) -> Result<Self> {
+    pub(crate) async fn start(directory: Directory, open_files: usize) -> Result<Self> {
         let target = directory.identity().target;
         let (orders, mailbox) = Mailbox::new(MAILBOX_LIMIT)?;
         let (ready, is_ready) = Mailbox::new(1)?;
         let handle = skep_env::spawn_thread(format!("storage-{target}"), None, move || {
-            skep_env::block_on(own(directory, mailbox, ready))?
+            skep_env::block_on(own(directory, open_files, mailbox, ready))?
         })?;
         is_ready.receive().await?.map_err(|error: Error| error.within(target))?;
         Ok(Self { target, orders, handle })
@@ -92,6 +93,7 @@ struct Served {
 
 async fn own(
     directory: Directory,
+    open_files: usize,
     orders: Mailbox<Order>,
     ready: MailboxSender<Result<()>>,
 ) -> Result<()> {
@@ -104,6 +106,7 @@ async fn own(
             return Err(error);
         }
     };
+    store.limit_open_files(open_files);
     let served = Rc::new(Served {
         store: Rc::clone(&store),
         router: RefCell::default(),

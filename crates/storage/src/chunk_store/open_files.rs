@@ -25,6 +25,11 @@ impl OpenFiles {
         Self { files: HashMap::new(), clock: VecDeque::new(), pages: 0, max_files }
     }
 
+    /// Changes for how many files it is.
+    pub(crate) fn set_max_files(&mut self, max_files: usize) {
+        self.max_files = max_files;
+    }
+
     /// The open file of a key.
     pub(crate) fn get(&self, key: &ChunkFileKey) -> Option<Rc<ChunkFile>> {
         let file = self.files.get(key)?;

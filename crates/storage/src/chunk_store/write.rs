@@ -5,7 +5,7 @@ use super::ChunkStore;
 use super::chunk_file::{ChunkFile, Region, granule_in_region, whole_granules};
 use super::region::{knows_stripe, physical_range};
 use super::space::Room;
-use crate::limits::INLINE_WRITE_BYTES;
+use crate::limits::{INLINE_WRITE_BYTES, SLOW_PAUSE, SLOW_WRITE};
 use skep_env::Buf;
 use skep_format::chunk::{
     DirtyRegion, MAX_CHUNK_FILE_BYTES, RegionHeader, ZERO_GRANULE_CRC, granule_checksum,
@@ -285,10 +285,17 @@ impl ChunkStore {
     ) -> Result<()> {
         for write in writes {
             let (data, at) = (incoming.part(&write.range), physical_range(&write.range).start);
-            let written = if data.len() <= INLINE_WRITE_BYTES {
-                file.file.write_now(data.bytes(), at)
-            } else {
+            let now = skep_env::now();
+            let written = if data.len() > INLINE_WRITE_BYTES || now < self.disk_is_slow_until.get()
+            {
                 file.file.write_at(data, at).await
+            } else {
+                let written = file.file.write_now(data.bytes(), at);
+                let end = skep_env::now();
+                if end - now > SLOW_WRITE {
+                    self.disk_is_slow_until.set(end + SLOW_PAUSE);
+                }
+                written
             };
             written.map_err(|error| self.note_failure(file.io_error(error)))?;
         }

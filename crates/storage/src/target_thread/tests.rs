@@ -35,7 +35,7 @@ fn directory(path: &Path) -> Directory {
 
 /// A target with a connection to it. The caller ends the thread.
 async fn started(path: &Path) -> (TargetThread, Rc<Connection>) {
-    let thread = TargetThread::start(directory(path)).await.unwrap();
+    let thread = TargetThread::start(directory(path), 100).await.unwrap();
     let identity = |kind| Identity {
         cluster: CLUSTER,
         secret: Secret::generate(),

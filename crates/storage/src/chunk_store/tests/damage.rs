@@ -91,3 +91,30 @@ fn damaged_records_of_the_target_refuse_the_start() {
         });
     }
 }
+
+#[test]
+fn after_a_failed_write_the_target_refuses_writes_until_it_is_started_again() {
+    run(|dir| async move {
+        let store = open(&dir);
+        write(&store, key(1), 0, b"before").await.unwrap();
+        let incarnation = store.incarnation();
+        let failure = store.note_failure(Error::new(ErrorCode::Io, "the disk is on fire"));
+        assert_eq!(failure.code(), ErrorCode::DeviceFailed);
+        assert!(failure.context().contains("on fire") && failure.context().contains("t3"));
+        let refusals = [
+            write(&store, key(1), 0, b"after").await,
+            store.sync(&key(1)).await,
+            store.truncate(&key(1), 1).await,
+            store.remove(&[key(1)]).await,
+            store.close().await,
+        ];
+        for refusal in refusals {
+            assert_eq!(refusal.unwrap_err(), failure);
+        }
+        assert_eq!(read(&store, key(1), 0, 10).await.unwrap(), b"before", "reads are served");
+        // The kernel may have dropped what it could not write.
+        let again = open(&dir);
+        assert_ne!(again.incarnation(), incarnation);
+        write(&again, key(1), 0, b"after").await.unwrap();
+    });
+}
