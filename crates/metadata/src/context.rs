@@ -267,6 +267,11 @@ impl<'a, E: Engine> Context<'a, E> {
         if waits { Err(Stop::Asked) } else { Ok(replies) }
     }
 
+    /// Whether this run didn't need all that earlier ones have asked for.
+    pub(crate) fn has_unused_answers(&self) -> bool {
+        self.next_answer < self.op.asked.len()
+    }
+
     /// Gets promises from groups under this operation's transaction. They are kept if the operation
     /// succeeds, and taken back if it doesn't.
     pub(crate) fn prepare(

@@ -1,6 +1,7 @@
 //! One file for each request, and the one table that leads to them.
 
 mod close;
+mod close_many;
 mod create;
 pub(crate) mod decide;
 mod get_attributes;
@@ -52,6 +53,7 @@ pub(crate) fn dispatch<E: Engine>(
         md::Create::ID => with(c, create::run),
         md::Open::ID => with(c, open::run),
         md::Close::ID => with(c, close::run),
+        md::CloseMany::ID => with(c, close_many::run),
         md::ReportWritten::ID => with(c, report_written::run),
         md::MakeDirectory::ID => with(c, make_directory::run),
         md::MakeSymlink::ID => with(c, make_symlink::run),
@@ -94,6 +96,7 @@ pub(crate) fn home_inode(message: u16, body: &[u8]) -> Option<InodeId> {
         md::OpenSession::ID
         | md::KeepAlive::ID
         | md::CloseSession::ID
+        | md::CloseMany::ID
         | md::SyncAll::ID
         | md::Prepare::ID
         | md::Decide::ID

@@ -404,6 +404,12 @@ impl<E: Engine> MetadataTarget<E> {
                 crate::background::run_internal(&mut context, work).map(|()| Vec::new())
             }
         };
+        // What it was promised on an earlier run would be committed with this one.
+        let result = if context.has_unused_answers() && result.is_ok() {
+            Err(Stop::Changed)
+        } else {
+            result
+        };
         let outgoing = std::mem::take(&mut context.outgoing);
         let writes = context.into_writes();
         for session in std::mem::take(&mut self.shared.ending) {
