@@ -56,8 +56,9 @@ impl Authority {
     pub(crate) fn newer(&self, known: MapVersion) -> Option<Rc<[u8]>> {
         let mut inner = self.inner.borrow_mut();
         let Inner { published, encoded, .. } = &mut *inner;
-        // An asker who is ahead knew management before its directory was put back from an older copy. It
-        // takes no older map, and has to be restarted: docs/operations/several-hosts.md says so.
+        // An asker who is ahead knew management before its directory was put back from an older
+        // copy. It takes no older map, and has to be restarted: docs/operations/several-hosts.md
+        // says so.
         (published.version > known).then(|| {
             let encode = || MapUpdate { map: Some((**published).clone()) }.to_bytes().into();
             Rc::clone(encoded.get_or_insert_with(encode))

@@ -40,7 +40,8 @@ pub fn page<T: Settings>() -> String {
         "# Settings of `skep {name}`\n\n\
          Values come from the defaults, then the file given with `--config`, then the command\n\
          line (`--set key=value`). `skep {name} --print-config` shows the values in effect and\n\
-         where each came from; `skep {name} --print-sample` prints this page as a file to start from.\n\n\
+         where each came from; `skep {name} --print-sample` prints this page as a file to start\n\
+         from.\n\n\
          | setting | default | meaning |\n|---|---|---|\n"
     );
     visit::<T>(&structs, &mut |prefix, entry| {
