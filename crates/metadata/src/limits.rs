@@ -15,6 +15,9 @@ pub const CLOSES_PER_BATCH: usize = 256;
 pub const SIZE_RECOVERIES_AT_ONCE: usize = 16;
 /// First pause of an operation that another transaction is in the way of.
 pub const FIRST_PAUSE: Duration = Duration::from_millis(1);
+/// How often an operation looks again when what a name led to is gone. Each time somebody must have
+/// changed the name in between, so a few times are enough unless the store is damaged.
+pub const MAX_DOUBTS: u32 = 16;
 /// Longest such pause.
 pub const LONGEST_PAUSE: Duration = Duration::from_millis(64);
 /// A promise older than this makes the participant ask the coordinator.

@@ -4,6 +4,7 @@
 use crate::context::Context;
 use crate::engine::Engine;
 use crate::handlers::make_directory;
+use crate::limits::MAX_DOUBTS;
 use crate::locks::Resource;
 use crate::operation::Stop;
 use skep_types::{Attributes, Error, ErrorCode, FileKind, GroupId, InodeId};
@@ -59,6 +60,10 @@ pub(crate) fn check<E: Engine>(
         },
         Step::RemoveDirectoryInode { inode } => {
             context.directory(*inode)?;
+            // A name that is about to leave has left already for whoever moved it.
+            if let Some(held) = context.shared.locks.any_dentry_of(*inode) {
+                return Err(Stop::Held(held));
+            }
             if !context.is_empty_directory(*inode)? {
                 return Err(ErrorCode::NotEmpty.into());
             }
@@ -125,6 +130,20 @@ pub(crate) fn apply<E: Engine>(
     Ok(())
 }
 
+/// Looks again at the names that led to something that is gone: somebody may have pointed them
+/// elsewhere since they were read, and a name that is always there must not seem to be missing.
+fn doubt<E: Engine>(context: &Context<'_, E>, stop: Stop) -> Stop {
+    match stop {
+        Stop::Fail(error)
+            if matches!(error.code(), ErrorCode::NotFound | ErrorCode::Stale)
+                && context.op.restarts < MAX_DOUBTS =>
+        {
+            Stop::Changed
+        }
+        other => other,
+    }
+}
+
 fn no_answer() -> Error {
     Error::new(ErrorCode::Corrupt, "a promise lost the attributes that it answered with")
 }
@@ -150,9 +169,9 @@ pub(crate) fn do_anywhere<E: Engine>(
     }
     // What fails here shouldn't trouble others first.
     for step in &here {
-        check(context, step)?;
+        check(context, step).map_err(|stop| doubt(context, stop))?;
     }
-    context.prepare(elsewhere)?;
+    context.prepare(elsewhere).map_err(|stop| doubt(context, stop))?;
     for step in &here {
         apply(context, step, None)?;
     }

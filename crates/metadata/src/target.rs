@@ -129,6 +129,14 @@ pub(crate) enum Purpose {
     Nobody,
 }
 
+impl Purpose {
+    /// Whether it is to tell how a transaction of this group ended.
+    fn is_about(&self, transaction: u64) -> bool {
+        use crate::background::Errand;
+        matches!(self, Self::Background(Errand::Told { number, .. }) if *number == transaction)
+    }
+}
+
 pub(crate) struct Waiting {
     pub(crate) connection: ConnectionId,
     pub(crate) request: Header,
@@ -320,9 +328,11 @@ impl<E: Engine> MetadataTarget<E> {
     /// Whether a transaction of this group is still undecided.
     pub(crate) fn is_coordinating(&self, number: u64) -> bool {
         let mut all = self.operations.values();
-        all.any(|op| {
+        let is_at_work = all.any(|op| {
             op.transaction == Some(number) || op.rename_lock.is_some_and(|(it, _)| it == number)
-        })
+        });
+        let mut gated = self.gated_calls.values().flatten();
+        is_at_work || gated.any(|(_, purpose)| purpose.is_about(number))
     }
 
     /// The engine, for checkpoints and checkers.
@@ -465,7 +475,7 @@ impl<E: Engine> MetadataTarget<E> {
                 self.tell(participant, number, false, None);
             }
         }
-        self.give_back_rename_lock(op);
+        self.give_back_rename_lock(op, None);
         if !op.asked.is_empty() {
             for purpose in self.calls.values_mut() {
                 if matches!(purpose, Purpose::Operation { id, .. } if *id == op.id) {
@@ -477,9 +487,9 @@ impl<E: Engine> MetadataTarget<E> {
         self.release(Owner::Operation(op.id));
     }
 
-    fn give_back_rename_lock(&mut self, op: &mut Operation) {
+    fn give_back_rename_lock(&mut self, op: &mut Operation, after: Option<Lsn>) {
         if let Some((number, group)) = op.rename_lock.take() {
-            self.tell(group, number, false, None);
+            self.tell(group, number, false, after);
         }
     }
 
@@ -535,7 +545,8 @@ impl<E: Engine> MetadataTarget<E> {
             self.table.write(key, Some(DecisionRecord { participants }.to_bytes()));
             self.sync_now = true;
         }
-        self.give_back_rename_lock(&mut op);
+        // The next one to hold it walks the tree as it will be, and builds on it elsewhere.
+        self.give_back_rename_lock(&mut op, Some(lsn));
         self.release(Owner::Operation(op.id));
         match op.source {
             Source::Internal(work) => self.after_internal(work, lsn),
@@ -602,6 +613,7 @@ impl<E: Engine> MetadataTarget<E> {
         let purpose = Purpose::Background(errand);
         match after {
             Some(lsn) if lsn > self.synced => {
+                self.sync_now = true;
                 self.gated_calls.entry(lsn).or_default().push((request, purpose));
             }
             _ => self.call(request, purpose),
