@@ -32,7 +32,7 @@ pub enum Key<'a> {
     SessionOpen(SessionId, InodeId),
     /// A chunk file that is to be removed from a group. Value: nothing.
     Removal(GroupId, ChunkFileKey),
-    /// A file whose writer died: its size is what its chunk files say. Value: nothing.
+    /// A file whose writer died: its size is what its chunk files say. Value: number of the death, a `u64`.
     SizeRecovery(InodeId),
     /// A promise to another group's transaction. Value: [`IntentRecord`].
     Intent(TransactionId),

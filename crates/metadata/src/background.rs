@@ -6,7 +6,7 @@ use crate::engine::Engine;
 use crate::handlers::{decide, make_directory};
 use crate::limits::{ASK_AFTER, FINISHED_KEPT_SECONDS, SIZE_RECOVERIES_AT_ONCE};
 use crate::locks::Owner;
-use crate::operation::{Internal, OutgoingCall, Stop};
+use crate::operation::{Internal, OutgoingCall, SizeQuestion, Stop};
 use crate::steps;
 use crate::target::{MetadataTarget, Purpose};
 use skep_cluster::striping;
@@ -42,8 +42,10 @@ pub(crate) enum Errand {
 #[derive(Debug)]
 struct SizeRecovery {
     pattern: StripePattern,
+    found_for: SizeQuestion,
     waiting: usize,
     size: u64,
+    has_failed: bool,
 }
 
 /// Work items that the engine doesn't have yet: whether there are any, and the groups of removals.
@@ -115,7 +117,9 @@ pub(crate) fn run_internal<E: Engine>(
             Ok(())
         }
         Internal::EndPromise { transaction, commit } => decide::end(context, *transaction, *commit),
-        Internal::SizeFound { inode, size } => size_found(context, *inode, *size),
+        Internal::SizeFound { inode, size, found_for } => {
+            size_found(context, *inode, *size, *found_for)
+        }
         Internal::ForgetFinished => forget_finished(context),
     }
 }
@@ -149,7 +153,9 @@ fn end_session<E: Engine>(context: &mut Context<'_, E>, session: SessionId) -> R
             };
             context.dispose(&InodeRecord { high_water, ..record })?;
         } else if counts.writers > 0 {
-            context.put_raw(&Key::SizeRecovery(inode), &[]);
+            // A new number: a search that is under way has perhaps not seen what this one wrote.
+            let death = context.next_number()?;
+            context.put(&Key::SizeRecovery(inode), &death);
         }
     }
     if is_last {
@@ -182,12 +188,18 @@ fn size_found<E: Engine>(
     context: &mut Context<'_, E>,
     inode: InodeId,
     size: u64,
+    found_for: SizeQuestion,
 ) -> Result<(), Stop> {
-    if context.get_raw(&Key::SizeRecovery(inode))?.is_none() {
+    let Some(death) = context.get::<u64>(&Key::SizeRecovery(inode))? else { return Ok(()) };
+    let record = context.find_inode(inode)?;
+    let truncate_generation =
+        record.as_ref().map_or(0, |record| record.attributes.truncate_generation);
+    if found_for != (SizeQuestion { death, truncate_generation }) {
+        // Another writer has died since, or the file was cut: it is asked for anew.
         return Ok(());
     }
     context.delete(&Key::SizeRecovery(inode));
-    if let Some(mut record) = context.find_inode(inode)? {
+    if let Some(mut record) = record {
         if size > record.attributes.size {
             let truncate_generation = record.attributes.truncate_generation;
             context.merge_written(&mut record, &WrittenExtent { end: size, truncate_generation });
@@ -389,21 +401,25 @@ impl<E: Engine> MetadataTarget<E> {
         let limit = 2 * SIZE_RECOVERIES_AT_ONCE;
         for (key, _) in self.table.engine().scan(&prefix, &[], limit)? {
             let Some(inode) = last_u64(&key).map(InodeId::new) else { continue };
+            // Those that are found and only not synced yet are skipped.
+            let Some(death) = self.table.get(&key)? else { continue };
             let is_new = !self.background.recovering.contains_key(&inode);
             if is_new && self.background.recovering.len() < SIZE_RECOVERIES_AT_ONCE {
-                self.recover_size(inode)?;
+                self.recover_size(inode, decode_value(&key, &death)?)?;
             }
         }
         Ok(())
     }
 
-    fn recover_size(&mut self, inode: InodeId) -> Result<()> {
+    fn recover_size(&mut self, inode: InodeId, death: u64) -> Result<()> {
         let key = Key::Inode(inode).to_bytes();
         let record: Option<InodeRecord> =
             self.table.get(&key)?.map(|value| decode_value(&key, &value)).transpose()?;
-        let pattern = record.and_then(|record| record.pattern);
-        let Some(pattern) = pattern else {
-            self.start_internal(Internal::SizeFound { inode, size: 0 });
+        let truncate_generation =
+            record.as_ref().map_or(0, |record| record.attributes.truncate_generation);
+        let found_for = SizeQuestion { death, truncate_generation };
+        let Some(pattern) = record.and_then(|record| record.pattern) else {
+            self.start_internal(Internal::SizeFound { inode, size: 0, found_for });
             return Ok(());
         };
         let all: Vec<_> = striping::chunk_sizes(&pattern, 0).collect();
@@ -418,7 +434,8 @@ impl<E: Engine> MetadataTarget<E> {
             let (component, index) = (chunk.component, chunk.index);
             self.call(call, Purpose::Background(Errand::Stat { inode, component, index }));
         }
-        let recovery = SizeRecovery { pattern, waiting: all.len(), size: 0 };
+        let recovery =
+            SizeRecovery { pattern, found_for, waiting: all.len(), size: 0, has_failed: false };
         self.background.recovering.insert(inode, recovery);
         Ok(())
     }
@@ -456,15 +473,31 @@ impl<E: Engine> MetadataTarget<E> {
             Errand::Stat { inode, component, index } => {
                 let stat = result.and_then(|body| ChunkStat::from_bytes(&body));
                 let Some(recovery) = self.background.recovering.get_mut(&inode) else { return };
-                if let Ok(stat) = stat {
-                    let size =
-                        striping::size_from_chunk(&recovery.pattern, component, index, stat.size);
-                    recovery.size = recovery.size.max(size);
+                match stat {
+                    Ok(stat) => {
+                        let size = striping::size_from_chunk(
+                            &recovery.pattern,
+                            component,
+                            index,
+                            stat.size,
+                        );
+                        recovery.size = recovery.size.max(size);
+                    }
+                    Err(error) => {
+                        tracing::warn!("the size of {inode} can't be found out: {error}");
+                        recovery.has_failed = true;
+                    }
                 }
                 recovery.waiting -= 1;
-                if recovery.waiting == 0 {
-                    let size = recovery.size;
-                    self.start_internal(Internal::SizeFound { inode, size });
+                if recovery.waiting > 0 {
+                    return;
+                }
+                let (size, found_for) = (recovery.size, recovery.found_for);
+                if recovery.has_failed {
+                    // A size without that chunk file would cut the file. Another look finds it again.
+                    self.background.recovering.remove(&inode);
+                } else {
+                    self.start_internal(Internal::SizeFound { inode, size, found_for });
                 }
             }
         }

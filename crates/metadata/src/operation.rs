@@ -21,6 +21,15 @@ pub(crate) enum Source {
     Internal(Internal),
 }
 
+/// Of which state of a file its size was asked for. When it differs from the present one, the answer
+/// is of the past.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SizeQuestion {
+    /// The number of the last death of a writer.
+    pub(crate) death: u64,
+    pub(crate) truncate_generation: u64,
+}
+
 /// The target's own work that changes its state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Internal {
@@ -37,7 +46,7 @@ pub(crate) enum Internal {
     /// A promise's transaction has ended.
     EndPromise { transaction: TransactionId, commit: bool },
     /// The chunk files of a file whose writer died say that it has this size.
-    SizeFound { inode: skep_types::InodeId, size: u64 },
+    SizeFound { inode: skep_types::InodeId, size: u64, found_for: SizeQuestion },
     /// Forgets transactions of others that ended long ago.
     ForgetFinished,
 }

@@ -76,7 +76,7 @@ impl Model {
     }
 
     /// What the operation would answer now. For those that modify, `Done` stands for success.
-    pub(crate) fn outcome(&self, op: &Op, session: SessionId) -> Outcome {
+    pub(crate) fn outcome(&self, op: &Op) -> Outcome {
         match op {
             Op::Lookup(it) => {
                 let inode = self.entry(it.directory, &it.name)?.ok_or(ErrorCode::NotFound)?;
@@ -113,7 +113,7 @@ impl Model {
             Op::Unlink(_) | Op::RemoveDirectory(_) | Op::MakeDirectory(_) | Op::MakeSymlink(_) => {
                 self.entry_outcome(op)
             }
-            _ => self.inode_outcome(op, session),
+            _ => self.inode_outcome(op),
         }
         // What a modifying operation answers is checked when it is applied.
         .map(|summary| if op.modifies() { Summary::Done } else { summary })
@@ -205,7 +205,7 @@ impl Model {
         }
     }
 
-    fn inode_outcome(&self, op: &Op, session: SessionId) -> Outcome {
+    fn inode_outcome(&self, op: &Op) -> Outcome {
         let inode = self.inode(op.home())?;
         let refused = match op {
             Op::Open(_) => match inode.kind {
@@ -213,11 +213,6 @@ impl Model {
                 FileKind::Directory => Some(ErrorCode::IsDirectory),
                 _ => Some(ErrorCode::InvalidArgument),
             },
-            Op::Close(it) => {
-                let (readers, writers) = inode.opens.get(&session).copied().unwrap_or_default();
-                let count = if it.open == md::OpenMode::Write { writers } else { readers };
-                (count == 0).then_some(ErrorCode::Stale)
-            }
             Op::ReportWritten(_) => {
                 (inode.kind != FileKind::Regular).then_some(ErrorCode::InvalidArgument)
             }
@@ -250,7 +245,7 @@ impl Model {
         session: SessionId,
         reply: &[u8],
     ) -> Result<(), String> {
-        if let Err(code) = self.outcome(op, session) {
+        if let Err(code) = self.outcome(op) {
             return Err(format!("was done where the reference says {code}"));
         }
         match op {
@@ -336,7 +331,9 @@ impl Model {
                 // Answered as before the file may be disposed of.
                 self.check(Some(&decode::<md::AttributesReply>(reply)?.attributes))?;
                 let is_writer = it.open == md::OpenMode::Write;
-                return self.close(it.inode, session, (!is_writer).into(), is_writer.into());
+                // A power cut may have taken the open.
+                let _ = self.close(it.inode, session, (!is_writer).into(), is_writer.into());
+                return Ok(());
             }
             Op::ReportWritten(it) => write(inode, &it.written),
             Op::SetAttributes(it) => {
@@ -366,7 +363,7 @@ impl Model {
     fn check(&self, attributes: Option<&skep_types::Attributes>) -> Result<(), String> {
         let Some(attributes) = attributes else { return Ok(()) };
         let get = Op::GetAttributes(md::GetAttributes { inode: attributes.inode });
-        let expected = self.outcome(&get, SessionId::default());
+        let expected = self.outcome(&get);
         let answered = Summary::of(attributes);
         if expected.as_ref() == Ok(&answered) {
             return Ok(());

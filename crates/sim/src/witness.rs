@@ -442,7 +442,7 @@ fn close_all(model: &mut Model, session: SessionId, inode: InodeId) {
 }
 
 fn look(window: &mut Window, model: &Model) {
-    let outcome = model.outcome(&window.op, window.session);
+    let outcome = model.outcome(&window.op);
     if !window.outcomes.contains(&outcome) {
         window.outcomes.push(outcome);
     }

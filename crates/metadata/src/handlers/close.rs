@@ -4,7 +4,6 @@ use crate::context::Context;
 use crate::engine::Engine;
 use crate::operation::Stop;
 use skep_format::metadata::OpenCounts;
-use skep_types::{Error, ErrorCode};
 use skep_wire::metadata::{AttributesReply, Close, OpenMode};
 
 pub(crate) fn run<E: Engine>(
@@ -21,10 +20,9 @@ pub(crate) fn run<E: Engine>(
         writers: u32::from(request.open == OpenMode::Write),
     };
     let session = context.session()?;
-    if !context.uncount_opens(session, request.inode, closed)? {
-        let context = format!("session {session} doesn't have {} open so", request.inode);
-        return Err(Error::new(ErrorCode::Stale, context).into());
-    }
+    // A power cut may have taken the open with the last moments before it. What was written since
+    // counts all the same.
+    context.uncount_opens(session, request.inode, closed)?;
     if record.attributes.links == 0 && context.opens(request.inode)?.is_zero() {
         context.dispose(&record)?;
     }
