@@ -34,8 +34,8 @@ pub(crate) const SCARCE_BYTES: u64 = 256 << 20;
 pub(crate) const MAX_LISTED: u32 = 4096;
 /// Most chunk files in one `RemoveChunks`: bounds how long one request occupies the target.
 pub(crate) const MAX_REMOVED: usize = 4096;
-/// Writes up to this length go to the page cache at once. Handing them to a worker of the kernel, as
-/// io_uring does with most file systems, costs a third more (docs/design/0003-chunk-store.md).
+/// Writes up to this length go to the page cache at once. Handing them to a worker of the kernel,
+/// as io_uring does with most file systems, costs a third more (docs/design/0003-chunk-store.md).
 pub(crate) const INLINE_WRITE_BYTES: usize = 1 << 20;
 /// A write that took longer than this had to wait: the kernel holds back who writes faster than the
 /// disk takes it. A copy of so many bytes takes a tenth of it.

@@ -39,8 +39,8 @@ pub(crate) struct TargetThread {
 }
 
 impl TargetThread {
-    /// Opens a target and starts its thread; returns when it can serve. It keeps at most `open_files`
-    /// chunk files open.
+    /// Opens a target and starts its thread; returns when it can serve. It keeps at most
+    /// `open_files` chunk files open.
     ///
     /// # Errors
     /// What keeps the target from being opened, with its name.

@@ -60,8 +60,8 @@ fn fill(path: &Path) {
     while file.write_all(&[1; 4096]).is_ok() {}
 }
 
-/// Runs a test on each kind of file system. XFS wants 300 MiB at least: there a stranger's file takes
-/// all but `mib`.
+/// Runs a test on each kind of file system. XFS wants 300 MiB at least: there a stranger's file
+/// takes all but `mib`.
 fn on_small_disks<F: Future<Output = ()> + 'static>(mib: u64, test: impl Fn(PathBuf) -> F) {
     for kind in KINDS {
         let size = if kind == "xfs" { 300 } else { mib };
