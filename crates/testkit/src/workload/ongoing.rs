@@ -45,6 +45,8 @@ pub(crate) struct Log {
     file: Option<File>,
     seed: u64,
     written: Vec<Written>,
+    /// It is being cut to nothing: whether that was done is known when the call returns.
+    is_restarting: bool,
 }
 
 impl Log {
@@ -53,7 +55,7 @@ impl Log {
         let file = File::create_new(&path).expect("a log can be made");
         file.sync_all().expect("a log can be synced");
         drop(file);
-        let mut log = Self { path, file: None, seed, written: Vec::new() };
+        let mut log = Self { path, file: None, seed, written: Vec::new(), is_restarting: false };
         log.starts_at(0);
         log.reopen(root);
         log
@@ -61,6 +63,7 @@ impl Log {
 
     fn starts_at(&mut self, len: u64) {
         self.written = vec![Written { len, synced: true, acknowledged: Instant::now() }];
+        self.is_restarting = false;
     }
 
     fn len(&self) -> u64 {
@@ -83,6 +86,7 @@ impl Log {
         let file = self.file.as_mut().expect("opened before the workload runs");
         let from = self.written.last().map_or(0, |it| it.len);
         if from > MAX_LOG {
+            self.is_restarting = true;
             file.set_len(0).map_err(&failed)?;
             file.sync_all().map_err(&failed)?;
             self.starts_at(0);
@@ -113,7 +117,10 @@ impl Log {
                 it.acknowledged <= cut.begun
             }
         };
-        let promised = self.written.iter().rfind(is_promised).map_or(0, |it| it.len);
+        let promised = match self.is_restarting {
+            true => 0,
+            false => self.written.iter().rfind(is_promised).map_or(0, |it| it.len),
+        };
         let mut problems = Vec::new();
         if (found.len() as u64) < promised {
             problems.push(format!("log: {} bytes are left of {promised}", found.len()));
