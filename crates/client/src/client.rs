@@ -1,6 +1,7 @@
 //! One thread's client: its connections, its part of the sessions. The operations are in the
 //! modules named after them.
 
+use crate::deferred_close::DeferredCloses;
 use crate::limits::MAX_PIECES;
 use crate::mount::Mount;
 use crate::session::ThreadSession;
@@ -28,6 +29,7 @@ pub(crate) struct Worker {
     pub(crate) sessions: RefCell<HashMap<GroupId, Rc<ThreadSession>>>,
     /// Places for chunk pieces under way.
     pub(crate) pieces: Rc<Semaphore>,
+    pub(crate) closes: DeferredCloses,
     operations: Cell<u64>,
 }
 
@@ -46,6 +48,7 @@ impl Client {
             index: worker_index,
             sessions: RefCell::default(),
             pieces: Semaphore::new(MAX_PIECES),
+            closes: DeferredCloses::default(),
             operations: Cell::new(0),
         })))
     }

@@ -14,6 +14,7 @@ mod background;
 mod client;
 mod data_read;
 mod data_write;
+mod deferred_close;
 mod directory;
 mod driven;
 mod granules;

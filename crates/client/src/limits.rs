@@ -30,6 +30,9 @@ pub(crate) const SIZE_TRUSTED_FOR: Duration = Duration::from_secs(1);
 /// Pause while another thread finishes what must be finished first (a truncation, the renewal of a
 /// session). Threads have no way to wake each other here, and this is rare.
 pub(crate) const CONTENTION_PAUSE: Duration = Duration::from_millis(1);
+/// How long a close that has nothing to tell waits for others to go with it. Short enough that the
+/// space of a file that was unlinked while open comes back as if at once.
+pub(crate) const CLOSE_DELAY: Duration = Duration::from_millis(5);
 /// How long a write goes on whose caller was killed: servers that answer have done it by then, and
 /// with others the caller must be able to go.
 pub(crate) const WRITE_GRACE: Duration = Duration::from_secs(1);

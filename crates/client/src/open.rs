@@ -156,7 +156,8 @@ impl Client {
         .detach();
     }
 
-    /// Closes a handle. It is gone afterwards, even if this fails.
+    /// Closes a handle. It is gone afterwards, even if this fails. When metadata has been told all
+    /// that was written (as by [`Self::flush`]), it learns of the close a few milliseconds later.
     ///
     /// # Errors
     /// `Stale` if it isn't open; otherwise what kept metadata from being told what was written.
@@ -164,6 +165,12 @@ impl Client {
         let file = self.mount().handles.get(handle)?;
         if !file.begin_close() {
             return Err(Error::new(ErrorCode::Stale, "the handle is being closed already"));
+        }
+        if file.inode.unreported().is_none()
+            && let Ok(group) = self.group_of(file.inode.id)
+        {
+            self.close_later(group, handle, file);
+            return Ok(());
         }
         let client = self.clone();
         let closing = async move {

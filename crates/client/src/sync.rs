@@ -229,6 +229,7 @@ impl Client {
                     tracing::error!("what was written last is not known to metadata: {error}");
                 }
             }
+            self.close_waiting_everywhere().await;
         };
         if skep_env::timeout(SHUTDOWN_PATIENCE, report).await.is_none() {
             tracing::error!("metadata doesn't answer: it isn't told what was written last");

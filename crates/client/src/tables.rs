@@ -75,6 +75,11 @@ impl OpenFile {
         Err(Error::new(ErrorCode::Stale, text))
     }
 
+    /// Whether its close has begun.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.is_closing.load(Ordering::Acquire)
+    }
+
     /// Begins to close it; `false` if somebody else does.
     pub(crate) fn begin_close(&self) -> bool {
         !self.is_closing.swap(true, Ordering::AcqRel)
@@ -140,9 +145,12 @@ impl Handles {
         file.ok_or_else(|| stale(handle))
     }
 
-    /// The same, if its file still exists.
+    /// The same, if it isn't being closed and its file still exists.
     pub(crate) fn get_live(&self, handle: HandleId) -> Result<Arc<OpenFile>> {
         let file = self.get(handle)?;
+        if file.is_closing() {
+            return Err(stale(handle));
+        }
         file.check_live()?;
         Ok(file)
     }

@@ -103,6 +103,7 @@ catalog! {
     59 "metadata" modifies md::SetDirectoryPattern => mg::Done;
     60 "metadata" reads md::GetEntryInfo => md::EntryInfo;
     61 "metadata" reads md::SyncAll => mg::Done;
+    62 "metadata" modifies md::CloseMany => mg::Done;
     // Metadata: transactions between targets. Idempotent by their transaction id.
     80 "metadata" reads md::Prepare => md::Prepared;
     81 "metadata" reads md::Decide => mg::Done;

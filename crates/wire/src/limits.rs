@@ -18,6 +18,8 @@ pub const MAX_LINKS: u32 = 1 << 31;
 pub const MAX_DIRECTORY_BYTES: u32 = 1 << 20;
 /// Most slots that a session gets on one metadata target: bounds what the target keeps for it.
 pub const MAX_SLOTS: u32 = 1024;
+/// Most opens ended by one `CloseMany`: a transaction that doesn't hold up the others.
+pub const MAX_CLOSES: usize = 256;
 /// Most inodes asked about in one `WhichExist`.
 pub const MAX_INODES_ASKED: usize = 4096;
 /// Longest deadline that a request may carry.

@@ -201,6 +201,26 @@ record! {
 }
 
 record! {
+    /// One open that has ended.
+    #[derive(Copy)]
+    pub struct ClosedFile {
+        /// The inode.
+        pub inode: InodeId,
+        /// How it was opened.
+        pub open: OpenMode,
+    }
+}
+
+record! {
+    /// Closes many opens of the session, nothing of which is left to be reported. Those that the
+    /// session doesn't have are skipped. The last close of an unlinked file disposes of it.
+    pub struct CloseMany {
+        /// The opens, all of this group.
+        pub files: Vec<ClosedFile>,
+    }
+}
+
+record! {
     /// Reports what was written, while the file stays open (`fsync`, `stat` by the writer).
     pub struct ReportWritten {
         /// The inode.

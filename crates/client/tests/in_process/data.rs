@@ -229,6 +229,20 @@ fn replies_that_are_lost_do_no_harm() {
 }
 
 #[test]
+fn appends_go_to_the_end_as_the_client_knows_it() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = create(&client, "a").await;
+        client.append(handle, Buf::copy_of(b"one ")).await.unwrap();
+        client.append(handle, Buf::copy_of(b"two ")).await.unwrap();
+        client.close(handle).await.unwrap();
+        let other = mount(&fake).await;
+        let there = other.open(inode, OpenMode::Write, false).await.unwrap().handle;
+        other.append(there, Buf::copy_of(b"three")).await.unwrap();
+        assert_eq!(read(&other, there, 0, 100).await, b"one two three");
+    });
+}
+
+#[test]
 fn a_read_that_nobody_waits_for_lets_go_of_its_buffer() {
     with_client(|fake, client| async move {
         let (_, handle) = create(&client, "a").await;

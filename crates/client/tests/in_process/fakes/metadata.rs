@@ -11,8 +11,8 @@ use skep_wire::catalog::line;
 use skep_wire::frame::Header;
 use skep_wire::management::Done;
 use skep_wire::metadata::{
-    AttributesReply, Close, CloseSession, Create, EntryReply, GetAttributes, KeepAlive, Lookup,
-    MakeDirectory, Open, OpenMode, OpenSession, Opened, ReportWritten, SessionOpened,
+    AttributesReply, Close, CloseMany, CloseSession, Create, EntryReply, GetAttributes, KeepAlive,
+    Lookup, MakeDirectory, Open, OpenMode, OpenSession, Opened, ReportWritten, SessionOpened,
     SetAttributes, SyncAll, Unlink, WrittenExtent,
 };
 use std::collections::HashMap;
@@ -197,6 +197,13 @@ impl FakeMetadata {
             }
             Open::ID => self.open(session, &Open::from_bytes(body)?)?.to_bytes(),
             Close::ID => self.close(session, &Close::from_bytes(body)?)?.to_bytes(),
+            CloseMany::ID => {
+                for file in CloseMany::from_bytes(body)?.files {
+                    let request = Close { inode: file.inode, open: file.open, written: None };
+                    assert!(self.close(session, &request).is_ok(), "{file:?} is not open");
+                }
+                Done {}.to_bytes()
+            }
             ReportWritten::ID => {
                 let request = ReportWritten::from_bytes(body)?;
                 self.report(request.inode, request.written)?.to_bytes()

@@ -5,10 +5,10 @@ use crate::vectors::{Example, example};
 use skep_types::{Component, FileKind, GroupId, NodeId, Redundancy, StripePattern};
 use skep_wire::management::Done;
 use skep_wire::metadata::{
-    AskDecision, AttributesReply, Close, CloseSession, Create, Decide, Decision, DecisionReply,
-    EntryInfo, GetEntryInfo, KeepAlive, NewInode, Open, OpenMode, OpenSession, Opened, Prepare,
-    Prepared, ReportWritten, SessionOpened, SetAttributes, SetDirectoryPattern, SetTime, Step,
-    SyncAll, TransactionId, WrittenExtent,
+    AskDecision, AttributesReply, Close, CloseMany, CloseSession, ClosedFile, Create, Decide,
+    Decision, DecisionReply, EntryInfo, GetEntryInfo, KeepAlive, NewInode, Open, OpenMode,
+    OpenSession, Opened, Prepare, Prepared, ReportWritten, SessionOpened, SetAttributes,
+    SetDirectoryPattern, SetTime, Step, SyncAll, TransactionId, WrittenExtent,
 };
 
 /// The pattern of a large file: narrow at its start, wide from 8 MiB on.
@@ -91,6 +91,9 @@ fn files() -> Vec<Example> {
     let written = WrittenExtent { end: 5_000_000_000, truncate_generation: 2 };
     let close = Close { inode: a_file(), open: OpenMode::Write, written: Some(written) };
     let close_unwritten = Close { open: OpenMode::Read, written: None, ..close.clone() };
+    let closed = ClosedFile { inode: a_file(), open: OpenMode::Read };
+    let close_many =
+        CloseMany { files: vec![closed, ClosedFile { open: OpenMode::Write, ..closed }] };
     let open = Open { inode: a_file(), open: OpenMode::Read, truncate: false };
     let info = EntryInfo {
         attributes: file,
@@ -105,6 +108,7 @@ fn files() -> Vec<Example> {
         example(&create, &opened).request(&device).reply::<Create>(&made_device),
         example(&open, &Opened { created: false, ..opened }),
         example(&close, &reply).request(&close_unwritten),
+        example(&close_many, &Done {}),
         example(&ReportWritten { inode: a_file(), written }, &reply),
         example(&inherited, &Done {}),
         example(&GetEntryInfo { inode: a_file() }, &info),

@@ -1,0 +1,87 @@
+//! Closes that wait for company. Nobody waits for the close of a file when metadata has been told
+//! all that was written: it goes with others of its thread in one message, a few milliseconds later.
+//! That saves metadata a transaction for each file that is made and closed.
+
+use crate::client::Client;
+use crate::limits::CLOSE_DELAY;
+use crate::session::Modify;
+use crate::tables::{HandleId, OpenFile};
+use skep_types::GroupId;
+use skep_wire::limits::MAX_CLOSES;
+use skep_wire::metadata::{CloseMany, ClosedFile};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// One thread's handles that are closed but of which metadata wasn't told yet, by group. They stay
+/// in the table of handles, so that a lost session opens their files again and the closes still hold.
+#[derive(Debug, Default)]
+pub(crate) struct DeferredCloses(RefCell<HashMap<GroupId, Vec<Closing>>>);
+
+type Closing = (HandleId, Arc<OpenFile>);
+
+impl Client {
+    /// Puts a close off. The handle must have been claimed for it.
+    pub(crate) fn close_later(&self, group: GroupId, handle: HandleId, file: Arc<OpenFile>) {
+        let mut waiting = self.0.closes.0.borrow_mut();
+        let queue = waiting.entry(group).or_default();
+        queue.push((handle, file));
+        if queue.len() > 1 {
+            return;
+        }
+        let client = self.clone();
+        skep_env::spawn(async move {
+            skep_env::sleep(CLOSE_DELAY).await;
+            client.close_waiting(group).await;
+        })
+        .detach();
+    }
+
+    /// Closes all that wait for a group; what comes meanwhile waits for the next time.
+    async fn close_waiting(&self, group: GroupId) {
+        let waiting = self.0.closes.0.borrow_mut().remove(&group).unwrap_or_default();
+        for files in waiting.chunks(MAX_CLOSES) {
+            self.close_together(files).await;
+        }
+    }
+
+    /// Closes what waits on whichever thread, at the end of the mount.
+    pub(crate) async fn close_waiting_everywhere(&self) {
+        let mut groups: HashMap<GroupId, Vec<ClosedFile>> = HashMap::new();
+        for file in self.mount().handles.select(|file| file.is_closing() && !file.is_stale()) {
+            if let Ok(group) = self.group_of(file.inode.id) {
+                let closed = ClosedFile { inode: file.inode.id, open: file.mode };
+                groups.entry(group).or_default().push(closed);
+            }
+        }
+        for files in groups.values().flat_map(|files| files.chunks(MAX_CLOSES)) {
+            let request = CloseMany { files: files.to_vec() };
+            let how = Modify::default();
+            if let Err(error) = self.modify(files[0].inode, request, how, |_, _| ()).await {
+                tracing::debug!("{} files stay open at metadata: {error}", files.len());
+            }
+        }
+    }
+
+    async fn close_together(&self, files: &[Closing]) {
+        let live = files.iter().filter(|(_, file)| !file.is_stale());
+        let closed: Vec<_> =
+            live.map(|(_, file)| ClosedFile { inode: file.inode.id, open: file.mode }).collect();
+        if let Some(first) = closed.first() {
+            let inode = first.inode;
+            let how = Modify { is_driven: true, ..Modify::default() };
+            // What stays open at metadata after an error is closed with the session.
+            let request = CloseMany { files: closed };
+            if let Err(error) = self.modify(inode, request, how, |_, _| ()).await {
+                tracing::warn!("{} files stay open at metadata: {error}", files.len());
+            }
+        }
+        let mount = self.mount();
+        for (handle, file) in files {
+            mount.handles.remove(*handle);
+            if let Some(unsynced) = mount.inodes.close(&file.inode) {
+                self.sync_closed(&unsynced).await;
+            }
+        }
+    }
+}

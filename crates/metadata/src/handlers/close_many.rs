@@ -1,0 +1,29 @@
+//! `CloseMany`: takes back many opens at once, in one transaction.
+
+use crate::context::Context;
+use crate::engine::Engine;
+use crate::handlers::close;
+use crate::operation::Stop;
+use skep_types::{Error, ErrorCode};
+use skep_wire::limits::MAX_CLOSES;
+use skep_wire::management::Done;
+use skep_wire::metadata::{Close, CloseMany};
+
+pub(crate) fn run<E: Engine>(
+    context: &mut Context<'_, E>,
+    request: CloseMany,
+) -> Result<Done, Stop> {
+    if request.files.len() > MAX_CLOSES {
+        let text = format!("{} opens to close, at most {MAX_CLOSES}", request.files.len());
+        return Err(Error::new(ErrorCode::InvalidArgument, text).into());
+    }
+    for file in request.files {
+        let request = Close { inode: file.inode, open: file.open, written: None };
+        match close::run(context, request) {
+            // Refused before it changed anything: the open, or the file, is gone.
+            Ok(_) | Err(Stop::Fail(_)) => {}
+            Err(stop) => return Err(stop),
+        }
+    }
+    Ok(Done {})
+}
