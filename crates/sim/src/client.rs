@@ -247,7 +247,7 @@ impl World {
             let is_always = self.knobs.policy == skep_metadata::target::SyncPolicy::Always;
             self.witness.sent(id, &op, is_durable || is_always);
         }
-        let window = (!is_next_page).then(|| self.witness.open_window(&op, id));
+        let window = (!is_next_page).then(|| self.witness.open_window(&op));
         if let Some(current) = &mut self.clients[client].tasks[task].current {
             current.instance = instance;
             if let Some(window) = window {

@@ -4,7 +4,7 @@ use crate::disk::{LogDisk, SyncPoint};
 use crate::knobs::{Knobs, Plant, SLOW_SYNC_MICROS, USUAL_SYNC_MICROS};
 use crate::network::{Asker, Node};
 use crate::world::{Happening, Phase, World};
-use skep_format::metadata::{Batch, Key};
+use skep_format::metadata::{Batch, Key, Mutation};
 use skep_metadata::engine::Engine;
 use skep_metadata::engine::memory::MemoryEngine;
 use skep_metadata::target::{Action, Event, MetadataTarget, Start};
@@ -178,6 +178,7 @@ impl World {
     fn act(&mut self, index: usize, action: Action) {
         match action {
             Action::Append { lsn, synced, payload } => {
+                self.trace.note(self.now, || describe(index, lsn, &payload));
                 let process = &mut self.targets[index];
                 process.disk.append(lsn, synced, &payload);
                 process.unsynced.push((lsn, self.now));
@@ -271,6 +272,17 @@ impl World {
             self.fail(format!("target {index} left a record unsynced for {age:?}"));
         }
     }
+}
+
+/// A record in words, for the trace.
+fn describe(index: usize, lsn: Lsn, payload: &[u8]) -> String {
+    let batch = Batch::from_bytes(payload);
+    let changes = batch.map(|it| it.mutations).unwrap_or_default();
+    let show = |change: &Mutation| {
+        let sign = if change.value.is_some() { '+' } else { '-' };
+        format!(" {sign}{}", change.key.0.escape_ascii())
+    };
+    format!("target {index} logs {lsn}:{}", changes.iter().map(show).collect::<String>())
 }
 
 /// The last record that is in an engine.

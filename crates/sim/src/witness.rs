@@ -50,13 +50,26 @@ struct Instance {
 /// An open question: what the reference would have answered since it was asked.
 struct Window {
     op: Op,
-    session: SessionId,
     outcomes: Vec<Result<Summary, ErrorCode>>,
+    /// For a rename: what its two places were at any moment.
+    places: BTreeSet<(Place, Place)>,
     /// For a listing: entries that were there all the time, and any that ever were.
     always: BTreeMap<Vec<u8>, InodeId>,
     ever: BTreeSet<(Vec<u8>, InodeId)>,
     /// The history was changed by a power cut: a listing can't be judged any more.
     is_void: bool,
+}
+
+/// What is at one of a rename's places.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    /// Not even the directory.
+    Missing,
+    Free,
+    Taken {
+        is_directory: bool,
+        is_full: bool,
+    },
 }
 
 #[derive(Clone)]
@@ -85,6 +98,9 @@ pub(crate) struct Witness {
     next_window: u64,
     /// Operations that committed.
     pub(crate) commits: u64,
+    /// An operation committed in the batch that ended its session, which leaves no slot's record: the
+    /// reference doesn't know it, and the rest of the run is judged by what is stored alone.
+    pub(crate) is_blind: bool,
 }
 
 impl std::fmt::Debug for Witness {
@@ -104,6 +120,7 @@ impl Witness {
             windows: BTreeMap::new(),
             next_window: 0,
             commits: 0,
+            is_blind: false,
         }
     }
 
@@ -122,12 +139,12 @@ impl Witness {
     }
 
     /// Opens a window for an operation that begins.
-    pub(crate) fn open_window(&mut self, op: &Op, session: SessionId) -> u64 {
+    pub(crate) fn open_window(&mut self, op: &Op) -> u64 {
         self.next_window += 1;
         let mut window = Window {
             op: op.clone(),
-            session,
             outcomes: Vec::new(),
+            places: BTreeSet::new(),
             always: BTreeMap::new(),
             ever: BTreeSet::new(),
             is_void: false,
@@ -158,6 +175,9 @@ impl Witness {
         result: &Result<Vec<u8>, Error>,
     ) -> Result<(), Violation> {
         let Some(window) = self.windows.remove(&window) else { return Ok(()) };
+        if self.is_blind {
+            return Ok(());
+        }
         let op = &window.op;
         if let Some(id) = instance {
             let Some(instance) = self.instances.get_mut(&id) else { return Ok(()) };
@@ -193,7 +213,7 @@ impl Witness {
             }
             Err(error) => Err(error.code()),
         };
-        if window.outcomes.contains(&answer) {
+        if window.outcomes.contains(&answer) || is_right_by_halves(&window, &answer) {
             return Ok(());
         }
         Err(format!(
@@ -211,7 +231,9 @@ impl Witness {
         window: u64,
         seen: &[(Vec<u8>, InodeId)],
     ) -> Result<(), Violation> {
-        let Some(window) = self.windows.remove(&window).filter(|it| !it.is_void) else {
+        let is_blind = self.is_blind;
+        let Some(window) = self.windows.remove(&window).filter(|it| !it.is_void && !is_blind)
+        else {
             return Ok(());
         };
         for (name, inode) in &window.always {
@@ -241,35 +263,63 @@ impl Witness {
         let place = |what: String| format!("target {target}, record {lsn}: {what}");
         let batch = Batch::from_bytes(payload).map_err(|error| place(error.to_string()))?;
         let changes = Changes::of(&batch).map_err(place)?;
+        if self.is_blind {
+            return Ok(());
+        }
+        match self.take_in(target, lsn, &changes, chunk_size) {
+            Err(_) if self.may_hide(&changes) => {
+                self.is_blind = true;
+                Ok(())
+            }
+            result => result.map_err(place),
+        }
+    }
+
+    /// Whether a batch may hold an operation without its slot's record.
+    fn may_hide(&self, changes: &Changes) -> bool {
+        changes.slots_gone.iter().any(|(session, slot)| {
+            let of_slot = (*session, *slot, 0)..=(*session, *slot, u64::MAX);
+            let newest = self.instances.range(of_slot).next_back();
+            newest.is_some_and(|(_, it)| it.committed.is_none() && !it.refused)
+        })
+    }
+
+    fn take_in(
+        &mut self,
+        target: usize,
+        lsn: Lsn,
+        changes: &Changes,
+        chunk_size: &dyn Fn(&InodeRecord) -> u64,
+    ) -> Result<(), Violation> {
         let mut pending = Vec::new();
         for (session, slot, record) in &changes.slots {
             let id = (*session, *slot, record.sequence);
             let Some(instance) = self.instances.get_mut(&id) else {
-                return Err(place(format!("{id:?} was done, and nobody asked for it")));
+                return Err(format!("{id:?} was done, and nobody asked for it"));
             };
             if instance.committed.is_some() {
-                return Err(place(format!("{id:?} {:?} was done twice", instance.op)));
+                return Err(format!("{id:?} {:?} was done twice", instance.op));
             }
             if instance.refused {
-                return Err(place(format!("{id:?} {:?} done after its refusal", instance.op)));
+                return Err(format!("{id:?} {:?} done after its refusal", instance.op));
             }
             instance.committed = Some((target, lsn, record.reply.0.clone()));
             self.commits += 1;
             pending.push((id, record.reply.0.clone()));
         }
-        let applied = self.order(&pending, &changes).map_err(place)?;
+        let applied = self.order(&pending, changes)?;
         let mut entry = Entry { target, lsn, applied: Vec::new() };
         for applied in applied {
-            self.apply(&applied).map_err(place)?;
+            self.apply(&applied)?;
             entry.applied.push(applied);
             self.look();
         }
-        for applied in self.internal(&changes, chunk_size).map_err(place)? {
-            self.apply(&applied).map_err(place)?;
+        for applied in self.internal(changes, chunk_size)? {
+            self.apply(&applied)?;
             entry.applied.push(applied);
             self.look();
         }
-        fits(&self.model, &changes, &self.map, false).map_err(place)?;
+        fits(&self.model, changes, &self.map, false)?;
         if !entry.applied.is_empty() {
             self.history.push(entry);
         }
@@ -402,7 +452,7 @@ impl Witness {
     /// What was lost that must not be.
     pub(crate) fn power_cut(&mut self, target: usize, last: Lsn) -> Result<(), Violation> {
         let is_lost = |entry: &Entry| entry.target == target && entry.lsn > last;
-        if !self.history.iter().any(is_lost) {
+        if self.is_blind || !self.history.iter().any(is_lost) {
             return Ok(());
         }
         for instance in self.instances.values_mut() {
@@ -441,7 +491,43 @@ fn close_all(model: &mut Model, session: SessionId, inode: InodeId) {
     }
 }
 
+/// Whether a refused rename is right for one place as it was at some moment, and the other as it was at
+/// another. Its two directories may lie on different targets, which are asked one after the other; a
+/// refusal locks nothing.
+fn is_right_by_halves(window: &Window, answer: &Result<Summary, ErrorCode>) -> bool {
+    let (Op::Rename(it), Err(code)) = (&window.op, answer) else { return false };
+    window.places.iter().any(|(from, _)| {
+        window.places.iter().any(|(_, to)| match (from, to) {
+            (_, Place::Missing) | (Place::Missing | Place::Free, _) => *code == ErrorCode::NotFound,
+            (_, Place::Free) => false,
+            (Place::Taken { .. }, Place::Taken { .. }) if it.no_replace => {
+                *code == ErrorCode::Exists
+            }
+            (Place::Taken { is_directory: a, .. }, Place::Taken { is_directory: b, is_full }) => {
+                match (a, b) {
+                    (true, false) => *code == ErrorCode::NotDirectory,
+                    (false, true) => *code == ErrorCode::IsDirectory,
+                    _ => *is_full && *code == ErrorCode::NotEmpty,
+                }
+            }
+        })
+    })
+}
+
+fn place(model: &Model, directory: InodeId, name: &[u8]) -> Place {
+    let Some(directory) = model.inodes.get(&directory) else { return Place::Missing };
+    let found = directory.entries.get(name).and_then(|it| model.inodes.get(it));
+    found.map_or(Place::Free, |inode| Place::Taken {
+        is_directory: inode.kind == FileKind::Directory,
+        is_full: !inode.entries.is_empty(),
+    })
+}
+
 fn look(window: &mut Window, model: &Model) {
+    if let Op::Rename(it) = &window.op {
+        let from = place(model, it.from_directory, &it.from_name);
+        window.places.insert((from, place(model, it.to_directory, &it.to_name)));
+    }
     let outcome = model.outcome(&window.op);
     if !window.outcomes.contains(&outcome) {
         window.outcomes.push(outcome);
@@ -458,6 +544,7 @@ fn look(window: &mut Window, model: &Model) {
 #[derive(Default)]
 struct Changes {
     slots: Vec<(SessionId, u32, SlotRecord)>,
+    slots_gone: Vec<(SessionId, u32)>,
     /// A session no longer has a file open.
     closed: Vec<(SessionId, InodeId)>,
     sizes_found: Vec<InodeId>,
@@ -475,9 +562,10 @@ impl Changes {
             let value = change.value.as_ref().map(|it| it.0.as_slice());
             let id = last_u64(key).unwrap_or_default();
             if key.starts_with(&slots) {
-                if let Some(record) = value.map(decode).transpose()? {
-                    let session = last_u64(&key[..10]).unwrap_or_default();
-                    changes.slots.push((SessionId::new(session), id as u32, record));
+                let session = SessionId::new(last_u64(&key[..10]).unwrap_or_default());
+                match value.map(decode).transpose()? {
+                    Some(record) => changes.slots.push((session, id as u32, record)),
+                    None => changes.slots_gone.push((session, id as u32)),
                 }
             } else if key.starts_with(&opens) {
                 let session = last_u64(&key[..10]).unwrap_or_default();

@@ -1,0 +1,66 @@
+//! Fixed seeds (`cargo xtask ci` runs new ones with the program), and tests of the simulator itself: that one seed is one run, and that
+//! bugs which are planted are found.
+
+use skep_sim::knobs::Plant;
+use skep_sim::{Options, Report, run};
+use std::collections::BTreeSet;
+use std::thread;
+
+/// Runs seeds on two threads and gives the reports of those that failed. Each run is one thread's.
+fn failures(seeds: std::ops::Range<u64>, plant: Option<Plant>) -> Vec<Report> {
+    let half = |parity: u64| {
+        let seeds = seeds.clone().filter(move |seed| seed % 2 == parity);
+        move || {
+            let reports = seeds.map(|seed| run(&Options { seed, plant, ..Options::default() }));
+            reports.filter(|report| report.violation.is_some()).collect::<Vec<_>>()
+        }
+    };
+    let (even, odd) = (thread::spawn(half(0)), thread::spawn(half(1)));
+    let mut all = even.join().expect("the even seeds ran");
+    all.extend(odd.join().expect("the odd seeds ran"));
+    all
+}
+
+fn explain(failures: &[Report]) -> String {
+    let lines = failures.iter().map(|report| {
+        let violation = report.violation.as_deref().unwrap_or_default();
+        let seed = report.seed;
+        format!("{violation}\nrepeat with: cargo run --release -p skep-sim -- --seed {seed}\n")
+    });
+    lines.collect()
+}
+
+#[test]
+fn fixed_seeds_find_nothing() {
+    let failures = failures(1..2001, None);
+    assert!(failures.is_empty(), "{}", explain(&failures));
+}
+
+#[test]
+fn one_seed_is_one_run() {
+    for seed in 1..40 {
+        let options = Options { seed, ..Options::default() };
+        assert_eq!(run(&options), run(&options), "seed {seed}");
+    }
+    let traces = (1..40).map(|seed| run(&Options { seed, ..Options::default() }).trace);
+    assert_eq!(traces.collect::<BTreeSet<_>>().len(), 39, "seeds differ from each other");
+}
+
+/// Each planted bug, and words of the checker that has to find it.
+#[test]
+fn planted_bugs_are_found() {
+    let planted = [
+        (Plant::LoseDecide, ["right at some moment", "left undone"].as_slice()),
+        (Plant::SyncTooSoon, &["acknowledged as durable", "does not start", "built on what"]),
+        (Plant::ForgetSlots, &["done twice", "was done and answered"]),
+        (Plant::KeepChunks, &["has no inode"]),
+    ];
+    for (plant, words) in planted {
+        let failures = failures(1..61, Some(plant));
+        let expected = failures.iter().filter(|report| {
+            let violation = report.violation.as_deref().unwrap_or_default();
+            words.iter().any(|word| violation.contains(word))
+        });
+        assert!(expected.count() > 0, "{plant:?} is not found:\n{}", explain(&failures));
+    }
+}
