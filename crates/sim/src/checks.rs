@@ -238,7 +238,7 @@ impl Stored {
 
     /// Verifies that a file that was never cut, and that nobody writes, is at least as long as its
     /// chunk files say: what was written under a session that ended is not lost to the size. Leaves
-    /// out files in `unsure`, which somebody wrote after his session was lost, and runs in which a
+    /// out files in `unsure` (written after a lost session, or given-up truncations), and runs in which a
     /// power cut may have taken the opens of writers.
     pub(crate) fn check_sizes(&self, world: &World) -> Result<(), String> {
         if world.knobs.faults.power_cuts && world.knobs.policy == SyncPolicy::Interval {

@@ -140,6 +140,7 @@ impl World {
         for task in &mut process.tasks {
             if let Some(current) = task.current.take() {
                 self.witness.close_window(current.window);
+                self.unsure.extend(current.op.cuts());
             }
         }
         let node = Node::Client(client);
@@ -359,6 +360,7 @@ impl World {
     fn try_anew(&mut self, client: usize, task: usize, lost: SessionId) {
         let Some(current) = &self.clients[client].tasks[task].current else { return };
         let needs_session = matches!(current.op, Op::Close(_));
+        self.unsure.extend(current.op.cuts());
         if let Some(group) = self.map.shard_group(current.op.home().shard()) {
             self.replace_session(client, group, lost);
         }

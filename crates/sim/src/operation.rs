@@ -62,6 +62,17 @@ operations! {
     ReadDirectory directory,
 }
 
+impl Op {
+    /// The file whose chunk files it cuts or extends.
+    pub(crate) fn cuts(&self) -> Option<InodeId> {
+        match self {
+            Self::SetAttributes(it) => it.size.map(|_| it.inode),
+            Self::Open(it) => it.truncate.then_some(it.inode),
+            _ => None,
+        }
+    }
+}
+
 /// What an answer says, as far as the reference model knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Summary {

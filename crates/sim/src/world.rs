@@ -67,7 +67,8 @@ pub(crate) struct World {
     /// Directories and files that clients have heard of, newest last.
     pub(crate) directories: Vec<InodeId>,
     pub(crate) files: Vec<InodeId>,
-    /// Files that somebody may have written to after his session was lost.
+    /// Files that somebody may have written to after his session was lost, or whose chunk files may
+    /// have been extended for a truncation that was given up.
     pub(crate) unsure: BTreeSet<InodeId>,
     pub(crate) violation: Option<String>,
     pub(crate) faults: u64,
