@@ -81,6 +81,7 @@ pub(crate) const KINDS: &[Kind] = &[
     record::<md::SetTime>(),
     record::<md::NewInode>(),
     record::<md::WrittenExtent>(),
+    record::<md::ClosedFile>(),
     record::<md::DirectoryEntry>(),
     record::<md::EntryReply>(),
     record::<md::TransactionId>(),
