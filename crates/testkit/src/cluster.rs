@@ -64,7 +64,8 @@ impl Default for Shape {
     }
 }
 
-/// The program under test: beside the test's own executable, in the target directory of its profile.
+/// The program under test: beside the test's own executable, in the target directory of its
+/// profile.
 ///
 /// # Panics
 /// If it isn't built.

@@ -3,16 +3,18 @@
 //! Owns what such tests share: places to work in that vanish whatever happens ([`Scratch`]), the
 //! cluster ([`Cluster`]) and its mounts, its processes and their violent ends ([`process`]), loop
 //! devices whose power can be cut ([`power`]), network namespaces ([`network`]), trees to compare
-//! ([`tree`]), a runner for many short tests on one cluster ([`suite`]). Knows Skep only as users do:
-//! by the program `skep` and by its mounts; no crate of Skep is linked in.
+//! ([`tree`]), a runner for many short tests on one cluster ([`suite`]). Knows Skep only as users
+//! do: by the program `skep` and by its mounts; no crate of Skep is linked in.
 //!
 //! # Running
-//! `cargo xtask ci --only black-box` builds `skep` and runs all of it, as root, one test at a time. To
-//! run one file: `cargo build -p skep-ctl && cargo test -p skep-testkit --test posix`. The program is
-//! looked for beside the tests, in the target directory of the same profile; nothing here builds it.
+//! `cargo xtask ci --only black-box` builds `skep` and runs all of it, as root, one test at a time.
+//! To run one file: `cargo build -p skep-ctl && cargo test -p skep-testkit --test posix`. The
+//! program is looked for beside the tests, in the target directory of the same profile; nothing
+//! here builds it.
 //!
 //! # Panics
-//! Everything here is for tests: what goes wrong panics with a sentence that says what was expected.
+//! Everything here is for tests: what goes wrong panics with a sentence that says what was
+//! expected.
 
 pub mod cluster;
 pub mod network;

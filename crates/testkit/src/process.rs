@@ -58,8 +58,8 @@ fn read_arguments(pid: u32) -> Option<Vec<String>> {
     (!text.is_empty()).then_some(arguments)
 }
 
-/// All processes of the program `skep` that name something below `directory` on their command line, oldest
-/// first.
+/// All processes of the program `skep` that name something below `directory` on their command line,
+/// oldest first.
 ///
 /// # Panics
 /// If /proc can't be read.

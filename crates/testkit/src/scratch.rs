@@ -10,13 +10,14 @@ use std::time::Duration;
 
 static NEXT: AtomicU32 = AtomicU32::new(1);
 
-/// A new directory. When dropped (also by a panic), the processes of Skep that work in it are killed, what is
-/// mounted in it is unmounted, and it is removed.
+/// A new directory. When dropped (also by a panic), the processes of Skep that work in it are
+/// killed, what is mounted in it is unmounted, and it is removed.
 #[derive(Debug)]
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Makes one. `SKEP_TEST_DIRECTORY` says where, if not in the system's directory for temporary files.
+    /// Makes one. `SKEP_TEST_DIRECTORY` says where, if not in the system's directory for temporary
+    /// files.
     ///
     /// # Panics
     /// If it can't be made.
@@ -65,7 +66,8 @@ pub fn mounts_below(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Ends everything of Skep that works below a directory, at once, and unmounts what is mounted there.
+/// Ends everything of Skep that works below a directory, at once, and unmounts what is mounted
+/// there.
 pub fn clear(directory: &Path) {
     // The supervisor first, or it would start the others again.
     let (supervisors, others): (Vec<_>, Vec<_>) =

@@ -15,8 +15,8 @@ pub struct Case<T: ?Sized + 'static> {
     pub body: fn(&T),
 }
 
-/// A table of cases: `cases![rename: over_a_file, into_itself]` gives them as `rename::over_a_file` and
-/// so on, from functions of these names in the current module.
+/// A table of cases: `cases![rename: over_a_file, into_itself]` gives them as `rename::over_a_file`
+/// and so on, from functions of these names in the current module.
 #[macro_export]
 macro_rules! cases {
     ($module:ident: $($body:ident),* $(,)?) => {
@@ -65,8 +65,8 @@ impl Suite {
             && !self.skips.iter().any(|it| name.contains(it.as_str()))
     }
 
-    /// Whether any of the cases is to run, so that a cluster is started only if it is needed. Lists them
-    /// if that was asked for.
+    /// Whether any of the cases is to run, so that a cluster is started only if it is needed. Lists
+    /// them if that was asked for.
     pub fn starts<T: ?Sized>(&self, place: &str, tables: &[&[Case<T>]]) -> bool {
         let names = tables.iter().flat_map(|table| table.iter());
         let mut names = names.map(|case| format!("{place}::{}", case.name));

@@ -1,7 +1,7 @@
 //! A mixed workload that remembers what it was promised, for tests that kill and cut power.
 //!
-//! A [`Worker`] is alone in its directory, so what must be there follows from its own operations: it
-//! notes when each began, when it was acknowledged, and what was synced ([`history`]). After the
+//! A [`Worker`] is alone in its directory, so what must be there follows from its own operations:
+//! it notes when each began, when it was acknowledged, and what was synced ([`history`]). After the
 //! violence [`verify`] compares the directory with all states that it may be in.
 //!
 //! Three kinds of files: plain ones, written once, then renamed, linked and unlinked; a log that is

@@ -1,5 +1,5 @@
-//! Two mounts of one cluster, over different transports: what one has completed, the other sees. Data
-//! from close to open, names and attributes within a second.
+//! Two mounts of one cluster, over different transports: what one has completed, the other sees.
+//! Data from close to open, names and attributes within a second.
 
 use skep_testkit::suite::{Case, Suite};
 use skep_testkit::{Cluster, Random, Shape, Transport, wait_for};
@@ -92,8 +92,8 @@ fn attributes_are_stale_for_a_second_at_most(mounts: &Mounts) {
     }
 }
 
-/// Who has a file open needn't see changes (close-to-open), but after a second and with another open
-/// the bytes must be the new ones also through the page cache.
+/// Who has a file open needn't see changes (close-to-open), but after a second and with another
+/// open the bytes must be the new ones also through the page cache.
 fn an_open_handle_sees_what_was_synced(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
     fs::write(&here, vec![1; 100_000]).expect("written");

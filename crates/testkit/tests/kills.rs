@@ -1,8 +1,10 @@
-//! `kill -9` of any one process at random moments under a mixed workload: every acknowledged operation
-//! is there, every byte is right, `skep entry info` works on all files, no chunk file is orphaned.
+//! `kill -9` of any one process at random moments under a mixed workload: every acknowledged
+//! operation is there, every byte is right, `skep entry info` works on all files, no chunk file is
+//! orphaned.
 //!
-//! At least 50 kills on each run: half with FUSE over io_uring, half over /dev/fuse, which is asserted. The
-//! seed is printed; `SKEP_TEST_SEED` repeats the order of kills and operations (not their timing).
+//! At least 50 kills on each run: half with FUSE over io_uring, half over /dev/fuse, which is
+//! asserted. The seed is printed; `SKEP_TEST_SEED` repeats the order of kills and operations (not
+//! their timing).
 
 use skep_testkit::process::Process;
 use skep_testkit::workload::{Cut, Worker};
@@ -16,8 +18,8 @@ use std::time::{Duration, Instant};
 
 /// Kills on each transport; in total at least 50.
 const KILLS: usize = 30;
-/// Each of so many kills is one of the mount's process. It ends a round, since the operations that are
-/// under way then fail.
+/// Each of so many kills is one of the mount's process. It ends a round, since the operations that
+/// are under way then fail.
 const CLIENT_KILL_EVERY: usize = 5;
 const WORKERS: u64 = 4;
 /// How long the workload goes on after a kill, at most, before the next one.

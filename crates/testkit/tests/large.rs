@@ -1,7 +1,7 @@
 //! Large things: a file of 4 GiB, a directory of 200,000 files, a sparse file of 64 GiB.
 //!
-//! One cluster for all, one transport for each half of the work: files go through one mount, and are looked at
-//! through another with the other transport.
+//! One cluster for all, one transport for each half of the work: files go through one mount, and
+//! are looked at through another with the other transport.
 
 use skep_testkit::{Cluster, Random, Shape, Transport};
 use std::collections::hash_map::DefaultHasher;

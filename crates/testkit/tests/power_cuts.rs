@@ -1,9 +1,9 @@
-//! Power cuts: the data directories lie on a disk whose state at one moment is kept in mid-run; a cluster
-//! started on that state has what `metadata.sync` and `fsync` promised.
+//! Power cuts: the data directories lie on a disk whose state at one moment is kept in mid-run; a
+//! cluster started on that state has what `metadata.sync` and `fsync` promised.
 //!
-//! Ten cuts, half under `metadata.sync = interval` (10 ms), half under `always`. After each, work goes on on
-//! what was left, as it does in a machine room. The seed is printed; `SKEP_TEST_SEED` repeats the order
-//! of operations (not their timing).
+//! Ten cuts, half under `metadata.sync = interval` (10 ms), half under `always`. After each, work
+//! goes on on what was left, as it does in a machine room. The seed is printed; `SKEP_TEST_SEED`
+//! repeats the order of operations (not their timing).
 
 use skep_testkit::power::Disk;
 use skep_testkit::workload::{Cut, Worker};

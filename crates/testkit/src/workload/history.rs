@@ -72,8 +72,8 @@ impl Cut {
         Self { loses_unsynced_ends: true, ..Self::of_services() }
     }
 
-    /// Power was cut between two moments. `promised` is how late an acknowledged operation may reach
-    /// the disk.
+    /// Power was cut between two moments. `promised` is how late an acknowledged operation may
+    /// reach the disk.
     pub fn of_power(begun: Instant, ended: Instant, promised: Duration) -> Self {
         let settled = begun.checked_sub(promised).unwrap_or(begun);
         Self { settled, begun, ended, loses_unsynced_data: true, loses_unsynced_ends: true }

@@ -1,8 +1,8 @@
-//! Every POSIX operation that Skep offers, one file for each, with calls of the standard library and of
-//! `rustix` only.
+//! Every POSIX operation that Skep offers, one file for each, with calls of the standard library
+//! and of `rustix` only.
 //!
-//! Each test runs in a directory of its own, in three places: on the local file system, where it shows
-//! that the test itself is right, and on a mount over each transport.
+//! Each test runs in a directory of its own, in three places: on the local file system, where it
+//! shows that the test itself is right, and on a mount over each transport.
 
 mod attributes;
 mod create;

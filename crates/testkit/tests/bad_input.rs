@@ -1,0 +1,384 @@
+//! Bad input of all kinds: each is refused by name, with a message that says what to do, and nothing is
+//! harmed by it.
+
+use skep_testkit::cluster::{program, skep};
+use skep_testkit::power::Disk;
+use skep_testkit::process::Process;
+use skep_testkit::program::finish;
+use skep_testkit::{Cluster, Random, Scratch, Shape, wait_for};
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A small cluster, which starts in a moment.
+fn small() -> Shape {
+    Shape { metadata_targets: 1, storage_services: 1, targets_per_service: 2, ..Shape::default() }
+}
+
+/// Checks that a message has all these words.
+#[track_caller]
+fn says(message: &str, words: &[&str]) {
+    for word in words {
+        assert!(message.contains(word), "no '{word}' in: {message}");
+    }
+}
+
+fn token(cluster: &Cluster) -> String {
+    let token = fs::read_to_string(cluster.data().join("management/join-token"));
+    token.expect("management keeps a token").trim().to_owned()
+}
+
+/// Tries to mount with a token; gives what `skep mount` says.
+fn mount_with(scratch: &Scratch, token: &str) -> String {
+    let file = scratch.join("token");
+    fs::write(&file, token).expect("written");
+    let mut command = Command::new(program());
+    command.arg("mount").arg("--token-file").arg(&file).arg(scratch.directory("mnt"));
+    finish(&mut command, PATIENCE).expect_failure()
+}
+
+#[test]
+fn a_wrong_token_is_refused() {
+    let (cluster, scratch) = (Cluster::start(small()), Scratch::new());
+    let good = token(&cluster);
+    let (key, address) = good.split_once('@').expect("a token names an address");
+    let last = if key.ends_with('0') { '1' } else { '0' };
+    let bad = format!("{}{last}@{address}", &key[..key.len() - 1]);
+    let message = mount_with(&scratch, &bad);
+    says(&message, &["token"]);
+    says(&mount_with(&scratch, "nonsense"), &["token"]);
+    says(&mount_with(&scratch, &key[..20]), &["token"]);
+    // Nothing of the secret is told.
+    assert!(!message.contains(&key[key.len() - 20..key.len() - 2]), "{message}");
+}
+
+#[test]
+fn a_token_of_another_cluster_is_refused() {
+    let (cluster, other, scratch) =
+        (Cluster::start(small()), Cluster::start(small()), Scratch::new());
+    let (here, there) = (token(&cluster), token(&other));
+    let (_, address) = here.split_once('@').expect("a token names an address");
+    let (key, _) = there.split_once('@').expect("a token names an address");
+    says(&mount_with(&scratch, &format!("{key}@{address}")), &["cluster"]);
+}
+
+fn crc32c(bytes: &[u8]) -> u32 {
+    let mut crc = !0_u32;
+    for byte in bytes {
+        crc ^= u32::from(*byte);
+        for _ in 0..8 {
+            crc = if crc & 1 == 1 { (crc >> 1) ^ 0x82f6_3b78 } else { crc >> 1 };
+        }
+    }
+    !crc
+}
+
+/// The first frame of a connection, of someone who speaks these versions: written from
+/// docs/protocol, as someone else would.
+fn hello(cluster: [u8; 16], oldest: u16, newest: u16) -> Vec<u8> {
+    let mut body = cluster.to_vec();
+    body.extend(oldest.to_le_bytes());
+    body.extend(newest.to_le_bytes());
+    body.extend([4, 0, 0, 0, 0, 0, 0, 0, 0]);
+    body.extend([7; 16]);
+    let mut frame = b"SKEP\x80\0\0\0".to_vec();
+    frame.extend([1, 0, 1, 0, 1, 0, 0, 0]);
+    frame.extend((body.len() as u32).to_le_bytes());
+    frame.resize(120, 0);
+    frame.extend(crc32c(&body).to_le_bytes());
+    frame.extend(crc32c(&frame).to_le_bytes());
+    frame.extend(body);
+    frame
+}
+
+/// Sends a frame to management; gives status and text of the answer.
+fn ask(address: &str, frame: &[u8]) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).expect("management listens");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a deadline");
+    stream.write_all(frame).expect("sent");
+    let mut header = [0; 128];
+    stream.read_exact(&mut header).expect("an answer");
+    let len = u32::from_le_bytes(header[16..20].try_into().expect("four bytes"));
+    let mut body = vec![0; len as usize];
+    stream.read_exact(&mut body).expect("its body");
+    let status = u16::from_le_bytes([header[44], header[45]]);
+    (status, String::from_utf8_lossy(&body).into_owned())
+}
+
+#[test]
+fn a_newer_protocol_version_is_refused_unless_it_speaks_ours_too() {
+    let cluster = Cluster::start(small());
+    let token = token(&cluster);
+    let (key, address) = token.split_once('@').expect("a token names an address");
+    let id = key.split('-').nth(1).expect("a token names its cluster");
+    let byte = |at: usize| u8::from_str_radix(&id[2 * at..2 * at + 2], 16).expect("hexadecimal");
+    let id: [u8; 16] = std::array::from_fn(byte);
+    let (status, text) = ask(address, &hello(id, 7, 9));
+    assert_ne!(status, 0);
+    says(&text, &["7 to 9", "upgrade"]);
+    // Who speaks the next version and this one gets a challenge.
+    assert_eq!(ask(address, &hello(id, 1, 2)).0, 0);
+}
+
+/// Ends a cluster, but keeps the command lines of its services of one kind.
+fn stopped(cluster: &Cluster, role: &str) -> Vec<Process> {
+    let found = wait_for("services to look at", PATIENCE, || {
+        let found = cluster.processes(role);
+        (!found.is_empty()).then_some(found)
+    });
+    cluster.stop();
+    found
+}
+
+/// Starts a service as it was started before, with some arguments changed, and gives what it says
+/// as it fails.
+fn start_again(process: &Process, change: impl Fn(&mut Vec<String>)) -> String {
+    let mut arguments = process.arguments[1..].to_vec();
+    change(&mut arguments);
+    finish(Command::new(program()).args(arguments), PATIENCE).expect_failure()
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let cluster = Cluster::start(small());
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("it has an address").to_string();
+    let token = cluster.data().join("management/join-token").display().to_string();
+    for role in ["management", "metadata", "storage"] {
+        // Another service on the same host, whose settings name a port that is taken.
+        let scratch = Scratch::new();
+        let directory = scratch.join("service").display().to_string();
+        let target = scratch.join("target").display().to_string();
+        let mut arguments = vec![role, "--directory", &directory];
+        let mut init = vec!["--init", "--listen", "127.0.0.1:0"];
+        if role != "management" {
+            arguments.extend(["--target", &target]);
+            init.extend(["--token-file", &token]);
+        }
+        skep([&arguments[..], &init].concat()).expect_success();
+        let message = skep([&arguments[..], &["--listen", &address]].concat()).expect_failure();
+        says(&message, &[&address, "listen", "choose another"]);
+    }
+}
+
+#[test]
+fn directories_of_others_are_refused_by_name() {
+    let (cluster, other) = (Cluster::start(small()), Cluster::start(small()));
+    let storage = stopped(&cluster, "storage").remove(0);
+    stopped(&other, "storage");
+    let own = cluster.data().join("storage-1/t1").display().to_string();
+    let foreign = other.data().join("storage-1/t1").display().to_string();
+    let swap = |with: &str| {
+        let with = with.to_owned();
+        let own = own.clone();
+        move |arguments: &mut Vec<String>| {
+            for argument in arguments.iter_mut().filter(|it| **it == own) {
+                argument.clone_from(&with);
+            }
+        }
+    };
+    says(&start_again(&storage, swap(&foreign)), &[&foreign, "cluster"]);
+    // A directory that isn't mounted must not come up as an empty target.
+    let blank = cluster.data().join("blank");
+    fs::create_dir(&blank).expect("made");
+    let blank = blank.display().to_string();
+    says(&start_again(&storage, swap(&blank)), &[&blank, "--init"]);
+    let metadata = cluster.data().join("metadata-1/t1").display().to_string();
+    says(&start_again(&storage, swap(&metadata)), &[&metadata, "metadata"]);
+    let missing = cluster.data().join("missing").display().to_string();
+    says(&start_again(&storage, swap(&missing)), &[&missing]);
+    // And nothing of it kept the cluster from coming back.
+    cluster.up().expect_success();
+    cluster.stop();
+}
+
+/// Writes until there is no room, and checks that what was acknowledged is there and nothing else.
+fn fill(path: &Path) -> usize {
+    let mut random = Random::new(5);
+    let bytes = random.bytes(1 << 20);
+    let mut file = File::create(path).expect("made");
+    let mut written = 0;
+    let error = loop {
+        match file.write(&bytes) {
+            Ok(count) => written += count,
+            Err(error) => break error,
+        }
+        assert!(written < 4 << 30, "the disk is smaller");
+    };
+    assert_eq!(error.kind(), std::io::ErrorKind::StorageFull, "{error}");
+    file.sync_all().expect("what was written can be synced");
+    drop(file);
+    let found = fs::read(path).expect("read");
+    assert_eq!(found.len(), written, "nothing half-written is visible");
+    for (number, piece) in found.chunks(1 << 20).enumerate() {
+        assert!(piece == &bytes[..piece.len()], "MiB {number}");
+    }
+    written
+}
+
+#[test]
+fn a_full_target_says_so_and_recovers() {
+    let scratch = Scratch::new();
+    let disk = Disk::new(&scratch, 512 << 20);
+    let cluster = Cluster::start_in(disk.path(), small());
+    let before = cluster.path().join("before");
+    fs::write(&before, vec![9; 100_000]).expect("written");
+    let first = fill(&cluster.path().join("large"));
+    assert!(first > 50 << 20, "{first} bytes fitted");
+    assert!(fs::read(&before).expect("read").iter().all(|byte| *byte == 9));
+    // Removing makes room, and is itself never refused for want of it.
+    fs::remove_file(cluster.path().join("large")).expect("removed");
+    wait_for("room is given back", PATIENCE, || {
+        fs::write(cluster.path().join("after"), vec![8; 20 << 20]).ok()
+    });
+    assert!(fs::read(cluster.path().join("after")).expect("read").iter().all(|byte| *byte == 8));
+    cluster.stop();
+}
+
+fn segments(cluster: &Cluster) -> Vec<PathBuf> {
+    let log = cluster.data().join("metadata-1/t1/log");
+    let mut found: Vec<_> =
+        fs::read_dir(log).expect("listed").map(|it| it.expect("an entry").path()).collect();
+    found.sort();
+    found
+}
+
+/// A cluster that was killed with a metadata log that has much in it.
+fn with_a_log() -> Cluster {
+    let cluster = Cluster::start(small());
+    for number in 0..300 {
+        fs::write(cluster.path().join(format!("file-{number}")), "x").expect("written");
+    }
+    let directory = File::open(cluster.path()).expect("opened");
+    directory.sync_all().expect("synced");
+    drop(directory);
+    cluster.kill_all();
+    cluster
+}
+
+#[test]
+fn a_truncated_log_tail_is_cut_off_and_said() {
+    let cluster = with_a_log();
+    let last = segments(&cluster).pop().expect("a segment");
+    let bytes = fs::read(&last).expect("read");
+    let end = bytes.iter().rposition(|byte| *byte != 0).expect("not empty") + 1;
+    let file = OpenOptions::new().write(true).open(&last).expect("opened");
+    // In the middle of the last record, as a power cut leaves it.
+    file.set_len(end as u64 - 20).expect("truncated");
+    drop(file);
+    cluster.up().expect_success();
+    let found = fs::read_dir(cluster.path()).expect("listed").count();
+    assert!((299..=300).contains(&found), "{found} files are left");
+    fs::write(cluster.path().join("more"), "y").expect("written");
+    let log = fs::read_to_string(cluster.data().join("logs/metadata-1.log")).expect("a log");
+    says(&log, &["tail cut off"]);
+    cluster.stop();
+}
+
+#[test]
+fn a_flipped_bit_in_the_log_is_found_and_named() {
+    let cluster = with_a_log();
+    let last = segments(&cluster).pop().expect("a segment");
+    let bytes = fs::read(&last).expect("read");
+    let end = bytes.iter().rposition(|byte| *byte != 0).expect("not empty") + 1;
+    let file = OpenOptions::new().write(true).open(&last).expect("opened");
+    // In the first third: what comes after it was synced, so this can't be a torn tail.
+    let at = end / 3;
+    file.write_all_at(&[bytes[at] ^ 0x10], at as u64).expect("written");
+    drop(file);
+    let message = cluster.up().expect_failure();
+    says(&message, &["metadata-1", last.to_str().expect("ASCII")]);
+    // With the bit as it was, everything is there.
+    let file = OpenOptions::new().write(true).open(&last).expect("opened");
+    file.write_all_at(&[bytes[at]], at as u64).expect("written");
+    drop(file);
+    cluster.up().expect_success();
+    assert_eq!(fs::read_dir(cluster.path()).expect("listed").count(), 300);
+    cluster.stop();
+}
+
+fn files_below(directory: &Path, found: &mut Vec<PathBuf>) {
+    for path in fs::read_dir(directory).expect("listed").map(|it| it.expect("an entry").path()) {
+        if path.is_dir() {
+            files_below(&path, found);
+        } else {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn a_flipped_bit_in_a_chunk_is_an_error_that_names_it() {
+    let cluster = Cluster::start(small());
+    let (bad, good) = (cluster.path().join("bad"), cluster.path().join("good"));
+    let bytes = Random::new(3).bytes(300_000);
+    for path in [&bad, &good] {
+        let mut file = File::create(path).expect("made");
+        file.write_all(&bytes).expect("written");
+        file.sync_all().expect("synced");
+    }
+    cluster.stop();
+    // The chunk file with these bytes: both have them, one is damaged.
+    let mut found = Vec::new();
+    for target in ["t1", "t2"] {
+        files_below(&cluster.data().join("storage-1").join(target).join("chunks"), &mut found);
+    }
+    let part = &bytes[100_000..100_064];
+    let (path, at) = found
+        .iter()
+        .find_map(|path| {
+            let content = fs::read(path).expect("read");
+            let at = content.windows(part.len()).position(|window| window == part)?;
+            Some((path.clone(), at))
+        })
+        .expect("the bytes are in a chunk file");
+    let file = OpenOptions::new().write(true).open(&path).expect("opened");
+    file.write_all_at(&[part[0] ^ 1], at as u64).expect("written");
+    drop(file);
+    cluster.up().expect_success();
+    let results = [&bad, &good].map(fs::read);
+    let failed: Vec<_> = results.iter().filter_map(|it| it.as_ref().err()).collect();
+    assert_eq!(failed.len(), 1, "one of the two is damaged");
+    assert_eq!(failed[0].raw_os_error(), Some(5), "{}", failed[0]);
+    let whole: Vec<_> = results.iter().flatten().collect();
+    assert!(*whole[0] == bytes, "wrong bytes were read");
+    let log = fs::read_to_string(cluster.data().join("logs/storage-1.log")).expect("a log");
+    let name = path.file_name().and_then(|it| it.to_str()).expect("ASCII");
+    says(&log, &["checksum", name]);
+    // Where nothing is damaged, the file can still be read.
+    let damaged = if results[0].is_err() { &bad } else { &good };
+    let mut first = vec![0; 4096];
+    File::open(damaged).expect("opened").read_exact_at(&mut first, 0).expect("read");
+    assert!(first == bytes[..4096]);
+    cluster.stop();
+}
+
+#[test]
+fn an_unreadable_configuration_says_what_is_wrong_with_it() {
+    let scratch = Scratch::new();
+    let with = |text: &str| {
+        let file = scratch.join("storage.toml");
+        fs::write(&file, text).expect("written");
+        let file = file.display().to_string();
+        (file.clone(), skep(["storage", "--config", &file]).expect_failure())
+    };
+    let missing = scratch.join("missing.toml").display().to_string();
+    says(&skep(["storage", "--config", &missing]).expect_failure(), &[&missing, "No such file"]);
+    let (file, message) = with("targets = [\"/a\"\n");
+    says(&message, &[&file, "line"]);
+    let (file, message) = with("targetz = [\"/a\"]\n");
+    says(&message, &[&file, "targetz", "targets"]);
+    // All that is wrong at once.
+    let (_, message) =
+        with("targets = []\n[node]\nlisten = \"nowhere\"\nlog = \"skep_rpc=loud\"\n");
+    says(&message, &["targets", "node.directory", "node.listen", "node.log"]);
+    fs::write(scratch.join("storage.toml"), [0xff, 0xfe, 0]).expect("written");
+    let file = scratch.join("storage.toml").display().to_string();
+    says(&skep(["storage", "--config", &file]).expect_failure(), &[&file]);
+}
