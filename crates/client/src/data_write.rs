@@ -24,8 +24,8 @@ impl Client {
     /// file as it was may have been written, and the file's end hasn't moved.
     ///
     /// The bytes must not change until this is done. A write whose future is dropped goes on for a
-    /// moment, so that a truncation which comes next doesn't overtake it, and reads the buffer still;
-    /// it is given up when servers don't answer.
+    /// moment, so that a truncation which comes next doesn't overtake it, and reads the buffer
+    /// still; it is given up when servers don't answer.
     ///
     /// # Errors
     /// `Stale` for a handle that isn't open or whose file is gone, `InvalidArgument` for one that
@@ -60,9 +60,9 @@ impl Client {
         drive_for(WRITE_GRACE, work).await
     }
 
-    /// Writes all of `data` at the end of the file as this mount knows it: what it has written itself,
-    /// and what others had when the file was last opened or looked at here. Callers take turns (the
-    /// kernel does).
+    /// Writes all of `data` at the end of the file as this mount knows it: what it has written
+    /// itself, and what others had when the file was last opened or looked at here. Callers take
+    /// turns (the kernel does).
     ///
     /// # Errors
     /// As [`Self::write`].

@@ -1,6 +1,6 @@
 //! Closes that wait for company. Nobody waits for the close of a file when metadata has been told
-//! all that was written: it goes with others of its thread in one message, a few milliseconds later.
-//! That saves metadata a transaction for each file that is made and closed.
+//! all that was written: it goes with others of its thread in one message, a few milliseconds
+//! later. That saves metadata a transaction for each file that is made and closed.
 
 use crate::client::Client;
 use crate::limits::CLOSE_DELAY;
@@ -14,7 +14,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 /// One thread's handles that are closed but of which metadata wasn't told yet, by group. They stay
-/// in the table of handles, so that a lost session opens their files again and the closes still hold.
+/// in the table of handles, so that a lost session opens their files again and the closes still
+/// hold.
 #[derive(Debug, Default)]
 pub(crate) struct DeferredCloses(RefCell<HashMap<GroupId, Vec<Closing>>>);
 

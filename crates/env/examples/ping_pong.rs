@@ -1,5 +1,5 @@
-//! Two processes, one TCP connection over loopback, requests and replies of 64 bytes: what a wake-up
-//! costs, and what spinning before sleeping saves (docs/design/0001-threads-and-store.md).
+//! Two processes, one TCP connection over loopback, requests and replies of 64 bytes: what a
+//! wake-up costs, and what spinning before sleeping saves (docs/design/0001-threads-and-store.md).
 //!
 //! `ping_pong [ROUNDS] [IN_FLIGHT] [apart]` prints a line for each length of the spin: round trips
 //! per second, and CPU time of each side for one. With `apart`, each side is pinned to a CPU of its

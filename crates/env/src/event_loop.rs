@@ -6,10 +6,10 @@
 //! # Spinning
 //! Waking a thread that sleeps on another CPU costs more than most requests. So a loop that was
 //! allowed to ([`set_spin`]) looks at its completion queue for a moment before it sleeps, if it
-//! just talked to somebody: the last thing that happened on its sockets, a moment ago, was something
-//! sent, or replies are outstanding ([`expect_reply`]). A loop that waits for a disk, a timer or
-//! the next request after a pause sleeps at once, so an idle process costs nothing. While it
-//! spins it calls nothing but `sched_yield`, which gives the CPU to whoever wants it (the peer,
+//! just talked to somebody: the last thing that happened on its sockets, a moment ago, was
+//! something sent, or replies are outstanding ([`expect_reply`]). A loop that waits for a disk, a
+//! timer or the next request after a pause sleeps at once, so an idle process costs nothing. While
+//! it spins it calls nothing but `sched_yield`, which gives the CPU to whoever wants it (the peer,
 //! perhaps). The figures are in docs/design/0001-threads-and-store.md.
 
 use crate::clock;
@@ -328,15 +328,15 @@ pub fn spawn<T: 'static>(future: impl Future<Output = T> + 'static) -> Task<T> {
     EXECUTOR.with(|executor| executor.spawn(future))
 }
 
-/// Whether this thread's loop runs. Not so in destructors that run as the thread ends: nothing can be
-/// spawned there.
+/// Whether this thread's loop runs. Not so in destructors that run as the thread ends: nothing can
+/// be spawned there.
 pub fn is_running() -> bool {
     LOOP.try_with(|slot| slot.try_borrow().is_ok_and(|it| it.is_some())).unwrap_or(false)
 }
 
-/// Lets this thread's loop look for completions for at most `limit` before it sleeps, whenever it is
-/// in the middle of a conversation (see the module's page: [`expect_reply`] is a part of it). Zero,
-/// the default, means to sleep at once. For threads whose answers somebody waits for.
+/// Lets this thread's loop look for completions for at most `limit` before it sleeps, whenever it
+/// is in the middle of a conversation (see the module's page: [`expect_reply`] is a part of it).
+/// Zero, the default, means to sleep at once. For threads whose answers somebody waits for.
 ///
 /// # Panics
 /// Outside [`block_on`].
@@ -377,8 +377,8 @@ pub struct Op {
     finished: bool,
 }
 
-/// Hands an operation to the kernel. `keep` is whatever memory the entry points to; it is held until
-/// the completion has arrived, and given back with the result.
+/// Hands an operation to the kernel. `keep` is whatever memory the entry points to; it is held
+/// until the completion has arrived, and given back with the result.
 ///
 /// # Safety
 /// All memory that `entry` refers to must be owned by `keep` or live as long as the process.

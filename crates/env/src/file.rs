@@ -108,8 +108,8 @@ impl File {
     /// Waits until data, and the metadata needed to read it, are on the device.
     ///
     /// # Errors
-    /// As `fdatasync(2)`. After an error the page cache may have dropped what was not written: don't
-    /// try again, stop writing to the target.
+    /// As `fdatasync(2)`. After an error the page cache may have dropped what was not written:
+    /// don't try again, stop writing to the target.
     pub async fn sync_data(&self) -> io::Result<()> {
         let entry = opcode::Fsync::new(self.fd()).flags(types::FsyncFlags::DATASYNC);
         // SAFETY: the descriptor is kept until the completion.

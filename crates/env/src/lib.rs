@@ -8,9 +8,9 @@
 //!
 //! # Hazard: buffers in flight
 //! The kernel reads and writes a [`Buf`] while an operation on it is in flight. Operations own a
-//! handle to the buffer until their completion has arrived, even if the future is dropped, so memory
-//! is never freed under the kernel; but whoever holds another handle must not look at bytes that are
-//! being filled, nor change bytes that are being sent.
+//! handle to the buffer until their completion has arrived, even if the future is dropped, so
+//! memory is never freed under the kernel; but whoever holds another handle must not look at bytes
+//! that are being filled, nor change bytes that are being sent.
 //!
 //! The loop needs io_uring (Linux 5.19 or later, `kernel.io_uring_disabled` = 0).
 

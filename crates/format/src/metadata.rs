@@ -32,13 +32,16 @@ pub enum Key<'a> {
     SessionOpen(SessionId, InodeId),
     /// A chunk file that is to be removed from a group. Value: nothing.
     Removal(GroupId, ChunkFileKey),
-    /// A file whose writer died: its size is what its chunk files say. Value: number of the death, a `u64`.
+    /// A file whose writer died: its size is what its chunk files say. Value: number of the death,
+    /// a `u64`.
     SizeRecovery(InodeId),
     /// A promise to another group's transaction. Value: [`IntentRecord`].
     Intent(TransactionId),
-    /// A transaction of this group that is committed, and whom that has to be told. Value: [`DecisionRecord`].
+    /// A transaction of this group that is committed, and whom that has to be told. Value:
+    /// [`DecisionRecord`].
     Decision(u64),
-    /// A transaction of another group that ended here: it isn't prepared again. Value: [`Timestamp`].
+    /// A transaction of another group that ended here: it isn't prepared again. Value:
+    /// [`Timestamp`].
     Finished(TransactionId),
     /// An inode. Value: [`InodeRecord`].
     Inode(InodeId),

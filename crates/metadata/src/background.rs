@@ -494,7 +494,8 @@ impl<E: Engine> MetadataTarget<E> {
                 }
                 let (size, found_for) = (recovery.size, recovery.found_for);
                 if recovery.has_failed {
-                    // A size without that chunk file would cut the file. Another look finds it again.
+                    // A size without that chunk file would cut the file. Another look finds it
+                    // again.
                     self.background.recovering.remove(&inode);
                 } else {
                     self.start_internal(Internal::SizeFound { inode, size, found_for });

@@ -1,5 +1,5 @@
-//! What a handler sees: one transaction over the target's state, the time, the map, and a way to ask
-//! other groups.
+//! What a handler sees: one transaction over the target's state, the time, the map, and a way to
+//! ask other groups.
 //!
 //! A handler is a plain function that runs from start to end. When it must wait it returns a
 //! [`Stop`]; it then runs again from the start, with the answers it got remembered, and all that it

@@ -1,9 +1,9 @@
-//! The ordered key-value store under a metadata target, as a small trait with two engines: fjall for
-//! real, and one in memory for simulation and tests.
+//! The ordered key-value store under a metadata target, as a small trait with two engines: fjall
+//! for real, and one in memory for simulation and tests.
 //!
 //! The engine runs without syncing by itself: the log is the truth. It receives only batches whose
-//! log records are on the device, each with the number of the last record in it, and becomes durable
-//! as a whole at a checkpoint.
+//! log records are on the device, each with the number of the last record in it, and becomes
+//! durable as a whole at a checkpoint.
 
 pub mod fjall_engine;
 pub mod memory;

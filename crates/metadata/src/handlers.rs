@@ -80,8 +80,8 @@ pub(crate) fn dispatch<E: Engine>(
     }
 }
 
-/// The inode at the head of a request's body that says which group it is for; none for requests that
-/// are for whichever group they reach.
+/// The inode at the head of a request's body that says which group it is for; none for requests
+/// that are for whichever group they reach.
 pub(crate) fn home_inode(message: u16, body: &[u8]) -> Option<InodeId> {
     let at = match message {
         // The directory of the new name decides; before it stand the inode, or the old place.

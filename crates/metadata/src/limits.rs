@@ -22,8 +22,8 @@ pub const MAX_DOUBTS: u32 = 16;
 pub const LONGEST_PAUSE: Duration = Duration::from_millis(64);
 /// A promise older than this makes the participant ask the coordinator.
 pub const ASK_AFTER: Duration = Duration::from_secs(1);
-/// How long it is remembered that another group's transaction has ended: longer than any message can
-/// be under way.
+/// How long it is remembered that another group's transaction has ended: longer than any message
+/// can be under way.
 pub const FINISHED_KEPT_SECONDS: i64 = 600;
 /// Operations that wait for something at the same time; more are refused with `LimitReached`.
 pub const MAX_PARKED: usize = 100_000;

@@ -1,8 +1,8 @@
 //! What transactions between groups hold while they are undecided.
 //!
-//! Only promises to other groups, and the rename lock, hold anything. Operations of this target hold
-//! nothing while they wait: they run again from the start and check everything in the transaction
-//! that commits. So there is no circle of waiters.
+//! Only promises to other groups, and the rename lock, hold anything. Operations of this target
+//! hold nothing while they wait: they run again from the start and check everything in the
+//! transaction that commits. So there is no circle of waiters.
 
 use skep_types::InodeId;
 use skep_wire::metadata::TransactionId;

@@ -124,9 +124,9 @@ impl<E: Engine> Context<'_, E> {
         self.put(&Key::Dentry(directory, cursor), dentry);
     }
 
-    /// Removes the entry at a cursor. The last of the names with the same hash takes its ordinal, so
-    /// that ordinals stay dense; a reader of the directory may then miss that name only if it was
-    /// between the two, which takes a collision of 55 bits within one directory at that moment.
+    /// Removes the entry at a cursor. The last of the names with the same hash takes its ordinal,
+    /// so that ordinals stay dense; a reader of the directory may then miss that name only if it
+    /// was between the two, which takes a collision of 55 bits within one directory at that moment.
     pub(crate) fn remove_dentry(&mut self, directory: InodeId, cursor: u64) -> Result<(), Stop> {
         let first = cursor / ORDINALS * ORDINALS;
         let mut last = None;
@@ -145,8 +145,8 @@ impl<E: Engine> Context<'_, E> {
         Ok(())
     }
 
-    /// Notes in a directory that an entry came (`entries` 1) or went (-1), and a subdirectory with it
-    /// or not (`links`).
+    /// Notes in a directory that an entry came (`entries` 1) or went (-1), and a subdirectory with
+    /// it or not (`links`).
     pub(crate) fn change_directory(&mut self, record: &mut InodeRecord, entries: i64, links: i32) {
         let now = self.wall();
         let attributes = &mut record.attributes;

@@ -21,8 +21,8 @@ pub(crate) enum Source {
     Internal(Internal),
 }
 
-/// Of which state of a file its size was asked for. When it differs from the present one, the answer
-/// is of the past.
+/// Of which state of a file its size was asked for. When it differs from the present one, the
+/// answer is of the past.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SizeQuestion {
     /// The number of the last death of a writer.

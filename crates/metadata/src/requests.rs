@@ -3,8 +3,8 @@
 //! # Exactly once
 //! A slot carries one request at a time, and its sequence rises with each. A repetition of the last
 //! one gets the answer that was given: what was done is remembered in the store, in the transaction
-//! that did it; a refusal in memory, since no repetition outlives the connections of a process. So a
-//! request that was long under way on an abandoned connection never runs after its repetition.
+//! that did it; a refusal in memory, since no repetition outlives the connections of a process. So
+//! a request that was long under way on an abandoned connection never runs after its repetition.
 
 use crate::engine::Engine;
 use crate::handlers;
@@ -156,8 +156,8 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(false)
     }
 
-    /// Whether a session has ended and is not forgotten yet. What is opened in it would be closed with
-    /// the rest.
+    /// Whether a session has ended and is not forgotten yet. What is opened in it would be closed
+    /// with the rest.
     fn is_ending(&self, session: SessionId) -> Result<bool> {
         let is_stored = self.table.get(&Key::Session(session).to_bytes())?.is_some();
         Ok(is_stored && !self.sessions.exists(session))

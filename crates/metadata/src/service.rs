@@ -1,9 +1,9 @@
 //! A metadata target for real: sockets, log file, key-value store and clock around the pure state
 //! machine, on one thread.
 //!
-//! Connections put what arrives into one inbox. When all that can run has run, the inbox goes to the
-//! target as one batch; its actions are carried out in order. The thread then waits for whatever is
-//! next: a request, a sync, an answer, time.
+//! Connections put what arrives into one inbox. When all that can run has run, the inbox goes to
+//! the target as one batch; its actions are carried out in order. The thread then waits for
+//! whatever is next: a request, a sync, an answer, time.
 
 use crate::engine::Engine;
 use crate::engine::fjall_engine::FjallEngine;
@@ -27,7 +27,8 @@ use std::time::Duration;
 
 /// Events that wait for the target; above it connections are not read.
 const MAX_INBOX: usize = 10_000;
-/// How long the thread looks for more work before it sleeps (docs/design/0001-threads-and-store.md).
+/// How long the thread looks for more work before it sleeps
+/// (docs/design/0001-threads-and-store.md).
 const SPIN: Duration = Duration::from_micros(50);
 
 fn host(settings: &MetadataSettings) -> Host {
@@ -47,8 +48,8 @@ pub fn initialise(settings: &MetadataSettings, token: JoinToken) -> Result<()> {
     host(settings).initialise(token)
 }
 
-/// Serves until the process is asked to end. Takes over its signals: call it before other threads are
-/// started.
+/// Serves until the process is asked to end. Takes over its signals: call it before other threads
+/// are started.
 ///
 /// # Errors
 /// Whatever keeps it from starting, with what to do; a failed device.

@@ -32,16 +32,16 @@ pub struct MetadataSettings {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TargetSettings {
-    /// Directories of its targets, each on a fast disk. One thread serves each of them: give a service as
-    /// many as it has cores to spare.
+    /// Directories of its targets, each on a fast disk. One thread serves each of them: give a
+    /// service as many as it has cores to spare.
     pub targets: Vec<PathBuf>,
-    /// When changes are synced to the device. `interval`: at most 10 ms later, and at once for `fsync`,
-    /// `syncfs` and `O_SYNC`; a power cut may then cost the last 10 ms, never consistency. `always`: before
-    /// each reply; set it when nothing that a program was told may be lost to a power cut, and expect fewer changes
-    /// per second from each client.
+    /// When changes are synced to the device. `interval`: at most 10 ms later, and at once for
+    /// `fsync`, `syncfs` and `O_SYNC`; a power cut may then cost the last 10 ms, never consistency.
+    /// `always`: before each reply; set it when nothing that a program was told may be lost to a
+    /// power cut, and expect fewer changes per second from each client.
     pub sync: Sync,
-    /// Memory for what was read from the store, for each target. More helps when many files are in use
-    /// at once.
+    /// Memory for what was read from the store, for each target. More helps when many files are in
+    /// use at once.
     pub cache: ByteSize,
 }
 

@@ -15,8 +15,8 @@ use skep_wire::metadata::Step;
 pub(crate) fn resources(steps: &[Step], answers: &[Attributes]) -> Vec<Resource> {
     let mut answers = answers.iter();
     let held = |step: &Step| match step {
-        // Who asked for the directory knows it as soon as the coordinator has decided, perhaps before
-        // this group has heard of that: requests for it wait.
+        // Who asked for the directory knows it as soon as the coordinator has decided, perhaps
+        // before this group has heard of that: requests for it wait.
         Step::MakeDirectoryInode { .. } => answers.next().map(|it| Resource::Inode(it.inode)),
         Step::AddLink { inode } => answers.next().map(|_| Resource::Inode(*inode)),
         Step::DropLink { inode }

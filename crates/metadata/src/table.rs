@@ -72,7 +72,8 @@ impl<E: Engine> Table<E> {
             let is_last = page.len() < self.scan_page;
             let mut merged: Mutations =
                 page.into_iter().map(|(key, value)| (key, Some(value))).collect();
-            // Where the page ends there may be more below; the layers beyond wait for the next page.
+            // Where the page ends there may be more below; the layers beyond wait for the next
+            // page.
             let end = if is_last { None } else { merged.keys().next_back().cloned() };
             for layer in [&self.syncing, &self.current, &self.batch] {
                 overlay(&mut merged, layer, (prefix, &after, end.as_deref()));

@@ -229,8 +229,8 @@ impl<E: Engine> MetadataTarget<E> {
             last = last.max(lsn);
         }
         let reserved = table.get_synced::<u64>(&Key::NumbersReserved.to_bytes())?;
-        // Numbers below the reservation may have been handed out; zero and one are never (one is the
-        // root's).
+        // Numbers below the reservation may have been handed out; zero and one are never (one is
+        // the root's).
         let next = reserved.unwrap_or(2).max(2);
         let mut target = Self {
             sessions: Sessions::default(),
@@ -507,7 +507,8 @@ impl<E: Engine> MetadataTarget<E> {
             || error.code() != ErrorCode::Protocol
                 && op.header().is_some_and(|header| header.message == Decide::ID);
         if is_fatal {
-            // A promise that can't be kept, or state that can't be read: going on would make it worse.
+            // A promise that can't be kept, or state that can't be read: going on would make it
+            // worse.
             return Err(error.within("metadata target"));
         }
         self.abandon(&mut op);
@@ -568,8 +569,8 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Remembers the answer of a committed request if it modified something. Gives the record that must
-    /// be synced before the answer leaves, if one must.
+    /// Remembers the answer of a committed request if it modified something. Gives the record that
+    /// must be synced before the answer leaves, if one must.
     fn remember(&mut self, header: &Header, reply: &[u8]) -> Option<Lsn> {
         let lsn = self.next_lsn;
         let slot = (header.session, header.slot);

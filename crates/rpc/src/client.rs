@@ -40,8 +40,8 @@ pub struct CallOptions {
     pub into: Option<Buf>,
     /// Follows one operation through all its requests.
     pub trace: u128,
-    /// Set by the router when a request was sent and the connection lost before its reply: it may have
-    /// been carried out, whatever the answer to a repetition says.
+    /// Set by the router when a request was sent and the connection lost before its reply: it may
+    /// have been carried out, whatever the answer to a repetition says.
     pub reply_lost: Option<Rc<Cell<bool>>>,
 }
 
@@ -93,8 +93,8 @@ impl Connection {
     /// Connects to `host:port` and proves who we are; `target` zero addresses the node itself.
     ///
     /// # Errors
-    /// `Disconnected` when nothing answers there; `AuthenticationFailed` or `VersionMismatch` as the
-    /// handshake says.
+    /// `Disconnected` when nothing answers there; `AuthenticationFailed` or `VersionMismatch` as
+    /// the handshake says.
     pub async fn connect(address: &str, identity: &Identity, target: TargetId) -> Result<Rc<Self>> {
         let stream = match skep_env::timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
             Some(Ok(stream)) => stream,

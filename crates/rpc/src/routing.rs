@@ -2,8 +2,8 @@
 //! and fail-over policy** of Skep. For clients and services.
 //!
 //! A call waits, reconnects and tries again for as long as its deadline allows (for ever, if it has
-//! none) until it has a final answer. Requests that modify are safe to repeat: they carry a slot and
-//! a sequence, or are idempotent by their contents.
+//! none) until it has a final answer. Requests that modify are safe to repeat: they carry a slot
+//! and a sequence, or are idempotent by their contents.
 
 use crate::access::Identity;
 use crate::client::{CallOptions, Connection};
@@ -129,8 +129,8 @@ impl Router {
     /// bytes of bulk data that came with it. Cancel-safe: a dropped call may have been carried out.
     ///
     /// # Errors
-    /// The final answer of the group; `TimedOut` when the deadline passes, with the last obstacle in
-    /// its context.
+    /// The final answer of the group; `TimedOut` when the deadline passes, with the last obstacle
+    /// in its context.
     pub async fn call<R: Request>(
         &self,
         group: GroupId,
@@ -198,8 +198,8 @@ impl Router {
         result.map_err(|error| error.within(target))
     }
 
-    /// The open connection to a target, or a new one. Callers that come while one is being made wait
-    /// for it instead of making another.
+    /// The open connection to a target, or a new one. Callers that come while one is being made
+    /// wait for it instead of making another.
     ///
     /// # Errors
     /// `StaleMap` if the target or its node isn't in the map, or as [`Connection::connect`].

@@ -67,8 +67,8 @@ impl IncomingStream {
         (Self { reader: FrameReader::new(stream), outbox: Rc::clone(&outbox) }, outbox)
     }
 
-    /// The next request; `None` when the peer has ended the connection. Waits while too many replies
-    /// are waiting to be sent to the peer.
+    /// The next request; `None` when the peer has ended the connection. Waits while too many
+    /// replies are waiting to be sent to the peer.
     ///
     /// # Errors
     /// `Disconnected` or `Protocol`; the connection is of no more use then.

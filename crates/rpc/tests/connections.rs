@@ -18,8 +18,8 @@ fn identity(cluster: u8, secret: &Secret) -> Identity {
     }
 }
 
-/// Serves `ReadChunk`: answers with `length` bytes of the low byte of the offset, in reverse order of
-/// arrival within a pair; refuses offsets beyond a million.
+/// Serves `ReadChunk`: answers with `length` bytes of the low byte of the offset, in reverse order
+/// of arrival within a pair; refuses offsets beyond a million.
 fn serve(server: Identity) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_address().unwrap().to_string();

@@ -96,7 +96,8 @@ impl Stored {
     }
 
     /// Verifies that the namespace is a tree: each directory but the root has exactly one entry, in
-    /// the directory that its parent field names, and is reached from the root. Doesn't look at files.
+    /// the directory that its parent field names, and is reached from the root. Doesn't look at
+    /// files.
     pub(crate) fn check_tree(&self) -> Result<(), String> {
         let mut places: BTreeMap<InodeId, Vec<InodeId>> = BTreeMap::new();
         for (directory, entries) in &self.entries {
@@ -130,7 +131,8 @@ impl Stored {
     }
 
     /// Verifies that entries point to inodes of their kind, that links and directory sizes count
-    /// them, that an inode without a name is open, and that nothing is left of inodes that are gone.
+    /// them, that an inode without a name is open, and that nothing is left of inodes that are
+    /// gone.
     pub(crate) fn check_counts(&self) -> Result<(), String> {
         let mut names: BTreeMap<InodeId, u32> = BTreeMap::new();
         for (directory, entries) in &self.entries {
@@ -238,8 +240,8 @@ impl Stored {
 
     /// Verifies that a file that was never cut, and that nobody writes, is at least as long as its
     /// chunk files say: what was written under a session that ended is not lost to the size. Leaves
-    /// out files in `unsure` (written after a lost session, or given-up truncations), and runs in which a
-    /// power cut may have taken the opens of writers.
+    /// out files in `unsure` (written after a lost session, or given-up truncations), and runs in
+    /// which a power cut may have taken the opens of writers.
     pub(crate) fn check_sizes(&self, world: &World) -> Result<(), String> {
         if world.knobs.faults.power_cuts && world.knobs.policy == SyncPolicy::Interval {
             return Ok(());

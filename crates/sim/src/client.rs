@@ -1,5 +1,5 @@
-//! A client: sessions with slots and sequences exactly as a real one uses them (`crates/client`), and
-//! tasks, each of which does one operation after the other.
+//! A client: sessions with slots and sequences exactly as a real one uses them (`crates/client`),
+//! and tasks, each of which does one operation after the other.
 
 use crate::network::{Asker, Node};
 use crate::operation::Op;

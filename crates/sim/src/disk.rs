@@ -2,8 +2,8 @@
 //! what was not synced.
 //!
 //! # What a power cut leaves
-//! All bytes that a finished sync covered. Of the rest, any set of 512-byte sectors: one that is lost
-//! reads as zeros, or the segment is shorter. A kill of the process leaves everything.
+//! All bytes that a finished sync covered. Of the rest, any set of 512-byte sectors: one that is
+//! lost reads as zeros, or the segment is shorter. A kill of the process leaves everything.
 
 use crate::random::Random;
 use skep_format::log::{encode_record, scan};

@@ -1,5 +1,6 @@
 //! The reference: a whole namespace in memory, on which one operation runs after the other. The one
-//! definition of what each operation means; it knows no targets, transactions or messages under way.
+//! definition of what each operation means; it knows no targets, transactions or messages under
+//! way.
 
 use crate::operation::{Op, Summary};
 use skep_types::codec::Codec;

@@ -1,5 +1,5 @@
-//! The network: connections between processes, with delay, loss and partitions; and on top of it what
-//! a router does (`crates/rpc/src/routing.rs`): it repeats a call until it has a final answer.
+//! The network: connections between processes, with delay, loss and partitions; and on top of it
+//! what a router does (`crates/rpc/src/routing.rs`): it repeats a call until it has a final answer.
 //!
 //! # Faults
 //! Requests and replies of one connection arrive in order. A connection that breaks loses its

@@ -263,8 +263,8 @@ impl World {
         self.after(pause, Happening::Restart { node });
     }
 
-    /// Under `interval` a power cut costs no more than the last sync interval: one sync that was under
-    /// way, and what came while it was.
+    /// Under `interval` a power cut costs no more than the last sync interval: one sync that was
+    /// under way, and what came while it was.
     fn check_age(&mut self, index: usize, oldest: Duration) {
         let slack = Duration::from_micros(2 * SLOW_SYNC_MICROS + 1_000);
         let age = self.now - oldest;

@@ -1,5 +1,5 @@
-//! The trace of a run: a hash over everything that happened, and on request the lines themselves. Two
-//! runs of one seed must have the same.
+//! The trace of a run: a hash over everything that happened, and on request the lines themselves.
+//! Two runs of one seed must have the same.
 
 use crate::world::Happening;
 use std::time::Duration;

@@ -1,12 +1,13 @@
-//! The checker of what is done: nothing that was acknowledged is lost or done twice, and every answer
-//! is right.
+//! The checker of what is done: nothing that was acknowledged is lost or done twice, and every
+//! answer is right.
 //!
 //! # Method
-//! Each target's log is the witness. An operation that modifies something leaves its slot's record, with
-//! its reply, in the batch in which it commits; for one between targets that is the coordinator's
-//! batch, and what it changes elsewhere is locked from the promise until it is done there. So the
-//! order in which batches are appended, over all targets, is an order in which the operations may
-//! have happened one by one; within a batch any order is taken that the reference accepts. Then:
+//! Each target's log is the witness. An operation that modifies something leaves its slot's record,
+//! with its reply, in the batch in which it commits; for one between targets that is the
+//! coordinator's batch, and what it changes elsewhere is locked from the promise until it is done
+//! there. So the order in which batches are appended, over all targets, is an order in which the
+//! operations may have happened one by one; within a batch any order is taken that the reference
+//! accepts. Then:
 //! - each committed operation must succeed in the [`Model`] at its place, with the reply it gave;
 //! - a slot's sequence commits at most once, and not after its refusal was answered;
 //! - entries and files that a batch writes must be those of the reference after it;
@@ -100,8 +101,8 @@ pub(crate) struct Witness {
     next_window: u64,
     /// Operations that committed.
     pub(crate) commits: u64,
-    /// An operation committed in the batch that ended its session, which leaves no slot's record: the
-    /// reference doesn't know it, and the rest of the run is judged by what is stored alone.
+    /// An operation committed in the batch that ended its session, which leaves no slot's record:
+    /// the reference doesn't know it, and the rest of the run is judged by what is stored alone.
     pub(crate) is_blind: bool,
 }
 
@@ -395,9 +396,9 @@ impl Witness {
         None
     }
 
-    /// Whether an operation may rightly have done nothing, though the reference would refuse it now: a
-    /// rename to another name of the same file, whose old name was looked up on another target and has
-    /// gone since.
+    /// Whether an operation may rightly have done nothing, though the reference would refuse it
+    /// now: a rename to another name of the same file, whose old name was looked up on another
+    /// target and has gone since.
     fn may_be_nothing(&self, op: &Op) -> bool {
         let Op::Rename(it) = op else { return false };
         let there = self.model.inodes.get(&it.to_directory);
@@ -508,9 +509,9 @@ fn close_all(model: &mut Model, session: SessionId, inode: InodeId) {
     }
 }
 
-/// Whether a refused rename is right for one place as it was at some moment, and the other as it was at
-/// another. Its two directories may lie on different targets, which are asked one after the other; a
-/// refusal locks nothing.
+/// Whether a refused rename is right for one place as it was at some moment, and the other as it
+/// was at another. Its two directories may lie on different targets, which are asked one after the
+/// other; a refusal locks nothing.
 fn is_right_by_halves(window: &Window, answer: &Result<Summary, ErrorCode>) -> bool {
     let (Op::Rename(it), Err(code)) = (&window.op, answer) else { return false };
     window.places.iter().any(|(from, _)| {
@@ -632,8 +633,8 @@ fn fits_names(model: &Model, changes: &Changes, map: &ClusterMap) -> Result<(), 
     Ok(())
 }
 
-/// Whether the names and files that a batch leaves are those of the reference; `early`: before sizes
-/// that were found out are taken in.
+/// Whether the names and files that a batch leaves are those of the reference; `early`: before
+/// sizes that were found out are taken in.
 fn fits(model: &Model, changes: &Changes, map: &ClusterMap, early: bool) -> Result<(), String> {
     fits_names(model, changes, map)?;
     for (inode, record) in &changes.inodes {

@@ -1,5 +1,5 @@
-//! Fixed seeds (`cargo xtask ci` runs new ones with the program), and tests of the simulator itself: that one seed is one run, and that
-//! bugs which are planted are found.
+//! Fixed seeds (`cargo xtask ci` runs new ones with the program), and tests of the simulator
+//! itself: that one seed is one run, and that bugs which are planted are found.
 
 use skep_sim::knobs::Plant;
 use skep_sim::{Options, Report, run};

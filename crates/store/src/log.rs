@@ -1,8 +1,8 @@
 //! The log of a metadata target on disk: segment files of checksummed records.
 //!
-//! Owns files, their order and their syncs; the bytes are `skep_format::log`'s. A segment is the file
-//! `<number of its first record>.log`; it is synced as a whole before the next is begun, so that only
-//! the last can end in a gap.
+//! Owns files, their order and their syncs; the bytes are `skep_format::log`'s. A segment is the
+//! file `<number of its first record>.log`; it is synced as a whole before the next is begun, so
+//! that only the last can end in a gap.
 
 use crate::atomic::sync_directory;
 use skep_env::File;
@@ -52,8 +52,8 @@ fn open_segment(path: &Path) -> Result<File> {
 
 impl Log {
     /// Opens the log in a directory (made if need be) and reads all of its records. A tail that was
-    /// never synced and is damaged is cut off. `next` is the number of the first record if there are
-    /// no segments. Blocks.
+    /// never synced and is damaged is cut off. `next` is the number of the first record if there
+    /// are no segments. Blocks.
     ///
     /// # Errors
     /// `Corrupt` naming file and place if a synced record is damaged; errors of the file system.

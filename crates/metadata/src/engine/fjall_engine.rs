@@ -65,8 +65,8 @@ impl Engine for FjallEngine {
         use std::ops::Bound;
         let from = if after > prefix { Bound::Excluded(after) } else { Bound::Included(prefix) };
         let mut found = Vec::new();
-        // The end matters: beyond it may lie thousands of tombstones, which a search for the next key
-        // would walk through.
+        // The end matters: beyond it may lie thousands of tombstones, which a search for the next
+        // key would walk through.
         let beyond = prefix_end(prefix);
         let to = beyond.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
         for guard in self.keyspace.range::<&[u8], _>((from, to)).take(limit) {

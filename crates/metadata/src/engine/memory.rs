@@ -33,7 +33,8 @@ impl MemoryEngine {
         self.since.clear();
     }
 
-    /// What is left after a power cut of which `survivors` batches since the checkpoint were written.
+    /// What is left after a power cut of which `survivors` batches since the checkpoint were
+    /// written.
     #[must_use]
     pub fn after_power_cut(&self, survivors: usize) -> Self {
         let mut live = self.durable.clone();

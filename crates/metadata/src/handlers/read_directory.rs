@@ -1,5 +1,5 @@
-//! `ReadDirectory`: entries after a cursor. Cursors are hashes of names, so they stay right while the
-//! directory changes: an entry that is there all the time is given exactly once.
+//! `ReadDirectory`: entries after a cursor. Cursors are hashes of names, so they stay right while
+//! the directory changes: an entry that is there all the time is given exactly once.
 
 use crate::context::Context;
 use crate::engine::Engine;

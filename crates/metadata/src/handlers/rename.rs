@@ -2,8 +2,8 @@
 //!
 //! Entries, inodes and the old directory may each live on another target; what isn't here is asked
 //! for as steps of one transaction. Moving a directory to another parent holds the rename lock (one
-//! for the whole namespace, at the root's group) while the ancestors of the new place are walked, so
-//! that no two moves can make a loop together.
+//! for the whole namespace, at the root's group) while the ancestors of the new place are walked,
+//! so that no two moves can make a loop together.
 
 use crate::context::Context;
 use crate::engine::Engine;

@@ -1,8 +1,8 @@
 //! `SetAttributes`: `chmod`, `chown`, `utimes`, `truncate`.
 //!
-//! A new size cuts the chunk files first and is written then: if the target dies between, the client
-//! asks again. Bytes beyond the new size may be gone by then although the size is still the old one;
-//! they never come back when the file grows later, which the other order would allow.
+//! A new size cuts the chunk files first and is written then: if the target dies between, the
+//! client asks again. Bytes beyond the new size may be gone by then although the size is still the
+//! old one; they never come back when the file grows later, which the other order would allow.
 
 use crate::context::Context;
 use crate::engine::Engine;

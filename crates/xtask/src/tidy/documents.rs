@@ -12,8 +12,8 @@ const TOPS: &[&str] = &["crates/", "docs/", "vectors/", "tools/", "fuzz/", ".ci/
 const ENDINGS: &[&str] = &[".md", ".rs", ".py"];
 
 /// Checks that the files that a document or a comment names exist: what stands in backticks or
-/// behind a link and looks like the path of a file of this repository. In documents the end of a path
-/// will do: `tidy/documents.rs`.
+/// behind a link and looks like the path of a file of this repository. In documents the end of a
+/// path will do: `tidy/documents.rs`.
 pub(super) fn check_names(path: &Path, text: &str, files: &[PathBuf]) -> Problems {
     let is_document = path.extension().is_some_and(|extension| extension == "md");
     let folder = path.parent().unwrap_or(Path::new(""));
