@@ -200,7 +200,7 @@ impl TcpStream {
             let entry =
                 opcode::SendMsg::new(types::Fd(state.fd.as_raw_fd()), &raw const *state.header)
                     .flags((libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32);
-            // SAFETY: the state owns message header, vectors, parts and descriptor, all on the heap.
+            // SAFETY: the state owns message header, vectors, parts and descriptor, on the heap.
             let op = unsafe { submit_traffic(entry.build().into(), state, Traffic::Sent) };
             let (result, kept) = op.await;
             state = kept.downcast().expect("what was kept comes back");

@@ -160,7 +160,10 @@ mod tests {
         /// Through all layers and pages, a scan gives what one ordered map would.
         #[test]
         fn scans_merge_all_layers(
-            steps in proptest::collection::vec((0_u8..40, proptest::option::of(0_u8..), 0_u8..10), 1..200),
+            steps in proptest::collection::vec(
+                (0_u8..40, proptest::option::of(0_u8..), 0_u8..10),
+                1..200,
+            ),
             limit in 1_usize..50,
             after in 0_u8..40,
         ) {

@@ -58,8 +58,8 @@ fn negotiate(hello: &Hello, oldest: u16, newest: u16) -> Result<u16> {
         return Err(Error::new(
             ErrorCode::VersionMismatch,
             format!(
-                "no common protocol version: the connecting side speaks {} to {}, this side {oldest} \
-                 to {newest}; upgrade the older of the two by one release at a time",
+                "no common protocol version: the connecting side speaks {} to {}, this side \
+                 {oldest} to {newest}; upgrade the older of the two by one release at a time",
                 hello.oldest, hello.newest
             ),
         ));
