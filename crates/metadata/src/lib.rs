@@ -8,6 +8,7 @@
 mod background;
 mod context;
 pub mod engine;
+mod group_commit;
 mod handlers;
 pub mod limits;
 mod locks;

@@ -149,31 +149,31 @@ pub struct MetadataTarget<E> {
     pub(crate) shared: Shared,
     pub(crate) sessions: Sessions,
     pub(crate) background: Background,
-    policy: SyncPolicy,
+    pub(crate) policy: SyncPolicy,
     pub(crate) operations: HashMap<u64, Operation>,
     pub(crate) next_operation: u64,
-    ready: VecDeque<u64>,
+    pub(crate) ready: VecDeque<u64>,
     /// Operations that run again after a pause, by time.
     paused: BTreeMap<(Duration, u64), ()>,
     /// Operations that wait for the next sync.
-    unsynced: Vec<u64>,
+    pub(crate) unsynced: Vec<u64>,
     pub(crate) calls: HashMap<CallId, Purpose>,
     next_call: CallId,
     /// Record that the batch being run will be.
-    next_lsn: Lsn,
+    pub(crate) next_lsn: Lsn,
     pub(crate) synced: Lsn,
-    syncing: Option<Lsn>,
-    first_unsynced_at: Option<Duration>,
+    pub(crate) syncing: Option<Lsn>,
+    pub(crate) first_unsynced_at: Option<Duration>,
     pub(crate) sync_now: bool,
     /// Replies that wait for a sync.
     pub(crate) gated: BTreeMap<Lsn, Vec<Waiting>>,
     /// Requests to others that wait for a sync.
-    gated_calls: BTreeMap<Lsn, Vec<(OutgoingCall, Purpose)>>,
+    pub(crate) gated_calls: BTreeMap<Lsn, Vec<(OutgoingCall, Purpose)>>,
     /// Replies of the batch being run.
     pub(crate) replies: Vec<Waiting>,
     pub(crate) actions: Vec<Action>,
-    logged_bytes: u64,
-    is_checkpointing: bool,
+    pub(crate) logged_bytes: u64,
+    pub(crate) is_checkpointing: bool,
 }
 
 impl<E> std::fmt::Debug for MetadataTarget<E> {
@@ -644,77 +644,6 @@ impl<E: Engine> MetadataTarget<E> {
             self.ready.push_back(*id);
             let key = (*due, *id);
             self.paused.remove(&key);
-        }
-    }
-
-    // ---- the log
-
-    fn on_synced(&mut self, lsn: Lsn) -> Result<()> {
-        if self.syncing != Some(lsn) {
-            return Ok(());
-        }
-        self.syncing = None;
-        self.table.end_sync(lsn)?;
-        self.synced = lsn;
-        let numbers = &mut self.shared.numbers;
-        if numbers.reserved.1 <= lsn {
-            numbers.usable = numbers.reserved.0;
-        }
-        let still_gated = self.gated.split_off(&Lsn::new(lsn.raw() + 1));
-        for waiting in std::mem::replace(&mut self.gated, still_gated).into_values().flatten() {
-            self.replies.push(waiting);
-        }
-        let still_gated = self.gated_calls.split_off(&Lsn::new(lsn.raw() + 1));
-        let released = std::mem::replace(&mut self.gated_calls, still_gated);
-        for (request, purpose) in released.into_values().flatten() {
-            self.call(request, purpose);
-        }
-        self.ready.extend(std::mem::take(&mut self.unsynced));
-        self.background.after_sync();
-        if self.logged_bytes >= self.shared.limits.checkpoint_log_bytes && !self.is_checkpointing {
-            self.is_checkpointing = true;
-            self.logged_bytes = 0;
-            self.actions.push(Action::Checkpoint { lsn });
-        }
-        Ok(())
-    }
-
-    fn end_batch(&mut self) {
-        let calls = std::mem::take(&mut self.actions);
-        if self.table.has_batch() {
-            let payload = self.table.log_batch();
-            self.logged_bytes += payload.len() as u64;
-            let (lsn, synced) = (self.next_lsn, self.synced);
-            self.actions.push(Action::Append { lsn, synced, payload });
-            self.next_lsn = Lsn::new(lsn.raw() + 1);
-            self.first_unsynced_at.get_or_insert(self.shared.now);
-        }
-        self.actions.extend(calls);
-        if self.policy == SyncPolicy::Always && self.last_logged() > self.synced {
-            // Also replies that only read: what they show must not be lost either.
-            let replies = std::mem::take(&mut self.replies);
-            self.gated.entry(self.last_logged()).or_default().extend(replies);
-            self.sync_now = true;
-        }
-        for Waiting { connection, request, result } in std::mem::take(&mut self.replies) {
-            self.actions.push(Action::Reply { connection, request, result });
-        }
-        self.begin_sync_if_due();
-    }
-
-    fn begin_sync_if_due(&mut self) {
-        let last = self.last_logged();
-        if self.syncing.is_some() || last == self.synced {
-            return;
-        }
-        let is_due = self.first_unsynced_at.is_some_and(|at| self.shared.now >= at + SYNC_INTERVAL);
-        if self.sync_now || is_due {
-            self.sync_now = false;
-            self.first_unsynced_at = None;
-            self.syncing = Some(last);
-            self.table.begin_sync();
-            self.background.before_sync();
-            self.actions.push(Action::Sync { lsn: last });
         }
     }
 }
