@@ -158,6 +158,8 @@ pub const OPEN_KEEP_CACHE: u32 = 1 << 1;
 pub const OPEN_NO_FLUSH: u32 = 1 << 5;
 /// [`OpenIn::open_flags`]: clear set-user-id and set-group-id.
 pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
+/// [`WriteIn::write_flags`]: the page cache writes back, with some handle of the file.
+pub const WRITE_CACHE: u32 = 1 << 0;
 /// [`WriteIn::write_flags`]: clear set-user-id and set-group-id.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// [`FsyncIn::fsync_flags`]: data only.

@@ -368,7 +368,7 @@ impl Request {
                         handle: HandleId::new(arguments.handle),
                         offset: arguments.offset,
                         data: self.payload.slice(0..size),
-                        appends: has_flag(arguments.flags, libc::O_APPEND),
+                        appends: appends(&arguments),
                         sync: has_flag(arguments.flags, libc::O_DSYNC)
                             .then(|| DataOnly(!has_flag(arguments.flags, libc::O_SYNC))),
                         kill_privileges: arguments.write_flags & abi::WRITE_KILL_SUIDGID != 0,
@@ -429,6 +429,14 @@ pub fn is_request(bytes: &[u8]) -> bool {
 /// Whether all bits of an `open` flag are set: `O_SYNC` contains `O_DSYNC`.
 fn has_flag(flags: u32, flag: i32) -> bool {
     flags & flag as u32 == flag as u32
+}
+
+/// Whether a write goes to the file's end, wherever that is. Not what the page cache writes back;
+/// nor direct I/O, of which the kernel sends several parts at once that must keep their places.
+fn appends(write: &WriteIn) -> bool {
+    has_flag(write.flags, libc::O_APPEND)
+        && !has_flag(write.flags, libc::O_DIRECT)
+        && write.write_flags & abi::WRITE_CACHE == 0
 }
 
 fn open_mode(flags: u32) -> OpenMode {

@@ -171,6 +171,7 @@ where
 {
     let name = format!("skep-fuse-{}", start.index);
     skep_env::spawn_thread(name, start.share.cpu, move || {
+        kernel::become_io_flusher();
         let told = events.clone();
         let connecting = connect(start.index);
         let body = async move {

@@ -79,6 +79,12 @@ fn direct_io_is_served(transport: &str) {
     assert!(got == bytes);
     assert_eq!(file.read_at(&mut got, (3 << 20) - 100).unwrap(), 100);
     assert_eq!(file.read_at(&mut got, 3 << 20).unwrap(), 0);
+    // The parts of a large direct write are under way together, also when they append.
+    let mut options = OpenOptions::new();
+    let mut file =
+        options.append(true).custom_flags(libc::O_DIRECT).open(it.join("direct")).unwrap();
+    file.write_all(&bytes).unwrap();
+    assert!(fs::read(it.join("direct")).unwrap() == [&bytes[..], &bytes[..]].concat());
 }
 
 fn mapped_memory_reaches_the_file(transport: &str) {
