@@ -11,8 +11,8 @@
 //! - each committed operation must succeed in the [`Model`] at its place, with the reply it gave;
 //! - a slot's sequence commits at most once, and not after its refusal was answered;
 //! - entries and files that a batch writes must be those of the reference after it;
-//! - what a client is answered must be that reply, or (reads, refusals) what the reference would have
-//!   answered at some moment between asking and answering;
+//! - what a client is answered must be that reply, or (reads, refusals) what the reference would
+//!   have answered at some moment between asking and answering;
 //! - a power cut takes the operations back whose records are lost: none that was acknowledged as
 //!   durable, and none after which another target built (then the rest no longer fits the model).
 //!
