@@ -647,3 +647,6 @@ impl<E: Engine> MetadataTarget<E> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
