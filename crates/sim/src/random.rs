@@ -35,7 +35,7 @@ impl Random {
     }
 
     /// A number from `from` to `to`, both included.
-    pub(crate) fn from_to(&mut self, from: u64, to: u64) -> u64 {
+    pub(crate) fn within(&mut self, from: u64, to: u64) -> u64 {
         from + self.below(to - from + 1)
     }
 
@@ -51,6 +51,6 @@ impl Random {
 
     /// A time from `from` to `to`, in microseconds.
     pub(crate) fn micros(&mut self, from: u64, to: u64) -> Duration {
-        Duration::from_micros(self.from_to(from, to))
+        Duration::from_micros(self.within(from, to))
     }
 }

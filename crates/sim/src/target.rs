@@ -17,13 +17,15 @@ use skep_wire::metadata::Decide;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// What a target has while its process is down: the engine, and the log's records.
+type AtRest = (MemoryEngine, Vec<(Lsn, Vec<u8>)>);
+
 /// See the file's description.
 #[derive(Debug)]
 pub(crate) struct TargetProcess {
     pub(crate) life: u64,
     pub(crate) running: Option<MetadataTarget<MemoryEngine>>,
-    /// The engine and the log's records, while the process is down.
-    at_rest: Option<(MemoryEngine, Vec<(Lsn, Vec<u8>)>)>,
+    at_rest: Option<AtRest>,
     disk: LogDisk,
     inbox: Vec<Event>,
     is_scheduled: bool,

@@ -152,7 +152,7 @@ impl World {
             _ => Op::ReadDirectory(md::ReadDirectory {
                 directory: self.any_directory(),
                 cursor: 0,
-                max_bytes: self.random.from_to(1, 400) as u32,
+                max_bytes: self.random.within(1, 400) as u32,
                 with_attributes: self.random.percent(50),
             }),
         }
@@ -197,7 +197,7 @@ impl World {
 
     fn write(&mut self, client: usize, task: usize, index: usize) {
         let offset = self.random.below(200_000);
-        let end = offset + self.random.from_to(1, 100_000);
+        let end = offset + self.random.within(1, 100_000);
         let handle = &mut self.clients[client].handles[index];
         handle.is_busy = true;
         let handle = handle.clone();
