@@ -1,5 +1,5 @@
-//! Bad input of all kinds: each is refused by name, with a message that says what to do, and nothing is
-//! harmed by it.
+//! Bad input of all kinds: each is refused by name, with a message that says what to do, and
+//! nothing is harmed by it.
 
 use skep_testkit::cluster::{program, skep};
 use skep_testkit::power::Disk;

@@ -1,12 +1,13 @@
-//! Random operations from two mounts, cross-directory renames among them, against one reference tree: the
-//! same calls on the local file system. Each call must end the same way, and the trees must be the same.
+//! Random operations from two mounts, cross-directory renames among them, against one reference
+//! tree: the same calls on the local file system. Each call must end the same way, and the trees
+//! must be the same.
 //!
-//! The mounts take turns; between two turns the test waits until caches of names and attributes have run
-//! out (a second), so that what is expected is exact. What happens within that second is the subject
-//! of the coherence tests, operations at the same moment that of the simulation.
+//! The mounts take turns; between two turns the test waits until caches of names and attributes
+//! have run out (a second), so that what is expected is exact. What happens within that second is
+//! the subject of the coherence tests, operations at the same moment that of the simulation.
 //!
-//! A failing seed is printed with the command that repeats it. What led to the failure is then made shorter by
-//! leaving operations out for as long as it still fails, and printed.
+//! A failing seed is printed with the command that repeats it. What led to the failure is then made
+//! shorter by leaving operations out for as long as it still fails, and printed.
 
 use rustix::fs::{CWD, RenameFlags, XattrFlags, renameat_with};
 use skep_testkit::tree::{self, Node};
