@@ -2,9 +2,9 @@
 //!
 //! Runs the real state machine of metadata targets ([`skep_metadata::target::MetadataTarget`]) with
 //! simulated disks, network, storage and clients, from one number: the seed decides sizes, limits,
-//! the workload and every fault. [`run()`] gives what came of it. `witness` checks each answer while
-//! the run goes on, `checks` looks at what is stored at its end. Does not simulate management,
-//! changes of the cluster map, or groups with more than one member.
+//! the workload and every fault. [`run()`] gives what came of it. `witness` checks each answer
+//! while the run goes on, `checks` looks at what is stored at its end. Does not simulate
+//! management, changes of the cluster map, or groups with more than one member.
 
 mod checks;
 mod client;

@@ -185,8 +185,8 @@ fn every_connection_gets_the_answer_of_a_request_that_came_twice() {
     assert_eq!(connections, [5, 6]);
 }
 
-/// An operation that waited for others while its session ended committed afterwards, and left a slot
-/// and opens that nobody would ever remove.
+/// An operation that waited for others while its session ended committed afterwards, and left a
+/// slot and opens that nobody would ever remove.
 #[test]
 fn an_operation_is_refused_when_its_session_ended_while_it_waited() {
     let mut story = Story::begin();
@@ -202,8 +202,8 @@ fn an_operation_is_refused_when_its_session_ended_while_it_waited() {
     assert!(slots.is_empty() && opens.is_empty());
 }
 
-/// A size that was found out from chunk files was taken although the file had been cut meanwhile: it
-/// grew back, with zeros.
+/// A size that was found out from chunk files was taken although the file had been cut meanwhile:
+/// it grew back, with zeros.
 #[test]
 fn a_size_from_before_a_truncation_is_asked_for_anew() {
     let mut story = Story::begin();
