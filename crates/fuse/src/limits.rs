@@ -25,6 +25,9 @@ pub(crate) const READ_AHEAD_KIB: u32 = 4096;
 /// `FORGET` needs no answer and no haste; after one, the thread that takes them waits so long for
 /// more, so that they come in batches instead of waking it one by one.
 pub(crate) const FORGET_PAUSE: Duration = Duration::from_millis(5);
+/// How long a worker looks for a server's answer before it sleeps; measured in
+/// docs/design/0001-threads-and-store.md.
+pub(crate) const SPIN: Duration = Duration::from_micros(50);
 /// How often a worker looks at requests that take long: are their callers being killed? They go
 /// after one to two such spans.
 pub(crate) const CALLER_CHECK: Duration = Duration::from_millis(250);

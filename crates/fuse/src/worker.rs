@@ -99,6 +99,7 @@ pub(crate) async fn run<F: FileSystem, P: Port>(
         is_watched: Cell::new(false),
         begun: Notify::default(),
     });
+    skep_env::set_spin(limits::SPIN);
     for slot in &worker.slots {
         let task = skep_env::spawn(serve(Rc::clone(&worker), Rc::clone(slot), None));
         slot.task.replace(Some(task));
