@@ -35,7 +35,8 @@ const RUNS_PER_TURN: usize = 256;
 
 /// The flag of `io_uring_enter(2)`: also take completions.
 const IORING_ENTER_GETEVENTS: u32 = 1;
-/// After so much time without anything on its sockets, a loop doesn't expect more for now.
+/// After so much time without anything on its sockets, a loop no longer takes itself to be in a
+/// conversation.
 const CONVERSATION_PAUSE: Duration = Duration::from_micros(500);
 
 type Ring = IoUring<squeue::Entry128, cqueue::Entry>;
