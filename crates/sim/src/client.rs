@@ -19,6 +19,7 @@ pub(crate) struct ClientProcess {
     pub(crate) is_running: bool,
     pub(crate) sessions: BTreeMap<GroupId, Session>,
     next_session: u32,
+    pub(crate) next_handle: u64,
     pub(crate) tasks: Vec<Task>,
     pub(crate) handles: Vec<Handle>,
 }
@@ -38,6 +39,8 @@ pub(crate) struct Session {
 /// A file that a client has open.
 #[derive(Debug, Clone)]
 pub(crate) struct Handle {
+    /// Not given twice to one client.
+    pub(crate) id: u64,
     pub(crate) inode: InodeId,
     pub(crate) mode: md::OpenMode,
     pub(crate) session: SessionId,
@@ -63,14 +66,14 @@ pub(crate) struct Current {
     instance: Option<InstanceId>,
     /// For a listing: what was read so far.
     seen: Vec<(Vec<u8>, InodeId)>,
-    /// For a write: handle's inode and session, end, messages under way.
+    /// For a write: its handle, end, messages under way.
     write: Option<Write>,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) struct Write {
-    pub(crate) inode: InodeId,
-    pub(crate) session: SessionId,
+    /// Whose end it moves.
+    pub(crate) handle: u64,
     pub(crate) end: u64,
     pub(crate) under_way: usize,
 }
@@ -83,6 +86,7 @@ impl ClientProcess {
             is_running: false,
             sessions: BTreeMap::new(),
             next_session: 0,
+            next_handle: 0,
             tasks: (0..tasks).map(|_| Task::default()).collect(),
             handles: Vec::new(),
         }
@@ -382,7 +386,7 @@ impl World {
         }
         let write = write.clone();
         for handle in &mut process.handles {
-            if handle.inode == write.inode && handle.session == write.session && handle.is_busy {
+            if handle.id == write.handle {
                 handle.is_busy = false;
                 if result.is_ok() {
                     handle.end = handle.end.max(write.end);

@@ -210,7 +210,7 @@ impl World {
         };
         let cut: Vec<_> = pieces(pattern, offset..end).map(Iterator::collect).unwrap_or_default();
         let (inode, session) = (handle.inode, handle.session);
-        let write = Write { inode, session, end, under_way: cut.len() };
+        let write = Write { handle: handle.id, end, under_way: cut.len() };
         let op = Op::GetAttributes(md::GetAttributes { inode });
         self.begin_write(client, task, write, op);
         for piece in cut {
@@ -276,7 +276,9 @@ impl World {
         let process = &mut self.clients[client];
         let is_current = process.sessions.values().any(|it| it.id == session);
         if mode != md::OpenMode::No && attributes.kind == FileKind::Regular && is_current {
+            process.next_handle += 1;
             process.handles.push(Handle {
+                id: process.next_handle,
                 inode: attributes.inode,
                 mode,
                 session,

@@ -6,8 +6,8 @@
 //! killing processes alone wouldn't, since the kernel still has all that they wrote.
 
 use crate::program::{finish, run};
-use crate::scratch::Scratch;
-use crate::wait::wait_for;
+use crate::scratch::{Scratch, mounts_below};
+use crate::wait::eventually;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -85,13 +85,35 @@ impl Disk {
     /// If the disk is still in use, or the copy can't be mounted.
     pub fn restore(&mut self, number: u32) {
         // Files of processes that were just killed are let go a moment later.
-        wait_for("the disk is in use no more", Duration::from_secs(20), || {
-            let mut command = Command::new("umount");
-            let ended = finish(command.arg(&self.disk), Duration::from_secs(60));
+        let mut refusal = String::new();
+        let freed = eventually(Duration::from_secs(20), || {
+            let ended = finish(Command::new("umount").arg(&self.disk), Duration::from_secs(60));
+            refusal = ended.stderr;
             ended.status.success().then_some(())
         });
+        assert!(freed.is_some(), "{refusal}{}", users(&self.disk));
         fs::remove_file(self.image(self.current)).expect("the old image is not in use");
         self.mount(number);
         self.current = number;
     }
+}
+
+/// What keeps a disk from being unmounted: what is mounted below it, and which processes use it.
+fn users(disk: &Path) -> String {
+    let mut lines: Vec<_> =
+        mounts_below(disk).iter().map(|it| format!("mounted: {}", it.display())).collect();
+    for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let process = process.path();
+        let open = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+        let places = ["cwd", "root", "exe"].map(|it| process.join(it));
+        for place in open.map(|it| it.path()).chain(places) {
+            if let Ok(target) = fs::read_link(&place)
+                && target.starts_with(disk)
+            {
+                let state = fs::read_to_string(process.join("stat")).unwrap_or_default();
+                lines.push(format!("{} -> {} ({state})", place.display(), target.display()));
+            }
+        }
+    }
+    lines.join("\n")
 }
