@@ -95,7 +95,11 @@ pub(crate) fn prepare(path: &Path) -> Result<PathBuf> {
             return Err(Error::new(ErrorCode::InUse, what));
         }
         tracing::info!("cleaning up the mount that a killed client left on {}", absolute.display());
-        unmount(&absolute, Unmount::Detach).map_err(named)?;
+        let cleaned = match kernel::is_root() {
+            true => kernel::unmount(&absolute, Unmount::Detach),
+            false => kernel::unmount_by_helper(&absolute, Unmount::Detach),
+        };
+        cleaned.map_err(named)?;
     }
     let metadata = std::fs::metadata(&absolute).map_err(named)?;
     if !metadata.is_dir() {
@@ -112,12 +116,20 @@ fn is_dead(mount_point: &Path) -> bool {
     std::fs::metadata(mount_point).is_err_and(dead) || kernel::stat_fs(mount_point).is_err_and(dead)
 }
 
-/// Unmounts, by whichever way this process may.
+/// Unmounts what this process serves, by whichever way it may. Done, too, if somebody else was
+/// faster.
 pub(crate) fn unmount(mount_point: &Path, how: Unmount) -> io::Result<()> {
-    if kernel::is_root() {
-        kernel::unmount(mount_point, how)
-    } else {
-        kernel::unmount_by_helper(mount_point, how)
+    let result = match kernel::is_root() {
+        true => kernel::unmount_by_program(mount_point, how),
+        false => kernel::unmount_by_helper(mount_point, how),
+    };
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && kernel::is_root() => {
+            tracing::debug!("umount(8) can't be run: {error}");
+            kernel::unmount(mount_point, how)
+        }
+        Err(_) if find(mount_point).is_none() => Ok(()),
+        other => other,
     }
 }
 

@@ -335,8 +335,6 @@ impl Supervisor {
                 );
                 self.start_unmount(Unmount::Detach);
             }
-            // EINVAL: somebody else was faster.
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
             Err(error) => {
                 let what = format!("unmounting {mount_point}: {error}");
                 self.failure.get_or_insert(Error::new(ErrorCode::Io, what));

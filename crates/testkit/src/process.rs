@@ -21,10 +21,20 @@ impl Process {
         self.arguments.get(1).map_or("", String::as_str)
     }
 
-    /// Whether it still runs. One that has ended and isn't yet reaped by its parent doesn't.
+    /// Whether it still runs, or one of its threads does. One that has ended and isn't yet reaped
+    /// by its parent doesn't.
     pub fn runs(&self) -> bool {
         let alive = pid(self.pid).is_some_and(|pid| test_kill_process(pid).is_ok());
-        alive && read_arguments(self.pid).as_ref() == Some(&self.arguments)
+        let arguments = read_arguments(self.pid);
+        let is_ending = || arguments.is_none() && self.threads().len() > 1;
+        alive && (arguments.as_ref() == Some(&self.arguments) || is_ending())
+    }
+
+    /// Names of its threads.
+    pub fn threads(&self) -> Vec<String> {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.pid)).into_iter().flatten();
+        let name = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("comm")).ok();
+        threads.filter_map(|it| Some(name(it.ok()?)?.trim_end().to_owned())).collect()
     }
 
     /// Sends it a signal; nothing if it is gone.

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 /// `FUSE_DEV_IOC_CLONE`: `_IOR(229, 0, uint32_t)`.
 const CLONE: libc::c_ulong = 0x8004_e500;
@@ -149,7 +149,7 @@ pub(crate) enum Unmount {
     Abort,
 }
 
-/// Unmounts by `umount2(2)`.
+/// Unmounts by `umount2(2)`; for mounts that this process doesn't serve.
 pub(crate) fn unmount(mount_point: &Path, how: Unmount) -> io::Result<()> {
     let flags = match how {
         Unmount::IfIdle => 0,
@@ -160,6 +160,34 @@ pub(crate) fn unmount(mount_point: &Path, how: Unmount) -> io::Result<()> {
     // SAFETY: the string ends with a zero byte and lives through the call.
     let result = unsafe { libc::umount2(mount_point.as_ptr(), flags | libc::UMOUNT_NOFOLLOW) };
     checked(result as isize).map(|_| ())
+}
+
+/// Unmounts by `umount(8)`, in a process of its own.
+///
+/// A process must not unmount what it serves by a system call: that waits until the connection's
+/// requests have ended. If the process is killed meanwhile, the waiting thread keeps its memory and
+/// files, the rings among them, so the requests never end, and neither does the thread.
+pub(crate) fn unmount_by_program(mount_point: &Path, how: Unmount) -> io::Result<()> {
+    let mut command = Command::new("umount");
+    // No helpers, no looking at the path: that would ask the mount.
+    command.env("LC_ALL", "C").arg("-i").arg("-c");
+    match how {
+        Unmount::IfIdle => &mut command,
+        Unmount::Detach => command.arg("-l"),
+        Unmount::Abort => command.arg("-l").arg("-f"),
+    };
+    succeeded(&command.arg("--").arg(mount_point).stdin(Stdio::null()).output()?)
+}
+
+/// What a program that unmounts says by its end and its words.
+fn succeeded(output: &Output) -> io::Result<()> {
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    let is_busy = said.contains("busy");
+    let kind = if is_busy { io::ErrorKind::ResourceBusy } else { io::ErrorKind::Other };
+    Err(io::Error::new(kind, said))
 }
 
 /// Name of the helper that mounts for ordinary users.
@@ -219,13 +247,7 @@ pub(crate) fn unmount_by_helper(mount_point: &Path, how: Unmount) -> io::Result<
         .stdin(Stdio::null())
         .output()
         .map_err(|error| helper_failed(&error))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    let is_busy = said.contains("busy");
-    let kind = if is_busy { io::ErrorKind::ResourceBusy } else { io::ErrorKind::Other };
-    Err(io::Error::new(kind, said))
+    succeeded(&output)
 }
 
 /// Receives one descriptor from a socket.
