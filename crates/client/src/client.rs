@@ -6,7 +6,7 @@ use crate::limits::MAX_PIECES;
 use crate::mount::Mount;
 use crate::session::ThreadSession;
 use skep_env::local::Semaphore;
-use skep_rpc::Router;
+use skep_rpc::{Channel, Router};
 use skep_types::{ClusterMap, GroupId, Result};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -41,7 +41,7 @@ impl Client {
     /// `InvalidArgument` if the worker has its client already, or isn't one.
     pub fn new(mount: Arc<Mount>, worker_index: usize) -> Result<Self> {
         mount.take_worker(worker_index)?;
-        let router = Router::new(mount.identity(), Arc::clone(&mount.cell));
+        let router = Router::new(mount.identity(), Channel::random(), Arc::clone(&mount.cell));
         Ok(Self(Rc::new(Worker {
             mount,
             router,

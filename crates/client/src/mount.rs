@@ -5,7 +5,7 @@ use crate::kept_caches::KeptCaches;
 use crate::limits::{MANAGEMENT_PATIENCE, MANAGEMENT_PAUSE};
 use crate::session::GroupSessions;
 use crate::tables::{Handles, Inodes};
-use skep_rpc::{CallOptions, Connection, Identity, JoinToken, MapCell};
+use skep_rpc::{CallOptions, Channel, Connection, Identity, JoinToken, MapCell};
 use skep_types::{ClusterMap, Error, ErrorCode, NodeId, NodeKind, Result, TargetId};
 use skep_wire::Request;
 use skep_wire::management::{RegisterClient, Registered};
@@ -198,7 +198,7 @@ pub(crate) async fn connect_to_management(
     let identity = identity(cluster, node);
     let mut last = Error::new(ErrorCode::Configuration, "no address of management is given");
     for address in &cluster.addresses {
-        match Connection::connect(address, &identity, TargetId::default()).await {
+        match Connection::connect(address, &identity, TargetId::default(), Channel::NONE).await {
             Ok(connection) => return Ok(connection),
             Err(error) => last = error.within("management"),
         }

@@ -14,7 +14,7 @@ use crate::target::{Action, Event, MetadataTarget, Start, SyncPolicy};
 use skep_env::local::Notify;
 use skep_env::{Mailbox, TcpStream};
 use skep_format::metadata::Key;
-use skep_rpc::{CallOptions, IncomingStream, JoinToken, Outbox, Router};
+use skep_rpc::{CallOptions, Channel, IncomingStream, JoinToken, Outbox, Router};
 use skep_service::{Host, TargetEvent, TargetStart};
 use skep_store::log::{Log, Recovered};
 use skep_types::codec::Codec;
@@ -79,7 +79,7 @@ impl Shell {
     async fn serve(start: TargetStart, policy: SyncPolicy, cache_bytes: u64) -> Result<()> {
         skep_env::set_spin(SPIN);
         let TargetStart { directory, target: id, identity, map, events, ready } = start;
-        let router = Router::new(identity, map);
+        let router = Router::new(identity, Channel::of_target(id), map);
         let group = own_group(&router, id).await;
         let engine = FjallEngine::open(&directory.path().join("store"), cache_bytes)?;
         let applied = engine.get(&Key::Applied.to_bytes())?;

@@ -2,7 +2,7 @@
 
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
-use skep_types::{ClusterId, Error, ErrorCode, NodeId, NodeKind, Result};
+use skep_types::{ClusterId, Error, ErrorCode, NodeId, NodeKind, Result, TargetId};
 use std::fmt;
 
 /// The secret that all nodes of a cluster share. It never crosses the wire and is never logged.
@@ -33,6 +33,28 @@ impl Secret {
             u128::from_le_bytes(half)
         };
         (half(0), half(16))
+    }
+}
+
+/// One of a node's channels to a target: a sequence of connections, each of which ends the one
+/// before. Whoever sends requests that must not be carried out late, after the same sender's next
+/// ones, needs one: a copy of a write that lies unread in an old connection, say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Channel(pub(crate) u64);
+
+impl Channel {
+    /// Connections that end no other.
+    pub const NONE: Self = Self(0);
+
+    /// A channel that nobody had before.
+    pub fn random() -> Self {
+        Self(skep_env::random_u64() | 1 << 63)
+    }
+
+    /// The channel of whoever owns a target: the same after each start, so that connections of a
+    /// process that has died end with the first of the next.
+    pub fn of_target(target: TargetId) -> Self {
+        Self(u64::from(target.raw()))
     }
 }
 

@@ -1,6 +1,6 @@
 //! A client's connection to one target: many requests in flight, replies matched by tag.
 
-use crate::access::Identity;
+use crate::access::{Channel, Identity};
 use crate::handshake;
 use crate::limits::CONNECT_TIMEOUT;
 use crate::stream::FrameReader;
@@ -90,12 +90,18 @@ impl std::fmt::Debug for Connection {
 }
 
 impl Connection {
-    /// Connects to `host:port` and proves who we are; `target` zero addresses the node itself.
+    /// Connects to `host:port` and proves who we are; `target` zero addresses the node itself. Ends
+    /// our connection on the same channel, if there is one.
     ///
     /// # Errors
     /// `Disconnected` when nothing answers there; `AuthenticationFailed` or `VersionMismatch` as
     /// the handshake says.
-    pub async fn connect(address: &str, identity: &Identity, target: TargetId) -> Result<Rc<Self>> {
+    pub async fn connect(
+        address: &str,
+        identity: &Identity,
+        target: TargetId,
+        channel: Channel,
+    ) -> Result<Rc<Self>> {
         let stream = match skep_env::timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
             Some(Ok(stream)) => stream,
             Some(Err(error)) => {
@@ -109,7 +115,7 @@ impl Connection {
             }
         };
         let mut reader = FrameReader::new(stream.clone());
-        let welcome = handshake::connect(&stream, &mut reader, identity, target)
+        let welcome = handshake::connect(&stream, &mut reader, identity, target, channel)
             .await
             .map_err(|error| error.within(address))?;
         let connection = Rc::new(Self {

@@ -2,7 +2,7 @@
 //!
 //! `docs/protocol/handshake.md` says what crosses the wire and what each refusal means.
 
-use crate::access::Identity;
+use crate::access::{Channel, Identity};
 use crate::limits::{HANDSHAKE_TIMEOUT, MAX_HANDSHAKE_BODY_BYTES};
 use crate::server::Peer;
 use crate::stream::FrameReader;
@@ -77,6 +77,7 @@ pub(crate) async fn connect(
     reader: &mut FrameReader,
     identity: &Identity,
     target: TargetId,
+    channel: Channel,
 ) -> Result<Welcome> {
     let hello = Hello {
         cluster: identity.cluster,
@@ -85,6 +86,7 @@ pub(crate) async fn connect(
         kind: identity.kind,
         node: identity.node,
         target,
+        channel: channel.0,
         nonce: random_u128(),
     };
     let exchange = async {
@@ -172,7 +174,8 @@ pub(crate) async fn accept(
         }
         let welcome = Welcome { node: identity.node, incarnation };
         send(stream, &header.reply(), &welcome).await?;
-        Ok(Peer { node: hello.node, kind: hello.kind, target: hello.target })
+        let channel = Channel(hello.channel);
+        Ok(Peer { node: hello.node, kind: hello.kind, target: hello.target, channel })
     };
     skep_env::timeout(HANDSHAKE_TIMEOUT, exchange).await.unwrap_or_else(|| {
         Err(Error::new(ErrorCode::Disconnected, "handshake: the peer does not answer"))
@@ -192,6 +195,7 @@ mod tests {
             kind: NodeKind::Client,
             node: NodeId::new(1),
             target: TargetId::new(0),
+            channel: 0,
             nonce: 1,
         }
     }

@@ -14,7 +14,7 @@ pub mod routing;
 pub mod server;
 mod stream;
 
-pub use access::{Identity, JoinToken, Secret};
+pub use access::{Channel, Identity, JoinToken, Secret};
 pub use client::{CallOptions, Connection};
 pub use membership::{Change, Management, Membership, Registration};
 pub use routing::{MapCell, Router};

@@ -6,7 +6,7 @@
 //!
 //! Belongs to one thread; other threads take the map from the shared [`MapCell`].
 
-use crate::access::{Identity, JoinToken};
+use crate::access::{Channel, Identity, JoinToken};
 use crate::client::{CallOptions, Connection};
 use crate::limits::{FIRST_BACKOFF, LONG_POLL, LONGEST_MANAGEMENT_BACKOFF, MANAGEMENT_DEADLINE};
 use crate::routing::MapCell;
@@ -144,7 +144,8 @@ impl Management {
         let identity = self.identity.borrow().clone();
         let mut last = Error::new(ErrorCode::Disconnected, "no address");
         for address in &addresses {
-            match Connection::connect(address, &identity, TargetId::default()).await {
+            match Connection::connect(address, &identity, TargetId::default(), Channel::NONE).await
+            {
                 Ok(connection) => return Ok(connection),
                 Err(error) => last = error,
             }

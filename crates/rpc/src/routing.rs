@@ -5,7 +5,7 @@
 //! none) until it has a final answer. Requests that modify are safe to repeat: they carry a slot
 //! and a sequence, or are idempotent by their contents.
 
-use crate::access::Identity;
+use crate::access::{Channel, Identity};
 use crate::client::{CallOptions, Connection};
 use crate::limits::{FIRST_BACKOFF, LONGEST_BACKOFF};
 use skep_env::local::Notify;
@@ -68,6 +68,7 @@ struct Link {
 /// Sends requests to groups, from one thread.
 pub struct Router {
     identity: RefCell<Identity>,
+    channel: Channel,
     cell: Arc<MapCell>,
     cached: RefCell<Arc<ClusterMap>>,
     links: RefCell<HashMap<TargetId, Rc<Link>>>,
@@ -81,10 +82,10 @@ impl std::fmt::Debug for Router {
 
 impl Router {
     /// A router for this thread.
-    pub fn new(identity: Identity, cell: Arc<MapCell>) -> Rc<Self> {
+    pub fn new(identity: Identity, channel: Channel, cell: Arc<MapCell>) -> Rc<Self> {
         let cached = RefCell::new(cell.load());
         let identity = RefCell::new(identity);
-        Rc::new(Self { identity, cell, cached, links: RefCell::default() })
+        Rc::new(Self { identity, channel, cell, cached, links: RefCell::default() })
     }
 
     /// The newest map.
@@ -231,7 +232,7 @@ impl Router {
             format!("node {} ({}) has no address", node.id, node.name),
         );
         for address in &node.addresses {
-            match Connection::connect(address, &identity, target).await {
+            match Connection::connect(address, &identity, target, self.channel).await {
                 Ok(connection) => return Ok(connection),
                 Err(error) => last = error,
             }

@@ -1,6 +1,6 @@
 //! The serving side of a connection: authenticated peers, requests in, replies out.
 
-use crate::access::Identity;
+use crate::access::{Channel, Identity};
 use crate::handshake;
 use crate::limits::MAX_OUTBOX_BYTES;
 use crate::stream::FrameReader;
@@ -21,6 +21,8 @@ pub struct Peer {
     pub kind: NodeKind,
     /// The target that it wants to speak to; zero: the node.
     pub target: TargetId,
+    /// Which of its channels to the target this is.
+    pub channel: Channel,
 }
 
 /// Authenticates a peer on a new connection. `check_target` says whether a target is served here.

@@ -4,7 +4,7 @@
 
 use skep_env::{Buf, TcpListener, block_on, spawn};
 use skep_rpc::server::{IncomingStream, authenticate};
-use skep_rpc::{CallOptions, Connection, Identity, Secret};
+use skep_rpc::{CallOptions, Channel, Connection, Identity, Secret};
 use skep_types::codec::Codec;
 use skep_types::{ChunkFileKey, ClusterId, Error, ErrorCode, InodeId, NodeId, NodeKind, TargetId};
 use skep_wire::storage::{ReadChunk, ReadDone};
@@ -70,7 +70,9 @@ fn replies_find_their_requests_in_any_order() {
         let secret = Secret::generate();
         let address = serve(identity(1, &secret));
         let connection =
-            Connection::connect(&address, &identity(1, &secret), TargetId::new(7)).await.unwrap();
+            Connection::connect(&address, &identity(1, &secret), TargetId::new(7), Channel::NONE)
+                .await
+                .unwrap();
         let tasks: Vec<_> = (0..100_u64)
             .map(|i| {
                 let connection = connection.clone();
@@ -102,7 +104,9 @@ fn strangers_are_refused_and_told_why() {
         let secret = Secret::generate();
         let address = serve(identity(1, &secret));
         let connect = async |who: Identity, target: u32| {
-            Connection::connect(&address, &who, TargetId::new(target)).await.unwrap_err()
+            Connection::connect(&address, &who, TargetId::new(target), Channel::NONE)
+                .await
+                .unwrap_err()
         };
         let error = connect(identity(1, &Secret::generate()), 0).await;
         assert_eq!(error.code(), ErrorCode::AuthenticationFailed);

@@ -8,7 +8,7 @@ use crate::limits::{MAX_REQUESTS_PER_CONNECTION, MAX_REQUESTS_PER_TARGET, SPIN};
 use crate::orphans::clean_up_forever;
 use skep_env::local::Semaphore;
 use skep_env::{Mailbox, MailboxSender, Task, TcpStream};
-use skep_rpc::{Identity, IncomingStream, MapCell, Outbox, Peer, Router};
+use skep_rpc::{Channel, Identity, IncomingStream, MapCell, Outbox, Peer, Router};
 use skep_store::identity::Directory;
 use skep_types::{Epoch, Error, ErrorCode, GroupId, MapVersion, Result, TargetId};
 use skep_wire::frame::Header;
@@ -117,17 +117,17 @@ async fn own(
     let _main_waits = ready.send(Ok(()));
     let cleaner = Rc::clone(&store);
     let cleaning = skep_env::spawn(async move { cleaner.clean_forever().await });
-    let mut connections: Vec<Task<()>> = Vec::new();
+    let mut connections: Vec<(Peer, Task<()>)> = Vec::new();
     let mut clean_up = None;
     loop {
         match orders.receive().await? {
             Order::Serve(socket, peer) => {
-                connections.retain(|task| !task.is_finished());
+                connections.retain(|(old, task)| !task.is_finished() && !follows(&peer, old));
                 let served = Rc::clone(&served);
-                connections.push(skep_env::spawn(serve(served, socket, peer)));
+                connections.push((peer, skep_env::spawn(serve(served, socket, peer))));
             }
             Order::Joined(identity, cell) => {
-                let router = Router::new(identity, cell);
+                let router = Router::new(identity, Channel::of_target(served.target), cell);
                 served.router.replace(Some(Rc::clone(&router)));
                 clean_up = Some(skep_env::spawn(clean_up_forever(Rc::clone(&store), router)));
             }
@@ -142,6 +142,12 @@ async fn own(
     }
     drop(cleaning);
     store.close().await
+}
+
+/// Whether a connection takes the place of an older one. Requests of that one which are in work go
+/// on, and come before those of the new one wherever they meet; the rest is never looked at.
+fn follows(new: &Peer, old: &Peer) -> bool {
+    new.channel != Channel::NONE && (new.node, new.channel) == (old.node, old.channel)
 }
 
 /// Takes a peer's requests until it ends the connection.

@@ -19,6 +19,11 @@ record! {
         pub node: NodeId,
         /// The target to speak to; zero: the node itself.
         pub target: TargetId,
+        /// Which of the sender's channels to the target this is; zero: none. A connection ends the
+        /// one that the same node had before on the same channel: what that brought and nobody has
+        /// looked at is thrown away, so that a late copy of a request can't come after what was
+        /// answered on the new connection.
+        pub channel: u64,
         /// Random, never used again.
         pub nonce: u128,
     }

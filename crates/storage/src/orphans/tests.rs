@@ -3,7 +3,7 @@
 use super::*;
 use skep_env::{Buf, TcpListener};
 use skep_rpc::server::authenticate;
-use skep_rpc::{Identity, IncomingStream, MapCell, Secret};
+use skep_rpc::{Channel, Identity, IncomingStream, MapCell, Secret};
 use skep_types::codec::{Codec, crc32c};
 use skep_types::map::{Capacity, CapacityPool, Consistency, Reachability, ShardRange};
 use skep_types::{
@@ -79,7 +79,7 @@ fn only_old_chunk_files_whose_inode_is_gone_are_removed() {
         let secret = Secret::generate();
         let identity = |kind| Identity { cluster: CLUSTER, secret: secret.clone(), node, kind };
         skep_env::spawn(metadata(listener, identity(NodeKind::Metadata))).detach();
-        let router = Router::new(identity(NodeKind::Storage), MapCell::new(map));
+        let router = Router::new(identity(NodeKind::Storage), Channel::NONE, MapCell::new(map));
         let store = ChunkStore::open(&path, CLUSTER, TargetId::new(5)).unwrap();
         let mut kept = Vec::new();
         for number in 1..=500 {

@@ -36,6 +36,11 @@ fn directory(path: &Path) -> Directory {
 /// A target with a connection to it. The caller ends the thread.
 async fn started(path: &Path) -> (TargetThread, Rc<Connection>) {
     let thread = TargetThread::start(directory(path), 100).await.unwrap();
+    let connection = connect(&thread, Channel::NONE).await;
+    (thread, connection)
+}
+
+async fn connect(thread: &TargetThread, channel: Channel) -> Rc<Connection> {
     let identity = |kind| Identity {
         cluster: CLUSTER,
         secret: Secret::generate(),
@@ -47,12 +52,14 @@ async fn started(path: &Path) -> (TargetThread, Rc<Connection>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_address().unwrap().to_string();
     let connecting =
-        skep_env::spawn(async move { Connection::connect(&address, &client, TARGET).await });
+        skep_env::spawn(
+            async move { Connection::connect(&address, &client, TARGET, channel).await },
+        );
     let stream = listener.accept().await.unwrap();
     let peer = authenticate(&stream, &server, 1, |_| Ok(())).await.unwrap();
     let connection = connecting.await.unwrap();
     thread.tell(Order::Serve(stream.into_fd().unwrap(), peer)).unwrap();
-    (thread, connection)
+    connection
 }
 
 fn end(thread: TargetThread) {
@@ -122,6 +129,25 @@ fn a_target_that_ended_cleanly_comes_back_with_its_data() {
         assert!(read(&connection, key(1), 10).await.is_err(), "the old connection has ended");
         let (thread, connection) = started(&dir).await;
         assert_eq!(read(&connection, key(1), 10).await.unwrap(), b"kept");
+        end(thread);
+    });
+}
+
+#[test]
+fn a_connection_ends_the_one_before_on_its_channel_and_no_other() {
+    run(|dir| async move {
+        let (thread, without) = started(&dir).await;
+        let channel = Channel::random();
+        let first = connect(&thread, channel).await;
+        let other = connect(&thread, Channel::random()).await;
+        write(&first, key(1), b"first").await.unwrap();
+        let second = connect(&thread, channel).await;
+        write(&second, key(1), b"second").await.unwrap();
+        let late = write(&first, key(1), b"late").await.unwrap_err();
+        assert_eq!(late.code(), ErrorCode::Disconnected);
+        for connection in [&second, &other, &without] {
+            assert_eq!(read(connection, key(1), 10).await.unwrap(), b"second");
+        }
         end(thread);
     });
 }

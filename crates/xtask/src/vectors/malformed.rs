@@ -49,6 +49,7 @@ fn cases() -> Vec<(&'static str, Vec<u8>)> {
             kind: skep_types::NodeKind::Client,
             node: skep_types::NodeId::default(),
             target: skep_types::TargetId::default(),
+            channel: 0,
             nonce: 5,
         }
         .to_bytes();

@@ -4,7 +4,7 @@ use crate::access::{Access, mounted_at};
 use crate::cli::QueryArgs;
 use crate::output::{print, size};
 use serde::Serialize;
-use skep_rpc::{CallOptions, Identity, MapCell, Router};
+use skep_rpc::{CallOptions, Channel, Identity, MapCell, Router};
 use skep_types::pattern::StripePattern;
 use skep_types::{
     ChunkFileKey, ClusterMap, Error, ErrorCode, FileKind, GroupId, InodeId, NodeId, NodeKind,
@@ -98,7 +98,7 @@ async fn ask(access: &Access, inode: InodeId) -> Result<(ClusterMap, EntryInfo)>
         node: NodeId::default(),
         kind: NodeKind::Client,
     };
-    let router = Router::new(identity, MapCell::new(map.clone()));
+    let router = Router::new(identity, Channel::random(), MapCell::new(map.clone()));
     let options = CallOptions { time_left: Some(PATIENCE), ..CallOptions::default() };
     let info = router.call_inode(inode, &GetEntryInfo { inode }, options).await?;
     Ok((map, info))

@@ -6,7 +6,7 @@ use crate::output::print;
 use crate::view;
 use serde::Serialize;
 use skep_cluster::state::kind_word;
-use skep_rpc::{Connection, Identity};
+use skep_rpc::{Channel, Connection, Identity};
 use skep_types::map::{CapacityPool, Consistency, Reachability};
 use skep_types::{ClusterMap, Error, ErrorCode, Node, NodeId, NodeKind, Result, TargetId};
 use std::fmt::Write;
@@ -114,7 +114,7 @@ async fn connect(access: &Access, node: &Node, target: TargetId) -> Result<Strin
     };
     let mut last = Error::new(ErrorCode::Disconnected, "it has no address");
     for address in &node.addresses {
-        let attempt = Connection::connect(address, &identity, target);
+        let attempt = Connection::connect(address, &identity, target, Channel::NONE);
         match skep_env::timeout(PATIENCE, attempt).await {
             Some(Ok(connection)) => {
                 connection.close();

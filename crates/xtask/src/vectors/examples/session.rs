@@ -16,6 +16,7 @@ pub(super) fn examples() -> Vec<Example> {
         kind: NodeKind::Client,
         node: NodeId::new(9),
         target: TargetId::new(3),
+        channel: 0xc0c1_c2c3_c4c5_c6c7,
         nonce: 0xa0a1_a2a3_a4a5_a6a7_a8a9_aaab_acad_aeaf,
     };
     // Joining by token: it has no id yet, and speaks to the node itself.
