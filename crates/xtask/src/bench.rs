@@ -63,10 +63,27 @@ fn cpu_seconds() -> Outcome<f64> {
     Ok(sum as f64 / 100.0)
 }
 
-fn drop_caches() -> Outcome {
-    output("sync", &[])?;
-    fs::write("/proc/sys/vm/drop_caches", "3")
-        .map_err(|error| format!("caches can't be dropped, run as root: {error}"))
+/// Throws the data of all files below a directory out of the page cache: those of a file system
+/// through its mount, and those in which its servers keep them.
+///
+/// File by file and not by `/proc/sys/vm/drop_caches`: that takes everybody's caches, needs root,
+/// and waits for every file system of the machine, also for one that hangs.
+fn forget_data(directory: &Path) -> Outcome {
+    let named = |error: std::io::Error| format!("{}: {error}", directory.display());
+    for entry in fs::read_dir(directory).map_err(named)? {
+        let entry = entry.map_err(named)?;
+        let kind = entry.file_type().map_err(named)?;
+        if kind.is_dir() {
+            forget_data(&entry.path())?;
+        } else if kind.is_file() {
+            // Servers remove files of their own meanwhile.
+            let Ok(file) = fs::File::open(entry.path()) else { continue };
+            file.sync_data().map_err(named)?;
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)
+                .map_err(|error| named(error.into()))?;
+        }
+    }
+    Ok(())
 }
 
 /// Starts this program again as one process of a workload, and waits until it is ready.
@@ -138,7 +155,9 @@ fn run_all(options: &Options, running: &Running, report: &mut Report) -> Outcome
             let workers: Vec<_> = directories.iter().enumerate().map(worker).collect();
             running.settle()?;
             if workload.is_cold() {
-                drop_caches()?;
+                // What clients still hold first, then what it came from.
+                forget_data(&top)?;
+                forget_data(&running.directory)?;
             }
             let (seconds, cpu) = measure(&workers)?;
             let amount = match workload {

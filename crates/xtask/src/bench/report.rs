@@ -176,7 +176,8 @@ clients and disks (MACHINE).
 **Ratios within the run count; rates of different machines or days can't be compared.**
 
 - *sequential*: one file for each process, transfers of 1 MiB through the page cache, `fsync` at the
-  end of writing; caches of the whole machine are dropped before reading.
+  end of writing; before reading, the data of all files below the
+  mount and below the servers' directories are thrown out of the page cache.
 - *random*: blocks of 4 KiB, one at a time, at random places of those files.
 - *create*, *stat*, *unlink*: empty files in a directory of its own for each process.
 - All that is read is compared with what was written. Each figure is the best of ROUNDS.

@@ -108,7 +108,7 @@ fn own_address() -> Outcome<String> {
 /// A file system that is mounted. Stops and unmounts when dropped.
 pub(crate) struct Running {
     pub(crate) system: System,
-    directory: PathBuf,
+    pub(crate) directory: PathBuf,
     pub(crate) mount_point: PathBuf,
     daemons: Vec<Child>,
 }
@@ -226,7 +226,10 @@ impl Running {
 
     /// Waits for what still goes on behind the last workload, so that it isn't charged to the next.
     pub(crate) fn settle(&self) -> Outcome {
-        output("sync", &[]).map(drop)
+        for place in [&self.mount_point, &self.directory] {
+            output("sync", &["--file-system", text(place)])?;
+        }
+        Ok(())
     }
 }
 
