@@ -85,7 +85,9 @@ fn hello(cluster: [u8; 16], oldest: u16, newest: u16) -> Vec<u8> {
     let mut body = cluster.to_vec();
     body.extend(oldest.to_le_bytes());
     body.extend(newest.to_le_bytes());
+    // A client without an id, for the node itself, on no channel; then the nonce.
     body.extend([4, 0, 0, 0, 0, 0, 0, 0, 0]);
+    body.extend([0; 8]);
     body.extend([7; 16]);
     let mut frame = b"SKEP\x80\0\0\0".to_vec();
     frame.extend([1, 0, 1, 0, 1, 0, 0, 0]);
