@@ -26,15 +26,8 @@ impl Process {
     pub fn runs(&self) -> bool {
         let alive = pid(self.pid).is_some_and(|pid| test_kill_process(pid).is_ok());
         let arguments = read_arguments(self.pid);
-        let is_ending = || arguments.is_none() && self.threads().len() > 1;
+        let is_ending = || arguments.is_none() && threads(self.pid) > 1;
         alive && (arguments.as_ref() == Some(&self.arguments) || is_ending())
-    }
-
-    /// Names of its threads.
-    pub fn threads(&self) -> Vec<String> {
-        let threads = fs::read_dir(format!("/proc/{}/task", self.pid)).into_iter().flatten();
-        let name = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("comm")).ok();
-        threads.filter_map(|it| Some(name(it.ok()?)?.trim_end().to_owned())).collect()
     }
 
     /// Sends it a signal; nothing if it is gone.
@@ -58,6 +51,10 @@ impl Process {
 
 fn pid(raw: u32) -> Option<Pid> {
     Pid::from_raw(i32::try_from(raw).ok()?)
+}
+
+fn threads(pid: u32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count)
 }
 
 /// A process without arguments has ended, or is a thread of the kernel.

@@ -264,15 +264,21 @@ fn with_a_log() -> Cluster {
     cluster
 }
 
+/// The newest segment of the log and its bytes, up to the end of its last record.
+fn last_segment(cluster: &Cluster) -> (PathBuf, Vec<u8>) {
+    let last = segments(cluster).pop().expect("a segment");
+    let mut bytes = fs::read(&last).expect("read");
+    bytes.truncate(bytes.iter().rposition(|byte| *byte != 0).expect("not empty") + 1);
+    (last, bytes)
+}
+
 #[test]
 fn a_truncated_log_tail_is_cut_off_and_said() {
     let cluster = with_a_log();
-    let last = segments(&cluster).pop().expect("a segment");
-    let bytes = fs::read(&last).expect("read");
-    let end = bytes.iter().rposition(|byte| *byte != 0).expect("not empty") + 1;
+    let (last, bytes) = last_segment(&cluster);
     let file = OpenOptions::new().write(true).open(&last).expect("opened");
     // In the middle of the last record, as a power cut leaves it.
-    file.set_len(end as u64 - 20).expect("truncated");
+    file.set_len(bytes.len() as u64 - 20).expect("truncated");
     drop(file);
     cluster.up().expect_success();
     let found = fs::read_dir(cluster.path()).expect("listed").count();
@@ -286,12 +292,10 @@ fn a_truncated_log_tail_is_cut_off_and_said() {
 #[test]
 fn a_flipped_bit_in_the_log_is_found_and_named() {
     let cluster = with_a_log();
-    let last = segments(&cluster).pop().expect("a segment");
-    let bytes = fs::read(&last).expect("read");
-    let end = bytes.iter().rposition(|byte| *byte != 0).expect("not empty") + 1;
+    let (last, bytes) = last_segment(&cluster);
     let file = OpenOptions::new().write(true).open(&last).expect("opened");
     // In the first third: what comes after it was synced, so this can't be a torn tail.
-    let at = end / 3;
+    let at = bytes.len() / 3;
     file.write_all_at(&[bytes[at] ^ 0x10], at as u64).expect("written");
     drop(file);
     let message = cluster.up().expect_failure();
