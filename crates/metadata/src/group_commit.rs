@@ -1,7 +1,7 @@
 //! When what leaves a target: the log record of a batch, its replies, and what waits for a sync.
 
 use crate::engine::Engine;
-use crate::limits::SYNC_INTERVAL;
+use crate::limits::SYNC_AFTER;
 use crate::target::{Action, MetadataTarget, SyncPolicy, Waiting};
 use skep_types::{Lsn, Result};
 
@@ -66,7 +66,7 @@ impl<E: Engine> MetadataTarget<E> {
         if self.syncing.is_some() || last == self.synced {
             return;
         }
-        let is_due = self.first_unsynced_at.is_some_and(|at| self.shared.now >= at + SYNC_INTERVAL);
+        let is_due = self.first_unsynced_at.is_some_and(|at| self.shared.now >= at + SYNC_AFTER);
         if self.sync_now || is_due {
             self.sync_now = false;
             self.first_unsynced_at = None;

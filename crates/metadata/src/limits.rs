@@ -2,8 +2,13 @@
 
 use std::time::Duration;
 
-/// How long the log may run ahead of the device under `metadata.sync = interval`.
+/// How old a change gets at most before it is on the device under `metadata.sync = interval`, on a
+/// device that takes at most [`SYNC_AFTER`] for a sync.
 pub const SYNC_INTERVAL: Duration = Duration::from_millis(10);
+/// How old a change gets before a sync begins. It may find one under way that has just begun, and
+/// then takes one as long: half the interval for each. On a slower device changes get as old as two
+/// syncs take.
+pub const SYNC_AFTER: Duration = Duration::from_millis(5);
 /// Numbers (inodes, transactions) reserved at once. What a crash wastes of 2^48 is nothing; the
 /// reservation costs one log record for so many creates.
 pub const NUMBER_RANGE: u64 = 65_536;

@@ -14,7 +14,7 @@ use crate::background::{Background, transaction_in};
 use crate::context::{Context, Numbers, Shared};
 use crate::engine::Engine;
 use crate::handlers;
-use crate::limits::{FIRST_PAUSE, LONGEST_PAUSE, Limits, SYNC_INTERVAL};
+use crate::limits::{FIRST_PAUSE, LONGEST_PAUSE, Limits, SYNC_AFTER};
 use crate::locks::{Locks, Owner};
 use crate::operation::{CallId, ConnectionId, Internal, Operation, OutgoingCall, Source, Stop};
 use crate::sessions::Sessions;
@@ -36,7 +36,7 @@ use std::time::Duration;
 /// When the log is synced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyncPolicy {
-    /// At most 10 ms after an append, and at once where a request asks for it.
+    /// At most [`crate::limits::SYNC_INTERVAL`] after an append, and at once where a request asks for it.
     Interval,
     /// Before each reply.
     Always,
@@ -315,7 +315,7 @@ impl<E: Engine> MetadataTarget<E> {
             due = due.min(*at);
         }
         if let (Some(first), None) = (self.first_unsynced_at, self.syncing) {
-            due = due.min(first + SYNC_INTERVAL);
+            due = due.min(first + SYNC_AFTER);
         }
         due
     }

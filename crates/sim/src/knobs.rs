@@ -68,8 +68,9 @@ pub struct Knobs {
     pub plant: Option<Plant>,
 }
 
-/// Longest sync of a disk that isn't slow, in microseconds.
-pub(crate) const USUAL_SYNC_MICROS: u64 = 2_000;
+/// Longest sync of a disk that isn't slow, in microseconds: what a metadata target expects at most
+/// (`SYNC_AFTER`).
+pub(crate) const USUAL_SYNC_MICROS: u64 = 5_000;
 /// Longest sync of a slow disk, in microseconds.
 pub(crate) const SLOW_SYNC_MICROS: u64 = 60_000;
 

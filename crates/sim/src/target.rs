@@ -7,6 +7,7 @@ use crate::world::{Happening, Phase, World};
 use skep_format::metadata::{Batch, Key, Mutation};
 use skep_metadata::engine::Engine;
 use skep_metadata::engine::memory::MemoryEngine;
+use skep_metadata::limits::SYNC_INTERVAL;
 use skep_metadata::target::{Action, Event, MetadataTarget, Start};
 use skep_types::codec::Codec;
 use skep_types::{GroupId, Lsn, Result, SessionId, TargetId};
@@ -16,6 +17,9 @@ use skep_wire::management::Done;
 use skep_wire::metadata::Decide;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// How long a process may wait for its turn.
+const TURN: Duration = Duration::from_millis(1);
 
 /// What a target has while its process is down: the engine, and the log's records.
 type AtRest = (MemoryEngine, Vec<(Lsn, Vec<u8>)>);
@@ -265,12 +269,14 @@ impl World {
         self.after(pause, Happening::Restart { node });
     }
 
-    /// Under `interval` a power cut costs no more than the last sync interval: one sync that was
-    /// under way, and what came while it was.
+    /// Under `interval` a power cut costs no more than the last sync interval; on slow disks one
+    /// sync that was under way, and the one with what came while it was.
     fn check_age(&mut self, index: usize, oldest: Duration) {
-        let slack = Duration::from_micros(2 * SLOW_SYNC_MICROS + 1_000);
+        let is_slow = self.knobs.faults.slowness;
+        let two_slow_syncs = Duration::from_micros(2 * SLOW_SYNC_MICROS);
+        let longest = if is_slow { two_slow_syncs } else { SYNC_INTERVAL };
         let age = self.now - oldest;
-        if age > skep_metadata::limits::SYNC_INTERVAL + slack {
+        if age > longest + TURN {
             self.fail(format!("target {index} left a record unsynced for {age:?}"));
         }
     }
