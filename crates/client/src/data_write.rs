@@ -52,7 +52,7 @@ impl Client {
             let what = Write { file: &file, offset, data: &data, writing: &writing };
             let (written, result) = what.pieces(&worker, &plan).await;
             match result {
-                Ok(()) => writing.reached(end),
+                Ok(()) => writing.wrote(offset..end),
                 Err(_) => what.blank(&worker, written).await,
             }
             result

@@ -5,6 +5,7 @@
 use skep_types::{Attributes, ChunkFileKey, GroupId, HostIncarnation, InodeId};
 use skep_wire::metadata::WrittenExtent;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -26,6 +27,8 @@ struct Inner {
     seen_at: Duration,
     /// End of the furthest write of this mount under `truncate_generation`.
     written_end: u64,
+    /// One of those writes began beyond the end.
+    may_leave_holes: bool,
     /// Writes so far, and how many of them metadata was told of.
     writes: u64,
     reported: u64,
@@ -122,6 +125,7 @@ impl InodeState {
                 extent: WrittenExtent {
                     end: inner.written_end,
                     truncate_generation: inner.truncate_generation,
+                    may_leave_holes: inner.may_leave_holes,
                 },
                 must_measure: inner.must_measure,
                 upto: inner.writes,
@@ -216,6 +220,7 @@ impl Inner {
             self.must_measure |= self.reported < self.writes;
             self.truncate_generation = attributes.truncate_generation;
             self.written_end = 0;
+            self.may_leave_holes &= self.must_measure;
         }
         self.size = attributes.size;
         self.change_counter = attributes.change_counter;
@@ -248,12 +253,13 @@ impl Writing {
         });
     }
 
-    /// All pieces up to `end` are written: the file reaches at least there. Not called when a piece
-    /// failed: then the size doesn't move.
-    pub(crate) fn reached(&self, end: u64) {
+    /// All pieces of a range are written: the file reaches at least to its end. Not called when a
+    /// piece failed: then the size doesn't move.
+    pub(crate) fn wrote(&self, range: Range<u64>) {
         self.0.with(|inner| {
             inner.writes += 1;
-            inner.written_end = inner.written_end.max(end);
+            inner.may_leave_holes |= range.start > inner.size.max(inner.written_end);
+            inner.written_end = inner.written_end.max(range.end);
         });
     }
 }
@@ -280,6 +286,7 @@ impl Truncating {
             inner.reported = inner.writes;
             inner.must_measure = false;
             inner.written_end = 0;
+            inner.may_leave_holes = false;
             inner.observe(attributes, now);
         });
     }

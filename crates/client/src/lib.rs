@@ -11,6 +11,7 @@
 
 mod attributes;
 mod background;
+mod chunk_stats;
 mod client;
 mod data_read;
 mod data_write;
@@ -30,6 +31,7 @@ mod sync;
 mod tables;
 mod xattr;
 
+pub use chunk_stats::Stat;
 pub use client::Client;
 pub use directory::StatFs;
 pub use mount::{ClusterAccess, Mount, MountOptions};

@@ -5,14 +5,13 @@ use crate::inode_state::{InodeState, Unsynced};
 use crate::limits::{INODES_AT_ONCE, SHUTDOWN_PATIENCE};
 use crate::session::Modify;
 use crate::tables::{HandleId, OpenFile};
-use skep_cluster::striping::{chunk_sizes, size_from_chunks};
+use skep_cluster::striping::size_from_chunks;
 use skep_rpc::CallOptions;
 use skep_types::{
-    Attributes, ChunkFileKey, Error, ErrorCode, GroupId, HostIncarnation, Result, StripePattern,
-    TargetKind,
+    Attributes, ChunkFileKey, Error, ErrorCode, GroupId, HostIncarnation, Result, TargetKind,
 };
 use skep_wire::metadata::{CloseSession, ReportWritten, SyncAll, WrittenExtent};
-use skep_wire::storage::{StatChunk, SyncChunk};
+use skep_wire::storage::SyncChunk;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -57,6 +56,7 @@ impl Client {
         while let Some(mut report) = state.unreported() {
             if report.must_measure {
                 report.extent.end = self.measure(state).await?;
+                report.extent.may_leave_holes = true;
             }
             let attributes = self.send_report(state, report.extent, how).await?;
             state.reported(&report, &attributes, skep_env::now());
@@ -192,28 +192,10 @@ impl Client {
 
     /// The size of a file as its chunk files have it.
     async fn measure(&self, state: &Arc<InodeState>) -> Result<u64> {
-        let files = self.mount().handles.select(|file| file.inode.id == state.id);
-        let Some(file) = files.first() else { return Ok(0) };
-        let pattern: &StripePattern = &file.pattern;
-        let tasks: Vec<_> = chunk_sizes(pattern, 0)
-            .map(|chunk| {
-                let (component, index) = (chunk.component, chunk.index);
-                let generation = pattern.generation;
-                let key = ChunkFileKey { inode: state.id, generation, component, index };
-                let worker = Rc::clone(&self.0);
-                skep_env::spawn(async move {
-                    let _place = worker.pieces.acquire().await;
-                    let options = CallOptions::default();
-                    let reply = worker.router.call(chunk.group, &StatChunk { key }, options).await;
-                    reply.map(|(stat, _)| (component, index, stat.size))
-                })
-            })
-            .collect();
-        let mut sizes = Vec::new();
-        for task in tasks {
-            sizes.push(task.await?);
-        }
-        Ok(size_from_chunks(pattern, sizes))
+        let Some(pattern) = self.known_pattern(state.id) else { return Ok(0) };
+        let stats = self.chunk_stats(state.id, &pattern).await?;
+        let sizes = stats.iter().map(|(chunk, stat)| (chunk.component, chunk.index, stat.size));
+        Ok(size_from_chunks(&pattern, sizes))
     }
 
     /// Ends the mount: tells metadata what was written, closes the sessions, and with them what is

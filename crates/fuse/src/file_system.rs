@@ -3,7 +3,7 @@
 
 use skep_client::{
     Client, CreateRequest, Created, DirectoryEntries, HandleId, NewInode, OpenMode, OpenedFile,
-    SetAttributes, StatFs, XattrMode,
+    SetAttributes, Stat, StatFs, XattrMode,
 };
 use skep_env::Buf;
 use skep_types::{Attributes, InodeId, Result};
@@ -18,6 +18,8 @@ pub trait FileSystem: Clone + 'static {
     fn lookup(&self, directory: InodeId, name: &[u8]) -> impl Future<Output = Result<Attributes>>;
     /// The attributes of an inode.
     fn attributes(&self, inode: InodeId) -> impl Future<Output = Result<Attributes>>;
+    /// The attributes of an inode, and how much it takes.
+    fn stat(&self, inode: InodeId) -> impl Future<Output = Result<Stat>>;
     /// Changes attributes.
     fn set_attributes(&self, change: SetAttributes) -> impl Future<Output = Result<Attributes>>;
     /// Makes a file that is neither directory nor link, and opens it if asked.
@@ -117,6 +119,10 @@ impl FileSystem for Client {
 
     async fn attributes(&self, inode: InodeId) -> Result<Attributes> {
         Self::attributes(self, inode).await
+    }
+
+    async fn stat(&self, inode: InodeId) -> Result<Stat> {
+        Self::stat(self, inode).await
     }
 
     async fn set_attributes(&self, change: SetAttributes) -> Result<Attributes> {

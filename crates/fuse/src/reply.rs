@@ -5,10 +5,11 @@ use crate::abi::{
 };
 use crate::errno;
 use crate::limits;
-use skep_client::{DirectoryEntries, EntryReply, HandleId, StatFs};
+use skep_client::{DirectoryEntries, EntryReply, HandleId, Stat, StatFs};
 use skep_env::Buf;
 use skep_types::codec::{Codec, Writer};
 use skep_types::{Attributes, Error, InodeId, Timestamp};
+use std::time::Duration;
 
 /// What an operation gives.
 #[derive(Debug)]
@@ -21,10 +22,12 @@ pub(crate) enum Answer {
     Entry(Attributes),
     /// An entry that was made and opened.
     Created(Attributes, HandleId),
-    /// Attributes.
+    /// Attributes that were changed.
     Attributes(Attributes),
-    /// Attributes with the time of creation.
-    Statx(Attributes),
+    /// Attributes that were asked for.
+    Stat(Stat),
+    /// The same with the time of creation.
+    Statx(Stat),
     /// An opened file.
     Opened(HandleId, OpenFlags),
     /// So many bytes, which lie in the reply's memory already.
@@ -101,15 +104,14 @@ pub(crate) fn encode(answer: Answer, reply: &Buf) -> Encoded {
             opened(handle, OpenFlags { keep_cache: true, no_flush: false }).encode(&mut w);
         }
         Answer::Opened(handle, flags) => opened(handle, flags).encode(&mut w),
-        Answer::Attributes(attributes) => AttrOut {
-            attr_valid: limits::VALIDITY.as_secs(),
-            attr_valid_nanoseconds: limits::VALIDITY.subsec_nanos(),
-            padding: 0,
-            attr: attr(&attributes),
+        Answer::Attributes(attributes) => {
+            attributes_out(&attributes, guessed_blocks(&attributes)).encode(&mut w);
         }
-        .encode(&mut w),
-        Answer::Statx(attributes) => {
-            statx(&attributes).encode(&mut w);
+        Answer::Stat(stat) => {
+            attributes_out(&stat.attributes, (blocks(&stat), limits::VALIDITY)).encode(&mut w);
+        }
+        Answer::Statx(stat) => {
+            statx(&stat).encode(&mut w);
             w.raw(&[0; abi::STATX_SPARE_BYTES]);
         }
         Answer::StatFs(room) => stat_fs(&room).encode(&mut w),
@@ -122,19 +124,35 @@ pub(crate) fn encode(answer: Answer, reply: &Buf) -> Encoded {
     Ok(bytes.len())
 }
 
-fn blocks(attributes: &Attributes) -> u64 {
-    attributes.size.div_ceil(512)
+fn blocks(stat: &Stat) -> u64 {
+    stat.allocated_bytes.div_ceil(512)
+}
+
+/// Blocks as the attributes alone tell, and how long the kernel may rely on them: a file with holes
+/// takes less than its size, and only its chunk files know how much, so whoever wants to know asks.
+fn guessed_blocks(attributes: &Attributes) -> (u64, Duration) {
+    let validity = if attributes.is_sparse { Duration::ZERO } else { limits::VALIDITY };
+    (attributes.size.div_ceil(512), validity)
 }
 
 fn mode(attributes: &Attributes) -> u32 {
     attributes.kind.mode_bits() | attributes.permissions & 0o7777
 }
 
-fn attr(attributes: &Attributes) -> Attr {
+fn attributes_out(attributes: &Attributes, (blocks, validity): (u64, Duration)) -> AttrOut {
+    AttrOut {
+        attr_valid: validity.as_secs(),
+        attr_valid_nanoseconds: validity.subsec_nanos(),
+        padding: 0,
+        attr: attr(attributes, blocks),
+    }
+}
+
+fn attr(attributes: &Attributes, blocks: u64) -> Attr {
     Attr {
         ino: attributes.inode.raw(),
         size: attributes.size,
-        blocks: blocks(attributes),
+        blocks,
         atime: attributes.accessed.seconds as u64,
         mtime: attributes.modified.seconds as u64,
         ctime: attributes.changed.seconds as u64,
@@ -152,15 +170,16 @@ fn attr(attributes: &Attributes) -> Attr {
 }
 
 fn entry(attributes: &Attributes) -> EntryOut {
+    let (blocks, validity) = guessed_blocks(attributes);
     EntryOut {
         nodeid: attributes.inode.raw(),
         // Ids are never used again, so there is one generation of each.
         generation: 0,
         entry_valid: limits::VALIDITY.as_secs(),
-        attr_valid: limits::VALIDITY.as_secs(),
+        attr_valid: validity.as_secs(),
         entry_valid_nanoseconds: limits::VALIDITY.subsec_nanos(),
-        attr_valid_nanoseconds: limits::VALIDITY.subsec_nanos(),
-        attr: attr(attributes),
+        attr_valid_nanoseconds: validity.subsec_nanos(),
+        attr: attr(attributes, blocks),
     }
 }
 
@@ -204,7 +223,8 @@ fn statx_time(time: Timestamp) -> StatxTime {
     StatxTime { seconds: time.seconds, nanoseconds: time.nanoseconds, reserved: 0 }
 }
 
-fn statx(attributes: &Attributes) -> StatxOut {
+fn statx(stat: &Stat) -> StatxOut {
+    let attributes = &stat.attributes;
     StatxOut {
         attr_valid: limits::VALIDITY.as_secs(),
         attr_valid_nanoseconds: limits::VALIDITY.subsec_nanos(),
@@ -221,7 +241,7 @@ fn statx(attributes: &Attributes) -> StatxOut {
             spare: 0,
             ino: attributes.inode.raw(),
             size: attributes.size,
-            blocks: blocks(attributes),
+            blocks: blocks(stat),
             attributes_mask: 0,
             atime: statx_time(attributes.accessed),
             btime: statx_time(attributes.created),

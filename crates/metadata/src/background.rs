@@ -202,7 +202,9 @@ fn size_found<E: Engine>(
     if let Some(mut record) = record {
         if size > record.attributes.size {
             let truncate_generation = record.attributes.truncate_generation;
-            context.merge_written(&mut record, &WrittenExtent { end: size, truncate_generation });
+            // In which order it was written nobody knows any more.
+            let written = WrittenExtent { end: size, truncate_generation, may_leave_holes: true };
+            context.merge_written(&mut record, &written);
         }
         record.high_water = record.high_water.max(size);
         context.put_inode(&record);

@@ -197,6 +197,7 @@ impl<E: Engine> Context<'_, E> {
             created: now,
             change_counter: 1,
             truncate_generation: 0,
+            is_sparse: false,
         }
     }
 
@@ -303,6 +304,7 @@ impl<E: Engine> Context<'_, E> {
         if written.truncate_generation == attributes.truncate_generation {
             attributes.size = attributes.size.max(written.end);
         }
+        attributes.is_sparse |= written.may_leave_holes;
         attributes.modified = attributes.modified.max(now);
         self.touch_changed(&mut record.attributes);
     }

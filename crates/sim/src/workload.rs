@@ -179,7 +179,11 @@ impl World {
             return true;
         };
         let handle = self.clients[client].handles[index].clone();
-        let written = md::WrittenExtent { end: handle.end, truncate_generation: handle.generation };
+        let written = md::WrittenExtent {
+            end: handle.end,
+            truncate_generation: handle.generation,
+            may_leave_holes: false,
+        };
         let is_writer = handle.mode == md::OpenMode::Write;
         if is_writer && self.random.percent(50) && handle.pattern.is_some() {
             self.write(client, task, index);

@@ -86,5 +86,7 @@ record! {
         pub change_counter: u64,
         /// Raised by each truncation; sizes from writers are merged within one generation.
         pub truncate_generation: u64,
+        /// Whether a regular file may have holes: how much it takes, its chunk files know.
+        pub is_sparse: bool,
     }
 }

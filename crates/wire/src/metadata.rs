@@ -185,6 +185,8 @@ record! {
         pub end: u64,
         /// Truncate generation under which it was written: an older one doesn't move the end.
         pub truncate_generation: u64,
+        /// Whether a write began beyond the end as its writer knew it.
+        pub may_leave_holes: bool,
     }
 }
 

@@ -23,6 +23,7 @@ fn attributes(size: u64, truncate_generation: u64, change_counter: u64) -> Attri
         created: time,
         change_counter,
         truncate_generation,
+        is_sparse: false,
     }
 }
 
@@ -36,10 +37,14 @@ fn key(index: u16) -> ChunkFileKey {
     ChunkFileKey { inode: InodeId::new(1), generation: 1, component: 0, index }
 }
 
+fn extent(end: u64, truncate_generation: u64) -> WrittenExtent {
+    WrittenExtent { end, truncate_generation, may_leave_holes: false }
+}
+
 fn write(state: &Arc<InodeState>, end: u64, index: u16, incarnation: u64) {
     let writing = state.try_write().unwrap();
     writing.piece_written(key(index), GroupId::new(1), HostIncarnation::new(incarnation));
-    writing.reached(end);
+    writing.wrote(0..end);
 }
 
 #[test]
@@ -53,7 +58,7 @@ fn the_size_includes_what_was_written_and_not_yet_reported() {
     state.merge_into(&mut seen);
     assert_eq!(seen.size, 150);
     let report = state.unreported().unwrap();
-    assert_eq!(report.extent, WrittenExtent { end: 150, truncate_generation: 0 });
+    assert_eq!(report.extent, extent(150, 0));
     state.reported(&report, &attributes(150, 0, 2), NOW);
     assert_eq!(state.unreported(), None);
     assert_eq!(state.size(), 150);
@@ -84,7 +89,7 @@ fn a_write_with_a_failed_piece_does_not_move_the_size_but_is_reported() {
 fn a_truncation_waits_for_writes_and_forgets_what_they_reached() {
     let state = opened(0);
     let writing = state.try_write().unwrap();
-    writing.reached(1000);
+    writing.wrote(0..1000);
     let truncating = state.try_truncate().unwrap();
     assert!(!truncating.is_alone());
     assert!(state.try_write().is_none(), "later writes wait");
@@ -96,10 +101,7 @@ fn a_truncation_waits_for_writes_and_forgets_what_they_reached() {
     assert_eq!(state.size(), 10);
     assert_eq!(state.unreported(), None);
     write(&state, 20, 0, 1);
-    assert_eq!(
-        state.unreported().unwrap().extent,
-        WrittenExtent { end: 20, truncate_generation: 1 }
-    );
+    assert_eq!(state.unreported().unwrap().extent, extent(20, 1));
 }
 
 #[test]
@@ -112,12 +114,32 @@ fn a_truncation_by_another_client_makes_unreported_writes_be_measured() {
     assert_eq!(state.size(), 0);
     let again = state.unreported().unwrap();
     assert!(again.must_measure);
-    let extent = WrittenExtent { end: 700, truncate_generation: 1 };
-    let again = Report { extent, ..again };
+    let again = Report { extent: extent(700, 1), ..again };
     state.reported(&again, &attributes(700, 1, 6), NOW);
     assert_eq!(state.unreported(), None);
     write(&state, 800, 0, 1);
     assert!(!state.unreported().unwrap().must_measure);
+}
+
+#[test]
+fn a_write_that_begins_beyond_the_end_may_leave_a_hole() {
+    let may_leave_holes = |state: &InodeState| state.unreported().unwrap().extent.may_leave_holes;
+    let state = opened(100);
+    state.try_write().unwrap().wrote(100..200);
+    state.try_write().unwrap().wrote(200..300);
+    state.try_write().unwrap().wrote(50..150);
+    assert!(!may_leave_holes(&state), "each begins within the file or at its end");
+    state.try_write().unwrap().wrote(301..302);
+    assert!(may_leave_holes(&state));
+    state.try_truncate().unwrap().done(&attributes(0, 1, 2), NOW);
+    state.try_write().unwrap().wrote(0..10);
+    assert!(!may_leave_holes(&state), "a truncation takes the holes with it");
+    state.try_write().unwrap().wrote(20..30);
+    let report = state.unreported().unwrap();
+    state.reported(&report, &attributes(30, 1, 3), NOW);
+    state.observe(&attributes(0, 2, 4), NOW);
+    state.try_write().unwrap().wrote(0..10);
+    assert!(!may_leave_holes(&state), "and so does one by another client");
 }
 
 #[test]

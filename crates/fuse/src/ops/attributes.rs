@@ -10,11 +10,11 @@ use skep_types::InodeId;
 type Outcome = Result<Answer, Failure>;
 
 pub(crate) async fn get(fs: &impl FileSystem, inode: InodeId) -> Outcome {
-    Ok(Answer::Attributes(fs.attributes(inode).await?))
+    Ok(Answer::Stat(fs.stat(inode).await?))
 }
 
 pub(crate) async fn statx(fs: &impl FileSystem, inode: InodeId) -> Outcome {
-    Ok(Answer::Statx(fs.attributes(inode).await?))
+    Ok(Answer::Statx(fs.stat(inode).await?))
 }
 
 /// Changes attributes; with `kill_privileges` also clears what a new owner or size takes away.

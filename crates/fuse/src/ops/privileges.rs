@@ -118,6 +118,7 @@ mod tests {
             created: Timestamp::default(),
             change_counter: 0,
             truncate_generation: 0,
+            is_sparse: false,
         }
     }
 

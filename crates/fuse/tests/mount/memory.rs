@@ -5,7 +5,7 @@
 
 use skep_client::{
     CreateRequest, Created, DirectoryEntries, DirectoryEntry, EntryReply, HandleId, NewInode,
-    OpenMode, OpenedFile, SetAttributes, SetTime, StatFs, XattrMode,
+    OpenMode, OpenedFile, SetAttributes, SetTime, Stat, StatFs, XattrMode,
 };
 use skep_env::Buf;
 use skep_fuse::FileSystem;
@@ -79,6 +79,7 @@ impl Tree {
             created: now,
             change_counter: 0,
             truncate_generation: 0,
+            is_sparse: false,
         };
         let node = Node {
             attributes,
@@ -205,10 +206,24 @@ impl FileSystem for Memory {
         self.with(|tree| Ok(tree.node(inode)?.attributes.clone()))
     }
 
+    async fn stat(&self, inode: InodeId) -> Result<Stat> {
+        let attributes = self.attributes(inode).await?;
+        let allocated_bytes = if attributes.is_sparse {
+            // Pages of zeros count as holes.
+            let is_full = |page: &&[u8]| page.iter().any(|byte| *byte != 0);
+            let full = |data: &[u8]| data.chunks(4096).filter(is_full).map(<[u8]>::len).sum();
+            self.with(|tree| Ok::<usize, Error>(full(&tree.node(inode)?.data)))? as u64
+        } else {
+            attributes.size
+        };
+        Ok(Stat { attributes, allocated_bytes })
+    }
+
     async fn set_attributes(&self, change: SetAttributes) -> Result<Attributes> {
         self.with(|tree| {
             let node = tree.node(change.inode)?;
             if let Some(size) = change.size {
+                node.attributes.is_sparse |= size > node.attributes.size;
                 Tree::resize(node, size);
             }
             let it = &mut node.attributes;

@@ -14,6 +14,7 @@ use std::process::Command;
 
 pub(crate) const TESTS: &[Test] = &[
     ("files_keep_what_is_written", files_keep_what_is_written),
+    ("holes_take_no_room", holes_take_no_room),
     ("direct_io_is_served", direct_io_is_served),
     ("mapped_memory_reaches_the_file", mapped_memory_reaches_the_file),
     ("unlinked_files_live_while_open", unlinked_files_live_while_open),
@@ -62,6 +63,23 @@ fn files_keep_what_is_written(transport: &str) {
     let synced = OpenOptions::new().write(true).custom_flags(libc::O_SYNC).open(&path).unwrap();
     synced.write_all_at(b"near", 0).unwrap();
     assert_eq!(fs::read(&path).unwrap()[..4], *b"near");
+}
+
+/// What a file with holes takes changes with each write: the kernel must not rely on what it was
+/// told with the name or with a new length.
+fn holes_take_no_room(transport: &str) {
+    let it = mounted(transport);
+    let path = it.join("file");
+    fs::write(&path, pattern(5000)).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().blocks(), 10, "without holes the size tells");
+    let file = OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len(1 << 20).unwrap();
+    assert_eq!(file.metadata().unwrap().blocks(), 16);
+    for (number, page) in [100, 50, 200].into_iter().enumerate() {
+        file.write_all_at(&[1; 4096], page * 4096).unwrap();
+        assert_eq!(file.metadata().unwrap().blocks(), 24 + 8 * number as u64);
+        assert_eq!(fs::metadata(&path).unwrap().blocks(), 24 + 8 * number as u64);
+    }
 }
 
 fn direct_io_is_served(transport: &str) {

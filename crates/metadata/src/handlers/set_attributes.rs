@@ -87,6 +87,8 @@ pub(crate) fn truncate<E: Engine>(
         )?;
     }
     let now = context.wall();
+    let is_longer = size > record.attributes.size;
+    record.attributes.is_sparse = size > 0 && (record.attributes.is_sparse || is_longer);
     record.attributes.size = size;
     record.attributes.truncate_generation += 1;
     record.attributes.modified = record.attributes.modified.max(now);

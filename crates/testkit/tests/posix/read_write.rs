@@ -4,12 +4,12 @@ use crate::{Test, ok};
 use skep_testkit::Random;
 use std::fs::{self, File, OpenOptions};
 use std::io::{IoSlice, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![read_write:
-    small_and_large, holes_are_zeros, at_the_end, appending, appending_by_many_at_once,
-    random_ranges, by_many_threads, the_same_file_through_two_handles, in_many_parts,
+    small_and_large, holes_are_zeros, holes_take_no_room, at_the_end, appending,
+    appending_by_many_at_once, random_ranges, by_many_threads, the_same_file_through_two_handles, in_many_parts,
     after_reopening, growing_byte_by_byte, copying_within_the_kernel,
 ];
 
@@ -35,6 +35,28 @@ fn holes_are_zeros(root: &Path) {
     ok(file.read_exact_at(&mut bytes, 0));
     assert!(bytes[..10_000_000].iter().all(|byte| *byte == 0));
     assert_eq!(&bytes[10_000_000..], b"end");
+}
+
+/// A file takes what was written to it, and a little for what the file system keeps of it.
+fn holes_take_no_room(root: &Path) {
+    const LEN: u64 = 100 << 20;
+    let file = open(&root.join("file"));
+    let takes = |least: u64| {
+        let bytes = ok(file.metadata()).blocks() * 512;
+        assert!((least..least + (256 << 10)).contains(&bytes), "{least}: {bytes}");
+    };
+    ok(file.set_len(LEN));
+    takes(0);
+    ok(file.write_all_at(&[1; 65_536], LEN / 2));
+    takes(65_536);
+    ok(file.write_all_at(&[2; 65_536], LEN - 65_536));
+    takes(2 * 65_536);
+    ok(file.set_len(LEN / 2));
+    takes(0);
+    ok(file.set_len(0));
+    assert_eq!(ok(file.metadata()).blocks(), 0);
+    ok(file.write_all_at(&[3; 65_536], 0));
+    takes(65_536);
 }
 
 fn at_the_end(root: &Path) {

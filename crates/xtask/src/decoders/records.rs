@@ -117,6 +117,7 @@ fn attributes() -> Attributes {
         created: Timestamp::default(),
         change_counter: 3,
         truncate_generation: 0,
+        is_sparse: false,
     }
 }
 

@@ -58,5 +58,6 @@ fn attributes(inode: InodeId, kind: FileKind) -> Attributes {
         created: time(1_700_000_000),
         change_counter: 12,
         truncate_generation: 2,
+        is_sparse: true,
     }
 }

@@ -95,6 +95,7 @@ impl FakeMetadata {
             created: time,
             change_counter: 1,
             truncate_generation: 0,
+            is_sparse: false,
         };
         let new = FakeInode { attributes: attributes.clone(), opens: HashMap::new() };
         self.inodes.insert(inode, new);
@@ -278,6 +279,7 @@ impl FakeMetadata {
         if written.truncate_generation == attributes.truncate_generation {
             attributes.size = attributes.size.max(written.end);
         }
+        attributes.is_sparse |= written.may_leave_holes;
         attributes.change_counter += 1;
         Ok(AttributesReply { attributes: attributes.clone() })
     }
@@ -286,6 +288,7 @@ impl FakeMetadata {
     pub(crate) fn set_attributes(&mut self, request: &SetAttributes) -> Result<AttributesReply> {
         let attributes = &mut self.inode(request.inode)?.attributes;
         if let Some(size) = request.size {
+            attributes.is_sparse |= size > attributes.size;
             attributes.size = size;
             attributes.truncate_generation += 1;
         }
