@@ -36,8 +36,8 @@ use std::time::Duration;
 /// When the log is synced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyncPolicy {
-    /// At most [`crate::limits::SYNC_INTERVAL`] after an append, and at once where a request asks for
-    /// it.
+    /// At most [`crate::limits::SYNC_INTERVAL`] after an append, and at once where a request asks
+    /// for it.
     Interval,
     /// Before each reply.
     Always,

@@ -9,8 +9,8 @@ use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![read_write:
     small_and_large, holes_are_zeros, holes_take_no_room, at_the_end, appending,
-    appending_by_many_at_once, random_ranges, by_many_threads, the_same_file_through_two_handles, in_many_parts,
-    after_reopening, growing_byte_by_byte, copying_within_the_kernel,
+    appending_by_many_at_once, random_ranges, by_many_threads, the_same_file_through_two_handles,
+    in_many_parts, after_reopening, growing_byte_by_byte, copying_within_the_kernel,
 ];
 
 fn open(path: &Path) -> File {
