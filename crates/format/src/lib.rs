@@ -5,6 +5,7 @@
 
 pub mod chunk;
 pub mod identity;
+pub mod kept_map;
 pub mod log;
 pub mod management;
 pub mod metadata;

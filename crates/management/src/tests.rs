@@ -132,6 +132,48 @@ fn members_join_see_each_other_and_are_remembered_over_a_restart() {
 }
 
 #[test]
+fn a_server_begins_with_the_map_it_kept_and_takes_what_management_says_later() {
+    let (_directory, settings, token) = cluster();
+    block_on(async move {
+        let running = Running::start(&settings).await.unwrap();
+        let (_, registered) =
+            Membership::join(&token, server(NodeKind::Storage, 10), PATIENCE).await.unwrap();
+        drop(running);
+        let Registration::Server(mut server) = server(NodeKind::Storage, 10) else {
+            panic!("a server");
+        };
+        server.node = registered.node;
+        server.targets[0].target = registered.targets[0];
+        // As if management were put back from an older copy.
+        let mut kept = registered.map;
+        kept.version = MapVersion::new(1 << 60);
+        let (member, nothing) =
+            Membership::begin(&token, server.clone(), Some(kept.clone())).await.unwrap();
+        assert!(nothing.is_none() && member.node() == registered.node);
+        let cell = member.map_cell();
+        assert_eq!(*cell.load(), kept);
+        let joined = Rc::new(std::cell::Cell::new(false));
+        let seen = Rc::clone(&joined);
+        let _keeping = skep_env::spawn(Rc::clone(&member).keep(Vec::new, move |change| {
+            seen.set(seen.get() || matches!(change, Change::Joined(_)));
+        }));
+        let running = Running::start(&settings).await.unwrap();
+        until("it registers", || joined.get()).await;
+        let newest = cell.load();
+        assert!(newest.version < kept.version);
+        assert_eq!(newest.node(registered.node).unwrap().reachability, Reachability::Online);
+        // With management there, a kept map is of no use; and a refusal stands.
+        let (_, again) =
+            Membership::begin(&token, server.clone(), Some(kept.clone())).await.unwrap();
+        assert_eq!(again.unwrap().node, registered.node);
+        server.uuid += 1;
+        let refused = Membership::begin(&token, server, Some(kept)).await.unwrap_err();
+        assert_eq!(refused.code(), ErrorCode::NotPermitted);
+        drop(running);
+    });
+}
+
+#[test]
 fn a_silent_client_is_forgotten_and_comes_back_with_a_new_id() {
     let (_directory, settings, token) = cluster();
     block_on(async move {

@@ -22,3 +22,6 @@ pub(crate) const LONGEST_MANAGEMENT_BACKOFF: Duration = Duration::from_secs(1);
 pub(crate) const MANAGEMENT_DEADLINE: Duration = Duration::from_secs(5);
 /// How long a node waits at management for a newer map before it asks again.
 pub(crate) const LONG_POLL: Duration = Duration::from_secs(30);
+/// How long a service that could begin with the map of before waits for management first: one that
+/// runs answers within milliseconds, and what it says is newer.
+pub(crate) const PATIENCE_WITH_KEPT_MAP: Duration = Duration::from_secs(1);

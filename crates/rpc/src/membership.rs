@@ -2,17 +2,21 @@
 //! map as management pushes it. For services and clients alike.
 //!
 //! Management is never on the path of I/O: while it is away, the node keeps the map that it has,
-//! and tries for ever. A node that management doesn't know any more registers again by itself.
+//! and tries for ever. A server may even begin with a map that it kept over its restart. A node
+//! that management doesn't know any more registers again by itself.
 //!
 //! Belongs to one thread; other threads take the map from the shared [`MapCell`].
 
 use crate::access::{Channel, Identity, JoinToken};
 use crate::client::{CallOptions, Connection};
-use crate::limits::{FIRST_BACKOFF, LONG_POLL, LONGEST_MANAGEMENT_BACKOFF, MANAGEMENT_DEADLINE};
+use crate::limits::{
+    FIRST_BACKOFF, LONG_POLL, LONGEST_MANAGEMENT_BACKOFF, MANAGEMENT_DEADLINE,
+    PATIENCE_WITH_KEPT_MAP,
+};
 use crate::routing::MapCell;
 use skep_env::local::Notify;
 use skep_types::map::Capacity;
-use skep_types::{Error, ErrorCode, NodeId, NodeKind, Result, RetryClass, TargetId};
+use skep_types::{ClusterMap, Error, ErrorCode, NodeId, NodeKind, Result, RetryClass, TargetId};
 use skep_wire::Request;
 use skep_wire::management::{
     GetMap, Heartbeat, Leave, MapUpdate, RegisterClient, RegisterServer, Registered,
@@ -29,6 +33,36 @@ pub enum Registration {
     Server(RegisterServer),
     /// A client.
     Client(RegisterClient),
+}
+
+impl Registration {
+    fn kind(&self) -> NodeKind {
+        match self {
+            Self::Server(server) => server.kind,
+            Self::Client(_) => NodeKind::Client,
+        }
+    }
+
+    async fn send(
+        &self,
+        management: &Management,
+        patience: Option<Duration>,
+    ) -> Result<Registered> {
+        match self {
+            Self::Server(server) => management.call(server, patience).await,
+            Self::Client(client) => management.call(client, patience).await,
+        }
+    }
+
+    /// Takes the ids that management gave, for the next time.
+    fn confirm(&mut self, registered: &Registered) {
+        if let Self::Server(server) = self {
+            server.node = registered.node;
+            for (target, id) in server.targets.iter_mut().zip(&registered.targets) {
+                target.target = *id;
+            }
+        }
+    }
 }
 
 /// Connections to management, from one thread: for members, and for tools that are none.
@@ -169,20 +203,26 @@ fn is_final(error: &Error) -> bool {
     error.code().retry_class() == RetryClass::Never && error.code() != ErrorCode::TimedOut
 }
 
-/// A registered node.
+/// A registered node, or one that still begins with the map of before.
 #[derive(Debug)]
 pub struct Membership {
     management: Rc<Management>,
-    registration: Registration,
+    registration: RefCell<Registration>,
     cell: Arc<MapCell>,
+    /// Not yet, if it began with a kept map.
+    is_registered: Cell<bool>,
     is_leaving: Cell<bool>,
 }
 
 /// What a member is told about.
 #[derive(Debug)]
 pub enum Change {
-    /// There is a newer map in the cell.
+    /// There is another map in the cell.
     Map,
+    /// A node that began with a kept map is registered now; comes before its first [`Self::Map`].
+    Joined(Box<Registered>),
+    /// Management refuses a node that began with a kept map. Nothing more will come.
+    Refused(Error),
     /// Management had forgotten the node, and it has registered again. A client has a new id now,
     /// and its sessions are gone.
     Rejoined(Box<Registered>),
@@ -200,26 +240,57 @@ impl Membership {
         mut registration: Registration,
         patience: Option<Duration>,
     ) -> Result<(Rc<Self>, Registered)> {
-        let kind = match &registration {
-            Registration::Server(server) => server.kind,
-            Registration::Client(_) => NodeKind::Client,
+        let management = Management::new(token, registration.kind());
+        let registered = registration.send(&management, patience).await?;
+        registration.confirm(&registered);
+        let member = Self::new(management, registration, registered.node, registered.map.clone());
+        member.is_registered.set(true);
+        Ok((member, registered))
+    }
+
+    /// Registers a server. If management does not answer and there is a map of before, begins with
+    /// that one and gives no registration: [`Self::keep`] registers as soon as management is there.
+    /// Without one it waits for ever.
+    ///
+    /// # Errors
+    /// Management's final answer, as [`Self::join`].
+    pub async fn begin(
+        token: &JoinToken,
+        server: RegisterServer,
+        kept: Option<ClusterMap>,
+    ) -> Result<(Rc<Self>, Option<Registered>)> {
+        let registration = Registration::Server(server.clone());
+        let patience = kept.is_some().then_some(PATIENCE_WITH_KEPT_MAP);
+        let joining = Self::join(token, registration.clone(), patience);
+        let Some(kept) = kept else {
+            return joining.await.map(|(member, registered)| (member, Some(registered)));
         };
-        let management = Management::new(token, kind);
-        let registered = match &registration {
-            Registration::Server(server) => management.call(server, patience).await?,
-            Registration::Client(client) => management.call(client, patience).await?,
-        };
-        if let Registration::Server(server) = &mut registration {
-            server.node = registered.node;
-            for (target, id) in server.targets.iter_mut().zip(&registered.targets) {
-                target.target = *id;
+        match skep_env::timeout(PATIENCE_WITH_KEPT_MAP, joining).await {
+            Some(Ok((member, registered))) => Ok((member, Some(registered))),
+            Some(Err(error)) if is_final(&error) => Err(error),
+            _ => {
+                let management = Management::new(token, server.kind);
+                Ok((Self::new(management, registration, server.node, kept), None))
             }
         }
-        let cell = MapCell::new(registered.map.clone());
-        management.identity.borrow_mut().node = registered.node;
+    }
+
+    fn new(
+        management: Rc<Management>,
+        registration: Registration,
+        node: NodeId,
+        map: ClusterMap,
+    ) -> Rc<Self> {
+        let cell = MapCell::new(map);
+        management.identity.borrow_mut().node = node;
         *management.cell.borrow_mut() = Some(Arc::clone(&cell));
-        let is_leaving = Cell::new(false);
-        Ok((Rc::new(Self { management, registration, cell, is_leaving }), registered))
+        Rc::new(Self {
+            management,
+            registration: RefCell::new(registration),
+            cell,
+            is_registered: Cell::new(false),
+            is_leaving: Cell::new(false),
+        })
     }
 
     /// Who this node is, to its peers.
@@ -250,6 +321,11 @@ impl Membership {
         on_change: impl Fn(Change) + 'static,
     ) {
         let on_change = Rc::new(on_change);
+        if !self.is_registered.get()
+            && let Err(error) = self.register_at_last(&*on_change).await
+        {
+            return on_change(Change::Refused(error));
+        }
         let listener = (Rc::clone(&self), Rc::clone(&on_change));
         let _listening = skep_env::spawn(async move {
             let (member, on_change) = listener;
@@ -272,6 +348,19 @@ impl Membership {
             }
             skep_env::sleep(Duration::from_millis(u64::from(policy.heartbeat_ms))).await;
         }
+    }
+
+    /// Registers a node that began with a kept map, however long that takes.
+    async fn register_at_last(&self, on_change: &impl Fn(Change)) -> Result<()> {
+        let registration = self.registration.borrow().clone();
+        let registered = registration.send(&self.management, None).await?;
+        self.registration.borrow_mut().confirm(&registered);
+        self.is_registered.set(true);
+        self.management.identity.borrow_mut().node = registered.node;
+        self.cell.replace(registered.map.clone());
+        on_change(Change::Joined(Box::new(registered)));
+        on_change(Change::Map);
+        Ok(())
     }
 
     /// Tells management that the node ends. Best effort: without it the lease runs out.
@@ -317,7 +406,8 @@ impl Membership {
     }
 
     async fn rejoin(&self, on_change: &impl Fn(Change)) {
-        let again = match &self.registration {
+        let registration = self.registration.borrow().clone();
+        let again = match &registration {
             Registration::Server(server) => {
                 self.management.call_once(server, MANAGEMENT_DEADLINE).await
             }

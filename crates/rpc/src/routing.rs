@@ -18,7 +18,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The newest cluster map that a process has, shared by its threads.
@@ -50,11 +50,21 @@ impl MapCell {
 
     /// Takes a map if it is newer.
     pub fn update(&self, map: ClusterMap) {
-        let mut held = self.map.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = self.map.lock().unwrap_or_else(PoisonError::into_inner);
         if map.version > held.version {
-            self.version.store(map.version.raw(), Ordering::Release);
-            *held = Arc::new(map);
+            self.put(held, map);
         }
+    }
+
+    /// Takes a map in place of one that was kept over a restart, whichever is newer: management
+    /// may have been put back to an older state meanwhile, and what it says counts.
+    pub(crate) fn replace(&self, map: ClusterMap) {
+        self.put(self.map.lock().unwrap_or_else(PoisonError::into_inner), map);
+    }
+
+    fn put(&self, mut held: MutexGuard<'_, Arc<ClusterMap>>, map: ClusterMap) {
+        self.version.store(map.version.raw(), Ordering::Release);
+        *held = Arc::new(map);
     }
 }
 

@@ -2,22 +2,28 @@
 //! in common.
 //!
 //! The main thread listens, authenticates peers, keeps the membership, and hands each connection to
-//! the thread that owns the target which the peer wants. Owns no request: what a target does is the
-//! service's own ([`Host::run`] gets it as a function).
+//! the thread that owns the target which the peer wants. With management down it starts those
+//! targets that the map of before knows ([`crate::kept_map`]). Owns no request: what a target does
+//! is the service's own ([`Host::run`] gets it as a function).
 
 use crate::directory::NodeDirectory;
+use crate::kept_map;
 use crate::listen::{IfTaken, advertised, listen};
 use crate::node::NodeSettings;
 use crate::{PROGRAM_VERSION, notify};
+use skep_env::local::Notify;
 use skep_env::{Mailbox, MailboxSender, TcpListener, TcpStream};
 use skep_format::identity::{DirectoryKind, Identity as DirectoryIdentity};
-use skep_rpc::membership::{Membership, Registration};
+use skep_rpc::membership::{Change, Membership};
 use skep_rpc::server::{Peer, authenticate};
 use skep_rpc::{Identity, JoinToken, MapCell};
 use skep_store::identity::Directory;
 use skep_types::map::Capacity;
-use skep_types::{Error, ErrorCode, NodeId, NodeKind, Result, TargetId, TargetKind};
-use skep_wire::management::{RegisterServer, TargetRegistration};
+use skep_types::{
+    ClusterMap, Error, ErrorCode, NodeId, NodeKind, Result, Target, TargetId, TargetKind,
+};
+use skep_wire::management::{RegisterServer, Registered, TargetRegistration};
+use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -80,6 +86,8 @@ impl Ready {
 enum Report {
     Serves,
     Ended(TargetId, Result<()>),
+    /// The service can't go on.
+    Failed(Error),
 }
 
 /// A node that serves targets.
@@ -170,12 +178,50 @@ impl Host {
     }
 
     async fn run_main(self, signals: skep_env::Signals, serve: Serve) -> Result<()> {
-        let (node_kind, target_kind, _) = self.kinds();
-        let mut node = NodeDirectory::open(&self.settings.directory, node_kind)?;
-        let cluster = node.token.cluster;
-        let mut directories = Vec::new();
-        for path in &self.targets {
-            let directory = Directory::open(path, target_kind, Some(cluster))?;
+        let (node_kind, _, _) = self.kinds();
+        let node = NodeDirectory::open(&self.settings.directory, node_kind)?;
+        let directories = self.open_targets(&node)?;
+        let listener =
+            listen(&self.settings.listen, &self.settings.directory, IfTaken::Move).await?;
+        let registration = self.registration(&node, &directories, &listener)?;
+        let own_node = registration.node;
+        let kept = kept_map::read(&node)
+            .filter(|map| directories.iter().any(|it| is_known(map, own_node, it)));
+        let (membership, registered) =
+            until_signal(&signals, Membership::begin(&node.token, registration, kept)).await?;
+        let (reports, inbox) = Mailbox::new(MAILBOX_ITEMS)?;
+        let node_uuid = node.directory.identity().node_uuid;
+        let served = Rc::new(Served {
+            node: RefCell::new(node),
+            waiting: RefCell::new(directories.into_iter().map(Some).collect()),
+            running: RefCell::default(),
+            membership,
+            map_changed: Rc::default(),
+            serve,
+            reports,
+        });
+        match registered {
+            Some(registered) => served.start_all(&registered)?,
+            None => served.start_known()?,
+        }
+        let keeping_map = skep_env::spawn(kept_map::keep(
+            self.settings.directory.clone(),
+            node_uuid,
+            served.membership.map_cell(),
+            Rc::clone(&served.map_changed),
+        ));
+        let keeping = served.keep_membership(self.reserve_bytes);
+        let accepting = skep_env::spawn(accept(listener, Rc::clone(&served)));
+        let result = served.watch(&signals, &inbox).await;
+        drop((keeping, keeping_map, accepting));
+        served.membership.leave().await;
+        result
+    }
+
+    fn open_targets(&self, node: &NodeDirectory) -> Result<Vec<Directory>> {
+        let (_, target_kind, _) = self.kinds();
+        let open = |path: &PathBuf| {
+            let directory = Directory::open(path, target_kind, Some(node.token.cluster))?;
             if directory.identity().node_uuid != node.directory.identity().node_uuid {
                 let what = format!(
                     "{}: is a target of another node than {}; start it with its own \
@@ -185,41 +231,9 @@ impl Host {
                 );
                 return Err(Error::new(ErrorCode::Configuration, what));
             }
-            directories.push(directory);
-        }
-        let listener =
-            listen(&self.settings.listen, &self.settings.directory, IfTaken::Move).await?;
-        let registration = self.registration(&node, &directories, &listener)?;
-        let (membership, registered) = until_signal(
-            &signals,
-            Membership::join(&node.token, Registration::Server(registration), None),
-        )
-        .await?;
-        node.directory.assign(registered.node, TargetId::default())?;
-        let (reports, inbox) = Mailbox::new(MAILBOX_ITEMS)?;
-        let mut senders = Vec::new();
-        for (mut directory, target) in directories.into_iter().zip(&registered.targets) {
-            directory.assign(registered.node, *target)?;
-            let (sender, events) = Mailbox::new(MAILBOX_ITEMS)?;
-            senders.push((*target, sender));
-            let start = TargetStart {
-                directory,
-                target: *target,
-                identity: membership.identity(),
-                map: membership.map_cell(),
-                events,
-                ready: Ready(reports.clone()),
-            };
-            start_thread(start, Arc::clone(&serve), reports.clone())?;
-        }
-        let senders = Rc::new(senders);
-        let keeping = self.keep_membership(&membership, &senders);
-        let accepting =
-            skep_env::spawn(accept(listener, membership.identity(), Rc::clone(&senders)));
-        let result = self.watch(&signals, &inbox, &senders).await;
-        drop((keeping, accepting));
-        membership.leave().await;
-        result
+            Ok(directory)
+        };
+        self.targets.iter().map(open).collect()
     }
 
     fn registration(
@@ -250,50 +264,136 @@ impl Host {
             targets,
         })
     }
+}
 
-    fn keep_membership(
-        &self,
-        membership: &Rc<Membership>,
-        senders: &Senders,
-    ) -> skep_env::Task<()> {
-        let paths: Vec<_> =
-            senders.iter().map(|(target, _)| *target).zip(self.targets.clone()).collect();
-        let reserve = self.reserve_bytes;
-        let capacities =
-            move || paths.iter().map(|(target, path)| (*target, capacity(path, reserve))).collect();
-        let senders = Rc::clone(senders);
-        let on_change = move |_| {
-            for (_, sender) in senders.iter() {
-                // A full mailbox has a change in it already.
-                let _ = sender.send(TargetEvent::MapChanged);
+/// A node while it serves.
+struct Served {
+    node: RefCell<NodeDirectory>,
+    /// Directories of targets that were not started yet, at their places in the registration.
+    waiting: RefCell<Vec<Option<Directory>>>,
+    running: RefCell<Vec<Running>>,
+    membership: Rc<Membership>,
+    /// There is another map in the membership's cell.
+    map_changed: Rc<Notify>,
+    serve: Serve,
+    reports: MailboxSender<Report>,
+}
+
+/// A target that has a thread.
+struct Running {
+    target: TargetId,
+    path: PathBuf,
+    sender: MailboxSender<TargetEvent>,
+}
+
+impl Served {
+    /// Starts those targets that the map of before knows; the others wait for their registration.
+    fn start_known(&self) -> Result<()> {
+        let node = self.membership.node();
+        let map = self.membership.map_cell().load();
+        tracing::warn!("management does not answer: begins with cluster map {}", map.version);
+        for slot in &mut *self.waiting.borrow_mut() {
+            if let Some(directory) = slot.take_if(|it| is_known(&map, node, it)) {
+                self.start(directory)?;
+            }
+        }
+        for directory in self.waiting.borrow().iter().flatten() {
+            tracing::warn!("{}: waits for management", directory.path().display());
+        }
+        Ok(())
+    }
+
+    /// Keeps the ids that management gave, and starts the targets that don't run yet.
+    fn start_all(&self, registered: &Registered) -> Result<()> {
+        let Registered { node, targets, .. } = registered;
+        self.node.borrow_mut().directory.assign(*node, TargetId::default())?;
+        for (slot, target) in self.waiting.borrow_mut().iter_mut().zip(targets) {
+            if let Some(mut directory) = slot.take() {
+                directory.assign(*node, *target)?;
+                self.start(directory)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn start(&self, directory: Directory) -> Result<()> {
+        let target = directory.identity().target;
+        let path = directory.path().to_owned();
+        let (sender, events) = Mailbox::new(MAILBOX_ITEMS)?;
+        let start = TargetStart {
+            directory,
+            target,
+            identity: self.membership.identity(),
+            map: self.membership.map_cell(),
+            events,
+            ready: Ready(self.reports.clone()),
+        };
+        let (serve, reports) = (Arc::clone(&self.serve), self.reports.clone());
+        skep_env::spawn_thread(format!("target-{target}"), None, move || {
+            let result = serve(start);
+            let _ = reports.send(Report::Ended(target, result));
+        })?;
+        self.running.borrow_mut().push(Running { target, path, sender });
+        Ok(())
+    }
+
+    fn keep_membership(self: &Rc<Self>, reserve: u64) -> skep_env::Task<()> {
+        let served = Rc::clone(self);
+        let capacities = move || {
+            let running = served.running.borrow();
+            running.iter().map(|it| (it.target, capacity(&it.path, reserve))).collect()
+        };
+        let served = Rc::clone(self);
+        let on_change = move |change| served.take_change(change);
+        skep_env::spawn(Rc::clone(&self.membership).keep(capacities, on_change))
+    }
+
+    fn take_change(&self, change: Change) {
+        let failed = match change {
+            Change::Joined(registered) => {
+                tracing::info!("management is back: registered as node {}", registered.node);
+                self.start_all(&registered).err()
+            }
+            Change::Refused(error) => Some(error),
+            Change::Map | Change::Rejoined(_) => {
+                self.map_changed.notify();
+                for running in self.running.borrow().iter() {
+                    // A full mailbox has a change in it already.
+                    let _ = running.sender.send(TargetEvent::MapChanged);
+                }
+                None
             }
         };
-        skep_env::spawn(Rc::clone(membership).keep(capacities, on_change))
+        if let Some(error) = failed {
+            // The main thread takes what comes.
+            let _ = self.reports.send(Report::Failed(error));
+        }
     }
 
     /// Waits until all targets serve, then for a signal or a target's end; stops all targets.
-    async fn watch(
-        &self,
-        signals: &skep_env::Signals,
-        inbox: &Mailbox<Report>,
-        senders: &Senders,
-    ) -> Result<()> {
-        let mut running = senders.len();
-        let mut serving = 0;
+    async fn watch(&self, signals: &skep_env::Signals, inbox: &Mailbox<Report>) -> Result<()> {
+        let (mut serving, mut ended) = (0, 0);
+        let mut has_told = false;
         let result = loop {
             match until_signal(signals, async { Ok(inbox.receive().await?) }).await {
                 Ok(Report::Serves) => {
                     serving += 1;
-                    if serving == senders.len() {
-                        notify::ready();
-                        let names: Vec<_> = senders.iter().map(|(id, _)| id.to_string()).collect();
+                    let running = self.running.borrow();
+                    if serving == running.len() {
+                        // Once: whoever starts several services counts.
+                        if !std::mem::replace(&mut has_told, true) {
+                            notify::ready();
+                        }
+                        let names: Vec<_> =
+                            running.iter().map(|it| it.target.to_string()).collect();
                         tracing::info!("serves {}", names.join(", "));
                     }
                 }
                 Ok(Report::Ended(target, result)) => {
-                    running -= 1;
+                    ended += 1;
                     break result.map_err(|error| error.within(format_args!("target {target}")));
                 }
+                Ok(Report::Failed(error)) => break Err(error),
                 Err(error) if error.code() == ErrorCode::Interrupted => {
                     tracing::info!("ends: {}", error.context());
                     break Ok(());
@@ -302,13 +402,13 @@ impl Host {
             }
         };
         notify::stopping();
-        for (_, sender) in senders.iter() {
-            let _ = sender.send(TargetEvent::Stop);
+        for running in self.running.borrow().iter() {
+            let _ = running.sender.send(TargetEvent::Stop);
         }
         let ending = async {
-            while running > 0 {
+            while ended < self.running.borrow().len() {
                 if let Ok(Report::Ended(target, result)) = inbox.receive().await {
-                    running -= 1;
+                    ended += 1;
                     if let Err(error) = result {
                         tracing::error!("target {target}: {error}");
                     }
@@ -320,19 +420,44 @@ impl Host {
         }
         result
     }
+
+    /// Authenticates a connection and hands it to its target.
+    async fn hand_over(self: Rc<Self>, stream: TcpStream, incarnation: u64) {
+        let identity = self.membership.identity();
+        let is_served = |target: TargetId| {
+            let is_running = self.running.borrow().iter().any(|it| it.target == target);
+            is_running.then_some(()).ok_or_else(|| {
+                let what = match target.raw() {
+                    0 => "this node serves targets only".to_owned(),
+                    _ => format!("target {target} is not served by node {}", identity.node),
+                };
+                Error::new(ErrorCode::StaleMap, what)
+            })
+        };
+        let address = stream.peer();
+        let peer = match authenticate(&stream, &identity, incarnation, is_served).await {
+            Ok(peer) => peer,
+            Err(error) => {
+                tracing::warn!("connection from {address} refused: {error}");
+                return;
+            }
+        };
+        let Ok(socket) = stream.into_fd() else { return };
+        if let Some(running) = self.running.borrow().iter().find(|it| it.target == peer.target)
+            && running.sender.send(TargetEvent::Connection { socket, peer }).is_err()
+        {
+            tracing::warn!("target {} has too many connections waiting", peer.target);
+        }
+    }
+}
+
+/// Whether a map places a target at a node, with the id that the target's directory says.
+fn is_known(map: &ClusterMap, node: NodeId, target: &Directory) -> bool {
+    let is_placed = |it: &Target| it.node == node && map.group_of(it.id).is_some();
+    map.node(node).is_some() && map.target(target.identity().target).is_some_and(is_placed)
 }
 
 type Serve = Arc<dyn Fn(TargetStart) -> Result<()> + Send + Sync>;
-type Senders = Rc<Vec<(TargetId, MailboxSender<TargetEvent>)>>;
-
-fn start_thread(start: TargetStart, serve: Serve, reports: MailboxSender<Report>) -> Result<()> {
-    let target = start.target;
-    skep_env::spawn_thread(format!("target-{target}"), None, move || {
-        let result = serve(start);
-        let _ = reports.send(Report::Ended(target, result));
-    })?;
-    Ok(())
-}
 
 /// Runs a future until it ends or a signal arrives; the latter is `Interrupted`.
 async fn until_signal<T>(
@@ -375,44 +500,17 @@ fn capacity(path: &Path, reserve_bytes: u64) -> Capacity {
     )
 }
 
-async fn accept(listener: TcpListener, identity: Identity, senders: Senders) {
+async fn accept(listener: TcpListener, served: Rc<Served>) {
     let incarnation = skep_env::random_u64();
     loop {
         match listener.accept().await {
             Ok(stream) => {
-                let (identity, senders) = (identity.clone(), Rc::clone(&senders));
-                skep_env::spawn(hand_over(stream, identity, incarnation, senders)).detach();
+                skep_env::spawn(Rc::clone(&served).hand_over(stream, incarnation)).detach();
             }
             Err(error) => {
                 tracing::warn!("cannot accept a connection: {error}");
                 skep_env::sleep(ACCEPT_PAUSE).await;
             }
         }
-    }
-}
-
-async fn hand_over(stream: TcpStream, identity: Identity, incarnation: u64, senders: Senders) {
-    let is_served = |target: TargetId| {
-        senders.iter().find(|(id, _)| *id == target).map(drop).ok_or_else(|| {
-            let what = match target.raw() {
-                0 => "this node serves targets only".to_owned(),
-                _ => format!("target {target} is not served by node {}", identity.node),
-            };
-            Error::new(ErrorCode::StaleMap, what)
-        })
-    };
-    let address = stream.peer();
-    let peer = match authenticate(&stream, &identity, incarnation, is_served).await {
-        Ok(peer) => peer,
-        Err(error) => {
-            tracing::warn!("connection from {address} refused: {error}");
-            return;
-        }
-    };
-    let Ok(socket) = stream.into_fd() else { return };
-    if let Some((_, sender)) = senders.iter().find(|(id, _)| *id == peer.target)
-        && sender.send(TargetEvent::Connection { socket, peer }).is_err()
-    {
-        tracing::warn!("target {} has too many connections waiting", peer.target);
     }
 }

@@ -2,13 +2,14 @@
 //!
 //! Owns: configuration with origins ([`config`]), units in it ([`units`]), settings that every
 //! service has ([`node`]), logging, readiness towards the service manager, the signals that end a
-//! service, listening on an address that stays the same over restarts, and the host of targets
-//! ([`host`]). Does not own what any one service does, nor how it joins the cluster (that is
-//! `skep_rpc::membership`).
+//! service, listening on an address that stays the same over restarts, the host of targets
+//! ([`host`]), and the cluster map that it keeps over restarts ([`kept_map`]). Does not own what
+//! any one service does, nor how it joins the cluster (that is `skep_rpc::membership`).
 
 pub mod config;
 pub mod directory;
 pub mod host;
+pub mod kept_map;
 pub mod listen;
 pub mod logging;
 pub mod manual;

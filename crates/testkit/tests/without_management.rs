@@ -1,0 +1,175 @@
+//! Management is never on the path of I/O: with it gone, services that die start again from the
+//! cluster map that they kept, and the mount goes on. When it is back, they are members again.
+//!
+//! Services are started singly here, since `skep up` would start management again.
+
+use skep_testkit::program::{Finished, finish};
+use skep_testkit::{Cluster, Mounted, Shape, Transport, cluster, wait_for};
+use std::fs::{self, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, SystemTime};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// One service, with the command line that `skep up` gave it. Killed when dropped.
+struct Service {
+    directory: PathBuf,
+    arguments: Vec<String>,
+    child: Option<Child>,
+}
+
+impl Service {
+    /// Starts it, also after it was killed.
+    fn start(&mut self) {
+        let log = self.directory.join("service.log");
+        let log = OpenOptions::new().create(true).append(true).open(log).expect("a log");
+        let mut command = Command::new(cluster::program());
+        command.args(&self.arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        self.child = Some(command.spawn().expect("skep can be started"));
+    }
+
+    fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().expect("our own child");
+            child.wait().expect("our own child");
+        }
+    }
+
+    fn is(&self, role: &str) -> bool {
+        self.arguments[0] == role
+    }
+
+    /// Waits until it has kept a map of this start, or a later one.
+    fn await_kept_map(&self, since: SystemTime) {
+        wait_for("the cluster map is kept", PATIENCE, || {
+            let file = fs::metadata(self.directory.join("kept-map")).ok()?;
+            (file.modified().expect("a time") >= since).then_some(())
+        });
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A cluster whose services are the test's own children.
+struct Loose {
+    // Before the cluster, which would wait for them.
+    services: Vec<Service>,
+    mount: Mounted,
+    cluster: Cluster,
+}
+
+impl Loose {
+    fn start() -> Self {
+        let shape = Shape { targets_per_service: 2, ..Shape::default() };
+        let mut cluster = Cluster::start(shape);
+        let roles = ["management", "metadata", "storage"];
+        let found: Vec<_> = roles.iter().flat_map(|role| cluster.processes(role)).collect();
+        let services = found.into_iter().map(|process| {
+            let arguments = process.arguments[1..].to_vec();
+            let at = arguments.iter().position(|it| it == "--directory").expect("it has one");
+            Service { directory: PathBuf::from(&arguments[at + 1]), arguments, child: None }
+        });
+        let mut services: Vec<_> = services.collect();
+        assert_eq!(services.len(), 5);
+        cluster.stop();
+        let since = SystemTime::now();
+        services.iter_mut().for_each(Service::start);
+        for service in services.iter().filter(|it| it.is("metadata")) {
+            service.await_kept_map(since);
+        }
+        let mount = cluster.mount(Transport::Uring);
+        Self { services, mount, cluster }
+    }
+
+    fn of(&mut self, role: &str) -> impl Iterator<Item = &mut Service> {
+        self.services.iter_mut().filter(move |it| it.is(role))
+    }
+
+    /// `skep` with these arguments, about this cluster, however it ends.
+    fn ask(&self, arguments: &[&str]) -> Finished {
+        let mut command = Command::new(cluster::program());
+        command.args(arguments).arg("--cluster").arg(self.cluster.data());
+        finish(&mut command, PATIENCE)
+    }
+
+    /// Waits until nothing is wrong and management has heard from every node.
+    fn await_healthy(&self) {
+        wait_for("the cluster is healthy", PATIENCE, || {
+            let check = self.ask(&["health", "check"]);
+            let nodes = self.cluster.skep_json(&["node", "list"]);
+            let nodes = nodes.as_array().expect("a list");
+            // Five services and a mount.
+            let are_heard =
+                nodes.len() == 6 && nodes.iter().all(|node| node["reachability"] == "Online");
+            (check.status.success() && are_heard).then_some(())
+        });
+    }
+}
+
+/// Does something on a mount that may wait for servers; fails if it waits too long.
+fn in_time(what: &'static str, body: impl FnOnce() + Send + 'static) {
+    let (done, is_done) = mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        body();
+        done.send(()).ok();
+    });
+    wait_for(what, PATIENCE, || (thread.is_finished() || is_done.try_recv().is_ok()).then_some(()));
+    thread.join().unwrap_or_else(|_| panic!("{what}: failed"));
+}
+
+/// Writes a tree whose directories and chunks lie on all targets.
+fn write_tree(root: PathBuf) {
+    for number in 0..8 {
+        let directory = root.join(format!("d{number}"));
+        fs::create_dir_all(&directory).expect("a directory");
+        fs::write(directory.join("new"), vec![number; 3 << 20]).expect("written");
+        fs::rename(directory.join("new"), directory.join("file")).expect("renamed");
+    }
+}
+
+fn check_tree(root: &Path) {
+    for number in 0..8 {
+        let found = fs::read(root.join(format!("d{number}/file"))).expect("read");
+        assert!(found.len() == 3 << 20 && found.iter().all(|it| *it == number), "d{number}/file");
+    }
+}
+
+#[test]
+fn services_start_and_mounts_go_on_while_management_is_away() {
+    let mut loose = Loose::start();
+    let root = loose.mount.path().to_owned();
+    let (before, during) = (root.join("before"), root.join("during"));
+    write_tree(before.clone());
+    loose.of("management").for_each(Service::kill);
+    assert!(!loose.ask(&["node", "list"]).status.success(), "management is gone");
+
+    // One of each kind, while the others run; then all that are left.
+    for skipped in [1, 0] {
+        for role in ["metadata", "storage"] {
+            loose.of(role).skip(skipped).for_each(Service::kill);
+        }
+        for role in ["metadata", "storage"] {
+            loose.of(role).skip(skipped).for_each(Service::start);
+        }
+        let (read, wrote) = (before.clone(), during.join(skipped.to_string()));
+        in_time("reads and writes without management", move || {
+            check_tree(&read);
+            write_tree(wrote.clone());
+            check_tree(&wrote);
+            fs::remove_dir_all(wrote.join("d0")).expect("removed");
+        });
+    }
+
+    loose.of("management").for_each(Service::start);
+    loose.await_healthy();
+    in_time("reads with management back", move || {
+        check_tree(&before);
+        assert!(!during.join("0/d0").exists());
+    });
+}
