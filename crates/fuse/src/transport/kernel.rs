@@ -229,7 +229,10 @@ pub(crate) fn mount_by_helper(call: &MountCall<'_>) -> io::Result<OwnedFd> {
     let output = child.wait_with_output()?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        return Err(io::Error::other(format!("{FUSERMOUNT} failed: {said}")));
+        // Usually udev opens the device to all; where there is none, nobody has.
+        let is_closed = said.contains("/dev/fuse") && said.contains("Permission denied");
+        let way_out = if is_closed { " (let root run: chmod 666 /dev/fuse)" } else { "" };
+        return Err(io::Error::other(format!("{FUSERMOUNT} failed: {said}{way_out}")));
     }
     fd
 }
