@@ -14,7 +14,8 @@ use skep_types::{Error, ErrorCode, Lsn, Result, TargetId};
 
 /// Bytes before a record's payload.
 pub const RECORD_HEADER_BYTES: usize = 32;
-/// Longest payload: a batch is bounded by the requests that it was made from.
+/// Longest payload. A longer one is never written, since a reader takes its length for damage.
+/// Writers cut what they have into records far below it.
 pub const MAX_PAYLOAD_BYTES: usize = 64 << 20;
 const MAGIC: u32 = u32::from_le_bytes(*b"SKLG");
 
@@ -39,7 +40,18 @@ fn checksum(target: TargetId, bytes: &[u8]) -> u32 {
 }
 
 /// Encodes a record: magic, checksum of the rest, length, zero, number, synced number, payload.
-pub fn encode_record(target: TargetId, lsn: Lsn, synced: Lsn, payload: &[u8]) -> Vec<u8> {
+///
+/// # Errors
+/// `TooLarge` if the payload is longer than [`MAX_PAYLOAD_BYTES`]: no reader would find the record
+/// or those after it.
+pub fn encode_record(target: TargetId, lsn: Lsn, synced: Lsn, payload: &[u8]) -> Result<Vec<u8>> {
+    if payload.len() > MAX_PAYLOAD_BYTES {
+        let what = format!(
+            "log record {lsn} would have {} bytes, at most {MAX_PAYLOAD_BYTES} can be read back",
+            payload.len()
+        );
+        return Err(Error::new(ErrorCode::TooLarge, what));
+    }
     let mut w = Writer::over(Vec::with_capacity(RECORD_HEADER_BYTES + payload.len()));
     MAGIC.encode(&mut w);
     0_u32.encode(&mut w);
@@ -51,7 +63,7 @@ pub fn encode_record(target: TargetId, lsn: Lsn, synced: Lsn, payload: &[u8]) ->
     let mut bytes = w.finish();
     let crc = checksum(target, &bytes[8..]);
     bytes[4..8].copy_from_slice(&crc.to_le_bytes());
-    bytes
+    Ok(bytes)
 }
 
 /// Reads the record at the start of `bytes`; `None` if there is no whole and valid one.
@@ -147,7 +159,7 @@ mod tests {
             starts.push(bytes.len());
             let payload = vec![lsn as u8; 100 * lsn as usize];
             let synced = Lsn::new(synced(lsn));
-            bytes.extend(encode_record(TARGET, Lsn::new(lsn), synced, &payload));
+            bytes.extend(encode_record(TARGET, Lsn::new(lsn), synced, &payload).unwrap());
         }
         (bytes, starts)
     }
@@ -204,6 +216,17 @@ mod tests {
     fn records_of_another_target_do_not_count() {
         let (bytes, _) = segment(|lsn| lsn - 1);
         assert_eq!(lsns(&scan(TargetId::new(4), Lsn::new(1), &bytes).unwrap()), [0; 0]);
+    }
+
+    #[test]
+    fn the_longest_payload_reads_back_and_a_longer_one_is_not_written() {
+        let lsn = Lsn::new(1);
+        let mut payload = vec![7; MAX_PAYLOAD_BYTES];
+        let bytes = encode_record(TARGET, lsn, Lsn::new(0), &payload).unwrap();
+        assert_eq!(lsns(&scan(TARGET, lsn, &bytes).unwrap()), [1]);
+        payload.push(7);
+        let error = encode_record(TARGET, lsn, Lsn::new(0), &payload).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::TooLarge);
     }
 
     proptest::proptest! {

@@ -126,7 +126,7 @@ impl Journal {
         if self.has_failed {
             return Err(failed("a write failed before".into()));
         }
-        let record = encode_record(OWNER, next(self.last), self.last, &command.to_bytes());
+        let record = encode_record(OWNER, next(self.last), self.last, &command.to_bytes())?;
         let written = self.log.write_all_at(&record, self.end).and_then(|()| self.log.sync_data());
         if let Err(error) = written {
             let error = failed(error.to_string());

@@ -38,15 +38,19 @@ impl LogDisk {
     }
 
     /// Appends a record.
-    pub(crate) fn append(&mut self, lsn: Lsn, synced: Lsn, payload: &[u8]) {
+    ///
+    /// # Errors
+    /// `TooLarge` if nobody could read it back.
+    pub(crate) fn append(&mut self, lsn: Lsn, synced: Lsn, payload: &[u8]) -> Result<()> {
+        let record = encode_record(self.target, lsn, synced, payload)?;
         let is_full = |segment: &Segment| segment.bytes.len() >= self.segment_bytes;
         if self.segments.last().is_none_or(is_full) {
             self.segments.push(Segment { first: lsn, bytes: Vec::new(), synced: 0 });
         }
-        let record = encode_record(self.target, lsn, synced, payload);
         if let Some(segment) = self.segments.last_mut() {
             segment.bytes.extend(record);
         }
+        Ok(())
     }
 
     /// A sync begins.
@@ -137,7 +141,8 @@ mod tests {
     fn filled(synced_up_to: u64) -> LogDisk {
         let mut disk = LogDisk::new(TargetId::new(1), 900);
         for lsn in 1..=20 {
-            disk.append(Lsn::new(lsn), Lsn::new(lsn.min(synced_up_to) - 1), &[lsn as u8; 200]);
+            let synced = Lsn::new(lsn.min(synced_up_to) - 1);
+            disk.append(Lsn::new(lsn), synced, &[lsn as u8; 200]).expect("a small record");
             if lsn == synced_up_to {
                 let point = disk.begin_sync();
                 disk.end_sync(&point);

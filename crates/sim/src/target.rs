@@ -186,7 +186,9 @@ impl World {
             Action::Append { lsn, synced, payload } => {
                 self.trace.note(self.now, || describe(index, lsn, &payload));
                 let process = &mut self.targets[index];
-                process.disk.append(lsn, synced, &payload);
+                if let Err(error) = process.disk.append(lsn, synced, &payload) {
+                    return self.fail(format!("target {index}, record {lsn}: {error}"));
+                }
                 process.unsynced.push((lsn, self.now));
                 let (storages, targets) = (&self.storages, self.targets.len());
                 let size = |record: &_| Self::chunk_size(storages, targets, record);

@@ -100,12 +100,13 @@ impl Log {
     /// Appends a record: it survives the end of the process, and after a sync a power cut.
     ///
     /// # Errors
-    /// Those of the file system, with the path. The log must not be appended to any more.
+    /// `TooLarge` if the record is one that nobody could read back: nothing was written. Those of
+    /// the file system, with the path; the log must not be appended to any more then.
     pub fn append(&mut self, lsn: Lsn, synced: Lsn, payload: &[u8]) -> Result<()> {
+        let bytes = encode_record(self.target, lsn, synced, payload)?;
         if self.offset >= SEGMENT_BYTES {
             self.begin_segment(lsn)?;
         }
-        let bytes = encode_record(self.target, lsn, synced, payload);
         self.file.write_now(&bytes, self.offset).map_err(|error| self.failed(error))?;
         self.offset += bytes.len() as u64;
         Ok(())
@@ -196,6 +197,18 @@ mod tests {
         recovered.log.append(Lsn::new(3), Lsn::new(2), b"again").unwrap();
         let records = open(directory.path()).unwrap().records;
         assert_eq!(records[2], (Lsn::new(3), b"again".to_vec()));
+    }
+
+    #[test]
+    fn a_record_that_could_not_be_read_back_is_not_appended() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut log = open(directory.path()).unwrap().log;
+        let payload = vec![1; skep_format::log::MAX_PAYLOAD_BYTES + 1];
+        let error = log.append(Lsn::new(1), Lsn::new(0), &payload).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::TooLarge);
+        log.append(Lsn::new(1), Lsn::new(0), b"small").unwrap();
+        let records = open(directory.path()).unwrap().records;
+        assert_eq!(records, [(Lsn::new(1), b"small".to_vec())]);
     }
 
     #[test]

@@ -78,6 +78,7 @@ fn check_log(bytes: &[u8]) {
     if let Ok(scan) = log::scan(TARGET, Lsn::new(1), bytes) {
         let encode = |record: &log::Record| {
             log::encode_record(TARGET, record.lsn, record.synced, &record.payload)
+                .expect("what was read can be written")
         };
         let again: Vec<u8> = scan.records.iter().flat_map(encode).collect();
         assert_eq!(again, bytes[..scan.end], "the log differs when encoded again");
@@ -85,8 +86,10 @@ fn check_log(bytes: &[u8]) {
 }
 
 fn log_seeds() -> Vec<Vec<u8>> {
-    let record =
-        |lsn, payload: &[u8]| log::encode_record(TARGET, Lsn::new(lsn), Lsn::new(lsn - 1), payload);
+    let record = |lsn, payload: &[u8]| {
+        log::encode_record(TARGET, Lsn::new(lsn), Lsn::new(lsn - 1), payload)
+            .expect("a few bytes can be written")
+    };
     vec![record(1, b"one"), [record(1, b"one"), record(2, b""), record(3, b"three")].concat()]
 }
 
