@@ -375,7 +375,7 @@ record! {
 }
 
 record! {
-    /// The payload of a log record: what one batch changed.
+    /// The payload of a log record: what some operations changed, each of them as a whole.
     pub struct Batch {
         /// The changes, by rising key.
         pub mutations: Vec<Mutation>,

@@ -1,4 +1,4 @@
-//! When what leaves a target: the log record of a batch, its replies, and what waits for a sync.
+//! When what leaves a target: the log records of a batch, its replies, and what waits for a sync.
 
 use crate::engine::Engine;
 use crate::limits::SYNC_AFTER;
@@ -37,17 +37,22 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Ends a batch: one log record, then what was to be done, then the replies.
-    pub(crate) fn end_batch(&mut self) {
-        let calls = std::mem::take(&mut self.actions);
+    /// Ends the log record of the operations that have run since the last one.
+    pub(crate) fn end_record(&mut self) {
         if self.table.has_batch() {
             let payload = self.table.log_batch();
             self.logged_bytes += payload.len() as u64;
             let (lsn, synced) = (self.next_lsn, self.synced);
-            self.actions.push(Action::Append { lsn, synced, payload });
+            self.records.push(Action::Append { lsn, synced, payload });
             self.next_lsn = Lsn::new(lsn.raw() + 1);
             self.first_unsynced_at.get_or_insert(self.shared.now);
         }
+    }
+
+    /// Ends a batch: its log records, then what was to be done, then the replies.
+    pub(crate) fn end_batch(&mut self) {
+        self.end_record();
+        let calls = std::mem::replace(&mut self.actions, std::mem::take(&mut self.records));
         self.actions.extend(calls);
         if self.policy == SyncPolicy::Always && self.last_logged() > self.synced {
             // Also replies that only read: what they show must not be lost either.

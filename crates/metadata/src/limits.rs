@@ -37,6 +37,17 @@ pub const MAX_PARKED: usize = 100_000;
 pub const MAX_REPETITIONS: usize = 8;
 /// Slots that a session gets at most.
 pub const MAX_SLOTS: u32 = skep_wire::limits::MAX_SLOTS;
+/// Bytes at which a log record is ended and the operations of the batch go on in the next one. Far
+/// below what a reader takes for damage, and enough for hundreds of operations.
+pub const RECORD_BYTES: usize = 4 << 20;
+/// Bytes that one operation may change. All of it is in one log record, so that it happens as a
+/// whole or not at all; a larger one is refused before anything of it is done. Ten times what the
+/// removal of a file with as many chunk files and extended attributes as there can be takes.
+pub const OPERATION_BYTES: usize = 32 << 20;
+const _: () = assert!(OPERATION_BYTES < skep_format::log::MAX_PAYLOAD_BYTES);
+/// Steps that one promise may have: a rename needs three at one group. What is promised must fit
+/// into one log record when it is kept, since then it is too late to refuse it.
+pub const MAX_STEPS: usize = 8;
 /// Bytes of log after which a checkpoint is made.
 pub const CHECKPOINT_LOG_BYTES: u64 = 64 << 20;
 /// Deepest directory that a rename may move something into.
@@ -53,6 +64,10 @@ pub struct Limits {
     pub removals_per_message: usize,
     /// See [`CLOSES_PER_BATCH`].
     pub closes_per_batch: usize,
+    /// See [`RECORD_BYTES`].
+    pub record_bytes: usize,
+    /// See [`OPERATION_BYTES`].
+    pub operation_bytes: usize,
     /// See [`CHECKPOINT_LOG_BYTES`].
     pub checkpoint_log_bytes: u64,
     /// See [`SPREAD_SUBDIRECTORIES`].
@@ -67,6 +82,8 @@ impl Default for Limits {
             number_range: NUMBER_RANGE,
             removals_per_message: REMOVALS_PER_MESSAGE,
             closes_per_batch: CLOSES_PER_BATCH,
+            record_bytes: RECORD_BYTES,
+            operation_bytes: OPERATION_BYTES,
             checkpoint_log_bytes: CHECKPOINT_LOG_BYTES,
             spread_subdirectories: SPREAD_SUBDIRECTORIES,
             scan_page: 256,

@@ -18,6 +18,8 @@ pub(crate) struct Table<E> {
     engine: E,
     /// Changes of the batch that is being run; not logged yet.
     batch: Mutations,
+    /// No fewer than its log payload will have.
+    batch_bytes: usize,
     /// Logged; no sync of them has begun.
     current: Mutations,
     /// Logged; being synced.
@@ -30,6 +32,7 @@ impl<E: Engine> Table<E> {
         Self {
             engine,
             batch: Mutations::new(),
+            batch_bytes: 0,
             current: Mutations::new(),
             syncing: Mutations::new(),
             scan_page,
@@ -89,6 +92,7 @@ impl<E: Engine> Table<E> {
     }
 
     pub(crate) fn write(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) {
+        self.batch_bytes += logged_bytes(&key, value.as_deref());
         self.batch.insert(key, value);
     }
 
@@ -96,8 +100,14 @@ impl<E: Engine> Table<E> {
         !self.batch.is_empty()
     }
 
+    /// Whether changes of so many [`logged_bytes`] fit into the batch's log record.
+    pub(crate) fn has_room(&self, bytes: usize, record_bytes: usize) -> bool {
+        !self.has_batch() || self.batch_bytes + bytes <= record_bytes
+    }
+
     /// Ends the batch: gives its log payload, and keeps its changes as logged.
     pub(crate) fn log_batch(&mut self) -> Vec<u8> {
+        self.batch_bytes = 0;
         let mutations = self
             .batch
             .iter()
@@ -136,6 +146,12 @@ impl<E: Engine> Table<E> {
             .collect();
         self.engine.apply(&mutations, lsn)
     }
+}
+
+/// Bytes that a change takes in a log record: key and value, each with its length, and whether
+/// there is a value.
+pub(crate) fn logged_bytes(key: &[u8], value: Option<&[u8]>) -> usize {
+    4 + key.len() + 1 + value.map_or(0, |value| 4 + value.len())
 }
 
 fn overlay(merged: &mut Mutations, layer: &Mutations, range: (&[u8], &[u8], Option<&[u8]>)) {

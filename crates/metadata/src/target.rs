@@ -2,10 +2,12 @@
 //! The real service and the simulator run the same code.
 //!
 //! All events that have arrived are handled as one batch: their transactions run one after the
-//! other, what they changed is logged with one append, and the replies go out after it.
+//! other, what they changed is logged, and the replies go out after it. What one transaction
+//! changed is always in one log record; a batch has as many records as it takes.
 //!
 //! # Invariants
 //! - A reply to a modifying request leaves after its log record was appended.
+//! - No log record is longer than its reader accepts: see [`Limits::operation_bytes`].
 //! - What others build on (promises, commits, removals of chunk files, answers about which inodes
 //!   exist) leaves after the record was synced.
 //! - After an error of the engine the target is of no more use: [`MetadataTarget::handle`] fails.
@@ -18,7 +20,7 @@ use crate::limits::{FIRST_PAUSE, LONGEST_PAUSE, Limits, SYNC_AFTER};
 use crate::locks::{Locks, Owner};
 use crate::operation::{CallId, ConnectionId, Internal, Operation, OutgoingCall, Source, Stop};
 use crate::sessions::Sessions;
-use crate::table::Table;
+use crate::table::{Table, logged_bytes};
 use skep_cluster::placement::Candidates;
 use skep_format::metadata::{DecisionRecord, Key, SlotRecord};
 use skep_types::codec::{Bytes, Codec};
@@ -144,6 +146,15 @@ pub(crate) struct Waiting {
     pub(crate) result: Result<Vec<u8>>,
 }
 
+/// A key and its new value; none: it is removed.
+type Change = (Vec<u8>, Option<Vec<u8>>);
+
+/// What remembers the answer of a request.
+fn slot_change(header: &Header, lsn: Lsn, reply: &[u8]) -> Change {
+    let record = SlotRecord { sequence: header.sequence, lsn, reply: Bytes(reply.to_vec()) };
+    (Key::Slot(header.session, header.slot).to_bytes(), Some(record.to_bytes()))
+}
+
 /// A metadata target. See the file's description.
 pub struct MetadataTarget<E> {
     pub(crate) table: Table<E>,
@@ -160,7 +171,7 @@ pub struct MetadataTarget<E> {
     pub(crate) unsynced: Vec<u64>,
     pub(crate) calls: HashMap<CallId, Purpose>,
     next_call: CallId,
-    /// Record that the batch being run will be.
+    /// Record in which the next transaction will be.
     pub(crate) next_lsn: Lsn,
     pub(crate) synced: Lsn,
     pub(crate) syncing: Option<Lsn>,
@@ -173,6 +184,8 @@ pub struct MetadataTarget<E> {
     /// Replies of the batch being run.
     pub(crate) replies: Vec<Waiting>,
     pub(crate) actions: Vec<Action>,
+    /// Log records of the batch that have ended.
+    pub(crate) records: Vec<Action>,
     pub(crate) logged_bytes: u64,
     pub(crate) is_checkpointing: bool,
 }
@@ -267,6 +280,7 @@ impl<E: Engine> MetadataTarget<E> {
             gated_calls: BTreeMap::new(),
             replies: Vec::new(),
             actions: Vec::new(),
+            records: Vec::new(),
             logged_bytes: 0,
             is_checkpointing: false,
         };
@@ -527,24 +541,15 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    fn commit(
-        &mut self,
-        mut op: Operation,
-        writes: Vec<(Vec<u8>, Option<Vec<u8>>)>,
-        reply: Vec<u8>,
-    ) -> Result<()> {
-        for (key, value) in writes {
-            self.background.wrote(&key);
-            self.table.write(key, value);
-        }
-        let lsn = self.next_lsn;
+    fn commit(&mut self, mut op: Operation, writes: Vec<Change>, reply: Vec<u8>) -> Result<()> {
+        let lsn = match self.take_changes(&op, writes, &reply) {
+            Ok(lsn) => lsn,
+            Err(error) => return self.fail(op, error),
+        };
         if let Some(number) = op.transaction.take() {
-            let participants = std::mem::take(&mut op.participants);
-            for participant in &participants {
-                self.tell(*participant, number, true, Some(lsn));
+            for participant in std::mem::take(&mut op.participants) {
+                self.tell(participant, number, true, Some(lsn));
             }
-            let key = Key::Decision(number).to_bytes();
-            self.table.write(key, Some(DecisionRecord { participants }.to_bytes()));
             self.sync_now = true;
         }
         // The next one to hold it walks the tree as it will be, and builds on it elsewhere.
@@ -558,7 +563,7 @@ impl<E: Engine> MetadataTarget<E> {
                     (Prepare::ID, Some(transaction)) => self.after_prepare(transaction)?,
                     _ => {}
                 }
-                let after = self.remember(&header, &reply);
+                let after = self.after_request(&header, &reply);
                 for (connection, request) in op.repetitions {
                     let result = Ok(reply.clone());
                     self.queue_reply(Waiting { connection, request, result }, after);
@@ -570,16 +575,51 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Remembers the answer of a committed request if it modified something. Gives the record that
-    /// must be synced before the answer leaves, if one must.
-    fn remember(&mut self, header: &Header, reply: &[u8]) -> Option<Lsn> {
+    /// Takes all that an operation changes into the batch, with its decision and its answer, so
+    /// that it is in one log record. Gives the number of that.
+    ///
+    /// # Errors
+    /// `TooLarge` if no log record could hold it: nothing was done.
+    fn take_changes(
+        &mut self,
+        op: &Operation,
+        mut changes: Vec<Change>,
+        reply: &[u8],
+    ) -> Result<Lsn> {
+        if let Some(number) = op.transaction {
+            let decision = DecisionRecord { participants: op.participants.clone() };
+            changes.push((Key::Decision(number).to_bytes(), Some(decision.to_bytes())));
+        }
+        let answered = op.header().filter(|_| op.session_needed().is_some());
+        changes.extend(answered.map(|header| slot_change(header, self.next_lsn, reply)));
+        let bytes =
+            changes.iter().map(|(key, value)| logged_bytes(key, value.as_deref())).sum::<usize>();
+        let limits = &self.shared.limits;
+        if bytes > limits.operation_bytes {
+            let most = limits.operation_bytes;
+            let what = format!("it would change {bytes} bytes at once, at most {most} can be");
+            return Err(Error::new(ErrorCode::TooLarge, what));
+        }
+        if !self.table.has_room(bytes, limits.record_bytes) {
+            self.end_record();
+            if let (Some(header), Some(last)) = (answered, changes.last_mut()) {
+                *last = slot_change(header, self.next_lsn, reply);
+            }
+        }
+        for (key, value) in changes {
+            self.background.wrote(&key);
+            self.table.write(key, value);
+        }
+        Ok(self.next_lsn)
+    }
+
+    /// Notes that a request is committed. Gives the record that must be synced before the answer
+    /// leaves, if one must.
+    fn after_request(&mut self, header: &Header, reply: &[u8]) -> Option<Lsn> {
         let lsn = self.next_lsn;
         let slot = (header.session, header.slot);
         if catalog::line(header.message).is_some_and(|line| line.modifies) {
             self.sessions.clear_running_slot(slot);
-            let record =
-                SlotRecord { sequence: header.sequence, lsn, reply: Bytes(reply.to_vec()) };
-            self.table.write(Key::Slot(slot.0, slot.1).to_bytes(), Some(record.to_bytes()));
         }
         let mut is_durable = header.is_durable() || self.policy == SyncPolicy::Always;
         match header.message {

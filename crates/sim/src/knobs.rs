@@ -99,9 +99,11 @@ impl Knobs {
                 number_range: random.within(4, 16),
                 removals_per_message: random.within(1, 3) as usize,
                 closes_per_batch: random.within(1, 2) as usize,
+                record_bytes: random.within(100, 4_000) as usize,
                 checkpoint_log_bytes: random.within(500, 20_000),
                 spread_subdirectories: random.within(0, 3) as u32,
                 scan_page: random.within(1, 4) as usize,
+                ..Limits::default()
             },
             lease: random.micros(800_000, 2_000_000),
             segment_bytes: random.within(600, 20_000) as usize,

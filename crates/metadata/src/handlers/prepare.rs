@@ -3,6 +3,7 @@
 
 use crate::context::Context;
 use crate::engine::Engine;
+use crate::limits::MAX_STEPS;
 use crate::locks::Owner;
 use crate::operation::Stop;
 use crate::steps;
@@ -15,6 +16,10 @@ pub(crate) fn run<E: Engine>(
     request: Prepare,
 ) -> Result<Prepared, Stop> {
     let transaction = request.transaction;
+    if request.steps.len() > MAX_STEPS {
+        let what = format!("{} steps at once, at most {MAX_STEPS}", request.steps.len());
+        return Err(Error::new(ErrorCode::InvalidArgument, what).into());
+    }
     if let Some(intent) = context.get::<IntentRecord>(&Key::Intent(transaction))? {
         return Ok(Prepared { busy: false, attributes: intent.attributes });
     }

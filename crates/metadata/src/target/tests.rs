@@ -1,5 +1,10 @@
-//! Bugs that the simulator has found, each as the shortest story that shows it. One target, one
-//! storage group; the test plays clients, storage and the disk.
+//! Bugs that were found, by the simulator or by thought, each as the shortest story that shows it.
+//! One target, one storage group; the test plays clients, storage and the disk.
+
+mod records;
+mod repetitions;
+mod sessions;
+mod sizes;
 
 use super::*;
 use crate::engine::memory::MemoryEngine;
@@ -16,6 +21,9 @@ struct Story {
     now: Duration,
     calls: Vec<(CallId, OutgoingCall)>,
     replies: Vec<(ConnectionId, Result<Vec<u8>>)>,
+    /// The log on its disk.
+    log: Vec<u8>,
+    limits: Limits,
 }
 
 fn map() -> ClusterMap {
@@ -41,19 +49,54 @@ fn map() -> ClusterMap {
     map
 }
 
+const LOG: TargetId = TargetId::new(1);
+
+fn open(
+    engine: MemoryEngine,
+    records: &[(Lsn, Vec<u8>)],
+    limits: &Limits,
+    now: Duration,
+) -> MetadataTarget<MemoryEngine> {
+    let start = Start {
+        group: GroupId::new(1),
+        policy: SyncPolicy::Interval,
+        limits: limits.clone(),
+        map: Arc::new(map()),
+        now,
+        wall: Timestamp::default(),
+    };
+    MetadataTarget::open(engine, records.to_vec(), start).unwrap()
+}
+
+/// A request arrives.
+fn arrival<R: Request>(on: ConnectionId, session: u64, at: (u32, u64), request: &R) -> Event {
+    let header = Header {
+        message: R::ID,
+        session: SessionId::new(session),
+        slot: at.0,
+        sequence: at.1,
+        group: GroupId::new(1),
+        epoch: Epoch::new(1),
+        ..Header::default()
+    };
+    Event::Request { connection: on, header, body: request.to_bytes() }
+}
+
 impl Story {
     fn begin() -> Self {
-        let start = Start {
-            group: GroupId::new(1),
-            policy: SyncPolicy::Interval,
-            limits: Limits::default(),
-            map: Arc::new(map()),
+        Self::begin_with(Limits::default())
+    }
+
+    fn begin_with(limits: Limits) -> Self {
+        let target = open(MemoryEngine::default(), &[], &limits, Duration::ZERO);
+        let mut story = Self {
+            target,
             now: Duration::ZERO,
-            wall: Timestamp::default(),
+            calls: Vec::new(),
+            replies: Vec::new(),
+            log: Vec::new(),
+            limits,
         };
-        let target = MetadataTarget::open(MemoryEngine::default(), [], start).unwrap();
-        let (calls, replies) = (Vec::new(), Vec::new());
-        let mut story = Self { target, now: Duration::ZERO, calls, replies };
         story.happens(Event::Tick);
         for session in [1, 2] {
             let open = md::OpenSession { client: NodeId::new(9), slots: 4 };
@@ -62,40 +105,58 @@ impl Story {
         story
     }
 
+    /// The process is killed and started again: it has what was appended to the log, and of the
+    /// engine what was there at the beginning.
+    fn restart(&mut self) {
+        let scanned = skep_format::log::scan(LOG, Lsn::new(1), &self.log).unwrap();
+        assert_eq!(scanned.end, self.log.len(), "a record can't be read back");
+        let records: Vec<_> = scanned.records.into_iter().map(|it| (it.lsn, it.payload)).collect();
+        self.target = open(MemoryEngine::default(), &records, &self.limits, self.now);
+        self.calls.clear();
+        self.replies.clear();
+        self.happens(Event::Tick);
+    }
+
     /// Something happens, and every sync that follows from it ends at once.
     fn happens(&mut self, event: Event) {
-        let mut next = Some(event);
-        while let Some(event) = next.take() {
+        self.happen_together(vec![event]);
+    }
+
+    /// Several things happen in one batch.
+    fn happen_together(&mut self, events: Vec<Event>) {
+        let mut next = events;
+        while !next.is_empty() {
             self.now += Duration::from_millis(11);
-            let actions = self.target.handle([event], self.now, Timestamp::default()).unwrap();
-            for action in actions {
-                match action {
-                    Action::Sync { lsn } => next = Some(Event::Synced { lsn }),
-                    Action::Reply { connection, result, .. } => {
-                        self.replies.push((connection, result));
-                    }
-                    Action::Call { call, request } => self.calls.push((call, request)),
-                    Action::Append { .. } => {}
-                    Action::Checkpoint { lsn } => next = Some(Event::Checkpointed { lsn }),
-                }
-            }
-            if next.is_none() && self.target.first_unsynced_at.is_some() {
-                next = Some(Event::Tick);
-            }
+            next = self.run(next);
         }
     }
 
+    /// Runs one batch; gives what follows from it at once.
+    fn run(&mut self, events: Vec<Event>) -> Vec<Event> {
+        let mut next = Vec::new();
+        let actions = self.target.handle(events, self.now, Timestamp::default()).unwrap();
+        for action in actions {
+            match action {
+                Action::Sync { lsn } => next.push(Event::Synced { lsn }),
+                Action::Reply { connection, result, .. } => {
+                    self.replies.push((connection, result));
+                }
+                Action::Call { call, request } => self.calls.push((call, request)),
+                Action::Append { lsn, synced, payload } => {
+                    let record = skep_format::log::encode_record(LOG, lsn, synced, &payload);
+                    self.log.extend(record.expect("a record that can be read back"));
+                }
+                Action::Checkpoint { lsn } => next.push(Event::Checkpointed { lsn }),
+            }
+        }
+        if next.is_empty() && self.target.first_unsynced_at.is_some() {
+            next.push(Event::Tick);
+        }
+        next
+    }
+
     fn send<R: Request>(&mut self, on: ConnectionId, session: u64, at: (u32, u64), request: &R) {
-        let header = Header {
-            message: R::ID,
-            session: SessionId::new(session),
-            slot: at.0,
-            sequence: at.1,
-            group: GroupId::new(1),
-            epoch: Epoch::new(1),
-            ..Header::default()
-        };
-        self.happens(Event::Request { connection: on, header, body: request.to_bytes() });
+        self.happens(arrival(on, session, at, request));
     }
 
     fn ask<R: Request>(
@@ -119,9 +180,14 @@ impl Story {
     }
 
     fn create(&mut self, session: u64, at: (u32, u64)) -> InodeId {
+        self.create_as("a", session, at)
+    }
+
+    /// Makes a file and opens it for writing.
+    fn create_as(&mut self, name: &str, session: u64, at: (u32, u64)) -> InodeId {
         let create = md::Create {
             directory: InodeId::ROOT,
-            name: b"a"[..].into(),
+            name: name.as_bytes().into(),
             kind: FileKind::Regular,
             new: md::NewInode { permissions: 0o600, uid: 0, gid: 0 },
             device: 0,
@@ -151,89 +217,4 @@ fn cut(inode: InodeId) -> md::SetAttributes {
 
 fn stat(size: u64) -> st::ChunkStat {
     st::ChunkStat { exists: true, size, allocated: size, modified: Timestamp::default() }
-}
-
-/// A refusal wasn't remembered: the same unlink, late on an abandoned connection, removed the name
-/// that somebody had made since.
-#[test]
-fn a_refused_request_does_not_run_when_it_comes_late() {
-    let mut story = Story::begin();
-    let unlink = md::Unlink { directory: InodeId::ROOT, name: b"a"[..].into() };
-    for on in [1, 2] {
-        let refused = story.ask(on, 1, (0, 1), &unlink).unwrap_err();
-        assert_eq!(refused.code(), ErrorCode::NotFound);
-        if on == 1 {
-            story.create(2, (0, 1));
-        }
-    }
-    let lookup = md::Lookup { directory: InodeId::ROOT, name: b"a"[..].into() };
-    story.ask(1, 1, (0, 0), &lookup).expect("the name is still there");
-}
-
-/// The late repetition of a request at work took the answer over to its abandoned connection.
-#[test]
-fn every_connection_gets_the_answer_of_a_request_that_came_twice() {
-    let mut story = Story::begin();
-    let inode = story.create(1, (0, 1));
-    for on in [5, 6] {
-        story.send(on, 1, (0, 2), &cut(inode));
-    }
-    assert!(story.replies.is_empty());
-    story.answer::<st::TruncateChunk>(&skep_wire::management::Done {});
-    let mut connections: Vec<_> = story.replies.iter().map(|(on, _)| *on).collect();
-    connections.sort_unstable();
-    assert_eq!(connections, [5, 6]);
-}
-
-/// An operation that waited for others while its session ended committed afterwards, and left a
-/// slot and opens that nobody would ever remove.
-#[test]
-fn an_operation_is_refused_when_its_session_ended_while_it_waited() {
-    let mut story = Story::begin();
-    let inode = story.create(2, (0, 1));
-    let open = md::Open { inode, open: md::OpenMode::Read, truncate: true };
-    story.send(5, 1, (0, 1), &open);
-    story.ask(1, 1, (0, 0), &md::CloseSession {}).unwrap();
-    story.answer::<st::TruncateChunk>(&skep_wire::management::Done {});
-    let (_, result) = story.replies.pop().expect("an answer");
-    assert_eq!(result.unwrap_err().code(), ErrorCode::StaleSession);
-    let slots = story.target.table.scan(&Key::slots_of(SessionId::new(1)), &[], 9).unwrap();
-    let opens = story.target.table.scan(&Key::opens_of(SessionId::new(1)), &[], 9).unwrap();
-    assert!(slots.is_empty() && opens.is_empty());
-}
-
-/// A size that was found out from chunk files was taken although the file had been cut meanwhile:
-/// it grew back, with zeros.
-#[test]
-fn a_size_from_before_a_truncation_is_asked_for_anew() {
-    let mut story = Story::begin();
-    let inode = story.create(1, (0, 1));
-    story.ask(1, 1, (0, 0), &md::CloseSession {}).unwrap();
-    let asked = story.calls.remove(0);
-    assert_eq!(asked.1.message, st::StatChunk::ID);
-    story.send(1, 2, (0, 1), &cut(inode));
-    story.answer::<st::TruncateChunk>(&skep_wire::management::Done {});
-    story.replies.clear();
-    let result = Ok(stat(100).to_bytes());
-    story.happens(Event::Answer { call: asked.0, result });
-    assert_eq!(story.size(inode), 0);
-    story.answer::<st::StatChunk>(&stat(0));
-    story.happens(Event::Tick);
-    assert_eq!(story.size(inode), 0);
-    assert!(story.calls.is_empty(), "it is found out");
-}
-
-/// The second of two writers died while the size was asked for: what it had written was cut off.
-#[test]
-fn a_size_from_before_another_death_is_asked_for_anew() {
-    let mut story = Story::begin();
-    let inode = story.create(1, (0, 1));
-    let open = md::Open { inode, open: md::OpenMode::Write, truncate: false };
-    story.ask(1, 2, (0, 1), &open).unwrap();
-    story.ask(1, 1, (0, 0), &md::CloseSession {}).unwrap();
-    let asked = story.calls.remove(0);
-    story.ask(1, 2, (0, 0), &md::CloseSession {}).unwrap();
-    story.happens(Event::Answer { call: asked.0, result: Ok(stat(10).to_bytes()) });
-    story.answer::<st::StatChunk>(&stat(50));
-    assert_eq!(story.size(inode), 50);
 }

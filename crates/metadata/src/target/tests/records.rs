@@ -1,0 +1,82 @@
+//! How a batch becomes log records.
+
+use super::*;
+use skep_format::log::MAX_PAYLOAD_BYTES;
+use skep_wire::limits::MAX_XATTR_VALUE_BYTES;
+
+fn set_xattr(inode: InodeId, name: &str, bytes: usize) -> md::SetXattr {
+    md::SetXattr {
+        inode,
+        name: name.as_bytes().into(),
+        value: vec![7; bytes].into(),
+        mode: md::XattrMode::Any,
+    }
+}
+
+/// A batch was one log record whatever its size. Beyond 64 MiB the reader took it for the torn end
+/// of the log: all that it acknowledged, and all that came later, was cut off at the next start.
+#[test]
+fn a_large_batch_becomes_several_records_that_are_found_again() {
+    let mut story = Story::begin();
+    let inodes: Vec<_> =
+        (0..50).map(|number| story.create_as(&format!("{number}"), 1, (0, 1 + number))).collect();
+    let count = MAX_PAYLOAD_BYTES / MAX_XATTR_VALUE_BYTES + 10;
+    let requests = (0..count).map(|number| {
+        let (inode, name) = (inodes[number % inodes.len()], format!("user.{number}"));
+        let set = set_xattr(inode, &name, MAX_XATTR_VALUE_BYTES);
+        arrival(1, 1, (1, 1 + number as u64), &set)
+    });
+    let requests = requests.collect();
+    let before = story.target.last_logged().raw();
+    story.happen_together(requests);
+    assert_eq!(story.replies.len(), count);
+    assert!(story.replies.drain(..).all(|(_, result)| result.is_ok()));
+    assert!(story.target.last_logged().raw() > before + 10);
+    story.restart();
+    let mut found = 0;
+    for inode in inodes {
+        found += story.ask(1, 1, (0, 0), &md::ListXattrs { inode }).unwrap().names.len();
+    }
+    assert_eq!(found, count);
+}
+
+/// What one operation changes stays together: each record has as many whole operations as fit, and
+/// one that is larger than a record should be has one of its own.
+#[test]
+fn an_operation_is_never_cut() {
+    let limits = Limits { record_bytes: 1000, ..Limits::default() };
+    let mut story = Story::begin_with(limits);
+    let inode = story.create(1, (0, 1));
+    let sizes = [300, 10, 5_000, 10, 10];
+    let sets = (1..).zip(sizes).map(|(sequence, bytes)| {
+        arrival(1, 1, (1, sequence), &set_xattr(inode, &format!("user.{sequence}"), bytes))
+    });
+    let before = story.target.last_logged();
+    story.happen_together(sets.collect());
+    let mut records = skep_format::log::scan(LOG, Lsn::new(1), &story.log).unwrap().records;
+    records.retain(|record| record.lsn > before);
+    let xattrs = Key::xattrs_of(inode);
+    let mut found = Vec::new();
+    for record in &records {
+        let batch = skep_format::metadata::Batch::from_bytes(&record.payload).unwrap();
+        let sequences = batch.mutations.iter().filter(|it| it.key.0.starts_with(&xattrs));
+        found.push(sequences.count());
+    }
+    found.retain(|count| *count > 0);
+    assert_eq!(found, [2, 1, 2], "what fits stays together, the large one is alone");
+    assert_eq!(records.last().map(|it| it.lsn), Some(story.target.last_logged()));
+}
+
+/// What no record could hold is refused before anything of it is done.
+#[test]
+fn an_operation_that_no_record_could_hold_is_refused() {
+    let limits = Limits { operation_bytes: 1000, ..Limits::default() };
+    let mut story = Story::begin_with(limits);
+    let inode = story.create(1, (0, 1));
+    let error = story.ask(1, 1, (0, 2), &set_xattr(inode, "user.a", 1000)).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::TooLarge);
+    story.ask(1, 1, (0, 3), &set_xattr(inode, "user.b", 100)).unwrap();
+    story.restart();
+    let names = story.ask(1, 1, (0, 0), &md::ListXattrs { inode }).unwrap().names;
+    assert_eq!(names, [b"user.b"[..].into()]);
+}

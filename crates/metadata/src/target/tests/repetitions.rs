@@ -1,0 +1,35 @@
+//! Requests that come twice, late, or after newer ones.
+
+use super::*;
+
+/// A refusal wasn't remembered: the same unlink, late on an abandoned connection, removed the name
+/// that somebody had made since.
+#[test]
+fn a_refused_request_does_not_run_when_it_comes_late() {
+    let mut story = Story::begin();
+    let unlink = md::Unlink { directory: InodeId::ROOT, name: b"a"[..].into() };
+    for on in [1, 2] {
+        let refused = story.ask(on, 1, (0, 1), &unlink).unwrap_err();
+        assert_eq!(refused.code(), ErrorCode::NotFound);
+        if on == 1 {
+            story.create(2, (0, 1));
+        }
+    }
+    let lookup = md::Lookup { directory: InodeId::ROOT, name: b"a"[..].into() };
+    story.ask(1, 1, (0, 0), &lookup).expect("the name is still there");
+}
+
+/// The late repetition of a request at work took the answer over to its abandoned connection.
+#[test]
+fn every_connection_gets_the_answer_of_a_request_that_came_twice() {
+    let mut story = Story::begin();
+    let inode = story.create(1, (0, 1));
+    for on in [5, 6] {
+        story.send(on, 1, (0, 2), &cut(inode));
+    }
+    assert!(story.replies.is_empty());
+    story.answer::<st::TruncateChunk>(&skep_wire::management::Done {});
+    let mut connections: Vec<_> = story.replies.iter().map(|(on, _)| *on).collect();
+    connections.sort_unstable();
+    assert_eq!(connections, [5, 6]);
+}

@@ -1,0 +1,39 @@
+//! Sizes of files whose writer died.
+
+use super::*;
+
+/// A size that was found out from chunk files was taken although the file had been cut meanwhile:
+/// it grew back, with zeros.
+#[test]
+fn a_size_from_before_a_truncation_is_asked_for_anew() {
+    let mut story = Story::begin();
+    let inode = story.create(1, (0, 1));
+    story.ask(1, 1, (0, 0), &md::CloseSession {}).unwrap();
+    let asked = story.calls.remove(0);
+    assert_eq!(asked.1.message, st::StatChunk::ID);
+    story.send(1, 2, (0, 1), &cut(inode));
+    story.answer::<st::TruncateChunk>(&skep_wire::management::Done {});
+    story.replies.clear();
+    let result = Ok(stat(100).to_bytes());
+    story.happens(Event::Answer { call: asked.0, result });
+    assert_eq!(story.size(inode), 0);
+    story.answer::<st::StatChunk>(&stat(0));
+    story.happens(Event::Tick);
+    assert_eq!(story.size(inode), 0);
+    assert!(story.calls.is_empty(), "it is found out");
+}
+
+/// The second of two writers died while the size was asked for: what it had written was cut off.
+#[test]
+fn a_size_from_before_another_death_is_asked_for_anew() {
+    let mut story = Story::begin();
+    let inode = story.create(1, (0, 1));
+    let open = md::Open { inode, open: md::OpenMode::Write, truncate: false };
+    story.ask(1, 2, (0, 1), &open).unwrap();
+    story.ask(1, 1, (0, 0), &md::CloseSession {}).unwrap();
+    let asked = story.calls.remove(0);
+    story.ask(1, 2, (0, 0), &md::CloseSession {}).unwrap();
+    story.happens(Event::Answer { call: asked.0, result: Ok(stat(10).to_bytes()) });
+    story.answer::<st::StatChunk>(&stat(50));
+    assert_eq!(story.size(inode), 50);
+}
