@@ -224,6 +224,7 @@ fn fill(path: &Path) -> usize {
     written
 }
 
+/// Semantics 4.8.
 #[test]
 fn a_full_target_says_so_and_recovers() {
     let scratch = Scratch::new();
@@ -319,6 +320,7 @@ fn files_below(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
+/// Semantics 4.7.
 #[test]
 fn a_flipped_bit_in_a_chunk_is_an_error_that_names_it() {
     let cluster = Cluster::start(small());

@@ -3,11 +3,13 @@
 
 use skep_testkit::suite::{Case, Suite};
 use skep_testkit::{Cluster, Random, Shape, Transport, wait_for};
+use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// The same directory, through two mounts.
@@ -21,13 +23,16 @@ const CASES: &[Case<Mounts>] = skep_testkit::cases![coherence:
     known_names_are_stale_for_a_second_at_most, attributes_are_stale_for_a_second_at_most,
     an_open_handle_sees_what_was_synced, appends_of_both_in_turns, locks_by_exclusive_creation,
     removed_under_an_open_handle, renames_over_each_other, truncated_by_the_other,
-    writers_of_different_parts, listings_agree,
+    writers_of_different_parts, listings_agree, a_name_that_is_replaced_is_never_missing,
+    directories_moved_into_each_other_stay_a_tree, numbers_of_files_are_never_used_again,
+    pages_of_several_writers_are_whole, sizes_are_seen_when_the_writer_says_so,
 ];
 
 /// Names and attributes may be this old, and a little for the machine's own delays.
 const STALENESS: Duration = Duration::from_millis(1000);
 const MARGIN: Duration = Duration::from_millis(300);
 
+/// Semantics 2.2.
 fn what_was_closed_is_seen_by_who_opens(mounts: &Mounts) {
     let mut random = Random::new(3);
     for round in 0..60 {
@@ -64,6 +69,7 @@ fn within_a_second(what: &str, is_seen: impl Fn() -> bool) {
     assert!(took <= STALENESS + MARGIN, "{what}: seen after {took:?}");
 }
 
+/// Semantics 1.2 and 1.3.
 fn known_names_are_stale_for_a_second_at_most(mounts: &Mounts) {
     for round in 0..4 {
         let name = format!("file-{round}");
@@ -79,6 +85,7 @@ fn known_names_are_stale_for_a_second_at_most(mounts: &Mounts) {
     }
 }
 
+/// Semantics 1.2 and 1.10.
 fn attributes_are_stale_for_a_second_at_most(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
     fs::write(&here, "x").expect("written");
@@ -94,6 +101,7 @@ fn attributes_are_stale_for_a_second_at_most(mounts: &Mounts) {
 
 /// Who has a file open needn't see changes (close-to-open), but after a second and with another
 /// open the bytes must be the new ones also through the page cache.
+/// Semantics 2.3.
 fn an_open_handle_sees_what_was_synced(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
     fs::write(&here, vec![1; 100_000]).expect("written");
@@ -111,6 +119,7 @@ fn an_open_handle_sees_what_was_synced(mounts: &Mounts) {
     drop(reader);
 }
 
+/// Semantics 2.9.
 fn appends_of_both_in_turns(mounts: &Mounts) {
     for round in 0..40 {
         let place = if round % 2 == 0 { &mounts.one } else { &mounts.other };
@@ -123,6 +132,7 @@ fn appends_of_both_in_turns(mounts: &Mounts) {
     assert_eq!(fs::read_to_string(mounts.other.join("log")).expect("read"), expected);
 }
 
+/// Semantics 1.5.
 fn locks_by_exclusive_creation(mounts: &Mounts) {
     let counter = mounts.one.join("counter");
     fs::write(&counter, "0").expect("written");
@@ -144,6 +154,7 @@ fn locks_by_exclusive_creation(mounts: &Mounts) {
     assert_eq!(fs::read_to_string(&counter).expect("read"), "60");
 }
 
+/// Semantics 4.9.
 fn removed_under_an_open_handle(mounts: &Mounts) {
     let bytes = Random::new(8).bytes(1_000_000);
     fs::write(mounts.one.join("file"), &bytes).expect("written");
@@ -175,6 +186,7 @@ fn renames_over_each_other(mounts: &Mounts) {
     }
 }
 
+/// Semantics 2.7.
 fn truncated_by_the_other(mounts: &Mounts) {
     for round in 1..20_u64 {
         fs::write(mounts.one.join("file"), vec![7; 1_500_000]).expect("written");
@@ -236,6 +248,135 @@ fn listings_agree(mounts: &Mounts) {
     };
     assert_eq!(names(&mounts.one).len(), 400);
     assert_eq!(names(&mounts.one), names(&mounts.other));
+}
+
+/// Semantics 1.4: also between directories, which may lie on different metadata targets.
+fn a_name_that_is_replaced_is_never_missing(mounts: &Mounts) {
+    for index in 0..8 {
+        fs::create_dir(mounts.one.join(format!("from-{index}"))).expect("made");
+    }
+    fs::write(mounts.one.join("name"), "first").expect("written");
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let mut readers = Vec::new();
+        for place in [&mounts.one, &mounts.other] {
+            let is_done = &is_done;
+            readers.push(scope.spawn(move || {
+                let mut rounds = 0;
+                while !is_done.load(Ordering::Relaxed) {
+                    match fs::read_to_string(place.join("name")) {
+                        Ok(text) => assert!(text.len() >= 5, "whole when it got the name: {text}"),
+                        // Replaced twice while it was being opened.
+                        Err(error) if error.kind() == ErrorKind::StaleNetworkFileHandle => {}
+                        Err(error) => panic!("never missing: {error}"),
+                    }
+                    rounds += 1;
+                }
+                rounds
+            }));
+        }
+        for round in 0..400 {
+            let new = mounts.one.join(format!("from-{}", round % 8)).join("new");
+            fs::write(&new, format!("round {round}")).expect("written");
+            fs::rename(&new, mounts.one.join("name")).expect("renamed");
+        }
+        is_done.store(true, Ordering::Relaxed);
+        for reader in readers {
+            assert!(reader.join().expect("no panic") > 10, "it looked often enough");
+        }
+    });
+}
+
+/// Semantics 1.7: of two renames that would together make a circle, one is refused.
+fn directories_moved_into_each_other_stay_a_tree(mounts: &Mounts) {
+    for round in 0..60 {
+        let top = mounts.one.join(format!("round-{round}"));
+        for name in ["a", "b"] {
+            fs::create_dir_all(top.join(name).join("below")).expect("made");
+        }
+        let there = mounts.other.join(format!("round-{round}"));
+        let move_into = |top: &Path, what: &str, into: &str| {
+            fs::rename(top.join(what), top.join(into).join("below").join(what))
+        };
+        let results = std::thread::scope(|scope| {
+            let one = scope.spawn(|| move_into(&top, "a", "b"));
+            let other = scope.spawn(|| move_into(&there, "b", "a"));
+            [one.join().expect("no panic"), other.join().expect("no panic")]
+        });
+        let moved = results.iter().filter(|result| result.is_ok()).count();
+        assert_eq!(moved, 1, "round {round}: {results:?}");
+        let (outer, inner) = if results[0].is_ok() { ("b", "a") } else { ("a", "b") };
+        within_a_second("the tree", || {
+            let path = top.join(outer).join("below").join(inner).join("below");
+            path.is_dir() && fs::read_dir(&top).expect("listed").count() == 1
+        });
+    }
+}
+
+/// Semantics 1.8.
+fn numbers_of_files_are_never_used_again(mounts: &Mounts) {
+    let mut seen = HashSet::new();
+    for round in 0..100 {
+        let place = if round % 2 == 0 { &mounts.one } else { &mounts.other };
+        let path = place.join(format!("file-{round}"));
+        fs::write(&path, "x").expect("written");
+        assert!(seen.insert(fs::metadata(&path).expect("there").ino()), "round {round}");
+        fs::remove_file(&path).expect("removed");
+    }
+}
+
+/// Semantics 2.5.
+fn pages_of_several_writers_are_whole(mounts: &Mounts) {
+    const PAGE: usize = 4096;
+    fs::write(mounts.one.join("file"), [0; 3 * PAGE]).expect("written");
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writers: Vec<_> = [&mounts.one, &mounts.other]
+            .into_iter()
+            .enumerate()
+            .map(|(index, place)| {
+                scope.spawn(move || {
+                    let path = place.join("file");
+                    let file = OpenOptions::new().write(true).open(path).expect("opened");
+                    for round in 0..600_usize {
+                        let page = [(2 * round + index) as u8; PAGE];
+                        file.write_all_at(&page, PAGE as u64).expect("written");
+                    }
+                })
+            })
+            .collect();
+        let is_done = &is_done;
+        let reader = scope.spawn(move || {
+            let mut reads = 0;
+            while !is_done.load(Ordering::Relaxed) {
+                // An open that comes later sees all that is there, not what the cache has.
+                let bytes = fs::read(mounts.other.join("file")).expect("read");
+                let page = &bytes[PAGE..2 * PAGE];
+                assert!(page.iter().all(|byte| *byte == page[0]), "of one write alone");
+                reads += 1;
+            }
+            reads
+        });
+        writers.into_iter().for_each(|writer| writer.join().expect("no panic"));
+        is_done.store(true, Ordering::Relaxed);
+        assert!(reader.join().expect("no panic") > 5, "it looked often enough");
+    });
+}
+
+/// Semantics 2.4.
+fn sizes_are_seen_when_the_writer_says_so(mounts: &Mounts) {
+    let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
+    let file = File::create(&here).expect("made");
+    let is_seen = |len| fs::metadata(&there).expect("there").len() == len;
+    file.write_all_at(&[1; 1000], 0).expect("written");
+    file.sync_all().expect("synced");
+    within_a_second("a size after fsync", || is_seen(1000));
+    file.write_all_at(&[1; 1000], 1000).expect("written");
+    assert_eq!(file.metadata().expect("there").len(), 2000);
+    within_a_second("a size after the writer's stat", || is_seen(2000));
+    file.write_all_at(&[1; 1000], 2000).expect("written");
+    drop(file);
+    within_a_second("a size after close", || is_seen(3000));
 }
 
 fn main() -> ExitCode {

@@ -149,6 +149,7 @@ fn chunk_files(data: &Path) -> BTreeSet<std::path::PathBuf> {
 }
 
 /// Removes everything: then no chunk file may be left, since none belongs to a file.
+/// Semantics 4.5.
 fn nothing_is_orphaned(cluster: &Cluster, workers: &mut Vec<Worker>) {
     workers.iter_mut().for_each(Worker::close);
     for worker in workers.drain(..) {
@@ -186,6 +187,7 @@ fn kills_on(transport: Transport) {
     cluster.stop();
 }
 
+/// Semantics 3.1 and 4.1.
 #[test]
 fn kills_under_io_uring() {
     kills_on(Transport::Uring);

@@ -248,6 +248,7 @@ impl Mounts {
     }
 }
 
+/// Semantics 1.1.
 #[test]
 fn random_operations_from_two_mounts() {
     let seed = Random::seed_of_run();

@@ -88,12 +88,14 @@ fn cuts(sync: &str, late: Duration, transport: Transport) {
 /// What was acknowledged is on the disk 10 ms later. That exactly is what simulation checks; here a
 /// machine that does much else may be late with waking up the thread that syncs, and with the sync
 /// itself, so the test gives it 40 ms more.
+/// Semantics 3.2 and 3.3.
 #[test]
 fn cuts_with_metadata_synced_at_intervals() {
     cuts("interval", Duration::from_millis(50), Transport::Uring);
 }
 
 /// What was acknowledged is on the disk.
+/// Semantics 3.2 and 3.3.
 #[test]
 fn cuts_with_metadata_synced_always() {
     cuts("always", Duration::ZERO, Transport::Device);

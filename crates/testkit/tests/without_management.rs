@@ -140,6 +140,7 @@ fn check_tree(root: &Path) {
     }
 }
 
+/// Semantics 4.2.
 #[test]
 fn services_start_and_mounts_go_on_while_management_is_away() {
     let mut loose = Loose::start();

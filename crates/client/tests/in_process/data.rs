@@ -107,6 +107,7 @@ fn a_full_target_is_told_and_does_not_move_the_size() {
     });
 }
 
+/// Semantics 3.6.
 #[test]
 fn nothing_of_a_failed_write_shows_when_the_file_grows() {
     with_client(|fake, client| async move {
@@ -143,6 +144,7 @@ fn fsync_syncs_what_was_written_and_only_that_and_then_reports_durably() {
     });
 }
 
+/// Semantics 3.4.
 #[test]
 fn fsync_covers_what_was_written_through_another_handle_that_is_closed() {
     with_client(|fake, client| async move {
@@ -155,6 +157,7 @@ fn fsync_covers_what_was_written_through_another_handle_that_is_closed() {
     });
 }
 
+/// Semantics 3.5.
 #[test]
 fn a_storage_host_that_lost_its_power_makes_fsync_fail_once_for_each_handle() {
     with_client(|fake, client| async move {

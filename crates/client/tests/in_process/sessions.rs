@@ -13,6 +13,7 @@ use skep_wire::metadata::{
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Semantics 4.3.
 #[test]
 fn a_request_whose_reply_was_lost_is_answered_and_not_run_again() {
     with_client(|fake, client| async move {
@@ -48,6 +49,7 @@ fn many_operations_at_a_time_share_the_slots() {
     });
 }
 
+/// Semantics 4.6.
 #[test]
 fn after_a_lost_session_files_are_open_again_and_removed_ones_are_stale() {
     with_client(|fake, client| async move {
@@ -139,6 +141,7 @@ fn what_was_never_executed_is_repeated_under_the_new_session() {
     });
 }
 
+/// Semantics 4.3.
 #[test]
 fn an_outcome_that_went_with_the_session_is_not_made_up() {
     with_client(|fake, client| async move {

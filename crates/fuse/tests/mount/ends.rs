@@ -96,6 +96,7 @@ fn inside(path: &Path) -> (u64, u64) {
     }
 }
 
+/// Semantics 4.1.
 fn a_caller_that_waits_can_be_killed(transport: &str) {
     let it = mounted(transport);
     // More than there are slots, and twice, so that those of killed callers must serve again.
@@ -118,6 +119,7 @@ fn a_caller_that_waits_can_be_killed(transport: &str) {
     wait_until("no handle is left behind", || inside(&it.path) == (0, 0));
 }
 
+/// Semantics 4.4.
 fn a_signal_that_kills_nobody_interrupts_nothing(transport: &str) {
     let it = mounted(transport);
     // In a directory of its own, which the kernel keeps locked for as long as that takes.

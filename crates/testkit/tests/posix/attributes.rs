@@ -50,6 +50,7 @@ fn times(seconds: i64, nanoseconds: i64) -> Timestamps {
     }
 }
 
+/// Semantics 1.9.
 fn times_are_kept_to_the_nanosecond(root: &Path) {
     let path = root.join("file");
     ok(fs::write(&path, "x"));

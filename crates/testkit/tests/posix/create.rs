@@ -74,6 +74,7 @@ fn takes_any_bytes_as_names(root: &Path) {
     refused(fs::metadata(root.join("A B")), Errno::NOENT);
 }
 
+/// Semantics 1.11.
 fn bounds_names(root: &Path) {
     let longest = "n".repeat(255);
     ok(File::create(root.join(&longest)));

@@ -20,6 +20,7 @@ fn gives_an_empty_directory(root: &Path) {
     assert_eq!(names(&path), Vec::<String>::new());
 }
 
+/// Semantics 1.12.
 fn counts_links(root: &Path) {
     let before = ok(fs::metadata(root)).nlink();
     ok(fs::create_dir(root.join("a")));
@@ -53,6 +54,7 @@ fn goes_deep(root: &Path) {
     assert_eq!(names(root), Vec::<String>::new());
 }
 
+/// Semantics 1.10.
 fn inherits_the_group(root: &Path) {
     let parent = root.join("shared");
     ok(fs::create_dir(&parent));

@@ -26,6 +26,7 @@ fn for_reading(root: &Path) {
     assert!(ok(fs::read(root.join("copy"))) == bytes);
 }
 
+/// Semantics 2.8.
 fn for_writing(root: &Path) {
     ok(fs::write(root.join("file"), vec![1; 2_000_000]));
     python(

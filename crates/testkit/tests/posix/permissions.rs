@@ -23,6 +23,7 @@ fn mode(path: &Path, mode: u32) {
     ok(fs::set_permissions(path, fs::Permissions::from_mode(mode)));
 }
 
+/// Semantics 1.10.
 fn of_files(root: &Path) {
     mode(root, 0o755);
     let path = root.join("file");

@@ -38,6 +38,7 @@ fn holes_are_zeros(root: &Path) {
 }
 
 /// A file takes what was written to it, and a little for what the file system keeps of it.
+/// Semantics 1.13.
 fn holes_take_no_room(root: &Path) {
     const LEN: u64 = 100 << 20;
     let file = open(&root.join("file"));
@@ -155,6 +156,7 @@ fn by_many_threads(root: &Path) {
     }
 }
 
+/// Semantics 2.1.
 fn the_same_file_through_two_handles(root: &Path) {
     let path = root.join("file");
     let (writer, reader) = (open(&path), open(&path));

@@ -44,6 +44,7 @@ fn tells_types_and_inodes(root: &Path) {
 }
 
 /// What is there all the time is listed exactly once, whatever happens around it.
+/// Semantics 1.6.
 fn while_entries_come_and_go(root: &Path) {
     const COUNT: usize = 3000;
     fill(root, COUNT);

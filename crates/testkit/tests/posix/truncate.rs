@@ -35,6 +35,7 @@ fn shrinks(root: &Path) {
     assert!(ok(fs::read(&path)).is_empty());
 }
 
+/// Semantics 2.6.
 fn what_was_cut_off_does_not_come_back(root: &Path) {
     let path = root.join("file");
     for (len, cut) in [(10_000, 5), (700_000, 4097), (5_000_000, 524_288), (5_000_000, 524_289)] {
@@ -103,6 +104,7 @@ fn through_two_handles(root: &Path) {
     assert_eq!(ok(second.metadata()).len(), 25);
 }
 
+/// Semantics 2.10.
 fn to_huge_lengths(root: &Path) {
     let path = root.join("file");
     let file = open(&path);

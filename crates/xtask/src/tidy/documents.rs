@@ -4,6 +4,7 @@ use super::Problems;
 use crate::repository::{Outcome, read, root};
 use crate::vectors;
 use skep_wire::catalog::CATALOG;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// Directories at the top whose names start a path.
@@ -91,6 +92,53 @@ pub(super) fn check_dependencies() -> Outcome<Problems> {
     Ok(missing.chain(unused).collect())
 }
 
+/// Where applications read what they may rely on.
+const SEMANTICS: &str = "docs/semantics.md";
+
+/// Checks that each statement of `docs/semantics.md` is named by a test that would notice if it
+/// weren't so (a comment that says "Semantics" and the number), and that tests name no others.
+pub(super) fn check_statements(files: &[PathBuf]) -> Outcome<Problems> {
+    let document = read(Path::new(SEMANTICS))?;
+    let mut untested: BTreeSet<&str> = document.lines().filter_map(statement).collect();
+    let stated = untested.clone();
+    let mut problems = Problems::new();
+    for path in files.iter().filter(|path| path.extension().is_some_and(|it| it == "rs")) {
+        for (index, line) in read(path)?.lines().enumerate() {
+            for number in tested(comment(line)) {
+                untested.remove(number);
+                if !stated.contains(number) {
+                    let place = format!("{}:{}", path.display(), index + 1);
+                    problems.push(format!("{place}: {SEMANTICS} has no statement {number}"));
+                }
+            }
+        }
+    }
+    let describe = |number| {
+        format!("{SEMANTICS}: no test names statement {number}: write \"Semantics {number}\" at it")
+    };
+    problems.extend(untested.into_iter().map(describe));
+    Ok(problems)
+}
+
+/// The number of the statement that a line of the document begins.
+fn statement(line: &str) -> Option<&str> {
+    line.strip_prefix("- **")?.split_once("**").map(|(number, _)| number)
+}
+
+/// The numbers of the statements that a comment says to be tested.
+fn tested(comment: &str) -> impl Iterator<Item = &str> {
+    let list = comment.split_once("Semantics ").map_or("", |(_, rest)| rest);
+    let is_number = |word: &&str| {
+        let mut parts = word.split('.');
+        let is_digits = |part: Option<&str>| {
+            part.is_some_and(|it| !it.is_empty() && it.bytes().all(|byte| byte.is_ascii_digit()))
+        };
+        is_digits(parts.next()) && is_digits(parts.next()) && parts.next().is_none()
+    };
+    let words = list.split([' ', ',']).filter(|word| !word.is_empty() && *word != "and");
+    words.map(|word| word.trim_end_matches(['.', ':', ';'])).take_while(is_number)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -111,5 +159,15 @@ mod tests {
         let count = |text: &str| check_names(Path::new("crates/a.rs"), text, &[]).len();
         assert_eq!(count("// see `docs/absent.md`"), 1);
         assert_eq!(count("// see `mod.rs`\nlet x = \"`docs/absent.md`\";"), 0);
+    }
+
+    #[test]
+    fn comments_name_statements_in_lists() {
+        let numbers = |comment| tested(comment).collect::<Vec<_>>();
+        assert_eq!(numbers("/// Semantics 1.4: also between"), ["1.4"]);
+        assert_eq!(numbers("//! Semantics 1.4, 2.10 and 3.1."), ["1.4", "2.10", "3.1"]);
+        assert_eq!(numbers("/// Semantics of 1.4"), [""; 0]);
+        assert_eq!(statement("- **2.10** A file is"), Some("2.10"));
+        assert_eq!(statement("| **5.1** | locks"), None);
     }
 }
