@@ -4,41 +4,8 @@
 
 use skep_types::codec::{Codec, Reader, Writer, record};
 use skep_types::map::Policy;
-use skep_types::{NodeId, NodeKind, Result, TargetId, TargetKind};
-
-record! {
-    /// One target that a server says it has.
-    pub struct TargetClaim {
-        /// Its id; zero: it is new and gets one.
-        pub target: TargetId,
-        /// Drawn when its directory was initialised.
-        pub uuid: u128,
-        /// What it stores.
-        pub kind: TargetKind,
-        /// Where it lies, for people.
-        pub path: String,
-    }
-}
-
-record! {
-    /// A server reports itself with all its targets.
-    pub struct ServerRegistration {
-        /// Its id; zero: it is new and gets one.
-        pub node: NodeId,
-        /// Drawn when its directory was initialised.
-        pub uuid: u128,
-        /// Any kind but `Client`.
-        pub kind: NodeKind,
-        /// Name for people; empty: one is made.
-        pub name: String,
-        /// Where it listens, best first.
-        pub addresses: Vec<String>,
-        /// Version of its program.
-        pub version: String,
-        /// Its targets.
-        pub targets: Vec<TargetClaim>,
-    }
-}
+use skep_types::registration::ServerRegistration;
+use skep_types::{NodeId, Result, TargetId};
 
 record! {
     /// A client reports itself. It always gets a new id.

@@ -12,7 +12,7 @@ pub mod reachability;
 pub mod state;
 pub mod striping;
 
-pub use command::{Command, Outcome, ServerRegistration, TargetClaim};
+pub use command::{Command, Outcome};
 pub use placement::Candidates;
 pub use reachability::SoftState;
 pub use state::ClusterState;

@@ -11,7 +11,7 @@
 //! lost at a restart, and that is harmless: the restart logs a `Start`, and every version after it
 //! is higher than every version before it. Within one start a version rises by one per change.
 
-use crate::command::{ClientRegistration, Command, Outcome, ServerRegistration, TargetClaim};
+use crate::command::{ClientRegistration, Command, Outcome};
 use crate::limits::{
     MAX_ADDRESSES, MAX_CLIENTS, MAX_LEASE_MS, MAX_SERVERS, MAX_TARGETS_PER_NODE, MAX_TEXT_BYTES,
     MIN_CLEANUP_INTERVAL_MS, MIN_HEARTBEAT_MS, MIN_LEASE_MS, NEWEST_FEATURE_LEVEL,
@@ -19,6 +19,7 @@ use crate::limits::{
 use skep_types::codec::{Codec, record};
 use skep_types::map::{CapacityPool, Consistency, Policy, Reachability, ShardRange};
 use skep_types::pattern::{MAX_CHUNK_BYTES, MAX_STRIPE_WIDTH, MIN_CHUNK_BYTES};
+use skep_types::registration::{ServerRegistration, TargetClaim};
 use skep_types::{
     ClusterId, ClusterMap, Epoch, Error, ErrorCode, Group, GroupId, GroupMember, MapVersion,
     MemberState, Node, NodeId, NodeKind, Result, SHARD_COUNT, ShardId, Target, TargetId,

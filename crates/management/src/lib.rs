@@ -19,13 +19,14 @@ pub use settings::{DEFAULT_PORT, ManagementSettings};
 
 use authority::Authority;
 use journal::Journal;
-use skep_cluster::{Command, ServerRegistration};
+use skep_cluster::Command;
 use skep_env::{TcpListener, TcpStream};
 use skep_format::identity::DirectoryKind;
 use skep_rpc::server::authenticate;
 use skep_rpc::{Identity, IncomingStream};
 use skep_service::listen::{IfTaken, advertised, listen};
 use skep_service::{NodeDirectory, PROGRAM_VERSION, notify};
+use skep_types::registration::ServerRegistration;
 use skep_types::{Error, ErrorCode, NodeKind, Result, TargetId};
 use std::rc::Rc;
 

@@ -3,10 +3,9 @@
 use super::*;
 use skep_rpc::{Change, JoinToken, Management, Membership, Registration, Secret};
 use skep_types::map::{Capacity, Policy, Reachability};
+use skep_types::registration::TargetClaim;
 use skep_types::{MapVersion, TargetKind};
-use skep_wire::management::{
-    Format, GetMap, RegisterClient, RegisterServer, SetPolicy, TargetRegistration,
-};
+use skep_wire::management::{Format, GetMap, RegisterClient, RegisterServer, SetPolicy};
 use std::time::Duration;
 
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(10));
@@ -23,25 +22,23 @@ fn cluster() -> (tempfile::TempDir, ManagementSettings, JoinToken) {
 }
 
 fn server(kind: NodeKind, uuid: u128) -> Registration {
-    Registration::Server(RegisterServer {
+    let claim = TargetClaim {
+        target: TargetId::default(),
+        uuid: uuid + 1,
+        kind: if kind == NodeKind::Storage { TargetKind::Storage } else { TargetKind::Metadata },
+        path: "/t".into(),
+    };
+    let server = ServerRegistration {
         node: skep_types::NodeId::default(),
         uuid,
         kind,
         name: String::new(),
         addresses: vec!["127.0.0.1:1".into()],
         version: "test".into(),
-        targets: vec![TargetRegistration {
-            target: TargetId::default(),
-            uuid: uuid + 1,
-            kind: if kind == NodeKind::Storage {
-                TargetKind::Storage
-            } else {
-                TargetKind::Metadata
-            },
-            path: "/t".into(),
-            capacity: Capacity { total_bytes: 100, free_bytes: 50, ..Capacity::default() },
-        }],
-    })
+        targets: vec![claim],
+    };
+    let capacity = Capacity { total_bytes: 100, free_bytes: 50, ..Capacity::default() };
+    Registration::Server(RegisterServer { server, capacities: vec![capacity] })
 }
 
 /// Waits until `holds` or fails after a while.
@@ -139,16 +136,16 @@ fn a_server_begins_with_the_map_it_kept_and_takes_what_management_says_later() {
         let (_, registered) =
             Membership::join(&token, server(NodeKind::Storage, 10), PATIENCE).await.unwrap();
         drop(running);
-        let Registration::Server(mut server) = server(NodeKind::Storage, 10) else {
+        let Registration::Server(mut request) = server(NodeKind::Storage, 10) else {
             panic!("a server");
         };
-        server.node = registered.node;
-        server.targets[0].target = registered.targets[0];
+        request.server.node = registered.node;
+        request.server.targets[0].target = registered.targets[0];
         // As if management were put back from an older copy.
         let mut kept = registered.map;
         kept.version = MapVersion::new(1 << 60);
         let (member, nothing) =
-            Membership::begin(&token, server.clone(), Some(kept.clone())).await.unwrap();
+            Membership::begin(&token, request.clone(), Some(kept.clone())).await.unwrap();
         assert!(nothing.is_none() && member.node() == registered.node);
         let cell = member.map_cell();
         assert_eq!(*cell.load(), kept);
@@ -164,10 +161,10 @@ fn a_server_begins_with_the_map_it_kept_and_takes_what_management_says_later() {
         assert_eq!(newest.node(registered.node).unwrap().reachability, Reachability::Online);
         // With management there, a kept map is of no use; and a refusal stands.
         let (_, again) =
-            Membership::begin(&token, server.clone(), Some(kept.clone())).await.unwrap();
+            Membership::begin(&token, request.clone(), Some(kept.clone())).await.unwrap();
         assert_eq!(again.unwrap().node, registered.node);
-        server.uuid += 1;
-        let refused = Membership::begin(&token, server, Some(kept)).await.unwrap_err();
+        request.server.uuid += 1;
+        let refused = Membership::begin(&token, request, Some(kept)).await.unwrap_err();
         assert_eq!(refused.code(), ErrorCode::NotPermitted);
         drop(running);
     });

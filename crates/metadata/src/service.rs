@@ -35,8 +35,8 @@ fn host(settings: &MetadataSettings) -> Host {
     Host {
         kind: NodeKind::Metadata,
         settings: settings.node.clone(),
-        targets: settings.metadata.targets.clone(),
-        reserve_bytes: 0,
+        targets: settings.targets.clone(),
+        reserve: |_| 0,
     }
 }
 

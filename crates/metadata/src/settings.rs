@@ -22,19 +22,20 @@ pub enum Sync {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MetadataSettings {
+    /// Directories of the targets, each on a fast disk. One thread serves each of them: give a
+    /// service as many as it has cores to spare. Made by `--init`, which also makes those that are
+    /// added later. There is no default.
+    pub targets: Vec<PathBuf>,
     /// What every service has.
     pub node: NodeSettings,
     /// What a metadata service has.
     pub metadata: TargetSettings,
 }
 
-/// Settings of the targets of a metadata service.
+/// How a metadata service runs its targets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TargetSettings {
-    /// Directories of its targets, each on a fast disk. One thread serves each of them: give a
-    /// service as many as it has cores to spare.
-    pub targets: Vec<PathBuf>,
     /// When changes are synced to the device. `interval`: at most 10 ms later, and at once for
     /// `fsync`, `syncfs` and `O_SYNC`; a power cut may then cost the last 10 ms, never consistency.
     /// `always`: before each reply; set it when nothing that a program was told may be lost to a
@@ -48,12 +49,9 @@ pub struct TargetSettings {
 impl Default for MetadataSettings {
     fn default() -> Self {
         Self {
+            targets: Vec::new(),
             node: NodeSettings::with_port(DEFAULT_PORT),
-            metadata: TargetSettings {
-                targets: Vec::new(),
-                sync: Sync::Interval,
-                cache: ByteSize(256 << 20),
-            },
+            metadata: TargetSettings { sync: Sync::Interval, cache: ByteSize(256 << 20) },
         }
     }
 }
@@ -64,11 +62,7 @@ impl Settings for MetadataSettings {
 
     fn problems(&self) -> Vec<String> {
         let mut problems = self.node.problems();
-        if self.metadata.targets.is_empty() {
-            problems.push(
-                "`metadata.targets` is empty: name at least one directory (`--target`)".into(),
-            );
-        }
+        problems.extend(node::target_problems(&self.targets, &self.node));
         if self.metadata.cache.0 < 1 << 20 {
             problems.push("`metadata.cache` is less than 1 MiB".into());
         }

@@ -16,6 +16,7 @@ use crate::limits::{
 use crate::routing::MapCell;
 use skep_env::local::Notify;
 use skep_types::map::Capacity;
+use skep_types::registration::ServerRegistration;
 use skep_types::{ClusterMap, Error, ErrorCode, NodeId, NodeKind, Result, RetryClass, TargetId};
 use skep_wire::Request;
 use skep_wire::management::{
@@ -38,7 +39,7 @@ pub enum Registration {
 impl Registration {
     fn kind(&self) -> NodeKind {
         match self {
-            Self::Server(server) => server.kind,
+            Self::Server(request) => request.server.kind,
             Self::Client(_) => NodeKind::Client,
         }
     }
@@ -56,7 +57,7 @@ impl Registration {
 
     /// Takes the ids that management gave, for the next time.
     fn confirm(&mut self, registered: &Registered) {
-        if let Self::Server(server) = self {
+        if let Self::Server(RegisterServer { server, .. }) = self {
             server.node = registered.node;
             for (target, id) in server.targets.iter_mut().zip(&registered.targets) {
                 target.target = *id;
@@ -256,10 +257,11 @@ impl Membership {
     /// Management's final answer, as [`Self::join`].
     pub async fn begin(
         token: &JoinToken,
-        server: RegisterServer,
+        request: RegisterServer,
         kept: Option<ClusterMap>,
     ) -> Result<(Rc<Self>, Option<Registered>)> {
-        let registration = Registration::Server(server.clone());
+        let RegisterServer { server: ServerRegistration { node, kind, .. }, .. } = request;
+        let registration = Registration::Server(request);
         let patience = kept.is_some().then_some(PATIENCE_WITH_KEPT_MAP);
         let joining = Self::join(token, registration.clone(), patience);
         let Some(kept) = kept else {
@@ -269,8 +271,8 @@ impl Membership {
             Some(Ok((member, registered))) => Ok((member, Some(registered))),
             Some(Err(error)) if is_final(&error) => Err(error),
             _ => {
-                let management = Management::new(token, server.kind);
-                Ok((Self::new(management, registration, server.node, kept), None))
+                let management = Management::new(token, kind);
+                Ok((Self::new(management, registration, node, kept), None))
             }
         }
     }

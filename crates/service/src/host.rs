@@ -17,14 +17,16 @@ use skep_format::identity::{DirectoryKind, Identity as DirectoryIdentity};
 use skep_rpc::membership::{Change, Membership};
 use skep_rpc::server::{Peer, authenticate};
 use skep_rpc::{Identity, JoinToken, MapCell};
-use skep_store::identity::Directory;
+use skep_store::identity::{Directory, is_initialised};
 use skep_types::map::Capacity;
+use skep_types::registration::{ServerRegistration, TargetClaim};
 use skep_types::{
     ClusterMap, Error, ErrorCode, NodeId, NodeKind, Result, Target, TargetId, TargetKind,
 };
-use skep_wire::management::{RegisterServer, Registered, TargetRegistration};
+use skep_wire::management::{RegisterServer, Registered};
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -32,8 +34,9 @@ use std::time::Duration;
 
 /// What may wait in a target's mailbox: connections and map changes that it hasn't looked at.
 const MAILBOX_ITEMS: usize = 10_000;
-/// How long targets may take to stop when the service ends.
-const STOP_PATIENCE: Duration = Duration::from_secs(30);
+/// How long targets may take to stop when the service ends: they sync what they have, and service
+/// managers lose patience after 90 seconds.
+const STOP_PATIENCE: Duration = Duration::from_secs(80);
 /// Pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -71,14 +74,23 @@ pub struct TargetStart {
 }
 
 /// Tells the main thread that a target serves.
-#[derive(Debug)]
-pub struct Ready(MailboxSender<Report>);
+pub struct Ready(Box<dyn FnOnce() + Send>);
+
+impl std::fmt::Debug for Ready {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Ready")
+    }
+}
 
 impl Ready {
+    /// From what is to be done then.
+    pub fn new(tell: impl FnOnce() + Send + 'static) -> Self {
+        Self(Box::new(tell))
+    }
+
     /// The target serves now.
     pub fn tell(self) {
-        // The main thread takes what comes; if it is gone, the process ends anyway.
-        let _ = self.0.send(Report::Serves);
+        (self.0)();
     }
 }
 
@@ -99,8 +111,8 @@ pub struct Host {
     pub settings: NodeSettings,
     /// Directories of its targets.
     pub targets: Vec<PathBuf>,
-    /// Bytes of a target's file system that are not for Skep.
-    pub reserve_bytes: u64,
+    /// How many bytes of a target's file system are not for Skep, from how many it has.
+    pub reserve: fn(u64) -> u64,
 }
 
 impl Host {
@@ -113,51 +125,51 @@ impl Host {
         }
     }
 
-    /// Makes the blank directories of a new node of the token's cluster, and of its targets. Those
-    /// of the same node that are there already are left alone, so that targets can be added.
+    /// Makes blank directories those of a new node of the token's cluster and of its targets; of a
+    /// node that there is already, the targets that were added to the settings. What was
+    /// interrupted goes on where it was.
     ///
     /// # Errors
-    /// `Configuration` naming the directory that isn't blank, or is another's.
+    /// `Configuration` if there is nothing to make, a directory isn't blank, or belongs to another
+    /// cluster or node; the context says what to do.
     pub fn initialise(&self, token: JoinToken) -> Result<()> {
         let (node_kind, target_kind, _) = self.kinds();
         let path = &self.settings.directory;
         let cluster = token.cluster;
-        let is_new = !skep_store::identity::is_initialised(path);
+        let is_new = !is_initialised(path);
         let node = match is_new {
             true => NodeDirectory::initialise(path, node_kind, token)?,
             false => NodeDirectory::open(path, node_kind)?,
         };
         if node.token.cluster != cluster {
-            let what = format!(
-                "{}: belongs to cluster {}, the token is of cluster {cluster}",
-                path.display(),
-                node.token.cluster
-            );
-            return Err(Error::new(ErrorCode::Configuration, what));
+            let own = node.token.cluster;
+            let what = format!("belongs to cluster {own}, but the token is of cluster {cluster}");
+            return Err(refused(path, &what));
         }
-        let node_uuid = node.directory.identity().node_uuid;
         let mut made = is_new;
-        for path in &self.targets {
-            let existing = skep_store::identity::read_identity(path)?;
-            if existing.is_some_and(|it| it.node_uuid == node_uuid && it.kind == target_kind) {
+        for target in &self.targets {
+            if is_initialised(target) {
+                drop(self.open_target(target, &node)?);
                 continue;
             }
             let identity = DirectoryIdentity {
                 kind: target_kind,
-                cluster,
-                node_uuid,
                 node: NodeId::default(),
                 target_uuid: skep_env::random_u128(),
                 target: TargetId::default(),
+                ..*node.directory.identity()
             };
-            Directory::initialise(path, identity)?;
+            drop(Directory::initialise(target, identity)?);
             made = true;
         }
-        if made {
-            return Ok(());
+        match made {
+            true => Ok(()),
+            false => {
+                let what = "is initialised already, and so are all its targets; start without \
+                            --init";
+                Err(refused(path, what))
+            }
         }
-        let what = format!("{}: is initialised already; start without --init", path.display());
-        Err(Error::new(ErrorCode::Configuration, what))
     }
 
     /// Serves until the process is asked to end. `serve` runs on a thread of its own for each
@@ -180,11 +192,12 @@ impl Host {
     async fn run_main(self, signals: skep_env::Signals, serve: Serve) -> Result<()> {
         let (node_kind, _, _) = self.kinds();
         let node = NodeDirectory::open(&self.settings.directory, node_kind)?;
-        let directories = self.open_targets(&node)?;
+        let open = |path: &PathBuf| self.open_target(path, &node);
+        let directories = self.targets.iter().map(open).collect::<Result<Vec<_>>>()?;
         let listener =
             listen(&self.settings.listen, &self.settings.directory, IfTaken::Move).await?;
         let registration = self.registration(&node, &directories, &listener)?;
-        let own_node = registration.node;
+        let own_node = registration.server.node;
         let kept = kept_map::read(&node)
             .filter(|map| directories.iter().any(|it| is_known(map, own_node, it)));
         let (membership, registered) =
@@ -210,7 +223,7 @@ impl Host {
             served.membership.map_cell(),
             Rc::clone(&served.map_changed),
         ));
-        let keeping = served.keep_membership(self.reserve_bytes);
+        let keeping = served.keep_membership(self.reserve);
         let accepting = skep_env::spawn(accept(listener, Rc::clone(&served)));
         let result = served.watch(&signals, &inbox).await;
         drop((keeping, keeping_map, accepting));
@@ -218,22 +231,25 @@ impl Host {
         result
     }
 
-    fn open_targets(&self, node: &NodeDirectory) -> Result<Vec<Directory>> {
-        let (_, target_kind, _) = self.kinds();
-        let open = |path: &PathBuf| {
-            let directory = Directory::open(path, target_kind, Some(node.token.cluster))?;
-            if directory.identity().node_uuid != node.directory.identity().node_uuid {
-                let what = format!(
-                    "{}: is a target of another node than {}; start it with its own \
-                     settings",
-                    path.display(),
-                    self.settings.directory.display()
-                );
-                return Err(Error::new(ErrorCode::Configuration, what));
-            }
-            Ok(directory)
-        };
-        self.targets.iter().map(open).collect()
+    fn open_target(&self, path: &Path, node: &NodeDirectory) -> Result<Directory> {
+        let (_, kind, _) = self.kinds();
+        let own = node.directory.identity();
+        let target = Directory::open(path, kind, Some(own.cluster))?;
+        let found = target.identity();
+        if found.node_uuid == own.node_uuid {
+            return Ok(target);
+        }
+        let what = format!(
+            "{kind} {} belongs to node {} ({:032x}), not to node {} ({:032x}) in {}; name it in \
+             that node's settings",
+            found.target,
+            found.node,
+            found.node_uuid,
+            own.node,
+            own.node_uuid,
+            node.directory.path().display()
+        );
+        Err(refused(path, &what))
     }
 
     fn registration(
@@ -244,25 +260,23 @@ impl Host {
     ) -> Result<RegisterServer> {
         let (_, _, kind) = self.kinds();
         let towards = node.token.addresses.first().map(String::as_str);
-        let targets = directories
-            .iter()
-            .map(|directory| TargetRegistration {
-                target: directory.identity().target,
-                uuid: directory.identity().target_uuid,
-                kind,
-                path: absolute(directory.path()),
-                capacity: capacity(directory.path(), self.reserve_bytes),
-            })
-            .collect();
-        Ok(RegisterServer {
+        let claim = |directory: &Directory| TargetClaim {
+            target: directory.identity().target,
+            uuid: directory.identity().target_uuid,
+            kind,
+            path: absolute(directory.path()),
+        };
+        let room = |directory: &Directory| capacity(directory.path(), self.reserve);
+        let server = ServerRegistration {
             node: node.directory.identity().node,
             uuid: node.directory.identity().node_uuid,
             kind: self.kind,
             name: self.settings.name.clone(),
             addresses: advertised(listener, &self.settings.advertise, towards)?,
             version: PROGRAM_VERSION.into(),
-            targets,
-        })
+            targets: directories.iter().map(claim).collect(),
+        };
+        Ok(RegisterServer { server, capacities: directories.iter().map(room).collect() })
     }
 }
 
@@ -320,24 +334,30 @@ impl Served {
         let target = directory.identity().target;
         let path = directory.path().to_owned();
         let (sender, events) = Mailbox::new(MAILBOX_ITEMS)?;
+        let ready = self.reports.clone();
         let start = TargetStart {
             directory,
             target,
             identity: self.membership.identity(),
             map: self.membership.map_cell(),
             events,
-            ready: Ready(self.reports.clone()),
+            ready: Ready::new(move || {
+                // The main thread takes what comes; if it is gone, the process ends anyway.
+                let _ = ready.send(Report::Serves);
+            }),
         };
         let (serve, reports) = (Arc::clone(&self.serve), self.reports.clone());
         skep_env::spawn_thread(format!("target-{target}"), None, move || {
-            let result = serve(start);
-            let _ = reports.send(Report::Ended(target, result));
+            // A target that panicked is not served; nothing of its thread is used afterwards.
+            let ended = catch_unwind(AssertUnwindSafe(|| serve(start)));
+            let panicked = |_| Err(Error::new(ErrorCode::Io, "its thread panicked"));
+            let _ = reports.send(Report::Ended(target, ended.unwrap_or_else(panicked)));
         })?;
         self.running.borrow_mut().push(Running { target, path, sender });
         Ok(())
     }
 
-    fn keep_membership(self: &Rc<Self>, reserve: u64) -> skep_env::Task<()> {
+    fn keep_membership(self: &Rc<Self>, reserve: fn(u64) -> u64) -> skep_env::Task<()> {
         let served = Rc::clone(self);
         let capacities = move || {
             let running = served.running.borrow();
@@ -483,17 +503,21 @@ async fn until_signal<T>(
     .await
 }
 
+fn refused(path: &Path, what: &str) -> Error {
+    Error::new(ErrorCode::Configuration, format!("{}: {what}", path.display()))
+}
+
 fn absolute(path: &Path) -> String {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
 }
 
 /// Room on a target's file system, without what is reserved. Nothing if it can't be told.
-fn capacity(path: &Path, reserve_bytes: u64) -> Capacity {
+fn capacity(path: &Path, reserve: fn(u64) -> u64) -> Capacity {
     skep_env::space(path).map_or_else(
         |_| Capacity::default(),
         |space| Capacity {
             total_bytes: space.total_bytes,
-            free_bytes: space.free_bytes.saturating_sub(reserve_bytes),
+            free_bytes: space.free_bytes.saturating_sub(reserve(space.total_bytes)),
             total_inodes: space.total_inodes,
             free_inodes: space.free_inodes,
         },
@@ -512,5 +536,57 @@ async fn accept(listener: TcpListener, served: Rc<Served>) {
                 skep_env::sleep(ACCEPT_PAUSE).await;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_rpc::Secret;
+    use skep_types::ClusterId;
+
+    fn token(cluster: u8) -> JoinToken {
+        JoinToken {
+            cluster: ClusterId::new([cluster; 16]),
+            secret: Secret::generate(),
+            addresses: vec!["127.0.0.1:1".into()],
+        }
+    }
+
+    fn host(dir: &Path, node: &str, targets: &[&str]) -> Host {
+        let mut settings = NodeSettings::with_port(0);
+        settings.directory = dir.join(node);
+        let targets = targets.iter().map(|target| dir.join(target)).collect();
+        Host { kind: NodeKind::Storage, settings, targets, reserve: |_| 0 }
+    }
+
+    /// What the directories of a host are refused for.
+    fn problem(host: &Host) -> String {
+        let node = NodeDirectory::open(&host.settings.directory, DirectoryKind::StorageNode);
+        let node = node.unwrap();
+        let mut opened = host.targets.iter().map(|path| host.open_target(path, &node));
+        opened.find_map(Result::err).expect("one is refused").to_string()
+    }
+
+    #[test]
+    fn targets_are_added_to_a_node_and_others_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let token_1 = token(1);
+        let init = |node: &str, targets: &[&str], token: &JoinToken| {
+            host(dir.path(), node, targets).initialise(token.clone())
+        };
+        init("n", &["a"], &token_1).unwrap();
+        init("n", &["a", "b"], &token_1).unwrap();
+        let again = init("n", &["a", "b"], &token_1).unwrap_err().to_string();
+        assert!(again.contains("without --init"), "{again}");
+        let foreign = init("n", &["a", "c"], &token(2)).unwrap_err().to_string();
+        assert!(foreign.contains("cluster 0202"), "{foreign}");
+        init("m", &["d"], &token_1).unwrap();
+        let stolen = init("m", &["d", "a"], &token_1).unwrap_err().to_string();
+        assert!(stolen.contains("belongs to node") && stolen.contains("/a:"), "{stolen}");
+        let stolen = problem(&host(dir.path(), "m", &["d", "a"]));
+        assert!(stolen.contains("belongs to node") && stolen.contains("/a:"), "{stolen}");
+        let blank = problem(&host(dir.path(), "m", &["e"]));
+        assert!(blank.contains("--init"), "{blank}");
     }
 }

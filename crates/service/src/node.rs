@@ -28,6 +28,27 @@ pub struct NodeSettings {
     pub log: String,
 }
 
+/// All that is wrong with the directories of a service's targets.
+pub fn target_problems(targets: &[PathBuf], node: &NodeSettings) -> Vec<String> {
+    let mut problems = Vec::new();
+    if targets.is_empty() {
+        problems.push("`targets` is empty: name at least one directory (`--target`)".into());
+    }
+    for (index, target) in targets.iter().enumerate() {
+        let path = target.display();
+        if target.as_os_str().is_empty() {
+            problems.push(format!("`targets`: path {} is empty", index + 1));
+        } else if *target == node.directory {
+            problems.push(format!(
+                "`targets`: {path} is `node.directory` too; a target needs its own directory"
+            ));
+        } else if targets[..index].contains(target) {
+            problems.push(format!("`targets`: {path} is named twice"));
+        }
+    }
+    problems
+}
+
 impl NodeSettings {
     /// The defaults of a service that listens on this port of all addresses.
     pub fn with_port(port: u16) -> Self {
@@ -61,5 +82,23 @@ impl NodeSettings {
             problems.push(format!("`node.log`: {problem}"));
         }
         problems
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_that_is_wrong_with_targets_is_said() {
+        let mut node = NodeSettings::with_port(1);
+        node.directory = "/d".into();
+        assert!(target_problems(&[], &node)[0].contains("`targets` is empty"));
+        let targets = ["/a", "/d", "", "/a"].map(PathBuf::from);
+        let problems = target_problems(&targets, &node).join("\n");
+        for words in ["/d is `node.directory`", "path 3 is empty", "/a is named twice"] {
+            assert!(problems.contains(words), "{words}: {problems}");
+        }
+        assert_eq!(target_problems(&targets[..1], &node), Vec::<String>::new());
     }
 }

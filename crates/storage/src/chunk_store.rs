@@ -37,7 +37,6 @@ use crate::limits::MAX_OPEN_FILES;
 use skep_env::local::Notify;
 use skep_format::chunk::{DirtyLogHeader, DirtyRegion, HostMark, TargetState};
 use skep_store::atomic::replace_atomically;
-use skep_types::map::Capacity;
 use skep_types::{ChunkFileKey, ClusterId, Error, ErrorCode, HostIncarnation, Result, TargetId};
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -47,7 +46,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 pub use self::read::ReadData;
-pub(crate) use self::space::SpaceGauge;
+use self::space::SpaceGauge;
+pub(crate) use self::space::reserve;
 
 /// Name of the state record in a target's directory.
 const STATE_FILE: &str = "state";
@@ -163,11 +163,6 @@ impl ChunkStore {
     /// Bytes left for clients.
     pub fn free_bytes(&self) -> u64 {
         self.space.free_bytes()
-    }
-
-    /// Room, for heartbeats.
-    pub fn capacity(&self) -> Capacity {
-        self.space.capacity()
     }
 
     /// Why the target refuses writes, if it does.

@@ -31,24 +31,7 @@ impl Settings for StorageSettings {
 
     fn problems(&self) -> Vec<String> {
         let mut problems = self.node.problems();
-        if self.targets.is_empty() {
-            problems.push(
-                "`targets` is empty: name the directories that are to store data (`--targets`)"
-                    .into(),
-            );
-        }
-        for (index, target) in self.targets.iter().enumerate() {
-            let path = target.display();
-            if target.as_os_str().is_empty() {
-                problems.push(format!("`targets`: path {} is empty", index + 1));
-            } else if *target == self.node.directory {
-                problems.push(format!(
-                    "`targets`: {path} is `node.directory` too; a target needs its own directory"
-                ));
-            } else if self.targets[..index].contains(target) {
-                problems.push(format!("`targets`: {path} is named twice"));
-            }
-        }
+        problems.extend(node::target_problems(&self.targets, &self.node));
         problems
     }
 
@@ -75,17 +58,5 @@ mod tests {
         expected.targets = vec!["/a".into(), "/b".into()];
         assert_eq!(loaded.settings, expected);
         assert!(sample.contains("# Directories of the targets"), "{sample}");
-    }
-
-    #[test]
-    fn all_that_is_wrong_with_targets_is_said() {
-        let mut settings = StorageSettings::default();
-        settings.node.directory = "/d".into();
-        assert!(settings.problems()[0].contains("`targets` is empty"));
-        settings.targets = ["/a", "/d", "", "/a"].map(PathBuf::from).to_vec();
-        let problems = settings.problems().join("\n");
-        for words in ["/d is `node.directory`", "path 3 is empty", "/a is named twice"] {
-            assert!(problems.contains(words), "{words}: {problems}");
-        }
     }
 }

@@ -7,83 +7,19 @@ use crate::handlers;
 use crate::limits::{MAX_REQUESTS_PER_CONNECTION, MAX_REQUESTS_PER_TARGET, SPIN};
 use crate::orphans::clean_up_forever;
 use skep_env::local::Semaphore;
-use skep_env::{Mailbox, MailboxSender, Task, TcpStream};
-use skep_rpc::{Channel, Identity, IncomingStream, MapCell, Outbox, Peer, Router};
-use skep_store::identity::Directory;
+use skep_env::{Task, TcpStream};
+use skep_rpc::{Channel, IncomingStream, Outbox, Peer, Router};
+use skep_service::{TargetEvent, TargetStart};
 use skep_types::{Epoch, Error, ErrorCode, GroupId, MapVersion, Result, TargetId};
 use skep_wire::frame::Header;
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::thread::JoinHandle;
-
-/// Messages to a target that wait: connections that were just made, at most.
-const MAILBOX_LIMIT: usize = 4096;
-
-/// What a target's thread is told.
-pub(crate) enum Order {
-    /// Serve a peer that was authenticated.
-    Serve(OwnedFd, Peer),
-    /// The service is a member of the cluster now.
-    Joined(Identity, Arc<MapCell>),
-    /// Finish what has begun, sync everything, end.
-    End,
-}
-
-/// A target's thread, as the main thread holds it.
-pub(crate) struct TargetThread {
-    pub(crate) target: TargetId,
-    orders: MailboxSender<Order>,
-    handle: JoinHandle<Result<()>>,
-}
-
-impl TargetThread {
-    /// Opens a target and starts its thread; returns when it can serve. It keeps at most
-    /// `open_files` chunk files open.
-    ///
-    /// # Errors
-    /// What keeps the target from being opened, with its name.
-    pub(crate) async fn start(directory: Directory, open_files: usize) -> Result<Self> {
-        let target = directory.identity().target;
-        let (orders, mailbox) = Mailbox::new(MAILBOX_LIMIT)?;
-        let (ready, is_ready) = Mailbox::new(1)?;
-        let handle = skep_env::spawn_thread(format!("storage-{target}"), None, move || {
-            skep_env::block_on(own(directory, open_files, mailbox, ready))?
-        })?;
-        is_ready.receive().await?.map_err(|error: Error| error.within(target))?;
-        Ok(Self { target, orders, handle })
-    }
-
-    /// Tells the thread something.
-    ///
-    /// # Errors
-    /// `LimitReached` if it is hopelessly behind.
-    pub(crate) fn tell(&self, order: Order) -> Result<()> {
-        self.orders.send(order).map_err(|_| {
-            Error::new(
-                ErrorCode::LimitReached,
-                format!("target {} has too many new connections", self.target),
-            )
-        })
-    }
-
-    /// Waits for the thread, which was told to end.
-    ///
-    /// # Errors
-    /// If the end was not clean: the next start will look at what was written last.
-    pub(crate) fn join(self) -> Result<()> {
-        let ended = self.handle.join();
-        let panicked = |_| Error::new(ErrorCode::Io, "its thread panicked");
-        ended.map_err(panicked).and_then(|result| result).map_err(|error| error.within(self.target))
-    }
-}
 
 /// A target while it is served, on its thread.
 struct Served {
     store: Rc<ChunkStore>,
-    /// Whom the target belongs to in the cluster map; none before the service has joined.
-    router: RefCell<Option<Rc<Router>>>,
+    router: Rc<Router>,
     target: TargetId,
     /// What `router` said about it last.
     place: Cell<Option<Place>>,
@@ -91,47 +27,45 @@ struct Served {
     places: Rc<Semaphore>,
 }
 
-async fn own(
-    directory: Directory,
-    open_files: usize,
-    orders: Mailbox<Order>,
-    ready: MailboxSender<Result<()>>,
-) -> Result<()> {
+/// Serves a target on the calling thread until it is told to stop; keeps at most `open_files` chunk
+/// files open.
+///
+/// # Errors
+/// What keeps the target from being opened, or its end from being clean: the next start will look
+/// at what was written last.
+pub(crate) fn serve(start: TargetStart, open_files: usize) -> Result<()> {
+    skep_env::block_on(own(start, open_files))
+        .map_err(|error| Error::new(ErrorCode::Io, format!("event loop: {error}")))?
+}
+
+async fn own(start: TargetStart, open_files: usize) -> Result<()> {
     skep_env::set_spin(SPIN);
-    let identity = directory.identity();
-    let store = match ChunkStore::open(directory.path(), identity.cluster, identity.target) {
-        Ok(store) => store,
-        Err(error) => {
-            let _main_waits = ready.send(Err(error.clone()));
-            return Err(error);
-        }
-    };
+    let TargetStart { directory, target, identity, map, events, ready } = start;
+    let store = ChunkStore::open(directory.path(), identity.cluster, target)?;
     store.limit_open_files(open_files);
+    let router = Router::new(identity, Channel::of_target(target), map);
     let served = Rc::new(Served {
         store: Rc::clone(&store),
-        router: RefCell::default(),
-        target: identity.target,
+        router: Rc::clone(&router),
+        target,
         place: Cell::new(None),
         places: Semaphore::new(MAX_REQUESTS_PER_TARGET),
     });
-    let _main_waits = ready.send(Ok(()));
+    ready.tell();
     let cleaner = Rc::clone(&store);
     let cleaning = skep_env::spawn(async move { cleaner.clean_forever().await });
+    let clean_up = skep_env::spawn(clean_up_forever(Rc::clone(&store), router));
     let mut connections: Vec<(Peer, Task<()>)> = Vec::new();
-    let mut clean_up = None;
     loop {
-        match orders.receive().await? {
-            Order::Serve(socket, peer) => {
+        match events.receive().await? {
+            TargetEvent::Connection { socket, peer } => {
                 connections.retain(|(old, task)| !task.is_finished() && !follows(&peer, old));
                 let served = Rc::clone(&served);
-                connections.push((peer, skep_env::spawn(serve(served, socket, peer))));
+                connections.push((peer, skep_env::spawn(take_requests(served, socket, peer))));
             }
-            Order::Joined(identity, cell) => {
-                let router = Router::new(identity, Channel::of_target(served.target), cell);
-                served.router.replace(Some(Rc::clone(&router)));
-                clean_up = Some(skep_env::spawn(clean_up_forever(Rc::clone(&store), router)));
-            }
-            Order::End => break,
+            // The router looks by itself.
+            TargetEvent::MapChanged => {}
+            TargetEvent::Stop => break,
         }
     }
     // No new requests; those in work run to their end, since dropping a write would tear it.
@@ -151,7 +85,7 @@ fn follows(new: &Peer, old: &Peer) -> bool {
 }
 
 /// Takes a peer's requests until it ends the connection.
-async fn serve(served: Rc<Served>, socket: OwnedFd, peer: Peer) {
+async fn take_requests(served: Rc<Served>, socket: OwnedFd, peer: Peer) {
     let (mut requests, outbox) = IncomingStream::new(TcpStream::from_fd(socket));
     let _closed = CloseAtEnd(Rc::clone(&outbox));
     let own_places = Semaphore::new(MAX_REQUESTS_PER_CONNECTION);
@@ -199,22 +133,21 @@ struct Place {
 }
 
 impl Served {
-    /// Where the newest map places the target; none before the service has joined.
-    fn place(&self) -> Option<Place> {
-        let router = self.router.borrow();
-        let map = router.as_ref()?.map();
+    /// Where the newest map places the target.
+    fn place(&self) -> Place {
+        let map = self.router.map();
         if let Some(place) = self.place.get().filter(|place| place.version == map.version) {
-            return Some(place);
+            return place;
         }
         let group = map.group_of(self.target).map(|group| (group.id, group.epoch));
         let place = Place { version: map.version, group };
         self.place.set(Some(place));
-        Some(place)
+        place
     }
 
     /// Whether a request is for this target's group as it is now.
     fn check(&self, header: &Header) -> Result<()> {
-        let Some(Place { version, group }) = self.place() else { return Ok(()) };
+        let Place { version, group } = self.place();
         let stale = |what: String| Err(Error::new(ErrorCode::StaleMap, what));
         if header.lowest_map > version {
             return stale(format!(

@@ -1,5 +1,6 @@
 //! Management is never on the path of I/O: with it gone, services that die start again from the
-//! cluster map that they kept, and the mount goes on. When it is back, they are members again.
+//! cluster map that they kept, and the mount goes on. What management has never seen waits for it.
+//! When it is back, all are members.
 //!
 //! Services are started singly here, since `skep up` would start management again.
 
@@ -80,7 +81,7 @@ impl Loose {
         cluster.stop();
         let since = SystemTime::now();
         services.iter_mut().for_each(Service::start);
-        for service in services.iter().filter(|it| it.is("metadata")) {
+        for service in services.iter().filter(|it| !it.is("management")) {
             service.await_kept_map(since);
         }
         let mount = cluster.mount(Transport::Uring);
@@ -89,6 +90,20 @@ impl Loose {
 
     fn of(&mut self, role: &str) -> impl Iterator<Item = &mut Service> {
         self.services.iter_mut().filter(move |it| it.is(role))
+    }
+
+    /// Starts a storage service again with one more target, which management has never seen.
+    fn add_storage_target(&mut self) -> PathBuf {
+        let token = self.cluster.data().join("management/join-token");
+        let service = self.of("storage").next().expect("a storage service");
+        let path = service.directory.join("added");
+        service.kill();
+        service.arguments.extend(["--target".into(), path.display().to_string()]);
+        let mut initialise = Command::new(cluster::program());
+        initialise.args(&service.arguments).arg("--init").arg("--token-file").arg(token);
+        finish(&mut initialise, PATIENCE).expect_success();
+        service.start();
+        path
     }
 
     /// `skep` with these arguments, about this cluster, however it ends.
@@ -167,8 +182,18 @@ fn services_start_and_mounts_go_on_while_management_is_away() {
         });
     }
 
+    let added = loose.add_storage_target();
+    let read = before.clone();
+    in_time("reads beside a target that waits for management", move || check_tree(&read));
+
     loose.of("management").for_each(Service::start);
     loose.await_healthy();
+    wait_for("the new target has joined", PATIENCE, || {
+        let targets = loose.cluster.skep_json(&["target", "list"]);
+        let mut targets = targets.as_array().expect("a list").iter();
+        let is_new = |it: &&serde_json::Value| it["path"] == added.to_string_lossy().as_ref();
+        targets.find(is_new).is_some_and(|it| it["reachability"] == "Online").then_some(())
+    });
     in_time("reads with management back", move || {
         check_tree(&before);
         assert!(!during.join("0/d0").exists());

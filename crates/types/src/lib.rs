@@ -11,6 +11,7 @@ mod error;
 mod id;
 pub mod map;
 pub mod pattern;
+pub mod registration;
 mod time;
 
 pub use attributes::{Attributes, FileKind};

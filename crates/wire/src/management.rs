@@ -2,7 +2,8 @@
 
 use skep_types::codec::record;
 use skep_types::map::{Capacity, ClusterMap, Policy};
-use skep_types::{MapVersion, NodeId, NodeKind, TargetId, TargetKind};
+use skep_types::registration::ServerRegistration;
+use skep_types::{MapVersion, NodeId, TargetId};
 
 record! {
     /// Nothing to say but success.
@@ -10,39 +11,12 @@ record! {
 }
 
 record! {
-    /// One target in a registration.
-    pub struct TargetRegistration {
-        /// Its id; zero: it is new and gets one.
-        pub target: TargetId,
-        /// Drawn when its directory was initialised; tells a blank disk from the one that had the
-        /// id.
-        pub uuid: u128,
-        /// What it stores.
-        pub kind: TargetKind,
-        /// Where it lies, for people.
-        pub path: String,
-        /// Room.
-        pub capacity: Capacity,
-    }
-}
-
-record! {
     /// A server reports itself at its start, with all its targets.
     pub struct RegisterServer {
-        /// Its id; zero: it is new and gets one.
-        pub node: NodeId,
-        /// Drawn when its directory was initialised.
-        pub uuid: u128,
-        /// `Metadata` or `Storage`.
-        pub kind: NodeKind,
-        /// Name for people; empty: management makes one.
-        pub name: String,
-        /// Where it listens, `host:port`, best first.
-        pub addresses: Vec<String>,
-        /// Version of its program.
-        pub version: String,
-        /// Its targets.
-        pub targets: Vec<TargetRegistration>,
+        /// The server; of kind `Metadata` or `Storage`.
+        pub server: ServerRegistration,
+        /// Room on its targets, in their order.
+        pub capacities: Vec<Capacity>,
     }
 }
 

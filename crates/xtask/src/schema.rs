@@ -8,10 +8,11 @@ use serde_json::{Map, Value, json};
 use skep_types::codec::{Bytes, Codec, Described, DescribedEnum, FieldDoc, Reader, VariantDoc};
 use skep_types::map::{Capacity, CapacityPool, ClusterMap, Consistency, Policy, Reachability};
 use skep_types::map::{Group, GroupMember, MemberState, Node, NodeKind, ShardRange, Target};
+use skep_types::registration::{ServerRegistration, TargetClaim};
 use skep_types::{Attributes, ChunkFileKey, ClusterId, Component, Epoch, FileKind, GroupId};
 use skep_types::{HostIncarnation, InodeId, Lsn, MapVersion, NodeId, Redundancy, Result};
 use skep_types::{SessionId, ShardId, StripePattern, TargetId, TargetKind, Timestamp};
-use skep_wire::{management as mg, metadata as md, storage as st};
+use skep_wire::{metadata as md, storage as st};
 
 /// A named type.
 pub(crate) struct Kind {
@@ -77,7 +78,8 @@ pub(crate) const KINDS: &[Kind] = &[
     record::<GroupMember>(),
     record::<ShardRange>(),
     record::<Policy>(),
-    record::<mg::TargetRegistration>(),
+    record::<ServerRegistration>(),
+    record::<TargetClaim>(),
     record::<md::SetTime>(),
     record::<md::NewInode>(),
     record::<md::WrittenExtent>(),

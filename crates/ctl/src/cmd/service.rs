@@ -6,7 +6,7 @@ use skep_rpc::JoinToken;
 use skep_service::directory::read_token;
 use skep_service::{Settings, config, logging, manual};
 use skep_types::{ClusterId, Error, ErrorCode, Result};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What a service is to do.
 pub(super) enum Task<T> {
@@ -16,6 +16,30 @@ pub(super) enum Task<T> {
     Initialise(T),
     /// Serve.
     Serve(T),
+}
+
+/// A service that has targets.
+pub(super) struct Service<T> {
+    /// Its own directory.
+    pub(super) directory: fn(&T) -> &PathBuf,
+    /// Makes its directories.
+    pub(super) initialise: fn(&T, JoinToken) -> Result<()>,
+    /// Serves until it is asked to end.
+    pub(super) serve: fn(&T) -> Result<()>,
+}
+
+/// Does what the command line asks of a service with targets.
+pub(super) fn run_hosted<T: Settings>(args: &ServiceArgs, service: &Service<T>) -> Result<()> {
+    match prepare::<T>(args, "targets")? {
+        Task::Done => Ok(()),
+        Task::Initialise(settings) => {
+            let token = token(args)?;
+            let cluster = token.cluster;
+            (service.initialise)(&settings, token)?;
+            made(T::NAME, (service.directory)(&settings), cluster)
+        }
+        Task::Serve(settings) => (service.serve)(&settings),
+    }
 }
 
 /// Loads settings and prints what is asked for; starts logging otherwise.
@@ -72,7 +96,7 @@ pub(super) fn made(kind: &str, directory: &Path, cluster: ClusterId) -> Result<(
 }
 
 /// The token that `--init` needs.
-pub(super) fn token(args: &ServiceArgs) -> Result<JoinToken> {
+fn token(args: &ServiceArgs) -> Result<JoinToken> {
     match (&args.token, &args.token_file) {
         (Some(text), _) => text.parse(),
         (None, Some(file)) => read_token(file),

@@ -1,22 +1,17 @@
 //! `skep storage`: runs a storage service.
 
-use super::service::{Task, made, prepare, token};
+use super::service::{Service, run_hosted};
 use crate::cli::ServiceArgs;
 use skep_storage::StorageSettings;
 use skep_types::Result;
 
-/// The setting behind `--target`.
-const TARGETS: &str = "targets";
-
 pub(super) fn run(args: &ServiceArgs) -> Result<()> {
-    match prepare::<StorageSettings>(args, TARGETS)? {
-        Task::Done => Ok(()),
-        Task::Initialise(settings) => {
-            let token = token(args)?;
-            let cluster = token.cluster;
-            skep_storage::initialise(&settings, token)?;
-            made("storage", &settings.node.directory, cluster)
-        }
-        Task::Serve(settings) => skep_storage::run(&settings),
-    }
+    run_hosted(
+        args,
+        &Service {
+            directory: |settings: &StorageSettings| &settings.node.directory,
+            initialise: skep_storage::initialise,
+            serve: skep_storage::run,
+        },
+    )
 }

@@ -1,27 +1,14 @@
 //! `RegisterServer`: a service reports itself with its targets.
 
 use crate::authority::Authority;
+use skep_cluster::Command;
 use skep_cluster::state::kind_word;
-use skep_cluster::{Command, ServerRegistration, TargetClaim};
 use skep_types::Result;
 use skep_wire::management::{RegisterServer, Registered};
 
 pub(super) fn handle(authority: &Authority, request: RegisterServer) -> Result<Registered> {
-    let claim = |target: &skep_wire::management::TargetRegistration| TargetClaim {
-        target: target.target,
-        uuid: target.uuid,
-        kind: target.kind,
-        path: target.path.clone(),
-    };
-    let command = Command::RegisterServer(ServerRegistration {
-        node: request.node,
-        uuid: request.uuid,
-        kind: request.kind,
-        name: request.name,
-        addresses: request.addresses,
-        version: request.version,
-        targets: request.targets.iter().map(claim).collect(),
-    });
+    let RegisterServer { server, capacities } = request;
+    let command = Command::RegisterServer(server);
     let outcome = match authority.command(&command) {
         Ok(outcome) => outcome,
         Err(error) => {
@@ -29,7 +16,6 @@ pub(super) fn handle(authority: &Authority, request: RegisterServer) -> Result<R
             return Err(error);
         }
     };
-    let capacities = request.targets.iter().map(|target| target.capacity);
     let capacities: Vec<_> = outcome.targets.iter().copied().zip(capacities).collect();
     authority.heard(outcome.node, &capacities);
     let map = authority.map();

@@ -2,7 +2,6 @@
 
 use crate::limits::{MAX_RESERVE_BYTES, RESERVE_DIVISOR, SCARCE_BYTES, SPACE_VALID};
 use skep_env::{Space, space};
-use skep_types::map::Capacity;
 use skep_types::{Error, Result};
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
@@ -62,8 +61,10 @@ impl SpaceGauge {
 
     fn estimate(&self) -> u64 {
         let found = self.found.get();
-        let reserve = (found.total_bytes / RESERVE_DIVISOR).min(MAX_RESERVE_BYTES);
-        found.free_bytes.saturating_sub(reserve).saturating_sub(self.written_since.get())
+        found
+            .free_bytes
+            .saturating_sub(reserve(found.total_bytes))
+            .saturating_sub(self.written_since.get())
     }
 
     /// Whether there is room for `bytes` more, which then count as written.
@@ -79,16 +80,9 @@ impl SpaceGauge {
         self.written_since.set(self.written_since.get() + bytes);
         if free - bytes < SCARCE_BYTES { Room::Scarce } else { Room::Plenty }
     }
+}
 
-    /// What heartbeats report.
-    pub(crate) fn capacity(&self) -> Capacity {
-        let free_bytes = self.free_bytes();
-        let found = self.found.get();
-        Capacity {
-            total_bytes: found.total_bytes,
-            free_bytes,
-            total_inodes: found.total_inodes,
-            free_inodes: found.free_inodes,
-        }
-    }
+/// Bytes of a file system of this size that are kept for the target's own records.
+pub(crate) fn reserve(total_bytes: u64) -> u64 {
+    (total_bytes / RESERVE_DIVISOR).min(MAX_RESERVE_BYTES)
 }

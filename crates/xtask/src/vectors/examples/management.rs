@@ -2,11 +2,12 @@
 
 use crate::vectors::{Example, example};
 use skep_types::map::{Capacity, CapacityPool, Consistency, Policy, Reachability, ShardRange};
+use skep_types::registration::{ServerRegistration, TargetClaim};
 use skep_types::{ClusterId, ClusterMap, Epoch, Group, GroupId, GroupMember, MapVersion};
 use skep_types::{MemberState, Node, NodeId, NodeKind, ShardId, Target, TargetId, TargetKind};
 use skep_wire::management::{
     Done, Format, GetMap, Heartbeat, Leave, MapUpdate, RegisterClient, RegisterServer, Registered,
-    SetPolicy, TargetRegistration,
+    SetPolicy,
 };
 
 fn capacity() -> Capacity {
@@ -74,21 +75,22 @@ fn map() -> ClusterMap {
 }
 
 pub(super) fn examples() -> Vec<Example> {
-    let server = RegisterServer {
+    let claim = TargetClaim {
+        target: TargetId::new(0),
+        uuid: 42,
+        kind: TargetKind::Storage,
+        path: "/srv/skep/target-2".into(),
+    };
+    let server = ServerRegistration {
         node: NodeId::new(2),
         uuid: 0x0f0e_0d0c_0b0a_0908_0706_0504_0302_0100,
         kind: NodeKind::Storage,
         name: "storage-1".into(),
         addresses: vec!["10.0.0.2:8000".into()],
         version: "0.1.0".into(),
-        targets: vec![TargetRegistration {
-            target: TargetId::new(0),
-            uuid: 42,
-            kind: TargetKind::Storage,
-            path: "/srv/skep/target-2".into(),
-            capacity: capacity(),
-        }],
+        targets: vec![claim],
     };
+    let server = RegisterServer { server, capacities: vec![capacity()] };
     let client = RegisterClient {
         host: "login-1".into(),
         mount_point: "/mnt/skep".into(),
