@@ -43,6 +43,8 @@ pub enum Key<'a> {
     /// A transaction of another group that ended here: it isn't prepared again. Value:
     /// [`Timestamp`].
     Finished(TransactionId),
+    /// A session that has ended: it isn't opened again. Value: [`Timestamp`].
+    SessionEnd(SessionId),
     /// An inode. Value: [`InodeRecord`].
     Inode(InodeId),
     /// An entry: directory, hash of the name with ordinal. Value: [`DentryRecord`].
@@ -64,6 +66,7 @@ mod kind {
     pub(super) const INTENT: u8 = 8;
     pub(super) const DECISION: u8 = 9;
     pub(super) const FINISHED: u8 = 10;
+    pub(super) const SESSION_END: u8 = 11;
 
     pub(super) const INODE: u8 = 1;
     pub(super) const DENTRY: u8 = 2;
@@ -124,6 +127,9 @@ impl Key<'_> {
             Self::Intent(id) => of_target(kind::INTENT, &[&transaction(id)]),
             Self::Decision(number) => of_target(kind::DECISION, &[&number.to_be_bytes()]),
             Self::Finished(id) => of_target(kind::FINISHED, &[&transaction(id)]),
+            Self::SessionEnd(session) => {
+                of_target(kind::SESSION_END, &[&session.raw().to_be_bytes()])
+            }
             Self::Inode(inode) => of_shard(*inode, kind::INODE),
             Self::Dentry(directory, cursor) => {
                 let mut key = of_shard(*directory, kind::DENTRY);
@@ -142,6 +148,11 @@ impl Key<'_> {
     /// Prefix of all sessions.
     pub fn sessions() -> Vec<u8> {
         of_target(kind::SESSION, &[])
+    }
+
+    /// Prefix of all sessions that have ended.
+    pub fn session_ends() -> Vec<u8> {
+        of_target(kind::SESSION_END, &[])
     }
 
     /// Prefix of a session's slots.

@@ -4,7 +4,9 @@
 use crate::context::Context;
 use crate::engine::Engine;
 use crate::handlers::{decide, make_directory};
-use crate::limits::{ASK_AFTER, FINISHED_KEPT_SECONDS, SIZE_RECOVERIES_AT_ONCE};
+use crate::limits::{
+    ASK_AFTER, CLOSE_BYTES, END_KEPT_SECONDS, FORGET_EVERY, SIZE_RECOVERIES_AT_ONCE,
+};
 use crate::locks::Owner;
 use crate::operation::{Internal, OutgoingCall, SizeQuestion, Stop};
 use crate::steps;
@@ -23,7 +25,7 @@ use skep_wire::metadata::{
     AskDecision, Decide, Decision, DecisionReply, NewInode, TransactionId, WrittenExtent,
 };
 use skep_wire::storage::{ChunkStat, RemoveChunks, StatChunk};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// What an answer from another group is for, when no operation waits for it.
@@ -69,11 +71,17 @@ pub(crate) struct Background {
     removing: BTreeSet<GroupId>,
     /// Where the search for a group's removals goes on: before it lie the tombstones of those done.
     cursors: BTreeMap<GroupId, Vec<u8>>,
+    /// Ended sessions of which something is left to be closed. One piece of one session is done in
+    /// each batch, so that requests don't wait for the end of a large session.
+    pub(crate) ending: VecDeque<SessionId>,
     recovering: BTreeMap<InodeId, SizeRecovery>,
     /// Promises that wait for their end, and when to ask (again).
     promises: BTreeMap<TransactionId, Duration>,
     is_reserving: bool,
+    /// When the next search for ends to be forgotten begins, or goes on.
     forget_at: Duration,
+    /// Where it goes on: in which kind of them, after which key.
+    forget_after: (usize, Vec<u8>),
 }
 
 impl Background {
@@ -110,17 +118,21 @@ pub(crate) fn run_internal<E: Engine>(
             context.put(&Key::NumbersReserved, &end);
             Ok(())
         }
+        Internal::SessionEnded(session) => {
+            let now = context.wall();
+            context.put(&Key::SessionEnd(*session), &now);
+            Ok(())
+        }
         Internal::EndSession(session) => end_session(context, *session),
         Internal::Confirmed { number, participant } => confirmed(context, *number, *participant),
-        Internal::Removed(items) => {
-            items.iter().for_each(|key| context.delete_raw(key.clone()));
+        Internal::Forget(keys) => {
+            keys.iter().for_each(|key| context.delete_raw(key.clone()));
             Ok(())
         }
         Internal::EndPromise { transaction, commit } => decide::end(context, *transaction, *commit),
         Internal::SizeFound { inode, size, found_for } => {
             size_found(context, *inode, *size, *found_for)
         }
-        Internal::ForgetFinished => forget_finished(context),
     }
 }
 
@@ -134,12 +146,16 @@ fn make_root<E: Engine>(context: &mut Context<'_, E>) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Closes some of what a session had open; the last call forgets the session.
+/// Closes some of what a session had open; the last piece forgets the session.
 fn end_session<E: Engine>(context: &mut Context<'_, E>, session: SessionId) -> Result<(), Stop> {
     let limit = context.shared.limits.closes_per_batch;
     let opens = context.scan(&Key::opens_of(session), &[], limit)?;
-    let is_last = opens.len() < limit;
+    let mut is_last = opens.len() < limit;
     for (key, value) in opens {
+        if context.written_bytes() > CLOSE_BYTES {
+            is_last = false;
+            break;
+        }
         let counts: OpenCounts = decode_value(&key, &value)?;
         let Some(inode) = last_u64(&key).map(InodeId::new) else { continue };
         let record = context.find_inode(inode)?;
@@ -212,16 +228,6 @@ fn size_found<E: Engine>(
     Ok(())
 }
 
-fn forget_finished<E: Engine>(context: &mut Context<'_, E>) -> Result<(), Stop> {
-    let before = context.wall().seconds - FINISHED_KEPT_SECONDS;
-    for (key, value) in context.scan(&Key::finished(), &[], 10_000)? {
-        if decode_value::<Timestamp>(&key, &value)?.seconds < before {
-            context.delete_raw(key);
-        }
-    }
-    Ok(())
-}
-
 impl<E: Engine> MetadataTarget<E> {
     pub(crate) fn load_background(&mut self) -> Result<()> {
         self.background.look = true;
@@ -242,8 +248,6 @@ impl<E: Engine> MetadataTarget<E> {
                 self.tell(participant, number, true, None);
             }
         }
-        // A session that was ending when the target stopped has its record still: its lease starts
-        // anew like any other's.
         Ok(())
     }
 
@@ -256,16 +260,48 @@ impl<E: Engine> MetadataTarget<E> {
             self.start_internal(Internal::ReserveNumbers);
         }
         self.ask_about_promises();
-        if self.shared.now >= self.background.forget_at {
-            self.background.forget_at = self.shared.now + Duration::from_secs(60);
-            let finished = self.table.scan(&Key::finished(), &[], 1)?;
-            if !finished.is_empty() {
-                self.start_internal(Internal::ForgetFinished);
-            }
+        if let Some(session) = self.background.ending.pop_front() {
+            self.start_internal(Internal::EndSession(session));
         }
+        self.forget_ends()?;
         if std::mem::take(&mut self.background.look) {
             self.start_removals()?;
             self.start_size_recoveries()?;
+        }
+        Ok(())
+    }
+
+    /// Forgets transactions of others and sessions that ended long ago: some in each batch, until
+    /// all were looked at.
+    fn forget_ends(&mut self) -> Result<()> {
+        if self.shared.now < self.background.forget_at {
+            return Ok(());
+        }
+        let kinds = [Key::finished(), Key::session_ends()];
+        let (kind, after) = std::mem::take(&mut self.background.forget_after);
+        let limit = self.shared.limits.ends_per_batch;
+        let page = self.table.scan(&kinds[kind], &after, limit)?;
+        match page.last() {
+            Some((last, _)) if page.len() == limit => {
+                self.background.forget_after = (kind, last.clone());
+            }
+            _ if kind + 1 < kinds.len() => self.background.forget_after = (kind + 1, Vec::new()),
+            _ => self.background.forget_at = self.shared.now + FORGET_EVERY,
+        }
+        let before = self.shared.wall.seconds - END_KEPT_SECONDS;
+        let mut old = Vec::new();
+        for (key, value) in page {
+            let is_old = decode_value::<Timestamp>(&key, &value)?.seconds < before;
+            // A session of which something is still open must not be thought alive.
+            let session = last_u64(&key).filter(|_| key.starts_with(&Key::session_ends()));
+            let record = session.map(|it| Key::Session(SessionId::new(it)).to_bytes());
+            let is_left = record.map(|key| self.table.get(&key)).transpose()?.flatten().is_some();
+            if is_old && !is_left {
+                old.push(key);
+            }
+        }
+        if !old.is_empty() {
+            self.start_internal(Internal::Forget(old));
         }
         Ok(())
     }
@@ -278,11 +314,12 @@ impl<E: Engine> MetadataTarget<E> {
                 self.shared.numbers.reserved = (end, lsn);
                 self.background.is_reserving = false;
             }
+            Internal::SessionEnded(session) => self.background.ending.push_back(session),
             Internal::EndSession(session) => {
-                // The last step removes the record; before it there is more to close.
+                // The last piece removes the record; before it there is more to close.
                 let key = Key::Session(session).to_bytes();
-                if matches!(self.table.get(&key), Ok(Some(_))) {
-                    self.start_internal(Internal::EndSession(session));
+                if !matches!(self.table.get(&key), Ok(None)) {
+                    self.background.ending.push_back(session);
                 }
             }
             Internal::EndPromise { transaction, .. } => {
@@ -293,10 +330,7 @@ impl<E: Engine> MetadataTarget<E> {
                 self.background.recovering.remove(&inode);
                 self.background.look = true;
             }
-            Internal::Removed(_)
-            | Internal::MakeRoot
-            | Internal::Confirmed { .. }
-            | Internal::ForgetFinished => {}
+            Internal::Forget(_) | Internal::MakeRoot | Internal::Confirmed { .. } => {}
         }
     }
 
@@ -456,7 +490,7 @@ impl<E: Engine> MetadataTarget<E> {
             Errand::Remove { group, items } => {
                 self.background.removing.remove(&group);
                 if result.is_ok() {
-                    self.start_internal(Internal::Removed(items));
+                    self.start_internal(Internal::Forget(items));
                 } else {
                     self.background.cursors.remove(&group);
                 }

@@ -9,7 +9,7 @@ use crate::engine::Engine;
 use crate::limits::Limits;
 use crate::locks::{Locks, Owner, Resource};
 use crate::operation::{Asked, Operation, OutgoingCall, Stop};
-use crate::table::Table;
+use crate::table::{Table, logged_bytes};
 use skep_cluster::placement::Candidates;
 use skep_format::metadata::{InodeRecord, Key, OpenCounts, decode_value};
 use skep_types::codec::Codec;
@@ -47,14 +47,13 @@ pub(crate) struct Shared {
     pub(crate) now: Duration,
     /// Time of day; never goes back.
     pub(crate) wall: Timestamp,
-    /// Sessions that a handler wants to be ended.
-    pub(crate) ending: Vec<skep_types::SessionId>,
 }
 
 /// See the file's description.
 pub(crate) struct Context<'a, E> {
     table: &'a Table<E>,
     writes: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+    written_bytes: usize,
     pub(crate) shared: &'a mut Shared,
     pub(crate) op: &'a mut Operation,
     /// Requests that are to be sent, with the index of their answer in `op.asked`.
@@ -70,6 +69,7 @@ impl<'a, E: Engine> Context<'a, E> {
         Self {
             table,
             writes: Vec::new(),
+            written_bytes: 0,
             shared,
             op,
             outgoing: Vec::new(),
@@ -118,12 +118,22 @@ impl<'a, E: Engine> Context<'a, E> {
         self.table.scan(prefix, after, limit)
     }
 
+    fn write(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) {
+        self.written_bytes += logged_bytes(&key, value.as_deref());
+        self.writes.push((key, value));
+    }
+
+    /// Bytes that this transaction's writes take in the log at most.
+    pub(crate) fn written_bytes(&self) -> usize {
+        self.written_bytes
+    }
+
     pub(crate) fn put(&mut self, key: &Key<'_>, value: &impl Codec) {
-        self.writes.push((key.to_bytes(), Some(value.to_bytes())));
+        self.write(key.to_bytes(), Some(value.to_bytes()));
     }
 
     pub(crate) fn put_raw(&mut self, key: &Key<'_>, value: &[u8]) {
-        self.writes.push((key.to_bytes(), Some(value.to_vec())));
+        self.write(key.to_bytes(), Some(value.to_vec()));
     }
 
     pub(crate) fn get_raw(&self, key: &Key<'_>) -> Result<Option<Vec<u8>>> {
@@ -131,11 +141,11 @@ impl<'a, E: Engine> Context<'a, E> {
     }
 
     pub(crate) fn delete(&mut self, key: &Key<'_>) {
-        self.writes.push((key.to_bytes(), None));
+        self.write(key.to_bytes(), None);
     }
 
     pub(crate) fn delete_raw(&mut self, key: Vec<u8>) {
-        self.writes.push((key, None));
+        self.write(key, None);
     }
 
     // ---- locks of undecided transactions

@@ -16,6 +16,9 @@ pub const NUMBER_RANGE: u64 = 65_536;
 pub const REMOVALS_PER_MESSAGE: usize = 256;
 /// Open files closed in one transaction when a session ends, so that the batch stays small.
 pub const CLOSES_PER_BATCH: usize = 256;
+/// Bytes of changes after which such a transaction ends early: a file has up to a thousand chunk
+/// files and thousands of extended attributes that go with it.
+pub const CLOSE_BYTES: usize = 256 << 10;
 /// Files whose size is being found out at the same time.
 pub const SIZE_RECOVERIES_AT_ONCE: usize = 16;
 /// First pause of an operation that another transaction is in the way of.
@@ -27,9 +30,13 @@ pub const MAX_DOUBTS: u32 = 16;
 pub const LONGEST_PAUSE: Duration = Duration::from_millis(64);
 /// A promise older than this makes the participant ask the coordinator.
 pub const ASK_AFTER: Duration = Duration::from_secs(1);
-/// How long it is remembered that another group's transaction has ended: longer than any message
-/// can be under way.
-pub const FINISHED_KEPT_SECONDS: i64 = 600;
+/// How long it is remembered that another group's transaction or a session has ended: longer than
+/// any message can be under way.
+pub const END_KEPT_SECONDS: i64 = 600;
+/// Between two searches for such ends that may be forgotten.
+pub const FORGET_EVERY: Duration = Duration::from_secs(60);
+/// Ends that such a search looks at in one batch: hundreds of thousands may be remembered.
+pub const ENDS_PER_BATCH: usize = 1000;
 /// Operations that wait for something at the same time; more are refused with `LimitReached`.
 pub const MAX_PARKED: usize = 100_000;
 /// Connections that get the answer of one request. A client gives a connection up before it repeats
@@ -64,6 +71,8 @@ pub struct Limits {
     pub removals_per_message: usize,
     /// See [`CLOSES_PER_BATCH`].
     pub closes_per_batch: usize,
+    /// See [`ENDS_PER_BATCH`].
+    pub ends_per_batch: usize,
     /// See [`RECORD_BYTES`].
     pub record_bytes: usize,
     /// See [`OPERATION_BYTES`].
@@ -82,6 +91,7 @@ impl Default for Limits {
             number_range: NUMBER_RANGE,
             removals_per_message: REMOVALS_PER_MESSAGE,
             closes_per_batch: CLOSES_PER_BATCH,
+            ends_per_batch: ENDS_PER_BATCH,
             record_bytes: RECORD_BYTES,
             operation_bytes: OPERATION_BYTES,
             checkpoint_log_bytes: CHECKPOINT_LOG_BYTES,

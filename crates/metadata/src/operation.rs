@@ -37,18 +37,18 @@ pub(crate) enum Internal {
     MakeRoot,
     /// Reserves more numbers.
     ReserveNumbers,
-    /// Closes what an ended session had open, and forgets it.
+    /// Notes that a session has ended.
+    SessionEnded(SessionId),
+    /// Closes some of what an ended session had open; the last piece of it forgets the session.
     EndSession(SessionId),
     /// A participant has confirmed a commit.
     Confirmed { number: u64, participant: GroupId },
-    /// Chunk files were removed: forgets their work items, whose keys these are.
-    Removed(Vec<Vec<u8>>),
+    /// Removes keys: of work that is done, and of what need not be remembered any longer.
+    Forget(Vec<Vec<u8>>),
     /// A promise's transaction has ended.
     EndPromise { transaction: TransactionId, commit: bool },
     /// The chunk files of a file whose writer died say that it has this size.
     SizeFound { inode: skep_types::InodeId, size: u64, found_for: SizeQuestion },
-    /// Forgets transactions of others that ended long ago.
-    ForgetFinished,
 }
 
 /// Why an operation stops before its end.

@@ -100,8 +100,8 @@ impl<E: Engine> MetadataTarget<E> {
         if modifies && self.ran_before(connection, &header)? {
             return Ok(());
         }
-        if header.message == OpenSession::ID && self.is_ending(header.session)? {
-            let what = format!("session {} is being ended: open another", header.session);
+        if header.message == OpenSession::ID && self.has_ended(header.session)? {
+            let what = format!("session {} has ended: open another", header.session);
             self.refuse(connection, header, Error::new(ErrorCode::StaleSession, what));
             return Ok(());
         }
@@ -156,11 +156,10 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(false)
     }
 
-    /// Whether a session has ended and is not forgotten yet. What is opened in it would be closed
-    /// with the rest.
-    fn is_ending(&self, session: SessionId) -> Result<bool> {
-        let is_stored = self.table.get(&Key::Session(session).to_bytes())?.is_some();
-        Ok(is_stored && !self.sessions.exists(session))
+    /// Whether a session has ended. A request to open it is late, and so may others be that were
+    /// carried out in it: what is remembered of them went with the session.
+    fn has_ended(&self, session: SessionId) -> Result<bool> {
+        Ok(self.table.get(&Key::SessionEnd(session).to_bytes())?.is_some())
     }
 
     fn slot_record(&self, slot: (SessionId, u32)) -> Result<Option<SlotRecord>> {

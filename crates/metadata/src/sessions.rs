@@ -1,7 +1,9 @@
 //! Sessions of clients: which there are, when they were last heard of, which slots are at work.
 //!
 //! What must survive a restart (the session, its slots' last replies, what it has open) is in the
-//! store; here is what may be forgotten: leases start anew after a restart.
+//! store; here is what may be forgotten: leases start anew after a restart. That a session has
+//! ended is in the store before anything follows from it, and stays there for a while, so that
+//! neither a restart nor a late request brings it back.
 
 use crate::context::Context;
 use crate::engine::Engine;
@@ -13,7 +15,7 @@ use skep_types::codec::Codec;
 use skep_types::{Error, ErrorCode, Result, RetryClass, SessionId};
 use skep_wire::frame::Header;
 use skep_wire::metadata::{OpenSession, SessionOpened};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 #[derive(Debug)]
@@ -116,9 +118,15 @@ pub(crate) fn open_session<E: Engine>(context: &mut Context<'_, E>) -> Result<Ve
 
 impl<E: Engine> MetadataTarget<E> {
     pub(crate) fn load_sessions(&mut self) -> Result<()> {
+        let ends = self.table.scan(&Key::session_ends(), &[], usize::MAX)?;
+        let ended: BTreeSet<_> =
+            ends.iter().filter_map(|(key, _)| last_u64(key).map(SessionId::new)).collect();
         for (key, value) in self.table.scan(&Key::sessions(), &[], usize::MAX)? {
             let record: SessionRecord = decode_value(&key, &value)?;
-            if let Some(session) = last_u64(&key).map(SessionId::new) {
+            let Some(session) = last_u64(&key).map(SessionId::new) else { continue };
+            if ended.contains(&session) {
+                self.background.ending.push_back(session);
+            } else {
                 let heard = self.shared.now;
                 self.sessions.all.insert(session, Session { slots: record.slots, heard });
             }
@@ -153,7 +161,7 @@ impl<E: Engine> MetadataTarget<E> {
             let slots: Vec<Slot> =
                 refused.range((session, 0)..=(session, u32::MAX)).map(|(slot, _)| *slot).collect();
             slots.iter().for_each(|slot| drop(refused.remove(slot)));
-            self.start_internal(Internal::EndSession(session));
+            self.start_internal(Internal::SessionEnded(session));
         }
     }
 }

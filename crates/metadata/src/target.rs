@@ -261,7 +261,6 @@ impl<E: Engine> MetadataTarget<E> {
                 limits: start.limits,
                 now: start.now,
                 wall: start.wall,
-                ending: Vec::new(),
             },
             policy: start.policy,
             operations: HashMap::new(),
@@ -332,12 +331,18 @@ impl<E: Engine> MetadataTarget<E> {
         if let (Some(first), None) = (self.first_unsynced_at, self.syncing) {
             due = due.min(first + SYNC_AFTER);
         }
+        if !self.background.ending.is_empty() {
+            due = self.shared.now;
+        }
         due
     }
 
     /// Whether nothing is under way: no operation, no call, nothing unsynced.
     pub fn is_idle(&self) -> bool {
-        self.operations.is_empty() && self.calls.is_empty() && self.first_unsynced_at.is_none()
+        self.operations.is_empty()
+            && self.calls.is_empty()
+            && self.first_unsynced_at.is_none()
+            && self.background.ending.is_empty()
     }
 
     /// Whether a transaction of this group is still undecided.
@@ -437,9 +442,6 @@ impl<E: Engine> MetadataTarget<E> {
         };
         let outgoing = std::mem::take(&mut context.outgoing);
         let writes = context.into_writes();
-        for session in std::mem::take(&mut self.shared.ending) {
-            self.end_session(session);
-        }
         match result {
             Ok(reply) => self.commit(op, writes, reply)?,
             Err(Stop::Asked) => {

@@ -176,7 +176,7 @@ impl Stored {
 
     /// Verifies that nothing leaks: no work is left, no session or slot but those of `alive`, the
     /// opens are those of the sessions, each chunk file has its inode. Remembered ends of
-    /// transactions are kept for ten minutes and aren't counted.
+    /// transactions and sessions are kept for ten minutes and aren't counted.
     pub(crate) fn check_leaks(
         &self,
         alive: &BTreeSet<SessionId>,

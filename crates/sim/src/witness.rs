@@ -10,6 +10,7 @@
 //! accepts. Then:
 //! - each committed operation must succeed in the [`Model`] at its place, with the reply it gave;
 //! - a slot's sequence commits at most once, and not after its refusal was answered;
+//! - nothing commits in a session after its end was logged;
 //! - entries and files that a batch writes must be those of the reference after it;
 //! - what a client is answered must be that reply, or (reads, refusals) what the reference would
 //!   have answered at some moment between asking and answering;
@@ -97,6 +98,8 @@ pub(crate) struct Witness {
     pub(crate) model: Model,
     history: Vec<Entry>,
     instances: BTreeMap<InstanceId, Instance>,
+    /// Sessions that have ended: at which target, in which record.
+    ended: BTreeMap<SessionId, (usize, Lsn)>,
     windows: BTreeMap<u64, Window>,
     next_window: u64,
     /// Operations that committed.
@@ -120,6 +123,7 @@ impl Witness {
             map,
             history: Vec::new(),
             instances: BTreeMap::new(),
+            ended: BTreeMap::new(),
             windows: BTreeMap::new(),
             next_window: 0,
             commits: 0,
@@ -297,6 +301,9 @@ impl Witness {
         let mut pending = Vec::new();
         for (session, slot, record) in &changes.slots {
             let id = (*session, *slot, record.sequence);
+            if self.ended.contains_key(session) {
+                return Err(format!("{id:?} was done after the end of its session"));
+            }
             let Some(instance) = self.instances.get_mut(&id) else {
                 return Err(format!("{id:?} was done, and nobody asked for it"));
             };
@@ -310,6 +317,7 @@ impl Witness {
             self.commits += 1;
             pending.push((id, record.reply.0.clone()));
         }
+        self.ended.extend(changes.sessions_ended.iter().map(|it| (*it, (target, lsn))));
         let applied = self.order(&pending, changes)?;
         let mut entry = Entry { target, lsn, applied: Vec::new() };
         for applied in applied {
@@ -469,6 +477,7 @@ impl Witness {
     /// # Errors
     /// What was lost that must not be.
     pub(crate) fn power_cut(&mut self, target: usize, last: Lsn) -> Result<(), Violation> {
+        self.ended.retain(|_, (at, lsn)| *at != target || *lsn <= last);
         let is_lost = |entry: &Entry| entry.target == target && entry.lsn > last;
         if self.is_blind || !self.history.iter().any(is_lost) {
             return Ok(());
@@ -563,6 +572,7 @@ fn look(window: &mut Window, model: &Model) {
 struct Changes {
     slots: Vec<(SessionId, u32, SlotRecord)>,
     slots_gone: Vec<(SessionId, u32)>,
+    sessions_ended: Vec<SessionId>,
     /// A session no longer has a file open.
     closed: Vec<(SessionId, InodeId)>,
     sizes_found: Vec<InodeId>,
@@ -574,6 +584,7 @@ impl Changes {
     fn of(batch: &Batch) -> Result<Self, String> {
         let slots = Key::slots_of(SessionId::default())[..2].to_vec();
         let (opens, sizes) = (Key::session_opens(), Key::size_recoveries());
+        let ends = Key::session_ends();
         let mut changes = Self::default();
         for change in &batch.mutations {
             let key = change.key.0.as_slice();
@@ -589,6 +600,10 @@ impl Changes {
                 let session = last_u64(&key[..10]).unwrap_or_default();
                 if value.is_none() {
                     changes.closed.push((SessionId::new(session), InodeId::new(id)));
+                }
+            } else if key.starts_with(&ends) {
+                if value.is_some() {
+                    changes.sessions_ended.push(SessionId::new(id));
                 }
             } else if key.starts_with(&sizes) {
                 if value.is_none() {

@@ -19,6 +19,7 @@ use skep_wire::storage as st;
 struct Story {
     target: MetadataTarget<MemoryEngine>,
     now: Duration,
+    wall: Timestamp,
     calls: Vec<(CallId, OutgoingCall)>,
     replies: Vec<(ConnectionId, Result<Vec<u8>>)>,
     /// The log on its disk.
@@ -92,6 +93,7 @@ impl Story {
         let mut story = Self {
             target,
             now: Duration::ZERO,
+            wall: Timestamp::default(),
             calls: Vec::new(),
             replies: Vec::new(),
             log: Vec::new(),
@@ -108,13 +110,18 @@ impl Story {
     /// The process is killed and started again: it has what was appended to the log, and of the
     /// engine what was there at the beginning.
     fn restart(&mut self) {
+        self.kill();
+        self.happens(Event::Tick);
+    }
+
+    /// As [`Self::restart`], before anything happens to the new process.
+    fn kill(&mut self) {
         let scanned = skep_format::log::scan(LOG, Lsn::new(1), &self.log).unwrap();
         assert_eq!(scanned.end, self.log.len(), "a record can't be read back");
         let records: Vec<_> = scanned.records.into_iter().map(|it| (it.lsn, it.payload)).collect();
         self.target = open(MemoryEngine::default(), &records, &self.limits, self.now);
         self.calls.clear();
         self.replies.clear();
-        self.happens(Event::Tick);
     }
 
     /// Something happens, and every sync that follows from it ends at once.
@@ -134,7 +141,7 @@ impl Story {
     /// Runs one batch; gives what follows from it at once.
     fn run(&mut self, events: Vec<Event>) -> Vec<Event> {
         let mut next = Vec::new();
-        let actions = self.target.handle(events, self.now, Timestamp::default()).unwrap();
+        let actions = self.target.handle(events, self.now, self.wall).unwrap();
         for action in actions {
             match action {
                 Action::Sync { lsn } => next.push(Event::Synced { lsn }),

@@ -18,3 +18,138 @@ fn an_operation_is_refused_when_its_session_ended_while_it_waited() {
     let opens = story.target.table.scan(&Key::opens_of(SessionId::new(1)), &[], 9).unwrap();
     assert!(slots.is_empty() && opens.is_empty());
 }
+
+/// Whether a session may still be used.
+fn is_alive(story: &mut Story, session: u64) -> bool {
+    match story.ask(1, session, (0, 0), &md::KeepAlive {}) {
+        Ok(_) => true,
+        Err(error) => {
+            assert_eq!(error.code(), ErrorCode::StaleSession);
+            false
+        }
+    }
+}
+
+fn is_stored(story: &Story, session: u64) -> bool {
+    let key = Key::Session(SessionId::new(session)).to_bytes();
+    story.target.table.get(&key).unwrap().is_some()
+}
+
+fn limits_of_one() -> Limits {
+    Limits { closes_per_batch: 1, ..Limits::default() }
+}
+
+/// A session that was being ended when the target stopped was alive after the next start, with half
+/// of its files closed: its client went on with files that had been disposed of.
+#[test]
+fn an_ended_session_stays_ended_over_a_restart() {
+    let mut story = Story::begin_with(limits_of_one());
+    for number in 0..4 {
+        story.create_as(&format!("{number}"), 1, (0, 1 + number));
+    }
+    // The first batch after the request: the process dies before the next.
+    story.run(vec![arrival(1, 1, (0, 0), &md::CloseSession {})]);
+    let opens = |story: &Story| {
+        story.target.table.scan(&Key::opens_of(SessionId::new(1)), &[], 9).unwrap().len()
+    };
+    assert_eq!(opens(&story), 3, "it dies in the middle of the end");
+    story.kill();
+    assert_eq!(opens(&story), 3, "and of that nothing is lost");
+    let open = md::OpenSession { client: NodeId::new(9), slots: 4 };
+    let keep_alive = arrival(1, 1, (0, 0), &md::KeepAlive {});
+    let next = story.run(vec![keep_alive, arrival(1, 1, (0, 0), &open)]);
+    let answers = story.replies.drain(..).map(|(_, result)| result.unwrap_err().code());
+    assert_eq!(answers.collect::<Vec<_>>(), [ErrorCode::StaleSession; 2]);
+    story.happen_together(next);
+    assert_eq!(opens(&story), 0, "the end goes on where it was");
+    assert!(!is_stored(&story, 1), "and comes to an end");
+    assert!(is_alive(&mut story, 2));
+}
+
+/// All that a session had open was closed in one batch, during which nobody was served.
+#[test]
+fn a_large_session_ends_in_pieces_between_which_others_are_served() {
+    let mut story = Story::begin_with(limits_of_one());
+    for number in 0..4 {
+        story.create_as(&format!("{number}"), 1, (0, 1 + number));
+    }
+    story.run(vec![arrival(1, 1, (0, 0), &md::CloseSession {})]);
+    for left in (0..3).rev() {
+        assert!(story.target.next_tick() <= story.now, "the next piece is due at once");
+        story.replies.clear();
+        story.run(vec![arrival(7, 2, (0, 0), &md::KeepAlive {})]);
+        assert_eq!(story.replies.len(), 1);
+        let opens = story.target.table.scan(&Key::opens_of(SessionId::new(1)), &[], 9).unwrap();
+        assert_eq!(opens.len(), left);
+    }
+}
+
+/// Files with so much to remove with them that a piece would be large are closed in smaller ones.
+#[test]
+fn a_piece_of_an_end_is_bounded_by_what_it_changes() {
+    let mut story = Story::begin();
+    let count = 8;
+    for number in 0..count {
+        let name = format!("{number}");
+        let inode = story.create_as(&name, 1, (0, 1 + number));
+        let mut record: skep_format::metadata::InodeRecord = story
+            .target
+            .table
+            .get(&Key::Inode(inode).to_bytes())
+            .unwrap()
+            .map(|value| Codec::from_bytes(&value).unwrap())
+            .unwrap();
+        record.has_xattrs = true;
+        record.attributes.links = 0;
+        story.target.table.write(Key::Inode(inode).to_bytes(), Some(record.to_bytes()));
+        for attribute in 0..2_000 {
+            let name = format!("user.{attribute:040}");
+            let key = Key::Xattr(inode, name.as_bytes()).to_bytes();
+            story.target.table.write(key, Some(Vec::new()));
+        }
+    }
+    story.happens(Event::Tick);
+    let most = 2 * crate::limits::CLOSE_BYTES;
+    let before = story.target.last_logged();
+    story.ask(1, 1, (0, 0), &md::CloseSession {}).unwrap();
+    story.happens(Event::Tick);
+    let mut records = skep_format::log::scan(LOG, Lsn::new(1), &story.log).unwrap().records;
+    records.retain(|record| record.lsn > before);
+    let longest = records.iter().map(|record| record.payload.len()).max();
+    assert!(longest.is_some_and(|it| it < most), "{longest:?}");
+    assert!(!is_stored(&story, 1));
+}
+
+/// A late request to open a session that had ended and was forgotten brought it back, without what
+/// was remembered of its requests: those that were still repeated ran a second time.
+#[test]
+fn a_session_that_has_ended_is_not_opened_again() {
+    let limits = Limits { ends_per_batch: 1, ..Limits::default() };
+    let mut story = Story::begin_with(limits);
+    story.ask(1, 1, (0, 0), &md::CloseSession {}).unwrap();
+    assert!(!is_stored(&story, 1));
+    let open = md::OpenSession { client: NodeId::new(9), slots: 4 };
+    for _ in 0..2 {
+        let error = story.ask(1, 1, (0, 0), &open).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::StaleSession);
+        story.restart();
+    }
+    story.ask(1, 3, (0, 0), &md::OpenSession { client: NodeId::new(9), slots: 4 }).unwrap();
+    story.ask(1, 3, (0, 0), &md::CloseSession {}).unwrap();
+    // Later than any message can be under way it is forgotten, some in each batch.
+    story.wall.seconds += crate::limits::END_KEPT_SECONDS + 1;
+    story.now += crate::limits::FORGET_EVERY;
+    let ends = |story: &Story| {
+        let key = |session| Key::SessionEnd(SessionId::new(session)).to_bytes();
+        [1, 3].iter().filter(|it| story.target.table.get(&key(**it)).unwrap().is_some()).count()
+    };
+    assert_eq!(ends(&story), 2);
+    let mut next = Vec::new();
+    for _ in 0..20 {
+        let before = ends(&story);
+        next.push(Event::Tick);
+        next = story.run(next);
+        assert!(before - ends(&story) <= 1, "a batch looks at one of them");
+    }
+    assert_eq!(ends(&story), 0);
+}
