@@ -2,6 +2,7 @@
 
 use crate::access::ClusterArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use skep_service::ByteSize;
 use std::path::PathBuf;
 
 /// A parallel file system: many clients, many servers, one POSIX namespace.
@@ -126,6 +127,10 @@ pub(crate) struct MountArgs {
     /// What is logged
     #[arg(long, default_value = "info")]
     pub(crate) log: String,
+    /// Size at which a log file gets the ending `.old` and a new one is begun; 0: never. Of a mount
+    /// in the background, 16 MiB unless set
+    #[arg(long)]
+    pub(crate) log_limit: Option<ByteSize>,
     /// Where a mount in the background logs to
     #[arg(long)]
     pub(crate) log_file: Option<PathBuf>,

@@ -223,6 +223,43 @@ fn wrong_tokens_and_addresses_are_refused_with_what_to_do() {
 }
 
 #[test]
+fn a_log_file_at_its_limit_becomes_the_old_one_and_no_line_is_lost() {
+    let place = Place::new();
+    let (management, log) = (place.cluster("management"), place.path("log"));
+    let file = std::fs::File::options().create(true).append(true).open(&log).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_skep"));
+    command.args(["management", "--directory", &management, "--listen", "127.0.0.1:0"]);
+    command.args(["--set", "node.log_limit=4 KiB"]).stdout(file.try_clone().unwrap()).stderr(file);
+    let _running = Service(command.spawn().unwrap());
+    let deadline = Instant::now() + PATIENCE;
+    while !skep(&["node", "list", "--cluster", &management]).status.success() {
+        assert!(Instant::now() < deadline, "management answers");
+    }
+    // Each stranger that says nothing is a line.
+    let address = read(&place.path("management/address"));
+    let old = place.path("log.old");
+    let both = || std::fs::read_to_string(&old).unwrap_or_default() + &read(&log);
+    let mut lines = Vec::new();
+    for _ in 0..150 {
+        let stranger = std::net::TcpStream::connect(address.trim()).unwrap();
+        let line = format!("connection from {} refused", stranger.local_addr().unwrap());
+        drop(stranger);
+        while !both().contains(&line) {
+            assert!(Instant::now() < deadline, "{line}: {}", both());
+        }
+        lines.push(line);
+    }
+    for file in [&old, &log] {
+        assert!(std::fs::metadata(file).unwrap().len() <= 4096, "{}", file.display());
+    }
+    let found: Vec<_> = lines.iter().filter(|line| both().contains(*line)).collect();
+    assert!(found.len() > 20 && found.len() < lines.len(), "{}", both());
+    assert_eq!(found.last(), lines.last().as_ref());
+    let newest: Vec<_> = lines[lines.len() - found.len()..].iter().collect();
+    assert_eq!(found, newest, "there is no gap");
+}
+
+#[test]
 fn completion_scripts_and_help_are_printed() {
     for shell in ["bash", "zsh", "fish"] {
         assert!(said(&["completion", shell]).contains("skep"));

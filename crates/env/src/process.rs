@@ -47,6 +47,21 @@ pub fn spawn_detached(command: &mut Command) -> io::Result<Child> {
     command.spawn()
 }
 
+/// Lets standard error, and standard output if `both`, go on in a file.
+///
+/// # Errors
+/// As `dup2(2)`.
+pub fn replace_output(file: &std::fs::File, both: bool) -> io::Result<()> {
+    use std::os::fd::AsRawFd;
+    let from = file.as_raw_fd();
+    let replace = |to| {
+        // SAFETY: a plain system call; both descriptors are open, and `to` stays so throughout.
+        if unsafe { libc::dup2(from, to) } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    };
+    replace(libc::STDERR_FILENO)?;
+    if both { replace(libc::STDOUT_FILENO) } else { Ok(()) }
+}
+
 /// Sends a signal to a process.
 ///
 /// # Errors

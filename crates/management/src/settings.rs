@@ -28,8 +28,8 @@ impl Settings for ManagementSettings {
         self.node.problems()
     }
 
-    fn log(&self) -> &str {
-        &self.node.log
+    fn node(&self) -> &NodeSettings {
+        &self.node
     }
 }
 

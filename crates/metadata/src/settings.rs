@@ -69,8 +69,8 @@ impl Settings for MetadataSettings {
         problems
     }
 
-    fn log(&self) -> &str {
-        &self.node.log
+    fn node(&self) -> &NodeSettings {
+        &self.node
     }
 }
 

@@ -4,6 +4,7 @@
 //! A service's settings are one plain struct with `Default` and serde. A field that may be unset is
 //! an empty text or list, never an `Option`: so the defaults name every setting that there is.
 
+use crate::NodeSettings;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use skep_types::{Error, ErrorCode, Result};
@@ -22,10 +23,8 @@ pub trait Settings: Serialize + DeserializeOwned + Default {
     /// All that is wrong with the values; empty if nothing is.
     fn problems(&self) -> Vec<String>;
 
-    /// What is logged, as in [`crate::NodeSettings::log`].
-    fn log(&self) -> &str {
-        "info"
-    }
+    /// What every service has.
+    fn node(&self) -> &NodeSettings;
 }
 
 /// Settings, and where each value came from.
@@ -245,6 +244,9 @@ mod tests {
         const SOURCES: &'static [&'static str] = &[];
         fn problems(&self) -> Vec<String> {
             if self.width == 0 { vec!["`width` is zero".into()] } else { Vec::new() }
+        }
+        fn node(&self) -> &NodeSettings {
+            unreachable!("only the program asks for it")
         }
     }
 

@@ -11,6 +11,7 @@ pub mod directory;
 pub mod host;
 pub mod kept_map;
 pub mod listen;
+mod log_file;
 pub mod logging;
 pub mod manual;
 pub mod node;

@@ -1,10 +1,14 @@
 //! Settings that every service has.
 
+use crate::ByteSize;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// The source text of [`NodeSettings`], for [`crate::Settings::SOURCES`].
 pub const SOURCE: &str = include_str!("node.rs");
+
+/// A log of less would hardly hold what one request says.
+const MIN_LOG_LIMIT: u64 = 4096;
 
 /// Settings that every service has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,6 +30,10 @@ pub struct NodeSettings {
     /// What is logged: `error`, `warn`, `info`, `debug` or `trace`, also by part, as in
     /// `info,skep_rpc=debug`.
     pub log: String,
+    /// If what is logged goes to a file and that has grown to this size, it gets the ending `.old`,
+    /// in place of an older one, and a new file is begun. Set it where nothing else rotates the
+    /// file. Zero: no limit.
+    pub log_limit: ByteSize,
 }
 
 /// All that is wrong with the directories of a service's targets.
@@ -58,6 +66,7 @@ impl NodeSettings {
             listen: format!("0.0.0.0:{port}"),
             advertise: Vec::new(),
             log: "info".into(),
+            log_limit: ByteSize(0),
         }
     }
 
@@ -80,6 +89,9 @@ impl NodeSettings {
         }
         if let Err(problem) = crate::logging::check(&self.log) {
             problems.push(format!("`node.log`: {problem}"));
+        }
+        if (1..MIN_LOG_LIMIT).contains(&self.log_limit.0) {
+            problems.push("`node.log_limit` is less than 4 KiB: it would hold nothing".into());
         }
         problems
     }

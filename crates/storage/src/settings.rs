@@ -35,8 +35,8 @@ impl Settings for StorageSettings {
         problems
     }
 
-    fn log(&self) -> &str {
-        &self.node.log
+    fn node(&self) -> &NodeSettings {
+        &self.node
     }
 }
 

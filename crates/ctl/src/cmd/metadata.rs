@@ -2,16 +2,8 @@
 
 use super::service::{Service, run_hosted};
 use crate::cli::ServiceArgs;
-use skep_metadata::MetadataSettings;
 use skep_types::Result;
 
 pub(super) fn run(args: &ServiceArgs) -> Result<()> {
-    run_hosted(
-        args,
-        &Service {
-            directory: |settings: &MetadataSettings| &settings.node.directory,
-            initialise: skep_metadata::initialise,
-            serve: skep_metadata::run,
-        },
-    )
+    run_hosted(args, &Service { initialise: skep_metadata::initialise, serve: skep_metadata::run })
 }

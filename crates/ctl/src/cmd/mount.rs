@@ -2,10 +2,11 @@
 
 use crate::access::Access;
 use crate::cli::MountArgs;
-use crate::local::children::{open_log, program, tail};
+use crate::local::children::{LOG_LIMIT, open_log, program, tail};
 use crate::local::readiness::Readiness;
 use crate::output::say;
 use skep_fuse::{ClusterOptions, ServeOptions, TransportChoice, TransportKind};
+use skep_service::ByteSize;
 use skep_types::{Error, ErrorCode, Result};
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -29,7 +30,7 @@ pub(super) fn run(args: &MountArgs) -> Result<()> {
 }
 
 fn mount(args: &MountArgs, transport: TransportChoice, access: &Access) -> Result<()> {
-    skep_service::logging::start(&args.log)?;
+    skep_service::logging::start(&args.log, args.log_limit.unwrap_or(ByteSize(0)))?;
     let cluster = ClusterOptions {
         cluster: access.token.clone().into(),
         host: std::fs::read_to_string("/proc/sys/kernel/hostname")
@@ -71,6 +72,8 @@ fn detach(args: &MountArgs, access: &Access) -> Result<()> {
     command.args(["mount", "--cluster", &access.name, "--token-file"]);
     command.arg(absolute(&access.token_file)?);
     command.args(["--transport", &args.transport, "--log", &args.log]);
+    let limit = args.log_limit.unwrap_or(LOG_LIMIT);
+    command.args(["--log-limit", &limit.to_string()]);
     command.arg(&directory).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     readiness.tell(&mut command);
     let mut child = skep_env::spawn_detached(&mut command)?;

@@ -6,7 +6,7 @@ use skep_rpc::JoinToken;
 use skep_service::directory::read_token;
 use skep_service::{Settings, config, logging, manual};
 use skep_types::{ClusterId, Error, ErrorCode, Result};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// What a service is to do.
 pub(super) enum Task<T> {
@@ -20,8 +20,6 @@ pub(super) enum Task<T> {
 
 /// A service that has targets.
 pub(super) struct Service<T> {
-    /// Its own directory.
-    pub(super) directory: fn(&T) -> &PathBuf,
     /// Makes its directories.
     pub(super) initialise: fn(&T, JoinToken) -> Result<()>,
     /// Serves until it is asked to end.
@@ -36,7 +34,7 @@ pub(super) fn run_hosted<T: Settings>(args: &ServiceArgs, service: &Service<T>) 
             let token = token(args)?;
             let cluster = token.cluster;
             (service.initialise)(&settings, token)?;
-            made(T::NAME, (service.directory)(&settings), cluster)
+            made(T::NAME, &settings.node().directory, cluster)
         }
         Task::Serve(settings) => (service.serve)(&settings),
     }
@@ -55,7 +53,8 @@ pub(super) fn prepare<T: Settings>(args: &ServiceArgs, targets: &str) -> Result<
     if args.print_config {
         return say(loaded.print().trim_end()).map(|()| Task::Done);
     }
-    logging::start(loaded.settings.log())?;
+    let node = loaded.settings.node();
+    logging::start(&node.log, node.log_limit)?;
     Ok(match args.init {
         true => Task::Initialise(loaded.settings),
         false => Task::Serve(loaded.settings),

@@ -2,16 +2,8 @@
 
 use super::service::{Service, run_hosted};
 use crate::cli::ServiceArgs;
-use skep_storage::StorageSettings;
 use skep_types::Result;
 
 pub(super) fn run(args: &ServiceArgs) -> Result<()> {
-    run_hosted(
-        args,
-        &Service {
-            directory: |settings: &StorageSettings| &settings.node.directory,
-            initialise: skep_storage::initialise,
-            serve: skep_storage::run,
-        },
-    )
+    run_hosted(args, &Service { initialise: skep_storage::initialise, serve: skep_storage::run })
 }

@@ -1,7 +1,7 @@
 //! `skep up`: a whole cluster on this host, from one command.
 
 use crate::cli::UpArgs;
-use crate::local::children::{open_log, program, tail};
+use crate::local::children::{LOG_LIMIT, open_log, program, tail};
 use crate::local::layout::{Layout, WantedShape};
 use crate::local::readiness::Readiness;
 use crate::local::summary;
@@ -50,7 +50,7 @@ pub(super) fn run(args: UpArgs) -> Result<()> {
         return detach(&args, &layout, mount_point.as_deref());
     }
     if !args.in_background {
-        skep_service::logging::start("warn")?;
+        skep_service::logging::start("warn", LOG_LIMIT)?;
     }
     let plan = Plan {
         shape,

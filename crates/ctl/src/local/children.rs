@@ -1,6 +1,7 @@
 //! The processes of a cluster: starting, watching, ending.
 
 use super::layout::Layout;
+use skep_service::ByteSize;
 use skep_types::{Error, ErrorCode, Result};
 use std::fs::OpenOptions;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -8,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+/// Size at which the log of a process that runs in the background becomes the old one.
+pub(crate) const LOG_LIMIT: ByteSize = ByteSize(16 << 20);
 /// First pause before a process that died is started again; it doubles.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// Longest pause.
@@ -174,10 +177,11 @@ pub(crate) fn describe(status: ExitStatus) -> String {
     }
 }
 
-/// The last lines of a text file beyond some byte, indented.
+/// The last lines of a text file beyond some byte, indented; of a file that became shorter since
+/// (a new log) all of them count.
 pub(crate) fn tail(path: &Path, from: u64, lines: usize) -> String {
     let bytes = std::fs::read(path).unwrap_or_default();
-    let start = usize::try_from(from).unwrap_or(usize::MAX).min(bytes.len());
+    let start = usize::try_from(from).ok().filter(|from| *from <= bytes.len()).unwrap_or(0);
     let text = String::from_utf8_lossy(&bytes[start..]);
     let all: Vec<&str> = text.lines().collect();
     let last = &all[all.len().saturating_sub(lines)..];

@@ -55,10 +55,14 @@ fn services(map: &ClusterMap, processes: &BTreeMap<String, u32>) -> String {
 
 /// Which transport the mount took, as its log says.
 fn transport(layout: &Layout) -> Option<String> {
-    let log = std::fs::read(layout.log("mount")).ok()?;
-    let log = String::from_utf8_lossy(&log);
-    let (_, after) = log.rsplit_once("is mounted, transport ")?;
-    Some(after.split_whitespace().next()?.to_owned())
+    let newest = layout.log("mount");
+    let mut logs = [newest.clone(), newest.with_extension("log.old")].into_iter();
+    logs.find_map(|path| {
+        let log = std::fs::read(path).ok()?;
+        let log = String::from_utf8_lossy(&log);
+        let (_, after) = log.rsplit_once("is mounted, transport ")?;
+        Some(after.split_whitespace().next()?.to_owned())
+    })
 }
 
 fn hints(layout: &Layout, mount_point: Option<&Path>, in_foreground: bool) -> String {

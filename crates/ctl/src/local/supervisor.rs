@@ -1,7 +1,7 @@
 //! The life of a cluster on one host: made if need be, started in order, mounted, watched, ended in
 //! the opposite order.
 
-use super::children::{Role, Service, describe, program};
+use super::children::{LOG_LIMIT, Role, Service, describe, program};
 use super::layout::{Layout, Shape, SupervisorLock};
 use super::ownership::give_root_to;
 use super::readiness::Readiness;
@@ -156,6 +156,8 @@ impl Supervisor {
             directory.display().to_string(),
             "--listen".into(),
             "127.0.0.1:0".into(),
+            "--set".into(),
+            format!("node.log_limit={LOG_LIMIT}"),
         ];
         if kind != "management" {
             // As the directory is called, whichever registers first.
@@ -188,6 +190,8 @@ impl Supervisor {
             &self.plan.layout.data.display().to_string(),
             "--transport",
             &self.plan.transport,
+            "--log-limit",
+            &LOG_LIMIT.to_string(),
             &mount_point.display().to_string(),
         ]
         .map(String::from)
