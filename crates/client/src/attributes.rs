@@ -5,7 +5,7 @@ use crate::driven::drive;
 use crate::inode_state::{InodeState, Truncating};
 use crate::limits::CONTENTION_PAUSE;
 use crate::session::Modify;
-use skep_types::{Attributes, ErrorCode, InodeId, Result};
+use skep_types::{Attributes, ErrorCode, FileKind, InodeId, Result};
 use skep_wire::metadata::{GetAttributes, SetAttributes};
 use std::sync::Arc;
 
@@ -37,6 +37,10 @@ impl Client {
 
     /// Takes attributes that metadata gave, and raises their size to what this mount wrote.
     pub(crate) fn note_attributes(&self, attributes: &mut Attributes) {
+        if attributes.kind == FileKind::Directory {
+            self.mount().directories.note(attributes.inode, attributes.clone());
+            return;
+        }
         if let Some(state) = self.mount().inodes.get(attributes.inode) {
             state.observe(attributes, skep_env::now());
             state.merge_into(attributes);

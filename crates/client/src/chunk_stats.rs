@@ -3,7 +3,7 @@
 use crate::client::Client;
 use skep_cluster::striping::{ChunkFileSize, chunk_sizes};
 use skep_rpc::CallOptions;
-use skep_types::{Attributes, ChunkFileKey, InodeId, Result, StripePattern};
+use skep_types::{Attributes, ChunkFileKey, ErrorCode, InodeId, Result, StripePattern};
 use skep_wire::storage::{ChunkStat, StatChunk};
 use std::rc::Rc;
 
@@ -17,12 +17,20 @@ pub struct Stat {
 }
 
 impl Client {
-    /// The attributes of an inode, with all that this mount has written, and how much it takes.
+    /// The attributes of an inode, with all that this mount has written, and how much it takes. A
+    /// directory that was removed (a program may still have it open) is shown as it was last seen,
+    /// without a name.
     ///
     /// # Errors
-    /// `NotFound`; those of storage for a file that may have holes.
+    /// `NotFound`, `Stale`; those of storage for a file that may have holes.
     pub async fn stat(&self, inode: InodeId) -> Result<Stat> {
-        let attributes = self.attributes(inode).await?;
+        let attributes = match self.attributes(inode).await {
+            Err(error) if matches!(error.code(), ErrorCode::NotFound | ErrorCode::Stale) => {
+                let seen = self.mount().directories.get(inode);
+                Attributes { links: 0, size: 0, ..seen.ok_or(error)? }
+            }
+            result => result?,
+        };
         let size = attributes.size;
         let allocated = if attributes.is_sparse { self.allocated(inode).await? } else { None };
         Ok(Stat { attributes, allocated_bytes: allocated.map_or(size, |it| it.min(size)) })

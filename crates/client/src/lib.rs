@@ -26,6 +26,7 @@ mod mount;
 mod namespace;
 mod open;
 mod plan;
+mod recent;
 mod session;
 mod sync;
 mod tables;

@@ -17,6 +17,8 @@ pub(crate) const MAX_HANDLES: usize = 1 << 20;
 pub(crate) const MAX_CLOSED_UNSYNCED: usize = 1 << 16;
 /// Most inodes of whose caches is remembered which version they hold. 16 bytes each.
 pub(crate) const MAX_REMEMBERED_VERSIONS: usize = 1 << 18;
+/// Most directories whose attributes are remembered for when they are removed. 140 bytes each.
+pub(crate) const MAX_REMEMBERED_DIRECTORIES: usize = 1 << 14;
 /// Parts of the shared tables, each under its own mutex, so that threads seldom meet.
 pub(crate) const TABLE_PARTS: usize = 64;
 /// Handles that are opened again at once when a session was lost.

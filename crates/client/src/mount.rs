@@ -2,11 +2,12 @@
 //! files.
 
 use crate::kept_caches::KeptCaches;
-use crate::limits::{MANAGEMENT_PATIENCE, MANAGEMENT_PAUSE};
+use crate::limits::{MANAGEMENT_PATIENCE, MANAGEMENT_PAUSE, MAX_REMEMBERED_DIRECTORIES};
+use crate::recent::Recent;
 use crate::session::GroupSessions;
 use crate::tables::{Handles, Inodes};
 use skep_rpc::{CallOptions, Channel, Connection, Identity, JoinToken, MapCell};
-use skep_types::{ClusterMap, Error, ErrorCode, NodeId, NodeKind, Result, TargetId};
+use skep_types::{Attributes, ClusterMap, Error, ErrorCode, NodeId, NodeKind, Result, TargetId};
 use skep_wire::Request;
 use skep_wire::management::{RegisterClient, Registered};
 use std::collections::HashSet;
@@ -59,6 +60,9 @@ pub struct Mount {
     pub(crate) handles: Handles,
     pub(crate) inodes: Inodes,
     pub(crate) caches: KeptCaches,
+    /// Attributes of directories as they were last seen, for those that are removed while a program
+    /// has them open.
+    pub(crate) directories: Recent<Attributes>,
     /// Protects the set alone: workers that have their client.
     taken_workers: Mutex<HashSet<usize>>,
     is_ending: AtomicBool,
@@ -98,6 +102,7 @@ impl Mount {
             handles: Handles::new(),
             inodes: Inodes::new(),
             caches: KeptCaches::new(),
+            directories: Recent::new(MAX_REMEMBERED_DIRECTORIES),
             taken_workers: Mutex::default(),
             is_ending: AtomicBool::new(false),
             options,

@@ -3,7 +3,7 @@
 use crate::fakes::METADATA_GROUPS;
 use crate::{NEW, create, create_request, until, with_client};
 use skep_client::StatFs;
-use skep_types::{ErrorCode, InodeId};
+use skep_types::{Attributes, ErrorCode, InodeId};
 use skep_wire::metadata::{GetAttributes, Lookup, OpenSession};
 
 #[test]
@@ -31,6 +31,19 @@ fn attributes_of_another_shard_are_asked_for_where_they_live() {
         assert_eq!(client.lookup(InodeId::ROOT, b"d").await.unwrap(), made);
         assert_eq!(fake.count::<GetAttributes>(), 2);
         assert_eq!(fake.count::<OpenSession>(), 2, "one session at each group");
+    });
+}
+
+#[test]
+fn a_directory_that_was_removed_is_shown_as_it_was_seen() {
+    with_client(|fake, client| async move {
+        let made = client.make_directory(InodeId::ROOT, b"d", NEW).await.unwrap();
+        let (file, _) = create(&client, "a").await;
+        fake.with_metadata(METADATA_GROUPS[0], |it| it.inodes.clear());
+        let found = client.stat(made.inode).await.unwrap().attributes;
+        assert_eq!(found, Attributes { links: 0, size: 0, ..made });
+        assert!(client.stat(file).await.is_err(), "files are kept while they are open");
+        assert!(client.stat(InodeId::new(77)).await.is_err(), "never seen");
     });
 }
 

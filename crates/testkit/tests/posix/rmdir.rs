@@ -1,14 +1,15 @@
 //! Removing directories.
 
 use crate::{Test, names, ok, refused};
+use rustix::fs::{AtFlags, OFlags, StatxFlags};
 use rustix::io::Errno;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![rmdir:
-    only_of_empty_ones, of_what_is_no_directory, leaves_nothing_to_create_in, again_and_again,
-    while_somebody_creates_in_it,
+    only_of_empty_ones, of_what_is_no_directory, leaves_nothing_to_create_in,
+    leaves_open_ones_without_a_name, again_and_again, while_somebody_creates_in_it,
 ];
 
 fn only_of_empty_ones(root: &Path) {
@@ -36,11 +37,6 @@ fn leaves_nothing_to_create_in(root: &Path) {
     ok(fs::create_dir(&path));
     let open = ok(fs::File::open(&path));
     ok(fs::remove_dir(&path));
-    // Skep keeps no directory for who has it open (as NFS doesn't).
-    match open.metadata() {
-        Ok(found) => assert_eq!(found.nlink(), 0),
-        Err(error) => refused(Err::<(), _>(error), Errno::STALE),
-    }
     let made = rustix::fs::openat(
         &open,
         "file",
@@ -48,6 +44,26 @@ fn leaves_nothing_to_create_in(root: &Path) {
         0o600.into(),
     );
     refused(made, Errno::NOENT);
+}
+
+/// Semantics 1.14: who has it open, or is in it, finds it as it was, but for its names.
+fn leaves_open_ones_without_a_name(root: &Path) {
+    let path = root.join("directory");
+    ok(fs::create_dir(&path));
+    ok(fs::set_permissions(&path, fs::Permissions::from_mode(0o710)));
+    let open = ok(fs::File::open(&path));
+    let before = ok(open.metadata());
+    ok(fs::remove_dir(&path));
+    // Also when nothing that the kernel remembers is used.
+    for flags in [AtFlags::EMPTY_PATH, AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC] {
+        let found = ok(rustix::fs::statx(&open, "", flags, StatxFlags::BASIC_STATS));
+        assert_eq!((found.stx_nlink, found.stx_ino), (0, before.ino()));
+        assert_eq!(u32::from(found.stx_mode), before.mode());
+    }
+    refused(rustix::fs::openat(&open, "file", OFlags::RDONLY, 0.into()), Errno::NOENT);
+    let mut entries = ok(rustix::fs::Dir::read_from(&open));
+    assert!(entries.next().is_none_or(|entry| entry.is_err()), "nothing is listed");
+    refused(fs::metadata(&path), Errno::NOENT);
 }
 
 fn again_and_again(root: &Path) {

@@ -1,0 +1,94 @@
+//! What was noted of inodes lately: a bounded table that forgets the oldest.
+
+use crate::limits::TABLE_PARTS;
+use crate::tables::part_of;
+use skep_types::InodeId;
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+/// A value for each inode, of at most so many inodes; those that were noted least recently are
+/// forgotten.
+#[derive(Debug)]
+pub(crate) struct Recent<V> {
+    /// Each mutex protects its part alone; none is taken while another is held.
+    parts: Vec<Mutex<Part<V>>>,
+    /// Inodes in the younger half of a part.
+    most: usize,
+}
+
+#[derive(Debug)]
+struct Part<V> {
+    young: HashMap<InodeId, V>,
+    /// What was young before; forgotten when `young` is full again.
+    old: HashMap<InodeId, V>,
+}
+
+impl<V: Clone> Recent<V> {
+    /// A table of at most `most` inodes.
+    pub(crate) fn new(most: usize) -> Self {
+        let part = || Mutex::new(Part { young: HashMap::new(), old: HashMap::new() });
+        Self { parts: (0..TABLE_PARTS).map(|_| part()).collect(), most: most / TABLE_PARTS / 2 }
+    }
+
+    /// What was noted of an inode.
+    pub(crate) fn get(&self, inode: InodeId) -> Option<V> {
+        self.with(inode, |part| part.get(inode).cloned())
+    }
+
+    /// Notes a value and gives the one noted before.
+    pub(crate) fn note(&self, inode: InodeId, value: V) -> Option<V> {
+        self.with(inode, |part| part.note(inode, value, self.most))
+    }
+
+    /// Puts another value in the place of one that is right for it.
+    pub(crate) fn replace_if(&self, inode: InodeId, value: V, is_right: impl FnOnce(&V) -> bool) {
+        self.with(inode, |part| {
+            if part.get(inode).is_some_and(is_right) {
+                part.note(inode, value, self.most);
+            }
+        });
+    }
+
+    fn with<T>(&self, inode: InodeId, f: impl FnOnce(&mut Part<V>) -> T) -> T {
+        let part = &self.parts[part_of(inode.raw())];
+        f(&mut part.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl<V> Part<V> {
+    fn get(&self, inode: InodeId) -> Option<&V> {
+        self.young.get(&inode).or_else(|| self.old.get(&inode))
+    }
+
+    fn note(&mut self, inode: InodeId, value: V, most: usize) -> Option<V> {
+        if self.young.len() >= most {
+            self.old = std::mem::take(&mut self.young);
+        }
+        let before = self.young.insert(inode, value);
+        before.or_else(|| self.old.remove(&inode))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_noted_long_ago_is_forgotten() {
+        let most = 16 * TABLE_PARTS;
+        let recent = Recent::new(most);
+        let first = InodeId::new(1);
+        recent.note(first, 1);
+        assert_eq!(recent.get(first), Some(1));
+        for number in 2..=4 * most as u64 {
+            recent.note(InodeId::new(number), number);
+        }
+        let count = |part: &Mutex<Part<u64>>| {
+            let part = part.lock().unwrap();
+            part.young.len() + part.old.len()
+        };
+        assert!(recent.parts.iter().map(count).sum::<usize>() <= most);
+        assert_eq!(recent.get(first), None);
+        assert_eq!(recent.get(InodeId::new(4 * most as u64)), Some(4 * most as u64));
+    }
+}
