@@ -61,16 +61,12 @@ impl Client {
     }
 }
 
-/// Each group counts once, as its primary has it: its members hold the same data.
+/// Each group counts once, as its primary has it: its members hold the same data. Each file system
+/// counts once too.
 fn statfs_of(map: &ClusterMap) -> StatFs {
     let storage = map.groups.iter().filter(|group| group.kind == TargetKind::Storage);
-    let capacities = storage.filter_map(|group| map.primary(group.id)).map(|it| it.capacity);
-    let sum = capacities.fold(Capacity::default(), |sum, one| Capacity {
-        total_bytes: sum.total_bytes.saturating_add(one.total_bytes),
-        free_bytes: sum.free_bytes.saturating_add(one.free_bytes),
-        total_inodes: sum.total_inodes.saturating_add(one.total_inodes),
-        free_inodes: sum.free_inodes.saturating_add(one.free_inodes),
-    });
+    let primaries = storage.filter_map(|group| map.primary(group.id));
+    let sum = Capacity::together(primaries.map(|target| target.capacity));
     StatFs {
         total_bytes: sum.total_bytes,
         free_bytes: sum.free_bytes,

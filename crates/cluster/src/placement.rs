@@ -17,7 +17,7 @@
 use skep_types::map::{CapacityPool, Consistency, Reachability};
 use skep_types::pattern::MAX_STRIPE_WIDTH;
 use skep_types::{ClusterMap, GroupId, NodeId, Target, TargetKind};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// The storage groups of a map, prepared so that a choice is cheap: no allocation but its result.
 #[derive(Debug, Clone, Default)]
@@ -59,10 +59,13 @@ impl Candidates {
     pub fn new(map: &ClusterMap) -> Self {
         let mut by_fitness: BTreeMap<Fitness, BTreeMap<NodeId, Vec<(GroupId, u64)>>> =
             BTreeMap::new();
+        let shares = sharing(map);
         for group in map.groups.iter().filter(|group| group.kind == TargetKind::Storage) {
             let Some(target) = map.primary(group.id) else { continue };
             let servers = by_fitness.entry(fitness(target)).or_default();
-            servers.entry(target.node).or_default().push((group.id, weight(target)));
+            let sharing = shares.get(&target.capacity.file_system).copied().unwrap_or(1);
+            let weight = weight(target.capacity.free_bytes / sharing);
+            servers.entry(target.node).or_default().push((group.id, weight));
         }
         let best = by_fitness.keys().next().copied();
         // Groups with little room join those with enough; anything worse is used only if it is the
@@ -120,9 +123,19 @@ fn fitness(target: &Target) -> Fitness {
     }
 }
 
+/// On how many storage targets the room of a file system is divided, by its number.
+fn sharing(map: &ClusterMap) -> HashMap<u128, u64> {
+    let mut shares = HashMap::new();
+    let storage = map.targets.iter().filter(|target| target.kind == TargetKind::Storage);
+    for target in storage.filter(|target| target.capacity.file_system != 0) {
+        *shares.entry(target.capacity.file_system).or_default() += 1;
+    }
+    shares
+}
+
 /// Free space in MiB, at least one: sums over all targets of a cluster stay far below 2^64.
-fn weight(target: &Target) -> u64 {
-    (target.capacity.free_bytes >> 20).clamp(1, 1 << 40)
+fn weight(free_bytes: u64) -> u64 {
+    (free_bytes >> 20).clamp(1, 1 << 40)
 }
 
 impl Tier {

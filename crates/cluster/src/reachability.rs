@@ -130,7 +130,7 @@ pub fn capacity_pool(capacity: &Capacity) -> CapacityPool {
     let below = |free: u64, total: u64, percent: u64, cap: u64| {
         total > 0 && free < cap && u128::from(free) * 100 < u128::from(total) * u128::from(percent)
     };
-    let Capacity { total_bytes, free_bytes, total_inodes, free_inodes } = *capacity;
+    let Capacity { total_bytes, free_bytes, total_inodes, free_inodes, .. } = *capacity;
     if below(free_bytes, total_bytes, EMERGENCY_PERCENT, EMERGENCY_CAP_BYTES)
         || below(free_inodes, total_inodes, EMERGENCY_PERCENT, EMERGENCY_CAP_INODES)
     {
@@ -148,7 +148,7 @@ fn is_notable(shown: &Capacity, now: &Capacity) -> bool {
     let far = |a: u64, b: u64, total: u64| {
         u128::from(a.abs_diff(b)) * 100 > u128::from(total) * u128::from(NOTABLE_CHANGE_PERCENT)
     };
-    shown.total_bytes != now.total_bytes
+    (shown.total_bytes, shown.file_system) != (now.total_bytes, now.file_system)
         || capacity_pool(shown) != capacity_pool(now)
         || far(shown.free_bytes, now.free_bytes, now.total_bytes)
         || far(shown.free_inodes, now.free_inodes, now.total_inodes)
@@ -239,6 +239,7 @@ mod tests {
         assert!(!soft.report(target, room(490)));
         assert!(soft.report(target, room(489)));
         assert!(soft.report(target, Capacity { total_bytes: 999, ..room(489) }));
+        assert!(soft.report(target, Capacity { total_bytes: 999, file_system: 7, ..room(489) }));
         let mut map = state.map().clone();
         soft.overlay(&mut map);
         assert_eq!(map.targets[0].capacity.free_bytes, 489);
@@ -247,7 +248,8 @@ mod tests {
     #[test]
     fn capacity_pools_follow_bytes_and_inodes() {
         let check = |total_bytes, free_bytes, total_inodes, free_inodes, expected| {
-            let capacity = Capacity { total_bytes, free_bytes, total_inodes, free_inodes };
+            let room = Capacity { total_bytes, free_bytes, ..Capacity::default() };
+            let capacity = Capacity { total_inodes, free_inodes, ..room };
             assert_eq!(capacity_pool(&capacity), expected, "{capacity:?}");
         };
         check(0, 0, 0, 0, CapacityPool::Normal);

@@ -3,7 +3,7 @@
 use crate::output::{count, percent, render, size, table};
 use serde::Serialize;
 use skep_cluster::state::kind_word;
-use skep_types::map::{CapacityPool, Consistency, Reachability};
+use skep_types::map::{Capacity, CapacityPool, Consistency, Reachability};
 use skep_types::{ClusterMap, NodeKind, Target, TargetKind};
 
 /// A node in a list.
@@ -34,6 +34,10 @@ pub(crate) struct TargetLine {
     pub(crate) free_bytes: u64,
     pub(crate) total_inodes: u64,
     pub(crate) free_inodes: u64,
+    /// The same for targets that share their room.
+    pub(crate) file_system: String,
+    #[serde(skip)]
+    capacity: Capacity,
 }
 
 /// Reachability as a word.
@@ -104,31 +108,39 @@ pub(crate) fn targets(map: &ClusterMap) -> Vec<TargetLine> {
         free_bytes: target.capacity.free_bytes,
         total_inodes: target.capacity.total_inodes,
         free_inodes: target.capacity.free_inodes,
+        file_system: format!("{:032x}", target.capacity.file_system),
+        capacity: target.capacity,
     };
     targets.iter().map(line).collect()
 }
 
-/// Room on all targets, by class, in the manner of `beegfs-df`.
+/// Room on all targets, by class, in the manner of `beegfs-df`. What several targets share counts
+/// once in the total.
 pub(crate) fn df(lines: &[TargetLine]) -> String {
     let class = |kind: &str, title: &str| {
         let titles = ["TargetID", "Pool", ">Total", ">Free", ">%", ">ITotal", ">IFree", ">%"];
         let mut shown = table(&titles);
-        for line in lines.iter().filter(|line| line.kind == kind) {
-            let inodes = |number: u64| match line.total_inodes {
+        let mut add = |name: String, pool: &str, room: Capacity| {
+            let inodes = |number: u64| match room.total_inodes {
                 0 => "-".to_owned(),
                 _ => count(number),
             };
             shown.add_row([
-                line.id.to_string(),
-                line.pool.to_owned(),
-                size(line.total_bytes),
-                size(line.free_bytes),
-                percent(line.free_bytes, line.total_bytes),
-                inodes(line.total_inodes),
-                inodes(line.free_inodes),
-                percent(line.free_inodes, line.total_inodes),
+                name,
+                pool.to_owned(),
+                size(room.total_bytes),
+                size(room.free_bytes),
+                percent(room.free_bytes, room.total_bytes),
+                inodes(room.total_inodes),
+                inodes(room.free_inodes),
+                percent(room.free_inodes, room.total_inodes),
             ]);
+        };
+        let of_kind = || lines.iter().filter(|line| line.kind == kind);
+        for line in of_kind() {
+            add(line.id.to_string(), line.pool, line.capacity);
         }
+        add("total".into(), "-", Capacity::together(of_kind().map(|line| line.capacity)));
         format!("{title}:\n{}", render(&shown))
     };
     class("metadata", "METADATA SERVERS") + "\n" + &class("storage", "STORAGE TARGETS")

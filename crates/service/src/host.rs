@@ -520,8 +520,16 @@ fn capacity(path: &Path, reserve: fn(u64) -> u64) -> Capacity {
             free_bytes: space.free_bytes.saturating_sub(reserve(space.total_bytes)),
             total_inodes: space.total_inodes,
             free_inodes: space.free_inodes,
+            file_system: file_system(path).unwrap_or_default(),
         },
     )
+}
+
+/// The same for all that any service of this host sees of a file system, and for no other: devices
+/// have different numbers on a running host, and boots have random ids. (Subvolumes of btrfs and
+/// datasets of ZFS have numbers of their own, and count as if they shared nothing.)
+fn file_system(path: &Path) -> std::io::Result<u128> {
+    Ok(skep_env::boot_id()? ^ u128::from(skep_env::mount_mark(path)?.device))
 }
 
 async fn accept(listener: TcpListener, served: Rc<Served>) {

@@ -43,7 +43,20 @@ fn the_default_shape_is_shown_in_all_lists() {
         let path = Path::new(text(&target["path"]));
         assert!(path.join("skep-identity").exists(), "{}", path.display());
     }
+    // All of them share one file system, so the whole has no more room than each has.
+    let of = |path: &Path| rustix::fs::statvfs(path).expect("room");
+    let (host, mount) = (of(cluster.data()), of(cluster.path()));
+    let total = |it: &rustix::fs::StatVfs| it.f_blocks * it.f_frsize;
+    assert!(total(&host).abs_diff(total(&mount)) <= mount.f_frsize);
+    for target in &targets {
+        assert_eq!(target["file_system"], targets[0]["file_system"]);
+        assert_eq!(target["total_bytes"], total(&host));
+    }
     let df = cluster.skep(&["health", "df"]);
+    let of_class = |line: &&str| line.starts_with("total ");
+    let sums: Vec<_> = df.lines().filter(of_class).map(|it| it.split_whitespace().nth(2)).collect();
+    assert_eq!(sums.len(), 2, "{df}");
+    assert_eq!(sums[0], sums[1], "{df}");
     assert!(df.contains("METADATA SERVERS") && df.contains("STORAGE TARGETS"), "{df}");
     let check = cluster.skep(&["health", "check"]);
     assert_eq!(check.matches("reachable at 127.0.0.1:").count(), 5, "{check}");

@@ -5,6 +5,7 @@
 use crate::byte_enum;
 use crate::codec::record;
 use crate::{ClusterId, Epoch, GroupId, MapVersion, NodeId, ShardId, TargetId};
+use std::collections::BTreeMap;
 
 byte_enum! {
     /// What a node is.
@@ -92,6 +93,40 @@ record! {
         pub total_inodes: u64,
         /// Free inodes.
         pub free_inodes: u64,
+        /// Which file system it is, of all that any host has mounted: targets on the same one have
+        /// the same number. Zero: not known.
+        pub file_system: u128,
+    }
+}
+
+impl Capacity {
+    /// Room on several targets together. A file system on which several of them lie counts once, as
+    /// the one that says the least is free has it.
+    pub fn together(of: impl IntoIterator<Item = Self>) -> Self {
+        let mut found: BTreeMap<u128, Self> = BTreeMap::new();
+        let mut sum = Self::default();
+        for one in of {
+            match one.file_system {
+                0 => sum = sum.and(one),
+                id => {
+                    let least = found.entry(id).or_insert(one);
+                    least.free_bytes = least.free_bytes.min(one.free_bytes);
+                    least.free_inodes = least.free_inodes.min(one.free_inodes);
+                }
+            }
+        }
+        let sum = found.into_values().fold(sum, Self::and);
+        Self { file_system: 0, ..sum }
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self {
+            total_bytes: self.total_bytes.saturating_add(other.total_bytes),
+            free_bytes: self.free_bytes.saturating_add(other.free_bytes),
+            total_inodes: self.total_inodes.saturating_add(other.total_inodes),
+            free_inodes: self.free_inodes.saturating_add(other.free_inodes),
+            file_system: 0,
+        }
     }
 }
 
@@ -273,5 +308,30 @@ impl ClusterMap {
     pub fn shard_group(&self, shard: ShardId) -> Option<GroupId> {
         let index = self.shards.partition_point(|range| range.last < shard);
         self.shards.get(index).filter(|range| range.first <= shard).map(|range| range.group)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_system_counts_once_however_many_targets_lie_on_it() {
+        let room = |file_system, free_bytes| Capacity {
+            total_bytes: 100,
+            free_bytes,
+            total_inodes: 10,
+            free_inodes: 5,
+            file_system,
+        };
+        let check = |of: &[Capacity], total_bytes, free_bytes, free_inodes| {
+            let sum = Capacity::together(of.iter().copied());
+            let found = (sum.total_bytes, sum.free_bytes, sum.free_inodes);
+            assert_eq!(found, (total_bytes, free_bytes, free_inodes), "{of:?}");
+        };
+        check(&[], 0, 0, 0);
+        check(&[room(7, 50), room(7, 40), room(7, 45)], 100, 40, 5);
+        check(&[room(7, 50), room(8, 40)], 200, 90, 10);
+        check(&[room(0, 50), room(0, 40), room(8, 1)], 300, 91, 15);
     }
 }

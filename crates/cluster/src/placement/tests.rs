@@ -100,6 +100,17 @@ fn all_targets_are_used_evenly_in_any_run_of_seeds_and_as_first_ones_too() {
 }
 
 #[test]
+fn targets_that_share_a_file_system_share_its_weight() {
+    let mut map = map(&[1, 1, 1]);
+    for (target, file_system) in map.targets.iter_mut().zip([7, 7, 8]) {
+        target.capacity.file_system = file_system;
+    }
+    let [counts, _] = uses(&map, 1, 0..40_000);
+    let shared = [counts[0], counts[1], counts[2] / 2.0];
+    assert_even(&shared, 0.05, "the third has as much room as the other two together");
+}
+
+#[test]
 fn groups_with_more_free_space_are_chosen_more_often() {
     let mut map = map(&[1, 1, 1]);
     map.targets[0].capacity.free_bytes = 25 << 30;

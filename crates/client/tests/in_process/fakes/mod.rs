@@ -238,6 +238,7 @@ fn map(cluster: ClusterId, address: &str) -> ClusterMap {
         free_bytes: 1 << 39,
         total_inodes: 1000,
         free_inodes: 900,
+        file_system: 0,
     };
     let kinds = METADATA_GROUPS
         .iter()

@@ -16,6 +16,7 @@ fn capacity() -> Capacity {
         free_bytes: 15 << 40,
         total_inodes: 1 << 30,
         free_inodes: (1 << 30) - 5,
+        file_system: 0x2122_2324_2526_2728_292a_2b2c_2d2e_2f30,
     }
 }
 
