@@ -28,6 +28,8 @@ pub const FIRST_PAUSE: Duration = Duration::from_millis(1);
 pub const MAX_DOUBTS: u32 = 16;
 /// Longest such pause.
 pub const LONGEST_PAUSE: Duration = Duration::from_millis(64);
+/// Longest time that a target waits for something to happen.
+pub const LONGEST_WAIT: Duration = Duration::from_millis(250);
 /// A promise older than this makes the participant ask the coordinator.
 pub const ASK_AFTER: Duration = Duration::from_secs(1);
 /// How long it is remembered that another group's transaction or a session has ended: longer than

@@ -7,7 +7,7 @@
 
 use crate::context::Context;
 use crate::engine::Engine;
-use crate::limits::MAX_SLOTS;
+use crate::limits::{LONGEST_WAIT, MAX_SLOTS};
 use crate::operation::{Internal, Stop};
 use crate::target::MetadataTarget;
 use skep_format::metadata::{Key, SessionRecord, decode_value, last_u64};
@@ -134,9 +134,24 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
+    fn lease(&self) -> Duration {
+        Duration::from_millis(u64::from(self.shared.map.policy.lease_ms))
+    }
+
+    /// Lets all leases begin anew if the target itself stood still (its process or its host was
+    /// stopped): what clients sent meanwhile it couldn't hear, and hears only now. Short pauses
+    /// don't matter, since clients renew several times in a lease.
+    pub(crate) fn notice_standstill(&mut self, now: Duration) {
+        let pause = now.saturating_sub(self.shared.now);
+        if pause > (self.lease() / 4).max(2 * LONGEST_WAIT) {
+            tracing::warn!("the target stood still for {pause:?}: leases begin anew");
+            self.sessions.all.values_mut().for_each(|session| session.heard = now);
+        }
+    }
+
     /// Ends sessions of which nothing was heard for a lease.
     pub(crate) fn expire_sessions(&mut self) {
-        let lease = Duration::from_millis(u64::from(self.shared.map.policy.lease_ms));
+        let lease = self.lease();
         let now = self.shared.now;
         if now < self.sessions.checked_at + lease / 8 {
             return;

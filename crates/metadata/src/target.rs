@@ -16,7 +16,7 @@ use crate::background::{Background, transaction_in};
 use crate::context::{Context, Numbers, Shared};
 use crate::engine::Engine;
 use crate::handlers;
-use crate::limits::{FIRST_PAUSE, LONGEST_PAUSE, Limits, SYNC_AFTER};
+use crate::limits::{FIRST_PAUSE, LONGEST_PAUSE, LONGEST_WAIT, Limits, SYNC_AFTER};
 use crate::locks::{Locks, Owner};
 use crate::operation::{CallId, ConnectionId, Internal, Operation, OutgoingCall, Source, Stop};
 use crate::sessions::Sessions;
@@ -299,6 +299,7 @@ impl<E: Engine> MetadataTarget<E> {
         now: Duration,
         wall: Timestamp,
     ) -> Result<Vec<Action>> {
+        self.notice_standstill(now);
         self.shared.now = now;
         self.shared.wall = self.shared.wall.max(wall);
         for event in events {
@@ -324,7 +325,7 @@ impl<E: Engine> MetadataTarget<E> {
 
     /// When [`Event::Tick`] is due at the latest.
     pub fn next_tick(&self) -> Duration {
-        let mut due = self.shared.now + Duration::from_millis(250);
+        let mut due = self.shared.now + LONGEST_WAIT;
         if let Some(((at, _), ())) = self.paused.first_key_value() {
             due = due.min(*at);
         }

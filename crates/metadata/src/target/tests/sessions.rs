@@ -153,3 +153,23 @@ fn a_session_that_has_ended_is_not_opened_again() {
     }
     assert_eq!(ends(&story), 0);
 }
+
+/// A target that had been stopped for longer than a lease ended all sessions when it went on,
+/// before it read what their clients had sent meanwhile.
+#[test]
+fn leases_begin_anew_after_the_target_stood_still() {
+    let mut story = Story::begin();
+    let lease = Duration::from_millis(u64::from(map().policy.lease_ms));
+    story.now += 3 * lease;
+    story.happens(Event::Tick);
+    // Session 1 is heard of again, session 2 is not.
+    let end = story.now + lease + lease / 2;
+    while story.now < end {
+        story.now += crate::limits::LONGEST_WAIT;
+        assert!(is_alive(&mut story, 1));
+        if story.now + lease < end {
+            assert!(is_stored(&story, 2), "it has a lease from the moment when the target goes on");
+        }
+    }
+    assert!(!is_stored(&story, 2), "and no longer");
+}
