@@ -5,6 +5,7 @@
 //! one gets the answer that was given: what was done is remembered in the store, in the transaction
 //! that did it; a refusal in memory, since no repetition outlives the connections of a process. So
 //! a request that was long under way on an abandoned connection never runs after its repetition.
+//! One that waits here while a newer one comes is dropped.
 
 use crate::engine::Engine;
 use crate::handlers;
@@ -107,6 +108,14 @@ impl<E: Engine> MetadataTarget<E> {
         }
         if modifies {
             let slot = (header.session, header.slot);
+            // The client has given up an older one that waits here. Carried out later it would undo
+            // what comes now, and put its own answer in the place of the newer one's.
+            if let Some((older, _)) = self.sessions.running(slot)
+                && let Some(op) = self.operations.remove(&older)
+            {
+                let what = "a newer request has used the slot since";
+                self.fail(op, Error::new(ErrorCode::Stale, what))?;
+            }
             self.sessions.set_running(slot, self.next_operation, header.sequence);
         }
         self.start(Source::Peer { connection, header }, body);

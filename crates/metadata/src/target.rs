@@ -518,7 +518,7 @@ impl<E: Engine> MetadataTarget<E> {
         }
     }
 
-    fn fail(&mut self, mut op: Operation, error: Error) -> Result<()> {
+    pub(crate) fn fail(&mut self, mut op: Operation, error: Error) -> Result<()> {
         let is_own = matches!(op.source, Source::Internal(_));
         let is_fatal = error.code() == ErrorCode::DeviceFailed
             || is_own

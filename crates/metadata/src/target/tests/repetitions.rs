@@ -33,3 +33,25 @@ fn every_connection_gets_the_answer_of_a_request_that_came_twice() {
     connections.sort_unstable();
     assert_eq!(connections, [5, 6]);
 }
+
+/// A request that waited for others was carried out after a newer one of its slot, and its answer
+/// took the place of the newer one's.
+#[test]
+fn a_request_that_waits_is_dropped_when_a_newer_one_uses_its_slot() {
+    let mut story = Story::begin();
+    let inode = story.create(1, (0, 1));
+    let written = md::WrittenExtent { end: 10, truncate_generation: 0, may_leave_holes: false };
+    story.ask(1, 1, (0, 2), &md::ReportWritten { inode, written }).unwrap();
+    story.send(1, 1, (0, 3), &cut(inode));
+    assert!(story.replies.is_empty(), "it waits for the chunk file to be cut");
+    let newer = md::SetAttributes { size: None, permissions: Some(0o644), ..cut(inode) };
+    story.send(1, 1, (0, 4), &newer);
+    let mut replies = std::mem::take(&mut story.replies);
+    replies.sort_by_key(|(_, result)| result.is_ok());
+    let (_, older) = replies.remove(0);
+    assert_eq!(older.unwrap_err().code(), ErrorCode::Stale);
+    assert!(replies.remove(0).1.is_ok());
+    story.answer::<st::TruncateChunk>(&skep_wire::management::Done {});
+    assert_eq!(story.size(inode), 10, "the older one is not carried out");
+    assert!(story.ask(1, 1, (0, 4), &newer).is_ok(), "the newer one's answer is remembered");
+}
