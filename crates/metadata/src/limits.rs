@@ -39,8 +39,12 @@ pub const END_KEPT_SECONDS: i64 = 600;
 pub const FORGET_EVERY: Duration = Duration::from_secs(60);
 /// Ends that such a search looks at in one batch: hundreds of thousands may be remembered.
 pub const ENDS_PER_BATCH: usize = 1000;
-/// Operations that wait for something at the same time; more are refused with `LimitReached`.
+/// Operations that wait for something at the same time; above it changes that clients ask for are
+/// refused with `LimitReached`.
 pub const MAX_PARKED: usize = 100_000;
+/// So many more may wait before other requests are refused too: those of transactions between
+/// targets, for which some of the waiting may be waiting.
+pub const PARKED_RESERVE: usize = 100_000;
 /// Connections that get the answer of one request. A client gives a connection up before it repeats
 /// a request on the next one, so only the last few can still be in use.
 pub const MAX_REPETITIONS: usize = 8;
@@ -73,6 +77,8 @@ pub struct Limits {
     pub removals_per_message: usize,
     /// See [`CLOSES_PER_BATCH`].
     pub closes_per_batch: usize,
+    /// See [`MAX_PARKED`].
+    pub parked: usize,
     /// See [`ENDS_PER_BATCH`].
     pub ends_per_batch: usize,
     /// See [`RECORD_BYTES`].
@@ -93,6 +99,7 @@ impl Default for Limits {
             number_range: NUMBER_RANGE,
             removals_per_message: REMOVALS_PER_MESSAGE,
             closes_per_batch: CLOSES_PER_BATCH,
+            parked: MAX_PARKED,
             ends_per_batch: ENDS_PER_BATCH,
             record_bytes: RECORD_BYTES,
             operation_bytes: OPERATION_BYTES,

@@ -9,14 +9,14 @@
 
 use crate::engine::Engine;
 use crate::handlers;
-use crate::limits::{MAX_PARKED, MAX_REPETITIONS};
+use crate::limits::{MAX_REPETITIONS, PARKED_RESERVE};
 use crate::operation::{ConnectionId, Source};
 use crate::target::{MetadataTarget, Waiting};
 use skep_format::metadata::{Key, SlotRecord, decode_value};
 use skep_types::codec::Codec;
 use skep_types::{Error, ErrorCode, Lsn, Result, SessionId};
 use skep_wire::frame::Header;
-use skep_wire::metadata::{AskDecision, CloseSession, KeepAlive, OpenSession};
+use skep_wire::metadata::{AskDecision, CloseSession, Decide, KeepAlive, OpenSession};
 use skep_wire::{Request, catalog};
 
 impl<E: Engine> MetadataTarget<E> {
@@ -85,7 +85,13 @@ impl<E: Engine> MetadataTarget<E> {
             let what = format!("shard {} is not served here", inode.shard());
             return Err(Error::new(ErrorCode::StaleMap, what));
         }
-        if self.operations.len() >= MAX_PARKED {
+        let most = match header.message {
+            // They end the waiting of others, and never wait themselves.
+            Decide::ID | AskDecision::ID | KeepAlive::ID | CloseSession::ID => usize::MAX,
+            _ if line.modifies => self.shared.limits.parked,
+            _ => self.shared.limits.parked + PARKED_RESERVE,
+        };
+        if self.operations.len() >= most {
             return Err(Error::new(ErrorCode::LimitReached, "too many requests wait here"));
         }
         Ok(())

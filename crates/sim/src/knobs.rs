@@ -99,6 +99,7 @@ impl Knobs {
                 number_range: random.within(4, 16),
                 removals_per_message: random.within(1, 3) as usize,
                 closes_per_batch: random.within(1, 2) as usize,
+                parked: random.within(1, 30) as usize,
                 ends_per_batch: random.within(1, 4) as usize,
                 record_bytes: random.within(100, 4_000) as usize,
                 checkpoint_log_bytes: random.within(500, 20_000),
