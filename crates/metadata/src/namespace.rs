@@ -11,7 +11,7 @@ use skep_format::metadata::{
     DentryRecord, InodeRecord, Key, ORDINALS, OpenCounts, decode_value, last_u64, name_cursor,
 };
 use skep_types::{
-    Attributes, ChunkFileKey, Component, Error, ErrorCode, FileKind, InodeId, MAX_NAME_BYTES,
+    Attributes, ChunkFileKey, Component, Error, ErrorCode, FileKind, InodeId, MAX_FILE_BYTES, MAX_NAME_BYTES,
     Redundancy, Result, StripePattern,
 };
 use skep_wire::metadata::{EntryReply, NewInode, OpenMode, WrittenExtent};
@@ -30,6 +30,15 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     {
         let shown = name.escape_ascii();
         return Err(Error::new(ErrorCode::InvalidArgument, format!("\"{shown}\" is no name")));
+    }
+    Ok(())
+}
+
+/// Checks how far a client says that it has written.
+pub(crate) fn check_written(written: &WrittenExtent) -> Result<()> {
+    if written.end > MAX_FILE_BYTES {
+        let what = format!("no file can have been written up to byte {}", written.end);
+        return Err(Error::new(ErrorCode::FileTooLarge, what));
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use crate::context::Context;
 use crate::engine::Engine;
+use crate::namespace::check_written;
 use crate::operation::Stop;
 use skep_format::metadata::OpenCounts;
 use skep_wire::metadata::{AttributesReply, Close, OpenMode};
@@ -12,6 +13,7 @@ pub(crate) fn run<E: Engine>(
 ) -> Result<AttributesReply, Stop> {
     let mut record = context.inode(request.inode)?;
     if let Some(written) = &request.written {
+        check_written(written)?;
         context.merge_written(&mut record, written);
         context.put_inode(&record);
     }

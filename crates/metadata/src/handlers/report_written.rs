@@ -2,6 +2,7 @@
 
 use crate::context::Context;
 use crate::engine::Engine;
+use crate::namespace::check_written;
 use crate::operation::Stop;
 use skep_types::{ErrorCode, FileKind};
 use skep_wire::metadata::{AttributesReply, ReportWritten};
@@ -10,6 +11,7 @@ pub(crate) fn run<E: Engine>(
     context: &mut Context<'_, E>,
     request: ReportWritten,
 ) -> Result<AttributesReply, Stop> {
+    check_written(&request.written)?;
     let mut record = context.inode(request.inode)?;
     if record.attributes.kind != FileKind::Regular {
         return Err(ErrorCode::InvalidArgument.into());

@@ -1,6 +1,7 @@
 //! Bugs that were found, by the simulator or by thought, each as the shortest story that shows it.
 //! One target, one storage group; the test plays clients, storage and the disk.
 
+mod closes;
 mod full;
 mod records;
 mod repetitions;
