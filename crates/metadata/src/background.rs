@@ -5,7 +5,7 @@ use crate::context::Context;
 use crate::engine::Engine;
 use crate::handlers::{decide, make_directory};
 use crate::limits::{
-    ASK_AFTER, CLOSE_BYTES, END_KEPT_SECONDS, FORGET_EVERY, SIZE_RECOVERIES_AT_ONCE,
+    ASK_AFTER, CLOSE_BYTES, END_KEPT_SECONDS, FORGET_EVERY, RETRY_PAUSE, SIZE_RECOVERIES_AT_ONCE,
 };
 use crate::locks::Owner;
 use crate::operation::{Internal, OutgoingCall, SizeQuestion, Stop};
@@ -69,6 +69,12 @@ pub(crate) struct Background {
     /// Groups that may have something to remove, and those of them that are at it.
     to_remove: BTreeSet<GroupId>,
     removing: BTreeSet<GroupId>,
+    /// Groups that have refused a removal, files of which a chunk file couldn't be asked for its
+    /// size, and until when they are left alone.
+    resting: BTreeMap<GroupId, Duration>,
+    resting_sizes: BTreeMap<InodeId, Duration>,
+    /// Commits of which a participant didn't want to hear, and when it is told again.
+    untold: Vec<(Duration, GroupId, u64)>,
     /// Where the search for a group's removals goes on: before it lie the tombstones of those done.
     cursors: BTreeMap<GroupId, Vec<u8>>,
     /// Ended sessions of which something is left to be closed. One piece of one session is done in
@@ -264,6 +270,7 @@ impl<E: Engine> MetadataTarget<E> {
             self.start_internal(Internal::EndSession(session));
         }
         self.forget_ends()?;
+        self.try_again();
         if std::mem::take(&mut self.background.look) {
             self.start_removals()?;
             self.start_size_recoveries()?;
@@ -364,6 +371,23 @@ impl<E: Engine> MetadataTarget<E> {
         }
     }
 
+    /// Tries again, after a pause, what other groups have refused.
+    fn try_again(&mut self) {
+        let now = self.shared.now;
+        let background = &mut self.background;
+        let resting = background.resting.len() + background.resting_sizes.len();
+        background.resting.retain(|_, until| *until > now);
+        background.resting_sizes.retain(|_, until| *until > now);
+        background.look |= background.resting.len() + background.resting_sizes.len() < resting;
+        let (due, later) = std::mem::take(&mut background.untold)
+            .into_iter()
+            .partition::<Vec<_>, _>(|(at, ..)| *at <= now);
+        background.untold = later;
+        for (_, group, number) in due {
+            self.tell(group, number, true, None);
+        }
+    }
+
     /// Finds the groups that have something to remove, by skipping from one to the next.
     fn load_removals(&mut self) -> Result<()> {
         let mut after = Vec::new();
@@ -380,7 +404,12 @@ impl<E: Engine> MetadataTarget<E> {
 
     fn start_removals(&mut self) -> Result<()> {
         let background = &mut self.background;
-        let idle: Vec<_> = background.to_remove.difference(&background.removing).copied().collect();
+        let idle: Vec<_> = background
+            .to_remove
+            .difference(&background.removing)
+            .filter(|group| !background.resting.contains_key(group))
+            .copied()
+            .collect();
         for group in idle {
             self.background.removing.insert(group);
             self.remove_chunks(group)?;
@@ -434,12 +463,13 @@ impl<E: Engine> MetadataTarget<E> {
             return Ok(());
         }
         let prefix = Key::size_recoveries();
-        let limit = 2 * SIZE_RECOVERIES_AT_ONCE;
+        let limit = 2 * SIZE_RECOVERIES_AT_ONCE + self.background.resting_sizes.len();
         for (key, _) in self.table.engine().scan(&prefix, &[], limit)? {
             let Some(inode) = last_u64(&key).map(InodeId::new) else { continue };
             // Those that are found and only not synced yet are skipped.
             let Some(death) = self.table.get(&key)? else { continue };
-            let is_new = !self.background.recovering.contains_key(&inode);
+            let is_new = !self.background.recovering.contains_key(&inode)
+                && !self.background.resting_sizes.contains_key(&inode);
             if is_new && self.background.recovering.len() < SIZE_RECOVERIES_AT_ONCE {
                 self.recover_size(inode, decode_value(&key, &death)?)?;
             }
@@ -480,21 +510,29 @@ impl<E: Engine> MetadataTarget<E> {
     pub(crate) fn on_errand(&mut self, errand: Errand, result: Result<Vec<u8>>) {
         match errand {
             Errand::Told { number, group, commit } => match result {
-                Ok(_) if commit => {
-                    self.start_internal(Internal::Confirmed { number, participant: group });
-                }
                 // An abort need not be confirmed: who hasn't heard of it asks.
-                Ok(_) => {}
-                Err(_) => self.tell(group, number, commit, None),
+                _ if !commit => {}
+                Ok(_) => self.start_internal(Internal::Confirmed { number, participant: group }),
+                Err(error) => {
+                    tracing::warn!("{group} refuses to hear of a commit: {error}");
+                    let at = self.shared.now + RETRY_PAUSE;
+                    self.background.untold.push((at, group, number));
+                }
             },
             Errand::Remove { group, items } => {
                 self.background.removing.remove(&group);
-                if result.is_ok() {
-                    self.start_internal(Internal::Forget(items));
-                } else {
-                    self.background.cursors.remove(&group);
+                match result {
+                    Ok(_) => {
+                        self.start_internal(Internal::Forget(items));
+                        self.background.look = true;
+                    }
+                    Err(error) => {
+                        tracing::warn!("{group} can't remove chunk files now: {error}");
+                        self.background.cursors.remove(&group);
+                        let until = self.shared.now + RETRY_PAUSE;
+                        self.background.resting.insert(group, until);
+                    }
                 }
-                self.background.look = true;
             }
             Errand::Ask(transaction) => {
                 let decision = result.and_then(|body| DecisionReply::from_bytes(&body));
@@ -530,9 +568,10 @@ impl<E: Engine> MetadataTarget<E> {
                 }
                 let (size, found_for) = (recovery.size, recovery.found_for);
                 if recovery.has_failed {
-                    // A size without that chunk file would cut the file. Another look finds it
-                    // again.
+                    // A size without that chunk file would cut the file.
                     self.background.recovering.remove(&inode);
+                    let until = self.shared.now + RETRY_PAUSE;
+                    self.background.resting_sizes.insert(inode, until);
                 } else {
                     self.start_internal(Internal::SizeFound { inode, size, found_for });
                 }

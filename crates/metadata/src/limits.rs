@@ -32,6 +32,9 @@ pub const LONGEST_PAUSE: Duration = Duration::from_millis(64);
 pub const LONGEST_WAIT: Duration = Duration::from_millis(250);
 /// A promise older than this makes the participant ask the coordinator.
 pub const ASK_AFTER: Duration = Duration::from_secs(1);
+/// Pause after which what another group has refused (a removal, a question, a decision) is tried
+/// again.
+pub const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// How long it is remembered that another group's transaction or a session has ended: longer than
 /// any message can be under way.
 pub const END_KEPT_SECONDS: i64 = 600;

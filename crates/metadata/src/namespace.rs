@@ -11,8 +11,8 @@ use skep_format::metadata::{
     DentryRecord, InodeRecord, Key, ORDINALS, OpenCounts, decode_value, last_u64, name_cursor,
 };
 use skep_types::{
-    Attributes, ChunkFileKey, Component, Error, ErrorCode, FileKind, InodeId, MAX_FILE_BYTES, MAX_NAME_BYTES,
-    Redundancy, Result, StripePattern,
+    Attributes, ChunkFileKey, Component, Error, ErrorCode, FileKind, InodeId, MAX_FILE_BYTES,
+    MAX_NAME_BYTES, Redundancy, Result, StripePattern,
 };
 use skep_wire::metadata::{EntryReply, NewInode, OpenMode, WrittenExtent};
 

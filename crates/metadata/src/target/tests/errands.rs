@@ -1,0 +1,58 @@
+//! What a target asks of others by itself, and what it does when they refuse.
+
+use super::*;
+use crate::limits::RETRY_PAUSE;
+
+/// The oldest call of the target is refused; it doesn't ask again before a pause has passed, and
+/// then does so once.
+fn is_tried_again_after_a_pause<R: Request>(story: &mut Story) {
+    let (call, request) = story.calls.remove(0);
+    assert_eq!(request.message, R::ID);
+    let refusal = Error::new(ErrorCode::DeviceFailed, "a broken disk");
+    story.happens(Event::Answer { call, result: Err(refusal) });
+    for _ in 0..10 {
+        story.happens(Event::Tick);
+    }
+    assert!(story.calls.is_empty(), "it is left alone for a while");
+    story.now += RETRY_PAUSE;
+    story.happens(Event::Tick);
+    assert_eq!(story.calls.iter().filter(|it| it.1.message == R::ID).count(), 1);
+}
+
+/// A removal that was refused was asked for again at once, as fast as the answers came.
+#[test]
+fn a_refused_removal_is_tried_again_after_a_pause() {
+    let mut story = Story::begin();
+    let inode = story.create(1, (0, 1));
+    let written = md::WrittenExtent { end: 10, truncate_generation: 0, may_leave_holes: false };
+    let close = md::Close { inode, open: md::OpenMode::Write, written: Some(written) };
+    story.ask(1, 1, (0, 2), &close).unwrap();
+    let unlink = md::Unlink { directory: InodeId::ROOT, name: b"a"[..].into() };
+    story.ask(1, 1, (0, 3), &unlink).unwrap();
+    for _ in 0..2 {
+        is_tried_again_after_a_pause::<st::RemoveChunks>(&mut story);
+    }
+    story.answer::<st::RemoveChunks>(&skep_wire::management::Done {});
+    story.happens(Event::Tick);
+    assert!(story.target.table.scan(&Key::removals(), &[], 1).unwrap().is_empty());
+}
+
+/// A size that couldn't be asked for was not asked for again before something else was to be done.
+#[test]
+fn a_size_that_cannot_be_asked_for_is_tried_again() {
+    let mut story = Story::begin();
+    let inode = story.create(1, (0, 1));
+    story.ask(1, 1, (0, 0), &md::CloseSession {}).unwrap();
+    is_tried_again_after_a_pause::<st::StatChunk>(&mut story);
+    story.answer::<st::StatChunk>(&stat(50));
+    assert_eq!(story.size(inode), 50);
+}
+
+/// A participant that refused to hear of a commit was told again at once.
+#[test]
+fn a_participant_that_refuses_a_commit_is_told_again_after_a_pause() {
+    let mut story = Story::begin();
+    story.target.tell(GroupId::new(3), 77, true, None);
+    story.happens(Event::Tick);
+    is_tried_again_after_a_pause::<md::Decide>(&mut story);
+}
