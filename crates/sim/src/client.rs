@@ -363,7 +363,7 @@ impl World {
     /// with the session.
     fn try_anew(&mut self, client: usize, task: usize, lost: SessionId) {
         let Some(current) = &self.clients[client].tasks[task].current else { return };
-        let needs_session = matches!(current.op, Op::Close(_));
+        let needs_session = matches!(current.op, Op::Close(_) | Op::CloseMany(_));
         self.unsure.extend(current.op.cuts());
         if let Some(group) = self.map.shard_group(current.op.home().shard()) {
             self.replace_session(client, group, lost);

@@ -108,6 +108,7 @@ impl Model {
                 Ok(Summary::Names(self.inode(it.inode)?.xattrs.keys().cloned().collect()))
             }
             Op::ReadDirectory(it) => self.directory(it.directory).map(|_| Summary::Done),
+            Op::CloseMany(_) => Ok(Summary::Done),
             Op::Create(it) => self.create_outcome(it),
             Op::Link(it) => self.link_outcome(it),
             Op::Rename(it) => self.rename_outcome(it),
@@ -275,6 +276,14 @@ impl Model {
                 self.drop_link(inode.ok_or("no such entry")?)
             }
             Op::Rename(it) => self.apply_rename(it),
+            Op::CloseMany(it) => {
+                for file in &it.files {
+                    let is_writer = file.open == md::OpenMode::Write;
+                    // What is gone, or not open, is skipped.
+                    let _ = self.close(file.inode, session, (!is_writer).into(), is_writer.into());
+                }
+                Ok(())
+            }
             _ => self.apply_to_inode(op, session, reply),
         }
     }

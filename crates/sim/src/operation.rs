@@ -6,7 +6,7 @@ use skep_wire::Request;
 use skep_wire::metadata as md;
 
 macro_rules! operations {
-    ($($name:ident $home:ident,)*) => {
+    ($($name:ident $home:ident $([$index:literal].$field:ident)?,)*) => {
         /// One request of a client.
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub(crate) enum Op {
@@ -34,7 +34,7 @@ macro_rules! operations {
 
             /// The inode whose group serves it.
             pub(crate) fn home(&self) -> InodeId {
-                match self { $(Self::$name(it) => it.$home,)* }
+                match self { $(Self::$name(it) => it.$home $([$index].$field)?,)* }
             }
         }
     };
@@ -44,6 +44,7 @@ operations! {
     Create directory,
     Open inode,
     Close inode,
+    CloseMany files[0].inode,
     ReportWritten inode,
     SetAttributes inode,
     MakeDirectory directory,

@@ -158,8 +158,35 @@ impl World {
         }
     }
 
+    /// Closes some files together of which nothing is left to be reported, and perhaps one that
+    /// isn't open; `false` if there is none.
+    fn close_many(&mut self, client: usize, task: usize, is_durable: bool) -> bool {
+        let handles = &mut self.clients[client].handles;
+        let is_clean = |handle: &Handle| !handle.is_busy && handle.end == 0;
+        let Some(session) = handles.iter().find(|it| is_clean(it)).map(|it| it.session) else {
+            return false;
+        };
+        let closed = |handle: &Handle| md::ClosedFile { inode: handle.inode, open: handle.mode };
+        let mut files: Vec<_> = handles
+            .extract_if(.., |it| is_clean(it) && it.session == session)
+            .map(|it| closed(&it))
+            .collect();
+        let group = self.map.shard_group(files[0].inode.shard());
+        // A directory is there or gone, and never open. (With a file the log wouldn't tell
+        // whether another task's open of it came before.)
+        let other = self.any_directory();
+        if self.map.shard_group(other.shard()) == group && self.random.percent(50) {
+            files.push(md::ClosedFile { inode: other, open: md::OpenMode::Read });
+        }
+        self.begin(client, task, Op::CloseMany(md::CloseMany { files }), is_durable);
+        true
+    }
+
     /// Opens, writes, reports or closes; `false` if there is nothing to do so with.
     fn use_handle(&mut self, client: usize, task: usize, is_durable: bool) -> bool {
+        if self.random.percent(15) && self.close_many(client, task, is_durable) {
+            return true;
+        }
         let free: Vec<usize> = self.clients[client]
             .handles
             .iter()
