@@ -96,7 +96,9 @@ async fn send_heartbeat(mount: &Mount, link: &mut Link<'_>) -> Result<()> {
     let connection = link.open().await?;
     let known = mount.cell.version();
     let heartbeat = Heartbeat { node: mount.node(), known, capacities: Vec::new() };
-    if let Some(map) = ask(&connection, &heartbeat).await?.map {
+    let heard = ask(&connection, &heartbeat).await?;
+    mount.note_room(heard.room);
+    if let Some(map) = heard.map {
         mount.cell.update(map);
     }
     Ok(())

@@ -1,8 +1,7 @@
 //! Directories as lists, and what is known of the whole file system and of one entry.
 
 use crate::client::Client;
-use skep_types::map::Capacity;
-use skep_types::{ClusterMap, InodeId, MAX_NAME_BYTES, Result, TargetKind};
+use skep_types::{InodeId, MAX_NAME_BYTES, Result};
 use skep_wire::limits::MAX_DIRECTORY_BYTES;
 use skep_wire::metadata::{DirectoryEntries, EntryInfo, GetEntryInfo, ReadDirectory};
 
@@ -47,7 +46,14 @@ impl Client {
     /// # Errors
     /// None now; other sources may have some.
     pub async fn statfs(&self) -> Result<StatFs> {
-        Ok(statfs_of(&self.map()))
+        let room = self.mount().room();
+        Ok(StatFs {
+            total_bytes: room.total_bytes,
+            free_bytes: room.free_bytes,
+            files: room.total_inodes,
+            free_files: room.free_inodes,
+            name_max: MAX_NAME_BYTES as u32,
+        })
     }
 
     /// Everything that metadata knows of an inode.
@@ -58,20 +64,5 @@ impl Client {
         let mut info = self.ask(inode, &GetEntryInfo { inode }).await?;
         self.note_attributes(&mut info.attributes);
         Ok(info)
-    }
-}
-
-/// Each group counts once, as its primary has it: its members hold the same data. Each file system
-/// counts once too.
-fn statfs_of(map: &ClusterMap) -> StatFs {
-    let storage = map.groups.iter().filter(|group| group.kind == TargetKind::Storage);
-    let primaries = storage.filter_map(|group| map.primary(group.id));
-    let sum = Capacity::together(primaries.map(|target| target.capacity));
-    StatFs {
-        total_bytes: sum.total_bytes,
-        free_bytes: sum.free_bytes,
-        files: sum.total_inodes,
-        free_files: sum.free_inodes,
-        name_max: MAX_NAME_BYTES as u32,
     }
 }

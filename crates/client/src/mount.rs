@@ -7,6 +7,7 @@ use crate::recent::Recent;
 use crate::session::GroupSessions;
 use crate::tables::{Handles, Inodes};
 use skep_rpc::{CallOptions, Channel, Connection, Identity, JoinToken, MapCell};
+use skep_types::map::Capacity;
 use skep_types::{Attributes, ClusterMap, Error, ErrorCode, NodeId, NodeKind, Result, TargetId};
 use skep_wire::Request;
 use skep_wire::management::{RegisterClient, Registered};
@@ -63,6 +64,8 @@ pub struct Mount {
     /// Attributes of directories as they were last seen, for those that are removed while a program
     /// has them open.
     pub(crate) directories: Recent<Attributes>,
+    /// Room in the whole cluster, as management told it last. Protects the value alone.
+    room: Mutex<Option<Capacity>>,
     /// Protects the set alone: workers that have their client.
     taken_workers: Mutex<HashSet<usize>>,
     is_ending: AtomicBool,
@@ -103,6 +106,7 @@ impl Mount {
             inodes: Inodes::new(),
             caches: KeptCaches::new(),
             directories: Recent::new(MAX_REMEMBERED_DIRECTORIES),
+            room: Mutex::default(),
             taken_workers: Mutex::default(),
             is_ending: AtomicBool::new(false),
             options,
@@ -151,6 +155,18 @@ impl Mount {
     /// The newest map.
     pub fn map(&self) -> Arc<ClusterMap> {
         self.cell.load()
+    }
+
+    pub(crate) fn note_room(&self, room: Option<Capacity>) {
+        let mut held = self.room.lock().unwrap_or_else(PoisonError::into_inner);
+        *held = room.or(*held);
+    }
+
+    /// Room for files in the whole cluster: as heartbeats bring it, or as the map shows it, which
+    /// leaves out small changes, before the first of them.
+    pub(crate) fn room(&self) -> Capacity {
+        let held = *self.room.lock().unwrap_or_else(PoisonError::into_inner);
+        held.unwrap_or_else(|| self.map().room(|target| target.capacity))
     }
 
     pub(crate) fn identity(&self) -> Identity {

@@ -10,7 +10,7 @@ use crate::limits::{
 };
 use crate::state::ClusterState;
 use skep_types::map::{Capacity, CapacityPool, Reachability};
-use skep_types::{ClusterMap, NodeId, NodeKind, TargetId};
+use skep_types::{ClusterMap, NodeId, NodeKind, TargetId, TargetKind};
 use std::collections::BTreeMap;
 
 /// When a node was last heard.
@@ -25,7 +25,11 @@ struct Heard {
 #[derive(Debug, Clone)]
 pub struct SoftState {
     nodes: BTreeMap<NodeId, Heard>,
+    /// As the map shows them.
     capacities: BTreeMap<TargetId, Capacity>,
+    /// As they were reported last.
+    newest: BTreeMap<TargetId, Capacity>,
+    started_ms: u64,
     ticked_ms: u64,
 }
 
@@ -43,7 +47,13 @@ impl SoftState {
     pub fn new(now_ms: u64, state: &ClusterState) -> Self {
         let unheard = Heard { last_ms: Some(now_ms), reachability: Reachability::ProbablyOffline };
         let nodes = state.map().nodes.iter().map(|node| (node.id, unheard)).collect();
-        Self { nodes, capacities: BTreeMap::new(), ticked_ms: now_ms }
+        Self {
+            nodes,
+            capacities: BTreeMap::new(),
+            newest: BTreeMap::new(),
+            started_ms: now_ms,
+            ticked_ms: now_ms,
+        }
     }
 
     /// A node registered or sent a heartbeat. Says whether that is a change worth a new map.
@@ -56,12 +66,24 @@ impl SoftState {
     /// A target's room was reported. Says whether that is a change worth a new map; if not, the map
     /// keeps the older numbers.
     pub fn report(&mut self, target: TargetId, capacity: Capacity) -> bool {
+        self.newest.insert(target, capacity);
         let shown = self.capacities.entry(target).or_default();
         let notable = is_notable(shown, &capacity);
         if notable {
             *shown = capacity;
         }
         notable
+    }
+
+    /// Room for files in the whole cluster, as it was reported last, however little it changed.
+    /// None while targets may still be heard for the first time: for one lease after the start.
+    pub fn room(&self, map: &ClusterMap) -> Option<Capacity> {
+        let is_waited_for = self.ticked_ms - self.started_ms < u64::from(map.policy.lease_ms);
+        let mut storage = map.targets.iter().filter(|target| target.kind == TargetKind::Storage);
+        if is_waited_for && storage.any(|target| !self.newest.contains_key(&target.id)) {
+            return None;
+        }
+        Some(map.room(|target| self.newest.get(&target.id).copied().unwrap_or_default()))
     }
 
     /// A server said that it ends: it is offline at once. Says whether that is a change.
@@ -159,7 +181,6 @@ mod tests {
     use super::*;
     use crate::command::{ClientRegistration, Command};
     use crate::state::tests::{cluster, server};
-    use skep_types::TargetKind;
 
     const LEASE: u64 = 5_000;
 
@@ -243,6 +264,23 @@ mod tests {
         let mut map = state.map().clone();
         soft.overlay(&mut map);
         assert_eq!(map.targets[0].capacity.free_bytes, 489);
+    }
+
+    #[test]
+    fn the_whole_room_is_the_newest_once_all_are_heard_or_a_lease_has_passed() {
+        let (state, mut soft, ..) = heard();
+        let [first, second] = [0, 1].map(|index| state.map().targets[index].id);
+        let room = |free_bytes| Capacity { total_bytes: 1_000, free_bytes, ..Capacity::default() };
+        assert_eq!(soft.room(state.map()), None);
+        soft.report(first, room(500));
+        assert_eq!(soft.room(state.map()), None);
+        let mut late = soft.clone();
+        late.tick(LEASE, &state);
+        assert_eq!(late.room(state.map()), Some(room(500)));
+        soft.report(second, room(300));
+        assert!(!soft.report(second, room(299)), "too little for a new map");
+        let whole = soft.room(state.map()).unwrap();
+        assert_eq!((whole.total_bytes, whole.free_bytes), (2_000, 799));
     }
 
     #[test]

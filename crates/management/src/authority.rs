@@ -26,6 +26,8 @@ struct Inner {
     state: ClusterState,
     soft: SoftState,
     journal: Journal,
+    /// Room in the whole cluster, as it was at the last tick.
+    room: Option<Capacity>,
     /// What everybody may see.
     published: Rc<ClusterMap>,
     /// The same as the body of a `MapUpdate`, once somebody has asked: a new map goes to everybody.
@@ -41,7 +43,8 @@ impl Authority {
     pub(crate) fn start(state: ClusterState, journal: Journal) -> Result<Rc<Self>> {
         let soft = SoftState::new(now_ms(), &state);
         let published = Rc::new(state.map().clone());
-        let inner = RefCell::new(Inner { state, soft, journal, published, encoded: None });
+        let inner =
+            RefCell::new(Inner { state, soft, journal, room: None, published, encoded: None });
         let authority = Rc::new(Self { inner, changed: Notify::default() });
         authority.command(&Command::Start)?;
         Ok(authority)
@@ -50,6 +53,11 @@ impl Authority {
     /// The newest map.
     pub(crate) fn map(&self) -> Rc<ClusterMap> {
         Rc::clone(&self.inner.borrow().published)
+    }
+
+    /// Room for files in the whole cluster, if enough was heard to tell.
+    pub(crate) fn room(&self) -> Option<Capacity> {
+        self.inner.borrow().room
     }
 
     /// The body of a `MapUpdate` with the map, if it is newer than the asker's.
@@ -111,8 +119,9 @@ impl Authority {
     /// Lets time pass.
     pub(crate) fn tick(&self) {
         let mut inner = self.inner.borrow_mut();
-        let Inner { state, soft, .. } = &mut *inner;
+        let Inner { state, soft, room, .. } = &mut *inner;
         let passed = soft.tick(now_ms(), state);
+        *room = soft.room(state.map());
         drop(inner);
         self.soft_change(passed.changed);
         for client in passed.expired_clients {

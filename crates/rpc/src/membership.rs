@@ -19,9 +19,7 @@ use skep_types::map::Capacity;
 use skep_types::registration::ServerRegistration;
 use skep_types::{ClusterMap, Error, ErrorCode, NodeId, NodeKind, Result, RetryClass, TargetId};
 use skep_wire::Request;
-use skep_wire::management::{
-    GetMap, Heartbeat, Leave, MapUpdate, RegisterClient, RegisterServer, Registered,
-};
+use skep_wire::management::{GetMap, Heartbeat, Leave, RegisterClient, RegisterServer, Registered};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -342,7 +340,7 @@ impl Membership {
             };
             let lease = Duration::from_millis(u64::from(policy.lease_ms));
             match self.management.call_once(&heartbeat, lease).await {
-                Ok(update) => self.take(update, &*on_change),
+                Ok(heard) => self.take(heard.map, &*on_change),
                 Err(error) if error.code() == ErrorCode::Stale && !self.is_leaving.get() => {
                     self.rejoin(&*on_change).await;
                 }
@@ -383,7 +381,7 @@ impl Membership {
             let request = GetMap { known: self.cell.version() };
             match self.management.call_once(&request, LONG_POLL).await {
                 Ok(update) => {
-                    self.take(update, on_change);
+                    self.take(update.map, on_change);
                     backoff = FIRST_BACKOFF;
                 }
                 // Nothing new in all that time: management answers a little earlier, a dead one
@@ -397,9 +395,9 @@ impl Membership {
         }
     }
 
-    fn take(&self, update: MapUpdate, on_change: &impl Fn(Change)) {
+    fn take(&self, newer: Option<ClusterMap>, on_change: &impl Fn(Change)) {
         let before = self.cell.version();
-        if let Some(map) = update.map {
+        if let Some(map) = newer {
             self.cell.update(map);
         }
         if self.cell.version() != before {

@@ -63,6 +63,32 @@ fn the_default_shape_is_shown_in_all_lists() {
     assert!(check.contains("(protocol: TCP)") && check.contains("healthy"), "{check}");
 }
 
+/// Semantics 1.13.
+#[test]
+fn the_room_of_a_mount_follows_that_of_the_disk_in_small_steps_too() {
+    let cluster = Cluster::start(small());
+    let free = |path: &Path| {
+        let room = rustix::fs::statvfs(path).expect("room");
+        room.f_bavail * room.f_frsize
+    };
+    // What a target keeps for its own records, on a disk that is not small.
+    let reserve = 64 << 20;
+    let follows = || {
+        let (host, mount) = (free(cluster.data()) - reserve, free(cluster.path()));
+        host.abs_diff(mount) < 32 << 20
+    };
+    // Others who write to the disk at that moment are noise: it takes a quiet second or two.
+    wait_for("the room is that of the disk", PATIENCE, || follows().then_some(()));
+    // Far less than a hundredth of any disk for tests.
+    let path = cluster.path().join("large");
+    fs::write(&path, vec![1; 128 << 20]).expect("written");
+    fs::File::open(&path).expect("there").sync_all().expect("synced");
+    wait_for("the room has shrunk with it", PATIENCE, || follows().then_some(()));
+    fs::remove_file(&path).expect("removed");
+    wait_for("the room has grown again", PATIENCE, || follows().then_some(()));
+    cluster.stop();
+}
+
 #[test]
 fn entries_say_where_they_lie_and_servers_are_used_evenly() {
     let cluster = Cluster::start(Shape::default());

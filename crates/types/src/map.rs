@@ -292,6 +292,14 @@ impl ClusterMap {
         self.groups.get(index)
     }
 
+    /// Room for files: each storage group counts once, as its primary has it, since its members
+    /// hold the same data, and each file system counts once. `capacity` tells that of a target.
+    pub fn room(&self, capacity: impl Fn(&Target) -> Capacity) -> Capacity {
+        let storage = self.groups.iter().filter(|group| group.kind == TargetKind::Storage);
+        let primaries = storage.filter_map(|group| self.primary(group.id));
+        Capacity::together(primaries.map(capacity))
+    }
+
     /// The target that serves requests for a group: its first serving member.
     pub fn primary(&self, group: GroupId) -> Option<&Target> {
         let members = &self.group(group)?.members;

@@ -71,7 +71,7 @@ catalog! {
     // Management. Commands are idempotent by their contents.
     16 "management" reads mg::RegisterServer => mg::Registered;
     17 "management" reads mg::RegisterClient => mg::Registered;
-    18 "management" reads mg::Heartbeat => mg::MapUpdate;
+    18 "management" reads mg::Heartbeat => mg::Heard;
     19 "management" reads mg::GetMap => mg::MapUpdate;
     20 "management" reads mg::Leave => mg::Done;
     21 "management" reads mg::Format => mg::MapUpdate;

@@ -58,6 +58,17 @@ record! {
 }
 
 record! {
+    /// What management answers to a heartbeat.
+    pub struct Heard {
+        /// Room for files in the whole cluster, as storage reported it last; none right after
+        /// management's start, before it has heard from all.
+        pub room: Option<Capacity>,
+        /// The map, if there is a newer one than the sender's.
+        pub map: Option<ClusterMap>,
+    }
+}
+
+record! {
     /// The map, if there is a newer one than the asker's.
     pub struct MapUpdate {
         /// The newer map.

@@ -3,7 +3,9 @@
 use crate::fakes::METADATA_GROUPS;
 use crate::{NEW, create, create_request, until, with_client};
 use skep_client::StatFs;
+use skep_types::map::Capacity;
 use skep_types::{Attributes, ErrorCode, InodeId};
+use skep_wire::management::Heartbeat;
 use skep_wire::metadata::{GetAttributes, Lookup, OpenSession};
 
 #[test]
@@ -81,7 +83,7 @@ fn a_create_opens_a_file_whose_inode_lives_in_another_shard() {
 
 #[test]
 fn room_is_the_sum_over_storage_groups() {
-    with_client(|_, client| async move {
+    with_client(|fake, client| async move {
         let expected = StatFs {
             total_bytes: 4 << 40,
             free_bytes: 4 << 39,
@@ -90,5 +92,14 @@ fn room_is_the_sum_over_storage_groups() {
             name_max: 255,
         };
         assert_eq!(client.statfs().await.unwrap(), expected);
+        // What a heartbeat's answer says is newer than the map, until one says something else.
+        let told = Capacity { total_bytes: 9, free_bytes: 5, ..Capacity::default() };
+        for room in [Some(told), None] {
+            fake.state.borrow_mut().room = room;
+            let before = fake.count::<Heartbeat>();
+            until(|| fake.count::<Heartbeat>() > before + 1).await;
+            let found = client.statfs().await.unwrap();
+            assert_eq!((found.total_bytes, found.free_bytes), (9, 5));
+        }
     });
 }

@@ -1,16 +1,23 @@
 //! `Heartbeat`: a node is alive.
 
-use super::answer_map;
 use crate::authority::Authority;
 use skep_rpc::{Incoming, Outbox};
 use skep_types::codec::Codec;
 use skep_types::{Error, ErrorCode, MapVersion, Result};
-use skep_wire::management::Heartbeat;
+use skep_wire::management::{Heartbeat, MapUpdate};
 use std::rc::Rc;
 
 pub(super) fn handle(authority: &Authority, incoming: &Incoming, outbox: &Rc<Outbox>) {
     match note(authority, &incoming.body) {
-        Ok(known) => answer_map(outbox, &incoming.header, authority.newer(known)),
+        Ok(known) => {
+            // A `Heard`: the room, then what a `MapUpdate` holds, which is encoded already.
+            let mut body = authority.room().to_bytes();
+            match authority.newer(known) {
+                Some(update) => body.extend_from_slice(&update),
+                None => body.extend(MapUpdate { map: None }.to_bytes()),
+            }
+            outbox.reply_raw(&incoming.header, &body);
+        }
         Err(error) => outbox.refuse(&incoming.header, &error),
     }
 }

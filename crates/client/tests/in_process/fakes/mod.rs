@@ -16,7 +16,7 @@ use skep_types::{
 };
 use skep_wire::Request;
 use skep_wire::management::{
-    Done, GetMap, Heartbeat, Leave, MapUpdate, RegisterClient, Registered,
+    Done, GetMap, Heard, Heartbeat, Leave, MapUpdate, RegisterClient, Registered,
 };
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -45,6 +45,8 @@ impl Answer {
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) map: Option<ClusterMap>,
+    /// What management answers to heartbeats.
+    pub(crate) room: Option<Capacity>,
     pub(crate) next_node: u32,
     pub(crate) clients: HashSet<NodeId>,
     pub(crate) metadata: HashMap<TargetId, FakeMetadata>,
@@ -172,7 +174,7 @@ impl FakeCluster {
             Heartbeat::ID => {
                 let node = Heartbeat::from_bytes(body)?.node;
                 match self.state.borrow().clients.contains(&node) {
-                    true => Ok(Answer::of(&MapUpdate { map: None })),
+                    true => Ok(Answer::of(&Heard { room: self.state.borrow().room, map: None })),
                     false => Err(Error::new(ErrorCode::Stale, "unknown client")),
                 }
             }

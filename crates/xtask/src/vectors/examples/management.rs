@@ -6,8 +6,8 @@ use skep_types::registration::{ServerRegistration, TargetClaim};
 use skep_types::{ClusterId, ClusterMap, Epoch, Group, GroupId, GroupMember, MapVersion};
 use skep_types::{MemberState, Node, NodeId, NodeKind, ShardId, Target, TargetId, TargetKind};
 use skep_wire::management::{
-    Done, Format, GetMap, Heartbeat, Leave, MapUpdate, RegisterClient, RegisterServer, Registered,
-    SetPolicy,
+    Done, Format, GetMap, Heard, Heartbeat, Leave, MapUpdate, RegisterClient, RegisterServer,
+    Registered, SetPolicy,
 };
 
 fn capacity() -> Capacity {
@@ -113,7 +113,8 @@ pub(super) fn examples() -> Vec<Example> {
     vec![
         example(&server, &registered(2, &[2])),
         example(&client, &registered(9, &[])),
-        example(&heartbeat, &nothing_new).reply::<Heartbeat>(&update),
+        example(&heartbeat, &Heard { room: None, map: None })
+            .reply::<Heartbeat>(&Heard { room: Some(capacity()), map: Some(map()) }),
         example(&GetMap { known: MapVersion::new(20) }, &update).reply::<GetMap>(&nothing_new),
         example(&Leave { node: NodeId::new(9) }, &Done {}),
         example(&Format {}, &update),
