@@ -1,6 +1,7 @@
 //! What only the chunk files of a file know: how far they reach, and how much they take.
 
 use crate::client::Client;
+use crate::limits::ROOT_PATIENCE;
 use skep_cluster::striping::{ChunkFileSize, chunk_sizes};
 use skep_rpc::CallOptions;
 use skep_types::{Attributes, ChunkFileKey, ErrorCode, InodeId, Result, StripePattern};
@@ -19,12 +20,17 @@ pub struct Stat {
 impl Client {
     /// The attributes of an inode, with all that this mount has written, and how much it takes. A
     /// directory that was removed (a program may still have it open) is shown as it was last seen,
-    /// without a name.
+    /// without a name. The root is shown as it was last seen if metadata doesn't answer soon: `df`,
+    /// `umount` and all that looks at every mount of a host would hang otherwise.
     ///
     /// # Errors
     /// `NotFound`, `Stale`; those of storage for a file that may have holes.
     pub async fn stat(&self, inode: InodeId) -> Result<Stat> {
-        let attributes = match self.attributes(inode).await {
+        let answer = match inode {
+            InodeId::ROOT => self.attributes_of_root().await,
+            _ => self.attributes(inode).await,
+        };
+        let attributes = match answer {
             Err(error) if matches!(error.code(), ErrorCode::NotFound | ErrorCode::Stale) => {
                 let seen = self.mount().directories.get(inode);
                 Attributes { links: 0, size: 0, ..seen.ok_or(error)? }
@@ -34,6 +40,13 @@ impl Client {
         let size = attributes.size;
         let allocated = if attributes.is_sparse { self.allocated(inode).await? } else { None };
         Ok(Stat { attributes, allocated_bytes: allocated.map_or(size, |it| it.min(size)) })
+    }
+
+    async fn attributes_of_root(&self) -> Result<Attributes> {
+        let seen = self.mount().directories.get(InodeId::ROOT);
+        let Some(seen) = seen else { return self.attributes(InodeId::ROOT).await };
+        let answer = skep_env::timeout(ROOT_PATIENCE, self.attributes(InodeId::ROOT)).await;
+        answer.unwrap_or(Ok(seen))
     }
 
     /// Bytes that the chunk files of an inode take, their checksums included; `None` for what has

@@ -29,6 +29,8 @@ pub(crate) const INODES_AT_ONCE: usize = 32;
 
 /// How old a size may be when a read comes to the end of the file.
 pub(crate) const SIZE_TRUSTED_FOR: Duration = Duration::from_secs(1);
+/// How long metadata may take to tell of the root before what was last seen is shown.
+pub(crate) const ROOT_PATIENCE: Duration = Duration::from_secs(1);
 /// Pause while another thread finishes what must be finished first (a truncation, the renewal of a
 /// session). Threads have no way to wake each other here, and this is rare.
 pub(crate) const CONTENTION_PAUSE: Duration = Duration::from_millis(1);

@@ -52,6 +52,11 @@ pub(crate) enum Verb {
     },
 }
 
+/// Transport of a mount unless told otherwise.
+pub(crate) const DEFAULT_TRANSPORT: &str = "auto";
+/// What a mount logs unless told otherwise.
+pub(crate) const DEFAULT_LOG: &str = "info";
+
 /// How lists are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OutputFormat {
@@ -112,20 +117,32 @@ pub(crate) struct DownArgs {
     pub(crate) data_dir: PathBuf,
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub(crate) struct MountArgs {
     #[command(flatten)]
     pub(crate) cluster: ClusterArgs,
     /// The directory to mount on
     pub(crate) directory: PathBuf,
+    /// Options as `mount -o` has them, with a comma between them: ro, nosuid, noexec, ...
+    #[arg(short, long, value_name = "OPTIONS")]
+    pub(crate) options: Vec<String>,
+    /// Ignore options that don't exist
+    #[arg(short = 's', long = "sloppy")]
+    pub(crate) is_sloppy: bool,
+    /// Check the command and the way to the cluster, but don't mount
+    #[arg(long = "dry-run")]
+    pub(crate) is_dry_run: bool,
+    /// Say nothing when it is mounted
+    #[arg(short = 'q', long = "quiet")]
+    pub(crate) is_quiet: bool,
     /// Go on in the background once it is mounted; otherwise Ctrl-C unmounts
     #[arg(long)]
     pub(crate) detach: bool,
     /// Transport between kernel and mount: auto, uring or device
-    #[arg(long, default_value = "auto")]
+    #[arg(long, default_value = DEFAULT_TRANSPORT)]
     pub(crate) transport: String,
     /// What is logged
-    #[arg(long, default_value = "info")]
+    #[arg(long, default_value = DEFAULT_LOG)]
     pub(crate) log: String,
     /// Size at which a log file gets the ending `.old` and a new one is begun; 0: never. Of a mount
     /// in the background, 16 MiB unless set

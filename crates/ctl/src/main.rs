@@ -16,6 +16,10 @@ use skep_types::ErrorCode;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    let mut arguments = std::env::args_os();
+    if arguments.next().is_some_and(|program| cmd::mount::helper::is_called_so(&program)) {
+        return cmd::mount::helper::run(arguments);
+    }
     let cli = cli::Cli::parse();
     match cmd::run(cli) {
         Ok(code) => code,

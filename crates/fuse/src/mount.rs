@@ -3,6 +3,7 @@
 use crate::file_system::FileSystem;
 use crate::init;
 use crate::limits;
+use crate::mount_flags::MountFlags;
 use crate::mount_point;
 use crate::session::{self, End, Session};
 use crate::transport::kernel::{self, MountCall, Unmount};
@@ -20,6 +21,8 @@ pub struct ServeOptions {
     pub mount_point: PathBuf,
     /// What it comes from: `/proc/mounts` shows `skep@` and this.
     pub source: String,
+    /// What every file system can be asked for.
+    pub flags: MountFlags,
     /// The transport.
     pub transport: TransportChoice,
     /// Unmount and end on SIGTERM and SIGINT. Wants to be called before any thread is started.
@@ -53,6 +56,17 @@ where
     serve_with(options, signals, connect)
 }
 
+/// Changes the flags of what is mounted on a directory: all of them, as mount(2) does.
+///
+/// # Errors
+/// The system's, naming the directory.
+pub fn remount(mount_point: &Path, flags: MountFlags) -> Result<()> {
+    kernel::remount(mount_point, flags).map_err(|error| {
+        let what = format!("changing the mount on {}: {error}", mount_point.display());
+        Error::new(Error::from(error).code(), what)
+    })
+}
+
 /// Takes over the signals on which to end, if any.
 pub(crate) fn take_signals(options: &ServeOptions) -> Result<Option<Signals>> {
     Ok(match options.ends_on_signals {
@@ -76,7 +90,9 @@ where
     let mut on_ready = Some(options.on_ready);
     let wanted = candidates(options.transport)?;
     for transport in wanted {
-        let Some(session) = open(&mount_point, &source, transport, options.transport)? else {
+        let Some(session) =
+            open(&mount_point, &source, options.flags, (transport, options.transport))?
+        else {
             continue;
         };
         // Another attempt is made only if this one was refused, and then it was never ready.
@@ -123,10 +139,10 @@ fn candidates(choice: TransportChoice) -> Result<Vec<TransportKind>> {
 fn open(
     mount_point: &Path,
     source: &str,
-    wanted: TransportKind,
-    choice: TransportChoice,
+    flags: MountFlags,
+    (wanted, choice): (TransportKind, TransportChoice),
 ) -> Result<Option<Session>> {
-    let fd = mount(mount_point, source)?;
+    let fd = mount(mount_point, source, flags)?;
     let unmount = || {
         if let Err(error) = mount_point::unmount(mount_point, Unmount::Detach) {
             tracing::warn!("unmounting {}: {error}", mount_point.display());
@@ -153,10 +169,10 @@ fn open(
     }
 }
 
-fn mount(mount_point: &Path, source: &str) -> Result<OwnedFd> {
+fn mount(mount_point: &Path, source: &str, flags: MountFlags) -> Result<OwnedFd> {
     let is_root = kernel::is_root();
     let max_read = limits::MAX_IO_BYTES;
-    let call = MountCall { mount_point, source, max_read, allow_other: is_root };
+    let call = MountCall { mount_point, source, flags, max_read, allow_other: is_root };
     let mounted = if is_root { kernel::mount(&call) } else { kernel::mount_by_helper(&call) };
     mounted.map_err(|error| {
         let hint = match error.raw_os_error() {

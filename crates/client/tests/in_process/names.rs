@@ -50,6 +50,15 @@ fn a_directory_that_was_removed_is_shown_as_it_was_seen() {
 }
 
 #[test]
+fn the_root_is_shown_while_metadata_is_away() {
+    with_client(|fake, client| async move {
+        let seen = client.stat(InodeId::ROOT).await.unwrap().attributes;
+        fake.state.borrow_mut().is_down = true;
+        assert_eq!(client.stat(InodeId::ROOT).await.unwrap().attributes, seen);
+    });
+}
+
+#[test]
 fn a_create_opens_a_file_that_exists_unless_exclusive() {
     with_client(|_, client| async move {
         let (inode, _) = create(&client, "a").await;

@@ -7,7 +7,7 @@ mod entry;
 mod health;
 mod management;
 mod metadata;
-mod mount;
+pub(crate) mod mount;
 mod node;
 mod service;
 mod storage;

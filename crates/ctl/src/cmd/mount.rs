@@ -1,11 +1,14 @@
 //! `skep mount`: mounts a cluster on a directory, and serves it until it is unmounted.
 
+pub(crate) mod helper;
+mod options;
+
 use crate::access::Access;
 use crate::cli::MountArgs;
 use crate::local::children::{LOG_LIMIT, open_log, program, tail};
 use crate::local::readiness::Readiness;
 use crate::output::say;
-use skep_fuse::{ClusterOptions, ServeOptions, TransportChoice, TransportKind};
+use skep_fuse::{ClusterOptions, MountFlags, ServeOptions, TransportChoice, TransportKind};
 use skep_service::ByteSize;
 use skep_types::{Error, ErrorCode, Result};
 use std::path::PathBuf;
@@ -17,19 +20,34 @@ const PATIENCE: Duration = Duration::from_secs(15);
 /// How long a mount in the background may take to begin.
 const BACKGROUND_PATIENCE: Duration = Duration::from_secs(60);
 
-pub(super) fn run(args: &MountArgs) -> Result<()> {
+pub(crate) fn run(args: &MountArgs) -> Result<()> {
+    let mut args = args.clone();
+    let options = options::read(&args.options.clone(), args.is_sloppy, &mut args)?;
+    let args = &args;
+    if options.is_remount {
+        return match args.is_dry_run {
+            true => Ok(()),
+            false => skep_fuse::remount(&args.directory, options.flags),
+        };
+    }
     let transport: TransportChoice = args
         .transport
         .parse()
         .map_err(|what: String| Error::new(ErrorCode::Configuration, what))?;
     let access = args.cluster.access(None)?;
-    match args.detach {
-        true => detach(args, &access),
-        false => mount(args, transport, &access),
+    match (args.is_dry_run, args.detach) {
+        (true, _) => Ok(()),
+        (false, true) => detach(args, options.flags, &access),
+        (false, false) => mount(args, options.flags, transport, &access),
     }
 }
 
-fn mount(args: &MountArgs, transport: TransportChoice, access: &Access) -> Result<()> {
+fn mount(
+    args: &MountArgs,
+    flags: MountFlags,
+    transport: TransportChoice,
+    access: &Access,
+) -> Result<()> {
     skep_service::logging::start(&args.log, args.log_limit.unwrap_or(ByteSize(0)))?;
     let cluster = ClusterOptions {
         cluster: access.token.clone().into(),
@@ -45,6 +63,7 @@ fn mount(args: &MountArgs, transport: TransportChoice, access: &Access) -> Resul
     let options = ServeOptions {
         mount_point: args.directory.clone(),
         source: access.name.clone(),
+        flags,
         transport,
         ends_on_signals: true,
         on_ready: Box::new(on_ready),
@@ -59,7 +78,7 @@ fn absolute(path: &std::path::Path) -> Result<PathBuf> {
 }
 
 /// Starts this program again behind the terminal, and waits until it has mounted.
-fn detach(args: &MountArgs, access: &Access) -> Result<()> {
+fn detach(args: &MountArgs, flags: MountFlags, access: &Access) -> Result<()> {
     let directory = absolute(&args.directory)?;
     let log_path = match &args.log_file {
         Some(path) => path.clone(),
@@ -72,6 +91,7 @@ fn detach(args: &MountArgs, access: &Access) -> Result<()> {
     command.args(["mount", "--cluster", &access.name, "--token-file"]);
     command.arg(absolute(&access.token_file)?);
     command.args(["--transport", &args.transport, "--log", &args.log]);
+    command.args(["--options", &flags.words()]);
     let limit = args.log_limit.unwrap_or(LOG_LIMIT);
     command.args(["--log-limit", &limit.to_string()]);
     command.arg(&directory).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
@@ -86,6 +106,9 @@ fn detach(args: &MountArgs, access: &Access) -> Result<()> {
         };
         readiness.wait(BACKGROUND_PATIENCE, has_ended).await.map(|_| ())
     })?;
+    if args.is_quiet {
+        return Ok(());
+    }
     say(&format!("{} is mounted; `skep umount {0}` unmounts it.", directory.display()))
 }
 

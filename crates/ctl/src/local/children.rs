@@ -1,6 +1,7 @@
 //! The processes of a cluster: starting, watching, ending.
 
 use super::layout::Layout;
+use crate::cmd::mount::helper;
 use skep_service::ByteSize;
 use skep_types::{Error, ErrorCode, Result};
 use std::fs::OpenOptions;
@@ -155,7 +156,9 @@ impl Service {
 /// This program, to be run again: this very one, even if its file was replaced by a newer build.
 pub(crate) fn program() -> Command {
     let mut command = Command::new("/proc/self/exe");
-    command.arg0(std::env::args_os().next().unwrap_or_else(|| "skep".into()));
+    // Under a name of the helper it would take its arguments for those of mount(8).
+    let name = std::env::args_os().next().filter(|name| !helper::is_called_so(name));
+    command.arg0(name.unwrap_or_else(|| "skep".into()));
     command
 }
 

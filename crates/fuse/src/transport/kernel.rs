@@ -1,5 +1,6 @@
 //! The system calls of a FUSE daemon: the device, mounting and unmounting.
 
+use crate::mount_flags::MountFlags;
 use skep_env::Buf;
 use std::ffi::{CString, OsStr};
 use std::io;
@@ -103,6 +104,8 @@ pub(crate) struct MountCall<'a> {
     pub(crate) mount_point: &'a Path,
     /// What `/proc/mounts` shows as its source.
     pub(crate) source: &'a str,
+    /// What every file system can be asked for.
+    pub(crate) flags: MountFlags,
     /// Largest read.
     pub(crate) max_read: usize,
     /// Other users may use it.
@@ -131,11 +134,28 @@ pub(crate) fn mount(call: &MountCall<'_>) -> io::Result<OwnedFd> {
             source.as_ptr(),
             mount_point.as_ptr(),
             c"fuse.skep".as_ptr(),
-            0,
+            call.flags.bits(),
             options.as_ptr().cast(),
         )
     };
     checked(result as isize).map(|_| fd)
+}
+
+/// Changes the flags of what is mounted on a directory.
+pub(crate) fn remount(mount_point: &Path, flags: MountFlags) -> io::Result<()> {
+    let mount_point = c_string(mount_point.as_os_str())?;
+    let bits = flags.bits() | libc::MS_REMOUNT;
+    // SAFETY: the strings end with a zero byte and live through the call; no data is read.
+    let result = unsafe {
+        libc::mount(
+            c"skep".as_ptr(),
+            mount_point.as_ptr(),
+            std::ptr::null(),
+            bits,
+            std::ptr::null(),
+        )
+    };
+    checked(result as isize).map(|_| ())
 }
 
 /// How to unmount.
@@ -209,6 +229,9 @@ pub(crate) fn mount_by_helper(call: &MountCall<'_>) -> io::Result<OwnedFd> {
     let mut options =
         format!("fsname={},subtype=skep,default_permissions", call.source.replace(',', "\\,"));
     options.push_str(&format!(",max_read={}", call.max_read));
+    for word in call.flags.words().split(',').filter(|word| !word.is_empty()) {
+        options.push_str(&format!(",{word}"));
+    }
     if call.allow_other {
         options.push_str(",allow_other");
     }

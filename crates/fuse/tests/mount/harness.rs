@@ -1,7 +1,7 @@
 //! Mounts the file system in memory by a process of its own, and cleans up whatever happens.
 
 use crate::memory::Memory;
-use skep_fuse::{ServeOptions, serve};
+use skep_fuse::{MountFlags, ServeOptions, serve};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -17,6 +17,7 @@ pub(crate) fn serve_if_asked() -> Option<i32> {
     tracing_subscriber::fmt().with_writer(std::io::stderr).init();
     let memory = Memory::new();
     let options = ServeOptions {
+        flags: MountFlags::default(),
         mount_point: mount_point.into(),
         source: "memory".into(),
         transport: transport.parse().unwrap(),

@@ -1,0 +1,129 @@
+//! `mount.skep`: what `mount -t skep` and `/etc/fstab` call, by a link of that name to `skep`.
+//!
+//! mount(8) says `mount.skep SOURCE DIRECTORY [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`, in
+//! any order. As `mount.fuse.skep` it is called to change what is mounted (`mount -o remount`).
+
+use crate::cli::{DEFAULT_LOG, DEFAULT_TRANSPORT, MountArgs};
+use skep_types::{Error, ErrorCode, Result};
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::process::ExitCode;
+
+/// "Incorrect invocation" and "mount failure" of mount(8).
+const WRONGLY_CALLED: u8 = 1;
+const FAILED: u8 = 32;
+
+/// Whether the program was called by one of the helper's names.
+pub(crate) fn is_called_so(program: &OsStr) -> bool {
+    let name = Path::new(program).file_name().unwrap_or_default();
+    name == "mount.skep" || name == "mount.fuse.skep"
+}
+
+/// Mounts as mount(8) says.
+pub(crate) fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let result = parse(arguments).and_then(|args| super::run(&args));
+    let Err(error) = result else { return ExitCode::SUCCESS };
+    eprintln!("mount.skep: {}", crate::describe(&error));
+    match error.code() {
+        ErrorCode::InvalidArgument => ExitCode::from(WRONGLY_CALLED),
+        _ => ExitCode::from(FAILED),
+    }
+}
+
+fn wrong(what: impl Into<String>) -> Error {
+    Error::new(ErrorCode::InvalidArgument, what)
+}
+
+fn text(argument: OsString) -> Result<String> {
+    let shown = argument.display().to_string();
+    argument.into_string().map_err(|_| wrong(format!("'{shown}' is not UTF-8")))
+}
+
+fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<MountArgs> {
+    let mut places = Vec::new();
+    let mut args = MountArgs {
+        detach: true,
+        is_quiet: true,
+        transport: DEFAULT_TRANSPORT.into(),
+        log: DEFAULT_LOG.into(),
+        ..MountArgs::default()
+    };
+    let mut arguments = arguments.into_iter();
+    while let Some(argument) = arguments.next() {
+        let Some(letters) = argument.to_str().and_then(|it| it.strip_prefix('-')) else {
+            places.push(argument);
+            continue;
+        };
+        for (at, letter) in letters.char_indices() {
+            match letter {
+                's' => args.is_sloppy = true,
+                'f' => args.is_dry_run = true,
+                'v' => args.is_quiet = false,
+                'n' => {}
+                'o' | 't' | 'N' => {
+                    let rest = &letters[at + 1..];
+                    let value = match rest.is_empty() {
+                        true => arguments.next().map(text).transpose()?,
+                        false => Some(rest.to_owned()),
+                    };
+                    let Some(value) = value else {
+                        return Err(wrong(format!("-{letter} needs a value")));
+                    };
+                    if letter == 'o' {
+                        args.options.push(value);
+                    }
+                    break;
+                }
+                other => return Err(wrong(format!("there is no option -{other}"))),
+            }
+        }
+    }
+    let Ok([source, directory]) = <[OsString; 2]>::try_from(places) else {
+        return Err(wrong("usage: mount.skep CLUSTER DIRECTORY [-o OPTIONS]"));
+    };
+    // What /proc/mounts shows as the source is taken too.
+    let source = text(source)?;
+    args.cluster.cluster = Some(source.strip_prefix("skep@").unwrap_or(&source).to_owned());
+    args.directory = directory.into();
+    Ok(args)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<MountArgs> {
+        parse(line.split(' ').map(OsString::from))
+    }
+
+    #[test]
+    fn arguments_come_in_any_order_and_values_with_their_letter_or_after_it() {
+        for line in [
+            "skep@/data /mnt -o ro,nosuid -t skep",
+            "-oro,nosuid /data -N /proc/1/ns/mnt /mnt",
+            "-n -o ro -o nosuid /data /mnt",
+        ] {
+            let args = parsed(line).unwrap();
+            assert_eq!(args.cluster.cluster.as_deref(), Some("/data"), "{line}");
+            assert_eq!(args.directory, Path::new("/mnt"));
+            assert_eq!(args.options.join(","), "ro,nosuid");
+            assert!(args.detach && args.is_quiet && !args.is_sloppy && !args.is_dry_run);
+        }
+        let args = parsed("-sfv /data /mnt").unwrap();
+        assert!(args.is_sloppy && args.is_dry_run && !args.is_quiet);
+    }
+
+    #[test]
+    fn what_mount_would_never_say_is_refused() {
+        for line in ["/data", "/data /mnt /more", "/data /mnt -o", "/data /mnt -x"] {
+            assert_eq!(parsed(line).unwrap_err().code(), ErrorCode::InvalidArgument, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_helper_is_known_by_its_name() {
+        assert!(is_called_so(OsStr::new("/sbin/mount.skep")));
+        assert!(is_called_so(OsStr::new("mount.fuse.skep")));
+        assert!(!is_called_so(OsStr::new("/usr/bin/skep")));
+    }
+}

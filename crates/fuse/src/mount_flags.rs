@@ -1,0 +1,66 @@
+//! What every Linux file system can be asked for at mount, in the words of mount(8).
+
+/// Word, bit of mount(2), and whether the word sets it.
+const WORDS: &[(&str, libc::c_ulong, bool)] = &[
+    ("ro", libc::MS_RDONLY, true),
+    ("rw", libc::MS_RDONLY, false),
+    ("nosuid", libc::MS_NOSUID, true),
+    ("suid", libc::MS_NOSUID, false),
+    ("nodev", libc::MS_NODEV, true),
+    ("dev", libc::MS_NODEV, false),
+    ("noexec", libc::MS_NOEXEC, true),
+    ("exec", libc::MS_NOEXEC, false),
+    ("noatime", libc::MS_NOATIME, true),
+    ("atime", libc::MS_NOATIME, false),
+    ("nodiratime", libc::MS_NODIRATIME, true),
+    ("diratime", libc::MS_NODIRATIME, false),
+    ("relatime", libc::MS_RELATIME, true),
+    ("norelatime", libc::MS_RELATIME, false),
+    ("strictatime", libc::MS_STRICTATIME, true),
+    ("nostrictatime", libc::MS_STRICTATIME, false),
+    ("lazytime", libc::MS_LAZYTIME, true),
+    ("nolazytime", libc::MS_LAZYTIME, false),
+    ("sync", libc::MS_SYNCHRONOUS, true),
+    ("async", libc::MS_SYNCHRONOUS, false),
+    ("dirsync", libc::MS_DIRSYNC, true),
+];
+
+/// Flags of a mount. Later words win over earlier ones.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MountFlags(libc::c_ulong);
+
+impl MountFlags {
+    /// Takes a word such as `ro` or `nosuid`; `false` if it is none of these.
+    pub fn take(&mut self, word: &str) -> bool {
+        let Some((_, bit, sets)) = WORDS.iter().find(|(it, ..)| *it == word) else { return false };
+        self.0 = if *sets { self.0 | bit } else { self.0 & !bit };
+        true
+    }
+
+    /// All words that are set, with a comma between them; what [`Self::take`] takes back.
+    pub fn words(self) -> String {
+        let set = WORDS.iter().filter(|(_, bit, sets)| *sets && self.0 & bit != 0);
+        set.map(|(word, ..)| *word).collect::<Vec<_>>().join(",")
+    }
+
+    /// The bits for mount(2).
+    pub(crate) fn bits(self) -> libc::c_ulong {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn later_words_win_and_unknown_ones_are_left() {
+        let mut flags = MountFlags::default();
+        for word in ["ro", "nosuid", "noexec", "rw", "sync", "exec"] {
+            assert!(flags.take(word), "{word}");
+        }
+        assert!(!flags.take("transport=uring") && !flags.take(""));
+        assert_eq!(flags.words(), "nosuid,sync");
+        assert_eq!(flags.bits(), libc::MS_NOSUID | libc::MS_SYNCHRONOUS);
+    }
+}
