@@ -3,6 +3,7 @@
 
 use super::*;
 use std::process::Command;
+use std::time::Duration;
 
 /// A small file system, unmounted when dropped.
 struct Mounted(tempfile::TempDir);
@@ -60,6 +61,21 @@ fn fill(path: &Path) {
     while file.write_all(&[1; 4096]).is_ok() {}
 }
 
+fn free_bytes(path: &Path) -> u64 {
+    skep_env::space(path).unwrap().free_bytes
+}
+
+/// Waits until a disk has so much room. What was removed is given back by threads of the kernel (by
+/// XFS always, elsewhere if the last to let go of the file is a worker of the ring): a moment
+/// later, on a busy machine whenever they have their turn.
+async fn room_is_back(path: &Path, bytes: u64) {
+    let deadline = skep_env::now() + Duration::from_secs(30);
+    while free_bytes(path) < bytes {
+        assert!(skep_env::now() < deadline, "{} bytes free of {bytes}", free_bytes(path));
+        skep_env::sleep(Duration::from_millis(1)).await;
+    }
+}
+
 /// Runs a test on each kind of file system. XFS wants 300 MiB at least: there a stranger's file
 /// takes all but `mib`.
 fn on_small_disks<F: Future<Output = ()> + 'static>(mib: u64, test: impl Fn(PathBuf) -> F) {
@@ -68,7 +84,7 @@ fn on_small_disks<F: Future<Output = ()> + 'static>(mib: u64, test: impl Fn(Path
         let Some(disk) = Mounted::new(kind, size) else { continue };
         eprintln!("{kind}");
         let target = disk.target();
-        let free = skep_env::space(&target).unwrap().free_bytes;
+        let free = free_bytes(&target);
         let taken = std::fs::File::create(target.join("taken")).unwrap();
         let surplus = free.saturating_sub(mib * MIB);
         if surplus > 0 {
@@ -82,6 +98,7 @@ fn on_small_disks<F: Future<Output = ()> + 'static>(mib: u64, test: impl Fn(Path
 fn a_full_disk_refuses_writes_whole_and_serves_the_rest() {
     on_small_disks(16, |dir| async move {
         let store = open(&dir);
+        let room = free_bytes(&dir);
         let mut written = 0;
         let data = pattern(3, 100_000);
         let error = loop {
@@ -103,6 +120,7 @@ fn a_full_disk_refuses_writes_whole_and_serves_the_rest() {
         write(&store, key(1), 1000, &data).await.unwrap();
         store.sync(&key(1)).await.unwrap();
         store.remove(&[key(1)]).await.unwrap();
+        room_is_back(&dir, room / 2).await;
         write(&store, key(2), 0, &data).await.unwrap();
         store.close().await.unwrap();
     });
@@ -114,6 +132,7 @@ fn a_write_that_runs_out_in_the_middle_is_undone() {
         let store = open(&dir);
         let old = pattern(1, 600_000);
         write(&store, key(1), 100_000, &old).await.unwrap();
+        let room = free_bytes(&dir);
         // A stranger takes the rest behind the back of the gauge.
         fill(&dir.join("stranger"));
         let file = store.existing(&key(1)).unwrap().unwrap();
@@ -132,6 +151,7 @@ fn a_write_that_runs_out_in_the_middle_is_undone() {
             read(&store, key(1), 650_000, 1 << 20).await.unwrap().len()
         };
         std::fs::remove_file(dir.join("stranger")).unwrap();
+        room_is_back(&dir, room / 2).await;
         write(&store, key(1), 650_000, &pattern(9, MIB as usize)).await.unwrap();
         assert_eq!(unharmed(Rc::clone(&store)).await, MIB as usize);
         store.close().await.unwrap();
