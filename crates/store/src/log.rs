@@ -3,16 +3,29 @@
 //! Owns files, their order and their syncs; the bytes are `skep_format::log`'s. A segment is the
 //! file `<number of its first record>.log`; it is synced as a whole before the next is begun, so
 //! that only the last can end in a gap.
+//!
+//! # A full disk
+//! Room is allocated ahead of the end, so that what ends things can still be logged when others
+//! have filled the disk. A segment is begun only where there is room for it; without, the present
+//! one goes on. An append that finds no room nevertheless leaves the log as it was.
 
 use crate::atomic::sync_directory;
 use skep_env::File;
 use skep_format::log::{encode_record, scan};
 use skep_types::{Error, ErrorCode, Lsn, Result, TargetId};
 use std::fs::OpenOptions;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// Bytes after which a new segment is begun.
 const SEGMENT_BYTES: u64 = 32 << 20;
+/// Bytes that are allocated ahead of the end; again when half of them are used up.
+const AHEAD_BYTES: u64 = 32 << 20;
+/// Bytes after which room is asked for again that the disk didn't have: asking a full file system
+/// makes it search everything that it could free.
+const ASK_AGAIN_BYTES: u64 = 1 << 20;
+/// Name of a segment that isn't begun yet.
+const NEXT_SEGMENT: &str = "next";
 
 /// An open log, to be appended to.
 #[derive(Debug)]
@@ -23,6 +36,12 @@ pub struct Log {
     segments: Vec<Lsn>,
     file: File,
     offset: u64,
+    /// Up to where the file's room is allocated.
+    allocated: u64,
+    /// Where more of it is asked for.
+    ask_at: u64,
+    /// Where the next segment is begun.
+    segment_ends_at: u64,
 }
 
 /// What a log held when it was opened.
@@ -48,6 +67,22 @@ fn open_segment(path: &Path) -> Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
     File::open(path, &options).map_err(at(path))
+}
+
+/// A file with room for a segment.
+fn make_segment(path: &Path) -> std::io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(true);
+    let file = File::open(path, &options)?;
+    match file.reserve(0..AHEAD_BYTES) {
+        // Some file systems can't.
+        Err(error) if error.kind() != ErrorKind::Unsupported => Err(error),
+        _ => Ok(file),
+    }
+}
+
+fn is_for_want_of_room(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
 }
 
 impl Log {
@@ -93,37 +128,102 @@ impl Log {
             std_file.sync_all().map_err(at(&path))?;
         }
         sync_directory(directory)?;
-        let log = Self { directory: directory.to_owned(), target, segments, file, offset };
+        let mut log = Self {
+            directory: directory.to_owned(),
+            target,
+            segments,
+            file,
+            offset,
+            allocated: offset,
+            ask_at: offset,
+            segment_ends_at: SEGMENT_BYTES,
+        };
+        log.allocate_ahead(0);
         Ok(Recovered { log, records, cut_bytes: length - offset })
     }
 
     /// Appends a record: it survives the end of the process, and after a sync a power cut.
     ///
     /// # Errors
-    /// `TooLarge` if the record is one that nobody could read back: nothing was written. Those of
-    /// the file system, with the path; the log must not be appended to any more then.
+    /// `TooLarge` if the record is one that nobody could read back, `NoSpace` if the disk is full:
+    /// the log is as it was. Those of the file system, with the path; the log must not be appended
+    /// to any more then.
     pub fn append(&mut self, lsn: Lsn, synced: Lsn, payload: &[u8]) -> Result<()> {
         let bytes = encode_record(self.target, lsn, synced, payload)?;
-        if self.offset >= SEGMENT_BYTES {
+        if self.offset >= self.segment_ends_at {
             self.begin_segment(lsn)?;
         }
-        self.file.write_now(&bytes, self.offset).map_err(|error| self.failed(error))?;
+        self.allocate_ahead(bytes.len() as u64);
+        if let Err(error) = self.file.write_now(&bytes, self.offset) {
+            return Err(self.take_back(error));
+        }
         self.offset += bytes.len() as u64;
         Ok(())
+    }
+
+    /// Allocates room ahead of the end if little of it is left. That there is none is no error yet.
+    fn allocate_ahead(&mut self, bytes: u64) {
+        let end = self.offset + bytes;
+        if end < self.ask_at {
+            return;
+        }
+        let wanted = end + AHEAD_BYTES;
+        if self.file.reserve(self.allocated.max(self.offset)..wanted).is_ok() {
+            self.allocated = wanted;
+            self.ask_at = wanted - AHEAD_BYTES / 2;
+        } else {
+            self.ask_at = end + ASK_AGAIN_BYTES;
+        }
+    }
+
+    /// Removes what a failed append may have left.
+    fn take_back(&self, error: std::io::Error) -> Error {
+        let failed = self.failed(error);
+        match self.file.borrow_std().set_len(self.offset) {
+            Ok(()) => failed,
+            Err(_) => Error::new(ErrorCode::DeviceFailed, failed.context()),
+        }
     }
 
     fn failed(&self, error: std::io::Error) -> Error {
         let last = self.segments[self.segments.len() - 1];
         let path = segment_path(&self.directory, last);
         let what = format!("log {}: {error}", path.display());
-        Error::new(ErrorCode::DeviceFailed, what)
+        match is_for_want_of_room(&error) {
+            true => Error::new(ErrorCode::NoSpace, what),
+            false => Error::new(ErrorCode::DeviceFailed, what),
+        }
     }
 
+    fn unsynced(&self, error: std::io::Error) -> Error {
+        // Whatever the reason, nobody knows what of it is on the device.
+        Error::new(ErrorCode::DeviceFailed, self.failed(error).context())
+    }
+
+    /// Begins the next segment, if there is room for it.
     fn begin_segment(&mut self, first: Lsn) -> Result<()> {
-        self.file.borrow_std().sync_data().map_err(|error| self.failed(error))?;
-        self.file = open_segment(&segment_path(&self.directory, first))?;
+        let made = self.directory.join(NEXT_SEGMENT);
+        let file = match make_segment(&made) {
+            Err(error) if is_for_want_of_room(&error) => {
+                self.segment_ends_at = self.offset + ASK_AGAIN_BYTES;
+                return match std::fs::remove_file(&made) {
+                    Err(error) if error.kind() != ErrorKind::NotFound => Err(at(&made)(error)),
+                    _ => Ok(()),
+                };
+            }
+            made_or_not => made_or_not.map_err(at(&made))?,
+        };
+        // What was allocated beyond its end is for others.
+        self.file.borrow_std().set_len(self.offset).map_err(|error| self.unsynced(error))?;
+        self.sync()?;
+        let path = segment_path(&self.directory, first);
+        std::fs::rename(&made, &path).map_err(at(&path))?;
+        self.file = file;
         self.segments.push(first);
         self.offset = 0;
+        self.allocated = AHEAD_BYTES;
+        self.ask_at = AHEAD_BYTES / 2;
+        self.segment_ends_at = SEGMENT_BYTES;
         sync_directory(&self.directory)
     }
 
@@ -137,7 +237,7 @@ impl Log {
     /// # Errors
     /// `DeviceFailed` naming the file.
     pub fn sync(&self) -> Result<()> {
-        self.file.borrow_std().sync_data().map_err(|error| self.failed(error))
+        self.file.borrow_std().sync_data().map_err(|error| self.unsynced(error))
     }
 
     /// Removes segments all of whose records are up to `lsn`.
@@ -233,5 +333,57 @@ mod tests {
         let error = open(directory.path()).unwrap_err();
         assert_eq!(error.code(), ErrorCode::Corrupt);
         assert!(error.context().contains("0000000000000001.log"), "{error}");
+    }
+
+    /// A small file system, unmounted when dropped. Needs the right to mount.
+    struct Disk(tempfile::TempDir);
+
+    fn succeeds(program: &str, arguments: &[&str]) -> bool {
+        let ended = std::process::Command::new(program).args(arguments).output();
+        ended.is_ok_and(|output| output.status.success())
+    }
+
+    impl Drop for Disk {
+        fn drop(&mut self) {
+            succeeds("umount", &["-l", self.0.path().to_str().unwrap()]);
+        }
+    }
+
+    #[test]
+    fn a_full_disk_leaves_room_to_log_and_takes_nothing() {
+        let disk = Disk(tempfile::tempdir().unwrap());
+        let (root, payload) = (disk.0.path(), vec![7; 1 << 20]);
+        if !succeeds("mount", &["-t", "tmpfs", "-o", "size=90m", "log", root.to_str().unwrap()]) {
+            eprintln!("skipped: needs root");
+            return;
+        }
+        let directory = root.join("log");
+        let mut log = open(&directory).unwrap().log;
+        let mut written = 0;
+        let mut append = |log: &mut Log| {
+            log.append(Lsn::new(written + 1), Lsn::new(written), &payload)?;
+            written += 1;
+            Ok::<u64, Error>(written)
+        };
+        while append(&mut log).unwrap() < 20 {}
+        let mut stranger = std::fs::File::create(root.join("stranger")).unwrap();
+        while std::io::Write::write_all(&mut stranger, &[1; 4096]).is_ok() {}
+        let error = loop {
+            if let Err(error) = append(&mut log) {
+                break error;
+            }
+        };
+        assert_eq!(error.code(), ErrorCode::NoSpace, "{error}");
+        assert!(error.context().contains("0000000000000001.log"), "{error}");
+        let recovered = open(&directory).unwrap();
+        let count = recovered.records.len() as u64;
+        assert!(count >= 20 + AHEAD_BYTES / 2 / (1 << 20), "{count} fitted");
+        assert_eq!((recovered.cut_bytes, recovered.log.segments.len()), (0, 1));
+        drop(stranger);
+        std::fs::remove_file(root.join("stranger")).unwrap();
+        assert_eq!(append(&mut log).unwrap(), count + 1, "it was as if nothing had been tried");
+        append(&mut log).unwrap();
+        assert_eq!(log.segments.len(), 2, "the next segment is begun when it has room");
+        assert_eq!(open(&directory).unwrap().records.len() as u64, count + 2);
     }
 }
