@@ -43,6 +43,8 @@ pub(crate) struct Shared {
     pub(crate) locks: Locks,
     pub(crate) numbers: Numbers,
     pub(crate) limits: Limits,
+    /// What room is missing on the target's disk, if any is.
+    pub(crate) shortage: Option<String>,
     /// Time since some start, for leases.
     pub(crate) now: Duration,
     /// Time of day; never goes back.
@@ -146,6 +148,18 @@ impl<'a, E: Engine> Context<'a, E> {
 
     pub(crate) fn delete_raw(&mut self, key: Vec<u8>) {
         self.write(key, None);
+    }
+
+    /// Refuses what would add something while the target's disk is almost full. What frees or ends
+    /// things doesn't ask.
+    ///
+    /// # Errors
+    /// `NoSpace` naming the target and the way out.
+    pub(crate) fn check_room(&self) -> Result<()> {
+        match &self.shared.shortage {
+            None => Ok(()),
+            Some(what) => Err(Error::new(ErrorCode::NoSpace, what.as_str())),
+        }
     }
 
     // ---- locks of undecided transactions

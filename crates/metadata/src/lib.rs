@@ -15,6 +15,7 @@ mod locks;
 mod namespace;
 mod operation;
 mod requests;
+mod room;
 pub mod service;
 mod sessions;
 pub mod settings;

@@ -66,6 +66,24 @@ const _: () = assert!(OPERATION_BYTES < skep_format::log::MAX_PAYLOAD_BYTES);
 pub const MAX_STEPS: usize = 8;
 /// Bytes of log after which a checkpoint is made.
 pub const CHECKPOINT_LOG_BYTES: u64 = 64 << 20;
+/// Bytes that the key-value store's journal takes until it begins another: the records of one table
+/// in memory.
+pub const JOURNAL_BYTES: u64 = 64 << 20;
+/// Room that a target keeps on its disk for what frees and ends things: what adds something is
+/// refused when less is left. Log up to two checkpoints ([`CHECKPOINT_LOG_BYTES`]) with the
+/// segments begun, two journals and two tables of the key-value store, and what that rewrites to
+/// get rid of what was removed.
+pub const RESERVE_BYTES: u64 = 512 << 20;
+/// Of a small file system no more than one part in so many is kept.
+pub const RESERVE_DIVISOR: u64 = 8;
+/// Files that can still be made on a file system that has enough of them: segments and tables.
+pub const RESERVE_INODES: u64 = 256;
+/// How long a look at the room is good for.
+pub const ROOM_VALID: Duration = LONGEST_WAIT;
+/// Bytes of log after which it isn't any more.
+pub const ROOM_LOG_BYTES: u64 = 4 << 20;
+/// With less than this free, a failure of log or store is put down to the full disk.
+pub const FULL_BYTES: u64 = 64 << 20;
 /// Deepest directory that a rename may move something into.
 pub const MAX_DEPTH: usize = 4096;
 /// A directory with so many directories in it spreads new ones over all metadata groups.

@@ -9,6 +9,7 @@ use crate::engine::Engine;
 use crate::engine::fjall_engine::FjallEngine;
 use crate::limits::Limits;
 use crate::operation::{CallId, ConnectionId, OutgoingCall};
+use crate::room::RoomGauge;
 use crate::settings::MetadataSettings;
 use crate::target::{Action, Event, MetadataTarget, Start, SyncPolicy};
 use skep_env::local::Notify;
@@ -36,7 +37,7 @@ fn host(settings: &MetadataSettings) -> Host {
         kind: NodeKind::Metadata,
         settings: settings.node.clone(),
         targets: settings.targets.clone(),
-        reserve: |_| 0,
+        reserve: crate::room::reserve,
     }
 }
 
@@ -57,7 +58,11 @@ pub fn run(settings: &MetadataSettings) -> Result<()> {
     let policy = SyncPolicy::from(settings.metadata.sync);
     let cache_bytes = settings.metadata.cache.0;
     host(settings).run(move |start| {
-        let serving = async move { Shell::serve(start, policy, cache_bytes).await };
+        let mut room = RoomGauge::new(start.target, start.directory.path());
+        let serving = async move {
+            let served = Shell::serve(start, policy, cache_bytes, &mut room).await;
+            served.map_err(|error| room.explain(error))
+        };
         skep_env::block_on(serving)
             .map_err(|error| Error::new(ErrorCode::Io, format!("event loop: {error}")))?
     })
@@ -76,7 +81,12 @@ struct Shell {
 }
 
 impl Shell {
-    async fn serve(start: TargetStart, policy: SyncPolicy, cache_bytes: u64) -> Result<()> {
+    async fn serve(
+        start: TargetStart,
+        policy: SyncPolicy,
+        cache_bytes: u64,
+        room: &mut RoomGauge,
+    ) -> Result<()> {
         skep_env::set_spin(SPIN);
         let TargetStart { directory, target: id, identity, map, events, ready } = start;
         let router = Router::new(identity, Channel::of_target(id), map);
@@ -126,8 +136,14 @@ impl Shell {
                     log.trim(*lsn)?;
                 }
             }
+            let now = skep_env::now();
+            if let Some(event) = room.look(now) {
+                // First, so that nothing is taken that there is no room for.
+                events.insert(0, event);
+            }
             events.push(Event::Tick);
-            let actions = target.handle(events, skep_env::now(), skep_env::wall_time())?;
+            let actions = target.handle(events, now, skep_env::wall_time())?;
+            room.logged(actions.iter().map(Action::logged_bytes).sum());
             shell.carry_out(actions, &mut log, target.engine())?;
         }
         log.sync()?;

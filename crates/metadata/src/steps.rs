@@ -37,6 +37,7 @@ pub(crate) fn check<E: Engine>(
 ) -> Result<Option<Attributes>, Stop> {
     match step {
         Step::MakeDirectoryInode { new, .. } => {
+            context.check_room()?;
             Ok(Some(make_directory::new_inode(context, None, new)?))
         }
         Step::AddLink { inode } => {

@@ -12,6 +12,10 @@
 //!   exist) leaves after the record was synced.
 //! - After an error of the engine the target is of no more use: [`MetadataTarget::handle`] fails.
 
+mod events;
+
+pub use events::{Action, Event};
+
 use crate::background::{Background, transaction_in};
 use crate::context::{Context, Numbers, Shared};
 use crate::engine::Engine;
@@ -43,81 +47,6 @@ pub enum SyncPolicy {
     Interval,
     /// Before each reply.
     Always,
-}
-
-/// Something that has happened.
-#[derive(Debug)]
-pub enum Event {
-    /// A request arrived.
-    Request {
-        /// On which connection; the reply names it.
-        connection: ConnectionId,
-        /// Its header.
-        header: Header,
-        /// Its body.
-        body: Vec<u8>,
-    },
-    /// A group has answered.
-    Answer {
-        /// Which request.
-        call: CallId,
-        /// Body of the reply, or its final refusal.
-        result: Result<Vec<u8>>,
-    },
-    /// The log is on the device up to here.
-    Synced {
-        /// Up to which record.
-        lsn: Lsn,
-    },
-    /// There is a new cluster map.
-    Map(Arc<ClusterMap>),
-    /// The engine is durable up to here.
-    Checkpointed {
-        /// Up to which record.
-        lsn: Lsn,
-    },
-    /// Time has passed.
-    Tick,
-}
-
-/// Something to do, in this order.
-#[derive(Debug)]
-pub enum Action {
-    /// Append a record to the log. Later actions of the same batch rely on it.
-    Append {
-        /// Number of the record.
-        lsn: Lsn,
-        /// Up to which record the log is synced.
-        synced: Lsn,
-        /// Its contents.
-        payload: Vec<u8>,
-    },
-    /// Sync the log up to here, and say so by [`Event::Synced`].
-    Sync {
-        /// Up to which record.
-        lsn: Lsn,
-    },
-    /// Send a reply.
-    Reply {
-        /// On which connection.
-        connection: ConnectionId,
-        /// Header of the request.
-        request: Header,
-        /// Body of the reply, or the refusal.
-        result: Result<Vec<u8>>,
-    },
-    /// Send a request to a group until it has a final answer, and give it by [`Event::Answer`].
-    Call {
-        /// Its number.
-        call: CallId,
-        /// What to send.
-        request: OutgoingCall,
-    },
-    /// Make the engine durable as it is, and say so by [`Event::Checkpointed`].
-    Checkpoint {
-        /// The last record that is in the engine.
-        lsn: Lsn,
-    },
 }
 
 /// What an answer of another group is for.
@@ -238,7 +167,10 @@ impl<E: Engine> MetadataTarget<E> {
                     format!("log record {lsn} found where record {expected} was expected"),
                 ));
             }
-            table.replay(lsn, &payload)?;
+            // A restart on a full disk must not write again what is there.
+            if lsn > applied {
+                table.replay(lsn, &payload)?;
+            }
             previous = Some(lsn);
             last = last.max(lsn);
         }
@@ -259,6 +191,7 @@ impl<E: Engine> MetadataTarget<E> {
                 locks: Locks::default(),
                 numbers: Numbers { next, usable: next, reserved: (next, last) },
                 limits: start.limits,
+                shortage: None,
                 now: start.now,
                 wall: start.wall,
             },
@@ -311,6 +244,7 @@ impl<E: Engine> MetadataTarget<E> {
                 Event::Synced { lsn } => self.on_synced(lsn)?,
                 Event::Map(map) => self.set_map(map)?,
                 Event::Checkpointed { .. } => self.is_checkpointing = false,
+                Event::Room { shortage } => self.shared.shortage = shortage,
                 Event::Tick => {}
             }
             self.run_ready()?;

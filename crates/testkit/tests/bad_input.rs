@@ -244,6 +244,105 @@ fn a_full_target_says_so_and_recovers() {
     cluster.stop();
 }
 
+/// A cluster whose only metadata target lies on a disk of its own.
+fn with_metadata_on(disk: &Path) -> Cluster {
+    let cluster = Cluster::start(small());
+    cluster.stop();
+    let (target, moved) = (cluster.data().join("metadata-1/t1"), disk.join("t1"));
+    finish(Command::new("cp").arg("-a").args([&target, &moved]), PATIENCE).expect_success();
+    fs::remove_dir_all(&target).expect("removed");
+    std::os::unix::fs::symlink(&moved, &target).expect("linked");
+    cluster.up().expect_success();
+    cluster
+}
+
+/// Takes all the room of a disk.
+fn take_all(path: &Path) {
+    let mut file = File::create(path).expect("made");
+    for block in [1 << 20, 4096] {
+        let zeros = vec![0; block];
+        while file.write_all(&zeros).is_ok() {}
+        // What the file system keeps aside for this file it gives back now, and that is taken too.
+        file.sync_all().expect("synced");
+    }
+}
+
+/// Nothing new is taken, for want of room and nothing else, as soon as the target has noticed.
+#[track_caller]
+fn takes_nothing_new(root: &Path) {
+    let probe = root.join("probe");
+    wait_for("a refusal", PATIENCE, || match File::create(&probe) {
+        Ok(_) => fs::remove_file(&probe).err(),
+        Err(error) => Some(error),
+    });
+    let (old, new) = (root.join("file-1"), root.join("new"));
+    let refusals = [
+        File::create(&new).err(),
+        fs::create_dir(&new).err(),
+        std::os::unix::fs::symlink("there", &new).err(),
+        fs::hard_link(&old, &new).err(),
+    ];
+    for (number, refusal) in refusals.into_iter().enumerate() {
+        let kind = refusal.map(|error| error.kind());
+        assert_eq!(kind, Some(std::io::ErrorKind::StorageFull), "refusal {number}");
+    }
+}
+
+/// Semantics 4.8.
+#[test]
+fn a_full_metadata_target_takes_nothing_new_and_serves_the_rest() {
+    let scratch = Scratch::new();
+    let disk = Disk::new(&scratch, 512 << 20);
+    let cluster = with_metadata_on(disk.path());
+    let at = |number: u32| cluster.path().join(format!("file-{number}"));
+    let content = |number: u32, version: u32| format!("{number}, version {version}");
+    for number in 0..200 {
+        fs::write(at(number), content(number, 1)).expect("written");
+    }
+    let stranger = disk.path().join("stranger");
+    take_all(&stranger);
+    takes_nothing_new(cluster.path());
+    wait_for("the target is shown as almost full", PATIENCE, || {
+        let targets = cluster.skep_json(&["target", "list"]);
+        let metadata = targets.as_array()?.iter().find(|it| it["kind"] == "metadata")?;
+        (metadata["pool"] == "emergency").then_some(())
+    });
+    // What is there is read, overwritten, grown, moved and removed; also by a target that was
+    // killed meanwhile.
+    for (version, first) in [(2, 0), (3, 100)] {
+        for number in first..first + 50 {
+            fs::write(at(number), content(number, version)).expect("overwritten");
+            let found = fs::read_to_string(at(number)).expect("read");
+            assert_eq!(found, content(number, version));
+        }
+        fs::rename(at(first), at(first + 1)).expect("moved");
+        for number in first + 50..first + 100 {
+            fs::remove_file(at(number)).expect("removed");
+        }
+        takes_nothing_new(cluster.path());
+        cluster.kill_all();
+        cluster.up().expect_success();
+        let moved = fs::read_to_string(at(first + 1)).expect("read");
+        assert_eq!(moved, content(first, version));
+        for number in first + 2..first + 50 {
+            let found = fs::read_to_string(at(number)).expect("read");
+            assert_eq!(found, content(number, version));
+        }
+        assert!(!at(first).exists() && !at(first + 50).exists());
+        takes_nothing_new(cluster.path());
+    }
+    fs::remove_file(&stranger).expect("removed");
+    wait_for("something new is taken", PATIENCE, || fs::create_dir(cluster.path().join("d")).ok());
+    for number in 1000..1100 {
+        fs::write(at(number), content(number, 1)).expect("written");
+    }
+    let is_file = |name: &std::ffi::OsString| name.to_string_lossy().starts_with("file-");
+    let names =
+        fs::read_dir(cluster.path()).expect("listed").map(|it| it.expect("one").file_name());
+    assert_eq!(names.filter(is_file).count(), 49 + 49 + 100);
+    cluster.stop();
+}
+
 fn segments(cluster: &Cluster) -> Vec<PathBuf> {
     let log = cluster.data().join("metadata-1/t1/log");
     let mut found: Vec<_> =

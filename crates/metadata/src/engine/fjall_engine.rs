@@ -1,17 +1,20 @@
 //! The engine for real: fjall, an LSM tree in Rust.
 
 use super::{Engine, Mutations};
+use crate::limits::JOURNAL_BYTES;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
+use skep_env::File;
 use skep_format::metadata::Key;
 use skep_types::codec::Codec;
 use skep_types::{Error, ErrorCode, Lsn, Result};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A fjall database with one keyspace.
 #[derive(Clone)]
 pub struct FjallEngine {
     database: Database,
     keyspace: Keyspace,
+    directory: PathBuf,
 }
 
 impl std::fmt::Debug for FjallEngine {
@@ -41,9 +44,29 @@ impl FjallEngine {
         let open = || {
             let database = Database::builder(path).cache_size(cache_bytes).open()?;
             let keyspace = database.keyspace("metadata", KeyspaceCreateOptions::default)?;
-            Ok(Self { database, keyspace })
+            Ok(Self { database, keyspace, directory: path.to_owned() })
         };
-        open().map_err(|error: fjall::Error| failed(&path.display().to_string(), &error))
+        let engine =
+            open().map_err(|error: fjall::Error| failed(&path.display().to_string(), &error))?;
+        engine.allocate_journal();
+        Ok(engine)
+    }
+
+    /// Allocates the room that the journal grows into: fjall gives it a length only, and would find
+    /// out too late that others have filled the disk. Where it can't be had, nothing is lost yet.
+    fn allocate_journal(&self) {
+        let number = |path: &PathBuf| {
+            let name = path.file_name()?.to_str()?;
+            name.strip_suffix(".jnl")?.parse::<u64>().ok()
+        };
+        let files = std::fs::read_dir(&self.directory).into_iter().flatten().flatten();
+        let newest = files.map(|it| it.path()).filter_map(|it| Some((number(&it)?, it))).max();
+        let Some((_, path)) = newest else { return };
+        let opened = File::open(&path, std::fs::OpenOptions::new().write(true));
+        let allocated = opened.and_then(|file| file.reserve(0..JOURNAL_BYTES));
+        if let Err(error) = allocated {
+            tracing::debug!("no room is kept for {}: {error}", path.display());
+        }
     }
 
     /// Makes everything that was applied durable. May be called on a clone, from another thread.
@@ -51,7 +74,10 @@ impl FjallEngine {
     /// # Errors
     /// `DeviceFailed`.
     pub fn checkpoint(&self) -> Result<()> {
-        self.database.persist(PersistMode::SyncAll).map_err(|error| failed("checkpoint", &error))
+        let made = self.database.persist(PersistMode::SyncAll);
+        made.map_err(|error| failed("checkpoint", &error))?;
+        self.allocate_journal();
+        Ok(())
     }
 }
 
@@ -114,5 +140,14 @@ mod tests {
         assert_eq!(applied, Some(Lsn::new(2).to_bytes()));
         let found = engine.scan(&[7], &[7, 48], 2).unwrap();
         assert_eq!(found, [(vec![7, 49], vec![49]), (vec![7, 51], vec![51])]);
+    }
+
+    #[test]
+    fn the_journal_has_its_room_before_it_needs_it() {
+        use std::os::unix::fs::MetadataExt;
+        let directory = tempfile::tempdir().unwrap();
+        let _engine = FjallEngine::open(directory.path(), 1 << 20).unwrap();
+        let journal = std::fs::metadata(directory.path().join("0.jnl")).unwrap();
+        assert!(journal.blocks() * 512 >= JOURNAL_BYTES, "{} blocks", journal.blocks());
     }
 }

@@ -34,6 +34,7 @@ pub(crate) fn run<E: Engine>(
             _ => Err(ErrorCode::Exists.into()),
         };
     }
+    context.check_room()?;
     let inode = context.new_inode_id(request.directory.shard())?;
     let mut attributes =
         context.new_attributes(inode, request.kind, &request.new, Some(&directory.attributes));

@@ -22,6 +22,7 @@ pub(crate) fn run<E: Engine>(
     if context.dentry(request.directory, &request.name)?.is_some() {
         return Err(ErrorCode::Exists.into());
     }
+    context.check_room()?;
     let (chunk_bytes, width) = handed_down(&directory);
     let group = choose_group(context, &directory, &request.name);
     let attributes = if group == context.shared.group {

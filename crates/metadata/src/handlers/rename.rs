@@ -37,6 +37,10 @@ pub(crate) fn run<E: Engine>(context: &mut Context<'_, E>, request: Rename) -> R
             _ => {}
         }
     }
+    // Within one target nothing is added by it.
+    if existing.is_none() && !context.is_local(request.from_directory)? {
+        context.check_room()?;
+    }
     let is_directory = kind == FileKind::Directory;
     let changes_parent = request.from_directory != request.to_directory;
     if is_directory && changes_parent {

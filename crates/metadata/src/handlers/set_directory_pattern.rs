@@ -12,6 +12,7 @@ pub(crate) fn run<E: Engine>(
     request: SetDirectoryPattern,
 ) -> Result<Done, Stop> {
     let mut record = context.directory(request.directory)?;
+    context.check_room()?;
     let policy = context.shared.map.policy.clone();
     let or = |value: u64, default: u64| if value == 0 { default } else { value };
     let effective = directory_pattern(

@@ -61,6 +61,7 @@ pub(crate) fn set<E: Engine>(
             return Err(Error::new(ErrorCode::NoSpace, what).into());
         }
     }
+    context.check_room()?;
     context.put_raw(&key, &request.value);
     record.has_xattrs = true;
     context.touch_changed(&mut record.attributes);

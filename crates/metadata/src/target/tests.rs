@@ -6,6 +6,7 @@ mod errands;
 mod full;
 mod records;
 mod repetitions;
+mod room;
 mod sessions;
 mod sizes;
 

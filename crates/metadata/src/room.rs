@@ -1,0 +1,134 @@
+//! How much room a target's disk has left: looked at from time to time, and told to the target.
+
+use crate::limits::{
+    FULL_BYTES, RESERVE_BYTES, RESERVE_DIVISOR, RESERVE_INODES, ROOM_LOG_BYTES, ROOM_VALID,
+};
+use crate::target::Event;
+use skep_env::{Space, space};
+use skep_types::{Error, ErrorCode, TargetId};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Looks at the file system that holds a target.
+#[derive(Debug)]
+pub(crate) struct RoomGauge {
+    target: TargetId,
+    directory: PathBuf,
+    looked_at: Option<Duration>,
+    logged_since: u64,
+    is_short: bool,
+}
+
+impl RoomGauge {
+    /// A gauge that hasn't looked yet.
+    pub(crate) fn new(target: TargetId, directory: &Path) -> Self {
+        let directory = directory.to_owned();
+        Self { target, directory, looked_at: None, logged_since: 0, is_short: false }
+    }
+
+    /// Notes that so much was logged: the last look is worth less.
+    pub(crate) fn logged(&mut self, bytes: u64) {
+        self.logged_since += bytes;
+    }
+
+    /// Looks if it is time, and gives what is to be told to the target.
+    pub(crate) fn look(&mut self, now: Duration) -> Option<Event> {
+        let is_fresh = self.looked_at.is_some_and(|at| now < at + ROOM_VALID);
+        if is_fresh && self.logged_since < ROOM_LOG_BYTES {
+            return None;
+        }
+        self.looked_at = Some(now);
+        self.logged_since = 0;
+        // A refusal leaves what was found before.
+        let found = space(&self.directory).ok()?;
+        let shortage = is_short(&found).then(|| self.shortage(&found));
+        match &shortage {
+            Some(what) if !self.is_short => tracing::error!("{what}"),
+            None if self.is_short => tracing::info!("target {} has room again", self.target),
+            _ => {}
+        }
+        self.is_short = shortage.is_some();
+        Some(Event::Room { shortage })
+    }
+
+    fn shortage(&self, found: &Space) -> String {
+        format!(
+            "target {} has {} MiB and {} inodes left on the disk under {} and takes nothing new: \
+             make room on that disk; removing files and directories works",
+            self.target,
+            found.free_bytes >> 20,
+            found.free_inodes,
+            self.directory.display()
+        )
+    }
+
+    /// A failure of log or store, with what to do if the disk is full: fjall tells of its first
+    /// failure only, and to its own threads.
+    pub(crate) fn explain(&self, error: Error) -> Error {
+        let is_of_disk = matches!(
+            error.code(),
+            ErrorCode::NoSpace | ErrorCode::QuotaExceeded | ErrorCode::DeviceFailed | ErrorCode::Io
+        );
+        let is_full = space(&self.directory).is_ok_and(|found| found.free_bytes < FULL_BYTES);
+        if !is_of_disk || !(is_full || error.code() == ErrorCode::NoSpace) {
+            return error;
+        }
+        let what = format!(
+            "the disk under {} is full: make room there and start the service again, it goes on \
+             from where it was ({})",
+            self.directory.display(),
+            error.context()
+        );
+        Error::new(ErrorCode::NoSpace, what)
+    }
+}
+
+fn is_short(found: &Space) -> bool {
+    let few_inodes = found.total_inodes > 0 && found.free_inodes < RESERVE_INODES;
+    found.free_bytes < reserve(found.total_bytes) || few_inodes
+}
+
+/// Bytes of a file system of this size that are kept for what frees and ends things.
+pub(crate) fn reserve(total_bytes: u64) -> u64 {
+    (total_bytes / RESERVE_DIVISOR).min(RESERVE_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gauge() -> RoomGauge {
+        RoomGauge::new(TargetId::new(7), Path::new("/"))
+    }
+
+    #[test]
+    fn room_is_short_below_the_reserve_or_with_few_inodes() {
+        let total_bytes = 100 << 30;
+        let enough =
+            Space { total_bytes, free_bytes: RESERVE_BYTES, total_inodes: 0, free_inodes: 0 };
+        assert!(!is_short(&enough));
+        assert!(is_short(&Space { free_bytes: RESERVE_BYTES - 1, ..enough }));
+        assert!(!is_short(&Space { total_bytes: 1 << 30, free_bytes: 128 << 20, ..enough }));
+        assert!(is_short(&Space { total_inodes: 1000, free_inodes: 255, ..enough }));
+    }
+
+    #[test]
+    fn it_is_looked_at_again_after_a_while_and_after_much_was_logged() {
+        let (mut gauge, at) = (gauge(), Duration::from_secs(1));
+        assert!(gauge.look(at).is_some());
+        assert!(gauge.look(at + ROOM_VALID / 2).is_none());
+        gauge.logged(ROOM_LOG_BYTES);
+        assert!(gauge.look(at + ROOM_VALID / 2).is_some());
+        assert!(gauge.look(at + ROOM_VALID).is_none());
+        assert!(gauge.look(at + 2 * ROOM_VALID).is_some());
+    }
+
+    #[test]
+    fn a_failure_for_want_of_room_says_what_to_do_and_others_stay() {
+        let full = gauge().explain(Error::new(ErrorCode::NoSpace, "log /x: full"));
+        assert!(full.context().contains("make room") && full.context().contains("log /x"));
+        let other = gauge().explain(Error::new(ErrorCode::Corrupt, "log /x: damaged"));
+        assert_eq!(other.code(), ErrorCode::Corrupt);
+        assert_eq!(other.context(), "log /x: damaged");
+    }
+}

@@ -1,0 +1,133 @@
+//! A target whose disk gets full, and has room again.
+
+use super::*;
+
+const WHAT: &str = "target t1 has 1 MiB left under /data: make room there";
+
+fn short() -> Event {
+    Event::Room { shortage: Some(WHAT.to_owned()) }
+}
+
+const NEW: md::NewInode = md::NewInode { permissions: 0o700, uid: 0, gid: 0 };
+
+fn create(name: &str, open: md::OpenMode, exclusive: bool) -> md::Create {
+    md::Create {
+        directory: InodeId::ROOT,
+        name: name.as_bytes().into(),
+        kind: FileKind::Regular,
+        new: NEW,
+        device: 0,
+        exclusive,
+        open,
+    }
+}
+
+fn rename(from_directory: InodeId, to_name: &str) -> md::Rename {
+    md::Rename {
+        from_directory,
+        from_name: b"a".as_slice().into(),
+        to_directory: InodeId::ROOT,
+        to_name: to_name.as_bytes().into(),
+        no_replace: false,
+    }
+}
+
+/// Checks that a request is refused for want of room, and that the refusal says where.
+#[track_caller]
+fn refused<R: Request>(story: &mut Story, sequence: u64, request: &R)
+where
+    R::Reply: std::fmt::Debug,
+{
+    let error = story.ask(1, 1, (0, sequence), request).unwrap_err();
+    assert_eq!((error.code(), error.context()), (ErrorCode::NoSpace, WHAT));
+}
+
+#[test]
+fn what_adds_something_is_refused_on_a_full_disk_until_there_is_room() {
+    let mut story = Story::begin();
+    let inode = story.create(1, (0, 1));
+    story.happens(short());
+    let root = InodeId::ROOT;
+    let new = create("b", md::OpenMode::Write, true);
+    refused(&mut story, 2, &new);
+    let name: skep_types::codec::Bytes = b"b".as_slice().into();
+    refused(&mut story, 3, &md::MakeDirectory { directory: root, name: name.clone(), new: NEW });
+    let link_target = b"a".as_slice().into();
+    let symlink = md::MakeSymlink { directory: root, name: name.clone(), new: NEW, link_target };
+    refused(&mut story, 4, &symlink);
+    refused(&mut story, 5, &md::Link { inode, directory: root, name: name.clone() });
+    let (value, mode) = (b"v".as_slice().into(), md::XattrMode::Any);
+    refused(&mut story, 6, &md::SetXattr { inode, name, value, mode });
+    let pattern = md::SetDirectoryPattern { directory: root, chunk_bytes: 1 << 20, width: 1 };
+    refused(&mut story, 7, &pattern);
+    story.happens(Event::Room { shortage: None });
+    story.ask(1, 1, (0, 8), &new).unwrap();
+}
+
+#[test]
+fn what_is_there_is_used_and_removed_on_a_full_disk() {
+    let mut story = Story::begin();
+    let inode = story.create(1, (0, 1));
+    let root = InodeId::ROOT;
+    let name: skep_types::codec::Bytes = b"x".as_slice().into();
+    let (value, mode) = (b"v".as_slice().into(), md::XattrMode::Any);
+    story.ask(1, 1, (0, 2), &md::SetXattr { inode, name: name.clone(), value, mode }).unwrap();
+    let directory = md::MakeDirectory { directory: root, name: name.clone(), new: NEW };
+    story.ask(1, 1, (0, 3), &directory).unwrap();
+    story.happens(short());
+    let opened = story.ask(1, 2, (0, 1), &create("a", md::OpenMode::Write, false)).unwrap();
+    assert!(!opened.created);
+    let exists = story.ask(1, 1, (0, 4), &create("a", md::OpenMode::No, true)).unwrap_err();
+    assert_eq!(exists.code(), ErrorCode::Exists, "what it would say with room");
+    let open = md::Open { inode, open: md::OpenMode::Read, truncate: false };
+    story.ask(1, 1, (0, 5), &open).unwrap();
+    let written = md::WrittenExtent { end: 9, truncate_generation: 0, may_leave_holes: false };
+    let report = md::ReportWritten { inode, written };
+    assert_eq!(story.ask(1, 1, (0, 6), &report).unwrap().attributes.size, 9);
+    let longer = md::SetAttributes { size: Some(20), ..cut(inode) };
+    story.send(1, 1, (0, 7), &longer);
+    story.answer::<st::TruncateChunk>(&skep_wire::management::Done {});
+    assert!(matches!(story.replies.pop(), Some((1, Ok(_)))));
+    assert_eq!(story.size(inode), 20);
+    story.ask(1, 1, (0, 8), &rename(root, "c")).unwrap();
+    story.ask(1, 1, (0, 9), &md::RemoveXattr { inode, name: name.clone() }).unwrap();
+    story.ask(1, 1, (0, 10), &md::RemoveDirectory { directory: root, name }).unwrap();
+    let name = b"c".as_slice().into();
+    story.ask(1, 1, (0, 11), &md::Unlink { directory: root, name }).unwrap();
+    for (session, sequence, open) in [(1, 12, md::OpenMode::Write), (1, 13, md::OpenMode::Read)] {
+        story.ask(1, session, (0, sequence), &md::Close { inode, open, written: None }).unwrap();
+    }
+    story.ask(1, 2, (0, 0), &md::KeepAlive {}).unwrap();
+    story.ask(1, 2, (0, 0), &md::CloseSession {}).unwrap();
+    story.happens(Event::Tick);
+    assert_eq!(story.calls.last().unwrap().1.message, st::RemoveChunks::ID, "its chunk files go");
+    story.answer::<st::RemoveChunks>(&skep_wire::management::Done {});
+    assert!(story.target.is_idle());
+}
+
+#[test]
+fn promises_that_add_are_refused_on_a_full_disk_and_those_that_were_made_are_kept() {
+    let mut story = Story::begin();
+    let inode = story.create(1, (0, 1));
+    let prepare = |number, step| md::Prepare {
+        transaction: md::TransactionId { coordinator: GroupId::new(9), number },
+        steps: vec![step],
+    };
+    let parent = InodeId::ROOT;
+    let make = md::Step::MakeDirectoryInode { parent, new: NEW, chunk_bytes: 0, width: 0 };
+    let before = prepare(1, make.clone());
+    let promised = story.ask(1, 0, (0, 0), &before).unwrap();
+    story.happens(short());
+    let error = story.ask(1, 0, (0, 0), &prepare(2, make)).unwrap_err();
+    assert_eq!((error.code(), error.context()), (ErrorCode::NoSpace, WHAT));
+    let decide = md::Decide { transaction: before.transaction, commit: true };
+    story.ask(1, 0, (0, 0), &decide).unwrap();
+    let made = promised.attributes[0].inode;
+    story.ask(1, 2, (0, 0), &md::GetAttributes { inode: made }).unwrap();
+    let own = md::TransactionId { coordinator: GroupId::new(1), number: 99 };
+    story.ask(1, 0, (0, 0), &md::AskDecision { transaction: own }).unwrap();
+    let drop = prepare(3, md::Step::DropLink { inode });
+    assert!(!story.ask(1, 0, (0, 0), &drop).unwrap().busy);
+    let decide = md::Decide { transaction: drop.transaction, commit: true };
+    story.ask(1, 0, (0, 0), &decide).unwrap();
+}
