@@ -22,6 +22,8 @@ pub struct Faults {
     pub client_deaths: bool,
     /// Storage targets stop for a while.
     pub storage_stops: bool,
+    /// Disks of targets get full for a while.
+    pub full_disks: bool,
 }
 
 /// A bug that is planted, to see that the checkers find it.
@@ -87,6 +89,7 @@ impl Knobs {
             slowness: fault(40),
             client_deaths: fault(30),
             storage_stops: fault(20),
+            full_disks: fault(20),
         };
         Self {
             targets: random.within(1, 3) as usize,

@@ -64,6 +64,19 @@ operations! {
 }
 
 impl Op {
+    /// Whether a target may refuse it whose disk is full.
+    pub(crate) fn adds(&self) -> bool {
+        matches!(
+            self,
+            Self::Create(_)
+                | Self::MakeDirectory(_)
+                | Self::MakeSymlink(_)
+                | Self::Link(_)
+                | Self::Rename(_)
+                | Self::SetXattr(_)
+        )
+    }
+
     /// The file whose chunk files it cuts or extends.
     pub(crate) fn cuts(&self) -> Option<InodeId> {
         match self {

@@ -33,6 +33,8 @@ pub(crate) struct TargetProcess {
     disk: LogDisk,
     inbox: Vec<Event>,
     is_scheduled: bool,
+    /// Whether its disk is full.
+    is_full: bool,
     ticks: u64,
     /// When the oldest record was appended that no finished sync covers.
     unsynced: Vec<(Lsn, Duration)>,
@@ -47,6 +49,7 @@ impl TargetProcess {
             disk: LogDisk::new(TargetId::new(index as u32 + 1), knobs.segment_bytes),
             inbox: Vec::new(),
             is_scheduled: false,
+            is_full: false,
             ticks: 0,
             unsynced: Vec::new(),
         }
@@ -55,7 +58,8 @@ impl TargetProcess {
     /// Whether nothing is under way and all is on the device.
     pub(crate) fn is_idle(&self) -> bool {
         let is_idle = self.running.as_ref().is_some_and(MetadataTarget::is_idle);
-        let has_news = self.inbox.iter().any(|event| !matches!(event, Event::Tick));
+        let is_news = |event: &Event| !matches!(event, Event::Tick | Event::Room { .. });
+        let has_news = self.inbox.iter().any(is_news);
         is_idle && !has_news && self.unsynced.is_empty()
     }
 }
@@ -83,7 +87,7 @@ impl World {
                 process.life += 1;
                 process.inbox.clear();
                 process.is_scheduled = false;
-                self.wake_target(index);
+                self.tell_room(index);
             }
             Err(error) => self.fail(format!("target {index} does not start: {error}")),
         }
@@ -104,6 +108,19 @@ impl World {
     /// A call of the target has its answer.
     pub(crate) fn answered(&mut self, target: usize, call: u64, result: Result<Vec<u8>>) {
         self.targets[target].inbox.push(Event::Answer { call, result });
+        self.wake_target(target);
+    }
+
+    /// A target's disk gets full, or has room again.
+    pub(crate) fn set_full(&mut self, target: usize, is_full: bool) {
+        self.targets[target].is_full = is_full;
+        self.tell_room(target);
+    }
+
+    fn tell_room(&mut self, target: usize) {
+        let process = &mut self.targets[target];
+        let shortage = process.is_full.then(|| format!("the disk of target {target} is full"));
+        process.inbox.push(Event::Room { shortage });
         self.wake_target(target);
     }
 

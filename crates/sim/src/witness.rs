@@ -107,6 +107,8 @@ pub(crate) struct Witness {
     /// An operation committed in the batch that ended its session, which leaves no slot's record:
     /// the reference doesn't know it, and the rest of the run is judged by what is stored alone.
     pub(crate) is_blind: bool,
+    /// A disk was full at some moment: what adds something may have been refused for that.
+    pub(crate) has_seen_full_disks: bool,
 }
 
 impl std::fmt::Debug for Witness {
@@ -128,6 +130,7 @@ impl Witness {
             next_window: 0,
             commits: 0,
             is_blind: false,
+            has_seen_full_disks: false,
         }
     }
 
@@ -220,6 +223,9 @@ impl Witness {
             }
             Err(error) => Err(error.code()),
         };
+        if self.has_seen_full_disks && op.adds() && answer == Err(ErrorCode::NoSpace) {
+            return Ok(());
+        }
         if window.outcomes.contains(&answer) || is_right_by_halves(&window, &answer) {
             return Ok(());
         }

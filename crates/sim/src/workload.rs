@@ -330,7 +330,7 @@ impl World {
         }
         self.after_calm();
         let faults = self.knobs.faults;
-        let which = self.random.below(8);
+        let which = self.random.below(9);
         let target = self.random.index(self.targets.len());
         match which {
             0 if faults.kills => self.end_target(target, false),
@@ -358,6 +358,13 @@ impl World {
             7 if faults.storage_stops => {
                 let storage = self.random.index(self.storages.len());
                 self.stop_storage(storage);
+            }
+            8 if faults.full_disks => {
+                self.faults += 1;
+                self.witness.has_seen_full_disks = true;
+                self.set_full(target, true);
+                let pause = self.random.micros(5_000, 3_000_000);
+                self.after(pause, Happening::Room { target });
             }
             _ => {}
         }

@@ -32,6 +32,7 @@ pub(crate) enum Happening {
     Synced { target: usize, life: u64, lsn: Lsn, point: crate::disk::SyncPoint },
     Checkpointed { target: usize, life: u64, lsn: Lsn },
     Restart { node: Node },
+    Room { target: usize },
     Fault,
     Step { client: usize, life: u64, task: usize },
     KeepAlive { client: usize, life: u64 },
@@ -176,6 +177,7 @@ impl World {
                 self.storages[storage].is_running = true;
             }
             Happening::Restart { node: Node::Client(client) } => self.start_client(client),
+            Happening::Room { target } => self.set_full(target, false),
             Happening::Fault => self.fault(),
             Happening::Step { client, life, task } => self.next_operation(client, life, task),
             Happening::KeepAlive { client, life } => self.keep_alive(client, life),
