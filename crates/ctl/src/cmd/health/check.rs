@@ -8,7 +8,9 @@ use serde::Serialize;
 use skep_cluster::state::kind_word;
 use skep_rpc::{Channel, Connection, Identity};
 use skep_types::map::{CapacityPool, Consistency, Reachability};
-use skep_types::{ClusterMap, Error, ErrorCode, Node, NodeId, NodeKind, Result, TargetId};
+use skep_types::{
+    ClusterMap, Error, ErrorCode, Node, NodeId, NodeKind, Result, TargetId, TargetKind,
+};
 use std::fmt::Write;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -168,7 +170,15 @@ fn problems_of_map(map: &ClusterMap) -> Vec<Problem> {
             ),
             CapacityPool::Emergency => add(
                 format!("{name} is almost full"),
-                "writes to files that lie on it will fail soon; free space or add targets",
+                match target.kind {
+                    TargetKind::Metadata => {
+                        "it takes no new files and directories, or soon won't; make room on its \
+                         disk, or remove files and directories"
+                    }
+                    TargetKind::Storage => {
+                        "writes to files that lie on it will fail soon; free space or add targets"
+                    }
+                },
             ),
         }
         if target.consistency != Consistency::Good {
