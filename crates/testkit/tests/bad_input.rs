@@ -343,6 +343,55 @@ fn a_full_metadata_target_takes_nothing_new_and_serves_the_rest() {
     cluster.stop();
 }
 
+/// Changes that take no room of their own still have to be logged: when even that finds none, the
+/// service ends and says why. Nothing acknowledged is lost, and who waits goes on when there is room.
+/// Semantics 4.8.
+#[test]
+fn a_metadata_target_that_cannot_log_ends_and_goes_on_when_there_is_room() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+    let scratch = Scratch::new();
+    let disk = Disk::new(&scratch, 512 << 20);
+    let cluster = with_metadata_on(disk.path());
+    let paths: Vec<_> = (0..4).map(|number| cluster.path().join(format!("f{number}"))).collect();
+    for path in &paths {
+        fs::write(path, "x").expect("written");
+    }
+    let stranger = disk.path().join("stranger");
+    take_all(&stranger);
+    let (is_enough, done) = (AtomicBool::new(false), AtomicU32::new(0));
+    let change = |path: &Path| {
+        let mut mode = 0;
+        while !is_enough.load(Ordering::Relaxed) {
+            mode = (mode + 1) % 0o1000;
+            let permissions = fs::Permissions::from_mode(mode);
+            fs::set_permissions(path, permissions).expect("an operation waits, and doesn't fail");
+            done.fetch_add(1, Ordering::Relaxed);
+        }
+        mode
+    };
+    std::thread::scope(|scope| {
+        let changing: Vec<_> = paths.iter().map(|path| scope.spawn(|| change(path))).collect();
+        let log = cluster.data().join("logs/metadata-1.log");
+        wait_for("the service says that the disk is full", 4 * PATIENCE, || {
+            let text = fs::read_to_string(&log).ok()?;
+            text.contains("is full: make room there").then_some(())
+        });
+        fs::remove_file(&stranger).expect("removed");
+        let before = done.load(Ordering::Relaxed);
+        wait_for("changes go on", PATIENCE, || {
+            (done.load(Ordering::Relaxed) > before + 100).then_some(())
+        });
+        is_enough.store(true, Ordering::Relaxed);
+        for (path, changing) in paths.iter().zip(changing) {
+            let mode = changing.join().expect("it ended well");
+            let found = fs::metadata(path).expect("it is there").permissions().mode();
+            assert_eq!(found & 0o777, mode, "{}", path.display());
+        }
+    });
+    cluster.stop();
+}
+
 fn segments(cluster: &Cluster) -> Vec<PathBuf> {
     let log = cluster.data().join("metadata-1/t1/log");
     let mut found: Vec<_> =
