@@ -193,10 +193,14 @@ pub(crate) fn run(options: &Options) -> Outcome {
     if systems.contains(&System::Skep) {
         call(env!("CARGO"), &["build", "--release", "--package", "skep-ctl"], &[])?;
     }
-    let mut report = Report::new(&options.directory, &systems, options.rounds)?;
+    // As `/proc/mounts` shows it, so that what is mounted there is found again.
+    let named = |error: std::io::Error| format!("{}: {error}", options.directory.display());
+    fs::create_dir_all(&options.directory).map_err(named)?;
+    let place = options.directory.canonicalize().map_err(named)?;
+    let mut report = Report::new(&place, &systems, options.rounds)?;
     for system in systems {
         println!("== {}", system.label());
-        let directory = options.directory.join(system.label().to_lowercase());
+        let directory = place.join(system.label().to_lowercase());
         if directory.exists() {
             return Err(format!("{} is in the way: remove it", directory.display()));
         }

@@ -245,7 +245,7 @@ mod tests {
     fn spelled_types_are_taken_apart() {
         let of = Type::parse("Vec<(TargetId, Option<Capacity>)>");
         assert_eq!(names(&of), ["TargetId", "Capacity"]);
-        assert_eq!(fixed_bytes(&Type::parse("(TargetId, Capacity)")), Some(36));
+        assert_eq!(fixed_bytes(&Type::parse("(TargetId, Timestamp)")), Some(16));
         assert_eq!(fixed_bytes(&of), None);
     }
 

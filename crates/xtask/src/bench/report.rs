@@ -3,6 +3,7 @@
 use super::system::System;
 use super::workload::Workload;
 use crate::repository::{Outcome, output};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -85,7 +86,6 @@ impl Report {
     /// # Errors
     /// If the machine doesn't tell about itself.
     pub(crate) fn new(directory: &Path, systems: &[System], rounds: u32) -> Outcome<Self> {
-        fs::create_dir_all(directory).map_err(|error| error.to_string())?;
         let path = directory.to_str().unwrap_or(".");
         let below = output("df", &["--output=fstype", path])?;
         let below = below.lines().nth(1).unwrap_or("unknown");
@@ -116,17 +116,14 @@ impl Report {
         self.measurements.iter().find(|m| m.is_of(system, workload, processes))
     }
 
-    /// Workloads and numbers of processes, in the order in which they ran.
+    /// Workloads in the order in which they can run, each with its numbers of processes.
     fn rows(&self) -> Vec<(Workload, u64)> {
-        let mut rows = Vec::new();
-        for workload in Workload::ALL {
-            for measurement in self.measurements.iter().filter(|m| m.workload == workload) {
-                if !rows.contains(&(workload, measurement.processes)) {
-                    rows.push((workload, measurement.processes));
-                }
-            }
-        }
-        rows
+        let of = |workload| {
+            let measured = self.measurements.iter().filter(move |m| m.workload == workload);
+            measured.map(|m| m.processes).collect::<BTreeSet<_>>()
+        };
+        let all = Workload::ALL.into_iter();
+        all.flat_map(|workload| of(workload).into_iter().map(move |it| (workload, it))).collect()
     }
 
     /// A table with a column for each system.
