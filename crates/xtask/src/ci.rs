@@ -1,7 +1,7 @@
 //! `cargo xtask ci`: the one table of all steps that CI runs, in their order.
 
 use crate::repository::{Outcome, run as call};
-use crate::{docs, fuzz, needs, tidy, vectors};
+use crate::{docs, fuzz, needs, suites, tidy, vectors};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Options of `ci`.
@@ -84,6 +84,7 @@ fn simulation() -> Outcome {
 
 /// Real daemons and real mounts. One test at a time: each starts a whole cluster on two cores.
 fn black_box() -> Outcome {
+    suites::run()?;
     cargo(&["build", "--release", "--package", "skep-ctl"])?;
     let tests = ["test", "--release", "--package", "skep-testkit", "--no-fail-fast"];
     cargo(&[&tests[..], &["--", "--test-threads", "1"]].concat())

@@ -7,6 +7,7 @@ mod fuzz;
 mod needs;
 mod repository;
 mod schema;
+mod suites;
 mod tidy;
 mod vectors;
 
@@ -41,6 +42,8 @@ enum Command {
     },
     /// Feeds mutated vectors to the decoders, on stable Rust, for a fixed number of rounds.
     Fuzz(fuzz::Options),
+    /// Installs the test suites of others that black-box tests run.
+    Suites,
     /// Measures Skep, the local file system and installed peers in one run.
     Bench(bench::Options),
     /// One process of a workload of `bench`.
@@ -58,6 +61,7 @@ fn main() -> ExitCode {
         Command::Docs { check } => docs::run(check),
         Command::Vectors { check } => vectors::run(check),
         Command::Fuzz(options) => fuzz::run(&options),
+        Command::Suites => suites::run(),
         Command::Bench(options) => bench::run(&options),
         Command::BenchWorker(worker) => worker.run(),
         Command::BenchTouch { megabytes } => bench::touch_memory(megabytes << 20),

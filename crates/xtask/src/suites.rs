@@ -1,0 +1,22 @@
+//! `cargo xtask suites`: installs the test suites of others that black-box tests run. They are
+//! programs, not dependencies: nothing of Skep is built with them.
+
+use crate::repository::{Outcome, root, run as call};
+
+/// Package and version.
+const SUITES: &[(&str, &str)] = &[("pjdfstest", "0.2.2"), ("fsx", "0.3.2")];
+
+/// Installs them below `target/suites`, unless they are there.
+///
+/// # Errors
+/// If one can't be downloaded or built.
+pub(crate) fn run() -> Outcome {
+    let place = root().join("target/suites");
+    let build = place.join("build").display().to_string();
+    let place = place.display().to_string();
+    for (name, version) in SUITES {
+        let arguments = ["install", name, "--version", version, "--locked", "--root", &place];
+        call(env!("CARGO"), &arguments, &[("CARGO_TARGET_DIR", &build)])?;
+    }
+    Ok(())
+}
