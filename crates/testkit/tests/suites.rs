@@ -72,8 +72,8 @@ fn pjdfstest_passes() {
     }
 }
 
-/// Runs the suite and gives its last line. `mount -o remount` needs the helper, which mount(8) finds
-/// in `/sbin` alone: a copy of that is put there, in a mount namespace of its own.
+/// Runs the suite and gives its last line. `mount -o remount` needs the helper, which mount(8)
+/// finds in `/sbin` alone: a copy of that is put there, in a mount namespace of its own.
 fn pjdfstest(root: &Path, remounts: bool, only: &str) -> String {
     let scratch = Scratch::new();
     let second = scratch.directory("second");
