@@ -5,7 +5,7 @@ use skep_testkit::cluster::{program, skep};
 use skep_testkit::power::Disk;
 use skep_testkit::process::Process;
 use skep_testkit::program::finish;
-use skep_testkit::{Cluster, Random, Scratch, Shape, wait_for};
+use skep_testkit::{Cluster, Random, Scratch, Shape, eventually, wait_for};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -344,7 +344,8 @@ fn a_full_metadata_target_takes_nothing_new_and_serves_the_rest() {
 }
 
 /// Changes that take no room of their own still have to be logged: when even that finds none, the
-/// service ends and says why. Nothing acknowledged is lost, and who waits goes on when there is room.
+/// service ends and says why. Nothing acknowledged is lost, and who waits goes on when there is
+/// room.
 /// Semantics 4.8.
 #[test]
 fn a_metadata_target_that_cannot_log_ends_and_goes_on_when_there_is_room() {
@@ -373,16 +374,18 @@ fn a_metadata_target_that_cannot_log_ends_and_goes_on_when_there_is_room() {
     std::thread::scope(|scope| {
         let changing: Vec<_> = paths.iter().map(|path| scope.spawn(|| change(path))).collect();
         let log = cluster.data().join("logs/metadata-1.log");
-        wait_for("the service says that the disk is full", 4 * PATIENCE, || {
+        let said = eventually(PATIENCE, || {
             let text = fs::read_to_string(&log).ok()?;
             text.contains("is full: make room there").then_some(())
         });
+        // Before anything is judged: the changes that wait could not end without.
         fs::remove_file(&stranger).expect("removed");
         let before = done.load(Ordering::Relaxed);
         wait_for("changes go on", PATIENCE, || {
             (done.load(Ordering::Relaxed) > before + 100).then_some(())
         });
         is_enough.store(true, Ordering::Relaxed);
+        assert!(said.is_some(), "the service says that the disk is full");
         for (path, changing) in paths.iter().zip(changing) {
             let mode = changing.join().expect("it ended well");
             let found = fs::metadata(path).expect("it is there").permissions().mode();
