@@ -63,7 +63,7 @@ fn the_default_shape_is_shown_in_all_lists() {
     assert!(check.contains("(protocol: TCP)") && check.contains("healthy"), "{check}");
 }
 
-/// Semantics 1.13.
+/// Semantics 1.15.
 #[test]
 fn the_room_of_a_mount_follows_that_of_the_disk_in_small_steps_too() {
     let cluster = Cluster::start(small());

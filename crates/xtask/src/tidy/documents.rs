@@ -99,9 +99,14 @@ const SEMANTICS: &str = "docs/semantics.md";
 /// weren't so (a comment that says "Semantics" and the number), and that tests name no others.
 pub(super) fn check_statements(files: &[PathBuf]) -> Outcome<Problems> {
     let document = read(Path::new(SEMANTICS))?;
-    let mut untested: BTreeSet<&str> = document.lines().filter_map(statement).collect();
-    let stated = untested.clone();
+    let mut stated = BTreeSet::new();
     let mut problems = Problems::new();
+    for number in document.lines().filter_map(statement) {
+        if !stated.insert(number) {
+            problems.push(format!("{SEMANTICS}: two statements have the number {number}"));
+        }
+    }
+    let mut untested = stated.clone();
     for path in files.iter().filter(|path| path.extension().is_some_and(|it| it == "rs")) {
         for (index, line) in read(path)?.lines().enumerate() {
             for number in tested(comment(line)) {
