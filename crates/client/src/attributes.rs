@@ -3,11 +3,20 @@
 use crate::client::Client;
 use crate::driven::drive;
 use crate::inode_state::{InodeState, Truncating};
-use crate::limits::CONTENTION_PAUSE;
+use crate::limits::{CONTENTION_PAUSE, ROOT_PATIENCE};
 use crate::session::Modify;
 use skep_types::{Attributes, ErrorCode, FileKind, InodeId, Result};
 use skep_wire::metadata::{GetAttributes, SetAttributes};
 use std::sync::Arc;
+
+/// What `stat` shows.
+#[derive(Debug, Clone)]
+pub struct Stat {
+    /// The attributes.
+    pub attributes: Attributes,
+    /// Bytes that it takes: less than its size if it has holes, never more.
+    pub allocated_bytes: u64,
+}
 
 impl Client {
     /// The attributes of an inode, with all that this mount has written.
@@ -26,6 +35,37 @@ impl Client {
             }
         }
         self.fetch_attributes(inode).await
+    }
+
+    /// The attributes of an inode, with all that this mount has written, and how much it takes. A
+    /// directory that was removed (a program may still have it open) is shown as it was last seen,
+    /// without a name. The root is shown as it was last seen if metadata doesn't answer soon: `df`,
+    /// `umount` and all that looks at every mount of a host would hang otherwise.
+    ///
+    /// # Errors
+    /// `NotFound`, `Stale`; those of storage for a file that may have holes.
+    pub async fn stat(&self, inode: InodeId) -> Result<Stat> {
+        let answer = match inode {
+            InodeId::ROOT => self.attributes_of_root().await,
+            _ => self.attributes(inode).await,
+        };
+        let attributes = match answer {
+            Err(error) if matches!(error.code(), ErrorCode::NotFound | ErrorCode::Stale) => {
+                let seen = self.mount().directories.get(inode);
+                Attributes { links: 0, size: 0, ..seen.ok_or(error)? }
+            }
+            result => result?,
+        };
+        let size = attributes.size;
+        let allocated = if attributes.is_sparse { self.allocated(inode).await? } else { None };
+        Ok(Stat { attributes, allocated_bytes: allocated.map_or(size, |it| it.min(size)) })
+    }
+
+    async fn attributes_of_root(&self) -> Result<Attributes> {
+        let seen = self.mount().directories.get(InodeId::ROOT);
+        let Some(seen) = seen else { return self.attributes(InodeId::ROOT).await };
+        let answer = skep_env::timeout(ROOT_PATIENCE, self.attributes(InodeId::ROOT)).await;
+        answer.unwrap_or(Ok(seen))
     }
 
     /// Asks metadata for attributes.

@@ -32,7 +32,7 @@ mod sync;
 mod tables;
 mod xattr;
 
-pub use chunk_stats::Stat;
+pub use attributes::Stat;
 pub use client::Client;
 pub use directory::StatFs;
 pub use mount::{ClusterAccess, Mount, MountOptions};

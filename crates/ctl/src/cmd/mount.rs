@@ -21,9 +21,9 @@ const PATIENCE: Duration = Duration::from_secs(15);
 const BACKGROUND_PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn run(args: &MountArgs) -> Result<()> {
-    let mut args = args.clone();
-    let options = options::read(&args.options.clone(), args.is_sloppy, &mut args)?;
-    let args = &args;
+    let mut with_options = args.clone();
+    let options = options::read(&args.options, args.is_sloppy, &mut with_options)?;
+    let args = &with_options;
     if options.is_remount {
         return match args.is_dry_run {
             true => Ok(()),
