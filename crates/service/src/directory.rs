@@ -83,16 +83,17 @@ pub fn read_token(file: &Path) -> Result<JoinToken> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use skep_rpc::Secret;
     use skep_types::ClusterId;
 
-    fn token(cluster: u8) -> JoinToken {
+    /// A token of a cluster that nobody serves.
+    pub(crate) fn token(cluster: u8) -> JoinToken {
         JoinToken {
             cluster: ClusterId::new([cluster; 16]),
             secret: Secret::generate(),
-            addresses: vec!["host:1".into()],
+            addresses: vec!["127.0.0.1:1".into()],
         }
     }
 

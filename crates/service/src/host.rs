@@ -550,16 +550,7 @@ async fn accept(listener: TcpListener, served: Rc<Served>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use skep_rpc::Secret;
-    use skep_types::ClusterId;
-
-    fn token(cluster: u8) -> JoinToken {
-        JoinToken {
-            cluster: ClusterId::new([cluster; 16]),
-            secret: Secret::generate(),
-            addresses: vec!["127.0.0.1:1".into()],
-        }
-    }
+    use crate::directory::tests::token;
 
     fn host(dir: &Path, node: &str, targets: &[&str]) -> Host {
         let mut settings = NodeSettings::with_port(0);
