@@ -2,12 +2,13 @@
 //! whose writer died, transactions that wait for the end of others.
 
 use crate::context::Context;
+use crate::cuts;
 use crate::engine::Engine;
 use crate::handlers::{decide, make_directory};
 use crate::limits::{
     ASK_AFTER, CLOSE_BYTES, END_KEPT_SECONDS, FORGET_EVERY, RETRY_PAUSE, SIZE_RECOVERIES_AT_ONCE,
 };
-use crate::locks::Owner;
+use crate::locks::{Owner, Resource};
 use crate::operation::{Internal, OutgoingCall, SizeQuestion, Stop};
 use crate::steps;
 use crate::target::{MetadataTarget, Purpose};
@@ -37,6 +38,8 @@ pub(crate) enum Errand {
     Remove { group: GroupId, items: Vec<Vec<u8>> },
     /// A coordinator was asked how a transaction ended.
     Ask(TransactionId),
+    /// A chunk file was to be cut for a truncation.
+    Cut(InodeId),
     /// A chunk file was asked for its size.
     Stat { inode: InodeId, component: u16, index: u16 },
 }
@@ -99,6 +102,11 @@ impl Background {
         }
     }
 
+    /// Something that was left alone can be gone on with.
+    pub(crate) fn look_again(&mut self) {
+        self.look = true;
+    }
+
     /// A sync begins. What is written while it runs has to wait for the next one: looked for after
     /// this one, it wouldn't be found, and not looked for again.
     pub(crate) fn before_sync(&mut self) {
@@ -136,6 +144,7 @@ pub(crate) fn run_internal<E: Engine>(
             Ok(())
         }
         Internal::EndPromise { transaction, commit } => decide::end(context, *transaction, *commit),
+        Internal::Truncated(inode) => cuts::truncated(context, *inode),
         Internal::SizeFound { inode, size, found_for } => {
             size_found(context, *inode, *size, *found_for)
         }
@@ -213,6 +222,10 @@ fn size_found<E: Engine>(
     found_for: SizeQuestion,
 ) -> Result<(), Stop> {
     let Some(death) = context.get::<u64>(&Key::SizeRecovery(inode))? else { return Ok(()) };
+    if context.shared.cuts.contains(inode) {
+        // What it was found from is being cut.
+        return Err(Stop::Held(Resource::Cut(inode)));
+    }
     let record = context.find_inode(inode)?;
     let truncate_generation =
         record.as_ref().map_or(0, |record| record.attributes.truncate_generation);
@@ -333,6 +346,7 @@ impl<E: Engine> MetadataTarget<E> {
                 self.background.promises.remove(&transaction);
                 self.release(Owner::Promise(transaction));
             }
+            Internal::Truncated(inode) => self.end_cut(inode),
             Internal::SizeFound { inode, .. } => {
                 self.background.recovering.remove(&inode);
                 self.background.look = true;
@@ -463,13 +477,15 @@ impl<E: Engine> MetadataTarget<E> {
             return Ok(());
         }
         let prefix = Key::size_recoveries();
-        let limit = 2 * SIZE_RECOVERIES_AT_ONCE + self.background.resting_sizes.len();
+        let skipped = self.background.resting_sizes.len() + self.shared.cuts.len();
+        let limit = 2 * SIZE_RECOVERIES_AT_ONCE + skipped;
         for (key, _) in self.table.engine().scan(&prefix, &[], limit)? {
             let Some(inode) = last_u64(&key).map(InodeId::new) else { continue };
             // Those that are found and only not synced yet are skipped.
             let Some(death) = self.table.get(&key)? else { continue };
             let is_new = !self.background.recovering.contains_key(&inode)
-                && !self.background.resting_sizes.contains_key(&inode);
+                && !self.background.resting_sizes.contains_key(&inode)
+                && !self.shared.cuts.contains(inode);
             if is_new && self.background.recovering.len() < SIZE_RECOVERIES_AT_ONCE {
                 self.recover_size(inode, decode_value(&key, &death)?)?;
             }
@@ -544,6 +560,7 @@ impl<E: Engine> MetadataTarget<E> {
                     self.start_internal(Internal::EndPromise { transaction, commit });
                 }
             }
+            Errand::Cut(inode) => self.on_cut(inode, result),
             Errand::Stat { inode, component, index } => {
                 let stat = result.and_then(|body| ChunkStat::from_bytes(&body));
                 let Some(recovery) = self.background.recovering.get_mut(&inode) else { return };

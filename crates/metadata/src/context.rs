@@ -5,6 +5,7 @@
 //! [`Stop`]; it then runs again from the start, with the answers it got remembered, and all that it
 //! had written dropped. What it returns in the end was decided and written in one transaction.
 
+use crate::cuts::Cuts;
 use crate::engine::Engine;
 use crate::limits::Limits;
 use crate::locks::{Locks, Owner, Resource};
@@ -41,6 +42,8 @@ pub(crate) struct Shared {
     pub(crate) metadata_groups: Vec<GroupId>,
     pub(crate) candidates: Candidates,
     pub(crate) locks: Locks,
+    /// Truncations on their way.
+    pub(crate) cuts: Cuts,
     pub(crate) numbers: Numbers,
     pub(crate) limits: Limits,
     /// What room is missing on the target's disk, if any is.

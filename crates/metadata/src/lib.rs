@@ -3,10 +3,12 @@
 //! Owns what a metadata target knows and decides. [`target::MetadataTarget`] is the pure state
 //! machine; [`service`] runs it for real. Reads on from there: [`engine`] is the store below,
 //! `handlers` has one file for each request, `steps` what transactions between targets are made of,
-//! `background` what a target does by itself. Does not know chunk files beyond their names.
+//! `background` what a target does by itself, `cuts` how files are truncated. Does not know chunk
+//! files beyond their names.
 
 mod background;
 mod context;
+mod cuts;
 pub mod engine;
 mod group_commit;
 mod handlers;

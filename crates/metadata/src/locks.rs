@@ -1,8 +1,8 @@
 //! What transactions between groups hold while they are undecided.
 //!
-//! Only promises to other groups, and the rename lock, hold anything. Operations of this target
-//! hold nothing while they wait: they run again from the start and check everything in the
-//! transaction that commits. So there is no circle of waiters.
+//! Only promises to other groups, the rename lock and truncations (`cuts`) hold anything.
+//! Operations of this target hold nothing while they wait: they run again from the start and check
+//! everything in the transaction that commits. So there is no circle of waiters.
 
 use skep_types::InodeId;
 use skep_wire::metadata::TransactionId;
@@ -17,6 +17,8 @@ pub(crate) enum Resource {
     Dentry(InodeId, Vec<u8>),
     /// The right to move directories between parents.
     Rename,
+    /// The chunk files of a file, while a truncation cuts them.
+    Cut(InodeId),
 }
 
 /// Who holds it.
@@ -26,6 +28,8 @@ pub(crate) enum Owner {
     Promise(TransactionId),
     /// An operation of this target (the rename lock only).
     Operation(u64),
+    /// The truncation of a file that is on its way.
+    Cut(InodeId),
 }
 
 /// Who holds what, and who waits for it.

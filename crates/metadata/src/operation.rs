@@ -47,6 +47,8 @@ pub(crate) enum Internal {
     Forget(Vec<Vec<u8>>),
     /// A promise's transaction has ended.
     EndPromise { transaction: TransactionId, commit: bool },
+    /// The chunk files of a file were cut for somebody who has gone.
+    Truncated(skep_types::InodeId),
     /// The chunk files of a file whose writer died say that it has this size.
     SizeFound { inode: skep_types::InodeId, size: u64, found_for: SizeQuestion },
 }
@@ -64,6 +66,8 @@ pub(crate) enum Stop {
     Busy,
     /// It waits for the log to be synced (numbers are being reserved).
     Unsynced,
+    /// It waits for chunk files to be cut, which these calls ask for.
+    Cutting(Vec<OutgoingCall>),
     /// What it asked for at first is no longer what it needs: run it again from scratch.
     Changed,
 }
@@ -124,6 +128,8 @@ pub(crate) struct Operation {
     pub(crate) participants: Vec<GroupId>,
     /// The transaction that holds the rename lock at the root's group for it.
     pub(crate) rename_lock: Option<(u64, GroupId)>,
+    /// The file whose chunk files it has begun to cut.
+    pub(crate) cut: Option<skep_types::InodeId>,
     /// How often it had to start again.
     pub(crate) restarts: u32,
 }
@@ -139,6 +145,7 @@ impl Operation {
             transaction: None,
             participants: Vec::new(),
             rename_lock: None,
+            cut: None,
             restarts: 0,
         }
     }

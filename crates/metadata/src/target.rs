@@ -16,8 +16,9 @@ mod events;
 
 pub use events::{Action, Event};
 
-use crate::background::{Background, transaction_in};
+use crate::background::{Background, Errand, transaction_in};
 use crate::context::{Context, Numbers, Shared};
+use crate::cuts::Cuts;
 use crate::engine::Engine;
 use crate::handlers;
 use crate::limits::{FIRST_PAUSE, LONGEST_PAUSE, LONGEST_WAIT, Limits, SYNC_AFTER};
@@ -56,7 +57,7 @@ pub(crate) enum Purpose {
         id: u64,
         index: usize,
     },
-    Background(crate::background::Errand),
+    Background(Errand),
     /// Whoever asked has started again or failed.
     Nobody,
 }
@@ -64,7 +65,6 @@ pub(crate) enum Purpose {
 impl Purpose {
     /// Whether it is to tell how a transaction of this group ended.
     fn is_about(&self, transaction: u64) -> bool {
-        use crate::background::Errand;
         matches!(self, Self::Background(Errand::Told { number, .. }) if *number == transaction)
     }
 }
@@ -189,6 +189,7 @@ impl<E: Engine> MetadataTarget<E> {
                 metadata_groups: Vec::new(),
                 candidates: Candidates::new(&start.map),
                 locks: Locks::default(),
+                cuts: Cuts::default(),
                 numbers: Numbers { next, usable: next, reserved: (next, last) },
                 limits: start.limits,
                 shortage: None,
@@ -385,6 +386,13 @@ impl<E: Engine> MetadataTarget<E> {
                 }
                 self.operations.insert(op.id, op);
             }
+            Err(Stop::Cutting(calls)) => {
+                for call in calls {
+                    let errand = Errand::Cut(op.cut.unwrap_or_default());
+                    self.call(call, Purpose::Background(errand));
+                }
+                self.operations.insert(op.id, op);
+            }
             Err(Stop::Unsynced) => {
                 self.sync_now = true;
                 self.unsynced.push(op.id);
@@ -464,6 +472,7 @@ impl<E: Engine> MetadataTarget<E> {
             return Err(error.within("metadata target"));
         }
         self.abandon(&mut op);
+        self.leave_cut(&op);
         if let Source::Peer { connection, header } = op.source {
             let slot = (header.session, header.slot);
             self.sessions.clear_running(slot, op.id);
@@ -492,6 +501,9 @@ impl<E: Engine> MetadataTarget<E> {
         // The next one to hold it walks the tree as it will be, and builds on it elsewhere.
         self.give_back_rename_lock(&mut op, Some(lsn));
         self.release(Owner::Operation(op.id));
+        if let Some(inode) = op.cut {
+            self.end_cut(inode);
+        }
         match op.source {
             Source::Internal(work) => self.after_internal(work, lsn),
             Source::Peer { connection, header } => {
@@ -588,7 +600,7 @@ impl<E: Engine> MetadataTarget<E> {
         let transaction =
             skep_wire::metadata::TransactionId { coordinator: self.shared.group, number };
         let request = OutgoingCall::new(group, &Decide { transaction, commit });
-        let errand = crate::background::Errand::Told { number, group, commit };
+        let errand = Errand::Told { number, group, commit };
         let purpose = Purpose::Background(errand);
         match after {
             Some(lsn) if lsn > self.synced => {

@@ -6,6 +6,7 @@
 //! while the run goes on, `checks` looks at what is stored at its end. Does not simulate
 //! management, changes of the cluster map, or groups with more than one member.
 
+mod changes;
 mod checks;
 mod client;
 mod disk;

@@ -323,13 +323,20 @@ impl Model {
         existing.map_or(Ok(()), |inode| self.drop_link(inode))
     }
 
+    /// Gives a file a size.
+    pub(crate) fn cut(&mut self, inode: InodeId, size: u64) {
+        if let Some(inode) = self.inodes.get_mut(&inode) {
+            inode.size = size;
+            inode.truncate_generation += 1;
+        }
+    }
+
     fn apply_to_inode(&mut self, op: &Op, session: SessionId, reply: &[u8]) -> Result<(), String> {
         let inode = self.at(op.home())?;
         match op {
             Op::Open(it) => {
                 if it.truncate {
-                    inode.size = 0;
-                    inode.truncate_generation += 1;
+                    self.cut(it.inode, 0);
                 }
                 self.open(it.inode, session, it.open)?;
                 return self.check(Some(&decode::<md::Opened>(reply)?.attributes));
@@ -348,9 +355,9 @@ impl Model {
             Op::ReportWritten(it) => write(inode, &it.written),
             Op::SetAttributes(it) => {
                 if let Some(size) = it.size {
-                    inode.size = size;
-                    inode.truncate_generation += 1;
+                    self.cut(it.inode, size);
                 }
+                let inode = self.at(it.inode)?;
                 inode.permissions = it.permissions.unwrap_or(inode.permissions);
             }
             Op::SetXattr(it) => {

@@ -77,11 +77,11 @@ impl Op {
         )
     }
 
-    /// The file whose chunk files it cuts or extends.
-    pub(crate) fn cuts(&self) -> Option<InodeId> {
+    /// The file whose chunk files it cuts or extends, and the size that it gets.
+    pub(crate) fn cuts(&self) -> Option<(InodeId, u64)> {
         match self {
-            Self::SetAttributes(it) => it.size.map(|_| it.inode),
-            Self::Open(it) => it.truncate.then_some(it.inode),
+            Self::SetAttributes(it) => it.size.map(|size| (it.inode, size)),
+            Self::Open(it) => it.truncate.then_some((it.inode, 0)),
             _ => None,
         }
     }

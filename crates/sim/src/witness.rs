@@ -21,12 +21,10 @@
 //! Sizes, link counts and times of directories while the system runs (they lag in transactions
 //! between targets; the checkers of the end look at them). Owners, and times of anything.
 
+use crate::changes::{Changes, fits};
 use crate::model::Model;
 use crate::operation::{Op, Summary};
-use skep_format::metadata::{
-    Batch, DentryRecord, InodeRecord, Key, SlotRecord, directory_of_dentry, inode_of, last_u64,
-    name_cursor,
-};
+use skep_format::metadata::{Batch, InodeRecord, SlotRecord};
 use skep_types::codec::Codec;
 use skep_types::{ClusterMap, Error, ErrorCode, FileKind, InodeId, Lsn, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -74,6 +72,7 @@ enum Place {
     },
 }
 
+/// What a batch has done.
 #[derive(Clone)]
 enum Applied {
     Client(InstanceId, Vec<u8>),
@@ -83,6 +82,8 @@ enum Applied {
     Closed(SessionId, InodeId),
     /// A size was found out from chunk files.
     Size(InodeId, u64),
+    /// The target brought a truncation to its end whose client has gone.
+    Cut(InodeId, u64),
 }
 
 struct Entry {
@@ -321,9 +322,10 @@ impl Witness {
             }
             instance.committed = Some((target, lsn, record.reply.0.clone()));
             self.commits += 1;
-            pending.push((id, record.reply.0.clone()));
+            pending.push(Applied::Client(id, record.reply.0.clone()));
         }
         self.ended.extend(changes.sessions_ended.iter().map(|it| (*it, (target, lsn))));
+        pending.extend(self.cuts(changes));
         let applied = self.order(&pending, changes)?;
         let mut entry = Entry { target, lsn, applied: Vec::new() };
         for applied in applied {
@@ -344,11 +346,7 @@ impl Witness {
     }
 
     /// An order of a batch's operations that the reference accepts.
-    fn order(
-        &self,
-        pending: &[(InstanceId, Vec<u8>)],
-        changes: &Changes,
-    ) -> Result<Vec<Applied>, String> {
+    fn order(&self, pending: &[Applied], changes: &Changes) -> Result<Vec<Applied>, String> {
         let mut problem = String::new();
         let found =
             self.search(self.model.clone(), pending.to_vec(), changes, &mut 5_000, &mut problem);
@@ -364,7 +362,7 @@ impl Witness {
     fn search(
         &self,
         model: Model,
-        left: Vec<(InstanceId, Vec<u8>)>,
+        left: Vec<Applied>,
         changes: &Changes,
         budget: &mut u32,
         problem: &mut String,
@@ -387,24 +385,32 @@ impl Witness {
             if *budget == 0 {
                 return None;
             }
-            let (id, reply) = &left[index];
-            let mut next = model.clone();
-            let Some(instance) = self.instances.get(id) else { continue };
-            let done = next.apply(&instance.op, id.0, reply);
-            let mut step = Applied::Client(*id, reply.clone());
-            if done.is_err() && self.may_be_nothing(&instance.op) {
-                step = Applied::Nothing;
-            } else if let Err(what) = done {
-                if problem.is_empty() || left.len() == 1 {
-                    *problem = format!("{id:?} {:?} {what}", instance.op);
-                }
-                continue;
-            }
             let mut rest = left.clone();
-            rest.remove(index);
-            if let Some(mut order) = self.search(next, rest, changes, budget, problem) {
-                order.push(step);
-                return Some(order);
+            let steps = match rest.remove(index) {
+                Applied::Cut(inode, size) => self.sizes_wanted(inode, size).collect(),
+                step => vec![step],
+            };
+            for mut step in steps {
+                let mut next = model.clone();
+                if let Applied::Client(id, reply) = &step {
+                    let Some(instance) = self.instances.get(id) else { continue };
+                    let done = next.apply(&instance.op, id.0, reply);
+                    if done.is_err() && self.may_be_nothing(&instance.op) {
+                        step = Applied::Nothing;
+                    } else if let Err(what) = done {
+                        if problem.is_empty() || left.len() == 1 {
+                            *problem = format!("{id:?} {:?} {what}", instance.op);
+                        }
+                        continue;
+                    }
+                } else if let Applied::Cut(inode, size) = step {
+                    next.cut(inode, size);
+                }
+                let found = self.search(next, rest.clone(), changes, budget, problem);
+                if let Some(mut order) = found {
+                    order.push(step);
+                    return Some(order);
+                }
             }
         }
         None
@@ -418,6 +424,36 @@ impl Witness {
         let there = self.model.inodes.get(&it.to_directory);
         let found = there.and_then(|directory| directory.entries.get(&it.to_name.0));
         found.is_some() && self.model.group(it.from_directory) != self.model.group(it.to_directory)
+    }
+
+    /// Truncations that a batch brings to their end without a client: a file was cut once more than
+    /// by the batch's requests, to a size that somebody asked for who never heard that it was done.
+    fn cuts(&self, changes: &Changes) -> Vec<Applied> {
+        let mut cuts = Vec::new();
+        for (inode, record) in &changes.inodes {
+            let (Some(record), Some(known)) = (record, self.model.inodes.get(inode)) else {
+                continue;
+            };
+            let cuts_it = |(session, slot, it): &&(SessionId, u32, SlotRecord)| {
+                let instance = self.instances.get(&(*session, *slot, it.sequence));
+                instance.and_then(|it| it.op.cuts()).is_some_and(|(cut, _)| cut == *inode)
+            };
+            let by_requests = changes.slots.iter().filter(cuts_it).count() as u64;
+            let attributes = &record.attributes;
+            if attributes.truncate_generation == known.truncate_generation + by_requests + 1 {
+                cuts.push(Applied::Cut(*inode, attributes.size));
+            }
+        }
+        cuts
+    }
+
+    /// The truncations of a file that were asked for and not done, to at most `most` bytes.
+    fn sizes_wanted(&self, inode: InodeId, most: u64) -> impl Iterator<Item = Applied> {
+        let open = self.instances.values().filter(|it| it.committed.is_none());
+        let wanted = open.filter_map(|it| it.op.cuts());
+        wanted
+            .filter(move |(cut, to)| *cut == inode && *to <= most)
+            .map(|(inode, to)| Applied::Cut(inode, to))
     }
 
     /// What the target did by itself in a batch.
@@ -463,6 +499,10 @@ impl Witness {
             Applied::Nothing => Ok(()),
             Applied::Closed(session, inode) => {
                 close_all(&mut self.model, *session, *inode);
+                Ok(())
+            }
+            Applied::Cut(inode, size) => {
+                self.model.cut(*inode, *size);
                 Ok(())
             }
             Applied::Size(inode, size) => {
@@ -571,117 +611,4 @@ fn look(window: &mut Window, model: &Model) {
         window.always.retain(|name, inode| entries.get(name) == Some(inode));
         window.ever.extend(entries.iter().map(|(name, inode)| (name.clone(), *inode)));
     }
-}
-
-/// What a batch changes, as far as the reference knows it.
-#[derive(Default)]
-struct Changes {
-    slots: Vec<(SessionId, u32, SlotRecord)>,
-    slots_gone: Vec<(SessionId, u32)>,
-    sessions_ended: Vec<SessionId>,
-    /// A session no longer has a file open.
-    closed: Vec<(SessionId, InodeId)>,
-    sizes_found: Vec<InodeId>,
-    inodes: BTreeMap<InodeId, Option<InodeRecord>>,
-    dentries: Vec<(InodeId, u64, Option<DentryRecord>)>,
-}
-
-impl Changes {
-    fn of(batch: &Batch) -> Result<Self, String> {
-        let slots = Key::slots_of(SessionId::default())[..2].to_vec();
-        let (opens, sizes) = (Key::session_opens(), Key::size_recoveries());
-        let ends = Key::session_ends();
-        let mut changes = Self::default();
-        for change in &batch.mutations {
-            let key = change.key.0.as_slice();
-            let value = change.value.as_ref().map(|it| it.0.as_slice());
-            let id = last_u64(key).unwrap_or_default();
-            if key.starts_with(&slots) {
-                let session = SessionId::new(last_u64(&key[..10]).unwrap_or_default());
-                match value.map(decode).transpose()? {
-                    Some(record) => changes.slots.push((session, id as u32, record)),
-                    None => changes.slots_gone.push((session, id as u32)),
-                }
-            } else if key.starts_with(&opens) {
-                let session = last_u64(&key[..10]).unwrap_or_default();
-                if value.is_none() {
-                    changes.closed.push((SessionId::new(session), InodeId::new(id)));
-                }
-            } else if key.starts_with(&ends) {
-                if value.is_some() {
-                    changes.sessions_ended.push(SessionId::new(id));
-                }
-            } else if key.starts_with(&sizes) {
-                if value.is_none() {
-                    changes.sizes_found.push(InodeId::new(id));
-                }
-            } else if let Some(inode) = inode_of(key) {
-                changes.inodes.insert(inode, value.map(decode).transpose()?);
-            } else if let Some(directory) = directory_of_dentry(key) {
-                changes.dentries.push((directory, id, value.map(decode).transpose()?));
-            }
-        }
-        Ok(changes)
-    }
-}
-
-fn decode<T: Codec>(value: &[u8]) -> Result<T, String> {
-    T::from_bytes(value).map_err(|error| format!("a malformed value: {error}"))
-}
-
-/// Whether the names that a batch leaves are those of the reference.
-fn fits_names(model: &Model, changes: &Changes, map: &ClusterMap) -> Result<(), String> {
-    for (directory, cursor, dentry) in &changes.dentries {
-        let entries = model.inodes.get(directory).map(|it| &it.entries);
-        match dentry {
-            Some(dentry) => {
-                let expected = entries.and_then(|it| it.get(&dentry.name.0));
-                if expected != Some(&dentry.inode) {
-                    return Err(format!("{directory} got {dentry:?}; right is {expected:?}"));
-                }
-            }
-            None => {
-                let at_cursor =
-                    |name: &Vec<u8>| name_cursor(map.cluster, *directory, name) == *cursor;
-                let name = entries.and_then(|it| it.keys().find(|name| at_cursor(name)));
-                if let Some(name) = name {
-                    let name = name.escape_ascii();
-                    return Err(format!("{directory} lost \"{name}\""));
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Whether the names and files that a batch leaves are those of the reference; `early`: before
-/// sizes that were found out are taken in.
-fn fits(model: &Model, changes: &Changes, map: &ClusterMap, early: bool) -> Result<(), String> {
-    fits_names(model, changes, map)?;
-    for (inode, record) in &changes.inodes {
-        if early && changes.sizes_found.contains(inode) {
-            continue;
-        }
-        let Some(record) = record else {
-            if model.inodes.contains_key(inode) {
-                return Err(format!("inode {inode} was removed; the reference has it"));
-            }
-            continue;
-        };
-        let attributes = &record.attributes;
-        if attributes.kind == FileKind::Directory {
-            continue;
-        }
-        let Some(expected) = model.inodes.get(inode) else {
-            return Err(format!("inode {inode} was written; the reference has none"));
-        };
-        let found = (attributes.links, attributes.size, attributes.truncate_generation);
-        let right = (expected.links, expected.size, expected.truncate_generation);
-        if found != right {
-            return Err(format!(
-                "inode {inode} has (links, size, truncations) {found:?}; right is {right:?}"
-            ));
-        }
-    }
-    Ok(())
 }

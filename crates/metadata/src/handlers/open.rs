@@ -1,8 +1,8 @@
 //! `Open`: counts an open of a regular file by the session, perhaps cutting the file first.
 
 use crate::context::Context;
+use crate::cuts;
 use crate::engine::Engine;
-use crate::handlers::set_attributes;
 use crate::operation::Stop;
 use skep_types::{Error, ErrorCode, FileKind};
 use skep_wire::metadata::{Open, OpenMode, Opened};
@@ -21,7 +21,7 @@ pub(crate) fn run<E: Engine>(context: &mut Context<'_, E>, request: Open) -> Res
         return Err(Error::new(ErrorCode::InvalidArgument, "open mode is missing").into());
     }
     if request.truncate {
-        set_attributes::truncate(context, &mut record, 0)?;
+        cuts::truncate(context, &mut record, 0)?;
         context.put_inode(&record);
     }
     context.count_open(request.inode, request.open)?;

@@ -2,6 +2,7 @@
 //! One target, one storage group; the test plays clients, storage and the disk.
 
 mod closes;
+mod cuts;
 mod errands;
 mod full;
 mod records;

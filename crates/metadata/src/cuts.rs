@@ -1,0 +1,217 @@
+//! Truncations: chunk files are cut first, then the new size is logged.
+//!
+//! If the target dies between, the client asks again. Bytes beyond the new size may be gone by then
+//! although the size is still the old one; they never come back when the file grows later, which
+//! the other order would allow.
+//!
+//! # Invariants
+//! - Who has asked for chunk files to be cut waits for every answer, and then the file has the size
+//!   that they were cut to. A truncation whose client died or gave up is brought to its end by the
+//!   target itself.
+//! - Of each file one truncation is on its way at a time; the next ones wait for it, and so does
+//!   finding out a size from chunk files.
+//!
+//! # The hazard
+//! A request to cut is repeated until its target is there to answer, perhaps long after the client
+//! that wanted it has died. If the truncation were given up meanwhile, the cut would come all the
+//! same: into what others wrote to the file since and were told is stored.
+//!
+//! Only a restart of this process gives up cuts, with the connections that they were sent on. If
+//! the client that asked is alive it asks again; if it died too, bytes beyond the size that it
+//! wanted may read as zeros.
+
+use crate::context::Context;
+use crate::engine::Engine;
+use crate::locks::{Owner, Resource};
+use crate::operation::{Internal, Operation, OutgoingCall, Stop};
+use crate::target::MetadataTarget;
+use skep_cluster::striping;
+use skep_format::metadata::InodeRecord;
+use skep_types::{
+    ChunkFileKey, Error, ErrorCode, FileKind, GroupId, InodeId, MAX_FILE_BYTES, Result,
+};
+use skep_wire::storage::TruncateChunk;
+use std::collections::BTreeMap;
+
+/// A truncation whose chunk files are being cut.
+#[derive(Debug)]
+struct Cut {
+    /// The size that the file gets.
+    size: u64,
+    /// The operation that wants it, while that is there.
+    operation: Option<u64>,
+    /// Answers that are missing.
+    waiting: usize,
+    /// The first refusal.
+    failure: Option<Error>,
+}
+
+/// Truncations on their way, by file.
+#[derive(Debug, Default)]
+pub(crate) struct Cuts(BTreeMap<InodeId, Cut>);
+
+impl Cuts {
+    /// Whether chunk files of this file are being cut.
+    pub(crate) fn contains(&self, inode: InodeId) -> bool {
+        self.0.contains_key(&inode)
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// Cuts or extends a file. Also what opening with `O_TRUNC` does.
+pub(crate) fn truncate<E: Engine>(
+    context: &mut Context<'_, E>,
+    record: &mut InodeRecord,
+    size: u64,
+) -> Result<(), Stop> {
+    match record.attributes.kind {
+        FileKind::Regular => {}
+        FileKind::Directory => return Err(ErrorCode::IsDirectory.into()),
+        _ => return Err(ErrorCode::InvalidArgument.into()),
+    }
+    if size > MAX_FILE_BYTES {
+        return Err(ErrorCode::FileTooLarge.into());
+    }
+    let inode = record.attributes.inode;
+    if !context.has_cut(inode)?
+        && let reach = context.reach(record)?
+        && let Some(pattern) = record.pattern.as_ref().filter(|_| reach > size)
+    {
+        let mut cuts = Vec::new();
+        let sizes = striping::chunk_sizes(pattern, size);
+        for (chunk, most) in sizes.zip(striping::chunk_sizes(pattern, reach)) {
+            if most.size > chunk.size {
+                let key = ChunkFileKey {
+                    inode,
+                    generation: pattern.generation,
+                    component: chunk.component,
+                    index: chunk.index,
+                };
+                cuts.push((chunk.group, TruncateChunk { key, size: chunk.size }));
+            }
+        }
+        if !cuts.is_empty() {
+            return Err(context.begin_cut(inode, size, cuts));
+        }
+    }
+    set_size(context, record, size);
+    Ok(())
+}
+
+/// Gives a file a size; no chunk file reaches beyond it.
+pub(crate) fn set_size<E: Engine>(
+    context: &mut Context<'_, E>,
+    record: &mut InodeRecord,
+    size: u64,
+) {
+    let now = context.wall();
+    let is_longer = size > record.attributes.size;
+    record.attributes.is_sparse = size > 0 && (record.attributes.is_sparse || is_longer);
+    record.attributes.size = size;
+    record.attributes.truncate_generation += 1;
+    record.attributes.modified = record.attributes.modified.max(now);
+    context.touch_changed(&mut record.attributes);
+}
+
+impl<E: Engine> Context<'_, E> {
+    /// Whether the chunk files were cut for this operation. `false`: nobody cuts them now.
+    ///
+    /// # Errors
+    /// A refusal of storage. Stops while chunk files are being cut, for this operation or another.
+    pub(crate) fn has_cut(&self, inode: InodeId) -> Result<bool, Stop> {
+        let Some(cut) = self.shared.cuts.0.get(&inode) else { return Ok(false) };
+        if cut.operation != Some(self.op.id) {
+            return Err(Stop::Held(Resource::Cut(inode)));
+        }
+        match (&cut.failure, cut.waiting) {
+            (_, 1..) => Err(Stop::Cutting(Vec::new())),
+            (Some(error), _) => {
+                let error = match error.code() {
+                    // What has failed is over there.
+                    ErrorCode::DeviceFailed => Error::new(ErrorCode::Io, error.context()),
+                    _ => error.clone(),
+                };
+                Err(Error::within(error, format_args!("truncating {inode}")).into())
+            }
+            (None, 0) => Ok(true),
+        }
+    }
+
+    /// Begins to cut chunk files, so that the file can get a size.
+    pub(crate) fn begin_cut(
+        &mut self,
+        inode: InodeId,
+        size: u64,
+        cuts: Vec<(GroupId, TruncateChunk)>,
+    ) -> Stop {
+        let operation = Some(self.op.id);
+        let cut = Cut { size, operation, waiting: cuts.len(), failure: None };
+        self.shared.cuts.0.insert(inode, cut);
+        self.shared.locks.try_take(&Resource::Cut(inode), Owner::Cut(inode));
+        self.op.cut = Some(inode);
+        let call = |(group, cut): (GroupId, TruncateChunk)| OutgoingCall::new(group, &cut);
+        Stop::Cutting(cuts.into_iter().map(call).collect())
+    }
+}
+
+/// Logs the size of a file whose chunk files were cut for somebody who has gone.
+pub(crate) fn truncated<E: Engine>(
+    context: &mut Context<'_, E>,
+    inode: InodeId,
+) -> Result<(), Stop> {
+    let found = context.find_inode(inode)?;
+    let Some(cut) = context.shared.cuts.0.get(&inode) else { return Ok(()) };
+    if let Some(error) = &cut.failure {
+        tracing::warn!("{inode} may be cut in part, for a client that has gone: {error}");
+        return Ok(());
+    }
+    let size = cut.size;
+    if let Some(mut record) = found {
+        set_size(context, &mut record, size);
+        context.put_inode(&record);
+    }
+    Ok(())
+}
+
+impl<E: Engine> MetadataTarget<E> {
+    /// Takes in that a chunk file was cut, or why it wasn't.
+    pub(crate) fn on_cut(&mut self, inode: InodeId, result: Result<Vec<u8>>) {
+        let Some(cut) = self.shared.cuts.0.get_mut(&inode) else { return };
+        cut.waiting -= 1;
+        cut.failure = cut.failure.take().or(result.err());
+        if cut.waiting > 0 {
+            return;
+        }
+        match cut.operation {
+            Some(operation) => self.ready.push_back(operation),
+            None => self.start_internal(Internal::Truncated(inode)),
+        }
+    }
+
+    /// The operation that wanted a truncation goes without having logged it.
+    pub(crate) fn leave_cut(&mut self, op: &Operation) {
+        let Some(inode) = op.cut else { return };
+        let Some(cut) = self.shared.cuts.0.get_mut(&inode) else { return };
+        if cut.operation != Some(op.id) {
+            return;
+        }
+        cut.operation = None;
+        if cut.waiting == 0 && cut.failure.is_some() {
+            self.end_cut(inode);
+        } else if cut.waiting == 0 {
+            self.start_internal(Internal::Truncated(inode));
+        }
+    }
+
+    /// A truncation was logged.
+    pub(crate) fn end_cut(&mut self, inode: InodeId) {
+        self.shared.cuts.0.remove(&inode);
+        self.release(Owner::Cut(inode));
+        // Its size may have to be found out.
+        self.background.look_again();
+    }
+}

@@ -1,0 +1,128 @@
+//! What a batch changes, read from its log record, and whether that is what the reference has.
+
+use crate::model::Model;
+use skep_format::metadata::{
+    Batch, DentryRecord, InodeRecord, Key, SlotRecord, directory_of_dentry, inode_of, last_u64,
+    name_cursor,
+};
+use skep_types::codec::Codec;
+use skep_types::{ClusterMap, FileKind, InodeId, SessionId};
+use std::collections::BTreeMap;
+
+/// What a batch changes, as far as the reference knows it.
+#[derive(Default)]
+pub(crate) struct Changes {
+    pub(crate) slots: Vec<(SessionId, u32, SlotRecord)>,
+    pub(crate) slots_gone: Vec<(SessionId, u32)>,
+    pub(crate) sessions_ended: Vec<SessionId>,
+    /// A session no longer has a file open.
+    pub(crate) closed: Vec<(SessionId, InodeId)>,
+    pub(crate) sizes_found: Vec<InodeId>,
+    pub(crate) inodes: BTreeMap<InodeId, Option<InodeRecord>>,
+    pub(crate) dentries: Vec<(InodeId, u64, Option<DentryRecord>)>,
+}
+
+impl Changes {
+    pub(crate) fn of(batch: &Batch) -> Result<Self, String> {
+        let slots = Key::slots_of(SessionId::default())[..2].to_vec();
+        let (opens, sizes) = (Key::session_opens(), Key::size_recoveries());
+        let ends = Key::session_ends();
+        let mut changes = Self::default();
+        for change in &batch.mutations {
+            let key = change.key.0.as_slice();
+            let value = change.value.as_ref().map(|it| it.0.as_slice());
+            let id = last_u64(key).unwrap_or_default();
+            if key.starts_with(&slots) {
+                let session = SessionId::new(last_u64(&key[..10]).unwrap_or_default());
+                match value.map(decode).transpose()? {
+                    Some(record) => changes.slots.push((session, id as u32, record)),
+                    None => changes.slots_gone.push((session, id as u32)),
+                }
+            } else if key.starts_with(&opens) {
+                let session = last_u64(&key[..10]).unwrap_or_default();
+                if value.is_none() {
+                    changes.closed.push((SessionId::new(session), InodeId::new(id)));
+                }
+            } else if key.starts_with(&ends) {
+                if value.is_some() {
+                    changes.sessions_ended.push(SessionId::new(id));
+                }
+            } else if key.starts_with(&sizes) {
+                if value.is_none() {
+                    changes.sizes_found.push(InodeId::new(id));
+                }
+            } else if let Some(inode) = inode_of(key) {
+                changes.inodes.insert(inode, value.map(decode).transpose()?);
+            } else if let Some(directory) = directory_of_dentry(key) {
+                changes.dentries.push((directory, id, value.map(decode).transpose()?));
+            }
+        }
+        Ok(changes)
+    }
+}
+
+fn decode<T: Codec>(value: &[u8]) -> Result<T, String> {
+    T::from_bytes(value).map_err(|error| format!("a malformed value: {error}"))
+}
+
+/// Whether the names that a batch leaves are those of the reference.
+fn fits_names(model: &Model, changes: &Changes, map: &ClusterMap) -> Result<(), String> {
+    for (directory, cursor, dentry) in &changes.dentries {
+        let entries = model.inodes.get(directory).map(|it| &it.entries);
+        match dentry {
+            Some(dentry) => {
+                let expected = entries.and_then(|it| it.get(&dentry.name.0));
+                if expected != Some(&dentry.inode) {
+                    return Err(format!("{directory} got {dentry:?}; right is {expected:?}"));
+                }
+            }
+            None => {
+                let at_cursor =
+                    |name: &Vec<u8>| name_cursor(map.cluster, *directory, name) == *cursor;
+                let name = entries.and_then(|it| it.keys().find(|name| at_cursor(name)));
+                if let Some(name) = name {
+                    let name = name.escape_ascii();
+                    return Err(format!("{directory} lost \"{name}\""));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether the names and files that a batch leaves are those of the reference; `early`: before
+/// sizes that were found out are taken in.
+pub(crate) fn fits(
+    model: &Model,
+    changes: &Changes,
+    map: &ClusterMap,
+    early: bool,
+) -> Result<(), String> {
+    fits_names(model, changes, map)?;
+    for (inode, record) in &changes.inodes {
+        if early && changes.sizes_found.contains(inode) {
+            continue;
+        }
+        let Some(record) = record else {
+            if model.inodes.contains_key(inode) {
+                return Err(format!("inode {inode} was removed; the reference has it"));
+            }
+            continue;
+        };
+        let attributes = &record.attributes;
+        if attributes.kind == FileKind::Directory {
+            continue;
+        }
+        let Some(expected) = model.inodes.get(inode) else {
+            return Err(format!("inode {inode} was written; the reference has none"));
+        };
+        let found = (attributes.links, attributes.size, attributes.truncate_generation);
+        let right = (expected.links, expected.size, expected.truncate_generation);
+        if found != right {
+            return Err(format!(
+                "inode {inode} has (links, size, truncations) {found:?}; right is {right:?}"
+            ));
+        }
+    }
+    Ok(())
+}
