@@ -13,12 +13,12 @@
 
 use crate::command::{ClientRegistration, Command, Outcome};
 use crate::limits::{
-    MAX_ADDRESSES, MAX_CLIENTS, MAX_LEASE_MS, MAX_SERVERS, MAX_TARGETS_PER_NODE, MAX_TEXT_BYTES,
-    MIN_CLEANUP_INTERVAL_MS, MIN_HEARTBEAT_MS, MIN_LEASE_MS, NEWEST_FEATURE_LEVEL,
+    MAX_ADDRESSES, MAX_CLIENTS, MAX_SERVERS, MAX_TARGETS_PER_NODE, MAX_TEXT_BYTES,
+    NEWEST_FEATURE_LEVEL,
 };
+use crate::settings;
 use skep_types::codec::{Codec, record};
 use skep_types::map::{CapacityPool, Consistency, Policy, Reachability, ShardRange};
-use skep_types::pattern::{MAX_CHUNK_BYTES, MAX_STRIPE_WIDTH, MIN_CHUNK_BYTES};
 use skep_types::registration::{ServerRegistration, TargetClaim};
 use skep_types::{
     ClusterId, ClusterMap, Epoch, Error, ErrorCode, Group, GroupId, GroupMember, MapVersion,
@@ -359,7 +359,7 @@ impl Durable {
     }
 
     fn set_policy(&mut self, policy: &Policy) -> Result<Outcome> {
-        let problems = policy_problems(policy);
+        let problems = settings::problems(policy);
         if !problems.is_empty() {
             return Err(Error::new(ErrorCode::InvalidArgument, problems.join("; ")));
         }
@@ -381,46 +381,6 @@ impl Durable {
         self.map.feature_level = level;
         Ok(Outcome::default())
     }
-}
-
-/// All that is wrong with a policy; empty if nothing is.
-pub fn policy_problems(policy: &Policy) -> Vec<String> {
-    let mut problems = Vec::new();
-    let mut check = |holds: bool, problem: String| {
-        if !holds {
-            problems.push(problem);
-        }
-    };
-    let Policy { lease_ms, heartbeat_ms, default_chunk_bytes, default_width, cleanup_interval_ms } =
-        *policy;
-    check(
-        (MIN_LEASE_MS..=MAX_LEASE_MS).contains(&lease_ms),
-        format!("a lease of {lease_ms} ms is not between {MIN_LEASE_MS} and {MAX_LEASE_MS} ms"),
-    );
-    check(
-        heartbeat_ms >= MIN_HEARTBEAT_MS && heartbeat_ms <= lease_ms / 2,
-        format!(
-            "heartbeats every {heartbeat_ms} ms are not between {MIN_HEARTBEAT_MS} ms and half \
-             a lease"
-        ),
-    );
-    check(
-        default_chunk_bytes.is_power_of_two()
-            && (MIN_CHUNK_BYTES..=MAX_CHUNK_BYTES).contains(&default_chunk_bytes),
-        format!("chunk size {default_chunk_bytes} is not a power of two from 64 KiB to 1 GiB"),
-    );
-    check(
-        (1..=MAX_STRIPE_WIDTH).contains(&usize::from(default_width)),
-        format!("{default_width} targets per file are not between 1 and {MAX_STRIPE_WIDTH}"),
-    );
-    check(
-        cleanup_interval_ms >= MIN_CLEANUP_INTERVAL_MS,
-        format!(
-            "a clean-up every {cleanup_interval_ms} ms is more often than every \
-             {MIN_CLEANUP_INTERVAL_MS} ms"
-        ),
-    );
-    problems
 }
 
 /// A kind of node as a word: `storage`.

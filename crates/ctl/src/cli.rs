@@ -39,6 +39,9 @@ pub(crate) enum Verb {
     /// Administer the cluster as a whole
     #[command(subcommand)]
     Cluster(ClusterVerb),
+    /// Settings of the whole cluster: changed here, in effect everywhere at once
+    #[command(subcommand)]
+    Config(ConfigVerb),
     /// Run the management service
     Management(ServiceArgs),
     /// Run a metadata service
@@ -202,6 +205,31 @@ pub(crate) enum ClusterVerb {
     Format(ClusterArgs),
     /// Print the token with which nodes join and clients mount; whoever has it is trusted
     Token(ClusterArgs),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigVerb {
+    /// List all settings with value, default, range and meaning
+    List(QueryArgs),
+    /// Show one setting, or all of them
+    Get {
+        #[command(flatten)]
+        query: QueryArgs,
+        /// The setting
+        name: Option<String>,
+    },
+    /// Change a setting. Services and clients follow at once, without a restart
+    Set {
+        #[command(flatten)]
+        query: QueryArgs,
+        /// Check the value and show what would change, but change nothing
+        #[arg(long = "dry-run")]
+        is_dry_run: bool,
+        /// The setting
+        name: String,
+        /// Its value: a time as in `500 ms` or `5s`, a size as in `1MiB`, or a number
+        value: String,
+    },
 }
 
 #[derive(Debug, Args)]

@@ -73,6 +73,11 @@ impl Authority {
         })
     }
 
+    /// Whether a command would be carried out.
+    pub(crate) fn check(&self, command: &Command) -> Result<()> {
+        self.inner.borrow().state.clone().apply(command).map(|_| ())
+    }
+
     /// Carries out a command, durably.
     pub(crate) fn command(&self, command: &Command) -> Result<Outcome> {
         let mut inner = self.inner.borrow_mut();

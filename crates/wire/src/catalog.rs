@@ -76,6 +76,7 @@ catalog! {
     20 "management" reads mg::Leave => mg::Done;
     21 "management" reads mg::Format => mg::MapUpdate;
     22 "management" reads mg::SetPolicy => mg::MapUpdate;
+    23 "management" reads mg::ChangeSetting => mg::SettingChanged;
     // Metadata: sessions.
     32 "metadata" reads md::OpenSession => md::SessionOpened;
     33 "metadata" reads md::KeepAlive => mg::Done;

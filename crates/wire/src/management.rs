@@ -104,3 +104,25 @@ record! {
         pub policy: Policy,
     }
 }
+
+record! {
+    /// Changes one setting of the cluster and leaves the others as they are.
+    pub struct ChangeSetting {
+        /// Its name, as in `skep config list`.
+        pub name: String,
+        /// The new number, in the setting's unit.
+        pub value: u64,
+        /// Only check whether it could be changed.
+        pub is_dry_run: bool,
+    }
+}
+
+record! {
+    /// Answer to [`ChangeSetting`].
+    pub struct SettingChanged {
+        /// The number of before.
+        pub before: u64,
+        /// The map version from which on the new number holds.
+        pub version: MapVersion,
+    }
+}

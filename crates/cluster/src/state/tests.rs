@@ -198,7 +198,7 @@ fn settings_are_checked_and_all_problems_are_named() {
     let wrong =
         Policy { lease_ms: 1, default_chunk_bytes: 1_000, default_width: 0, ..Policy::default() };
     let error = state.apply(&Command::SetPolicy(wrong)).unwrap_err();
-    assert_eq!(error.context().matches("; ").count(), 3, "{error}");
+    assert_eq!(error.context().matches("; ").count(), 2, "{error}");
     assert_eq!(
         code(state.apply(&Command::SetFeatureLevel { level: 2 })),
         ErrorCode::InvalidArgument

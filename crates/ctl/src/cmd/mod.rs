@@ -2,6 +2,7 @@
 
 mod cluster;
 mod completion;
+mod config;
 mod down;
 mod entry;
 mod health;
@@ -15,7 +16,7 @@ mod target;
 pub(crate) mod umount;
 mod up;
 
-use crate::cli::{Cli, ClusterVerb, EntryVerb, HealthVerb, NodeVerb, TargetVerb, Verb};
+use crate::cli::{Cli, ClusterVerb, ConfigVerb, EntryVerb, HealthVerb, NodeVerb, TargetVerb, Verb};
 use skep_types::{Error, ErrorCode, Result};
 use std::future::Future;
 use std::process::ExitCode;
@@ -37,6 +38,13 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         }
         Verb::Cluster(ClusterVerb::Format(args)) => done(cluster::format::run(args)),
         Verb::Cluster(ClusterVerb::Token(args)) => done(cluster::token::run(&args)),
+        Verb::Config(ConfigVerb::List(query)) => done(config::list::run(query, None)),
+        Verb::Config(ConfigVerb::Get { query, name }) => {
+            done(config::list::run(query, name.as_deref()))
+        }
+        Verb::Config(ConfigVerb::Set { query, is_dry_run, name, value }) => {
+            done(config::set::run(query, &name, &value, is_dry_run))
+        }
         Verb::Management(args) => done(management::run(&args)),
         Verb::Metadata(args) => done(metadata::run(&args)),
         Verb::Storage(args) => done(storage::run(&args)),

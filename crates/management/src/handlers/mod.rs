@@ -1,5 +1,6 @@
 //! The requests that management answers, one file each, and the table that finds them.
 
+mod change_setting;
 mod format;
 mod get_map;
 mod heartbeat;
@@ -52,6 +53,9 @@ pub(crate) fn dispatch(authority: &Rc<Authority>, incoming: Incoming, outbox: &R
         messages::Leave::ID => answer(authority, &incoming, outbox, leave::handle),
         messages::Format::ID => answer(authority, &incoming, outbox, format::handle),
         messages::SetPolicy::ID => answer(authority, &incoming, outbox, set_policy::handle),
+        messages::ChangeSetting::ID => {
+            answer(authority, &incoming, outbox, change_setting::handle);
+        }
         other => {
             let error = Error::new(
                 ErrorCode::Unsupported,

@@ -6,8 +6,8 @@ use skep_types::registration::{ServerRegistration, TargetClaim};
 use skep_types::{ClusterId, ClusterMap, Epoch, Group, GroupId, GroupMember, MapVersion};
 use skep_types::{MemberState, Node, NodeId, NodeKind, ShardId, Target, TargetId, TargetKind};
 use skep_wire::management::{
-    Done, Format, GetMap, Heard, Heartbeat, Leave, MapUpdate, RegisterClient, RegisterServer,
-    Registered, SetPolicy,
+    ChangeSetting, Done, Format, GetMap, Heard, Heartbeat, Leave, MapUpdate, RegisterClient,
+    RegisterServer, Registered, SetPolicy, SettingChanged,
 };
 
 fn capacity() -> Capacity {
@@ -109,6 +109,8 @@ pub(super) fn examples() -> Vec<Example> {
         known: MapVersion::new(20),
         capacities: vec![(TargetId::new(2), capacity()), (TargetId::new(3), Capacity::default())],
     };
+    let change = ChangeSetting { name: "lease".into(), value: 8_000, is_dry_run: true };
+    let changed = SettingChanged { before: 5_000, version: MapVersion::new(21) };
     let policy = Policy { lease_ms: 8_000, ..Policy::default() };
     vec![
         example(&server, &registered(2, &[2])),
@@ -119,5 +121,6 @@ pub(super) fn examples() -> Vec<Example> {
         example(&Leave { node: NodeId::new(9) }, &Done {}),
         example(&Format {}, &update),
         example(&SetPolicy { policy }, &update),
+        example(&change, &changed),
     ]
 }

@@ -1,0 +1,271 @@
+//! The settings of a cluster by name: what they mean, their ranges, and the command that changes
+//! one of them. `skep config` and management both read this one table.
+//!
+//! Settings are data of management and reach everybody with the cluster map; nothing is restarted.
+
+use crate::command::Command;
+use crate::limits::{
+    MAX_LEASE_MS, MIN_CLEANUP_INTERVAL_MS, MIN_HEARTBEAT_MS, MIN_LEASE_MS, NEWEST_FEATURE_LEVEL,
+};
+use skep_types::map::Policy;
+use skep_types::pattern::{MAX_CHUNK_BYTES, MAX_STRIPE_WIDTH, MIN_CHUNK_BYTES};
+use skep_types::{ClusterId, ClusterMap, Error, ErrorCode, Result};
+
+/// What the number of a setting counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// Milliseconds.
+    Milliseconds,
+    /// Bytes.
+    Bytes,
+    /// Targets.
+    Targets,
+    /// Feature levels.
+    Level,
+}
+
+impl Unit {
+    /// Its name: `ms`, `bytes`, `targets`, `level`.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Milliseconds => "ms",
+            Self::Bytes => "bytes",
+            Self::Targets => "targets",
+            Self::Level => "level",
+        }
+    }
+}
+
+/// Where the number of a setting is.
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    /// Among the settings that may rise and fall.
+    Policy { get: fn(&Policy) -> u64, put: fn(&mut Policy, u64) },
+    /// The feature level, which never falls.
+    FeatureLevel,
+}
+
+/// One setting of the cluster.
+#[derive(Debug, Clone, Copy)]
+pub struct Setting {
+    /// Its name.
+    pub name: &'static str,
+    /// What its number counts.
+    pub unit: Unit,
+    /// Smallest number.
+    pub min: u64,
+    /// Largest number.
+    pub max: u64,
+    /// Whether only powers of two are possible.
+    pub is_power_of_two: bool,
+    /// What it does, and from when on.
+    pub meaning: &'static str,
+    place: Place,
+}
+
+/// A number that was checked against the range of its setting.
+fn small(value: u64) -> u32 {
+    u32::try_from(value).unwrap_or(u32::MAX)
+}
+
+/// All settings, in the order in which they are shown.
+pub const SETTINGS: &[Setting] = &[
+    Setting {
+        name: "lease",
+        unit: Unit::Milliseconds,
+        min: MIN_LEASE_MS as u64,
+        max: MAX_LEASE_MS as u64,
+        is_power_of_two: false,
+        meaning: "how long a silent client keeps its sessions (open files), and a silent node \
+                  counts as online; a dead client holds others up for so long",
+        place: Place::Policy {
+            get: |policy| u64::from(policy.lease_ms),
+            put: |policy, value| policy.lease_ms = small(value),
+        },
+    },
+    Setting {
+        name: "heartbeat",
+        unit: Unit::Milliseconds,
+        min: MIN_HEARTBEAT_MS as u64,
+        max: MAX_LEASE_MS as u64 / 2,
+        is_power_of_two: false,
+        meaning: "how often nodes report to management; at most half of the lease",
+        place: Place::Policy {
+            get: |policy| u64::from(policy.heartbeat_ms),
+            put: |policy, value| policy.heartbeat_ms = small(value),
+        },
+    },
+    Setting {
+        name: "chunk-size",
+        unit: Unit::Bytes,
+        min: MIN_CHUNK_BYTES,
+        max: MAX_CHUNK_BYTES,
+        is_power_of_two: true,
+        meaning: "chunk size of new files whose directory says nothing else",
+        place: Place::Policy {
+            get: |policy| policy.default_chunk_bytes,
+            put: |policy, value| policy.default_chunk_bytes = value,
+        },
+    },
+    Setting {
+        name: "stripe-width",
+        unit: Unit::Targets,
+        min: 1,
+        max: MAX_STRIPE_WIDTH as u64,
+        is_power_of_two: false,
+        meaning: "over how many storage targets new files are striped whose directory says \
+                  nothing else; fewer if there are fewer",
+        place: Place::Policy {
+            get: |policy| u64::from(policy.default_width),
+            put: |policy, value| policy.default_width = u16::try_from(value).unwrap_or(u16::MAX),
+        },
+    },
+    Setting {
+        name: "cleanup-interval",
+        unit: Unit::Milliseconds,
+        min: MIN_CLEANUP_INTERVAL_MS as u64,
+        max: u32::MAX as u64,
+        is_power_of_two: false,
+        meaning: "how often storage looks for chunk files that no inode owns, and how old they \
+                  are at least when it removes them",
+        place: Place::Policy {
+            get: |policy| u64::from(policy.cleanup_interval_ms),
+            put: |policy, value| policy.cleanup_interval_ms = small(value),
+        },
+    },
+    Setting {
+        name: "feature-level",
+        unit: Unit::Level,
+        min: 1,
+        max: NEWEST_FEATURE_LEVEL as u64,
+        is_power_of_two: false,
+        meaning: "in which version records are written; raise it when every service and client \
+                  runs the new program: it never falls again",
+        place: Place::FeatureLevel,
+    },
+];
+
+impl Setting {
+    /// The setting of a name.
+    ///
+    /// # Errors
+    /// `InvalidArgument` that lists all names.
+    pub fn named(name: &str) -> Result<&'static Self> {
+        SETTINGS.iter().find(|setting| setting.name == name).ok_or_else(|| {
+            let names: Vec<_> = SETTINGS.iter().map(|setting| setting.name).collect();
+            let what = format!("there is no setting '{name}'; there are {}", names.join(", "));
+            Error::new(ErrorCode::InvalidArgument, what)
+        })
+    }
+
+    /// Its number in a cluster.
+    pub fn value(&self, map: &ClusterMap) -> u64 {
+        match self.place {
+            Place::Policy { get, .. } => get(&map.policy),
+            Place::FeatureLevel => u64::from(map.feature_level),
+        }
+    }
+
+    /// Its number in a new cluster.
+    pub fn default(&self) -> u64 {
+        self.value(&ClusterMap::empty(ClusterId::new([0; 16])))
+    }
+
+    /// The command that gives it another number and leaves all others as they are.
+    ///
+    /// # Errors
+    /// `InvalidArgument` that names the setting and its range. What depends on other settings, or
+    /// on the number of before, is checked when the command is applied.
+    pub fn change(&self, map: &ClusterMap, value: u64) -> Result<Command> {
+        self.check(value).map_err(|what| Error::new(ErrorCode::InvalidArgument, what))?;
+        Ok(match self.place {
+            Place::Policy { put, .. } => {
+                let mut policy = map.policy.clone();
+                put(&mut policy, value);
+                Command::SetPolicy(policy)
+            }
+            Place::FeatureLevel => Command::SetFeatureLevel { level: small(value) },
+        })
+    }
+
+    fn check(&self, value: u64) -> std::result::Result<(), String> {
+        let Self { name, unit, min, max, .. } = self;
+        if !(*min..=*max).contains(&value) {
+            let unit = unit.word();
+            return Err(format!("{name}: {value} {unit} is not between {min} and {max} {unit}"));
+        }
+        if self.is_power_of_two && !value.is_power_of_two() {
+            let (below, above) = (value.next_power_of_two() / 2, value.next_power_of_two());
+            let unit = unit.word();
+            return Err(format!(
+                "{name}: {value} {unit} is not a power of two; {below} and {above} are"
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// All that is wrong with the settings; empty if nothing is.
+pub(crate) fn problems(policy: &Policy) -> Vec<String> {
+    let mut problems: Vec<String> = SETTINGS
+        .iter()
+        .filter_map(|setting| match setting.place {
+            Place::Policy { get, .. } => setting.check(get(policy)).err(),
+            Place::FeatureLevel => None,
+        })
+        .collect();
+    let Policy { lease_ms, heartbeat_ms, .. } = *policy;
+    if problems.is_empty() && heartbeat_ms > lease_ms / 2 {
+        problems.push(format!(
+            "a heartbeat of {heartbeat_ms} ms is longer than half a lease of {lease_ms} ms; change \
+             the other of the two first"
+        ));
+    }
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ClusterState;
+
+    fn change(state: &mut ClusterState, name: &str, value: u64) -> Result<()> {
+        let command = Setting::named(name)?.change(state.map(), value)?;
+        state.apply(&command).map(|_| ())
+    }
+
+    #[test]
+    fn each_setting_takes_its_default_and_its_range_and_nothing_beyond() {
+        for setting in SETTINGS {
+            let mut state = ClusterState::new(ClusterId::new([1; 16]));
+            assert_eq!(setting.value(state.map()), setting.default());
+            // The heartbeat depends on the lease, and the other way round.
+            if setting.name == "heartbeat" {
+                change(&mut state, "lease", u64::from(MAX_LEASE_MS)).unwrap();
+            } else {
+                change(&mut state, "heartbeat", u64::from(MIN_HEARTBEAT_MS)).unwrap();
+            }
+            for value in [setting.min, setting.max] {
+                change(&mut state, setting.name, value).unwrap();
+                assert_eq!(setting.value(state.map()), value, "{}", setting.name);
+            }
+            for value in [setting.min - 1, setting.max + 1] {
+                let what = change(&mut state, setting.name, value).unwrap_err();
+                assert!(what.context().starts_with(setting.name), "{what}");
+                assert!(what.context().contains(&setting.max.to_string()), "{what}");
+                assert_eq!(setting.value(state.map()), setting.max);
+            }
+        }
+    }
+
+    #[test]
+    fn what_contradicts_is_refused_with_the_way_out() {
+        let mut state = ClusterState::new(ClusterId::new([1; 16]));
+        let mut refused =
+            |name, value| change(&mut state, name, value).unwrap_err().context().to_owned();
+        assert!(refused("heartbeat", 3_000).contains("half a lease of 5000 ms"));
+        assert!(refused("lease", 1_500).contains("change the other"));
+        assert!(refused("chunk-size", 100_000).contains("65536 and 131072"));
+        assert!(refused("colour", 1).contains("cleanup-interval"));
+    }
+}

@@ -1,0 +1,41 @@
+//! `skep config list` and `skep config get`: the settings of the cluster as they are now.
+
+use super::{SettingLine, line, show};
+use crate::cli::QueryArgs;
+use crate::output::{print, render, table};
+use skep_cluster::settings::{SETTINGS, Setting};
+use skep_types::Result;
+
+/// One setting, or all of them.
+pub(crate) fn run(query: QueryArgs, name: Option<&str>) -> Result<()> {
+    let settings = match name {
+        Some(name) => std::slice::from_ref(Setting::named(name)?),
+        None => SETTINGS,
+    };
+    let access = query.cluster.access(None)?;
+    let map = super::super::block_on(async move { access.map().await })?;
+    let lines: Vec<_> = settings.iter().map(|setting| line(setting, &map)).collect();
+    match (&lines[..], name) {
+        ([one], Some(_)) => print(query.output, one, |one| as_table(std::slice::from_ref(one))),
+        (all, _) => print(query.output, &all, |all| as_table(all)),
+    }
+}
+
+fn as_table(lines: &[SettingLine]) -> String {
+    let mut shown = table(&["NAME", ">VALUE", ">DEFAULT", "RANGE", "MEANING"]);
+    for line in lines {
+        let show = |value| show(line.shown, value);
+        let range = match line.is_power_of_two {
+            true => format!("{} to {}, powers of two", show(line.min), show(line.max)),
+            false => format!("{} to {}", show(line.min), show(line.max)),
+        };
+        shown.add_row([
+            line.name.to_owned(),
+            show(line.value),
+            show(line.default),
+            range,
+            line.meaning.to_owned(),
+        ]);
+    }
+    render(&shown)
+}

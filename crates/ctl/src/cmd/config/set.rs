@@ -1,0 +1,48 @@
+//! `skep config set`: gives a setting of the cluster another value, for everybody and at once.
+
+use super::{parse, show};
+use crate::access::PATIENCE;
+use crate::cli::QueryArgs;
+use crate::output::print;
+use serde::Serialize;
+use skep_cluster::settings::Setting;
+use skep_types::Result;
+use skep_wire::management::{ChangeSetting, SettingChanged};
+
+/// What was changed, or would be.
+#[derive(Debug, Serialize)]
+struct Changed {
+    name: &'static str,
+    before: u64,
+    value: u64,
+    unit: &'static str,
+    is_dry_run: bool,
+    map_version: u64,
+}
+
+pub(crate) fn run(query: QueryArgs, name: &str, value: &str, is_dry_run: bool) -> Result<()> {
+    let setting = Setting::named(name)?;
+    let value = parse(setting, value)?;
+    let access = query.cluster.access(None)?;
+    let request = ChangeSetting { name: name.to_owned(), value, is_dry_run };
+    let SettingChanged { before, version } =
+        super::super::block_on(
+            async move { access.management().call(&request, Some(PATIENCE)).await },
+        )?;
+    let changed = Changed {
+        name: setting.name,
+        before,
+        value,
+        unit: setting.unit.word(),
+        is_dry_run,
+        map_version: version.raw(),
+    };
+    print(query.output, &changed, |it| {
+        let (before, value) = (show(setting.unit, it.before), show(setting.unit, it.value));
+        match (it.before == it.value, is_dry_run) {
+            (true, _) => format!("{} is {value} already.", it.name),
+            (false, true) => format!("{} would be {value}; it is {before}.", it.name),
+            (false, false) => format!("{} is {value} now; it was {before}.", it.name),
+        }
+    })
+}

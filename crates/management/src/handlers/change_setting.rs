@@ -1,0 +1,23 @@
+//! `ChangeSetting`: one setting of the cluster gets another number.
+
+use crate::authority::Authority;
+use skep_cluster::settings::Setting;
+use skep_types::Result;
+use skep_wire::management::{ChangeSetting, SettingChanged};
+
+pub(super) fn handle(authority: &Authority, request: ChangeSetting) -> Result<SettingChanged> {
+    let ChangeSetting { name, value, is_dry_run } = request;
+    let setting = Setting::named(&name)?;
+    let map = authority.map();
+    let before = setting.value(&map);
+    let command = setting.change(&map, value)?;
+    if is_dry_run {
+        authority.check(&command)?;
+    } else if authority.command(&command)?.changed {
+        tracing::info!(
+            "setting {name} was changed from {before} to {value} {}",
+            setting.unit.word()
+        );
+    }
+    Ok(SettingChanged { before, version: authority.map().version })
+}
