@@ -5,8 +5,10 @@
 use crate::client::Client;
 use crate::limits::{MANAGEMENT_PAUSE, MAP_POLL};
 use crate::mount::{Mount, ask, connect_to_management};
+use crate::session::lease_of;
+use skep_env::local::Notify;
 use skep_rpc::{CallOptions, Connection};
-use skep_types::{ErrorCode, GroupId, Result, SessionId};
+use skep_types::{ClusterMap, ErrorCode, GroupId, Result, SessionId};
 use skep_wire::management::{GetMap, Heartbeat};
 use skep_wire::metadata::KeepAlive;
 use std::cell::RefCell;
@@ -27,10 +29,11 @@ impl Mount {
                 return;
             }
         };
+        let changed = Rc::new(Notify::default());
         let tasks = [
-            skep_env::spawn(send_heartbeats(Arc::clone(&self))),
-            skep_env::spawn(follow_map(Arc::clone(&self))),
-            skep_env::spawn(keep_sessions(client)),
+            skep_env::spawn(send_heartbeats(Arc::clone(&self), Rc::clone(&changed))),
+            skep_env::spawn(follow_map(Arc::clone(&self), Rc::clone(&changed))),
+            skep_env::spawn(keep_sessions(client, changed)),
         ];
         while !self.is_ending() {
             skep_env::sleep(MANAGEMENT_PAUSE).await;
@@ -73,11 +76,22 @@ impl<'a> Link<'a> {
     }
 }
 
-async fn send_heartbeats(mount: Arc<Mount>) {
+/// Takes a newer map, and tells if the cluster's settings are others with it: whoever sleeps by one
+/// of them may have to do so for a shorter time.
+fn take_map(mount: &Mount, map: Option<ClusterMap>, changed: &Notify) {
+    let Some(map) = map else { return };
+    let is_changed = map.policy != mount.map().policy;
+    mount.cell.update(map);
+    if is_changed {
+        changed.notify();
+    }
+}
+
+async fn send_heartbeats(mount: Arc<Mount>, changed: Rc<Notify>) {
     let mut link = Link::new(&mount, false);
     // A heartbeat after the leave would register the client again.
     while !mount.is_ending() {
-        if let Err(error) = send_heartbeat(&mount, &mut link).await {
+        if let Err(error) = send_heartbeat(&mount, &mut link, &changed).await {
             if error.code() == ErrorCode::Stale && !mount.is_ending() {
                 tracing::info!("management forgot this client ({error}); it registers anew");
                 if let Err(error) = mount.register_again().await {
@@ -88,27 +102,25 @@ async fn send_heartbeats(mount: Arc<Mount>) {
             }
         }
         let interval = Duration::from_millis(u64::from(mount.map().policy.heartbeat_ms));
-        skep_env::sleep(interval).await;
+        skep_env::timeout(interval, changed.wait()).await;
     }
 }
 
-async fn send_heartbeat(mount: &Mount, link: &mut Link<'_>) -> Result<()> {
+async fn send_heartbeat(mount: &Mount, link: &mut Link<'_>, changed: &Notify) -> Result<()> {
     let connection = link.open().await?;
     let known = mount.cell.version();
     let heartbeat = Heartbeat { node: mount.node(), known, capacities: Vec::new() };
     let heard = ask(&connection, &heartbeat).await?;
     mount.note_room(heard.room);
-    if let Some(map) = heard.map {
-        mount.cell.update(map);
-    }
+    take_map(mount, heard.map, changed);
     Ok(())
 }
 
-async fn follow_map(mount: Arc<Mount>) {
+async fn follow_map(mount: Arc<Mount>, changed: Rc<Notify>) {
     // Heartbeats tell when management is lost; saying it twice helps nobody.
     let mut link = Link::new(&mount, true);
     loop {
-        match poll_map(&mount, &mut link).await {
+        match poll_map(&mount, &mut link, &changed).await {
             Ok(()) => {}
             Err(error) if error.code() == ErrorCode::TimedOut => {}
             Err(error) => {
@@ -119,22 +131,22 @@ async fn follow_map(mount: Arc<Mount>) {
     }
 }
 
-async fn poll_map(mount: &Mount, link: &mut Link<'_>) -> Result<()> {
+async fn poll_map(mount: &Mount, link: &mut Link<'_>, changed: &Notify) -> Result<()> {
     let connection = link.open().await?;
     let request = GetMap { known: mount.cell.version() };
     let options = CallOptions { time_left: Some(MAP_POLL), ..CallOptions::default() };
-    if let Some(map) = connection.call(&request, &options).await?.0.map {
-        mount.cell.update(map);
-    }
+    take_map(mount, connection.call(&request, &options).await?.0.map, changed);
     Ok(())
 }
 
 /// Renews the lease of each session at a third of it. Each group on its own, so that one that
-/// doesn't answer delays no other.
-async fn keep_sessions(client: Client) {
+/// doesn't answer delays no other. When the cluster's lease changes, all are renewed at once: the
+/// groups tell the new one in their answers.
+async fn keep_sessions(client: Client, changed: Rc<Notify>) {
     let under_way = Rc::new(RefCell::new(HashSet::new()));
     loop {
-        let third = client.mount().sessions.shortest_lease() / 3;
+        let next = lease_of(client.mount().map().policy.lease_ms);
+        let third = client.mount().sessions.shortest_lease().min(next) / 3;
         for (group, id) in client.mount().sessions.open_sessions() {
             if !under_way.borrow_mut().insert(group) {
                 continue;
@@ -146,7 +158,7 @@ async fn keep_sessions(client: Client) {
             })
             .detach();
         }
-        skep_env::sleep(third).await;
+        skep_env::timeout(third, changed.wait()).await;
     }
 }
 
@@ -169,9 +181,11 @@ impl Client {
         patience: Option<Duration>,
     ) -> Result<()> {
         let sent_at = skep_env::now();
+        let known = self.mount().sessions.lease(group, id);
+        let request = KeepAlive { lease_ms: known.as_millis().try_into().unwrap_or(u32::MAX) };
         let options = CallOptions { session: id, time_left: patience, ..CallOptions::default() };
-        self.router().call(group, &KeepAlive {}, options).await?;
-        self.mount().sessions.confirmed(group, id, sent_at);
+        let (renewed, _) = self.router().call(group, &request, options).await?;
+        self.mount().sessions.confirmed(group, id, sent_at, lease_of(renewed.lease_ms));
         Ok(())
     }
 }

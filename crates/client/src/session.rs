@@ -113,11 +113,19 @@ impl GroupSessions {
         });
     }
 
-    /// Notes that a group knew the session at a time.
-    pub(crate) fn confirmed(&self, group: GroupId, id: SessionId, at: Duration) {
+    /// The lease by which a session is renewed.
+    pub(crate) fn lease(&self, group: GroupId, id: SessionId) -> Duration {
+        self.with(|inner| {
+            inner.groups.get(&group).filter(|it| it.id == id).map_or(USUAL_LEASE, |it| it.lease)
+        })
+    }
+
+    /// Notes that a group knew the session at a time, and the lease that it has from now on.
+    pub(crate) fn confirmed(&self, group: GroupId, id: SessionId, at: Duration, lease: Duration) {
         self.with(|inner| {
             if let Some(session) = inner.groups.get_mut(&group).filter(|it| it.id == id) {
                 session.confirmed_at = session.confirmed_at.max(at);
+                session.lease = lease;
             }
         });
     }
@@ -166,6 +174,11 @@ impl GroupSessions {
         let shortest = self.with(|inner| inner.groups.values().map(|it| it.lease).min());
         shortest.unwrap_or(USUAL_LEASE)
     }
+}
+
+/// A lease as a group tells it.
+pub(crate) fn lease_of(milliseconds: u32) -> Duration {
+    Duration::from_millis(u64::from(milliseconds.max(1)))
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -292,7 +305,7 @@ impl Client {
         let now = skep_env::now();
         let options = CallOptions { session: id, ..CallOptions::default() };
         let (opened, _) = self.router().call(group, &request, options).await?;
-        let lease = Duration::from_millis(u64::from(opened.lease_ms.max(1)));
+        let lease = lease_of(opened.lease_ms);
         let granted = Granted { slots: opened.slots.min(slots), lease };
         mount.sessions.opened(group, id, granted, now);
         Ok(granted.slots)

@@ -31,6 +31,8 @@ pub struct SoftState {
     newest: BTreeMap<TargetId, Capacity>,
     started_ms: u64,
     ticked_ms: u64,
+    /// The lease of the last tick.
+    lease_ms: u64,
 }
 
 /// What the passing of time has changed.
@@ -53,6 +55,7 @@ impl SoftState {
             newest: BTreeMap::new(),
             started_ms: now_ms,
             ticked_ms: now_ms,
+            lease_ms: u64::from(state.map().policy.lease_ms),
         }
     }
 
@@ -102,16 +105,22 @@ impl SoftState {
     /// Lets time pass. Call it more often than once per lease.
     ///
     /// Time in which nobody called doesn't count against the nodes: management itself was stopped
-    /// or starved then, and their heartbeats wait in its sockets.
+    /// or starved then, and their heartbeats wait in its sockets. A lease that became shorter
+    /// begins anew for those who were on time by the longer one: they send heartbeats as soon as
+    /// they hear of it.
     pub fn tick(&mut self, now_ms: u64, state: &ClusterState) -> Passed {
         let lease_ms = u64::from(state.map().policy.lease_ms);
         let gap_ms = now_ms.saturating_sub(self.ticked_ms);
         let missed_ms = if gap_ms > lease_ms { gap_ms } else { 0 };
+        let is_shorter = lease_ms < std::mem::replace(&mut self.lease_ms, lease_ms);
         self.ticked_ms = now_ms;
         let mut passed = Passed::default();
         for (id, heard) in &mut self.nodes {
             let Some(last_ms) = &mut heard.last_ms else { continue };
-            *last_ms = last_ms.saturating_add(missed_ms).min(now_ms);
+            *last_ms = match is_shorter && heard.reachability == Reachability::Online {
+                true => now_ms,
+                false => last_ms.saturating_add(missed_ms).min(now_ms),
+            };
             let silent_ms = now_ms - *last_ms;
             let next = if silent_ms >= LEASES_UNTIL_OFFLINE * lease_ms {
                 Reachability::Offline
@@ -181,6 +190,7 @@ mod tests {
     use super::*;
     use crate::command::{ClientRegistration, Command};
     use crate::state::tests::{cluster, server};
+    use skep_types::map::Policy;
 
     const LEASE: u64 = 5_000;
 
@@ -240,6 +250,23 @@ mod tests {
         assert_eq!(shown(&state, &soft, server), Reachability::Online);
         let passed = tick_to(&mut soft, &state, 100 * LEASE, 103 * LEASE);
         assert_eq!(passed.last().unwrap().expired_clients.len(), 1);
+    }
+
+    /// Everybody was offline for a moment when a lease became shorter than the time between two
+    /// heartbeats of before.
+    #[test]
+    fn a_lease_that_becomes_shorter_begins_anew_for_those_who_were_on_time() {
+        let (mut state, mut soft, server, client) = heard();
+        soft.tick(LEASE / 2, &state);
+        let policy = Policy { lease_ms: 200, heartbeat_ms: 20, ..Policy::default() };
+        state.apply(&Command::SetPolicy(policy)).unwrap();
+        assert_eq!(soft.tick(LEASE / 2 + 50, &state), Passed::default());
+        assert_eq!(soft.tick(LEASE / 2 + 249, &state), Passed::default());
+        assert_eq!(shown(&state, &soft, server), Reachability::Online);
+        assert!(soft.tick(LEASE / 2 + 250, &state).changed, "and no longer");
+        let ends =
+            (300..700).step_by(50).flat_map(|ms| soft.tick(LEASE / 2 + ms, &state).expired_clients);
+        assert_eq!(ends.take(1).collect::<Vec<_>>(), [client]);
     }
 
     #[test]

@@ -30,7 +30,16 @@ impl<E: Engine> MetadataTarget<E> {
         match self.admit(&header, &body) {
             Err(error) => self.refuse(connection, header, error),
             Ok(()) => match header.message {
-                KeepAlive::ID => self.reply_now(connection, header, Vec::new()),
+                KeepAlive::ID => match KeepAlive::from_bytes(&body) {
+                    Ok(KeepAlive { lease_ms }) => {
+                        let reply = self.keep_alive(header.session, lease_ms);
+                        self.reply_now(connection, header, reply.to_bytes());
+                    }
+                    Err(error) => {
+                        let error = Error::new(ErrorCode::Protocol, error.context());
+                        self.refuse(connection, header, error);
+                    }
+                },
                 CloseSession::ID => {
                     self.end_session(header.session);
                     self.reply_now(connection, header, Vec::new());

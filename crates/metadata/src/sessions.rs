@@ -10,11 +10,12 @@ use crate::engine::Engine;
 use crate::limits::{LONGEST_WAIT, MAX_SLOTS};
 use crate::operation::{Internal, Stop};
 use crate::target::MetadataTarget;
+use skep_cluster::limits::MAX_LEASE_MS;
 use skep_format::metadata::{Key, SessionRecord, decode_value, last_u64};
 use skep_types::codec::Codec;
 use skep_types::{Error, ErrorCode, Result, RetryClass, SessionId};
 use skep_wire::frame::Header;
-use skep_wire::metadata::{OpenSession, SessionOpened};
+use skep_wire::metadata::{LeaseRenewed, OpenSession, SessionOpened};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
@@ -22,6 +23,9 @@ use std::time::Duration;
 struct Session {
     slots: u32,
     heard: Duration,
+    /// By which its client renews. Another setting of the cluster takes its place when the client
+    /// says that it knows, or at once if it is longer.
+    lease: Duration,
 }
 
 /// See the file's description.
@@ -36,6 +40,10 @@ pub(crate) struct Sessions {
 }
 
 type Slot = (SessionId, u32);
+
+fn milliseconds(number: u32) -> Duration {
+    Duration::from_millis(u64::from(number))
+}
 
 impl Sessions {
     pub(crate) fn renew(&mut self, session: SessionId, now: Duration) {
@@ -95,7 +103,9 @@ impl Sessions {
 
     pub(crate) fn opened(&mut self, session: SessionId, reply: &[u8], now: Duration) {
         if let Ok(reply) = SessionOpened::from_bytes(reply) {
-            self.all.insert(session, Session { slots: reply.slots, heard: now });
+            let known = self.all.get(&session).map_or(Duration::ZERO, |session| session.lease);
+            let lease = known.max(milliseconds(reply.lease_ms));
+            self.all.insert(session, Session { slots: reply.slots, heard: now, lease });
         }
     }
 }
@@ -128,14 +138,24 @@ impl<E: Engine> MetadataTarget<E> {
                 self.background.ending.push_back(session);
             } else {
                 let heard = self.shared.now;
-                self.sessions.all.insert(session, Session { slots: record.slots, heard });
+                let (slots, lease) = (record.slots, self.lease());
+                self.sessions.all.insert(session, Session { slots, heard, lease });
             }
         }
         Ok(())
     }
 
     fn lease(&self) -> Duration {
-        Duration::from_millis(u64::from(self.shared.map.policy.lease_ms))
+        milliseconds(self.shared.map.policy.lease_ms)
+    }
+
+    /// A client renews its lease, and hears by which one it has to renew from now on.
+    pub(crate) fn keep_alive(&mut self, session: SessionId, known_ms: u32) -> LeaseRenewed {
+        let lease_ms = self.shared.map.policy.lease_ms;
+        if let Some(session) = self.sessions.all.get_mut(&session) {
+            session.lease = milliseconds(lease_ms.max(known_ms.min(MAX_LEASE_MS)));
+        }
+        LeaseRenewed { lease_ms }
     }
 
     /// Lets all leases begin anew if the target itself stood still (its process or its host was
@@ -161,7 +181,7 @@ impl<E: Engine> MetadataTarget<E> {
             .sessions
             .all
             .iter()
-            .filter(|(_, session)| now > session.heard + lease)
+            .filter(|(_, session)| now > session.heard + session.lease.max(lease))
             .map(|(id, _)| *id)
             .collect();
         for session in expired {

@@ -211,6 +211,8 @@ pub struct Membership {
     /// Not yet, if it began with a kept map.
     is_registered: Cell<bool>,
     is_leaving: Cell<bool>,
+    /// The cluster's settings are others than before: who sleeps by one of them looks again.
+    settings_changed: Notify,
 }
 
 /// What a member is told about.
@@ -290,6 +292,7 @@ impl Membership {
             cell,
             is_registered: Cell::new(false),
             is_leaving: Cell::new(false),
+            settings_changed: Notify::default(),
         })
     }
 
@@ -346,7 +349,8 @@ impl Membership {
                 }
                 Err(error) => tracing::debug!("heartbeat: {error}"),
             }
-            skep_env::sleep(Duration::from_millis(u64::from(policy.heartbeat_ms))).await;
+            let interval = Duration::from_millis(u64::from(policy.heartbeat_ms));
+            skep_env::timeout(interval, self.settings_changed.wait()).await;
         }
     }
 
@@ -398,7 +402,11 @@ impl Membership {
     fn take(&self, newer: Option<ClusterMap>, on_change: &impl Fn(Change)) {
         let before = self.cell.version();
         if let Some(map) = newer {
+            let is_changed = map.policy != self.cell.load().policy;
             self.cell.update(map);
+            if is_changed {
+                self.settings_changed.notify();
+            }
         }
         if self.cell.version() != before {
             on_change(Change::Map);

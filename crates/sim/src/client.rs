@@ -186,7 +186,8 @@ impl World {
             }
         }
         for (group, session) in due {
-            let (header, body) = message(&md::KeepAlive {});
+            let (header, body) =
+                message(&md::KeepAlive { lease_ms: self.knobs.lease.as_millis() as u32 });
             let header = Header { session, ..header };
             let tag = self.call(Node::Client(client), group, header, body, Asker::KeepAlive(group));
             self.after(third, Happening::GiveUp { tag });

@@ -79,7 +79,7 @@ catalog! {
     23 "management" reads mg::ChangeSetting => mg::SettingChanged;
     // Metadata: sessions.
     32 "metadata" reads md::OpenSession => md::SessionOpened;
-    33 "metadata" reads md::KeepAlive => mg::Done;
+    33 "metadata" reads md::KeepAlive => md::LeaseRenewed;
     34 "metadata" reads md::CloseSession => mg::Done;
     // Metadata: the namespace.
     40 "metadata" reads md::Lookup => md::EntryReply;

@@ -28,7 +28,19 @@ record! {
 
 record! {
     /// Renews the session's lease.
-    pub struct KeepAlive {}
+    pub struct KeepAlive {
+        /// The lease by which the sender renews: the session doesn't end before it, even if the
+        /// cluster's leases have become shorter and the sender doesn't know yet.
+        pub lease_ms: u32,
+    }
+}
+
+record! {
+    /// Answer to [`KeepAlive`].
+    pub struct LeaseRenewed {
+        /// The lease by which to renew from now on.
+        pub lease_ms: u32,
+    }
 }
 
 record! {

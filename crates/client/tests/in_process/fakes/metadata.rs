@@ -12,8 +12,8 @@ use skep_wire::frame::Header;
 use skep_wire::management::Done;
 use skep_wire::metadata::{
     AttributesReply, Close, CloseMany, CloseSession, Create, EntryReply, GetAttributes, KeepAlive,
-    Lookup, MakeDirectory, Open, OpenMode, OpenSession, Opened, ReportWritten, SessionOpened,
-    SetAttributes, SyncAll, Unlink, WrittenExtent,
+    LeaseRenewed, Lookup, MakeDirectory, Open, OpenMode, OpenSession, Opened, ReportWritten,
+    SessionOpened, SetAttributes, SyncAll, Unlink, WrittenExtent,
 };
 use std::collections::HashMap;
 
@@ -169,7 +169,8 @@ impl FakeMetadata {
     fn execute(&mut self, header: &Header, body: &[u8]) -> Result<Vec<u8>> {
         let session = header.session;
         Ok(match header.message {
-            KeepAlive::ID | SyncAll::ID => Done {}.to_bytes(),
+            KeepAlive::ID => LeaseRenewed { lease_ms: LEASE_MS }.to_bytes(),
+            SyncAll::ID => Done {}.to_bytes(),
             CloseSession::ID => {
                 self.sessions.remove(&session);
                 self.ended.push(session);

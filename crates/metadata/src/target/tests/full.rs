@@ -17,7 +17,7 @@ fn what_ends_the_waiting_of_others_is_never_refused() {
     assert!(story.replies.is_empty(), "it waits for the end of the transaction");
     let refused = story.ask(1, 2, (0, 1), &open).unwrap_err();
     assert_eq!(refused.code(), ErrorCode::LimitReached);
-    story.ask(1, 2, (0, 0), &md::KeepAlive {}).unwrap();
+    story.ask(1, 2, (0, 0), &md::KeepAlive { lease_ms: 0 }).unwrap();
     story.ask(1, 2, (0, 0), &md::CloseSession {}).unwrap();
     let own = md::TransactionId { coordinator: GroupId::new(1), number: 99 };
     let decision = story.ask(1, 0, (0, 0), &md::AskDecision { transaction: own }).unwrap();

@@ -97,7 +97,7 @@ fn what_is_there_is_used_and_removed_on_a_full_disk() {
     for (session, sequence, open) in [(1, 12, md::OpenMode::Write), (1, 13, md::OpenMode::Read)] {
         story.ask(1, session, (0, sequence), &md::Close { inode, open, written: None }).unwrap();
     }
-    story.ask(1, 2, (0, 0), &md::KeepAlive {}).unwrap();
+    story.ask(1, 2, (0, 0), &md::KeepAlive { lease_ms: 0 }).unwrap();
     story.ask(1, 2, (0, 0), &md::CloseSession {}).unwrap();
     story.happens(Event::Tick);
     assert_eq!(story.calls.last().unwrap().1.message, st::RemoveChunks::ID, "its chunk files go");

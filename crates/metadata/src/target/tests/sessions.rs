@@ -21,7 +21,7 @@ fn an_operation_is_refused_when_its_session_ended_while_it_waited() {
 
 /// Whether a session may still be used.
 fn is_alive(story: &mut Story, session: u64) -> bool {
-    match story.ask(1, session, (0, 0), &md::KeepAlive {}) {
+    match story.ask(1, session, (0, 0), &md::KeepAlive { lease_ms: 0 }) {
         Ok(_) => true,
         Err(error) => {
             assert_eq!(error.code(), ErrorCode::StaleSession);
@@ -56,7 +56,7 @@ fn an_ended_session_stays_ended_over_a_restart() {
     story.kill();
     assert_eq!(opens(&story), 3, "and of that nothing is lost");
     let open = md::OpenSession { client: NodeId::new(9), slots: 4 };
-    let keep_alive = arrival(1, 1, (0, 0), &md::KeepAlive {});
+    let keep_alive = arrival(1, 1, (0, 0), &md::KeepAlive { lease_ms: 0 });
     let next = story.run(vec![keep_alive, arrival(1, 1, (0, 0), &open)]);
     let answers = story.replies.drain(..).map(|(_, result)| result.unwrap_err().code());
     assert_eq!(answers.collect::<Vec<_>>(), [ErrorCode::StaleSession; 2]);
@@ -77,7 +77,7 @@ fn a_large_session_ends_in_pieces_between_which_others_are_served() {
     for left in (0..3).rev() {
         assert!(story.target.next_tick() <= story.now, "the next piece is due at once");
         story.replies.clear();
-        story.run(vec![arrival(7, 2, (0, 0), &md::KeepAlive {})]);
+        story.run(vec![arrival(7, 2, (0, 0), &md::KeepAlive { lease_ms: 0 })]);
         assert_eq!(story.replies.len(), 1);
         let opens = story.target.table.scan(&Key::opens_of(SessionId::new(1)), &[], 9).unwrap();
         assert_eq!(opens.len(), left);
@@ -172,4 +172,48 @@ fn leases_begin_anew_after_the_target_stood_still() {
         }
     }
     assert!(!is_stored(&story, 2), "and no longer");
+}
+
+/// The cluster's lease became shorter, and sessions ended whose clients renewed by the longer one
+/// that they had been given.
+#[test]
+fn a_shorter_lease_counts_when_the_client_knows_it_and_a_longer_one_at_once() {
+    let mut story = Story::begin();
+    let given_ms = map().policy.lease_ms;
+    let mut version = 1;
+    let mut set_lease = |story: &mut Story, lease_ms: u32| {
+        version += 1;
+        let mut newer = map();
+        newer.version = MapVersion::new(version);
+        newer.policy.lease_ms = lease_ms;
+        story.happens(Event::Map(newer.into()));
+    };
+    let pass = |story: &mut Story, milliseconds: u32| {
+        let end = story.now + Duration::from_millis(u64::from(milliseconds));
+        while story.now < end {
+            story.now += Duration::from_millis(50);
+            story.happens(Event::Tick);
+        }
+    };
+    let renew = |story: &mut Story, lease_ms: u32| {
+        let reply = story.ask(1, 1, (0, 0), &md::KeepAlive { lease_ms }).unwrap();
+        assert_eq!(reply.lease_ms, 500);
+    };
+    set_lease(&mut story, 500);
+    pass(&mut story, given_ms / 2);
+    assert!(is_stored(&story, 1) && is_stored(&story, 2), "neither client knows");
+    renew(&mut story, given_ms);
+    pass(&mut story, given_ms / 2);
+    assert!(is_stored(&story, 1), "it may have missed the answer");
+    renew(&mut story, 500);
+    pass(&mut story, 700);
+    assert!(!is_stored(&story, 1), "now it knows");
+    assert!(!is_stored(&story, 2), "silent for all of its own lease");
+
+    let mut story = Story::begin();
+    set_lease(&mut story, 2 * given_ms);
+    pass(&mut story, given_ms + given_ms / 2);
+    assert!(is_stored(&story, 1), "nobody has to know a longer one");
+    pass(&mut story, given_ms);
+    assert!(!is_stored(&story, 1));
 }

@@ -6,8 +6,8 @@ use skep_types::{Component, FileKind, GroupId, NodeId, Redundancy, StripePattern
 use skep_wire::management::Done;
 use skep_wire::metadata::{
     AskDecision, AttributesReply, Close, CloseMany, CloseSession, ClosedFile, Create, Decide,
-    Decision, DecisionReply, EntryInfo, GetEntryInfo, KeepAlive, NewInode, Open, OpenMode,
-    OpenSession, Opened, Prepare, Prepared, ReportWritten, SessionOpened, SetAttributes,
+    Decision, DecisionReply, EntryInfo, GetEntryInfo, KeepAlive, LeaseRenewed, NewInode, Open,
+    OpenMode, OpenSession, Opened, Prepare, Prepared, ReportWritten, SessionOpened, SetAttributes,
     SetDirectoryPattern, SetTime, Step, SyncAll, TransactionId, WrittenExtent,
 };
 
@@ -38,7 +38,7 @@ fn sessions() -> Vec<Example> {
     let open = OpenSession { client: NodeId::new(9), slots: 64 };
     vec![
         example(&open, &SessionOpened { slots: 32, lease_ms: 5_000 }),
-        example(&KeepAlive {}, &Done {}),
+        example(&KeepAlive { lease_ms: 8_000 }, &LeaseRenewed { lease_ms: 5_000 }),
         example(&CloseSession {}, &Done {}),
         example(&SyncAll {}, &Done {}),
     ]
