@@ -270,6 +270,14 @@ pub fn directory_of_dentry(key: &[u8]) -> Option<InodeId> {
         .flatten()
 }
 
+/// If an extended attribute is at `key`: of which inode, and its name.
+pub fn xattr_of(key: &[u8]) -> Option<(InodeId, &[u8])> {
+    let (place, name) = key.split_at_checked(12)?;
+    (place[0] == OF_SHARD && place[3] == kind::XATTR)
+        .then(|| last_u64(place).map(|inode| (InodeId::new(inode), name)))
+        .flatten()
+}
+
 /// Ordinals for names with one hash.
 pub const ORDINALS: u64 = 256;
 
@@ -424,6 +432,9 @@ mod tests {
         let dentry = Key::Dentry(inode, 512).to_bytes();
         assert_eq!(directory_of_dentry(&dentry), Some(inode));
         assert_eq!(last_u64(&dentry), Some(512));
+        let xattr = Key::Xattr(inode, b"user.a").to_bytes();
+        assert_eq!(xattr_of(&xattr), Some((inode, &b"user.a"[..])));
+        assert_eq!(xattr_of(&dentry), None);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::model::Model;
 use skep_format::metadata::{
     Batch, DentryRecord, InodeRecord, Key, SlotRecord, directory_of_dentry, inode_of, last_u64,
-    name_cursor,
+    name_cursor, xattr_of,
 };
 use skep_types::codec::Codec;
 use skep_types::{ClusterMap, FileKind, InodeId, SessionId};
@@ -19,6 +19,8 @@ pub(crate) struct Changes {
     pub(crate) closed: Vec<(SessionId, InodeId)>,
     pub(crate) sizes_found: Vec<InodeId>,
     pub(crate) inodes: BTreeMap<InodeId, Option<InodeRecord>>,
+    /// Extended attributes: whose, name, value.
+    pub(crate) xattrs: Vec<(InodeId, Vec<u8>, Option<Vec<u8>>)>,
     pub(crate) dentries: Vec<(InodeId, u64, Option<DentryRecord>)>,
 }
 
@@ -53,6 +55,8 @@ impl Changes {
                 }
             } else if let Some(inode) = inode_of(key) {
                 changes.inodes.insert(inode, value.map(decode).transpose()?);
+            } else if let Some((inode, name)) = xattr_of(key) {
+                changes.xattrs.push((inode, name.to_vec(), value.map(<[u8]>::to_vec)));
             } else if let Some(directory) = directory_of_dentry(key) {
                 changes.dentries.push((directory, id, value.map(decode).transpose()?));
             }
@@ -99,6 +103,14 @@ pub(crate) fn fits(
     early: bool,
 ) -> Result<(), String> {
     fits_names(model, changes, map)?;
+    for (inode, name, value) in &changes.xattrs {
+        // Those of a removed inode go with it.
+        let expected = model.inodes.get(inode).map(|it| it.xattrs.get(name));
+        if expected.is_some_and(|it| it != value.as_ref()) {
+            let name = name.escape_ascii();
+            return Err(format!("{inode} got {name} = {value:?}; right is {expected:?}"));
+        }
+    }
     for (inode, record) in &changes.inodes {
         if early && changes.sizes_found.contains(inode) {
             continue;

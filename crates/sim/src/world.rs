@@ -139,7 +139,8 @@ impl World {
     }
 
     pub(crate) fn after_calm(&mut self) {
-        let calm = self.knobs.calm.as_micros() as u64;
+        // A cluster that is hit faster than it recovers gets nothing done: a long run gets calmer.
+        let calm = self.knobs.calm.as_micros() as u64 * (1 + self.now.as_secs() / 20);
         let pause = self.random.micros(calm / 4, calm * 2);
         self.after(pause, Happening::Fault);
     }
