@@ -1,0 +1,134 @@
+//! The locked ranges of one owner in one file: what a lock or unlock of a range makes of them.
+//!
+//! Ranges are half-open, in bytes from the start of the file. A value goes with each: the mode of
+//! the lock, or whatever else tells ranges apart. As POSIX has it, setting a range takes the place
+//! of whatever the owner had there, parts of older ranges remain on both sides, and ranges that
+//! touch and have equal values become one.
+
+use std::ops::Range;
+
+/// Ranges of one owner, by rising start, none of them empty, no two of them overlapping, and no two
+/// with equal values touching.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockRanges<T>(Vec<(Range<u64>, T)>);
+
+impl<T> Default for LockRanges<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T: Copy + Eq> LockRanges<T> {
+    /// The ranges that come of setting these one after the other.
+    pub fn of(ranges: impl IntoIterator<Item = (Range<u64>, T)>) -> Self {
+        let mut all = Self::default();
+        ranges.into_iter().for_each(|(range, value)| all.set(range, Some(value)));
+        all
+    }
+
+    /// Gives a range a value, or (`None`) takes it away. An empty range changes nothing.
+    pub fn set(&mut self, range: Range<u64>, value: Option<T>) {
+        if range.is_empty() {
+            return;
+        }
+        let mut next = Vec::with_capacity(self.0.len() + 2);
+        let add = |next: &mut Vec<(Range<u64>, T)>, range: Range<u64>, value: T| {
+            if let Some((last, _)) =
+                next.last_mut().filter(|(it, of)| it.end == range.start && *of == value)
+            {
+                last.end = range.end;
+            } else if !range.is_empty() {
+                next.push((range, value));
+            }
+        };
+        let mut new = value;
+        for (held, of) in self.0.drain(..) {
+            add(&mut next, held.start..held.end.min(range.start).max(held.start), of);
+            // What lies behind the range comes after it.
+            if held.end > range.start
+                && let Some(value) = new.take()
+            {
+                add(&mut next, range.clone(), value);
+            }
+            add(&mut next, held.start.max(range.end).min(held.end)..held.end, of);
+        }
+        if let Some(value) = new {
+            add(&mut next, range, value);
+        }
+        self.0 = next;
+    }
+
+    /// The ranges, by rising start.
+    pub fn iter(&self) -> impl Iterator<Item = (Range<u64>, T)> + '_ {
+        self.0.iter().cloned()
+    }
+
+    /// Those that overlap a range, by rising start.
+    pub fn overlapping(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, T)> + '_ {
+        let first = self.0.partition_point(|(held, _)| held.end <= range.start);
+        let those = self.0[first..].iter().take_while(move |(held, _)| held.start < range.end);
+        those.cloned()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether nothing is locked.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const BYTES: u64 = 24;
+
+    fn bytes(ranges: &LockRanges<u8>) -> Vec<Option<u8>> {
+        let value = |at: u64| ranges.overlapping(at..at + 1).map(|(_, value)| value).next();
+        (0..BYTES).map(value).collect()
+    }
+
+    #[test]
+    fn a_range_in_the_middle_splits_and_the_same_value_joins_again() {
+        let mut ranges = LockRanges::of([(0..100, 'x')]);
+        ranges.set(40..60, None);
+        assert_eq!(ranges.iter().collect::<Vec<_>>(), [(0..40, 'x'), (60..100, 'x')]);
+        ranges.set(40..50, Some('s'));
+        ranges.set(50..60, Some('x'));
+        let now = [(0..40, 'x'), (40..50, 's'), (50..100, 'x')];
+        assert_eq!(ranges.iter().collect::<Vec<_>>(), now);
+        ranges.set(40..50, Some('x'));
+        assert_eq!(ranges.iter().collect::<Vec<_>>(), [(0..100, 'x')]);
+        ranges.set(0..1 << 63, None);
+        assert!(ranges.is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn ranges_are_what_single_bytes_would_be(
+            changes in proptest::collection::vec(
+                (0..BYTES, 0..BYTES, proptest::option::of(0_u8..3)), 1..30,
+            ),
+        ) {
+            let mut ranges = LockRanges::default();
+            let mut model = vec![None; BYTES as usize];
+            for (start, end, value) in changes {
+                ranges.set(start..end, value);
+                (start..end).for_each(|at| model[at as usize] = value);
+                prop_assert_eq!(bytes(&ranges), model.clone());
+                // One range for each run of equal bytes: sorted, none empty, none touching.
+                let mut runs = model.clone();
+                runs.dedup();
+                let runs = runs.into_iter().flatten().count();
+                prop_assert_eq!(ranges.len(), runs);
+                let all: Vec<_> = ranges.iter().collect();
+                prop_assert!(all.windows(2).all(|it| it[0].0.end <= it[1].0.start));
+            }
+        }
+    }
+}
