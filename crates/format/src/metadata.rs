@@ -9,6 +9,7 @@ use skep_types::{
     Attributes, ChunkFileKey, ClusterId, FileKind, GroupId, InodeId, Lsn, NodeId, Result,
     SessionId, StripePattern, Timestamp,
 };
+use skep_wire::file_locks::{LockKind, LockMode};
 use skep_wire::metadata::{Step, TransactionId};
 use std::hash::Hasher;
 
@@ -45,6 +46,8 @@ pub enum Key<'a> {
     Finished(TransactionId),
     /// A session that has ended: it isn't opened again. Value: [`Timestamp`].
     SessionEnd(SessionId),
+    /// What an owner within a session has locked of a file. Value: [`FileLocksRecord`].
+    FileLocks(LockOwner),
     /// An inode. Value: [`InodeRecord`].
     Inode(InodeId),
     /// An entry: directory, hash of the name with ordinal. Value: [`DentryRecord`].
@@ -53,6 +56,19 @@ pub enum Key<'a> {
     Xattr(InodeId, &'a [u8]),
     /// How often an inode is open, over all sessions. Value: [`OpenCounts`].
     Opens(InodeId),
+}
+
+/// Who holds locks on a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LockOwner {
+    /// The file.
+    pub inode: InodeId,
+    /// Which locks they see.
+    pub kind: LockKind,
+    /// The session.
+    pub session: SessionId,
+    /// Number of the owner within the session.
+    pub owner: u64,
 }
 
 mod kind {
@@ -67,6 +83,7 @@ mod kind {
     pub(super) const DECISION: u8 = 9;
     pub(super) const FINISHED: u8 = 10;
     pub(super) const SESSION_END: u8 = 11;
+    pub(super) const FILE_LOCKS: u8 = 12;
 
     pub(super) const INODE: u8 = 1;
     pub(super) const DENTRY: u8 = 2;
@@ -130,6 +147,15 @@ impl Key<'_> {
             Self::SessionEnd(session) => {
                 of_target(kind::SESSION_END, &[&session.raw().to_be_bytes()])
             }
+            Self::FileLocks(of) => of_target(
+                kind::FILE_LOCKS,
+                &[
+                    &of.session.raw().to_be_bytes(),
+                    &of.inode.raw().to_be_bytes(),
+                    &[of.kind as u8],
+                    &of.owner.to_be_bytes(),
+                ],
+            ),
             Self::Inode(inode) => of_shard(*inode, kind::INODE),
             Self::Dentry(directory, cursor) => {
                 let mut key = of_shard(*directory, kind::DENTRY);
@@ -168,6 +194,16 @@ impl Key<'_> {
     /// Prefix of all that sessions have open.
     pub fn session_opens() -> Vec<u8> {
         of_target(kind::SESSION_OPEN, &[])
+    }
+
+    /// Prefix of all that is locked.
+    pub fn all_file_locks() -> Vec<u8> {
+        of_target(kind::FILE_LOCKS, &[])
+    }
+
+    /// Prefix of what a session has locked.
+    pub fn file_locks_of(session: SessionId) -> Vec<u8> {
+        of_target(kind::FILE_LOCKS, &[&session.raw().to_be_bytes()])
     }
 
     /// Prefix of all removals.
@@ -220,6 +256,28 @@ impl Key<'_> {
 pub fn last_u64(key: &[u8]) -> Option<u64> {
     let tail = key.len().checked_sub(8)?;
     Some(u64::from_be_bytes(key[tail..].try_into().ok()?))
+}
+
+/// If somebody's locks are at `key`: whose.
+pub fn lock_owner_of(key: &[u8]) -> Option<LockOwner> {
+    let rest: &[u8; 25] = key.strip_prefix(Key::all_file_locks().as_slice())?.try_into().ok()?;
+    let kind = match rest[16] {
+        0 => LockKind::Posix,
+        1 => LockKind::Flock,
+        _ => return None,
+    };
+    Some(LockOwner {
+        inode: InodeId::new(last_u64(&rest[..16])?),
+        kind,
+        session: SessionId::new(last_u64(&rest[..8])?),
+        owner: last_u64(rest)?,
+    })
+}
+
+/// The session and inode in the key of what a session has open.
+pub fn session_open_of(key: &[u8]) -> Option<(SessionId, InodeId)> {
+    let rest: &[u8; 16] = key.strip_prefix(Key::session_opens().as_slice())?.try_into().ok()?;
+    Some((SessionId::new(last_u64(&rest[..8])?), InodeId::new(last_u64(rest)?)))
 }
 
 /// The group in a removal's key, and the chunk file.
@@ -342,6 +400,29 @@ impl OpenCounts {
 }
 
 record! {
+    /// A locked range as it is stored.
+    #[derive(Copy)]
+    pub struct LockedRange {
+        /// First byte.
+        pub start: u64,
+        /// The byte behind the last.
+        pub end: u64,
+        /// How it is locked.
+        pub mode: LockMode,
+    }
+}
+
+record! {
+    /// What an owner has locked of a file.
+    pub struct FileLocksRecord {
+        /// The process on the client's host that asked last.
+        pub pid: u32,
+        /// The ranges, by rising start; not none.
+        pub ranges: Vec<LockedRange>,
+    }
+}
+
+record! {
     /// A session as it is stored.
     pub struct SessionRecord {
         /// The client.
@@ -450,6 +531,17 @@ mod tests {
         let id = TransactionId { coordinator: GroupId::new(2), number: 77 };
         assert_eq!(transaction_of(&Key::Intent(id).to_bytes()), Some(id));
         assert_eq!(transaction_of(&Key::Finished(id).to_bytes()), Some(id));
+    }
+
+    #[test]
+    fn opens_and_locks_lead_back() {
+        let (session, inode) = (SessionId::new(0x1_0000_0002), InodeId::new(0x7_0000_0009));
+        let of = LockOwner { inode, kind: LockKind::Flock, session, owner: u64::MAX - 5 };
+        let key = Key::FileLocks(of).to_bytes();
+        assert_eq!(lock_owner_of(&key), Some(of));
+        assert!(key.starts_with(&Key::file_locks_of(session)));
+        let open = Key::SessionOpen(session, inode).to_bytes();
+        assert_eq!((session_open_of(&open), lock_owner_of(&open)), (Some((session, inode)), None));
     }
 
     #[test]

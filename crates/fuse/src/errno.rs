@@ -30,6 +30,8 @@ pub fn errno(code: ErrorCode) -> i32 {
         ErrorCode::Interrupted => libc::EINTR,
         ErrorCode::CrossDevice => libc::EXDEV,
         ErrorCode::ReadOnly => libc::EROFS,
+        ErrorCode::Deadlock => libc::EDEADLK,
+        ErrorCode::TooManyLocks => libc::ENOLCK,
         // Nobody is to see ENOTCONN because one server died: that one means a dead mount.
         ErrorCode::Corrupt
         | ErrorCode::DeviceFailed

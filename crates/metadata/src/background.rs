@@ -161,7 +161,8 @@ fn make_root<E: Engine>(context: &mut Context<'_, E>) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Closes some of what a session had open; the last piece forgets the session.
+/// Closes some of what a session had open, then frees what it had locked; the last piece forgets
+/// the session.
 fn end_session<E: Engine>(context: &mut Context<'_, E>, session: SessionId) -> Result<(), Stop> {
     let limit = context.shared.limits.closes_per_batch;
     let opens = context.scan(&Key::opens_of(session), &[], limit)?;
@@ -188,6 +189,12 @@ fn end_session<E: Engine>(context: &mut Context<'_, E>, session: SessionId) -> R
             let death = context.next_number()?;
             context.put(&Key::SizeRecovery(inode), &death);
         }
+    }
+    if is_last {
+        // After the opens: who gets a lock then finds that sizes are being asked for.
+        let locks = context.scan(&Key::file_locks_of(session), &[], limit)?;
+        is_last = locks.len() < limit;
+        locks.into_iter().for_each(|(key, _)| context.delete_raw(key));
     }
     if is_last {
         for (key, _) in context.scan(&Key::slots_of(session), &[], usize::MAX)? {

@@ -7,6 +7,7 @@
 
 use crate::cuts::Cuts;
 use crate::engine::Engine;
+use crate::file_locks::FileLocks;
 use crate::limits::Limits;
 use crate::locks::{Locks, Owner, Resource};
 use crate::operation::{Asked, Operation, OutgoingCall, Stop};
@@ -44,6 +45,7 @@ pub(crate) struct Shared {
     pub(crate) locks: Locks,
     /// Truncations on their way.
     pub(crate) cuts: Cuts,
+    pub(crate) file_locks: FileLocks,
     pub(crate) numbers: Numbers,
     pub(crate) limits: Limits,
     /// What room is missing on the target's disk, if any is.

@@ -4,9 +4,11 @@ mod close;
 mod close_many;
 mod create;
 pub(crate) mod decide;
+mod file_locks;
 mod get_attributes;
 mod get_entry_info;
 mod link;
+mod list_locks;
 mod lookup;
 pub(crate) mod make_directory;
 mod make_symlink;
@@ -29,7 +31,7 @@ use crate::operation::Stop;
 use skep_types::codec::{Codec, Reader};
 use skep_types::{Error, ErrorCode, InodeId};
 use skep_wire::management::Done;
-use skep_wire::{Request, metadata as md, storage as st};
+use skep_wire::{Request, file_locks as fl, metadata as md, storage as st};
 
 fn with<E: Engine, R: Request>(
     context: &mut Context<'_, E>,
@@ -69,6 +71,9 @@ pub(crate) fn dispatch<E: Engine>(
         md::RemoveXattr::ID => with(c, xattr::remove),
         md::SetDirectoryPattern::ID => with(c, set_directory_pattern::run),
         md::GetEntryInfo::ID => with(c, get_entry_info::run),
+        fl::SetLock::ID => with(c, file_locks::set),
+        fl::TestLock::ID => with(c, file_locks::test),
+        fl::ListLocks::ID => with(c, list_locks::run),
         md::SyncAll::ID => Ok(Done {}.to_bytes()),
         md::Prepare::ID => with(c, prepare::run),
         md::Decide::ID => with(c, decide::run),
@@ -93,6 +98,8 @@ pub(crate) fn home_inode(message: u16, body: &[u8]) -> Option<InodeId> {
             let rename = md::Rename::from_bytes(body).ok()?;
             return Some(rename.to_directory);
         }
+        // Of one file, or of all that the target has.
+        fl::ListLocks::ID if body.get(..8) == Some(&[0; 8]) => return None,
         md::OpenSession::ID
         | md::KeepAlive::ID
         | md::CloseSession::ID

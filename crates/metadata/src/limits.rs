@@ -84,6 +84,25 @@ pub const ROOM_VALID: Duration = LONGEST_WAIT;
 pub const ROOM_LOG_BYTES: u64 = 4 << 20;
 /// With less than this free, a failure of log or store is put down to the full disk.
 pub const FULL_BYTES: u64 = 64 << 20;
+/// Locked ranges that a target keeps: about 100 bytes each in memory.
+pub const MAX_FILE_LOCKS: usize = 1 << 20;
+/// Requests for locks that wait on a target.
+pub const MAX_LOCK_WAITS: usize = 100_000;
+/// How long a request that waits for a lock is kept: it is asked again then, so that one whose
+/// connection was lost without a sign isn't waited for.
+pub const WAIT_ANSWER: Duration = Duration::from_secs(5);
+/// How long nobody else gets what somebody was called for, and how long somebody who is to ask
+/// again keeps his place: many times what a message takes.
+pub const CALL_KEPT: Duration = Duration::from_secs(1);
+/// How many later ones may get a lock while somebody waits whom it keeps waiting.
+pub const MAX_OVERTAKEN: u32 = 64;
+/// Waits of a file that are looked at when something is released: those behind them ask again by
+/// themselves.
+pub const CALLS_LOOKED_AT: usize = 1000;
+/// Owners that a search for a circle of waiting ones looks at.
+pub const MAX_CIRCLE_STEPS: usize = 10_000;
+/// Opens that one `ListLocks` looks at.
+pub const USES_LOOKED_AT: usize = 10_000;
 /// Deepest directory that a rename may move something into.
 pub const MAX_DEPTH: usize = 4096;
 /// A directory with so many directories in it spreads new ones over all metadata groups.
@@ -110,6 +129,10 @@ pub struct Limits {
     pub checkpoint_log_bytes: u64,
     /// See [`SPREAD_SUBDIRECTORIES`].
     pub spread_subdirectories: u32,
+    /// See [`MAX_FILE_LOCKS`].
+    pub file_locks: usize,
+    /// See [`MAX_LOCK_WAITS`].
+    pub lock_waits: usize,
     /// Entries read from the store at once in a scan.
     pub scan_page: usize,
 }
@@ -126,6 +149,8 @@ impl Default for Limits {
             operation_bytes: OPERATION_BYTES,
             checkpoint_log_bytes: CHECKPOINT_LOG_BYTES,
             spread_subdirectories: SPREAD_SUBDIRECTORIES,
+            file_locks: MAX_FILE_LOCKS,
+            lock_waits: MAX_LOCK_WAITS,
             scan_page: 256,
         }
     }

@@ -333,6 +333,16 @@ impl<E: Engine> Context<'_, E> {
         Ok(())
     }
 
+    /// Frees what a session has locked of a file that it has no longer open. Its clients do that
+    /// before they close; this makes sure of it.
+    fn unlock_closed(&mut self, closed: &Key<'_>) {
+        if let Key::SessionOpen(session, inode) = closed {
+            for owner in self.shared.file_locks.owners(*session, *inode) {
+                self.delete(&Key::FileLocks(owner));
+            }
+        }
+    }
+
     /// Takes back opens of a session; `false` if it had none such.
     pub(crate) fn uncount_opens(
         &mut self,
@@ -350,6 +360,7 @@ impl<E: Engine> Context<'_, E> {
             counts.writers -= closed.writers;
             if counts.is_zero() {
                 self.delete(&key);
+                self.unlock_closed(&key);
             } else {
                 self.put(&key, &counts);
             }

@@ -15,6 +15,7 @@ use crate::target::{MetadataTarget, Waiting};
 use skep_format::metadata::{Key, SlotRecord, decode_value};
 use skep_types::codec::Codec;
 use skep_types::{Error, ErrorCode, Lsn, Result, SessionId};
+use skep_wire::file_locks::{EndWait, WaitLock};
 use skep_wire::frame::Header;
 use skep_wire::metadata::{AskDecision, CloseSession, Decide, KeepAlive, OpenSession};
 use skep_wire::{Request, catalog};
@@ -54,6 +55,11 @@ impl<E: Engine> MetadataTarget<E> {
                         self.refuse(connection, header, error);
                     }
                 },
+                WaitLock::ID => self.wait_for_lock(connection, header, &body),
+                EndWait::ID => match self.end_lock_wait(&header, &body) {
+                    Ok(()) => self.reply_now(connection, header, Vec::new()),
+                    Err(error) => self.refuse(connection, header, error),
+                },
                 _ => return self.start_request(connection, header, body),
             },
         }
@@ -70,7 +76,8 @@ impl<E: Engine> MetadataTarget<E> {
         if header.session.raw() != 0 {
             self.sessions.renew(header.session, self.shared.now);
         }
-        if line.modifies || matches!(header.message, KeepAlive::ID | CloseSession::ID) {
+        let needs_session = [KeepAlive::ID, CloseSession::ID, WaitLock::ID, EndWait::ID];
+        if line.modifies || needs_session.contains(&header.message) {
             self.sessions.check(header)?;
         }
         if line.modifies && header.sequence == 0 {
@@ -96,7 +103,9 @@ impl<E: Engine> MetadataTarget<E> {
         }
         let most = match header.message {
             // They end the waiting of others, and never wait themselves.
-            Decide::ID | AskDecision::ID | KeepAlive::ID | CloseSession::ID => usize::MAX,
+            Decide::ID | AskDecision::ID | KeepAlive::ID | CloseSession::ID | EndWait::ID => {
+                usize::MAX
+            }
             _ if line.modifies => self.shared.limits.parked,
             _ => self.shared.limits.parked + PARKED_RESERVE,
         };
@@ -196,7 +205,7 @@ impl<E: Engine> MetadataTarget<E> {
         self.queue_reply(Waiting { connection, request, result: Err(error) }, None);
     }
 
-    fn reply_now(&mut self, connection: ConnectionId, request: Header, body: Vec<u8>) {
+    pub(crate) fn reply_now(&mut self, connection: ConnectionId, request: Header, body: Vec<u8>) {
         self.queue_reply(Waiting { connection, request, result: Ok(body) }, None);
     }
 

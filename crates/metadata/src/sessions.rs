@@ -196,6 +196,10 @@ impl<E: Engine> MetadataTarget<E> {
             let slots: Vec<Slot> =
                 refused.range((session, 0)..=(session, u32::MAX)).map(|(slot, _)| *slot).collect();
             slots.iter().for_each(|slot| drop(refused.remove(slot)));
+            for (connection, header) in self.shared.file_locks.end_waits_of(session) {
+                let what = format!("session {session} has ended");
+                self.refuse(connection, header, Error::new(ErrorCode::StaleSession, what));
+            }
             self.start_internal(Internal::SessionEnded(session));
         }
     }

@@ -20,6 +20,7 @@ use crate::background::{Background, Errand, transaction_in};
 use crate::context::{Context, Numbers, Shared};
 use crate::cuts::Cuts;
 use crate::engine::Engine;
+use crate::file_locks::{FileLocks, Wanted};
 use crate::handlers;
 use crate::limits::{FIRST_PAUSE, LONGEST_PAUSE, LONGEST_WAIT, Limits, SYNC_AFTER};
 use crate::locks::{Locks, Owner};
@@ -30,8 +31,9 @@ use skep_cluster::placement::Candidates;
 use skep_format::metadata::{DecisionRecord, Key, SlotRecord};
 use skep_types::codec::{Bytes, Codec};
 use skep_types::{
-    ClusterMap, Error, ErrorCode, GroupId, Lsn, Result, ShardId, TargetKind, Timestamp,
+    ClusterMap, Error, ErrorCode, GroupId, InodeId, Lsn, Result, ShardId, TargetKind, Timestamp,
 };
+use skep_wire::file_locks::{HeldLock, LockSet, SetLock};
 use skep_wire::frame::Header;
 use skep_wire::metadata::{Decide, OpenSession, Prepare, SyncAll};
 use skep_wire::storage::WhichExist;
@@ -190,6 +192,7 @@ impl<E: Engine> MetadataTarget<E> {
                 candidates: Candidates::new(&start.map),
                 locks: Locks::default(),
                 cuts: Cuts::default(),
+                file_locks: FileLocks::default(),
                 numbers: Numbers { next, usable: next, reserved: (next, last) },
                 limits: start.limits,
                 shortage: None,
@@ -219,6 +222,7 @@ impl<E: Engine> MetadataTarget<E> {
         };
         target.load_sessions()?;
         target.load_background()?;
+        target.load_file_locks()?;
         target.set_map(start.map)?;
         Ok(target)
     }
@@ -254,6 +258,7 @@ impl<E: Engine> MetadataTarget<E> {
         self.work_in_background()?;
         self.wake_paused();
         self.run_ready()?;
+        self.call_lock_waits();
         self.end_batch();
         Ok(std::mem::take(&mut self.actions))
     }
@@ -512,6 +517,9 @@ impl<E: Engine> MetadataTarget<E> {
                     (Prepare::ID, Some(transaction)) => self.after_prepare(transaction)?,
                     _ => {}
                 }
+                if header.message == SetLock::ID {
+                    self.after_set_lock(&header, &op.body, &reply)?;
+                }
                 let after = self.after_request(&header, &reply);
                 for (connection, request) in op.repetitions {
                     let result = Ok(reply.clone());
@@ -557,9 +565,32 @@ impl<E: Engine> MetadataTarget<E> {
         }
         for (key, value) in changes {
             self.background.wrote(&key);
+            self.shared.file_locks.wrote(&key, value.as_deref())?;
             self.table.write(key, value);
         }
         Ok(self.next_lsn)
+    }
+
+    /// Notes that a lock was set, or was not to be had.
+    fn after_set_lock(&mut self, header: &Header, body: &[u8], reply: &[u8]) -> Result<()> {
+        let SetLock { lock, wait } = SetLock::from_bytes(body)?;
+        let is_set = LockSet::from_bytes(reply)?.conflict.is_none();
+        if let Some(wanted) = Wanted::of(header.session, &lock).filter(|_| is_set) {
+            self.shared.file_locks.granted(lock.inode, &wanted, wait);
+        }
+        Ok(())
+    }
+
+    fn load_file_locks(&mut self) -> Result<()> {
+        for (key, value) in self.table.scan(&Key::all_file_locks(), &[], usize::MAX)? {
+            self.shared.file_locks.wrote(&key, Some(&value))?;
+        }
+        Ok(())
+    }
+
+    /// All that applications have locked, for checkers.
+    pub fn file_locks(&self) -> impl Iterator<Item = (InodeId, HeldLock)> + '_ {
+        self.shared.file_locks.all()
     }
 
     /// Notes that a request is committed. Gives the record that must be synced before the answer

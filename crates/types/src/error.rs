@@ -122,6 +122,10 @@ codes! {
     InUse = 34, Never;
     /// Settings are wrong; the context lists each problem.
     Configuration = 35, Never;
+    /// Whoever waits for this lock would wait for himself in the end.
+    Deadlock = 36, Never;
+    /// No more locks, or no more that wait for locks, can be kept.
+    TooManyLocks = 37, Never;
 }
 
 impl fmt::Display for ErrorCode {

@@ -1,7 +1,7 @@
 //! The one table of all messages: dispatch, metric names and the generated reference are made from
 //! it. Numbers are never reused.
 
-use crate::{Request, management as mg, metadata as md, session, storage as st};
+use crate::{Request, file_locks as fl, management as mg, metadata as md, session, storage as st};
 use skep_types::codec::{Described, FieldDoc};
 
 /// One line of the catalog.
@@ -105,6 +105,12 @@ catalog! {
     60 "metadata" reads md::GetEntryInfo => md::EntryInfo;
     61 "metadata" reads md::SyncAll => mg::Done;
     62 "metadata" modifies md::CloseMany => mg::Done;
+    // Metadata: locks of applications.
+    64 "metadata" modifies fl::SetLock => fl::LockSet;
+    65 "metadata" reads fl::TestLock => fl::LockTested;
+    66 "metadata" reads fl::WaitLock => fl::LockWaited;
+    67 "metadata" reads fl::EndWait => mg::Done;
+    68 "metadata" reads fl::ListLocks => fl::LockList;
     // Metadata: transactions between targets. Idempotent by their transaction id.
     80 "metadata" reads md::Prepare => md::Prepared;
     81 "metadata" reads md::Decide => mg::Done;

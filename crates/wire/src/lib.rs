@@ -7,6 +7,7 @@
 //! is a new message or a new version; bytes from the network never panic.
 
 pub mod catalog;
+pub mod file_locks;
 pub mod frame;
 pub mod limits;
 pub mod management;

@@ -22,5 +22,13 @@ pub const MAX_SLOTS: u32 = 1024;
 pub const MAX_CLOSES: usize = 256;
 /// Most inodes asked about in one `WhichExist`.
 pub const MAX_INODES_ASKED: usize = 4096;
+/// Locked ranges that one owner has on one file at most: each change writes all of them.
+pub const MAX_LOCK_RANGES: usize = 1024;
+/// End of what can be locked: the last byte that a file can have is before it.
+pub const LOCK_END: u64 = 1 << 63;
+/// Most files in one `LockList`, and most ranges and waits of each.
+pub const MAX_LISTED_USES: usize = 256;
+/// See [`MAX_LISTED_USES`].
+pub const MAX_LISTED_LOCKS: usize = 256;
 /// Longest deadline that a request may carry.
 pub const MAX_TIME_LEFT_MS: u32 = 3_600_000;

@@ -12,7 +12,7 @@ use skep_types::registration::{ServerRegistration, TargetClaim};
 use skep_types::{Attributes, ChunkFileKey, ClusterId, Component, Epoch, FileKind, GroupId};
 use skep_types::{HostIncarnation, InodeId, Lsn, MapVersion, NodeId, Redundancy, Result};
 use skep_types::{SessionId, ShardId, StripePattern, TargetId, TargetKind, Timestamp};
-use skep_wire::{metadata as md, storage as st};
+use skep_wire::{file_locks as fl, metadata as md, storage as st};
 
 /// A named type.
 pub(crate) struct Kind {
@@ -87,6 +87,9 @@ pub(crate) const KINDS: &[Kind] = &[
     record::<md::DirectoryEntry>(),
     record::<md::EntryReply>(),
     record::<md::TransactionId>(),
+    record::<fl::LockRequest>(),
+    record::<fl::HeldLock>(),
+    record::<fl::FileUse>(),
     record::<st::StripeHint>(),
     choice::<FileKind>(),
     choice::<Redundancy>(),
@@ -100,6 +103,8 @@ pub(crate) const KINDS: &[Kind] = &[
     choice::<md::XattrMode>(),
     choice::<md::Decision>(),
     choice::<md::Step>(),
+    choice::<fl::LockKind>(),
+    choice::<fl::LockMode>(),
 ];
 
 /// A type as a field's declaration spells it.

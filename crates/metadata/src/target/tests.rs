@@ -4,6 +4,7 @@
 mod closes;
 mod cuts;
 mod errands;
+mod file_locks;
 mod full;
 mod records;
 mod repetitions;

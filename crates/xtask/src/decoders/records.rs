@@ -8,13 +8,15 @@ use skep_format::kept_map::KeptMap;
 use skep_format::log;
 use skep_format::management::{LogHead, Snapshot};
 use skep_format::metadata::{Batch, DecisionRecord, DentryRecord, InodeRecord, IntentRecord};
-use skep_format::metadata::{Mutation, OpenCounts, SessionRecord, SlotRecord};
+use skep_format::metadata::{FileLocksRecord, LockedRange, Mutation, OpenCounts};
+use skep_format::metadata::{SessionRecord, SlotRecord};
 use skep_types::codec::{Bytes, Codec, crc32c};
 use skep_types::{
     Attributes, ChunkFileKey, ClusterId, ClusterMap, Component, Epoch, FileKind, GroupId,
 };
 use skep_types::{HostIncarnation, InodeId, Lsn, NodeId, Redundancy, StripePattern, TargetId};
 use skep_types::{Result, Timestamp};
+use skep_wire::file_locks::LockMode;
 use skep_wire::metadata::{Step, TransactionId};
 
 /// All decoders of records.
@@ -103,6 +105,7 @@ fn check_metadata(bytes: &[u8]) {
     check::<OpenCounts>(bytes);
     check::<SessionRecord>(bytes);
     check::<SlotRecord>(bytes);
+    check::<FileLocksRecord>(bytes);
     check::<IntentRecord>(bytes);
     check::<DecisionRecord>(bytes);
     check::<Batch>(bytes);
@@ -153,6 +156,7 @@ fn metadata_seeds() -> Vec<Vec<u8>> {
         attributes: vec![attributes()],
         since: Timestamp::default(),
     };
+    let locked = LockedRange { start: 0, end: 1 << 63, mode: LockMode::Exclusive };
     let mutations = vec![
         Mutation { key: name.clone(), value: Some(inode.to_bytes().into()) },
         Mutation { key: name.clone(), value: None },
@@ -163,6 +167,7 @@ fn metadata_seeds() -> Vec<Vec<u8>> {
         OpenCounts { readers: 1, writers: 2 }.to_bytes(),
         SessionRecord { client: NodeId::new(1), slots: 64 }.to_bytes(),
         SlotRecord { sequence: 1, lsn: Lsn::new(2), reply: name }.to_bytes(),
+        FileLocksRecord { pid: 7, ranges: vec![locked] }.to_bytes(),
         intent.to_bytes(),
         DecisionRecord { participants: vec![GroupId::new(1)] }.to_bytes(),
         Batch { mutations }.to_bytes(),

@@ -1,6 +1,7 @@
 //! Examples of every message, one module for each service. They are the source of the vectors and
 //! show how the messages are meant.
 
+mod file_locks;
 mod management;
 mod metadata;
 mod namespace;
@@ -17,6 +18,7 @@ pub(super) fn all() -> Vec<Example> {
     all.extend(management::examples());
     all.extend(metadata::examples());
     all.extend(namespace::examples());
+    all.extend(file_locks::examples());
     all.extend(storage::examples());
     all
 }

@@ -1,0 +1,134 @@
+//! Who waits for locks of one kind on one file, in the order in which they came.
+
+use super::{Answered, Wanted};
+use crate::limits::{CALL_KEPT, CALLS_LOOKED_AT};
+use crate::operation::ConnectionId;
+use skep_types::SessionId;
+use skep_wire::frame::Header;
+use std::time::Duration;
+
+/// What a wait is at.
+#[derive(Debug)]
+pub(super) enum State {
+    /// Its request is here, to be answered by then.
+    Parked { connection: ConnectionId, header: Box<Header>, until: Duration },
+    /// Its asker was told to come, and nobody else gets what he wants until then.
+    Called { until: Duration },
+    /// Its asker was told to ask again, and keeps his place until then.
+    Away { until: Duration },
+}
+
+/// Somebody who waits.
+#[derive(Debug)]
+pub(super) struct Wait {
+    pub(super) number: u64,
+    pub(super) wanted: Wanted,
+    pub(super) state: State,
+    /// How many that came later got what was in his way.
+    pub(super) overtaken: u32,
+}
+
+impl Wait {
+    fn is(&self, wait: (SessionId, u64)) -> bool {
+        (self.wanted.owner.0, self.number) == wait
+    }
+}
+
+/// See the file's description.
+#[derive(Debug, Default)]
+pub(super) struct Queue(Vec<Wait>);
+
+impl Queue {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Wait> {
+        self.0.iter()
+    }
+
+    pub(super) fn get(&self, wait: (SessionId, u64)) -> Option<&Wait> {
+        self.0.iter().find(|it| it.is(wait))
+    }
+
+    pub(super) fn has(&self, wait: (SessionId, u64)) -> bool {
+        self.get(wait).is_some()
+    }
+
+    /// Those before a wait; all, if it isn't there.
+    pub(super) fn before(&self, wait: (SessionId, u64)) -> impl Iterator<Item = &Wait> {
+        self.0.iter().take_while(move |it| !it.is(wait))
+    }
+
+    /// Adds a wait at the end, or gives one that is there another state; whether it is new.
+    pub(super) fn put(&mut self, number: u64, wanted: Wanted, state: State) -> bool {
+        let session = wanted.owner.0;
+        if let Some(found) = self.0.iter_mut().find(|it| it.is((session, number))) {
+            (found.wanted, found.state) = (wanted, state);
+            return false;
+        }
+        self.0.push(Wait { number, wanted, state, overtaken: 0 });
+        true
+    }
+
+    pub(super) fn remove(&mut self, wait: (SessionId, u64)) -> Option<Wait> {
+        let index = self.0.iter().position(|it| it.is(wait))?;
+        Some(self.0.remove(index))
+    }
+
+    /// Notes in those before a wait that something that conflicts was given away.
+    pub(super) fn overtake(&mut self, own: (SessionId, u64), conflicts: impl Fn(&Wanted) -> bool) {
+        let before = self.0.iter_mut().take_while(|it| !it.is(own));
+        for wait in before.filter(|it| conflicts(&it.wanted)) {
+            wait.overtaken = wait.overtaken.saturating_add(1);
+        }
+    }
+
+    /// Calls those whose lock nobody holds against them, and nobody before them waits for.
+    pub(super) fn call(
+        &mut self,
+        now: Duration,
+        is_held: impl Fn(&Wanted) -> bool,
+        answered: &mut Vec<Answered>,
+    ) {
+        for index in 0..self.0.len().min(CALLS_LOOKED_AT) {
+            let (before, rest) = self.0.split_at_mut(index);
+            let Some(wait) = rest.first_mut() else { return };
+            let State::Parked { .. } = wait.state else { continue };
+            let is_blocked = before.iter().any(|it| it.wanted.conflicts(&wait.wanted));
+            if !is_blocked && !is_held(&wait.wanted) {
+                wait.answer(State::Called { until: now + CALL_KEPT }, answered);
+            }
+        }
+    }
+
+    /// Whether [`Self::expire`] has anything to do.
+    pub(super) fn is_due(&self, now: Duration) -> bool {
+        self.0.iter().any(|it| it.until() <= now)
+    }
+
+    /// Answers what has waited for long, and gives those whose asker hasn't come.
+    pub(super) fn expire(&mut self, now: Duration, answered: &mut Vec<Answered>) -> Vec<Wait> {
+        for wait in self.0.iter_mut().filter(|it| it.until() <= now) {
+            if let State::Parked { .. } = wait.state {
+                wait.answer(State::Away { until: now + CALL_KEPT }, answered);
+            }
+        }
+        self.0.extract_if(.., |it| it.until() <= now).collect()
+    }
+}
+
+impl Wait {
+    fn until(&self) -> Duration {
+        match self.state {
+            State::Parked { until, .. } | State::Called { until } | State::Away { until } => until,
+        }
+    }
+
+    fn answer(&mut self, next: State, answered: &mut Vec<Answered>) {
+        let is_called = matches!(next, State::Called { .. });
+        if let State::Parked { connection, header, .. } = std::mem::replace(&mut self.state, next) {
+            answered.push(Answered { connection, header: *header, is_called });
+        }
+    }
+}

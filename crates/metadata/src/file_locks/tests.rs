@@ -1,0 +1,185 @@
+//! The table against a model of single bytes, the order of calls, and circles.
+
+use super::*;
+use crate::limits::{CALL_KEPT, WAIT_ANSWER};
+use proptest::prelude::*;
+use skep_format::metadata::Key;
+use skep_types::codec::Codec;
+
+const FILE: InodeId = InodeId::new(9);
+const OTHER_FILE: InodeId = InodeId::new(10);
+
+fn request(inode: InodeId, owner: u64, mode: Option<LockMode>, range: Range<u64>) -> LockRequest {
+    let (start, end) = (range.start, range.end);
+    LockRequest { inode, kind: LockKind::Posix, owner, mode, start, end, pid: 7 }
+}
+
+fn session_of(owner: u64) -> SessionId {
+    SessionId::new(1 + owner % 2)
+}
+
+/// Owners have even and odd sessions by turns.
+fn wanted(owner: u64, mode: LockMode, range: Range<u64>) -> Wanted {
+    let request = request(FILE, owner, Some(mode), range);
+    Wanted::of(session_of(owner), &request).unwrap()
+}
+
+/// What a `SetLock` does; whether it was granted.
+fn set(locks: &mut FileLocks, request: &LockRequest, wait: u64) -> bool {
+    let session = session_of(request.owner);
+    let (inode, kind, owner) = (request.inode, request.kind, request.owner);
+    let wanted = Wanted::of(session, request);
+    if wanted.as_ref().is_some_and(|it| locks.in_the_way(inode, it, wait).is_some()) {
+        return false;
+    }
+    let of = LockOwner { inode, kind, session, owner };
+    let value = locks.after(&of, request).map(|record| record.to_bytes());
+    locks.wrote(&Key::FileLocks(of).to_bytes(), value.as_deref()).unwrap();
+    if let Some(wanted) = wanted {
+        locks.granted(inode, &wanted, wait);
+    }
+    true
+}
+
+fn lock(locks: &mut FileLocks, owner: u64, mode: LockMode, range: Range<u64>) -> bool {
+    set(locks, &request(FILE, owner, Some(mode), range), 0)
+}
+
+fn unlock(locks: &mut FileLocks, owner: u64, range: Range<u64>) {
+    assert!(set(locks, &request(FILE, owner, None, range), 0));
+}
+
+/// Owners wait under their own number.
+fn wait(locks: &mut FileLocks, owner: u64, mode: LockMode, range: Range<u64>, now: Duration) {
+    let state = (owner, Header::default(), now + WAIT_ANSWER);
+    locks.wait(FILE, wanted(owner, mode, range), owner, state);
+}
+
+/// Who is called (`true`) or told to ask again, by owner.
+fn called(locks: &mut FileLocks, now: Duration) -> Vec<(u64, bool)> {
+    locks.call(now).iter().map(|it| (it.connection, it.is_called)).collect()
+}
+
+const NOW: Duration = Duration::from_secs(100);
+const BYTES: u64 = 12;
+
+proptest! {
+    #[test]
+    fn locks_are_granted_as_single_bytes_would_be(
+        steps in proptest::collection::vec(
+            (0..4_u64, 0..BYTES, 1..BYTES, 0..3_u8), 1..60,
+        ),
+    ) {
+        let mut locks = FileLocks::default();
+        let mut model = vec![BTreeMap::new(); BYTES as usize];
+        for (owner, start, len, what) in steps {
+            let range = start..(start + len).min(BYTES);
+            let mode = [None, Some(LockMode::Shared), Some(LockMode::Exclusive)][usize::from(what)];
+            let bytes = range.start as usize..range.end as usize;
+            let is_free = |at: &BTreeMap<u64, LockMode>| {
+                at.iter().all(|(by, held)| {
+                    *by == owner
+                        || mode.is_none()
+                        || (mode, *held) == (Some(LockMode::Shared), LockMode::Shared)
+                })
+            };
+            let expected = model[bytes.clone()].iter().all(is_free);
+            let granted = set(&mut locks, &request(FILE, owner, mode, range.clone()), 0);
+            prop_assert_eq!(granted, expected);
+            if granted {
+                for at in &mut model[bytes] {
+                    match mode {
+                        Some(mode) => drop(at.insert(owner, mode)),
+                        None => drop(at.remove(&owner)),
+                    }
+                }
+            }
+            let mut found = vec![BTreeMap::new(); BYTES as usize];
+            for (_, held) in locks.all() {
+                for at in held.start..held.end {
+                    prop_assert_eq!(found[at as usize].insert(held.owner, held.mode), None);
+                }
+            }
+            prop_assert_eq!(&found, &model);
+        }
+        for owner in 0..4 {
+            unlock(&mut locks, owner, 0..LOCK_END);
+        }
+        prop_assert!(locks.files.is_empty() && locks.range_count() == 0);
+    }
+}
+
+#[test]
+fn who_waits_is_called_in_order_and_kept_a_place_for() {
+    let mut locks = FileLocks::default();
+    assert!(lock(&mut locks, 1, LockMode::Exclusive, 0..10));
+    for owner in [2, 3] {
+        assert!(!lock(&mut locks, owner, LockMode::Exclusive, 0..10));
+        wait(&mut locks, owner, LockMode::Exclusive, 0..10, NOW);
+    }
+    wait(&mut locks, 4, LockMode::Shared, 20..30, NOW);
+    assert_eq!(called(&mut locks, NOW), [(4, true)], "nothing is in the way of this one");
+    unlock(&mut locks, 1, 0..10);
+    assert_eq!(called(&mut locks, NOW), [(2, true)]);
+    assert!(!lock(&mut locks, 5, LockMode::Shared, 0..1), "not while another was called for it");
+    assert!(set(&mut locks, &request(FILE, 2, Some(LockMode::Exclusive), 0..10), 2));
+    unlock(&mut locks, 2, 0..10);
+    assert_eq!(called(&mut locks, NOW), [(3, true)]);
+    // He doesn't come.
+    let later = NOW + CALL_KEPT;
+    wait(&mut locks, 6, LockMode::Shared, 0..10, later);
+    assert_eq!(called(&mut locks, later), [(6, true)]);
+    assert!(set(&mut locks, &request(FILE, 6, Some(LockMode::Shared), 0..10), 6));
+    // Nor does 4.
+    assert_eq!((locks.wait_count(), locks.waiting.len()), (0, 0));
+}
+
+#[test]
+fn who_waits_long_asks_again_and_keeps_his_place_if_he_does() {
+    let mut locks = FileLocks::default();
+    assert!(lock(&mut locks, 1, LockMode::Exclusive, 0..10));
+    wait(&mut locks, 2, LockMode::Exclusive, 0..10, NOW);
+    wait(&mut locks, 3, LockMode::Exclusive, 0..10, NOW + CALL_KEPT);
+    let asked_again = NOW + WAIT_ANSWER;
+    assert_eq!(called(&mut locks, asked_again), [(2, false)]);
+    wait(&mut locks, 2, LockMode::Exclusive, 0..10, asked_again);
+    unlock(&mut locks, 1, 0..10);
+    assert_eq!(called(&mut locks, asked_again), [(2, true)]);
+    // Both go.
+    locks.end_wait((FILE, LockKind::Posix), (session_of(2), 2));
+    assert_eq!(called(&mut locks, asked_again), [(3, true)]);
+    assert!(locks.end_waits_of(session_of(3)).is_empty(), "its request was answered");
+    assert_eq!((locks.wait_count(), locks.files.len()), (0, 0));
+}
+
+#[test]
+fn a_writer_is_overtaken_by_readers_only_so_often() {
+    let mut locks = FileLocks::default();
+    assert!(lock(&mut locks, 1, LockMode::Shared, 0..10));
+    wait(&mut locks, 2, LockMode::Exclusive, 0..10, NOW);
+    assert_eq!(called(&mut locks, NOW), []);
+    let overtaking = (10..).take_while(|owner| lock(&mut locks, *owner, LockMode::Shared, 0..10));
+    assert_eq!(overtaking.count() as u32, MAX_OVERTAKEN);
+    assert!(lock(&mut locks, 3, LockMode::Shared, 10..20), "elsewhere nobody waits");
+}
+
+#[test]
+fn circles_are_found_over_files_and_sessions() {
+    let mut locks = FileLocks::default();
+    assert!(lock(&mut locks, 1, LockMode::Exclusive, 0..1));
+    assert!(lock(&mut locks, 2, LockMode::Exclusive, 1..2));
+    let elsewhere = request(OTHER_FILE, 3, Some(LockMode::Exclusive), 0..1);
+    assert!(set(&mut locks, &elsewhere, 0));
+    // 1 waits for 2, 2 for 3; 3 must not wait for 1.
+    wait(&mut locks, 1, LockMode::Shared, 1..2, NOW);
+    let for_3 = Wanted::of(session_of(2), &LockRequest { owner: 2, ..elsewhere }).unwrap();
+    assert!(!locks.closes_circle(OTHER_FILE, &for_3, 2));
+    locks.wait(OTHER_FILE, for_3, 2, (2, Header::default(), NOW + WAIT_ANSWER));
+    let closing = wanted(3, LockMode::Exclusive, 0..5);
+    assert!(locks.closes_circle(FILE, &closing, 3));
+    assert!(!locks.closes_circle(FILE, &wanted(3, LockMode::Exclusive, 7..8), 3));
+    assert!(!locks.closes_circle(FILE, &wanted(4, LockMode::Exclusive, 0..5), 4));
+    // Without the one in the middle there is none.
+    locks.end_wait((OTHER_FILE, LockKind::Posix), (session_of(2), 2));
+    assert!(!locks.closes_circle(FILE, &closing, 3));
+}

@@ -1,0 +1,58 @@
+//! `SetLock` and `TestLock`: locks of applications. Nobody waits here; waiting is in `file_locks`.
+
+use crate::context::Context;
+use crate::engine::Engine;
+use crate::file_locks::{Wanted, check};
+use crate::operation::Stop;
+use skep_format::metadata::{Key, LockOwner};
+use skep_types::{Error, ErrorCode};
+use skep_wire::file_locks::{LockKind, LockSet, LockTested, SetLock, TestLock};
+use skep_wire::limits::MAX_LOCK_RANGES;
+
+pub(crate) fn set<E: Engine>(
+    context: &mut Context<'_, E>,
+    request: SetLock,
+) -> Result<LockSet, Stop> {
+    let lock = request.lock;
+    check(&lock)?;
+    let session = context.session()?;
+    let attributes = context.inode(lock.inode)?.attributes;
+    let of = LockOwner { inode: lock.inode, kind: lock.kind, session, owner: lock.owner };
+    let locks = &context.shared.file_locks;
+    let holds = locks.holds(&of);
+    let wanted = Wanted::of(session, &lock);
+    let conflict = wanted.and_then(|wanted| locks.in_the_way(lock.inode, &wanted, request.wait));
+    if conflict.is_some() {
+        if lock.kind == LockKind::Flock && holds {
+            // As on Linux: two that hold it shared and both want it alone would wait for ever.
+            context.delete(&Key::FileLocks(of));
+        }
+        return Ok(LockSet { conflict, attributes });
+    }
+    match locks.after(&of, &lock) {
+        Some(record) => {
+            let is_full = locks.range_count() >= context.shared.limits.file_locks;
+            // Unlocking frees what it splits.
+            if record.ranges.len() > MAX_LOCK_RANGES || is_full && lock.mode.is_some() {
+                let what = format!("file {}: no more locks can be kept", lock.inode);
+                return Err(Error::new(ErrorCode::TooManyLocks, what).into());
+            }
+            context.put(&Key::FileLocks(of), &record);
+        }
+        None if holds => context.delete(&Key::FileLocks(of)),
+        None => {}
+    }
+    Ok(LockSet { conflict: None, attributes })
+}
+
+pub(crate) fn test<E: Engine>(
+    context: &mut Context<'_, E>,
+    request: TestLock,
+) -> Result<LockTested, Stop> {
+    check(&request.lock)?;
+    let wanted = Wanted::of(context.session()?, &request.lock).ok_or_else(|| {
+        Error::new(ErrorCode::InvalidArgument, "nothing is in the way of an unlock")
+    })?;
+    let conflict = context.shared.file_locks.conflict(request.lock.inode, &wanted);
+    Ok(LockTested { conflict })
+}

@@ -1,0 +1,64 @@
+//! `WaitLock` and `EndWait`, and when those who wait are answered. They take no slot and are no
+//! operations: a thousand that wait must not keep the one that unlocks from being served.
+
+use crate::engine::Engine;
+use crate::file_locks::{Answered, Wanted, check};
+use crate::limits::WAIT_ANSWER;
+use crate::operation::ConnectionId;
+use crate::target::MetadataTarget;
+use skep_types::codec::Codec;
+use skep_types::{Error, ErrorCode, Result};
+use skep_wire::file_locks::{EndWait, LockKind, LockWaited, WaitLock};
+use skep_wire::frame::Header;
+
+impl<E: Engine> MetadataTarget<E> {
+    /// Takes in a `WaitLock`; it is answered now or later.
+    pub(crate) fn wait_for_lock(&mut self, connection: ConnectionId, header: Header, body: &[u8]) {
+        if let Err(error) = self.park_wait(connection, &header, body) {
+            self.refuse(connection, header, error);
+        }
+    }
+
+    fn park_wait(&mut self, connection: ConnectionId, header: &Header, body: &[u8]) -> Result<()> {
+        let protocol = |what: &str| Error::new(ErrorCode::Protocol, what);
+        let WaitLock { lock, wait } =
+            WaitLock::from_bytes(body).map_err(|error| protocol(error.context()))?;
+        check(&lock)?;
+        let wanted = Wanted::of(header.session, &lock)
+            .filter(|_| wait != 0)
+            .ok_or_else(|| protocol("a wait for nothing, or without a number"))?;
+        let (place, number) = ((lock.inode, lock.kind), (header.session, wait));
+        let limits = &self.shared.limits;
+        let locks = &mut self.shared.file_locks;
+        if lock.kind == LockKind::Posix && locks.closes_circle(lock.inode, &wanted, wait) {
+            locks.end_wait(place, number);
+            let what = format!("file {}: a circle of waiting processes", lock.inode);
+            return Err(Error::new(ErrorCode::Deadlock, what));
+        }
+        if locks.wait_count() >= limits.lock_waits && !locks.is_waiting(place, number) {
+            return Err(Error::new(ErrorCode::TooManyLocks, "too many wait for locks here"));
+        }
+        let until = self.shared.now + WAIT_ANSWER;
+        locks.wait(lock.inode, wanted, wait, (connection, header.clone(), until));
+        Ok(())
+    }
+
+    /// Takes in an `EndWait`.
+    pub(crate) fn end_lock_wait(&mut self, session: &Header, body: &[u8]) -> Result<()> {
+        let EndWait { inode, wait } = EndWait::from_bytes(body)
+            .map_err(|error| Error::new(ErrorCode::Protocol, error.context()))?;
+        for kind in [LockKind::Posix, LockKind::Flock] {
+            self.shared.file_locks.end_wait((inode, kind), (session.session, wait));
+        }
+        Ok(())
+    }
+
+    /// Answers those who may have their lock now, and those who are to ask again.
+    pub(crate) fn call_lock_waits(&mut self) {
+        for Answered { connection, header, is_called } in
+            self.shared.file_locks.call(self.shared.now)
+        {
+            self.reply_now(connection, header, LockWaited { is_called }.to_bytes());
+        }
+    }
+}

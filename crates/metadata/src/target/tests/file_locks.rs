@@ -1,0 +1,232 @@
+//! Locks of applications: repetitions, restarts, ends of sessions, limits.
+
+use super::*;
+use crate::limits::WAIT_ANSWER;
+use skep_wire::file_locks::{
+    EndWait, ListLocks, LockKind, LockList, LockMode, LockRequest, LockWaited, TestLock, WaitLock,
+};
+use skep_wire::limits::{LOCK_END, MAX_LOCK_RANGES};
+
+fn exclusive(inode: InodeId, owner: u64) -> LockRequest {
+    let mode = Some(LockMode::Exclusive);
+    LockRequest { inode, kind: LockKind::Posix, owner, mode, start: 0, end: LOCK_END, pid: 7 }
+}
+
+fn unlocked(lock: LockRequest) -> LockRequest {
+    LockRequest { mode: None, ..lock }
+}
+
+impl Story {
+    /// As [`Self::ask`] on connection 1, when others may be answered as well.
+    fn tell<R: Request>(&mut self, session: u64, at: (u32, u64), request: &R) -> Result<R::Reply> {
+        self.send(1, session, at, request);
+        let index = self.replies.iter().position(|(connection, _)| *connection == 1);
+        let (_, result) = self.replies.remove(index.expect("an answer"));
+        result.map(|body| R::Reply::from_bytes(&body).expect("a reply of its kind"))
+    }
+
+    /// Whether a lock was granted.
+    fn locks(&mut self, session: u64, at: (u32, u64), lock: LockRequest) -> bool {
+        let set = SetLock { lock, wait: session };
+        self.tell(session, at, &set).unwrap().conflict.is_none()
+    }
+
+    /// Begins to wait; nobody is answered.
+    fn waits(&mut self, on: ConnectionId, session: u64, lock: LockRequest) {
+        self.send(on, session, (0, 0), &WaitLock { lock, wait: session });
+        assert!(self.replies.is_empty(), "{:?}", self.replies);
+    }
+
+    /// The answer to a wait.
+    fn called(&mut self, on: ConnectionId) -> Result<bool> {
+        let index = self.replies.iter().position(|(connection, _)| *connection == on);
+        let (_, result) = self.replies.remove(index.expect("an answer"));
+        result.map(|body| LockWaited::from_bytes(&body).unwrap().is_called)
+    }
+
+    fn list(&mut self, inode: InodeId) -> LockList {
+        let list = ListLocks {
+            inode,
+            after_session: SessionId::default(),
+            after_inode: InodeId::default(),
+            only_locked: false,
+        };
+        self.ask(1, 0, (0, 0), &list).unwrap()
+    }
+}
+
+#[test]
+fn a_lock_is_kept_over_a_restart_and_a_repetition_is_answered_as_before() {
+    let mut story = Story::begin();
+    let inode = story.create(1, (0, 1));
+    assert!(story.locks(1, (0, 2), exclusive(inode, 5)));
+    story.restart();
+    assert!(!story.locks(2, (0, 1), exclusive(inode, 5)), "owners of two sessions are two");
+    assert!(story.locks(1, (0, 3), unlocked(exclusive(inode, 5))));
+    assert!(story.locks(2, (0, 2), exclusive(inode, 5)));
+    // The unlock comes once more, late: it must not be done again, nor another's lock be freed.
+    assert!(story.locks(1, (0, 3), unlocked(exclusive(inode, 5))));
+    story.restart();
+    let test = TestLock { lock: exclusive(inode, 5) };
+    let held = story.ask(1, 1, (0, 0), &test).unwrap().conflict.expect("held by the other");
+    assert_eq!((held.session.raw(), held.pid, held.end), (2, 7, LOCK_END));
+    assert_eq!(story.ask(1, 2, (0, 0), &test).unwrap().conflict, None);
+}
+
+#[test]
+fn who_waits_is_answered_when_the_session_of_the_holder_ends() {
+    let mut story = Story::begin_with(Limits { closes_per_batch: 1, ..Limits::default() });
+    let inode = story.create(1, (0, 1));
+    story.ask(1, 2, (0, 1), &open_of(inode)).unwrap();
+    for owner in 0..5 {
+        let lock = LockRequest { start: owner, end: owner + 1, ..exclusive(inode, owner) };
+        assert!(story.locks(1, (0, 2 + owner), lock));
+    }
+    assert!(!story.locks(2, (0, 2), exclusive(inode, 5)));
+    story.waits(2, 2, exclusive(inode, 5));
+    story.tell(1, (0, 0), &md::CloseSession {}).unwrap();
+    assert_eq!(story.target.file_locks().count(), 0);
+    assert!(story.called(2).unwrap());
+    assert!(story.locks(2, (0, 3), exclusive(inode, 5)));
+}
+
+fn open_of(inode: InodeId) -> md::Open {
+    md::Open { inode, open: md::OpenMode::Read, truncate: false }
+}
+
+#[test]
+fn who_waits_is_told_when_his_own_session_ends() {
+    let mut story = Story::begin();
+    let inode = story.create(1, (0, 1));
+    assert!(story.locks(1, (0, 2), exclusive(inode, 5)));
+    story.waits(3, 2, exclusive(inode, 5));
+    story.send(1, 2, (0, 0), &md::CloseSession {});
+    assert_eq!(story.called(3).unwrap_err().code(), ErrorCode::StaleSession);
+    let again = WaitLock { lock: exclusive(inode, 5), wait: 2 };
+    story.replies.clear();
+    assert_eq!(story.ask(1, 2, (0, 0), &again).unwrap_err().code(), ErrorCode::StaleSession);
+}
+
+#[test]
+fn a_wait_is_answered_after_some_seconds_and_can_be_ended() {
+    let mut story = Story::begin();
+    let inode = story.create(1, (0, 1));
+    assert!(story.locks(1, (0, 2), exclusive(inode, 5)));
+    story.waits(3, 2, exclusive(inode, 5));
+    let begun = story.now;
+    while story.replies.is_empty() {
+        // Both sessions are kept alive.
+        for session in [1, 2] {
+            story.tell(session, (0, 0), &md::KeepAlive { lease_ms: 5_000 }).unwrap();
+        }
+    }
+    assert!(!story.called(3).unwrap());
+    assert!(story.now >= begun + WAIT_ANSWER);
+    story.waits(3, 2, exclusive(inode, 5));
+    story.ask(1, 2, (0, 0), &EndWait { inode, wait: 2 }).unwrap();
+    assert!(story.locks(1, (0, 3), unlocked(exclusive(inode, 5))));
+    assert!(story.replies.is_empty(), "nobody waits any more");
+    assert!(story.locks(1, (0, 4), exclusive(inode, 6)), "nor is anything kept for him");
+}
+
+#[test]
+fn a_session_that_closes_a_file_has_nothing_locked_of_it() {
+    let mut story = Story::begin();
+    let inode = story.create(1, (0, 1));
+    assert!(story.locks(1, (0, 2), exclusive(inode, 5)));
+    story.ask(1, 2, (0, 1), &open_of(inode)).unwrap();
+    story.waits(3, 2, exclusive(inode, 5));
+    let close = md::Close { inode, open: md::OpenMode::Write, written: None };
+    story.tell(1, (0, 3), &close).unwrap();
+    assert!(story.called(3).unwrap());
+    assert_eq!(story.target.file_locks().count(), 0);
+}
+
+#[test]
+fn a_circle_of_two_sessions_is_refused() {
+    let mut story = Story::begin();
+    let (a, b) = (story.create_as("a", 1, (0, 1)), story.create_as("b", 1, (0, 2)));
+    assert!(story.locks(1, (0, 3), exclusive(a, 5)));
+    assert!(story.locks(2, (0, 1), exclusive(b, 5)));
+    story.waits(3, 1, exclusive(b, 5));
+    let closing = WaitLock { lock: exclusive(a, 5), wait: 2 };
+    assert_eq!(story.ask(1, 2, (0, 0), &closing).unwrap_err().code(), ErrorCode::Deadlock);
+    assert!(story.locks(2, (0, 2), unlocked(exclusive(b, 5))));
+    assert!(story.called(3).unwrap(), "the other one goes on");
+}
+
+#[test]
+fn a_flock_that_can_not_be_changed_is_given_up() {
+    let mut story = Story::begin();
+    let inode = story.create(1, (0, 1));
+    let shared =
+        LockRequest { kind: LockKind::Flock, mode: Some(LockMode::Shared), ..exclusive(inode, 1) };
+    let alone = LockRequest { mode: Some(LockMode::Exclusive), ..shared };
+    assert!(story.locks(1, (0, 2), shared) && story.locks(2, (0, 1), shared));
+    assert!(story.locks(1, (0, 3), exclusive(inode, 1)), "locks of fcntl are others");
+    assert!(!story.locks(1, (0, 4), alone));
+    assert!(story.locks(2, (0, 2), alone));
+}
+
+#[test]
+fn there_is_an_end_to_ranges_and_waits_and_bad_ranges_are_refused() {
+    let limits = Limits { file_locks: MAX_LOCK_RANGES + 1, lock_waits: 1, ..Limits::default() };
+    let mut story = Story::begin_with(limits);
+    let inode = story.create(1, (0, 1));
+    let single = |at: u64| LockRequest { start: at * 2, end: at * 2 + 1, ..exclusive(inode, 5) };
+    let mut sequence = 1;
+    let mut set = |story: &mut Story, lock: LockRequest| {
+        sequence += 1;
+        let result = story.ask(1, 1, (0, sequence), &SetLock { lock, wait: 0 });
+        result.map(|it| it.conflict.is_none()).map_err(|error| error.code())
+    };
+    for at in 0..MAX_LOCK_RANGES as u64 {
+        assert_eq!(set(&mut story, single(at)), Ok(true));
+        story.tell(2, (0, 0), &md::KeepAlive { lease_ms: 5_000 }).unwrap();
+    }
+    let one_more = single(MAX_LOCK_RANGES as u64);
+    assert_eq!(set(&mut story, one_more), Err(ErrorCode::TooManyLocks));
+    let of_another = LockRequest { owner: 6, ..one_more };
+    assert_eq!(set(&mut story, of_another), Ok(true));
+    let beyond = LockRequest { owner: 7, start: 1 << 40, end: LOCK_END, ..one_more };
+    assert_eq!(set(&mut story, beyond), Err(ErrorCode::TooManyLocks), "of the target");
+    for (start, end) in [(5, 5), (6, 5), (0, LOCK_END + 1)] {
+        let bad = LockRequest { start, end, ..one_more };
+        assert_eq!(set(&mut story, bad), Err(ErrorCode::InvalidArgument));
+    }
+    story.waits(3, 2, exclusive(inode, 1));
+    let second = WaitLock { lock: exclusive(inode, 2), wait: 77 };
+    let refused = story.ask(1, 2, (0, 0), &second).unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::TooManyLocks);
+    assert_eq!(set(&mut story, unlocked(exclusive(inode, 5))), Ok(true));
+}
+
+#[test]
+fn lists_tell_who_has_what_open_locked_and_waits() {
+    let mut story = Story::begin();
+    let (a, b) = (story.create_as("a", 1, (0, 1)), story.create_as("b", 2, (0, 1)));
+    story.ask(1, 2, (0, 2), &open_of(a)).unwrap();
+    assert!(story.locks(1, (0, 2), exclusive(a, 5)));
+    story.waits(3, 2, exclusive(a, 6));
+    let all = story.list(InodeId::default());
+    let uses: Vec<_> = all
+        .uses
+        .iter()
+        .map(|it| (it.session.raw(), it.inode, it.readers, it.writers, it.held.len()))
+        .collect();
+    assert_eq!(uses, [(1, a, 0, 1, 1), (2, a, 1, 0, 0), (2, b, 0, 1, 0)]);
+    assert_eq!(all.uses[0].client, NodeId::new(9));
+    let waiting: Vec<_> = all.uses.iter().flat_map(|it| &it.waiting).collect();
+    assert_eq!((waiting.len(), waiting[0].owner, all.next), (1, 6, None));
+    let of_b = story.list(b);
+    assert_eq!((of_b.uses.len(), of_b.uses[0].session.raw()), (1, 2));
+    // What follows the first.
+    let rest = ListLocks {
+        inode: InodeId::default(),
+        after_session: SessionId::new(1),
+        after_inode: a,
+        only_locked: true,
+    };
+    let rest = story.ask(1, 0, (0, 0), &rest).unwrap();
+    assert_eq!((rest.uses.len(), rest.uses[0].inode), (1, a));
+}
