@@ -6,8 +6,8 @@ use skep_types::codec::Bytes;
 use skep_types::{Attributes, ErrorCode, InodeId, Result};
 use skep_wire::Request;
 use skep_wire::metadata::{
-    EntryReply, Link, Lookup, MakeDirectory, MakeSymlink, NewInode, ReadLink, RemoveDirectory,
-    Rename, Unlink,
+    EntryReply, Exchange, Link, Lookup, MakeDirectory, MakeSymlink, NewInode, ReadLink,
+    RemoveDirectory, Rename, Unlink,
 };
 
 impl Client {
@@ -136,5 +136,28 @@ impl Client {
             no_replace,
         };
         self.change(to_directory, request, ErrorCode::NotFound).await.map(|_| ())
+    }
+
+    /// Swaps what two names point to; both must exist.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotDirectory`, `InvalidArgument` when a directory would become its own
+    /// descendant, `Io` if it isn't known whether it was done.
+    pub async fn exchange(
+        &self,
+        from_directory: InodeId,
+        from_name: &[u8],
+        to_directory: InodeId,
+        to_name: &[u8],
+    ) -> Result<()> {
+        let request = Exchange {
+            from_directory,
+            from_name: from_name.into(),
+            to_directory,
+            to_name: to_name.into(),
+        };
+        // A repetition would undo it.
+        let how = Modify { is_undone_by_itself: true, ..Modify::default() };
+        self.modify(to_directory, request, how, |_, _| ()).await.map(|_| ())
     }
 }

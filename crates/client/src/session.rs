@@ -265,6 +265,9 @@ pub(crate) struct Modify {
     pub(crate) is_durable: bool,
     /// The answer that a repetition gets if the first attempt was executed and forgotten.
     pub(crate) tell_tale: Option<ErrorCode>,
+    /// Done twice it is undone: it isn't sent again where a first attempt may have been executed
+    /// and forgotten.
+    pub(crate) is_undone_by_itself: bool,
     /// The caller already runs as a task that nobody drops.
     pub(crate) is_driven: bool,
 }
@@ -437,6 +440,9 @@ impl Client {
             match result {
                 Err(error) if error.code() == ErrorCode::StaleSession => {
                     self.renew_session(group, session.id).await;
+                    if lost.get() && how.is_undone_by_itself {
+                        return Err(unknown_outcome(&error));
+                    }
                 }
                 Err(error) if lost.get() && how.tell_tale == Some(error.code()) => {
                     return Err(unknown_outcome(&error));

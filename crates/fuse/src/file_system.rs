@@ -82,6 +82,14 @@ pub trait FileSystem: Clone + 'static {
         to_name: &[u8],
         no_replace: bool,
     ) -> impl Future<Output = Result<()>>;
+    /// Swaps what two names point to.
+    fn exchange(
+        &self,
+        from_directory: InodeId,
+        from_name: &[u8],
+        to_directory: InodeId,
+        to_name: &[u8],
+    ) -> impl Future<Output = Result<()>>;
     /// Entries after a cursor, about `max_bytes` of them.
     fn read_directory(
         &self,
@@ -205,6 +213,16 @@ impl FileSystem for Client {
         no_replace: bool,
     ) -> Result<()> {
         Self::rename(self, from_directory, from_name, to_directory, to_name, no_replace).await
+    }
+
+    async fn exchange(
+        &self,
+        from_directory: InodeId,
+        from_name: &[u8],
+        to_directory: InodeId,
+        to_name: &[u8],
+    ) -> Result<()> {
+        Self::exchange(self, from_directory, from_name, to_directory, to_name).await
     }
 
     async fn read_directory(

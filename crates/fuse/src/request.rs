@@ -66,7 +66,18 @@ pub(crate) struct Rename {
     pub(crate) from_name: Vec<u8>,
     pub(crate) to_directory: InodeId,
     pub(crate) to_name: Vec<u8>,
-    pub(crate) no_replace: bool,
+    pub(crate) kind: RenameKind,
+}
+
+/// What becomes of what has the new name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RenameKind {
+    /// It is replaced.
+    Replace,
+    /// It makes the rename fail.
+    OnlyIfFree,
+    /// It gets the old name.
+    Exchange,
 }
 
 /// The parts of a write.
@@ -318,9 +329,12 @@ impl Request {
     }
 
     fn rename(&self, new_directory: u64, flags: u32) -> Result<Call, i32> {
-        if flags & !libc::RENAME_NOREPLACE != 0 {
-            return Err(libc::EINVAL);
-        }
+        let kind = match flags {
+            0 => RenameKind::Replace,
+            libc::RENAME_NOREPLACE => RenameKind::OnlyIfFree,
+            libc::RENAME_EXCHANGE => RenameKind::Exchange,
+            _ => return Err(libc::EINVAL),
+        };
         let (from_name, to_name) = self.two_names()?;
         Ok(Call::Rename {
             rename: Rename {
@@ -328,7 +342,7 @@ impl Request {
                 from_name,
                 to_directory: inode(new_directory),
                 to_name,
-                no_replace: flags & libc::RENAME_NOREPLACE != 0,
+                kind,
             },
         })
     }

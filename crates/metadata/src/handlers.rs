@@ -4,6 +4,7 @@ mod close;
 mod close_many;
 mod create;
 pub(crate) mod decide;
+mod exchange;
 mod file_locks;
 mod get_attributes;
 mod get_entry_info;
@@ -64,6 +65,7 @@ pub(crate) fn dispatch<E: Engine>(
         md::Unlink::ID => with(c, unlink::run),
         md::RemoveDirectory::ID => with(c, remove_directory::run),
         md::Rename::ID => with(c, rename::run),
+        md::Exchange::ID => with(c, exchange::run),
         md::ReadDirectory::ID => with(c, read_directory::run),
         md::GetXattr::ID => with(c, xattr::get),
         md::SetXattr::ID => with(c, xattr::set),
@@ -100,6 +102,10 @@ pub(crate) fn home_inode(message: u16, body: &[u8]) -> Option<InodeId> {
         }
         // Of one file, or of all that the target has.
         fl::ListLocks::ID if body.get(..8) == Some(&[0; 8]) => return None,
+        md::Exchange::ID => {
+            let exchange = md::Exchange::from_bytes(body).ok()?;
+            return Some(exchange.to_directory);
+        }
         md::OpenSession::ID
         | md::KeepAlive::ID
         | md::CloseSession::ID

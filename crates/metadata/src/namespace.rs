@@ -123,14 +123,19 @@ impl<E: Engine> Context<'_, E> {
         Err(Error::new(ErrorCode::NoSpace, context).into())
     }
 
-    /// Points the entry at a cursor to another inode.
-    pub(crate) fn replace_dentry(
+    /// Points an entry, found at a cursor, to another inode.
+    pub(crate) fn point_entry(
         &mut self,
-        directory: InodeId,
-        cursor: u64,
-        dentry: &DentryRecord,
+        directory: &mut InodeRecord,
+        (cursor, entry): (u64, DentryRecord),
+        inode: InodeId,
+        kind: FileKind,
     ) {
-        self.put(&Key::Dentry(directory, cursor), dentry);
+        let is_directory = |kind| i32::from(kind == FileKind::Directory);
+        let links = is_directory(kind) - is_directory(entry.kind);
+        let key = Key::Dentry(directory.attributes.inode, cursor);
+        self.put(&key, &DentryRecord { name: entry.name, inode, kind });
+        self.change_directory(directory, 0, links);
     }
 
     /// Removes the entry at a cursor. The last of the names with the same hash takes its ordinal,

@@ -22,7 +22,7 @@ pub(crate) fn resources(steps: &[Step], answers: &[Attributes]) -> Vec<Resource>
         Step::DropLink { inode }
         | Step::RemoveDirectoryInode { inode }
         | Step::SetParent { inode, .. } => Some(Resource::Inode(*inode)),
-        Step::RemoveEntry { directory, name, .. } => {
+        Step::RemoveEntry { directory, name, .. } | Step::ReplaceEntry { directory, name, .. } => {
             Some(Resource::Dentry(*directory, name.0.clone()))
         }
         Step::LockRename => Some(Resource::Rename),
@@ -74,7 +74,8 @@ pub(crate) fn check<E: Engine>(
             context.inode(*inode)?;
             Ok(None)
         }
-        Step::RemoveEntry { directory, name, inode, .. } => {
+        Step::RemoveEntry { directory, name, inode, .. }
+        | Step::ReplaceEntry { directory, name, inode, .. } => {
             context.directory(*directory)?;
             match context.dentry(*directory, name)? {
                 Some((_, dentry)) if dentry.inode == *inode => Ok(None),
@@ -125,6 +126,12 @@ pub(crate) fn apply<E: Engine>(
             context.remove_dentry(*directory, cursor)?;
             let links = -i32::from(*kind == FileKind::Directory);
             context.change_directory(&mut record, -1, links);
+        }
+        Step::ReplaceEntry { directory, name, new_inode, new_kind, .. } => {
+            let mut record = context.directory(*directory)?;
+            let found = context.dentry(*directory, name)?.ok_or(ErrorCode::NotFound)?;
+            let (inode, kind) = (*new_inode, *new_kind);
+            context.point_entry(&mut record, found, inode, kind);
         }
         Step::LockRename => {}
     }

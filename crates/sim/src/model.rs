@@ -112,6 +112,7 @@ impl Model {
             Op::Create(it) => self.create_outcome(it),
             Op::Link(it) => self.link_outcome(it),
             Op::Rename(it) => self.rename_outcome(it),
+            Op::Exchange(it) => self.exchange_outcome(it),
             Op::Unlink(_) | Op::RemoveDirectory(_) | Op::MakeDirectory(_) | Op::MakeSymlink(_) => {
                 self.entry_outcome(op)
             }
@@ -193,18 +194,38 @@ impl Model {
             }
         }
         if is_directory && it.from_directory != it.to_directory {
-            let mut at = it.to_directory;
-            while at != InodeId::ROOT {
-                if at == from {
-                    return Err(ErrorCode::InvalidArgument);
-                }
-                at = self.inode(at)?.parent;
-            }
+            self.check_no_loop(from, it.to_directory)?;
         }
         match existing.map(|inode| self.inode(inode)).transpose()? {
             Some(existing) if !existing.entries.is_empty() => Err(ErrorCode::NotEmpty),
             _ => Ok(Summary::Done),
         }
+    }
+
+    fn exchange_outcome(&self, it: &md::Exchange) -> Outcome {
+        self.directory(it.to_directory)?;
+        let first = self.entry(it.from_directory, &it.from_name)?.ok_or(ErrorCode::NotFound)?;
+        let second = self.entry(it.to_directory, &it.to_name)?.ok_or(ErrorCode::NotFound)?;
+        if first != second && it.from_directory != it.to_directory {
+            for (moved, to) in [(first, it.to_directory), (second, it.from_directory)] {
+                if self.kind(moved)? == FileKind::Directory {
+                    self.check_no_loop(moved, to)?;
+                }
+            }
+        }
+        Ok(Summary::Done)
+    }
+
+    /// Refuses to move a directory below itself.
+    fn check_no_loop(&self, moved: InodeId, to: InodeId) -> Result<(), ErrorCode> {
+        let mut at = to;
+        while at != InodeId::ROOT {
+            if at == moved {
+                return Err(ErrorCode::InvalidArgument);
+            }
+            at = self.inode(at)?.parent;
+        }
+        Ok(())
     }
 
     fn inode_outcome(&self, op: &Op) -> Outcome {
@@ -276,6 +297,7 @@ impl Model {
                 self.drop_link(inode.ok_or("no such entry")?)
             }
             Op::Rename(it) => self.apply_rename(it),
+            Op::Exchange(it) => self.apply_exchange(it),
             Op::CloseMany(it) => {
                 for file in &it.files {
                     let is_writer = file.open == md::OpenMode::Write;
@@ -329,6 +351,24 @@ impl Model {
             inode.size = size;
             inode.truncate_generation += 1;
         }
+    }
+
+    fn apply_exchange(&mut self, it: &md::Exchange) -> Result<(), String> {
+        let entry = |model: &mut Self, directory, name: &[u8]| {
+            let found = model.at(directory)?.entries.get(name).copied();
+            found.ok_or_else(|| "no such entry".to_owned())
+        };
+        let first = entry(self, it.from_directory, &it.from_name)?;
+        let second = entry(self, it.to_directory, &it.to_name)?;
+        self.at(it.from_directory)?.entries.insert(it.from_name.0.clone(), second);
+        self.at(it.to_directory)?.entries.insert(it.to_name.0.clone(), first);
+        for (inode, parent) in [(first, it.to_directory), (second, it.from_directory)] {
+            let inode = self.at(inode)?;
+            if inode.kind == FileKind::Directory {
+                inode.parent = parent;
+            }
+        }
+        Ok(())
     }
 
     fn apply_to_inode(&mut self, op: &Op, session: SessionId, reply: &[u8]) -> Result<(), String> {

@@ -53,6 +53,7 @@ operations! {
     Unlink directory,
     RemoveDirectory directory,
     Rename to_directory,
+    Exchange to_directory,
     SetXattr inode,
     RemoveXattr inode,
     Lookup directory,

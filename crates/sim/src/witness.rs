@@ -51,7 +51,7 @@ struct Instance {
 struct Window {
     op: Op,
     outcomes: Vec<Result<Summary, ErrorCode>>,
-    /// For a rename: what its two places were at any moment.
+    /// For a rename or an exchange: what its two places were at any moment.
     places: BTreeSet<(Place, Place)>,
     /// For a listing: entries that were there all the time, and any that ever were.
     always: BTreeMap<Vec<u8>, InodeId>,
@@ -420,10 +420,14 @@ impl Witness {
     /// now: a rename to another name of the same file, whose old name was looked up on another
     /// target and has gone since.
     fn may_be_nothing(&self, op: &Op) -> bool {
-        let Op::Rename(it) = op else { return false };
-        let there = self.model.inodes.get(&it.to_directory);
-        let found = there.and_then(|directory| directory.entries.get(&it.to_name.0));
-        found.is_some() && self.model.group(it.from_directory) != self.model.group(it.to_directory)
+        let (from, to, name) = match op {
+            Op::Rename(it) => (it.from_directory, it.to_directory, &it.to_name),
+            Op::Exchange(it) => (it.from_directory, it.to_directory, &it.to_name),
+            _ => return false,
+        };
+        let there = self.model.inodes.get(&to);
+        let found = there.and_then(|directory| directory.entries.get(&name.0));
+        found.is_some() && self.model.group(from) != self.model.group(to)
     }
 
     /// Truncations that a batch brings to their end without a client: a file was cut once more than
@@ -564,11 +568,20 @@ fn close_all(model: &mut Model, session: SessionId, inode: InodeId) {
     }
 }
 
-/// Whether a refused rename is right for one place as it was at some moment, and the other as it
-/// was at another. Its two directories may lie on different targets, which are asked one after the
-/// other; a refusal locks nothing.
+/// Whether a refused rename or exchange is right for one place as it was at some moment, and the
+/// other as it was at another. Its two directories may lie on different targets, which are asked
+/// one after the other; a refusal locks nothing.
 fn is_right_by_halves(window: &Window, answer: &Result<Summary, ErrorCode>) -> bool {
-    let (Op::Rename(it), Err(code)) = (&window.op, answer) else { return false };
+    let Err(code) = answer else { return false };
+    let it = match &window.op {
+        Op::Rename(it) => it,
+        Op::Exchange(_) => {
+            let is_there = |place: &Place| matches!(place, Place::Taken { .. });
+            return *code == ErrorCode::NotFound
+                && window.places.iter().any(|(from, to)| !is_there(from) || !is_there(to));
+        }
+        _ => return false,
+    };
     window.places.iter().any(|(from, _)| {
         window.places.iter().any(|(_, to)| match (from, to) {
             (_, Place::Missing) | (Place::Missing | Place::Free, _) => *code == ErrorCode::NotFound,
@@ -597,9 +610,13 @@ fn place(model: &Model, directory: InodeId, name: &[u8]) -> Place {
 }
 
 fn look(window: &mut Window, model: &Model) {
-    if let Op::Rename(it) = &window.op {
-        let from = place(model, it.from_directory, &it.from_name);
-        window.places.insert((from, place(model, it.to_directory, &it.to_name)));
+    let places = match &window.op {
+        Op::Rename(it) => Some((it.from_directory, &it.from_name, it.to_directory, &it.to_name)),
+        Op::Exchange(it) => Some((it.from_directory, &it.from_name, it.to_directory, &it.to_name)),
+        _ => None,
+    };
+    if let Some((from, from_name, to, to_name)) = places {
+        window.places.insert((place(model, from, from_name), place(model, to, to_name)));
     }
     let outcome = model.outcome(&window.op);
     if !window.outcomes.contains(&outcome) {

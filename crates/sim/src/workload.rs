@@ -54,7 +54,13 @@ impl World {
                 directory: self.any_directory(),
                 name: self.name(),
             }),
-            64..78 => Op::Rename(md::Rename {
+            64..68 => Op::Exchange(md::Exchange {
+                from_directory: self.any_directory(),
+                from_name: self.name(),
+                to_directory: self.any_directory(),
+                to_name: self.name(),
+            }),
+            68..78 => Op::Rename(md::Rename {
                 from_directory: self.any_directory(),
                 from_name: self.name(),
                 to_directory: self.any_directory(),

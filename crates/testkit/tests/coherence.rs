@@ -1,6 +1,7 @@
 //! Two mounts of one cluster, over different transports: what one has completed, the other sees.
 //! Data from close to open, names and attributes within a second.
 
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use skep_testkit::suite::{Case, Suite};
 use skep_testkit::{Cluster, Random, Shape, Transport, wait_for};
 use std::collections::HashSet;
@@ -24,6 +25,7 @@ const CASES: &[Case<Mounts>] = skep_testkit::cases![coherence:
     an_open_handle_sees_what_was_synced, appends_of_both_in_turns, locks_by_exclusive_creation,
     removed_under_an_open_handle, renames_over_each_other, truncated_by_the_other,
     writers_of_different_parts, listings_agree, a_name_that_is_replaced_is_never_missing,
+    names_that_are_exchanged_are_never_missing,
     directories_moved_into_each_other_stay_a_tree, numbers_of_files_are_never_used_again,
     pages_of_several_writers_are_whole, sizes_are_seen_when_the_writer_says_so,
 ];
@@ -284,6 +286,45 @@ fn a_name_that_is_replaced_is_never_missing(mounts: &Mounts) {
         for reader in readers {
             assert!(reader.join().expect("no panic") > 10, "it looked often enough");
         }
+    });
+}
+
+/// Semantics 1.4. Two names swap what they have, from both mounts: each always has one of the two.
+fn names_that_are_exchanged_are_never_missing(mounts: &Mounts) {
+    for name in ["a", "b"] {
+        fs::create_dir(mounts.one.join(name)).expect("made");
+        fs::write(mounts.one.join(name).join("it"), format!("made as {name}")).expect("written");
+    }
+    let is_done = AtomicBool::new(false);
+    let exchange = |place: &Path| {
+        let (a, b) = (place.join("a/it"), place.join("b/it"));
+        renameat_with(CWD, a, CWD, b, RenameFlags::EXCHANGE).expect("exchanged");
+    };
+    std::thread::scope(|scope| {
+        let mut readers = Vec::new();
+        for place in [&mounts.one, &mounts.other] {
+            let is_done = &is_done;
+            readers.push(scope.spawn(move || {
+                let mut rounds = 0;
+                while !is_done.load(Ordering::Relaxed) {
+                    let text = fs::read_to_string(place.join("a/it")).expect("never missing");
+                    assert!(text == "made as a" || text == "made as b", "{text}");
+                    rounds += 1;
+                }
+                rounds
+            }));
+        }
+        scope.spawn(|| (0..150).for_each(|_| exchange(&mounts.other))).join().expect("no panic");
+        (0..151).for_each(|_| exchange(&mounts.one));
+        is_done.store(true, Ordering::Relaxed);
+        for reader in readers {
+            assert!(reader.join().expect("no panic") > 10, "it looked often enough");
+        }
+    });
+    // An odd number of times.
+    within_a_second("the last exchange", || {
+        fs::read(mounts.other.join("a/it")).expect("there") == b"made as b"
+            && fs::read(mounts.other.join("b/it")).expect("there") == b"made as a"
     });
 }
 

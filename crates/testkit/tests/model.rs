@@ -35,6 +35,7 @@ enum Operation {
     Link(PathBuf, PathBuf),
     Rename(PathBuf, PathBuf),
     RenameOnlyIfFree(PathBuf, PathBuf),
+    Exchange(PathBuf, PathBuf),
     Unlink(PathBuf),
     RemoveDirectory(PathBuf),
     Write(PathBuf, u64, usize, u8),
@@ -56,7 +57,7 @@ fn path(random: &mut Random) -> PathBuf {
 
 fn operation(random: &mut Random) -> Operation {
     let it = path(random);
-    match random.below(24) {
+    match random.below(25) {
         0..=2 => Operation::Create(it),
         3..=5 => Operation::MakeDirectory(it),
         6 => Operation::Symlink(path(random), it),
@@ -77,6 +78,7 @@ fn operation(random: &mut Random) -> Operation {
         20 => Operation::RemoveAttribute(it, random.below(4) as u8),
         21 => Operation::Read(it),
         22 => Operation::List(it),
+        23 => Operation::Exchange(it, path(random)),
         _ => Operation::Look(it),
     }
 }
@@ -105,6 +107,10 @@ impl Operation {
             Self::Rename(from, to) => result(fs::rename(at(from), at(to)), nothing),
             Self::RenameOnlyIfFree(from, to) => {
                 let flags = RenameFlags::NOREPLACE;
+                result(renameat_with(CWD, at(from), CWD, at(to), flags), nothing)
+            }
+            Self::Exchange(from, to) => {
+                let flags = RenameFlags::EXCHANGE;
                 result(renameat_with(CWD, at(from), CWD, at(to), flags), nothing)
             }
             Self::Unlink(path) => result(fs::remove_file(at(path)), nothing),

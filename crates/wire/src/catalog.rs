@@ -111,6 +111,7 @@ catalog! {
     66 "metadata" reads fl::WaitLock => fl::LockWaited;
     67 "metadata" reads fl::EndWait => mg::Done;
     68 "metadata" reads fl::ListLocks => fl::LockList;
+    70 "metadata" modifies md::Exchange => mg::Done;
     // Metadata: transactions between targets. Idempotent by their transaction id.
     80 "metadata" reads md::Prepare => md::Prepared;
     81 "metadata" reads md::Decide => mg::Done;

@@ -335,6 +335,21 @@ record! {
 }
 
 record! {
+    /// Swaps what two names point to; both must exist. Sent to the group that serves the second
+    /// directory.
+    pub struct Exchange {
+        /// The directory of the first name.
+        pub from_directory: InodeId,
+        /// The first name.
+        pub from_name: Bytes,
+        /// The directory of the second name.
+        pub to_directory: InodeId,
+        /// The second name.
+        pub to_name: Bytes,
+    }
+}
+
+record! {
     /// Reads entries after a cursor.
     pub struct ReadDirectory {
         /// The directory.
@@ -534,6 +549,19 @@ choice! {
         },
         /// Holds the one lock under which directories move between parents.
         LockRename = 7,
+        /// Points an entry, which must point to `inode`, to another inode.
+        ReplaceEntry = 8 {
+            /// The directory.
+            directory: InodeId,
+            /// The name.
+            name: Bytes,
+            /// Where it must point.
+            inode: InodeId,
+            /// Where it will point.
+            new_inode: InodeId,
+            /// The kind of that inode.
+            new_kind: FileKind,
+        },
     }
 }
 

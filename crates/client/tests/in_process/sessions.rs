@@ -8,7 +8,7 @@ use skep_client::{Client, Mount, OpenMode};
 use skep_types::{ErrorCode, InodeId};
 use skep_wire::Request;
 use skep_wire::metadata::{
-    Close, CloseMany, Create, KeepAlive, MakeDirectory, OpenSession, Unlink,
+    Close, CloseMany, Create, Exchange, KeepAlive, MakeDirectory, OpenSession, Unlink,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -166,6 +166,33 @@ fn an_outcome_that_went_with_the_session_is_not_made_up() {
             skep_env::spawn(async move { creating.create(create_request("other", false)).await });
         lose(Create::ID).await;
         assert!(task.await.unwrap().handle.is_some());
+    });
+}
+
+/// Semantics 4.3.
+#[test]
+fn an_exchange_that_may_have_been_done_is_not_done_again() {
+    with_client(|fake, client| async move {
+        let (a, _) = create(&client, "a").await;
+        let (b, _) = create(&client, "b").await;
+        let root = InodeId::ROOT;
+        client.exchange(root, b"a", root, b"b").await.unwrap();
+        assert_eq!(client.lookup(root, b"a").await.unwrap().inode, b);
+        // Executed; the reply is lost, and before the repetition the session is.
+        fake.state.borrow_mut().lose_reply_of = Some(Exchange::ID);
+        let before = fake.with_metadata(1, |it| it.executed.len());
+        let exchanging = client.clone();
+        let task =
+            skep_env::spawn(async move { exchanging.exchange(root, b"a", root, b"b").await });
+        until(|| fake.with_metadata(1, |it| it.executed.len()) > before).await;
+        fake.forget_sessions(1);
+        let error = task.await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Io);
+        assert!(error.context().contains("look before you repeat it"), "{error}");
+        assert_eq!(client.lookup(root, b"a").await.unwrap().inode, a, "done once");
+        // What was never executed is repeated under the new session.
+        fake.forget_sessions(1);
+        client.exchange(root, b"a", root, b"b").await.unwrap();
     });
 }
 

@@ -2,7 +2,7 @@
 
 use crate::file_system::FileSystem;
 use crate::reply::{Answer, Failure};
-use crate::request::Rename;
+use crate::request::{Rename, RenameKind};
 use skep_client::{CreateRequest, Created, NewInode};
 use skep_types::{ErrorCode, InodeId};
 
@@ -75,8 +75,17 @@ pub(crate) async fn remove_directory(
 }
 
 pub(crate) async fn rename(fs: &impl FileSystem, rename: Rename) -> Outcome {
-    let Rename { from_directory, from_name, to_directory, to_name, no_replace } = rename;
-    match fs.rename(from_directory, &from_name, to_directory, &to_name, no_replace).await {
+    let Rename { from_directory, from_name, to_directory, to_name, kind } = rename;
+    let done = match kind {
+        RenameKind::Exchange => {
+            fs.exchange(from_directory, &from_name, to_directory, &to_name).await
+        }
+        RenameKind::Replace | RenameKind::OnlyIfFree => {
+            let no_replace = kind == RenameKind::OnlyIfFree;
+            fs.rename(from_directory, &from_name, to_directory, &to_name, no_replace).await
+        }
+    };
+    match done {
         Ok(()) => Ok(Answer::Empty),
         // A directory into itself: POSIX wants EINVAL here, where other uses are EBUSY.
         Err(error) if error.code() == ErrorCode::InUse => Err(Failure::Errno(libc::EINVAL)),

@@ -408,6 +408,26 @@ impl FileSystem for Memory {
         })
     }
 
+    async fn exchange(
+        &self,
+        from_directory: InodeId,
+        from_name: &[u8],
+        to_directory: InodeId,
+        to_name: &[u8],
+    ) -> Result<()> {
+        self.with(|tree| {
+            let first = tree.find(from_directory, from_name)?;
+            let second = tree.find(to_directory, to_name)?;
+            tree.remove_entry(from_directory, from_name)?;
+            tree.remove_entry(to_directory, to_name)?;
+            tree.add_entry(from_directory, from_name, second)?;
+            tree.add_entry(to_directory, to_name, first)?;
+            tree.node(first)?.parent = to_directory;
+            tree.node(second)?.parent = from_directory;
+            Ok(())
+        })
+    }
+
     async fn read_directory(
         &self,
         directory: InodeId,

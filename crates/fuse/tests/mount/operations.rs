@@ -167,7 +167,7 @@ fn names_come_and_go(transport: &str) {
     symlink("nowhere/special", it.join("s")).unwrap();
     assert_eq!(fs::read_link(it.join("s")).unwrap(), Path::new("nowhere/special"));
     assert_eq!(errno(fs::metadata(it.join("x".repeat(256).as_str()))), libc::ENAMETOOLONG);
-    // The whole of RENAME_NOREPLACE is passed through; an exchange isn't served.
+    // The whole of RENAME_NOREPLACE is passed through, and the exchange.
     for name in ["p", "q"] {
         fs::write(it.join(name), name).unwrap();
     }
@@ -183,7 +183,10 @@ fn names_come_and_go(transport: &str) {
         }
     };
     assert_eq!(rename(libc::RENAME_NOREPLACE), libc::EEXIST);
-    assert_eq!(rename(libc::RENAME_EXCHANGE), libc::EINVAL);
+    assert_eq!(rename(libc::RENAME_WHITEOUT), libc::EINVAL);
+    assert_eq!(rename(libc::RENAME_EXCHANGE), 0);
+    assert_eq!(fs::read(it.join("p")).unwrap(), b"q");
+    assert_eq!(rename(libc::RENAME_EXCHANGE), 0);
     assert_eq!(rename(0), 0);
     assert_eq!(fs::read(it.join("q")).unwrap(), b"p");
 }

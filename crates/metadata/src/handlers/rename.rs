@@ -12,6 +12,7 @@ use crate::namespace::check_name;
 use crate::operation::Stop;
 use crate::steps;
 use skep_format::metadata::DentryRecord;
+use skep_types::codec::Bytes;
 use skep_types::{Error, ErrorCode, FileKind, InodeId};
 use skep_wire::management::Done;
 use skep_wire::metadata::{GetEntryInfo, Lookup, Rename, Step};
@@ -20,7 +21,7 @@ pub(crate) fn run<E: Engine>(context: &mut Context<'_, E>, request: Rename) -> R
     check_name(&request.to_name)?;
     check_name(&request.from_name)?;
     let to = context.directory(request.to_directory)?;
-    let (inode, kind) = source(context, &request)?;
+    let (inode, kind) = source(context, request.from_directory, &request.from_name)?;
     let existing = context.dentry(request.to_directory, &request.to_name)?;
     if let Some((_, existing)) = &existing {
         if request.no_replace {
@@ -69,40 +70,30 @@ pub(crate) fn run<E: Engine>(context: &mut Context<'_, E>, request: Rename) -> R
     steps::do_anywhere(context, wanted)?;
     // Read again: the steps may have changed the same directory.
     let mut to = context.directory(request.to_directory)?;
-    let came = i32::from(is_directory);
-    match existing {
-        Some((cursor, existing)) => {
-            // Ordinals may have moved when the old name left the same directory.
-            let at = match context.dentry(request.to_directory, &request.to_name)? {
-                Some((at, _)) => at,
-                None => cursor,
-            };
-            let dentry = DentryRecord { name: request.to_name.clone(), inode, kind };
-            context.replace_dentry(request.to_directory, at, &dentry);
-            let went = i32::from(existing.kind == FileKind::Directory);
-            context.change_directory(&mut to, 0, came - went);
-        }
+    // Ordinals may have moved when the old name left the same directory.
+    match context.dentry(request.to_directory, &request.to_name)? {
+        Some(found) => context.point_entry(&mut to, found, inode, kind),
         None => {
             context.insert_dentry(request.to_directory, &request.to_name, inode, kind)?;
-            context.change_directory(&mut to, 1, came);
+            context.change_directory(&mut to, 1, i32::from(is_directory));
         }
     }
     Ok(Done {})
 }
 
-/// What the old name points to.
-fn source<E: Engine>(
+/// What a name points to, in a directory that may be served elsewhere.
+pub(super) fn source<E: Engine>(
     context: &mut Context<'_, E>,
-    request: &Rename,
+    directory: InodeId,
+    name: &Bytes,
 ) -> Result<(InodeId, FileKind), Stop> {
-    if context.is_local(request.from_directory)? {
-        context.directory(request.from_directory)?;
-        let found = context.dentry(request.from_directory, &request.from_name)?;
-        let (_, dentry) = found.ok_or(ErrorCode::NotFound)?;
+    if context.is_local(directory)? {
+        context.directory(directory)?;
+        let (_, dentry) = context.dentry(directory, name)?.ok_or(ErrorCode::NotFound)?;
         return Ok((dentry.inode, dentry.kind));
     }
-    let group = context.group_of(request.from_directory)?;
-    let lookup = Lookup { directory: request.from_directory, name: request.from_name.clone() };
+    let group = context.group_of(directory)?;
+    let lookup = Lookup { directory, name: name.clone() };
     let entry = context.ask(group, &lookup)?;
     Ok((entry.inode, entry.kind))
 }
@@ -117,7 +108,7 @@ fn replaced(existing: &DentryRecord) -> Step {
 }
 
 /// Checks that a directory isn't moved below itself: walks from the new place up to the root.
-fn check_no_loop<E: Engine>(
+pub(super) fn check_no_loop<E: Engine>(
     context: &mut Context<'_, E>,
     moved: InodeId,
     to: InodeId,

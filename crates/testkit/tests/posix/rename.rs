@@ -13,7 +13,14 @@ pub(crate) const CASES: &[Test] = skep_testkit::cases![rename:
     of_what_is_missing, types_must_fit, into_itself, between_links_of_one_file, without_replacing,
     of_directories_moves_all_below, of_directories_counts_links, back_and_forth,
     by_many_at_once_loses_nothing, of_a_symbolic_link, in_circles_is_refused,
+    exchanging_files, exchanging_directories, exchanging_different_kinds, exchanging_needs_both,
+    exchanging_with_what_is_above_is_refused, exchanging_links_of_one_file,
+    exchanging_by_many_at_once_loses_nothing, exchanging_in_circles_is_refused,
 ];
+
+fn exchange(from: &Path, to: &Path) -> rustix::io::Result<()> {
+    renameat_with(CWD, from, CWD, to, RenameFlags::EXCHANGE)
+}
 
 fn within_a_directory(root: &Path) {
     ok(fs::write(root.join("a"), "text"));
@@ -213,5 +220,164 @@ fn in_circles_is_refused(root: &Path) {
         });
         assert_eq!(moved, 1, "round {round}");
         assert!(a.join("in").is_dir() || b.join("in").is_dir());
+    }
+}
+
+/// Within one directory, and with sixteen others, some of which lie on the other metadata target.
+/// Semantics 1.4.
+fn exchanging_files(root: &Path) {
+    ok(fs::write(root.join("a"), "of a"));
+    ok(fs::write(root.join("b"), "of b"));
+    let inode = |path: &Path| ok(fs::symlink_metadata(path)).ino();
+    let (a, b) = (inode(&root.join("a")), inode(&root.join("b")));
+    ok(exchange(&root.join("a"), &root.join("b")));
+    assert_eq!((inode(&root.join("a")), inode(&root.join("b"))), (b, a));
+    assert_eq!(ok(fs::read(root.join("a"))), b"of b");
+    assert_eq!(ok(fs::read(root.join("b"))), b"of a");
+    for index in 0..16 {
+        let directory = root.join(format!("directory-{index}"));
+        ok(fs::create_dir(&directory));
+        let there = directory.join("there");
+        ok(fs::write(&there, "there"));
+        ok(exchange(&root.join("b"), &there));
+        assert_eq!(ok(fs::read(root.join("b"))), b"there");
+        assert_eq!(ok(fs::read(&there)), b"of a");
+        ok(exchange(&there, &root.join("b")));
+        assert_eq!(ok(fs::read(&there)), b"there");
+        assert_eq!(names(&directory), ["there"]);
+    }
+    assert_eq!(ok(fs::read(root.join("b"))), b"of a");
+}
+
+fn exchanging_directories(root: &Path) {
+    for index in 0..16 {
+        let (a, b) = (root.join(format!("a{index}")), root.join(format!("b{index}")));
+        ok(fs::create_dir_all(a.join("in/one")));
+        ok(fs::create_dir_all(b.join("in/two")));
+        ok(exchange(&a.join("in"), &b.join("in")));
+        assert_eq!(
+            (names(&a.join("in")), names(&b.join("in"))),
+            (vec!["two".into()], vec!["one".into()])
+        );
+        for place in [&a, &b] {
+            let parent = ok(fs::metadata(place.join("in/.."))).ino();
+            assert_eq!(parent, ok(fs::metadata(place)).ino());
+            assert_eq!(ok(fs::metadata(place)).nlink(), 3);
+        }
+        // The two themselves, which lie in the root.
+        ok(exchange(&a, &b));
+        assert_eq!(names(&a.join("in")), ["one"]);
+    }
+}
+
+fn exchanging_different_kinds(root: &Path) {
+    for index in 0..16 {
+        let place = root.join(format!("place-{index}"));
+        ok(fs::create_dir_all(place.join("directory/inner")));
+        let file = root.join(format!("file-{index}"));
+        ok(fs::write(&file, "text"));
+        ok(exchange(&place.join("directory"), &file));
+        assert!(file.join("inner").is_dir());
+        assert_eq!(ok(fs::read(place.join("directory"))), b"text");
+        assert_eq!(ok(fs::metadata(&place)).nlink(), 2);
+        assert_eq!(ok(fs::metadata(root)).nlink(), 2 + 2 * (index + 1));
+        let parent = ok(fs::metadata(file.join(".."))).ino();
+        assert_eq!(parent, ok(fs::metadata(root)).ino());
+    }
+    ok(std::os::unix::fs::symlink("nowhere", root.join("link")));
+    ok(exchange(&root.join("link"), &root.join("place-0/directory")));
+    assert_eq!(ok(fs::read(root.join("link"))), b"text");
+    assert_eq!(ok(fs::read_link(root.join("place-0/directory"))).as_os_str(), "nowhere");
+}
+
+fn exchanging_needs_both(root: &Path) {
+    ok(fs::write(root.join("a"), "x"));
+    refused(exchange(&root.join("a"), &root.join("b")), Errno::NOENT);
+    refused(exchange(&root.join("b"), &root.join("a")), Errno::NOENT);
+    refused(exchange(&root.join("a"), &root.join("a/b")), Errno::NOTDIR);
+    let both = RenameFlags::EXCHANGE | RenameFlags::NOREPLACE;
+    ok(fs::write(root.join("b"), "y"));
+    refused(renameat_with(CWD, root.join("a"), CWD, root.join("b"), both), Errno::INVAL);
+    assert_eq!(names(root), ["a", "b"]);
+}
+
+/// Semantics 1.7.
+fn exchanging_with_what_is_above_is_refused(root: &Path) {
+    ok(fs::create_dir_all(root.join("a/b/c")));
+    refused(exchange(&root.join("a"), &root.join("a/b/c")), Errno::INVAL);
+    refused(exchange(&root.join("a/b/c"), &root.join("a")), Errno::INVAL);
+    refused(exchange(&root.join("a"), &root.join("a/b")), Errno::INVAL);
+    ok(fs::write(root.join("a/b/file"), "x"));
+    refused(exchange(&root.join("a/b/file"), &root.join("a")), Errno::INVAL);
+    assert!(root.join("a/b/c").is_dir());
+}
+
+fn exchanging_links_of_one_file(root: &Path) {
+    ok(fs::write(root.join("a"), "x"));
+    ok(fs::hard_link(root.join("a"), root.join("b")));
+    ok(exchange(&root.join("a"), &root.join("b")));
+    ok(exchange(&root.join("a"), &root.join("a")));
+    assert_eq!(names(root), ["a", "b"]);
+    assert_eq!(ok(fs::metadata(root.join("a"))).nlink(), 2);
+}
+
+/// Four threads swap eight files, directories among them: each is always in one place.
+fn exchanging_by_many_at_once_loses_nothing(root: &Path) {
+    for index in 0..8 {
+        let directory = root.join(format!("d{index}"));
+        ok(fs::create_dir(&directory));
+        let it = directory.join("it");
+        match index % 2 {
+            0 => ok(fs::write(&it, format!("{index}"))),
+            _ => ok(fs::create_dir(&it)),
+        }
+        ok(rustix::fs::setxattr(
+            &it,
+            "user.number",
+            format!("{index}").as_bytes(),
+            rustix::fs::XattrFlags::empty(),
+        ));
+    }
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            scope.spawn(move || {
+                let mut random = skep_testkit::Random::new(thread);
+                for _ in 0..100 {
+                    let place = |index: usize| root.join(format!("d{index}/it"));
+                    ok(exchange(&place(random.below(8)), &place(random.below(8))));
+                }
+            });
+        }
+    });
+    let mut found: Vec<_> = (0..8)
+        .map(|index| {
+            let mut bytes = [0; 8];
+            let path = root.join(format!("d{index}/it"));
+            let len = ok(rustix::fs::getxattr(&path, "user.number", &mut bytes));
+            let links = 2 + u64::from(path.is_dir());
+            assert_eq!(ok(fs::metadata(root.join(format!("d{index}")))).nlink(), links);
+            ok(String::from_utf8(bytes[..len].to_vec()))
+        })
+        .collect();
+    found.sort();
+    assert_eq!(found, (0..8).map(|index| index.to_string()).collect::<Vec<_>>());
+}
+
+/// Two exchanges that would make a circle together: one of them must lose.
+fn exchanging_in_circles_is_refused(root: &Path) {
+    for round in 0..20 {
+        let (a, b) = (root.join(format!("a{round}")), root.join(format!("b{round}")));
+        for directory in [&a, &b] {
+            ok(fs::create_dir(directory));
+            ok(fs::write(directory.join("in"), "x"));
+        }
+        let swapped: usize = std::thread::scope(|scope| {
+            let first = scope.spawn(|| usize::from(exchange(&a, &b.join("in")).is_ok()));
+            let second = scope.spawn(|| usize::from(exchange(&b, &a.join("in")).is_ok()));
+            first.join().expect("no panic") + second.join().expect("no panic")
+        });
+        // The one that comes second may find what it names swapped already, and then swaps it back.
+        assert!(swapped >= 1, "round {round}");
+        assert_eq!(usize::from(a.is_dir()) + usize::from(b.is_dir()), 1, "round {round}");
     }
 }

@@ -11,9 +11,9 @@ use skep_wire::catalog::line;
 use skep_wire::frame::Header;
 use skep_wire::management::Done;
 use skep_wire::metadata::{
-    AttributesReply, Close, CloseMany, CloseSession, Create, EntryReply, GetAttributes, KeepAlive,
-    LeaseRenewed, Lookup, MakeDirectory, Open, OpenMode, OpenSession, Opened, ReportWritten,
-    SessionOpened, SetAttributes, SyncAll, Unlink, WrittenExtent,
+    AttributesReply, Close, CloseMany, CloseSession, Create, EntryReply, Exchange, GetAttributes,
+    KeepAlive, LeaseRenewed, Lookup, MakeDirectory, Open, OpenMode, OpenSession, Opened,
+    ReportWritten, SessionOpened, SetAttributes, SyncAll, Unlink, WrittenExtent,
 };
 use std::collections::HashMap;
 
@@ -217,6 +217,14 @@ impl FakeMetadata {
                 if self.inode(inode)?.opens.is_empty() {
                     self.inodes.remove(&inode);
                 }
+                Done {}.to_bytes()
+            }
+            Exchange::ID => {
+                let it = Exchange::from_bytes(body)?;
+                let (from, to) = ((it.from_directory, it.from_name), (it.to_directory, it.to_name));
+                let (first, second) = (self.entry(from.0, &from.1)?, self.entry(to.0, &to.1)?);
+                self.entries.insert(from, second);
+                self.entries.insert(to, first);
                 Done {}.to_bytes()
             }
             other => panic!("metadata was sent message {other}"),

@@ -137,6 +137,13 @@ fn transactions() -> Vec<Example> {
             kind: FileKind::Fifo,
         },
         Step::LockRename,
+        Step::ReplaceEntry {
+            directory: a_directory(),
+            name: a_name(),
+            inode: a_file(),
+            new_inode: a_directory(),
+            new_kind: FileKind::Directory,
+        },
     ];
     let made = attributes(a_directory(), FileKind::Directory);
     let prepared = Prepared { busy: false, attributes: vec![made] };

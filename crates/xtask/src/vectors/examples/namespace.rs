@@ -6,9 +6,10 @@ use skep_types::codec::Bytes;
 use skep_types::{FileKind, InodeId};
 use skep_wire::management::Done;
 use skep_wire::metadata::{
-    AttributesReply, BytesReply, DirectoryEntries, DirectoryEntry, EntryReply, GetAttributes,
-    GetXattr, Link, ListXattrs, Lookup, MakeDirectory, MakeSymlink, NewInode, ReadDirectory,
-    ReadLink, RemoveDirectory, RemoveXattr, Rename, SetXattr, Unlink, XattrMode, XattrNames,
+    AttributesReply, BytesReply, DirectoryEntries, DirectoryEntry, EntryReply, Exchange,
+    GetAttributes, GetXattr, Link, ListXattrs, Lookup, MakeDirectory, MakeSymlink, NewInode,
+    ReadDirectory, ReadLink, RemoveDirectory, RemoveXattr, Rename, SetXattr, Unlink, XattrMode,
+    XattrNames,
 };
 
 fn new_inode() -> NewInode {
@@ -45,6 +46,12 @@ fn entries() -> Vec<Example> {
         to_name: a_name(),
         no_replace: true,
     };
+    let exchange = Exchange {
+        from_directory: directory,
+        from_name: a_name(),
+        to_directory: a_directory(),
+        to_name: Bytes::from(&b"staging"[..]),
+    };
     vec![
         example(&lookup, &entry(a_file(), FileKind::Regular)).reply::<Lookup>(&elsewhere()),
         example(&stat, &root),
@@ -55,6 +62,7 @@ fn entries() -> Vec<Example> {
         example(&Unlink { directory, name: a_name() }, &Done {}),
         example(&RemoveDirectory { directory, name: Bytes::from(vec![b'x'; 255]) }, &Done {}),
         example(&rename, &Done {}),
+        example(&exchange, &Done {}),
     ]
 }
 
