@@ -5,9 +5,11 @@
 //! is mounted at the path in question, or `./skep-data`.
 
 use clap::Args;
-use skep_rpc::{JoinToken, Management};
+use skep_rpc::{Channel, Connection, Identity, JoinToken, Management};
 use skep_service::directory::{TOKEN_FILE, read_token};
-use skep_types::{ClusterMap, Error, ErrorCode, MapVersion, NodeKind, Result};
+use skep_types::{
+    ClusterMap, Error, ErrorCode, MapVersion, Node, NodeId, NodeKind, Result, TargetId,
+};
 use skep_wire::management::GetMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -112,6 +114,40 @@ impl Access {
     /// A way to speak to management, inside an event loop.
     pub(crate) fn management(&self) -> Rc<Management> {
         Management::new(&self.token, NodeKind::Client)
+    }
+
+    /// Who a command is, to services.
+    pub(crate) fn identity(&self) -> Identity {
+        Identity {
+            cluster: self.token.cluster,
+            secret: self.token.secret.clone(),
+            node: NodeId::default(),
+            kind: NodeKind::Client,
+        }
+    }
+
+    /// Connects to a target of a node, or with the target 0 to the node itself; gives the address
+    /// too that answered.
+    pub(crate) async fn connect(
+        &self,
+        node: &Node,
+        target: TargetId,
+        patience: Duration,
+    ) -> Result<(String, Rc<Connection>)> {
+        let identity = self.identity();
+        let mut last = Error::new(ErrorCode::Disconnected, "it has no address");
+        for address in &node.addresses {
+            let attempt = Connection::connect(address, &identity, target, Channel::NONE);
+            match skep_env::timeout(patience, attempt).await {
+                Some(Ok(connection)) => return Ok((address.clone(), connection)),
+                Some(Err(error)) => last = error,
+                None => {
+                    let what = format!("{address}: no answer within {patience:?}");
+                    last = Error::new(ErrorCode::Disconnected, what);
+                }
+            }
+        }
+        Err(if target.raw() == 0 { last } else { last.within(format_args!("target {target}")) })
     }
 
     /// The newest map.

@@ -169,6 +169,16 @@ pub(crate) struct UmountArgs {
 pub(crate) enum NodeVerb {
     /// List all nodes
     List(QueryArgs),
+    /// Show what running services log, or change it until they end
+    LogLevel {
+        #[command(flatten)]
+        query: QueryArgs,
+        /// A service by name or id, or `all` services
+        node: String,
+        /// `error`, `warn`, `info`, `debug`, `trace`, a filter such as `info,skep_storage=debug`,
+        /// or `default` for what its settings say
+        level: Option<String>,
+    },
 }
 
 #[derive(Debug, Subcommand)]

@@ -4,7 +4,7 @@ use crate::output::{count, percent, render, size, table};
 use serde::Serialize;
 use skep_cluster::state::kind_word;
 use skep_types::map::{Capacity, CapacityPool, Consistency, Reachability};
-use skep_types::{ClusterMap, NodeKind, Target, TargetKind};
+use skep_types::{ClusterMap, Error, ErrorCode, Node, NodeKind, Result, Target, TargetKind};
 
 /// A node in a list.
 #[derive(Debug, Serialize)]
@@ -88,6 +88,28 @@ pub(crate) fn nodes(map: &ClusterMap) -> Vec<NodeLine> {
         version: node.version.clone(),
     };
     nodes.iter().map(line).collect()
+}
+
+/// A node by what a person calls it: its id, with or without the letter, or its name.
+///
+/// # Errors
+/// `NotFound` with the way out; `InvalidArgument` if the name is that of several.
+pub(crate) fn node_named<'a>(map: &'a ClusterMap, text: &str) -> Result<&'a Node> {
+    let is_called_so = |node: &&Node| {
+        node.name == text || node.id.to_string() == text || node.id.raw().to_string() == text
+    };
+    let found: Vec<_> = map.nodes.iter().filter(is_called_so).collect();
+    match found[..] {
+        [node] => Ok(node),
+        [] => Err(Error::new(
+            ErrorCode::NotFound,
+            format!("there is no node '{text}'; `skep node list` shows all with ids and names"),
+        )),
+        _ => Err(Error::new(
+            ErrorCode::InvalidArgument,
+            format!("'{text}' names several nodes; take an id from `skep node list`"),
+        )),
+    }
 }
 
 /// All targets, metadata before storage.

@@ -10,13 +10,13 @@ use crate::directory::NodeDirectory;
 use crate::kept_map;
 use crate::listen::{IfTaken, advertised, listen};
 use crate::node::NodeSettings;
-use crate::{PROGRAM_VERSION, notify};
+use crate::{PROGRAM_VERSION, node_requests, notify};
 use skep_env::local::Notify;
 use skep_env::{Mailbox, MailboxSender, TcpListener, TcpStream};
 use skep_format::identity::{DirectoryKind, Identity as DirectoryIdentity};
 use skep_rpc::membership::{Change, Membership};
 use skep_rpc::server::{Peer, authenticate};
-use skep_rpc::{Identity, JoinToken, MapCell};
+use skep_rpc::{Identity, IncomingStream, JoinToken, MapCell};
 use skep_store::identity::{Directory, is_initialised};
 use skep_types::map::Capacity;
 use skep_types::registration::{ServerRegistration, TargetClaim};
@@ -446,11 +446,9 @@ impl Served {
         let identity = self.membership.identity();
         let is_served = |target: TargetId| {
             let is_running = self.running.borrow().iter().any(|it| it.target == target);
-            is_running.then_some(()).ok_or_else(|| {
-                let what = match target.raw() {
-                    0 => "this node serves targets only".to_owned(),
-                    _ => format!("target {target} is not served by node {}", identity.node),
-                };
+            // The node itself answers requests about the process.
+            (is_running || target.raw() == 0).then_some(()).ok_or_else(|| {
+                let what = format!("target {target} is not served by node {}", identity.node);
                 Error::new(ErrorCode::StaleMap, what)
             })
         };
@@ -462,6 +460,9 @@ impl Served {
                 return;
             }
         };
+        if peer.target.raw() == 0 {
+            return serve_node(stream).await;
+        }
         let Ok(socket) = stream.into_fd() else { return };
         if let Some(running) = self.running.borrow().iter().find(|it| it.target == peer.target)
             && running.sender.send(TargetEvent::Connection { socket, peer }).is_err()
@@ -469,6 +470,23 @@ impl Served {
             tracing::warn!("target {} has too many connections waiting", peer.target);
         }
     }
+}
+
+/// Answers requests to the node itself, until the peer ends the connection.
+async fn serve_node(stream: TcpStream) {
+    let peer = stream.peer();
+    let (mut requests, outbox) = IncomingStream::new(stream);
+    loop {
+        match requests.next().await {
+            Ok(Some(incoming)) => node_requests::answer(&incoming, &outbox),
+            Ok(None) => break,
+            Err(error) => {
+                tracing::debug!("connection from {peer}: {error}");
+                break;
+            }
+        }
+    }
+    outbox.close();
 }
 
 /// Whether a map places a target at a node, with the id that the target's directory says.

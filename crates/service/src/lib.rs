@@ -2,9 +2,10 @@
 //!
 //! Owns: configuration with origins ([`config`]), units in it ([`units`]), settings that every
 //! service has ([`node`]), logging, readiness towards the service manager, the signals that end a
-//! service, listening on an address that stays the same over restarts, the host of targets
-//! ([`host`]), and the cluster map that it keeps over restarts ([`kept_map`]). Does not own what
-//! any one service does, nor how it joins the cluster (that is `skep_rpc::membership`).
+//! service, requests about the running process ([`node_requests`]), listening on an address that
+//! stays the same over restarts, the host of targets ([`host`]), and the cluster map that it keeps
+//! over restarts ([`kept_map`]). Does not own what any one service does, nor how it joins the
+//! cluster (that is `skep_rpc::membership`).
 
 pub mod config;
 pub mod directory;
@@ -15,6 +16,7 @@ mod log_file;
 pub mod logging;
 pub mod manual;
 pub mod node;
+pub mod node_requests;
 pub mod notify;
 pub mod units;
 

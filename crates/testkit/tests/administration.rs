@@ -1,6 +1,7 @@
 //! What administrators change and look at while a cluster runs: settings, log levels, clients and
 //! their sessions.
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use skep_testkit::{Cluster, Shape, cluster, wait_for};
 use std::fs;
@@ -10,6 +11,58 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 fn small() -> Shape {
     Shape { metadata_targets: 1, storage_services: 1, targets_per_service: 2, ..Shape::default() }
+}
+
+#[test]
+fn log_levels_change_in_running_services_and_mounts() {
+    let cluster = Cluster::start(small());
+    let log = |name: &str| {
+        let path = cluster.data().join("logs").join(name);
+        fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    };
+    let levels = |arguments: &[&str]| {
+        let lines = cluster.skep_json(&[&["node", "log-level"], arguments].concat());
+        let lines = lines.as_array().expect("a list").clone();
+        lines.iter().map(|line| line["level"].as_str().expect("a level").to_owned()).collect()
+    };
+    let all: Vec<String> = levels(&["all"]);
+    assert_eq!(all, ["info"; 3], "management, metadata, storage");
+    let one: Vec<String> = levels(&["storage-1", "debug"]);
+    assert_eq!(one, ["debug"]);
+    cluster.skep(&["config", "set", "cleanup-interval", "100ms"]);
+    wait_for("more is logged", PATIENCE, || {
+        log("storage-1.log").contains("DEBUG clean-up looked at").then_some(())
+    });
+    assert!(log("storage-1.log").contains("the log level is debug now; it was info"));
+    assert!(!log("metadata-1.log").contains("DEBUG"));
+    let shown = cluster.skep(&["node", "log-level", "all"]);
+    let words: Vec<&str> = shown.lines().flat_map(str::split_whitespace).collect();
+    assert!(words.windows(3).any(|it| it == ["storage-1", "debug", "info"]), "{shown}");
+    let all: Vec<String> = levels(&["all", "default"]);
+    assert_eq!(all, ["info"; 3]);
+
+    let nodes = cluster.skep_json(&["node", "list"]);
+    let nodes = nodes.as_array().expect("a list");
+    let client = nodes.iter().find(|node| node["kind"] == "client").expect("the mount");
+    let client = client["id"].to_string();
+    for (arguments, words) in [
+        (["storage-1", "loud,=="], "log level 'loud,=='"),
+        (["nobody", "debug"], "skep node list"),
+        ([client.as_str(), "debug"], "kill -USR1"),
+    ] {
+        let said = refusal(&cluster, &[&["node", "log-level"], &arguments[..]].concat());
+        assert!(said.contains(words), "{arguments:?}: {said}");
+    }
+    let mount = cluster.processes("mount").pop().expect("it runs");
+    mount.signal(Signal::USR1);
+    wait_for("the mount tells more", PATIENCE, || {
+        log("mount.log").contains("the log level is debug now").then_some(())
+    });
+    mount.signal(Signal::USR2);
+    wait_for("and less again", PATIENCE, || {
+        log("mount.log").contains("the log level is info now; it was debug").then_some(())
+    });
+    cluster.stop();
 }
 
 /// What a command that must fail says.

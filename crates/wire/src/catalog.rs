@@ -1,7 +1,9 @@
 //! The one table of all messages: dispatch, metric names and the generated reference are made from
 //! it. Numbers are never reused.
 
-use crate::{Request, file_locks as fl, management as mg, metadata as md, session, storage as st};
+use crate::{
+    Request, file_locks as fl, management as mg, metadata as md, node, session, storage as st,
+};
 use skep_types::codec::{Described, FieldDoc};
 
 /// One line of the catalog.
@@ -68,6 +70,8 @@ catalog! {
     // Handshake.
     1 "any" reads session::Hello => session::Challenge;
     2 "any" reads session::Proof => session::Welcome;
+    // A running process.
+    3 "any" reads node::SetLogLevel => node::LogLevel;
     // Management. Commands are idempotent by their contents.
     16 "management" reads mg::RegisterServer => mg::Registered;
     17 "management" reads mg::RegisterClient => mg::Registered;

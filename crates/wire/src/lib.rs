@@ -12,6 +12,7 @@ pub mod frame;
 pub mod limits;
 pub mod management;
 pub mod metadata;
+pub mod node;
 pub mod session;
 pub mod storage;
 

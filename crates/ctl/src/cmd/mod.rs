@@ -30,6 +30,9 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Verb::Mount(args) => done(mount::run(&args)),
         Verb::Umount(args) => done(umount::run(&args)),
         Verb::Node(NodeVerb::List(args)) => done(node::list::run(args)),
+        Verb::Node(NodeVerb::LogLevel { query, node, level }) => {
+            node::log_level::run(query, &node, level.as_deref())
+        }
         Verb::Target(TargetVerb::List(args)) => done(target::list::run(args)),
         Verb::Health(HealthVerb::Df(args)) => done(health::df::run(args)),
         Verb::Health(HealthVerb::Check(args)) => health::check::run(args),

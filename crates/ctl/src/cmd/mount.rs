@@ -1,6 +1,7 @@
 //! `skep mount`: mounts a cluster on a directory, and serves it until it is unmounted.
 
 pub(crate) mod helper;
+mod log_level;
 mod options;
 
 use crate::access::Access;
@@ -49,6 +50,7 @@ fn mount(
     access: &Access,
 ) -> Result<()> {
     skep_service::logging::start(&args.log, args.log_limit.unwrap_or(ByteSize(0)))?;
+    log_level::follow_signals()?;
     let cluster = ClusterOptions {
         cluster: access.token.clone().into(),
         host: std::fs::read_to_string("/proc/sys/kernel/hostname")

@@ -14,7 +14,7 @@ use skep_rpc::{Incoming, Outbox};
 use skep_types::{Error, ErrorCode, Result};
 use skep_wire::Request;
 use skep_wire::frame::Header;
-use skep_wire::management as messages;
+use skep_wire::{management as messages, node};
 use std::rc::Rc;
 
 /// Decodes a request and answers it with what `handle` says.
@@ -56,6 +56,7 @@ pub(crate) fn dispatch(authority: &Rc<Authority>, incoming: Incoming, outbox: &R
         messages::ChangeSetting::ID => {
             answer(authority, &incoming, outbox, change_setting::handle);
         }
+        node::SetLogLevel::ID => skep_service::node_requests::answer(&incoming, outbox),
         other => {
             let error = Error::new(
                 ErrorCode::Unsupported,

@@ -5,6 +5,7 @@ mod file_locks;
 mod management;
 mod metadata;
 mod namespace;
+mod node;
 mod session;
 mod storage;
 
@@ -15,6 +16,7 @@ use skep_types::{Attributes, FileKind, InodeId, ShardId, Timestamp};
 /// All examples.
 pub(super) fn all() -> Vec<Example> {
     let mut all = session::examples();
+    all.extend(node::examples());
     all.extend(management::examples());
     all.extend(metadata::examples());
     all.extend(namespace::examples());

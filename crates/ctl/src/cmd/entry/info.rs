@@ -4,11 +4,11 @@ use crate::access::{Access, mounted_at};
 use crate::cli::QueryArgs;
 use crate::output::{print, size};
 use serde::Serialize;
-use skep_rpc::{CallOptions, Channel, Identity, MapCell, Router};
+use skep_rpc::{CallOptions, Channel, MapCell, Router};
 use skep_types::pattern::StripePattern;
 use skep_types::{
-    ChunkFileKey, ClusterMap, Error, ErrorCode, FileKind, GroupId, InodeId, NodeId, NodeKind,
-    Result, Target, Timestamp,
+    ChunkFileKey, ClusterMap, Error, ErrorCode, FileKind, GroupId, InodeId, Result, Target,
+    Timestamp,
 };
 use skep_wire::metadata::{EntryInfo, GetEntryInfo};
 use std::collections::BTreeMap;
@@ -92,13 +92,7 @@ pub(crate) fn run(query: QueryArgs, verbose: bool, path: PathBuf) -> Result<()> 
 
 async fn ask(access: &Access, inode: InodeId) -> Result<(ClusterMap, EntryInfo)> {
     let map = access.map().await?;
-    let identity = Identity {
-        cluster: access.token.cluster,
-        secret: access.token.secret.clone(),
-        node: NodeId::default(),
-        kind: NodeKind::Client,
-    };
-    let router = Router::new(identity, Channel::random(), MapCell::new(map.clone()));
+    let router = Router::new(access.identity(), Channel::random(), MapCell::new(map.clone()));
     let options = CallOptions { time_left: Some(PATIENCE), ..CallOptions::default() };
     let info = router.call_inode(inode, &GetEntryInfo { inode }, options).await?;
     Ok((map, info))

@@ -6,11 +6,8 @@ use crate::output::print;
 use crate::view;
 use serde::Serialize;
 use skep_cluster::state::kind_word;
-use skep_rpc::{Channel, Connection, Identity};
 use skep_types::map::{CapacityPool, Consistency, Reachability};
-use skep_types::{
-    ClusterMap, Error, ErrorCode, Node, NodeId, NodeKind, Result, TargetId, TargetKind,
-};
+use skep_types::{ClusterMap, Error, ErrorCode, Node, NodeKind, Result, TargetId, TargetKind};
 use std::fmt::Write;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -88,13 +85,16 @@ async fn visit(access: &Access, map: &ClusterMap, node: &Node) -> NodeReport {
     }
     let mut outcome = Err(Error::new(ErrorCode::Disconnected, "it has no address"));
     for target in targets {
-        outcome = connect(access, node, target).await;
+        outcome = access.connect(node, target, PATIENCE).await;
         if outcome.is_err() {
             break;
         }
     }
     let (address, error) = match outcome {
-        Ok(address) => (Some(address), None),
+        Ok((address, connection)) => {
+            connection.close();
+            (Some(address), None)
+        }
         Err(error) => (None, Some(error.context().to_owned())),
     };
     NodeReport {
@@ -105,31 +105,6 @@ async fn visit(access: &Access, map: &ClusterMap, node: &Node) -> NodeReport {
         address,
         error,
     }
-}
-
-async fn connect(access: &Access, node: &Node, target: TargetId) -> Result<String> {
-    let identity = Identity {
-        cluster: access.token.cluster,
-        secret: access.token.secret.clone(),
-        node: NodeId::default(),
-        kind: NodeKind::Client,
-    };
-    let mut last = Error::new(ErrorCode::Disconnected, "it has no address");
-    for address in &node.addresses {
-        let attempt = Connection::connect(address, &identity, target, Channel::NONE);
-        match skep_env::timeout(PATIENCE, attempt).await {
-            Some(Ok(connection)) => {
-                connection.close();
-                return Ok(address.clone());
-            }
-            Some(Err(error)) => last = error,
-            None => {
-                let what = format!("{address}: no answer within {PATIENCE:?}");
-                last = Error::new(ErrorCode::Disconnected, what);
-            }
-        }
-    }
-    Err(if target.raw() == 0 { last } else { last.within(format_args!("target {target}")) })
 }
 
 /// What the map itself says is wrong.

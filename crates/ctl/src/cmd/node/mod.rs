@@ -1,3 +1,4 @@
 //! Verbs of `skep node`.
 
 pub(super) mod list;
+pub(super) mod log_level;

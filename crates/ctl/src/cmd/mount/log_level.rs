@@ -1,0 +1,57 @@
+//! What a mount logs, changed while it runs: SIGUSR1 makes its log more detailed by one step,
+//! SIGUSR2 puts it back to what the mount was started with.
+//!
+//! Signals and not a message, since management can't call a mount, and since they work in the very
+//! case in which a log is wanted: when nothing else answers.
+
+use skep_service::logging;
+use skep_types::Result;
+
+const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
+
+/// Follows the signals on a thread of its own. Call it before any other thread is started.
+pub(super) fn follow_signals() -> Result<()> {
+    const NUMBERS: [i32; 2] = [libc::SIGUSR1, libc::SIGUSR2];
+    // Here for all threads to come, in the thread to wait for them.
+    drop(skep_env::Signals::take(&NUMBERS)?);
+    skep_env::spawn_thread("skep-log-level".into(), None, move || {
+        let followed = skep_env::block_on(async move {
+            let signals = skep_env::Signals::take(&NUMBERS)?;
+            while let Ok(number) = signals.next().await {
+                let current = logging::level().map(|level| level.current).unwrap_or_default();
+                let wanted = match number {
+                    libc::SIGUSR1 => more_detailed(&current),
+                    _ => "",
+                };
+                if let Err(error) = logging::change(wanted) {
+                    tracing::warn!("the log level stays as it is: {error}");
+                }
+            }
+            std::io::Result::Ok(())
+        });
+        if let Err(error) = followed.flatten() {
+            tracing::warn!("signals do not change the log level: {error}");
+        }
+    })?;
+    Ok(())
+}
+
+/// The next level; of a filter for parts of the program, `debug` for all of it.
+fn more_detailed(current: &str) -> &'static str {
+    match LEVELS.iter().position(|level| *level == current) {
+        Some(index) => LEVELS[(index + 1).min(LEVELS.len() - 1)],
+        None => "debug",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_step_is_more_detailed_up_to_the_last() {
+        assert_eq!(more_detailed("info"), "debug");
+        assert_eq!(more_detailed("trace"), "trace");
+        assert_eq!(more_detailed("info,skep_client=trace"), "debug");
+    }
+}

@@ -1,0 +1,34 @@
+//! Requests about a running process, which every service answers, whatever it serves. They come on
+//! connections to the node itself, not to one of its targets.
+
+use crate::logging;
+use skep_rpc::{Incoming, Outbox};
+use skep_types::codec::Codec;
+use skep_types::{Error, ErrorCode, Result};
+use skep_wire::Request;
+use skep_wire::node::{LogLevel, SetLogLevel};
+use std::rc::Rc;
+
+/// Answers a request to a node: refuses what nodes don't know.
+pub fn answer(incoming: &Incoming, outbox: &Rc<Outbox>) {
+    let result = match incoming.header.message {
+        SetLogLevel::ID => SetLogLevel::from_bytes(&incoming.body).and_then(set_log_level),
+        other => {
+            let what = format!("message {other} is not for a node: it names no target");
+            Err(Error::new(ErrorCode::Unsupported, what))
+        }
+    };
+    match result {
+        Ok(reply) => outbox.reply(&incoming.header, &reply),
+        Err(error) => outbox.refuse(&incoming.header, &error),
+    }
+}
+
+fn set_log_level(request: SetLogLevel) -> Result<LogLevel> {
+    let level = match request.level {
+        Some(level) => logging::change(&level)?,
+        None => logging::level()
+            .ok_or_else(|| Error::new(ErrorCode::NotReady, "this process has no log"))?,
+    };
+    Ok(LogLevel { current: level.current, configured: level.configured })
+}
