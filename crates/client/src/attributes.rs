@@ -77,6 +77,7 @@ impl Client {
 
     /// Takes attributes that metadata gave, and raises their size to what this mount wrote.
     pub(crate) fn note_attributes(&self, attributes: &mut Attributes) {
+        self.note_plain(attributes);
         if attributes.kind == FileKind::Directory {
             self.mount().directories.note(attributes.inode, attributes.clone());
             return;

@@ -19,6 +19,10 @@ pub(crate) const MAX_CLOSED_UNSYNCED: usize = 1 << 16;
 pub(crate) const MAX_REMEMBERED_VERSIONS: usize = 1 << 18;
 /// Most directories whose attributes are remembered for when they are removed. 140 bytes each.
 pub(crate) const MAX_REMEMBERED_DIRECTORIES: usize = 1 << 14;
+/// Most inodes of which is remembered that they have no `security.capability`. 32 bytes each.
+pub(crate) const MAX_REMEMBERED_PLAIN: usize = 1 << 16;
+/// For how long: as long as the kernel may keep attributes.
+pub(crate) const PLAIN_VALID: Duration = Duration::from_secs(1);
 /// Parts of the shared tables, each under its own mutex, so that threads seldom meet.
 pub(crate) const TABLE_PARTS: usize = 64;
 /// Handles that are opened again at once when a session was lost.

@@ -2,10 +2,13 @@
 //! files.
 
 use crate::kept_caches::KeptCaches;
-use crate::limits::{MANAGEMENT_PATIENCE, MANAGEMENT_PAUSE, MAX_REMEMBERED_DIRECTORIES};
+use crate::limits::{
+    MANAGEMENT_PATIENCE, MANAGEMENT_PAUSE, MAX_REMEMBERED_DIRECTORIES, MAX_REMEMBERED_PLAIN,
+};
 use crate::recent::Recent;
 use crate::session::GroupSessions;
 use crate::tables::{Handles, Inodes};
+use crate::xattr::Plain;
 use skep_rpc::{CallOptions, Channel, Connection, Identity, JoinToken, MapCell};
 use skep_types::map::Capacity;
 use skep_types::{Attributes, ClusterMap, Error, ErrorCode, NodeId, NodeKind, Result, TargetId};
@@ -64,6 +67,8 @@ pub struct Mount {
     /// Attributes of directories as they were last seen, for those that are removed while a program
     /// has them open.
     pub(crate) directories: Recent<Attributes>,
+    /// Inodes without the extended attributes that the kernel asks for by itself.
+    pub(crate) plain: Recent<Plain>,
     /// Room in the whole cluster, as management told it last. Protects the value alone.
     room: Mutex<Option<Capacity>>,
     /// Protects the set alone: workers that have their client.
@@ -106,6 +111,7 @@ impl Mount {
             inodes: Inodes::new(),
             caches: KeptCaches::new(),
             directories: Recent::new(MAX_REMEMBERED_DIRECTORIES),
+            plain: Recent::new(MAX_REMEMBERED_PLAIN),
             room: Mutex::default(),
             taken_workers: Mutex::default(),
             is_ending: AtomicBool::new(false),

@@ -133,6 +133,7 @@ impl Client {
         let mount = self.mount();
         let inode = mount.inodes.open(attributes.inode);
         inode.observe(&attributes, skep_env::now());
+        self.note_plain(&attributes);
         let keep_cache = mount.caches.opened(attributes.inode, attributes.change_counter);
         let handle = mount.handles.insert(OpenFile::new(inode, mode, pattern));
         Ok(OpenedFile { handle, keep_cache })

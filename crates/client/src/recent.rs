@@ -40,6 +40,14 @@ impl<V: Clone> Recent<V> {
         self.with(inode, |part| part.note(inode, value, self.most))
     }
 
+    /// Puts a value that is made of the one noted before.
+    pub(crate) fn update(&self, inode: InodeId, f: impl FnOnce(Option<&V>) -> V) {
+        self.with(inode, |part| {
+            let value = f(part.get(inode));
+            part.note(inode, value, self.most);
+        });
+    }
+
     /// Puts another value in the place of one that is right for it.
     pub(crate) fn replace_if(&self, inode: InodeId, value: V, is_right: impl FnOnce(&V) -> bool) {
         self.with(inode, |part| {

@@ -1,17 +1,60 @@
 //! Extended attributes.
 
 use crate::client::Client;
+use crate::limits::PLAIN_VALID;
 use crate::session::Modify;
 use skep_types::codec::Bytes;
-use skep_types::{ErrorCode, InodeId, Result};
+use skep_types::{Attributes, ErrorCode, InodeId, Result};
 use skep_wire::metadata::{GetXattr, ListXattrs, RemoveXattr, SetXattr, XattrMode};
+use std::time::Duration;
+
+/// The attribute that the kernel asks for before a program runs and before writes.
+const CAPABILITY: &[u8] = b"security.capability";
+
+/// Whether an inode has none of the attributes that the kernel asks for by itself, which costs a
+/// request that almost always finds nothing.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Plain {
+    /// It had none, by attributes that came at this time.
+    Since(Duration),
+    /// One was set through this mount: what attributes say that come until then may be older.
+    NotUntil(Duration),
+}
 
 impl Client {
+    /// Takes in whether an inode has attributes that the kernel asks for.
+    pub(crate) fn note_plain(&self, attributes: &Attributes) {
+        let (now, is_plain) = (skep_env::now(), !attributes.has_capability);
+        self.mount().plain.update(attributes.inode, |noted| match noted {
+            Some(Plain::NotUntil(until)) if now < *until => Plain::NotUntil(*until),
+            _ if is_plain => Plain::Since(now),
+            _ => Plain::NotUntil(now),
+        });
+    }
+
+    /// Whether an attribute isn't there, by what was seen of the inode as lately as attributes may
+    /// be remembered.
+    fn is_known_to_lack(&self, inode: InodeId, name: &[u8]) -> bool {
+        name == CAPABILITY
+            && matches!(self.mount().plain.get(inode),
+                Some(Plain::Since(at)) if skep_env::now() < at + PLAIN_VALID)
+    }
+
+    /// Notes that one of these attributes is being set.
+    fn forget_plain(&self, inode: InodeId, name: &[u8]) {
+        if name == CAPABILITY {
+            self.mount().plain.note(inode, Plain::NotUntil(skep_env::now() + PLAIN_VALID));
+        }
+    }
+
     /// Reads an extended attribute.
     ///
     /// # Errors
     /// `NoAttribute`, `NotFound`.
     pub async fn get_xattr(&self, inode: InodeId, name: &[u8]) -> Result<Vec<u8>> {
+        if self.is_known_to_lack(inode, name) {
+            return Err(ErrorCode::NoAttribute.into());
+        }
         let Bytes(value) = self.ask(inode, &GetXattr { inode, name: name.into() }).await?.bytes;
         Ok(value)
     }
@@ -32,7 +75,10 @@ impl Client {
             XattrMode::Any | XattrMode::Replace => Modify::default(),
         };
         let request = SetXattr { inode, name: name.into(), value: value.into(), mode };
-        self.modify(inode, request, how, |_, _| ()).await.map(|_| ())
+        self.forget_plain(inode, name);
+        let done = self.modify(inode, request, how, |_, _| ()).await;
+        self.forget_plain(inode, name);
+        done.map(|_| ())
     }
 
     /// Lists the names of extended attributes, in byte order.

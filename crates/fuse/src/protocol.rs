@@ -67,7 +67,7 @@ pub(crate) async fn perform<F: FileSystem>(
         Call::SetXattr { inode, name, value, mode } => {
             xattrs::set(fs, inode, &name, &value, mode).await
         }
-        Call::ListXattrs { inode, room } => xattrs::list(fs, inode, room).await,
+        Call::ListXattrs { inode, uid, room } => xattrs::list(fs, inode, uid, room).await,
         Call::RemoveXattr { inode, name } => xattrs::remove(fs, inode, &name).await,
         Call::Nothing => Ok(Answer::Empty),
     }

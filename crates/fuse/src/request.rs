@@ -53,7 +53,7 @@ pub(crate) enum Call {
     ReadDirectory { directory: InodeId, cursor: u64, max_bytes: u32, with_attributes: bool },
     GetXattr { inode: InodeId, name: Vec<u8>, room: u32 },
     SetXattr { inode: InodeId, name: Vec<u8>, value: Vec<u8>, mode: XattrMode },
-    ListXattrs { inode: InodeId, room: u32 },
+    ListXattrs { inode: InodeId, uid: u32, room: u32 },
     RemoveXattr { inode: InodeId, name: Vec<u8> },
     StatFs,
     Nothing,
@@ -415,7 +415,7 @@ impl Request {
             }
             Opcode::ListXattr => {
                 let arguments: GetXattrIn = self.arguments()?;
-                Call::ListXattrs { inode, room: arguments.size }
+                Call::ListXattrs { inode, uid: self.header.uid, room: arguments.size }
             }
             Opcode::SetXattr => {
                 let arguments: SetXattrIn = self.arguments()?;

@@ -212,6 +212,7 @@ impl<E: Engine> Context<'_, E> {
             change_counter: 1,
             truncate_generation: 0,
             is_sparse: false,
+            has_capability: false,
         }
     }
 

@@ -1,7 +1,8 @@
 //! Two mounts of one cluster, over different transports: what one has completed, the other sees.
 //! Data from close to open, names and attributes within a second.
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::fs::{CWD, RenameFlags, XattrFlags, getxattr, listxattr, renameat_with, setxattr};
+use rustix::io::Errno;
 use skep_testkit::suite::{Case, Suite};
 use skep_testkit::{Cluster, Random, Shape, Transport, wait_for};
 use std::collections::HashSet;
@@ -26,6 +27,7 @@ const CASES: &[Case<Mounts>] = skep_testkit::cases![coherence:
     removed_under_an_open_handle, renames_over_each_other, truncated_by_the_other,
     writers_of_different_parts, listings_agree, a_name_that_is_replaced_is_never_missing,
     names_that_are_exchanged_are_never_missing,
+    attributes_that_are_set_are_seen, capabilities_of_the_other_go_with_writes,
     directories_moved_into_each_other_stay_a_tree, numbers_of_files_are_never_used_again,
     pages_of_several_writers_are_whole, sizes_are_seen_when_the_writer_says_so,
 ];
@@ -326,6 +328,47 @@ fn names_that_are_exchanged_are_never_missing(mounts: &Mounts) {
         fs::read(mounts.other.join("a/it")).expect("there") == b"made as b"
             && fs::read(mounts.other.join("b/it")).expect("there") == b"made as a"
     });
+}
+
+/// Semantics 1.11 and 1.16.
+fn attributes_that_are_set_are_seen(mounts: &Mounts) {
+    let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
+    fs::write(&here, "x").expect("written");
+    let (any, longest) = (XattrFlags::empty(), vec![7_u8; 65_536]);
+    for name in ["user.a", "trusted.a", "security.a"] {
+        setxattr(&here, name, &longest, any).expect("64 KiB fit");
+        let mut bytes = vec![0; 65_536];
+        assert_eq!(getxattr(&there, name, &mut bytes[..]), Ok(65_536));
+        assert!(bytes == longest);
+    }
+    // Names may take 64 KiB together.
+    let name = |index: u32| format!("user.{index:0>250}");
+    let room = (0..300).find(|index| match setxattr(&here, name(*index), b"", any) {
+        Ok(()) => false,
+        Err(error) => {
+            assert_eq!(error, Errno::NOSPC);
+            true
+        }
+    });
+    assert_eq!(room, Some(255));
+    let mut names = vec![0; 65_536];
+    let len = listxattr(&there, &mut names[..]).expect("listed");
+    assert_eq!(names[..len].iter().filter(|byte| **byte == 0).count(), 258);
+}
+
+/// Semantics 1.16.
+fn capabilities_of_the_other_go_with_writes(mounts: &Mounts) {
+    let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
+    fs::write(&here, "x").expect("written");
+    // Known to have none.
+    OpenOptions::new().append(true).open(&there).expect("opened").write_all(b"y").expect("written");
+    skep_testkit::program::run_in(&mounts.one, "setcap", ["cap_net_raw+ep", "file"]);
+    let name = "security.capability";
+    let mut bytes = [0; 100];
+    within_a_second("a capability", || getxattr(&there, name, &mut [0; 100]).is_ok());
+    OpenOptions::new().append(true).open(&there).expect("opened").write_all(b"z").expect("written");
+    assert_eq!(getxattr(&there, name, &mut bytes), Err(Errno::NODATA));
+    within_a_second("its end", || getxattr(&here, name, &mut [0; 100]) == Err(Errno::NODATA));
 }
 
 /// Semantics 1.7: of two renames that would together make a circle, one is refused.

@@ -88,5 +88,7 @@ record! {
         pub truncate_generation: u64,
         /// Whether a regular file may have holes: how much it takes, its chunk files know.
         pub is_sparse: bool,
+        /// Whether it has `security.capability`, about which the kernel asks before writes.
+        pub has_capability: bool,
     }
 }

@@ -24,6 +24,7 @@ fn attributes(size: u64, truncate_generation: u64, change_counter: u64) -> Attri
         change_counter,
         truncate_generation,
         is_sparse: false,
+        has_capability: false,
     }
 }
 

@@ -1,8 +1,8 @@
 //! Clearing set-user-id and set-group-id when a file is changed by somebody who may not keep them.
 //!
-//! The kernel says so with each write of such a caller (`FUSE_HANDLE_KILLPRIV_V2`); without that it
-//! would ask for `security.capability` before each write of anybody. Since almost no file has the
-//! bits, a worker remembers for a moment which don't.
+//! The kernel says so with each write of such a caller (`FUSE_HANDLE_KILLPRIV_V2`). Since almost no
+//! file has the bits, a worker remembers for a moment which don't. `security.capability` the kernel
+//! takes away itself before a write; with a truncation or a new owner, metadata does.
 
 use crate::file_system::FileSystem;
 use crate::limits;
@@ -119,6 +119,7 @@ mod tests {
             change_counter: 0,
             truncate_generation: 0,
             is_sparse: false,
+            has_capability: false,
         }
     }
 

@@ -12,14 +12,17 @@ type Outcome = Result<Answer, Failure>;
 /// Name of the attribute that says which transport a mount uses.
 pub const TRANSPORT_XATTR: &str = "user.skep.transport";
 
-/// Only attributes of users are kept. The kernel asks for others all the time
-/// (`security.capability`, `security.selinux`, `system.posix_acl_access`): they are answered here.
-fn is_kept(name: &[u8]) -> bool {
-    name.starts_with(b"user.") && name.len() > b"user.".len()
-}
+/// Namespaces that are kept.
+const KEPT: [&[u8]; 3] = [b"user.", b"security.", b"trusted."];
 
-fn is_private(name: &[u8]) -> bool {
-    name.starts_with(b"security.") || name.starts_with(b"trusted.")
+/// Refuses names outside of the namespaces that are kept, as other file systems do. Who may use
+/// which of them the kernel checks, but for who sees which names ([`list`]).
+fn check(name: &[u8]) -> Result<(), Failure> {
+    match KEPT.iter().find(|prefix| name.starts_with(prefix)) {
+        Some(prefix) if name.len() > prefix.len() => Ok(()),
+        Some(_) => Err(Failure::Errno(libc::EINVAL)),
+        None => Err(Failure::Errno(libc::EOPNOTSUPP)),
+    }
 }
 
 /// A value, or its size for callers that have no room yet.
@@ -42,10 +45,7 @@ pub(crate) async fn get<F: FileSystem>(
     if inode == InodeId::ROOT && name == TRANSPORT_XATTR.as_bytes() {
         return sized(context.transport.to_string().into_bytes(), room);
     }
-    if !is_kept(name) {
-        let errno = if is_private(name) { libc::ENODATA } else { libc::EOPNOTSUPP };
-        return Err(Failure::Errno(errno));
-    }
+    check(name)?;
     sized(context.file_system.get_xattr(inode, name).await?, room)
 }
 
@@ -56,9 +56,7 @@ pub(crate) async fn set(
     value: &[u8],
     mode: XattrMode,
 ) -> Outcome {
-    if !is_kept(name) {
-        return Err(Failure::Errno(libc::EOPNOTSUPP));
-    }
+    check(name)?;
     match fs.set_xattr(inode, name, value, mode).await {
         Ok(()) => Ok(Answer::Empty),
         // What xattr(7) has for "no more room in this inode"; ERANGE is about the caller's buffer.
@@ -67,9 +65,11 @@ pub(crate) async fn set(
     }
 }
 
-pub(crate) async fn list(fs: &impl FileSystem, inode: InodeId, room: u32) -> Outcome {
+/// The names of all attributes; those of `trusted.` are for root.
+pub(crate) async fn list(fs: &impl FileSystem, inode: InodeId, uid: u32, room: u32) -> Outcome {
     let mut bytes = Vec::new();
-    for name in fs.list_xattrs(inode).await? {
+    let all = fs.list_xattrs(inode).await?.into_iter();
+    for name in all.filter(|name| uid == 0 || !name.starts_with(b"trusted.")) {
         bytes.extend_from_slice(&name);
         bytes.push(0);
     }
@@ -77,9 +77,7 @@ pub(crate) async fn list(fs: &impl FileSystem, inode: InodeId, room: u32) -> Out
 }
 
 pub(crate) async fn remove(fs: &impl FileSystem, inode: InodeId, name: &[u8]) -> Outcome {
-    if !is_kept(name) {
-        return Err(Failure::Errno(libc::EOPNOTSUPP));
-    }
+    check(name)?;
     fs.remove_xattr(inode, name).await?;
     Ok(Answer::Empty)
 }

@@ -80,6 +80,7 @@ impl Tree {
             change_counter: 0,
             truncate_generation: 0,
             is_sparse: false,
+            has_capability: false,
         };
         let node = Node {
             attributes,

@@ -22,6 +22,7 @@ pub(crate) fn run<E: Engine>(context: &mut Context<'_, E>, request: Open) -> Res
     }
     if request.truncate {
         cuts::truncate(context, &mut record, 0)?;
+        context.drop_capability(&mut record);
         context.put_inode(&record);
     }
     context.count_open(request.inode, request.open)?;

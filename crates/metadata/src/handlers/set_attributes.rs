@@ -16,6 +16,10 @@ pub(crate) fn run<E: Engine>(
     if let Some(size) = request.size {
         cuts::truncate(context, &mut record, size)?;
     }
+    let is_owned_anew = request.uid.is_some() || request.gid.is_some();
+    if is_owned_anew || request.size.is_some() {
+        context.drop_capability(&mut record);
+    }
     let now = context.wall();
     let time = |set: SetTime| -> Timestamp { if set.now { now } else { set.at } };
     let attributes = &mut record.attributes;

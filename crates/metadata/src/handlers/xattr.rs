@@ -4,7 +4,7 @@
 use crate::context::Context;
 use crate::engine::Engine;
 use crate::operation::Stop;
-use skep_format::metadata::Key;
+use skep_format::metadata::{InodeRecord, Key};
 use skep_types::codec::Bytes;
 use skep_types::{Error, ErrorCode, InodeId, Result};
 use skep_wire::limits::{MAX_XATTR_LIST_BYTES, MAX_XATTR_NAME_BYTES, MAX_XATTR_VALUE_BYTES};
@@ -12,6 +12,18 @@ use skep_wire::management::Done;
 use skep_wire::metadata::{
     BytesReply, GetXattr, ListXattrs, RemoveXattr, SetXattr, XattrMode, XattrNames,
 };
+
+/// What programs may do that aren't root's: a change of the file's owner or bytes takes it away.
+const CAPABILITY: &[u8] = b"security.capability";
+
+impl<E: Engine> Context<'_, E> {
+    /// Takes the capabilities of a file away, if it has any.
+    pub(crate) fn drop_capability(&mut self, record: &mut InodeRecord) {
+        if std::mem::take(&mut record.attributes.has_capability) {
+            self.delete(&Key::Xattr(record.attributes.inode, CAPABILITY));
+        }
+    }
+}
 
 fn check(name: &[u8]) -> Result<()> {
     if name.is_empty() || name.len() > MAX_XATTR_NAME_BYTES || name.contains(&0) {
@@ -64,6 +76,7 @@ pub(crate) fn set<E: Engine>(
     context.check_room()?;
     context.put_raw(&key, &request.value);
     record.has_xattrs = true;
+    record.attributes.has_capability |= request.name.0 == CAPABILITY;
     context.touch_changed(&mut record.attributes);
     context.put_inode(&record);
     Ok(Done {})
@@ -88,6 +101,7 @@ pub(crate) fn remove<E: Engine>(
         return Err(ErrorCode::NoAttribute.into());
     }
     context.delete(&key);
+    record.attributes.has_capability &= request.name.0 != CAPABILITY;
     context.touch_changed(&mut record.attributes);
     context.put_inode(&record);
     Ok(Done {})

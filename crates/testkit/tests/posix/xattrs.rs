@@ -10,6 +10,8 @@ use std::path::Path;
 pub(crate) const CASES: &[Test] = skep_testkit::cases![xattrs:
     are_kept, are_listed, creating_and_replacing, are_removed, tell_their_size, of_directories,
     of_links_are_refused, bounded, go_with_renames,
+    of_root_and_of_the_system, of_no_namespace_are_refused, too_long_for_the_kernel,
+    capabilities_go_with_changes,
 ];
 
 fn file(root: &Path) -> std::path::PathBuf {
@@ -109,4 +111,94 @@ fn go_with_renames(root: &Path) {
     assert_eq!(get(&moved, "user.key"), b"value");
     ok(fs::write(&path, "a new one"));
     refused(getxattr(&path, "user.key", &mut [0; 10]), Errno::NODATA);
+}
+
+/// Whether a command of the shell succeeds as another user.
+fn user_may(command: &str) -> bool {
+    let mut call = std::process::Command::new("setpriv");
+    call.args(["--reuid", "23456", "--regid", "23456", "--clear-groups", "sh", "-c", command]);
+    let (null, nothing) = (std::process::Stdio::null(), std::process::Stdio::null());
+    ok(call.stdout(null).stderr(nothing).status()).success()
+}
+
+fn of_root_and_of_the_system(root: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    let path = file(root);
+    for directory in [root, &path] {
+        ok(fs::set_permissions(directory, fs::Permissions::from_mode(0o777)));
+    }
+    for name in ["user.key", "trusted.key", "security.key"] {
+        ok(setxattr(&path, name, name.as_bytes(), XattrFlags::empty()));
+        assert_eq!(get(&path, name), name.as_bytes());
+    }
+    let shown = path.display();
+    assert!(user_may(&format!("getfattr -n user.key {shown}")));
+    assert!(user_may(&format!("getfattr -n security.key {shown}")));
+    assert!(!user_may(&format!("getfattr -n trusted.key {shown}")));
+    assert!(!user_may(&format!("setfattr -n trusted.key -v x {shown}")));
+    assert!(!user_may(&format!("setfattr -n security.key -v x {shown}")));
+    let list = |user: &str| {
+        let arguments = ["--reuid", user, "getfattr", "-m", ".", "file"];
+        skep_testkit::program::run_in(root, "setpriv", arguments)
+    };
+    for (user, sees) in [("0", true), ("23456", false)] {
+        let text = list(user);
+        assert!(text.contains("user.key") && text.contains("security.key"), "{text}");
+        assert_eq!(text.contains("trusted.key"), sees, "{text}");
+    }
+    ok(removexattr(&path, "trusted.key"));
+    refused(getxattr(&path, "trusted.key", &mut [0; 10]), Errno::NODATA);
+}
+
+fn of_no_namespace_are_refused(root: &Path) {
+    let path = file(root);
+    for name in ["system.key", "nonsense.key", "key", "User.key"] {
+        refused(setxattr(&path, name, b"x", XattrFlags::empty()), Errno::OPNOTSUPP);
+        refused(getxattr(&path, name, &mut [0; 10]), Errno::OPNOTSUPP);
+        refused(removexattr(&path, name), Errno::OPNOTSUPP);
+    }
+    for name in ["user.", "trusted.", "security."] {
+        refused(setxattr(&path, name, b"x", XattrFlags::empty()), Errno::INVAL);
+    }
+    refused(setxattr(&path, "", b"x", XattrFlags::empty()), Errno::RANGE);
+}
+
+fn too_long_for_the_kernel(root: &Path) {
+    let path = file(root);
+    let big = vec![1; 65_537];
+    refused(setxattr(&path, "user.big", &big, XattrFlags::empty()), Errno::TOOBIG);
+    let name = format!("user.{}", "n".repeat(251));
+    refused(getxattr(&path, name.as_str(), &mut [0; 10]), Errno::RANGE);
+    refused(removexattr(&path, name.as_str()), Errno::RANGE);
+}
+
+/// What is done to a file, and its name.
+type Change = (&'static str, fn(&Path));
+
+/// What a program may do goes when its bytes or its owner change.
+fn capabilities_go_with_changes(root: &Path) {
+    use std::io::Write;
+    let path = file(root);
+    let changes: [Change; 4] = [
+        ("a write", |path| {
+            let mut file = ok(fs::OpenOptions::new().append(true).open(path));
+            ok(file.write_all(b"more"));
+        }),
+        ("another owner", |path| ok(std::os::unix::fs::chown(path, Some(5), None))),
+        ("a truncation", |path| ok(ok(fs::OpenOptions::new().write(true).open(path)).set_len(3))),
+        ("being opened with O_TRUNC", |path| drop(ok(fs::File::create(path)))),
+    ];
+    for (what, change) in changes {
+        skep_testkit::program::run_in(root, "setcap", ["cap_net_raw+ep", "file"]);
+        let mut bytes = [0; 100];
+        ok(getxattr(&path, "security.capability", &mut bytes));
+        ok(fs::metadata(&path));
+        change(&path);
+        let left = getxattr(&path, "security.capability", &mut bytes);
+        assert_eq!(left.err(), Some(Errno::NODATA), "after {what}");
+    }
+    // A change of permissions leaves it.
+    skep_testkit::program::run_in(root, "setcap", ["cap_net_raw+ep", "file"]);
+    ok(fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o700)));
+    ok(getxattr(&path, "security.capability", &mut [0; 100]));
 }

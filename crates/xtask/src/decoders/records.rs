@@ -129,6 +129,7 @@ fn attributes() -> Attributes {
         change_counter: 3,
         truncate_generation: 0,
         is_sparse: false,
+        has_capability: false,
     }
 }
 

@@ -63,5 +63,6 @@ fn attributes(inode: InodeId, kind: FileKind) -> Attributes {
         change_counter: 12,
         truncate_generation: 2,
         is_sparse: true,
+        has_capability: true,
     }
 }

@@ -96,6 +96,7 @@ impl FakeMetadata {
             change_counter: 1,
             truncate_generation: 0,
             is_sparse: false,
+            has_capability: false,
         };
         let new = FakeInode { attributes: attributes.clone(), opens: HashMap::new() };
         self.inodes.insert(inode, new);
