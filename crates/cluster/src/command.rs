@@ -5,15 +5,20 @@
 use skep_types::codec::{Codec, Reader, Writer, record};
 use skep_types::map::Policy;
 use skep_types::registration::ServerRegistration;
-use skep_types::{NodeId, Result, TargetId};
+use skep_types::{NodeId, Result, TargetId, Timestamp};
 
 record! {
     /// A client reports itself. It always gets a new id.
+    #[derive(Default)]
     pub struct ClientRegistration {
-        /// Name for people.
-        pub name: String,
+        /// Name of its host, for people.
+        pub host: String,
+        /// Where it mounts, for people; may be empty.
+        pub mount_point: String,
         /// Version of its program.
         pub version: String,
+        /// When it registered, by management's clock.
+        pub registered: Timestamp,
     }
 }
 

@@ -97,6 +97,11 @@ impl SoftState {
             .is_some_and(|before| before.reachability != Reachability::Offline)
     }
 
+    /// For how long a node was silent; none: it was not heard at all, or said that it ends.
+    pub fn silent_ms(&self, now_ms: u64, node: NodeId) -> Option<u64> {
+        self.nodes.get(&node)?.last_ms.map(|last_ms| now_ms.saturating_sub(last_ms))
+    }
+
     /// A node was removed from the map.
     pub fn forget(&mut self, node: NodeId) {
         self.nodes.remove(&node);
@@ -199,7 +204,7 @@ mod tests {
         let mut state = cluster();
         let mut soft = SoftState::new(0, &state);
         let server = state.apply(&server(TargetKind::Storage, 10, &[11, 12])).unwrap().node;
-        let client = ClientRegistration { name: "host".into(), version: String::new() };
+        let client = ClientRegistration { host: "host".into(), ..Default::default() };
         let client = state.apply(&Command::RegisterClient(client)).unwrap().node;
         assert!(soft.heard(0, server) && soft.heard(0, client));
         (state, soft, server, client)

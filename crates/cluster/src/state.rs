@@ -23,12 +23,26 @@ use skep_types::registration::{ServerRegistration, TargetClaim};
 use skep_types::{
     ClusterId, ClusterMap, Epoch, Error, ErrorCode, Group, GroupId, GroupMember, MapVersion,
     MemberState, Node, NodeId, NodeKind, Result, SHARD_COUNT, ShardId, Target, TargetId,
-    TargetKind,
+    TargetKind, Timestamp,
 };
 
 /// Bits of a map version that count changes within one start: at a thousand changes a second they
 /// last for 34 years, and leave room for sixteen million starts.
 const CHANGE_BITS: u32 = 40;
+
+record! {
+    /// What is known of a client beside its node in the map, which goes to everybody.
+    pub struct ClientDetails {
+        /// The client.
+        pub node: NodeId,
+        /// Name of its host.
+        pub host: String,
+        /// Where it mounts.
+        pub mount_point: String,
+        /// When it registered, by management's clock.
+        pub registered: Timestamp,
+    }
+}
 
 record! {
     /// Everything in a snapshot of the state.
@@ -39,6 +53,8 @@ record! {
         pub node_uuids: Vec<(NodeId, u128)>,
         /// Which uuid an id of a target belongs to, by id.
         pub target_uuids: Vec<(TargetId, u128)>,
+        /// What is known of the clients that are in the map, by id.
+        pub clients: Vec<ClientDetails>,
         /// The next node gets this id.
         pub next_node: u32,
         /// The next target gets this id.
@@ -62,6 +78,7 @@ impl ClusterState {
                 map: ClusterMap::empty(cluster),
                 node_uuids: Vec::new(),
                 target_uuids: Vec::new(),
+                clients: Vec::new(),
                 next_node: 1,
                 next_target: 1,
                 next_group: 1,
@@ -85,6 +102,11 @@ impl ClusterState {
     /// The map without what is soft: every node in it counts as not heard from, without room.
     pub fn map(&self) -> &ClusterMap {
         &self.durable.map
+    }
+
+    /// What is known of the clients that are in the map, by id.
+    pub fn clients(&self) -> &[ClientDetails] {
+        &self.durable.clients
     }
 
     /// Raises the version for a soft change (see the module's doc).
@@ -292,19 +314,24 @@ impl Durable {
     }
 
     fn register_client(&mut self, registration: &ClientRegistration) -> Result<Outcome> {
-        check_text("the name", &registration.name)?;
-        check_text("the version", &registration.version)?;
+        let ClientRegistration { host, mount_point, version, registered } = registration;
+        let name = match mount_point.is_empty() {
+            true => host.clone(),
+            false => format!("{host}:{mount_point}"),
+        };
+        check_text("the name", &name)?;
+        check_text("the version", version)?;
         let clients = self.map.nodes.iter().filter(|node| node.kind == NodeKind::Client);
         if clients.clone().count() >= MAX_CLIENTS {
             return Err(limit(format!(
                 "the cluster has {MAX_CLIENTS} clients, the most there can be"
             )));
         }
-        let taken = clients.clone().any(|node| node.name == registration.name);
+        let taken = clients.clone().any(|node| node.name == name);
         let id = self.take_node_id();
         let name = match taken {
-            true => format!("{}#{}", registration.name, id.raw()),
-            false => registration.name.clone(),
+            true => format!("{name}#{}", id.raw()),
+            false => name,
         };
         let node = Node {
             id,
@@ -312,9 +339,16 @@ impl Durable {
             name,
             addresses: Vec::new(),
             reachability: Reachability::Offline,
-            version: registration.version.clone(),
+            version: version.clone(),
         };
         insert_sorted(&mut self.map.nodes, node, |node| node.id);
+        let details = ClientDetails {
+            node: id,
+            host: host.clone(),
+            mount_point: mount_point.clone(),
+            registered: *registered,
+        };
+        insert_sorted(&mut self.clients, details, |client| client.node);
         Ok(Outcome { node: id, ..Outcome::default() })
     }
 
@@ -326,6 +360,7 @@ impl Durable {
             )),
             _ => {
                 self.map.nodes.retain(|node| node.id != id);
+                self.clients.retain(|client| client.node != id);
                 Ok(Outcome { node: id, ..Outcome::default() })
             }
         }

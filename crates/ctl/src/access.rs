@@ -8,11 +8,12 @@ use clap::Args;
 use skep_rpc::{Channel, Connection, Identity, JoinToken, Management};
 use skep_service::directory::{TOKEN_FILE, read_token};
 use skep_types::{
-    ClusterMap, Error, ErrorCode, MapVersion, Node, NodeId, NodeKind, Result, TargetId,
+    ClusterMap, Error, ErrorCode, InodeId, MapVersion, Node, NodeId, NodeKind, Result, TargetId,
 };
 use skep_wire::management::GetMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
@@ -166,6 +167,38 @@ impl Access {
         let missing = || Error::new(ErrorCode::Protocol, "management gave no map");
         update.map.ok_or_else(missing)
     }
+}
+
+/// The inode at a path in a mount, and a place by which the mount is found. Of a symbolic link, it
+/// is the link itself and not what it points to.
+///
+/// # Errors
+/// The system's, naming the path; `InvalidArgument` if it isn't in a mount of Skep.
+pub(crate) fn entry_at(path: &Path) -> Result<(InodeId, PathBuf)> {
+    let named = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::NotFound => Error::new(ErrorCode::NotFound, error.to_string()),
+        std::io::ErrorKind::PermissionDenied => {
+            Error::new(ErrorCode::PermissionDenied, error.to_string())
+        }
+        _ => Error::from(error),
+    };
+    let metadata =
+        std::fs::symlink_metadata(path).map_err(|it| named(it).within(path.display()))?;
+    let place = match metadata.is_symlink() {
+        true => path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new(".")),
+        false => path,
+    };
+    if mounted_at(place).is_none() {
+        return Err(Error::new(
+            ErrorCode::InvalidArgument,
+            format!(
+                "{} is not in a mount of Skep; `findmnt -t fuse.skep` lists the mounts of this \
+                 host, `skep client list` those of a cluster",
+                path.display()
+            ),
+        ));
+    }
+    Ok((InodeId::new(metadata.ino()), place.to_owned()))
 }
 
 /// The cluster that is mounted where a path lies, if one is.

@@ -27,6 +27,15 @@ pub(crate) enum Verb {
     /// Look at nodes
     #[command(subcommand)]
     Node(NodeVerb),
+    /// Look at clients: the mounts of the cluster
+    #[command(subcommand)]
+    Client(ClientVerb),
+    /// Look at the sessions of clients at metadata targets
+    #[command(subcommand)]
+    Session(SessionVerb),
+    /// Look at what applications have locked
+    #[command(subcommand)]
+    Lock(LockVerb),
     /// Look at targets
     #[command(subcommand)]
     Target(TargetVerb),
@@ -182,6 +191,35 @@ pub(crate) enum NodeVerb {
 }
 
 #[derive(Debug, Subcommand)]
+pub(crate) enum ClientVerb {
+    /// List all mounts: host, place, since when, last heard, sessions, open files
+    List(QueryArgs),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum SessionVerb {
+    /// List the sessions at all metadata targets: client, lease, last heard, open files
+    List {
+        #[command(flatten)]
+        query: QueryArgs,
+        /// Only those of one client, by id or name
+        #[arg(long)]
+        client: Option<String>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum LockVerb {
+    /// List what is locked and who waits, in one file or in all
+    List {
+        #[command(flatten)]
+        query: QueryArgs,
+        /// A path in a mount; without one, all files
+        path: Option<PathBuf>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
 pub(crate) enum TargetVerb {
     /// List all targets
     List(QueryArgs),
@@ -204,6 +242,13 @@ pub(crate) enum EntryVerb {
         /// Show chunk files, times and open sessions too
         #[arg(long)]
         verbose: bool,
+        /// A path in a mount
+        path: PathBuf,
+    },
+    /// Show which clients have a file open, and what they have locked in it
+    Who {
+        #[command(flatten)]
+        query: QueryArgs,
         /// A path in a mount
         path: PathBuf,
     },

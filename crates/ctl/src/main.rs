@@ -9,6 +9,7 @@ mod cli;
 mod cmd;
 mod local;
 mod output;
+mod uses;
 mod view;
 
 use clap::Parser;

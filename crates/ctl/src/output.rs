@@ -3,7 +3,7 @@
 use crate::cli::OutputFormat;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
-use skep_types::{Error, ErrorCode, Result};
+use skep_types::{Error, ErrorCode, Result, Timestamp};
 use std::io::Write;
 
 /// A table without lines; columns whose title begins with `>` are aligned to the right.
@@ -72,6 +72,31 @@ fn scaled(number: u64, step: u64, units: &[&str]) -> String {
     format!("{:.1}{}", number as f64 / factor as f64, units[scale])
 }
 
+/// A span of time in its largest fitting unit: 850ms, 4.2s, 3.0min, 5.0h, 2.0d.
+pub(crate) fn span(milliseconds: u64) -> String {
+    let units = [("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)];
+    match units.iter().find(|(_, factor)| milliseconds >= *factor) {
+        Some((unit, factor)) => format!("{:.1}{unit}", milliseconds as f64 / *factor as f64),
+        None => format!("{milliseconds}ms"),
+    }
+}
+
+/// A point in time, UTC, as RFC 3339 has it: 2026-11-21T18:50:20Z.
+pub(crate) fn utc(time: Timestamp) -> String {
+    let (days, second) = (time.seconds.div_euclid(86_400), time.seconds.rem_euclid(86_400));
+    // Years that begin in March, in eras of 400 of them: the leap day is the last of its year.
+    let day_in_all = days + 719_468;
+    let (era, day) = (day_in_all.div_euclid(146_097), day_in_all.rem_euclid(146_097));
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day_of_year = day - (365 * year + year / 4 - year / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day_of_month = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = era * 400 + year + i64::from(month <= 2);
+    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day_of_month:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
 /// A share in percent.
 pub(crate) fn percent(part: u64, whole: u64) -> String {
     match whole {
@@ -94,6 +119,22 @@ mod tests {
         check(u64::MAX, "16.0EiB");
         assert_eq!(count(1_500_000), "1.5M");
         assert_eq!((percent(1, 8), percent(1, 0)), ("12.5%".into(), "-".into()));
+    }
+
+    #[test]
+    fn times_are_those_of_the_calendar() {
+        let check = |seconds, expected: &str| {
+            assert_eq!(utc(Timestamp { seconds, nanoseconds: 0 }), expected);
+        };
+        check(0, "1970-01-01T00:00:00Z");
+        check(-1, "1969-12-31T23:59:59Z");
+        check(951_782_400, "2000-02-29T00:00:00Z");
+        check(1_700_000_000, "2023-11-14T22:13:20Z");
+        check(4_107_542_400, "2100-03-01T00:00:00Z");
+        assert_eq!(
+            (span(999), span(1_500), span(90_000)),
+            ("999ms".into(), "1.5s".into(), "1.5min".into())
+        );
     }
 
     #[test]

@@ -4,12 +4,13 @@
 //! published. Nothing that was not synced is ever answered or seen.
 
 use crate::journal::Journal;
+use skep_cluster::state::ClientDetails;
 use skep_cluster::{ClusterState, Command, Outcome, SoftState};
 use skep_env::local::Notify;
 use skep_types::codec::Codec;
 use skep_types::map::Capacity;
 use skep_types::{ClusterMap, MapVersion, NodeId, Result, TargetId};
-use skep_wire::management::MapUpdate;
+use skep_wire::management::{ClientEntry, MapUpdate};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -71,6 +72,22 @@ impl Authority {
             let encode = || MapUpdate { map: Some((**published).clone()) }.to_bytes().into();
             Rc::clone(encoded.get_or_insert_with(encode))
         })
+    }
+
+    /// So many clients with ids above one, by id.
+    pub(crate) fn clients(&self, after: NodeId, most: usize) -> Vec<ClientEntry> {
+        let inner = self.inner.borrow();
+        let Inner { state, soft, .. } = &*inner;
+        let now = now_ms();
+        let clients = state.clients().iter().filter(|client| client.node > after);
+        let entry = |client: &ClientDetails| ClientEntry {
+            node: client.node,
+            host: client.host.clone(),
+            mount_point: client.mount_point.clone(),
+            registered: client.registered,
+            silent_ms: soft.silent_ms(now, client.node),
+        };
+        clients.take(most).map(entry).collect()
     }
 
     /// Whether a command would be carried out.

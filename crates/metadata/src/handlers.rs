@@ -108,6 +108,7 @@ pub(crate) fn home_inode(message: u16, body: &[u8]) -> Option<InodeId> {
         }
         md::OpenSession::ID
         | md::KeepAlive::ID
+        | md::ListSessions::ID
         | md::CloseSession::ID
         | md::CloseMany::ID
         | md::SyncAll::ID

@@ -21,6 +21,7 @@ mod operation;
 mod requests;
 mod room;
 pub mod service;
+mod session_list;
 mod sessions;
 pub mod settings;
 mod steps;

@@ -155,3 +155,6 @@ impl Default for Limits {
         }
     }
 }
+
+/// Open files counted for one page of sessions: it must not hold up requests.
+pub const OPENS_COUNTED: usize = 8192;

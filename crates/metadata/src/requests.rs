@@ -17,7 +17,9 @@ use skep_types::codec::Codec;
 use skep_types::{Error, ErrorCode, Lsn, Result, SessionId};
 use skep_wire::file_locks::{EndWait, WaitLock};
 use skep_wire::frame::Header;
-use skep_wire::metadata::{AskDecision, CloseSession, Decide, KeepAlive, OpenSession};
+use skep_wire::metadata::{
+    AskDecision, CloseSession, Decide, KeepAlive, ListSessions, OpenSession,
+};
 use skep_wire::{Request, catalog};
 
 impl<E: Engine> MetadataTarget<E> {
@@ -34,6 +36,16 @@ impl<E: Engine> MetadataTarget<E> {
                 KeepAlive::ID => match KeepAlive::from_bytes(&body) {
                     Ok(KeepAlive { lease_ms }) => {
                         let reply = self.keep_alive(header.session, lease_ms);
+                        self.reply_now(connection, header, reply.to_bytes());
+                    }
+                    Err(error) => {
+                        let error = Error::new(ErrorCode::Protocol, error.context());
+                        self.refuse(connection, header, error);
+                    }
+                },
+                ListSessions::ID => match ListSessions::from_bytes(&body) {
+                    Ok(request) => {
+                        let reply = self.list_sessions(request)?;
                         self.reply_now(connection, header, reply.to_bytes());
                     }
                     Err(error) => {

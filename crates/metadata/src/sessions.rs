@@ -20,12 +20,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 #[derive(Debug)]
-struct Session {
-    slots: u32,
-    heard: Duration,
+pub(crate) struct Session {
+    pub(crate) slots: u32,
+    pub(crate) heard: Duration,
     /// By which its client renews. Another setting of the cluster takes its place when the client
     /// says that it knows, or at once if it is longer.
-    lease: Duration,
+    pub(crate) lease: Duration,
 }
 
 /// See the file's description.
@@ -63,6 +63,11 @@ impl Sessions {
             return Err(Error::new(ErrorCode::Protocol, what));
         }
         Ok(())
+    }
+
+    /// The sessions above one, by id.
+    pub(crate) fn after(&self, id: SessionId) -> impl Iterator<Item = (SessionId, &Session)> {
+        self.all.iter().filter(move |(session, _)| **session > id).map(|(id, it)| (*id, it))
     }
 
     /// Whether a session exists and hasn't ended.

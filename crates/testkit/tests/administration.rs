@@ -3,7 +3,7 @@
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use skep_testkit::{Cluster, Shape, cluster, wait_for};
+use skep_testkit::{Cluster, Shape, Transport, cluster, wait_for};
 use std::fs;
 use std::time::Duration;
 
@@ -62,6 +62,87 @@ fn log_levels_change_in_running_services_and_mounts() {
     wait_for("and less again", PATIENCE, || {
         log("mount.log").contains("the log level is info now; it was debug").then_some(())
     });
+    cluster.stop();
+}
+
+/// The lease of a mount's session was that of the day when it was mounted, whatever came later.
+#[test]
+fn a_lease_that_becomes_shorter_counts_for_mounts_that_are_there() {
+    let mut cluster = Cluster::start(small());
+    cluster.skep(&["config", "set", "lease", "10min"]);
+    let second = cluster.mount(Transport::Device);
+    let path = second.path().join("open");
+    let file = fs::File::create(&path).expect("created");
+    let path = cluster.path().join("open").display().to_string();
+    let opens = || cluster.skep_json(&["entry", "info", &path])["open_sessions"].clone();
+    assert_eq!(opens(), json!(1));
+    cluster.skep(&["config", "set", "heartbeat", "200ms"]);
+    cluster.skep(&["config", "set", "lease", "1s"]);
+    let clients = || {
+        let nodes = cluster.skep_json(&["node", "list"]);
+        let nodes = nodes.as_array().expect("a list").clone();
+        nodes.iter().filter(|node| node["kind"] == "client").count()
+    };
+    assert_eq!(clients(), 2);
+    wait_for("both mounts renew by the new lease", PATIENCE, || {
+        let sessions = cluster.skep_json(&["session", "list"]);
+        let sessions = sessions.as_array().expect("a list").clone();
+        let is_new = |it: &Value| it["lease_ms"] == 1_000;
+        (sessions.len() == 2 && sessions.iter().all(is_new)).then_some(())
+    });
+    second.kill();
+    drop(file);
+    wait_for("its session ends after a second, not ten minutes", PATIENCE, || {
+        (opens() == json!(0)).then_some(())
+    });
+    wait_for("and management forgets it", PATIENCE, || (clients() == 1).then_some(()));
+    // The one that lives has kept its session all the time.
+    fs::write(cluster.path().join("alive"), "x").expect("written");
+    let log = fs::read_to_string(cluster.data().join("logs/mount.log")).expect("a log");
+    assert!(!log.contains("was lost"), "{log}");
+    cluster.stop();
+}
+
+#[test]
+fn who_uses_the_cluster_and_its_files_is_shown() {
+    let mut cluster = Cluster::start(Shape { metadata_targets: 2, ..small() });
+    let second = cluster.mount(Transport::Device);
+    let path = second.path().join("open");
+    let file = fs::File::create(&path).expect("created");
+    let path = cluster.path().join("open").display().to_string();
+    let list =
+        |arguments: &[&str]| cluster.skep_json(arguments).as_array().expect("a list").clone();
+    let place = second.path().display().to_string();
+
+    let clients = list(&["client", "list"]);
+    assert_eq!(clients.len(), 2, "{clients:?}");
+    let client = clients.iter().find(|it| it["mount_point"] == place.as_str()).expect("it");
+    assert_eq!(client["reachability"], "Online");
+    assert_eq!((&client["open_files"], &client["sessions"]), (&json!(1), &json!(1)), "{client}");
+    assert!(client["silent_ms"].as_u64().expect("a number") < 5_000);
+    let shown = cluster.skep(&["client", "list"]);
+    assert!(shown.contains(&place) && shown.contains(" ago"), "{shown}");
+
+    let id = client["id"].to_string();
+    let sessions = list(&["session", "list", "--client", &id]);
+    assert_eq!(sessions.len(), 1, "{sessions:?}");
+    assert_eq!((&sessions[0]["lease_ms"], &sessions[0]["open_files"]), (&json!(5_000), &json!(1)));
+
+    let who = list(&["entry", "who", &path]);
+    assert_eq!(who.len(), 1, "{who:?}");
+    assert_eq!((&who[0]["client"], &who[0]["writers"]), (&client["id"], &json!(1)));
+    drop(file);
+    wait_for("nobody has it open", PATIENCE, || {
+        (cluster.skep(&["entry", "who", &path]) == "Nobody has it open.\n").then_some(())
+    });
+    assert!(list(&["lock", "list"]).is_empty());
+    second.unmount();
+    wait_for("the mount is gone", PATIENCE, || {
+        (list(&["client", "list"]).len() == 1).then_some(())
+    });
+    assert!(refusal(&cluster, &["session", "list", "--client", &id]).contains("skep node list"));
+    assert!(refusal(&cluster, &["entry", "who", "/"]).contains("not in a mount"));
+    assert!(refusal(&cluster, &["entry", "who", "/nowhere"]).contains("/nowhere"));
     cluster.stop();
 }
 

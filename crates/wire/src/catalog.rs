@@ -81,6 +81,7 @@ catalog! {
     21 "management" reads mg::Format => mg::MapUpdate;
     22 "management" reads mg::SetPolicy => mg::MapUpdate;
     23 "management" reads mg::ChangeSetting => mg::SettingChanged;
+    24 "management" reads mg::ListClients => mg::ClientList;
     // Metadata: sessions.
     32 "metadata" reads md::OpenSession => md::SessionOpened;
     33 "metadata" reads md::KeepAlive => md::LeaseRenewed;
@@ -116,6 +117,8 @@ catalog! {
     67 "metadata" reads fl::EndWait => mg::Done;
     68 "metadata" reads fl::ListLocks => fl::LockList;
     70 "metadata" modifies md::Exchange => mg::Done;
+    // Metadata: for administrators.
+    76 "metadata" reads md::ListSessions => md::SessionList;
     // Metadata: transactions between targets. Idempotent by their transaction id.
     80 "metadata" reads md::Prepare => md::Prepared;
     81 "metadata" reads md::Decide => mg::Done;

@@ -30,5 +30,11 @@ pub const LOCK_END: u64 = 1 << 63;
 pub const MAX_LISTED_USES: usize = 256;
 /// See [`MAX_LISTED_USES`].
 pub const MAX_LISTED_LOCKS: usize = 256;
+/// Most clients in one `ClientList`.
+pub const MAX_LISTED_CLIENTS: usize = 1024;
+/// Most sessions in one `SessionList`.
+pub const MAX_LISTED_SESSIONS: usize = 256;
+/// Up to here the open files of a session are counted in a `SessionList`.
+pub const MAX_COUNTED_OPENS: usize = 4096;
 /// Longest deadline that a request may carry.
 pub const MAX_TIME_LEFT_MS: u32 = 3_600_000;

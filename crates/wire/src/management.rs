@@ -3,7 +3,7 @@
 use skep_types::codec::record;
 use skep_types::map::{Capacity, ClusterMap, Policy};
 use skep_types::registration::ServerRegistration;
-use skep_types::{MapVersion, NodeId, TargetId};
+use skep_types::{MapVersion, NodeId, TargetId, Timestamp};
 
 record! {
     /// Nothing to say but success.
@@ -124,5 +124,39 @@ record! {
         pub before: u64,
         /// The map version from which on the new number holds.
         pub version: MapVersion,
+    }
+}
+
+record! {
+    /// Lists the clients that are registered.
+    pub struct ListClients {
+        /// Only clients with higher ids; zero: from the beginning.
+        pub after: NodeId,
+    }
+}
+
+record! {
+    /// A client.
+    pub struct ClientEntry {
+        /// Its id.
+        pub node: NodeId,
+        /// Name of its host.
+        pub host: String,
+        /// Where it mounts.
+        pub mount_point: String,
+        /// When it registered, by management's clock.
+        pub registered: Timestamp,
+        /// For how long it was silent; none: nothing was heard of it since management's start.
+        pub silent_ms: Option<u64>,
+    }
+}
+
+record! {
+    /// Answer to [`ListClients`].
+    pub struct ClientList {
+        /// By rising id.
+        pub clients: Vec<ClientEntry>,
+        /// The next page's `after`; none: all is told.
+        pub next: Option<NodeId>,
     }
 }

@@ -2,7 +2,7 @@
 
 use skep_types::codec::{Bytes, choice, record};
 use skep_types::{
-    Attributes, FileKind, GroupId, InodeId, NodeId, StripePattern, Timestamp, byte_enum,
+    Attributes, FileKind, GroupId, InodeId, NodeId, SessionId, StripePattern, Timestamp, byte_enum,
 };
 
 record! {
@@ -621,5 +621,41 @@ record! {
     pub struct DecisionReply {
         /// How it ended.
         pub decision: Decision,
+    }
+}
+
+record! {
+    /// Lists the sessions that a target keeps.
+    pub struct ListSessions {
+        /// Only what comes after this session; zero: from the beginning.
+        pub after: SessionId,
+    }
+}
+
+record! {
+    /// A client's session at one target.
+    pub struct SessionEntry {
+        /// The session.
+        pub session: SessionId,
+        /// The client that it belongs to.
+        pub client: NodeId,
+        /// Slots granted.
+        pub slots: u32,
+        /// It ends when nothing was heard of it for so long.
+        pub lease_ms: u32,
+        /// For how long it was silent.
+        pub silent_ms: u64,
+        /// How many files it has open here; counted up to a limit.
+        pub open_files: u32,
+    }
+}
+
+record! {
+    /// Answer to [`ListSessions`].
+    pub struct SessionList {
+        /// By rising session.
+        pub sessions: Vec<SessionEntry>,
+        /// The next page's `after`; none: all is told.
+        pub next: Option<SessionId>,
     }
 }

@@ -55,6 +55,9 @@ const LIMITS: &[(&str, usize)] = &[
     ("bytes of entries in one `DirectoryEntries`", limits::MAX_DIRECTORY_BYTES as usize),
     ("slots of a session on one target", limits::MAX_SLOTS as usize),
     ("inodes in one `WhichExist`", limits::MAX_INODES_ASKED),
+    ("clients in one `ClientList`", limits::MAX_LISTED_CLIENTS),
+    ("sessions in one `SessionList`", limits::MAX_LISTED_SESSIONS),
+    ("open files counted of a session in a `SessionList`", limits::MAX_COUNTED_OPENS),
     ("milliseconds in `time_left_ms`", limits::MAX_TIME_LEFT_MS as usize),
 ];
 

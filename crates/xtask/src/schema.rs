@@ -12,7 +12,7 @@ use skep_types::registration::{ServerRegistration, TargetClaim};
 use skep_types::{Attributes, ChunkFileKey, ClusterId, Component, Epoch, FileKind, GroupId};
 use skep_types::{HostIncarnation, InodeId, Lsn, MapVersion, NodeId, Redundancy, Result};
 use skep_types::{SessionId, ShardId, StripePattern, TargetId, TargetKind, Timestamp};
-use skep_wire::{file_locks as fl, metadata as md, storage as st};
+use skep_wire::{file_locks as fl, management as mg, metadata as md, storage as st};
 
 /// A named type.
 pub(crate) struct Kind {
@@ -90,6 +90,8 @@ pub(crate) const KINDS: &[Kind] = &[
     record::<fl::LockRequest>(),
     record::<fl::HeldLock>(),
     record::<fl::FileUse>(),
+    record::<mg::ClientEntry>(),
+    record::<md::SessionEntry>(),
     record::<st::StripeHint>(),
     choice::<FileKind>(),
     choice::<Redundancy>(),

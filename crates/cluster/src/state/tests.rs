@@ -153,7 +153,11 @@ fn names_are_unique_within_a_kind() {
 #[test]
 fn clients_come_and_go_and_their_ids_are_not_used_again() {
     let mut state = cluster();
-    let client = ClientRegistration { name: "host:/mnt".into(), version: "1".into() };
+    let client = ClientRegistration {
+        host: "host".into(),
+        mount_point: "/mnt".into(),
+        ..Default::default()
+    };
     let first = state.apply(&Command::RegisterClient(client.clone())).unwrap().node;
     let second = state.apply(&Command::RegisterClient(client.clone())).unwrap().node;
     assert_ne!(first, second);
@@ -234,7 +238,7 @@ fn commands_and_snapshots_survive_a_round_trip() {
     let commands = [
         Command::Start,
         server(TargetKind::Metadata, 3, &[31, 32]),
-        Command::RegisterClient(ClientRegistration { name: "a".into(), version: "b".into() }),
+        Command::RegisterClient(ClientRegistration { host: "a".into(), ..Default::default() }),
         Command::RemoveClient { node: NodeId::new(2) },
         Command::Format,
         Command::SetPolicy(Policy { default_width: 8, ..Policy::default() }),
@@ -263,8 +267,8 @@ fn any_command() -> impl Strategy<Value = Command> {
             Command::RegisterServer(registration)
         }),
         2 => (0..3_u8).prop_map(|name| Command::RegisterClient(ClientRegistration {
-            name: name.to_string(),
-            version: String::new(),
+            host: name.to_string(),
+            ..Default::default()
         })),
         2 => (0..12_u32).prop_map(|node| Command::RemoveClient { node: NodeId::new(node) }),
         1 => Just(Command::Start),
@@ -275,6 +279,8 @@ fn any_command() -> impl Strategy<Value = Command> {
 /// What holds in every state.
 fn check_invariants(state: &ClusterState) {
     let map = state.map();
+    let clients = map.nodes.iter().filter(|node| node.kind == NodeKind::Client);
+    assert!(clients.map(|node| node.id).eq(state.clients().iter().map(|client| client.node)));
     assert!(map.nodes.windows(2).all(|pair| pair[0].id < pair[1].id));
     assert!(map.targets.windows(2).all(|pair| pair[0].id < pair[1].id));
     assert!(map.groups.windows(2).all(|pair| pair[0].id < pair[1].id));

@@ -1,22 +1,28 @@
 //! One file for each verb, and the table that finds them.
 
+mod client;
 mod cluster;
 mod completion;
 mod config;
 mod down;
 mod entry;
 mod health;
+mod lock;
 mod management;
 mod metadata;
 pub(crate) mod mount;
 mod node;
 mod service;
+mod session;
 mod storage;
 mod target;
 pub(crate) mod umount;
 mod up;
 
-use crate::cli::{Cli, ClusterVerb, ConfigVerb, EntryVerb, HealthVerb, NodeVerb, TargetVerb, Verb};
+use crate::cli::{
+    Cli, ClientVerb, ClusterVerb, ConfigVerb, EntryVerb, HealthVerb, LockVerb, NodeVerb,
+    SessionVerb, TargetVerb, Verb,
+};
 use skep_types::{Error, ErrorCode, Result};
 use std::future::Future;
 use std::process::ExitCode;
@@ -33,6 +39,12 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Verb::Node(NodeVerb::LogLevel { query, node, level }) => {
             node::log_level::run(query, &node, level.as_deref())
         }
+        Verb::Client(ClientVerb::List(query)) => done(client::list::run(query)),
+        Verb::Session(SessionVerb::List { query, client }) => {
+            done(session::list::run(query, client))
+        }
+        Verb::Lock(LockVerb::List { query, path }) => done(lock::list::run(query, path.as_deref())),
+        Verb::Entry(EntryVerb::Who { query, path }) => done(entry::who::run(query, &path)),
         Verb::Target(TargetVerb::List(args)) => done(target::list::run(args)),
         Verb::Health(HealthVerb::Df(args)) => done(health::df::run(args)),
         Verb::Health(HealthVerb::Check(args)) => health::check::run(args),

@@ -5,6 +5,7 @@ mod format;
 mod get_map;
 mod heartbeat;
 mod leave;
+mod list_clients;
 mod register_client;
 mod register_server;
 mod set_policy;
@@ -56,6 +57,7 @@ pub(crate) fn dispatch(authority: &Rc<Authority>, incoming: Incoming, outbox: &R
         messages::ChangeSetting::ID => {
             answer(authority, &incoming, outbox, change_setting::handle);
         }
+        messages::ListClients::ID => answer(authority, &incoming, outbox, list_clients::handle),
         node::SetLogLevel::ID => skep_service::node_requests::answer(&incoming, outbox),
         other => {
             let error = Error::new(

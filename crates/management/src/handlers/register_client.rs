@@ -8,8 +8,9 @@ use skep_wire::management::{RegisterClient, Registered};
 
 pub(super) fn handle(authority: &Authority, request: RegisterClient) -> Result<Registered> {
     let RegisterClient { host, mount_point, version } = request;
-    let name = if mount_point.is_empty() { host } else { format!("{host}:{mount_point}") };
-    let command = Command::RegisterClient(ClientRegistration { name, version });
+    let registered = skep_env::wall_time();
+    let registration = ClientRegistration { host, mount_point, version, registered };
+    let command = Command::RegisterClient(registration);
     let outcome = authority.command(&command)?;
     authority.heard(outcome.node, &[]);
     let map = (*authority.map()).clone();

@@ -6,7 +6,7 @@ use skep_cluster::command::ClientRegistration;
 const CLUSTER: ClusterId = ClusterId::new([9; 16]);
 
 fn client(number: usize) -> Command {
-    Command::RegisterClient(ClientRegistration { name: format!("c{number}"), version: "1".into() })
+    Command::RegisterClient(ClientRegistration { host: format!("c{number}"), ..Default::default() })
 }
 
 /// A journal with so many commands, and the state that they lead to.

@@ -1,20 +1,16 @@
 //! `skep entry info`: everything that is known of a file or directory in a mount.
 
-use crate::access::{Access, mounted_at};
+use crate::access::{Access, entry_at};
 use crate::cli::QueryArgs;
 use crate::output::{print, size};
 use serde::Serialize;
 use skep_rpc::{CallOptions, Channel, MapCell, Router};
 use skep_types::pattern::StripePattern;
-use skep_types::{
-    ChunkFileKey, ClusterMap, Error, ErrorCode, FileKind, GroupId, InodeId, Result, Target,
-    Timestamp,
-};
+use skep_types::{ChunkFileKey, ClusterMap, FileKind, GroupId, InodeId, Result, Target, Timestamp};
 use skep_wire::metadata::{EntryInfo, GetEntryInfo};
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// How long the metadata service may take.
@@ -70,21 +66,8 @@ struct Stripe {
 }
 
 pub(crate) fn run(query: QueryArgs, verbose: bool, path: PathBuf) -> Result<()> {
-    let named = |error: std::io::Error| Error::from(error).within(path.display());
-    // Of a symbolic link itself, not of what it points to; its place is what counts for the mount.
-    let metadata = std::fs::symlink_metadata(&path).map_err(named)?;
-    let place = match metadata.is_symlink() {
-        true => path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new(".")),
-        false => &path,
-    };
-    if mounted_at(place).is_none() {
-        return Err(Error::new(
-            ErrorCode::InvalidArgument,
-            format!("{} is not in a mount of Skep", path.display()),
-        ));
-    }
-    let access = query.cluster.access(Some(place))?;
-    let inode = InodeId::new(metadata.ino());
+    let (inode, place) = entry_at(&path)?;
+    let access = query.cluster.access(Some(&place))?;
     let (map, info) = super::super::block_on(async move { ask(&access, inode).await })?;
     let info = describe(&map, inode, path, &info);
     print(query.output, &info, |info| as_text(info, verbose))

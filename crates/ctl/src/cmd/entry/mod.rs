@@ -1,3 +1,4 @@
 //! Verbs of `skep entry`.
 
 pub(super) mod info;
+pub(super) mod who;

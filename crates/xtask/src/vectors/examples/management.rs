@@ -4,10 +4,12 @@ use crate::vectors::{Example, example};
 use skep_types::map::{Capacity, CapacityPool, Consistency, Policy, Reachability, ShardRange};
 use skep_types::registration::{ServerRegistration, TargetClaim};
 use skep_types::{ClusterId, ClusterMap, Epoch, Group, GroupId, GroupMember, MapVersion};
-use skep_types::{MemberState, Node, NodeId, NodeKind, ShardId, Target, TargetId, TargetKind};
+use skep_types::{
+    MemberState, Node, NodeId, NodeKind, ShardId, Target, TargetId, TargetKind, Timestamp,
+};
 use skep_wire::management::{
-    ChangeSetting, Done, Format, GetMap, Heard, Heartbeat, Leave, MapUpdate, RegisterClient,
-    RegisterServer, Registered, SetPolicy, SettingChanged,
+    ChangeSetting, ClientEntry, ClientList, Done, Format, GetMap, Heard, Heartbeat, Leave,
+    ListClients, MapUpdate, RegisterClient, RegisterServer, Registered, SetPolicy, SettingChanged,
 };
 
 fn capacity() -> Capacity {
@@ -111,6 +113,17 @@ pub(super) fn examples() -> Vec<Example> {
     };
     let change = ChangeSetting { name: "lease".into(), value: 8_000, is_dry_run: true };
     let changed = SettingChanged { before: 5_000, version: MapVersion::new(21) };
+    let entry = ClientEntry {
+        node: NodeId::new(9),
+        host: "login-1".into(),
+        mount_point: "/mnt/skep".into(),
+        registered: Timestamp { seconds: 1_700_000_000, nanoseconds: 5 },
+        silent_ms: Some(250),
+    };
+    let clients = ClientList {
+        clients: vec![entry.clone(), ClientEntry { silent_ms: None, ..entry }],
+        next: Some(NodeId::new(9)),
+    };
     let policy = Policy { lease_ms: 8_000, ..Policy::default() };
     vec![
         example(&server, &registered(2, &[2])),
@@ -122,5 +135,6 @@ pub(super) fn examples() -> Vec<Example> {
         example(&Format {}, &update),
         example(&SetPolicy { policy }, &update),
         example(&change, &changed),
+        example(&ListClients { after: NodeId::new(8) }, &clients),
     ]
 }

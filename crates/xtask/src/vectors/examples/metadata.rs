@@ -2,13 +2,14 @@
 
 use super::{a_directory, a_file, a_name, attributes, time};
 use crate::vectors::{Example, example};
-use skep_types::{Component, FileKind, GroupId, NodeId, Redundancy, StripePattern};
+use skep_types::{Component, FileKind, GroupId, NodeId, Redundancy, SessionId, StripePattern};
 use skep_wire::management::Done;
 use skep_wire::metadata::{
     AskDecision, AttributesReply, Close, CloseMany, CloseSession, ClosedFile, Create, Decide,
-    Decision, DecisionReply, EntryInfo, GetEntryInfo, KeepAlive, LeaseRenewed, NewInode, Open,
-    OpenMode, OpenSession, Opened, Prepare, Prepared, ReportWritten, SessionOpened, SetAttributes,
-    SetDirectoryPattern, SetTime, Step, SyncAll, TransactionId, WrittenExtent,
+    Decision, DecisionReply, EntryInfo, GetEntryInfo, KeepAlive, LeaseRenewed, ListSessions,
+    NewInode, Open, OpenMode, OpenSession, Opened, Prepare, Prepared, ReportWritten, SessionEntry,
+    SessionList, SessionOpened, SetAttributes, SetDirectoryPattern, SetTime, Step, SyncAll,
+    TransactionId, WrittenExtent,
 };
 
 /// The pattern of a large file: narrow at its start, wide from 8 MiB on.
@@ -35,11 +36,21 @@ fn new_inode() -> NewInode {
 }
 
 fn sessions() -> Vec<Example> {
+    let entry = SessionEntry {
+        session: SessionId::new(9 << 32 | 1),
+        client: NodeId::new(9),
+        slots: 32,
+        lease_ms: 5_000,
+        silent_ms: 1_200,
+        open_files: 17,
+    };
+    let list = SessionList { sessions: vec![entry], next: Some(SessionId::new(9 << 32 | 1)) };
     let open = OpenSession { client: NodeId::new(9), slots: 64 };
     vec![
         example(&open, &SessionOpened { slots: 32, lease_ms: 5_000 }),
         example(&KeepAlive { lease_ms: 8_000 }, &LeaseRenewed { lease_ms: 5_000 }),
         example(&CloseSession {}, &Done {}),
+        example(&ListSessions { after: SessionId::new(8 << 32) }, &list),
         example(&SyncAll {}, &Done {}),
     ]
 }

@@ -1,0 +1,83 @@
+//! `skep client list`: the mounts of the cluster.
+
+use crate::cli::QueryArgs;
+use crate::output::{count, print, render, span, table, utc};
+use crate::uses::Users;
+use crate::view::reachability;
+use serde::Serialize;
+use skep_types::Result;
+use skep_types::map::Reachability;
+use std::collections::BTreeMap;
+
+/// A client and what it uses.
+#[derive(Debug, Serialize)]
+struct Line {
+    id: u32,
+    name: String,
+    host: String,
+    mount_point: String,
+    version: String,
+    reachability: &'static str,
+    /// By management's clock, UTC.
+    mounted_at: String,
+    silent_ms: Option<u64>,
+    /// Metadata targets at which it has a session.
+    sessions: usize,
+    open_files: u64,
+}
+
+pub(crate) fn run(query: QueryArgs) -> Result<()> {
+    let access = query.cluster.access(None)?;
+    let lines = super::super::block_on(async move {
+        let users = Users::of(&access).await?;
+        let mut used: BTreeMap<_, (usize, u64)> = BTreeMap::new();
+        for group in users.groups() {
+            for session in users.sessions(group).await? {
+                let (sessions, open_files) = used.entry(session.client).or_default();
+                *sessions += 1;
+                *open_files += u64::from(session.open_files);
+            }
+        }
+        Ok(users.clients.values().map(|client| line(&users, client, &used)).collect::<Vec<_>>())
+    })?;
+    print(query.output, &lines, |lines| as_table(lines))
+}
+
+fn line(
+    users: &Users,
+    client: &skep_wire::management::ClientEntry,
+    used: &BTreeMap<skep_types::NodeId, (usize, u64)>,
+) -> Line {
+    let node = users.map.node(client.node);
+    let (sessions, open_files) = used.get(&client.node).copied().unwrap_or_default();
+    Line {
+        id: client.node.raw(),
+        name: node.map(|node| node.name.clone()).unwrap_or_default(),
+        host: client.host.clone(),
+        mount_point: client.mount_point.clone(),
+        version: node.map(|node| node.version.clone()).unwrap_or_default(),
+        reachability: reachability(node.map_or(Reachability::Offline, |node| node.reachability)),
+        mounted_at: utc(client.registered),
+        silent_ms: client.silent_ms,
+        sessions,
+        open_files,
+    }
+}
+
+fn as_table(lines: &[Line]) -> String {
+    let titles = ["ID", "HOST", "MOUNT POINT", "STATE", "SINCE", ">HEARD", ">SESSIONS", ">OPEN"];
+    let mut shown = table(&titles);
+    for line in lines {
+        shown.add_row([
+            line.id.to_string(),
+            line.host.clone(),
+            line.mount_point.clone(),
+            line.reachability.to_owned(),
+            line.mounted_at.clone(),
+            line.silent_ms.map_or_else(|| "never".into(), |ms| span(ms) + " ago"),
+            line.sessions.to_string(),
+            count(line.open_files),
+        ]);
+    }
+    render(&shown)
+}

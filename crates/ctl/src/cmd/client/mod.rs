@@ -1,0 +1,3 @@
+//! Verbs of `skep client`.
+
+pub(super) mod list;

@@ -1,0 +1,93 @@
+//! `skep entry who`: which clients have a file open, and what they have locked in it.
+
+use crate::access::entry_at;
+use crate::cli::QueryArgs;
+use crate::output::{print, render, table};
+use crate::uses::{Users, lock_end, lock_kind, lock_mode, lock_range};
+use serde::Serialize;
+use skep_types::{Error, ErrorCode, Result};
+use skep_wire::file_locks::{FileUse, HeldLock};
+use std::path::Path;
+
+/// A client that uses the file.
+#[derive(Debug, Serialize)]
+struct Line {
+    client: u32,
+    host: String,
+    mount_point: String,
+    session: String,
+    readers: u32,
+    writers: u32,
+    locks: Vec<Lock>,
+}
+
+#[derive(Debug, Serialize)]
+struct Lock {
+    pid: u32,
+    kind: &'static str,
+    mode: &'static str,
+    start_byte: u64,
+    end_byte: Option<u64>,
+    is_waiting: bool,
+}
+
+pub(crate) fn run(query: QueryArgs, path: &Path) -> Result<()> {
+    let (inode, place) = entry_at(path)?;
+    let access = query.cluster.access(Some(&place))?;
+    let lines = super::super::block_on(async move {
+        let users = Users::of(&access).await?;
+        let group = users.map.shard_group(inode.shard()).ok_or_else(|| {
+            Error::new(ErrorCode::StaleMap, format!("no metadata group serves entry {inode}"))
+        })?;
+        let uses = users.uses(group, Some(inode), false).await?;
+        Ok(uses.iter().map(|used| line(&users, used)).collect::<Vec<_>>())
+    })?;
+    print(query.output, &lines, |lines| as_table(lines))
+}
+
+fn line(users: &Users, used: &FileUse) -> Line {
+    let (host, mount_point) = users.place(used.client);
+    let lock = |is_waiting| {
+        move |lock: &HeldLock| Lock {
+            pid: lock.pid,
+            kind: lock_kind(lock),
+            mode: lock_mode(lock),
+            start_byte: lock.start,
+            end_byte: lock_end(lock),
+            is_waiting,
+        }
+    };
+    let held = used.held.iter().map(lock(false));
+    Line {
+        client: used.client.raw(),
+        host,
+        mount_point,
+        session: used.session.to_string(),
+        readers: used.readers,
+        writers: used.writers,
+        locks: held.chain(used.waiting.iter().map(lock(true))).collect(),
+    }
+}
+
+fn as_table(lines: &[Line]) -> String {
+    if lines.is_empty() {
+        return "Nobody has it open.\n".into();
+    }
+    let mut shown = table(&["CLIENT", "HOST", "MOUNT POINT", ">READERS", ">WRITERS", "LOCKS"]);
+    for line in lines {
+        let lock = |lock: &Lock| {
+            let range = lock_range(lock.start_byte, lock.end_byte);
+            let waits = if lock.is_waiting { " (waits)" } else { "" };
+            format!("{} {} {range} by process {}{waits}", lock.kind, lock.mode, lock.pid)
+        };
+        shown.add_row([
+            line.client.to_string(),
+            line.host.clone(),
+            line.mount_point.clone(),
+            line.readers.to_string(),
+            line.writers.to_string(),
+            line.locks.iter().map(lock).collect::<Vec<_>>().join("; "),
+        ]);
+    }
+    render(&shown)
+}

@@ -1,0 +1,86 @@
+//! `skep lock list`: what applications have locked, and what they wait for.
+
+use crate::access::entry_at;
+use crate::cli::QueryArgs;
+use crate::output::{print, render, table};
+use crate::uses::{Users, lock_end, lock_kind, lock_mode, lock_range};
+use serde::Serialize;
+use skep_types::{GroupId, InodeId, Result};
+use skep_wire::file_locks::{FileUse, HeldLock};
+use std::path::Path;
+
+/// A lock, or a wait for one.
+#[derive(Debug, Serialize)]
+struct Line {
+    entry_id: String,
+    client: u32,
+    host: String,
+    mount_point: String,
+    pid: u32,
+    kind: &'static str,
+    mode: &'static str,
+    start_byte: u64,
+    /// The byte behind the last; none: the end of the file.
+    end_byte: Option<u64>,
+    is_waiting: bool,
+}
+
+pub(crate) fn run(query: QueryArgs, path: Option<&Path>) -> Result<()> {
+    let entry = path.map(entry_at).transpose()?;
+    let access = query.cluster.access(entry.as_ref().map(|(_, place)| place.as_path()))?;
+    let inode = entry.map(|(inode, _)| inode);
+    let lines = super::super::block_on(async move {
+        let users = Users::of(&access).await?;
+        let mut lines = Vec::new();
+        for group in groups(&users, inode) {
+            for used in users.uses(group, inode, true).await? {
+                lines.extend(used.held.iter().map(|lock| line(&users, &used, lock, false)));
+                lines.extend(used.waiting.iter().map(|lock| line(&users, &used, lock, true)));
+            }
+        }
+        Ok(lines)
+    })?;
+    print(query.output, &lines, |lines| as_table(lines))
+}
+
+/// The group that serves a file, or all.
+fn groups(users: &Users, inode: Option<InodeId>) -> Vec<GroupId> {
+    match inode.and_then(|inode| users.map.shard_group(inode.shard())) {
+        Some(group) => vec![group],
+        None => users.groups(),
+    }
+}
+
+fn line(users: &Users, used: &FileUse, lock: &HeldLock, is_waiting: bool) -> Line {
+    let (host, mount_point) = users.place(used.client);
+    Line {
+        entry_id: used.inode.to_string(),
+        client: used.client.raw(),
+        host,
+        mount_point,
+        pid: lock.pid,
+        kind: lock_kind(lock),
+        mode: lock_mode(lock),
+        start_byte: lock.start,
+        end_byte: lock_end(lock),
+        is_waiting,
+    }
+}
+
+fn as_table(lines: &[Line]) -> String {
+    let mut shown =
+        table(&["ENTRY", "HOST", "MOUNT POINT", ">PID", "KIND", "MODE", "BYTES", "STATE"]);
+    for line in lines {
+        shown.add_row([
+            line.entry_id.clone(),
+            line.host.clone(),
+            line.mount_point.clone(),
+            line.pid.to_string(),
+            line.kind.to_owned(),
+            line.mode.to_owned(),
+            lock_range(line.start_byte, line.end_byte),
+            if line.is_waiting { "waits" } else { "held" }.to_owned(),
+        ]);
+    }
+    render(&shown)
+}

@@ -1,0 +1,3 @@
+//! Verbs of `skep lock`.
+
+pub(super) mod list;

@@ -1,0 +1,79 @@
+//! `skep session list`: the sessions of clients at each metadata target.
+
+use crate::cli::QueryArgs;
+use crate::output::{count, print, render, span, table};
+use crate::uses::Users;
+use crate::view::node_named;
+use serde::Serialize;
+use skep_types::{GroupId, Result};
+use skep_wire::metadata::SessionEntry;
+
+/// A session.
+#[derive(Debug, Serialize)]
+struct Line {
+    session: String,
+    client: u32,
+    host: String,
+    mount_point: String,
+    target: u32,
+    node: u32,
+    node_name: String,
+    lease_ms: u32,
+    silent_ms: u64,
+    slots: u32,
+    open_files: u32,
+}
+
+pub(crate) fn run(query: QueryArgs, client: Option<String>) -> Result<()> {
+    let access = query.cluster.access(None)?;
+    let lines = super::super::block_on(async move {
+        let users = Users::of(&access).await?;
+        let client = client.map(|name| node_named(&users.map, &name)).transpose()?.map(|it| it.id);
+        let mut lines = Vec::new();
+        for group in users.groups() {
+            let sessions = users.sessions(group).await?.into_iter();
+            let wanted = sessions.filter(|it| client.is_none_or(|client| it.client == client));
+            lines.extend(wanted.map(|session| line(&users, group, &session)));
+        }
+        Ok(lines)
+    })?;
+    print(query.output, &lines, |lines| as_table(lines))
+}
+
+fn line(users: &Users, group: GroupId, session: &SessionEntry) -> Line {
+    let (host, mount_point) = users.place(session.client);
+    let target = users.map.primary(group);
+    let node = target.and_then(|target| users.map.node(target.node));
+    Line {
+        session: session.session.to_string(),
+        client: session.client.raw(),
+        host,
+        mount_point,
+        target: target.map_or(0, |target| target.id.raw()),
+        node: node.map_or(0, |node| node.id.raw()),
+        node_name: node.map(|node| node.name.clone()).unwrap_or_default(),
+        lease_ms: session.lease_ms,
+        silent_ms: session.silent_ms,
+        slots: session.slots,
+        open_files: session.open_files,
+    }
+}
+
+fn as_table(lines: &[Line]) -> String {
+    let titles =
+        ["SESSION", "CLIENT", "HOST", "MOUNT POINT", "TARGET", ">HEARD", ">LEASE", ">OPEN"];
+    let mut shown = table(&titles);
+    for line in lines {
+        shown.add_row([
+            line.session.clone(),
+            line.client.to_string(),
+            line.host.clone(),
+            line.mount_point.clone(),
+            format!("{} @ {}", line.target, line.node_name),
+            span(line.silent_ms) + " ago",
+            span(u64::from(line.lease_ms)),
+            count(u64::from(line.open_files)),
+        ]);
+    }
+    render(&shown)
+}

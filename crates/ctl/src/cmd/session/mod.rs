@@ -1,0 +1,3 @@
+//! Verbs of `skep session`.
+
+pub(super) mod list;

@@ -1,0 +1,114 @@
+//! Who uses the cluster: clients as management knows them, sessions, open files and locks as
+//! metadata targets do. Asks page by page.
+
+use crate::access::{Access, PATIENCE};
+use skep_rpc::{CallOptions, Channel, MapCell, Router};
+use skep_types::{ClusterMap, GroupId, InodeId, NodeId, Result, SessionId, TargetKind};
+use skep_wire::file_locks::{FileUse, HeldLock, ListLocks, LockKind, LockMode};
+use skep_wire::management::{ClientEntry, ListClients};
+use skep_wire::metadata::{ListSessions, SessionEntry};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// A cluster that is asked who uses it.
+pub(crate) struct Users {
+    pub(crate) map: ClusterMap,
+    pub(crate) clients: BTreeMap<NodeId, ClientEntry>,
+    router: Rc<Router>,
+}
+
+/// What options every request here has.
+fn options() -> CallOptions {
+    CallOptions { time_left: Some(PATIENCE), ..CallOptions::default() }
+}
+
+impl Users {
+    /// Asks management for the map and for all clients.
+    pub(crate) async fn of(access: &Access) -> Result<Self> {
+        let map = access.map().await?;
+        let management = access.management();
+        let mut clients = BTreeMap::new();
+        let mut after = Some(NodeId::default());
+        while let Some(request) = after.map(|after| ListClients { after }) {
+            let page = management.call(&request, Some(PATIENCE)).await?;
+            clients.extend(page.clients.into_iter().map(|client| (client.node, client)));
+            after = page.next;
+        }
+        let cell = MapCell::new(map.clone());
+        let router = Router::new(access.identity(), Channel::random(), cell);
+        Ok(Self { map, clients, router })
+    }
+
+    /// The metadata groups.
+    pub(crate) fn groups(&self) -> Vec<GroupId> {
+        let groups = self.map.groups.iter().filter(|group| group.kind == TargetKind::Metadata);
+        groups.map(|group| group.id).collect()
+    }
+
+    /// All sessions of one group.
+    pub(crate) async fn sessions(&self, group: GroupId) -> Result<Vec<SessionEntry>> {
+        let mut sessions = Vec::new();
+        let mut after = Some(SessionId::default());
+        while let Some(request) = after.map(|after| ListSessions { after }) {
+            let (page, _) = self.router.call(group, &request, options()).await?;
+            sessions.extend(page.sessions);
+            after = page.next;
+        }
+        Ok(sessions)
+    }
+
+    /// Who has a file open or locked; without one, all that is locked at a group.
+    pub(crate) async fn uses(
+        &self,
+        group: GroupId,
+        inode: Option<InodeId>,
+        only_locked: bool,
+    ) -> Result<Vec<FileUse>> {
+        let mut uses = Vec::new();
+        let mut after = Some((SessionId::default(), InodeId::default()));
+        while let Some((after_session, after_inode)) = after {
+            let inode = inode.unwrap_or_default();
+            let request = ListLocks { inode, after_session, after_inode, only_locked };
+            let (page, _) = self.router.call(group, &request, options()).await?;
+            uses.extend(page.uses);
+            after = page.next;
+        }
+        Ok(uses)
+    }
+
+    /// Host and mount point of a client; of one that management has forgotten, nothing.
+    pub(crate) fn place(&self, client: NodeId) -> (String, String) {
+        let client = self.clients.get(&client);
+        client.map(|it| (it.host.clone(), it.mount_point.clone())).unwrap_or_default()
+    }
+}
+
+/// A kind of lock as a word.
+pub(crate) fn lock_kind(lock: &HeldLock) -> &'static str {
+    match lock.kind {
+        LockKind::Posix => "posix",
+        LockKind::Flock => "flock",
+    }
+}
+
+/// A lock's mode as a word.
+pub(crate) fn lock_mode(lock: &HeldLock) -> &'static str {
+    match lock.mode {
+        LockMode::Shared => "shared",
+        LockMode::Exclusive => "exclusive",
+    }
+}
+
+/// The end of a locked range; none: that of the file.
+pub(crate) fn lock_end(lock: &HeldLock) -> Option<u64> {
+    (lock.end < skep_wire::limits::LOCK_END).then_some(lock.end)
+}
+
+/// A locked range for people.
+pub(crate) fn lock_range(start: u64, end: Option<u64>) -> String {
+    match end {
+        Some(end) => format!("{start} to {end}"),
+        None if start == 0 => "all".into(),
+        None => format!("{start} to the end"),
+    }
+}

@@ -1,0 +1,14 @@
+//! `ListClients`: the clients that are registered, with what people want to know of them.
+
+use crate::authority::Authority;
+use skep_types::Result;
+use skep_wire::limits::MAX_LISTED_CLIENTS;
+use skep_wire::management::{ClientEntry, ClientList, ListClients};
+
+pub(super) fn handle(authority: &Authority, request: ListClients) -> Result<ClientList> {
+    let mut clients = authority.clients(request.after, MAX_LISTED_CLIENTS + 1);
+    let has_more = clients.len() > MAX_LISTED_CLIENTS;
+    clients.truncate(MAX_LISTED_CLIENTS);
+    let next = clients.last().filter(|_| has_more).map(|client: &ClientEntry| client.node);
+    Ok(ClientList { clients, next })
+}
