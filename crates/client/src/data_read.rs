@@ -8,7 +8,7 @@ use crate::tables::{HandleId, OpenFile};
 use skep_cluster::striping::Piece;
 use skep_env::Buf;
 use skep_rpc::CallOptions;
-use skep_types::{ChunkFileKey, Error, ErrorCode, GroupId, Result};
+use skep_types::{ChunkFileKey, Error, ErrorCode, GroupId, InodeId, Result};
 use skep_wire::storage::ReadChunk;
 use std::rc::Rc;
 
@@ -21,6 +21,7 @@ impl Client {
     /// match its checksum.
     pub async fn read(&self, handle: HandleId, offset: u64, into: Buf) -> Result<usize> {
         let file = self.mount().handles.get_live(handle)?;
+        self.confirm_locks(&file).await?;
         let wanted = into.len() as u64;
         let end = offset.saturating_add(wanted);
         let mut size = file.inode.size();
@@ -63,15 +64,16 @@ impl Client {
             }
         }
         if has_holes {
-            self.confirm_holes(file).await?;
+            // Or the file is gone, because this client was out of touch for longer than its lease.
+            self.confirm_lease(file.inode.id).await?;
         }
         Ok(())
     }
 
-    /// Bytes were missing where the file has some: a hole, or the file is gone because this client
-    /// was out of touch for longer than its lease. Asks, if that may be so.
-    async fn confirm_holes(&self, file: &OpenFile) -> Result<()> {
-        let group = self.group_of(file.inode.id)?;
+    /// Asks the metadata group of an inode whether the session is still alive, if its lease may
+    /// have run out; if it is not, what was open under it is opened again.
+    pub(crate) async fn confirm_lease(&self, inode: InodeId) -> Result<()> {
+        let group = self.group_of(inode)?;
         let doubtful = self.mount().sessions.doubtful(group, skep_env::now());
         let Some(session) = doubtful else { return Ok(()) };
         match self.confirm_session(group, session, None).await {

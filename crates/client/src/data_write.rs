@@ -45,6 +45,7 @@ impl Client {
             let text = format!("file {id}: a write at {offset} ends beyond the longest file");
             return Err(Error::new(ErrorCode::FileTooLarge, text));
         };
+        self.confirm_locks(&file).await?;
         let plan = plan(&file.pattern, offset..end, MAX_PIECE_BYTES)?;
         let writing = begin_write(&file.inode).await;
         let worker = Rc::clone(&self.0);

@@ -41,6 +41,8 @@ struct Inner {
     losses: u64,
     opens: u32,
     is_queued: bool,
+    /// Somebody has locked something of it since it was opened.
+    is_locked: bool,
 }
 
 /// See the module's documentation.
@@ -203,6 +205,16 @@ impl InodeState {
     /// Whether it is closed but has writes that nobody synced.
     pub(crate) fn is_closed_unsynced(&self) -> bool {
         self.with(|inner| inner.opens == 0 && !inner.unsynced.is_empty())
+    }
+
+    /// Notes that a program locks something of it.
+    pub(crate) fn set_locked(&self) {
+        self.with(|inner| inner.is_locked = true);
+    }
+
+    /// Whether a program has ever locked something of it while it was open.
+    pub(crate) fn is_locked(&self) -> bool {
+        self.with(|inner| inner.is_locked)
     }
 
     /// Notes whether it stands in the queue of closed ones; gives what was noted before.

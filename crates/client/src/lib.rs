@@ -18,6 +18,7 @@ mod data_write;
 mod deferred_close;
 mod directory;
 mod driven;
+mod file_locks;
 mod granules;
 mod inode_state;
 mod kept_caches;
@@ -35,8 +36,11 @@ mod xattr;
 pub use attributes::Stat;
 pub use client::Client;
 pub use directory::StatFs;
+pub use file_locks::{FileLock, Locked};
 pub use mount::{ClusterAccess, Mount, MountOptions};
 pub use open::{Created, OpenedFile};
+pub use skep_wire::file_locks::{HeldLock, LockKind, LockMode};
+pub use skep_wire::limits::LOCK_END;
 pub use skep_wire::metadata::{
     Create as CreateRequest, DirectoryEntries, DirectoryEntry, EntryInfo, EntryReply, NewInode,
     OpenMode, SetAttributes, SetTime, XattrMode,

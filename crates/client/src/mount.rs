@@ -1,6 +1,7 @@
 //! What all threads of a mount share: who it is to the cluster, the newest map, sessions, open
 //! files.
 
+use crate::file_locks::FileLocks;
 use crate::kept_caches::KeptCaches;
 use crate::limits::{
     MANAGEMENT_PATIENCE, MANAGEMENT_PAUSE, MAX_REMEMBERED_DIRECTORIES, MAX_REMEMBERED_PLAIN,
@@ -64,6 +65,7 @@ pub struct Mount {
     pub(crate) handles: Handles,
     pub(crate) inodes: Inodes,
     pub(crate) caches: KeptCaches,
+    pub(crate) locks: Arc<FileLocks>,
     /// Attributes of directories as they were last seen, for those that are removed while a program
     /// has them open.
     pub(crate) directories: Recent<Attributes>,
@@ -110,6 +112,7 @@ impl Mount {
             handles: Handles::new(),
             inodes: Inodes::new(),
             caches: KeptCaches::new(),
+            locks: Arc::default(),
             directories: Recent::new(MAX_REMEMBERED_DIRECTORIES),
             plain: Recent::new(MAX_REMEMBERED_PLAIN),
             room: Mutex::default(),
@@ -173,6 +176,12 @@ impl Mount {
     pub(crate) fn room(&self) -> Capacity {
         let held = *self.room.lock().unwrap_or_else(PoisonError::into_inner);
         held.unwrap_or_else(|| self.map().room(|target| target.capacity))
+    }
+
+    /// Whether a process of this mount has ever locked bytes of a file: then every `close(2)` may
+    /// unlock some, and has to be told ([`crate::Client::unlock_process`]).
+    pub fn has_process_locks(&self) -> bool {
+        self.locks.has_posix()
     }
 
     pub(crate) fn identity(&self) -> Identity {

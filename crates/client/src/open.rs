@@ -167,7 +167,8 @@ impl Client {
         if !file.begin_close() {
             return Err(Error::new(ErrorCode::Stale, "the handle is being closed already"));
         }
-        if file.inode.unreported().is_none()
+        if !file.inode.is_locked()
+            && file.inode.unreported().is_none()
             && let Ok(group) = self.group_of(file.inode.id)
         {
             self.close_later(group, handle, file);
@@ -175,6 +176,9 @@ impl Client {
         }
         let client = self.clone();
         let closing = async move {
+            if file.inode.is_locked() {
+                client.unlock_handle(&file, handle).await;
+            }
             let result = client.close_file(&file).await;
             client.mount().handles.remove(handle);
             if let Some(unsynced) = client.mount().inodes.close(&file.inode) {

@@ -321,6 +321,7 @@ impl Client {
         let mount = self.mount();
         if let Some(id) = mount.sessions.replace(group, lost, mount.node()) {
             tracing::warn!("session {lost} at group {group} was lost; {id} takes its place");
+            self.lose_locks(group);
             let client = self.clone();
             // As a task of its own, since all threads wait for it.
             skep_env::spawn(async move {
@@ -343,6 +344,7 @@ impl Client {
                     let Some(next) = mount.sessions.replace(group, id, mount.node()) else {
                         return;
                     };
+                    self.lose_locks(group);
                     id = next;
                 }
                 // Whoever needs the session next tries to open it, and gets the error.

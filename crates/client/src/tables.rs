@@ -37,6 +37,8 @@ pub(crate) struct OpenFile {
     pub(crate) pattern: StripePattern,
     /// The session was lost and the file is gone: nothing but close works.
     is_stale: AtomicBool,
+    /// What was locked through it was lost with the session: nothing but close works.
+    has_lost_locks: AtomicBool,
     is_closing: AtomicBool,
     /// Losses that the user of the handle was told of.
     seen_losses: AtomicU64,
@@ -50,6 +52,7 @@ impl OpenFile {
             mode,
             pattern,
             is_stale: AtomicBool::new(false),
+            has_lost_locks: AtomicBool::new(false),
             is_closing: AtomicBool::new(false),
             seen_losses,
         }
@@ -63,8 +66,20 @@ impl OpenFile {
         self.is_stale.load(Ordering::Acquire)
     }
 
-    /// Checks that it wasn't found removed when its session was lost.
+    pub(crate) fn set_locks_lost(&self) {
+        self.has_lost_locks.store(true, Ordering::Release);
+    }
+
+    /// Checks that neither the file nor what was locked of it was lost with its session.
     pub(crate) fn check_live(&self) -> Result<()> {
+        if self.has_lost_locks.load(Ordering::Acquire) {
+            let text = format!(
+                "file {}: what was locked was lost while this client was out of touch for longer \
+                 than its lease: close the file",
+                self.inode.id
+            );
+            return Err(Error::new(ErrorCode::Io, text));
+        }
         if !self.is_stale() {
             return Ok(());
         }

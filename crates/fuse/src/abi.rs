@@ -104,10 +104,14 @@ opcodes! {
 pub mod init_flags {
     /// Several reads of one file at once.
     pub const ASYNC_READ: u64 = 1 << 0;
+    /// `GETLK`, `SETLK` and `SETLKW` exist.
+    pub const POSIX_LOCKS: u64 = 1 << 1;
     /// `OPEN` cuts the file on `O_TRUNC` itself.
     pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
     /// Writes larger than a page.
     pub const BIG_WRITES: u64 = 1 << 5;
+    /// `flock` comes by the same requests.
+    pub const FLOCK_LOCKS: u64 = 1 << 10;
     /// Cached pages are dropped when size or time of modification have changed.
     pub const AUTO_INVAL_DATA: u64 = 1 << 12;
     /// `READDIRPLUS` exists.
@@ -162,6 +166,10 @@ pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
 pub const WRITE_CACHE: u32 = 1 << 0;
 /// [`WriteIn::write_flags`]: clear set-user-id and set-group-id.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
+/// [`LockIn::lock_flags`]: it is one of `flock`.
+pub const LOCK_IS_FLOCK: u32 = 1 << 0;
+/// [`OutHeader::error`] of a notification: drop what is remembered of an inode.
+pub const NOTIFY_INVAL_INODE: u32 = 2;
 /// [`FsyncIn::fsync_flags`]: data only.
 pub const FSYNC_DATA_ONLY: u32 = 1 << 0;
 /// `statx` mask: all basic fields and the time of creation.
@@ -507,6 +515,39 @@ record! {
 }
 
 record! {
+    /// `fuse_lk_in`: the lock is `start` to `end`, both included.
+    pub struct LockIn {
+        pub handle: u64,
+        pub owner: u64,
+        pub start: u64,
+        pub end: u64,
+        pub kind: u32,
+        pub pid: u32,
+        pub lock_flags: u32,
+        pub padding: u32,
+    }
+}
+
+record! {
+    /// `fuse_lk_out`.
+    pub struct LockOut {
+        pub start: u64,
+        pub end: u64,
+        pub kind: u32,
+        pub pid: u32,
+    }
+}
+
+record! {
+    /// `fuse_notify_inval_inode_out`.
+    pub struct InvalInodeOut {
+        pub ino: u64,
+        pub offset: i64,
+        pub len: i64,
+    }
+}
+
+record! {
     /// `fuse_interrupt_in`.
     pub struct InterruptIn {
         pub unique: u64,
@@ -568,6 +609,7 @@ mod tests {
         assert_eq!(len_of::<OpenOut>(), 16);
         assert_eq!(len_of::<SizeOut>(), 8);
         assert_eq!(len_of::<Dirent>(), DIRENT_BYTES);
+        assert_eq!((len_of::<LockOut>(), len_of::<InvalInodeOut>()), (24, 24));
     }
 
     #[test]
@@ -593,6 +635,9 @@ mod tests {
         check(Opcode::GetXattr, len_of::<GetXattrIn>());
         check(Opcode::ListXattr, len_of::<GetXattrIn>());
         check(Opcode::Interrupt, len_of::<InterruptIn>());
+        check(Opcode::GetLock, len_of::<LockIn>());
+        check(Opcode::SetLock, len_of::<LockIn>());
+        check(Opcode::SetLockWait, len_of::<LockIn>());
         for opcode in Opcode::ALL {
             assert_eq!(Opcode::from_number(*opcode as u32), Some(*opcode));
         }

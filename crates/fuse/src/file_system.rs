@@ -2,8 +2,8 @@
 //! that tests can mount one that lives in memory.
 
 use skep_client::{
-    Client, CreateRequest, Created, DirectoryEntries, HandleId, NewInode, OpenMode, OpenedFile,
-    SetAttributes, Stat, StatFs, XattrMode,
+    Client, CreateRequest, Created, DirectoryEntries, FileLock, HandleId, HeldLock, Locked,
+    NewInode, OpenMode, OpenedFile, SetAttributes, Stat, StatFs, XattrMode,
 };
 use skep_env::Buf;
 use skep_types::{Attributes, InodeId, Result};
@@ -40,6 +40,32 @@ pub trait FileSystem: Clone + 'static {
     fn append(&self, handle: HandleId, data: Buf) -> impl Future<Output = Result<()>>;
     /// A file descriptor was closed; others of the same open may remain.
     fn flush(&self, handle: HandleId) -> impl Future<Output = Result<()>>;
+    /// A number for an attempt to get a lock.
+    fn new_lock_wait(&self) -> u64;
+    /// Locks or unlocks, without waiting for others.
+    fn set_lock(
+        &self,
+        handle: HandleId,
+        lock: FileLock,
+        wait: u64,
+    ) -> impl Future<Output = Result<Locked>>;
+    /// Waits until a lock may be had, or for some seconds. May be dropped.
+    fn wait_for_lock(
+        &self,
+        handle: HandleId,
+        lock: &FileLock,
+        wait: u64,
+    ) -> impl Future<Output = Result<()>>;
+    /// A lock that is in the way of another.
+    fn test_lock(
+        &self,
+        handle: HandleId,
+        lock: &FileLock,
+    ) -> impl Future<Output = Result<Option<HeldLock>>>;
+    /// A process has closed a descriptor of a file: what it has locked of it ends.
+    fn unlock_process(&self, handle: HandleId, owner: u64) -> impl Future<Output = Result<()>>;
+    /// Whether any process ever locked bytes of a file.
+    fn has_process_locks(&self) -> bool;
     /// Waits until what was written is on the devices.
     fn fsync(&self, handle: HandleId, data_only: bool) -> impl Future<Output = Result<()>>;
     /// The open has ended.
@@ -159,6 +185,30 @@ impl FileSystem for Client {
 
     async fn flush(&self, handle: HandleId) -> Result<()> {
         Self::flush(self, handle).await
+    }
+
+    fn new_lock_wait(&self) -> u64 {
+        Self::new_lock_wait(self)
+    }
+
+    async fn set_lock(&self, handle: HandleId, lock: FileLock, wait: u64) -> Result<Locked> {
+        Self::set_lock(self, handle, lock, wait).await
+    }
+
+    async fn wait_for_lock(&self, handle: HandleId, lock: &FileLock, wait: u64) -> Result<()> {
+        Self::wait_for_lock(self, handle, lock, wait).await
+    }
+
+    async fn test_lock(&self, handle: HandleId, lock: &FileLock) -> Result<Option<HeldLock>> {
+        Self::test_lock(self, handle, lock).await
+    }
+
+    async fn unlock_process(&self, handle: HandleId, owner: u64) -> Result<()> {
+        Self::unlock_process(self, handle, owner).await
+    }
+
+    fn has_process_locks(&self) -> bool {
+        self.mount().has_process_locks()
     }
 
     async fn fsync(&self, handle: HandleId, data_only: bool) -> Result<()> {

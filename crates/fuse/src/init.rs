@@ -16,6 +16,8 @@ const MIN_READ_BYTES: usize = 8192;
 /// `CACHE_SYMLINKS` would keep what nobody takes back; `EXPLICIT_INVAL_DATA` likewise for pages;
 /// `DONT_MASK` leaves the umask to the kernel.
 const WANTED: u64 = flag::ASYNC_READ
+    | flag::POSIX_LOCKS
+    | flag::FLOCK_LOCKS
     | flag::ATOMIC_O_TRUNC
     | flag::BIG_WRITES
     | flag::AUTO_INVAL_DATA

@@ -28,6 +28,7 @@ mod reply;
 mod request;
 mod session;
 mod transport;
+mod waits;
 mod worker;
 
 pub use cluster_mount::{ClusterOptions, mount};

@@ -31,6 +31,15 @@ pub(crate) const SPIN: Duration = Duration::from_micros(50);
 /// How often a worker looks at requests that take long: are their callers being killed? They go
 /// after one to two such spans.
 pub(crate) const CALLER_CHECK: Duration = Duration::from_millis(250);
+/// Requests of one worker that wait for locks; more get ENOLCK. Each keeps a place in the queue
+/// between kernel and daemon, for which another one is made.
+pub(crate) const MAX_LOCK_WAITS: usize = 256;
+/// Interrupts that are remembered in case that their request is yet to come: many times what can be
+/// under way.
+pub(crate) const MAX_EARLY_INTERRUPTS: usize = 1024;
+/// News for one worker from other threads: an interrupt for each request that waits, and pages
+/// dropped for each that has a lock.
+pub(crate) const MAX_NEWS: usize = 100_000;
 /// Files whose set-user-id bits are known to be clear, for each worker; forgotten together when
 /// full.
 pub(crate) const MAX_CHECKED_FILES: usize = 1024;

@@ -5,10 +5,12 @@
 
 use crate::file_system::FileSystem;
 use crate::ops::privileges::CheckedFiles;
-use crate::ops::{attributes, directories, files, names, xattrs};
+use crate::ops::{attributes, directories, files, locks, names, xattrs};
 use crate::reply::{Answer, Failure};
 use crate::request::Call;
 use crate::transport::TransportKind;
+use crate::waits::{Caller, Waits};
+use std::rc::Rc;
 
 /// What the operations of one worker share.
 #[derive(Debug)]
@@ -19,12 +21,15 @@ pub(crate) struct Context<F> {
     pub(crate) transport: TransportKind,
     /// Files known to have no set-user-id bits.
     pub(crate) checked: CheckedFiles,
+    /// Requests that wait for locks.
+    pub(crate) waits: Rc<Waits>,
 }
 
 /// Performs a call. Cancel-safe where [`Call::may_be_dropped`] says so.
 pub(crate) async fn perform<F: FileSystem>(
     context: &Context<F>,
     call: Call,
+    caller: Caller,
 ) -> Result<Answer, Failure> {
     let fs = &context.file_system;
     match call {
@@ -55,9 +60,11 @@ pub(crate) async fn perform<F: FileSystem>(
         }
         Call::Read { handle, offset, into } => files::read(fs, handle, offset, into).await,
         Call::Write { write } => files::write(context, write).await,
-        Call::Flush { handle } => files::flush(fs, handle).await,
+        Call::Flush { handle, owner } => files::flush(fs, handle, owner).await,
         Call::Close { handle } => files::close(fs, handle).await,
         Call::Fsync { handle, data_only } => files::fsync(fs, handle, data_only).await,
+        Call::TestLock { lock } => locks::test(fs, lock).await,
+        Call::SetLock { lock, waits } => locks::set(context, lock, waits, caller).await,
         Call::SyncNames => files::sync_names(fs).await,
         Call::SyncAll => files::sync_all(fs).await,
         Call::ReadDirectory { directory, cursor, max_bytes, with_attributes } => {

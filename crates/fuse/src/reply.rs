@@ -1,11 +1,12 @@
 //! From the outcome of an operation to the bytes of its reply.
 
 use crate::abi::{
-    self, Attr, AttrOut, Dirent, EntryOut, OpenOut, SizeOut, StatFsOut, Statx, StatxOut, StatxTime,
+    self, Attr, AttrOut, Dirent, EntryOut, LockOut, OpenOut, SizeOut, StatFsOut, Statx, StatxOut,
+    StatxTime,
 };
 use crate::errno;
 use crate::limits;
-use skep_client::{DirectoryEntries, EntryReply, HandleId, Stat, StatFs};
+use skep_client::{DirectoryEntries, EntryReply, HandleId, HeldLock, LockMode, Stat, StatFs};
 use skep_env::Buf;
 use skep_types::codec::{Codec, Writer};
 use skep_types::{Attributes, Error, InodeId, Timestamp};
@@ -38,6 +39,8 @@ pub(crate) enum Answer {
     Bytes(Vec<u8>),
     /// Room in the file system.
     StatFs(StatFs),
+    /// A lock that is in the way, if any is.
+    Lock(Option<HeldLock>),
 }
 
 /// What the kernel may do with an opened file.
@@ -114,6 +117,7 @@ pub(crate) fn encode(answer: Answer, reply: &Buf) -> Encoded {
             statx(&stat).encode(&mut w);
             w.raw(&[0; abi::STATX_SPARE_BYTES]);
         }
+        Answer::Lock(held) => lock(held).encode(&mut w),
         Answer::StatFs(room) => stat_fs(&room).encode(&mut w),
     }
     let bytes = w.finish();
@@ -122,6 +126,20 @@ pub(crate) fn encode(answer: Answer, reply: &Buf) -> Encoded {
     }
     reply.write(0, &bytes);
     Ok(bytes.len())
+}
+
+/// The last byte is included here.
+fn lock(held: Option<HeldLock>) -> LockOut {
+    let free = LockOut { start: 0, end: 0, kind: libc::F_UNLCK as u32, pid: 0 };
+    held.map_or(free, |held| LockOut {
+        start: held.start,
+        end: held.end.saturating_sub(1),
+        kind: match held.mode {
+            LockMode::Shared => libc::F_RDLCK as u32,
+            LockMode::Exclusive => libc::F_WRLCK as u32,
+        },
+        pid: held.pid,
+    })
 }
 
 fn blocks(stat: &Stat) -> u64 {

@@ -4,11 +4,12 @@
 //! operation whose caller was killed can go on by itself while the memory serves the next request.
 
 use crate::abi::{
-    self, CreateIn, FsyncIn, GetXattrIn, InHeader, LinkIn, MkDirIn, MkNodIn, Opcode, OpenIn,
-    ReadIn, ReleaseIn, Rename2In, RenameIn, SetAttrIn, SetXattrIn, WriteIn, set_attr,
+    self, CreateIn, FsyncIn, GetXattrIn, InHeader, LinkIn, LockIn, MkDirIn, MkNodIn, Opcode,
+    OpenIn, ReadIn, ReleaseIn, Rename2In, RenameIn, SetAttrIn, SetXattrIn, WriteIn, set_attr,
 };
 use crate::limits;
 use skep_client::{CreateRequest, HandleId, NewInode, OpenMode, SetAttributes, SetTime, XattrMode};
+use skep_client::{FileLock, LockKind, LockMode};
 use skep_env::Buf;
 use skep_types::codec::{Codec, Reader};
 use skep_types::{FileKind, InodeId, Timestamp};
@@ -45,9 +46,11 @@ pub(crate) enum Call {
     Open { inode: InodeId, mode: OpenMode, truncate: bool, kill_privileges: bool },
     Read { handle: HandleId, offset: u64, into: Buf },
     Write { write: Write },
-    Flush { handle: HandleId },
+    Flush { handle: HandleId, owner: u64 },
     Close { handle: HandleId },
     Fsync { handle: HandleId, data_only: bool },
+    TestLock { lock: Lock },
+    SetLock { lock: Lock, waits: bool },
     SyncNames,
     SyncAll,
     ReadDirectory { directory: InodeId, cursor: u64, max_bytes: u32, with_attributes: bool },
@@ -94,6 +97,14 @@ pub(crate) struct Write {
     pub(crate) kill_privileges: bool,
 }
 
+/// A lock, and the handle through which it is set or tested.
+#[derive(Debug)]
+pub(crate) struct Lock {
+    pub(crate) inode: InodeId,
+    pub(crate) handle: HandleId,
+    pub(crate) lock: FileLock,
+}
+
 /// Whether only data has to reach the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DataOnly(pub(crate) bool);
@@ -113,6 +124,7 @@ impl Call {
                 | Self::GetXattr { .. }
                 | Self::ListXattrs { .. }
                 | Self::StatFs
+                | Self::TestLock { .. }
         )
     }
 }
@@ -217,6 +229,9 @@ impl Request {
             | Opcode::Flush
             | Opcode::Release
             | Opcode::Fsync => self.file_call(opcode)?,
+            Opcode::GetLock => Call::TestLock { lock: self.lock()? },
+            Opcode::SetLock => Call::SetLock { lock: self.lock()?, waits: false },
+            Opcode::SetLockWait => Call::SetLock { lock: self.lock()?, waits: true },
             Opcode::FsyncDir => Call::SyncNames,
             Opcode::SyncFs => Call::SyncAll,
             Opcode::ReadDir | Opcode::ReadDirPlus => {
@@ -240,14 +255,10 @@ impl Request {
             | Opcode::Interrupt
             | Opcode::NotifyReply => return Err(libc::EINVAL),
             // What the kernel does itself once it is told that nobody else does: no OPENDIR, access
-            // by permission bits, holes found by size, locks on this host, copies by read and
-            // write.
+            // by permission bits, holes found by size, copies by read and write.
             Opcode::OpenDir
             | Opcode::Access
             | Opcode::LSeek
-            | Opcode::GetLock
-            | Opcode::SetLock
-            | Opcode::SetLockWait
             | Opcode::CopyFileRange
             | Opcode::FAllocate
             | Opcode::Bmap
@@ -394,16 +405,35 @@ impl Request {
                 let data_only = arguments.fsync_flags & abi::FSYNC_DATA_ONLY != 0;
                 Call::Fsync { handle: HandleId::new(arguments.handle), data_only }
             }
-            // Both start with the handle, as `fuse_release_in` does.
+            // `fuse_flush_in` has handle and owner where `fuse_release_in` has them.
             Opcode::Flush => {
                 let arguments: ReleaseIn = self.arguments()?;
-                Call::Flush { handle: HandleId::new(arguments.handle) }
+                let owner = arguments.lock_owner;
+                Call::Flush { handle: HandleId::new(arguments.handle), owner }
             }
             _ => {
                 let arguments: ReleaseIn = self.arguments()?;
                 Call::Close { handle: HandleId::new(arguments.handle) }
             }
         })
+    }
+
+    fn lock(&self) -> Result<Lock, i32> {
+        let arguments: LockIn = self.arguments()?;
+        let mode = match arguments.kind as i32 {
+            libc::F_RDLCK => Some(LockMode::Shared),
+            libc::F_WRLCK => Some(LockMode::Exclusive),
+            libc::F_UNLCK => None,
+            _ => return Err(libc::EINVAL),
+        };
+        let end = arguments.end.checked_add(1).ok_or(libc::EINVAL)?;
+        let kind = match arguments.lock_flags & abi::LOCK_IS_FLOCK {
+            0 => LockKind::Posix,
+            _ => LockKind::Flock,
+        };
+        let (owner, pid, range) = (arguments.owner, arguments.pid, arguments.start..end);
+        let lock = FileLock { kind, owner, mode, range, pid };
+        Ok(Lock { inode: self.node(), handle: HandleId::new(arguments.handle), lock })
     }
 
     fn xattr_call(&self, opcode: Opcode) -> Result<Call, i32> {

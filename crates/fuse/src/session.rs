@@ -13,6 +13,7 @@ use crate::transport::device::{Device, DevicePort};
 use crate::transport::kernel::{self, Unmount};
 use crate::transport::uring::UringPort;
 use crate::transport::{TransportChoice, TransportKind};
+use crate::waits::{Interrupts, Waits};
 use crate::worker;
 use skep_env::{Mailbox, MailboxSender, Signals};
 use skep_types::{Error, ErrorCode, Result};
@@ -118,6 +119,7 @@ where
     let shares = shares(session.transport);
     let workers = shares.len();
     let permission_changes = Arc::new(AtomicU64::new(0));
+    let interrupts = Arc::new(Interrupts::default());
     let mut threads = Vec::new();
     for (index, share) in shares.into_iter().enumerate() {
         let start = WorkerStart {
@@ -126,11 +128,12 @@ where
             fd: Arc::clone(&session.fd),
             transport: session.transport,
             permission_changes: Arc::clone(&permission_changes),
+            interrupts: Arc::clone(&interrupts),
         };
         threads.push(start_worker(start, connect.clone(), events.clone())?);
     }
     if session.transport == TransportKind::Uring {
-        threads.push(start_control(Arc::clone(&session.fd), events.clone())?);
+        threads.push(start_control(Arc::clone(&session.fd), interrupts, events.clone())?);
     }
     let supervisor = Supervisor {
         mount_point: session.mount_point.clone(),
@@ -158,6 +161,7 @@ struct WorkerStart {
     fd: Arc<OwnedFd>,
     transport: TransportKind,
     permission_changes: Arc<AtomicU64>,
+    interrupts: Arc<Interrupts>,
 }
 
 fn start_worker<F, Fut>(
@@ -176,10 +180,13 @@ where
         let connecting = connect(start.index);
         let body = async move {
             let file_system = connecting.await?;
+            let (sender, news) = Mailbox::new(limits::MAX_NEWS)?;
+            let interrupts = Arc::clone(&start.interrupts);
             let context = Context {
                 file_system,
                 transport: start.transport,
                 checked: CheckedFiles::new(Arc::clone(&start.permission_changes)),
+                waits: Waits::new(Arc::clone(&interrupts), sender, Arc::clone(&start.fd)),
             };
             let started = move |ok| {
                 let _ = told.send(if ok { Event::Ready } else { Event::Refused });
@@ -189,15 +196,15 @@ where
                     let ports = start.share.queues.iter().flat_map(|(queue, slots)| {
                         (0..*slots).map(|_| UringPort::new(Arc::clone(&start.fd), *queue))
                     });
-                    worker::run(context, ports.collect(), started).await;
+                    worker::run(context, ports.collect(), news, started).await;
                 }
                 TransportKind::Device => {
                     let clone = kernel::clone_device(&start.fd)?;
                     kernel::set_nonblocking(&clone)?;
-                    let device = Device::new(clone);
+                    let device = Device::new(clone, interrupts);
                     let ports = (0..limits::SLOTS_PER_WORKER)
                         .map(|_| DevicePort::new(std::rc::Rc::clone(&device)));
-                    worker::run(context, ports.collect(), started).await;
+                    worker::run(context, ports.collect(), news, started).await;
                 }
             }
             Ok(())
@@ -207,9 +214,14 @@ where
     })
 }
 
-fn start_control(fd: Arc<OwnedFd>, events: MailboxSender<Event>) -> io::Result<JoinHandle<()>> {
+fn start_control(
+    fd: Arc<OwnedFd>,
+    interrupts: Arc<Interrupts>,
+    events: MailboxSender<Event>,
+) -> io::Result<JoinHandle<()>> {
     skep_env::spawn_thread("skep-fuse-device".into(), None, move || {
-        let result = skep_env::block_on(control::run(fd)).map_err(Error::from).flatten();
+        let result =
+            skep_env::block_on(control::run(fd, interrupts)).map_err(Error::from).flatten();
         let _ = events.send(Event::Ended(result));
     })
 }

@@ -2,7 +2,8 @@
 //! what becomes of requests whose callers are killed.
 //!
 //! # Callers that are killed
-//! As on other file systems, signals that don't kill interrupt nothing: an operation that meets a
+//! As on other file systems, signals that don't kill interrupt nothing but waiting for a lock (see
+//! `waits`): an operation that meets a
 //! dead server waits and goes on. But whoever is killed (by SIGKILL, which Ctrl-C becomes too) must
 //! be able to go, and the kernel lets a caller go only when its request is answered. So a worker
 //! looks at requests that take long: once a SIGKILL is pending for a caller, it is answered with
@@ -23,10 +24,12 @@ use crate::limits;
 use crate::protocol::{self, Context};
 use crate::reply::{self, Encoded, Failure};
 use crate::request::Request;
+use crate::waits::{Caller, News};
 use skep_env::local::Notify;
-use skep_env::{Buf, Task};
+use skep_env::{Buf, Mailbox, Task};
 use skep_types::InodeId;
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
@@ -49,6 +52,10 @@ pub(crate) trait Port: 'static {
     fn reply_memory(&self) -> Buf;
     /// Whether somebody else holds memory of the port.
     fn is_memory_shared(&self) -> bool;
+    /// Which of the kernel's queues it takes requests from.
+    fn queue(&self) -> u16;
+    /// Another one of the same queue, which the kernel doesn't know yet.
+    fn another(&self) -> Self;
 }
 
 /// The request that a slot is busy with.
@@ -69,7 +76,7 @@ struct Slot<P> {
 
 struct Worker<F, P> {
     context: Context<F>,
-    slots: Vec<Rc<Slot<P>>>,
+    slots: RefCell<Vec<Rc<Slot<P>>>>,
     ended: Cell<usize>,
     end: Notify,
     /// Whether somebody looks at the requests under way; if not, the next one has to say so.
@@ -82,37 +89,67 @@ struct Worker<F, P> {
 pub(crate) async fn run<F: FileSystem, P: Port>(
     context: Context<F>,
     ports: Vec<P>,
+    news: Mailbox<News>,
     started: impl FnOnce(bool),
 ) {
-    let slots = ports
-        .into_iter()
-        .map(|port| {
-            let (current, run, task) = (Cell::new(None), Cell::new(0), RefCell::new(None));
-            Rc::new(Slot { port, current, run, task })
-        })
-        .collect();
     let worker = Rc::new(Worker {
         context,
-        slots,
+        slots: RefCell::default(),
         ended: Cell::new(0),
         end: Notify::default(),
         is_watched: Cell::new(false),
         begun: Notify::default(),
     });
     skep_env::set_spin(limits::SPIN);
-    for slot in &worker.slots {
-        let task = skep_env::spawn(serve(Rc::clone(&worker), Rc::clone(slot), None));
-        slot.task.replace(Some(task));
-    }
+    ports.into_iter().for_each(|port| add_slot(&worker, port));
     // A timer fires only after what was asked of the ring was submitted, and a refusal is known
     // then.
     skep_env::sleep(Duration::from_millis(1)).await;
     started(worker.ended.get() == 0);
     let watch = skep_env::spawn(watch_callers(Rc::clone(&worker)));
-    while worker.ended.get() < worker.slots.len() {
+    let waits = Rc::clone(&worker.context.waits);
+    let hear = skep_env::spawn(async move {
+        while let Ok(told) = news.receive().await {
+            waits.take(told);
+        }
+    });
+    let grow = skep_env::spawn(replace_waiting(Rc::clone(&worker)));
+    while worker.ended.get() < worker.slots.borrow().len() {
         worker.end.wait().await;
     }
-    drop(watch);
+    drop((watch, hear, grow));
+}
+
+fn add_slot<F: FileSystem, P: Port>(worker: &Rc<Worker<F, P>>, port: P) {
+    let (current, run, task) = (Cell::new(None), Cell::new(0), RefCell::new(None));
+    let slot = Rc::new(Slot { port, current, run, task });
+    worker.slots.borrow_mut().push(Rc::clone(&slot));
+    let task = skep_env::spawn(serve(Rc::clone(worker), Rc::clone(&slot), None));
+    slot.task.replace(Some(task));
+}
+
+/// Gives each queue as many more slots as requests of it wait for locks: otherwise those who wait
+/// would keep out the request that ends their waiting.
+async fn replace_waiting<F: FileSystem, P: Port>(worker: Rc<Worker<F, P>>) {
+    let mut added: HashMap<u16, usize> = HashMap::new();
+    loop {
+        worker.context.waits.next().await;
+        let waiting = worker.context.waits.requests();
+        let slots = worker.slots.borrow().clone();
+        let mut taken: HashMap<u16, (usize, &Rc<Slot<P>>)> = HashMap::new();
+        for slot in &slots {
+            if slot.current.get().is_some_and(|current| waiting.contains(&current.unique)) {
+                taken.entry(slot.port.queue()).or_insert((0, slot)).0 += 1;
+            }
+        }
+        for (queue, (count, slot)) in taken {
+            let added = added.entry(queue).or_default();
+            for _ in *added..count {
+                *added += 1;
+                add_slot(&worker, slot.port.another());
+            }
+        }
+    }
 }
 
 async fn serve<F: FileSystem, P: Port>(
@@ -133,7 +170,8 @@ async fn serve<F: FileSystem, P: Port>(
                 if !worker.is_watched.replace(true) {
                     worker.begun.notify();
                 }
-                let outcome = protocol::perform(&worker.context, call).await;
+                let caller = Caller { unique, pid };
+                let outcome = protocol::perform(&worker.context, call, caller).await;
                 if slot.run.get() != run {
                     protocol::abandon(&worker.context, outcome).await;
                     return;
@@ -173,6 +211,7 @@ fn answer_killed<F: FileSystem, P: Port>(
 ) {
     slot.run.set(slot.run.get() + 1);
     slot.current.set(None);
+    worker.context.waits.interrupt(current.unique);
     match slot.task.take() {
         Some(task) if current.may_be_dropped => drop(task),
         Some(task) => task.detach(),
@@ -191,13 +230,14 @@ fn answer_killed<F: FileSystem, P: Port>(
 async fn watch_callers<F: FileSystem, P: Port>(worker: Rc<Worker<F, P>>) {
     let mut seen: Vec<u64> = Vec::new();
     loop {
-        if worker.slots.iter().all(|slot| slot.current.get().is_none()) {
+        if worker.slots.borrow().iter().all(|slot| slot.current.get().is_none()) {
             worker.is_watched.set(false);
             worker.begun.wait().await;
         }
         skep_env::sleep(limits::CALLER_CHECK).await;
         let before = std::mem::take(&mut seen);
-        for slot in &worker.slots {
+        let slots = worker.slots.borrow().clone();
+        for slot in &slots {
             let Some(current) = slot.current.get() else { continue };
             if before.contains(&current.unique) && is_being_killed(current.pid) {
                 answer_killed(&worker, slot, current);

@@ -26,7 +26,8 @@ pub(crate) async fn open<F: FileSystem>(
         keep_cache: opened.keep_cache,
         // Who can't write has nothing to tell at close(2); that saves a third of the requests of a
         // program that reads small files.
-        no_flush: mode == OpenMode::Read,
+        // Where processes lock bytes, any close may unlock some.
+        no_flush: mode == OpenMode::Read && !context.file_system.has_process_locks(),
     };
     Ok(Answer::Opened(opened.handle, flags))
 }
@@ -61,8 +62,10 @@ pub(crate) async fn write<F: FileSystem>(context: &Context<F>, write: Write) -> 
     Ok(Answer::Size(size))
 }
 
-pub(crate) async fn flush(fs: &impl FileSystem, handle: HandleId) -> Outcome {
+pub(crate) async fn flush(fs: &impl FileSystem, handle: HandleId, owner: u64) -> Outcome {
+    let unlocked = fs.unlock_process(handle, owner).await;
     fs.flush(handle).await?;
+    unlocked?;
     Ok(Answer::Empty)
 }
 

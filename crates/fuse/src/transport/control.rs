@@ -1,10 +1,11 @@
-//! What still comes by `/dev/fuse` when requests go through io_uring: `FORGET` and `INTERRUPT`,
-//! neither of which needs an answer (see `worker` for callers that are killed). They have to be
-//! read all the same, or the kernel would keep them for ever.
+//! What still comes by `/dev/fuse` when requests go through io_uring: `INTERRUPT`, which ends the
+//! wait for a lock (see `waits`), and `FORGET`. Neither needs an answer, but both have to be read,
+//! or the kernel would keep them for ever.
 
 use super::kernel;
-use crate::abi::{self, InHeader, Opcode, OutHeader};
+use crate::abi::{self, InHeader, InterruptIn, Opcode, OutHeader};
 use crate::limits;
+use crate::waits::Interrupts;
 use io_uring::{opcode, types};
 use skep_env::Buf;
 use skep_types::codec::{Codec, Reader};
@@ -19,12 +20,12 @@ const MEMORY_BYTES: usize = 4096 + limits::MAX_IO_BYTES;
 ///
 /// # Errors
 /// When the kernel refuses to be read from.
-pub(crate) async fn run(fd: Arc<OwnedFd>) -> Result<()> {
+pub(crate) async fn run(fd: Arc<OwnedFd>, interrupts: Arc<Interrupts>) -> Result<()> {
     let memory = Buf::new(MEMORY_BYTES);
     loop {
         match kernel::read(&fd, &memory) {
             Ok(len) => {
-                if take(&fd, &memory.bytes()[..len]) {
+                if take(&fd, &interrupts, &memory.bytes()[..len]) {
                     skep_env::sleep(limits::FORGET_PAUSE).await;
                 }
             }
@@ -47,11 +48,17 @@ pub(crate) async fn run(fd: Arc<OwnedFd>) -> Result<()> {
 }
 
 /// Takes one message; true for a forget.
-fn take(fd: &OwnedFd, bytes: &[u8]) -> bool {
-    let Ok(header) = InHeader::decode(&mut Reader::new(bytes)) else { return false };
+fn take(fd: &OwnedFd, interrupts: &Interrupts, bytes: &[u8]) -> bool {
+    let mut reader = Reader::new(bytes);
+    let Ok(header) = InHeader::decode(&mut reader) else { return false };
     match Opcode::from_number(header.opcode) {
         Some(Opcode::Forget | Opcode::BatchForget) => return true,
-        Some(Opcode::Interrupt | Opcode::NotifyReply) => {}
+        Some(Opcode::Interrupt) => {
+            if let Ok(InterruptIn { unique }) = InterruptIn::decode(&mut reader) {
+                interrupts.interrupt(unique);
+            }
+        }
+        Some(Opcode::NotifyReply) => {}
         // Not seen yet. An answer all the same, so that nobody waits for ever; not ENOSYS, which
         // would make the kernel stop asking.
         _ => {

@@ -7,16 +7,18 @@
 //! last come first served, so that the memory in use is the memory used a moment ago.
 
 use super::kernel;
-use crate::abi::{self, Opcode, OutHeader};
+use crate::abi::{self, InterruptIn, Opcode, OutHeader};
 use crate::limits;
 use crate::request::Request;
+use crate::waits::Interrupts;
 use crate::worker::{Port, Reply};
 use io_uring::{opcode, types};
 use skep_env::Buf;
-use skep_types::codec::Codec;
+use skep_types::codec::{Codec, Reader};
 use std::cell::{Cell, RefCell};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 /// Where bodies start in a port's memory: on a page, with room for the headers before it. A write's
@@ -29,15 +31,16 @@ const MEMORY_BYTES: usize = BODY_AT + limits::MAX_IO_BYTES;
 /// A thread's descriptor, and the turn to read from it.
 pub(crate) struct Device {
     fd: OwnedFd,
+    interrupts: Arc<Interrupts>,
     is_taken: Cell<bool>,
     waiting: RefCell<Vec<Waker>>,
 }
 
 impl Device {
     /// Takes a descriptor over.
-    pub(crate) fn new(fd: OwnedFd) -> Rc<Self> {
+    pub(crate) fn new(fd: OwnedFd, interrupts: Arc<Interrupts>) -> Rc<Self> {
         let (is_taken, waiting) = (Cell::new(false), RefCell::default());
-        Rc::new(Self { fd, is_taken, waiting })
+        Rc::new(Self { fd, interrupts, is_taken, waiting })
     }
 
     async fn turn(&self) -> Turn<'_> {
@@ -109,11 +112,15 @@ impl DevicePort {
             return Received::Nothing;
         };
         match Opcode::from_number(request.header.opcode) {
-            // Inode ids need no counting: nothing is kept for those that the kernel knows. Of
-            // callers that are interrupted, see `worker`.
-            Some(
-                Opcode::Forget | Opcode::BatchForget | Opcode::NotifyReply | Opcode::Interrupt,
-            ) => Received::Nothing,
+            Some(Opcode::Interrupt) => {
+                let arguments = InterruptIn::decode(&mut Reader::new(request.arguments.bytes()));
+                if let Ok(InterruptIn { unique }) = arguments {
+                    self.device.interrupts.interrupt(unique);
+                }
+                Received::Nothing
+            }
+            // Inode ids need no counting: nothing is kept for those that the kernel knows.
+            Some(Opcode::Forget | Opcode::BatchForget | Opcode::NotifyReply) => Received::Nothing,
             _ => Received::Request(request),
         }
     }
@@ -158,5 +165,13 @@ impl Port for DevicePort {
 
     fn is_memory_shared(&self) -> bool {
         self.request.handles() > 1 || self.reply.handles() > 1
+    }
+
+    fn queue(&self) -> u16 {
+        0
+    }
+
+    fn another(&self) -> Self {
+        Self::new(Rc::clone(&self.device))
     }
 }

@@ -139,4 +139,12 @@ impl Port for UringPort {
     fn is_memory_shared(&self) -> bool {
         self.memory.payload.handles() > 1
     }
+
+    fn queue(&self) -> u16 {
+        self.queue
+    }
+
+    fn another(&self) -> Self {
+        Self::new(Arc::clone(&self.memory.fd), self.queue)
+    }
 }

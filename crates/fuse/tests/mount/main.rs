@@ -10,6 +10,7 @@
 
 mod ends;
 mod harness;
+mod locks;
 mod memory;
 mod operations;
 
@@ -24,7 +25,7 @@ fn main() {
     }
     let wanted = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));
     let mut run = 0;
-    for (name, test) in operations::TESTS.iter().chain(ends::TESTS) {
+    for (name, test) in operations::TESTS.iter().chain(ends::TESTS).chain(locks::TESTS) {
         for transport in ["uring", "device"] {
             let name = format!("{name}::{transport}");
             if wanted.as_ref().is_some_and(|wanted| !name.contains(wanted.as_str())) {

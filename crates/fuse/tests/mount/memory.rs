@@ -4,8 +4,9 @@
 //! died: the former for ever, `slow` until a file `go` exists in the root directory.
 
 use skep_client::{
-    CreateRequest, Created, DirectoryEntries, DirectoryEntry, EntryReply, HandleId, NewInode,
-    OpenMode, OpenedFile, SetAttributes, SetTime, Stat, StatFs, XattrMode,
+    CreateRequest, Created, DirectoryEntries, DirectoryEntry, EntryReply, FileLock, HandleId,
+    HeldLock, LockKind, LockMode, Locked, NewInode, OpenMode, OpenedFile, SetAttributes, SetTime,
+    Stat, StatFs, XattrMode,
 };
 use skep_env::Buf;
 use skep_fuse::FileSystem;
@@ -23,7 +24,11 @@ struct Node {
     names: BTreeMap<u64, Vec<u8>>,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     opens: u32,
+    locks: Vec<(Owner, FileLock)>,
 }
+
+/// Kind of lock, and the kernel's number of the owner.
+type Owner = (LockKind, u64);
 
 struct Tree {
     nodes: HashMap<InodeId, Node>,
@@ -90,6 +95,7 @@ impl Tree {
             names: BTreeMap::new(),
             xattrs: BTreeMap::new(),
             opens: 0,
+            locks: Vec::new(),
         };
         self.nodes.insert(inode, node);
         inode
@@ -172,6 +178,20 @@ impl Tree {
         node.attributes.changed = node.attributes.modified;
     }
 }
+
+fn owner_of(handle: HandleId, lock: &FileLock) -> Owner {
+    match lock.kind {
+        LockKind::Posix => (lock.kind, lock.owner),
+        LockKind::Flock => (lock.kind, handle.raw()),
+    }
+}
+
+fn conflicts(held: &(Owner, FileLock), owner: Owner, lock: &FileLock) -> bool {
+    let (by, held) = held;
+    *by != owner && by.0 == owner.0 && (held.mode, lock.mode) != (SHARED, SHARED)
+}
+
+const SHARED: Option<LockMode> = Some(LockMode::Shared);
 
 fn chosen(time: SetTime) -> Timestamp {
     if time.now { skep_env::wall_time() } else { time.at }
@@ -303,7 +323,9 @@ impl FileSystem for Memory {
 
     async fn close(&self, handle: HandleId) -> Result<()> {
         self.with(|tree| {
-            tree.opened(handle)?.opens -= 1;
+            let node = tree.opened(handle)?;
+            node.opens -= 1;
+            node.locks.retain(|(held, _)| *held != (LockKind::Flock, handle.raw()));
             let inode = tree.handles.remove(&handle.raw());
             inode.map_or(Ok(()), |inode| tree.dispose(inode))
         })
@@ -493,6 +515,52 @@ impl FileSystem for Memory {
             let removed = tree.node(inode)?.xattrs.remove(name);
             removed.map(|_| ()).ok_or_else(|| ErrorCode::NoAttribute.into())
         })
+    }
+
+    fn new_lock_wait(&self) -> u64 {
+        0
+    }
+
+    /// Of whole files only.
+    async fn set_lock(&self, handle: HandleId, lock: FileLock, _: u64) -> Result<Locked> {
+        let owner = owner_of(handle, &lock);
+        self.with(|tree| {
+            let locks = &mut tree.opened(handle)?.locks;
+            if lock.mode.is_some() && locks.iter().any(|held| conflicts(held, owner, &lock)) {
+                return Ok(Locked::Refused);
+            }
+            locks.retain(|(held, _)| *held != owner);
+            if lock.mode.is_some() {
+                locks.push((owner, lock));
+            }
+            Ok(Locked::Done { keep_cache: false })
+        })
+    }
+
+    async fn wait_for_lock(&self, handle: HandleId, lock: &FileLock, _: u64) -> Result<()> {
+        let owner = owner_of(handle, lock);
+        while self.with(|tree| {
+            let locks = &tree.opened(handle)?.locks;
+            Ok(locks.iter().any(|held| conflicts(held, owner, lock)))
+        })? {
+            skep_env::sleep(Duration::from_millis(1)).await;
+        }
+        Ok(())
+    }
+
+    async fn test_lock(&self, _: HandleId, _: &FileLock) -> Result<Option<HeldLock>> {
+        Ok(None)
+    }
+
+    async fn unlock_process(&self, handle: HandleId, owner: u64) -> Result<()> {
+        self.with(|tree| {
+            tree.opened(handle)?.locks.retain(|(held, _)| *held != (LockKind::Posix, owner));
+            Ok(())
+        })
+    }
+
+    fn has_process_locks(&self) -> bool {
+        true
     }
 
     async fn statfs(&self) -> Result<StatFs> {

@@ -1,0 +1,393 @@
+//! Locks of applications: `flock`, and the byte ranges of `fcntl`.
+//!
+//! Metadata decides who has what. Kept here is what is needed to give locks back: which ranges each
+//! owner has, and through which handle it got them. A `flock` lock belongs to its handle; a POSIX
+//! lock to a process, which the kernel names with each `close(2)`; that of an open file description
+//! looks like a POSIX lock, but its owner is never named again: its ranges go when the handle does
+//! through which they were set.
+//!
+//! # Hazard: requests of one owner that overtake each other
+//! The kernel sends the release of a file without waiting for the answer, and a killed caller
+//! doesn't wait for its own. The owner's number may then come again, or its lock be granted after
+//! the unlock that should have ended it. So one request of an owner is under way at a time.
+
+use crate::client::Client;
+use crate::driven::drive;
+use crate::limits::CONTENTION_PAUSE;
+use crate::session::Modify;
+use crate::tables::{HandleId, OpenFile};
+use skep_cluster::lock_ranges::LockRanges;
+use skep_types::{ErrorCode, GroupId, InodeId, Result};
+use skep_wire::file_locks::{
+    EndWait, HeldLock, LockKind, LockMode, LockRequest, SetLock, TestLock, WaitLock,
+};
+use skep_wire::limits::LOCK_END;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A lock that a program wants to set, test or give back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileLock {
+    /// Which locks it sees.
+    pub kind: LockKind,
+    /// Who: for [`LockKind::Posix`] a number that the caller gives out. A `flock` lock is its
+    /// handle's, whatever this says.
+    pub owner: u64,
+    /// How; none: it is to be unlocked.
+    pub mode: Option<LockMode>,
+    /// Bytes, half-open, up to 2^63 at most.
+    pub range: Range<u64>,
+    /// The process, for others who ask.
+    pub pid: u32,
+}
+
+/// What became of a lock that was to be set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Locked {
+    /// Somebody else has what is in its way.
+    Refused,
+    /// It is set (or unlocked).
+    Done {
+        /// Whether the kernel's page cache of the file is still right: nobody else changed it since
+        /// this mount last opened or locked it.
+        keep_cache: bool,
+    },
+}
+
+/// Whose locks, on which file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Owner {
+    inode: InodeId,
+    kind: LockKind,
+    owner: u64,
+}
+
+#[derive(Debug, Default)]
+struct Owned {
+    /// What is locked, and through which handle.
+    ranges: LockRanges<HandleId>,
+    /// A request is under way.
+    is_busy: bool,
+}
+
+/// By file, kind and number of the owner.
+type Table = HashMap<InodeId, HashMap<(LockKind, u64), Owned>>;
+
+/// The locks of a mount.
+#[derive(Debug, Default)]
+pub(crate) struct FileLocks {
+    /// Protects the table alone; nothing is awaited under it.
+    owners: Mutex<Table>,
+    waits: AtomicU64,
+    has_posix: AtomicBool,
+}
+
+/// The right of one request to an owner's locks; given back when dropped.
+struct Turn {
+    locks: Arc<FileLocks>,
+    owner: Owner,
+}
+
+impl FileLocks {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.owners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until no other request of the owner is under way; `None` if it has nothing locked and
+    /// `must_exist`.
+    async fn turn(self: &Arc<Self>, owner: Owner, must_exist: bool) -> Option<Turn> {
+        loop {
+            {
+                let mut table = self.table();
+                let key = (owner.kind, owner.owner);
+                let is_known = table.get(&owner.inode).is_some_and(|file| file.contains_key(&key));
+                if must_exist && !is_known {
+                    return None;
+                }
+                let owned = table.entry(owner.inode).or_default().entry(key).or_default();
+                let is_free = !std::mem::replace(&mut owned.is_busy, true);
+                if is_free {
+                    return Some(Turn { locks: Arc::clone(self), owner });
+                }
+            }
+            skep_env::sleep(CONTENTION_PAUSE).await;
+        }
+    }
+
+    /// Owners of a file that have ranges which they got through a handle.
+    fn owners_through(&self, inode: InodeId, handle: HandleId) -> Vec<(LockKind, u64)> {
+        let table = self.table();
+        let of_handle =
+            |owned: &Owned| owned.is_busy || owned.ranges.iter().any(|it| it.1 == handle);
+        let owners = table.get(&inode).into_iter().flatten();
+        owners.filter(|(_, owned)| of_handle(owned)).map(|(key, _)| *key).collect()
+    }
+
+    /// Forgets what was locked in some files; gives the handles through which that was.
+    fn lose(&self, is_lost: impl Fn(InodeId) -> bool) -> Vec<HandleId> {
+        let mut handles = Vec::new();
+        for (_, owners) in self.table().iter_mut().filter(|(inode, _)| is_lost(**inode)) {
+            for owned in owners.values_mut() {
+                handles.extend(std::mem::take(&mut owned.ranges).iter().map(|(_, handle)| handle));
+            }
+        }
+        handles.sort_unstable();
+        handles.dedup();
+        handles
+    }
+
+    /// Whether there ever was a POSIX lock: then the kernel has to tell of each close.
+    pub(crate) fn has_posix(&self) -> bool {
+        self.has_posix.load(Ordering::Relaxed)
+    }
+}
+
+impl Turn {
+    fn with<T>(&self, f: impl FnOnce(&mut LockRanges<HandleId>) -> T) -> T {
+        let mut table = self.locks.table();
+        let file = table.entry(self.owner.inode).or_default();
+        let key = (self.owner.kind, self.owner.owner);
+        f(&mut file.entry(key).or_default().ranges)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut table = self.locks.table();
+        let Some(file) = table.get_mut(&self.owner.inode) else { return };
+        let key = (self.owner.kind, self.owner.owner);
+        if let Some(owned) = file.get_mut(&key) {
+            owned.is_busy = false;
+            if owned.ranges.is_empty() {
+                file.remove(&key);
+            }
+        }
+        if file.is_empty() {
+            table.remove(&self.owner.inode);
+        }
+    }
+}
+
+/// Tells metadata that nobody waits any more, if it is dropped before the wait has ended.
+struct Waiting {
+    client: Client,
+    request: Option<EndWait>,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let Some(request) = self.request.take().filter(|_| skep_env::is_running()) else { return };
+        let client = self.client.clone();
+        skep_env::spawn(async move {
+            // Lost, it is made up for in seconds: who was called and doesn't come is passed over.
+            if let Err(error) = client.ask(request.inode, &request).await {
+                tracing::debug!("file {}: a wait was not ended: {error}", request.inode);
+            }
+        })
+        .detach();
+    }
+}
+
+impl Client {
+    /// A number for an attempt to get a lock, for [`Self::set_lock`] and [`Self::wait_for_lock`].
+    pub fn new_lock_wait(&self) -> u64 {
+        self.mount().locks.waits.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Locks or unlocks a range, as `F_SETLK` does: never waits for others. What was written under
+    /// the lock is known to metadata before it is given back. Runs to its end even if it is
+    /// dropped.
+    ///
+    /// # Errors
+    /// `Stale` for a handle that isn't open; `Io` for one whose locks were lost; `TooManyLocks`;
+    /// `InvalidArgument` for an impossible range.
+    pub async fn set_lock(&self, handle: HandleId, lock: FileLock, wait: u64) -> Result<Locked> {
+        let file = self.mount().handles.get_live(handle)?;
+        let client = self.clone();
+        let setting = async move {
+            let owner = owner_of(&file, handle, &lock);
+            let turn = client.mount().locks.turn(owner, false).await;
+            let Some(turn) = turn else { return Ok(Locked::Done { keep_cache: true }) };
+            if lock.kind == LockKind::Posix {
+                client.mount().locks.has_posix.store(true, Ordering::Relaxed);
+            }
+            file.inode.set_locked();
+            let locked = client.set_in_turn(&file, handle, &turn, &lock, wait).await?;
+            // It may have been set in another session than what was locked before.
+            file.check_live()?;
+            Ok(locked)
+        };
+        drive(setting, |_| ()).await
+    }
+
+    async fn set_in_turn(
+        &self,
+        file: &OpenFile,
+        handle: HandleId,
+        turn: &Turn,
+        lock: &FileLock,
+        wait: u64,
+    ) -> Result<Locked> {
+        let how = Modify { is_driven: true, ..Modify::default() };
+        // Whoever gets the lock next has to find what was written under it.
+        let reported = match lock.mode {
+            Some(LockMode::Exclusive) => Ok(None),
+            _ => self.report_written(&file.inode, how).await,
+        };
+        let inode = file.inode.id;
+        let request = SetLock { lock: request_of(turn.owner, lock), wait };
+        let set = match self.modify(inode, request, how, |_, _| ()).await {
+            // The file is gone, and the lock with it.
+            Err(error) if lock.mode.is_none() && error.code() == ErrorCode::Stale => {
+                turn.with(|ranges| *ranges = LockRanges::default());
+                return Ok(Locked::Done { keep_cache: true });
+            }
+            result => result?,
+        };
+        if set.conflict.is_some() {
+            if lock.kind == LockKind::Flock {
+                // It was given up for the other mode.
+                turn.with(|ranges| *ranges = LockRanges::default());
+            }
+            return Ok(Locked::Refused);
+        }
+        turn.with(|ranges| ranges.set(lock.range.clone(), lock.mode.map(|_| handle)));
+        reported?;
+        if lock.mode.is_none() {
+            return Ok(Locked::Done { keep_cache: true });
+        }
+        file.inode.observe(&set.attributes, skep_env::now());
+        let keep_cache = self.mount().caches.opened(inode, set.attributes.change_counter);
+        Ok(Locked::Done { keep_cache })
+    }
+
+    /// Waits until a lock may be had, or for some seconds; then it is to be tried to set. May be
+    /// dropped.
+    ///
+    /// # Errors
+    /// `Deadlock` if whoever is in the way waits for this owner; as [`Self::set_lock`].
+    pub async fn wait_for_lock(&self, handle: HandleId, lock: &FileLock, wait: u64) -> Result<()> {
+        let file = self.mount().handles.get_live(handle)?;
+        let owner = owner_of(&file, handle, lock);
+        let end = EndWait { inode: owner.inode, wait };
+        let mut waiting = Waiting { client: self.clone(), request: Some(end) };
+        let request = WaitLock { lock: request_of(owner, lock), wait };
+        let result = self.ask(owner.inode, &request).await;
+        waiting.request = None;
+        result.map(|_| ())
+    }
+
+    /// A lock that is in the way of another, as `F_GETLK` asks for it. The process is zero if it is
+    /// one of another client.
+    ///
+    /// # Errors
+    /// As [`Self::set_lock`].
+    pub async fn test_lock(&self, handle: HandleId, lock: &FileLock) -> Result<Option<HeldLock>> {
+        let file = self.mount().handles.get_live(handle)?;
+        let owner = owner_of(&file, handle, lock);
+        let request = TestLock { lock: request_of(owner, lock) };
+        let mut conflict = self.ask(owner.inode, &request).await?.conflict;
+        let own = self.session(self.group_of(owner.inode)?).await?.id;
+        if let Some(held) = conflict.as_mut().filter(|held| held.session != own) {
+            held.pid = 0;
+        }
+        Ok(conflict)
+    }
+
+    /// Unlocks all POSIX locks of a process on a file: it has closed a descriptor of it.
+    ///
+    /// # Errors
+    /// What kept metadata from being told.
+    pub async fn unlock_process(&self, handle: HandleId, owner: u64) -> Result<()> {
+        let file = self.mount().handles.get(handle)?;
+        if !file.inode.is_locked() {
+            return Ok(());
+        }
+        let client = self.clone();
+        let unlocking =
+            async move { client.unlock(&file, handle, (LockKind::Posix, owner), false).await };
+        drive(unlocking, |_| ()).await
+    }
+
+    /// Unlocks what was locked through a handle, which is being closed.
+    pub(crate) async fn unlock_handle(&self, file: &OpenFile, handle: HandleId) {
+        for owner in self.mount().locks.owners_through(file.inode.id, handle) {
+            // What stays locked is freed with the session's last open of the file.
+            if let Err(error) = self.unlock(file, handle, owner, true).await {
+                tracing::warn!("file {} stays locked until its close: {error}", file.inode.id);
+            }
+        }
+    }
+
+    /// Unlocks what an owner has on a file: all, or what it got through one handle.
+    async fn unlock(
+        &self,
+        file: &OpenFile,
+        handle: HandleId,
+        (kind, owner): (LockKind, u64),
+        only_of_handle: bool,
+    ) -> Result<()> {
+        let owner = Owner { inode: file.inode.id, kind, owner };
+        let Some(turn) = self.mount().locks.turn(owner, true).await else { return Ok(()) };
+        let ranges = turn.with(|ranges| ranges.clone());
+        let is_of_handle = |(_, by): &(Range<u64>, HandleId)| *by == handle;
+        let unlocked: Vec<_> = match only_of_handle {
+            true => ranges.iter().filter(is_of_handle).map(|(range, _)| range).collect(),
+            false if ranges.is_empty() => Vec::new(),
+            false => std::iter::once(0..LOCK_END).collect(),
+        };
+        for range in unlocked {
+            let lock = FileLock { kind, owner: owner.owner, mode: None, range, pid: 0 };
+            self.set_in_turn(file, handle, &turn, &lock, 0).await?;
+        }
+        Ok(())
+    }
+
+    /// Notes that all that was locked at a group is lost with the session: who relied on it must
+    /// not go on.
+    pub(crate) fn lose_locks(&self, group: GroupId) {
+        let mount = self.mount();
+        let map = mount.map();
+        let lost = mount.locks.lose(|inode| map.shard_group(inode.shard()) == Some(group));
+        for handle in lost {
+            if let Ok(file) = mount.handles.get(handle) {
+                tracing::warn!("file {}: its locks were lost with the session", file.inode.id);
+                file.set_locks_lost();
+            }
+        }
+    }
+
+    /// Makes sure, before a file is read or written on which something is locked, that the lease
+    /// can't have run out and another have the lock.
+    pub(crate) async fn confirm_locks(&self, file: &OpenFile) -> Result<()> {
+        if !file.inode.is_locked() {
+            return Ok(());
+        }
+        self.confirm_lease(file.inode.id).await?;
+        file.check_live()
+    }
+}
+
+/// The owner at metadata. A handle's number is never used again; the kernel's of an open file may
+/// be, while the unlock of the old one is still under way.
+fn owner_of(file: &OpenFile, handle: HandleId, lock: &FileLock) -> Owner {
+    let owner = match lock.kind {
+        LockKind::Posix => lock.owner,
+        LockKind::Flock => handle.raw(),
+    };
+    Owner { inode: file.inode.id, kind: lock.kind, owner }
+}
+
+fn request_of(owner: Owner, lock: &FileLock) -> LockRequest {
+    LockRequest {
+        inode: owner.inode,
+        kind: owner.kind,
+        owner: owner.owner,
+        mode: lock.mode,
+        start: lock.range.start,
+        end: lock.range.end,
+        pid: lock.pid,
+    }
+}

@@ -1,0 +1,106 @@
+//! Locks: who waits for one, how that ends, and that it keeps nobody else waiting.
+
+use crate::harness::wait_until;
+use crate::{Test, mounted};
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+pub(crate) const TESTS: &[Test] = &[
+    ("a_wait_for_a_lock_ends_with_a_signal", a_wait_for_a_lock_ends_with_a_signal),
+    ("waits_for_locks_leave_room_for_others", waits_for_locks_leave_room_for_others),
+    ("a_killed_waiter_goes_and_gets_nothing", a_killed_waiter_goes_and_gets_nothing),
+];
+
+/// A program that waits for a lock of each kind, until a signal interrupts it.
+const WAITING: &str = "
+import fcntl, signal, sys
+class Interrupted(Exception): pass
+def interrupt(*_): raise Interrupted
+signal.signal(signal.SIGUSR1, interrupt)
+file = open(sys.argv[1], 'r+')
+for lock in (fcntl.flock, fcntl.lockf):
+    try:
+        lock(file, fcntl.LOCK_EX)
+        sys.exit('it got the lock')
+    except Interrupted:
+        pass
+lock(file, fcntl.LOCK_UN)
+";
+
+/// Waits until a process sleeps inside the kernel's FUSE code, in a system call.
+fn wait_until_blocked(child: &Child, call: libc::c_long) {
+    let shown = |what: &str| fs::read_to_string(format!("/proc/{}/{what}", child.id()));
+    wait_until("the caller waits for the server", || {
+        let is_call = shown("syscall").is_ok_and(|now| now.starts_with(&format!("{call} ")));
+        let is_inside =
+            |place: String| place.contains("fuse") || place.contains("request_wait_answer");
+        is_call && shown("wchan").is_ok_and(is_inside)
+    });
+}
+
+/// Locks all bytes of a file with `fcntl`.
+fn lock_bytes(file: &File) {
+    use std::os::fd::AsRawFd;
+    // SAFETY: all-zero is a valid lock, of the whole file; the descriptor is open.
+    unsafe {
+        let mut lock = std::mem::zeroed::<libc::flock>();
+        lock.l_type = libc::F_WRLCK as i16;
+        assert_eq!(libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &raw const lock), 0);
+    }
+}
+
+/// Semantics 4.4 and 6.4.
+fn a_wait_for_a_lock_ends_with_a_signal(transport: &str) {
+    let it = mounted(transport);
+    let file = File::create(it.join("file")).unwrap();
+    file.lock().unwrap();
+    lock_bytes(&file);
+    let mut child =
+        Command::new("python3").args(["-c", WAITING]).arg(it.join("file")).spawn().unwrap();
+    for call in [libc::SYS_flock, libc::SYS_fcntl] {
+        wait_until_blocked(&child, call);
+        let place = || fs::read_to_string(format!("/proc/{}/syscall", child.id()));
+        let before = place().unwrap();
+        let sent_at = Instant::now();
+        // SAFETY: a plain call; the child wasn't waited for, so the id is its own.
+        assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGUSR1) }, 0);
+        wait_until("the wait ends", || !place().is_ok_and(|now| now == before));
+        // Not only when somebody looks whether the caller was killed.
+        assert!(sent_at.elapsed() < Duration::from_millis(200), "{:?}", sent_at.elapsed());
+    }
+    assert!(child.wait().unwrap().success());
+}
+
+fn locking(path: &Path) -> Child {
+    Command::new("flock").arg(path).arg("true").stderr(Stdio::null()).spawn().unwrap()
+}
+
+fn waits_for_locks_leave_room_for_others(transport: &str) {
+    let it = mounted(transport);
+    // Twice: places of the first time serve again.
+    for round in 0..2 {
+        let file = File::create(it.join("file")).unwrap();
+        file.lock().unwrap();
+        let mut waiting: Vec<_> = (0..60).map(|_| locking(&it.join("file"))).collect();
+        waiting.iter().for_each(|child| wait_until_blocked(child, libc::SYS_flock));
+        fs::write(it.join(&format!("other-{round}")), "served").unwrap();
+        assert!(waiting.iter_mut().all(|child| child.try_wait().unwrap().is_none()));
+        file.unlock().unwrap();
+        assert!(waiting.iter_mut().all(|child| child.wait().unwrap().success()));
+    }
+}
+
+fn a_killed_waiter_goes_and_gets_nothing(transport: &str) {
+    let it = mounted(transport);
+    let file = File::create(it.join("file")).unwrap();
+    file.lock().unwrap();
+    let mut killed: Vec<_> = (0..3).map(|_| locking(&it.join("file"))).collect();
+    killed.iter().for_each(|child| wait_until_blocked(child, libc::SYS_flock));
+    killed.iter_mut().for_each(|child| child.kill().unwrap());
+    assert!(killed.iter_mut().all(|child| !child.wait().unwrap().success()));
+    file.unlock().unwrap();
+    let other = File::open(it.join("file")).unwrap();
+    wait_until("the lock is free", || other.try_lock().is_ok());
+}

@@ -1,0 +1,124 @@
+//! What becomes of locks when a client or a metadata service dies, or stands still for too long.
+
+use crate::program::Program;
+use rustix::process::Signal;
+use skep_testkit::suite::Case;
+use skep_testkit::{Cluster, Random, Shape, Transport, wait_for};
+use std::fs;
+use std::time::Duration;
+
+pub(crate) const CASES: &[Case<()>] = skep_testkit::cases![locks:
+    counters_survive_kills_of_metadata_and_of_a_client, locks_outlive_a_restart_of_metadata,
+    who_stood_still_for_too_long_has_lost_his_locks,
+];
+
+/// Leases last 5 s; a busy machine finds out a little later.
+const PATIENCE: Duration = Duration::from_secs(30);
+const PROGRAMS: u64 = 4;
+
+/// Semantics 6.6 and 6.8.
+fn counters_survive_kills_of_metadata_and_of_a_client((): &()) {
+    let mut random = Random::new(Random::seed_of_run());
+    for (kind, transport) in [("posix", Transport::Device), ("flock", Transport::Uring)] {
+        let mut cluster = Cluster::start(Shape::default());
+        let second = cluster.mount(transport);
+        let (here, there) = (cluster.path().join("counter"), second.path().join("counter"));
+        fs::write(&here, "00000000").expect("written");
+        let mut survivors: Vec<_> = (0..PROGRAMS).map(|_| Program::on(&here)).collect();
+        let mut victims: Vec<_> = (0..PROGRAMS).map(|_| Program::on(&there)).collect();
+        for program in survivors.iter_mut().chain(&mut victims) {
+            program.begin(&format!("count f {kind} 150"));
+        }
+        let count = || fs::read_to_string(&here).expect("read").parse::<u64>().unwrap_or(0);
+        let goes_on = |from: u64, by: u64| {
+            wait_for("the counting goes on", PATIENCE, || (count() >= from + by).then_some(()));
+        };
+        for _ in 0..3 {
+            goes_on(count(), 20 + random.below(20) as u64);
+            for metadata in cluster.processes("metadata") {
+                metadata.kill();
+            }
+        }
+        goes_on(count(), 20);
+        // The programs on it end with an error, some with the lock in their hands.
+        second.kill();
+        let mut done = 0;
+        for victim in &victims {
+            let answer = victim.answer();
+            let (times, error) = answer.split_once(' ').expect("a number and an error");
+            println!("    a program on the killed mount: {answer}");
+            assert_ne!(error, "EIO", "{answer}");
+            done += times.parse::<u64>().expect("a number");
+        }
+        for survivor in &survivors {
+            assert_eq!(survivor.answer(), "150 ok");
+            done += 150;
+        }
+        // Each that died may have written a number and not heard of it.
+        let found = count();
+        assert!((done..=done + PROGRAMS).contains(&found), "{found} of {done} are counted");
+        drop((survivors, victims));
+        let mut last = Program::on(&here);
+        assert_eq!(last.try_lock(kind, "exclusive"), "ok", "no lock is left behind");
+        drop(last);
+        cluster.stop();
+    }
+}
+
+/// Semantics 6.8.
+fn locks_outlive_a_restart_of_metadata((): &()) {
+    let mut cluster = Cluster::start(Shape::default());
+    let second = cluster.mount(Transport::Device);
+    let (here, there) = (cluster.path().join("file"), second.path().join("file"));
+    let (mut holder, mut other) = (Program::on(&here), Program::on(&there));
+    for kind in ["posix", "flock"] {
+        assert_eq!(holder.try_lock(kind, "exclusive"), "ok");
+        other.wait(kind, "exclusive");
+        for metadata in cluster.processes("metadata") {
+            metadata.kill();
+        }
+        // Answered by the next process.
+        assert_eq!(Program::on(&there).try_lock(kind, "shared"), "EAGAIN");
+        assert!(other.is_waiting());
+        holder.unlock(kind);
+        assert_eq!(other.answer(), "ok", "who waited before goes on waiting");
+        other.unlock(kind);
+    }
+    drop((holder, other));
+    second.unmount();
+    cluster.stop();
+}
+
+/// Semantics 6.7.
+fn who_stood_still_for_too_long_has_lost_his_locks((): &()) {
+    let mut cluster = Cluster::start(Shape::default());
+    let second = cluster.mount(Transport::Device);
+    let (here, there) = (cluster.path().join("file"), second.path().join("file"));
+    fs::write(&here, "first").expect("written");
+    let (mut sleeper, mut other) = (Program::on(&there), Program::on(&here));
+    let mut reader = Program::on(&there);
+    assert_eq!(sleeper.run("read f 5"), "first");
+    assert_eq!(sleeper.try_lock("posix", "exclusive"), "ok");
+    let mounts = cluster.processes("mount");
+    let place = second.path().to_str().expect("ASCII");
+    let its_process = mounts.iter().find(|it| it.arguments.iter().any(|word| word == place));
+    let its_process = its_process.expect("the process of the second mount");
+    its_process.signal(Signal::STOP);
+    other.begin("lock f posix exclusive 0 0 wait");
+    assert_eq!(other.answer(), "ok", "after the lease");
+    other.ok("write f other");
+    its_process.signal(Signal::CONT);
+    assert_eq!(sleeper.run("write f wrong"), "EIO");
+    assert_eq!(sleeper.try_lock("posix", "unlock"), "EIO", "until it closes the file");
+    // Others of that mount have lost nothing.
+    assert_eq!(reader.run("read f 5"), "other");
+    assert_eq!(sleeper.run("close f"), "EIO", "so that nobody misses it");
+    sleeper.open("f", &there, "write");
+    assert_eq!(sleeper.try_lock("posix", "shared"), "EAGAIN");
+    other.unlock("posix");
+    assert_eq!(sleeper.try_lock("posix", "shared"), "ok");
+    assert_eq!(sleeper.run("read f 5"), "other");
+    drop((sleeper, other, reader));
+    second.unmount();
+    cluster.stop();
+}

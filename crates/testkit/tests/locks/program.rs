@@ -1,0 +1,119 @@
+//! A program that locks files as it is told.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+const PROGRAM: &str = include_str!("program.py");
+/// Longest wait for an answer: longer than two leases.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A program with at most one command under way.
+pub(crate) struct Program {
+    child: Child,
+    commands: ChildStdin,
+    answers: Receiver<String>,
+}
+
+impl Program {
+    /// Starts one that has a file open under the name `f`.
+    pub(crate) fn on(path: &Path) -> Self {
+        let mut program = Self::start();
+        program.open("f", path, "write");
+        program
+    }
+
+    pub(crate) fn start() -> Self {
+        let mut child = Command::new("python3")
+            .args(["-c", PROGRAM])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("python3 can be started");
+        let commands = child.stdin.take().expect("it was asked for");
+        let output = BufReader::new(child.stdout.take().expect("it was asked for"));
+        let (sender, answers) = channel();
+        std::thread::spawn(move || {
+            output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)).ok();
+        });
+        Self { child, commands, answers }
+    }
+
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Tells it to do something, without waiting for the end of that.
+    pub(crate) fn begin(&mut self, command: &str) {
+        writeln!(self.commands, "{command}").expect("the program runs");
+    }
+
+    /// The answer to what it was told to begin.
+    #[track_caller]
+    pub(crate) fn answer(&self) -> String {
+        self.answers.recv_timeout(PATIENCE).expect("the program answers")
+    }
+
+    /// Whether what it was told to begin isn't done after a while.
+    #[track_caller]
+    pub(crate) fn is_waiting(&self) -> bool {
+        match self.answers.recv_timeout(Duration::from_millis(300)) {
+            Err(RecvTimeoutError::Timeout) => true,
+            Err(error) => panic!("the program ended: {error}"),
+            Ok(answer) => panic!("it should wait, but said {answer}"),
+        }
+    }
+
+    /// Does something.
+    #[track_caller]
+    pub(crate) fn run(&mut self, command: &str) -> String {
+        self.begin(command);
+        self.answer()
+    }
+
+    /// Does something that must succeed.
+    #[track_caller]
+    pub(crate) fn ok(&mut self, command: &str) {
+        assert_eq!(self.run(command), "ok", "{command}");
+    }
+
+    #[track_caller]
+    pub(crate) fn open(&mut self, key: &str, path: &Path, mode: &str) {
+        self.ok(&format!("open {key} {} {mode}", path.display()));
+    }
+
+    /// Tries to lock all bytes.
+    #[track_caller]
+    pub(crate) fn try_lock(&mut self, kind: &str, mode: &str) -> String {
+        self.run(&format!("lock f {kind} {mode} 0 0 try"))
+    }
+
+    /// Unlocks all bytes.
+    #[track_caller]
+    pub(crate) fn unlock(&mut self, kind: &str) {
+        assert_eq!(self.try_lock(kind, "unlock"), "ok");
+    }
+
+    /// Begins to wait for a lock of all bytes, and does wait.
+    #[track_caller]
+    pub(crate) fn wait(&mut self, kind: &str, mode: &str) {
+        self.begin(&format!("lock f {kind} {mode} 0 0 wait"));
+        assert!(self.is_waiting());
+    }
+
+    /// `kill -9`.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().expect("our own child");
+        self.child.wait().expect("our own child");
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
