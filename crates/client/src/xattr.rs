@@ -4,12 +4,15 @@ use crate::client::Client;
 use crate::limits::PLAIN_VALID;
 use crate::session::Modify;
 use skep_types::codec::Bytes;
-use skep_types::{Attributes, ErrorCode, InodeId, Result};
+use skep_types::{ACCESS_ACL, Attributes, DEFAULT_ACL, ErrorCode, InodeId, Result};
 use skep_wire::metadata::{GetXattr, ListXattrs, RemoveXattr, SetXattr, XattrMode};
 use std::time::Duration;
 
-/// The attribute that the kernel asks for before a program runs and before writes.
-const CAPABILITY: &[u8] = b"security.capability";
+/// Whether the kernel asks for an attribute by itself: when permissions are checked, before a
+/// program runs and before writes.
+fn is_asked_for(name: &[u8]) -> bool {
+    [b"security.capability", ACCESS_ACL, DEFAULT_ACL].contains(&name)
+}
 
 /// Whether an inode has none of the attributes that the kernel asks for by itself, which costs a
 /// request that almost always finds nothing.
@@ -24,7 +27,7 @@ pub(crate) enum Plain {
 impl Client {
     /// Takes in whether an inode has attributes that the kernel asks for.
     pub(crate) fn note_plain(&self, attributes: &Attributes) {
-        let (now, is_plain) = (skep_env::now(), !attributes.has_capability);
+        let (now, is_plain) = (skep_env::now(), !attributes.has_capability && !attributes.has_acl);
         self.mount().plain.update(attributes.inode, |noted| match noted {
             Some(Plain::NotUntil(until)) if now < *until => Plain::NotUntil(*until),
             _ if is_plain => Plain::Since(now),
@@ -35,14 +38,14 @@ impl Client {
     /// Whether an attribute isn't there, by what was seen of the inode as lately as attributes may
     /// be remembered.
     fn is_known_to_lack(&self, inode: InodeId, name: &[u8]) -> bool {
-        name == CAPABILITY
+        is_asked_for(name)
             && matches!(self.mount().plain.get(inode),
                 Some(Plain::Since(at)) if skep_env::now() < at + PLAIN_VALID)
     }
 
     /// Notes that one of these attributes is being set.
     fn forget_plain(&self, inode: InodeId, name: &[u8]) {
-        if name == CAPABILITY {
+        if is_asked_for(name) {
             self.mount().plain.note(inode, Plain::NotUntil(skep_env::now() + PLAIN_VALID));
         }
     }
@@ -59,7 +62,7 @@ impl Client {
         Ok(value)
     }
 
-    /// Sets an extended attribute.
+    /// Sets an extended attribute; with an access control list perhaps clears the set-group-id bit.
     ///
     /// # Errors
     /// `Exists` or `NoAttribute` as `mode` asks, `TooLarge`, `NotFound`.
@@ -69,12 +72,14 @@ impl Client {
         name: &[u8],
         value: &[u8],
         mode: XattrMode,
+        clear_set_group_id: bool,
     ) -> Result<()> {
         let how = match mode {
             XattrMode::Create => Modify::telling(ErrorCode::Exists),
             XattrMode::Any | XattrMode::Replace => Modify::default(),
         };
-        let request = SetXattr { inode, name: name.into(), value: value.into(), mode };
+        let request =
+            SetXattr { inode, name: name.into(), value: value.into(), mode, clear_set_group_id };
         self.forget_plain(inode, name);
         let done = self.modify(inode, request, how, |_, _| ()).await;
         self.forget_plain(inode, name);

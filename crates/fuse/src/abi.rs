@@ -18,6 +18,8 @@ pub const MINOR: u32 = 45;
 pub const OLDEST_MINOR: u32 = 28;
 /// Bytes of [`InHeader`].
 pub const IN_HEADER_BYTES: usize = 40;
+/// Bytes of [`SetXattrIn`] in its short form.
+pub const SHORT_SET_XATTR_BYTES: usize = 8;
 /// Bytes of [`OutHeader`].
 pub const OUT_HEADER_BYTES: usize = 16;
 
@@ -66,7 +68,7 @@ opcodes! {
     StatFs = 17, 0;
     Release = 18, 24;
     Fsync = 20, 16;
-    SetXattr = 21, 8;
+    SetXattr = 21, 16;
     GetXattr = 22, 8;
     ListXattr = 23, 8;
     RemoveXattr = 24, 0;
@@ -112,6 +114,8 @@ pub mod init_flags {
     pub const BIG_WRITES: u64 = 1 << 5;
     /// `flock` comes by the same requests.
     pub const FLOCK_LOCKS: u64 = 1 << 10;
+    /// The umask is left to the daemon.
+    pub const DONT_MASK: u64 = 1 << 6;
     /// Cached pages are dropped when size or time of modification have changed.
     pub const AUTO_INVAL_DATA: u64 = 1 << 12;
     /// `READDIRPLUS` exists.
@@ -122,12 +126,16 @@ pub mod init_flags {
     pub const ASYNC_DIO: u64 = 1 << 15;
     /// Lookups and listings of one directory at once.
     pub const PARALLEL_DIROPS: u64 = 1 << 18;
+    /// The kernel checks and remembers access control lists.
+    pub const POSIX_ACL: u64 = 1 << 20;
     /// `max_pages` of the answer counts.
     pub const MAX_PAGES: u64 = 1 << 22;
     /// `ENOSYS` to `OPENDIR` stands for all of them.
     pub const NO_OPENDIR_SUPPORT: u64 = 1 << 24;
     /// The daemon clears set-user-id and set-group-id bits when asked with a request.
     pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
+    /// `SETXATTR` has the long form.
+    pub const SETXATTR_EXT: u64 = 1 << 29;
     /// `flags2` counts.
     pub const INIT_EXT: u64 = 1 << 30;
     /// Requests go through io_uring.
@@ -170,6 +178,8 @@ pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 pub const LOCK_IS_FLOCK: u32 = 1 << 0;
 /// [`OutHeader::error`] of a notification: drop what is remembered of an inode.
 pub const NOTIFY_INVAL_INODE: u32 = 2;
+/// [`SetXattrIn::more_flags`]: clear set-group-id with an access control list.
+pub const SET_XATTR_KILL_SGID: u32 = 1 << 0;
 /// [`FsyncIn::fsync_flags`]: data only.
 pub const FSYNC_DATA_ONLY: u32 = 1 << 0;
 /// `statx` mask: all basic fields and the time of creation.
@@ -499,10 +509,12 @@ record! {
 }
 
 record! {
-    /// `fuse_setxattr_in` in its short form (the long one has to be asked for).
+    /// `fuse_setxattr_in`. Kernels without [`init_flags::SETXATTR_EXT`] send its first half.
     pub struct SetXattrIn {
         pub size: u32,
         pub flags: u32,
+        pub more_flags: u32,
+        pub padding: u32,
     }
 }
 

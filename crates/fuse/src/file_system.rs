@@ -126,13 +126,14 @@ pub trait FileSystem: Clone + 'static {
     ) -> impl Future<Output = Result<DirectoryEntries>>;
     /// The value of an extended attribute.
     fn get_xattr(&self, inode: InodeId, name: &[u8]) -> impl Future<Output = Result<Vec<u8>>>;
-    /// Sets an extended attribute.
+    /// Sets an extended attribute; an access control list may clear the set-group-id bit.
     fn set_xattr(
         &self,
         inode: InodeId,
         name: &[u8],
         value: &[u8],
         mode: XattrMode,
+        clear_set_group_id: bool,
     ) -> impl Future<Output = Result<()>>;
     /// The names of all extended attributes.
     fn list_xattrs(&self, inode: InodeId) -> impl Future<Output = Result<Vec<Vec<u8>>>>;
@@ -295,8 +296,9 @@ impl FileSystem for Client {
         name: &[u8],
         value: &[u8],
         mode: XattrMode,
+        clear_set_group_id: bool,
     ) -> Result<()> {
-        Self::set_xattr(self, inode, name, value, mode).await
+        Self::set_xattr(self, inode, name, value, mode, clear_set_group_id).await
     }
 
     async fn list_xattrs(&self, inode: InodeId) -> Result<Vec<Vec<u8>>> {

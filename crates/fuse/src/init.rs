@@ -13,8 +13,7 @@ const MIN_READ_BYTES: usize = 8192;
 
 /// What is asked for, if the kernel offers it. What is not, and why:
 /// `WRITEBACK_CACHE` makes the kernel ignore sizes and times of the server; `EXPORT_SUPPORT` and
-/// `CACHE_SYMLINKS` would keep what nobody takes back; `EXPLICIT_INVAL_DATA` likewise for pages;
-/// `DONT_MASK` leaves the umask to the kernel.
+/// `CACHE_SYMLINKS` would keep what nobody takes back; `EXPLICIT_INVAL_DATA` likewise for pages.
 const WANTED: u64 = flag::ASYNC_READ
     | flag::POSIX_LOCKS
     | flag::FLOCK_LOCKS
@@ -27,18 +26,30 @@ const WANTED: u64 = flag::ASYNC_READ
     | flag::PARALLEL_DIROPS
     | flag::MAX_PAGES
     | flag::NO_OPENDIR_SUPPORT
+    | flag::DONT_MASK
+    | flag::POSIX_ACL
     | flag::HANDLE_KILLPRIV_V2
+    | flag::SETXATTR_EXT
     | flag::INIT_EXT;
 
 fn protocol(what: impl Into<String>) -> Error {
     Error::new(ErrorCode::VersionMismatch, what)
 }
 
-/// Takes the kernel's first request and answers it. Gives the transport that both sides then use.
+/// What both sides use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Agreed {
+    /// The transport.
+    pub(crate) transport: TransportKind,
+    /// Whether `SETXATTR` has the long form.
+    pub(crate) has_long_set_xattr: bool,
+}
+
+/// Takes the kernel's first request and answers it. Gives what both sides then use.
 ///
 /// # Errors
 /// `VersionMismatch` if the kernel is too old; `Io` if the mount is gone already.
-pub(crate) fn negotiate(fd: &OwnedFd, wanted: TransportKind) -> Result<TransportKind> {
+pub(crate) fn negotiate(fd: &OwnedFd, wanted: TransportKind) -> Result<Agreed> {
     let request = Buf::new(MIN_READ_BYTES);
     let len = loop {
         match kernel::read(fd, &request) {
@@ -56,7 +67,8 @@ pub(crate) fn negotiate(fd: &OwnedFd, wanted: TransportKind) -> Result<Transport
     w.raw(&body);
     kernel::write(fd, &Buf::copy_of(&w.finish()))
         .map_err(|error| Error::from(error).within("answering the kernel's INIT"))?;
-    Ok(transport)
+    let has_long_set_xattr = u64::from(reply.flags) & flag::SETXATTR_EXT != 0;
+    Ok(Agreed { transport, has_long_set_xattr })
 }
 
 struct Offer {

@@ -148,15 +148,15 @@ fn open(
             tracing::warn!("unmounting {}: {error}", mount_point.display());
         }
     };
-    let agreed = init::negotiate(&fd, wanted).and_then(|transport| {
+    let agreed = init::negotiate(&fd, wanted).and_then(|agreed| {
         kernel::set_nonblocking(&fd)?;
-        Ok(transport)
+        Ok(agreed)
     });
     match agreed {
-        Ok(transport) if transport == wanted || choice == TransportChoice::Auto => {
+        Ok(agreed) if agreed.transport == wanted || choice == TransportChoice::Auto => {
             mount_point::raise_read_ahead(mount_point, limits::READ_AHEAD_KIB);
             let mount_point = mount_point.to_owned();
-            Ok(Some(Session { fd: Arc::new(fd), mount_point, transport }))
+            Ok(Some(Session { fd: Arc::new(fd), mount_point, agreed }))
         }
         Ok(_) => {
             unmount();

@@ -71,9 +71,7 @@ pub(crate) async fn perform<F: FileSystem>(
             directories::read(fs, directory, cursor, max_bytes, with_attributes).await
         }
         Call::GetXattr { inode, name, room } => xattrs::get(context, inode, &name, room).await,
-        Call::SetXattr { inode, name, value, mode } => {
-            xattrs::set(fs, inode, &name, &value, mode).await
-        }
+        Call::SetXattr { change } => xattrs::set(fs, change).await,
         Call::ListXattrs { inode, uid, room } => xattrs::list(fs, inode, uid, room).await,
         Call::RemoveXattr { inode, name } => xattrs::remove(fs, inode, &name).await,
         Call::Nothing => Ok(Answer::Empty),

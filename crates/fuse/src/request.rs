@@ -55,7 +55,7 @@ pub(crate) enum Call {
     SyncAll,
     ReadDirectory { directory: InodeId, cursor: u64, max_bytes: u32, with_attributes: bool },
     GetXattr { inode: InodeId, name: Vec<u8>, room: u32 },
-    SetXattr { inode: InodeId, name: Vec<u8>, value: Vec<u8>, mode: XattrMode },
+    SetXattr { change: XattrChange },
     ListXattrs { inode: InodeId, uid: u32, room: u32 },
     RemoveXattr { inode: InodeId, name: Vec<u8> },
     StatFs,
@@ -105,6 +105,16 @@ pub(crate) struct Lock {
     pub(crate) lock: FileLock,
 }
 
+/// The parts of the setting of an extended attribute.
+#[derive(Debug)]
+pub(crate) struct XattrChange {
+    pub(crate) inode: InodeId,
+    pub(crate) name: Vec<u8>,
+    pub(crate) value: Vec<u8>,
+    pub(crate) mode: XattrMode,
+    pub(crate) clear_set_group_id: bool,
+}
+
 /// Whether only data has to reach the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DataOnly(pub(crate) bool);
@@ -152,10 +162,14 @@ fn inode(nodeid: u64) -> InodeId {
 
 impl Request {
     /// A request as a read of `/dev/fuse` gives it, in one piece; `None` if it has no header.
-    pub(crate) fn from_bytes(bytes: &Buf, reply: Buf) -> Option<Self> {
+    /// `SETXATTR` may have its short form.
+    pub(crate) fn from_bytes(bytes: &Buf, reply: Buf, has_long_set_xattr: bool) -> Option<Self> {
         let header = InHeader::decode(&mut Reader::new(bytes.bytes())).ok()?;
-        let opcode = Opcode::from_number(header.opcode);
-        let end = abi::IN_HEADER_BYTES + opcode.map_or(0, Opcode::argument_bytes);
+        let len = match Opcode::from_number(header.opcode) {
+            Some(Opcode::SetXattr) if !has_long_set_xattr => abi::SHORT_SET_XATTR_BYTES,
+            opcode => opcode.map_or(0, Opcode::argument_bytes),
+        };
+        let end = abi::IN_HEADER_BYTES + len;
         let end = end.min(bytes.len());
         let arguments = bytes.slice(abi::IN_HEADER_BYTES..end);
         let payload = bytes.slice(end..bytes.len());
@@ -179,8 +193,9 @@ impl Request {
         inode(self.header.nodeid)
     }
 
-    fn new_inode(&self, mode: u32) -> NewInode {
-        NewInode { permissions: mode & 0o7777, uid: self.header.uid, gid: self.header.gid }
+    fn new_inode(&self, mode: u32, umask: u32) -> NewInode {
+        let (uid, gid) = (self.header.uid, self.header.gid);
+        NewInode { permissions: mode & 0o7777, umask, uid, gid }
     }
 
     /// The operation that is asked for.
@@ -198,12 +213,12 @@ impl Request {
             Opcode::Symlink => {
                 let (name, rest) = split_name(self.payload.bytes())?;
                 let (name, link_target) = (checked_name(name)?, split_name(rest)?.0.to_vec());
-                let new = self.new_inode(0o777);
+                let new = self.new_inode(0o777, 0);
                 Call::MakeSymlink { directory: self.node(), name, link_target, new }
             }
             Opcode::MkDir => {
                 let arguments: MkDirIn = self.arguments()?;
-                let new = self.new_inode(arguments.mode);
+                let new = self.new_inode(arguments.mode, arguments.umask);
                 Call::MakeDirectory { directory: self.node(), name: self.name()?, new }
             }
             Opcode::MkNod => self.make_node()?,
@@ -315,7 +330,7 @@ impl Request {
                 directory: self.node(),
                 name: self.name()?.into(),
                 kind,
-                new: self.new_inode(arguments.mode),
+                new: self.new_inode(arguments.mode, arguments.umask),
                 device: abi::unpack_device(arguments.device),
                 exclusive: true,
                 open: OpenMode::No,
@@ -330,7 +345,7 @@ impl Request {
                 directory: self.node(),
                 name: self.name()?.into(),
                 kind: FileKind::Regular,
-                new: self.new_inode(arguments.mode),
+                new: self.new_inode(arguments.mode, arguments.umask),
                 device: 0,
                 exclusive: true,
                 open: open_mode(arguments.flags),
@@ -448,7 +463,10 @@ impl Request {
                 Call::ListXattrs { inode, uid: self.header.uid, room: arguments.size }
             }
             Opcode::SetXattr => {
-                let arguments: SetXattrIn = self.arguments()?;
+                let mut fixed = self.arguments.bytes().to_vec();
+                fixed.resize(fixed.len().max(Opcode::SetXattr.argument_bytes()), 0);
+                let arguments = SetXattrIn::decode(&mut Reader::new(&fixed));
+                let arguments = arguments.map_err(|_| libc::EINVAL)?;
                 let (name, value) = split_name(self.payload.bytes())?;
                 let value = value.get(..arguments.size as usize).ok_or(libc::EINVAL)?;
                 let mode = match arguments.flags as i32 {
@@ -457,7 +475,11 @@ impl Request {
                     libc::XATTR_REPLACE => XattrMode::Replace,
                     _ => return Err(libc::EINVAL),
                 };
-                Call::SetXattr { inode, name: name.to_vec(), value: value.to_vec(), mode }
+                let clear_set_group_id = arguments.more_flags & abi::SET_XATTR_KILL_SGID != 0;
+                let (name, value) = (name.to_vec(), value.to_vec());
+                Call::SetXattr {
+                    change: XattrChange { inode, name, value, mode, clear_set_group_id },
+                }
             }
             _ => Call::RemoveXattr { inode, name: self.name()? },
         })
@@ -466,7 +488,7 @@ impl Request {
 
 /// Takes any bytes as a request of the kernel: for fuzzing. Says whether they ask for an operation.
 pub fn is_request(bytes: &[u8]) -> bool {
-    let request = Request::from_bytes(&Buf::copy_of(bytes), Buf::new(limits::MAX_IO_BYTES));
+    let request = Request::from_bytes(&Buf::copy_of(bytes), Buf::new(limits::MAX_IO_BYTES), true);
     request.is_some_and(|request| request.parse().is_ok())
 }
 

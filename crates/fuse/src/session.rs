@@ -4,6 +4,7 @@
 //! still comes by `/dev/fuse`), and then only waits: for workers to start and end, and for signals.
 
 use crate::file_system::FileSystem;
+use crate::init::Agreed;
 use crate::limits;
 use crate::mount_point;
 use crate::ops::privileges::CheckedFiles;
@@ -61,7 +62,7 @@ pub(crate) enum End {
 pub(crate) struct Session {
     pub(crate) fd: Arc<OwnedFd>,
     pub(crate) mount_point: PathBuf,
-    pub(crate) transport: TransportKind,
+    pub(crate) agreed: Agreed,
 }
 
 /// The ports of one worker, by CPU.
@@ -116,7 +117,7 @@ where
     Fut: Future<Output = Result<F>> + 'static,
 {
     let (events, mailbox) = Mailbox::new(MAX_EVENTS)?;
-    let shares = shares(session.transport);
+    let shares = shares(session.agreed.transport);
     let workers = shares.len();
     let permission_changes = Arc::new(AtomicU64::new(0));
     let interrupts = Arc::new(Interrupts::default());
@@ -126,18 +127,18 @@ where
             index,
             share,
             fd: Arc::clone(&session.fd),
-            transport: session.transport,
+            agreed: session.agreed,
             permission_changes: Arc::clone(&permission_changes),
             interrupts: Arc::clone(&interrupts),
         };
         threads.push(start_worker(start, connect.clone(), events.clone())?);
     }
-    if session.transport == TransportKind::Uring {
+    if session.agreed.transport == TransportKind::Uring {
         threads.push(start_control(Arc::clone(&session.fd), interrupts, events.clone())?);
     }
     let supervisor = Supervisor {
         mount_point: session.mount_point.clone(),
-        transport: session.transport,
+        transport: session.agreed.transport,
         events,
         workers,
         running: threads.len(),
@@ -159,7 +160,7 @@ struct WorkerStart {
     index: usize,
     share: Share,
     fd: Arc<OwnedFd>,
-    transport: TransportKind,
+    agreed: Agreed,
     permission_changes: Arc<AtomicU64>,
     interrupts: Arc<Interrupts>,
 }
@@ -184,14 +185,14 @@ where
             let interrupts = Arc::clone(&start.interrupts);
             let context = Context {
                 file_system,
-                transport: start.transport,
+                transport: start.agreed.transport,
                 checked: CheckedFiles::new(Arc::clone(&start.permission_changes)),
                 waits: Waits::new(Arc::clone(&interrupts), sender, Arc::clone(&start.fd)),
             };
             let started = move |ok| {
                 let _ = told.send(if ok { Event::Ready } else { Event::Refused });
             };
-            match start.transport {
+            match start.agreed.transport {
                 TransportKind::Uring => {
                     let ports = start.share.queues.iter().flat_map(|(queue, slots)| {
                         (0..*slots).map(|_| UringPort::new(Arc::clone(&start.fd), *queue))
@@ -201,7 +202,8 @@ where
                 TransportKind::Device => {
                     let clone = kernel::clone_device(&start.fd)?;
                     kernel::set_nonblocking(&clone)?;
-                    let device = Device::new(clone, interrupts);
+                    let is_long = start.agreed.has_long_set_xattr;
+                    let device = Device::new(clone, interrupts, is_long);
                     let ports = (0..limits::SLOTS_PER_WORKER)
                         .map(|_| DevicePort::new(std::rc::Rc::clone(&device)));
                     worker::run(context, ports.collect(), news, started).await;

@@ -155,7 +155,7 @@ fn make_root<E: Engine>(context: &mut Context<'_, E>) -> Result<(), Stop> {
     if context.find_inode(InodeId::ROOT)?.is_some() {
         return Ok(());
     }
-    let new = NewInode { permissions: 0o755, uid: 0, gid: 0 };
+    let new = NewInode { permissions: 0o755, umask: 0, uid: 0, gid: 0 };
     let attributes = context.new_attributes(InodeId::ROOT, FileKind::Directory, &new, None);
     make_directory::put_inode(context, InodeId::ROOT, &attributes, (0, 0));
     Ok(())

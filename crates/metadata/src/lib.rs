@@ -6,6 +6,7 @@
 //! `background` what a target does by itself, `cuts` how files are truncated, `file_locks` what
 //! applications have locked. Does not know chunk files beyond their names.
 
+mod acls;
 mod background;
 mod context;
 mod cuts;

@@ -17,7 +17,7 @@ use skep_types::{
 use skep_wire::metadata::{EntryReply, NewInode, OpenMode, WrittenExtent};
 
 /// Set-group-id bit.
-const SET_GROUP_ID: u32 = 0o2000;
+pub(crate) const SET_GROUP_ID: u32 = 0o2000;
 /// Bits of a mode that are kept.
 pub(crate) const PERMISSION_BITS: u32 = 0o7777;
 
@@ -213,6 +213,7 @@ impl<E: Engine> Context<'_, E> {
             truncate_generation: 0,
             is_sparse: false,
             has_capability: false,
+            has_acl: false,
         }
     }
 

@@ -36,9 +36,12 @@ pub(crate) fn check<E: Engine>(
     step: &Step,
 ) -> Result<Option<Attributes>, Stop> {
     match step {
-        Step::MakeDirectoryInode { new, .. } => {
+        Step::MakeDirectoryInode { new, project, access_acl, default_acl, .. } => {
             context.check_room()?;
-            Ok(Some(make_directory::new_inode(context, None, new)?))
+            let mut attributes = make_directory::new_inode(context, new)?;
+            attributes.project = *project;
+            attributes.has_acl = !access_acl.is_empty() || !default_acl.is_empty();
+            Ok(Some(attributes))
         }
         Step::AddLink { inode } => {
             let mut attributes = context.inode(*inode)?.attributes;
@@ -96,8 +99,11 @@ pub(crate) fn apply<E: Engine>(
     answer: Option<&Attributes>,
 ) -> Result<(), Stop> {
     match step {
-        Step::MakeDirectoryInode { parent, chunk_bytes, width, .. } => {
+        Step::MakeDirectoryInode {
+            parent, chunk_bytes, width, access_acl, default_acl, ..
+        } => {
             let attributes = answer.ok_or_else(no_answer)?;
+            context.put_acls(attributes.inode, access_acl, default_acl);
             make_directory::put_inode(context, *parent, attributes, (*chunk_bytes, *width));
         }
         Step::AddLink { inode } => {

@@ -103,7 +103,7 @@ impl World {
     }
 
     fn new_inode(&mut self) -> md::NewInode {
-        md::NewInode { permissions: 0o600, uid: 1, gid: 1 }
+        md::NewInode { permissions: 0o600, umask: 0, uid: 1, gid: 1 }
     }
 
     fn create(&mut self) -> Op {
@@ -142,7 +142,7 @@ impl World {
         let modes = [md::XattrMode::Any, md::XattrMode::Create, md::XattrMode::Replace];
         let mode = modes[self.random.index(3)];
         let value = self.random.bits().to_le_bytes()[..].into();
-        Op::SetXattr(md::SetXattr { inode, name, value, mode })
+        Op::SetXattr(md::SetXattr { inode, name, value, mode, clear_set_group_id: false })
     }
 
     fn read(&mut self) -> Op {

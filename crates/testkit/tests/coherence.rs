@@ -27,7 +27,8 @@ const CASES: &[Case<Mounts>] = skep_testkit::cases![coherence:
     removed_under_an_open_handle, renames_over_each_other, truncated_by_the_other,
     writers_of_different_parts, listings_agree, a_name_that_is_replaced_is_never_missing,
     names_that_are_exchanged_are_never_missing,
-    attributes_that_are_set_are_seen, capabilities_of_the_other_go_with_writes,
+    attributes_that_are_set_are_seen, lists_of_who_may_are_seen,
+    capabilities_of_the_other_go_with_writes,
     directories_moved_into_each_other_stay_a_tree, numbers_of_files_are_never_used_again,
     pages_of_several_writers_are_whole, sizes_are_seen_when_the_writer_says_so,
 ];
@@ -354,6 +355,35 @@ fn attributes_that_are_set_are_seen(mounts: &Mounts) {
     let mut names = vec![0; 65_536];
     let len = listxattr(&there, &mut names[..]).expect("listed");
     assert_eq!(names[..len].iter().filter(|byte| **byte == 0).count(), 258);
+}
+
+/// Semantics 1.17.
+fn lists_of_who_may_are_seen(mounts: &Mounts) {
+    use skep_testkit::program::run_in;
+    let (here, there) = (&mounts.one, &mounts.other);
+    fs::set_permissions(here, fs::Permissions::from_mode(0o755)).expect("changed");
+    fs::write(here.join("file"), "x").expect("written");
+    fs::set_permissions(here.join("file"), fs::Permissions::from_mode(0o600)).expect("changed");
+    let may = || {
+        let mut call = std::process::Command::new("setpriv");
+        call.args(["--reuid=23456", "--regid=23456", "--clear-groups", "cat"]);
+        let null = std::process::Stdio::null;
+        let call = call.arg(there.join("file")).stdout(null()).stderr(null());
+        call.status().expect("setpriv runs").success()
+    };
+    for _ in 0..3 {
+        assert!(!may());
+        run_in(here, "setfacl", ["-m", "u:23456:r", "file"]);
+        within_a_second("a list", may);
+        run_in(here, "setfacl", ["-b", "file"]);
+        within_a_second("that it is gone", || !may());
+    }
+    // What a directory hands down metadata knows, whatever the mount has seen.
+    fs::metadata(there).expect("there");
+    run_in(here, "setfacl", ["-d", "-m", "u:23456:rwx", "."]);
+    fs::write(there.join("new"), "x").expect("written");
+    let text = run_in(here, "getfacl", ["new"]);
+    assert!(text.contains("user:23456:rwx"), "{text}");
 }
 
 /// Semantics 1.16.

@@ -90,5 +90,7 @@ record! {
         pub is_sparse: bool,
         /// Whether it has `security.capability`, about which the kernel asks before writes.
         pub has_capability: bool,
+        /// Whether it has an access control list, or one to hand down.
+        pub has_acl: bool,
     }
 }

@@ -5,6 +5,7 @@
 //! Does not own: what is done with it. Messages are in `skep-wire`, disk records in `skep-format`,
 //! decisions in `skep-cluster`.
 
+mod acl;
 pub mod attributes;
 pub mod codec;
 mod error;
@@ -14,6 +15,7 @@ pub mod pattern;
 pub mod registration;
 mod time;
 
+pub use acl::{ACCESS_ACL, Acl, AclEntry, DEFAULT_ACL, MAX_ACL_BYTES, Who};
 pub use attributes::{Attributes, FileKind};
 pub use error::{Error, ErrorCode, Result, RetryClass};
 pub use id::{

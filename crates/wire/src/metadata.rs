@@ -124,8 +124,11 @@ record! {
     /// Who makes a new inode, and how.
     #[derive(Copy)]
     pub struct NewInode {
-        /// Permission bits, after umask.
+        /// Permission bits.
         pub permissions: u32,
+        /// Bits that are taken away from them, unless the directory hands down an access control
+        /// list.
+        pub umask: u32,
         /// Owner.
         pub uid: u32,
         /// Group, unless the directory hands down its own.
@@ -420,6 +423,9 @@ record! {
         pub value: Bytes,
         /// What it may find.
         pub mode: XattrMode,
+        /// With an access control list: clear the set-group-id bit, since who sets it isn't in the
+        /// file's group.
+        pub clear_set_group_id: bool,
     }
 }
 
@@ -512,6 +518,12 @@ choice! {
             chunk_bytes: u64,
             /// Stripe width that it hands down; zero: the cluster's.
             width: u16,
+            /// Its project.
+            project: u32,
+            /// Its access control list; empty: none.
+            access_acl: Bytes,
+            /// The one that it hands down; empty: none.
+            default_acl: Bytes,
         },
         /// Adds a name to an inode that is no directory; answers with its attributes as they will
         /// be.

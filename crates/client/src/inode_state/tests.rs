@@ -25,6 +25,7 @@ fn attributes(size: u64, truncate_generation: u64, change_counter: u64) -> Attri
         truncate_generation,
         is_sparse: false,
         has_capability: false,
+        has_acl: false,
     }
 }
 

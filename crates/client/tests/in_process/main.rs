@@ -61,7 +61,7 @@ async fn until(is_so: impl Fn() -> bool) {
     }
 }
 
-const NEW: NewInode = NewInode { permissions: 0o644, uid: 1, gid: 1 };
+const NEW: NewInode = NewInode { permissions: 0o644, umask: 0, uid: 1, gid: 1 };
 
 fn create_request(name: &str, exclusive: bool) -> CreateRequest {
     CreateRequest {

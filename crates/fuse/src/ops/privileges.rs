@@ -120,6 +120,7 @@ mod tests {
             truncate_generation: 0,
             is_sparse: false,
             has_capability: false,
+            has_acl: false,
         }
     }
 

@@ -4,8 +4,8 @@
 use crate::file_system::FileSystem;
 use crate::protocol::Context;
 use crate::reply::{Answer, Failure};
-use skep_client::XattrMode;
-use skep_types::{ErrorCode, InodeId};
+use crate::request::XattrChange;
+use skep_types::{ACCESS_ACL, DEFAULT_ACL, ErrorCode, InodeId};
 
 type Outcome = Result<Answer, Failure>;
 
@@ -15,9 +15,16 @@ pub const TRANSPORT_XATTR: &str = "user.skep.transport";
 /// Namespaces that are kept.
 const KEPT: [&[u8]; 3] = [b"user.", b"security.", b"trusted."];
 
+fn is_acl(name: &[u8]) -> bool {
+    name == ACCESS_ACL || name == DEFAULT_ACL
+}
+
 /// Refuses names outside of the namespaces that are kept, as other file systems do. Who may use
 /// which of them the kernel checks, but for who sees which names ([`list`]).
 fn check(name: &[u8]) -> Result<(), Failure> {
+    if is_acl(name) {
+        return Ok(());
+    }
     match KEPT.iter().find(|prefix| name.starts_with(prefix)) {
         Some(prefix) if name.len() > prefix.len() => Ok(()),
         Some(_) => Err(Failure::Errno(libc::EINVAL)),
@@ -49,15 +56,10 @@ pub(crate) async fn get<F: FileSystem>(
     sized(context.file_system.get_xattr(inode, name).await?, room)
 }
 
-pub(crate) async fn set(
-    fs: &impl FileSystem,
-    inode: InodeId,
-    name: &[u8],
-    value: &[u8],
-    mode: XattrMode,
-) -> Outcome {
-    check(name)?;
-    match fs.set_xattr(inode, name, value, mode).await {
+pub(crate) async fn set(fs: &impl FileSystem, change: XattrChange) -> Outcome {
+    let XattrChange { inode, name, value, mode, clear_set_group_id } = change;
+    check(&name)?;
+    match fs.set_xattr(inode, &name, &value, mode, clear_set_group_id).await {
         Ok(()) => Ok(Answer::Empty),
         // What xattr(7) has for "no more room in this inode"; ERANGE is about the caller's buffer.
         Err(error) if error.code() == ErrorCode::TooLarge => Err(Failure::Errno(libc::ENOSPC)),
@@ -78,6 +80,10 @@ pub(crate) async fn list(fs: &impl FileSystem, inode: InodeId, uid: u32, room: u
 
 pub(crate) async fn remove(fs: &impl FileSystem, inode: InodeId, name: &[u8]) -> Outcome {
     check(name)?;
-    fs.remove_xattr(inode, name).await?;
-    Ok(Answer::Empty)
+    match fs.remove_xattr(inode, name).await {
+        Ok(()) => Ok(Answer::Empty),
+        // Other file systems have it that there is none afterwards.
+        Err(error) if error.code() == ErrorCode::NoAttribute && is_acl(name) => Ok(Answer::Empty),
+        Err(error) => Err(error.into()),
+    }
 }

@@ -85,10 +85,44 @@ proptest! {
 
     #[test]
     fn sizes_of_xattr_values_are_checked(size in 0_u32..20, value in "[a-z]{0,20}") {
-        let arguments = SetXattrIn { size, flags: 0 }.to_bytes();
+        let arguments = SetXattrIn { size, flags: 0, more_flags: 0, padding: 0 }.to_bytes();
         let payload = [b"user.a\0", value.as_bytes()].concat();
         let got = request(Opcode::SetXattr as u32, &arguments, &payload).parse();
         prop_assert_eq!(got.is_ok(), size as usize <= value.len());
+    }
+}
+
+/// Kernels before 5.13 send half of the struct, and would not have asked for the rest.
+#[test]
+fn both_forms_of_set_xattr_are_taken_apart() {
+    let payload = b"user.a\0value";
+    for is_long in [false, true] {
+        let arguments = SetXattrIn { size: 5, flags: 0, more_flags: 1, padding: 0 }.to_bytes();
+        let arguments = &arguments[..if is_long { 16 } else { 8 }];
+        let bytes = [&header(Opcode::SetXattr).to_bytes(), arguments, payload].concat();
+        let request = Request::from_bytes(&Buf::copy_of(&bytes), Buf::new(100), is_long);
+        match request.map(|it| it.parse()) {
+            Some(Ok(Call::SetXattr { change })) => {
+                let XattrChange { name, value, clear_set_group_id, .. } = change;
+                assert_eq!((&name[..], &value[..]), (&b"user.a"[..], &b"value"[..]));
+                assert_eq!(clear_set_group_id, is_long);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn header(opcode: Opcode) -> InHeader {
+    InHeader {
+        len: 0,
+        opcode: opcode as u32,
+        unique: 2,
+        nodeid: 1,
+        uid: 0,
+        gid: 0,
+        pid: 0,
+        extension_words: 0,
+        padding: 0,
     }
 }
 

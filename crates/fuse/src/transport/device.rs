@@ -32,15 +32,20 @@ const MEMORY_BYTES: usize = BODY_AT + limits::MAX_IO_BYTES;
 pub(crate) struct Device {
     fd: OwnedFd,
     interrupts: Arc<Interrupts>,
+    has_long_set_xattr: bool,
     is_taken: Cell<bool>,
     waiting: RefCell<Vec<Waker>>,
 }
 
 impl Device {
-    /// Takes a descriptor over.
-    pub(crate) fn new(fd: OwnedFd, interrupts: Arc<Interrupts>) -> Rc<Self> {
+    /// Takes a descriptor over; `SETXATTR` has its long form there or not.
+    pub(crate) fn new(
+        fd: OwnedFd,
+        interrupts: Arc<Interrupts>,
+        has_long_set_xattr: bool,
+    ) -> Rc<Self> {
         let (is_taken, waiting) = (Cell::new(false), RefCell::default());
-        Rc::new(Self { fd, interrupts, is_taken, waiting })
+        Rc::new(Self { fd, interrupts, has_long_set_xattr, is_taken, waiting })
     }
 
     async fn turn(&self) -> Turn<'_> {
@@ -108,7 +113,8 @@ impl DevicePort {
     /// What lies in the memory after a read of `len` bytes.
     fn received(&self, len: usize) -> Received {
         let bytes = self.request.slice(REQUEST_AT..REQUEST_AT + len);
-        let Some(request) = Request::from_bytes(&bytes, self.reply_memory()) else {
+        let is_long = self.device.has_long_set_xattr;
+        let Some(request) = Request::from_bytes(&bytes, self.reply_memory(), is_long) else {
             return Received::Nothing;
         };
         match Opcode::from_number(request.header.opcode) {

@@ -71,7 +71,7 @@ impl Tree {
         let attributes = Attributes {
             inode,
             kind,
-            permissions: new.permissions,
+            permissions: new.permissions & !new.umask,
             links: if kind == FileKind::Directory { 2 } else { 1 },
             uid: new.uid,
             gid: new.gid,
@@ -86,6 +86,7 @@ impl Tree {
             truncate_generation: 0,
             is_sparse: false,
             has_capability: false,
+            has_acl: false,
         };
         let node = Node {
             attributes,
@@ -200,7 +201,7 @@ fn chosen(time: SetTime) -> Timestamp {
 impl Memory {
     pub(crate) fn new() -> Self {
         let mut tree = Tree { nodes: HashMap::new(), handles: HashMap::new(), next: 0, waiting: 0 };
-        let new = NewInode { permissions: 0o755, uid: 0, gid: 0 };
+        let new = NewInode { permissions: 0o755, umask: 0, uid: 0, gid: 0 };
         let root = tree.add_node(InodeId::ROOT, FileKind::Directory, new);
         assert_eq!(root, InodeId::ROOT);
         tree.next = 256;
@@ -493,6 +494,7 @@ impl FileSystem for Memory {
         name: &[u8],
         value: &[u8],
         mode: XattrMode,
+        _clear_set_group_id: bool,
     ) -> Result<()> {
         self.with(|tree| {
             let xattrs = &mut tree.node(inode)?.xattrs;

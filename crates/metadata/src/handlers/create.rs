@@ -8,7 +8,7 @@ use crate::operation::Stop;
 use skep_format::metadata::InodeRecord;
 use skep_types::codec::Bytes;
 use skep_types::{Error, ErrorCode, FileKind};
-use skep_wire::metadata::{Create, Open, OpenMode, Opened};
+use skep_wire::metadata::{Create, NewInode, Open, OpenMode, Opened};
 
 pub(crate) fn run<E: Engine>(
     context: &mut Context<'_, E>,
@@ -36,9 +36,13 @@ pub(crate) fn run<E: Engine>(
     }
     context.check_room()?;
     let inode = context.new_inode_id(request.directory.shard())?;
+    let inherited = context.inherited(&directory, request.kind, &request.new)?;
+    let new = NewInode { permissions: inherited.permissions, ..request.new };
     let mut attributes =
-        context.new_attributes(inode, request.kind, &request.new, Some(&directory.attributes));
+        context.new_attributes(inode, request.kind, &new, Some(&directory.attributes));
     attributes.device = request.device;
+    attributes.has_acl = inherited.has_acl();
+    context.put_acls(inode, &inherited.access, &inherited.default);
     let is_regular = request.kind == FileKind::Regular;
     let pattern = is_regular.then(|| context.new_pattern(&directory, inode)).transpose()?;
     let record = InodeRecord {
@@ -46,7 +50,7 @@ pub(crate) fn run<E: Engine>(
         parent: request.directory,
         pattern,
         link_target: Bytes::default(),
-        has_xattrs: false,
+        has_xattrs: inherited.has_acl(),
         high_water: 0,
     };
     context.put_inode(&record);

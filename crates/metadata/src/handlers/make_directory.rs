@@ -8,6 +8,7 @@ use crate::context::Context;
 use crate::engine::Engine;
 use crate::namespace::{check_name, directory_pattern, handed_down};
 use crate::operation::Stop;
+use crate::steps;
 use skep_format::metadata::{InodeRecord, name_cursor};
 use skep_types::codec::Bytes;
 use skep_types::{Attributes, Error, ErrorCode, FileKind, GroupId, InodeId, ShardId};
@@ -25,27 +26,27 @@ pub(crate) fn run<E: Engine>(
     context.check_room()?;
     let (chunk_bytes, width) = handed_down(&directory);
     let group = choose_group(context, &directory, &request.name);
+    // Another group doesn't know this directory: what it hands down is worked out here.
+    let kind = FileKind::Directory;
+    let inherited = context.inherited(&directory, kind, &request.new)?;
+    let mut new = NewInode { permissions: inherited.permissions, umask: 0, ..request.new };
+    let parents = context.new_attributes(InodeId::ROOT, kind, &new, Some(&directory.attributes));
+    new.permissions = parents.permissions;
+    new.gid = parents.gid;
+    let step = Step::MakeDirectoryInode {
+        parent: request.directory,
+        new,
+        chunk_bytes,
+        width,
+        project: parents.project,
+        access_acl: inherited.access.into(),
+        default_acl: inherited.default.into(),
+    };
     let attributes = if group == context.shared.group {
-        make_inode(
-            context,
-            request.directory,
-            Some(&directory.attributes),
-            &request.new,
-            (chunk_bytes, width),
-        )?
+        let attributes = steps::check(context, &step)?;
+        steps::apply(context, &step, attributes.as_ref())?;
+        attributes.ok_or_else(|| Error::new(ErrorCode::Protocol, "no attributes"))?
     } else {
-        let mut new = request.new;
-        // The participant doesn't know this directory: what it hands down is worked out here.
-        let inherited = context.new_attributes(
-            InodeId::ROOT,
-            FileKind::Directory,
-            &new,
-            Some(&directory.attributes),
-        );
-        new.permissions = inherited.permissions;
-        new.gid = inherited.gid;
-        let parent = request.directory;
-        let step = Step::MakeDirectoryInode { parent, new, chunk_bytes, width };
         let prepared = context.prepare(vec![(group, vec![step])])?;
         let answer = prepared.into_iter().next().and_then(|it| it.attributes.into_iter().next());
         answer.ok_or_else(|| Error::new(ErrorCode::Protocol, "promise without attributes"))?
@@ -72,23 +73,9 @@ fn choose_group<E: Engine>(
     shared.metadata_groups[(hash % shared.metadata_groups.len() as u64) as usize]
 }
 
-/// Makes a directory's inode here, in one of this group's shards.
-pub(crate) fn make_inode<E: Engine>(
-    context: &mut Context<'_, E>,
-    parent: InodeId,
-    parent_attributes: Option<&Attributes>,
-    new: &NewInode,
-    handed_down: (u64, u16),
-) -> Result<Attributes, Stop> {
-    let attributes = new_inode(context, parent_attributes, new)?;
-    put_inode(context, parent, &attributes, handed_down);
-    Ok(attributes)
-}
-
 /// Attributes with a new id for a directory here.
 pub(crate) fn new_inode<E: Engine>(
     context: &mut Context<'_, E>,
-    parent_attributes: Option<&Attributes>,
     new: &NewInode,
 ) -> Result<Attributes, Stop> {
     let number = context.next_number()?;
@@ -99,7 +86,7 @@ pub(crate) fn new_inode<E: Engine>(
     // An odd multiplier walks through all shards before it comes back to one.
     let shard: ShardId = shards[(number.wrapping_mul(40_503) % shards.len() as u64) as usize];
     let inode = InodeId::from_parts(shard, number);
-    Ok(context.new_attributes(inode, FileKind::Directory, new, parent_attributes))
+    Ok(context.new_attributes(inode, FileKind::Directory, new, None))
 }
 
 /// Stores a directory's inode.
@@ -114,7 +101,7 @@ pub(crate) fn put_inode<E: Engine>(
         parent,
         pattern: directory_pattern(chunk_bytes, width),
         link_target: Bytes::default(),
-        has_xattrs: false,
+        has_xattrs: attributes.has_acl,
         high_water: 0,
     });
 }

@@ -25,7 +25,9 @@ pub(crate) fn run<E: Engine>(
     let attributes = &mut record.attributes;
     if let Some(permissions) = request.permissions {
         attributes.permissions = permissions & PERMISSION_BITS;
+        context.acl_follows_mode(&record)?;
     }
+    let attributes = &mut record.attributes;
     attributes.uid = request.uid.unwrap_or(attributes.uid);
     attributes.gid = request.gid.unwrap_or(attributes.gid);
     attributes.project = request.project.unwrap_or(attributes.project);

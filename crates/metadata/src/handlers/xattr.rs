@@ -1,6 +1,7 @@
 //! Extended attributes: `GetXattr`, `SetXattr`, `ListXattrs`, `RemoveXattr`. One file for the four,
 //! since they share the rules for names and sizes.
 
+use crate::acls::is_acl;
 use crate::context::Context;
 use crate::engine::Engine;
 use crate::operation::Stop;
@@ -59,6 +60,14 @@ pub(crate) fn set<E: Engine>(
         return Err(ErrorCode::TooLarge.into());
     }
     let mut record = context.inode(request.inode)?;
+    if is_acl(&request.name) {
+        context.check_room()?;
+        let clear = request.clear_set_group_id;
+        context.set_acl(&mut record, &request.name, &request.value, clear)?;
+        context.touch_changed(&mut record.attributes);
+        context.put_inode(&record);
+        return Ok(Done {});
+    }
     let key = Key::Xattr(request.inode, &request.name);
     let exists = context.get_raw(&key)?.is_some();
     match (request.mode, exists) {
@@ -99,6 +108,9 @@ pub(crate) fn remove<E: Engine>(
     let key = Key::Xattr(request.inode, &request.name);
     if context.get_raw(&key)?.is_none() {
         return Err(ErrorCode::NoAttribute.into());
+    }
+    if is_acl(&request.name) {
+        context.remove_acl(&mut record, &request.name)?;
     }
     context.delete(&key);
     record.attributes.has_capability &= request.name.0 != CAPABILITY;

@@ -202,7 +202,7 @@ impl Story {
             directory: InodeId::ROOT,
             name: name.as_bytes().into(),
             kind: FileKind::Regular,
-            new: md::NewInode { permissions: 0o600, uid: 0, gid: 0 },
+            new: md::NewInode { permissions: 0o600, umask: 0, uid: 0, gid: 0 },
             device: 0,
             exclusive: true,
             open: md::OpenMode::Write,

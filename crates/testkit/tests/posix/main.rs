@@ -4,6 +4,7 @@
 //! Each test runs in a directory of its own, in three places: on the local file system, where it
 //! shows that the test itself is right, and on a mount over each transport.
 
+mod acls;
 mod attributes;
 mod create;
 mod direct;
@@ -35,6 +36,7 @@ use std::process::ExitCode;
 pub(crate) type Test = Case<Path>;
 
 const TABLES: &[&[Test]] = &[
+    acls::CASES,
     attributes::CASES,
     create::CASES,
     direct::CASES,

@@ -130,6 +130,7 @@ fn attributes() -> Attributes {
         truncate_generation: 0,
         is_sparse: false,
         has_capability: false,
+        has_acl: false,
     }
 }
 

@@ -64,5 +64,6 @@ fn attributes(inode: InodeId, kind: FileKind) -> Attributes {
         truncate_generation: 2,
         is_sparse: true,
         has_capability: true,
+        has_acl: false,
     }
 }

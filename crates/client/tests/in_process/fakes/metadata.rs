@@ -97,6 +97,7 @@ impl FakeMetadata {
             truncate_generation: 0,
             is_sparse: false,
             has_capability: false,
+            has_acl: false,
         };
         let new = FakeInode { attributes: attributes.clone(), opens: HashMap::new() };
         self.inodes.insert(inode, new);

@@ -10,6 +10,7 @@ fn set_xattr(inode: InodeId, name: &str, bytes: usize) -> md::SetXattr {
         name: name.as_bytes().into(),
         value: vec![7; bytes].into(),
         mode: md::XattrMode::Any,
+        clear_set_group_id: false,
     }
 }
 

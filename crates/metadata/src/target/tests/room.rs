@@ -8,7 +8,7 @@ fn short() -> Event {
     Event::Room { shortage: Some(WHAT.to_owned()) }
 }
 
-const NEW: md::NewInode = md::NewInode { permissions: 0o700, uid: 0, gid: 0 };
+const NEW: md::NewInode = md::NewInode { permissions: 0o700, umask: 0, uid: 0, gid: 0 };
 
 fn create(name: &str, open: md::OpenMode, exclusive: bool) -> md::Create {
     md::Create {
@@ -57,7 +57,7 @@ fn what_adds_something_is_refused_on_a_full_disk_until_there_is_room() {
     refused(&mut story, 4, &symlink);
     refused(&mut story, 5, &md::Link { inode, directory: root, name: name.clone() });
     let (value, mode) = (b"v".as_slice().into(), md::XattrMode::Any);
-    refused(&mut story, 6, &md::SetXattr { inode, name, value, mode });
+    refused(&mut story, 6, &md::SetXattr { inode, name, value, mode, clear_set_group_id: false });
     let pattern = md::SetDirectoryPattern { directory: root, chunk_bytes: 1 << 20, width: 1 };
     refused(&mut story, 7, &pattern);
     story.happens(Event::Room { shortage: None });
@@ -71,7 +71,14 @@ fn what_is_there_is_used_and_removed_on_a_full_disk() {
     let root = InodeId::ROOT;
     let name: skep_types::codec::Bytes = b"x".as_slice().into();
     let (value, mode) = (b"v".as_slice().into(), md::XattrMode::Any);
-    story.ask(1, 1, (0, 2), &md::SetXattr { inode, name: name.clone(), value, mode }).unwrap();
+    story
+        .ask(
+            1,
+            1,
+            (0, 2),
+            &md::SetXattr { inode, name: name.clone(), value, mode, clear_set_group_id: false },
+        )
+        .unwrap();
     let directory = md::MakeDirectory { directory: root, name: name.clone(), new: NEW };
     story.ask(1, 1, (0, 3), &directory).unwrap();
     story.happens(short());
@@ -114,7 +121,15 @@ fn promises_that_add_are_refused_on_a_full_disk_and_those_that_were_made_are_kep
         steps: vec![step],
     };
     let parent = InodeId::ROOT;
-    let make = md::Step::MakeDirectoryInode { parent, new: NEW, chunk_bytes: 0, width: 0 };
+    let make = md::Step::MakeDirectoryInode {
+        parent,
+        new: NEW,
+        chunk_bytes: 0,
+        width: 0,
+        project: 0,
+        access_acl: Vec::new().into(),
+        default_acl: Vec::new().into(),
+    };
     let before = prepare(1, make.clone());
     let promised = story.ask(1, 0, (0, 0), &before).unwrap();
     story.happens(short());

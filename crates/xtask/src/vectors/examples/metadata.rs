@@ -2,6 +2,7 @@
 
 use super::{a_directory, a_file, a_name, attributes, time};
 use crate::vectors::{Example, example};
+use skep_types::codec::Bytes;
 use skep_types::{Component, FileKind, GroupId, NodeId, Redundancy, SessionId, StripePattern};
 use skep_wire::management::Done;
 use skep_wire::metadata::{
@@ -32,7 +33,7 @@ fn pattern() -> StripePattern {
 }
 
 fn new_inode() -> NewInode {
-    NewInode { permissions: 0o640, uid: 1000, gid: 1001 }
+    NewInode { permissions: 0o640, umask: 0o22, uid: 1000, gid: 1001 }
 }
 
 fn sessions() -> Vec<Example> {
@@ -136,6 +137,9 @@ fn transactions() -> Vec<Example> {
             new: new_inode(),
             chunk_bytes: 0,
             width: 4,
+            project: 77,
+            access_acl: Bytes::default(),
+            default_acl: Bytes::from(&b"\x02\0\0\0"[..]),
         },
         Step::AddLink { inode: a_file() },
         Step::DropLink { inode: a_file() },

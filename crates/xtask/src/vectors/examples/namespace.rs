@@ -13,7 +13,7 @@ use skep_wire::metadata::{
 };
 
 fn new_inode() -> NewInode {
-    NewInode { permissions: 0o1777, uid: 0, gid: 4 }
+    NewInode { permissions: 0o1777, umask: 0o22, uid: 0, gid: 4 }
 }
 
 fn entry(inode: InodeId, kind: FileKind) -> EntryReply {
@@ -90,8 +90,13 @@ fn xattrs() -> Vec<Example> {
     let inode = a_file();
     let name = Bytes::from(&b"user.colour"[..]);
     let value = Bytes::from(&b"\x00binary\xff"[..]);
-    let set =
-        SetXattr { inode, name: name.clone(), value: value.clone(), mode: XattrMode::Replace };
+    let set = SetXattr {
+        inode,
+        name: name.clone(),
+        value: value.clone(),
+        mode: XattrMode::Replace,
+        clear_set_group_id: true,
+    };
     let create = SetXattr { value: Bytes::default(), mode: XattrMode::Create, ..set.clone() };
     let names = XattrNames { names: vec![name.clone(), Bytes::from(&b"user.x"[..])] };
     vec![

@@ -1,0 +1,265 @@
+//! Access control lists: set by `setfacl`, looked at by `getfacl`, enforced for another user.
+
+use crate::{Test, ok, refused};
+use rustix::fs::{XattrFlags, getxattr, listxattr, lsetxattr, removexattr, setxattr};
+use rustix::io::Errno;
+use skep_testkit::program::run_in;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+pub(crate) const CASES: &[Test] = skep_testkit::cases![acls:
+    say_who_may, follow_the_mode, are_handed_down, are_handed_down_without_the_umask,
+    the_umask_counts_without_them, that_say_no_more_than_the_mode, are_removed,
+    malformed_ones_are_refused, clear_set_group_id, of_directories_are_for_searching,
+    move_with_renames, with_many_entries,
+];
+
+const USER: &str = "23456";
+const ACCESS: &str = "system.posix_acl_access";
+const DEFAULT: &str = "system.posix_acl_default";
+const ANY: XattrFlags = XattrFlags::empty();
+
+/// Whether a command of the shell succeeds as another user, in no group but its own.
+fn may(directory: &Path, command: &str) -> bool {
+    let mut call = Command::new("setpriv");
+    call.args(["--reuid", USER, "--regid", USER, "--clear-groups", "sh", "-c", command]);
+    let call = call.current_dir(directory).stdout(Stdio::null()).stderr(Stdio::null());
+    ok(call.status()).success()
+}
+
+fn mode(path: &Path) -> u32 {
+    ok(fs::symlink_metadata(path)).mode() & 0o7777
+}
+
+fn chmod(path: &Path, mode: u32) {
+    ok(fs::set_permissions(path, fs::Permissions::from_mode(mode)));
+}
+
+/// The list as text, in one line.
+fn list(directory: &Path, name: &str) -> String {
+    let text = run_in(directory, "getfacl", ["--omit-header", "--numeric", "--no-effective", name]);
+    text.lines().filter(|line| !line.is_empty()).collect::<Vec<_>>().join(",")
+}
+
+fn set(directory: &Path, arguments: &[&str]) {
+    run_in(directory, "setfacl", arguments);
+}
+
+/// A list in the kernel's layout.
+fn raw(entries: &[(u16, u16, u32)]) -> Vec<u8> {
+    let mut bytes = 2_u32.to_le_bytes().to_vec();
+    for (tag, permissions, id) in entries {
+        bytes.extend(tag.to_le_bytes());
+        bytes.extend(permissions.to_le_bytes());
+        bytes.extend(id.to_le_bytes());
+    }
+    bytes
+}
+
+/// Semantics 1.17.
+fn say_who_may(root: &Path) {
+    chmod(root, 0o755);
+    let path = root.join("file");
+    ok(fs::write(&path, "text"));
+    chmod(&path, 0o600);
+    assert!(!may(root, "cat file"));
+    set(root, &["-m", "u:23456:r", "file"]);
+    assert_eq!(list(root, "file"), "user::rw-,user:23456:r--,group::---,mask::r--,other::---");
+    assert_eq!(mode(&path), 0o640);
+    assert!(may(root, "cat file"));
+    assert!(!may(root, "echo more >> file"));
+    set(root, &["-m", "u:23456:-,g:23456:rw", "file"]);
+    assert!(!may(root, "cat file"), "the user's own entry comes first");
+    set(root, &["-x", "u:23456", "file"]);
+    assert!(may(root, "cat file && echo more >> file"));
+    let mut names = [0; 100];
+    let len = ok(listxattr(&path, &mut names[..]));
+    assert!(String::from_utf8_lossy(&names[..len]).contains(ACCESS));
+}
+
+/// Semantics 1.17.
+fn follow_the_mode(root: &Path) {
+    chmod(root, 0o755);
+    let path = root.join("file");
+    ok(fs::write(&path, "text"));
+    chmod(&path, 0o600);
+    set(root, &["-m", "u:23456:rw,g::r", "file"]);
+    assert_eq!(mode(&path), 0o660);
+    chmod(&path, 0o700);
+    assert_eq!(list(root, "file"), "user::rwx,user:23456:rw-,group::r--,mask::---,other::---");
+    assert!(!may(root, "cat file"));
+    chmod(&path, 0o1640);
+    assert_eq!(list(root, "file"), "user::rw-,user:23456:rw-,group::r--,mask::r--,other::---");
+    assert_eq!(mode(&path), 0o1640);
+    assert!(may(root, "cat file") && !may(root, "echo more >> file"));
+}
+
+/// Semantics 1.17. Sixteen directories: some are made on the other metadata target.
+fn are_handed_down(root: &Path) {
+    set(root, &["-d", "-m", "u:23456:rwx,g::r-x,o::-", "."]);
+    let handed_down = "default:user::rwx,default:user:23456:rwx,default:group::r-x,\
+                       default:mask::rwx,default:other::---";
+    for index in 0..16 {
+        let (name, inner) = (format!("directory-{index}"), format!("directory-{index}/inner"));
+        ok(fs::create_dir_all(root.join(&inner)));
+        for name in [&name, &inner] {
+            let access = "user::rwx,user:23456:rwx,group::r-x,mask::rwx,other::---";
+            assert_eq!(list(root, name), format!("{access},{handed_down}"));
+        }
+        let file = format!("{inner}/file");
+        ok(fs::write(root.join(&file), "x"));
+        let access = "user::rw-,user:23456:rwx,group::r-x,mask::rw-,other::---";
+        assert_eq!(list(root, &file), access);
+        assert_eq!(mode(&root.join(&file)), 0o660);
+        let pipe = format!("{inner}/pipe");
+        run_in(root, "mkfifo", [&pipe]);
+        assert_eq!(list(root, &pipe), access);
+        ok(std::os::unix::fs::symlink("file", root.join(format!("{inner}/link"))));
+        assert_eq!(mode(&root.join(format!("{inner}/link"))), 0o777);
+    }
+    // Less is asked for than is handed down.
+    run_in(root, "mkdir", ["-m", "0700", "narrow"]);
+    assert_eq!(mode(&root.join("narrow")), 0o700);
+    assert!(list(root, "narrow").starts_with("user::rwx,user:23456:rwx,group::r-x,mask::---,"));
+    // Three entries are no list, but they count.
+    ok(fs::create_dir(root.join("plain")));
+    set(root, &["-b", "plain"]);
+    set(root, &["-d", "-m", "u::rwx,g::r,o::r", "plain"]);
+    ok(fs::write(root.join("plain/file"), "x"));
+    assert_eq!(list(root, "plain/file"), "user::rw-,group::r--,other::r--");
+    refused(getxattr(root.join("plain/file"), ACCESS, &mut [0; 100]), Errno::NODATA);
+}
+
+fn are_handed_down_without_the_umask(root: &Path) {
+    set(root, &["-d", "-m", "u::rwx,g::rwx,o::rwx", "."]);
+    run_in(root, "sh", ["-c", "umask 077; touch file; mkdir directory; mkfifo pipe"]);
+    assert_eq!(mode(&root.join("file")), 0o666);
+    assert_eq!(mode(&root.join("directory")), 0o777);
+    assert_eq!(mode(&root.join("pipe")), 0o666);
+}
+
+fn the_umask_counts_without_them(root: &Path) {
+    run_in(root, "sh", ["-c", "umask 027; touch file; mkdir directory; mkfifo pipe"]);
+    assert_eq!(mode(&root.join("file")), 0o640);
+    assert_eq!(mode(&root.join("directory")), 0o750);
+    assert_eq!(mode(&root.join("pipe")), 0o640);
+    run_in(root, "sh", ["-c", "umask 0; touch open; mkdir -m 3777 special"]);
+    assert_eq!(mode(&root.join("open")), 0o666);
+    assert_eq!(mode(&root.join("special")), 0o3777);
+}
+
+/// Such a list changes the mode and isn't kept.
+fn that_say_no_more_than_the_mode(root: &Path) {
+    let path = root.join("file");
+    ok(fs::write(&path, "x"));
+    let undefined = u32::MAX;
+    let small = raw(&[(1, 6, undefined), (4, 0, undefined), (32, 4, undefined)]);
+    ok(setxattr(&path, ACCESS, &small, ANY));
+    assert_eq!(mode(&path), 0o604);
+    refused(getxattr(&path, ACCESS, &mut [0; 100]), Errno::NODATA);
+    set(root, &["-m", "u:5:r", "file"]);
+    ok(getxattr(&path, ACCESS, &mut [0; 100]));
+    ok(setxattr(&path, ACCESS, &small, ANY));
+    refused(getxattr(&path, ACCESS, &mut [0; 100]), Errno::NODATA);
+    // One to hand down is kept.
+    ok(setxattr(root, DEFAULT, &small, ANY));
+    assert_eq!(ok(getxattr(root, DEFAULT, &mut [0; 100])), small.len());
+}
+
+fn are_removed(root: &Path) {
+    chmod(root, 0o755);
+    let path = root.join("file");
+    ok(fs::write(&path, "x"));
+    chmod(&path, 0o600);
+    set(root, &["-m", "u:23456:rw", "file"]);
+    assert!(may(root, "cat file"));
+    set(root, &["-b", "file"]);
+    assert!(!may(root, "cat file"));
+    refused(getxattr(&path, ACCESS, &mut [0; 100]), Errno::NODATA);
+    ok(removexattr(&path, ACCESS));
+    set(root, &["-d", "-m", "u:5:r", "."]);
+    set(root, &["-k", "."]);
+    refused(getxattr(root, DEFAULT, &mut [0; 100]), Errno::NODATA);
+    ok(fs::create_dir(root.join("directory")));
+    assert!(!list(root, "directory").contains("default"));
+}
+
+fn malformed_ones_are_refused(root: &Path) {
+    let path = root.join("file");
+    ok(fs::write(&path, "x"));
+    let none = u32::MAX;
+    let (owner, group, mask, other) = ((1, 6, none), (4, 4, none), (16, 4, none), (32, 0, none));
+    let good = raw(&[owner, (2, 4, 5), group, mask, other]);
+    ok(setxattr(&path, ACCESS, &good, ANY));
+    let bad = [
+        raw(&[owner, group]),
+        raw(&[owner, (2, 4, 5), group, other]),
+        raw(&[group, owner, other]),
+        raw(&[owner, owner, group, other]),
+        raw(&[owner, (2, 4, none), group, mask, other]),
+        raw(&[owner, group, (32, 9, none)]),
+        raw(&[owner, group, (64, 0, none)]),
+        good[..good.len() - 1].to_vec(),
+        [&good[..], &[0; 4]].concat(),
+        vec![2, 0, 0],
+    ];
+    for (index, bytes) in bad.iter().enumerate() {
+        let set = setxattr(&path, ACCESS, bytes, ANY);
+        assert_eq!(set, Err(Errno::INVAL), "list {index}");
+        assert_eq!(setxattr(root, DEFAULT, bytes, ANY), Err(Errno::INVAL), "list {index}");
+    }
+    let mut version = good.clone();
+    version[0] = 1;
+    refused(setxattr(&path, ACCESS, &version, ANY), Errno::OPNOTSUPP);
+    refused(setxattr(&path, DEFAULT, &good, ANY), Errno::ACCESS);
+    ok(std::os::unix::fs::symlink("file", root.join("link")));
+    refused(lsetxattr(root.join("link"), ACCESS, &good, ANY), Errno::OPNOTSUPP);
+    let mut found = [0; 100];
+    let len = ok(getxattr(&path, ACCESS, &mut found));
+    assert_eq!(found[..len], good);
+}
+
+/// Who isn't in a file's group may not leave the set-group-id bit when changing its list.
+fn clear_set_group_id(root: &Path) {
+    chmod(root, 0o777);
+    for (name, group, expected) in [("theirs", 0, 0o755), ("own", 23456, 0o2755)] {
+        let path = root.join(name);
+        ok(fs::write(&path, "x"));
+        ok(chown(&path, Some(23456), Some(group)));
+        chmod(&path, 0o2755);
+        assert!(may(root, &format!("setfacl -m u:5:r {name}")));
+        assert_eq!(mode(&path), expected, "{name}");
+    }
+}
+
+fn of_directories_are_for_searching(root: &Path) {
+    chmod(root, 0o755);
+    let directory = root.join("directory");
+    ok(fs::create_dir(&directory));
+    ok(fs::write(directory.join("file"), "x"));
+    chmod(&directory, 0o700);
+    assert!(!may(root, "cat directory/file"));
+    set(root, &["-m", "u:23456:x", "directory"]);
+    assert!(may(root, "cat directory/file"));
+    assert!(!may(root, "ls directory") && !may(root, "touch directory/new"));
+    set(root, &["-m", "u:23456:rwx", "directory"]);
+    assert!(may(root, "ls directory && touch directory/new && rm directory/file"));
+}
+
+fn move_with_renames(root: &Path) {
+    ok(fs::write(root.join("file"), "x"));
+    set(root, &["-m", "u:23456:rw,g:7:-", "file"]);
+    let before = list(root, "file");
+    ok(fs::create_dir(root.join("directory")));
+    ok(fs::rename(root.join("file"), root.join("directory/file")));
+    assert_eq!(list(root, "directory/file"), before);
+}
+
+fn with_many_entries(root: &Path) {
+    ok(fs::write(root.join("file"), "x"));
+    let entries: Vec<_> = (1000..1400).map(|id| format!("u:{id}:r")).collect();
+    set(root, &["-m", &entries.join(","), "file"]);
+    assert_eq!(list(root, "file").matches("user:1").count(), 400);
+}
