@@ -26,6 +26,8 @@ pub const MAX_LEASE_MS: u32 = 600_000;
 pub const MIN_HEARTBEAT_MS: u32 = 20;
 /// Shortest time between searches for chunk files that nobody owns.
 pub const MIN_CLEANUP_INTERVAL_MS: u32 = 100;
+/// Longest such time, 30 days: what nobody owns takes room for so long.
+pub const MAX_CLEANUP_INTERVAL_MS: u32 = 2_592_000_000;
 
 /// A target is `Low` below this share of free bytes or inodes, in percent.
 pub const LOW_PERCENT: u64 = 10;

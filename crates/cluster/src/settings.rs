@@ -5,7 +5,8 @@
 
 use crate::command::Command;
 use crate::limits::{
-    MAX_LEASE_MS, MIN_CLEANUP_INTERVAL_MS, MIN_HEARTBEAT_MS, MIN_LEASE_MS, NEWEST_FEATURE_LEVEL,
+    MAX_CLEANUP_INTERVAL_MS, MAX_LEASE_MS, MIN_CLEANUP_INTERVAL_MS, MIN_HEARTBEAT_MS, MIN_LEASE_MS,
+    NEWEST_FEATURE_LEVEL,
 };
 use skep_types::map::Policy;
 use skep_types::pattern::{MAX_CHUNK_BYTES, MAX_STRIPE_WIDTH, MIN_CHUNK_BYTES};
@@ -124,7 +125,7 @@ pub const SETTINGS: &[Setting] = &[
         name: "cleanup-interval",
         unit: Unit::Milliseconds,
         min: MIN_CLEANUP_INTERVAL_MS as u64,
-        max: u32::MAX as u64,
+        max: MAX_CLEANUP_INTERVAL_MS as u64,
         is_power_of_two: false,
         meaning: "how often storage looks for chunk files that no inode owns, and how old they \
                   are at least when it removes them",

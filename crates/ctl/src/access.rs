@@ -10,6 +10,7 @@ use skep_service::directory::{TOKEN_FILE, read_token};
 use skep_types::{
     ClusterMap, Error, ErrorCode, InodeId, MapVersion, Node, NodeId, NodeKind, Result, TargetId,
 };
+use skep_wire::Request;
 use skep_wire::management::GetMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -113,7 +114,7 @@ fn from_path(path: &Path) -> Result<Access> {
 
 impl Access {
     /// A way to speak to management, inside an event loop.
-    pub(crate) fn management(&self) -> Rc<Management> {
+    fn management(&self) -> Rc<Management> {
         Management::new(&self.token, NodeKind::Client)
     }
 
@@ -151,19 +152,29 @@ impl Access {
         Err(if target.raw() == 0 { last } else { last.within(format_args!("target {target}")) })
     }
 
+    /// Asks management, for as long as people are patient.
+    ///
+    /// # Errors
+    /// Management's answer; if there is none, with the way out.
+    pub(crate) async fn ask<R: Request>(&self, request: &R) -> Result<R::Reply> {
+        let hint = |error: Error| {
+            let hint = match error.code() {
+                ErrorCode::Disconnected | ErrorCode::TimedOut => {
+                    "; is it running? `skep up` starts a cluster on this host"
+                }
+                ErrorCode::AuthenticationFailed => {
+                    "; `skep cluster token` on the management host prints the right token"
+                }
+                _ => return error,
+            };
+            Error::new(error.code(), format!("{}{hint}", error.context()))
+        };
+        self.management().call(request, Some(PATIENCE)).await.map_err(hint)
+    }
+
     /// The newest map.
     pub(crate) async fn map(&self) -> Result<ClusterMap> {
-        let request = GetMap { known: MapVersion::new(0) };
-        let update =
-            self.management().call(&request, Some(PATIENCE)).await.map_err(|error| match error
-                .code()
-            {
-                ErrorCode::Disconnected | ErrorCode::TimedOut => {
-                    let hint = "; is it running? `skep up` starts a cluster on this host";
-                    Error::new(error.code(), format!("{}{hint}", error.context()))
-                }
-                _ => error,
-            })?;
+        let update = self.ask(&GetMap { known: MapVersion::new(0) }).await?;
         let missing = || Error::new(ErrorCode::Protocol, "management gave no map");
         update.map.ok_or_else(missing)
     }

@@ -9,6 +9,9 @@ use std::path::PathBuf;
 #[derive(Debug, Parser)]
 #[command(name = "skep", version, propagate_version = true, max_term_width = 100)]
 pub(crate) struct Cli {
+    /// How to print: for people, or for programs
+    #[arg(long, value_enum, global = true, default_value = "table", value_name = "FORMAT")]
+    pub(crate) output: OutputFormat,
     #[command(subcommand)]
     pub(crate) verb: Verb,
 }
@@ -69,23 +72,15 @@ pub(crate) const DEFAULT_TRANSPORT: &str = "auto";
 /// What a mount logs unless told otherwise.
 pub(crate) const DEFAULT_LOG: &str = "info";
 
-/// How lists are printed.
+/// How commands print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OutputFormat {
     /// For people
     Table,
-    /// For programs
+    /// For programs: one value; errors too
     Json,
-}
-
-/// A cluster, and how to print what it says.
-#[derive(Debug, Args)]
-pub(crate) struct QueryArgs {
-    #[command(flatten)]
-    pub(crate) cluster: ClusterArgs,
-    /// How to print
-    #[arg(long, value_enum, default_value = "table")]
-    pub(crate) output: OutputFormat,
+    /// For programs: one line for each thing in a list; errors too
+    Ndjson,
 }
 
 #[derive(Debug, Args)]
@@ -177,11 +172,11 @@ pub(crate) struct UmountArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum NodeVerb {
     /// List all nodes
-    List(QueryArgs),
+    List(ClusterArgs),
     /// Show what running services log, or change it until they end
     LogLevel {
         #[command(flatten)]
-        query: QueryArgs,
+        query: ClusterArgs,
         /// A service by name or id, or `all` services
         node: String,
         /// `error`, `warn`, `info`, `debug`, `trace`, a filter such as `info,skep_storage=debug`,
@@ -193,7 +188,7 @@ pub(crate) enum NodeVerb {
 #[derive(Debug, Subcommand)]
 pub(crate) enum ClientVerb {
     /// List all mounts: host, place, since when, last heard, sessions, open files
-    List(QueryArgs),
+    List(ClusterArgs),
 }
 
 #[derive(Debug, Subcommand)]
@@ -201,7 +196,7 @@ pub(crate) enum SessionVerb {
     /// List the sessions at all metadata targets: client, lease, last heard, open files
     List {
         #[command(flatten)]
-        query: QueryArgs,
+        query: ClusterArgs,
         /// Only those of one client, by id or name
         #[arg(long)]
         client: Option<String>,
@@ -213,7 +208,7 @@ pub(crate) enum LockVerb {
     /// List what is locked and who waits, in one file or in all
     List {
         #[command(flatten)]
-        query: QueryArgs,
+        query: ClusterArgs,
         /// A path in a mount; without one, all files
         path: Option<PathBuf>,
     },
@@ -222,15 +217,15 @@ pub(crate) enum LockVerb {
 #[derive(Debug, Subcommand)]
 pub(crate) enum TargetVerb {
     /// List all targets
-    List(QueryArgs),
+    List(ClusterArgs),
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum HealthVerb {
     /// Show the room on all targets
-    Df(QueryArgs),
+    Df(ClusterArgs),
     /// Connect to every server, and explain what is wrong
-    Check(QueryArgs),
+    Check(ClusterArgs),
 }
 
 #[derive(Debug, Subcommand)]
@@ -238,7 +233,7 @@ pub(crate) enum EntryVerb {
     /// Show everything that is known of a file or directory
     Info {
         #[command(flatten)]
-        query: QueryArgs,
+        query: ClusterArgs,
         /// Show chunk files, times and open sessions too
         #[arg(long)]
         verbose: bool,
@@ -248,7 +243,7 @@ pub(crate) enum EntryVerb {
     /// Show which clients have a file open, and what they have locked in it
     Who {
         #[command(flatten)]
-        query: QueryArgs,
+        query: ClusterArgs,
         /// A path in a mount
         path: PathBuf,
     },
@@ -265,18 +260,18 @@ pub(crate) enum ClusterVerb {
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigVerb {
     /// List all settings with value, default, range and meaning
-    List(QueryArgs),
+    List(ClusterArgs),
     /// Show one setting, or all of them
     Get {
         #[command(flatten)]
-        query: QueryArgs,
+        query: ClusterArgs,
         /// The setting
         name: Option<String>,
     },
     /// Change a setting. Services and clients follow at once, without a restart
     Set {
         #[command(flatten)]
-        query: QueryArgs,
+        query: ClusterArgs,
         /// Check the value and show what would change, but change nothing
         #[arg(long = "dry-run")]
         is_dry_run: bool,

@@ -7,13 +7,13 @@
 mod access;
 mod cli;
 mod cmd;
+mod failure;
 mod local;
 mod output;
 mod uses;
 mod view;
 
 use clap::Parser;
-use skep_types::ErrorCode;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -21,23 +21,10 @@ fn main() -> ExitCode {
     if arguments.next().is_some_and(|program| cmd::mount::helper::is_called_so(&program)) {
         return cmd::mount::helper::run(arguments);
     }
-    let cli = cli::Cli::parse();
-    match cmd::run(cli) {
-        Ok(code) => code,
-        Err(error) => {
-            // The code is for scripts; people get the sentence.
-            eprintln!("skep: {}", describe(&error));
-            match error.code() {
-                ErrorCode::Configuration | ErrorCode::InvalidArgument => ExitCode::from(2),
-                _ => ExitCode::FAILURE,
-            }
-        }
-    }
-}
-
-fn describe(error: &skep_types::Error) -> String {
-    match error.context() {
-        "" => error.code().to_string(),
-        context => context.to_owned(),
-    }
+    let cli = match cli::Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return failure::report_usage(&error),
+    };
+    output::choose(cli.output);
+    cmd::run(cli).unwrap_or_else(|error| failure::report(&error))
 }

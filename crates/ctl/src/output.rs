@@ -1,10 +1,11 @@
-//! Tables and JSON.
+//! Tables, and JSON for programs.
 
 use crate::cli::OutputFormat;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 use skep_types::{Error, ErrorCode, Result, Timestamp};
 use std::io::Write;
+use std::sync::OnceLock;
 
 /// A table without lines; columns whose title begins with `>` are aligned to the right.
 pub(crate) fn table(titles: &[&str]) -> Table {
@@ -21,16 +22,34 @@ pub(crate) fn table(titles: &[&str]) -> Table {
     table
 }
 
-/// Prints one of the two forms.
-pub(crate) fn print<T: Serialize>(
-    format: OutputFormat,
-    value: &T,
-    as_text: impl FnOnce(&T) -> String,
-) -> Result<()> {
-    let text = match format {
-        OutputFormat::Table => as_text(value),
-        OutputFormat::Json => serde_json::to_string_pretty(value)
-            .map_err(|error| Error::new(ErrorCode::Io, error.to_string()))?,
+/// How this process prints. Chosen once, before its command begins: what prints is far below what
+/// knows the command line, in all of them.
+static FORMAT: OnceLock<OutputFormat> = OnceLock::new();
+
+/// Chooses how this process prints.
+pub(crate) fn choose(format: OutputFormat) {
+    // A second choice would be the same: there is one command line.
+    let _ = FORMAT.set(format);
+}
+
+/// Whether people read what is printed.
+pub(crate) fn is_for_people() -> bool {
+    FORMAT.get().is_none_or(|format| *format == OutputFormat::Table)
+}
+
+/// Prints a value in the chosen form.
+pub(crate) fn print<T: Serialize>(value: &T, as_text: impl FnOnce(&T) -> String) -> Result<()> {
+    let unwritable = |error: serde_json::Error| Error::new(ErrorCode::Io, error.to_string());
+    let text = match FORMAT.get() {
+        None | Some(OutputFormat::Table) => as_text(value),
+        Some(OutputFormat::Json) => serde_json::to_string_pretty(value).map_err(unwritable)?,
+        Some(OutputFormat::Ndjson) => match serde_json::to_value(value).map_err(unwritable)? {
+            serde_json::Value::Array(things) if things.is_empty() => return Ok(()),
+            serde_json::Value::Array(things) => {
+                things.iter().map(|thing| thing.to_string() + "\n").collect()
+            }
+            one => one.to_string(),
+        },
     };
     say(text.trim_end())
 }

@@ -26,11 +26,10 @@ impl Users {
     /// Asks management for the map and for all clients.
     pub(crate) async fn of(access: &Access) -> Result<Self> {
         let map = access.map().await?;
-        let management = access.management();
         let mut clients = BTreeMap::new();
         let mut after = Some(NodeId::default());
         while let Some(request) = after.map(|after| ListClients { after }) {
-            let page = management.call(&request, Some(PATIENCE)).await?;
+            let page = access.ask(&request).await?;
             clients.extend(page.clients.into_iter().map(|client| (client.node, client)));
             after = page.next;
         }

@@ -22,6 +22,7 @@ pub mod power;
 pub mod process;
 pub mod program;
 pub mod random;
+pub mod schema;
 pub mod scratch;
 pub mod suite;
 pub mod tree;

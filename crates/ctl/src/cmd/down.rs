@@ -2,7 +2,8 @@
 
 use crate::cli::DownArgs;
 use crate::local::layout::Layout;
-use crate::output::say;
+use crate::output::print;
+use serde::Serialize;
 use skep_types::{Error, ErrorCode, Result};
 use std::time::Duration;
 
@@ -11,10 +12,20 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// How often it is looked for.
 const PAUSE: Duration = Duration::from_millis(20);
 
+/// A cluster that is down now.
+#[derive(Debug, Serialize)]
+struct Down {
+    data_dir: String,
+    was_up: bool,
+}
+
 pub(super) fn run(args: &DownArgs) -> Result<()> {
     let layout = Layout::open(&args.data_dir)?;
     let Some(process) = layout.supervisor()? else {
-        return say(&format!("The cluster in {} is not up.", layout.data.display()));
+        let shown = layout.data.display().to_string();
+        return print(&Down { data_dir: shown, was_up: false }, |it| {
+            format!("The cluster in {} is not up.", it.data_dir)
+        });
     };
     skep_env::send_signal(process, libc::SIGTERM).map_err(|error| {
         Error::from(error).within(format_args!("the supervisor, process {process}"))
@@ -32,5 +43,7 @@ pub(super) fn run(args: &DownArgs) -> Result<()> {
         }
         Ok(())
     })?;
-    say(&format!("The cluster in {shown} is down; its data stays."))
+    print(&Down { data_dir: shown, was_up: true }, |it| {
+        format!("The cluster in {} is down; its data stays.", it.data_dir)
+    })
 }

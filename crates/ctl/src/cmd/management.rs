@@ -1,8 +1,8 @@
 //! `skep management`: runs the management service.
 
-use super::service::{Task, prepare};
+use super::service::{Made, Task, prepare};
 use crate::cli::ServiceArgs;
-use crate::output::say;
+use crate::output::print;
 use skep_management::ManagementSettings;
 use skep_types::{Error, ErrorCode, Result};
 
@@ -18,14 +18,19 @@ pub(super) fn run(args: &ServiceArgs) -> Result<()> {
             let directory = settings.node.directory.clone();
             let token =
                 super::block_on(async move { skep_management::initialise(&settings).await })?;
-            say(&format!(
-                "{} is the directory of the new cluster {}; management will be at {}. Start it \
-                 without --init; `skep cluster token --cluster {0}` prints what other nodes need \
-                 to join.",
-                directory.display(),
-                token.cluster,
-                token.addresses.join(", ")
-            ))
+            let made = Made {
+                kind: "management",
+                directory: directory.display().to_string(),
+                cluster: token.cluster.to_string(),
+            };
+            print(&made, |Made { directory, cluster, .. }| {
+                format!(
+                    "{directory} is the directory of the new cluster {cluster}; management will be \
+                     at {}. Start it without --init; `skep cluster token --cluster {directory}` \
+                     prints what other nodes need to join.",
+                    token.addresses.join(", ")
+                )
+            })
         }
     }
 }

@@ -8,7 +8,8 @@ use crate::access::Access;
 use crate::cli::MountArgs;
 use crate::local::children::{LOG_LIMIT, open_log, program, tail};
 use crate::local::readiness::Readiness;
-use crate::output::say;
+use crate::output::print;
+use serde::Serialize;
 use skep_fuse::{ClusterOptions, MountFlags, ServeOptions, TransportChoice, TransportKind};
 use skep_service::ByteSize;
 use skep_types::{Error, ErrorCode, Result};
@@ -20,6 +21,14 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(15);
 /// How long a mount in the background may take to begin.
 const BACKGROUND_PATIENCE: Duration = Duration::from_secs(60);
+
+/// A mount that serves.
+#[derive(Debug, Serialize)]
+struct Mounted {
+    mount_point: String,
+    /// None: the process in the background knows.
+    transport: Option<String>,
+}
 
 pub(crate) fn run(args: &MountArgs) -> Result<()> {
     let mut with_options = args.clone();
@@ -58,8 +67,10 @@ fn mount(
         version: skep_service::PROGRAM_VERSION.into(),
         patience: PATIENCE,
     };
-    let on_ready = |transport: TransportKind| {
-        let _ = say(&format!("mounted, transport {transport}"));
+    let shown = absolute(&args.directory)?.display().to_string();
+    let on_ready = move |transport: TransportKind| {
+        let mounted = Mounted { mount_point: shown, transport: Some(transport.to_string()) };
+        let _ = print(&mounted, |_| format!("mounted, transport {transport}"));
         skep_service::notify::ready();
     };
     let options = ServeOptions {
@@ -111,7 +122,8 @@ fn detach(args: &MountArgs, flags: MountFlags, access: &Access) -> Result<()> {
     if args.is_quiet {
         return Ok(());
     }
-    say(&format!("{} is mounted; `skep umount {0}` unmounts it.", directory.display()))
+    let mounted = Mounted { mount_point: directory.display().to_string(), transport: None };
+    print(&mounted, |it| format!("{} is mounted; `skep umount {0}` unmounts it.", it.mount_point))
 }
 
 /// In the cluster's directory, if it is a local one; otherwise among the temporary files.

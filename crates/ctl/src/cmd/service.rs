@@ -1,7 +1,8 @@
 //! What the verbs of all services share: the way from the command line to settings.
 
 use crate::cli::ServiceArgs;
-use crate::output::say;
+use crate::output::{print, say};
+use serde::Serialize;
 use skep_rpc::JoinToken;
 use skep_service::directory::read_token;
 use skep_service::{Settings, config, logging, manual};
@@ -86,12 +87,24 @@ fn overrides(args: &ServiceArgs, targets: &str) -> Result<Vec<(String, String)>>
     Ok(overrides)
 }
 
+/// A service's directory that was made.
+#[derive(Debug, Serialize)]
+pub(super) struct Made {
+    pub(super) kind: &'static str,
+    pub(super) directory: String,
+    pub(super) cluster: String,
+}
+
 /// Says that a service's directories were made.
-pub(super) fn made(kind: &str, directory: &Path, cluster: ClusterId) -> Result<()> {
-    say(&format!(
-        "{} is the directory of a {kind} service of cluster {cluster}. Start it without --init.",
-        directory.display()
-    ))
+fn made(kind: &'static str, directory: &Path, cluster: ClusterId) -> Result<()> {
+    let directory = directory.display().to_string();
+    print(&Made { kind, directory, cluster: cluster.to_string() }, |it| {
+        let Made { kind, directory, cluster } = it;
+        format!(
+            "{directory} is the directory of a {kind} service of cluster {cluster}. Start it \
+             without --init."
+        )
+    })
 }
 
 /// The token that `--init` needs.

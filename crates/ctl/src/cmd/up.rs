@@ -6,7 +6,6 @@ use crate::local::layout::{Layout, WantedShape};
 use crate::local::readiness::Readiness;
 use crate::local::summary;
 use crate::local::supervisor::{self, Plan};
-use crate::output::say;
 use skep_types::{Error, ErrorCode, Result};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -123,6 +122,6 @@ fn detach(args: &UpArgs, layout: &Layout, mount_point: Option<&Path>) -> Result<
             })
         };
         readiness.wait(PATIENCE, has_ended).await?;
-        say(&summary::of(&layout, mount_point.as_deref(), false).await?)
+        summary::print(&layout, mount_point.as_deref(), false).await
     })
 }

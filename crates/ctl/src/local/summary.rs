@@ -2,55 +2,89 @@
 
 use super::layout::Layout;
 use crate::access::ClusterArgs;
-use crate::output::{render, table};
+use crate::output::{self, render, table};
 use crate::view;
-use skep_types::{ClusterMap, NodeKind, Result};
+use serde::Serialize;
+use skep_types::{ClusterMap, Node, NodeKind, Result};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
-/// The text.
-pub(crate) async fn of(
+/// What is up.
+#[derive(Debug, Serialize)]
+struct Summary {
+    cluster: String,
+    data_dir: String,
+    mount_point: Option<String>,
+    transport: Option<String>,
+    services: Vec<Service>,
+}
+
+#[derive(Debug, Serialize)]
+struct Service {
+    name: String,
+    process_id: Option<u32>,
+    addresses: Vec<String>,
+    targets: Vec<u32>,
+}
+
+/// Prints it.
+pub(crate) async fn print(
     layout: &Layout,
     mount_point: Option<&Path>,
     in_foreground: bool,
-) -> Result<String> {
+) -> Result<()> {
     let cluster = Some(layout.data.display().to_string());
     let map = ClusterArgs { cluster, token_file: None }.access(None)?.map().await?;
-    let mut text = format!("Skep {} is up.\n\n", env!("CARGO_PKG_VERSION"));
-    let _ = writeln!(text, "Cluster:     {}", map.cluster);
-    let _ = writeln!(text, "Data:        {}", layout.data.display());
-    if let Some(mount_point) = mount_point {
-        let transport = transport(layout).map(|it| format!(" (transport {it})"));
-        let _ = writeln!(
-            text,
-            "Mounted on:  {}{}",
-            mount_point.display(),
-            transport.unwrap_or_default()
-        );
-    }
-    let _ = writeln!(text, "\n{}", services(&map, &layout.processes()));
-    let _ = writeln!(text, "{}", view::df(&view::targets(&map)));
-    text.push_str(&hints(layout, mount_point, in_foreground));
-    Ok(text)
+    let summary = Summary {
+        cluster: map.cluster.to_string(),
+        data_dir: layout.data.display().to_string(),
+        mount_point: mount_point.map(|path| path.display().to_string()),
+        transport: mount_point.and_then(|_| transport(layout)),
+        services: services(&map, &layout.processes()),
+    };
+    output::print(&summary, |summary| {
+        as_text(summary, &map) + &hints(layout, mount_point, in_foreground)
+    })
 }
 
-fn services(map: &ClusterMap, processes: &BTreeMap<String, u32>) -> String {
+fn as_text(summary: &Summary, map: &ClusterMap) -> String {
+    let mut text = format!("Skep {} is up.\n\n", env!("CARGO_PKG_VERSION"));
+    let _ = writeln!(text, "Cluster:     {}", summary.cluster);
+    let _ = writeln!(text, "Data:        {}", summary.data_dir);
+    if let Some(mount_point) = &summary.mount_point {
+        let transport = summary.transport.as_ref().map(|it| format!(" (transport {it})"));
+        let _ = writeln!(text, "Mounted on:  {mount_point}{}", transport.unwrap_or_default());
+    }
     let mut shown = table(&["Service", ">Process", "Address", "Targets"]);
-    let process = |name: &str| processes.get(name).map_or("-".to_owned(), u32::to_string);
-    for node in map.nodes.iter().filter(|node| node.kind != NodeKind::Client) {
-        // Management's node is called management-1, its directory management.
-        let local = if node.kind == NodeKind::Management { "management" } else { &node.name };
-        let targets = map.targets.iter().filter(|target| target.node == node.id);
-        let targets: Vec<String> = targets.map(|target| target.id.raw().to_string()).collect();
+    for service in &summary.services {
+        let targets: Vec<String> = service.targets.iter().map(u32::to_string).collect();
         shown.add_row([
-            node.name.clone(),
-            process(local),
-            node.addresses.join(", "),
+            service.name.clone(),
+            service.process_id.map_or("-".to_owned(), |process| process.to_string()),
+            service.addresses.join(", "),
             targets.join(","),
         ]);
     }
-    render(&shown)
+    let _ = writeln!(text, "\n{}", render(&shown));
+    let _ = writeln!(text, "{}", view::df(&view::targets(map)));
+    text
+}
+
+fn services(map: &ClusterMap, processes: &BTreeMap<String, u32>) -> Vec<Service> {
+    let servers = map.nodes.iter().filter(|node| node.kind != NodeKind::Client);
+    let service = |node: &Node| {
+        // Management's node is called management-1, its directory management.
+        let local = if node.kind == NodeKind::Management { "management" } else { &node.name };
+        let targets = map.targets.iter().filter(|target| target.node == node.id);
+        Service {
+            name: node.name.clone(),
+            process_id: processes.get(local).copied(),
+            addresses: node.addresses.clone(),
+            targets: targets.map(|target| target.id.raw()).collect(),
+        }
+    };
+    servers.map(service).collect()
 }
 
 /// Which transport the mount took, as its log says.

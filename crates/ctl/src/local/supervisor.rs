@@ -6,9 +6,9 @@ use super::layout::{Layout, Shape, SupervisorLock};
 use super::ownership::give_root_to;
 use super::readiness::Readiness;
 use super::summary;
-use crate::access::{Access, ClusterArgs, PATIENCE, is_mount_point};
+use crate::access::{Access, ClusterArgs, is_mount_point};
 use crate::cmd::umount::unmount;
-use crate::output::say;
+use crate::output::{is_for_people, say};
 use skep_store::identity::is_initialised;
 use skep_types::map::Reachability;
 use skep_types::{Error, ErrorCode, NodeKind, Result};
@@ -116,9 +116,10 @@ impl Supervisor {
         self.note_processes();
         let seconds = (skep_env::now() - started).as_secs_f64();
         if self.plan.in_foreground {
-            say(&summary::of(&self.plan.layout, self.plan.mount_point.as_deref(), true).await?)?;
+            summary::print(&self.plan.layout, self.plan.mount_point.as_deref(), true).await?;
         }
-        say(&format!("Up after {seconds:.1} s."))
+        print_line(&format!("Up after {seconds:.1} s."));
+        Ok(())
     }
 
     /// Waits for processes of a supervisor that was killed: they end by themselves, but not at
@@ -286,7 +287,7 @@ impl Supervisor {
                 return Ok(());
             }
             if all_there {
-                access.management().call(&Format {}, Some(PATIENCE)).await?;
+                access.ask(&Format {}).await?;
                 return Ok(());
             }
             if self.asked_to_end.get() > 0 {
@@ -394,6 +395,9 @@ impl Supervisor {
 }
 
 /// What happens, for whoever looks on. A closed terminal must not end the supervisor.
+/// Programs get one value, when all is up.
 fn print_line(text: &str) {
-    let _ = say(text);
+    if is_for_people() {
+        let _ = say(text);
+    }
 }

@@ -1,6 +1,6 @@
 //! `skep client list`: the mounts of the cluster.
 
-use crate::cli::QueryArgs;
+use crate::access::ClusterArgs;
 use crate::output::{count, print, render, span, table, utc};
 use crate::uses::Users;
 use crate::view::reachability;
@@ -26,8 +26,8 @@ struct Line {
     open_files: u64,
 }
 
-pub(crate) fn run(query: QueryArgs) -> Result<()> {
-    let access = query.cluster.access(None)?;
+pub(crate) fn run(query: ClusterArgs) -> Result<()> {
+    let access = query.access(None)?;
     let lines = super::super::block_on(async move {
         let users = Users::of(&access).await?;
         let mut used: BTreeMap<_, (usize, u64)> = BTreeMap::new();
@@ -40,7 +40,7 @@ pub(crate) fn run(query: QueryArgs) -> Result<()> {
         }
         Ok(users.clients.values().map(|client| line(&users, client, &used)).collect::<Vec<_>>())
     })?;
-    print(query.output, &lines, |lines| as_table(lines))
+    print(&lines, |lines| as_table(lines))
 }
 
 fn line(

@@ -2,9 +2,17 @@
 //! directory, so only those who may read that get it.
 
 use crate::access::ClusterArgs;
-use crate::output::say;
+use crate::output::print;
+use serde::Serialize;
 use skep_types::Result;
 
+/// The key to a cluster, as text.
+#[derive(Serialize)]
+struct Token {
+    token: String,
+}
+
 pub(crate) fn run(args: &ClusterArgs) -> Result<()> {
-    say(&args.access(None)?.token.to_text())
+    let token = Token { token: args.access(None)?.token.to_text() };
+    print(&token, |it| it.token.clone())
 }

@@ -1,23 +1,23 @@
 //! `skep config list` and `skep config get`: the settings of the cluster as they are now.
 
 use super::{SettingLine, line, show};
-use crate::cli::QueryArgs;
+use crate::access::ClusterArgs;
 use crate::output::{print, render, table};
 use skep_cluster::settings::{SETTINGS, Setting};
 use skep_types::Result;
 
 /// One setting, or all of them.
-pub(crate) fn run(query: QueryArgs, name: Option<&str>) -> Result<()> {
+pub(crate) fn run(query: ClusterArgs, name: Option<&str>) -> Result<()> {
     let settings = match name {
         Some(name) => std::slice::from_ref(Setting::named(name)?),
         None => SETTINGS,
     };
-    let access = query.cluster.access(None)?;
+    let access = query.access(None)?;
     let map = super::super::block_on(async move { access.map().await })?;
     let lines: Vec<_> = settings.iter().map(|setting| line(setting, &map)).collect();
     match (&lines[..], name) {
-        ([one], Some(_)) => print(query.output, one, |one| as_table(std::slice::from_ref(one))),
-        (all, _) => print(query.output, &all, |all| as_table(all)),
+        ([one], Some(_)) => print(one, |one| as_table(std::slice::from_ref(one))),
+        (all, _) => print(&all, |all| as_table(all)),
     }
 }
 

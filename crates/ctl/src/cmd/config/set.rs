@@ -1,8 +1,7 @@
 //! `skep config set`: gives a setting of the cluster another value, for everybody and at once.
 
 use super::{parse, show};
-use crate::access::PATIENCE;
-use crate::cli::QueryArgs;
+use crate::access::ClusterArgs;
 use crate::output::print;
 use serde::Serialize;
 use skep_cluster::settings::Setting;
@@ -20,15 +19,13 @@ struct Changed {
     map_version: u64,
 }
 
-pub(crate) fn run(query: QueryArgs, name: &str, value: &str, is_dry_run: bool) -> Result<()> {
+pub(crate) fn run(query: ClusterArgs, name: &str, value: &str, is_dry_run: bool) -> Result<()> {
     let setting = Setting::named(name)?;
     let value = parse(setting, value)?;
-    let access = query.cluster.access(None)?;
+    let access = query.access(None)?;
     let request = ChangeSetting { name: name.to_owned(), value, is_dry_run };
     let SettingChanged { before, version } =
-        super::super::block_on(
-            async move { access.management().call(&request, Some(PATIENCE)).await },
-        )?;
+        super::super::block_on(async move { access.ask(&request).await })?;
     let changed = Changed {
         name: setting.name,
         before,
@@ -37,7 +34,7 @@ pub(crate) fn run(query: QueryArgs, name: &str, value: &str, is_dry_run: bool) -
         is_dry_run,
         map_version: version.raw(),
     };
-    print(query.output, &changed, |it| {
+    print(&changed, |it| {
         let (before, value) = (show(setting.unit, it.before), show(setting.unit, it.value));
         match (it.before == it.value, is_dry_run) {
             (true, _) => format!("{} is {value} already.", it.name),

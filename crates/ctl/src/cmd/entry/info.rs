@@ -1,12 +1,11 @@
 //! `skep entry info`: everything that is known of a file or directory in a mount.
 
-use crate::access::{Access, entry_at};
-use crate::cli::QueryArgs;
-use crate::output::{print, size};
+use crate::access::{Access, ClusterArgs, entry_at};
+use crate::output::{print, size, utc};
 use serde::Serialize;
 use skep_rpc::{CallOptions, Channel, MapCell, Router};
 use skep_types::pattern::StripePattern;
-use skep_types::{ChunkFileKey, ClusterMap, FileKind, GroupId, InodeId, Result, Target, Timestamp};
+use skep_types::{ChunkFileKey, ClusterMap, FileKind, GroupId, InodeId, Result, Target};
 use skep_wire::metadata::{EntryInfo, GetEntryInfo};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -24,10 +23,11 @@ struct Info {
     entry_id: String,
     parent_id: String,
     metadata: Option<Place>,
-    size: u64,
+    size_bytes: u64,
     links: u32,
     open_sessions: u32,
-    modified: (i64, u32),
+    /// UTC.
+    modified_at: String,
     pattern: Option<Pattern>,
 }
 
@@ -51,7 +51,7 @@ struct Pattern {
 
 #[derive(Debug, Serialize)]
 struct Part {
-    start: u64,
+    start_byte: u64,
     redundancy: &'static str,
     chunk_bytes: u64,
     targets_wanted: u16,
@@ -65,12 +65,12 @@ struct Stripe {
     place: Place,
 }
 
-pub(crate) fn run(query: QueryArgs, verbose: bool, path: PathBuf) -> Result<()> {
+pub(crate) fn run(query: ClusterArgs, verbose: bool, path: PathBuf) -> Result<()> {
     let (inode, place) = entry_at(&path)?;
-    let access = query.cluster.access(Some(&place))?;
+    let access = query.access(Some(&place))?;
     let (map, info) = super::super::block_on(async move { ask(&access, inode).await })?;
     let info = describe(&map, inode, path, &info);
-    print(query.output, &info, |info| as_text(info, verbose))
+    print(&info, |info| as_text(info, verbose))
 }
 
 async fn ask(access: &Access, inode: InodeId) -> Result<(ClusterMap, EntryInfo)> {
@@ -107,17 +107,16 @@ fn place(map: &ClusterMap, group: GroupId) -> Place {
 
 fn describe(map: &ClusterMap, inode: InodeId, path: PathBuf, info: &EntryInfo) -> Info {
     let attributes = &info.attributes;
-    let Timestamp { seconds, nanoseconds } = attributes.modified;
     Info {
         path,
         kind: kind_word(attributes.kind),
         entry_id: inode.to_string(),
         parent_id: info.parent.to_string(),
         metadata: map.shard_group(inode.shard()).map(|group| place(map, group)),
-        size: attributes.size,
+        size_bytes: attributes.size,
         links: attributes.links,
         open_sessions: info.open_sessions,
-        modified: (seconds, nanoseconds),
+        modified_at: utc(attributes.modified),
         pattern: info.pattern.as_ref().map(|pattern| describe_pattern(map, inode, pattern)),
     }
 }
@@ -138,7 +137,7 @@ fn describe_pattern(map: &ClusterMap, inode: InodeId, pattern: &StripePattern) -
             Stripe { chunk_file: Some(key.to_string()), place }
         };
         components.push(Part {
-            start: component.start,
+            start_byte: component.start,
             redundancy: "stripe",
             chunk_bytes: component.chunk_bytes,
             targets_wanted: component.wanted,
@@ -170,7 +169,7 @@ fn as_text(info: &Info, verbose: bool) -> String {
         None => line("Metadata node: none serves its shard".into()),
     }
     if verbose {
-        line(format!("Size: {} ({})", info.size, size(info.size)));
+        line(format!("Size: {} ({})", info.size_bytes, size(info.size_bytes)));
         line(format!("Links: {}", info.links));
         line(format!("Sessions that have it open: {}", info.open_sessions));
     }
@@ -194,7 +193,7 @@ fn describe_part(
     line: &mut impl FnMut(String),
 ) {
     if pattern.components.len() > 1 {
-        line(format!("+ From byte {}:", part.start));
+        line(format!("+ From byte {}:", part.start_byte));
     }
     line(format!("+ Type: {}", part.redundancy));
     line(format!("+ Chunksize: {}", size(part.chunk_bytes)));

@@ -1,7 +1,6 @@
 //! `skep entry who`: which clients have a file open, and what they have locked in it.
 
-use crate::access::entry_at;
-use crate::cli::QueryArgs;
+use crate::access::{ClusterArgs, entry_at};
 use crate::output::{print, render, table};
 use crate::uses::{Users, lock_end, lock_kind, lock_mode, lock_range};
 use serde::Serialize;
@@ -31,9 +30,9 @@ struct Lock {
     is_waiting: bool,
 }
 
-pub(crate) fn run(query: QueryArgs, path: &Path) -> Result<()> {
+pub(crate) fn run(query: ClusterArgs, path: &Path) -> Result<()> {
     let (inode, place) = entry_at(path)?;
-    let access = query.cluster.access(Some(&place))?;
+    let access = query.access(Some(&place))?;
     let lines = super::super::block_on(async move {
         let users = Users::of(&access).await?;
         let group = users.map.shard_group(inode.shard()).ok_or_else(|| {
@@ -42,7 +41,7 @@ pub(crate) fn run(query: QueryArgs, path: &Path) -> Result<()> {
         let uses = users.uses(group, Some(inode), false).await?;
         Ok(uses.iter().map(|used| line(&users, used)).collect::<Vec<_>>())
     })?;
-    print(query.output, &lines, |lines| as_table(lines))
+    print(&lines, |lines| as_table(lines))
 }
 
 fn line(users: &Users, used: &FileUse) -> Line {

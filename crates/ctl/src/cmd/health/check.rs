@@ -1,7 +1,6 @@
 //! `skep health check`: connects to every server as a client would, and explains what is wrong.
 
-use crate::access::Access;
-use crate::cli::QueryArgs;
+use crate::access::{Access, ClusterArgs};
 use crate::output::print;
 use crate::view;
 use serde::Serialize;
@@ -39,14 +38,14 @@ struct Problem {
     remedy: String,
 }
 
-pub(crate) fn run(args: QueryArgs) -> Result<ExitCode> {
-    let access = args.cluster.access(None)?;
+pub(crate) fn run(args: ClusterArgs) -> Result<ExitCode> {
+    let access = args.access(None)?;
     let report = super::super::block_on(async move {
         let map = access.map().await?;
         Ok(report(&access, &map).await)
     })?;
     let healthy = report.healthy;
-    print(args.output, &report, as_text)?;
+    print(&report, as_text)?;
     Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -1,7 +1,6 @@
 //! `skep lock list`: what applications have locked, and what they wait for.
 
-use crate::access::entry_at;
-use crate::cli::QueryArgs;
+use crate::access::{ClusterArgs, entry_at};
 use crate::output::{print, render, table};
 use crate::uses::{Users, lock_end, lock_kind, lock_mode, lock_range};
 use serde::Serialize;
@@ -25,9 +24,9 @@ struct Line {
     is_waiting: bool,
 }
 
-pub(crate) fn run(query: QueryArgs, path: Option<&Path>) -> Result<()> {
+pub(crate) fn run(query: ClusterArgs, path: Option<&Path>) -> Result<()> {
     let entry = path.map(entry_at).transpose()?;
-    let access = query.cluster.access(entry.as_ref().map(|(_, place)| place.as_path()))?;
+    let access = query.access(entry.as_ref().map(|(_, place)| place.as_path()))?;
     let inode = entry.map(|(inode, _)| inode);
     let lines = super::super::block_on(async move {
         let users = Users::of(&access).await?;
@@ -40,7 +39,7 @@ pub(crate) fn run(query: QueryArgs, path: Option<&Path>) -> Result<()> {
         }
         Ok(lines)
     })?;
-    print(query.output, &lines, |lines| as_table(lines))
+    print(&lines, |lines| as_table(lines))
 }
 
 /// The group that serves a file, or all.

@@ -23,7 +23,7 @@ pub(crate) fn is_called_so(program: &OsStr) -> bool {
 pub(crate) fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let result = parse(arguments).and_then(|args| super::run(&args));
     let Err(error) = result else { return ExitCode::SUCCESS };
-    eprintln!("mount.skep: {}", crate::describe(&error));
+    eprintln!("mount.skep: {}", crate::failure::describe(&error));
     match error.code() {
         ErrorCode::InvalidArgument => ExitCode::from(WRONGLY_CALLED),
         _ => ExitCode::from(FAILED),

@@ -1,14 +1,14 @@
 //! `skep node list`: all nodes.
 
-use crate::cli::QueryArgs;
+use crate::access::ClusterArgs;
 use crate::output::{print, render, table};
 use crate::view;
 use skep_types::Result;
 
-pub(crate) fn run(args: QueryArgs) -> Result<()> {
-    let access = args.cluster.access(None)?;
+pub(crate) fn run(args: ClusterArgs) -> Result<()> {
+    let access = args.access(None)?;
     let map = super::super::block_on(async move { access.map().await })?;
-    print(args.output, &view::nodes(&map), |nodes| {
+    print(&view::nodes(&map), |nodes| {
         let mut shown =
             table(&["ID", "Name", "Kind", "Reachability", "Address", "Targets", "Version"]);
         for node in nodes {

@@ -1,7 +1,6 @@
 //! `skep node log-level`: what running services log, shown or changed until they end.
 
-use crate::access::{Access, PATIENCE};
-use crate::cli::QueryArgs;
+use crate::access::{Access, ClusterArgs, PATIENCE};
 use crate::output::{print, render, table};
 use crate::view::node_named;
 use serde::Serialize;
@@ -23,8 +22,8 @@ struct Line {
 }
 
 /// Shows or changes the level of one service, or of all. The exit code says whether all answered.
-pub(crate) fn run(query: QueryArgs, node: &str, level: Option<&str>) -> Result<ExitCode> {
-    let access = query.cluster.access(None)?;
+pub(crate) fn run(query: ClusterArgs, node: &str, level: Option<&str>) -> Result<ExitCode> {
+    let access = query.access(None)?;
     let wanted = node.to_owned();
     let level = level.map(|level| match level {
         "default" => String::new(),
@@ -46,7 +45,7 @@ pub(crate) fn run(query: QueryArgs, node: &str, level: Option<&str>) -> Result<E
         }
         Ok(lines)
     })?;
-    print(query.output, &lines, |lines| as_table(lines))?;
+    print(&lines, |lines| as_table(lines))?;
     Ok(match lines.iter().any(|line| line.error.is_some()) {
         true => ExitCode::FAILURE,
         false => ExitCode::SUCCESS,

@@ -1,6 +1,6 @@
 //! `skep session list`: the sessions of clients at each metadata target.
 
-use crate::cli::QueryArgs;
+use crate::access::ClusterArgs;
 use crate::output::{count, print, render, span, table};
 use crate::uses::Users;
 use crate::view::node_named;
@@ -24,8 +24,8 @@ struct Line {
     open_files: u32,
 }
 
-pub(crate) fn run(query: QueryArgs, client: Option<String>) -> Result<()> {
-    let access = query.cluster.access(None)?;
+pub(crate) fn run(query: ClusterArgs, client: Option<String>) -> Result<()> {
+    let access = query.access(None)?;
     let lines = super::super::block_on(async move {
         let users = Users::of(&access).await?;
         let client = client.map(|name| node_named(&users.map, &name)).transpose()?.map(|it| it.id);
@@ -37,7 +37,7 @@ pub(crate) fn run(query: QueryArgs, client: Option<String>) -> Result<()> {
         }
         Ok(lines)
     })?;
-    print(query.output, &lines, |lines| as_table(lines))
+    print(&lines, |lines| as_table(lines))
 }
 
 fn line(users: &Users, group: GroupId, session: &SessionEntry) -> Line {

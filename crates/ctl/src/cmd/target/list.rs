@@ -1,14 +1,14 @@
 //! `skep target list`: all targets.
 
-use crate::cli::QueryArgs;
+use crate::access::ClusterArgs;
 use crate::output::{print, render, table};
 use crate::view;
 use skep_types::Result;
 
-pub(crate) fn run(args: QueryArgs) -> Result<()> {
-    let access = args.cluster.access(None)?;
+pub(crate) fn run(args: ClusterArgs) -> Result<()> {
+    let access = args.access(None)?;
     let map = super::super::block_on(async move { access.map().await })?;
-    print(args.output, &view::targets(&map), |targets| {
+    print(&view::targets(&map), |targets| {
         let mut shown =
             table(&["ID", "Kind", "Reachability", "Consistency", "Pool", "Group", "Node", "Path"]);
         for target in targets {

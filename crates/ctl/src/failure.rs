@@ -1,0 +1,87 @@
+//! How commands fail: what is said, to people or as JSON to programs, and the exit code.
+//!
+//! The codes are part of what scripts rely on: docs/operations/output.md lists them.
+
+use crate::output::is_for_people;
+use serde::Serialize;
+use skep_types::{Error, ErrorCode};
+use std::process::ExitCode;
+
+/// The command failed.
+const FAILED: u8 = 1;
+/// The command line or a settings file is wrong.
+const WRONG_USE: u8 = 2;
+/// The cluster, or the service that was asked, can't be reached.
+const UNREACHABLE: u8 = 3;
+/// There is no such node, target, file or directory.
+const NOT_FOUND: u8 = 4;
+/// The token is wrong, or the user may not do this.
+const REFUSED: u8 = 5;
+
+/// A failure as programs see it.
+#[derive(Debug, Serialize)]
+struct Failure<'a> {
+    error: Details<'a>,
+}
+
+#[derive(Debug, Serialize)]
+struct Details<'a> {
+    /// A name from docs/protocol/errors.md, or `Usage`.
+    code: &'a str,
+    /// What happened to what, and the way out.
+    message: &'a str,
+    exit_code: u8,
+}
+
+/// The sentence for people: context names the object and the way out.
+pub(crate) fn describe(error: &Error) -> String {
+    match error.context() {
+        "" => error.code().to_string(),
+        context => context.to_owned(),
+    }
+}
+
+/// Says why a command failed; gives its exit code.
+pub(crate) fn report(error: &Error) -> ExitCode {
+    let exit_code = exit_code(error.code());
+    match is_for_people() {
+        true => eprintln!("skep: {}", describe(error)),
+        false => print(&error.code().to_string(), &describe(error), exit_code),
+    }
+    ExitCode::from(exit_code)
+}
+
+/// Says what is wrong with the command line, or gives the help that was asked for.
+pub(crate) fn report_usage(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() || !wants_json() {
+        error.exit();
+    }
+    print("Usage", error.to_string().trim_end(), WRONG_USE);
+    ExitCode::from(WRONG_USE)
+}
+
+/// Whether a command line that could not be read asks for JSON.
+fn wants_json() -> bool {
+    let arguments: Vec<_> = std::env::args_os().collect();
+    let is_json = |text: &std::ffi::OsStr| text == "json" || text == "ndjson";
+    let apart = arguments.windows(2).any(|it| it[0] == "--output" && is_json(&it[1]));
+    apart || arguments.iter().any(|it| it == "--output=json" || it == "--output=ndjson")
+}
+
+fn print(code: &str, message: &str, exit_code: u8) {
+    let failure = Failure { error: Details { code, message, exit_code } };
+    eprintln!("{}", serde_json::to_string(&failure).expect("texts and numbers can be written"));
+}
+
+fn exit_code(code: ErrorCode) -> u8 {
+    match code {
+        ErrorCode::Configuration | ErrorCode::InvalidArgument => WRONG_USE,
+        ErrorCode::Disconnected | ErrorCode::TimedOut | ErrorCode::NotReady => UNREACHABLE,
+        ErrorCode::NotFound => NOT_FOUND,
+        ErrorCode::AuthenticationFailed
+        | ErrorCode::PermissionDenied
+        | ErrorCode::NotPermitted
+        | ErrorCode::VersionMismatch => REFUSED,
+        _ => FAILED,
+    }
+}
