@@ -15,6 +15,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("python3", "python3"),
     ("rsync", "rsync"),
     ("setfattr", "attr"),
+    ("systemd-analyze", "systemd"),
 ];
 
 fn is_installed(program: &str) -> bool {

@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// Directories at the top whose names start a path.
-const TOPS: &[&str] = &["crates/", "docs/", "vectors/", "tools/", "fuzz/", ".ci/", ".cargo/"];
+const TOPS: &[&str] =
+    &["crates/", "docs/", "vectors/", "tools/", "fuzz/", "packaging/", ".ci/", ".cargo/"];
 /// Endings that make a bare name the name of a file.
 const ENDINGS: &[&str] = &[".md", ".rs", ".py"];
 

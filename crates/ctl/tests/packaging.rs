@@ -1,0 +1,136 @@
+//! The units in packaging/systemd, against the program that they start: command lines, settings,
+//! mount options. Nothing here needs a running systemd.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_skep");
+
+/// Sections of a unit: their keys with all values, in order.
+type Unit = BTreeMap<String, Vec<(String, String)>>;
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd")
+}
+
+/// All units by file name, with their text.
+fn units() -> BTreeMap<String, String> {
+    let entries = fs::read_dir(folder()).expect("packaging/systemd");
+    let read = |entry: std::io::Result<fs::DirEntry>| {
+        let path = entry.expect("an entry").path();
+        let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+        (name, fs::read_to_string(&path).expect("text"))
+    };
+    entries.map(read).collect()
+}
+
+fn parse(name: &str, text: &str) -> Unit {
+    let mut unit = Unit::new();
+    let mut section = String::new();
+    let lines = text.lines().map(str::trim);
+    for line in lines.filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        if let Some(title) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            title.clone_into(&mut section);
+            continue;
+        }
+        let (key, value) = line.split_once('=').unwrap_or_else(|| panic!("{name}: {line}"));
+        assert!(!section.is_empty(), "{name}: {line} is in no section");
+        unit.entry(section.clone()).or_default().push((key.to_owned(), value.to_owned()));
+    }
+    unit
+}
+
+fn value<'a>(unit: &'a Unit, section: &str, key: &str) -> &'a str {
+    let values = unit.get(section).into_iter().flatten();
+    let found = values.filter(|(name, _)| name == key).map(|(_, value)| value.as_str());
+    let found: Vec<_> = found.collect();
+    assert_eq!(found.len(), 1, "{section} has one {key}");
+    found[0]
+}
+
+fn run(program: &Path, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output().expect("it can be run");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {errors}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[test]
+fn each_service_has_a_unit_whose_command_line_the_program_takes() {
+    let place = tempfile::tempdir().expect("a place");
+    let units = units();
+    for kind in ["management", "metadata", "storage"] {
+        let name = format!("skep-{kind}@.service");
+        let unit = parse(&name, &units[&name]);
+        let line = value(&unit, "Service", "ExecStart");
+        assert_eq!(line, format!("/usr/bin/skep {kind} --config /etc/skep/{kind}-%i.toml"));
+        let file = line.rsplit(' ').next().expect("a file");
+        assert_eq!(value(&unit, "Unit", "AssertPathExists"), file);
+        assert_eq!(value(&unit, "Service", "Type"), "notify");
+        assert_eq!(value(&unit, "Install", "WantedBy"), "skep.target");
+        // The sample that the unit's comment speaks of is a file for that command line.
+        let sample = run(Path::new(PROGRAM), &[kind, "--print-sample"]);
+        let config = place.path().join(format!("{kind}-a.toml"));
+        let directory = format!("directory = \"{}\"", place.path().join(kind).display());
+        let set = |line: &str| match line.split_once(" = ") {
+            Some(("directory", _)) => directory.clone(),
+            Some(("targets", _)) => "targets = [\"/disk1\"]".to_owned(),
+            _ => line.to_owned(),
+        };
+        let sample: Vec<String> = sample.lines().map(set).collect();
+        fs::write(&config, sample.join("\n")).expect("written");
+        let config = config.display().to_string();
+        let arguments: Vec<&str> = line
+            .split(' ')
+            .skip(1)
+            .map(|it| if it == file { config.as_str() } else { it })
+            .collect();
+        let shown = run(Path::new(PROGRAM), &[&arguments[..], &["--print-config"]].concat());
+        assert!(shown.contains(&directory), "{shown}");
+    }
+}
+
+#[test]
+fn the_example_of_a_mount_unit_says_what_mount_skep_takes() {
+    let place = tempfile::tempdir().expect("a place");
+    let directory = place.path().join("management").display().to_string();
+    run(Path::new(PROGRAM), &["management", "--init", "--directory", &directory]);
+    let token = format!("token_file={directory}/join-token");
+    let unit = parse("mnt-skep.mount", &units()["mnt-skep.mount"]);
+    let what = |key: &str| value(&unit, "Mount", key).to_owned();
+    assert_eq!((what("Where").as_str(), what("Type").as_str()), ("/mnt/skep", "skep"));
+    let options = what("Options");
+    assert!(options.split(',').any(|option| option == "_netdev"), "{options}");
+    let options = options.replace("token_file=/etc/skep/token", &token);
+    assert!(options.contains(&token), "{options}");
+    let helper = place.path().join("mount.skep");
+    std::os::unix::fs::symlink(PROGRAM, &helper).expect("a link");
+    run(&helper, &[&what("What"), &directory, "-f", "-o", &options]);
+}
+
+/// Needs no running systemd, but its program: Debian's package `systemd`.
+#[test]
+fn systemd_finds_nothing_wrong_with_the_units() {
+    let place = tempfile::tempdir().expect("a place");
+    let mut names = Vec::new();
+    for (name, text) in units() {
+        // Instances, and a program that is there.
+        let name = name.replace('@', "@a");
+        let text = text.replace("/usr/bin/skep", PROGRAM);
+        fs::write(place.path().join(&name), text).expect("written");
+        names.push(place.path().join(name));
+    }
+    let output = Command::new("systemd-analyze")
+        .args(["verify", "--man=no"])
+        .env("SYSTEMD_UNIT_PATH", format!("{}:", place.path().display()))
+        .args(&names)
+        .output()
+        .expect("systemd-analyze can be run: install Debian's package systemd");
+    let said = String::from_utf8_lossy(&output.stderr);
+    // What it says of units that are not ours is noise.
+    let ours: Vec<_> = said.lines().filter(|line| line.contains("skep")).collect();
+    assert_eq!(ours, Vec::<&str>::new(), "{said}");
+    assert!(output.status.success(), "{said}");
+}
