@@ -109,6 +109,7 @@ fn who_uses_the_cluster_and_its_files_is_shown() {
     let second = cluster.mount(Transport::Device);
     let path = second.path().join("open");
     let file = fs::File::create(&path).expect("created");
+    file.lock().expect("locked");
     let path = cluster.path().join("open").display().to_string();
     let list =
         |arguments: &[&str]| cluster.skep_json(arguments).as_array().expect("a list").clone();
@@ -131,6 +132,15 @@ fn who_uses_the_cluster_and_its_files_is_shown() {
     let who = list(&["entry", "who", &path]);
     assert_eq!(who.len(), 1, "{who:?}");
     assert_eq!((&who[0]["client"], &who[0]["writers"]), (&client["id"], &json!(1)));
+    assert_eq!(who[0]["locks"][0]["mode"], "exclusive");
+    let locks = list(&["lock", "list"]);
+    assert_eq!(locks.len(), 1, "{locks:?}");
+    assert_eq!((&locks[0]["kind"], &locks[0]["is_waiting"]), (&json!("flock"), &json!(false)));
+    assert_eq!(locks[0]["end_byte"], Value::Null);
+    assert_eq!(list(&["lock", "list", &path]), locks);
+    let shown = cluster.skep(&["entry", "who", &path]);
+    assert!(shown.contains("flock exclusive all by process"), "{shown}");
+
     drop(file);
     wait_for("nobody has it open", PATIENCE, || {
         (cluster.skep(&["entry", "who", &path]) == "Nobody has it open.\n").then_some(())
