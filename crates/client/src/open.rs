@@ -5,7 +5,7 @@ use crate::driven::drive;
 use crate::session::Modify;
 use crate::tables::{HandleId, OpenFile};
 use skep_types::{Attributes, Error, ErrorCode, InodeId, Result, StripePattern};
-use skep_wire::metadata::{Close, Create, Lookup, Open, OpenMode, Opened};
+use skep_wire::metadata::{Close, Create, CreateUnnamed, Lookup, NewInode, Open, OpenMode, Opened};
 use std::sync::Arc;
 
 /// A file that was made, or found.
@@ -62,6 +62,23 @@ impl Client {
         let (directory, mode) = (request.directory, request.open);
         let orphan = move |client: Client, result| client.close_orphan(result, mode);
         self.modify(directory, request, how, orphan).await
+    }
+
+    /// Makes a regular file without a name and opens it.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotDirectory`, `NoSpace`, `LimitReached` with too many open files.
+    pub async fn create_unnamed(
+        &self,
+        directory: InodeId,
+        new: NewInode,
+        open: OpenMode,
+    ) -> Result<Created> {
+        self.mount().handles.check_room()?;
+        let request = CreateUnnamed { directory, new, open };
+        let orphan = move |client: Client, result| client.close_orphan(result, open);
+        let opened = self.modify(directory, request, Modify::default(), orphan).await?;
+        self.created(opened, open)
     }
 
     async fn open_existing(&self, request: &Create, error: Error) -> Result<Created> {

@@ -366,6 +366,8 @@ record! {
         pub has_xattrs: bool,
         /// The largest size that writers ever reported: beyond it no chunk file has a byte.
         pub high_water: u64,
+        /// Whether it was made without a name and has had none yet: it may be given one.
+        pub may_be_named: bool,
     }
 }
 

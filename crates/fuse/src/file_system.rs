@@ -24,6 +24,13 @@ pub trait FileSystem: Clone + 'static {
     fn set_attributes(&self, change: SetAttributes) -> impl Future<Output = Result<Attributes>>;
     /// Makes a file that is neither directory nor link, and opens it if asked.
     fn create(&self, request: CreateRequest) -> impl Future<Output = Result<Created>>;
+    /// Makes a regular file without a name and opens it.
+    fn create_unnamed(
+        &self,
+        directory: InodeId,
+        new: NewInode,
+        mode: OpenMode,
+    ) -> impl Future<Output = Result<Created>>;
     /// Opens a regular file, perhaps cutting it to nothing.
     fn open(
         &self,
@@ -166,6 +173,15 @@ impl FileSystem for Client {
 
     async fn create(&self, request: CreateRequest) -> Result<Created> {
         Self::create(self, request).await
+    }
+
+    async fn create_unnamed(
+        &self,
+        directory: InodeId,
+        new: NewInode,
+        mode: OpenMode,
+    ) -> Result<Created> {
+        Self::create_unnamed(self, directory, new, mode).await
     }
 
     async fn open(&self, inode: InodeId, mode: OpenMode, truncate: bool) -> Result<OpenedFile> {

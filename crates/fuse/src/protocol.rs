@@ -42,6 +42,9 @@ pub(crate) async fn perform<F: FileSystem>(
         }
         Call::MakeNode { request } => names::make_node(fs, request).await,
         Call::Create { request, is_exclusive } => names::create(fs, request, is_exclusive).await,
+        Call::CreateUnnamed { directory, new, mode } => {
+            names::create_unnamed(fs, directory, new, mode).await
+        }
         Call::Unlink { directory, name } => names::unlink(fs, directory, &name).await,
         Call::RemoveDirectory { directory, name } => {
             names::remove_directory(fs, directory, &name).await

@@ -39,6 +39,7 @@ pub(crate) enum Call {
     MakeDirectory { directory: InodeId, name: Vec<u8>, new: NewInode },
     MakeNode { request: CreateRequest },
     Create { request: CreateRequest, is_exclusive: bool },
+    CreateUnnamed { directory: InodeId, new: NewInode, mode: OpenMode },
     Unlink { directory: InodeId, name: Vec<u8> },
     RemoveDirectory { directory: InodeId, name: Vec<u8> },
     Rename { rename: Rename },
@@ -223,6 +224,13 @@ impl Request {
             }
             Opcode::MkNod => self.make_node()?,
             Opcode::Create => self.create()?,
+            // The name that comes with it is the kernel's own.
+            Opcode::TmpFile => {
+                let arguments: CreateIn = self.arguments()?;
+                let new = self.new_inode(arguments.mode, arguments.umask);
+                let mode = open_mode(arguments.flags);
+                Call::CreateUnnamed { directory: self.node(), new, mode }
+            }
             Opcode::Unlink => Call::Unlink { directory: self.node(), name: self.name()? },
             Opcode::RmDir => Call::RemoveDirectory { directory: self.node(), name: self.name()? },
             Opcode::Rename => {
@@ -280,8 +288,7 @@ impl Request {
             | Opcode::Ioctl
             | Opcode::Poll
             | Opcode::SetupMapping
-            | Opcode::RemoveMapping
-            | Opcode::TmpFile => return Err(libc::ENOSYS),
+            | Opcode::RemoveMapping => return Err(libc::ENOSYS),
         })
     }
 

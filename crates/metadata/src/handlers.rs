@@ -3,6 +3,7 @@
 mod close;
 mod close_many;
 mod create;
+mod create_unnamed;
 pub(crate) mod decide;
 mod exchange;
 mod file_locks;
@@ -54,6 +55,7 @@ pub(crate) fn dispatch<E: Engine>(
         md::GetAttributes::ID => with(c, get_attributes::run),
         md::SetAttributes::ID => with(c, set_attributes::run),
         md::Create::ID => with(c, create::run),
+        md::CreateUnnamed::ID => with(c, create_unnamed::run),
         md::Open::ID => with(c, open::run),
         md::Close::ID => with(c, close::run),
         md::CloseMany::ID => with(c, close_many::run),

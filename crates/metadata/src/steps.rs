@@ -44,11 +44,12 @@ pub(crate) fn check<E: Engine>(
             Ok(Some(attributes))
         }
         Step::AddLink { inode } => {
-            let mut attributes = context.inode(*inode)?.attributes;
+            let record = context.inode(*inode)?;
+            let mut attributes = record.attributes;
             if attributes.kind == FileKind::Directory {
                 return Err(ErrorCode::NotPermitted.into());
             }
-            if attributes.links == 0 {
+            if attributes.links == 0 && !record.may_be_named {
                 return Err(ErrorCode::NotFound.into());
             }
             if attributes.links >= MAX_LINKS {
@@ -109,6 +110,7 @@ pub(crate) fn apply<E: Engine>(
         Step::AddLink { inode } => {
             let mut record = context.inode(*inode)?;
             record.attributes.links += 1;
+            record.may_be_named = false;
             context.touch_changed(&mut record.attributes);
             context.put_inode(&record);
         }

@@ -43,3 +43,29 @@ fn what_a_dead_writer_wrote_has_its_size_when_the_lease_has_run_out() {
         cluster.stop();
     }
 }
+
+/// Semantics 1.18 and 4.5.
+#[test]
+fn what_a_dead_client_had_without_a_name_is_gone() {
+    let mut cluster = Cluster::start(Shape::default());
+    let second = cluster.mount(Transport::Device);
+    let flags = rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::RDWR;
+    let open: Vec<_> = (0..4)
+        .map(|_| {
+            let file = rustix::fs::open(second.path(), flags, rustix::fs::Mode::RUSR);
+            let file = fs::File::from(file.expect("made"));
+            file.write_all_at(&[7; 600_000], 0).expect("written");
+            file.sync_all().expect("synced");
+            file
+        })
+        .collect();
+    let chunk_files = || {
+        let arguments = [".", "-path", "*/chunks/*", "-type", "f"];
+        skep_testkit::program::run_in(cluster.data(), "find", arguments).lines().count()
+    };
+    assert!(chunk_files() >= 4, "{} chunk files", chunk_files());
+    second.kill();
+    drop(open);
+    wait_for("the chunk files are removed", PATIENCE, || (chunk_files() == 0).then_some(()));
+    cluster.stop();
+}

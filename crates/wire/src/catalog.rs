@@ -117,6 +117,7 @@ catalog! {
     67 "metadata" reads fl::EndWait => mg::Done;
     68 "metadata" reads fl::ListLocks => fl::LockList;
     70 "metadata" modifies md::Exchange => mg::Done;
+    71 "metadata" modifies md::CreateUnnamed => md::Opened;
     // Metadata: for administrators.
     76 "metadata" reads md::ListSessions => md::SessionList;
     // Metadata: transactions between targets. Idempotent by their transaction id.

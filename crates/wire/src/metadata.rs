@@ -156,6 +156,19 @@ record! {
     }
 }
 
+record! {
+    /// Makes a regular file that has no name, and opens it. It goes with its last close unless it
+    /// was given a name.
+    pub struct CreateUnnamed {
+        /// The directory whose settings it gets.
+        pub directory: InodeId,
+        /// Permissions and owner.
+        pub new: NewInode,
+        /// How to open it; not `No`.
+        pub open: OpenMode,
+    }
+}
+
 byte_enum! {
     /// How a file is opened.
     pub enum OpenMode {

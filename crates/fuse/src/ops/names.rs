@@ -3,7 +3,7 @@
 use crate::file_system::FileSystem;
 use crate::reply::{Answer, Failure};
 use crate::request::{Rename, RenameKind};
-use skep_client::{CreateRequest, Created, NewInode};
+use skep_client::{CreateRequest, Created, NewInode, OpenMode};
 use skep_types::{ErrorCode, InodeId};
 
 type Outcome = Result<Answer, Failure>;
@@ -57,6 +57,18 @@ pub(crate) async fn create(
             Err(Failure::Errno(libc::ESTALE))
         }
         Err(error) => Err(error.into()),
+    }
+}
+
+pub(crate) async fn create_unnamed(
+    fs: &impl FileSystem,
+    directory: InodeId,
+    new: NewInode,
+    mode: OpenMode,
+) -> Outcome {
+    match fs.create_unnamed(directory, new, mode).await? {
+        Created { attributes, handle: Some(handle), .. } => Ok(Answer::Created(attributes, handle)),
+        Created { handle: None, .. } => Err(Failure::Errno(libc::EIO)),
     }
 }
 

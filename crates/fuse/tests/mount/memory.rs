@@ -279,6 +279,21 @@ impl FileSystem for Memory {
         })
     }
 
+    async fn create_unnamed(
+        &self,
+        directory: InodeId,
+        new: NewInode,
+        _mode: OpenMode,
+    ) -> Result<Created> {
+        self.with(|tree| {
+            let inode = tree.add_node(directory, FileKind::Regular, new);
+            tree.node(inode)?.attributes.links = 0;
+            let handle = Some(tree.open(inode)?);
+            let attributes = tree.node(inode)?.attributes.clone();
+            Ok(Created { attributes, handle, created: true })
+        })
+    }
+
     async fn open(&self, inode: InodeId, _mode: OpenMode, truncate: bool) -> Result<OpenedFile> {
         self.with(|tree| {
             if truncate {

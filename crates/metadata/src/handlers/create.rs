@@ -34,9 +34,26 @@ pub(crate) fn run<E: Engine>(
             _ => Err(ErrorCode::Exists.into()),
         };
     }
+    let record = new_file(context, &directory, &request)?;
+    let inode = record.attributes.inode;
+    context.put_inode(&record);
+    context.insert_dentry(request.directory, &request.name, inode, request.kind)?;
+    context.change_directory(&mut directory, 1, 0);
+    if request.kind == FileKind::Regular && request.open != OpenMode::No {
+        context.count_open(inode, request.open)?;
+    }
+    Ok(Opened { created: true, attributes: record.attributes, pattern: record.pattern })
+}
+
+/// A new file of a directory, with all that it inherits; the caller stores it.
+pub(super) fn new_file<E: Engine>(
+    context: &mut Context<'_, E>,
+    directory: &InodeRecord,
+    request: &Create,
+) -> Result<InodeRecord, Stop> {
     context.check_room()?;
     let inode = context.new_inode_id(request.directory.shard())?;
-    let inherited = context.inherited(&directory, request.kind, &request.new)?;
+    let inherited = context.inherited(directory, request.kind, &request.new)?;
     let new = NewInode { permissions: inherited.permissions, ..request.new };
     let mut attributes =
         context.new_attributes(inode, request.kind, &new, Some(&directory.attributes));
@@ -44,20 +61,14 @@ pub(crate) fn run<E: Engine>(
     attributes.has_acl = inherited.has_acl();
     context.put_acls(inode, &inherited.access, &inherited.default);
     let is_regular = request.kind == FileKind::Regular;
-    let pattern = is_regular.then(|| context.new_pattern(&directory, inode)).transpose()?;
-    let record = InodeRecord {
+    let pattern = is_regular.then(|| context.new_pattern(directory, inode)).transpose()?;
+    Ok(InodeRecord {
         attributes,
         parent: request.directory,
         pattern,
         link_target: Bytes::default(),
         has_xattrs: inherited.has_acl(),
         high_water: 0,
-    };
-    context.put_inode(&record);
-    context.insert_dentry(request.directory, &request.name, inode, request.kind)?;
-    context.change_directory(&mut directory, 1, 0);
-    if is_regular && request.open != OpenMode::No {
-        context.count_open(inode, request.open)?;
-    }
-    Ok(Opened { created: true, attributes: record.attributes, pattern: record.pattern })
+        may_be_named: false,
+    })
 }

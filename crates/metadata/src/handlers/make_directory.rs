@@ -103,5 +103,6 @@ pub(crate) fn put_inode<E: Engine>(
         link_target: Bytes::default(),
         has_xattrs: attributes.has_acl,
         high_water: 0,
+        may_be_named: false,
     });
 }

@@ -38,6 +38,7 @@ pub(crate) fn run<E: Engine>(
         link_target: request.link_target,
         has_xattrs: false,
         high_water: 0,
+        may_be_named: false,
     };
     context.put_inode(&record);
     context.insert_dentry(request.directory, &request.name, inode, kind)?;

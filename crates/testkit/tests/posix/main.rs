@@ -23,6 +23,7 @@ mod statfs;
 mod symlink;
 mod truncate;
 mod unlink;
+mod unnamed;
 mod xattrs;
 
 use skep_testkit::suite::{Case, Suite};
@@ -54,6 +55,7 @@ const TABLES: &[&[Test]] = &[
     statfs::CASES,
     symlink::CASES,
     truncate::CASES,
+    unnamed::CASES,
     unlink::CASES,
     xattrs::CASES,
 ];

@@ -148,6 +148,7 @@ fn metadata_seeds() -> Vec<Vec<u8>> {
         pattern: Some(StripePattern { generation: 0, components: vec![component] }),
         link_target: Bytes::default(),
         high_water: 1 << 30,
+        may_be_named: true,
         has_xattrs: true,
     };
     let name = Bytes::from(&b"name"[..]);

@@ -6,11 +6,11 @@ use skep_types::codec::Bytes;
 use skep_types::{Component, FileKind, GroupId, NodeId, Redundancy, SessionId, StripePattern};
 use skep_wire::management::Done;
 use skep_wire::metadata::{
-    AskDecision, AttributesReply, Close, CloseMany, CloseSession, ClosedFile, Create, Decide,
-    Decision, DecisionReply, EntryInfo, GetEntryInfo, KeepAlive, LeaseRenewed, ListSessions,
-    NewInode, Open, OpenMode, OpenSession, Opened, Prepare, Prepared, ReportWritten, SessionEntry,
-    SessionList, SessionOpened, SetAttributes, SetDirectoryPattern, SetTime, Step, SyncAll,
-    TransactionId, WrittenExtent,
+    AskDecision, AttributesReply, Close, CloseMany, CloseSession, ClosedFile, Create,
+    CreateUnnamed, Decide, Decision, DecisionReply, EntryInfo, GetEntryInfo, KeepAlive,
+    LeaseRenewed, ListSessions, NewInode, Open, OpenMode, OpenSession, Opened, Prepare, Prepared,
+    ReportWritten, SessionEntry, SessionList, SessionOpened, SetAttributes, SetDirectoryPattern,
+    SetTime, Step, SyncAll, TransactionId, WrittenExtent,
 };
 
 /// The pattern of a large file: narrow at its start, wide from 8 MiB on.
@@ -94,6 +94,8 @@ fn files() -> Vec<Example> {
         open: OpenMode::No,
         ..create.clone()
     };
+    let unnamed =
+        CreateUnnamed { directory: a_directory(), new: new_inode(), open: OpenMode::Write };
     let opened = Opened { created: true, attributes: file.clone(), pattern: Some(pattern()) };
     let made_device = Opened {
         attributes: attributes(a_file(), FileKind::CharDevice),
@@ -119,6 +121,7 @@ fn files() -> Vec<Example> {
     vec![
         example(&everything, &reply).request(&nothing),
         example(&create, &opened).request(&device).reply::<Create>(&made_device),
+        example(&unnamed, &Opened { pattern: None, ..opened.clone() }),
         example(&open, &Opened { created: false, ..opened }),
         example(&close, &reply).request(&close_unwritten),
         example(&close_many, &Done {}),

@@ -1,0 +1,35 @@
+//! `CreateUnnamed`: makes a regular file that has no name and opens it (`O_TMPFILE`). It goes with
+//! its last close, or with the session that has it open, unless it was given a name meanwhile.
+
+use crate::context::Context;
+use crate::engine::Engine;
+use crate::handlers::create::new_file;
+use crate::operation::Stop;
+use skep_types::codec::Bytes;
+use skep_types::{Error, ErrorCode, FileKind};
+use skep_wire::metadata::{Create, CreateUnnamed, OpenMode, Opened};
+
+pub(crate) fn run<E: Engine>(
+    context: &mut Context<'_, E>,
+    request: CreateUnnamed,
+) -> Result<Opened, Stop> {
+    if request.open == OpenMode::No {
+        return Err(Error::new(ErrorCode::InvalidArgument, "open mode is missing").into());
+    }
+    let directory = context.directory(request.directory)?;
+    let like = Create {
+        directory: request.directory,
+        name: Bytes::default(),
+        kind: FileKind::Regular,
+        new: request.new,
+        device: 0,
+        exclusive: true,
+        open: request.open,
+    };
+    let mut record = new_file(context, &directory, &like)?;
+    record.attributes.links = 0;
+    record.may_be_named = true;
+    context.put_inode(&record);
+    context.count_open(record.attributes.inode, request.open)?;
+    Ok(Opened { created: true, attributes: record.attributes, pattern: record.pattern })
+}
