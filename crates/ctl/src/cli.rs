@@ -65,6 +65,15 @@ pub(crate) enum Verb {
         /// The shell
         shell: clap_complete::Shell,
     },
+    /// Write a manual page for each command
+    Man {
+        /// Where to; made if it doesn't exist
+        #[arg(long)]
+        dir: PathBuf,
+        /// Pages of docs/commands instead
+        #[arg(long = "markdown", hide = true)]
+        is_markdown: bool,
+    },
 }
 
 /// Transport of a mount unless told otherwise.

@@ -8,12 +8,12 @@ mod access;
 mod cli;
 mod cmd;
 mod failure;
+mod help;
 mod local;
 mod output;
 mod uses;
 mod view;
 
-use clap::Parser;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -21,7 +21,7 @@ fn main() -> ExitCode {
     if arguments.next().is_some_and(|program| cmd::mount::helper::is_called_so(&program)) {
         return cmd::mount::helper::run(arguments);
     }
-    let cli = match cli::Cli::try_parse() {
+    let cli = match help::parse() {
         Ok(cli) => cli,
         Err(error) => return failure::report_usage(&error),
     };

@@ -8,6 +8,7 @@ mod down;
 mod entry;
 mod health;
 mod lock;
+mod man;
 mod management;
 mod metadata;
 pub(crate) mod mount;
@@ -63,6 +64,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Verb::Management(args) => done(management::run(&args)),
         Verb::Metadata(args) => done(metadata::run(&args)),
         Verb::Storage(args) => done(storage::run(&args)),
+        Verb::Man { dir, is_markdown } => done(man::run(&dir, is_markdown)),
         Verb::Completion { shell } => done(completion::run(shell)),
     }
 }

@@ -1,0 +1,243 @@
+//! The command line with an example for each command, and what is made from it: help, completion,
+//! manual pages, and the pages in docs/commands.
+//!
+//! Examples stand in one table here and not beside each verb, so that a test can try them all.
+
+use crate::cli::Cli;
+use clap::{Command, CommandFactory, FromArgMatches};
+use std::fmt::Write;
+
+/// Columns of help in pages, where no terminal says how wide it is.
+const PAGE_COLUMNS: usize = 100;
+
+/// A command and its examples: what is to be done, and the line that does it.
+type Examples = (&'static str, &'static [(&'static str, &'static str)]);
+
+const EXAMPLES: &[Examples] = &[
+    (
+        "skep up",
+        &[
+            ("a cluster in ./skep-data, mounted on ./skep-mnt, until Ctrl-C", "skep up"),
+            ("in the background, with 4 metadata targets", "skep up --detach --metadata-targets 4"),
+            (
+                "sync each change of the namespace before it is answered",
+                "skep up --set metadata:metadata.sync=always",
+            ),
+        ],
+    ),
+    ("skep down", &[("stop the cluster in ./skep-data", "skep down")]),
+    (
+        "skep mount",
+        &[
+            ("a cluster on this host", "skep mount --cluster ./skep-data --detach /mnt/skep"),
+            (
+                "one elsewhere, read-only",
+                "skep mount --cluster 10.0.0.1:7400 --token-file token -o ro --detach /mnt/skep",
+            ),
+            (
+                "only check the command and the token",
+                "skep mount --dry-run --cluster 10.0.0.1:7400 --token-file token /mnt/skep",
+            ),
+        ],
+    ),
+    (
+        "skep umount",
+        &[
+            ("unmount", "skep umount /mnt/skep"),
+            ("even while programs use it", "skep umount --lazy /mnt/skep"),
+        ],
+    ),
+    (
+        "skep node list",
+        &[
+            ("of the cluster that is mounted here, or lies in ./skep-data", "skep node list"),
+            (
+                "for a script",
+                "skep node list --cluster 10.0.0.1:7400 --token-file token --output json",
+            ),
+        ],
+    ),
+    (
+        "skep node log-level",
+        &[
+            ("what all services log", "skep node log-level all"),
+            ("more of one", "skep node log-level storage-1 debug"),
+            ("as its settings say", "skep node log-level storage-1 default"),
+        ],
+    ),
+    ("skep client list", &[("all mounts", "skep client list")]),
+    (
+        "skep session list",
+        &[
+            ("all sessions", "skep session list"),
+            ("those of client 7", "skep session list --client 7"),
+        ],
+    ),
+    (
+        "skep lock list",
+        &[
+            ("everything that is locked", "skep lock list"),
+            ("in one file", "skep lock list /mnt/skep/database"),
+        ],
+    ),
+    ("skep target list", &[("all targets with state and place", "skep target list")]),
+    ("skep health df", &[("room on all targets", "skep health df")]),
+    (
+        "skep health check",
+        &[
+            ("is all well? The exit code says it too", "skep health check"),
+            (
+                "for a monitor",
+                "skep health check --cluster 10.0.0.1:7400 --token-file token --output json",
+            ),
+        ],
+    ),
+    (
+        "skep entry info",
+        &[
+            ("where a file lies", "skep entry info /mnt/skep/file"),
+            ("with chunk files and times", "skep entry info --verbose /mnt/skep/file"),
+        ],
+    ),
+    ("skep entry who", &[("who has a file open", "skep entry who /mnt/skep/file")]),
+    (
+        "skep cluster format",
+        &[(
+            "once, when all metadata services have registered",
+            "skep cluster format --cluster /srv/skep/management",
+        )],
+    ),
+    (
+        "skep cluster token",
+        &[("on the management host", "skep cluster token --cluster /srv/skep/management")],
+    ),
+    ("skep config list", &[("all settings", "skep config list")]),
+    ("skep config get", &[("one setting", "skep config get lease")]),
+    (
+        "skep config set",
+        &[
+            ("new files get chunks of 1 MiB", "skep config set chunk-size 1MiB"),
+            ("would that be possible?", "skep config set lease 20s --dry-run"),
+        ],
+    ),
+    (
+        "skep management",
+        &[
+            ("a settings file to begin with", "skep management --print-sample"),
+            (
+                "make the directory of a new cluster",
+                "skep management --init --config /etc/skep/management-a.toml",
+            ),
+            ("serve", "skep management --config /etc/skep/management-a.toml"),
+        ],
+    ),
+    (
+        "skep metadata",
+        &[
+            ("a settings file to begin with", "skep metadata --print-sample"),
+            (
+                "make the directories of a new service",
+                "skep metadata --init --config /etc/skep/metadata-a.toml --token-file token",
+            ),
+            ("serve", "skep metadata --config /etc/skep/metadata-a.toml"),
+        ],
+    ),
+    (
+        "skep storage",
+        &[
+            ("a settings file to begin with", "skep storage --print-sample"),
+            (
+                "make the directories of a new service",
+                "skep storage --init --config /etc/skep/storage-a.toml --token-file token",
+            ),
+            ("serve", "skep storage --config /etc/skep/storage-a.toml"),
+        ],
+    ),
+    (
+        "skep completion",
+        &[
+            (
+                "bash, for all users: write it to /usr/share/bash-completion/completions/skep",
+                "skep completion bash",
+            ),
+            ("zsh: write it to a directory of $fpath as _skep", "skep completion zsh"),
+            ("fish: write it to ~/.config/fish/completions/skep.fish", "skep completion fish"),
+        ],
+    ),
+    ("skep man", &[("all manual pages", "skep man --dir /usr/local/share/man/man1")]),
+];
+
+/// The command line, with examples.
+pub(crate) fn command() -> Command {
+    with_examples(Cli::command(), "skep")
+}
+
+/// What was typed.
+///
+/// # Errors
+/// What is wrong with it; or the help that was asked for.
+pub(crate) fn parse() -> Result<Cli, clap::Error> {
+    let mut matches = command().try_get_matches()?;
+    Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command()))
+}
+
+fn names(command: &Command) -> Vec<String> {
+    command.get_subcommands().map(|sub| sub.get_name().to_owned()).collect()
+}
+
+fn with_examples(command: Command, path: &str) -> Command {
+    let command = names(&command).iter().fold(command, |command, name| {
+        command.mut_subcommand(name, |sub| with_examples(sub, &format!("{path} {name}")))
+    });
+    let Some((_, examples)) = EXAMPLES.iter().find(|(of, _)| *of == path) else { return command };
+    let mut text = String::from("Examples:");
+    for (what, line) in *examples {
+        let _ = write!(text, "\n  # {what}\n  {line}");
+    }
+    command.after_help(text)
+}
+
+/// A page for each command that does something: its name with dashes, and its text.
+pub(crate) fn pages() -> Vec<(String, String)> {
+    let mut pages = Vec::new();
+    let mut command = command().term_width(PAGE_COLUMNS).disable_help_subcommand(true);
+    command.build();
+    add_pages(&command, "skep", &mut pages);
+    pages
+}
+
+fn add_pages(command: &Command, path: &str, pages: &mut Vec<(String, String)>) {
+    for sub in command.get_subcommands() {
+        add_pages(sub, &format!("{path} {}", sub.get_name()), pages);
+    }
+    if command.has_subcommands() {
+        return;
+    }
+    let help = command.clone().render_long_help().to_string();
+    let help: String = help.lines().map(|line| line.trim_end().to_owned() + "\n").collect();
+    let text = format!("# `{path}`\n\n```text\n{}\n```\n", help.trim_end());
+    pages.push((path.replace(' ', "-"), text));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[test]
+    fn every_command_has_examples_and_each_of_them_can_be_typed() {
+        let pages = pages();
+        let named: Vec<String> = EXAMPLES.iter().map(|(path, _)| path.replace(' ', "-")).collect();
+        for (name, text) in &pages {
+            assert!(named.contains(name), "{name} has no example");
+            assert!(text.contains("Examples:"), "{text}");
+        }
+        assert_eq!(named.len(), pages.len(), "an example is of no command: {named:?}");
+        for (path, examples) in EXAMPLES {
+            for (_, line) in *examples {
+                assert!(line.starts_with(path), "{line}");
+                Cli::try_parse_from(line.split(' ')).unwrap_or_else(|why| panic!("{line}: {why}"));
+            }
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Help, completion and manual pages: there for every command, and with its examples.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn skep(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_skep"));
+    command.args(arguments).output().expect("the program can be run")
+}
+
+fn said(arguments: &[&str]) -> String {
+    let output = skep(arguments);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {errors}");
+    String::from_utf8(output.stdout).expect("it prints text")
+}
+
+/// The files in a directory without their ending.
+fn names(directory: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(directory).expect("a directory");
+    let name = |entry: std::io::Result<fs::DirEntry>| {
+        let path = entry.expect("an entry").path();
+        path.file_stem().expect("a name").to_string_lossy().into_owned()
+    };
+    entries.map(name).collect()
+}
+
+#[test]
+fn every_command_has_a_manual_page_and_help_with_its_examples() {
+    let place = tempfile::tempdir().expect("a place");
+    let (roff, pages) = (place.path().join("man"), place.path().join("pages"));
+    let text = |path: &Path| path.display().to_string();
+    said(&["man", "--dir", &text(&roff)]);
+    said(&["man", "--markdown", "--dir", &text(&pages)]);
+    let commands = names(&pages);
+    assert!(commands.len() > 20 && commands.contains("skep-node-log-level"), "{commands:?}");
+    assert!(names(&roff).is_superset(&commands), "{:?}", names(&roff));
+    for command in &commands {
+        let manual = fs::read_to_string(roff.join(format!("{command}.1"))).expect("a page");
+        assert!(manual.contains(&format!(".TH {command} 1")), "{manual}");
+        // Roff writes dashes as `\\-`.
+        let plain = manual.replace("\\-", "-");
+        let page = fs::read_to_string(pages.join(format!("{command}.md"))).expect("a page");
+        let example = page.lines().find(|line| line.starts_with("  skep ")).expect("an example");
+        assert!(plain.contains(example.trim()), "{example}: {plain}");
+    }
+    let help = said(&["node", "log-level", "--help"]);
+    assert!(
+        help.contains("Examples:\n  # what all services log\n  skep node log-level all"),
+        "{help}"
+    );
+}
+
+#[test]
+fn completion_scripts_know_all_commands_and_are_scripts() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = said(&["completion", shell]);
+        for word in ["log-level", "session", "config", "--output", "ndjson"] {
+            assert!(script.contains(word.trim_start_matches('-')), "{shell}: {word}");
+        }
+    }
+    let place = tempfile::tempdir().expect("a place");
+    let path = place.path().join("skep.bash");
+    // The shell itself says what `skep con<Tab>` becomes.
+    let ask = "COMP_WORDS=(skep con); COMP_CWORD=1; _skep skep con skep; echo \"${COMPREPLY[*]}\"";
+    fs::write(&path, said(&["completion", "bash"]) + "\n" + ask).expect("written");
+    let output = Command::new("bash").arg(&path).output().expect("bash can be run");
+    let completed = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    assert_eq!(completed, "config", "{}", String::from_utf8_lossy(&output.stderr));
+}
