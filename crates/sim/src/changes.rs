@@ -2,12 +2,12 @@
 
 use crate::model::Model;
 use skep_format::metadata::{
-    Batch, DentryRecord, InodeRecord, Key, SlotRecord, directory_of_dentry, inode_of, last_u64,
-    name_cursor, xattr_of,
+    Batch, DentryRecord, FileLocksRecord, InodeRecord, Key, LockOwner, SlotRecord,
+    directory_of_dentry, inode_of, last_u64, lock_owner_of, name_cursor, xattr_of,
 };
 use skep_types::codec::Codec;
 use skep_types::{ClusterMap, FileKind, InodeId, SessionId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a batch changes, as far as the reference knows it.
 #[derive(Default)]
@@ -22,6 +22,9 @@ pub(crate) struct Changes {
     /// Extended attributes: whose, name, value.
     pub(crate) xattrs: Vec<(InodeId, Vec<u8>, Option<Vec<u8>>)>,
     pub(crate) dentries: Vec<(InodeId, u64, Option<DentryRecord>)>,
+    pub(crate) locks: Vec<(LockOwner, Option<FileLocksRecord>)>,
+    /// Those of them that were freed since their session has ended.
+    pub(crate) freed_by_end: BTreeSet<LockOwner>,
 }
 
 impl Changes {
@@ -53,6 +56,8 @@ impl Changes {
                 if value.is_none() {
                     changes.sizes_found.push(InodeId::new(id));
                 }
+            } else if let Some(owner) = lock_owner_of(key) {
+                changes.locks.push((owner, value.map(decode).transpose()?));
             } else if let Some(inode) = inode_of(key) {
                 changes.inodes.insert(inode, value.map(decode).transpose()?);
             } else if let Some((inode, name)) = xattr_of(key) {
@@ -94,6 +99,25 @@ fn fits_names(model: &Model, changes: &Changes, map: &ClusterMap) -> Result<(), 
     Ok(())
 }
 
+/// Whether what is locked after a batch is what the reference has; `early`: before the locks of
+/// ended sessions are freed that had the file no longer open.
+fn fits_locks(model: &Model, changes: &Changes, early: bool) -> Result<(), String> {
+    for (owner, record) in &changes.locks {
+        if early && changes.freed_by_end.contains(owner) {
+            continue;
+        }
+        let inode = model.inodes.get(&owner.inode);
+        let expected = inode.and_then(|it| it.locks.get(&(owner.session, owner.kind, owner.owner)));
+        let expected: Vec<_> = expected.into_iter().flat_map(|it| it.iter()).collect();
+        let ranges = record.iter().flat_map(|it| &it.ranges);
+        let found: Vec<_> = ranges.map(|it| (it.start..it.end, it.mode)).collect();
+        if found != expected {
+            return Err(format!("{owner:?} has locked {found:?}; right is {expected:?}"));
+        }
+    }
+    Ok(())
+}
+
 /// Whether the names and files that a batch leaves are those of the reference; `early`: before
 /// sizes that were found out are taken in.
 pub(crate) fn fits(
@@ -103,6 +127,7 @@ pub(crate) fn fits(
     early: bool,
 ) -> Result<(), String> {
     fits_names(model, changes, map)?;
+    fits_locks(model, changes, early)?;
     for (inode, name, value) in &changes.xattrs {
         // Those of a removed inode go with it.
         let expected = model.inodes.get(inode).map(|it| it.xattrs.get(name));

@@ -5,11 +5,13 @@ use crate::model::Model;
 use crate::storage::StorageProcess;
 use crate::world::World;
 use skep_format::metadata::{
-    DentryRecord, InodeRecord, Key, OpenCounts, directory_of_dentry, inode_of, last_u64, removal,
+    DentryRecord, FileLocksRecord, InodeRecord, Key, LockOwner, LockedRange, OpenCounts,
+    directory_of_dentry, inode_of, last_u64, lock_owner_of, removal,
 };
 use skep_metadata::target::SyncPolicy;
 use skep_types::codec::Codec;
 use skep_types::{FileKind, InodeId, SessionId};
+use skep_wire::file_locks::HeldLock;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// All that the targets have stored.
@@ -19,6 +21,9 @@ pub(crate) struct Stored {
     entries: BTreeMap<InodeId, Vec<DentryRecord>>,
     opens: BTreeMap<InodeId, OpenCounts>,
     session_opens: Vec<(SessionId, InodeId, OpenCounts)>,
+    locks: BTreeMap<LockOwner, FileLocksRecord>,
+    /// The same, as the targets have it in memory.
+    held: BTreeMap<LockOwner, Vec<LockedRange>>,
     sessions: BTreeSet<SessionId>,
     slots: BTreeSet<SessionId>,
     xattrs: BTreeMap<InodeId, BTreeMap<Vec<u8>, Vec<u8>>>,
@@ -39,6 +44,11 @@ impl Stored {
             let Some(running) = &process.running else {
                 return Err(format!("target {index} is down"));
             };
+            for (inode, held) in running.file_locks() {
+                let HeldLock { session, kind, owner, mode, start, end, .. } = held;
+                let owner = LockOwner { inode, kind, session, owner };
+                stored.held.entry(owner).or_default().push(LockedRange { start, end, mode });
+            }
             for (key, value) in running.engine().pairs() {
                 if key.first() == Some(&1) {
                     let shard = u16::from_be_bytes([key[1], key[2]]);
@@ -88,6 +98,8 @@ impl Stored {
             self.sessions.insert(SessionId::new(id));
         } else if key.starts_with(&Key::slots_of(SessionId::default())[..2]) {
             self.slots.extend(session(key));
+        } else if let Some(owner) = lock_owner_of(key) {
+            self.locks.insert(owner, decode(key, value)?);
         } else if key.starts_with(&Key::session_opens()) {
             let session = session(key).unwrap_or_default();
             self.session_opens.push((session, InodeId::new(id), decode(key, value)?));
@@ -192,6 +204,14 @@ impl Stored {
             return Err(format!("slots of session {session}, which has ended"));
         }
         let mut opens: BTreeMap<InodeId, OpenCounts> = BTreeMap::new();
+        let stored: BTreeMap<_, _> =
+            self.locks.iter().map(|(owner, record)| (*owner, record.ranges.clone())).collect();
+        if stored != self.held {
+            return Err(format!("locks are {:?} in memory, {stored:?} are stored", self.held));
+        }
+        if let Some(owner) = self.locks.keys().find(|it| !alive.contains(&it.session)) {
+            return Err(format!("{owner:?} has locks, and its session has ended"));
+        }
         for (session, inode, counts) in &self.session_opens {
             if !alive.contains(session) {
                 return Err(format!("{inode} is open by session {session}, which has ended"));

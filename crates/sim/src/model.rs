@@ -3,8 +3,10 @@
 //! way.
 
 use crate::operation::{Op, Summary};
+use skep_cluster::lock_ranges::LockRanges;
 use skep_types::codec::Codec;
 use skep_types::{ClusterMap, ErrorCode, FileKind, GroupId, InodeId, SessionId};
+use skep_wire::file_locks::{LockKind, LockMode, LockRequest, LockSet};
 use skep_wire::metadata as md;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,7 +36,12 @@ pub(crate) struct Inode {
     pub(crate) link_target: Vec<u8>,
     /// Opens of each session: for reading, for writing.
     pub(crate) opens: BTreeMap<SessionId, (u32, u32)>,
+    /// What is locked.
+    pub(crate) locks: BTreeMap<Owner, LockRanges<LockMode>>,
 }
+
+/// Who locks: the session, which locks it sees, its number.
+pub(crate) type Owner = (SessionId, LockKind, u64);
 
 /// The namespace.
 #[derive(Debug, Clone)]
@@ -408,6 +415,10 @@ impl Model {
                 inode.xattrs.remove(&it.name.0);
                 return Ok(());
             }
+            Op::SetLock(it) => {
+                lock(inode, session, &it.lock, &decode::<LockSet>(reply)?)?;
+                return self.check(Some(&decode::<LockSet>(reply)?.attributes));
+            }
             _ => return Err("modifies nothing".to_owned()),
         }
         self.check(Some(&decode::<md::AttributesReply>(reply)?.attributes))
@@ -479,6 +490,7 @@ impl Model {
         *opens = (less(opens.0, readers)?, less(opens.1, writers)?);
         if *opens == (0, 0) {
             found.opens.remove(&session);
+            found.locks.retain(|(by, ..), _| *by != session);
         }
         if found.links == 0 && found.opens.is_empty() {
             self.inodes.remove(&inode);
@@ -500,6 +512,40 @@ fn decode<T: Codec>(body: &[u8]) -> Result<T, String> {
     T::from_bytes(body).map_err(|error| format!("has a malformed reply: {error}"))
 }
 
+/// Sets or frees a lock, and checks what was answered: nobody waits here, so a refusal must have
+/// its reason in what another holds, and nothing is granted against it.
+fn lock(
+    inode: &mut Inode,
+    session: SessionId,
+    request: &LockRequest,
+    reply: &LockSet,
+) -> Result<(), String> {
+    let owner = (session, request.kind, request.owner);
+    let range = request.start..request.end;
+    let is_in_the_way = |(by, held): (&Owner, &LockRanges<LockMode>)| {
+        let both_read = |mode| (request.mode, mode) == (Some(LockMode::Shared), LockMode::Shared);
+        *by != owner
+            && by.1 == request.kind
+            && held.overlapping(range.clone()).any(|(_, mode)| !both_read(mode))
+    };
+    let is_refused = request.mode.is_some() && inode.locks.iter().any(is_in_the_way);
+    if is_refused != reply.conflict.is_some() {
+        let (held, answered) = (&inode.locks, reply.conflict);
+        return Err(format!("was answered {answered:?} where {held:?} is locked"));
+    }
+    let ranges = inode.locks.entry(owner).or_default();
+    match is_refused {
+        false => ranges.set(range, request.mode),
+        // It gives up what it had.
+        true if request.kind == LockKind::Flock => *ranges = LockRanges::default(),
+        true => {}
+    }
+    if ranges.is_empty() {
+        inode.locks.remove(&owner);
+    }
+    Ok(())
+}
+
 fn write(inode: &mut Inode, written: &md::WrittenExtent) {
     if written.truncate_generation == inode.truncate_generation {
         inode.size = inode.size.max(written.end);
@@ -518,6 +564,7 @@ fn new_inode(kind: FileKind, parent: InodeId, permissions: u32) -> Inode {
         entries: BTreeMap::new(),
         xattrs: BTreeMap::new(),
         link_target: Vec::new(),
+        locks: BTreeMap::new(),
         opens: BTreeMap::new(),
     }
 }

@@ -3,23 +3,23 @@
 use skep_types::codec::Codec;
 use skep_types::{FileKind, InodeId};
 use skep_wire::Request;
-use skep_wire::metadata as md;
+use skep_wire::{file_locks as fl, metadata as md};
 
 macro_rules! operations {
-    ($($name:ident $home:ident $([$index:literal].$field:ident)?,)*) => {
+    ($($module:ident::$name:ident $home:ident $([$index:literal])? $(.$field:ident)?,)*) => {
         /// One request of a client.
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub(crate) enum Op {
             $(
                 /// The message of this name.
-                $name(md::$name),
+                $name($module::$name),
             )*
         }
 
         impl Op {
             /// Number of the message.
             pub(crate) fn message(&self) -> u16 {
-                match self { $(Self::$name(_) => <md::$name as Request>::ID,)* }
+                match self { $(Self::$name(_) => <$module::$name as Request>::ID,)* }
             }
 
             /// Its body.
@@ -29,39 +29,40 @@ macro_rules! operations {
 
             /// Whether it needs a slot.
             pub(crate) fn modifies(&self) -> bool {
-                match self { $(Self::$name(_) => <md::$name as Request>::MODIFIES,)* }
+                match self { $(Self::$name(_) => <$module::$name as Request>::MODIFIES,)* }
             }
 
             /// The inode whose group serves it.
             pub(crate) fn home(&self) -> InodeId {
-                match self { $(Self::$name(it) => it.$home $([$index].$field)?,)* }
+                match self { $(Self::$name(it) => it.$home $([$index])? $(.$field)?,)* }
             }
         }
     };
 }
 
 operations! {
-    Create directory,
-    Open inode,
-    Close inode,
-    CloseMany files[0].inode,
-    ReportWritten inode,
-    SetAttributes inode,
-    MakeDirectory directory,
-    MakeSymlink directory,
-    Link directory,
-    Unlink directory,
-    RemoveDirectory directory,
-    Rename to_directory,
-    Exchange to_directory,
-    SetXattr inode,
-    RemoveXattr inode,
-    Lookup directory,
-    GetAttributes inode,
-    ReadLink inode,
-    GetXattr inode,
-    ListXattrs inode,
-    ReadDirectory directory,
+    md::Create directory,
+    md::Open inode,
+    md::Close inode,
+    md::CloseMany files[0].inode,
+    md::ReportWritten inode,
+    md::SetAttributes inode,
+    md::MakeDirectory directory,
+    md::MakeSymlink directory,
+    md::Link directory,
+    md::Unlink directory,
+    md::RemoveDirectory directory,
+    md::Rename to_directory,
+    md::Exchange to_directory,
+    md::SetXattr inode,
+    md::RemoveXattr inode,
+    md::Lookup directory,
+    md::GetAttributes inode,
+    md::ReadLink inode,
+    md::GetXattr inode,
+    md::ListXattrs inode,
+    md::ReadDirectory directory,
+    fl::SetLock lock.inode,
 }
 
 impl Op {

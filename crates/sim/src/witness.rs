@@ -11,6 +11,7 @@
 //! - each committed operation must succeed in the [`Model`] at its place, with the reply it gave;
 //! - a slot's sequence commits at most once, and not after its refusal was answered;
 //! - nothing commits in a session after its end was logged;
+//! - no lock is granted against one that another owner has, nor refused without one;
 //! - entries and files that a batch writes must be those of the reference after it;
 //! - what a client is answered must be that reply, or (reads, refusals) what the reference would
 //!   have answered at some moment between asking and answering;
@@ -24,7 +25,7 @@
 use crate::changes::{Changes, fits};
 use crate::model::Model;
 use crate::operation::{Op, Summary};
-use skep_format::metadata::{Batch, InodeRecord, SlotRecord};
+use skep_format::metadata::{Batch, InodeRecord, LockOwner, SlotRecord};
 use skep_types::codec::Codec;
 use skep_types::{ClusterMap, Error, ErrorCode, FileKind, InodeId, Lsn, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -82,6 +83,8 @@ enum Applied {
     Closed(SessionId, InodeId),
     /// A size was found out from chunk files.
     Size(InodeId, u64),
+    /// A session has ended: what it had locked is freed.
+    Unlocked(LockOwner),
     /// The target brought a truncation to its end whose client has gone.
     Cut(InodeId, u64),
 }
@@ -276,7 +279,13 @@ impl Witness {
     ) -> Result<(), Violation> {
         let place = |what: String| format!("target {target}, record {lsn}: {what}");
         let batch = Batch::from_bytes(payload).map_err(|error| place(error.to_string()))?;
-        let changes = Changes::of(&batch).map_err(place)?;
+        let mut changes = Changes::of(&batch).map_err(place)?;
+        let freed = changes.locks.iter().filter(|(_, record)| record.is_none());
+        let has_ended = |session: &SessionId| {
+            self.ended.contains_key(session) || changes.sessions_ended.contains(session)
+        };
+        let of_ended = freed.filter(|(owner, _)| has_ended(&owner.session));
+        changes.freed_by_end = of_ended.map(|(owner, _)| *owner).collect();
         if self.is_blind {
             return Ok(());
         }
@@ -473,6 +482,7 @@ impl Witness {
                 applied.push(Applied::Closed(*session, *inode));
             }
         }
+        applied.extend(changes.freed_by_end.iter().map(|owner| Applied::Unlocked(*owner)));
         for inode in &changes.sizes_found {
             let Some(Some(record)) = changes.inodes.get(inode) else { continue };
             let size = record.attributes.size;
@@ -503,6 +513,12 @@ impl Witness {
             Applied::Nothing => Ok(()),
             Applied::Closed(session, inode) => {
                 close_all(&mut self.model, *session, *inode);
+                Ok(())
+            }
+            Applied::Unlocked(owner) => {
+                if let Some(inode) = self.model.inodes.get_mut(&owner.inode) {
+                    inode.locks.remove(&(owner.session, owner.kind, owner.owner));
+                }
                 Ok(())
             }
             Applied::Cut(inode, size) => {

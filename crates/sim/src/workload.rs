@@ -8,7 +8,9 @@ use crate::world::{Happening, Phase, World, message};
 use skep_cluster::striping::pieces;
 use skep_types::codec::{Bytes, Codec};
 use skep_types::{Attributes, ChunkFileKey, FileKind, InodeId, SessionId, StripePattern};
+use skep_wire::file_locks::{LockKind, LockMode, LockRequest, SetLock};
 use skep_wire::frame::Header;
+use skep_wire::limits::LOCK_END;
 use skep_wire::metadata as md;
 use skep_wire::storage as st;
 
@@ -218,7 +220,10 @@ impl World {
             may_leave_holes: false,
         };
         let is_writer = handle.mode == md::OpenMode::Write;
-        if is_writer && self.random.percent(50) && handle.pattern.is_some() {
+        if self.random.percent(40) {
+            let op = self.lock(handle.inode);
+            self.begin(client, task, op, is_durable);
+        } else if is_writer && self.random.percent(50) && handle.pattern.is_some() {
             self.write(client, task, index);
         } else if is_writer && handle.end > 0 && self.random.percent(30) {
             let op = Op::ReportWritten(md::ReportWritten { inode: handle.inode, written });
@@ -230,6 +235,22 @@ impl World {
             self.begin(client, task, op, is_durable);
         }
         true
+    }
+
+    /// Some bytes of a file are locked or unlocked by one of a few owners.
+    fn lock(&mut self, inode: InodeId) -> Op {
+        let modes = [None, Some(LockMode::Shared), Some(LockMode::Exclusive)];
+        let start = self.random.below(6);
+        let lock = LockRequest {
+            inode,
+            kind: if self.random.percent(80) { LockKind::Posix } else { LockKind::Flock },
+            owner: self.random.below(2),
+            mode: modes[self.random.index(3)],
+            start,
+            end: if self.random.percent(10) { LOCK_END } else { start + self.random.within(1, 5) },
+            pid: 1,
+        };
+        Op::SetLock(SetLock { lock, wait: 0 })
     }
 
     fn write(&mut self, client: usize, task: usize, index: usize) {
