@@ -34,6 +34,11 @@ pub(crate) const CALLER_CHECK: Duration = Duration::from_millis(250);
 /// Requests of one worker that wait for locks; more get ENOLCK. Each keeps a place in the queue
 /// between kernel and daemon, for which another one is made.
 pub(crate) const MAX_LOCK_WAITS: usize = 256;
+/// How long after a request has begun to wait for a lock its queue is looked at, and how long it is
+/// left alone at most while something may be stuck in it.
+pub(crate) const FIRST_STIR: Duration = Duration::from_millis(1);
+/// See [`FIRST_STIR`].
+pub(crate) const LONGEST_STIR_PAUSE: Duration = Duration::from_millis(100);
 /// Interrupts that are remembered in case that their request is yet to come: many times what can be
 /// under way.
 pub(crate) const MAX_EARLY_INTERRUPTS: usize = 1024;

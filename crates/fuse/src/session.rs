@@ -130,6 +130,7 @@ where
             agreed: session.agreed,
             permission_changes: Arc::clone(&permission_changes),
             interrupts: Arc::clone(&interrupts),
+            mount_point: session.mount_point.clone(),
         };
         threads.push(start_worker(start, connect.clone(), events.clone())?);
     }
@@ -163,6 +164,7 @@ struct WorkerStart {
     agreed: Agreed,
     permission_changes: Arc<AtomicU64>,
     interrupts: Arc<Interrupts>,
+    mount_point: PathBuf,
 }
 
 fn start_worker<F, Fut>(
@@ -187,7 +189,12 @@ where
                 file_system,
                 transport: start.agreed.transport,
                 checked: CheckedFiles::new(Arc::clone(&start.permission_changes)),
-                waits: Waits::new(Arc::clone(&interrupts), sender, Arc::clone(&start.fd)),
+                waits: Waits::new(
+                    Arc::clone(&interrupts),
+                    sender,
+                    Arc::clone(&start.fd),
+                    start.mount_point,
+                ),
             };
             let started = move |ok| {
                 let _ = told.send(if ok { Event::Ready } else { Event::Refused });

@@ -24,6 +24,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -106,6 +107,7 @@ pub(crate) struct Waits {
     /// Leads to this worker.
     sender: MailboxSender<News>,
     device: Arc<OwnedFd>,
+    mount_point: PathBuf,
     waiting: RefCell<HashMap<u64, Rc<Signal>>>,
     begun: Notify,
     dropping: RefCell<HashMap<u64, Sender<()>>>,
@@ -124,11 +126,13 @@ impl Waits {
         interrupts: Arc<Interrupts>,
         sender: MailboxSender<News>,
         device: Arc<OwnedFd>,
+        mount_point: PathBuf,
     ) -> Rc<Self> {
         Rc::new(Self {
             interrupts,
             sender,
             device,
+            mount_point,
             waiting: RefCell::default(),
             begun: Notify::default(),
             dropping: RefCell::default(),
@@ -173,6 +177,25 @@ impl Waits {
     /// Waits until another request begins to wait.
     pub(crate) async fn next(&self) {
         self.begun.wait().await;
+    }
+
+    /// Sends a request through the queue of a CPU, on a thread of its own, since this one may have
+    /// to serve it: `statfs`, which needs no other server. Where this process may not run on the
+    /// CPU, nothing can be done.
+    pub(crate) fn stir(&self, queue: u16) {
+        let cpu = usize::from(queue);
+        if !skep_env::available_cpus().contains(&cpu) {
+            return;
+        }
+        let mount_point = self.mount_point.clone();
+        let body = move || {
+            if let Err(error) = kernel::stat_fs(&mount_point) {
+                tracing::debug!("the queue of CPU {cpu} was not stirred: {error}");
+            }
+        };
+        if let Err(error) = skep_env::spawn_thread("skep-fuse-stir".into(), Some(cpu), body) {
+            tracing::warn!("no thread to stir the queue of CPU {cpu} with: {error}");
+        }
     }
 
     /// Makes the kernel ask for a file's attributes anew. Never blocks.

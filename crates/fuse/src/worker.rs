@@ -29,7 +29,7 @@ use skep_env::local::Notify;
 use skep_env::{Buf, Mailbox, Task};
 use skep_types::InodeId;
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
@@ -56,6 +56,9 @@ pub(crate) trait Port: 'static {
     fn queue(&self) -> u16;
     /// Another one of the same queue, which the kernel doesn't know yet.
     fn another(&self) -> Self;
+    /// Whether a request that waits in the kernel is handed to a new port only after another was
+    /// answered.
+    const IS_SLUGGISH: bool;
 }
 
 /// The request that a slot is busy with.
@@ -72,6 +75,8 @@ struct Slot<P> {
     /// Raised when the slot is taken from an operation that goes on without it.
     run: Cell<u64>,
     task: RefCell<Option<Task<()>>>,
+    /// Whether it ever had a request.
+    has_served: Cell<bool>,
 }
 
 struct Worker<F, P> {
@@ -114,18 +119,56 @@ pub(crate) async fn run<F: FileSystem, P: Port>(
         }
     });
     let grow = skep_env::spawn(replace_waiting(Rc::clone(&worker)));
+    let stir = P::IS_SLUGGISH.then(|| skep_env::spawn(stir_queues(Rc::clone(&worker))));
     while worker.ended.get() < worker.slots.borrow().len() {
         worker.end.wait().await;
     }
-    drop((watch, hear, grow));
+    drop((watch, hear, grow, stir));
 }
 
 fn add_slot<F: FileSystem, P: Port>(worker: &Rc<Worker<F, P>>, port: P) {
     let (current, run, task) = (Cell::new(None), Cell::new(0), RefCell::new(None));
-    let slot = Rc::new(Slot { port, current, run, task });
+    let slot = Rc::new(Slot { port, current, run, task, has_served: Cell::new(false) });
     worker.slots.borrow_mut().push(Rc::clone(&slot));
     let task = skep_env::spawn(serve(Rc::clone(worker), Rc::clone(&slot), None));
     slot.task.replace(Some(task));
+}
+
+/// Sees to it that no request is left in a queue of which some wait for locks.
+///
+/// # Hazard: requests that the kernel forgets
+/// An entry that is new to io_uring's queue gets requests that come later, but none that is in the
+/// queue already (Linux 6.18): these are handed over only when an entry was answered. If all others
+/// wait for locks, that is never, and the unlock may be among them. So the queue is stirred by
+/// requests of our own until an entry was answered and got nothing new: then nothing is left.
+async fn stir_queues<F: FileSystem, P: Port>(worker: Rc<Worker<F, P>>) {
+    loop {
+        worker.context.waits.next().await;
+        // The new entry is known to the kernel by then.
+        let mut pause = limits::FIRST_STIR;
+        loop {
+            skep_env::sleep(pause).await;
+            let queues = stuck_queues(&worker);
+            if queues.is_empty() {
+                break;
+            }
+            queues.into_iter().for_each(|queue| worker.context.waits.stir(queue));
+            pause = (pause * 2).min(limits::LONGEST_STIR_PAUSE);
+        }
+    }
+}
+
+/// Queues of which requests wait for locks, and no slot was answered and is idle.
+fn stuck_queues<F: FileSystem, P: Port>(worker: &Worker<F, P>) -> BTreeSet<u16> {
+    let waiting = worker.context.waits.requests();
+    let slots = worker.slots.borrow();
+    let queues_of = |is_such: &dyn Fn(&Slot<P>) -> bool| -> BTreeSet<u16> {
+        slots.iter().filter(|slot| is_such(slot)).map(|slot| slot.port.queue()).collect()
+    };
+    let idle = queues_of(&|slot| slot.has_served.get() && slot.current.get().is_none());
+    let waits = |current: Current| waiting.contains(&current.unique);
+    let with_waits = queues_of(&|slot| slot.current.get().is_some_and(waits));
+    with_waits.difference(&idle).copied().collect()
 }
 
 /// Gives each queue as many more slots as requests of it wait for locks: otherwise those who wait
@@ -159,6 +202,7 @@ async fn serve<F: FileSystem, P: Port>(
 ) {
     let run = slot.run.get();
     while let Some(request) = slot.port.exchange(reply).await {
+        slot.has_served.set(true);
         let unique = request.header.unique;
         let (opcode, node) = (request.header.opcode, InodeId::new(request.header.nodeid));
         let outcome = match request.parse() {

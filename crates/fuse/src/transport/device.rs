@@ -173,6 +173,8 @@ impl Port for DevicePort {
         self.request.handles() > 1 || self.reply.handles() > 1
     }
 
+    const IS_SLUGGISH: bool = false;
+
     fn queue(&self) -> u16 {
         0
     }

@@ -140,6 +140,8 @@ impl Port for UringPort {
         self.memory.payload.handles() > 1
     }
 
+    const IS_SLUGGISH: bool = true;
+
     fn queue(&self) -> u16 {
         self.queue
     }

@@ -3,6 +3,7 @@
 use crate::harness::wait_until;
 use crate::{Test, mounted};
 use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 pub(crate) const TESTS: &[Test] = &[
     ("a_wait_for_a_lock_ends_with_a_signal", a_wait_for_a_lock_ends_with_a_signal),
     ("waits_for_locks_leave_room_for_others", waits_for_locks_leave_room_for_others),
+    ("an_unlock_behind_many_waits_is_served", an_unlock_behind_many_waits_is_served),
     ("a_killed_waiter_goes_and_gets_nothing", a_killed_waiter_goes_and_gets_nothing),
 ];
 
@@ -90,6 +92,59 @@ fn waits_for_locks_leave_room_for_others(transport: &str) {
         file.unlock().unwrap();
         assert!(waiting.iter_mut().all(|child| child.wait().unwrap().success()));
     }
+}
+
+/// A program of which many threads wait for a lock on one CPU, and then one unlocks it. Each that
+/// gets it gives it on.
+const QUEUEING: &str = "
+import fcntl, os, sys, threading, time
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+held = open(sys.argv[1])
+fcntl.flock(held, fcntl.LOCK_EX)
+files = [open(sys.argv[1]) for _ in range(60)]
+def take_turn(file):
+    fcntl.flock(file, fcntl.LOCK_EX)
+    fcntl.flock(file, fcntl.LOCK_UN)
+def wait_until_inside(count):
+    def call(task):
+        return open(f'/proc/self/task/{task}/syscall').read().split()[0]
+    while [call(task) for task in os.listdir('/proc/self/task')].count(sys.argv[2]) < count:
+        time.sleep(0.001)
+print('ready', flush=True)
+sys.stdin.readline()
+threads = [threading.Thread(target=take_turn, args=(file,)) for file in files]
+for thread in threads:
+    thread.start()
+wait_until_inside(60)
+threads.append(threading.Thread(target=fcntl.flock, args=(held, fcntl.LOCK_UN)))
+threads[-1].start()
+wait_until_inside(61)
+print('queued', flush=True)
+for thread in threads:
+    thread.join()
+";
+
+/// The kernel left it in its queue, since new places got only what came after them.
+fn an_unlock_behind_many_waits_is_served(transport: &str) {
+    let it = mounted(transport);
+    File::create(it.join("file")).unwrap();
+    let mut child = Command::new("python3")
+        .args(["-c", QUEUEING])
+        .arg(it.join("file"))
+        .arg(libc::SYS_flock.to_string())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert_eq!(said.next().unwrap().unwrap(), "ready");
+    // All of them are in the queue before the first is served.
+    it.signal(libc::SIGSTOP);
+    writeln!(child.stdin.take().unwrap(), "go").unwrap();
+    assert_eq!(said.next().unwrap().unwrap(), "queued");
+    it.signal(libc::SIGCONT);
+    wait_until("all have had the lock", || child.try_wait().unwrap().is_some());
+    assert!(child.wait().unwrap().success());
 }
 
 fn a_killed_waiter_goes_and_gets_nothing(transport: &str) {
