@@ -5,7 +5,7 @@ use skep_testkit::cluster::{program, skep};
 use skep_testkit::power::Disk;
 use skep_testkit::process::Process;
 use skep_testkit::program::finish;
-use skep_testkit::{Cluster, Random, Scratch, Shape, eventually, wait_for};
+use skep_testkit::{Cluster, Random, Scratch, Shape, Transport, eventually, wait_for};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -66,6 +66,32 @@ fn a_token_of_another_cluster_is_refused() {
     let (_, address) = here.split_once('@').expect("a token names an address");
     let (key, _) = there.split_once('@').expect("a token names an address");
     says(&mount_with(&scratch, &format!("{key}@{address}")), &["cluster"]);
+}
+
+/// As other file systems: what isn't a directory is refused, and what lies in one is hidden.
+#[test]
+fn mount_points_that_are_none_are_named() {
+    let (mut cluster, scratch) = (Cluster::start(small()), Scratch::new());
+    let data = cluster.data().to_owned();
+    let refused = |path: &Path| {
+        let mut command = Command::new(program());
+        command.arg("mount").arg("--cluster").arg(&data).arg(path);
+        let message = finish(&mut command, PATIENCE).expect_failure();
+        says(&message, &[path.to_str().expect("UTF-8")]);
+        message
+    };
+    says(&refused(&scratch.join("missing")), &["No such file or directory"]);
+    fs::write(scratch.join("file"), "x").expect("written");
+    says(&refused(&scratch.join("file")), &["not a directory"]);
+    says(&refused(cluster.path()), &["mounted already"]);
+    let full = cluster.path().with_file_name("mnt-1");
+    fs::create_dir(&full).expect("made");
+    fs::write(full.join("below"), "x").expect("written");
+    let mounted = cluster.mount(Transport::Device);
+    assert_eq!(mounted.path(), full);
+    assert!(!full.join("below").exists());
+    mounted.unmount();
+    assert_eq!(fs::read(full.join("below")).expect("there again"), b"x");
 }
 
 fn crc32c(bytes: &[u8]) -> u32 {

@@ -6,6 +6,7 @@
 
 mod acls;
 mod attributes;
+mod bounds;
 mod create;
 mod direct;
 mod fsync;
@@ -39,6 +40,7 @@ pub(crate) type Test = Case<Path>;
 const TABLES: &[&[Test]] = &[
     acls::CASES,
     attributes::CASES,
+    bounds::CASES,
     create::CASES,
     direct::CASES,
     fsync::CASES,

@@ -1,0 +1,192 @@
+//! Names, paths, numbers and times at the ends of what there is, and beyond: the same answers as
+//! those of the local file system.
+
+use crate::{Test, names, ok, refused};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, StatxFlags, Timespec, Timestamps, makedev, mknodat, statx,
+    utimensat,
+};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+pub(crate) const CASES: &[Test] = skep_testkit::cases![bounds:
+    names_of_255_and_256_bytes, paths_of_4096_bytes, names_that_are_no_text, circles_of_links,
+    times_before_1970_and_after_2106, the_largest_owners, large_device_numbers, many_links,
+    the_time_of_creation_stays, set_group_id_directories,
+];
+
+fn names_of_255_and_256_bytes(root: &Path) {
+    let (longest, too_long) = (root.join("n".repeat(255)), root.join("n".repeat(256)));
+    ok(fs::write(&longest, "x"));
+    assert_eq!(names(root), ["n".repeat(255)]);
+    refused(fs::write(&too_long, "x"), Errno::NAMETOOLONG);
+    refused(fs::metadata(&too_long), Errno::NAMETOOLONG);
+    refused(fs::create_dir(&too_long), Errno::NAMETOOLONG);
+    refused(fs::hard_link(&longest, &too_long), Errno::NAMETOOLONG);
+    refused(fs::rename(&longest, &too_long), Errno::NAMETOOLONG);
+    refused(symlink("x", &too_long), Errno::NAMETOOLONG);
+    refused(fs::remove_file(&too_long), Errno::NAMETOOLONG);
+    refused(fs::remove_dir(&too_long), Errno::NAMETOOLONG);
+    refused(fs::read_dir(&too_long), Errno::NAMETOOLONG);
+    let target = "t".repeat(4095);
+    ok(symlink(&target, root.join("link")));
+    assert_eq!(ok(fs::read_link(root.join("link"))).as_os_str(), OsStr::new(&target));
+    refused(symlink("t".repeat(4096), root.join("second")), Errno::NAMETOOLONG);
+    refused(symlink("", root.join("second")), Errno::NOENT);
+}
+
+fn paths_of_4096_bytes(root: &Path) {
+    ok(fs::write(root.join("file"), "x"));
+    let path = |len: usize| {
+        let (start, end) = (root.as_os_str().as_bytes(), b"/file");
+        let mut bytes = start.to_vec();
+        while bytes.len() + end.len() < len {
+            bytes.push(b'/');
+        }
+        bytes.extend(end);
+        PathBuf::from(OsStr::from_bytes(&bytes))
+    };
+    assert_eq!(ok(fs::read(path(4095))), b"x");
+    refused(fs::read(path(4096)), Errno::NAMETOOLONG);
+}
+
+fn names_that_are_no_text(root: &Path) {
+    let mut all: Vec<Vec<u8>> = (1..=255_u8)
+        .filter(|byte| *byte != b'/')
+        .map(|byte| vec![b'a', byte, 0xff, byte])
+        .collect();
+    all.sort();
+    for name in &all {
+        ok(fs::write(root.join(OsStr::from_bytes(name)), name));
+    }
+    let listed = ok(fs::read_dir(root));
+    let mut found: Vec<_> = listed.map(|it| ok(it).file_name().as_bytes().to_vec()).collect();
+    found.sort();
+    assert_eq!(found, all);
+    for name in &all {
+        assert_eq!(ok(fs::read(root.join(OsStr::from_bytes(name)))), *name);
+    }
+}
+
+fn circles_of_links(root: &Path) {
+    ok(symlink("self", root.join("self")));
+    refused(fs::metadata(root.join("self")), Errno::LOOP);
+    ok(symlink("b", root.join("a")));
+    ok(symlink("a", root.join("b")));
+    refused(fs::read(root.join("a")), Errno::LOOP);
+    refused(fs::write(root.join("b"), "x"), Errno::LOOP);
+    ok(fs::write(root.join("0"), "end"));
+    for index in 1..=41 {
+        ok(symlink(format!("{}", index - 1), root.join(format!("{index}"))));
+    }
+    assert_eq!(ok(fs::read(root.join("40"))), b"end");
+    refused(fs::read(root.join("41")), Errno::LOOP);
+}
+
+/// Semantics 1.9.
+fn times_before_1970_and_after_2106(root: &Path) {
+    let path = root.join("file");
+    ok(fs::write(&path, "x"));
+    ok(fs::create_dir(root.join("directory")));
+    for seconds in [-2_000_000_000, -1, 0, 4_294_967_295, 4_294_967_296, 15_000_000_000] {
+        let times = Timestamps {
+            last_access: Timespec { tv_sec: seconds, tv_nsec: 999_999_999 },
+            last_modification: Timespec { tv_sec: seconds, tv_nsec: 1 },
+        };
+        for path in [&path, &root.join("directory")] {
+            ok(utimensat(CWD, path, &times, AtFlags::empty()));
+            let found = ok(fs::metadata(path));
+            assert_eq!((found.atime(), found.atime_nsec()), (seconds, 999_999_999));
+            assert_eq!((found.mtime(), found.mtime_nsec()), (seconds, 1));
+        }
+    }
+}
+
+fn the_largest_owners(root: &Path) {
+    let path = root.join("file");
+    ok(fs::write(&path, "x"));
+    let largest = u32::MAX - 1;
+    ok(chown(&path, Some(largest), Some(largest)));
+    let owners = |path: &Path| (ok(fs::metadata(path)).uid(), ok(fs::metadata(path)).gid());
+    assert_eq!(owners(&path), (largest, largest));
+    // The number after it stands for "as it is".
+    ok(chown(&path, Some(u32::MAX), Some(7)));
+    assert_eq!(owners(&path), (largest, 7));
+}
+
+fn large_device_numbers(root: &Path) {
+    for (index, (major, minor)) in [(0, 0), (1, 3), (4095, 1_048_575)].into_iter().enumerate() {
+        let device = makedev(major, minor);
+        let path = root.join(format!("block-{index}"));
+        ok(mknodat(CWD, &path, FileType::BlockDevice, Mode::RUSR, device));
+        assert_eq!(ok(fs::metadata(&path)).rdev(), device);
+    }
+}
+
+/// ext4 has room for 65,000 links of a file, XFS and Skep for two thousand million.
+fn many_links(root: &Path) {
+    let file = root.join("file");
+    ok(fs::write(&file, "x"));
+    let mut links = 1;
+    while links < 65_010 {
+        match fs::hard_link(&file, root.join(format!("{links}"))) {
+            Ok(()) => links += 1,
+            Err(error) => {
+                assert_eq!(error.raw_os_error(), Some(Errno::MLINK.raw_os_error()));
+                assert_eq!(links, 65_000, "as ext4 has it");
+                break;
+            }
+        }
+    }
+    assert_eq!(ok(fs::metadata(&file)).nlink(), links);
+    ok(fs::remove_file(&file));
+    assert_eq!(ok(fs::metadata(root.join("1"))).nlink(), links - 1);
+}
+
+fn the_time_of_creation_stays(root: &Path) {
+    let path = root.join("file");
+    let before = SystemTime::now() - Duration::from_secs(5);
+    ok(fs::write(&path, "x"));
+    let born = || {
+        let found = ok(statx(CWD, &path, AtFlags::empty(), StatxFlags::BTIME));
+        assert!(found.stx_mask & StatxFlags::BTIME.bits() != 0, "it is known");
+        SystemTime::UNIX_EPOCH
+            + Duration::new(found.stx_btime.tv_sec as u64, found.stx_btime.tv_nsec)
+    };
+    let first = born();
+    assert!(first >= before && first <= SystemTime::now() + Duration::from_secs(5));
+    ok(fs::write(&path, "changed"));
+    ok(fs::set_permissions(&path, fs::Permissions::from_mode(0o600)));
+    let old = Timespec { tv_sec: 5, tv_nsec: 5 };
+    let times = Timestamps { last_access: old, last_modification: old };
+    ok(utimensat(CWD, &path, &times, AtFlags::empty()));
+    ok(fs::rename(&path, root.join("moved")));
+    ok(fs::rename(root.join("moved"), &path));
+    assert_eq!(born(), first);
+}
+
+/// What is made in them gets their group, and directories the bit; a file of another group than its
+/// maker's loses it.
+fn set_group_id_directories(root: &Path) {
+    ok(chown(root, None, Some(77)));
+    ok(fs::set_permissions(root, fs::Permissions::from_mode(0o2777)));
+    ok(fs::write(root.join("file"), "x"));
+    ok(fs::create_dir_all(root.join("directory/inner")));
+    ok(symlink("x", root.join("link")));
+    for name in ["file", "directory", "directory/inner", "link"] {
+        assert_eq!(ok(fs::symlink_metadata(root.join(name))).gid(), 77, "{name}");
+    }
+    let mode = |name: &str| ok(fs::metadata(root.join(name))).mode() & 0o7777;
+    assert_eq!(mode("directory/inner") & 0o2000, 0o2000);
+    assert_eq!(mode("file") & 0o2000, 0);
+    let create = "import os; os.umask(0); os.setgroups([]); os.setgid(23456); os.setuid(23456); \
+                  os.close(os.open('theirs', os.O_CREAT | os.O_WRONLY, 0o2775))";
+    skep_testkit::program::run_in(root, "python3", ["-c", create]);
+    assert_eq!(ok(fs::metadata(root.join("theirs"))).gid(), 77);
+    assert_eq!(mode("theirs") & 0o2000, 0, "its maker isn't in that group");
+}
