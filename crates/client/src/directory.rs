@@ -1,7 +1,7 @@
 //! Directories as lists, and what is known of the whole file system and of one entry.
 
 use crate::client::Client;
-use skep_types::{InodeId, MAX_NAME_BYTES, Result};
+use skep_types::{Attributes, InodeId, MAX_NAME_BYTES, Result};
 use skep_wire::limits::MAX_DIRECTORY_BYTES;
 use skep_wire::metadata::{DirectoryEntries, EntryInfo, GetEntryInfo, ReadDirectory};
 
@@ -54,6 +54,15 @@ impl Client {
             free_files: room.free_inodes,
             name_max: MAX_NAME_BYTES as u32,
         })
+    }
+
+    /// The attributes of a directory's parent; the root's is the root.
+    ///
+    /// # Errors
+    /// `Stale` if either was removed.
+    pub async fn parent(&self, directory: InodeId) -> Result<Attributes> {
+        let parent = self.ask(directory, &GetEntryInfo { inode: directory }).await?.parent;
+        self.attributes(parent).await
     }
 
     /// Everything that metadata knows of an inode.

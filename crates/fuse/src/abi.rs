@@ -110,6 +110,8 @@ pub mod init_flags {
     pub const POSIX_LOCKS: u64 = 1 << 1;
     /// `OPEN` cuts the file on `O_TRUNC` itself.
     pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
+    /// `.` and `..` can be looked up, for file handles of inodes that the kernel has forgotten.
+    pub const EXPORT_SUPPORT: u64 = 1 << 4;
     /// Writes larger than a page.
     pub const BIG_WRITES: u64 = 1 << 5;
     /// `flock` comes by the same requests.

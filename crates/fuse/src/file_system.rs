@@ -18,6 +18,8 @@ pub trait FileSystem: Clone + 'static {
     fn lookup(&self, directory: InodeId, name: &[u8]) -> impl Future<Output = Result<Attributes>>;
     /// The attributes of an inode.
     fn attributes(&self, inode: InodeId) -> impl Future<Output = Result<Attributes>>;
+    /// The attributes of a directory's parent; the root's is the root.
+    fn parent(&self, directory: InodeId) -> impl Future<Output = Result<Attributes>>;
     /// The attributes of an inode, and how much it takes.
     fn stat(&self, inode: InodeId) -> impl Future<Output = Result<Stat>>;
     /// Changes attributes.
@@ -161,6 +163,10 @@ impl FileSystem for Client {
 
     async fn attributes(&self, inode: InodeId) -> Result<Attributes> {
         Self::attributes(self, inode).await
+    }
+
+    async fn parent(&self, directory: InodeId) -> Result<Attributes> {
+        Self::parent(self, directory).await
     }
 
     async fn stat(&self, inode: InodeId) -> Result<Stat> {

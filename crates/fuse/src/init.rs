@@ -12,12 +12,13 @@ use std::os::fd::OwnedFd;
 const MIN_READ_BYTES: usize = 8192;
 
 /// What is asked for, if the kernel offers it. What is not, and why:
-/// `WRITEBACK_CACHE` makes the kernel ignore sizes and times of the server; `EXPORT_SUPPORT` and
-/// `CACHE_SYMLINKS` would keep what nobody takes back; `EXPLICIT_INVAL_DATA` likewise for pages.
+/// `WRITEBACK_CACHE` makes the kernel ignore sizes and times of the server; `CACHE_SYMLINKS` would
+/// keep what nobody takes back; `EXPLICIT_INVAL_DATA` likewise for pages.
 const WANTED: u64 = flag::ASYNC_READ
     | flag::POSIX_LOCKS
     | flag::FLOCK_LOCKS
     | flag::ATOMIC_O_TRUNC
+    | flag::EXPORT_SUPPORT
     | flag::BIG_WRITES
     | flag::AUTO_INVAL_DATA
     | flag::DO_READDIRPLUS

@@ -8,7 +8,13 @@ use skep_types::{ErrorCode, InodeId};
 
 type Outcome = Result<Answer, Failure>;
 
+/// Looks a name up. `.` and `..` are asked for when an inode is found by its handle.
 pub(crate) async fn lookup(fs: &impl FileSystem, directory: InodeId, name: &[u8]) -> Outcome {
+    match name {
+        b"." => return Ok(Answer::Entry(fs.attributes(directory).await?)),
+        b".." => return Ok(Answer::Entry(fs.parent(directory).await?)),
+        _ => {}
+    }
     match fs.lookup(directory, name).await {
         Ok(attributes) => Ok(Answer::Entry(attributes)),
         // As an answer it may be remembered, for as long as names may be; as an error it isn't.

@@ -228,6 +228,13 @@ impl FileSystem for Memory {
         self.with(|tree| Ok(tree.node(inode)?.attributes.clone()))
     }
 
+    async fn parent(&self, directory: InodeId) -> Result<Attributes> {
+        self.with(|tree| {
+            let parent = tree.node(directory)?.parent;
+            Ok(tree.node(parent)?.attributes.clone())
+        })
+    }
+
     async fn stat(&self, inode: InodeId) -> Result<Stat> {
         let attributes = self.attributes(inode).await?;
         let allocated_bytes = if attributes.is_sparse {

@@ -1,0 +1,96 @@
+//! File handles: `name_to_handle_at` and `open_by_handle_at`, on this mount and the next.
+
+use skep_testkit::program::run_in;
+use skep_testkit::{Cluster, Shape, Transport};
+use std::fs;
+use std::path::Path;
+
+/// Prints the handle of a path, or opens a handle and prints what it leads to: its path, and a
+/// file's text. The standard library has neither call.
+const SCRIPT: &str = r#"
+import ctypes, errno, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+class Handle(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_uint), ("kind", ctypes.c_int), ("data", ctypes.c_ubyte * 128)]
+handle = Handle(bytes=128)
+if sys.argv[1] == "get":
+    mount = ctypes.c_int()
+    path = sys.argv[2].encode()
+    if libc.name_to_handle_at(-100, path, ctypes.byref(handle), ctypes.byref(mount), 0):
+        sys.exit(os.strerror(ctypes.get_errno()))
+    print(handle.kind, bytes(handle.data[:handle.bytes]).hex())
+else:
+    data = bytes.fromhex(sys.argv[4])
+    handle.bytes, handle.kind = len(data), int(sys.argv[3])
+    ctypes.memmove(handle.data, data, len(data))
+    mount = os.open(sys.argv[2], os.O_RDONLY)
+    file = libc.open_by_handle_at(mount, ctypes.byref(handle), os.O_RDONLY)
+    if file < 0:
+        print(errno.errorcode[ctypes.get_errno()])
+    else:
+        path = os.path.relpath(os.readlink(f"/proc/self/fd/{file}"), sys.argv[2])
+        print(path if os.path.isdir(f"/proc/self/fd/{file}") else os.read(file, 100).decode())
+"#;
+
+fn python(arguments: &[&str]) -> String {
+    let all = [&["-c", SCRIPT], arguments].concat();
+    run_in(Path::new("/"), "python3", all).trim().to_owned()
+}
+
+/// Kind and bytes of a handle.
+type Handle = (String, String);
+
+fn handle(path: &Path) -> Handle {
+    let text = python(&["get", path.to_str().expect("UTF-8")]);
+    let (kind, bytes) = text.split_once(' ').expect("kind and bytes");
+    (kind.to_owned(), bytes.to_owned())
+}
+
+/// What a handle leads to on a mount.
+fn open(mount: &Path, (kind, bytes): &Handle) -> String {
+    python(&["open", mount.to_str().expect("UTF-8"), kind, bytes])
+}
+
+/// Semantics 1.19.
+#[test]
+fn handles_lead_to_their_inode_for_as_long_as_it_exists() {
+    for transport in Transport::ALL {
+        let mut cluster = Cluster::start(Shape { transport, ..Shape::default() });
+        let root = cluster.path().to_owned();
+        let mut expected = Vec::new();
+        for index in 0..6 {
+            let inner = format!("directory-{index}/inner");
+            fs::create_dir_all(root.join(&inner)).expect("made");
+            let file = root.join(&inner).join("file");
+            fs::write(&file, format!("text {index}")).expect("written");
+            expected.push((handle(&root.join(&inner)), inner));
+            expected.push((handle(&file), format!("text {index}")));
+        }
+        let gone = root.join("gone");
+        fs::create_dir(&gone).expect("made");
+        fs::write(root.join("removed"), "x").expect("written");
+        let removed = [handle(&gone), handle(&root.join("removed"))];
+        assert_eq!(open(&root, &removed[0]), "gone");
+        fs::remove_dir(&gone).expect("removed");
+        fs::remove_file(root.join("removed")).expect("removed");
+        // What was moved is still what it was.
+        fs::rename(root.join("directory-0/inner"), root.join("directory-1/moved")).expect("moved");
+        expected[0].1 = "directory-1/moved".to_owned();
+        let check = |mount: &Path| {
+            for (handle, leads_to) in &expected {
+                assert_eq!(open(mount, handle), *leads_to, "{}", mount.display());
+            }
+            for handle in &removed {
+                assert_eq!(open(mount, handle), "ESTALE");
+            }
+        };
+        check(&root);
+        let second = cluster.mount(transport);
+        check(second.path());
+        second.unmount();
+        cluster.stop();
+        cluster.up().expect_success();
+        check(&root);
+        cluster.stop();
+    }
+}
