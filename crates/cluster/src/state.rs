@@ -370,7 +370,7 @@ impl Durable {
         if self.map.formatted {
             return Err(Error::new(
                 ErrorCode::Exists,
-                "the cluster is formatted already: its shards have their groups",
+                "the cluster is formatted already, and can be mounted; this is done only once",
             ));
         }
         let groups = self.map.groups.iter().filter(|group| group.kind == TargetKind::Metadata);

@@ -55,7 +55,7 @@ impl ClusterArgs {
             return self.named(name);
         }
         if let Some(file) = &self.token_file {
-            let token = read_token(file)?;
+            let token = token_in(file)?;
             let name = token.addresses.join(",");
             return Ok(Access { token, name, token_file: file.clone() });
         }
@@ -68,7 +68,7 @@ impl ClusterArgs {
         }
         Err(unknown(
             "which cluster? Name its data directory, or the address of its management, with \
-             --cluster",
+             --cluster, or run this in a directory in which it is mounted",
         ))
     }
 
@@ -87,7 +87,7 @@ impl ClusterArgs {
             };
             return Err(unknown(what));
         };
-        let mut token = read_token(file)?;
+        let mut token = token_in(file)?;
         token.addresses = name.split(',').map(str::to_owned).collect();
         if let Some(wrong) = token.addresses.iter().find(|address| !address.contains(':')) {
             return Err(unknown(format!(
@@ -96,6 +96,18 @@ impl ClusterArgs {
         }
         Ok(Access { token, name: name.to_owned(), token_file: file.clone() })
     }
+}
+
+/// The token in a file that the user has named.
+fn token_in(file: &Path) -> Result<JoinToken> {
+    if !file.exists() {
+        return Err(unknown(format!(
+            "there is no token file {}; `skep cluster token` on the management host prints the \
+             token",
+            file.display()
+        )));
+    }
+    read_token(file)
 }
 
 fn from_path(path: &Path) -> Result<Access> {
@@ -159,8 +171,12 @@ impl Access {
     pub(crate) async fn ask<R: Request>(&self, request: &R) -> Result<R::Reply> {
         let hint = |error: Error| {
             let hint = match error.code() {
-                ErrorCode::Disconnected | ErrorCode::TimedOut => {
+                ErrorCode::Disconnected | ErrorCode::TimedOut if Path::new(&self.name).exists() => {
                     "; is it running? `skep up` starts a cluster on this host"
+                }
+                ErrorCode::Disconnected | ErrorCode::TimedOut => {
+                    "; is management running there, and is the address right? On its host, \
+                     `skep cluster token` prints the token with the address"
                 }
                 ErrorCode::AuthenticationFailed => {
                     "; `skep cluster token` on the management host prints the right token"

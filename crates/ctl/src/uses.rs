@@ -3,7 +3,7 @@
 
 use crate::access::{Access, PATIENCE};
 use skep_rpc::{CallOptions, Channel, MapCell, Router};
-use skep_types::{ClusterMap, GroupId, InodeId, NodeId, Result, SessionId, TargetKind};
+use skep_types::{ClusterMap, Error, GroupId, InodeId, NodeId, Result, SessionId, TargetKind};
 use skep_wire::file_locks::{FileUse, HeldLock, ListLocks, LockKind, LockMode};
 use skep_wire::management::{ClientEntry, ListClients};
 use skep_wire::metadata::{ListSessions, SessionEntry};
@@ -49,7 +49,8 @@ impl Users {
         let mut sessions = Vec::new();
         let mut after = Some(SessionId::default());
         while let Some(request) = after.map(|after| ListSessions { after }) {
-            let (page, _) = self.router.call(group, &request, options()).await?;
+            let answer = self.router.call(group, &request, options()).await;
+            let (page, _) = answer.map_err(|error| self.explain(group, &error))?;
             sessions.extend(page.sessions);
             after = page.next;
         }
@@ -68,11 +69,24 @@ impl Users {
         while let Some((after_session, after_inode)) = after {
             let inode = inode.unwrap_or_default();
             let request = ListLocks { inode, after_session, after_inode, only_locked };
-            let (page, _) = self.router.call(group, &request, options()).await?;
+            let answer = self.router.call(group, &request, options()).await;
+            let (page, _) = answer.map_err(|error| self.explain(group, &error))?;
             uses.extend(page.uses);
             after = page.next;
         }
         Ok(uses)
+    }
+
+    /// What an error of a group means for people.
+    fn explain(&self, group: GroupId, error: &Error) -> Error {
+        let target = self.map.primary(group);
+        let node = target.and_then(|target| self.map.node(target.node));
+        let names = target.zip(node).map(|(target, node)| {
+            format!("metadata target {} of {} [ID: {}]", target.id, node.name, node.id)
+        });
+        let names = names.unwrap_or_else(|| format!("metadata group {group}"));
+        let what = format!("{names}: {}; `skep health check` says what is wrong", error.context());
+        Error::new(error.code(), what)
     }
 
     /// Host and mount point of a client; of one that management has forgotten, nothing.

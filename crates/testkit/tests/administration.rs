@@ -146,6 +146,7 @@ fn who_uses_the_cluster_and_its_files_is_shown() {
         (cluster.skep(&["entry", "who", &path]) == "Nobody has it open.\n").then_some(())
     });
     assert!(list(&["lock", "list"]).is_empty());
+    assert_eq!(cluster.skep(&["lock", "list"]), "Nothing is locked.\n");
     second.unmount();
     wait_for("the mount is gone", PATIENCE, || {
         (list(&["client", "list"]).len() == 1).then_some(())

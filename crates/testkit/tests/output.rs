@@ -134,6 +134,30 @@ fn commands_that_make_and_end_clusters_have_schemas_too() {
     check("service-init", &parse(&run(&[&init[..], &storage].concat())));
 }
 
+/// Commands that print nothing, or what is no data.
+const WITHOUT_SCHEMA: [&str; 2] = ["umount", "completion"];
+
+#[test]
+fn every_command_that_prints_data_has_a_schema() {
+    let scratch = Scratch::new();
+    let pages = scratch.join("pages").display().to_string();
+    cluster::skep(["man", "--markdown", "--dir", &pages]).expect_success();
+    let mut commands = 0;
+    for entry in fs::read_dir(&pages).expect("pages") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
+        let name = name.trim_start_matches("skep-");
+        let schema = match name {
+            "management" | "metadata" | "storage" => "service-init",
+            name => name,
+        };
+        let is_there = schemas().join(format!("{schema}.json")).exists();
+        assert_ne!(is_there, WITHOUT_SCHEMA.contains(&name), "{name}");
+        commands += 1;
+    }
+    assert!(commands > 20, "{commands}");
+}
+
 /// Code, message and exit code of a command that must fail.
 fn failure(finished: &Finished) -> (String, String, i64) {
     let value = parse(&finished.stderr);
@@ -179,6 +203,21 @@ fn errors_have_a_code_a_way_out_and_an_exit_code() {
     let refused = [&by_address[..], &["--token-file", &wrong]].concat();
     check(&refused, "AuthenticationFailed", 5, "token");
     check(&["cluster", "format", "--cluster", &data], "Exists", 1, "formatted already");
+    let no_file = [&by_address[..], &["--token-file", "/nowhere"]].concat();
+    check(&no_file, "Configuration", 2, "no token file /nowhere; `skep cluster token`");
+    let token_file = cluster.data().join("management/join-token").display().to_string();
+    let astray = ["node", "list", "--cluster", "127.0.0.1:1", "--token-file", &token_file];
+    check(&astray, "Disconnected", 3, "is the address right?");
+    let root = cluster.path().display().to_string();
+    check(&["entry", "who", &root], "InvalidArgument", 2, "no regular file");
+    check(&["umount", &data], "InUse", 1, "findmnt");
+    check(&["down", "--data-dir", "/nowhere"], "Configuration", 2, "no cluster at /nowhere");
+    let metadata = cluster.processes("metadata").pop().expect("it runs");
+    metadata.signal(Signal::STOP);
+    let (_, message, exit_code) = ask(&["session", "list", "--cluster", &data]);
+    assert!(message.contains("metadata-1") && message.contains("health check"), "{message}");
+    assert_eq!(exit_code, 3, "{message}");
+    metadata.signal(Signal::CONT);
     cluster.stop();
     check(&["node", "list", "--cluster", &data], "Disconnected", 3, "skep up");
     check(&["client", "list", "--cluster", &data], "Disconnected", 3, "is it running");

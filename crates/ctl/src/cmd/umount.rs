@@ -28,9 +28,12 @@ pub(crate) fn unmount(directory: &Path, is_lazy: bool) -> Result<()> {
         Some(text) if !text.is_empty() => text.clone(),
         _ => "neither umount nor fusermount3 could be run".into(),
     };
-    let hint = match why.contains("busy") {
-        true => "; `fuser -m` shows who uses it, and --lazy detaches it nevertheless",
-        false => "",
+    let hint = if why.contains("busy") {
+        "; `fuser -m` shows who uses it, and --lazy detaches it nevertheless"
+    } else if why.contains("not mounted") || why.contains("no mount point") {
+        "; `findmnt -t fuse.skep` lists the mounts of this host"
+    } else {
+        ""
     };
     Err(Error::new(ErrorCode::InUse, format!("{}: {why}{hint}", directory.display())))
 }

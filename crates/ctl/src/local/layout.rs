@@ -66,6 +66,14 @@ impl Layout {
 
     /// A directory that must exist.
     pub(crate) fn open(path: &Path) -> Result<Self> {
+        if !path.exists() {
+            let what = format!(
+                "there is no cluster at {}; name the directory that `skep up` has made with \
+                 --data-dir",
+                path.display()
+            );
+            return Err(Error::new(ErrorCode::Configuration, what));
+        }
         let data =
             path.canonicalize().map_err(|error| Error::from(error).within(path.display()))?;
         Ok(Self { data })

@@ -32,6 +32,16 @@ struct Lock {
 
 pub(crate) fn run(query: ClusterArgs, path: &Path) -> Result<()> {
     let (inode, place) = entry_at(path)?;
+    if !std::fs::symlink_metadata(path).is_ok_and(|found| found.is_file()) {
+        return Err(Error::new(
+            ErrorCode::InvalidArgument,
+            format!(
+                "{} is no regular file: servers know only of those who has them open; for others, \
+                 `fuser -v` names the programs of one host",
+                path.display()
+            ),
+        ));
+    }
     let access = query.access(Some(&place))?;
     let lines = super::super::block_on(async move {
         let users = Users::of(&access).await?;

@@ -67,6 +67,9 @@ fn line(users: &Users, used: &FileUse, lock: &HeldLock, is_waiting: bool) -> Lin
 }
 
 fn as_table(lines: &[Line]) -> String {
+    if lines.is_empty() {
+        return "Nothing is locked.\n".into();
+    }
     let mut shown =
         table(&["ENTRY", "HOST", "MOUNT POINT", ">PID", "KIND", "MODE", "BYTES", "STATE"]);
     for line in lines {
