@@ -562,6 +562,57 @@ record! {
 }
 
 record! {
+    /// `fuse_ioctl_in`.
+    pub struct IoctlIn {
+        pub handle: u64,
+        pub ioctl_flags: u32,
+        pub command: u32,
+        pub argument: u64,
+        pub in_bytes: u32,
+        pub out_bytes: u32,
+    }
+}
+
+record! {
+    /// `fuse_ioctl_out`.
+    pub struct IoctlOut {
+        pub result: u32,
+        pub ioctl_flags: u32,
+        pub in_vectors: u32,
+        pub out_vectors: u32,
+    }
+}
+
+record! {
+    /// `struct fsxattr` of `include/uapi/linux/fs.h`.
+    #[derive(Copy)]
+    pub struct FsXattr {
+        pub flags: u32,
+        pub extent_bytes: u32,
+        pub extents: u32,
+        pub project: u32,
+        pub copy_extent_bytes: u32,
+        pub padding: u64,
+    }
+}
+
+/// `ioctl` of flags and projects, as `include/uapi/linux/fs.h` has them.
+pub mod ioctl {
+    /// `FS_IOC_GETFLAGS`.
+    pub const GET_FLAGS: u32 = 0x8008_6601;
+    /// `FS_IOC_SETFLAGS`.
+    pub const SET_FLAGS: u32 = 0x4008_6602;
+    /// `FS_IOC_FSGETXATTR`.
+    pub const GET_FS_XATTR: u32 = 0x801c_581f;
+    /// `FS_IOC_FSSETXATTR`.
+    pub const SET_FS_XATTR: u32 = 0x401c_5820;
+    /// `FS_PROJINHERIT_FL` among the flags.
+    pub const FLAG_PROJECT_INHERIT: u32 = 0x2000_0000;
+    /// `FS_XFLAG_PROJINHERIT` in [`super::FsXattr::flags`].
+    pub const XFLAG_PROJECT_INHERIT: u32 = 0x0200;
+}
+
+record! {
     /// `fuse_interrupt_in`.
     pub struct InterruptIn {
         pub unique: u64,
@@ -648,6 +699,7 @@ mod tests {
         check(Opcode::SetXattr, len_of::<SetXattrIn>());
         check(Opcode::GetXattr, len_of::<GetXattrIn>());
         check(Opcode::ListXattr, len_of::<GetXattrIn>());
+        check(Opcode::Ioctl, len_of::<IoctlIn>());
         check(Opcode::Interrupt, len_of::<InterruptIn>());
         check(Opcode::GetLock, len_of::<LockIn>());
         check(Opcode::SetLock, len_of::<LockIn>());

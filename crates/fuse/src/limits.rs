@@ -11,6 +11,8 @@ pub(crate) const MAX_IO_PAGES: u16 = (MAX_IO_BYTES / 4096) as u16;
 pub(crate) const VALIDITY: Duration = Duration::from_secs(1);
 /// What programs are told to read and write at once (`st_blksize`): one request of the kernel.
 pub(crate) const PREFERRED_IO_BYTES: u32 = MAX_IO_BYTES as u32;
+/// Most bytes that a program gets from an `ioctl`: a `struct fsxattr` has 28.
+pub(crate) const MAX_IOCTL_BYTES: usize = 64;
 /// Requests of the kernel's own (read-ahead, asynchronous direct I/O) that may be under way.
 pub(crate) const MAX_BACKGROUND: u16 = 128;
 /// From so many on the kernel holds its read-ahead back.

@@ -58,6 +58,12 @@ pub(crate) async fn perform<F: FileSystem>(
             attributes::set(context, change, kill_privileges).await
         }
         Call::StatFs => attributes::statfs(fs).await,
+        Call::ReadFlags { inode, form, room } => {
+            attributes::read_flags(fs, inode, form, room).await
+        }
+        Call::SetFlags { inode, hands_down_project, project } => {
+            attributes::set_flags(fs, inode, hands_down_project, project).await
+        }
         Call::Open { inode, mode, truncate, kill_privileges } => {
             files::open(context, inode, mode, truncate, kill_privileges).await
         }

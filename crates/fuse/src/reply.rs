@@ -1,8 +1,8 @@
 //! From the outcome of an operation to the bytes of its reply.
 
 use crate::abi::{
-    self, Attr, AttrOut, Dirent, EntryOut, LockOut, OpenOut, SizeOut, StatFsOut, Statx, StatxOut,
-    StatxTime,
+    self, Attr, AttrOut, Dirent, EntryOut, IoctlOut, LockOut, OpenOut, SizeOut, StatFsOut, Statx,
+    StatxOut, StatxTime,
 };
 use crate::errno;
 use crate::limits;
@@ -39,6 +39,8 @@ pub(crate) enum Answer {
     Bytes(Vec<u8>),
     /// Room in the file system.
     StatFs(StatFs),
+    /// An `ioctl` was done, and gives these bytes.
+    Ioctl(Vec<u8>),
     /// A lock that is in the way, if any is.
     Lock(Option<HeldLock>),
 }
@@ -119,6 +121,11 @@ pub(crate) fn encode(answer: Answer, reply: &Buf) -> Encoded {
         }
         Answer::Lock(held) => lock(held).encode(&mut w),
         Answer::StatFs(room) => stat_fs(&room).encode(&mut w),
+        Answer::Ioctl(bytes) => {
+            let done = IoctlOut { result: 0, ioctl_flags: 0, in_vectors: 0, out_vectors: 0 };
+            done.encode(&mut w);
+            w.raw(&bytes);
+        }
     }
     let bytes = w.finish();
     if bytes.len() > reply.len() {

@@ -4,8 +4,9 @@
 //! operation whose caller was killed can go on by itself while the memory serves the next request.
 
 use crate::abi::{
-    self, CreateIn, FsyncIn, GetXattrIn, InHeader, LinkIn, LockIn, MkDirIn, MkNodIn, Opcode,
-    OpenIn, ReadIn, ReleaseIn, Rename2In, RenameIn, SetAttrIn, SetXattrIn, WriteIn, set_attr,
+    self, CreateIn, FsXattr, FsyncIn, GetXattrIn, InHeader, IoctlIn, LinkIn, LockIn, MkDirIn,
+    MkNodIn, Opcode, OpenIn, ReadIn, ReleaseIn, Rename2In, RenameIn, SetAttrIn, SetXattrIn,
+    WriteIn, ioctl, set_attr,
 };
 use crate::limits;
 use skep_client::{CreateRequest, HandleId, NewInode, OpenMode, SetAttributes, SetTime, XattrMode};
@@ -60,7 +61,18 @@ pub(crate) enum Call {
     ListXattrs { inode: InodeId, uid: u32, room: u32 },
     RemoveXattr { inode: InodeId, name: Vec<u8> },
     StatFs,
+    ReadFlags { inode: InodeId, form: FlagsForm, room: u32 },
+    SetFlags { inode: InodeId, hands_down_project: bool, project: Option<u32> },
     Nothing,
+}
+
+/// How a program wants an inode's flags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FlagsForm {
+    /// As one number.
+    Number,
+    /// As a `struct fsxattr`, with the project.
+    FsXattr,
 }
 
 /// The parts of a rename.
@@ -134,6 +146,7 @@ impl Call {
                 | Self::ReadDirectory { .. }
                 | Self::GetXattr { .. }
                 | Self::ListXattrs { .. }
+                | Self::ReadFlags { .. }
                 | Self::StatFs
                 | Self::TestLock { .. }
         )
@@ -269,6 +282,7 @@ impl Request {
             Opcode::GetXattr | Opcode::SetXattr | Opcode::ListXattr | Opcode::RemoveXattr => {
                 self.xattr_call(opcode)?
             }
+            Opcode::Ioctl => self.ioctl()?,
             Opcode::StatFs => Call::StatFs,
             Opcode::Destroy | Opcode::ReleaseDir => Call::Nothing,
             // Answered by the transports, before an operation is thought of.
@@ -285,7 +299,6 @@ impl Request {
             | Opcode::CopyFileRange
             | Opcode::FAllocate
             | Opcode::Bmap
-            | Opcode::Ioctl
             | Opcode::Poll
             | Opcode::SetupMapping
             | Opcode::RemoveMapping => return Err(libc::ENOSYS),
@@ -305,6 +318,7 @@ impl Request {
             uid: has(set_attr::UID).then_some(arguments.uid),
             gid: has(set_attr::GID).then_some(arguments.gid),
             project: None,
+            hands_down_project: None,
             size: has(set_attr::SIZE).then_some(arguments.size),
             accessed: time(
                 set_attr::ATIME,
@@ -456,6 +470,35 @@ impl Request {
         let (owner, pid, range) = (arguments.owner, arguments.pid, arguments.start..end);
         let lock = FileLock { kind, owner, mode, range, pid };
         Ok(Lock { inode: self.node(), handle: HandleId::new(arguments.handle), lock })
+    }
+
+    /// The project of an inode and whether a directory hands it down; other flags there aren't.
+    fn ioctl(&self) -> Result<Call, i32> {
+        let arguments: IoctlIn = self.arguments()?;
+        let (inode, room) = (self.node(), arguments.out_bytes);
+        let mut payload = Reader::new(self.payload.bytes());
+        let only = |flags: u32, known: u32| match flags & !known {
+            0 => Ok(flags != 0),
+            _ => Err(libc::EOPNOTSUPP),
+        };
+        Ok(match arguments.command {
+            ioctl::GET_FLAGS => Call::ReadFlags { inode, form: FlagsForm::Number, room },
+            ioctl::GET_FS_XATTR => Call::ReadFlags { inode, form: FlagsForm::FsXattr, room },
+            ioctl::SET_FLAGS => {
+                let flags = u32::decode(&mut payload).map_err(|_| libc::EINVAL)?;
+                let hands_down_project = only(flags, ioctl::FLAG_PROJECT_INHERIT)?;
+                Call::SetFlags { inode, hands_down_project, project: None }
+            }
+            ioctl::SET_FS_XATTR => {
+                let wanted = FsXattr::decode(&mut payload).map_err(|_| libc::EINVAL)?;
+                if wanted.extent_bytes != 0 || wanted.copy_extent_bytes != 0 {
+                    return Err(libc::EOPNOTSUPP);
+                }
+                let hands_down_project = only(wanted.flags, ioctl::XFLAG_PROJECT_INHERIT)?;
+                Call::SetFlags { inode, hands_down_project, project: Some(wanted.project) }
+            }
+            _ => return Err(libc::ENOTTY),
+        })
     }
 
     fn xattr_call(&self, opcode: Opcode) -> Result<Call, i32> {

@@ -195,6 +195,7 @@ impl<E: Engine> Context<'_, E> {
                 permissions |= SET_GROUP_ID;
             }
         }
+        let handing_down = directory.filter(|it| it.hands_down_project);
         Attributes {
             inode,
             kind,
@@ -202,7 +203,7 @@ impl<E: Engine> Context<'_, E> {
             links: if kind == FileKind::Directory { 2 } else { 1 },
             uid: new.uid,
             gid,
-            project: directory.map_or(0, |it| it.project),
+            project: handing_down.map_or(0, |it| it.project),
             device: 0,
             size: 0,
             accessed: now,
@@ -214,6 +215,7 @@ impl<E: Engine> Context<'_, E> {
             is_sparse: false,
             has_capability: false,
             has_acl: false,
+            hands_down_project: handing_down.is_some() && kind == FileKind::Directory,
         }
     }
 

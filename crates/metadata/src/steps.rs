@@ -36,10 +36,18 @@ pub(crate) fn check<E: Engine>(
     step: &Step,
 ) -> Result<Option<Attributes>, Stop> {
     match step {
-        Step::MakeDirectoryInode { new, project, access_acl, default_acl, .. } => {
+        Step::MakeDirectoryInode {
+            new,
+            project,
+            hands_down_project,
+            access_acl,
+            default_acl,
+            ..
+        } => {
             context.check_room()?;
             let mut attributes = make_directory::new_inode(context, new)?;
             attributes.project = *project;
+            attributes.hands_down_project = *hands_down_project;
             attributes.has_acl = !access_acl.is_empty() || !default_acl.is_empty();
             Ok(Some(attributes))
         }

@@ -130,6 +130,7 @@ impl World {
             uid: None,
             gid: None,
             project: None,
+            hands_down_project: None,
             size,
             accessed: None,
             modified: None,

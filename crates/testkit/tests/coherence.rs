@@ -27,7 +27,7 @@ const CASES: &[Case<Mounts>] = skep_testkit::cases![coherence:
     removed_under_an_open_handle, renames_over_each_other, truncated_by_the_other,
     writers_of_different_parts, listings_agree, a_name_that_is_replaced_is_never_missing,
     names_that_are_exchanged_are_never_missing,
-    attributes_that_are_set_are_seen, lists_of_who_may_are_seen,
+    attributes_that_are_set_are_seen, lists_of_who_may_are_seen, projects_are_handed_down,
     capabilities_of_the_other_go_with_writes,
     directories_moved_into_each_other_stay_a_tree, numbers_of_files_are_never_used_again,
     pages_of_several_writers_are_whole, sizes_are_seen_when_the_writer_says_so,
@@ -384,6 +384,40 @@ fn lists_of_who_may_are_seen(mounts: &Mounts) {
     fs::write(there.join("new"), "x").expect("written");
     let text = run_in(here, "getfacl", ["new"]);
     assert!(text.contains("user:23456:rwx"), "{text}");
+}
+
+/// Semantics 1.20. In the root directories are made on either metadata target.
+fn projects_are_handed_down(mounts: &Mounts) {
+    use skep_testkit::program::run_in;
+    let (here, there) = (&mounts.one, &mounts.other);
+    let project = |place: &Path, name: &str| {
+        let text = run_in(place, "lsattr", ["-p", "-d", name]);
+        let words: Vec<_> = text.split_whitespace().map(str::to_owned).collect();
+        (words[0].clone(), words[1].contains('P'))
+    };
+    fs::create_dir(here.join("before")).expect("made");
+    run_in(here, "chattr", ["-p", "731", "."]);
+    fs::create_dir(here.join("without")).expect("made");
+    assert_eq!(project(here, "without"), ("0".to_owned(), false));
+    run_in(here, "chattr", ["+P", "."]);
+    assert_eq!(project(there, "."), ("731".to_owned(), true));
+    for index in 0..8 {
+        let name = format!("directory-{index}");
+        fs::create_dir_all(there.join(&name).join("inner")).expect("made");
+        fs::write(there.join(&name).join("inner/file"), "x").expect("written");
+        assert_eq!(project(here, &format!("{name}/inner")), ("731".to_owned(), true));
+        assert_eq!(project(here, &format!("{name}/inner/file")), ("731".to_owned(), false));
+    }
+    assert_eq!(project(here, "before"), ("0".to_owned(), false));
+    run_in(here, "chattr", ["-p", "4294967294", "before"]);
+    assert_eq!(project(there, "before"), ("4294967294".to_owned(), false));
+    run_in(here, "chattr", ["-P", "."]);
+    fs::write(here.join("after"), "x").expect("written");
+    assert_eq!(project(there, "after"), ("0".to_owned(), false));
+    // Other flags there aren't.
+    let mut call = std::process::Command::new("chattr");
+    let refused = call.args(["+i", "after"]).current_dir(here).output().expect("chattr runs");
+    assert!(!refused.status.success());
 }
 
 /// Semantics 1.16.

@@ -92,5 +92,7 @@ record! {
         pub has_capability: bool,
         /// Whether it has an access control list, or one to hand down.
         pub has_acl: bool,
+        /// Whether a directory hands its project down, and this with it to directories.
+        pub hands_down_project: bool,
     }
 }

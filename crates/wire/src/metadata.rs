@@ -111,6 +111,8 @@ record! {
         pub gid: Option<u32>,
         /// New project.
         pub project: Option<u32>,
+        /// Whether a directory hands its project down.
+        pub hands_down_project: Option<bool>,
         /// New size.
         pub size: Option<u64>,
         /// New time of last access.
@@ -533,6 +535,8 @@ choice! {
             width: u16,
             /// Its project.
             project: u32,
+            /// Whether it hands that down.
+            hands_down_project: bool,
             /// Its access control list; empty: none.
             access_acl: Bytes,
             /// The one that it hands down; empty: none.

@@ -26,6 +26,7 @@ fn attributes(size: u64, truncate_generation: u64, change_counter: u64) -> Attri
         is_sparse: false,
         has_capability: false,
         has_acl: false,
+        hands_down_project: false,
     }
 }
 

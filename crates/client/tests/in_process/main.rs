@@ -100,6 +100,7 @@ fn set_size(inode: InodeId, size: u64) -> SetAttributes {
         uid: None,
         gid: None,
         project: None,
+        hands_down_project: None,
         size: Some(size),
         accessed: None,
         modified: None,

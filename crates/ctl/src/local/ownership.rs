@@ -35,6 +35,7 @@ async fn give(client: &Client, uid: u32, gid: u32) -> Result<()> {
         uid: Some(uid),
         gid: Some(gid),
         project: None,
+        hands_down_project: None,
         size: None,
         accessed: None,
         modified: None,

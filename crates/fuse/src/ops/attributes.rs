@@ -1,11 +1,15 @@
 //! Operations on attributes, and on the file system as a whole.
 
 use super::privileges;
+use crate::abi::{FsXattr, ioctl};
 use crate::file_system::FileSystem;
+use crate::limits;
 use crate::protocol::Context;
 use crate::reply::{Answer, Failure};
+use crate::request::FlagsForm;
 use skep_client::SetAttributes;
 use skep_types::InodeId;
+use skep_types::codec::Codec;
 
 type Outcome = Result<Answer, Failure>;
 
@@ -35,4 +39,51 @@ pub(crate) async fn set<F: FileSystem>(
 
 pub(crate) async fn statfs(fs: &impl FileSystem) -> Outcome {
     Ok(Answer::StatFs(fs.statfs().await?))
+}
+
+/// Flags and project of an inode, in as many bytes as were asked for.
+pub(crate) async fn read_flags(
+    fs: &impl FileSystem,
+    inode: InodeId,
+    form: FlagsForm,
+    room: u32,
+) -> Outcome {
+    let found = fs.attributes(inode).await?;
+    let flag = |bit: u32| if found.hands_down_project { bit } else { 0 };
+    let mut bytes = match form {
+        FlagsForm::Number => flag(ioctl::FLAG_PROJECT_INHERIT).to_bytes(),
+        FlagsForm::FsXattr => FsXattr {
+            flags: flag(ioctl::XFLAG_PROJECT_INHERIT),
+            extent_bytes: 0,
+            extents: 0,
+            project: found.project,
+            copy_extent_bytes: 0,
+            padding: 0,
+        }
+        .to_bytes(),
+    };
+    bytes.resize(limits::MAX_IOCTL_BYTES.min(room as usize), 0);
+    Ok(Answer::Ioctl(bytes))
+}
+
+/// Sets project and flag; no project: as it is.
+pub(crate) async fn set_flags(
+    fs: &impl FileSystem,
+    inode: InodeId,
+    hands_down_project: bool,
+    project: Option<u32>,
+) -> Outcome {
+    let change = SetAttributes {
+        inode,
+        permissions: None,
+        uid: None,
+        gid: None,
+        project,
+        hands_down_project: Some(hands_down_project),
+        size: None,
+        accessed: None,
+        modified: None,
+    };
+    fs.set_attributes(change).await?;
+    Ok(Answer::Ioctl(Vec::new()))
 }

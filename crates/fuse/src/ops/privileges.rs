@@ -82,6 +82,7 @@ pub(crate) async fn take_away<F: FileSystem>(context: &Context<F>, inode: InodeI
             uid: None,
             gid: None,
             project: None,
+            hands_down_project: None,
             size: None,
             accessed: None,
             modified: None,
@@ -121,6 +122,7 @@ mod tests {
             is_sparse: false,
             has_capability: false,
             has_acl: false,
+            hands_down_project: false,
         }
     }
 

@@ -87,6 +87,7 @@ impl Tree {
             is_sparse: false,
             has_capability: false,
             has_acl: false,
+            hands_down_project: false,
         };
         let node = Node {
             attributes,

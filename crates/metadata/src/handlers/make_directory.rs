@@ -39,6 +39,7 @@ pub(crate) fn run<E: Engine>(
         chunk_bytes,
         width,
         project: parents.project,
+        hands_down_project: parents.hands_down_project,
         access_acl: inherited.access.into(),
         default_acl: inherited.default.into(),
     };

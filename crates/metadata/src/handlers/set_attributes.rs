@@ -5,7 +5,7 @@ use crate::cuts;
 use crate::engine::Engine;
 use crate::namespace::PERMISSION_BITS;
 use crate::operation::Stop;
-use skep_types::{ErrorCode, Timestamp};
+use skep_types::{ErrorCode, FileKind, Timestamp};
 use skep_wire::metadata::{AttributesReply, SetAttributes, SetTime};
 
 pub(crate) fn run<E: Engine>(
@@ -31,6 +31,9 @@ pub(crate) fn run<E: Engine>(
     attributes.uid = request.uid.unwrap_or(attributes.uid);
     attributes.gid = request.gid.unwrap_or(attributes.gid);
     attributes.project = request.project.unwrap_or(attributes.project);
+    if let Some(hands_down) = request.hands_down_project {
+        attributes.hands_down_project = hands_down && attributes.kind == FileKind::Directory;
+    }
     if let Some(set) = request.accessed {
         attributes.accessed = time(set);
     }

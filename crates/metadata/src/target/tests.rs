@@ -222,6 +222,7 @@ fn cut(inode: InodeId) -> md::SetAttributes {
         uid: None,
         gid: None,
         project: None,
+        hands_down_project: None,
         size: Some(0),
         accessed: None,
         modified: None,

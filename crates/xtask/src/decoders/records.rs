@@ -131,6 +131,7 @@ fn attributes() -> Attributes {
         is_sparse: false,
         has_capability: false,
         has_acl: false,
+        hands_down_project: false,
     }
 }
 

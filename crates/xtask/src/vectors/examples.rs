@@ -65,5 +65,6 @@ fn attributes(inode: InodeId, kind: FileKind) -> Attributes {
         is_sparse: true,
         has_capability: true,
         has_acl: false,
+        hands_down_project: false,
     }
 }

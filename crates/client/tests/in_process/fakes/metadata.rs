@@ -98,6 +98,7 @@ impl FakeMetadata {
             is_sparse: false,
             has_capability: false,
             has_acl: false,
+            hands_down_project: false,
         };
         let new = FakeInode { attributes: attributes.clone(), opens: HashMap::new() };
         self.inodes.insert(inode, new);

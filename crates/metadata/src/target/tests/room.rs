@@ -127,6 +127,7 @@ fn promises_that_add_are_refused_on_a_full_disk_and_those_that_were_made_are_kep
         chunk_bytes: 0,
         width: 0,
         project: 0,
+        hands_down_project: false,
         access_acl: Vec::new().into(),
         default_acl: Vec::new().into(),
     };
