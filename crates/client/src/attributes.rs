@@ -5,6 +5,7 @@ use crate::driven::drive;
 use crate::inode_state::{InodeState, Truncating};
 use crate::limits::{CONTENTION_PAUSE, ROOT_PATIENCE};
 use crate::session::Modify;
+use crate::tables::HandleId;
 use skep_types::{Attributes, ErrorCode, FileKind, InodeId, Result};
 use skep_wire::metadata::{GetAttributes, SetAttributes};
 use std::sync::Arc;
@@ -95,7 +96,8 @@ impl Client {
     pub async fn set_attributes(&self, change: SetAttributes) -> Result<Attributes> {
         let inode = change.inode;
         let Some(state) = self.mount().inodes.get(inode) else {
-            return self.send_attributes(change, Modify::default()).await;
+            let how = Modify { cuts: change.size.is_some(), ..Modify::default() };
+            return self.send_attributes(change, how).await;
         };
         // A report that came later would move the time that is set here, or the size.
         if change.size.is_none() {
@@ -107,7 +109,7 @@ impl Client {
         let truncating = self.claim_truncation(&state).await;
         let client = self.clone();
         let truncation = async move {
-            let how = Modify { is_driven: true, ..Modify::default() };
+            let how = Modify { is_driven: true, cuts: true, ..Modify::default() };
             // Metadata cuts the chunk files that it knows to be written.
             client.report_written(&state, how).await?;
             let attributes = client.send_attributes(change, how).await?;
@@ -115,6 +117,14 @@ impl Client {
             Ok(attributes)
         };
         drive(truncation, |_| ()).await
+    }
+
+    /// Checks that a handle through which a file is to be cut is still good for that.
+    ///
+    /// # Errors
+    /// `Stale` if it isn't open or its file is gone; `Evicted` if others may have the file since.
+    pub fn check_handle(&self, handle: HandleId) -> Result<()> {
+        self.mount().handles.get_live(handle).map(|_| ())
     }
 
     async fn send_attributes(&self, change: SetAttributes, how: Modify) -> Result<Attributes> {

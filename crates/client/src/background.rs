@@ -5,7 +5,7 @@
 use crate::client::Client;
 use crate::limits::{MANAGEMENT_PAUSE, MAP_POLL};
 use crate::mount::{Mount, ask, connect_to_management};
-use crate::session::lease_of;
+use crate::session::{is_lost, lease_of};
 use skep_env::local::Notify;
 use skep_rpc::{CallOptions, Connection};
 use skep_types::{ClusterMap, ErrorCode, GroupId, Result, SessionId};
@@ -31,7 +31,7 @@ impl Mount {
         };
         let changed = Rc::new(Notify::default());
         let tasks = [
-            skep_env::spawn(send_heartbeats(Arc::clone(&self), Rc::clone(&changed))),
+            skep_env::spawn(send_heartbeats(client.clone(), Rc::clone(&changed))),
             skep_env::spawn(follow_map(Arc::clone(&self), Rc::clone(&changed))),
             skep_env::spawn(keep_sessions(client, changed)),
         ];
@@ -87,19 +87,19 @@ fn take_map(mount: &Mount, map: Option<ClusterMap>, changed: &Notify) {
     }
 }
 
-async fn send_heartbeats(mount: Arc<Mount>, changed: Rc<Notify>) {
+async fn send_heartbeats(client: Client, changed: Rc<Notify>) {
+    let mount = Arc::clone(client.mount());
     let mut link = Link::new(&mount, false);
     // A heartbeat after the leave would register the client again.
     while !mount.is_ending() {
-        if let Err(error) = send_heartbeat(&mount, &mut link, &changed).await {
-            if error.code() == ErrorCode::Stale && !mount.is_ending() {
-                tracing::info!("management forgot this client ({error}); it registers anew");
-                if let Err(error) = mount.register_again().await {
-                    link.lost(&error);
-                }
-            } else {
-                link.lost(&error);
+        let node = mount.node();
+        match send_heartbeat(&mount, &mut link, &changed).await {
+            Ok(()) => {}
+            Err(error) if error.code() == ErrorCode::Stale && !mount.is_ending() => {
+                client.rejoin(node).await;
+                link = Link::new(&mount, false);
             }
+            Err(error) => link.lost(&error),
         }
         let interval = Duration::from_millis(u64::from(mount.map().policy.heartbeat_ms));
         skep_env::timeout(interval, changed.wait()).await;
@@ -165,8 +165,8 @@ async fn keep_sessions(client: Client, changed: Rc<Notify>) {
 async fn keep_session(client: &Client, group: GroupId, id: SessionId, patience: Duration) {
     match client.confirm_session(group, id, Some(patience)).await {
         Ok(()) => {}
-        Err(error) if error.code() == ErrorCode::StaleSession => {
-            client.renew_session(group, id).await;
+        Err(error) if is_lost(&error) => {
+            client.renew_session(group, id, &error).await;
         }
         Err(error) => tracing::debug!("session {id} at group {group} was not renewed: {error}"),
     }

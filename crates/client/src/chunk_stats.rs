@@ -39,7 +39,7 @@ impl Client {
             skep_env::spawn(async move {
                 let _place = worker.pieces.acquire().await;
                 let options = CallOptions::default();
-                let answer = worker.router.call(chunk.group, &StatChunk { key }, options).await;
+                let answer = worker.call_storage(chunk.group, &StatChunk { key }, options).await;
                 match answer {
                     Ok((stat, _)) => Ok((chunk, stat)),
                     Err(error) => Err(error.within(format_args!("file {inode}"))),

@@ -4,6 +4,7 @@ use crate::client::{Client, Worker};
 use crate::granules;
 use crate::limits::{MAX_PIECE_BYTES, SIZE_TRUSTED_FOR};
 use crate::plan::plan;
+use crate::session::is_lost;
 use crate::tables::{HandleId, OpenFile};
 use skep_cluster::striping::Piece;
 use skep_env::Buf;
@@ -77,8 +78,8 @@ impl Client {
         let doubtful = self.mount().sessions.doubtful(group, skep_env::now());
         let Some(session) = doubtful else { return Ok(()) };
         match self.confirm_session(group, session, None).await {
-            Err(error) if error.code() == ErrorCode::StaleSession => {
-                self.renew_session(group, session).await;
+            Err(error) if is_lost(&error) => {
+                self.renew_session(group, session, &error).await;
                 Ok(())
             }
             result => result,
@@ -139,7 +140,7 @@ async fn read_chunk(worker: Rc<Worker>, what: ChunkRead) -> Result<bool> {
 }
 
 async fn read_once(
-    worker: &Worker,
+    worker: &Rc<Worker>,
     key: ChunkFileKey,
     group: GroupId,
     offset: u64,
@@ -151,7 +152,7 @@ async fn read_once(
         trace: worker.next_trace(),
         ..CallOptions::default()
     };
-    let (reply, read) = worker.router.call(group, &request, options).await?;
+    let (reply, read) = worker.call_storage(group, &request, options).await?;
     if granules::matches(offset, &into.bytes()[..read], &reply.checksums) {
         return Ok(read);
     }

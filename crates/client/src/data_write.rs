@@ -188,8 +188,13 @@ async fn write_chunk(worker: Rc<Worker>, what: ChunkWrite) -> Result<HostIncarna
             trace: worker.next_trace(),
             ..CallOptions::default()
         };
+        let node = worker.mount.node();
         match worker.router.call(group, &request, options).await {
             Ok((written, _)) => return Ok(written.incarnation),
+            Err(error) if error.code() == ErrorCode::Evicted => {
+                Client(Rc::clone(&worker)).begin_to_rejoin(node);
+                return Err(error.within(format_args!("chunk file {key}")));
+            }
             // Damaged on its way (`Protocol`): once more.
             Err(error) if error.code() == ErrorCode::Protocol && !has_failed => has_failed = true,
             Err(error) => return Err(error.within(format_args!("chunk file {key}"))),

@@ -151,6 +151,16 @@ impl InodeState {
         });
     }
 
+    /// What metadata wasn't told is not to be told any more: others may have had the file since.
+    pub(crate) fn forget_unreported(&self) {
+        self.with(|inner| {
+            inner.reported = inner.writes;
+            inner.must_measure = false;
+            inner.written_end = 0;
+            inner.may_leave_holes = false;
+        });
+    }
+
     /// Chunk files to be synced now.
     pub(crate) fn unsynced(&self) -> Vec<Unsynced> {
         self.with(|inner| {

@@ -18,6 +18,7 @@ mod data_write;
 mod deferred_close;
 mod directory;
 mod driven;
+mod eviction;
 mod file_locks;
 mod granules;
 mod inode_state;

@@ -58,8 +58,6 @@ pub struct MountOptions {
 #[derive(Debug)]
 pub struct Mount {
     pub(crate) options: MountOptions,
-    /// Changes when management had forgotten us and registered us anew.
-    node: AtomicU32,
     pub(crate) cell: Arc<MapCell>,
     pub(crate) sessions: GroupSessions,
     pub(crate) handles: Handles,
@@ -75,6 +73,8 @@ pub struct Mount {
     room: Mutex<Option<Capacity>>,
     /// Protects the set alone: workers that have their client.
     taken_workers: Mutex<HashSet<usize>>,
+    /// The last id of this client that was removed from the cluster.
+    evicted: AtomicU32,
     is_ending: AtomicBool,
 }
 
@@ -106,8 +106,7 @@ impl Mount {
             skep_env::sleep(MANAGEMENT_PAUSE).await;
         };
         Ok(Arc::new(Self {
-            node: AtomicU32::new(registered.node.raw()),
-            cell: MapCell::new(registered.map),
+            cell: MapCell::new(registered.map, registered.node),
             sessions: GroupSessions::default(),
             handles: Handles::new(),
             inodes: Inodes::new(),
@@ -117,6 +116,7 @@ impl Mount {
             plain: Recent::new(MAX_REMEMBERED_PLAIN),
             room: Mutex::default(),
             taken_workers: Mutex::default(),
+            evicted: AtomicU32::new(0),
             is_ending: AtomicBool::new(false),
             options,
         }))
@@ -143,13 +143,17 @@ impl Mount {
         }
     }
 
-    /// Registers anew, after management forgot this client. Sessions stay as they are: metadata
-    /// knows them by their ids.
+    /// Registers anew, after this client was removed from the cluster.
     pub(crate) async fn register_again(&self) -> Result<()> {
         let registered = Self::register(&self.options).await?;
-        self.node.store(registered.node.raw(), Ordering::Release);
         self.cell.update(registered.map);
+        self.cell.set_node(registered.node);
         Ok(())
+    }
+
+    /// Notes that an id of this client was removed; `false` if that was noted before.
+    pub(crate) fn begin_rejoining(&self, evicted: NodeId) -> bool {
+        self.evicted.swap(evicted.raw(), Ordering::AcqRel) != evicted.raw()
     }
 
     pub(crate) async fn leave_cluster(&self) {
@@ -158,7 +162,7 @@ impl Mount {
 
     /// This client's id in the cluster.
     pub fn node(&self) -> NodeId {
-        NodeId::new(self.node.load(Ordering::Acquire))
+        self.cell.node()
     }
 
     /// The newest map.

@@ -7,16 +7,18 @@
 //! numbers.
 //!
 //! # When a session was lost
-//! A group answers `StaleSession` when nothing was heard of the client for a lease. The thread that
-//! sees it first opens another session and opens all files of that group again, then everybody goes
-//! on under it. A request that was answered `StaleSession` was not executed by that attempt; but if
-//! the reply of an earlier attempt was lost with its connection, that one may have been executed,
-//! and the memory of it went with the session. [`Modify::tell_tale`] says which answer to the
-//! repetition would then be a lie: `Exists` after a create, `NotFound` after an unlink. The caller
-//! gets `Io` in its place, with a text that says what to look at.
+//! A group answers `StaleSession` for one that it doesn't know (any more), and `Evicted` when
+//! nothing was heard of the client for a lease (then the client first joins the cluster anew, see
+//! `eviction`). The thread that sees it first opens another session and opens the files of that
+//! group again, then everybody goes on under it. A request that was refused so was not executed by
+//! that attempt; but if the reply of an earlier attempt was lost with its connection, that one may
+//! have been executed, and the memory of it went with the session. [`Modify::tell_tale`] says which
+//! answer to the repetition would then be a lie: `Exists` after a create, `NotFound` after an
+//! unlink. The caller gets `Io` in its place, with a text that says what to look at.
 
 use crate::client::{Client, Worker};
 use crate::driven::drive;
+use crate::eviction::client_of;
 use crate::limits::{CONTENTION_PAUSE, REOPENS_AT_ONCE, SLOTS_PER_WORKER};
 use crate::tables::OpenFile;
 use skep_env::local::Notify;
@@ -24,12 +26,17 @@ use skep_rpc::CallOptions;
 use skep_types::{Error, ErrorCode, GroupId, InodeId, NodeId, Result, SessionId};
 use skep_wire::Request;
 use skep_wire::limits::MAX_SLOTS;
-use skep_wire::metadata::{Open, OpenSession};
+use skep_wire::metadata::{Open, OpenMode, OpenSession};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+
+/// Whether a group refuses the session that a request came in.
+pub(crate) fn is_lost(error: &Error) -> bool {
+    matches!(error.code(), ErrorCode::StaleSession | ErrorCode::Evicted)
+}
 
 /// Lease of a session before a group has told its own.
 const USUAL_LEASE: Duration = Duration::from_secs(5);
@@ -268,6 +275,9 @@ pub(crate) struct Modify {
     /// Done twice it is undone: it isn't sent again where a first attempt may have been executed
     /// and forgotten.
     pub(crate) is_undone_by_itself: bool,
+    /// It cuts a file: it isn't sent again after this client was evicted, since others may have the
+    /// file since.
+    pub(crate) cuts: bool,
     /// The caller already runs as a task that nobody drops.
     pub(crate) is_driven: bool,
 }
@@ -292,9 +302,7 @@ impl Client {
                 Found::Renewing => skep_env::sleep(CONTENTION_PAUSE).await,
                 Found::Unopened { id } => match self.open_session(group, id).await {
                     Ok(_) => {}
-                    Err(error) if error.code() == ErrorCode::StaleSession => {
-                        self.renew_session(group, id).await;
-                    }
+                    Err(error) if is_lost(&error) => self.renew_session(group, id, &error).await,
                     Err(error) => return Err(error),
                 },
             }
@@ -314,9 +322,12 @@ impl Client {
         Ok(granted.slots)
     }
 
-    /// Puts a new session in the place of one that a group has forgotten, and opens all files again
-    /// that were open there. Returns when that is done, whoever does it.
-    pub(crate) async fn renew_session(&self, group: GroupId, lost: SessionId) {
+    /// Puts a new session in the place of one that a group refuses, and opens all files again that
+    /// were open there. Returns when that is done, whoever does it.
+    pub(crate) async fn renew_session(&self, group: GroupId, lost: SessionId, why: &Error) {
+        if why.code() == ErrorCode::Evicted {
+            self.rejoin(client_of(lost)).await;
+        }
         self.0.forget_session(group, lost);
         let mount = self.mount();
         if let Some(id) = mount.sessions.replace(group, lost, mount.node()) {
@@ -325,7 +336,7 @@ impl Client {
             let client = self.clone();
             // As a task of its own, since all threads wait for it.
             skep_env::spawn(async move {
-                client.run_renewal(group, id).await;
+                client.run_renewal(group, id, client_of(lost)).await;
                 client.mount().sessions.renewed(group);
             })
             .detach();
@@ -335,12 +346,15 @@ impl Client {
         }
     }
 
-    async fn run_renewal(&self, group: GroupId, mut id: SessionId) {
+    async fn run_renewal(&self, group: GroupId, mut id: SessionId, lost: NodeId) {
         loop {
-            match self.try_renewal(group, id).await {
+            match self.try_renewal(group, id, lost).await {
                 Ok(()) => return,
-                Err(error) if error.code() == ErrorCode::StaleSession => {
+                Err(error) if is_lost(&error) => {
                     let mount = self.mount();
+                    if error.code() == ErrorCode::Evicted {
+                        self.rejoin(client_of(id)).await;
+                    }
                     let Some(next) = mount.sessions.replace(group, id, mount.node()) else {
                         return;
                     };
@@ -356,15 +370,22 @@ impl Client {
         }
     }
 
-    async fn try_renewal(&self, group: GroupId, id: SessionId) -> Result<()> {
+    /// `lost` is the client in whose name the files are open.
+    async fn try_renewal(&self, group: GroupId, id: SessionId, lost: NodeId) -> Result<()> {
         let slots = self.open_session(group, id).await?;
         let mount = self.mount();
         let session = self.0.new_thread_session(group, id, slots)?;
         let map = mount.map();
-        let lost = mount.handles.select(|file| {
+        let files = mount.handles.select(|file| {
             !file.is_stale() && map.shard_group(file.inode.id.shard()) == Some(group)
         });
-        for files in lost.chunks(REOPENS_AT_ONCE) {
+        if lost != client_of(id) {
+            // Opened while this client was being removed.
+            let writable = files.iter().filter(|file| file.mode == OpenMode::Write);
+            writable.for_each(|file| file.set_cut_off());
+        }
+        let files: Vec<_> = files.into_iter().filter(|file| !file.is_stale()).collect();
+        for files in files.chunks(REOPENS_AT_ONCE) {
             let tasks: Vec<_> = files
                 .iter()
                 .map(|file| {
@@ -390,7 +411,7 @@ impl Client {
                 file.inode.observe(&opened.attributes, skep_env::now());
                 Ok(())
             }
-            Err(error) if error.code() == ErrorCode::StaleSession => Err(error),
+            Err(error) if is_lost(&error) => Err(error),
             Err(error) => {
                 tracing::warn!("file {} can't be opened again: {error}", file.inode.id);
                 file.set_stale();
@@ -408,8 +429,8 @@ impl Client {
                 CallOptions { session, trace: self.next_trace(), ..CallOptions::default() };
             match self.router().call(group, request, options).await {
                 Ok((reply, _)) => return Ok(reply),
-                Err(error) if error.code() == ErrorCode::StaleSession => {
-                    self.renew_session(group, session).await;
+                Err(error) if is_lost(&error) => {
+                    self.renew_session(group, session, &error).await;
                 }
                 Err(error) => return Err(error),
             }
@@ -440,8 +461,11 @@ impl Client {
                 drive(attempt, move |result| orphan(client, result)).await
             };
             match result {
-                Err(error) if error.code() == ErrorCode::StaleSession => {
-                    self.renew_session(group, session.id).await;
+                Err(error) if is_lost(&error) => {
+                    self.renew_session(group, session.id, &error).await;
+                    if how.cuts && error.code() == ErrorCode::Evicted {
+                        return Err(error);
+                    }
                     if lost.get() && how.is_undone_by_itself {
                         return Err(unknown_outcome(&error));
                     }

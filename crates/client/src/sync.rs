@@ -3,7 +3,7 @@
 use crate::client::{Client, Worker};
 use crate::inode_state::{InodeState, Unsynced};
 use crate::limits::{INODES_AT_ONCE, SHUTDOWN_PATIENCE};
-use crate::session::Modify;
+use crate::session::{Modify, is_lost};
 use crate::tables::{HandleId, OpenFile};
 use skep_cluster::striping::size_from_chunks;
 use skep_rpc::CallOptions;
@@ -42,6 +42,8 @@ impl Client {
             // Nothing new to tell, but what metadata was told may not be on its device yet.
             self.sync_group(self.group_of(file.inode.id)?).await?;
         }
+        // Others may have had the file meanwhile.
+        file.check_live()?;
         check_losses(&file)
     }
 
@@ -130,10 +132,10 @@ impl Client {
         let options = CallOptions { session, durable: true, ..CallOptions::default() };
         match self.router().call(group, &SyncAll {}, options).await {
             Ok(_) => Ok(()),
-            Err(error) if error.code() == ErrorCode::StaleSession => {
+            Err(error) if is_lost(&error) => {
                 // All that was done under the lost session is as durable as a sync of the new one
                 // makes it.
-                self.renew_session(group, session).await;
+                self.renew_session(group, session, &error).await;
                 let session = self.session(group).await?.id;
                 let options = CallOptions { session, durable: true, ..CallOptions::default() };
                 self.router().call(group, &SyncAll {}, options).await.map(|_| ())
@@ -247,7 +249,7 @@ async fn sync_chunk(
     let _place = worker.pieces.acquire().await;
     let options =
         CallOptions { durable: true, trace: worker.next_trace(), ..CallOptions::default() };
-    match worker.router.call(group, &SyncChunk { key }, options).await {
+    match worker.call_storage(group, &SyncChunk { key }, options).await {
         Ok((synced, _)) => Ok(synced.incarnation),
         Err(error) => Err(error.within(format_args!("chunk file {key}"))),
     }

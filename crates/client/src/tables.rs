@@ -39,6 +39,8 @@ pub(crate) struct OpenFile {
     is_stale: AtomicBool,
     /// What was locked through it was lost with the session: nothing but close works.
     has_lost_locks: AtomicBool,
+    /// It was open for writing when this client was evicted: nothing but close works.
+    is_cut_off: AtomicBool,
     is_closing: AtomicBool,
     /// Losses that the user of the handle was told of.
     seen_losses: AtomicU64,
@@ -53,6 +55,7 @@ impl OpenFile {
             pattern,
             is_stale: AtomicBool::new(false),
             has_lost_locks: AtomicBool::new(false),
+            is_cut_off: AtomicBool::new(false),
             is_closing: AtomicBool::new(false),
             seen_losses,
         }
@@ -62,15 +65,22 @@ impl OpenFile {
         self.is_stale.store(true, Ordering::Release);
     }
 
-    pub(crate) fn is_stale(&self) -> bool {
-        self.is_stale.load(Ordering::Acquire)
+    /// Others may have had the file since.
+    pub(crate) fn set_cut_off(&self) {
+        self.is_cut_off.store(true, Ordering::Release);
     }
 
     pub(crate) fn set_locks_lost(&self) {
         self.has_lost_locks.store(true, Ordering::Release);
     }
 
-    /// Checks that neither the file nor what was locked of it was lost with its session.
+    /// Whether nothing but close works.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.is_stale.load(Ordering::Acquire) || self.is_cut_off.load(Ordering::Acquire)
+    }
+
+    /// Checks that it wasn't found removed when its session was lost, that others can't have had it
+    /// meanwhile, and that what was locked of it is.
     pub(crate) fn check_live(&self) -> Result<()> {
         if self.has_lost_locks.load(Ordering::Acquire) {
             let text = format!(
@@ -82,6 +92,14 @@ impl OpenFile {
         }
         if !self.is_stale() {
             return Ok(());
+        }
+        if self.is_cut_off.load(Ordering::Acquire) {
+            let text = format!(
+                "file {}: this client was out of touch for longer than its lease, and others may \
+                 have written to it since: open it anew",
+                self.inode.id
+            );
+            return Err(Error::new(ErrorCode::Evicted, text));
         }
         let text = format!(
             "file {}: it was removed while this client was out of touch for longer than its lease",

@@ -4,6 +4,11 @@
 /// between them leave time for a service that restarts, which is the usual reason for silence.
 pub const LEASES_UNTIL_OFFLINE: u64 = 3;
 
+/// A client of which management hears nothing is removed after this many leases, and with that cut
+/// off from all servers. One that is dead is removed by metadata after a single lease; this is for
+/// those that never spoke to metadata. One that only can't reach management goes on working.
+pub const LEASES_UNTIL_REMOVED: u64 = 60;
+
 /// Feature level of the records that this program writes at most.
 pub const NEWEST_FEATURE_LEVEL: u32 = 1;
 

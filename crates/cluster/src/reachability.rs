@@ -6,7 +6,7 @@
 
 use crate::limits::{
     EMERGENCY_CAP_BYTES, EMERGENCY_CAP_INODES, EMERGENCY_PERCENT, LEASES_UNTIL_OFFLINE,
-    LOW_CAP_BYTES, LOW_CAP_INODES, LOW_PERCENT, NOTABLE_CHANGE_PERCENT,
+    LEASES_UNTIL_REMOVED, LOW_CAP_BYTES, LOW_CAP_INODES, LOW_PERCENT, NOTABLE_CHANGE_PERCENT,
 };
 use crate::state::ClusterState;
 use skep_types::map::{Capacity, CapacityPool, Reachability};
@@ -137,7 +137,7 @@ impl SoftState {
             passed.changed |= next != heard.reachability;
             heard.reachability = next;
             let is_client = state.map().node(*id).is_some_and(|node| node.kind == NodeKind::Client);
-            if is_client && next == Reachability::Offline {
+            if is_client && silent_ms >= LEASES_UNTIL_REMOVED * lease_ms {
                 passed.expired_clients.push(*id);
             }
         }
@@ -225,18 +225,21 @@ mod tests {
     }
 
     #[test]
-    fn silence_of_one_lease_is_suspicious_and_of_three_is_the_end() {
+    fn silence_of_one_lease_is_suspicious_of_three_is_offline_and_of_many_ends_a_client() {
         let (state, mut soft, server, client) = heard();
         assert_eq!(tick_to(&mut soft, &state, 0, LEASE - 1), []);
         assert_eq!(shown(&state, &soft, server), Reachability::Online);
         assert_eq!(tick_to(&mut soft, &state, LEASE, 3 * LEASE - 1).len(), 1);
         assert_eq!(shown(&state, &soft, server), Reachability::ProbablyOffline);
         let passed = soft.tick(3 * LEASE, &state);
-        assert_eq!(passed, Passed { changed: true, expired_clients: vec![client] });
+        assert_eq!(passed, Passed { changed: true, expired_clients: Vec::new() });
         assert_eq!(shown(&state, &soft, server), Reachability::Offline);
-        assert!(soft.heard(3 * LEASE, server));
+        let passed = tick_to(&mut soft, &state, 3 * LEASE, LEASES_UNTIL_REMOVED * LEASE);
+        assert_eq!(passed, [Passed { changed: false, expired_clients: vec![client] }]);
+        let now = LEASES_UNTIL_REMOVED * LEASE;
+        assert!(soft.heard(now, server));
         assert_eq!(shown(&state, &soft, server), Reachability::Online);
-        assert!(!soft.heard(3 * LEASE, server));
+        assert!(!soft.heard(now, server));
     }
 
     #[test]
@@ -253,8 +256,8 @@ mod tests {
         let (state, mut soft, server, _) = heard();
         assert_eq!(soft.tick(100 * LEASE, &state), Passed::default());
         assert_eq!(shown(&state, &soft, server), Reachability::Online);
-        let passed = tick_to(&mut soft, &state, 100 * LEASE, 103 * LEASE);
-        assert_eq!(passed.last().unwrap().expired_clients.len(), 1);
+        tick_to(&mut soft, &state, 100 * LEASE, 103 * LEASE);
+        assert_eq!(shown(&state, &soft, server), Reachability::Offline);
     }
 
     /// Everybody was offline for a moment when a lease became shorter than the time between two
@@ -269,8 +272,10 @@ mod tests {
         assert_eq!(soft.tick(LEASE / 2 + 249, &state), Passed::default());
         assert_eq!(shown(&state, &soft, server), Reachability::Online);
         assert!(soft.tick(LEASE / 2 + 250, &state).changed, "and no longer");
-        let ends =
-            (300..700).step_by(50).flat_map(|ms| soft.tick(LEASE / 2 + ms, &state).expired_clients);
+        let end = 50 + LEASES_UNTIL_REMOVED * 200;
+        let ends = (300..=end)
+            .step_by(50)
+            .flat_map(|ms| soft.tick(LEASE / 2 + ms, &state).expired_clients);
         assert_eq!(ends.take(1).collect::<Vec<_>>(), [client]);
     }
 

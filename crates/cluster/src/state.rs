@@ -219,6 +219,7 @@ impl Durable {
     fn take_node_id(&mut self) -> NodeId {
         let id = NodeId::new(self.next_node);
         self.next_node += 1;
+        self.map.newest_node = id;
         id
     }
 

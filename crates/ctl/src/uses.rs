@@ -33,7 +33,7 @@ impl Users {
             clients.extend(page.clients.into_iter().map(|client| (client.node, client)));
             after = page.next;
         }
-        let cell = MapCell::new(map.clone());
+        let cell = MapCell::new(map.clone(), skep_types::NodeId::default());
         let router = Router::new(access.identity(), Channel::random(), cell);
         Ok(Self { map, clients, router })
     }

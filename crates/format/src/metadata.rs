@@ -56,6 +56,9 @@ pub enum Key<'a> {
     Xattr(InodeId, &'a [u8]),
     /// How often an inode is open, over all sessions. Value: [`OpenCounts`].
     Opens(InodeId),
+    /// The newest cluster map in which a client was missing whose sessions were ended for that.
+    /// Value: a map version.
+    Fence,
 }
 
 /// Who holds locks on a file.
@@ -84,6 +87,7 @@ mod kind {
     pub(super) const FINISHED: u8 = 10;
     pub(super) const SESSION_END: u8 = 11;
     pub(super) const FILE_LOCKS: u8 = 12;
+    pub(super) const FENCE: u8 = 13;
 
     pub(super) const INODE: u8 = 1;
     pub(super) const DENTRY: u8 = 2;
@@ -156,6 +160,7 @@ impl Key<'_> {
                     &of.owner.to_be_bytes(),
                 ],
             ),
+            Self::Fence => of_target(kind::FENCE, &[]),
             Self::Inode(inode) => of_shard(*inode, kind::INODE),
             Self::Dentry(directory, cursor) => {
                 let mut key = of_shard(*directory, kind::DENTRY);

@@ -158,6 +158,8 @@ pub mod set_attr {
     pub const ATIME: u32 = 1 << 4;
     /// `mtime` is set.
     pub const MTIME: u32 = 1 << 5;
+    /// `handle` is set.
+    pub const HANDLE: u32 = 1 << 6;
     /// `atime` is the present.
     pub const ATIME_NOW: u32 = 1 << 7;
     /// `mtime` is the present.

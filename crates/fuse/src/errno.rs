@@ -38,6 +38,7 @@ pub fn errno(code: ErrorCode) -> i32 {
         | ErrorCode::StaleMap
         | ErrorCode::StaleSession
         | ErrorCode::Disconnected
+        | ErrorCode::Evicted
         | ErrorCode::Io => libc::EIO,
     }
 }

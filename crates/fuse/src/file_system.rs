@@ -22,6 +22,8 @@ pub trait FileSystem: Clone + 'static {
     fn parent(&self, directory: InodeId) -> impl Future<Output = Result<Attributes>>;
     /// The attributes of an inode, and how much it takes.
     fn stat(&self, inode: InodeId) -> impl Future<Output = Result<Stat>>;
+    /// Whether a file may be cut through this handle.
+    fn check_handle(&self, handle: HandleId) -> Result<()>;
     /// Changes attributes.
     fn set_attributes(&self, change: SetAttributes) -> impl Future<Output = Result<Attributes>>;
     /// Makes a file that is neither directory nor link, and opens it if asked.
@@ -171,6 +173,10 @@ impl FileSystem for Client {
 
     async fn stat(&self, inode: InodeId) -> Result<Stat> {
         Self::stat(self, inode).await
+    }
+
+    fn check_handle(&self, handle: HandleId) -> Result<()> {
+        Self::check_handle(self, handle)
     }
 
     async fn set_attributes(&self, change: SetAttributes) -> Result<Attributes> {

@@ -54,8 +54,8 @@ pub(crate) async fn perform<F: FileSystem>(
         Call::ReadLink { inode } => names::read_link(fs, inode).await,
         Call::Attributes { inode } => attributes::get(fs, inode).await,
         Call::Statx { inode } => attributes::statx(fs, inode).await,
-        Call::SetAttributes { change, kill_privileges } => {
-            attributes::set(context, change, kill_privileges).await
+        Call::SetAttributes { change, handle, kill_privileges } => {
+            attributes::set(context, change, handle, kill_privileges).await
         }
         Call::StatFs => attributes::statfs(fs).await,
         Call::ReadFlags { inode, form, room } => {

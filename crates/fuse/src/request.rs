@@ -34,7 +34,7 @@ pub(crate) enum Call {
     Lookup { directory: InodeId, name: Vec<u8> },
     Attributes { inode: InodeId },
     Statx { inode: InodeId },
-    SetAttributes { change: SetAttributes, kill_privileges: bool },
+    SetAttributes { change: SetAttributes, handle: Option<HandleId>, kill_privileges: bool },
     ReadLink { inode: InodeId },
     MakeSymlink { directory: InodeId, name: Vec<u8>, link_target: Vec<u8>, new: NewInode },
     MakeDirectory { directory: InodeId, name: Vec<u8>, new: NewInode },
@@ -337,7 +337,8 @@ impl Request {
         let owner = change.uid.is_some() || change.gid.is_some();
         let kill_privileges =
             change.permissions.is_none() && (owner || has(set_attr::KILL_SUIDGID));
-        Ok(Call::SetAttributes { change, kill_privileges })
+        let handle = has(set_attr::HANDLE).then_some(HandleId::new(arguments.handle));
+        Ok(Call::SetAttributes { change, handle, kill_privileges })
     }
 
     fn make_node(&self) -> Result<Call, i32> {

@@ -14,8 +14,8 @@ use crate::steps;
 use crate::target::{MetadataTarget, Purpose};
 use skep_cluster::striping;
 use skep_format::metadata::{
-    DecisionRecord, InodeRecord, IntentRecord, Key, OpenCounts, decode_value, is_work_item,
-    last_u64, removal, transaction_of,
+    DecisionRecord, InodeRecord, IntentRecord, Key, OpenCounts, SessionRecord, decode_value,
+    is_work_item, last_u64, removal, transaction_of,
 };
 use skep_types::codec::Codec;
 use skep_types::{
@@ -132,11 +132,7 @@ pub(crate) fn run_internal<E: Engine>(
             context.put(&Key::NumbersReserved, &end);
             Ok(())
         }
-        Internal::SessionEnded(session) => {
-            let now = context.wall();
-            context.put(&Key::SessionEnd(*session), &now);
-            Ok(())
-        }
+        Internal::SessionEnded(session) => session_ended(context, *session),
         Internal::EndSession(session) => end_session(context, *session),
         Internal::Confirmed { number, participant } => confirmed(context, *number, *participant),
         Internal::Forget(keys) => {
@@ -149,6 +145,19 @@ pub(crate) fn run_internal<E: Engine>(
             size_found(context, *inode, *size, *found_for)
         }
     }
+}
+
+fn session_ended<E: Engine>(context: &mut Context<'_, E>, session: SessionId) -> Result<(), Stop> {
+    let now = context.wall();
+    context.put(&Key::SessionEnd(session), &now);
+    let record = context.get::<SessionRecord>(&Key::Session(session))?;
+    let map = &context.shared.map;
+    if record.is_some_and(|record| map.has_removed(record.client)) {
+        // Whatever is given back from now on: who gets it relies on this map.
+        let version = map.version;
+        context.put(&Key::Fence, &version);
+    }
+    Ok(())
 }
 
 fn make_root<E: Engine>(context: &mut Context<'_, E>) -> Result<(), Stop> {

@@ -15,14 +15,15 @@ use crate::target::{Action, Event, MetadataTarget, Start, SyncPolicy};
 use skep_env::local::Notify;
 use skep_env::{Mailbox, TcpStream};
 use skep_format::metadata::Key;
-use skep_rpc::{CallOptions, Channel, IncomingStream, JoinToken, Outbox, Router};
+use skep_rpc::{CallOptions, Channel, IncomingStream, JoinToken, Management, Outbox, Router};
 use skep_service::{Host, TargetEvent, TargetStart};
 use skep_store::log::{Log, Recovered};
 use skep_types::codec::Codec;
-use skep_types::{Error, ErrorCode, GroupId, Lsn, NodeKind, Result};
+use skep_types::{Error, ErrorCode, GroupId, Lsn, NodeId, NodeKind, Result};
+use skep_wire::management::Evict;
 use skep_wire::{Request, metadata as md, storage as st};
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -31,6 +32,8 @@ const MAX_INBOX: usize = 10_000;
 /// How long the thread looks for more work before it sleeps
 /// (docs/design/0001-threads-and-store.md).
 const SPIN: Duration = Duration::from_micros(50);
+/// How long management may take to remove a client before it is asked again.
+const EVICTION_PATIENCE: Duration = Duration::from_secs(5);
 
 fn host(settings: &MetadataSettings) -> Host {
     Host {
@@ -76,6 +79,9 @@ struct Shell {
     connections: RefCell<HashMap<ConnectionId, Rc<Outbox>>>,
     next_connection: Cell<ConnectionId>,
     router: Rc<Router>,
+    management: Rc<Management>,
+    /// Clients whose removal management is being asked for.
+    evicting: RefCell<BTreeSet<NodeId>>,
     failure: RefCell<Option<Error>>,
     is_stopping: Cell<bool>,
 }
@@ -88,7 +94,7 @@ impl Shell {
         room: &mut RoomGauge,
     ) -> Result<()> {
         skep_env::set_spin(SPIN);
-        let TargetStart { directory, target: id, identity, map, events, ready } = start;
+        let TargetStart { directory, target: id, token, identity, map, events, ready } = start;
         let router = Router::new(identity, Channel::of_target(id), map);
         let group = own_group(&router, id).await;
         let engine = FjallEngine::open(&directory.path().join("store"), cache_bytes)?;
@@ -119,6 +125,8 @@ impl Shell {
             connections: RefCell::default(),
             next_connection: Cell::new(1),
             router,
+            management: Management::new(&token, NodeKind::Metadata),
+            evicting: RefCell::default(),
             failure: RefCell::default(),
             is_stopping: Cell::new(false),
         });
@@ -143,8 +151,9 @@ impl Shell {
             }
             events.push(Event::Tick);
             let actions = target.handle(events, now, skep_env::wall_time())?;
+            shell.router.need(target.fence());
             room.logged(actions.iter().map(Action::logged_bytes).sum());
-            shell.carry_out(actions, &mut log, target.engine())?;
+            shell.carry_out(actions, &mut log, &target)?;
         }
         log.sync()?;
         target.engine().checkpoint()
@@ -219,13 +228,14 @@ impl Shell {
         self: &Rc<Self>,
         actions: Vec<Action>,
         log: &mut Log,
-        engine: &FjallEngine,
+        target: &MetadataTarget<FjallEngine>,
     ) -> Result<()> {
         for action in actions {
             match action {
                 Action::Append { lsn, synced, payload } => log.append(lsn, synced, &payload)?,
                 Action::Sync { lsn } => self.start_sync(log, lsn),
-                Action::Reply { connection, request, result } => {
+                Action::Reply { connection, mut request, result } => {
+                    request.lowest_map = request.lowest_map.max(target.fence());
                     let connections = self.connections.borrow();
                     // Gone: the client asks again on another connection.
                     let Some(outbox) = connections.get(&connection) else { continue };
@@ -235,7 +245,8 @@ impl Shell {
                     }
                 }
                 Action::Call { call, request } => self.start_call(call, request),
-                Action::Checkpoint { lsn } => self.start_checkpoint(engine, lsn)?,
+                Action::Evict { client } => self.start_eviction(client),
+                Action::Checkpoint { lsn } => self.start_checkpoint(target.engine(), lsn)?,
             }
         }
         Ok(())
@@ -260,6 +271,22 @@ impl Shell {
         skep_env::spawn(async move {
             let result = send(&shell.router, &request).await;
             shell.put(Event::Answer { call, result });
+        })
+        .detach();
+    }
+
+    /// Asks management to remove a client, once; the target asks again.
+    fn start_eviction(self: &Rc<Self>, client: NodeId) {
+        if !self.evicting.borrow_mut().insert(client) {
+            return;
+        }
+        let shell = Rc::clone(self);
+        skep_env::spawn(async move {
+            let asked = shell.management.call_once(&Evict { client }, EVICTION_PATIENCE).await;
+            if let Err(error) = asked {
+                tracing::warn!("client {client} is not removed yet and keeps what it had: {error}");
+            }
+            shell.evicting.borrow_mut().remove(&client);
         })
         .detach();
     }

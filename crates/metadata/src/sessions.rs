@@ -9,20 +9,24 @@ use crate::context::Context;
 use crate::engine::Engine;
 use crate::limits::{LONGEST_WAIT, MAX_SLOTS};
 use crate::operation::{Internal, Stop};
-use crate::target::MetadataTarget;
+use crate::target::{Action, MetadataTarget};
 use skep_cluster::limits::MAX_LEASE_MS;
 use skep_format::metadata::{Key, SessionRecord, decode_value, last_u64};
 use skep_types::codec::Codec;
-use skep_types::{Error, ErrorCode, Result, RetryClass, SessionId};
+use skep_types::{Error, ErrorCode, MapVersion, NodeId, Result, RetryClass, SessionId};
 use skep_wire::frame::Header;
 use skep_wire::metadata::{LeaseRenewed, OpenSession, SessionOpened};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 #[derive(Debug)]
 pub(crate) struct Session {
+    client: NodeId,
     pub(crate) slots: u32,
     pub(crate) heard: Duration,
+    /// Its lease has run out. It ends when the cluster map says that its client was removed.
+    is_expired: bool,
     /// By which its client renews. Another setting of the cluster takes its place when the client
     /// says that it knows, or at once if it is longer.
     pub(crate) lease: Duration,
@@ -58,6 +62,9 @@ impl Sessions {
             let what = format!("session {} has ended or was never opened here", header.session);
             Error::new(ErrorCode::StaleSession, what)
         })?;
+        if session.is_expired {
+            return Err(evicted(header.session));
+        }
         if header.slot >= session.slots {
             let what = format!("slot {} of {}", header.slot, session.slots);
             return Err(Error::new(ErrorCode::Protocol, what));
@@ -73,6 +80,18 @@ impl Sessions {
     /// Whether a session exists and hasn't ended.
     pub(crate) fn exists(&self, session: SessionId) -> bool {
         self.all.contains_key(&session)
+    }
+
+    /// Why nothing is done in a session; `None`: something may be.
+    pub(crate) fn refusal(&self, session: SessionId) -> Option<Error> {
+        match self.all.get(&session) {
+            Some(Session { is_expired: false, .. }) => None,
+            Some(_) => Some(evicted(session)),
+            None => {
+                let what = format!("session {session} has ended");
+                Some(Error::new(ErrorCode::StaleSession, what))
+            }
+        }
     }
 
     /// The last refusal of a slot.
@@ -106,13 +125,23 @@ impl Sessions {
         self.refused.remove(&slot);
     }
 
-    pub(crate) fn opened(&mut self, session: SessionId, reply: &[u8], now: Duration) {
-        if let Ok(reply) = SessionOpened::from_bytes(reply) {
-            let known = self.all.get(&session).map_or(Duration::ZERO, |session| session.lease);
-            let lease = known.max(milliseconds(reply.lease_ms));
-            self.all.insert(session, Session { slots: reply.slots, heard: now, lease });
+    /// Notes that a session is open, by the request and its answer.
+    pub(crate) fn opened(&mut self, session: SessionId, body: &[u8], reply: &[u8], now: Duration) {
+        let (asked, reply) = (OpenSession::from_bytes(body), SessionOpened::from_bytes(reply));
+        if let (Ok(OpenSession { client, .. }), Ok(reply)) = (asked, reply) {
+            let known = self.all.get(&session);
+            let lease = known.map_or(Duration::ZERO, |session| session.lease);
+            let lease = lease.max(milliseconds(reply.lease_ms));
+            let is_expired = known.is_some_and(|session| session.is_expired);
+            let open = Session { client, slots: reply.slots, heard: now, is_expired, lease };
+            self.all.insert(session, open);
         }
     }
+}
+
+fn evicted(session: SessionId) -> Error {
+    let what = format!("nothing was heard in session {session} for a lease");
+    Error::new(ErrorCode::Evicted, what)
 }
 
 /// `OpenSession`: opens the session in the header, or confirms it.
@@ -120,6 +149,10 @@ pub(crate) fn open_session<E: Engine>(context: &mut Context<'_, E>) -> Result<Ve
     let request = OpenSession::from_bytes(&context.op.body)
         .map_err(|error| Error::new(ErrorCode::Protocol, error.context()))?;
     let session = context.session()?;
+    if context.shared.map.has_removed(request.client) {
+        let what = format!("client {} was removed from the cluster map", request.client);
+        return Err(Error::new(ErrorCode::Evicted, what).into());
+    }
     let slots = request.slots.clamp(1, MAX_SLOTS);
     let record = match context.get::<SessionRecord>(&Key::Session(session))? {
         // A repetition must not take slots away that are in use.
@@ -143,8 +176,10 @@ impl<E: Engine> MetadataTarget<E> {
                 self.background.ending.push_back(session);
             } else {
                 let heard = self.shared.now;
-                let (slots, lease) = (record.slots, self.lease());
-                self.sessions.all.insert(session, Session { slots, heard, lease });
+                let SessionRecord { client, slots } = record;
+                let lease = self.lease();
+                let open = Session { client, slots, heard, is_expired: false, lease };
+                self.sessions.all.insert(session, open);
             }
         }
         Ok(())
@@ -174,7 +209,9 @@ impl<E: Engine> MetadataTarget<E> {
         }
     }
 
-    /// Ends sessions of which nothing was heard for a lease.
+    /// Refuses sessions of which nothing was heard for a lease, and asks for their clients to be
+    /// removed from the cluster map, until they are. Before that nothing of them is given to others
+    /// (docs/design/0006-fencing.md).
     pub(crate) fn expire_sessions(&mut self) {
         let lease = self.lease();
         let now = self.shared.now;
@@ -182,16 +219,38 @@ impl<E: Engine> MetadataTarget<E> {
             return;
         }
         self.sessions.checked_at = now;
-        let expired: Vec<_> = self
-            .sessions
-            .all
-            .iter()
-            .filter(|(_, session)| now > session.heard + session.lease.max(lease))
-            .map(|(id, _)| *id)
-            .collect();
-        for session in expired {
+        let mut silent = BTreeSet::new();
+        for (id, session) in &mut self.sessions.all {
+            let is_silent = now > session.heard + session.lease.max(lease);
+            if is_silent && !std::mem::replace(&mut session.is_expired, true) {
+                let client = session.client;
+                tracing::info!("nothing was heard of client {client} in session {id} for a lease");
+            }
+            if session.is_expired {
+                silent.insert(session.client);
+            }
+        }
+        self.actions.extend(silent.into_iter().map(|client| Action::Evict { client }));
+    }
+
+    /// Ends the sessions of clients that were removed from the cluster map.
+    pub(crate) fn end_sessions_of_removed(&mut self) {
+        let map = Arc::clone(&self.shared.map);
+        let all = self.sessions.all.iter();
+        let removed: Vec<_> =
+            all.filter(|(_, it)| map.has_removed(it.client)).map(|(id, _)| *id).collect();
+        if !removed.is_empty() {
+            self.fence = self.fence.max(map.version);
+        }
+        for session in removed {
             self.end_session(session);
         }
+    }
+
+    /// The newest cluster map in which a client was missing whose sessions were ended for that: who
+    /// is told anything here must not be served by anybody who knows only an older one.
+    pub fn fence(&self) -> MapVersion {
+        self.fence
     }
 
     /// Ends a session: refused from now on; what it had open is closed step by step.

@@ -31,7 +31,8 @@ use skep_cluster::placement::Candidates;
 use skep_format::metadata::{DecisionRecord, Key, SlotRecord};
 use skep_types::codec::{Bytes, Codec};
 use skep_types::{
-    ClusterMap, Error, ErrorCode, GroupId, InodeId, Lsn, Result, ShardId, TargetKind, Timestamp,
+    ClusterMap, Error, ErrorCode, GroupId, InodeId, Lsn, MapVersion, Result, ShardId, TargetKind,
+    Timestamp,
 };
 use skep_wire::file_locks::{HeldLock, LockSet, SetLock};
 use skep_wire::frame::Header;
@@ -118,6 +119,7 @@ pub struct MetadataTarget<E> {
     /// Log records of the batch that have ended.
     pub(crate) records: Vec<Action>,
     pub(crate) logged_bytes: u64,
+    pub(crate) fence: MapVersion,
     pub(crate) is_checkpointing: bool,
 }
 
@@ -218,8 +220,11 @@ impl<E: Engine> MetadataTarget<E> {
             actions: Vec::new(),
             records: Vec::new(),
             logged_bytes: 0,
+            fence: MapVersion::default(),
             is_checkpointing: false,
         };
+        let fence = target.table.get_synced::<MapVersion>(&Key::Fence.to_bytes())?;
+        target.fence = fence.unwrap_or_default();
         target.load_sessions()?;
         target.load_background()?;
         target.load_file_locks()?;
@@ -325,6 +330,8 @@ impl<E: Engine> MetadataTarget<E> {
             .flat_map(|range| (range.first.raw()..=range.last.raw()).map(ShardId::new))
             .collect();
         shared.map = map;
+        self.end_sessions_of_removed();
+        let shared = &self.shared;
         let root = skep_types::InodeId::ROOT;
         if shared.map.shard_group(root.shard()) == Some(shared.group)
             && self.table.get(&Key::Inode(root).to_bytes())?.is_none()
@@ -358,11 +365,10 @@ impl<E: Engine> MetadataTarget<E> {
 
     fn run(&mut self, mut op: Operation) -> Result<()> {
         if let Some(session) = op.session_needed()
-            && !self.sessions.exists(session)
+            && let Some(refusal) = self.sessions.refusal(session)
         {
             // It ended while the operation waited. What it opened now would stay open for ever.
-            let what = format!("session {session} has ended");
-            return self.fail(op, Error::new(ErrorCode::StaleSession, what));
+            return self.fail(op, refusal);
         }
         let mut context = Context::new(&self.table, &mut self.shared, &mut op);
         let source = context.op.source.clone();
@@ -520,7 +526,7 @@ impl<E: Engine> MetadataTarget<E> {
                 if header.message == SetLock::ID {
                     self.after_set_lock(&header, &op.body, &reply)?;
                 }
-                let after = self.after_request(&header, &reply);
+                let after = self.after_request(&header, &op.body, &reply);
                 for (connection, request) in op.repetitions {
                     let result = Ok(reply.clone());
                     self.queue_reply(Waiting { connection, request, result }, after);
@@ -595,7 +601,7 @@ impl<E: Engine> MetadataTarget<E> {
 
     /// Notes that a request is committed. Gives the record that must be synced before the answer
     /// leaves, if one must.
-    fn after_request(&mut self, header: &Header, reply: &[u8]) -> Option<Lsn> {
+    fn after_request(&mut self, header: &Header, body: &[u8], reply: &[u8]) -> Option<Lsn> {
         let lsn = self.next_lsn;
         let slot = (header.session, header.slot);
         if catalog::line(header.message).is_some_and(|line| line.modifies) {
@@ -603,7 +609,9 @@ impl<E: Engine> MetadataTarget<E> {
         }
         let mut is_durable = header.is_durable() || self.policy == SyncPolicy::Always;
         match header.message {
-            OpenSession::ID => self.sessions.opened(header.session, reply, self.shared.now),
+            OpenSession::ID => {
+                self.sessions.opened(header.session, body, reply, self.shared.now);
+            }
             Decide::ID | Prepare::ID => is_durable = true,
             SyncAll::ID | WhichExist::ID => is_durable = true,
             _ => {}

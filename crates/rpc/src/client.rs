@@ -65,6 +65,8 @@ pub struct Connection {
     pending: RefCell<HashMap<u64, Pending>>,
     next_tag: Cell<u64>,
     is_closed: Cell<bool>,
+    /// The newest map that a reply has named.
+    needed_map: Cell<MapVersion>,
     incarnation: u64,
 }
 
@@ -125,6 +127,7 @@ impl Connection {
             pending: RefCell::default(),
             next_tag: Cell::new(1),
             is_closed: Cell::new(false),
+            needed_map: Cell::default(),
             incarnation: welcome.incarnation,
         });
         let reading = Rc::clone(&connection);
@@ -134,6 +137,12 @@ impl Connection {
         })
         .detach();
         Ok(connection)
+    }
+
+    /// The newest map that a reply has named: later requests must not be carried out under an older
+    /// one.
+    pub fn needed_map(&self) -> MapVersion {
+        self.needed_map.get()
     }
 
     /// Whether it can no longer be used.
@@ -262,6 +271,7 @@ impl Connection {
         let Some(Reply { header, body }) = reply else {
             return Err(Error::new(ErrorCode::Disconnected, "connection lost before the reply"));
         };
+        self.needed_map.set(self.needed_map.get().max(header.lowest_map));
         if header.status != 0 {
             let code = ErrorCode::from_number(header.status).unwrap_or(ErrorCode::Protocol);
             return Err(Error::new(code, String::from_bytes(&body).unwrap_or_default()));

@@ -95,6 +95,16 @@ impl Management {
         })
     }
 
+    /// How another thread reaches it.
+    pub fn token(&self) -> JoinToken {
+        let identity = self.identity.borrow();
+        JoinToken {
+            cluster: identity.cluster,
+            secret: identity.secret.clone(),
+            addresses: self.addresses.clone(),
+        }
+    }
+
     /// Sends a request once.
     ///
     /// # Errors
@@ -283,7 +293,7 @@ impl Membership {
         node: NodeId,
         map: ClusterMap,
     ) -> Rc<Self> {
-        let cell = MapCell::new(map);
+        let cell = MapCell::new(map, node);
         management.identity.borrow_mut().node = node;
         *management.cell.borrow_mut() = Some(Arc::clone(&cell));
         Rc::new(Self {
@@ -361,6 +371,7 @@ impl Membership {
         self.registration.borrow_mut().confirm(&registered);
         self.is_registered.set(true);
         self.management.identity.borrow_mut().node = registered.node;
+        self.cell.set_node(registered.node);
         self.cell.replace(registered.map.clone());
         on_change(Change::Joined(Box::new(registered)));
         on_change(Change::Map);
@@ -430,6 +441,7 @@ impl Membership {
                     registered.node
                 );
                 self.management.identity.borrow_mut().node = registered.node;
+                self.cell.set_node(registered.node);
                 self.cell.update(registered.map.clone());
                 on_change(Change::Rejoined(Box::new(registered)));
             }

@@ -10,14 +10,14 @@ use crate::client::{CallOptions, Connection};
 use crate::limits::{FIRST_BACKOFF, LONGEST_BACKOFF};
 use skep_env::local::Notify;
 use skep_types::{
-    ClusterMap, Error, ErrorCode, GroupId, InodeId, MapVersion, Result, RetryClass, ShardId,
-    TargetId,
+    ClusterMap, Error, ErrorCode, GroupId, InodeId, MapVersion, NodeId, Result, RetryClass,
+    ShardId, TargetId,
 };
 use skep_wire::Request;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -25,15 +25,21 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct MapCell {
     version: AtomicU64,
+    /// The newest map that others rely on, as their replies said.
+    needed: AtomicU64,
+    /// The id that this process has in the cluster now.
+    node: AtomicU32,
     /// Protects the pointer alone; held to clone or replace it.
     map: Mutex<Arc<ClusterMap>>,
 }
 
 impl MapCell {
     /// A cell with a first map.
-    pub fn new(map: ClusterMap) -> Arc<Self> {
+    pub fn new(map: ClusterMap, node: NodeId) -> Arc<Self> {
         Arc::new(Self {
             version: AtomicU64::new(map.version.raw()),
+            needed: AtomicU64::new(0),
+            node: AtomicU32::new(node.raw()),
             map: Mutex::new(Arc::new(map)),
         })
     }
@@ -46,6 +52,28 @@ impl MapCell {
     /// Version of the newest map.
     pub fn version(&self) -> MapVersion {
         MapVersion::new(self.version.load(Ordering::Acquire))
+    }
+
+    /// The oldest map under which requests of this process may be carried out: see
+    /// docs/design/0006-fencing.md.
+    pub fn needed(&self) -> MapVersion {
+        MapVersion::new(self.needed.load(Ordering::Acquire))
+    }
+
+    /// Somebody relies on a map of this version.
+    pub fn need(&self, version: MapVersion) {
+        self.needed.fetch_max(version.raw(), Ordering::AcqRel);
+    }
+
+    /// The id that this process has in the cluster now; zero: none.
+    pub fn node(&self) -> NodeId {
+        NodeId::new(self.node.load(Ordering::Acquire))
+    }
+
+    /// The process has another id in the cluster. Connections that were made under the old one are
+    /// not used any more.
+    pub fn set_node(&self, node: NodeId) {
+        self.node.store(node.raw(), Ordering::Release);
     }
 
     /// Takes a map if it is newer.
@@ -91,11 +119,16 @@ impl std::fmt::Debug for Router {
 }
 
 impl Router {
-    /// A router for this thread.
+    /// A router for this thread, under the id that the process has in the cluster.
     pub fn new(identity: Identity, channel: Channel, cell: Arc<MapCell>) -> Rc<Self> {
         let cached = RefCell::new(cell.load());
-        let identity = RefCell::new(identity);
+        let identity = RefCell::new(Identity { node: cell.node(), ..identity });
         Rc::new(Self { identity, channel, cell, cached, links: RefCell::default() })
+    }
+
+    /// Requests of this process must not be carried out under an older map from now on.
+    pub fn need(&self, version: MapVersion) {
+        self.cell.need(version);
     }
 
     /// The newest map.
@@ -196,8 +229,10 @@ impl Router {
         let target = map.primary(group).ok_or_else(|| unknown("no member serves it"))?.id;
         options.group = group;
         options.epoch = entry.epoch;
+        options.lowest_map = options.lowest_map.max(self.cell.needed());
         let connection = self.connection(&map, target).await?;
         let result = connection.call(request, options).await;
+        self.cell.need(connection.needed_map());
         if let Err(error) = &result
             && error.code().retry_class() == RetryClass::AfterFailover
         {
@@ -215,6 +250,7 @@ impl Router {
     /// # Errors
     /// `StaleMap` if the target or its node isn't in the map, or as [`Connection::connect`].
     pub async fn connection(&self, map: &ClusterMap, target: TargetId) -> Result<Rc<Connection>> {
+        self.be_as_the_process();
         let link = Rc::clone(self.links.borrow_mut().entry(target).or_default());
         loop {
             if let Some(open) = link.connection.borrow().as_ref().filter(|it| !it.is_closed()) {
@@ -230,6 +266,20 @@ impl Router {
         let connection = self.connect(map, target).await?;
         *link.connection.borrow_mut() = Some(Rc::clone(&connection));
         Ok(connection)
+    }
+
+    /// Takes the id that the process has now; ends connections that were made under another.
+    fn be_as_the_process(&self) {
+        let node = self.cell.node();
+        if self.identity.borrow().node == node {
+            return;
+        }
+        self.identity.borrow_mut().node = node;
+        for (_, link) in self.links.borrow_mut().drain() {
+            if let Some(connection) = link.connection.take() {
+                connection.close();
+            }
+        }
     }
 
     async fn connect(&self, map: &ClusterMap, target: TargetId) -> Result<Rc<Connection>> {

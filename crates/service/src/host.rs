@@ -63,6 +63,8 @@ pub struct TargetStart {
     pub directory: Directory,
     /// Its id.
     pub target: TargetId,
+    /// How to reach management.
+    pub token: JoinToken,
     /// Who this node is, to its peers.
     pub identity: Identity,
     /// The newest map.
@@ -338,6 +340,7 @@ impl Served {
         let start = TargetStart {
             directory,
             target,
+            token: self.membership.management().token(),
             identity: self.membership.identity(),
             map: self.membership.map_cell(),
             events,

@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(read_file(&path, cluster, 5).unwrap(), None);
         let file = path.clone();
         skep_env::block_on(async move {
-            let cell = MapCell::new(map());
+            let cell = MapCell::new(map(), NodeId::new(1));
             let news = Rc::new(Notify::default());
             let parent = file.parent().unwrap().to_owned();
             let _keeping = skep_env::spawn(keep(parent, 5, Arc::clone(&cell), Rc::clone(&news)));

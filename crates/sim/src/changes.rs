@@ -53,9 +53,8 @@ impl Changes {
                     changes.sessions_ended.push(SessionId::new(id));
                 }
             } else if key.starts_with(&sizes) {
-                if value.is_none() {
-                    changes.sizes_found.push(InodeId::new(id));
-                }
+                // Found; or found, and to be found anew since another writer died in this batch.
+                changes.sizes_found.push(InodeId::new(id));
             } else if let Some(owner) = lock_owner_of(key) {
                 changes.locks.push((owner, value.map(decode).transpose()?));
             } else if let Some(inode) = inode_of(key) {

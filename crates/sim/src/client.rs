@@ -6,7 +6,7 @@ use crate::operation::Op;
 use crate::witness::InstanceId;
 use crate::world::{Happening, Phase, World, message};
 use skep_types::codec::Codec;
-use skep_types::{ErrorCode, GroupId, InodeId, NodeId, Result, SessionId};
+use skep_types::{Error, ErrorCode, GroupId, InodeId, NodeId, Result, SessionId};
 use skep_wire::frame::{FLAG_DURABLE, Header};
 use skep_wire::metadata as md;
 use std::collections::BTreeMap;
@@ -14,7 +14,8 @@ use std::collections::BTreeMap;
 /// A client's process.
 #[derive(Debug)]
 pub(crate) struct ClientProcess {
-    pub(crate) index: usize,
+    /// Its id in the cluster: another for each process, and after an eviction.
+    pub(crate) node: NodeId,
     pub(crate) life: u64,
     pub(crate) is_running: bool,
     pub(crate) sessions: BTreeMap<GroupId, Session>,
@@ -78,10 +79,15 @@ pub(crate) struct Write {
     pub(crate) under_way: usize,
 }
 
+/// Whether a group refuses the session that a request came in.
+pub(crate) fn is_lost(error: &Error) -> bool {
+    matches!(error.code(), ErrorCode::StaleSession | ErrorCode::Evicted)
+}
+
 impl ClientProcess {
-    pub(crate) fn new(index: usize, tasks: usize) -> Self {
+    pub(crate) fn new(tasks: usize) -> Self {
         Self {
-            index,
+            node: NodeId::default(),
             life: 0,
             is_running: false,
             sessions: BTreeMap::new(),
@@ -92,13 +98,9 @@ impl ClientProcess {
         }
     }
 
-    fn node(&self) -> NodeId {
-        NodeId::new(100 + self.index as u32)
-    }
-
     fn new_session(&mut self) -> Session {
         self.next_session += 1;
-        let id = u64::from(self.node().raw()) << 32 | u64::from(self.next_session);
+        let id = u64::from(self.node.raw()) << 32 | u64::from(self.next_session);
         Session {
             id: SessionId::new(id),
             is_open: false,
@@ -116,10 +118,11 @@ impl ClientProcess {
 
 impl World {
     pub(crate) fn start_client(&mut self, client: usize) {
-        let process = &mut self.clients[client];
-        if process.is_running {
+        if self.clients[client].is_running {
             return;
         }
+        self.clients[client].node = self.register_client();
+        let process = &mut self.clients[client];
         process.is_running = true;
         process.life += 1;
         let (life, tasks) = (process.life, process.tasks.len());
@@ -268,13 +271,17 @@ impl World {
         let process = &self.clients[client];
         let Some(session) = process.sessions.get(&group).map(|it| it.id) else { return };
         let slots = process.tasks.len() as u32;
-        let (header, body) = message(&md::OpenSession { client: process.node(), slots });
+        let (header, body) = message(&md::OpenSession { client: process.node, slots });
         let header = Header { session, ..header };
         self.call(Node::Client(client), group, header, body, Asker::Session(group));
     }
 
     /// The session of a group was lost: another takes its place.
-    fn replace_session(&mut self, client: usize, group: GroupId, lost: SessionId) {
+    fn replace_session(&mut self, client: usize, group: GroupId, lost: SessionId, why: &Error) {
+        let is_current = lost.raw() >> 32 == u64::from(self.clients[client].node.raw());
+        if why.code() == ErrorCode::Evicted && is_current {
+            self.clients[client].node = self.register_client();
+        }
         let process = &mut self.clients[client];
         if process.sessions.get(&group).is_none_or(|it| it.id != lost) {
             return;
@@ -301,8 +308,10 @@ impl World {
                 let Some(session) = self.clients[client].sessions.get_mut(group) else { return };
                 session.is_renewing = false;
                 let id = session.id;
-                if matches!(&result, Err(error) if error.code() == ErrorCode::StaleSession) {
-                    self.replace_session(client, *group, id);
+                if let Err(error) = &result
+                    && is_lost(error)
+                {
+                    self.replace_session(client, *group, id, error);
                 }
             }
             Asker::Task(task) => self.task_answer(client, *task, &result),
@@ -322,8 +331,8 @@ impl World {
                     self.attempt(client, task);
                 }
             }
-            Err(error) if error.code() == ErrorCode::StaleSession => {
-                self.replace_session(client, group, id);
+            Err(error) if is_lost(error) => {
+                self.replace_session(client, group, id, error);
             }
             Err(error) => self.fail(format!("no session for client {client}: {error}")),
         }
@@ -347,11 +356,12 @@ impl World {
             return self.end_operation(client, task, None);
         }
         let (window, instance) = (current.window, current.instance);
-        let is_lost = matches!(result, Err(error) if error.code() == ErrorCode::StaleSession);
         let checked = self.witness.answered(window, instance, result);
         self.check(checked);
-        if let (true, Some((session, ..))) = (is_lost, instance) {
-            return self.try_anew(client, task, session);
+        if let (Err(error), Some((session, ..))) = (result, instance)
+            && is_lost(error)
+        {
+            return self.try_anew(client, task, session, error);
         }
         self.trace.note(self.now, || match result {
             Ok(_) => format!("client {client}.{task} is done"),
@@ -362,12 +372,12 @@ impl World {
 
     /// The session was lost: the operation begins again in a new one, unless it was about what went
     /// with the session.
-    fn try_anew(&mut self, client: usize, task: usize, lost: SessionId) {
+    fn try_anew(&mut self, client: usize, task: usize, lost: SessionId, why: &Error) {
         let Some(current) = &self.clients[client].tasks[task].current else { return };
         let needs_session = matches!(current.op, Op::Close(_) | Op::CloseMany(_));
         self.unsure.extend(current.op.cuts().map(|(inode, _)| inode));
         if let Some(group) = self.map.shard_group(current.op.home().shard()) {
-            self.replace_session(client, group, lost);
+            self.replace_session(client, group, lost, why);
         }
         match needs_session {
             true => self.end_operation(client, task, None),

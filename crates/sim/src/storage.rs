@@ -5,11 +5,12 @@ use crate::knobs::Plant;
 use crate::network::{Asker, Node};
 use crate::world::{Happening, World, message};
 use skep_types::codec::Codec;
-use skep_types::{ChunkFileKey, Error, ErrorCode, Result};
+use skep_types::{ChunkFileKey, ClusterMap, Error, ErrorCode, NodeId, Result, SessionId};
 use skep_wire::frame::Header;
 use skep_wire::management::Done;
 use skep_wire::{Request, storage as st};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// See the file's description.
@@ -20,12 +21,10 @@ pub(crate) struct StorageProcess {
     /// Sizes of chunk files.
     pub(crate) chunks: BTreeMap<ChunkFileKey, u64>,
     is_cleaning: usize,
-}
-
-impl Default for StorageProcess {
-    fn default() -> Self {
-        Self { life: 1, is_running: true, chunks: BTreeMap::new(), is_cleaning: 0 }
-    }
+    /// The newest map that it knows.
+    pub(crate) map: Arc<ClusterMap>,
+    /// Sessions whose end others have acted upon here.
+    pub(crate) fenced: BTreeSet<SessionId>,
 }
 
 fn decode<R: Request>(body: &[u8]) -> Result<R> {
@@ -33,6 +32,29 @@ fn decode<R: Request>(body: &[u8]) -> Result<R> {
 }
 
 impl StorageProcess {
+    pub(crate) fn new(map: &Arc<ClusterMap>) -> Self {
+        let map = Arc::clone(map);
+        Self {
+            life: 1,
+            is_running: true,
+            chunks: BTreeMap::new(),
+            is_cleaning: 0,
+            map,
+            fenced: BTreeSet::new(),
+        }
+    }
+
+    /// Whether it may serve a request of a client's session, or of a target (then there is none).
+    fn check(&self, header: &Header) -> Result<()> {
+        if self.map.has_removed(NodeId::new((header.session.raw() >> 32) as u32)) {
+            return Err(ErrorCode::Evicted.into());
+        }
+        if header.lowest_map > self.map.version {
+            return Err(ErrorCode::StaleMap.into());
+        }
+        Ok(())
+    }
+
     /// Answers a request.
     pub(crate) fn serve(
         &mut self,
@@ -40,6 +62,7 @@ impl StorageProcess {
         body: &[u8],
         plant: Option<Plant>,
     ) -> Result<Vec<u8>> {
+        self.check(header)?;
         match header.message {
             st::WriteChunk::ID => {
                 let write = decode::<st::WriteChunk>(body)?;

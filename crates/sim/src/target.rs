@@ -10,7 +10,7 @@ use skep_metadata::engine::memory::MemoryEngine;
 use skep_metadata::limits::SYNC_INTERVAL;
 use skep_metadata::target::{Action, Event, MetadataTarget, Start};
 use skep_types::codec::Codec;
-use skep_types::{GroupId, Lsn, Result, SessionId, TargetId};
+use skep_types::{ClusterMap, GroupId, Lsn, Result, SessionId, TargetId};
 use skep_wire::Request;
 use skep_wire::frame::Header;
 use skep_wire::management::Done;
@@ -124,6 +124,14 @@ impl World {
         self.wake_target(target);
     }
 
+    /// A target hears of a map.
+    pub(crate) fn tell_map(&mut self, target: usize, map: Arc<ClusterMap>) {
+        if self.targets[target].running.is_some() {
+            self.targets[target].inbox.push(Event::Map(map));
+            self.wake_target(target);
+        }
+    }
+
     fn wake_target(&mut self, target: usize) {
         let process = &mut self.targets[target];
         if process.running.is_some() && !process.is_scheduled {
@@ -224,6 +232,13 @@ impl World {
                 }
                 self.after(pause, Happening::Synced { target: index, life, lsn, point });
             }
+            Action::Evict { client } => {
+                // Requests to management get lost, too: the target asks again.
+                if self.random.percent(80) {
+                    let pause = self.random.micros(100, 50_000);
+                    self.after(pause, Happening::Evict { client });
+                }
+            }
             Action::Reply { connection, request, result } => {
                 self.reply(connection, request.tag, result);
             }
@@ -232,9 +247,11 @@ impl World {
                 if is_commit && self.knobs.plant == Some(Plant::LoseDecide) {
                     return self.answered(index, call, Ok(Done {}.to_bytes()));
                 }
+                let running = self.targets[index].running.as_ref();
                 let header = Header {
                     message: request.message,
                     message_version: request.message_version,
+                    lowest_map: running.map(MetadataTarget::fence).unwrap_or_default(),
                     ..Header::default()
                 };
                 let node = Node::Target(index);

@@ -23,6 +23,7 @@
 //! between targets; the checkers of the end look at them). Owners, and times of anything.
 
 use crate::changes::{Changes, fits};
+use crate::client::is_lost;
 use crate::model::Model;
 use crate::operation::{Op, Summary};
 use skep_format::metadata::{Batch, InodeRecord, LockOwner, SlotRecord};
@@ -152,6 +153,12 @@ impl Witness {
         self.instances.insert(id, instance);
     }
 
+    /// Sessions whose end a target has logged.
+    pub(crate) fn ended_at(&self, target: usize) -> impl Iterator<Item = SessionId> {
+        let ended = self.ended.iter().filter(move |(_, (at, _))| *at == target);
+        ended.map(|(session, _)| *session)
+    }
+
     /// Opens a window for an operation that begins.
     pub(crate) fn open_window(&mut self, op: &Op) -> u64 {
         self.next_window += 1;
@@ -211,7 +218,7 @@ impl Witness {
                 (Err(error), committed) => {
                     instance.refused = true;
                     // The memory of an earlier attempt may have ended with the session.
-                    if error.code() == ErrorCode::StaleSession {
+                    if is_lost(error) {
                         return Ok(());
                     }
                     if committed.is_some() {

@@ -22,21 +22,72 @@ use std::time::Duration;
 /// What can happen.
 #[derive(Debug)]
 pub(crate) enum Happening {
-    Deliver { connection: u64, header: Header, body: Vec<u8>, was_late: bool },
-    Return { connection: u64, tag: u64, result: Result<Vec<u8>> },
-    Send { tag: u64 },
-    GiveUp { tag: u64 },
-    Break { connection: u64 },
-    Run { target: usize, life: u64 },
-    Tick { target: usize, ticks: u64 },
-    Synced { target: usize, life: u64, lsn: Lsn, point: crate::disk::SyncPoint },
-    Checkpointed { target: usize, life: u64, lsn: Lsn },
-    Restart { node: Node },
-    Room { target: usize },
+    Deliver {
+        connection: u64,
+        header: Header,
+        body: Vec<u8>,
+        was_late: bool,
+    },
+    Return {
+        connection: u64,
+        tag: u64,
+        result: Result<Vec<u8>>,
+    },
+    Send {
+        tag: u64,
+    },
+    GiveUp {
+        tag: u64,
+    },
+    Break {
+        connection: u64,
+    },
+    Run {
+        target: usize,
+        life: u64,
+    },
+    Tick {
+        target: usize,
+        ticks: u64,
+    },
+    Synced {
+        target: usize,
+        life: u64,
+        lsn: Lsn,
+        point: crate::disk::SyncPoint,
+    },
+    Checkpointed {
+        target: usize,
+        life: u64,
+        lsn: Lsn,
+    },
+    Restart {
+        node: Node,
+    },
+    Room {
+        target: usize,
+    },
     Fault,
-    Step { client: usize, life: u64, task: usize },
-    KeepAlive { client: usize, life: u64 },
-    Clean { storage: usize },
+    Step {
+        client: usize,
+        life: u64,
+        task: usize,
+    },
+    KeepAlive {
+        client: usize,
+        life: u64,
+    },
+    Clean {
+        storage: usize,
+    },
+    /// Management hears that a client is to be removed.
+    Evict {
+        client: NodeId,
+    },
+    /// A server hears of the newest map.
+    Map {
+        node: Node,
+    },
 }
 
 /// How far a run is.
@@ -90,8 +141,8 @@ impl World {
             next_happening: 0,
             network,
             targets: (0..knobs.targets).map(|it| TargetProcess::new(it, &knobs)).collect(),
-            storages: (0..knobs.storages).map(|_| StorageProcess::default()).collect(),
-            clients: (0..knobs.clients).map(|it| ClientProcess::new(it, knobs.tasks)).collect(),
+            storages: (0..knobs.storages).map(|_| StorageProcess::new(&map)).collect(),
+            clients: (0..knobs.clients).map(|_| ClientProcess::new(knobs.tasks)).collect(),
             witness: Witness::new(Arc::clone(&map)),
             map,
             trace: Trace::new(is_traced),
@@ -183,8 +234,55 @@ impl World {
             Happening::Step { client, life, task } => self.next_operation(client, life, task),
             Happening::KeepAlive { client, life } => self.keep_alive(client, life),
             Happening::Clean { storage } => self.clean(storage),
+            Happening::Evict { client } => self.remove_client(client),
+            Happening::Map { node } => self.take_map(node),
         }
         true
+    }
+
+    // ---- the cluster map
+
+    /// A client joins: it gets an id that nobody had before.
+    pub(crate) fn register_client(&mut self) -> NodeId {
+        let id = NodeId::new(self.map.newest_node.raw() + 1);
+        let mut map = ClusterMap::clone(&self.map);
+        map.newest_node = id;
+        map.nodes.push(node(id.raw(), NodeKind::Client));
+        self.publish(map);
+        id
+    }
+
+    fn remove_client(&mut self, client: NodeId) {
+        let mut map = ClusterMap::clone(&self.map);
+        map.nodes.retain(|node| node.id != client);
+        if map != *self.map {
+            self.trace.note(self.now, || format!("{client} is removed"));
+            self.publish(map);
+        }
+    }
+
+    /// Everybody hears of a new map, each in his time.
+    fn publish(&mut self, mut map: ClusterMap) {
+        map.version = MapVersion::new(map.version.raw() + 1);
+        self.map = Arc::new(map);
+        let targets = (0..self.targets.len()).map(Node::Target);
+        let storages = (0..self.storages.len()).map(Node::Storage);
+        for node in targets.chain(storages).collect::<Vec<_>>() {
+            let pause = match self.random.percent(90) {
+                true => self.random.micros(50, 5_000),
+                false => self.random.micros(50, 1_000_000),
+            };
+            self.after(pause, Happening::Map { node });
+        }
+    }
+
+    fn take_map(&mut self, node: Node) {
+        let map = Arc::clone(&self.map);
+        match node {
+            Node::Target(target) => self.tell_map(target, map),
+            Node::Storage(storage) => self.storages[storage].map = map,
+            Node::Client(_) => {}
+        }
     }
 
     // ---- calls
@@ -253,7 +351,7 @@ impl World {
 
     fn deliver(&mut self, number: u64, header: Header, body: Vec<u8>, was_late: bool) {
         let Some(connection) = self.network.connections.get(&number) else { return };
-        let (caller, callee) = (connection.caller.0, connection.callee);
+        let ((caller, caller_life), callee) = (connection.caller, connection.callee);
         if let Some(until) = self.network.parted_until(caller, callee.0, self.now) {
             let pause = self.random.micros(1, 500);
             let deliver = Happening::Deliver { connection: number, header, body, was_late };
@@ -274,14 +372,30 @@ impl World {
         match callee.0 {
             Node::Target(target) => self.request(target, number, header, body),
             Node::Storage(storage) if self.storages[storage].is_running => {
-                // A write that comes after its writer was given up is refused by the session's end.
-                if was_late && header.message == WRITE {
+                // Its writer wrote again since, on another connection, which has ended this one.
+                if was_late && header.message == WRITE && self.life(caller) == caller_life {
                     return;
                 }
                 let result = self.storages[storage].serve(&header, &body, self.knobs.plant);
+                if result.is_ok() {
+                    self.check_fence(caller, storage, &header);
+                }
                 self.reply(number, header.tag, result);
             }
             _ => {}
+        }
+    }
+
+    /// Once a target has acted at a storage target upon the end of sessions, nothing more is
+    /// written in them there.
+    fn check_fence(&mut self, caller: Node, storage: usize, header: &Header) {
+        if let (Node::Target(target), STAT) = (caller, header.message) {
+            let ended = self.witness.ended_at(target);
+            self.storages[storage].fenced.extend(ended);
+        } else if header.message == WRITE && self.storages[storage].fenced.contains(&header.session)
+        {
+            let session = header.session;
+            self.fail(format!("storage {storage} wrote for session {session}, long ended"));
         }
     }
 
@@ -381,10 +495,24 @@ impl World {
 /// Number of `WriteChunk`.
 pub(crate) const WRITE: u16 = <skep_wire::storage::WriteChunk as skep_wire::Request>::ID;
 
+/// Number of `StatChunk`.
+const STAT: u16 = <skep_wire::storage::StatChunk as skep_wire::Request>::ID;
+
 /// Encodes a message with its number.
 pub(crate) fn message<R: skep_wire::Request>(request: &R) -> (Header, Vec<u8>) {
     let header = Header { message: R::ID, message_version: R::VERSION, ..Header::default() };
     (header, request.to_bytes())
+}
+
+fn node(raw: u32, kind: NodeKind) -> skep_types::Node {
+    skep_types::Node {
+        id: NodeId::new(raw),
+        kind,
+        name: format!("node-{raw}"),
+        addresses: Vec::new(),
+        reachability: Reachability::Online,
+        version: String::new(),
+    }
 }
 
 /// A formatted cluster of groups with one member each.
@@ -397,14 +525,7 @@ fn map(knobs: &Knobs) -> ClusterMap {
             true => (TargetKind::Metadata, NodeKind::Metadata),
             false => (TargetKind::Storage, NodeKind::Storage),
         };
-        map.nodes.push(skep_types::Node {
-            id: NodeId::new(raw),
-            kind: node_kind,
-            name: format!("node-{raw}"),
-            addresses: Vec::new(),
-            reachability: Reachability::Online,
-            version: String::new(),
-        });
+        map.nodes.push(node(raw, node_kind));
         map.targets.push(Target {
             id: TargetId::new(raw),
             kind,
@@ -435,6 +556,7 @@ fn map(knobs: &Knobs) -> ClusterMap {
         default_width: 2,
         ..Policy::default()
     };
+    map.newest_node = NodeId::new(all as u32);
     map.version = MapVersion::new(1);
     map.formatted = true;
     map

@@ -10,7 +10,7 @@ use skep_env::local::Semaphore;
 use skep_env::{Task, TcpStream};
 use skep_rpc::{Channel, IncomingStream, Outbox, Peer, Router};
 use skep_service::{TargetEvent, TargetStart};
-use skep_types::{Epoch, Error, ErrorCode, GroupId, MapVersion, Result, TargetId};
+use skep_types::{ClusterMap, Epoch, Error, ErrorCode, GroupId, MapVersion, Result, TargetId};
 use skep_wire::frame::Header;
 use std::cell::Cell;
 use std::os::fd::OwnedFd;
@@ -40,7 +40,7 @@ pub(crate) fn serve(start: TargetStart, open_files: usize) -> Result<()> {
 
 async fn own(start: TargetStart, open_files: usize) -> Result<()> {
     skep_env::set_spin(SPIN);
-    let TargetStart { directory, target, identity, map, events, ready } = start;
+    let TargetStart { directory, target, identity, map, events, ready, .. } = start;
     let store = ChunkStore::open(directory.path(), identity.cluster, target)?;
     store.limit_open_files(open_files);
     let router = Router::new(identity, Channel::of_target(target), map);
@@ -99,7 +99,7 @@ async fn take_requests(served: Rc<Served>, socket: OwnedFd, peer: Peer) {
                 break;
             }
         };
-        if let Err(error) = served.check(&incoming.header) {
+        if let Err(error) = served.check(&incoming.header, &peer) {
             outbox.refuse(&incoming.header, &error);
             continue;
         }
@@ -134,8 +134,7 @@ struct Place {
 
 impl Served {
     /// Where the newest map places the target.
-    fn place(&self) -> Place {
-        let map = self.router.map();
+    fn place(&self, map: &ClusterMap) -> Place {
         if let Some(place) = self.place.get().filter(|place| place.version == map.version) {
             return place;
         }
@@ -145,9 +144,14 @@ impl Served {
         place
     }
 
-    /// Whether a request is for this target's group as it is now.
-    fn check(&self, header: &Header) -> Result<()> {
-        let Place { version, group } = self.place();
+    /// Whether a request is for this target's group as it is now, and of somebody who may ask.
+    fn check(&self, header: &Header, peer: &Peer) -> Result<()> {
+        let map = self.router.map();
+        if map.has_removed(peer.node) {
+            let what = format!("client {} was removed from the cluster map", peer.node);
+            return Err(Error::new(ErrorCode::Evicted, what));
+        }
+        let Place { version, group } = self.place(&map);
         let stale = |what: String| Err(Error::new(ErrorCode::StaleMap, what));
         if header.lowest_map > version {
             return stale(format!(

@@ -4,6 +4,7 @@ use crate::process::{self, Process};
 use crate::program::{Finished, finish};
 use crate::scratch::{Scratch, mounts_below};
 use crate::wait::wait_for;
+use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -115,6 +116,11 @@ impl Mounted {
         assert!(status.success(), "the mount's process ended with {status}");
     }
 
+    /// Sends its process a signal.
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("our own child");
+    }
+
     /// `kill -9`, and clears the dead mount away.
     ///
     /// # Panics
@@ -131,6 +137,8 @@ impl Drop for Mounted {
         if self.child.try_wait().is_ok_and(|ended| ended.is_some()) {
             return;
         }
+        // A test may have stopped it, and umount looks at what it unmounts.
+        self.signal(Signal::CONT);
         finish(Command::new("umount").arg("--lazy").arg(&self.path), PATIENCE);
         self.child.kill().ok();
         self.child.wait().ok();

@@ -126,6 +126,8 @@ codes! {
     Deadlock = 36, Never;
     /// No more locks, or no more that wait for locks, can be kept.
     TooManyLocks = 37, Never;
+    /// The client was out of touch for longer than its lease, and others may have what it had.
+    Evicted = 40, Never;
 }
 
 impl fmt::Display for ErrorCode {

@@ -247,6 +247,8 @@ record! {
         pub formatted: bool,
         /// Nodes by id.
         pub nodes: Vec<Node>,
+        /// The highest id that a node has had. Ids are given in rising order, and never again.
+        pub newest_node: NodeId,
         /// Targets by id.
         pub targets: Vec<Target>,
         /// Groups by id.
@@ -267,6 +269,7 @@ impl ClusterMap {
             feature_level: 1,
             formatted: false,
             nodes: Vec::new(),
+            newest_node: NodeId::default(),
             targets: Vec::new(),
             groups: Vec::new(),
             shards: Vec::new(),
@@ -278,6 +281,12 @@ impl ClusterMap {
     pub fn node(&self, id: NodeId) -> Option<&Node> {
         let index = self.nodes.binary_search_by_key(&id, |node| node.id).ok()?;
         self.nodes.get(index)
+    }
+
+    /// Whether a node was a member and is no more. `false` for one that joined after this map was
+    /// made, and for the zero of those that are no members.
+    pub fn has_removed(&self, node: NodeId) -> bool {
+        node.raw() != 0 && node <= self.newest_node && self.node(node).is_none()
     }
 
     /// The target of an id.

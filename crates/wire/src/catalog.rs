@@ -82,6 +82,7 @@ catalog! {
     22 "management" reads mg::SetPolicy => mg::MapUpdate;
     23 "management" reads mg::ChangeSetting => mg::SettingChanged;
     24 "management" reads mg::ListClients => mg::ClientList;
+    30 "management" reads mg::Evict => mg::Done;
     // Metadata: sessions.
     32 "metadata" reads md::OpenSession => md::SessionOpened;
     33 "metadata" reads md::KeepAlive => md::LeaseRenewed;

@@ -58,7 +58,8 @@ skep_types::record! {
         pub time_left_ms: u32,
         /// Epoch of the group as the sender knows it.
         pub epoch: Epoch,
-        /// Lowest version of the cluster map that the receiver must know.
+        /// Lowest version of the cluster map that the receiver must know; in a reply, that whoever
+        /// serves later requests of the receiver must know.
         pub lowest_map: MapVersion,
         /// Follows one operation through all its requests.
         pub trace: u128,

@@ -93,6 +93,15 @@ record! {
 }
 
 record! {
+    /// A metadata target has heard nothing of a client for a lease: it is to be removed from the
+    /// map, so that nobody serves it any more and what it had can be given to others.
+    pub struct Evict {
+        /// The client.
+        pub client: NodeId,
+    }
+}
+
+record! {
     /// Divides the virtual shards evenly over the metadata groups that there are. Once per cluster.
     pub struct Format {}
 }

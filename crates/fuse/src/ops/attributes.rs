@@ -7,7 +7,7 @@ use crate::limits;
 use crate::protocol::Context;
 use crate::reply::{Answer, Failure};
 use crate::request::FlagsForm;
-use skep_client::SetAttributes;
+use skep_client::{HandleId, SetAttributes};
 use skep_types::InodeId;
 use skep_types::codec::Codec;
 
@@ -21,12 +21,17 @@ pub(crate) async fn statx(fs: &impl FileSystem, inode: InodeId) -> Outcome {
     Ok(Answer::Statx(fs.stat(inode).await?))
 }
 
-/// Changes attributes; with `kill_privileges` also clears what a new owner or size takes away.
+/// Changes attributes, perhaps through a handle; with `kill_privileges` also clears what a new
+/// owner or size takes away.
 pub(crate) async fn set<F: FileSystem>(
     context: &Context<F>,
     mut change: SetAttributes,
+    handle: Option<HandleId>,
     kill_privileges: bool,
 ) -> Outcome {
+    if let Some(handle) = handle.filter(|_| change.size.is_some()) {
+        context.file_system.check_handle(handle)?;
+    }
     if kill_privileges {
         let present = context.file_system.attributes(change.inode).await?;
         change.permissions = privileges::without(&present);

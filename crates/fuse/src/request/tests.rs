@@ -66,7 +66,7 @@ fn times_may_be_the_present_or_given() {
     arguments.atime = (-5_i64) as u64;
     arguments.atime_nanoseconds = 9;
     let got = request(Opcode::SetAttr as u32, &arguments.to_bytes(), b"").parse();
-    let Ok(Call::SetAttributes { change, kill_privileges }) = got else { panic!("{got:?}") };
+    let Ok(Call::SetAttributes { change, kill_privileges, .. }) = got else { panic!("{got:?}") };
     let at = Timestamp { seconds: -5, nanoseconds: 9 };
     assert_eq!(change.accessed, Some(SetTime { now: false, at }));
     assert!(change.modified.is_some_and(|time| time.now));

@@ -249,6 +249,13 @@ impl FileSystem for Memory {
         Ok(Stat { attributes, allocated_bytes })
     }
 
+    fn check_handle(&self, handle: HandleId) -> Result<()> {
+        self.with(|tree| match tree.handles.contains_key(&handle.raw()) {
+            true => Ok(()),
+            false => Err(ErrorCode::Stale.into()),
+        })
+    }
+
     async fn set_attributes(&self, change: SetAttributes) -> Result<Attributes> {
         self.with(|tree| {
             let node = tree.node(change.inode)?;

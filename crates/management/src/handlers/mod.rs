@@ -1,6 +1,7 @@
 //! The requests that management answers, one file each, and the table that finds them.
 
 mod change_setting;
+mod evict;
 mod format;
 mod get_map;
 mod heartbeat;
@@ -52,6 +53,7 @@ pub(crate) fn dispatch(authority: &Rc<Authority>, incoming: Incoming, outbox: &R
         messages::Heartbeat::ID => heartbeat::handle(authority, &incoming, outbox),
         messages::GetMap::ID => get_map::handle(authority, incoming, outbox),
         messages::Leave::ID => answer(authority, &incoming, outbox, leave::handle),
+        messages::Evict::ID => answer(authority, &incoming, outbox, evict::handle),
         messages::Format::ID => answer(authority, &incoming, outbox, format::handle),
         messages::SetPolicy::ID => answer(authority, &incoming, outbox, set_policy::handle),
         messages::ChangeSetting::ID => {

@@ -1,7 +1,7 @@
 //! What a target is told, and what it wants done.
 
 use crate::operation::{CallId, ConnectionId, OutgoingCall};
-use skep_types::{ClusterMap, Lsn, Result};
+use skep_types::{ClusterMap, Lsn, NodeId, Result};
 use skep_wire::frame::Header;
 use std::sync::Arc;
 
@@ -78,6 +78,12 @@ pub enum Action {
         call: CallId,
         /// What to send.
         request: OutgoingCall,
+    },
+    /// Ask management to remove a client from the cluster map: nothing was heard of it for a lease.
+    /// Comes again until [`Event::Map`] brings a map without it.
+    Evict {
+        /// Which.
+        client: NodeId,
     },
     /// Make the engine durable as it is, and say so by [`Event::Checkpointed`].
     Checkpoint {

@@ -31,6 +31,8 @@ struct Story {
     /// The log on its disk.
     log: Vec<u8>,
     limits: Limits,
+    /// Clients that are to be removed.
+    evicted: Vec<NodeId>,
 }
 
 fn map() -> ClusterMap {
@@ -104,6 +106,7 @@ impl Story {
             replies: Vec::new(),
             log: Vec::new(),
             limits,
+            evicted: Vec::new(),
         };
         story.happens(Event::Tick);
         for session in [1, 2] {
@@ -159,6 +162,7 @@ impl Story {
                     let record = skep_format::log::encode_record(LOG, lsn, synced, &payload);
                     self.log.extend(record.expect("a record that can be read back"));
                 }
+                Action::Evict { client } => self.evicted.push(client),
                 Action::Checkpoint { lsn } => next.push(Event::Checkpointed { lsn }),
             }
         }

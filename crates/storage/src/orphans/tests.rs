@@ -79,7 +79,11 @@ fn only_old_chunk_files_whose_inode_is_gone_are_removed() {
         let secret = Secret::generate();
         let identity = |kind| Identity { cluster: CLUSTER, secret: secret.clone(), node, kind };
         skep_env::spawn(metadata(listener, identity(NodeKind::Metadata))).detach();
-        let router = Router::new(identity(NodeKind::Storage), Channel::NONE, MapCell::new(map));
+        let router = Router::new(
+            identity(NodeKind::Storage),
+            Channel::NONE,
+            MapCell::new(map, NodeId::default()),
+        );
         let store = ChunkStore::open(&path, CLUSTER, TargetId::new(5)).unwrap();
         let mut kept = Vec::new();
         for number in 1..=500 {

@@ -4,7 +4,7 @@ use super::*;
 use skep_env::{Buf, Mailbox, MailboxSender, TcpListener};
 use skep_format::identity::{DirectoryKind, Identity as DirectoryIdentity};
 use skep_rpc::server::authenticate;
-use skep_rpc::{CallOptions, Connection, Identity, MapCell, Secret};
+use skep_rpc::{CallOptions, Connection, Identity, JoinToken, MapCell, Secret};
 use skep_service::host::Ready;
 use skep_store::identity::Directory;
 use skep_types::codec::crc32c;
@@ -53,8 +53,9 @@ async fn start(path: &Path, map: ClusterMap) -> Running {
     let start = TargetStart {
         directory: directory(path),
         target: TARGET,
+        token: JoinToken { cluster: CLUSTER, secret: Secret::generate(), addresses: Vec::new() },
         identity: identity(NodeKind::Storage),
-        map: MapCell::new(map),
+        map: MapCell::new(map, NodeId::new(1)),
         events: mailbox,
         ready: Ready::new(move || ready.send(()).unwrap()),
     };

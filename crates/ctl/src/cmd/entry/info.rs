@@ -75,7 +75,8 @@ pub(crate) fn run(query: ClusterArgs, verbose: bool, path: PathBuf) -> Result<()
 
 async fn ask(access: &Access, inode: InodeId) -> Result<(ClusterMap, EntryInfo)> {
     let map = access.map().await?;
-    let router = Router::new(access.identity(), Channel::random(), MapCell::new(map.clone()));
+    let cell = MapCell::new(map.clone(), skep_types::NodeId::default());
+    let router = Router::new(access.identity(), Channel::random(), cell);
     let options = CallOptions { time_left: Some(PATIENCE), ..CallOptions::default() };
     let info = router.call_inode(inode, &GetEntryInfo { inode }, options).await?;
     Ok((map, info))

@@ -30,6 +30,11 @@ fn is_alive(story: &mut Story, session: u64) -> bool {
     }
 }
 
+/// Whether something may be done in a session.
+fn is_open(story: &Story, session: u64) -> bool {
+    story.target.sessions.refusal(SessionId::new(session)).is_none()
+}
+
 fn is_stored(story: &Story, session: u64) -> bool {
     let key = Key::Session(SessionId::new(session)).to_bytes();
     story.target.table.get(&key).unwrap().is_some()
@@ -168,10 +173,10 @@ fn leases_begin_anew_after_the_target_stood_still() {
         story.now += crate::limits::LONGEST_WAIT;
         assert!(is_alive(&mut story, 1));
         if story.now + lease < end {
-            assert!(is_stored(&story, 2), "it has a lease from the moment when the target goes on");
+            assert!(is_open(&story, 2), "it has a lease from the moment when the target goes on");
         }
     }
-    assert!(!is_stored(&story, 2), "and no longer");
+    assert!(!is_open(&story, 2), "and no longer");
 }
 
 /// The cluster's lease became shorter, and sessions ended whose clients renewed by the longer one
@@ -201,19 +206,64 @@ fn a_shorter_lease_counts_when_the_client_knows_it_and_a_longer_one_at_once() {
     };
     set_lease(&mut story, 500);
     pass(&mut story, given_ms / 2);
-    assert!(is_stored(&story, 1) && is_stored(&story, 2), "neither client knows");
+    assert!(is_open(&story, 1) && is_open(&story, 2), "neither client knows");
     renew(&mut story, given_ms);
     pass(&mut story, given_ms / 2);
-    assert!(is_stored(&story, 1), "it may have missed the answer");
+    assert!(is_open(&story, 1), "it may have missed the answer");
     renew(&mut story, 500);
     pass(&mut story, 700);
-    assert!(!is_stored(&story, 1), "now it knows");
-    assert!(!is_stored(&story, 2), "silent for all of its own lease");
+    assert!(!is_open(&story, 1), "now it knows");
+    assert!(!is_open(&story, 2), "silent for all of its own lease");
 
     let mut story = Story::begin();
     set_lease(&mut story, 2 * given_ms);
     pass(&mut story, given_ms + given_ms / 2);
-    assert!(is_stored(&story, 1), "nobody has to know a longer one");
+    assert!(is_open(&story, 1), "nobody has to know a longer one");
     pass(&mut story, given_ms);
-    assert!(!is_stored(&story, 1));
+    assert!(!is_open(&story, 1));
+}
+
+/// A map in which client 9, whose the sessions are, was removed.
+fn map_without_clients(version: u64) -> ClusterMap {
+    let mut map = map();
+    map.newest_node = NodeId::new(9);
+    map.version = MapVersion::new(version);
+    map
+}
+
+/// What a silent client had was given to others while storage still took its writes.
+#[test]
+fn nothing_of_a_silent_client_is_given_back_before_the_map_says_that_it_was_removed() {
+    let mut story = Story::begin();
+    let inode = story.create(1, (0, 1));
+    let lease = Duration::from_millis(u64::from(map().policy.lease_ms));
+    let end = story.now + lease + lease / 2;
+    while story.now < end {
+        story.now += crate::limits::LONGEST_WAIT;
+        story.happens(Event::Tick);
+    }
+    assert_eq!(story.evicted[..2], [NodeId::new(9); 2], "it asks again");
+    let refused = story.ask(1, 1, (0, 2), &cut(inode)).unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::Evicted);
+    let opens = |story: &Story| {
+        story.target.table.scan(&Key::opens_of(SessionId::new(1)), &[], 9).unwrap().len()
+    };
+    assert_eq!((opens(&story), story.target.fence()), (1, MapVersion::default()));
+    story.happens(Event::Map(map_without_clients(7).into()));
+    assert_eq!((opens(&story), story.target.fence()), (0, MapVersion::new(7)));
+    assert_eq!(story.calls[0].1.message, st::StatChunk::ID);
+    let open = md::OpenSession { client: NodeId::new(9), slots: 4 };
+    let refused = story.ask(1, 3, (0, 0), &open).unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::Evicted);
+    story.restart();
+    assert_eq!(story.target.fence(), MapVersion::new(7));
+}
+
+#[test]
+fn a_client_that_joined_after_the_map_was_made_is_not_taken_for_a_removed_one() {
+    let mut story = Story::begin();
+    story.happens(Event::Map(map_without_clients(2).into()));
+    let open = md::OpenSession { client: NodeId::new(10), slots: 4 };
+    story.ask(1, 3, (0, 0), &open).unwrap();
+    assert!(is_open(&story, 3));
 }

@@ -8,7 +8,7 @@ use skep_types::{
     MemberState, Node, NodeId, NodeKind, ShardId, Target, TargetId, TargetKind, Timestamp,
 };
 use skep_wire::management::{
-    ChangeSetting, ClientEntry, ClientList, Done, Format, GetMap, Heard, Heartbeat, Leave,
+    ChangeSetting, ClientEntry, ClientList, Done, Evict, Format, GetMap, Heard, Heartbeat, Leave,
     ListClients, MapUpdate, RegisterClient, RegisterServer, Registered, SetPolicy, SettingChanged,
 };
 
@@ -132,6 +132,7 @@ pub(super) fn examples() -> Vec<Example> {
             .reply::<Heartbeat>(&Heard { room: Some(capacity()), map: Some(map()) }),
         example(&GetMap { known: MapVersion::new(20) }, &update).reply::<GetMap>(&nothing_new),
         example(&Leave { node: NodeId::new(9) }, &Done {}),
+        example(&Evict { client: NodeId::new(9) }, &Done {}),
         example(&Format {}, &update),
         example(&SetPolicy { policy }, &update),
         example(&change, &changed),

@@ -1,0 +1,81 @@
+//! What a client does that was evicted: it was out of touch for longer than its lease, so that
+//! management removed it from the cluster map and storage refuses it
+//! (docs/design/0006-fencing.md).
+//!
+//! Handles for writing are lost, since others may have had their files meanwhile. Then the client
+//! joins the cluster anew, and everything else goes on by itself.
+
+use crate::client::{Client, Worker};
+use crate::limits::{CONTENTION_PAUSE, MANAGEMENT_PAUSE};
+use skep_rpc::CallOptions;
+use skep_types::{ErrorCode, GroupId, NodeId, Result, SessionId};
+use skep_wire::Request;
+use skep_wire::metadata::OpenMode;
+use std::rc::Rc;
+
+/// The client in whose name a session was opened: see `Sessions::new_session`.
+pub(crate) fn client_of(session: SessionId) -> NodeId {
+    NodeId::new((session.raw() >> 32) as u32)
+}
+
+impl Client {
+    /// Joins the cluster anew after `evicted`, an id of this mount, was removed from it. Returns
+    /// when that is done, whoever does it; at once if it was done before.
+    pub(crate) async fn rejoin(&self, evicted: NodeId) {
+        self.begin_to_rejoin(evicted);
+        while self.mount().node() == evicted && !self.mount().is_ending() {
+            skep_env::sleep(CONTENTION_PAUSE).await;
+        }
+    }
+
+    /// As [`Self::rejoin`], and doesn't wait for the end. Handles for writing are lost when this
+    /// returns.
+    pub(crate) fn begin_to_rejoin(&self, evicted: NodeId) {
+        let mount = self.mount();
+        if mount.node() != evicted || !mount.begin_rejoining(evicted) {
+            return;
+        }
+        let lost = mount.handles.select(|file| file.mode == OpenMode::Write && !file.is_stale());
+        for file in &lost {
+            file.set_cut_off();
+            file.inode.forget_unreported();
+        }
+        tracing::error!(
+            "this client ({evicted}) was out of touch for longer than its lease and was removed \
+             from the cluster: it joins anew; {} handles for writing are lost",
+            lost.len()
+        );
+        let client = self.clone();
+        // As a task of its own, since all threads wait for it.
+        skep_env::spawn(async move {
+            while let Err(error) = client.mount().register_again().await {
+                tracing::warn!("this client can't join the cluster yet: {error}");
+                skep_env::sleep(MANAGEMENT_PAUSE).await;
+                if client.mount().is_ending() {
+                    break;
+                }
+            }
+        })
+        .detach();
+    }
+}
+
+impl Worker {
+    /// Sends a request that modifies nothing to a storage group; again, if this client was evicted.
+    pub(crate) async fn call_storage<R: Request>(
+        self: &Rc<Self>,
+        group: GroupId,
+        request: &R,
+        options: CallOptions,
+    ) -> Result<(R::Reply, usize)> {
+        loop {
+            let node = self.mount.node();
+            match self.router.call(group, request, options.clone()).await {
+                Err(error) if error.code() == ErrorCode::Evicted => {
+                    Client(Rc::clone(self)).rejoin(node).await;
+                }
+                result => return result,
+            }
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! `Evict`: a client that was out of touch with a metadata target for a lease is removed.
+
+use crate::authority::Authority;
+use skep_types::{Error, ErrorCode, NodeKind, Result};
+use skep_wire::management::{Done, Evict};
+
+pub(super) fn handle(authority: &Authority, request: Evict) -> Result<Done> {
+    let map = authority.map();
+    let Some(node) = map.node(request.client) else { return Ok(Done {}) };
+    if node.kind != NodeKind::Client {
+        let what = format!("{} ({}) is a server; only clients are evicted", node.id, node.name);
+        return Err(Error::new(ErrorCode::NotPermitted, what));
+    }
+    authority.remove_client(node.id)?;
+    tracing::warn!(
+        "{} ({}) is removed: metadata heard nothing of it for a lease",
+        node.id,
+        node.name
+    );
+    Ok(Done {})
+}

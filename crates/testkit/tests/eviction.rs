@@ -1,0 +1,134 @@
+//! A client that was out of touch for longer than its lease: docs/design/0006-fencing.md.
+
+use rustix::process::Signal;
+use skep_testkit::{Cluster, Mounted, Shape, Transport, wait_for};
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// Leases last 5 s; a busy machine finds out a little later.
+const PATIENCE: Duration = Duration::from_secs(60);
+const LENGTH: usize = 4 << 20;
+
+fn mounts(cluster: &Cluster) -> usize {
+    let nodes = cluster.skep_json(&["node", "list"]);
+    let list = nodes.as_array().or_else(|| nodes["nodes"].as_array()).expect("a list").clone();
+    list.iter().filter(|node| node["kind"] == "client").count()
+}
+
+/// Stops a mount's process until the cluster has done without it.
+fn stop_beyond_lease(cluster: &Cluster, mount: &Mounted) {
+    let before = mounts(cluster);
+    mount.signal(Signal::STOP);
+    wait_for("the stopped client is removed", PATIENCE, || {
+        (mounts(cluster) < before).then_some(())
+    });
+}
+
+fn open(path: &Path) -> File {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)
+        .expect("opened")
+}
+
+/// Writes to a file until that fails; then says what its handles are good for. A process of its
+/// own: whoever is started by one that has files of a stopped mount open waits at its start.
+const WRITER: &str = r#"
+import errno, os, sys
+def outcome(of):
+    try:
+        of()
+        return "done"
+    except OSError as error:
+        return errno.errorcode[error.errno]
+path = sys.argv[1]
+writable = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+ours = b"A" * (4 << 20)
+os.pwrite(writable, ours, 0)
+os.fsync(writable)
+readable = os.open(path, os.O_RDONLY)
+print("ready", flush=True)
+while (first := outcome(lambda: os.pwrite(writable, ours, 0))) == "done":
+    pass
+print(first, *(outcome(of) for of in (
+    lambda: os.pwrite(writable, b"A", 0), lambda: os.fsync(writable),
+    lambda: os.pread(writable, 1, 0), lambda: os.ftruncate(writable, 0),
+    lambda: os.pread(readable, 1, 0))))
+"#;
+
+/// Semantics 3.8: what it had been given before it was stopped came late, over what others had
+/// written since.
+#[test]
+fn a_client_that_wakes_after_its_lease_writes_nothing_over_what_others_wrote() {
+    for transport in [Transport::Uring, Transport::Device] {
+        let mut cluster = Cluster::start(Shape::default());
+        let first = cluster.mount(transport);
+        let path = cluster.path().join("file");
+        let mut writer = Command::new("python3")
+            .args(["-c", WRITER])
+            .arg(first.path().join("file"))
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("python3 is there");
+        let mut says = BufReader::new(writer.stdout.take().expect("a pipe")).lines();
+        assert_eq!(says.next().expect("a line").expect("text"), "ready");
+        stop_beyond_lease(&cluster, &first);
+        let theirs = vec![b'B'; LENGTH];
+        let other = open(&path);
+        other.write_all_at(&theirs, 0).expect("written");
+        other.sync_all().expect("synced");
+        drop(other);
+        first.signal(Signal::CONT);
+
+        let outcomes = says.next().expect("a line").expect("text");
+        assert_eq!(outcomes, "EIO EIO EIO EIO EIO done", "of writing again, and what came then");
+        assert!(writer.wait().expect("our own child").success());
+        assert!(fs::read(&path).expect("read") == theirs, "what others wrote is untouched");
+
+        // The mount has recovered by itself.
+        assert!(fs::read(first.path().join("file")).expect("read") == theirs);
+        let again = open(&first.path().join("file"));
+        again.write_all_at(b"again", 0).expect("written");
+        drop(again);
+        assert_eq!(fs::read(&path).expect("read")[..5], *b"again");
+        fs::write(first.path().join("new"), "new").expect("written");
+        assert_eq!(fs::read(cluster.path().join("new")).expect("read"), b"new");
+        first.unmount();
+        cluster.stop();
+    }
+}
+
+/// What a dead client had open is given back although nobody asks for it.
+#[test]
+fn a_dead_client_is_removed_within_a_lease_and_what_it_had_open_is_given_back() {
+    let mut cluster = Cluster::start(Shape::default());
+    let first = cluster.mount(Transport::Uring);
+    let file = open(&first.path().join("removed"));
+    file.write_all_at(&vec![b'A'; LENGTH], 0).expect("written");
+    fs::remove_file(cluster.path().join("removed")).expect("removed");
+    let before = mounts(&cluster);
+    first.kill();
+    wait_for("the dead client is removed", PATIENCE, || (mounts(&cluster) < before).then_some(()));
+    wait_for("its chunk files are removed", PATIENCE, || {
+        let is_chunk = |path: &Path| path.to_string_lossy().contains("/chunks/");
+        let mut left = Vec::new();
+        let mut directories = vec![cluster.data().to_path_buf()];
+        while let Some(directory) = directories.pop() {
+            for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+                match entry.file_type() {
+                    Ok(kind) if kind.is_dir() => directories.push(entry.path()),
+                    _ => left.push(entry.path()),
+                }
+            }
+        }
+        (!left.iter().any(|path| is_chunk(path))).then_some(())
+    });
+    cluster.stop();
+}
