@@ -96,7 +96,8 @@ fn who_stood_still_for_too_long_has_lost_his_locks((): &()) {
     let (here, there) = (cluster.path().join("file"), second.path().join("file"));
     fs::write(&here, "first").expect("written");
     let (mut sleeper, mut other) = (Program::on(&there), Program::on(&here));
-    let mut reader = Program::on(&there);
+    let mut reader = Program::start();
+    reader.open("f", &there, "read");
     assert_eq!(sleeper.run("read f 5"), "first");
     assert_eq!(sleeper.try_lock("posix", "exclusive"), "ok");
     let mounts = cluster.processes("mount");
@@ -110,7 +111,7 @@ fn who_stood_still_for_too_long_has_lost_his_locks((): &()) {
     its_process.signal(Signal::CONT);
     assert_eq!(sleeper.run("write f wrong"), "EIO");
     assert_eq!(sleeper.try_lock("posix", "unlock"), "EIO", "until it closes the file");
-    // Others of that mount have lost nothing.
+    // Who only reads there has lost nothing.
     assert_eq!(reader.run("read f 5"), "other");
     assert_eq!(sleeper.run("close f"), "EIO", "so that nobody misses it");
     sleeper.open("f", &there, "write");
