@@ -23,8 +23,11 @@ impl Client {
     /// when that is done, whoever does it; at once if it was done before.
     pub(crate) async fn rejoin(&self, evicted: NodeId) {
         self.begin_to_rejoin(evicted);
-        while self.mount().node() == evicted && !self.mount().is_ending() {
+        while self.mount().node() == evicted {
             skep_env::sleep(CONTENTION_PAUSE).await;
+            if self.mount().is_ending() {
+                return;
+            }
         }
     }
 

@@ -11,7 +11,7 @@ use crate::limits::{FIRST_BACKOFF, LONGEST_BACKOFF};
 use skep_env::local::Notify;
 use skep_types::{
     ClusterMap, Error, ErrorCode, GroupId, InodeId, MapVersion, NodeId, Result, RetryClass,
-    ShardId, TargetId,
+    ShardId, TargetId, TargetKind,
 };
 use skep_wire::Request;
 use std::cell::{Cell, RefCell};
@@ -229,7 +229,10 @@ impl Router {
         let target = map.primary(group).ok_or_else(|| unknown("no member serves it"))?.id;
         options.group = group;
         options.epoch = entry.epoch;
-        options.lowest_map = options.lowest_map.max(self.cell.needed());
+        // Metadata has its sessions: it need not know who was removed elsewhere.
+        if entry.kind == TargetKind::Storage {
+            options.lowest_map = options.lowest_map.max(self.cell.needed());
+        }
         let connection = self.connection(&map, target).await?;
         let result = connection.call(request, options).await;
         self.cell.need(connection.needed_map());
