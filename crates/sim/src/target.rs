@@ -101,6 +101,7 @@ impl World {
         header: Header,
         body: Vec<u8>,
     ) {
+        self.witness.arrived((header.session, header.slot, header.sequence));
         self.targets[target].inbox.push(Event::Request { connection, header, body });
         self.wake_target(target);
     }

@@ -114,6 +114,9 @@ pub(crate) struct Witness {
     pub(crate) is_blind: bool,
     /// A disk was full at some moment: what adds something may have been refused for that.
     pub(crate) has_seen_full_disks: bool,
+    /// In which order requests arrived last.
+    arrivals: BTreeMap<InstanceId, u64>,
+    next_arrival: u64,
 }
 
 impl std::fmt::Debug for Witness {
@@ -136,6 +139,8 @@ impl Witness {
             commits: 0,
             is_blind: false,
             has_seen_full_disks: false,
+            arrivals: BTreeMap::new(),
+            next_arrival: 0,
         }
     }
 
@@ -151,6 +156,12 @@ impl Witness {
             lost: Vec::new(),
         };
         self.instances.insert(id, instance);
+    }
+
+    /// A request of a client has arrived at its target.
+    pub(crate) fn arrived(&mut self, id: InstanceId) {
+        self.next_arrival += 1;
+        self.arrivals.insert(id, self.next_arrival);
     }
 
     /// Sessions whose end a target has logged.
@@ -341,6 +352,12 @@ impl Witness {
             pending.push(Applied::Client(id, record.reply.0.clone()));
         }
         self.ended.extend(changes.sessions_ended.iter().map(|it| (*it, (target, lsn))));
+        // A target carries out what it has in the order in which it came, if nothing has to wait: of
+        // several orders that fit, that one is most likely the true one.
+        pending.sort_by_key(|applied| match applied {
+            Applied::Client(id, _) => self.arrivals.get(id).copied(),
+            _ => None,
+        });
         pending.extend(self.cuts(changes));
         let applied = self.order(&pending, changes)?;
         let mut entry = Entry { target, lsn, applied: Vec::new() };
@@ -600,8 +617,16 @@ fn is_right_by_halves(window: &Window, answer: &Result<Summary, ErrorCode>) -> b
         Op::Rename(it) => it,
         Op::Exchange(_) => {
             let is_there = |place: &Place| matches!(place, Place::Taken { .. });
+            let is_directory =
+                |place: &Place| matches!(place, Place::Taken { is_directory: true, .. });
+            let places = || window.places.iter();
+            // Of two that were there at some moment, one was above the other.
+            let has_both = places().any(|(from, _)| is_there(from))
+                && places().any(|(_, to)| is_there(to))
+                && places().any(|(from, to)| is_directory(from) || is_directory(to));
             return *code == ErrorCode::NotFound
-                && window.places.iter().any(|(from, to)| !is_there(from) || !is_there(to));
+                && places().any(|(from, to)| !is_there(from) || !is_there(to))
+                || *code == ErrorCode::InvalidArgument && has_both;
         }
         _ => return false,
     };
