@@ -352,8 +352,8 @@ impl Witness {
             pending.push(Applied::Client(id, record.reply.0.clone()));
         }
         self.ended.extend(changes.sessions_ended.iter().map(|it| (*it, (target, lsn))));
-        // A target carries out what it has in the order in which it came, if nothing has to wait: of
-        // several orders that fit, that one is most likely the true one.
+        // A target carries out what it has in the order in which it came, if nothing has to wait:
+        // of several orders that fit, that one is most likely the true one.
         pending.sort_by_key(|applied| match applied {
             Applied::Client(id, _) => self.arrivals.get(id).copied(),
             _ => None,
