@@ -4,7 +4,7 @@
 
 use crate::context::Context;
 use crate::engine::Engine;
-use crate::handlers::rename::{check_no_loop, source};
+use crate::handlers::rename::{check_no_loop, confirm_source, source};
 use crate::namespace::check_name;
 use crate::operation::Stop;
 use crate::steps;
@@ -24,6 +24,7 @@ pub(crate) fn run<E: Engine>(
     let (_, second) = context.dentry(to_directory, &request.to_name)?.ok_or(ErrorCode::NotFound)?;
     if second.inode == first {
         // Two names of one file, or one name twice: as in a rename, nothing happens.
+        confirm_source(context, from_directory, &request.from_name, first)?;
         return Ok(Done {});
     }
     let changes_parent = from_directory != to_directory;

@@ -29,6 +29,7 @@ pub(crate) fn run<E: Engine>(context: &mut Context<'_, E>, request: Rename) -> R
         }
         if existing.inode == inode {
             // Two names of one file: POSIX wants nothing to happen.
+            confirm_source(context, request.from_directory, &request.from_name, inode)?;
             return Ok(Done {});
         }
         match (kind, existing.kind) {
@@ -96,6 +97,20 @@ pub(super) fn source<E: Engine>(
     let lookup = Lookup { directory, name: name.clone() };
     let entry = context.ask(group, &lookup)?;
     Ok((entry.inode, entry.kind))
+}
+
+/// Looks once more where a name leads that was read before another name was found to lead to the
+/// same file: perhaps they changed places in between.
+pub(super) fn confirm_source<E: Engine>(
+    context: &mut Context<'_, E>,
+    directory: InodeId,
+    name: &Bytes,
+    inode: InodeId,
+) -> Result<(), Stop> {
+    if !context.is_local(directory)? && source(context, directory, name)?.0 != inode {
+        return Err(Stop::Changed);
+    }
+    Ok(())
 }
 
 /// How the inode goes whose name is taken over.
