@@ -8,6 +8,8 @@
 // The `record!` macro makes its structs `pub`; this module is private to the crate.
 #![allow(unreachable_pub)]
 
+pub mod ioctl;
+
 use skep_types::codec::record;
 
 /// Major version, fixed for ever.
@@ -583,35 +585,6 @@ record! {
         pub in_vectors: u32,
         pub out_vectors: u32,
     }
-}
-
-record! {
-    /// `struct fsxattr` of `include/uapi/linux/fs.h`.
-    #[derive(Copy)]
-    pub struct FsXattr {
-        pub flags: u32,
-        pub extent_bytes: u32,
-        pub extents: u32,
-        pub project: u32,
-        pub copy_extent_bytes: u32,
-        pub padding: u64,
-    }
-}
-
-/// `ioctl` of flags and projects, as `include/uapi/linux/fs.h` has them.
-pub mod ioctl {
-    /// `FS_IOC_GETFLAGS`.
-    pub const GET_FLAGS: u32 = 0x8008_6601;
-    /// `FS_IOC_SETFLAGS`.
-    pub const SET_FLAGS: u32 = 0x4008_6602;
-    /// `FS_IOC_FSGETXATTR`.
-    pub const GET_FS_XATTR: u32 = 0x801c_581f;
-    /// `FS_IOC_FSSETXATTR`.
-    pub const SET_FS_XATTR: u32 = 0x401c_5820;
-    /// `FS_PROJINHERIT_FL` among the flags.
-    pub const FLAG_PROJECT_INHERIT: u32 = 0x2000_0000;
-    /// `FS_XFLAG_PROJINHERIT` in [`super::FsXattr::flags`].
-    pub const XFLAG_PROJECT_INHERIT: u32 = 0x0200;
 }
 
 record! {

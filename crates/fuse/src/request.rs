@@ -3,10 +3,11 @@
 //! A call keeps no bytes of the transport's memory but those of a read or a write, so that an
 //! operation whose caller was killed can go on by itself while the memory serves the next request.
 
+use crate::abi::ioctl::{self, FsXattr};
 use crate::abi::{
-    self, CreateIn, FsXattr, FsyncIn, GetXattrIn, InHeader, IoctlIn, LinkIn, LockIn, MkDirIn,
-    MkNodIn, Opcode, OpenIn, ReadIn, ReleaseIn, Rename2In, RenameIn, SetAttrIn, SetXattrIn,
-    WriteIn, ioctl, set_attr,
+    self, CreateIn, FsyncIn, GetXattrIn, InHeader, IoctlIn, LinkIn, LockIn, MkDirIn, MkNodIn,
+    Opcode, OpenIn, ReadIn, ReleaseIn, Rename2In, RenameIn, SetAttrIn, SetXattrIn, WriteIn,
+    set_attr,
 };
 use crate::limits;
 use skep_client::{CreateRequest, HandleId, NewInode, OpenMode, SetAttributes, SetTime, XattrMode};

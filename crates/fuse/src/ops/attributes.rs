@@ -1,7 +1,7 @@
 //! Operations on attributes, and on the file system as a whole.
 
 use super::privileges;
-use crate::abi::{FsXattr, ioctl};
+use crate::abi::ioctl::{self, FsXattr};
 use crate::file_system::FileSystem;
 use crate::limits;
 use crate::protocol::Context;

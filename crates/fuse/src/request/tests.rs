@@ -128,17 +128,7 @@ fn header(opcode: Opcode) -> InHeader {
 
 #[test]
 fn what_the_device_gives_is_taken_apart() {
-    let header = InHeader {
-        len: 0,
-        opcode: Opcode::MkDir as u32,
-        unique: 2,
-        nodeid: 1,
-        uid: 0,
-        gid: 0,
-        pid: 0,
-        extension_words: 0,
-        padding: 0,
-    };
+    let header = header(Opcode::MkDir);
     let arguments = MkDirIn { mode: 0o40_755, umask: 0o22 };
     let bytes = [header.to_bytes(), arguments.to_bytes(), b"name\0".to_vec()].concat();
     assert!(is_request(&bytes));
