@@ -2,6 +2,7 @@
 //! metadata targets do. Asks page by page.
 
 use crate::access::{Access, PATIENCE};
+use serde::Serialize;
 use skep_rpc::{CallOptions, Channel, MapCell, Router};
 use skep_types::{ClusterMap, Error, GroupId, InodeId, NodeId, Result, SessionId, TargetKind};
 use skep_wire::file_locks::{FileUse, HeldLock, ListLocks, LockKind, LockMode};
@@ -33,7 +34,7 @@ impl Users {
             clients.extend(page.clients.into_iter().map(|client| (client.node, client)));
             after = page.next;
         }
-        let cell = MapCell::new(map.clone(), skep_types::NodeId::default());
+        let cell = MapCell::new(map.clone(), NodeId::default());
         let router = Router::new(access.identity(), Channel::random(), cell);
         Ok(Self { map, clients, router })
     }
@@ -96,32 +97,48 @@ impl Users {
     }
 }
 
-/// A kind of lock as a word.
-pub(crate) fn lock_kind(lock: &HeldLock) -> &'static str {
-    match lock.kind {
-        LockKind::Posix => "posix",
-        LockKind::Flock => "flock",
+/// A lock, or a wait for one, as commands print it.
+#[derive(Debug, Serialize)]
+pub(crate) struct Lock {
+    pub(crate) pid: u32,
+    pub(crate) kind: &'static str,
+    pub(crate) mode: &'static str,
+    start_byte: u64,
+    /// The byte behind the last; none: the end of the file.
+    end_byte: Option<u64>,
+    pub(crate) is_waiting: bool,
+}
+
+impl Lock {
+    /// All that a session has locked of a file, and then what it waits for.
+    pub(crate) fn all_of(used: &FileUse) -> impl Iterator<Item = Self> {
+        let held = used.held.iter().map(|lock| Self::of(lock, false));
+        held.chain(used.waiting.iter().map(|lock| Self::of(lock, true)))
     }
-}
 
-/// A lock's mode as a word.
-pub(crate) fn lock_mode(lock: &HeldLock) -> &'static str {
-    match lock.mode {
-        LockMode::Shared => "shared",
-        LockMode::Exclusive => "exclusive",
+    fn of(lock: &HeldLock, is_waiting: bool) -> Self {
+        Self {
+            pid: lock.pid,
+            kind: match lock.kind {
+                LockKind::Posix => "posix",
+                LockKind::Flock => "flock",
+            },
+            mode: match lock.mode {
+                LockMode::Shared => "shared",
+                LockMode::Exclusive => "exclusive",
+            },
+            start_byte: lock.start,
+            end_byte: (lock.end < skep_wire::limits::LOCK_END).then_some(lock.end),
+            is_waiting,
+        }
     }
-}
 
-/// The end of a locked range; none: that of the file.
-pub(crate) fn lock_end(lock: &HeldLock) -> Option<u64> {
-    (lock.end < skep_wire::limits::LOCK_END).then_some(lock.end)
-}
-
-/// A locked range for people.
-pub(crate) fn lock_range(start: u64, end: Option<u64>) -> String {
-    match end {
-        Some(end) => format!("{start} to {end}"),
-        None if start == 0 => "all".into(),
-        None => format!("{start} to the end"),
+    /// The locked range for people.
+    pub(crate) fn range(&self) -> String {
+        match (self.start_byte, self.end_byte) {
+            (start, Some(end)) => format!("{start} to {end}"),
+            (0, None) => "all".into(),
+            (start, None) => format!("{start} to the end"),
+        }
     }
 }

@@ -2,10 +2,10 @@
 
 use crate::access::{ClusterArgs, entry_at};
 use crate::output::{print, render, table};
-use crate::uses::{Users, lock_end, lock_kind, lock_mode, lock_range};
+use crate::uses::{Lock, Users};
 use serde::Serialize;
 use skep_types::{Error, ErrorCode, Result};
-use skep_wire::file_locks::{FileUse, HeldLock};
+use skep_wire::file_locks::FileUse;
 use std::path::Path;
 
 /// A client that uses the file.
@@ -18,16 +18,6 @@ struct Line {
     readers: u32,
     writers: u32,
     locks: Vec<Lock>,
-}
-
-#[derive(Debug, Serialize)]
-struct Lock {
-    pid: u32,
-    kind: &'static str,
-    mode: &'static str,
-    start_byte: u64,
-    end_byte: Option<u64>,
-    is_waiting: bool,
 }
 
 pub(crate) fn run(query: ClusterArgs, path: &Path) -> Result<()> {
@@ -56,17 +46,6 @@ pub(crate) fn run(query: ClusterArgs, path: &Path) -> Result<()> {
 
 fn line(users: &Users, used: &FileUse) -> Line {
     let (host, mount_point) = users.place(used.client);
-    let lock = |is_waiting| {
-        move |lock: &HeldLock| Lock {
-            pid: lock.pid,
-            kind: lock_kind(lock),
-            mode: lock_mode(lock),
-            start_byte: lock.start,
-            end_byte: lock_end(lock),
-            is_waiting,
-        }
-    };
-    let held = used.held.iter().map(lock(false));
     Line {
         client: used.client.raw(),
         host,
@@ -74,7 +53,7 @@ fn line(users: &Users, used: &FileUse) -> Line {
         session: used.session.to_string(),
         readers: used.readers,
         writers: used.writers,
-        locks: held.chain(used.waiting.iter().map(lock(true))).collect(),
+        locks: Lock::all_of(used).collect(),
     }
 }
 
@@ -85,7 +64,7 @@ fn as_table(lines: &[Line]) -> String {
     let mut shown = table(&["CLIENT", "HOST", "MOUNT POINT", ">READERS", ">WRITERS", "LOCKS"]);
     for line in lines {
         let lock = |lock: &Lock| {
-            let range = lock_range(lock.start_byte, lock.end_byte);
+            let range = lock.range();
             let waits = if lock.is_waiting { " (waits)" } else { "" };
             format!("{} {} {range} by process {}{waits}", lock.kind, lock.mode, lock.pid)
         };

@@ -2,10 +2,10 @@
 
 use crate::access::{ClusterArgs, entry_at};
 use crate::output::{print, render, table};
-use crate::uses::{Users, lock_end, lock_kind, lock_mode, lock_range};
+use crate::uses::{Lock, Users};
 use serde::Serialize;
 use skep_types::{GroupId, InodeId, Result};
-use skep_wire::file_locks::{FileUse, HeldLock};
+use skep_wire::file_locks::FileUse;
 use std::path::Path;
 
 /// A lock, or a wait for one.
@@ -15,13 +15,8 @@ struct Line {
     client: u32,
     host: String,
     mount_point: String,
-    pid: u32,
-    kind: &'static str,
-    mode: &'static str,
-    start_byte: u64,
-    /// The byte behind the last; none: the end of the file.
-    end_byte: Option<u64>,
-    is_waiting: bool,
+    #[serde(flatten)]
+    lock: Lock,
 }
 
 pub(crate) fn run(query: ClusterArgs, path: Option<&Path>) -> Result<()> {
@@ -33,8 +28,7 @@ pub(crate) fn run(query: ClusterArgs, path: Option<&Path>) -> Result<()> {
         let mut lines = Vec::new();
         for group in groups(&users, inode) {
             for used in users.uses(group, inode, true).await? {
-                lines.extend(used.held.iter().map(|lock| line(&users, &used, lock, false)));
-                lines.extend(used.waiting.iter().map(|lock| line(&users, &used, lock, true)));
+                lines.extend(Lock::all_of(&used).map(|lock| line(&users, &used, lock)));
             }
         }
         Ok(lines)
@@ -50,20 +44,9 @@ fn groups(users: &Users, inode: Option<InodeId>) -> Vec<GroupId> {
     }
 }
 
-fn line(users: &Users, used: &FileUse, lock: &HeldLock, is_waiting: bool) -> Line {
+fn line(users: &Users, used: &FileUse, lock: Lock) -> Line {
     let (host, mount_point) = users.place(used.client);
-    Line {
-        entry_id: used.inode.to_string(),
-        client: used.client.raw(),
-        host,
-        mount_point,
-        pid: lock.pid,
-        kind: lock_kind(lock),
-        mode: lock_mode(lock),
-        start_byte: lock.start,
-        end_byte: lock_end(lock),
-        is_waiting,
-    }
+    Line { entry_id: used.inode.to_string(), client: used.client.raw(), host, mount_point, lock }
 }
 
 fn as_table(lines: &[Line]) -> String {
@@ -77,11 +60,11 @@ fn as_table(lines: &[Line]) -> String {
             line.entry_id.clone(),
             line.host.clone(),
             line.mount_point.clone(),
-            line.pid.to_string(),
-            line.kind.to_owned(),
-            line.mode.to_owned(),
-            lock_range(line.start_byte, line.end_byte),
-            if line.is_waiting { "waits" } else { "held" }.to_owned(),
+            line.lock.pid.to_string(),
+            line.lock.kind.to_owned(),
+            line.lock.mode.to_owned(),
+            line.lock.range(),
+            if line.lock.is_waiting { "waits" } else { "held" }.to_owned(),
         ]);
     }
     render(&shown)
