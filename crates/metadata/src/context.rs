@@ -56,6 +56,15 @@ pub(crate) struct Shared {
     pub(crate) wall: Timestamp,
 }
 
+/// An error of another target: a device that has failed is over there, and must not be taken for
+/// this target's.
+pub(crate) fn of_another(error: Error) -> Error {
+    match error.code() {
+        ErrorCode::DeviceFailed => Error::new(ErrorCode::Io, error.context()),
+        _ => error,
+    }
+}
+
 /// See the file's description.
 pub(crate) struct Context<'a, E> {
     table: &'a Table<E>,
@@ -282,11 +291,7 @@ impl<'a, E: Engine> Context<'a, E> {
                 }
                 Some(Asked { answer: None, .. }) => waits = true,
                 Some(Asked { answer: Some(answer), .. }) => {
-                    // What has failed is over there: it must not be taken for this target's device.
-                    let reply = answer.clone().map_err(|error| match error.code() {
-                        ErrorCode::DeviceFailed => Error::new(ErrorCode::Io, error.context()),
-                        _ => error,
-                    })?;
+                    let reply = answer.clone().map_err(of_another)?;
                     replies.push(R::Reply::from_bytes(&reply).map_err(|error| {
                         Error::new(ErrorCode::Protocol, format!("reply of group {group}: {error}"))
                     })?);

@@ -20,7 +20,7 @@
 //! the client that asked is alive it asks again; if it died too, bytes beyond the size that it
 //! wanted may read as zeros.
 
-use crate::context::Context;
+use crate::context::{Context, of_another};
 use crate::engine::Engine;
 use crate::locks::{Owner, Resource};
 use crate::operation::{Internal, Operation, OutgoingCall, Stop};
@@ -130,11 +130,7 @@ impl<E: Engine> Context<'_, E> {
         match (&cut.failure, cut.waiting) {
             (_, 1..) => Err(Stop::Cutting(Vec::new())),
             (Some(error), _) => {
-                let error = match error.code() {
-                    // What has failed is over there.
-                    ErrorCode::DeviceFailed => Error::new(ErrorCode::Io, error.context()),
-                    _ => error.clone(),
-                };
+                let error = of_another(error.clone());
                 Err(Error::within(error, format_args!("truncating {inode}")).into())
             }
             (None, 0) => Ok(true),
