@@ -240,7 +240,7 @@ pub(crate) fn mounted_at(path: &Path) -> Option<String> {
     if kind != "fuse.skep" {
         return None;
     }
-    source.strip_prefix("skep@").map(str::to_owned)
+    Some(source)
 }
 
 /// Whether a mount of Skep is on this very directory. Doesn't touch it: it may be a dead one.
@@ -290,11 +290,10 @@ mod tests {
 
     #[test]
     fn lines_of_mountinfo_are_read() {
-        let line =
-            b"36 35 98:0 / /mnt/a\\040b rw,noatime shared:1 - fuse.skep skep@/data/x\\040y rw";
+        let line = b"36 35 98:0 / /mnt/a\\040b rw,noatime shared:1 - fuse.skep /data/x\\040y rw";
         assert_eq!(
             parse_mount(line),
-            Some(("/mnt/a b".into(), "fuse.skep".into(), "skep@/data/x y".into()))
+            Some(("/mnt/a b".into(), "fuse.skep".into(), "/data/x y".into()))
         );
         assert_eq!(parse_mount(b""), None);
     }

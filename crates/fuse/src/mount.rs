@@ -19,7 +19,8 @@ use std::sync::Arc;
 pub struct ServeOptions {
     /// The directory to mount on.
     pub mount_point: PathBuf,
-    /// What it comes from: `/proc/mounts` shows `skep@` and this.
+    /// What it comes from, as `/proc/mounts` shows it. `mount -a` knows by this and the directory
+    /// that a line of `/etc/fstab` is mounted.
     pub source: String,
     /// What every file system can be asked for.
     pub flags: MountFlags,
@@ -86,12 +87,11 @@ where
     Fut: Future<Output = Result<F>> + 'static,
 {
     let mount_point = mount_point::prepare(&options.mount_point)?;
-    let source = format!("skep@{}", options.source);
     let mut on_ready = Some(options.on_ready);
     let wanted = candidates(options.transport)?;
     for transport in wanted {
         let Some(session) =
-            open(&mount_point, &source, options.flags, (transport, options.transport))?
+            open(&mount_point, &options.source, options.flags, (transport, options.transport))?
         else {
             continue;
         };

@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn lines_of_mountinfo_are_understood() {
-        let line = "36 35 0:45 / /mnt/a\\040b rw,relatime shared:1 - fuse.skep skep@x rw,user_id=0";
+        let line = "36 35 0:45 / /mnt/a\\040b rw,relatime shared:1 - fuse.skep /data rw,user_id=0";
         let entry = parse_line(line).unwrap();
         assert_eq!(entry.device, "0:45");
         assert_eq!(entry.mount_point, Path::new("/mnt/a b"));

@@ -138,6 +138,21 @@ fn fstab_and_mount_know_the_type() {
     place.cluster.stop();
 }
 
+/// `mount -a` compares what it finds in the table of mounts with the lines of `fstab`.
+#[test]
+fn what_is_mounted_is_not_mounted_again() {
+    let place = Place::new();
+    let (data, mount_point) = (place.cluster.data().display(), place.mount_point());
+    let table = format!("{data} {} skep _netdev,transport=device 0 0\n", mount_point.display());
+    fs::write(place.path.join("fstab"), table).expect("written");
+    let said = place.with_mount(
+        "mount -a -T fstab; mount -a -T fstab; grep $PWD/mnt /proc/mounts; umount $PWD/mnt",
+    );
+    let sources: Vec<_> = said.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert_eq!(sources, [data.to_string()], "{said}");
+    place.cluster.stop();
+}
+
 /// Semantics 4.10.
 #[test]
 fn a_mount_ends_while_the_cluster_is_away() {

@@ -81,9 +81,7 @@ fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<MountArgs> {
     let Ok([source, directory]) = <[OsString; 2]>::try_from(places) else {
         return Err(wrong("usage: mount.skep CLUSTER DIRECTORY [-o OPTIONS]"));
     };
-    // What /proc/mounts shows as the source is taken too.
-    let source = text(source)?;
-    args.cluster.cluster = Some(source.strip_prefix("skep@").unwrap_or(&source).to_owned());
+    args.cluster.cluster = Some(text(source)?);
     args.directory = directory.into();
     Ok(args)
 }
@@ -99,7 +97,7 @@ mod tests {
     #[test]
     fn arguments_come_in_any_order_and_values_with_their_letter_or_after_it() {
         for line in [
-            "skep@/data /mnt -o ro,nosuid -t skep",
+            "/data /mnt -o ro,nosuid -t skep",
             "-oro,nosuid /data -N /proc/1/ns/mnt /mnt",
             "-n -o ro -o nosuid /data /mnt",
         ] {
