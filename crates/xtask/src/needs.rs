@@ -5,6 +5,7 @@ use std::path::Path;
 
 /// Program and the Debian package that has it.
 const PROGRAMS: &[(&str, &str)] = &[
+    ("fio", "fio"),
     ("fusermount3", "fuse3"),
     ("gcc", "gcc"),
     ("git", "git"),
@@ -14,6 +15,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("mkfs.xfs", "xfsprogs"),
     ("python3", "python3"),
     ("rsync", "rsync"),
+    ("setfacl", "acl"),
     ("setfattr", "attr"),
     ("systemd-analyze", "systemd"),
 ];

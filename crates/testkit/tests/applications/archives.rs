@@ -1,0 +1,130 @@
+//! Trees with everything that a file can have: what `rsync` and `tar` brought to one mount is the
+//! same when they bring it back from the other.
+
+use crate::{Places, text};
+use rustix::fs::{XattrFlags, lsetxattr};
+use skep_testkit::program::{run, run_in};
+use skep_testkit::{Random, tree};
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown, lchown, symlink};
+use std::path::Path;
+
+/// Files with holes, access control lists, extended attributes, owners, hard links, and special
+/// files.
+fn make_tree(root: &Path) {
+    fs::create_dir(root).expect("a directory");
+    let mut random = Random::new(41);
+    for index in 0..40_u32 {
+        let directory = root.join(format!("directory-{}/{}", index % 4, index % 3));
+        fs::create_dir_all(&directory).expect("a directory");
+        let path = directory.join(format!("file-{index}"));
+        let len = [0, 1, 4097, 80_000, 700_000][random.below(5)];
+        fs::write(&path, random.bytes(len)).expect("written");
+        let modes = [0o600, 0o755, 0o4711, 0o2750];
+        fs::set_permissions(&path, fs::Permissions::from_mode(*random.one_of(&modes)))
+            .expect("its mode");
+        for number in 0..index % 3 {
+            let len = *random.one_of(&[1, 40, 1500]);
+            let value = random.bytes(len);
+            let name = format!("user.attribute-{number}");
+            lsetxattr(&path, name.as_str(), &value, XattrFlags::empty()).expect("set");
+        }
+        match index % 5 {
+            0 => fs::hard_link(&path, root.join(format!("hard-{index}"))).expect("linked"),
+            1 => {
+                run("setfacl", ["-m", "u:33:rwx,g:50:r-x,m::rwx", text(&path)]);
+            }
+            2 => chown(&path, Some(1000 + index), Some(2000 + index)).expect("given away"),
+            3 => symlink(format!("../file-{index}"), root.join(format!("soft-{index}")))
+                .expect("linked"),
+            _ => {}
+        }
+    }
+    let sparse = File::create(root.join("sparse")).expect("made");
+    for place in [0_u64, 5_000_000, 90_000_000] {
+        sparse.write_all_at(&random.bytes(10_000), place).expect("written");
+    }
+    sparse.set_len(200_000_000).expect("longer");
+    lchown(root.join("soft-3"), Some(7), Some(8)).expect("given away");
+    let with_default = root.join("directory-1");
+    run("setfacl", ["-d", "-m", "u:33:rwx,g::r-x", text(&with_default)]);
+    run_in(root, "mkfifo", ["-m", "640", "pipe"]);
+    run_in(root, "mknod", ["-m", "600", "zero", "c", "1", "5"]);
+    fs::set_permissions(root.join("directory-2"), fs::Permissions::from_mode(0o1777))
+        .expect("its mode");
+}
+
+/// Checks that two trees have the same contents, times, lists, attributes and owners.
+fn assert_same(expected: &Path, found: &Path) {
+    tree::assert_same(expected, found, true);
+    let said = |directory: &Path, program: &str, arguments: &[&str]| {
+        let said = run_in(directory, program, arguments);
+        let mut parts: Vec<_> = said.split("\n\n").map(str::to_owned).collect();
+        parts.sort();
+        parts
+    };
+    let same = |program: &str, arguments: &[&str]| {
+        let (left, right) = (said(expected, program, arguments), said(found, program, arguments));
+        assert_eq!(left, right, "{program} {arguments:?}");
+    };
+    same("getfacl", &["--recursive", "--physical", "--numeric", "."]);
+    same(
+        "getfattr",
+        &["--recursive", "--physical", "--no-dereference", "--dump", "--encoding=hex", "."],
+    );
+    let owners = [expected, found].map(|directory| {
+        let said = run_in(directory, "find", [".", "-printf", "%p %y %U %G %T@\n"]);
+        let mut lines: Vec<_> = said.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    });
+    assert_eq!(owners[0], owners[1]);
+}
+
+/// A file of 200 MB with 30 KB in it stays one, as far as chunk files allow.
+fn assert_sparse(path: &Path) {
+    let found = path.metadata().expect("it is there");
+    assert_eq!(found.len(), 200_000_000);
+    assert!(found.blocks() * 512 < 20_000_000, "{} blocks", found.blocks());
+}
+
+pub(crate) fn rsync_with_everything_there_and_back(places: &Places) {
+    let (source, back) = (places.local.join("source"), places.local.join("back"));
+    make_tree(&source);
+    let rsync = |from: &Path, to: &Path, more: &[&str]| {
+        let (from, to) = (format!("{}/", from.display()), text(to).to_owned());
+        run(
+            "rsync",
+            [&["-aHAXS", "--numeric-ids", "--modify-window=-1"], more, &[&from, &to]].concat(),
+        )
+    };
+    rsync(&source, &places.one.join("tree"), &[]);
+    let seen = places.other.join("tree");
+    assert_same(&source, &seen);
+    assert_sparse(&seen.join("sparse"));
+    let left = rsync(&source, &seen, &["--checksum", "--dry-run", "--itemize-changes"]);
+    assert_eq!(left, "", "nothing is left to do");
+    rsync(&seen, &back, &[]);
+    assert_same(&source, &back);
+}
+
+pub(crate) fn tar_with_everything_there_and_back(places: &Places) {
+    let source = places.one.join("tree");
+    make_tree(&source);
+    let what = ["--sparse", "--xattrs", "--acls", "--numeric-owner", "--format=pax"];
+    let tar = |directory: &Path, arguments: &[&str]| {
+        run_in(directory, "tar", [&what[..], arguments].concat());
+    };
+    tar(&places.other, &["-cf", "tree.tar", "tree"]);
+    let archive = places.one.join("tree.tar");
+    let len = archive.metadata().expect("it is there").len();
+    assert!(len < 60_000_000, "holes are packed as holes: {len} bytes");
+    tar(&places.local, &["-xpf", text(&archive)]);
+    let unpacked = places.one.join("unpacked");
+    fs::create_dir(&unpacked).expect("a directory");
+    tar(&unpacked, &["-xpf", text(&archive)]);
+    let seen = places.other.join("unpacked/tree");
+    assert_same(&places.local.join("tree"), &seen);
+    assert_sparse(&seen.join("sparse"));
+    run_in(&places.other, "tar", ["--compare", "--file", "tree.tar"]);
+}

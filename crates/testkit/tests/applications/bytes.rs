@@ -1,0 +1,29 @@
+//! `fio`: what several jobs wrote on one mount, in an order of their own, is read and verified on
+//! the other.
+
+use crate::{Places, text};
+use skep_testkit::program::run_in;
+use std::path::Path;
+
+/// For all jobs. Each has a file; the marks in each block say where and when it was written.
+const GENERAL: &str = "--size=24m --verify=crc32c --verify_fatal=1 --randseed=5 --allrandrepeat=1 \
+                       --group_reporting";
+const JOBS: &str = "\
+    --name=random --rw=randwrite --bs=4k-64k --ioengine=psync --numjobs=2 \
+    --name=direct --rw=randwrite --bs=128k --ioengine=libaio --iodepth=8 --direct=1 \
+    --name=mapped --rw=randwrite --bs=4k --ioengine=mmap \
+    --name=stream --rw=write --bs=1m --ioengine=io_uring --fsync=8";
+
+fn fio(directory: &Path, more: &str) {
+    let place = format!("--directory={}", text(directory));
+    let words = format!("{GENERAL} {more} {JOBS}");
+    run_in(directory, "fio", [&place[..]].into_iter().chain(words.split_whitespace()));
+}
+
+pub(crate) fn fio_finds_on_one_mount_what_the_other_wrote(places: &Places) {
+    fio(&places.one, "--do_verify=0 --end_fsync=1");
+    fio(&places.other, "--verify_only");
+    // The other way round, over what is there: every byte is a new one.
+    fio(&places.other, "--do_verify=0 --end_fsync=1 --verify_pattern=0x5a");
+    fio(&places.one, "--verify_only --verify_pattern=0x5a");
+}

@@ -1,0 +1,89 @@
+//! SQLite: transfers between accounts by several processes; afterwards the total is what it was,
+//! and every committed transfer is there.
+
+use crate::{Places, text};
+use skep_testkit::program::{finish, run};
+use skep_testkit::wait_for;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/applications/sqlite.py");
+const PATIENCE: Duration = Duration::from_secs(240);
+
+fn sqlite(arguments: &[&str]) {
+    run("python3", [&[PROGRAM], arguments].concat());
+}
+
+fn base(directory: &Path) -> String {
+    text(&directory.join("base.db")).to_owned()
+}
+
+/// Runs one writer for each name at once, each on its directory.
+fn writers(count: &str, of: &[(&str, &Path)]) {
+    std::thread::scope(|scope| {
+        for (name, directory) in of {
+            scope.spawn(move || sqlite(&["run", &base(directory), name, count]));
+        }
+    });
+}
+
+/// With a rollback journal, locks and `fsync` are all that SQLite needs of several hosts.
+pub(crate) fn sqlite_writers_of_both_mounts(places: &Places) {
+    sqlite(&["make", &base(&places.one), "delete"]);
+    writers("60", &[("a", &places.one), ("b", &places.other), ("c", &places.one)]);
+    for directory in [&places.one, &places.other] {
+        sqlite(&["check", &base(directory), "a:60", "b:60", "c:60"]);
+    }
+}
+
+/// The database that it leaves is half-written, with a journal beside it. The next one that opens
+/// it, on whichever mount, finds the lock free and rolls it back.
+pub(crate) fn sqlite_journal_of_a_killed_writer(places: &Places) {
+    sqlite(&["make", &base(&places.one), "delete"]);
+    writers("5", &[("a", &places.other)]);
+    let mut command = Command::new("python3");
+    command.args([PROGRAM, "die", &base(&places.one)]).stdin(Stdio::piped());
+    let mut writer = command.stdout(Stdio::piped()).spawn().expect("python3 is installed");
+    let mut said = String::new();
+    let stdout = writer.stdout.take().expect("piped");
+    BufReader::new(stdout).read_line(&mut said).expect("it says when it has begun");
+    assert_eq!(said, "begun\n");
+    writer.kill().expect("our own child");
+    writer.wait().expect("our own child");
+    let journal = places.other.join("base.db-journal");
+    wait_for("the journal of the killed writer", Duration::from_secs(5), || {
+        journal.metadata().is_ok_and(|it| it.len() > 512).then_some(())
+    });
+    sqlite(&["check", &base(&places.other), "a:5"]);
+    assert!(!journal.exists(), "rolled back");
+    writers("5", &[("b", &places.one)]);
+    sqlite(&["check", &base(&places.one), "a:5", "b:5"]);
+}
+
+/// In this mode SQLite shares memory by a mapped file: among the processes of one mount, as SQLite
+/// says of file systems of a network. Once it is closed, the other mount has all of it.
+pub(crate) fn sqlite_wal_of_several_processes(places: &Places) {
+    sqlite(&["make", &base(&places.one), "wal"]);
+    writers("100", &[("a", &places.one), ("b", &places.one), ("c", &places.one)]);
+    sqlite(&["check", &base(&places.one), "a:100", "b:100", "c:100"]);
+    writers("20", &[("d", &places.other)]);
+    sqlite(&["check", &base(&places.one), "a:100", "b:100", "c:100", "d:20"]);
+    // Readers of the same mount go on while one writes.
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| writers("100", &[("e", &places.one)]));
+        let total = "select sum(sum) from account;";
+        while !writer.is_finished() {
+            let mut reader = Command::new("python3");
+            let script = format!(
+                "import sqlite3; print(sqlite3.connect('{}', timeout=60)\
+                 .execute('{total}').fetchone()[0])",
+                base(&places.one)
+            );
+            let said = finish(reader.args(["-c", &script]), PATIENCE).expect_success();
+            assert_eq!(said, "200000\n");
+        }
+    });
+    sqlite(&["check", &base(&places.other), "a:100", "b:100", "c:100", "d:20", "e:100"]);
+}

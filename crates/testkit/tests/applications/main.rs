@@ -1,0 +1,65 @@
+//! Applications on two mounts of one cluster at once, over different transports: databases, sources
+//! and builds, archives, and verified writes. What each did is checked from the other mount, or
+//! against the local file system.
+//!
+//! Longer ones are in `external`.
+
+mod archives;
+mod bytes;
+mod databases;
+mod sources;
+
+use skep_testkit::suite::{Case, Suite};
+use skep_testkit::{Cluster, Scratch, Shape, Transport};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Where a test works: the same empty directory through two mounts, and one of the local file
+/// system.
+struct Places {
+    one: PathBuf,
+    other: PathBuf,
+    local: PathBuf,
+}
+
+const CASES: &[Case<Places>] = &[
+    Case { name: "databases::sqlite_writers", body: databases::sqlite_writers_of_both_mounts },
+    Case { name: "databases::sqlite_killed", body: databases::sqlite_journal_of_a_killed_writer },
+    Case { name: "databases::sqlite_wal", body: databases::sqlite_wal_of_several_processes },
+    Case { name: "sources::git", body: sources::git_is_read_while_it_is_collected },
+    Case { name: "sources::git_writers", body: sources::git_commits_of_both_mounts },
+    Case { name: "sources::make", body: sources::make_sees_what_changed_on_the_other_mount },
+    Case { name: "archives::rsync", body: archives::rsync_with_everything_there_and_back },
+    Case { name: "archives::tar", body: archives::tar_with_everything_there_and_back },
+    Case { name: "bytes::fio", body: bytes::fio_finds_on_one_mount_what_the_other_wrote },
+];
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("test directories have ASCII names")
+}
+
+fn main() -> ExitCode {
+    let mut suite = Suite::from_arguments();
+    let place = "uring-and-device";
+    if suite.starts(place, &[CASES]) {
+        let mut cluster = Cluster::start(Shape::default());
+        let second = cluster.mount(Transport::Device);
+        for case in CASES {
+            let scratch = Scratch::new();
+            let name = case.name.replace("::", "-");
+            let places = Places {
+                one: cluster.path().join(&name),
+                other: second.path().join(&name),
+                local: scratch.directory(&name),
+            };
+            suite.check("a directory for each test", || {
+                fs::create_dir(&places.one).expect("a directory");
+            });
+            suite.run(place, &[&[Case { name: case.name, body: case.body }]], &places);
+        }
+        suite.check("the second mount ends", || second.unmount());
+        suite.check("the cluster stops", || cluster.stop());
+    }
+    suite.end()
+}

@@ -1,0 +1,159 @@
+//! Sources and what is made from them: git and make, with two mounts at once.
+
+use crate::{Places, text};
+use skep_testkit::program::run_in;
+use skep_testkit::{Random, wait_for};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+const PARTS: usize = 12;
+
+fn git(directory: &Path, arguments: &[&str]) -> String {
+    let who = ["-c", "user.name=Test", "-c", "user.email=test@example.com", "-c", "gc.auto=0"];
+    run_in(directory, "git", [&who[..], arguments].concat())
+}
+
+/// Makes a repository with this many commits.
+fn repository(directory: &Path, commits: usize) {
+    fs::create_dir(directory).expect("a directory");
+    git(directory, &["init", "--quiet", "--initial-branch=main"]);
+    let mut random = Random::new(9);
+    for commit in 0..commits {
+        for file in 0..6 {
+            let text = format!("{}\n", random.number()).repeat(1 + random.below(200));
+            fs::write(directory.join(format!("file-{file}")), text).expect("written");
+        }
+        git(directory, &["add", "--all"]);
+        git(directory, &["commit", "--quiet", "--message", &format!("commit {commit}")]);
+    }
+}
+
+/// `git gc` replaces packs while the other mount reads them. It clones what is there and finds no
+/// damage, whichever pack an object lies in.
+pub(crate) fn git_is_read_while_it_is_collected(places: &Places) {
+    let (here, there) = (places.one.join("repository"), places.other.join("repository"));
+    repository(&here, 10);
+    // The first time this makes a name that the other mount may just have found missing.
+    git(&here, &["pack-refs", "--all"]);
+    wait_for("the other mount sees the name", Duration::from_secs(10), || {
+        there.join(".git/packed-refs").exists().then_some(())
+    });
+    let head = git(&here, &["rev-parse", "HEAD"]);
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut rounds = 0;
+            while !is_done.load(Ordering::Relaxed) || rounds == 0 {
+                assert_eq!(git(&there, &["log", "--oneline", "--stat"]).lines().count(), 80);
+                let clone = places.local.join(format!("clone-{rounds}"));
+                git(&places.local, &["clone", "--quiet", "--no-local", text(&there), text(&clone)]);
+                assert_eq!(git(&clone, &["rev-parse", "HEAD"]), head);
+                rounds += 1;
+            }
+        });
+        for _ in 0..4 {
+            git(&here, &["repack", "-a", "-d", "-f", "--quiet"]);
+            git(&here, &["gc", "--quiet", "--prune=now"]);
+        }
+        is_done.store(true, Ordering::Relaxed);
+        reader.join().expect("the reader found everything");
+    });
+    // Lists of names may be a second old on the other mount.
+    wait_for("the other mount sees that all is packed", Duration::from_secs(10), || {
+        git(&there, &["count-objects"]).starts_with("0 objects").then_some(())
+    });
+    git(&there, &["fsck", "--full", "--strict"]);
+    assert_eq!(git(&there, &["status", "--porcelain"]), "");
+}
+
+/// Two work trees of one repository commit at once, each to its branch; names of references and
+/// packs are made by `link` and `rename` of both.
+pub(crate) fn git_commits_of_both_mounts(places: &Places) {
+    let here = places.one.join("repository");
+    repository(&here, 2);
+    for branch in ["a", "b"] {
+        git(&here, &["worktree", "add", "--quiet", "-b", branch, &format!("../{branch}")]);
+    }
+    std::thread::scope(|scope| {
+        for (directory, branch) in [(&places.one, "a"), (&places.other, "b")] {
+            scope.spawn(move || {
+                let tree = directory.join(branch);
+                for number in 0..12 {
+                    fs::write(tree.join(format!("{branch}-{number}")), branch).expect("written");
+                    git(&tree, &["add", "--all"]);
+                    git(&tree, &["commit", "--quiet", "--message", &format!("number {number}")]);
+                }
+            });
+        }
+    });
+    for directory in [&places.one, &places.other] {
+        let repository = directory.join("repository");
+        git(&repository, &["fsck", "--full", "--strict"]);
+        for branch in ["a", "b"] {
+            assert_eq!(git(&repository, &["rev-list", "--count", branch]), "14\n");
+        }
+    }
+    git(&here, &["merge", "--quiet", "--message", "a", "a"]);
+    git(&here, &["merge", "--quiet", "--message", "b", "b"]);
+    assert_eq!(git(&places.other.join("repository"), &["ls-files"]).lines().count(), 6 + 24);
+}
+
+/// Writes a C program of several parts with one header that all include.
+fn project(directory: &Path) {
+    fs::create_dir(directory).expect("a directory");
+    fs::write(directory.join("all.h"), "#define ADDED 1\n").expect("written");
+    let mut program = String::from("#include <stdio.h>\nint main(void) { long sum = 0;\n");
+    for part in 0..PARTS {
+        let body = format!("#include \"all.h\"\nlong part_{part}(void) {{ return ADDED; }}\n");
+        fs::write(directory.join(format!("part_{part}.c")), body).expect("written");
+        let line = format!("long part_{part}(void); sum += part_{part}();\n");
+        program.push_str(&line);
+    }
+    program.push_str("printf(\"%ld\\n\", sum); return 0; }\n");
+    fs::write(directory.join("main.c"), program).expect("written");
+    let makefile = "objects = $(patsubst %.c,%.o,$(wildcard *.c))\n\
+         program: $(objects)\n\t@echo link\n\t@gcc -o $@ $^\n\
+         part_%.o: part_%.c all.h\n\t@echo compile $<\n\t@gcc -c -o $@ $<\n\
+         main.o: main.c\n\t@echo compile $<\n\t@gcc -c -o $@ $<\n";
+    fs::write(directory.join("Makefile"), makefile).expect("written");
+}
+
+/// How many files `make -j` compiles, and what the program says then.
+fn make(directory: &Path) -> (usize, String) {
+    let said = run_in(directory, "make", ["-j4"]);
+    let compiled = said.lines().filter(|line| line.starts_with("compile")).count();
+    (compiled, run_in(directory, "./program", [""; 0]))
+}
+
+/// Waits until both mounts have the same time of a file: attributes may be old for a second.
+fn same_time(places: &Places, name: &str) {
+    wait_for("the other mount sees the new time", Duration::from_secs(10), || {
+        let times = [&places.one, &places.other].map(|place| {
+            let found = place.join(name).metadata().expect("it is there");
+            (found.mtime(), found.mtime_nsec())
+        });
+        (times[0] == times[1]).then_some(())
+    });
+}
+
+/// Times are the metadata host's, so what was made on one mount is newer than what another wrote
+/// before, whatever their hosts' clocks say: neither too little nor too much is made again.
+pub(crate) fn make_sees_what_changed_on_the_other_mount(places: &Places) {
+    project(&places.one.join("project"));
+    let (here, there) = (places.one.join("project"), places.other.join("project"));
+    assert_eq!(make(&there), (PARTS + 1, "12\n".to_owned()));
+    same_time(places, "project/program");
+    assert_eq!(make(&here), (0, "12\n".to_owned()));
+    fs::write(there.join("part_3.c"), "long part_3(void) { return 100; }\n").expect("written");
+    same_time(places, "project/part_3.c");
+    assert_eq!(make(&here), (1, "111\n".to_owned()));
+    fs::write(here.join("all.h"), "#define ADDED 10\n").expect("written");
+    same_time(places, "project/all.h");
+    same_time(places, "project/program");
+    assert_eq!(make(&there), (PARTS, "210\n".to_owned()));
+    same_time(places, "project/program");
+    assert_eq!(make(&here), (0, "210\n".to_owned()));
+}
