@@ -184,11 +184,13 @@ impl From<ErrorCode> for Error {
 }
 
 impl From<std::io::Error> for Error {
-    /// Keeps `ENOSPC` and `EDQUOT` apart, since callers act on them; the rest is `Io`.
+    /// Keeps apart what callers act on, such as `ENOSPC` and `EFBIG`; the rest is `Io`.
     fn from(error: std::io::Error) -> Self {
         let code = match error.kind() {
             std::io::ErrorKind::StorageFull => ErrorCode::NoSpace,
             std::io::ErrorKind::QuotaExceeded => ErrorCode::QuotaExceeded,
+            // Beyond what the file system takes: 16 TiB on ext4.
+            std::io::ErrorKind::FileTooLarge => ErrorCode::FileTooLarge,
             std::io::ErrorKind::ReadOnlyFilesystem => ErrorCode::ReadOnly,
             _ => ErrorCode::Io,
         };

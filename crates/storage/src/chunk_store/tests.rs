@@ -8,7 +8,7 @@ mod power_cut;
 
 use super::*;
 use skep_env::Buf;
-use skep_format::chunk::{page_offset, physical_offset};
+use skep_format::chunk::{REGION_BYTES, page_offset, physical_offset};
 use skep_types::codec::crc32c;
 use skep_types::{GRANULE_BYTES, InodeId};
 use skep_wire::storage::StripeHint;

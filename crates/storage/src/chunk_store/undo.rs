@@ -1,5 +1,5 @@
-//! After a write that ran out of space in the middle: nothing half-written stays visible, and what
-//! did change matches its checksums.
+//! After a write that met the end of the disk, or of the longest file there, in the middle: nothing
+//! half-written stays visible, and what did change matches its checksums.
 
 use super::ChunkStore;
 use super::chunk_file::{ChunkFile, granule_in_region, whole_granules};
@@ -41,6 +41,8 @@ impl ChunkStore {
         for range in ranges.into_iter().flatten() {
             match file.file.punch_hole(range) {
                 Err(error) if error.kind() == io::ErrorKind::Unsupported => return Ok(false),
+                // Nothing can lie there.
+                Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {}
                 other => other.map_err(|error| self.note_failure(file.io_error(error)))?,
             }
         }

@@ -117,4 +117,13 @@ fn to_huge_lengths(root: &Path) {
     ok(file.read_exact_at(&mut bytes, len - 5));
     assert_eq!(&bytes, b"\0\0end");
     assert!(file.write_all_at(b"x", u64::MAX / 2).is_err());
+    // Far beyond what the disks under it take is an error of this write alone.
+    for shift in 44..62 {
+        if let Err(error) = file.write_all_at(b"x", 1 << shift) {
+            assert_eq!(error.raw_os_error(), Some(Errno::FBIG.raw_os_error()), "2^{shift}");
+        }
+    }
+    fs::write(root.join("other"), "still served").expect("written");
+    ok(file.write_all_at(b"end", len - 3));
+    ok(file.sync_all());
 }

@@ -158,3 +158,48 @@ fn a_write_that_runs_out_in_the_middle_is_undone() {
         assert_eq!(unharmed(open(&dir)).await, MIB as usize);
     });
 }
+
+/// The longest file that the file system of a directory takes.
+fn longest_file(directory: &Path) -> u64 {
+    let path = directory.join("probe");
+    let file = std::fs::File::create(&path).unwrap();
+    let (mut fits, mut too_long) = (0, i64::MAX as u64);
+    while too_long - fits > 1 {
+        let len = fits + (too_long - fits) / 2;
+        match file.set_len(len) {
+            Ok(()) => fits = len,
+            Err(_) => too_long = len,
+        }
+    }
+    std::fs::remove_file(path).unwrap();
+    fits
+}
+
+#[test]
+fn a_write_over_the_longest_file_of_the_disk_is_refused_whole_and_harms_nobody() {
+    on_small_disks(16, |dir| async move {
+        let longest = longest_file(&dir);
+        if longest > 1 << 60 {
+            // The format ends before such a file system does.
+            return;
+        }
+        let store = open(&dir);
+        let data = pattern(3, 100_000);
+        write(&store, key(1), 0, &data).await.unwrap();
+        let end = skep_format::chunk::logical_size(longest);
+        // Beyond it, across it, and over two regions of which one begins beyond it.
+        let border = (end / REGION_BYTES + 1) * REGION_BYTES;
+        for offset in [1 << 60, end + 4096, end - 50_000, border - 50_000] {
+            let error = write(&store, key(1), offset, &data).await.unwrap_err();
+            assert_eq!(error.code(), ErrorCode::FileTooLarge, "{error}");
+            assert_eq!(store.stat(&key(1)).unwrap().size, data.len() as u64);
+        }
+        let error = store.truncate(&key(1), end + MIB).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::FileTooLarge, "{error}");
+        assert!(store.failure().is_none(), "no failure of the device");
+        assert!(read(&store, key(1), 0, 100_000).await.unwrap() == data);
+        write(&store, key(2), 0, &data).await.unwrap();
+        store.sync(&key(1)).await.unwrap();
+        store.close().await.unwrap();
+    });
+}
