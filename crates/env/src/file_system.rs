@@ -1,6 +1,8 @@
 //! What services ask of the file system beyond reading and writing: room, names that are removed,
 //! holes, full syncs, and which mount a directory lies on.
 
+mod extents;
+
 use crate::event_loop::submit;
 use crate::file::{File, check};
 use io_uring::{opcode, types};
@@ -155,36 +157,98 @@ impl File {
         checked(unsafe { libc::fallocate(self.as_raw_fd(), mode, start, length) })
     }
 
+    /// Like [`Self::reserve`], through the ring: for long ranges, which take time.
+    ///
+    /// # Errors
+    /// As [`Self::reserve`].
+    pub async fn reserve_through_ring(&self, range: Range<u64>) -> io::Result<()> {
+        self.allocate_through_ring(libc::FALLOC_FL_KEEP_SIZE, range).await
+    }
+
+    /// Like [`Self::punch_hole`], through the ring: for long ranges, which take time. What was
+    /// reserved behind the end of the file may stay.
+    ///
+    /// # Errors
+    /// As [`Self::punch_hole`].
+    pub async fn punch_through_ring(&self, range: Range<u64>) -> io::Result<()> {
+        let mode = libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_PUNCH_HOLE;
+        self.allocate_through_ring(mode, range).await
+    }
+
+    async fn allocate_through_ring(&self, mode: i32, range: Range<u64>) -> io::Result<()> {
+        let fd = types::Fd(self.as_raw_fd());
+        let entry = opcode::Fallocate::new(fd, range.end - range.start);
+        let entry = entry.offset(range.start).mode(mode).build();
+        // SAFETY: the descriptor is kept until the completion.
+        let op = unsafe { submit(entry.into(), Box::new(self.clone())) };
+        check(op.await.0).map(|_| ())
+    }
+
+    /// The first byte from `offset` on that isn't in a hole; none if there is only a hole to the
+    /// end of the file.
+    ///
+    /// # Errors
+    /// As `lseek(2)`.
+    pub fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
+        self.seek(offset, libc::SEEK_DATA)
+    }
+
+    /// The first byte from `offset` on that is in a hole, or the end of the file; none if `offset`
+    /// lies beyond it.
+    ///
+    /// # Errors
+    /// As `lseek(2)`.
+    pub fn next_hole(&self, offset: u64) -> io::Result<Option<u64>> {
+        self.seek(offset, libc::SEEK_HOLE)
+    }
+
+    fn seek(&self, offset: u64, whence: i32) -> io::Result<Option<u64>> {
+        // SAFETY: a plain system call on an open descriptor; the position isn't used by anyone.
+        let at = unsafe { libc::lseek(self.as_raw_fd(), offset as i64, whence) };
+        if at >= 0 {
+            return Ok(Some(at as u64));
+        }
+        match io::Error::last_os_error() {
+            error if error.raw_os_error() == Some(libc::ENXIO) => Ok(None),
+            error => Err(error),
+        }
+    }
+
     /// Whether a range may hold anything but a hole.
     ///
     /// # Errors
     /// As `lseek(2)`.
     pub fn has_data(&self, range: Range<u64>) -> io::Result<bool> {
-        // SAFETY: a plain system call on an open descriptor; the position isn't used by anyone.
-        let at = unsafe { libc::lseek(self.as_raw_fd(), range.start as i64, libc::SEEK_DATA) };
-        if at >= 0 {
-            return Ok((at as u64) < range.end);
-        }
-        match io::Error::last_os_error() {
-            error if error.raw_os_error() == Some(libc::ENXIO) => Ok(false),
-            error => Err(error),
-        }
+        Ok(self.next_data(range.start)?.is_some_and(|at| at < range.end))
     }
 
-    /// Whether a part of a range is a hole or beyond the end, so that writing there takes room.
+    /// Whether a part of a range is a hole or beyond the end. It may have room all the same, see
+    /// [`Self::allocated_bytes`].
     ///
     /// # Errors
     /// As `lseek(2)`.
     pub fn has_hole(&self, range: Range<u64>) -> io::Result<bool> {
-        // SAFETY: as above.
-        let at = unsafe { libc::lseek(self.as_raw_fd(), range.start as i64, libc::SEEK_HOLE) };
-        if at >= 0 {
-            return Ok((at as u64) < range.end);
+        Ok(self.next_hole(range.start)?.is_none_or(|at| at < range.end))
+    }
+
+    /// How many bytes of a range have room that is theirs, whether they were written or
+    /// [reserved](Self::reserve). Where the file system doesn't tell of the latter (tmpfs), those
+    /// written.
+    ///
+    /// # Errors
+    /// As `ioctl(2)` and `lseek(2)`.
+    pub fn allocated_bytes(&self, range: Range<u64>) -> io::Result<u64> {
+        match extents::allocated(self.as_raw_fd(), range.clone()) {
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => {}
+            result => return result,
         }
-        match io::Error::last_os_error() {
-            error if error.raw_os_error() == Some(libc::ENXIO) => Ok(true),
-            error => Err(error),
+        let (mut allocated, mut at) = (0, range.start);
+        while let Some(data) = self.next_data(at)?.filter(|data| *data < range.end) {
+            let end = self.next_hole(data)?.unwrap_or(range.end).min(range.end);
+            allocated += end - data;
+            at = end;
         }
+        Ok(allocated)
     }
 
     /// Syncs the whole file system that the file lies on. Blocks: not for a thread that serves.
@@ -216,6 +280,29 @@ mod tests {
         file.punch_hole(32 << 20..33 << 20).unwrap();
         assert!(!file.has_data(0..64 << 20).unwrap());
         assert!(!file.has_data(64 << 20..65 << 20).unwrap());
+    }
+
+    #[test]
+    fn what_is_reserved_counts_as_allocated_but_not_as_data() {
+        // Beside the program, since tmpfs doesn't tell.
+        let beside = std::env::current_exe().unwrap();
+        let dir = tempfile::tempdir_in(beside.parent().unwrap()).unwrap();
+        let file = File::from(std::fs::File::create(dir.path().join("f")).unwrap());
+        crate::block_on(async move {
+            file.write_now(&[1; 8192], 0).unwrap();
+            file.borrow_std().set_len(4 << 20).unwrap();
+            file.reserve_through_ring(1 << 20..3 << 20).await.unwrap();
+            assert_eq!(file.next_data(8192).unwrap(), None);
+            assert_eq!(file.allocated_bytes(0..2 << 20).unwrap(), 8192 + (1 << 20));
+            assert_eq!(file.allocated_bytes(4096..5000).unwrap(), 904);
+            file.punch_through_ring(1 << 20..2 << 20).await.unwrap();
+            assert_eq!(file.allocated_bytes(8192..4 << 20).unwrap(), 1 << 20);
+            assert_eq!(
+                (file.next_data(0).unwrap(), file.next_hole(0).unwrap()),
+                (Some(0), Some(8192))
+            );
+        })
+        .unwrap();
     }
 
     #[test]

@@ -10,6 +10,8 @@
 
 mod chunk_file;
 mod cleaner;
+mod clear;
+mod copy;
 mod dirty_log;
 mod dirty_regions;
 mod listing;
@@ -19,6 +21,8 @@ mod range_lock;
 mod read;
 mod region;
 mod remove;
+mod reserve;
+mod seek;
 mod space;
 mod sync;
 mod truncate;
@@ -45,6 +49,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
+pub use self::copy::CopySource;
 pub use self::read::ReadData;
 use self::space::SpaceGauge;
 pub(crate) use self::space::reserve;

@@ -1,8 +1,12 @@
 //! The requests that a storage target answers, one file each, and the table that finds them.
 
+mod clear_chunk;
+mod copy_chunk;
 mod list_chunks;
 mod read_chunk;
 mod remove_chunks;
+mod reserve_chunk;
+mod seek_chunk;
 mod stat_chunk;
 mod sync_chunk;
 mod truncate_chunk;
@@ -70,6 +74,12 @@ pub(crate) async fn dispatch(store: &Rc<ChunkStore>, incoming: Incoming, outbox:
         messages::StatChunk::ID => answer(store, incoming, outbox, stat_chunk::handle).await,
         messages::RemoveChunks::ID => answer(store, incoming, outbox, remove_chunks::handle).await,
         messages::ListChunks::ID => answer(store, incoming, outbox, list_chunks::handle).await,
+        messages::ReserveChunk::ID => {
+            answer(store, incoming, outbox, reserve_chunk::handle).await;
+        }
+        messages::ClearChunk::ID => answer(store, incoming, outbox, clear_chunk::handle).await,
+        messages::SeekChunk::ID => answer(store, incoming, outbox, seek_chunk::handle).await,
+        messages::CopyChunk::ID => answer(store, incoming, outbox, copy_chunk::handle).await,
         other => {
             let error = Error::new(
                 ErrorCode::Unsupported,

@@ -30,6 +30,12 @@ pub(crate) const MAX_RESERVE_BYTES: u64 = 64 << 20;
 /// With less than this free, room is reserved before data is written, so that the file system can't
 /// run out in the middle. With more it would only cost time.
 pub(crate) const SCARCE_BYTES: u64 = 256 << 20;
+/// Bytes reserved for one request: a file system takes some milliseconds for so many.
+pub(crate) const MAX_RESERVED_BYTES: u64 = 1 << 30;
+/// Regions and holes between them that one request clears: up to 1 GiB, and as many pages written.
+pub(crate) const MAX_CLEARED_STEPS: usize = 512;
+/// Pages passed in a search for data before others get their turn.
+pub(crate) const SEEKS_AT_ONCE: usize = 256;
 /// Most chunk files in one reply to `ListChunks`.
 pub(crate) const MAX_LISTED: u32 = 4096;
 /// Most chunk files in one `RemoveChunks`: bounds how long one request occupies the target.

@@ -135,6 +135,10 @@ catalog! {
     100 "storage" reads st::StatChunk => st::ChunkStat;
     101 "storage" reads st::RemoveChunks => mg::Done;
     102 "storage" reads st::ListChunks => st::ChunkList;
+    103 "storage" reads st::ReserveChunk => st::Advanced;
+    104 "storage" reads st::ClearChunk => st::Advanced;
+    105 "storage" reads st::SeekChunk => st::Sought;
+    106 "storage" reads st::CopyChunk => st::Copied;
 }
 
 /// The line of a message number.

@@ -89,6 +89,93 @@ record! {
 }
 
 record! {
+    /// Reserves room for a range, so that writing there won't run out of space; the chunk file is
+    /// created if need be, its size and what it holds stay.
+    pub struct ReserveChunk {
+        /// The chunk file.
+        pub key: ChunkFileKey,
+        /// First byte in the chunk file.
+        pub offset: u64,
+        /// Bytes.
+        pub length: u64,
+    }
+}
+
+record! {
+    /// Makes a range zeros, and gives its room back as far as it can; the size stays.
+    pub struct ClearChunk {
+        /// The chunk file.
+        pub key: ChunkFileKey,
+        /// First byte in the chunk file.
+        pub offset: u64,
+        /// Bytes.
+        pub length: u64,
+    }
+}
+
+record! {
+    /// Answer to [`ReserveChunk`] and [`ClearChunk`].
+    pub struct Advanced {
+        /// If it differs from that of a sync, what was done may have been lost.
+        pub incarnation: HostIncarnation,
+        /// What lies before this byte of the chunk file is done. If that isn't all, it is to be
+        /// asked again for the rest: a long range would keep the target from others.
+        pub end: u64,
+    }
+}
+
+record! {
+    /// Asks where data or a hole begins.
+    pub struct SeekChunk {
+        /// The chunk file.
+        pub key: ChunkFileKey,
+        /// First byte in the chunk file that counts.
+        pub offset: u64,
+        /// Data is looked for, not a hole.
+        pub wants_data: bool,
+    }
+}
+
+record! {
+    /// Answer to [`SeekChunk`].
+    #[derive(Copy)]
+    pub struct Sought {
+        /// The first such byte in the chunk file. All that lies beyond its end is a hole; so only
+        /// data may be missing.
+        pub at: Option<u64>,
+    }
+}
+
+record! {
+    /// Copies a range of one chunk file to another of the same target, or to another place of the
+    /// same. What the source doesn't hold is zeros in the copy.
+    pub struct CopyChunk {
+        /// The source.
+        pub from: ChunkFileKey,
+        /// First byte of the range in the source.
+        pub from_offset: u64,
+        /// The chunk file that is written to, created if need be.
+        pub to: ChunkFileKey,
+        /// For its description of itself.
+        pub stripe: StripeHint,
+        /// Where the range begins there.
+        pub to_offset: u64,
+        /// Bytes.
+        pub length: u32,
+    }
+}
+
+record! {
+    /// Answer to [`CopyChunk`].
+    pub struct Copied {
+        /// If it differs from that of a sync, the copy may have been lost.
+        pub incarnation: HostIncarnation,
+        /// Whether a part of the range was a hole, and is one in the copy.
+        pub has_holes: bool,
+    }
+}
+
+record! {
     /// Asks what a chunk file is like.
     pub struct StatChunk {
         /// The chunk file.

@@ -20,7 +20,8 @@ use std::ops::Range;
 use std::rc::Rc;
 
 /// What stands in a header whose chunk file never said more about its stripe.
-const UNKNOWN_STRIPE: StripeHint = StripeHint { chunk_bytes: 0, width: 0, component_start: 0 };
+pub(super) const UNKNOWN_STRIPE: StripeHint =
+    StripeHint { chunk_bytes: 0, width: 0, component_start: 0 };
 
 impl ChunkStore {
     /// The region of a chunk file, from memory or from its page. Whoever calls holds the file's

@@ -5,6 +5,7 @@ mod damage;
 mod full;
 mod model;
 mod power_cut;
+mod room;
 
 use super::*;
 use skep_env::Buf;

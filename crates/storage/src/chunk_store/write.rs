@@ -132,21 +132,21 @@ impl ChunkStore {
         Ok(true)
     }
 
-    fn no_space(&self) -> Error {
+    pub(super) fn no_space(&self) -> Error {
         Error::new(
             ErrorCode::NoSpace,
             format!("target {} has no space left under {}", self.target, self.directory.display()),
         )
     }
 
-    fn file_to_write(&self, key: &ChunkFileKey, room: Room) -> Result<Rc<ChunkFile>> {
+    pub(super) fn file_to_write(&self, key: &ChunkFileKey, room: Room) -> Result<Rc<ChunkFile>> {
         if room == Room::None {
             return self.existing(key)?.ok_or_else(|| self.no_space());
         }
         self.existing_or_new(key)
     }
 
-    async fn write_locked(
+    pub(super) async fn write_locked(
         &self,
         file: &Rc<ChunkFile>,
         stripe: StripeHint,
@@ -161,7 +161,7 @@ impl ChunkStore {
             self.drop_if_new(file);
             return Err(error);
         }
-        self.record_overwrite(&writes).await?;
+        self.record_overwrite(writes.iter().map(|write| &*write.region)).await?;
         file.note_change();
         let written = match self.write_data(file, incoming, &writes).await {
             Ok(()) => self.write_pages(file, stripe, &writes),
@@ -251,10 +251,10 @@ impl ChunkStore {
                         }
                     }
                 }
-                // Overwriting takes no space.
+                // Overwriting takes no space, nor does writing where it was reserved.
                 Room::None => {
                     for range in ranges {
-                        if file.file.has_hole(range).map_err(|error| file.io_error(error))? {
+                        if self.lacking(file, &range)? > 0 {
                             return Err(self.no_space());
                         }
                     }
@@ -265,10 +265,12 @@ impl ChunkStore {
     }
 
     /// Regions that are known to be on the device go to the dirty log before they are changed.
-    async fn record_overwrite(&self, writes: &[RegionWrite]) -> Result<()> {
-        let synced: Vec<_> = writes
-            .iter()
-            .filter_map(|write| write.region.header.get().filter(|header| header.synced))
+    pub(super) async fn record_overwrite(
+        &self,
+        regions: impl Iterator<Item = &Region>,
+    ) -> Result<()> {
+        let synced: Vec<_> = regions
+            .filter_map(|region| region.header.get().filter(|header| header.synced))
             .map(|header| DirtyRegion { key: header.identity.key, region: header.identity.region })
             .collect();
         if synced.is_empty() {

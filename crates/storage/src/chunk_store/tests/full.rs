@@ -79,7 +79,15 @@ async fn room_is_back(path: &Path, bytes: u64) {
 /// Runs a test on each kind of file system. XFS wants 300 MiB at least: there a stranger's file
 /// takes all but `mib`.
 fn on_small_disks<F: Future<Output = ()> + 'static>(mib: u64, test: impl Fn(PathBuf) -> F) {
-    for kind in KINDS {
+    on_small_disks_of(&KINDS, mib, test);
+}
+
+fn on_small_disks_of<F: Future<Output = ()> + 'static>(
+    kinds: &[&str],
+    mib: u64,
+    test: impl Fn(PathBuf) -> F,
+) {
+    for &kind in kinds {
         let size = if kind == "xfs" { 300 } else { mib };
         let Some(disk) = Mounted::new(kind, size) else { continue };
         eprintln!("{kind}");
@@ -196,10 +204,41 @@ fn a_write_over_the_longest_file_of_the_disk_is_refused_whole_and_harms_nobody()
         }
         let error = store.truncate(&key(1), end + MIB).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::FileTooLarge, "{error}");
+        let error = store.reserve(&key(1), end + MIB..end + 2 * MIB).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::FileTooLarge, "{error}");
+        assert_eq!(store.clear(&key(1), end..u64::MAX).await.unwrap(), u64::MAX);
         assert!(store.failure().is_none(), "no failure of the device");
         assert!(read(&store, key(1), 0, 100_000).await.unwrap() == data);
         write(&store, key(2), 0, &data).await.unwrap();
         store.sync(&key(1)).await.unwrap();
+        store.close().await.unwrap();
+    });
+}
+
+#[test]
+fn a_full_disk_takes_writes_where_room_was_reserved() {
+    // What tmpfs has reserved it doesn't tell.
+    on_small_disks_of(&["ext4", "xfs"], 16, |dir| async move {
+        let store = open(&dir);
+        let room = store.free_bytes();
+        assert_eq!(store.reserve(&key(1), 0..3 * MIB).await.unwrap(), 3 * MIB);
+        let data = pattern(3, 100_000);
+        let mut written = 0;
+        while write(&store, key(2), written, &data).await.is_ok() {
+            written += data.len() as u64;
+        }
+        assert!(written + 2 * MIB < room, "{written} of {room}: what is reserved isn't for others");
+        let error = store.reserve(&key(3), 0..MIB).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::NoSpace);
+        assert_eq!(store.reserve(&key(1), 0..3 * MIB).await.unwrap(), 3 * MIB, "it has it");
+        let all = pattern(5, 3 * MIB as usize);
+        write(&store, key(1), 0, &all).await.unwrap();
+        assert!(write(&store, key(1), 3 * MIB, &data).await.is_err(), "not more");
+        assert!(read(&store, key(1), 0, 4 << 20).await.unwrap() == all);
+        store.clear(&key(1), 0..3 * MIB).await.unwrap();
+        store.close().await.unwrap();
+        let store = open(&dir);
+        write(&store, key(2), written, &data).await.unwrap();
         store.close().await.unwrap();
     });
 }

@@ -20,6 +20,23 @@ enum Operation {
         offset: u64,
         length: u32,
     },
+    Clear {
+        file: u64,
+        offset: u64,
+        length: u64,
+    },
+    Reserve {
+        file: u64,
+        offset: u64,
+        length: u64,
+    },
+    Copy {
+        from: u64,
+        from_offset: u64,
+        file: u64,
+        offset: u64,
+        length: u32,
+    },
     Remove {
         file: u64,
     },
@@ -60,6 +77,14 @@ fn operation() -> impl Strategy<Value = Operation> {
         2 => (file.clone(), place()).prop_map(|(file, size)| Operation::Truncate { file, size }),
         4 => (file.clone(), place(), length()).prop_map(
             |(file, offset, length)| Operation::Read { file, offset, length: length as u32 }),
+        4 => (file.clone(), place(), length()).prop_map(
+            |(file, offset, length)| Operation::Clear { file, offset, length }),
+        2 => (file.clone(), place(), length()).prop_map(
+            |(file, offset, length)| Operation::Reserve { file, offset, length }),
+        3 => (file.clone(), place(), place(), length()).prop_map(
+            |(from, from_offset, offset, length)| Operation::Copy {
+                from, from_offset, file: 3 - from, offset, length: length as u32,
+            }),
         1 => file.clone().prop_map(|file| Operation::Remove { file }),
         1 => file.prop_map(|file| Operation::Sync { file }),
         1 => Just(Operation::Clean),
@@ -80,6 +105,25 @@ impl Model {
         let held = self.0[file as usize].get_or_insert_default();
         held.resize(held.len().max(offset + bytes.len()), 0);
         held[offset..offset + bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn clear(&mut self, file: u64, range: Range<usize>) {
+        let held = self.0[file as usize].as_deref_mut().unwrap_or_default();
+        let end = range.end.min(held.len());
+        held[range.start.min(end)..end].fill(0);
+    }
+
+    /// `size`: what the copy's file has afterwards, since a hole at the end doesn't make it longer.
+    fn copy(&mut self, from: u64, source: Range<usize>, file: u64, offset: usize, size: usize) {
+        let mut bytes = self.read(from, source.clone()).to_vec();
+        bytes.resize(source.len(), 0);
+        let held = self.0[file as usize].get_or_insert_default();
+        let old = held.len();
+        held.resize(old.max(offset + bytes.len()), 0);
+        held[offset..offset + bytes.len()].copy_from_slice(&bytes);
+        assert!((old..=held.len()).contains(&size), "{size} is not in {old}..{}", held.len());
+        assert!(held[size..].iter().all(|byte| *byte == 0), "only a hole may be missing");
+        held.truncate(size);
     }
 
     fn read(&self, file: u64, range: Range<usize>) -> &[u8] {
@@ -106,6 +150,28 @@ async fn apply(store: &mut Rc<ChunkStore>, dir: &Path, model: &mut Model, operat
             let start = offset as usize;
             assert!(got == model.read(file, start..start + length as usize), "{operation:?}");
         }
+        Operation::Clear { file, offset, length } => {
+            let end = offset + length;
+            assert_eq!(store.clear(&key(file), offset..end).await.unwrap(), end);
+            model.clear(file, offset as usize..end as usize);
+        }
+        Operation::Reserve { file, offset, length } => {
+            let end = offset + length;
+            assert_eq!(store.reserve(&key(file), offset..end).await.unwrap(), end);
+            if length > 0 {
+                model.0[file as usize].get_or_insert_default();
+            }
+        }
+        Operation::Copy { from, from_offset, file, offset, length } => {
+            let source = CopySource { key: &key(from), offset: from_offset };
+            store.copy(source, &key(file), STRIPE, offset, length).await.unwrap();
+            let stat = store.stat(&key(file)).unwrap();
+            if stat.exists {
+                let start = from_offset as usize;
+                let source = start..start + length as usize;
+                model.copy(from, source, file, offset as usize, stat.size as usize);
+            }
+        }
         Operation::Remove { file } => {
             store.remove(&[key(file)]).await.unwrap();
             model.0[file as usize] = None;
@@ -118,6 +184,21 @@ async fn apply(store: &mut Rc<ChunkStore>, dir: &Path, model: &mut Model, operat
             *store = open(dir);
         }
     }
+}
+
+/// Whether all that is not zero lies where seeking finds data, and holes and data take turns.
+async fn data_is_found(store: &Rc<ChunkStore>, file: u64, bytes: &[u8]) -> bool {
+    let mut at = 0;
+    while let Some(data) = store.next_data(&key(file), at as u64).await.unwrap() {
+        let hole = store.next_hole(&key(file), data).await.unwrap() as usize;
+        let data = data as usize;
+        assert!(at <= data && data < hole && hole <= bytes.len(), "{at}, {data}, {hole}");
+        if bytes[at..data].iter().any(|byte| *byte != 0) {
+            return false;
+        }
+        at = hole;
+    }
+    bytes[at..].iter().all(|byte| *byte == 0)
 }
 
 proptest! {
@@ -139,6 +220,7 @@ proptest! {
                 assert_eq!(stat.size, held.as_ref().map_or(0, |held| held.len() as u64));
                 let got = read(&store, key(file), 0, 16 << 20).await.unwrap();
                 assert!(got == model.read(file, 0..16 << 20));
+                assert!(data_is_found(&store, file, &got).await);
             }
         });
     }

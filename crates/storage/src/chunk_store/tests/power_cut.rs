@@ -139,6 +139,11 @@ impl Expected {
         }
     }
 
+    fn cleared(&mut self, range: Range<usize>) {
+        let range = range.start.min(self.now.len())..range.end.min(self.now.len());
+        self.written(range.start, &vec![0; range.len()]);
+    }
+
     fn synced(&mut self) {
         self.versions.clear();
         self.synced_size = self.now.len();
@@ -201,6 +206,15 @@ async fn write_some(store: &Rc<ChunkStore>, random: &Random, file: u64, expected
     store.write(&file_key(file), stripe, offset, &Buf::copy_of(&bytes), &checksums).await.unwrap();
 }
 
+async fn clear_some(store: &Rc<ChunkStore>, random: &Random, file: u64, expected: &mut Expected) {
+    let (start, length) = (random.below(LONGEST), random.below(3 << 20));
+    expected.cleared(start as usize..(start + length) as usize);
+    store.clear(&file_key(file), start..start + length).await.unwrap();
+    if random.below(2) == 0 {
+        store.reserve(&file_key(file), start..start + length).await.unwrap();
+    }
+}
+
 /// Works until the disk was copied; gives the incarnation.
 async fn work(
     store: Rc<ChunkStore>,
@@ -219,7 +233,7 @@ async fn work(
         }
         let file = random.below(FILES);
         let mut expected = std::mem::take(&mut model.borrow_mut()[file as usize]);
-        match random.below(12) {
+        match random.below(14) {
             0..9 => write_some(&store, &random, file, &mut expected).await,
             9..11 => {
                 store.sync(&file_key(file)).await.unwrap();
@@ -228,7 +242,8 @@ async fn work(
                     expected.synced();
                 }
             }
-            _ => store.clean().await.unwrap(),
+            11 => store.clean().await.unwrap(),
+            _ => clear_some(&store, &random, file, &mut expected).await,
         }
         model.borrow_mut()[file as usize] = expected;
     }

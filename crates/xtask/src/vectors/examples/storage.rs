@@ -6,8 +6,9 @@ use skep_types::codec::crc32c;
 use skep_types::{ChunkFileKey, GRANULE_BYTES, HostIncarnation};
 use skep_wire::management::Done;
 use skep_wire::storage::{
-    ChunkList, ChunkStat, Existing, ListChunks, ReadChunk, ReadDone, RemoveChunks, StatChunk,
-    StripeHint, SyncChunk, Synced, TruncateChunk, WhichExist, WriteChunk, Written,
+    Advanced, ChunkList, ChunkStat, ClearChunk, Copied, CopyChunk, Existing, ListChunks, ReadChunk,
+    ReadDone, RemoveChunks, ReserveChunk, SeekChunk, Sought, StatChunk, StripeHint, SyncChunk,
+    Synced, TruncateChunk, WhichExist, WriteChunk, Written,
 };
 
 fn key() -> ChunkFileKey {
@@ -44,6 +45,27 @@ fn data_messages() -> Vec<Example> {
     ]
 }
 
+fn room_messages() -> Vec<Example> {
+    let incarnation = HostIncarnation::new(0x1234_5678_9abc_def0);
+    let reserve = ReserveChunk { key: key(), offset: 4_097, length: 1 << 40 };
+    let clear = ClearChunk { key: key(), offset: 1, length: 4_094 };
+    let seek = SeekChunk { key: key(), offset: 8_191, wants_data: true };
+    let copy = CopyChunk {
+        from: key(),
+        from_offset: 5 << 20,
+        to: ChunkFileKey { component: 0, index: 3, ..key() },
+        stripe: StripeHint { chunk_bytes: 1 << 20, width: 4, component_start: 0 },
+        to_offset: 7,
+        length: 1 << 20,
+    };
+    vec![
+        example(&reserve, &Advanced { incarnation, end: (1 << 30) + 4_097 }),
+        example(&clear, &Advanced { incarnation, end: 4_095 }),
+        example(&seek, &Sought { at: Some(12_288) }).reply::<SeekChunk>(&Sought { at: None }),
+        example(&copy, &Copied { incarnation, has_holes: true }),
+    ]
+}
+
 pub(super) fn examples() -> Vec<Example> {
     let stat = ChunkStat { exists: true, size: 1 << 40, allocated: 8_192, modified: time(1) };
     let absent = ChunkStat { exists: false, size: 0, allocated: 0, modified: Default::default() };
@@ -53,6 +75,7 @@ pub(super) fn examples() -> Vec<Example> {
     let last = ChunkList { keys: Vec::new(), next: 0 };
     let which = WhichExist { inodes: vec![a_file(), a_directory()] };
     let mut all = data_messages();
+    all.extend(room_messages());
     all.extend([
         example(&TruncateChunk { key: key(), size: 4_095 }, &Done {}),
         example(&StatChunk { key: key() }, &stat).reply::<StatChunk>(&absent),

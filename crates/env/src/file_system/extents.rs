@@ -1,0 +1,73 @@
+//! Which parts of a file have room on the device: `FS_IOC_FIEMAP`, as `linux/fiemap.h` has it.
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::RawFd;
+
+/// `_IOWR('f', 11, struct fiemap)`.
+const FS_IOC_FIEMAP: libc::Ioctl = 0xC020_660B_u32 as libc::Ioctl;
+/// `FIEMAP_EXTENT_LAST`: there is none behind it.
+const LAST: u32 = 1;
+/// `FIEMAP_EXTENT_SHARED`: writing there takes room.
+const SHARED: u32 = 0x2000;
+/// Extents asked for at once.
+const EXTENTS: usize = 64;
+
+/// `struct fiemap_extent`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Extent {
+    logical: u64,
+    physical: u64,
+    length: u64,
+    reserved: [u64; 2],
+    flags: u32,
+    reserved_too: [u32; 3],
+}
+
+/// `struct fiemap`, with room for extents.
+#[repr(C)]
+struct Map {
+    start: u64,
+    length: u64,
+    flags: u32,
+    mapped_extents: u32,
+    extent_count: u32,
+    reserved: u32,
+    extents: [Extent; EXTENTS],
+}
+
+/// Bytes of a range that lie in extents which are the file's own.
+///
+/// # Errors
+/// `Unsupported` where the file system doesn't tell.
+pub(super) fn allocated(file: RawFd, range: Range<u64>) -> io::Result<u64> {
+    let (mut allocated, mut at) = (0, range.start);
+    while at < range.end {
+        let mut map = Map {
+            start: at,
+            length: range.end - at,
+            flags: 0,
+            mapped_extents: 0,
+            extent_count: EXTENTS as u32,
+            reserved: 0,
+            extents: [Extent::default(); EXTENTS],
+        };
+        // SAFETY: the kernel writes no more extents than the struct says that it has room for.
+        if unsafe { libc::ioctl(file, FS_IOC_FIEMAP, &raw mut map) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let found = &map.extents[..EXTENTS.min(map.mapped_extents as usize)];
+        for extent in found.iter().filter(|extent| extent.flags & SHARED == 0) {
+            let end = extent.logical.saturating_add(extent.length).min(range.end);
+            allocated += end.saturating_sub(extent.logical.max(at));
+        }
+        match found.last() {
+            Some(last) if last.flags & LAST == 0 && found.len() == EXTENTS => {
+                at = last.logical.saturating_add(last.length);
+            }
+            _ => break,
+        }
+    }
+    Ok(allocated)
+}

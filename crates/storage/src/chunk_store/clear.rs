@@ -1,0 +1,180 @@
+//! Clearing: a range becomes zeros for whoever reads it, and a hole on the device as far as whole
+//! granules go.
+//!
+//! # Crashes
+//! As with a write: a region that is known to be on the device is named in the dirty log before
+//! anything of it goes; then its data become a hole, then its page says so. Whatever a power cut
+//! leaves of that is taken as it is. Pages of regions that are cleared stay: without one, data that
+//! came back with the power cut would have no description.
+
+use super::ChunkStore;
+use super::chunk_file::{ChunkFile, Region, granule_in_region, whole_granules};
+use super::region::{UNKNOWN_STRIPE, physical_range};
+use super::space::Room;
+use super::write::Incoming;
+use crate::limits::MAX_CLEARED_STEPS;
+use skep_env::Buf;
+use skep_format::chunk::{
+    MAX_CHUNK_FILE_BYTES, REGION_BYTES, REGION_STRIDE, RegionHeader, page_offset, region_of,
+};
+use skep_types::codec::crc32c;
+use skep_types::{ChunkFileKey, GRANULE_BYTES, Result};
+use std::io;
+use std::ops::Range;
+use std::rc::Rc;
+
+/// A part of a region, of whole granules, that is to be cleared.
+struct Part {
+    index: u64,
+    /// Logical.
+    range: Range<u64>,
+    region: Rc<Region>,
+}
+
+/// What is done in one step.
+#[derive(Default)]
+struct Plan {
+    /// In regions that have a page.
+    parts: Vec<Part>,
+    /// Physical: what has no page reads as zeros already, but may have room.
+    holes: Vec<Range<u64>>,
+    /// Logical: what lies before it is planned.
+    end: u64,
+}
+
+impl ChunkStore {
+    /// Makes a range of a chunk file zeros; gives how far it came. Its size stays. One that doesn't
+    /// exist stays absent. Not cancel-safe, see [`super`].
+    ///
+    /// # Errors
+    /// `Corrupt` if a granule that is only partly cleared is damaged, or a page; `DeviceFailed`.
+    pub async fn clear(&self, key: &ChunkFileKey, range: Range<u64>) -> Result<u64> {
+        self.check_writable()?;
+        let wanted = range.end;
+        let range = range.start..wanted.min(MAX_CHUNK_FILE_BYTES).max(range.start);
+        loop {
+            let Some(file) = self.existing(key)? else { return Ok(wanted) };
+            let _guard = file.lock.write(whole_granules(&range)).await;
+            if file.is_removed.get() {
+                continue;
+            }
+            let end = self.clear_locked(&file, &range).await?;
+            return Ok(if end >= range.end { wanted } else { end });
+        }
+    }
+
+    async fn clear_locked(&self, file: &Rc<ChunkFile>, range: &Range<u64>) -> Result<u64> {
+        let held = file.size.get().next_multiple_of(GRANULE_BYTES);
+        let end = if range.end >= file.size.get() { held } else { range.end };
+        if range.start < end {
+            let whole_start = range.start.next_multiple_of(GRANULE_BYTES).min(end);
+            let whole_end = (end / GRANULE_BYTES * GRANULE_BYTES).max(whole_start);
+            self.clear_within_granule(file, range.start..whole_start).await?;
+            let at = self.clear_granules(file, whole_start..whole_end).await?;
+            if at < whole_end {
+                return Ok(at);
+            }
+            self.clear_within_granule(file, whole_end..end).await?;
+        }
+        if range.start <= held && range.end > held {
+            // Behind the end there is nothing but room that was reserved. ext4 gives it back when a
+            // file is cut, not for a hole there.
+            self.cut_to_size(file)?;
+        }
+        Ok(range.end)
+    }
+
+    /// Clears a part of one granule, which keeps its room.
+    async fn clear_within_granule(&self, file: &Rc<ChunkFile>, part: Range<u64>) -> Result<()> {
+        let part = part.start..part.end.min(file.size.get());
+        let granule = physical_range(&whole_granules(&part));
+        if part.is_empty() || !file.file.has_data(granule).map_err(|error| file.io_error(error))? {
+            return Ok(());
+        }
+        self.write_zeros(file, part).await
+    }
+
+    async fn write_zeros(&self, file: &Rc<ChunkFile>, range: Range<u64>) -> Result<()> {
+        let zeros = Buf::new((range.end - range.start) as usize);
+        zeros.zero(0..zeros.len());
+        let mut checksums = Vec::new();
+        let mut at = range.start;
+        while at < range.end {
+            let next = (at / GRANULE_BYTES + 1) * GRANULE_BYTES;
+            let piece = at - range.start..next.min(range.end) - range.start;
+            checksums.push(crc32c(&zeros.bytes()[piece.start as usize..piece.end as usize]));
+            at = next;
+        }
+        let incoming = Incoming { offset: range.start, data: &zeros, checksums: &checksums };
+        // It is allocated already.
+        self.write_locked(file, UNKNOWN_STRIPE, &incoming, Room::Plenty).await
+    }
+
+    /// Clears whole granules; gives how far it came.
+    async fn clear_granules(&self, file: &Rc<ChunkFile>, range: Range<u64>) -> Result<u64> {
+        let plan = self.plan_clearing(file, &range).await?;
+        let changing: Vec<_> = plan
+            .parts
+            .iter()
+            .map(|part| self.dirty.change(file.key, part.index..part.index + 1))
+            .collect();
+        self.record_overwrite(plan.parts.iter().map(|part| &*part.region)).await?;
+        file.note_change();
+        for hole in plan.holes {
+            self.punch_if_possible(file, hole).await?;
+        }
+        for part in &plan.parts {
+            if !self.punch_if_possible(file, physical_range(&part.range)).await? {
+                self.write_zeros(file, part.range.clone()).await?;
+                continue;
+            }
+            let header = part.region.header.get().expect("parts are of regions with a page");
+            let first = granule_in_region(part.range.start);
+            let count = ((part.range.end - part.range.start) / GRANULE_BYTES) as usize;
+            part.region.checksums.borrow_mut()[first..first + count].fill(0);
+            let start = self.state.get().start;
+            part.region.header.set(Some(RegionHeader { synced: false, start, ..header }));
+            self.write_page(file, part.index, &part.region)?;
+        }
+        // What was done while this ran may have been synced without it.
+        file.note_change();
+        drop(changing);
+        self.want_cleaning();
+        Ok(plan.end)
+    }
+
+    /// Looks which regions have a page, and skips from one to the next.
+    async fn plan_clearing(&self, file: &ChunkFile, range: &Range<u64>) -> Result<Plan> {
+        let mut plan = Plan { end: range.start, ..Plan::default() };
+        while plan.end < range.end && plan.parts.len() + plan.holes.len() < MAX_CLEARED_STEPS {
+            let (at, index) = (plan.end, region_of(plan.end));
+            if at % REGION_BYTES == 0 {
+                let data = file.file.next_data(page_offset(index));
+                let data = data.map_err(|error| file.io_error(error))?;
+                let next = data.map_or(u64::MAX, |data| data / REGION_STRIDE);
+                let next = next.min(range.end / REGION_BYTES);
+                if next > index {
+                    plan.holes.push(page_offset(index)..page_offset(next));
+                    plan.end = next * REGION_BYTES;
+                    continue;
+                }
+            }
+            plan.end = range.end.min((index + 1) * REGION_BYTES);
+            let (range, region) = (at..plan.end, self.region(file, index).await?);
+            if region.header.get().is_some() {
+                plan.parts.push(Part { index, range, region });
+            } else {
+                plan.holes.push(physical_range(&range));
+            }
+        }
+        Ok(plan)
+    }
+
+    /// Makes a hole of a physical range; false if the file system can't.
+    async fn punch_if_possible(&self, file: &ChunkFile, range: Range<u64>) -> Result<bool> {
+        match file.file.punch_through_ring(range).await {
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(false),
+            other => other.map(|()| true).map_err(|error| self.note_failure(file.io_error(error))),
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Copying between chunk files of one target, holes as holes.
+//!
+//! No two locks are held at once: bytes are read, and written afterwards, as by a client that does
+//! both.
+
+use super::{ChunkStore, ReadData};
+use skep_types::codec::crc32c;
+use skep_types::{ChunkFileKey, GRANULE_BYTES, Result};
+use skep_wire::storage::StripeHint;
+use std::ops::Range;
+
+/// Where a range begins that is copied.
+#[derive(Debug, Clone, Copy)]
+pub struct CopySource<'a> {
+    /// The chunk file.
+    pub key: &'a ChunkFileKey,
+    /// First byte in it.
+    pub offset: u64,
+}
+
+impl ChunkStore {
+    /// Copies `length` bytes to `offset` of a chunk file, which is created if need be. What the
+    /// source doesn't hold is zeros. Gives whether there were holes. Not cancel-safe, see
+    /// [`super`].
+    ///
+    /// # Errors
+    /// `Corrupt` if the source is damaged, or a granule of the copy's place that is only partly
+    /// overwritten; `NoSpace`; `FileTooLarge`; `DeviceFailed`. A part may be copied then.
+    pub async fn copy(
+        &self,
+        from: CopySource<'_>,
+        key: &ChunkFileKey,
+        stripe: StripeHint,
+        offset: u64,
+        length: u32,
+    ) -> Result<bool> {
+        let end = from.offset.saturating_add(u64::from(length));
+        let place = |at: u64| offset + (at - from.offset);
+        let (mut at, mut has_holes) = (from.offset, false);
+        while at < end {
+            let data = self.next_data(from.key, at).await?.unwrap_or(end).min(end);
+            if data > at {
+                has_holes = true;
+                self.clear_all(key, place(at)..place(data)).await?;
+                at = data;
+                continue;
+            }
+            let hole = self.next_hole(from.key, at).await?.min(end).max(at + 1);
+            let ReadData { data, checksums } = self.read(from.key, at, (hole - at) as u32).await?;
+            let length = data.len() as u64;
+            if length == 0 {
+                // Cut since it was looked for.
+                self.clear_all(key, place(at)..place(end)).await?;
+                return Ok(true);
+            }
+            let checksums = match (at % GRANULE_BYTES) == (place(at) % GRANULE_BYTES) {
+                true => checksums,
+                false => piece_checksums(place(at), data.bytes()),
+            };
+            self.write(key, stripe, place(at), &data, &checksums).await?;
+            at += length;
+        }
+        Ok(has_holes)
+    }
+
+    async fn clear_all(&self, key: &ChunkFileKey, range: Range<u64>) -> Result<()> {
+        let mut at = range.start;
+        while at < range.end {
+            at = self.clear(key, at..range.end).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Checksums of the granule pieces of data that begins at `offset`.
+fn piece_checksums(offset: u64, bytes: &[u8]) -> Vec<u32> {
+    let first = ((GRANULE_BYTES - offset % GRANULE_BYTES) as usize).min(bytes.len());
+    let (head, rest) = bytes.split_at(first);
+    std::iter::once(head).chain(rest.chunks(GRANULE_BYTES as usize)).map(crc32c).collect()
+}

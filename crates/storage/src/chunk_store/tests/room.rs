@@ -1,0 +1,180 @@
+//! Holes and reserved room: where they begin, what they take, and what power cuts leave of them.
+
+use super::*;
+
+async fn extents(store: &Rc<ChunkStore>) -> Vec<(u64, u64)> {
+    let (mut found, mut at) = (Vec::new(), 0);
+    while let Some(data) = store.next_data(&key(1), at).await.unwrap() {
+        at = store.next_hole(&key(1), data).await.unwrap();
+        found.push((data, at));
+    }
+    found
+}
+
+#[test]
+fn what_is_cleared_is_zero_and_a_hole_by_granules() {
+    run(|dir| async move {
+        let store = open(&dir);
+        let mut data = pattern(1, 7 * MIB as usize);
+        write(&store, key(1), 0, &data).await.unwrap();
+        store.sync(&key(1)).await.unwrap();
+        let full = store.stat(&key(1)).unwrap().allocated;
+        assert_eq!(extents(&store).await, [(0, 7 * MIB)]);
+        for range in [5000..6000, 4000..4 * MIB + 9, 7 * MIB - 5000..8 * MIB] {
+            assert_eq!(store.clear(&key(1), range.clone()).await.unwrap(), range.end);
+            data[range.start as usize..7.min(range.end.div_ceil(MIB)) as usize * MIB as usize]
+                [..(range.end.min(7 * MIB) - range.start) as usize]
+                .fill(0);
+            assert!(read(&store, key(1), 0, 8 << 20).await.unwrap() == data);
+        }
+        let granule = GRANULE_BYTES;
+        let left = [(0, granule), (4 * MIB, 7 * MIB - granule)];
+        assert_eq!(extents(&store).await, left);
+        assert_eq!(store.stat(&key(1)).unwrap().size, 7 * MIB, "the size stays");
+        let left = store.stat(&key(1)).unwrap().allocated;
+        assert!(left + 4 * MIB <= full, "{left} of {full} bytes are left");
+        // Zeros may be written over again, also by a part of a granule.
+        write(&store, key(1), MIB + 77, b"new").await.unwrap();
+        store.close().await.unwrap();
+        data[MIB as usize + 77..MIB as usize + 80].copy_from_slice(b"new");
+        assert!(read(&open(&dir), key(1), 0, 8 << 20).await.unwrap() == data);
+    });
+}
+
+#[test]
+fn long_ranges_are_cleared_in_steps_and_holes_are_skipped() {
+    run(|dir| async move {
+        let store = open(&dir);
+        let regions = crate::limits::MAX_CLEARED_STEPS as u64;
+        for region in (0..=regions).step_by(2) {
+            write(&store, key(1), region * 2 * MIB, b"x").await.unwrap();
+        }
+        write(&store, key(1), 1 << 40, b"far").await.unwrap();
+        let end = i64::MAX as u64;
+        let (mut at, mut steps) = (0, 0);
+        while at < end {
+            at = store.clear(&key(1), at..end).await.unwrap();
+            steps += 1;
+        }
+        assert_eq!(steps, 2);
+        assert_eq!(extents(&store).await, []);
+        assert!(read(&store, key(1), 0, 1 << 20).await.unwrap().iter().all(|byte| *byte == 0));
+        assert_eq!(read(&store, key(1), 1 << 40, 10).await.unwrap(), [0; 3]);
+        assert_eq!(store.clear(&key(2), 0..end).await.unwrap(), end);
+        assert!(!store.stat(&key(2)).unwrap().exists, "none is created");
+    });
+}
+
+#[test]
+fn a_damaged_granule_is_cleared_whole_but_not_in_part() {
+    run(|dir| async move {
+        let store = open(&dir);
+        write(&store, key(1), 0, &pattern(1, 100_000)).await.unwrap();
+        store.close().await.unwrap();
+        let at = physical_offset(10_000);
+        tamper(&store.names.path(&key(1)), at..at + 1, |byte| byte ^ 1);
+        let store = open(&dir);
+        let error = store.clear(&key(1), 9000..20_000).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Corrupt);
+        store.clear(&key(1), 8192..20_000).await.unwrap();
+        assert_eq!(read(&store, key(1), 8192, 4096).await.unwrap(), [0; 4096]);
+    });
+}
+
+#[test]
+fn a_cleared_region_is_recorded_before_and_excused_after() {
+    for is_hole_lost in [false, true] {
+        run(move |dir| async move {
+            let store = open(&dir);
+            let data = pattern(1, 5 * MIB as usize);
+            write(&store, key(1), 0, &data).await.unwrap();
+            store.close().await.unwrap();
+            let path = store.names.path(&key(1));
+            let old = std::fs::read(&path).unwrap();
+
+            let store = open(&dir);
+            store.clear(&key(1), 2 * MIB..4 * MIB).await.unwrap();
+            assert_eq!(store.dirty_log.recorded(), [DirtyRegion { key: key(1), region: 1 }]);
+            drop(store);
+            // Either the hole or the page that tells of it didn't reach the device.
+            let lost = match is_hole_lost {
+                true => physical_offset(2 * MIB)..physical_offset(3 * MIB),
+                false => page_offset(1)..page_offset(1) + 4096,
+            };
+            let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+            let old = &old[lost.start as usize..lost.end as usize];
+            std::os::unix::fs::FileExt::write_all_at(&file, old, lost.start).unwrap();
+
+            let store = open(&dir);
+            let got = read(&store, key(1), 0, 5 << 20).await.unwrap();
+            let mut expected = data.clone();
+            expected[2 * MIB as usize..4 * MIB as usize].fill(0);
+            if is_hole_lost {
+                let back = 2 * MIB as usize..3 * MIB as usize;
+                expected[back.clone()].copy_from_slice(&data[back]);
+            }
+            assert!(got == expected);
+            store.clean().await.unwrap();
+            assert_eq!(store.dirty_log.recorded(), []);
+            drop(store);
+            // From now on it is as any other.
+            tamper(&path, lost.start..lost.start + 1, |byte| byte ^ 1);
+            assert!(read(&open(&dir), key(1), 2 * MIB, 4096).await.is_err());
+        });
+    }
+}
+
+#[test]
+fn what_is_reserved_takes_room_and_reads_as_a_hole() {
+    run(|dir| async move {
+        let store = open(&dir);
+        assert_eq!(store.reserve(&key(1), 10..3 * MIB).await.unwrap(), 3 * MIB);
+        let stat = store.stat(&key(1)).unwrap();
+        assert_eq!((stat.exists, stat.size), (true, 0));
+        assert!(stat.allocated >= 3 * MIB, "{}", stat.allocated);
+        write(&store, key(1), 2 * MIB + 5, b"data").await.unwrap();
+        assert_eq!(extents(&store).await, [(2 * MIB, 2 * MIB + 9)]);
+        assert_eq!(read(&store, key(1), 2 * MIB, 100).await.unwrap(), b"\0\0\0\0\0data");
+        // Clearing gives it back, also behind the end.
+        store.clear(&key(1), 0..u64::MAX).await.unwrap();
+        let stat = store.stat(&key(1)).unwrap();
+        assert_eq!(stat.size, 2 * MIB + 9);
+        assert!(stat.allocated <= 3 * 4096, "{}", stat.allocated);
+        let error = store.reserve(&key(1), 0..u64::MAX).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::FileTooLarge);
+        let all = skep_format::chunk::MAX_CHUNK_FILE_BYTES;
+        let error = store.reserve(&key(2), 0..all).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::NoSpace, "and it is known before any is taken");
+        assert!(!store.stat(&key(2)).unwrap().exists);
+    });
+}
+
+#[test]
+fn copies_between_chunk_files_keep_holes_and_find_damage() {
+    run(|dir| async move {
+        let store = open(&dir);
+        let data = pattern(1, MIB as usize);
+        write(&store, key(2), 0, &data).await.unwrap();
+        write(&store, key(2), 3 * MIB, b"end").await.unwrap();
+        let copy = async |from: u64, to: u64, length: u32| {
+            let source = CopySource { key: &key(2), offset: from };
+            store.copy(source, &key(1), STRIPE, to, length).await
+        };
+        assert!(!copy(100, 5, 100_000).await.unwrap(), "no holes");
+        assert!(read(&store, key(1), 5, 100_000).await.unwrap() == data[100..100_100]);
+        assert!(copy(0, 8192, 4 << 20).await.unwrap(), "with holes");
+        let got = read(&store, key(1), 8192, 5 << 20).await.unwrap();
+        assert!(got[..data.len()] == data && got[3 * MIB as usize..] == *b"end");
+        assert_eq!(extents(&store).await, [(0, MIB + 8192), (3 * MIB + 8192, 3 * MIB + 8195)]);
+        // A hole is copied over data.
+        assert!(copy(2 * MIB, 8192, 8192).await.unwrap());
+        assert_eq!(read(&store, key(1), 8192, 8192).await.unwrap(), [0; 8192]);
+        store.close().await.unwrap();
+        let at = physical_offset(5000);
+        tamper(&store.names.path(&key(2)), at..at + 1, |byte| byte ^ 1);
+        let store = open(&dir);
+        let source = CopySource { key: &key(2), offset: 0 };
+        let error = store.copy(source, &key(1), STRIPE, 0, 8192).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Corrupt, "damage isn't copied as if it were data");
+    });
+}

@@ -1,0 +1,20 @@
+//! `ClearChunk`: zeros, and holes where that is possible.
+
+use super::Call;
+use crate::chunk_store::ChunkStore;
+use skep_env::Buf;
+use skep_types::Result;
+use skep_wire::storage::{Advanced, ClearChunk};
+use std::rc::Rc;
+
+pub(super) async fn handle(
+    store: &Rc<ChunkStore>,
+    call: Call<ClearChunk>,
+) -> Result<(Advanced, Option<Buf>)> {
+    let ClearChunk { key, offset, length } = call.request;
+    let end = store.clear(&key, offset..offset.saturating_add(length)).await?;
+    if call.is_durable {
+        store.sync(&key).await?;
+    }
+    Ok((Advanced { incarnation: store.incarnation(), end }, None))
+}

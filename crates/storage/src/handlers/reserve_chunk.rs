@@ -1,0 +1,20 @@
+//! `ReserveChunk`: room for what will be written.
+
+use super::Call;
+use crate::chunk_store::ChunkStore;
+use skep_env::Buf;
+use skep_types::Result;
+use skep_wire::storage::{Advanced, ReserveChunk};
+use std::rc::Rc;
+
+pub(super) async fn handle(
+    store: &Rc<ChunkStore>,
+    call: Call<ReserveChunk>,
+) -> Result<(Advanced, Option<Buf>)> {
+    let ReserveChunk { key, offset, length } = call.request;
+    let end = store.reserve(&key, offset..offset.saturating_add(length)).await?;
+    if call.is_durable {
+        store.sync(&key).await?;
+    }
+    Ok((Advanced { incarnation: store.incarnation(), end }, None))
+}

@@ -1,0 +1,20 @@
+//! `SeekChunk`: where data or a hole begins.
+
+use super::Call;
+use crate::chunk_store::ChunkStore;
+use skep_env::Buf;
+use skep_types::Result;
+use skep_wire::storage::{SeekChunk, Sought};
+use std::rc::Rc;
+
+pub(super) async fn handle(
+    store: &Rc<ChunkStore>,
+    call: Call<SeekChunk>,
+) -> Result<(Sought, Option<Buf>)> {
+    let SeekChunk { key, offset, wants_data } = call.request;
+    let at = match wants_data {
+        true => store.next_data(&key, offset).await?,
+        false => Some(store.next_hole(&key, offset).await?),
+    };
+    Ok((Sought { at }, None))
+}
