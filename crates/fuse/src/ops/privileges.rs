@@ -92,6 +92,8 @@ pub(crate) async fn take_away<F: FileSystem>(context: &Context<F>, inode: InodeI
         let (sender, done) = skep_env::local::oneshot();
         skep_env::spawn(async move { sender.send(fs.set_attributes(change).await) }).detach();
         done.await.transpose()?;
+        // The kernel expects other sizes and times after a write, no other permissions.
+        context.waits.drop_attributes(inode);
     }
     context.checked.insert(inode);
     Ok(())

@@ -3,6 +3,7 @@
 use crate::{Test, ok, refused};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
 use rustix::io::Errno;
+use skep_testkit::program::run_in;
 use std::fs::{self, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown};
@@ -13,6 +14,7 @@ pub(crate) const CASES: &[Test] = skep_testkit::cases![attributes:
     permissions_change, owners_change, times_are_kept_to_the_nanosecond, times_can_be_left_alone,
     of_symbolic_links, writes_change_times, names_change_times_of_directories,
     changes_change_the_change_time, blocks_are_counted, of_open_files, setuid_goes_with_owners,
+    setuid_goes_with_writes_of_users,
 ];
 
 fn permissions_change(root: &Path) {
@@ -198,4 +200,23 @@ fn setuid_goes_with_owners(root: &Path) {
     ok(fs::set_permissions(&path, fs::Permissions::from_mode(0o6755)));
     ok(chown(&path, Some(1), Some(1)));
     assert_eq!(ok(fs::metadata(&path)).mode() & 0o7777, 0o755);
+}
+
+/// Of whatever kind; and who looks right afterwards sees it (semantics 1.1).
+fn setuid_goes_with_writes_of_users(root: &Path) {
+    let path = root.join("file");
+    for write in [
+        "dd if=/dev/zero of=file bs=4096 count=1 conv=notrunc",
+        "dd if=/dev/zero of=file bs=4096 count=1 conv=notrunc oflag=direct",
+        "dd if=/dev/zero of=file bs=4096 count=1",
+        "truncate -s 10 file",
+    ] {
+        ok(fs::write(&path, [1; 8192]));
+        ok(chown(&path, Some(65_534), Some(65_534)));
+        ok(fs::set_permissions(&path, fs::Permissions::from_mode(0o6755)));
+        assert_eq!(ok(fs::metadata(&path)).mode() & 0o7777, 0o6755);
+        let user = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+        run_in(root, "setpriv", user.into_iter().chain(write.split(' ')));
+        assert_eq!(ok(fs::metadata(&path)).mode() & 0o7777, 0o755, "{write}");
+    }
 }
