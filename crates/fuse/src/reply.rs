@@ -17,8 +17,6 @@ use std::time::Duration;
 pub(crate) enum Answer {
     /// Done.
     Empty,
-    /// There is no such entry, and the kernel may remember that.
-    NoEntry,
     /// An entry.
     Entry(Attributes),
     /// An entry that was made and opened.
@@ -101,7 +99,6 @@ pub(crate) fn encode(answer: Answer, reply: &Buf) -> Encoded {
         Answer::Data(len) => return Ok(len),
         Answer::Bytes(bytes) => w.raw(&bytes),
         Answer::Size(size) => SizeOut { size, padding: 0 }.encode(&mut w),
-        Answer::NoEntry => no_entry().encode(&mut w),
         Answer::Entry(attributes) => entry(&attributes).encode(&mut w),
         Answer::Created(attributes, handle) => {
             entry(&attributes).encode(&mut w);
@@ -205,36 +202,6 @@ fn entry(attributes: &Attributes) -> EntryOut {
         entry_valid_nanoseconds: limits::VALIDITY.subsec_nanos(),
         attr_valid_nanoseconds: validity.subsec_nanos(),
         attr: attr(attributes, blocks),
-    }
-}
-
-fn no_entry() -> EntryOut {
-    let nothing = Attr {
-        ino: 0,
-        size: 0,
-        blocks: 0,
-        atime: 0,
-        mtime: 0,
-        ctime: 0,
-        atime_nanoseconds: 0,
-        mtime_nanoseconds: 0,
-        ctime_nanoseconds: 0,
-        mode: 0,
-        links: 0,
-        uid: 0,
-        gid: 0,
-        device: 0,
-        block_size: 0,
-        flags: 0,
-    };
-    EntryOut {
-        nodeid: 0,
-        generation: 0,
-        entry_valid: limits::VALIDITY.as_secs(),
-        attr_valid: 0,
-        entry_valid_nanoseconds: limits::VALIDITY.subsec_nanos(),
-        attr_valid_nanoseconds: 0,
-        attr: nothing,
     }
 }
 

@@ -15,12 +15,9 @@ pub(crate) async fn lookup(fs: &impl FileSystem, directory: InodeId, name: &[u8]
         b".." => return Ok(Answer::Entry(fs.parent(directory).await?)),
         _ => {}
     }
-    match fs.lookup(directory, name).await {
-        Ok(attributes) => Ok(Answer::Entry(attributes)),
-        // As an answer it may be remembered, for as long as names may be; as an error it isn't.
-        Err(error) if error.code() == ErrorCode::NotFound => Ok(Answer::NoEntry),
-        Err(error) => Err(error.into()),
-    }
+    // A name that is missing is an error, which the kernel doesn't remember. It could, but programs
+    // on several hosts look for a file that one of them makes, tell each other, and open it.
+    Ok(Answer::Entry(fs.lookup(directory, name).await?))
 }
 
 pub(crate) async fn make_symlink(

@@ -36,11 +36,6 @@ fn repository(directory: &Path, commits: usize) {
 pub(crate) fn git_is_read_while_it_is_collected(places: &Places) {
     let (here, there) = (places.one.join("repository"), places.other.join("repository"));
     repository(&here, 10);
-    // The first time this makes a name that the other mount may just have found missing.
-    git(&here, &["pack-refs", "--all"]);
-    wait_for("the other mount sees the name", Duration::from_secs(10), || {
-        there.join(".git/packed-refs").exists().then_some(())
-    });
     let head = git(&here, &["rev-parse", "HEAD"]);
     let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
