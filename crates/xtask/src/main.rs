@@ -3,6 +3,7 @@
 mod bench;
 mod ci;
 mod docs;
+mod external;
 mod fuzz;
 mod needs;
 mod repository;
@@ -44,6 +45,8 @@ enum Command {
     Fuzz(fuzz::Options),
     /// Installs the test suites of others that black-box tests run.
     Suites,
+    /// Runs applications and test suites of others on real mounts.
+    External(external::Options),
     /// Measures Skep, the local file system and installed peers in one run.
     Bench(bench::Options),
     /// One process of a workload of `bench`.
@@ -62,6 +65,7 @@ fn main() -> ExitCode {
         Command::Vectors { check } => vectors::run(check),
         Command::Fuzz(options) => fuzz::run(&options),
         Command::Suites => suites::run(),
+        Command::External(options) => external::run(&options),
         Command::Bench(options) => bench::run(&options),
         Command::BenchWorker(worker) => worker.run(),
         Command::BenchTouch { megabytes } => bench::touch_memory(megabytes << 20),

@@ -20,14 +20,18 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("systemd-analyze", "systemd"),
 ];
 
-fn is_installed(program: &str) -> bool {
+pub(crate) fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     // Debian keeps administrators' programs out of the path of ordinary users.
     let system = ["/usr/sbin", "/sbin"].map(Into::into);
-    std::env::split_paths(&path).chain(system).any(|place| place.join(program).is_file())
+    // It keeps the servers of a database apart by their versions.
+    let servers = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let servers = servers.map(|version| version.path().join("bin"));
+    let mut places = std::env::split_paths(&path).chain(system).chain(servers);
+    places.any(|place| place.join(program).is_file())
 }
 
-fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
     uids.and_then(|uids| uids.split_whitespace().nth(1)) == Some("0")

@@ -1,0 +1,37 @@
+//! `dbench`: the recorded calls of office programs on a file server, by several clients.
+
+use crate::text;
+use skep_testkit::program::finish;
+use skep_testkit::{Cluster, Shape, Transport};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(300);
+
+fn dbench(directory: &Path) -> String {
+    let mut command = Command::new("dbench");
+    command.args(["-D", text(directory), "-t", "30", "4"]);
+    finish(&mut command, PATIENCE).expect_success()
+}
+
+/// Each mount has clients of its own, in one directory.
+pub(crate) fn runs_on_two_mounts(_: &()) {
+    let mut cluster = Cluster::start(Shape::default());
+    let second = cluster.mount(Transport::Device);
+    let directories = ["one", "other"];
+    for name in directories {
+        std::fs::create_dir(cluster.path().join(name)).expect("a directory");
+    }
+    std::thread::scope(|scope| {
+        let places = [cluster.path().join(directories[0]), second.path().join(directories[1])];
+        let runs = places.map(|place| scope.spawn(move || dbench(&place)));
+        for run in runs {
+            let said = run.join().expect("dbench ran");
+            let result = said.lines().find(|line| line.starts_with("Throughput"));
+            println!("{}", result.unwrap_or_else(|| panic!("no result:\n{said}")));
+        }
+    });
+    second.unmount();
+    cluster.stop();
+}

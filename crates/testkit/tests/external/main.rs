@@ -1,0 +1,34 @@
+//! Longer runs of other people's programs and suites: `cargo xtask external` says which there are
+//! and what they need, and calls this with their names.
+//!
+//! Not part of CI. `applications` and `programs` are what CI runs of this kind.
+
+mod dbench;
+mod mpi;
+mod postgres;
+mod xfstests;
+
+use skep_testkit::suite::{Case, Suite};
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Each starts what it needs.
+const CASES: &[Case<()>] = &[
+    Case { name: "postgres", body: postgres::runs_and_recovers },
+    Case { name: "dbench", body: dbench::runs_on_two_mounts },
+    Case { name: "mpi", body: mpi::ranks_of_two_mounts_write_one_file },
+    Case { name: "xfstests", body: xfstests::fails_only_where_it_is_known_to },
+];
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("test directories have ASCII names")
+}
+
+fn main() -> ExitCode {
+    let mut suite = Suite::from_arguments();
+    let place = "external";
+    if suite.starts(place, &[CASES]) {
+        suite.run(place, &[CASES], &());
+    }
+    suite.end()
+}

@@ -1,0 +1,32 @@
+//! MPI-IO through ROMIO (`mpich`): the ranks of one program on two mounts write one file together.
+
+use crate::text;
+use skep_testkit::program::{finish, run};
+use skep_testkit::{Cluster, Scratch, Shape, Transport};
+use std::collections::BTreeSet;
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/external/collective.c");
+const RANKS: usize = 4;
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// The program checks every byte that it reads.
+pub(crate) fn ranks_of_two_mounts_write_one_file(_: &()) {
+    let mut cluster = Cluster::start(Shape::default());
+    let second = cluster.mount(Transport::Device);
+    let scratch = Scratch::new();
+    let program = scratch.join("collective");
+    run("mpicc.mpich", ["-O1", "-Wall", "-Werror", "-o", text(&program), SOURCE]);
+    let mut command = Command::new("mpirun.mpich");
+    command.args(["-n", &RANKS.to_string()]).arg(&program);
+    command.arg(cluster.path()).arg(second.path());
+    let said = finish(&mut command, PATIENCE).expect_success();
+    assert_eq!(said, format!("{RANKS} ranks\n"));
+    let lines = fs::read_to_string(cluster.path().join("shared")).expect("written");
+    assert_eq!(lines.lines().count(), RANKS * 40);
+    assert_eq!(lines.lines().collect::<BTreeSet<_>>().len(), RANKS * 40, "each line once");
+    second.unmount();
+    cluster.stop();
+}

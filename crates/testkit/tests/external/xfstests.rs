@@ -1,0 +1,257 @@
+//! The tests of the group `generic` of xfstests, from a tree that somebody has built.
+//!
+//! Two clusters, the *test* and the *scratch* file system, each on a small disk of its own, so that
+//! a test that fills a file system doesn't fill the machine's. Each test runs in a mount and a
+//! process namespace of its own: there the helper is in `/sbin`, the users that the tests want
+//! exist, and whatever it leaves mounted or running ends with it.
+//!
+//! # Settings
+//! - `SKEP_XFSTESTS_TREE`: the built tree.
+//! - `SKEP_XFSTESTS_TESTS`: numbers with commas between them; all without it.
+//! - `SKEP_XFSTESTS_PATIENCE`: seconds for each test, 300 without it.
+//! - `SKEP_EXTERNAL_RESULTS`: a directory for the results.
+
+use crate::text;
+use skep_testkit::program::run;
+use skep_testkit::{Cluster, Scratch, Shape, eventually};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Sparse.
+const DISK_BYTES: u64 = 10 << 30;
+/// Which tests are known to fail, and why.
+const KNOWN: &str = include_str!("../../../../docs/tests/xfstests.md");
+
+/// What a test needs around it; `$1` is the test.
+const AROUND: &str = "\
+    mount --bind sbin /sbin; mount --bind passwd /etc/passwd; mount --bind group /etc/group; \
+    export HOST_OPTIONS=$PWD/config RESULT_BASE=$PWD/results; \
+    cd \"$TREE\"; ./check generic/$1; umount \"$PLACE/test\" \"$PLACE/scratch\" 2>/dev/null";
+
+/// How a test ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Ended {
+    Passed,
+    /// Says why.
+    NotRun(String),
+    Failed,
+    /// It was still running when its time was over.
+    TimedOut,
+}
+
+/// A file system for the tests.
+struct Side {
+    cluster: Cluster,
+    disk: PathBuf,
+}
+
+impl Side {
+    fn new(scratch: &Scratch, name: &str) -> Self {
+        let image = scratch.join(&format!("{name}.image"));
+        File::create(&image).and_then(|file| file.set_len(DISK_BYTES)).expect("a sparse file");
+        run("mkfs.ext4", ["-q", "-m", "0", text(&image)]);
+        let disk = scratch.directory(&format!("{name}-disk"));
+        run("mount", ["-o", "loop,discard", text(&image), text(&disk)]);
+        let shape = Shape { targets_per_service: 2, ..Shape::default() };
+        let cluster = Cluster::start_in(&disk, shape);
+        scratch.directory(name);
+        let token = cluster.skep(&["cluster", "token"]);
+        fs::write(scratch.join(&format!("{name}.token")), token).expect("written");
+        Self { cluster, disk }
+    }
+
+    /// Where management is.
+    fn address(&self) -> String {
+        let nodes = self.cluster.skep_json(&["node", "list"]);
+        let nodes = nodes.as_array().expect("a list");
+        let found = nodes.iter().find(|node| node["kind"] == "management").expect("one");
+        found["address"].as_str().expect("text").to_owned()
+    }
+
+    fn end(self) {
+        self.cluster.stop();
+        run("umount", [text(&self.disk)]);
+    }
+}
+
+/// Everything in a directory that the namespaces of tests need.
+fn prepare(scratch: &Scratch, addresses: [String; 2]) {
+    let sbin = scratch.directory("sbin");
+    run("cp", ["-a", "/sbin/.", text(&sbin)]);
+    for name in ["mount.skep", "mount.fuse.skep"] {
+        symlink(skep_testkit::cluster::program(), sbin.join(name)).expect("linked");
+    }
+    let mut users = fs::read_to_string("/etc/passwd").expect("it is there");
+    let mut groups = fs::read_to_string("/etc/group").expect("it is there");
+    for (number, name) in (30_001..).zip(["fsgqa", "123456-fsgqa", "fsgqa2"]) {
+        users.push_str(&format!("{name}:*:{number}:{number}::/:/bin/bash\n"));
+        groups.push_str(&format!("{name}:x:{number}:\n"));
+    }
+    fs::write(scratch.join("passwd"), users).expect("written");
+    fs::write(scratch.join("group"), groups).expect("written");
+    // The tests compare the type with `fuse`.
+    let df = "#!/bin/sh\ndf -T -P \"$@\" | sed 's/ fuse\\.skep / fuse /'\n";
+    fs::write(scratch.join("df"), df).expect("written");
+    fs::set_permissions(scratch.join("df"), fs::Permissions::from_mode(0o755)).expect("its mode");
+    let place = text(scratch.path());
+    let [test, other] = addresses;
+    let config = format!(
+        "export FSTYP=fuse FUSE_SUBTYP=.skep DF_PROG={place}/df\n\
+         export TEST_DEV={test} TEST_DIR={place}/test\n\
+         export SCRATCH_DEV={other} SCRATCH_MNT={place}/scratch\n\
+         export TEST_FS_MOUNT_OPTS=-otoken_file={place}/test.token,log_file={place}/test.log\n\
+         export MOUNT_OPTIONS=-otoken_file={place}/scratch.token,log_file={place}/scratch.log\n"
+    );
+    fs::write(scratch.join("config"), config).expect("written");
+    scratch.directory("results");
+}
+
+/// Runs one test; what it says goes to a file of its number.
+fn run_test(scratch: &Scratch, tree: &Path, test: &str, patience: Duration) -> Ended {
+    let log = scratch.join(&format!("results/{test}.log"));
+    let output = File::create(&log).expect("a log");
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"]);
+    command.args(["--mount-proc", "bash", "-c", AROUND, "bash", test]);
+    command.env("TREE", tree).env("PLACE", scratch.path()).current_dir(scratch.path());
+    command.stdin(Stdio::null()).stdout(output.try_clone().expect("a log")).stderr(output);
+    let mut child = command.spawn().expect("unshare is installed");
+    let ended = eventually(patience, || child.try_wait().expect("our own child"));
+    if ended.is_none() {
+        // The first process of the namespace gets the same, and with it all others.
+        child.kill().expect("our own child");
+        child.wait().expect("our own child");
+        return Ended::TimedOut;
+    }
+    let said = fs::read(&log).unwrap_or_default();
+    let said = String::from_utf8_lossy(&said);
+    if said.contains("\nNot run: ") {
+        let reason = scratch.join(&format!("results/generic/{test}.notrun"));
+        let reason = fs::read_to_string(reason).unwrap_or_default();
+        return Ended::NotRun(reason.lines().next().unwrap_or_default().to_owned());
+    }
+    if said.contains("\nPassed all 1 tests") { Ended::Passed } else { Ended::Failed }
+}
+
+/// The numbers in the first column of the page's table of failures.
+fn known_failures() -> BTreeSet<String> {
+    let table = KNOWN.split("## Failures").nth(1).expect("the page has that part");
+    let rows = table.lines().filter_map(|line| line.strip_prefix("| "));
+    let numbers = rows.filter_map(|row| row.split(' ').next());
+    numbers.filter(|it| it.len() == 3 && it.parse::<u32>().is_ok()).map(str::to_owned).collect()
+}
+
+/// Numbers with what follows one another drawn together: `001-005, 007`.
+fn ranges(numbers: &[&str]) -> String {
+    let mut parts: Vec<(u32, u32)> = Vec::new();
+    for number in numbers.iter().filter_map(|it| it.parse().ok()) {
+        match parts.last_mut() {
+            Some((_, last)) if *last + 1 == number => *last = number,
+            _ => parts.push((number, number)),
+        }
+    }
+    let shown = parts.iter().map(|(first, last)| match first == last {
+        true => format!("{first:03}"),
+        false => format!("{first:03}-{last:03}"),
+    });
+    shown.collect::<Vec<_>>().join(", ")
+}
+
+/// Reasons that name a test's own file or a device are one reason.
+fn kind_of_reason(reason: &str) -> String {
+    let words = reason.split_whitespace().map(|word| match word {
+        word if word.contains("127.0.0.1") => "the device",
+        word if word.starts_with('/') => "a file",
+        word => word,
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// The tables of the page, from a run.
+fn report(results: &BTreeMap<String, Ended>) -> String {
+    let of = |wanted: &dyn Fn(&Ended) -> bool| {
+        let found = results.iter().filter(|(_, ended)| wanted(ended));
+        found.map(|(test, _)| test.as_str()).collect::<Vec<_>>()
+    };
+    let passed = of(&|it| *it == Ended::Passed);
+    let failed = of(&|it| *it == Ended::Failed);
+    let slow = of(&|it| *it == Ended::TimedOut);
+    let mut reasons: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for (test, ended) in results {
+        if let Ended::NotRun(reason) = ended {
+            reasons.entry(kind_of_reason(reason)).or_default().push(test);
+        }
+    }
+    let mut text = String::from("| result | count | tests |\n|---|---|---|\n");
+    for (name, tests) in [("passed", &passed), ("failed", &failed), ("took too long", &slow)] {
+        text.push_str(&format!("| {name} | {} | {} |\n", tests.len(), ranges(tests)));
+    }
+    text.push_str("\n| why not run | count | tests |\n|---|---|---|\n");
+    let mut reasons: Vec<_> = reasons.into_iter().collect();
+    reasons.sort_by_key(|(_, tests)| std::cmp::Reverse(tests.len()));
+    for (reason, tests) in reasons {
+        text.push_str(&format!("| {reason} | {} | {} |\n", tests.len(), ranges(&tests)));
+    }
+    text
+}
+
+fn tests_of(tree: &Path) -> Vec<String> {
+    if let Ok(wanted) = std::env::var("SKEP_XFSTESTS_TESTS") {
+        return wanted.split(',').map(|it| it.trim_start_matches("generic/").to_owned()).collect();
+    }
+    let place = tree.join("tests/generic");
+    let names = fs::read_dir(&place).unwrap_or_else(|e| panic!("{}: {e}", place.display()));
+    let names = names.flatten().filter_map(|it| it.file_name().into_string().ok());
+    let mut tests: Vec<_> = names.filter(|it| it.parse::<u32>().is_ok()).collect();
+    tests.sort();
+    // Those that do harm when they fail, and those for more time than a run has.
+    tests.retain(|test| {
+        let script = fs::read_to_string(place.join(test)).unwrap_or_default();
+        let groups = script.lines().find(|line| line.starts_with("_begin_fstest"));
+        groups.is_some_and(|line| line.split_whitespace().any(|group| group == "auto"))
+    });
+    tests
+}
+
+pub(crate) fn fails_only_where_it_is_known_to(_: &()) {
+    let tree = std::env::var_os("SKEP_XFSTESTS_TREE").map(PathBuf::from);
+    let tree =
+        tree.expect("`cargo xtask external --only xfstests --tree DIRECTORY` names the tree");
+    let tree = tree.canonicalize().expect("the tree is there");
+    assert!(tree.join("ltp/fsstress").exists(), "{} isn't built", tree.display());
+    let seconds = std::env::var("SKEP_XFSTESTS_PATIENCE").ok().and_then(|it| it.parse().ok());
+    let patience = Duration::from_secs(seconds.unwrap_or(300));
+    let scratch = Scratch::new();
+    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).expect("its rights");
+    let sides = ["test", "scratch"].map(|name| Side::new(&scratch, name));
+    prepare(&scratch, [sides[0].address(), sides[1].address()]);
+    let mut results = BTreeMap::new();
+    for test in tests_of(&tree) {
+        let start = Instant::now();
+        let ended = run_test(&scratch, &tree, &test, patience);
+        println!("{test} {ended:?} ({:.0} s)", start.elapsed().as_secs_f64());
+        results.insert(test, ended);
+    }
+    let kept = std::env::var_os("SKEP_EXTERNAL_RESULTS").map(PathBuf::from);
+    if let Some(kept) = &kept {
+        fs::create_dir_all(kept).expect("a directory for results");
+        run("cp", ["-rT", text(&scratch.join("results")), text(kept)]);
+        fs::write(kept.join("results.md"), report(&results)).expect("written");
+        println!("results: {}", kept.display());
+    }
+    for side in sides {
+        side.end();
+    }
+    let known = known_failures();
+    let has_failed = |ended: &Ended| matches!(ended, Ended::Failed | Ended::TimedOut);
+    let found = results.iter().filter(|(_, ended)| has_failed(ended));
+    let new: Vec<_> = found.filter(|(test, _)| !known.contains(*test)).collect();
+    let better = results.iter().filter(|(_, ended)| **ended == Ended::Passed);
+    let better: Vec<_> = better.filter(|(test, _)| known.contains(*test)).collect();
+    assert!(better.is_empty(), "these pass now: {better:?}; take them from docs/tests/xfstests.md");
+    assert!(new.is_empty(), "these fail, and are not in docs/tests/xfstests.md: {new:?}");
+}

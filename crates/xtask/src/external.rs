@@ -1,0 +1,180 @@
+//! `cargo xtask external`: applications and test suites of others on real mounts. One table says
+//! what there is and what each needs; the tests themselves are in `crates/testkit/tests`.
+
+use crate::needs::{is_installed, is_root};
+use crate::repository::{Outcome, root, run as call};
+use crate::suites;
+use std::path::PathBuf;
+
+/// Options of `external`.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Say what there is, what it needs, and whether that is installed; run nothing.
+    #[arg(long)]
+    list: bool,
+    /// Run only these.
+    #[arg(long, value_name = "NAME", value_parser = names())]
+    only: Vec<String>,
+    /// For xfstests: a built tree of it.
+    #[arg(long, value_name = "DIRECTORY")]
+    tree: Option<PathBuf>,
+    /// For xfstests: only the tests of `generic` with these numbers.
+    #[arg(long, value_name = "NUMBER", value_delimiter = ',', requires = "tree")]
+    tests: Vec<String>,
+    /// For xfstests: how many seconds each test may take.
+    #[arg(long, default_value_t = 300)]
+    seconds: u32,
+}
+
+struct Suite {
+    name: &'static str,
+    what: &'static str,
+    /// The file of tests, and which of its cases.
+    test: &'static str,
+    case: &'static str,
+    /// Programs and the Debian packages that have them.
+    programs: &'static [(&'static str, &'static str)],
+    /// Part of `cargo xtask ci` as well.
+    in_ci: bool,
+}
+
+#[rustfmt::skip]
+const SUITES: &[Suite] = &[
+    Suite {
+        name: "programs", what: "tar, git, rsync, cp, find, compressors against the local disk",
+        test: "programs", case: "",
+        programs: &[("git", "git"), ("rsync", "rsync"), ("make", "make"), ("gcc", "gcc"),
+            ("python3", "python3")],
+        in_ci: true,
+    },
+    Suite {
+        name: "applications", what: "SQLite, git, make, rsync, tar, fio on two mounts at once",
+        test: "applications", case: "",
+        programs: &[("git", "git"), ("rsync", "rsync"), ("make", "make"), ("gcc", "gcc"),
+            ("python3", "python3"), ("fio", "fio"), ("setfacl", "acl"), ("getfattr", "attr")],
+        in_ci: true,
+    },
+    Suite {
+        name: "pjdfstest", what: "POSIX names, attributes and errors; and fsx",
+        test: "suites", case: "",
+        programs: &[("unshare", "util-linux")],
+        in_ci: true,
+    },
+    Suite {
+        name: "postgres", what: "pgbench while services, the server and its mount are killed",
+        test: "external", case: "external::postgres",
+        programs: &[("initdb", "postgresql"), ("pg_amcheck", "postgresql"),
+            ("psql", "postgresql-client"), ("pgbench", "postgresql-contrib")],
+        in_ci: false,
+    },
+    Suite {
+        name: "dbench", what: "office programs on a file server, on two mounts",
+        test: "external", case: "external::dbench",
+        programs: &[("dbench", "dbench")],
+        in_ci: false,
+    },
+    Suite {
+        name: "mpi", what: "MPI-IO: one file of ranks on two mounts",
+        test: "external", case: "external::mpi",
+        programs: &[("mpicc.mpich", "libmpich-dev"), ("mpirun.mpich", "mpich"), ("gcc", "gcc")],
+        in_ci: false,
+    },
+    Suite {
+        name: "xfstests", what: "the group generic of xfstests, from --tree",
+        test: "external", case: "external::xfstests",
+        programs: &[("xfs_io", "xfsprogs"), ("mkfs.ext4", "e2fsprogs"), ("setfacl", "acl"),
+            ("getfattr", "attr"), ("bc", "bc"), ("gawk", "gawk"), ("killall", "psmisc"),
+            ("uuidgen", "uuid-runtime"), ("quota", "quota"), ("fio", "fio"), ("dbench", "dbench")],
+        in_ci: false,
+    },
+];
+
+fn names() -> Vec<&'static str> {
+    SUITES.iter().map(|suite| suite.name).collect()
+}
+
+impl Suite {
+    /// Why it can't run here, with the way out.
+    fn obstacle(&self, options: &Options) -> Option<String> {
+        let missing = self.programs.iter().filter(|(program, _)| !is_installed(program));
+        let (programs, mut packages): (Vec<_>, Vec<_>) = missing.copied().unzip();
+        packages.dedup();
+        if !programs.is_empty() {
+            let (programs, packages) = (programs.join(", "), packages.join(" "));
+            return Some(format!("{programs} not found: run `apt-get install {packages}`"));
+        }
+        if self.name == "xfstests" && options.tree.is_none() {
+            return Some("name a built tree with --tree".into());
+        }
+        None
+    }
+
+    fn run(&self, options: &Options) -> Outcome {
+        let mut variables = Vec::new();
+        let results = root().join("target/external").join(self.name).display().to_string();
+        variables.push(("SKEP_EXTERNAL_RESULTS", results));
+        if let Some(tree) = &options.tree {
+            let tree =
+                tree.canonicalize().map_err(|error| format!("{}: {error}", tree.display()))?;
+            variables.push(("SKEP_XFSTESTS_TREE", tree.display().to_string()));
+            variables.push(("SKEP_XFSTESTS_PATIENCE", options.seconds.to_string()));
+        }
+        if !options.tests.is_empty() {
+            variables.push(("SKEP_XFSTESTS_TESTS", options.tests.join(",")));
+        }
+        if self.test == "suites" {
+            suites::run()?;
+        }
+        let variables: Vec<_> =
+            variables.iter().map(|(key, value)| (*key, value.as_str())).collect();
+        let test = ["test", "--release", "--package", "skep-testkit", "--test", self.test, "--"];
+        let case = [self.case, "--test-threads", "1"];
+        let case = if self.case.is_empty() { &case[1..] } else { &case[..] };
+        call(env!("CARGO"), &[&test[..], case].concat(), &variables)
+    }
+}
+
+fn list(options: &Options) {
+    for suite in SUITES {
+        let ci = if suite.in_ci { " (in CI too)" } else { "" };
+        println!("{:<14}{}{ci}", suite.name, suite.what);
+        let state = suite.obstacle(options).unwrap_or_else(|| "ready".into());
+        println!("{:<14}{state}", "");
+    }
+}
+
+/// Lists or runs them.
+///
+/// # Errors
+/// What the machine lacks, or the names of those that failed.
+pub(crate) fn run(options: &Options) -> Outcome {
+    if options.list {
+        list(options);
+        return Ok(());
+    }
+    if !is_root() {
+        return Err("they mount file systems: run as root".into());
+    }
+    let is_wanted =
+        |it: &&Suite| options.only.is_empty() || options.only.iter().any(|n| n == it.name);
+    call(env!("CARGO"), &["build", "--release", "--package", "skep-ctl"], &[])?;
+    let mut report = Vec::new();
+    for suite in SUITES.iter().filter(is_wanted) {
+        println!("== {}", suite.name);
+        report.push(match suite.obstacle(options) {
+            Some(obstacle) => (suite.name, "skipped", obstacle),
+            None => match suite.run(options) {
+                Ok(()) => (suite.name, "ok", String::new()),
+                Err(problem) => (suite.name, "FAILED", problem),
+            },
+        });
+    }
+    println!();
+    for (name, word, why) in &report {
+        println!("{name:<14}{word:<8}{why}");
+    }
+    // What was asked for by name has to run.
+    let is_bad = |word: &str| word == "FAILED" || (word == "skipped" && !options.only.is_empty());
+    let bad: Vec<_> = report.iter().filter(|it| is_bad(it.1)).map(|it| it.0).collect();
+    if bad.is_empty() { Ok(()) } else { Err(format!("not ok: {}", bad.join(", "))) }
+}
