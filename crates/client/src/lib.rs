@@ -27,6 +27,7 @@ mod limits;
 mod mount;
 mod namespace;
 mod open;
+mod pattern;
 mod plan;
 mod recent;
 mod session;

@@ -41,6 +41,8 @@ pub(crate) const CONTENTION_PAUSE: Duration = Duration::from_millis(1);
 /// How long a close that has nothing to tell waits for others to go with it. Short enough that the
 /// space of a file that was unlinked while open comes back as if at once.
 pub(crate) const CLOSE_DELAY: Duration = Duration::from_millis(5);
+/// How long the setting of a stripe pattern waits for such closes of the file.
+pub(crate) const CLOSES_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a write goes on whose caller was killed: servers that answer have done it by then, and
 /// with others the caller must be able to go.
 pub(crate) const WRITE_GRACE: Duration = Duration::from_secs(1);

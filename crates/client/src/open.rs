@@ -73,9 +73,10 @@ impl Client {
         directory: InodeId,
         new: NewInode,
         open: OpenMode,
+        pattern: Option<StripePattern>,
     ) -> Result<Created> {
         self.mount().handles.check_room()?;
-        let request = CreateUnnamed { directory, new, open };
+        let request = CreateUnnamed { directory, new, open, pattern };
         let orphan = move |client: Client, result| client.close_orphan(result, open);
         let opened = self.modify(directory, request, Modify::default(), orphan).await?;
         self.created(opened, open)

@@ -51,7 +51,7 @@ fn cut(mut rest: Piece, max_bytes: u64) -> impl Iterator<Item = Piece> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use skep_types::{Component, GroupId, Redundancy};
+    use skep_types::{Chooser, Component, GroupId, PatternOrigin, Redundancy};
 
     fn pattern(width: u32) -> StripePattern {
         let component = Component {
@@ -59,9 +59,10 @@ mod tests {
             chunk_bytes: 64 << 10,
             wanted: width as u16,
             redundancy: Redundancy::Stripe,
+            chooser: Chooser::Balanced,
             groups: (1..=width).map(GroupId::new).collect(),
         };
-        StripePattern { generation: 1, components: vec![component] }
+        StripePattern { generation: 1, origin: PatternOrigin::Cluster, components: vec![component] }
     }
 
     fn lengths(width: u32, range: Range<u64>, max_bytes: u64) -> Vec<(u16, u64)> {

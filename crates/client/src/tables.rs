@@ -339,7 +339,11 @@ mod tests {
     fn a_loss_is_told_once_per_handle() {
         let inodes = Inodes::new();
         let state = dirty(&inodes, 1);
-        let pattern = StripePattern { generation: 1, components: vec![] };
+        let pattern = StripePattern {
+            generation: 1,
+            origin: skep_types::PatternOrigin::Cluster,
+            components: vec![],
+        };
         let open = || OpenFile::new(Arc::clone(&state), OpenMode::Write, pattern.clone());
         let (first, second) = (open(), open());
         state.synced(&state.unsynced()[0], HostIncarnation::new(2));

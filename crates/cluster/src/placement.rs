@@ -1,21 +1,22 @@
-//! On which groups a new file lies: the balanced chooser.
+//! On which groups a new file lies.
 //!
-//! A file of `count` groups gets the same number from each server to within one, as far as the
-//! servers have that many (a study of two servers with four targets each shows why: placed blindly,
-//! files of four targets land as 1 + 3 and get half the bandwidth). Groups with more free space are
-//! chosen more often, groups with little left only when there are no others, and unreachable or bad
-//! ones only when there is nothing else at all. The stripe order alternates between servers, and
-//! the group that it starts with changes from file to file: small files lie on that one only.
+//! [`Candidates`] is the storage groups of a map, sorted by how fit they are: groups with little
+//! room are chosen only when there are no others, and unreachable or bad ones only when there is
+//! nothing else at all. Which of them a file gets is up to its [`Chooser`]: [`balanced`] is the
+//! default and ours; those in [`established`] are what an established system has, for comparison.
 //!
-//! Deterministic in (map, seed). A seed is any number that differs from file to file; consecutive
-//! ones (such as inode numbers) spread best, since the draws are low-discrepancy sequences in the
-//! seed: a short run of consecutive seeds uses all groups about evenly, not only the average of
-//! many.
+//! Deterministic in (map, seed, cursor). A seed is any number that differs from file to file;
+//! consecutive ones (such as inode numbers) are as good as any.
 //!
 //! Does not own: how many groups a file wants, nor what happens when a group fails later.
 
+mod balanced;
+mod established;
+
+use balanced::Tier;
+pub use established::Cursor;
 use skep_types::map::{CapacityPool, Consistency, Reachability};
-use skep_types::pattern::MAX_STRIPE_WIDTH;
+use skep_types::pattern::{Chooser, MAX_STRIPE_WIDTH};
 use skep_types::{ClusterMap, GroupId, NodeId, Target, TargetKind};
 use std::collections::{BTreeMap, HashMap};
 
@@ -24,35 +25,9 @@ use std::collections::{BTreeMap, HashMap};
 pub struct Candidates {
     /// Groups that may be chosen together, in the order in which they are used up.
     tiers: Vec<Tier>,
+    /// The groups of the first tier, by id.
+    ring: Vec<GroupId>,
 }
-
-/// Groups that are equally fit, by server.
-#[derive(Debug, Clone, Default)]
-struct Tier {
-    servers: Vec<Server>,
-    /// Running sum of the servers' weights.
-    sums: Vec<u64>,
-    len: usize,
-}
-
-/// The groups of one server in one tier.
-#[derive(Debug, Clone, Default)]
-struct Server {
-    groups: Vec<GroupId>,
-    /// Running sum of the groups' weights.
-    sums: Vec<u64>,
-}
-
-/// Different sequences for the different draws, so that they are independent: the powers of the
-/// inverse root of x^5 = x + 1 (Roberts' generalisation of the golden ratio), times 2^64.
-const STEP_SERVER: u64 = 0xDB4F_0B91_75AE_2165;
-const STEP_GROUP: u64 = 0xBBE0_5633_03A4_615F;
-const STEP_FIRST_SERVER: u64 = 0xA0F2_EC75_A1FE_1575;
-const STEP_FIRST_GROUP: u64 = 0x89E1_8285_7D9E_D689;
-
-/// Consecutive seeds that share their strata; the next block has others, so that over time each
-/// combination of groups occurs.
-const BLOCK_BITS: u32 = 6;
 
 impl Candidates {
     /// Prepares the storage groups of a map.
@@ -72,7 +47,10 @@ impl Candidates {
         // best there is: a file on fewer groups beats a file that can't be written.
         let usable = |fitness: &Fitness| *fitness <= Fitness::Low || Some(*fitness) == best;
         let tiers = by_fitness.into_iter().filter(|(fitness, _)| usable(fitness));
-        Self { tiers: tiers.map(|(_, servers)| Tier::new(servers)).collect() }
+        let tiers: Vec<_> = tiers.map(|(_, servers)| Tier::new(servers)).collect();
+        let mut ring: Vec<_> = tiers.first().into_iter().flat_map(Tier::groups).collect();
+        ring.sort_unstable();
+        Self { tiers, ring }
     }
 
     /// How many groups can be chosen at most.
@@ -85,17 +63,25 @@ impl Candidates {
         self.len() == 0
     }
 
-    /// Chooses `count` groups for a file, in the order of its stripe; fewer if there are fewer. No
-    /// group occurs twice.
-    pub fn choose(&self, count: usize, seed: u64) -> Vec<GroupId> {
+    /// Chooses `count` groups for a file, in the order of its stripe; fewer if the chooser doesn't
+    /// find so many. No group occurs twice. Only [`Chooser::RoundRobin`] and
+    /// [`Chooser::RandomRobin`] use and move the cursor, all others only the seed.
+    ///
+    /// What doesn't choose ([`Chooser::Cluster`], [`Chooser::Listed`]) is taken for balanced.
+    pub fn choose(
+        &self,
+        chooser: Chooser,
+        count: usize,
+        seed: u64,
+        cursor: &mut Cursor,
+    ) -> Vec<GroupId> {
         let count = count.min(MAX_STRIPE_WIDTH).min(self.len());
         let mut chosen = Vec::with_capacity(count);
-        for tier in &self.tiers {
-            let wanted = count - chosen.len();
-            if wanted == 0 {
-                break;
+        match chooser {
+            Chooser::Balanced | Chooser::Cluster | Chooser::Listed => {
+                self.balanced(count, seed, &mut chosen);
             }
-            tier.choose(wanted.min(tier.len), seed, &mut chosen);
+            _ => self.as_established(chooser, count, seed, cursor, &mut chosen),
         }
         chosen
     }
@@ -136,149 +122,6 @@ fn sharing(map: &ClusterMap) -> HashMap<u128, u64> {
 /// Free space in MiB, at least one: sums over all targets of a cluster stay far below 2^64.
 fn weight(free_bytes: u64) -> u64 {
     (free_bytes >> 20).clamp(1, 1 << 40)
-}
-
-impl Tier {
-    fn new(by_node: BTreeMap<NodeId, Vec<(GroupId, u64)>>) -> Self {
-        let mut tier = Self::default();
-        let mut total = 0;
-        for groups in by_node.into_values() {
-            let mut server = Server::default();
-            let mut sum = 0;
-            for (group, weight) in groups {
-                sum += weight;
-                server.groups.push(group);
-                server.sums.push(sum);
-            }
-            total += sum;
-            tier.len += server.groups.len();
-            tier.sums.push(total);
-            tier.servers.push(server);
-        }
-        tier
-    }
-
-    /// Appends `count` groups, which the tier has.
-    fn choose(&self, count: usize, seed: u64, chosen: &mut Vec<GroupId>) {
-        // Shares of servers: (server, groups from it). At most `count` servers have one.
-        let mut shares = [(0_u32, 0_u16); MAX_STRIPE_WIDTH];
-        let shares = self.shares(count, seed, &mut shares);
-        // Picks of all servers, one server after the other, and where each one's begin.
-        let mut picks = [0_u32; MAX_STRIPE_WIDTH];
-        let mut end = 0;
-        for (server, share) in shares.iter() {
-            let salt = 1 + u64::from(*server);
-            let room = &mut picks[end..end + usize::from(*share)];
-            let sums = &self.servers[*server as usize].sums;
-            sample(sums, Draw { seed, step: STEP_GROUP, salt }, room);
-            end += usize::from(*share);
-        }
-        // In rounds over the servers, the first of which differs from file to file.
-        let turn = Draw { seed, step: STEP_FIRST_SERVER, salt: 0 }.point(0);
-        let first = scale(turn, shares.len() as u64) as usize;
-        let rounds = shares.iter().map(|(_, share)| *share).max().unwrap_or(0);
-        for round in 0..rounds {
-            let mut begin = 0;
-            let before = chosen.len();
-            let mut skipped = 0;
-            for (position, (server, share)) in shares.iter().enumerate() {
-                if round < *share {
-                    let pick = picks[begin + usize::from(round)] as usize;
-                    chosen.push(self.servers[*server as usize].groups[pick]);
-                    skipped += usize::from(position < first);
-                }
-                begin += usize::from(*share);
-            }
-            chosen[before..].rotate_left(skipped);
-        }
-    }
-
-    /// Divides `count` over the servers: equal shares as far as they have that many groups, the
-    /// rest to some of those that have more.
-    fn shares<'a>(
-        &self,
-        count: usize,
-        seed: u64,
-        shares: &'a mut [(u32, u16); MAX_STRIPE_WIDTH],
-    ) -> &'a [(u32, u16)] {
-        let draw = Draw { seed, step: STEP_SERVER, salt: 0 };
-        let mut picks = [0_u32; MAX_STRIPE_WIDTH];
-        if count < self.servers.len() {
-            sample(&self.sums, draw, &mut picks[..count]);
-            for (share, pick) in shares.iter_mut().zip(&picks[..count]) {
-                *share = (*pick, 1);
-            }
-            return &shares[..count];
-        }
-        let filled = |level: usize| -> usize {
-            self.servers.iter().map(|server| server.groups.len().min(level)).sum()
-        };
-        let mut level = count / self.servers.len();
-        while level < count && filled(level + 1) <= count {
-            level += 1;
-        }
-        for (index, (share, server)) in shares.iter_mut().zip(&self.servers).enumerate() {
-            *share = (index as u32, server.groups.len().min(level) as u16);
-        }
-        let rest = count - filled(level);
-        sample(&self.sums, draw, &mut picks[..rest]);
-        for pick in &picks[..rest] {
-            // The draw doesn't know which servers have more, or got one: the next such one takes
-            // it.
-            let servers = self.servers.len();
-            let takes = (0..servers).map(|i| (*pick as usize + i) % servers).find(|server| {
-                let share = usize::from(shares[*server].1);
-                share == level && self.servers[*server].groups.len() > share
-            });
-            shares[takes.expect("what is left over fits one more on some servers")].1 += 1;
-        }
-        &shares[..self.servers.len()]
-    }
-}
-
-/// A sequence of points in [0, 1), as fractions of 2^64.
-#[derive(Clone, Copy)]
-struct Draw {
-    seed: u64,
-    step: u64,
-    salt: u64,
-}
-
-impl Draw {
-    /// Within a block of seeds the points of one stratum are equidistant; blocks, strata and salts
-    /// have unrelated origins.
-    fn point(&self, stratum: u64) -> u64 {
-        let block = self.seed >> BLOCK_BITS;
-        let origin = mix(block ^ mix(self.salt.wrapping_mul(0x1_0001) ^ self.step ^ stratum << 32));
-        origin.wrapping_add(self.seed.wrapping_mul(self.step))
-    }
-}
-
-/// Draws `picks.len()` different indices, each as often as its weight (the differences of `sums`)
-/// says.
-///
-/// Stratified: the weights are laid on a ring that is cut into equal strata, and each stratum gives
-/// one pick; so neighbours are drawn together less often than by pure chance, and every run of
-/// seeds is even. Where two strata meet in one item, the second takes the next free one.
-fn sample(sums: &[u64], draw: Draw, picks: &mut [u32]) {
-    let items = sums.len();
-    let strata = picks.len() as u64;
-    let total = sums.last().copied().unwrap_or(0);
-    let turn = mix(draw.seed >> BLOCK_BITS ^ draw.salt.wrapping_mul(draw.step));
-    let first = scale(Draw { step: STEP_FIRST_GROUP, ..draw }.point(0), strata);
-    for index in 0..strata {
-        let stratum = (first + index) % strata;
-        // Width of a stratum is 2^64 / strata; the sum wraps around the ring on purpose.
-        let within = draw.point(stratum) / strata;
-        let start = (u128::from(stratum) << 64) / u128::from(strata);
-        let at = scale(turn.wrapping_add(start as u64).wrapping_add(within), total);
-        let mut item = sums.partition_point(|sum| *sum <= at);
-        let (taken, free) = picks.split_at_mut(index as usize);
-        while taken.contains(&(item as u32)) {
-            item = (item + 1) % items;
-        }
-        free[0] = item as u32;
-    }
 }
 
 /// `fraction` (of 2^64) of `total`: below `total`.

@@ -8,8 +8,8 @@ use crate::limits::{
     MAX_CLEANUP_INTERVAL_MS, MAX_LEASE_MS, MIN_CLEANUP_INTERVAL_MS, MIN_HEARTBEAT_MS, MIN_LEASE_MS,
     NEWEST_FEATURE_LEVEL,
 };
-use skep_types::map::Policy;
-use skep_types::pattern::{MAX_CHUNK_BYTES, MAX_STRIPE_WIDTH, MIN_CHUNK_BYTES};
+use skep_types::map::{Policy, UserPatterns};
+use skep_types::pattern::{Chooser, MAX_CHUNK_BYTES, MAX_STRIPE_WIDTH, MIN_CHUNK_BYTES};
 use skep_types::{ClusterId, ClusterMap, Error, ErrorCode, Result};
 
 /// What the number of a setting counts.
@@ -23,19 +23,39 @@ pub enum Unit {
     Targets,
     /// Feature levels.
     Level,
+    /// One of several words, each of which has a number.
+    Choice(&'static [(&'static str, u64)]),
 }
 
 impl Unit {
-    /// Its name: `ms`, `bytes`, `targets`, `level`.
+    /// Its name: `ms`, `bytes`, `targets`, `level`, `choice`.
     pub fn word(self) -> &'static str {
         match self {
             Self::Milliseconds => "ms",
             Self::Bytes => "bytes",
             Self::Targets => "targets",
             Self::Level => "level",
+            Self::Choice(_) => "choice",
         }
     }
 }
+
+/// Ways to choose the targets of a file.
+const CHOOSERS: &[(&str, u64)] = &[
+    (Chooser::ALL[0].1, Chooser::ALL[0].0 as u64),
+    (Chooser::ALL[1].1, Chooser::ALL[1].0 as u64),
+    (Chooser::ALL[2].1, Chooser::ALL[2].0 as u64),
+    (Chooser::ALL[3].1, Chooser::ALL[3].0 as u64),
+    (Chooser::ALL[4].1, Chooser::ALL[4].0 as u64),
+    (Chooser::ALL[5].1, Chooser::ALL[5].0 as u64),
+];
+
+/// Which patterns users may set.
+const USER_PATTERNS: &[(&str, u64)] = &[
+    ("no", UserPatterns::No as u64),
+    ("sizes", UserPatterns::Sizes as u64),
+    ("targets", UserPatterns::Targets as u64),
+];
 
 /// Where the number of a setting is.
 #[derive(Debug, Clone, Copy)]
@@ -122,6 +142,77 @@ pub const SETTINGS: &[Setting] = &[
         },
     },
     Setting {
+        name: "chooser",
+        unit: Unit::Choice(CHOOSERS),
+        min: 1,
+        max: 6,
+        is_power_of_two: false,
+        meaning: "how the targets of new files are chosen whose directory says nothing else; \
+                  `balanced` unless you want to compare",
+        place: Place::Policy {
+            get: |policy| policy.default_chooser as u64,
+            put: |policy, value| {
+                let named = Chooser::ALL.iter().find(|(chooser, _)| *chooser as u64 == value);
+                policy.default_chooser = named.map_or(Chooser::Balanced, |(chooser, _)| *chooser);
+            },
+        },
+    },
+    Setting {
+        name: "user-patterns",
+        unit: Unit::Choice(USER_PATTERNS),
+        min: 1,
+        max: 3,
+        is_power_of_two: false,
+        meaning: "which stripe patterns users may set who aren't root, on what they own: none; \
+                  number of targets, chunk size and chooser; or which targets too",
+        place: Place::Policy {
+            get: |policy| policy.user_patterns as u64,
+            put: |policy, value| {
+                policy.user_patterns = match value {
+                    1 => UserPatterns::No,
+                    2 => UserPatterns::Sizes,
+                    _ => UserPatterns::Targets,
+                }
+            },
+        },
+    },
+    Setting {
+        name: "user-stripe-width-max",
+        unit: Unit::Targets,
+        min: 1,
+        max: MAX_STRIPE_WIDTH as u64,
+        is_power_of_two: false,
+        meaning: "over how many targets users may stripe a file who aren't root",
+        place: Place::Policy {
+            get: |policy| u64::from(policy.user_max_width),
+            put: |policy, value| policy.user_max_width = u16::try_from(value).unwrap_or(u16::MAX),
+        },
+    },
+    Setting {
+        name: "user-chunk-size-min",
+        unit: Unit::Bytes,
+        min: MIN_CHUNK_BYTES,
+        max: MAX_CHUNK_BYTES,
+        is_power_of_two: true,
+        meaning: "smallest chunk size that users may ask for who aren't root",
+        place: Place::Policy {
+            get: |policy| policy.user_min_chunk_bytes,
+            put: |policy, value| policy.user_min_chunk_bytes = value,
+        },
+    },
+    Setting {
+        name: "user-chunk-size-max",
+        unit: Unit::Bytes,
+        min: MIN_CHUNK_BYTES,
+        max: MAX_CHUNK_BYTES,
+        is_power_of_two: true,
+        meaning: "largest chunk size that users may ask for who aren't root",
+        place: Place::Policy {
+            get: |policy| policy.user_max_chunk_bytes,
+            put: |policy, value| policy.user_max_chunk_bytes = value,
+        },
+    },
+    Setting {
         name: "cleanup-interval",
         unit: Unit::Milliseconds,
         min: MIN_CLEANUP_INTERVAL_MS as u64,
@@ -172,6 +263,12 @@ impl Setting {
         self.value(&ClusterMap::empty(ClusterId::new([0; 16])))
     }
 
+    /// What stands for a number, if that is one of several words.
+    pub fn word(&self, value: u64) -> Option<&'static str> {
+        let Unit::Choice(words) = self.unit else { return None };
+        words.iter().find(|(_, number)| *number == value).map(|(word, _)| *word)
+    }
+
     /// The command that gives it another number and leaves all others as they are.
     ///
     /// # Errors
@@ -191,6 +288,12 @@ impl Setting {
 
     fn check(&self, value: u64) -> std::result::Result<(), String> {
         let Self { name, unit, min, max, .. } = self;
+        if let Unit::Choice(words) = unit
+            && self.word(value).is_none()
+        {
+            let words: Vec<_> = words.iter().map(|(word, _)| *word).collect();
+            return Err(format!("{name}: number {value} is none of {}", words.join(", ")));
+        }
         if !(*min..=*max).contains(&value) {
             let unit = unit.word();
             return Err(format!("{name}: {value} {unit} is not between {min} and {max} {unit}"));
@@ -222,6 +325,13 @@ pub(crate) fn problems(policy: &Policy) -> Vec<String> {
              the other of the two first"
         ));
     }
+    let (least, most) = (policy.user_min_chunk_bytes, policy.user_max_chunk_bytes);
+    if problems.is_empty() && least > most {
+        problems.push(format!(
+            "user-chunk-size-min of {least} bytes is more than user-chunk-size-max of {most} \
+             bytes; change the other of the two first"
+        ));
+    }
     problems
 }
 
@@ -246,6 +356,9 @@ mod tests {
             } else {
                 change(&mut state, "heartbeat", u64::from(MIN_HEARTBEAT_MS)).unwrap();
             }
+            if setting.name == "user-chunk-size-max" {
+                change(&mut state, "user-chunk-size-min", MIN_CHUNK_BYTES).unwrap();
+            }
             for value in [setting.min, setting.max] {
                 change(&mut state, setting.name, value).unwrap();
                 assert_eq!(setting.value(state.map()), value, "{}", setting.name);
@@ -253,7 +366,9 @@ mod tests {
             for value in [setting.min - 1, setting.max + 1] {
                 let what = change(&mut state, setting.name, value).unwrap_err();
                 assert!(what.context().starts_with(setting.name), "{what}");
-                assert!(what.context().contains(&setting.max.to_string()), "{what}");
+                let last = setting.word(setting.max).map(str::to_owned);
+                let last = last.unwrap_or_else(|| setting.max.to_string());
+                assert!(what.context().contains(&last), "{what}");
                 assert_eq!(setting.value(state.map()), setting.max);
             }
         }
@@ -268,5 +383,10 @@ mod tests {
         assert!(refused("lease", 1_500).contains("change the other"));
         assert!(refused("chunk-size", 100_000).contains("65536 and 131072"));
         assert!(refused("colour", 1).contains("cleanup-interval"));
+        assert!(refused("chooser", 7).contains("balanced, randomized, roundrobin"));
+        change(&mut state, "user-chunk-size-max", 1 << 20).unwrap();
+        let mut refused =
+            |name, value| change(&mut state, name, value).unwrap_err().context().to_owned();
+        assert!(refused("user-chunk-size-min", 2 << 20).contains("change the other"));
     }
 }

@@ -177,7 +177,7 @@ pub fn groups_touched(pattern: &StripePattern, size: u64) -> usize {
 }
 
 /// One beyond the last byte of the file that a component may hold.
-fn component_end(pattern: &StripePattern, component: usize) -> u64 {
+pub fn component_end(pattern: &StripePattern, component: usize) -> u64 {
     pattern.components.get(component + 1).map_or(MAX_FILE_BYTES, |next| next.start)
 }
 
@@ -199,18 +199,25 @@ fn chunk_file_size(component: &Component, index: u64, bytes: u64) -> u64 {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use skep_types::Redundancy;
     use skep_types::pattern::MIN_CHUNK_BYTES;
+    use skep_types::{Chooser, PatternOrigin, Redundancy};
     use std::collections::BTreeMap;
 
     fn component(start: u64, chunk_bytes: u64, groups: Range<u32>) -> Component {
         let groups: Vec<GroupId> = groups.map(GroupId::new).collect();
         let wanted = groups.len() as u16;
-        Component { start, chunk_bytes, wanted, redundancy: Redundancy::Stripe, groups }
+        Component {
+            start,
+            chunk_bytes,
+            wanted,
+            redundancy: Redundancy::Stripe,
+            chooser: Chooser::Balanced,
+            groups,
+        }
     }
 
     fn pattern(components: Vec<Component>) -> StripePattern {
-        StripePattern { generation: 1, components }
+        StripePattern { generation: 1, origin: PatternOrigin::Cluster, components }
     }
 
     prop_compose! {

@@ -157,6 +157,9 @@ pub(crate) struct MountArgs {
     /// Transport between kernel and mount: auto, uring or device
     #[arg(long, default_value = DEFAULT_TRANSPORT)]
     pub(crate) transport: String,
+    /// Let programs say by the variable SKEP_PATTERN how the files that they make are striped
+    #[arg(long = "job-patterns")]
+    pub(crate) has_job_patterns: bool,
     /// What is logged
     #[arg(long, default_value = DEFAULT_LOG)]
     pub(crate) log: String,
@@ -249,6 +252,38 @@ pub(crate) enum EntryVerb {
         /// A path in a mount
         path: PathBuf,
     },
+    /// Set the stripe pattern of new files in directories, or of files that were never written
+    Set {
+        #[command(flatten)]
+        asked: PatternArgs,
+        /// A directory inherits the cluster's settings again
+        #[arg(long = "inherit", conflicts_with = "asked-pattern")]
+        is_inherited: bool,
+        /// Paths in a mount
+        #[arg(required = true)]
+        paths: Vec<PathBuf>,
+    },
+    /// Make a file with a stripe pattern of its own
+    Create {
+        #[command(flatten)]
+        asked: PatternArgs,
+        /// Permission bits, octal, from which the umask is taken away
+        #[arg(long, default_value = "666", value_name = "MODE")]
+        permissions: String,
+        /// A path in a mount that doesn't exist
+        path: PathBuf,
+    },
+    /// Show on which targets the bytes of a file lie
+    Map {
+        /// Cut a range of the file into pieces, from this byte on: a number, or one with KiB, ...
+        #[arg(long)]
+        offset: Option<ByteSize>,
+        /// ... and so long [default: to the end of the file]
+        #[arg(long)]
+        length: Option<ByteSize>,
+        /// A path in a mount
+        path: PathBuf,
+    },
     /// Show which clients have a file open, and what they have locked in it
     Who {
         #[command(flatten)]
@@ -256,6 +291,32 @@ pub(crate) enum EntryVerb {
         /// A path in a mount
         path: PathBuf,
     },
+}
+
+/// A stripe pattern that is asked for.
+#[derive(Debug, Default, Args)]
+#[group(id = "asked-pattern", multiple = true)]
+pub(crate) struct PatternArgs {
+    /// Number of targets, or `all`
+    #[arg(long, value_name = "COUNT", conflicts_with_all = ["targets", "groups"])]
+    pub(crate) num_targets: Option<String>,
+    /// Bytes that go to one target before the next: a power of two from 64KiB to 1GiB
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) chunk_size: Option<String>,
+    /// How targets are chosen: balanced, randomized, roundrobin, randomrobin, randominternode,
+    /// randomintranode
+    #[arg(long, conflicts_with_all = ["targets", "groups"])]
+    pub(crate) chooser: Option<String>,
+    /// Exactly these targets, in the order of the stripe: ids with commas between them
+    #[arg(long, value_delimiter = ',', value_name = "IDS", conflicts_with = "groups")]
+    pub(crate) targets: Vec<String>,
+    /// Exactly these groups, in the order of the stripe: ids with commas between them
+    #[arg(long, value_delimiter = ',', value_name = "IDS")]
+    pub(crate) groups: Vec<String>,
+    /// All of it as one text, as the attribute user.skep.pattern has it; needed for several
+    /// components, as in `count=1/from=16MiB,count=all`
+    #[arg(long, conflicts_with_all = ["num_targets", "chunk_size", "chooser", "targets", "groups"])]
+    pub(crate) pattern: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]

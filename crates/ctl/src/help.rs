@@ -99,6 +99,40 @@ const EXAMPLES: &[Examples] = &[
             ("with chunk files and times", "skep entry info --verbose /mnt/skep/file"),
         ],
     ),
+    (
+        "skep entry set",
+        &[
+            (
+                "new files in a directory: 8 targets, chunks of 1 MiB",
+                "skep entry set --num-targets 8 --chunk-size 1MiB /mnt/skep/results",
+            ),
+            (
+                "one target for the first 16 MiB of each file, all targets for the rest",
+                "skep entry set --pattern count=1/from=16MiB,count=all /mnt/skep/results",
+            ),
+            ("as the cluster's settings say", "skep entry set --inherit /mnt/skep/results"),
+        ],
+    ),
+    (
+        "skep entry create",
+        &[
+            (
+                "an empty file over all targets",
+                "skep entry create --num-targets all /mnt/skep/checkpoint",
+            ),
+            ("on two targets by name", "skep entry create --targets 3,7 /mnt/skep/file"),
+        ],
+    ),
+    (
+        "skep entry map",
+        &[
+            ("where a file lies", "skep entry map /mnt/skep/file"),
+            (
+                "who has which part of its first 64 MiB, for a scheduler",
+                "skep entry map --offset 0 --length 64MiB --output json /mnt/skep/file",
+            ),
+        ],
+    ),
     ("skep entry who", &[("who has a file open", "skep entry who /mnt/skep/file")]),
     (
         "skep cluster format",

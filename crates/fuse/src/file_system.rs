@@ -6,7 +6,7 @@ use skep_client::{
     NewInode, OpenMode, OpenedFile, SetAttributes, Stat, StatFs, XattrMode,
 };
 use skep_env::Buf;
-use skep_types::{Attributes, InodeId, Result};
+use skep_types::{Attributes, InodeId, Result, StripePattern};
 use std::future::Future;
 
 /// One worker's access to a file system. Cheap to clone; stays on its thread.
@@ -34,6 +34,7 @@ pub trait FileSystem: Clone + 'static {
         directory: InodeId,
         new: NewInode,
         mode: OpenMode,
+        pattern: Option<StripePattern>,
     ) -> impl Future<Output = Result<Created>>;
     /// Opens a regular file, perhaps cutting it to nothing.
     fn open(
@@ -150,6 +151,19 @@ pub trait FileSystem: Clone + 'static {
     fn list_xattrs(&self, inode: InodeId) -> impl Future<Output = Result<Vec<Vec<u8>>>>;
     /// Removes an extended attribute.
     fn remove_xattr(&self, inode: InodeId, name: &[u8]) -> impl Future<Output = Result<()>>;
+    /// The stripe pattern of a file, or what a directory hands down, as text.
+    fn pattern(&self, inode: InodeId) -> impl Future<Output = Result<Vec<u8>>>;
+    /// Where the bytes of a file lie, as text.
+    fn pattern_map(&self, inode: InodeId) -> impl Future<Output = Result<Vec<u8>>>;
+    /// Reads a stripe pattern.
+    fn read_pattern(&self, text: &[u8]) -> Result<StripePattern>;
+    /// Sets a stripe pattern; for a directory perhaps none.
+    fn set_pattern(
+        &self,
+        inode: InodeId,
+        text: Option<&[u8]>,
+        uid: u32,
+    ) -> impl Future<Output = Result<()>>;
     /// Room in the whole file system.
     fn statfs(&self) -> impl Future<Output = Result<StatFs>>;
     /// Waits until all changes of names and attributes are on the devices.
@@ -192,8 +206,9 @@ impl FileSystem for Client {
         directory: InodeId,
         new: NewInode,
         mode: OpenMode,
+        pattern: Option<StripePattern>,
     ) -> Result<Created> {
-        Self::create_unnamed(self, directory, new, mode).await
+        Self::create_unnamed(self, directory, new, mode, pattern).await
     }
 
     async fn open(&self, inode: InodeId, mode: OpenMode, truncate: bool) -> Result<OpenedFile> {
@@ -335,6 +350,22 @@ impl FileSystem for Client {
 
     async fn remove_xattr(&self, inode: InodeId, name: &[u8]) -> Result<()> {
         Self::remove_xattr(self, inode, name).await
+    }
+
+    async fn pattern(&self, inode: InodeId) -> Result<Vec<u8>> {
+        Self::pattern(self, inode).await
+    }
+
+    async fn pattern_map(&self, inode: InodeId) -> Result<Vec<u8>> {
+        Self::pattern_map(self, inode).await
+    }
+
+    fn read_pattern(&self, text: &[u8]) -> Result<StripePattern> {
+        Self::read_pattern(self, text)
+    }
+
+    async fn set_pattern(&self, inode: InodeId, text: Option<&[u8]>, uid: u32) -> Result<()> {
+        Self::set_pattern(self, inode, text, uid).await
     }
 
     async fn statfs(&self) -> Result<StatFs> {

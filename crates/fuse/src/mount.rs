@@ -26,6 +26,9 @@ pub struct ServeOptions {
     pub flags: MountFlags,
     /// The transport.
     pub transport: TransportChoice,
+    /// Whether `SKEP_PATTERN` in the environment of a program is the stripe pattern of the files
+    /// that it makes.
+    pub has_job_patterns: bool,
     /// Unmount and end on SIGTERM and SIGINT. Wants to be called before any thread is started.
     pub ends_on_signals: bool,
     /// Called once, when the mount takes requests.
@@ -90,11 +93,12 @@ where
     let mut on_ready = Some(options.on_ready);
     let wanted = candidates(options.transport)?;
     for transport in wanted {
-        let Some(session) =
+        let Some(mut session) =
             open(&mount_point, &options.source, options.flags, (transport, options.transport))?
         else {
             continue;
         };
+        session.has_job_patterns = options.has_job_patterns;
         // Another attempt is made only if this one was refused, and then it was never ready.
         let ready = std::rc::Rc::new(std::cell::Cell::new(on_ready.take()));
         let told = std::rc::Rc::clone(&ready);
@@ -156,7 +160,8 @@ fn open(
         Ok(agreed) if agreed.transport == wanted || choice == TransportChoice::Auto => {
             mount_point::raise_read_ahead(mount_point, limits::READ_AHEAD_KIB);
             let mount_point = mount_point.to_owned();
-            Ok(Some(Session { fd: Arc::new(fd), mount_point, agreed }))
+            let fd = Arc::new(fd);
+            Ok(Some(Session { fd, mount_point, agreed, has_job_patterns: false }))
         }
         Ok(_) => {
             unmount();

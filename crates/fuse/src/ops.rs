@@ -3,6 +3,7 @@
 pub(crate) mod attributes;
 pub(crate) mod directories;
 pub(crate) mod files;
+pub(crate) mod jobs;
 pub(crate) mod locks;
 pub(crate) mod names;
 pub(crate) mod privileges;

@@ -5,11 +5,12 @@
 
 use crate::file_system::FileSystem;
 use crate::ops::privileges::CheckedFiles;
-use crate::ops::{attributes, directories, files, locks, names, xattrs};
+use crate::ops::{attributes, directories, files, jobs, locks, names, xattrs};
 use crate::reply::{Answer, Failure};
 use crate::request::Call;
 use crate::transport::TransportKind;
 use crate::waits::{Caller, Waits};
+use skep_types::FileKind;
 use std::rc::Rc;
 
 /// What the operations of one worker share.
@@ -19,6 +20,8 @@ pub(crate) struct Context<F> {
     pub(crate) file_system: F,
     /// The transport in use, for whoever asks.
     pub(crate) transport: TransportKind,
+    /// Whether `SKEP_PATTERN` in the environment of a program that makes a file counts.
+    pub(crate) has_job_patterns: bool,
     /// Files known to have no set-user-id bits.
     pub(crate) checked: CheckedFiles,
     /// Requests that wait for locks.
@@ -40,10 +43,17 @@ pub(crate) async fn perform<F: FileSystem>(
         Call::MakeDirectory { directory, name, new } => {
             names::make_directory(fs, directory, &name, new).await
         }
-        Call::MakeNode { request } => names::make_node(fs, request).await,
-        Call::Create { request, is_exclusive } => names::create(fs, request, is_exclusive).await,
+        Call::MakeNode { mut request } => {
+            request.pattern = jobs::pattern(context, caller.pid, request.kind)?;
+            names::make_node(fs, request).await
+        }
+        Call::Create { mut request, is_exclusive } => {
+            request.pattern = jobs::pattern(context, caller.pid, request.kind)?;
+            names::create(fs, request, is_exclusive).await
+        }
         Call::CreateUnnamed { directory, new, mode } => {
-            names::create_unnamed(fs, directory, new, mode).await
+            let pattern = jobs::pattern(context, caller.pid, FileKind::Regular)?;
+            names::create_unnamed(fs, directory, new, mode, pattern).await
         }
         Call::Unlink { directory, name } => names::unlink(fs, directory, &name).await,
         Call::RemoveDirectory { directory, name } => {
@@ -82,7 +92,7 @@ pub(crate) async fn perform<F: FileSystem>(
         Call::GetXattr { inode, name, room } => xattrs::get(context, inode, &name, room).await,
         Call::SetXattr { change } => xattrs::set(fs, change).await,
         Call::ListXattrs { inode, uid, room } => xattrs::list(fs, inode, uid, room).await,
-        Call::RemoveXattr { inode, name } => xattrs::remove(fs, inode, &name).await,
+        Call::RemoveXattr { inode, name, uid } => xattrs::remove(fs, inode, &name, uid).await,
         Call::Nothing => Ok(Answer::Empty),
     }
 }

@@ -60,7 +60,7 @@ pub(crate) enum Call {
     GetXattr { inode: InodeId, name: Vec<u8>, room: u32 },
     SetXattr { change: XattrChange },
     ListXattrs { inode: InodeId, uid: u32, room: u32 },
-    RemoveXattr { inode: InodeId, name: Vec<u8> },
+    RemoveXattr { inode: InodeId, name: Vec<u8>, uid: u32 },
     StatFs,
     ReadFlags { inode: InodeId, form: FlagsForm, room: u32 },
     SetFlags { inode: InodeId, hands_down_project: bool, project: Option<u32> },
@@ -127,6 +127,7 @@ pub(crate) struct XattrChange {
     pub(crate) value: Vec<u8>,
     pub(crate) mode: XattrMode,
     pub(crate) clear_set_group_id: bool,
+    pub(crate) uid: u32,
 }
 
 /// Whether only data has to reach the device.
@@ -357,6 +358,7 @@ impl Request {
                 device: abi::unpack_device(arguments.device),
                 exclusive: true,
                 open: OpenMode::No,
+                pattern: None,
             },
         })
     }
@@ -372,6 +374,7 @@ impl Request {
                 device: 0,
                 exclusive: true,
                 open: open_mode(arguments.flags),
+                pattern: None,
             },
             is_exclusive: has_flag(arguments.flags, libc::O_EXCL),
         })
@@ -528,12 +531,12 @@ impl Request {
                     _ => return Err(libc::EINVAL),
                 };
                 let clear_set_group_id = arguments.more_flags & abi::SET_XATTR_KILL_SGID != 0;
-                let (name, value) = (name.to_vec(), value.to_vec());
+                let (name, value, uid) = (name.to_vec(), value.to_vec(), self.header.uid);
                 Call::SetXattr {
-                    change: XattrChange { inode, name, value, mode, clear_set_group_id },
+                    change: XattrChange { inode, name, value, mode, clear_set_group_id, uid },
                 }
             }
-            _ => Call::RemoveXattr { inode, name: self.name()? },
+            _ => Call::RemoveXattr { inode, name: self.name()?, uid: self.header.uid },
         })
     }
 }

@@ -63,6 +63,8 @@ pub(crate) struct Session {
     pub(crate) fd: Arc<OwnedFd>,
     pub(crate) mount_point: PathBuf,
     pub(crate) agreed: Agreed,
+    /// See [`crate::ServeOptions`].
+    pub(crate) has_job_patterns: bool,
 }
 
 /// The ports of one worker, by CPU.
@@ -131,6 +133,7 @@ where
             permission_changes: Arc::clone(&permission_changes),
             interrupts: Arc::clone(&interrupts),
             mount_point: session.mount_point.clone(),
+            has_job_patterns: session.has_job_patterns,
         };
         threads.push(start_worker(start, connect.clone(), events.clone())?);
     }
@@ -165,6 +168,7 @@ struct WorkerStart {
     permission_changes: Arc<AtomicU64>,
     interrupts: Arc<Interrupts>,
     mount_point: PathBuf,
+    has_job_patterns: bool,
 }
 
 fn start_worker<F, Fut>(
@@ -188,6 +192,7 @@ where
             let context = Context {
                 file_system,
                 transport: start.agreed.transport,
+                has_job_patterns: start.has_job_patterns,
                 checked: CheckedFiles::new(Arc::clone(&start.permission_changes)),
                 waits: Waits::new(
                     Arc::clone(&interrupts),

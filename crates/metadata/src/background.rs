@@ -166,7 +166,7 @@ fn make_root<E: Engine>(context: &mut Context<'_, E>) -> Result<(), Stop> {
     }
     let new = NewInode { permissions: 0o755, umask: 0, uid: 0, gid: 0 };
     let attributes = context.new_attributes(InodeId::ROOT, FileKind::Directory, &new, None);
-    make_directory::put_inode(context, InodeId::ROOT, &attributes, (0, 0));
+    make_directory::put_inode(context, InodeId::ROOT, &attributes, None);
     Ok(())
 }
 

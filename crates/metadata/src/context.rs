@@ -12,7 +12,7 @@ use crate::limits::Limits;
 use crate::locks::{Locks, Owner, Resource};
 use crate::operation::{Asked, Operation, OutgoingCall, Stop};
 use crate::table::{Table, logged_bytes};
-use skep_cluster::placement::Candidates;
+use skep_cluster::placement::{Candidates, Cursor};
 use skep_format::metadata::{InodeRecord, Key, OpenCounts, decode_value};
 use skep_types::codec::Codec;
 use skep_types::{ClusterMap, Error, ErrorCode, GroupId, InodeId, Lsn, Result, ShardId, Timestamp};
@@ -42,6 +42,8 @@ pub(crate) struct Shared {
     /// Metadata groups, by id.
     pub(crate) metadata_groups: Vec<GroupId>,
     pub(crate) candidates: Candidates,
+    /// Where round-robin stands.
+    pub(crate) cursor: Cursor,
     pub(crate) locks: Locks,
     /// Truncations on their way.
     pub(crate) cuts: Cuts,

@@ -22,7 +22,7 @@ mod remove_directory;
 mod rename;
 mod report_written;
 mod set_attributes;
-mod set_directory_pattern;
+mod set_pattern;
 mod unlink;
 mod which_exist;
 mod xattr;
@@ -73,7 +73,7 @@ pub(crate) fn dispatch<E: Engine>(
         md::SetXattr::ID => with(c, xattr::set),
         md::ListXattrs::ID => with(c, xattr::list),
         md::RemoveXattr::ID => with(c, xattr::remove),
-        md::SetDirectoryPattern::ID => with(c, set_directory_pattern::run),
+        md::SetPattern::ID => with(c, set_pattern::run),
         md::GetEntryInfo::ID => with(c, get_entry_info::run),
         fl::SetLock::ID => with(c, file_locks::set),
         fl::TestLock::ID => with(c, file_locks::test),

@@ -6,13 +6,13 @@ use crate::context::Context;
 use crate::engine::Engine;
 use crate::locks::Resource;
 use crate::operation::Stop;
-use skep_cluster::striping;
+use skep_cluster::{patterns, striping};
 use skep_format::metadata::{
     DentryRecord, InodeRecord, Key, ORDINALS, OpenCounts, decode_value, last_u64, name_cursor,
 };
 use skep_types::{
-    Attributes, ChunkFileKey, Component, Error, ErrorCode, FileKind, InodeId, MAX_FILE_BYTES,
-    MAX_NAME_BYTES, Redundancy, Result, StripePattern,
+    Attributes, ChunkFileKey, Error, ErrorCode, FileKind, InodeId, MAX_FILE_BYTES, MAX_NAME_BYTES,
+    Result, StripePattern,
 };
 use skep_wire::metadata::{EntryReply, NewInode, OpenMode, WrittenExtent};
 
@@ -41,26 +41,6 @@ pub(crate) fn check_written(written: &WrittenExtent) -> Result<()> {
         return Err(Error::new(ErrorCode::FileTooLarge, what));
     }
     Ok(())
-}
-
-/// The stripe settings that a directory hands down: chunk size and width, zero for the cluster's.
-pub(crate) fn handed_down(directory: &InodeRecord) -> (u64, u16) {
-    let component = directory.pattern.as_ref().and_then(|pattern| pattern.components.first());
-    component.map_or((0, 0), |component| (component.chunk_bytes, component.wanted))
-}
-
-/// The pattern that stands in a directory for what it hands down; none: the cluster's.
-pub(crate) fn directory_pattern(chunk_bytes: u64, width: u16) -> Option<StripePattern> {
-    (chunk_bytes != 0 || width != 0).then(|| StripePattern {
-        generation: 0,
-        components: vec![Component {
-            start: 0,
-            chunk_bytes,
-            wanted: width,
-            redundancy: Redundancy::Stripe,
-            groups: Vec::new(),
-        }],
-    })
 }
 
 impl<E: Engine> Context<'_, E> {
@@ -222,26 +202,22 @@ impl<E: Engine> Context<'_, E> {
     /// The pattern of a new file in a directory: chooses its groups.
     ///
     /// # Errors
-    /// `NoSpace` if there is no storage target to choose.
+    /// `NoSpace` if there is no storage target to choose; as [`patterns::check_asked`] if somebody
+    /// asks for what he may not have.
     pub(crate) fn new_pattern(
-        &self,
+        &mut self,
         directory: &InodeRecord,
+        asked: Option<&StripePattern>,
+        uid: u32,
         file: InodeId,
     ) -> Result<StripePattern> {
-        let policy = &self.shared.map.policy;
-        let (chunk_bytes, width) = handed_down(directory);
-        let wanted = if width == 0 { policy.default_width } else { width };
-        let chunk_bytes = if chunk_bytes == 0 { policy.default_chunk_bytes } else { chunk_bytes };
-        let groups = self.shared.candidates.choose(usize::from(wanted), file.raw());
-        if groups.is_empty() {
-            return Err(Error::new(
-                ErrorCode::NoSpace,
-                "no storage target is online with room left: see `skep health check`",
-            ));
+        let shared = &mut *self.shared;
+        if let Some(asked) = asked {
+            patterns::check_asked(&shared.map, asked, uid)?;
         }
-        let redundancy = Redundancy::Stripe;
-        let component = Component { start: 0, chunk_bytes, wanted, redundancy, groups };
-        Ok(StripePattern { generation: 1, components: vec![component] })
+        let merged = patterns::merged(asked, directory.pattern.as_ref());
+        let (policy, cursor) = (&shared.map.policy, &mut shared.cursor);
+        patterns::with_groups(&merged, policy, &shared.candidates, file.raw(), cursor)
     }
 
     /// What a lookup or a create answers about an inode.

@@ -108,12 +108,10 @@ pub(crate) fn apply<E: Engine>(
     answer: Option<&Attributes>,
 ) -> Result<(), Stop> {
     match step {
-        Step::MakeDirectoryInode {
-            parent, chunk_bytes, width, access_acl, default_acl, ..
-        } => {
+        Step::MakeDirectoryInode { parent, pattern, access_acl, default_acl, .. } => {
             let attributes = answer.ok_or_else(no_answer)?;
             context.put_acls(attributes.inode, access_acl, default_acl);
-            make_directory::put_inode(context, *parent, attributes, (*chunk_bytes, *width));
+            make_directory::put_inode(context, *parent, attributes, pattern.as_ref());
         }
         Step::AddLink { inode } => {
             let mut record = context.inode(*inode)?;

@@ -27,7 +27,7 @@ use crate::locks::{Locks, Owner};
 use crate::operation::{CallId, ConnectionId, Internal, Operation, OutgoingCall, Source, Stop};
 use crate::sessions::Sessions;
 use crate::table::{Table, logged_bytes};
-use skep_cluster::placement::Candidates;
+use skep_cluster::placement::{Candidates, Cursor};
 use skep_format::metadata::{DecisionRecord, Key, SlotRecord};
 use skep_types::codec::{Bytes, Codec};
 use skep_types::{
@@ -192,6 +192,7 @@ impl<E: Engine> MetadataTarget<E> {
                 own_shards: Vec::new(),
                 metadata_groups: Vec::new(),
                 candidates: Candidates::new(&start.map),
+                cursor: Cursor::default(),
                 locks: Locks::default(),
                 cuts: Cuts::default(),
                 file_locks: FileLocks::default(),

@@ -2,6 +2,7 @@
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use skep_types::size;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -14,30 +15,22 @@ pub struct ByteSize(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Interval(pub Duration);
 
-const SIZES: [(&str, u64); 5] =
-    [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)];
 const MILLISECONDS: [(&str, u64); 5] =
     [("ms", 1), ("s", 1_000), ("min", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 
-/// Splits `512 KiB` into 512 and the factor of `KiB`.
-fn parse(text: &str, units: &[(&str, u64)]) -> Option<u64> {
+/// Splits `10 ms` into 10 and the factor of `ms`.
+fn parse(text: &str) -> Option<u64> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = (text[..end].parse::<u64>().ok()?, text[end..].trim());
-    let factor = units.iter().find(|(name, _)| *name == unit)?.1;
+    let factor = MILLISECONDS.iter().find(|(name, _)| *name == unit)?.1;
     number.checked_mul(factor)
-}
-
-/// The largest unit in which the number is whole.
-fn print(f: &mut fmt::Formatter<'_>, number: u64, units: &[(&str, u64)]) -> fmt::Result {
-    let whole = |(_, factor): &&(&str, u64)| number >= *factor && number.is_multiple_of(*factor);
-    let (name, factor) = units.iter().rev().find(whole).unwrap_or(&units[0]);
-    write!(f, "{} {name}", number / factor)
 }
 
 impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        print(f, self.0, &SIZES)
+        let (number, unit) = size::whole(self.0);
+        write!(f, "{number} {unit}")
     }
 }
 
@@ -45,8 +38,7 @@ impl FromStr for ByteSize {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let plain = text.trim().parse().ok();
-        plain.or_else(|| parse(text, &SIZES)).map(Self).ok_or_else(|| {
+        size::parse(text).map(Self).ok_or_else(|| {
             format!(
                 "'{text}' is no size: write a number of bytes, or one with KiB, MiB, GiB or TiB"
             )
@@ -56,7 +48,12 @@ impl FromStr for ByteSize {
 
 impl fmt::Display for Interval {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        print(f, self.0.as_millis() as u64, &MILLISECONDS)
+        // The largest unit in which it is whole.
+        let number = self.0.as_millis() as u64;
+        let whole =
+            |(_, factor): &&(&str, u64)| number >= *factor && number.is_multiple_of(*factor);
+        let (name, factor) = MILLISECONDS.iter().rev().find(whole).unwrap_or(&MILLISECONDS[0]);
+        write!(f, "{} {name}", number / factor)
     }
 }
 
@@ -64,7 +61,7 @@ impl FromStr for Interval {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        parse(text, &MILLISECONDS).map(|ms| Self(Duration::from_millis(ms))).ok_or_else(|| {
+        parse(text).map(|ms| Self(Duration::from_millis(ms))).ok_or_else(|| {
             format!("'{text}' is no span of time: write a number with ms, s, min, h or d")
         })
     }

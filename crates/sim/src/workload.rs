@@ -119,6 +119,7 @@ impl World {
             device: 0,
             exclusive: self.random.percent(50),
             open: open[self.random.index(3)],
+            pattern: None,
         })
     }
 

@@ -207,10 +207,15 @@ fn settings_change_live_and_wrong_values_are_refused_by_name() {
         (["stripe-width", "-"], "from 1 to 256"),
         (["feature-level", "2"], "feature-level"),
         (["colour", "red"], "there are lease, heartbeat"),
+        (["chooser", "best"], "'best' is none of balanced, randomized, roundrobin"),
     ] {
         let said = refusal(&cluster, &[&["config", "set"], &arguments[..]].concat());
         assert!(said.contains(words), "{arguments:?}: {said}");
     }
+    let changed = cluster.skep(&["config", "set", "chooser", "randomized"]);
+    assert!(changed.contains("randomized now; it was balanced"), "{changed}");
+    let shown = cluster.skep_json(&["config", "get", "chooser"]);
+    assert_eq!((&shown["word"], &shown["words"][0]), (&json!("randomized"), &json!("balanced")));
     cluster.stop();
     cluster.up().expect_success();
     assert_eq!(value("chunk-size"), json!(1 << 20));

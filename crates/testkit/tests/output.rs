@@ -72,6 +72,10 @@ fn what_commands_print_for_programs_is_as_their_schemas_say() {
         (&["entry", "info", &file_path], "entry-info"),
         (&["entry", "info", &root], "entry-info"),
         (&["entry", "who", &file_path], "entry-who"),
+        (&["entry", "set", "--num-targets", "2", &root], "entry-set"),
+        (&["entry", "set", "--inherit", &root], "entry-set"),
+        (&["entry", "map", &file_path], "entry-map"),
+        (&["entry", "map", "--offset", "0", "--length", "2MiB", &file_path], "entry-map"),
         (&["config", "list"], "config-list"),
         (&["config", "get"], "config-list"),
         (&["config", "get", "lease"], "config-get"),
@@ -81,6 +85,9 @@ fn what_commands_print_for_programs_is_as_their_schemas_say() {
     ] {
         check_command(&directory, arguments, name);
     }
+    let new = cluster.path().join("new").display().to_string();
+    let create = ["entry", "create", "--num-targets", "2", &new, "--output", "json"];
+    check("entry-create", &parse(&cluster::skep(create).expect_success()));
     // A service that is away: fields that are null otherwise have a value then, and others none.
     let storage = cluster.processes("storage").pop().expect("it runs");
     storage.signal(Signal::STOP);

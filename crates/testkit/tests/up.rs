@@ -105,7 +105,7 @@ fn entries_say_where_they_lie_and_servers_are_used_evenly() {
         let part = &info["pattern"]["components"][0];
         assert_eq!(part["targets_wanted"], 4);
         assert_eq!(part["targets"].as_array().expect("a list").len(), 4);
-        assert_eq!(info["pattern"]["targets_per_server"], serde_json::json!([2, 2]), "{info}");
+        assert_eq!(part["targets_per_server"], serde_json::json!([2, 2]), "{info}");
     }
     let shown = cluster.skep(&[
         "entry",

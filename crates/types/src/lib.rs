@@ -13,6 +13,7 @@ mod id;
 pub mod map;
 pub mod pattern;
 pub mod registration;
+pub mod size;
 mod time;
 
 pub use acl::{ACCESS_ACL, Acl, AclEntry, DEFAULT_ACL, MAX_ACL_BYTES, Who};
@@ -23,7 +24,7 @@ pub use id::{
     ShardId, TargetId,
 };
 pub use map::{ClusterMap, Group, GroupMember, MemberState, Node, NodeKind, Target, TargetKind};
-pub use pattern::{ChunkFileKey, Component, Redundancy, StripePattern};
+pub use pattern::{Chooser, ChunkFileKey, Component, PatternOrigin, Redundancy, StripePattern};
 pub use time::Timestamp;
 
 /// Number of virtual shards into which every namespace is divided (`docs/glossary.md`).

@@ -4,6 +4,7 @@
 
 use crate::byte_enum;
 use crate::codec::record;
+use crate::pattern::{Chooser, MAX_CHUNK_BYTES, MAX_STRIPE_WIDTH, MIN_CHUNK_BYTES};
 use crate::{ClusterId, Epoch, GroupId, MapVersion, NodeId, ShardId, TargetId};
 use std::collections::BTreeMap;
 
@@ -206,6 +207,18 @@ record! {
     }
 }
 
+byte_enum! {
+    /// Which stripe patterns users may set who aren't root, on what they own.
+    pub enum UserPatterns {
+        /// None.
+        No = 1,
+        /// How many targets, how large chunks, and by which rule they are chosen.
+        Sizes = 2,
+        /// All that, and which targets.
+        Targets = 3,
+    }
+}
+
 record! {
     /// Settings of the whole cluster, changed live at management.
     pub struct Policy {
@@ -219,6 +232,16 @@ record! {
         pub default_width: u16,
         /// How often storage looks for chunk files that no inode owns.
         pub cleanup_interval_ms: u32,
+        /// How the targets of files are chosen whose directory says nothing else.
+        pub default_chooser: Chooser,
+        /// Which patterns users may set who aren't root.
+        pub user_patterns: UserPatterns,
+        /// Most targets that they may ask for.
+        pub user_max_width: u16,
+        /// Smallest chunk size that they may ask for.
+        pub user_min_chunk_bytes: u64,
+        /// Largest chunk size that they may ask for.
+        pub user_max_chunk_bytes: u64,
     }
 }
 
@@ -230,6 +253,11 @@ impl Default for Policy {
             default_chunk_bytes: 512 << 10,
             default_width: 4,
             cleanup_interval_ms: 3_600_000,
+            default_chooser: Chooser::Balanced,
+            user_patterns: UserPatterns::Sizes,
+            user_max_width: MAX_STRIPE_WIDTH as u16,
+            user_min_chunk_bytes: MIN_CHUNK_BYTES,
+            user_max_chunk_bytes: MAX_CHUNK_BYTES,
         }
     }
 }

@@ -14,6 +14,67 @@ byte_enum! {
     }
 }
 
+byte_enum! {
+    /// By which rule the groups of a component are chosen. `skep-cluster`, module `placement`, has
+    /// the rules.
+    pub enum Chooser {
+        /// The one that the cluster's settings name. Only in what a directory hands down.
+        Cluster = 0,
+        /// The same number of each server, those with more room more often.
+        Balanced = 1,
+        /// Random ones of equal parts of the ring of all groups.
+        Randomized = 2,
+        /// The next in the order of their ids.
+        RoundRobin = 3,
+        /// The next in the order of their ids, in random order.
+        RandomRobin = 4,
+        /// A random one of each of several servers.
+        RandomInterNode = 5,
+        /// All of one random server.
+        RandomIntraNode = 6,
+        /// None: somebody has listed the groups.
+        Listed = 7,
+    }
+}
+
+impl Chooser {
+    /// Those that choose, with their names for people.
+    pub const ALL: [(Self, &'static str); 6] = [
+        (Self::Balanced, "balanced"),
+        (Self::Randomized, "randomized"),
+        (Self::RoundRobin, "roundrobin"),
+        (Self::RandomRobin, "randomrobin"),
+        (Self::RandomInterNode, "randominternode"),
+        (Self::RandomIntraNode, "randomintranode"),
+    ];
+
+    /// Its name for people.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Cluster => "cluster",
+            Self::Listed => "listed",
+            _ => Self::ALL.iter().find(|(it, _)| *it == self).map_or("", |(_, word)| *word),
+        }
+    }
+
+    /// The one of a name.
+    pub fn named(word: &str) -> Option<Self> {
+        Self::ALL.iter().find(|(_, it)| *it == word).map(|(it, _)| *it)
+    }
+}
+
+byte_enum! {
+    /// Whose word a pattern follows.
+    pub enum PatternOrigin {
+        /// The cluster's settings.
+        Cluster = 0,
+        /// The directory in which the file was made.
+        Directory = 1,
+        /// Somebody has asked for it for this file.
+        Asked = 2,
+    }
+}
+
 record! {
     /// One byte range of a file and where it lies.
     pub struct Component {
@@ -25,6 +86,8 @@ record! {
         pub wanted: u16,
         /// Kind of redundancy.
         pub redundancy: Redundancy,
+        /// How its groups are chosen, or were.
+        pub chooser: Chooser,
         /// The groups in the order of the stripe; empty until the file first reaches the component.
         pub groups: Vec<GroupId>,
     }
@@ -35,6 +98,8 @@ record! {
     pub struct StripePattern {
         /// Which layout of the file this is; restriping writes a new generation beside the old.
         pub generation: u32,
+        /// Whose word it follows.
+        pub origin: PatternOrigin,
         /// Components, by rising `start`.
         pub components: Vec<Component>,
     }
@@ -50,12 +115,25 @@ pub const MAX_STRIPE_WIDTH: usize = 256;
 pub const MAX_COMPONENTS: usize = 16;
 
 impl StripePattern {
-    /// Checks what every user of a pattern relies on; call it on each pattern that comes from
-    /// outside.
+    /// Checks what every user of a file's pattern relies on; call it on each pattern that comes
+    /// from outside.
     ///
     /// # Errors
     /// `InvalidArgument` that names the first rule broken.
     pub fn check(&self) -> Result<()> {
+        self.check_rules(false)
+    }
+
+    /// Checks a pattern that somebody asks for, or that a directory hands down: sizes and counts
+    /// may be zero, and the chooser [`Chooser::Cluster`], where others have the word.
+    ///
+    /// # Errors
+    /// `InvalidArgument` that names the first rule broken.
+    pub fn check_asked(&self) -> Result<()> {
+        self.check_rules(true)
+    }
+
+    fn check_rules(&self, may_be_open: bool) -> Result<()> {
         let wrong = |what: String| Err(Error::new(ErrorCode::InvalidArgument, what));
         if self.components.is_empty() || self.components.len() > MAX_COMPONENTS {
             return wrong(format!("a stripe pattern has 1 to {MAX_COMPONENTS} components"));
@@ -65,12 +143,15 @@ impl StripePattern {
         }
         for (index, component) in self.components.iter().enumerate() {
             let size = component.chunk_bytes;
-            if !size.is_power_of_two() || !(MIN_CHUNK_BYTES..=MAX_CHUNK_BYTES).contains(&size) {
+            let is_open = may_be_open && size == 0;
+            let is_size =
+                size.is_power_of_two() && (MIN_CHUNK_BYTES..=MAX_CHUNK_BYTES).contains(&size);
+            if !is_size && !is_open {
                 return wrong(format!(
                     "chunk size {size} is not a power of two from 64 KiB to 1 GiB"
                 ));
             }
-            if component.wanted == 0
+            if (component.wanted == 0 && !may_be_open)
                 || usize::from(component.wanted) > MAX_STRIPE_WIDTH
                 || component.groups.len() > MAX_STRIPE_WIDTH
             {
@@ -79,9 +160,11 @@ impl StripePattern {
             if index > 0 && component.start <= self.components[index - 1].start {
                 return wrong("components must be in the order of their start".into());
             }
-            if component.start % size != 0 {
+            let unit = size.max(MIN_CHUNK_BYTES);
+            if component.start % unit != 0 {
                 return wrong(format!(
-                    "component {index} does not start at a multiple of its chunk size"
+                    "component {index} starts at {}, which is no multiple of {unit}",
+                    component.start
                 ));
             }
         }

@@ -107,7 +107,7 @@ catalog! {
     56 "metadata" modifies md::SetXattr => mg::Done;
     57 "metadata" reads md::ListXattrs => md::XattrNames;
     58 "metadata" modifies md::RemoveXattr => mg::Done;
-    59 "metadata" modifies md::SetDirectoryPattern => mg::Done;
+    59 "metadata" modifies md::SetPattern => mg::Done;
     60 "metadata" reads md::GetEntryInfo => md::EntryInfo;
     61 "metadata" reads md::SyncAll => mg::Done;
     62 "metadata" modifies md::CloseMany => mg::Done;

@@ -155,6 +155,9 @@ record! {
         pub exclusive: bool,
         /// How to open it: see [`OpenMode`].
         pub open: OpenMode,
+        /// The pattern that is asked for, with zeros and `Cluster` for what is as the directory has
+        /// it. None: all of it.
+        pub pattern: Option<StripePattern>,
     }
 }
 
@@ -168,6 +171,8 @@ record! {
         pub new: NewInode,
         /// How to open it; not `No`.
         pub open: OpenMode,
+        /// The pattern that is asked for, as in [`Create`].
+        pub pattern: Option<StripePattern>,
     }
 }
 
@@ -471,14 +476,16 @@ record! {
 }
 
 record! {
-    /// Sets the pattern that new files and directories in a directory inherit.
-    pub struct SetDirectoryPattern {
-        /// The directory.
-        pub directory: InodeId,
-        /// Chunk size; zero: the cluster's.
-        pub chunk_bytes: u64,
-        /// Targets wanted; zero: the cluster's.
-        pub width: u16,
+    /// Sets the pattern that new files and directories in a directory inherit, or that of a file
+    /// that is empty, never was written, and isn't open.
+    pub struct SetPattern {
+        /// The directory, or the file.
+        pub inode: InodeId,
+        /// What is asked for, with zeros and `Cluster` for what stays as it is for a file, and for
+        /// a directory as the cluster has it. None: a directory inherits the cluster's.
+        pub pattern: Option<StripePattern>,
+        /// Who asks: its owner within the limits for users, or root.
+        pub uid: u32,
     }
 }
 
@@ -497,7 +504,8 @@ record! {
         pub attributes: Attributes,
         /// A directory that has (or had, when it was made) a name of it; a directory's one parent.
         pub parent: InodeId,
-        /// A file's pattern, or what a directory hands down (without groups).
+        /// A file's pattern, or what a directory hands down, with zeros and `Cluster` for what is
+        /// as the cluster has it.
         pub pattern: Option<StripePattern>,
         /// Sessions that have it open.
         pub open_sessions: u32,
@@ -529,10 +537,8 @@ choice! {
             parent: InodeId,
             /// Permissions and owner.
             new: NewInode,
-            /// Chunk size that it hands down; zero: the cluster's.
-            chunk_bytes: u64,
-            /// Stripe width that it hands down; zero: the cluster's.
-            width: u16,
+            /// The pattern that it hands down; none: the cluster's.
+            pattern: Option<StripePattern>,
             /// Its project.
             project: u32,
             /// Whether it hands that down.

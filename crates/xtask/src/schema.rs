@@ -6,11 +6,15 @@
 
 use serde_json::{Map, Value, json};
 use skep_types::codec::{Bytes, Codec, Described, DescribedEnum, FieldDoc, Reader, VariantDoc};
-use skep_types::map::{Capacity, CapacityPool, ClusterMap, Consistency, Policy, Reachability};
+use skep_types::map::{
+    Capacity, CapacityPool, ClusterMap, Consistency, Policy, Reachability, UserPatterns,
+};
 use skep_types::map::{Group, GroupMember, MemberState, Node, NodeKind, ShardRange, Target};
 use skep_types::registration::{ServerRegistration, TargetClaim};
 use skep_types::{Attributes, ChunkFileKey, ClusterId, Component, Epoch, FileKind, GroupId};
-use skep_types::{HostIncarnation, InodeId, Lsn, MapVersion, NodeId, Redundancy, Result};
+use skep_types::{
+    Chooser, HostIncarnation, InodeId, Lsn, MapVersion, NodeId, PatternOrigin, Redundancy, Result,
+};
 use skep_types::{SessionId, ShardId, StripePattern, TargetId, TargetKind, Timestamp};
 use skep_wire::{file_locks as fl, management as mg, metadata as md, storage as st};
 
@@ -95,6 +99,9 @@ pub(crate) const KINDS: &[Kind] = &[
     record::<st::StripeHint>(),
     choice::<FileKind>(),
     choice::<Redundancy>(),
+    choice::<Chooser>(),
+    choice::<PatternOrigin>(),
+    choice::<UserPatterns>(),
     choice::<NodeKind>(),
     choice::<TargetKind>(),
     choice::<Reachability>(),

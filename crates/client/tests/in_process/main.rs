@@ -72,6 +72,7 @@ fn create_request(name: &str, exclusive: bool) -> CreateRequest {
         device: 0,
         exclusive,
         open: OpenMode::Write,
+        pattern: None,
     }
 }
 

@@ -1,5 +1,7 @@
 //! Placement: evenness over servers and targets, preferences, and what is never chosen.
 
+mod allocations;
+
 use super::*;
 use crate::state::tests::{cluster, server};
 use proptest::prelude::*;
@@ -25,6 +27,10 @@ fn map(shape: &[usize]) -> ClusterMap {
     map
 }
 
+fn balanced(candidates: &Candidates, count: usize, seed: u64) -> Vec<GroupId> {
+    candidates.choose(Chooser::Balanced, count, seed, &mut Cursor::default())
+}
+
 fn node_of(map: &ClusterMap, group: GroupId) -> NodeId {
     map.primary(group).unwrap().node
 }
@@ -43,7 +49,7 @@ fn uses(map: &ClusterMap, count: usize, seeds: impl Iterator<Item = u64>) -> [Ve
     let ids: Vec<GroupId> = map.groups.iter().map(|group| group.id).collect();
     let mut uses = [vec![0.0; ids.len()], vec![0.0; ids.len()]];
     for seed in seeds {
-        for (position, group) in candidates.choose(count, seed).into_iter().enumerate() {
+        for (position, group) in balanced(&candidates, count, seed).into_iter().enumerate() {
             let index = ids.binary_search(&group).unwrap();
             uses[0][index] += 1.0;
             uses[1][index] += f64::from(u8::from(position == 0));
@@ -65,7 +71,7 @@ fn four_targets_of_two_servers_with_four_each_are_two_and_two_alternating() {
     let map = map(&[4, 4]);
     let candidates = Candidates::new(&map);
     for seed in 0..1_000 {
-        let chosen = candidates.choose(4, seed);
+        let chosen = balanced(&candidates, 4, seed);
         let nodes: Vec<NodeId> = chosen.iter().map(|group| node_of(&map, *group)).collect();
         assert!(nodes[0] == nodes[2] && nodes[1] == nodes[3] && nodes[0] != nodes[1], "{nodes:?}");
     }
@@ -126,27 +132,27 @@ fn low_ones_come_after_normal_ones_and_worse_ones_only_alone() {
     map.targets[1].capacity_pool = CapacityPool::Emergency;
     let group = |map: &ClusterMap, index: usize| map.group_of(map.targets[index].id).unwrap().id;
     for seed in 0..100 {
-        let chosen = Candidates::new(&map).choose(2, seed);
+        let chosen = balanced(&Candidates::new(&map), 2, seed);
         assert!(!chosen.contains(&group(&map, 0)) && !chosen.contains(&group(&map, 1)));
-        let chosen = Candidates::new(&map).choose(4, seed);
+        let chosen = balanced(&Candidates::new(&map), 4, seed);
         assert_eq!((chosen.len(), chosen[2]), (3, group(&map, 0)));
     }
     map.targets[2].consistency = Consistency::Bad;
     map.targets[3].reachability = Reachability::Offline;
     map.targets[0].reachability = Reachability::ProbablyOffline;
-    assert_eq!(Candidates::new(&map).choose(4, 1), [group(&map, 1)]);
+    assert_eq!(balanced(&Candidates::new(&map), 4, 1), [group(&map, 1)]);
     map.targets[1].reachability = Reachability::Offline;
-    assert_eq!(Candidates::new(&map).choose(4, 1), [group(&map, 0)]);
+    assert_eq!(balanced(&Candidates::new(&map), 4, 1), [group(&map, 0)]);
     map.targets[0].consistency = Consistency::Bad;
     map.targets[1].consistency = Consistency::Bad;
-    assert_eq!(Candidates::new(&map).choose(4, 1), [group(&map, 3)]);
+    assert_eq!(balanced(&Candidates::new(&map), 4, 1), [group(&map, 3)]);
 }
 
 #[test]
 fn an_empty_cluster_has_no_candidates() {
     let candidates = Candidates::new(&map(&[]));
     assert!(candidates.is_empty());
-    assert_eq!(candidates.choose(4, 1), []);
+    assert_eq!(balanced(&candidates, 4, 1), []);
 }
 
 proptest! {
@@ -156,8 +162,8 @@ proptest! {
     ) {
         let map = map(&shape);
         let candidates = Candidates::new(&map);
-        let chosen = candidates.choose(count, seed);
-        prop_assert_eq!(&chosen, &candidates.choose(count, seed));
+        let chosen = balanced(&candidates, count, seed);
+        prop_assert_eq!(&chosen, &balanced(&candidates, count, seed));
         prop_assert_eq!(chosen.len(), count.min(shape.iter().sum()));
         prop_assert_eq!(chosen.iter().collect::<BTreeSet<_>>().len(), chosen.len());
         let counts = per_server(&map, &chosen);

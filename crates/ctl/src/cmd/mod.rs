@@ -52,6 +52,15 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Verb::Entry(EntryVerb::Info { query, verbose, path }) => {
             done(entry::info::run(query, verbose, path))
         }
+        Verb::Entry(EntryVerb::Set { asked, is_inherited, paths }) => {
+            done(entry::set::run(&asked, is_inherited, &paths))
+        }
+        Verb::Entry(EntryVerb::Create { asked, permissions, path }) => {
+            done(entry::create::run(&asked, &permissions, &path))
+        }
+        Verb::Entry(EntryVerb::Map { offset, length, path }) => {
+            done(entry::map::run(&path, offset, length))
+        }
         Verb::Cluster(ClusterVerb::Format(args)) => done(cluster::format::run(args)),
         Verb::Cluster(ClusterVerb::Token(args)) => done(cluster::token::run(&args)),
         Verb::Config(ConfigVerb::List(query)) => done(config::list::run(query, None)),

@@ -78,6 +78,7 @@ fn mount(
         source: access.name.clone(),
         flags,
         transport,
+        has_job_patterns: args.has_job_patterns,
         ends_on_signals: true,
         on_ready: Box::new(on_ready),
     };
@@ -107,6 +108,9 @@ fn detach(args: &MountArgs, flags: MountFlags, access: &Access) -> Result<()> {
     command.args(["--options", &flags.words()]);
     let limit = args.log_limit.unwrap_or(LOG_LIMIT);
     command.args(["--log-limit", &limit.to_string()]);
+    if args.has_job_patterns {
+        command.arg("--job-patterns");
+    }
     command.arg(&directory).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     readiness.tell(&mut command);
     let mut child = skep_env::spawn_detached(&mut command)?;

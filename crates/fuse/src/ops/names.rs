@@ -4,7 +4,7 @@ use crate::file_system::FileSystem;
 use crate::reply::{Answer, Failure};
 use crate::request::{Rename, RenameKind};
 use skep_client::{CreateRequest, Created, NewInode, OpenMode};
-use skep_types::{ErrorCode, InodeId};
+use skep_types::{ErrorCode, InodeId, StripePattern};
 
 type Outcome = Result<Answer, Failure>;
 
@@ -68,8 +68,9 @@ pub(crate) async fn create_unnamed(
     directory: InodeId,
     new: NewInode,
     mode: OpenMode,
+    pattern: Option<StripePattern>,
 ) -> Outcome {
-    match fs.create_unnamed(directory, new, mode).await? {
+    match fs.create_unnamed(directory, new, mode, pattern).await? {
         Created { attributes, handle: Some(handle), .. } => Ok(Answer::Created(attributes, handle)),
         Created { handle: None, .. } => Err(Failure::Errno(libc::EIO)),
     }

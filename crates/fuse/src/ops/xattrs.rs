@@ -1,16 +1,24 @@
-//! Extended attributes, and the one that this layer itself has: `user.skep.transport` of the root
-//! directory names the transport in use.
+//! Extended attributes, and those that aren't stored as such: `user.skep.transport` of the root
+//! directory names the transport in use, `user.skep.pattern` is an inode's stripe pattern, and
+//! `user.skep.map` says where a file's bytes lie. No list shows them, so that programs that copy
+//! all attributes of a file leave them alone.
 
 use crate::file_system::FileSystem;
 use crate::protocol::Context;
 use crate::reply::{Answer, Failure};
 use crate::request::XattrChange;
-use skep_types::{ACCESS_ACL, DEFAULT_ACL, ErrorCode, InodeId};
+use skep_types::{ACCESS_ACL, DEFAULT_ACL, Error, ErrorCode, InodeId};
 
 type Outcome = Result<Answer, Failure>;
 
 /// Name of the attribute that says which transport a mount uses.
 pub const TRANSPORT_XATTR: &str = "user.skep.transport";
+
+/// Name of the attribute that is the stripe pattern of a file, or what a directory hands down.
+pub const PATTERN_XATTR: &str = "user.skep.pattern";
+
+/// Name of the attribute that says where the bytes of a file lie.
+pub const MAP_XATTR: &str = "user.skep.map";
 
 /// Namespaces that are kept.
 const KEPT: [&[u8]; 3] = [b"user.", b"security.", b"trusted."];
@@ -53,12 +61,26 @@ pub(crate) async fn get<F: FileSystem>(
         return sized(context.transport.to_string().into_bytes(), room);
     }
     check(name)?;
-    sized(context.file_system.get_xattr(inode, name).await?, room)
+    let fs = &context.file_system;
+    let value = match std::str::from_utf8(name) {
+        Ok(PATTERN_XATTR) => fs.pattern(inode).await?,
+        Ok(MAP_XATTR) => fs.pattern_map(inode).await?,
+        _ => fs.get_xattr(inode, name).await?,
+    };
+    sized(value, room)
 }
 
 pub(crate) async fn set(fs: &impl FileSystem, change: XattrChange) -> Outcome {
-    let XattrChange { inode, name, value, mode, clear_set_group_id } = change;
+    let XattrChange { inode, name, value, mode, clear_set_group_id, uid } = change;
     check(&name)?;
+    match std::str::from_utf8(&name) {
+        Ok(PATTERN_XATTR) => {
+            fs.set_pattern(inode, Some(&value), uid).await.map_err(of_pattern)?;
+            return Ok(Answer::Empty);
+        }
+        Ok(MAP_XATTR | TRANSPORT_XATTR) => return Err(Failure::Errno(libc::EPERM)),
+        _ => {}
+    }
     match fs.set_xattr(inode, &name, &value, mode, clear_set_group_id).await {
         Ok(()) => Ok(Answer::Empty),
         // What xattr(7) has for "no more room in this inode"; ERANGE is about the caller's buffer.
@@ -78,8 +100,20 @@ pub(crate) async fn list(fs: &impl FileSystem, inode: InodeId, uid: u32, room: u
     sized(bytes, room)
 }
 
-pub(crate) async fn remove(fs: &impl FileSystem, inode: InodeId, name: &[u8]) -> Outcome {
+/// A target that isn't there mustn't look like a file that isn't.
+fn of_pattern(error: Error) -> Failure {
+    match error.code() {
+        ErrorCode::NotFound => Failure::Errno(libc::ENXIO),
+        _ => error.into(),
+    }
+}
+
+pub(crate) async fn remove(fs: &impl FileSystem, inode: InodeId, name: &[u8], uid: u32) -> Outcome {
     check(name)?;
+    if name == PATTERN_XATTR.as_bytes() {
+        fs.set_pattern(inode, None, uid).await?;
+        return Ok(Answer::Empty);
+    }
     match fs.remove_xattr(inode, name).await {
         Ok(()) => Ok(Answer::Empty),
         // Other file systems have it that there is none afterwards.

@@ -21,6 +21,7 @@ pub(crate) fn serve_if_asked() -> Option<i32> {
         mount_point: mount_point.into(),
         source: "memory".into(),
         transport: transport.parse().unwrap(),
+        has_job_patterns: false,
         ends_on_signals: true,
         on_ready: Box::new(|transport| {
             println!("ready {transport}");

@@ -10,7 +10,9 @@ use skep_client::{
 };
 use skep_env::Buf;
 use skep_fuse::FileSystem;
-use skep_types::{Attributes, Error, ErrorCode, FileKind, InodeId, Result, Timestamp};
+use skep_types::{
+    Attributes, Error, ErrorCode, FileKind, InodeId, Result, StripePattern, Timestamp,
+};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -299,6 +301,7 @@ impl FileSystem for Memory {
         directory: InodeId,
         new: NewInode,
         _mode: OpenMode,
+        _pattern: Option<StripePattern>,
     ) -> Result<Created> {
         self.with(|tree| {
             let inode = tree.add_node(directory, FileKind::Regular, new);
@@ -593,6 +596,22 @@ impl FileSystem for Memory {
 
     fn has_process_locks(&self) -> bool {
         true
+    }
+
+    async fn pattern(&self, _inode: InodeId) -> Result<Vec<u8>> {
+        Err(ErrorCode::NoAttribute.into())
+    }
+
+    async fn pattern_map(&self, _inode: InodeId) -> Result<Vec<u8>> {
+        Err(ErrorCode::NoAttribute.into())
+    }
+
+    fn read_pattern(&self, _text: &[u8]) -> Result<StripePattern> {
+        Err(ErrorCode::Unsupported.into())
+    }
+
+    async fn set_pattern(&self, _inode: InodeId, _text: Option<&[u8]>, _uid: u32) -> Result<()> {
+        Err(ErrorCode::Unsupported.into())
     }
 
     async fn statfs(&self) -> Result<StatFs> {

@@ -14,10 +14,12 @@ pub(super) fn handle(authority: &Authority, request: ChangeSetting) -> Result<Se
     if is_dry_run {
         authority.check(&command)?;
     } else if authority.command(&command)?.changed {
-        tracing::info!(
-            "setting {name} was changed from {before} to {value} {}",
-            setting.unit.word()
-        );
+        let show = |value: u64| match setting.word(value) {
+            Some(word) => word.to_owned(),
+            None => format!("{value} {}", setting.unit.word()),
+        };
+        let (before, value) = (show(before), show(value));
+        tracing::info!("setting {name} was changed from {before} to {value}");
     }
     Ok(SettingChanged { before, version: authority.map().version })
 }

@@ -61,7 +61,9 @@ pub(super) fn new_file<E: Engine>(
     attributes.has_acl = inherited.has_acl();
     context.put_acls(inode, &inherited.access, &inherited.default);
     let is_regular = request.kind == FileKind::Regular;
-    let pattern = is_regular.then(|| context.new_pattern(directory, inode)).transpose()?;
+    let (asked, uid) = (request.pattern.as_ref(), request.new.uid);
+    let pattern =
+        is_regular.then(|| context.new_pattern(directory, asked, uid, inode)).transpose()?;
     Ok(InodeRecord {
         attributes,
         parent: request.directory,

@@ -25,6 +25,7 @@ pub(crate) fn run<E: Engine>(
         device: 0,
         exclusive: true,
         open: request.open,
+        pattern: request.pattern,
     };
     let mut record = new_file(context, &directory, &like)?;
     record.attributes.links = 0;

@@ -2,10 +2,9 @@
 
 use crate::context::Context;
 use crate::engine::Engine;
-use crate::namespace::{directory_pattern, handed_down};
 use crate::operation::Stop;
-use skep_format::metadata::Key;
-use skep_types::{FileKind, SessionId};
+use skep_format::metadata::{InodeRecord, Key};
+use skep_types::SessionId;
 use skep_wire::metadata::{EntryInfo, GetEntryInfo};
 
 pub(crate) fn run<E: Engine>(
@@ -13,16 +12,6 @@ pub(crate) fn run<E: Engine>(
     request: GetEntryInfo,
 ) -> Result<EntryInfo, Stop> {
     let record = context.inode(request.inode)?;
-    let pattern = if record.attributes.kind == FileKind::Directory {
-        let policy = &context.shared.map.policy;
-        let (chunk_bytes, width) = handed_down(&record);
-        directory_pattern(
-            if chunk_bytes == 0 { policy.default_chunk_bytes } else { chunk_bytes },
-            if width == 0 { policy.default_width } else { width },
-        )
-    } else {
-        record.pattern.clone()
-    };
     let opens = context.opens(request.inode)?;
     let mut open_sessions = 0;
     if !opens.is_zero() {
@@ -33,5 +22,6 @@ pub(crate) fn run<E: Engine>(
             open_sessions += u32::from(open.is_some());
         }
     }
-    Ok(EntryInfo { attributes: record.attributes, parent: record.parent, pattern, open_sessions })
+    let InodeRecord { attributes, parent, pattern, .. } = record;
+    Ok(EntryInfo { attributes, parent, pattern, open_sessions })
 }

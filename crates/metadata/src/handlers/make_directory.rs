@@ -6,12 +6,14 @@
 
 use crate::context::Context;
 use crate::engine::Engine;
-use crate::namespace::{check_name, directory_pattern, handed_down};
+use crate::namespace::check_name;
 use crate::operation::Stop;
 use crate::steps;
 use skep_format::metadata::{InodeRecord, name_cursor};
 use skep_types::codec::Bytes;
-use skep_types::{Attributes, Error, ErrorCode, FileKind, GroupId, InodeId, ShardId};
+use skep_types::{
+    Attributes, Error, ErrorCode, FileKind, GroupId, InodeId, ShardId, StripePattern,
+};
 use skep_wire::metadata::{EntryReply, MakeDirectory, NewInode, Step};
 
 pub(crate) fn run<E: Engine>(
@@ -24,7 +26,6 @@ pub(crate) fn run<E: Engine>(
         return Err(ErrorCode::Exists.into());
     }
     context.check_room()?;
-    let (chunk_bytes, width) = handed_down(&directory);
     let group = choose_group(context, &directory, &request.name);
     // Another group doesn't know this directory: what it hands down is worked out here.
     let kind = FileKind::Directory;
@@ -36,8 +37,7 @@ pub(crate) fn run<E: Engine>(
     let step = Step::MakeDirectoryInode {
         parent: request.directory,
         new,
-        chunk_bytes,
-        width,
+        pattern: directory.pattern.clone(),
         project: parents.project,
         hands_down_project: parents.hands_down_project,
         access_acl: inherited.access.into(),
@@ -95,12 +95,12 @@ pub(crate) fn put_inode<E: Engine>(
     context: &mut Context<'_, E>,
     parent: InodeId,
     attributes: &Attributes,
-    (chunk_bytes, width): (u64, u16),
+    pattern: Option<&StripePattern>,
 ) {
     context.put_inode(&InodeRecord {
         attributes: attributes.clone(),
         parent,
-        pattern: directory_pattern(chunk_bytes, width),
+        pattern: pattern.cloned(),
         link_target: Bytes::default(),
         has_xattrs: attributes.has_acl,
         high_water: 0,

@@ -210,6 +210,7 @@ impl Story {
             device: 0,
             exclusive: true,
             open: md::OpenMode::Write,
+            pattern: None,
         };
         self.ask(1, session, at, &create).unwrap().attributes.inode
     }

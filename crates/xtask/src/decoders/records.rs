@@ -14,8 +14,8 @@ use skep_types::codec::{Bytes, Codec, crc32c};
 use skep_types::{
     Attributes, ChunkFileKey, ClusterId, ClusterMap, Component, Epoch, FileKind, GroupId,
 };
+use skep_types::{Chooser, PatternOrigin, Result, Timestamp};
 use skep_types::{HostIncarnation, InodeId, Lsn, NodeId, Redundancy, StripePattern, TargetId};
-use skep_types::{Result, Timestamp};
 use skep_wire::file_locks::LockMode;
 use skep_wire::metadata::{Step, TransactionId};
 
@@ -141,12 +141,17 @@ fn metadata_seeds() -> Vec<Vec<u8>> {
         chunk_bytes: 1 << 20,
         wanted: 4,
         redundancy: Redundancy::Stripe,
+        chooser: Chooser::Balanced,
         groups: vec![GroupId::new(3), GroupId::new(4)],
     };
     let inode = InodeRecord {
         attributes: attributes(),
         parent: InodeId::ROOT,
-        pattern: Some(StripePattern { generation: 0, components: vec![component] }),
+        pattern: Some(StripePattern {
+            generation: 0,
+            origin: PatternOrigin::Cluster,
+            components: vec![component],
+        }),
         link_target: Bytes::default(),
         high_water: 1 << 30,
         may_be_named: true,

@@ -3,8 +3,8 @@
 use super::{Answer, LEASE_MS, STORAGE_GROUPS};
 use skep_types::codec::{Bytes, Codec};
 use skep_types::{
-    Attributes, Component, Error, ErrorCode, FileKind, GroupId, InodeId, Redundancy, Result,
-    SessionId, ShardId, StripePattern, Timestamp,
+    Attributes, Chooser, Component, Error, ErrorCode, FileKind, GroupId, InodeId, PatternOrigin,
+    Redundancy, Result, SessionId, ShardId, StripePattern, Timestamp,
 };
 use skep_wire::Request;
 use skep_wire::catalog::line;
@@ -53,9 +53,10 @@ pub(crate) fn pattern() -> StripePattern {
         chunk_bytes: 64 << 10,
         wanted: 4,
         redundancy: Redundancy::Stripe,
+        chooser: Chooser::Balanced,
         groups: STORAGE_GROUPS.map(GroupId::new).to_vec(),
     };
-    StripePattern { generation: 1, components: vec![component] }
+    StripePattern { generation: 1, origin: PatternOrigin::Cluster, components: vec![component] }
 }
 
 impl FakeMetadata {

@@ -25,9 +25,10 @@ fn as_table(lines: &[SettingLine]) -> String {
     let mut shown = table(&["NAME", ">VALUE", ">DEFAULT", "RANGE", "MEANING"]);
     for line in lines {
         let show = |value| show(line.shown, value);
-        let range = match line.is_power_of_two {
-            true => format!("{} to {}, powers of two", show(line.min), show(line.max)),
-            false => format!("{} to {}", show(line.min), show(line.max)),
+        let range = match (line.is_power_of_two, &line.words[..]) {
+            (true, _) => format!("{} to {}, powers of two", show(line.min), show(line.max)),
+            (false, []) => format!("{} to {}", show(line.min), show(line.max)),
+            (false, words) => words.join(", "),
         };
         shown.add_row([
             line.name.to_owned(),

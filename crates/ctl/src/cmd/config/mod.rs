@@ -15,37 +15,47 @@ struct SettingLine {
     name: &'static str,
     value: u64,
     default: u64,
+    /// What stands for the value, if that is one of several words.
+    word: Option<&'static str>,
+    /// The words, by rising value; none where the value is a number.
+    words: Vec<&'static str>,
     unit: &'static str,
     min: u64,
     max: u64,
     is_power_of_two: bool,
     meaning: &'static str,
     #[serde(skip)]
-    shown: Unit,
+    shown: &'static Setting,
 }
 
-fn line(setting: &Setting, map: &ClusterMap) -> SettingLine {
+fn line(setting: &'static Setting, map: &ClusterMap) -> SettingLine {
     SettingLine {
         name: setting.name,
         value: setting.value(map),
         default: setting.default(),
+        word: setting.word(setting.value(map)),
+        words: match setting.unit {
+            Unit::Choice(words) => words.iter().map(|(word, _)| *word).collect(),
+            _ => Vec::new(),
+        },
         unit: setting.unit.word(),
         min: setting.min,
         max: setting.max,
         is_power_of_two: setting.is_power_of_two,
         meaning: setting.meaning,
-        shown: setting.unit,
+        shown: setting,
     }
 }
 
-/// A number with its unit, for people.
-fn show(unit: Unit, value: u64) -> String {
-    match unit {
+/// A number with its unit, or the word that stands for it, for people.
+fn show(setting: &Setting, value: u64) -> String {
+    match setting.unit {
         Unit::Milliseconds => Interval(Duration::from_millis(value)).to_string(),
         Unit::Bytes => ByteSize(value).to_string(),
         Unit::Targets if value == 1 => "1 target".into(),
         Unit::Targets => format!("{value} targets"),
         Unit::Level => value.to_string(),
+        Unit::Choice(_) => setting.word(value).unwrap_or("unknown").to_owned(),
     }
 }
 
@@ -59,6 +69,13 @@ fn parse(setting: &Setting, text: &str) -> Result<u64> {
             Ok(u64::try_from(interval.0.as_millis()).unwrap_or(u64::MAX))
         }
         Unit::Bytes => text.parse::<ByteSize>().map(|size| size.0).map_err(wrong),
+        Unit::Choice(words) => match words.iter().find(|(word, _)| *word == text) {
+            Some((_, number)) => Ok(*number),
+            None => {
+                let words: Vec<_> = words.iter().map(|(word, _)| *word).collect();
+                Err(wrong(format!("'{text}' is none of {}", words.join(", "))))
+            }
+        },
         Unit::Targets | Unit::Level => text.parse().map_err(|_| {
             wrong(format!("'{text}' is no number; it is from {} to {}", setting.min, setting.max))
         }),

@@ -14,6 +14,8 @@ struct Changed {
     name: &'static str,
     before: u64,
     value: u64,
+    /// What stands for the value, if that is one of several words.
+    word: Option<&'static str>,
     unit: &'static str,
     is_dry_run: bool,
     map_version: u64,
@@ -30,12 +32,13 @@ pub(crate) fn run(query: ClusterArgs, name: &str, value: &str, is_dry_run: bool)
         name: setting.name,
         before,
         value,
+        word: setting.word(value),
         unit: setting.unit.word(),
         is_dry_run,
         map_version: version.raw(),
     };
     print(&changed, |it| {
-        let (before, value) = (show(setting.unit, it.before), show(setting.unit, it.value));
+        let (before, value) = (show(setting, it.before), show(setting, it.value));
         match (it.before == it.value, is_dry_run) {
             (true, _) => format!("{} is {value} already.", it.name),
             (false, true) => format!("{} would be {value}; it is {before}.", it.name),

@@ -3,9 +3,12 @@
 use crate::access::{Access, ClusterArgs, entry_at};
 use crate::output::{print, size, utc};
 use serde::Serialize;
+use skep_cluster::patterns;
 use skep_rpc::{CallOptions, Channel, MapCell, Router};
-use skep_types::pattern::StripePattern;
-use skep_types::{ChunkFileKey, ClusterMap, FileKind, GroupId, InodeId, Result, Target};
+use skep_types::{
+    Chooser, ChunkFileKey, ClusterMap, Component, FileKind, GroupId, InodeId, NodeId,
+    PatternOrigin, Result, StripePattern, Target, TargetKind,
+};
 use skep_wire::metadata::{EntryInfo, GetEntryInfo};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -44,9 +47,9 @@ struct Place {
 #[derive(Debug, Serialize)]
 struct Pattern {
     generation: u32,
+    /// Whose word it follows: the cluster's, the directory's, or of whoever asked for this file.
+    origin: &'static str,
     components: Vec<Part>,
-    /// Smallest and largest number of targets on one of the servers that have any.
-    targets_per_server: Option<(usize, usize)>,
 }
 
 #[derive(Debug, Serialize)]
@@ -55,7 +58,12 @@ struct Part {
     redundancy: &'static str,
     chunk_bytes: u64,
     targets_wanted: u16,
+    chooser: &'static str,
+    /// What that means, and why there aren't as many as wanted.
+    why: String,
     targets: Vec<Stripe>,
+    /// Smallest and largest number of targets on one server of those that store data.
+    targets_per_server: Option<(usize, usize)>,
 }
 
 #[derive(Debug, Serialize)]
@@ -118,36 +126,86 @@ fn describe(map: &ClusterMap, inode: InodeId, path: PathBuf, info: &EntryInfo) -
         links: attributes.links,
         open_sessions: info.open_sessions,
         modified_at: utc(attributes.modified),
-        pattern: info.pattern.as_ref().map(|pattern| describe_pattern(map, inode, pattern)),
+        pattern: effective(map, info).map(|pattern| describe_pattern(map, inode, &pattern)),
+    }
+}
+
+/// A file's pattern, or what files in a directory get that are made now.
+fn effective(map: &ClusterMap, info: &EntryInfo) -> Option<StripePattern> {
+    match info.attributes.kind {
+        FileKind::Directory => {
+            let merged = patterns::merged(None, info.pattern.as_ref());
+            Some(patterns::resolved(&merged, &map.policy))
+        }
+        _ => info.pattern.clone(),
+    }
+}
+
+/// How many of the groups lie on the server that has the fewest of them, and on the one that has
+/// the most.
+fn allocation(map: &ClusterMap, groups: &[GroupId]) -> Option<(usize, usize)> {
+    let stored = map.groups.iter().filter(|group| group.kind == TargetKind::Storage);
+    let servers = stored.filter_map(|group| map.primary(group.id)).map(|target| target.node);
+    let mut counts: BTreeMap<NodeId, usize> = servers.map(|node| (node, 0)).collect();
+    for target in groups.iter().filter_map(|group| map.primary(*group)) {
+        *counts.entry(target.node).or_default() += 1;
+    }
+    let counts = || counts.values().copied();
+    counts().min().zip(counts().max()).filter(|_| !groups.is_empty())
+}
+
+fn why(component: &Component) -> String {
+    let rule = match component.chooser {
+        Chooser::Cluster | Chooser::Balanced => {
+            "as many on each server to within one, targets with more free space more often"
+        }
+        Chooser::Randomized => "random ones of equal parts of all targets, whatever their server",
+        Chooser::RoundRobin => "the next in the order of their ids, whatever their server",
+        Chooser::RandomRobin => {
+            "the next in the order of their ids, whatever their server, in random order"
+        }
+        Chooser::RandomInterNode => "a random one of each of several servers",
+        Chooser::RandomIntraNode => "random ones of one random server",
+        Chooser::Listed => "those that were listed, in that order",
+    };
+    let (wanted, found) = (usize::from(component.wanted), component.groups.len());
+    match found < wanted && found > 0 {
+        true => format!("{rule}; there were no more than {found} to choose from"),
+        false => rule.to_owned(),
     }
 }
 
 fn describe_pattern(map: &ClusterMap, inode: InodeId, pattern: &StripePattern) -> Pattern {
-    let mut per_server: BTreeMap<u32, usize> = BTreeMap::new();
     let mut components = Vec::new();
     for (number, component) in pattern.components.iter().enumerate() {
         let stripe = |(index, group): (usize, &GroupId)| {
             let place = place(map, *group);
-            *per_server.entry(place.node).or_default() += 1;
             let key = ChunkFileKey {
                 inode,
                 generation: pattern.generation,
                 component: number as u16,
                 index: index as u16,
             };
-            Stripe { chunk_file: Some(key.to_string()), place }
+            let chunk_file = (pattern.generation > 0).then(|| key.to_string());
+            Stripe { chunk_file, place }
         };
         components.push(Part {
             start_byte: component.start,
             redundancy: "stripe",
             chunk_bytes: component.chunk_bytes,
             targets_wanted: component.wanted,
+            chooser: component.chooser.word(),
+            why: why(component),
+            targets_per_server: allocation(map, &component.groups),
             targets: component.groups.iter().enumerate().map(stripe).collect(),
         });
     }
-    let counts = || per_server.values().copied();
-    let targets_per_server = counts().min().zip(counts().max());
-    Pattern { generation: pattern.generation, components, targets_per_server }
+    let origin = match pattern.origin {
+        PatternOrigin::Cluster => "cluster",
+        PatternOrigin::Directory => "directory",
+        PatternOrigin::Asked => "asked",
+    };
+    Pattern { generation: pattern.generation, origin, components }
 }
 
 fn as_text(info: &Info, verbose: bool) -> String {
@@ -179,9 +237,15 @@ fn as_text(info: &Info, verbose: bool) -> String {
         for part in &pattern.components {
             describe_part(info, pattern, part, verbose, &mut line);
         }
-        if let Some((min, max)) = pattern.targets_per_server {
-            line(format!("+ Number of targets per server (min,max): ({min},{max})"));
-        }
+        line(format!(
+            "+ Set by: {}",
+            match pattern.origin {
+                "cluster" => "the cluster's settings",
+                "directory" if info.kind == "directory" => "this directory",
+                "directory" => "the directory in which the file was made",
+                _ => "whoever made the file",
+            }
+        ));
     }
     text
 }
@@ -198,16 +262,19 @@ fn describe_part(
     }
     line(format!("+ Type: {}", part.redundancy));
     line(format!("+ Chunksize: {}", size(part.chunk_bytes)));
-    // A directory only hands its pattern down: it has no targets itself.
-    if info.kind == "directory" {
-        line(format!("+ Number of storage targets: desired: {}", part.targets_wanted));
+    // A directory only hands its pattern down: it has no targets itself, unless some are listed.
+    let actual = match info.kind {
+        "directory" => String::new(),
+        _ => format!("; actual: {}", part.targets.len()),
+    };
+    line(format!("+ Number of storage targets: desired: {}{actual}", part.targets_wanted));
+    line(format!("+ Chosen by: {} ({})", part.chooser, part.why));
+    if let Some((min, max)) = part.targets_per_server {
+        line(format!("+ Number of targets per server (min,max): ({min},{max})"));
+    }
+    if part.targets.is_empty() {
         return;
     }
-    line(format!(
-        "+ Number of storage targets: desired: {}; actual: {}",
-        part.targets_wanted,
-        part.targets.len()
-    ));
     line("+ Storage targets:".into());
     for Stripe { chunk_file, place } in &part.targets {
         let more = match chunk_file {

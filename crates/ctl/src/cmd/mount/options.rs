@@ -45,6 +45,7 @@ pub(crate) fn read(lists: &[String], is_sloppy: bool, args: &mut MountArgs) -> R
             continue;
         }
         match option.split_once('=').unwrap_or((option, "")) {
+            ("job_patterns", "") => args.has_job_patterns = true,
             ("remount", "") => options.is_remount = true,
             ("token_file", file) if !file.is_empty() => {
                 args.cluster.token_file = Some(file.into());
@@ -61,7 +62,7 @@ pub(crate) fn read(lists: &[String], is_sloppy: bool, args: &mut MountArgs) -> R
             _ => {
                 return Err(refused(format!(
                     "there is no mount option '{option}'; Skep's own are token_file=, transport=, \
-                     log=, log_file= and log_limit= (see docs/operations/mounting.md)"
+                     log=, log_file=, log_limit= and job_patterns (see docs/operations/mounting.md)"
                 )));
             }
         }

@@ -19,6 +19,7 @@ fn create(name: &str, open: md::OpenMode, exclusive: bool) -> md::Create {
         device: 0,
         exclusive,
         open,
+        pattern: None,
     }
 }
 
@@ -58,7 +59,7 @@ fn what_adds_something_is_refused_on_a_full_disk_until_there_is_room() {
     refused(&mut story, 5, &md::Link { inode, directory: root, name: name.clone() });
     let (value, mode) = (b"v".as_slice().into(), md::XattrMode::Any);
     refused(&mut story, 6, &md::SetXattr { inode, name, value, mode, clear_set_group_id: false });
-    let pattern = md::SetDirectoryPattern { directory: root, chunk_bytes: 1 << 20, width: 1 };
+    let pattern = md::SetPattern { inode: root, pattern: None, uid: 0 };
     refused(&mut story, 7, &pattern);
     story.happens(Event::Room { shortage: None });
     story.ask(1, 1, (0, 8), &new).unwrap();
@@ -124,8 +125,7 @@ fn promises_that_add_are_refused_on_a_full_disk_and_those_that_were_made_are_kep
     let make = md::Step::MakeDirectoryInode {
         parent,
         new: NEW,
-        chunk_bytes: 0,
-        width: 0,
+        pattern: None,
         project: 0,
         hands_down_project: false,
         access_acl: Vec::new().into(),

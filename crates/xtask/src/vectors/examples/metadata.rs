@@ -3,14 +3,17 @@
 use super::{a_directory, a_file, a_name, attributes, time};
 use crate::vectors::{Example, example};
 use skep_types::codec::Bytes;
-use skep_types::{Component, FileKind, GroupId, NodeId, Redundancy, SessionId, StripePattern};
+use skep_types::{
+    Chooser, Component, FileKind, GroupId, NodeId, PatternOrigin, Redundancy, SessionId,
+    StripePattern,
+};
 use skep_wire::management::Done;
 use skep_wire::metadata::{
     AskDecision, AttributesReply, Close, CloseMany, CloseSession, ClosedFile, Create,
     CreateUnnamed, Decide, Decision, DecisionReply, EntryInfo, GetEntryInfo, KeepAlive,
     LeaseRenewed, ListSessions, NewInode, Open, OpenMode, OpenSession, Opened, Prepare, Prepared,
-    ReportWritten, SessionEntry, SessionList, SessionOpened, SetAttributes, SetDirectoryPattern,
-    SetTime, Step, SyncAll, TransactionId, WrittenExtent,
+    ReportWritten, SessionEntry, SessionList, SessionOpened, SetAttributes, SetPattern, SetTime,
+    Step, SyncAll, TransactionId, WrittenExtent,
 };
 
 /// The pattern of a large file: narrow at its start, wide from 8 MiB on.
@@ -20,16 +23,32 @@ fn pattern() -> StripePattern {
         chunk_bytes,
         wanted,
         redundancy: Redundancy::Stripe,
+        chooser: Chooser::Balanced,
         groups: groups.iter().copied().map(GroupId::new).collect(),
     };
     StripePattern {
         generation: 1,
+        origin: PatternOrigin::Asked,
         components: vec![
             component(0, 512 << 10, 1, &[5]),
             component(8 << 20, 1 << 20, 4, &[6, 3, 7, 4]),
             component(1 << 40, 4 << 20, 256, &[]),
         ],
     }
+}
+
+/// Four targets, and the rest as it is.
+fn asked() -> StripePattern {
+    let component = Component {
+        start: 0,
+        chunk_bytes: 0,
+        wanted: 4,
+        redundancy: Redundancy::Stripe,
+        chooser: Chooser::Cluster,
+        groups: Vec::new(),
+    };
+    let components = vec![component];
+    StripePattern { generation: 0, origin: PatternOrigin::Directory, components }
 }
 
 fn new_inode() -> NewInode {
@@ -89,6 +108,7 @@ fn files() -> Vec<Example> {
         device: 0,
         exclusive: true,
         open: OpenMode::Write,
+        pattern: None,
     };
     let device = Create {
         kind: FileKind::CharDevice,
@@ -96,8 +116,12 @@ fn files() -> Vec<Example> {
         open: OpenMode::No,
         ..create.clone()
     };
-    let unnamed =
-        CreateUnnamed { directory: a_directory(), new: new_inode(), open: OpenMode::Write };
+    let unnamed = CreateUnnamed {
+        directory: a_directory(),
+        new: new_inode(),
+        open: OpenMode::Write,
+        pattern: None,
+    };
     let opened = Opened { created: true, attributes: file.clone(), pattern: Some(pattern()) };
     let made_device = Opened {
         attributes: attributes(a_file(), FileKind::CharDevice),
@@ -118,8 +142,7 @@ fn files() -> Vec<Example> {
         pattern: Some(pattern()),
         open_sessions: 2,
     };
-    let inherited =
-        SetDirectoryPattern { directory: a_directory(), chunk_bytes: 1 << 20, width: 8 };
+    let inherited = SetPattern { inode: a_directory(), pattern: Some(asked()), uid: 1000 };
     vec![
         example(&everything, &reply).request(&nothing),
         example(&create, &opened).request(&device).reply::<Create>(&made_device),
@@ -140,8 +163,7 @@ fn transactions() -> Vec<Example> {
         Step::MakeDirectoryInode {
             parent: a_directory(),
             new: new_inode(),
-            chunk_bytes: 0,
-            width: 4,
+            pattern: Some(asked()),
             project: 77,
             hands_down_project: true,
             access_acl: Bytes::default(),

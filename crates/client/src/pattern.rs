@@ -1,0 +1,100 @@
+//! Stripe patterns as programs see and set them through a mount, as text (`user.skep.pattern`).
+
+use crate::client::Client;
+use crate::limits::{CLOSE_DELAY, CLOSES_PATIENCE};
+use crate::session::Modify;
+use skep_cluster::{pattern_text, striping};
+use skep_types::{ErrorCode, FileKind, GroupId, InodeId, MAX_FILE_BYTES, Result, StripePattern};
+use skep_wire::metadata::{EntryInfo, GetEntryInfo, SetPattern};
+use std::fmt::Write;
+
+impl Client {
+    /// The stripe pattern of a file with its groups, or what a directory hands down, as
+    /// [`pattern_text`] writes it.
+    ///
+    /// # Errors
+    /// `NoAttribute` for a directory that hands nothing down, and for what has no pattern.
+    pub async fn pattern(&self, inode: InodeId) -> Result<Vec<u8>> {
+        let pattern = self.ask(inode, &GetEntryInfo { inode }).await?.pattern;
+        let pattern = pattern.ok_or(ErrorCode::NoAttribute)?;
+        Ok(pattern_text::text(&pattern).into_bytes())
+    }
+
+    /// Where the bytes of a file lie: a line for each group of each component, as
+    /// docs/operations/patterns.md explains.
+    ///
+    /// # Errors
+    /// `NoAttribute` for what isn't a regular file.
+    pub async fn pattern_map(&self, inode: InodeId) -> Result<Vec<u8>> {
+        let EntryInfo { attributes, pattern, .. } =
+            self.ask(inode, &GetEntryInfo { inode }).await?;
+        let pattern = pattern.filter(|_| attributes.kind == FileKind::Regular);
+        let pattern = pattern.ok_or(ErrorCode::NoAttribute)?;
+        let mut text = String::new();
+        for (number, component) in pattern.components.iter().enumerate() {
+            let end = striping::component_end(&pattern, number);
+            for (index, group) in component.groups.iter().enumerate() {
+                let (target, node, host) = self.place_of(*group);
+                let (start, chunk) = (component.start, component.chunk_bytes);
+                let width = component.groups.len();
+                let _ = writeln!(
+                    text,
+                    "{start} {end} {chunk} {width} {index} {group} {target} {node} {host}",
+                    end = if end == MAX_FILE_BYTES { "-".into() } else { end.to_string() },
+                );
+            }
+        }
+        Ok(text.into_bytes())
+    }
+
+    /// The target that serves a group, its node, and where that listens.
+    fn place_of(&self, group: GroupId) -> (String, String, String) {
+        let map = self.mount().map();
+        let target = map.primary(group);
+        let node = target.and_then(|target| map.node(target.node));
+        let unknown = || "-".to_owned();
+        (
+            target.map_or_else(unknown, |target| target.id.to_string()),
+            node.map_or_else(unknown, |node| node.id.to_string()),
+            node.and_then(|node| node.addresses.first().cloned()).unwrap_or_else(unknown),
+        )
+    }
+
+    /// Reads a pattern that a program asks for.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, and `NotFound` for targets that aren't there.
+    pub fn read_pattern(&self, text: &[u8]) -> Result<StripePattern> {
+        let what = "a stripe pattern is text";
+        let text = std::str::from_utf8(text)
+            .map_err(|_| skep_types::Error::new(ErrorCode::InvalidArgument, what))?;
+        pattern_text::parse(text, &self.mount().map())
+    }
+
+    /// Sets what a directory hands down (nothing: what the cluster's settings say), or the pattern
+    /// of a file that was never written. `uid` is who asks.
+    ///
+    /// # Errors
+    /// `InvalidArgument` and `NotFound` as the text has it, `NotPermitted` for who doesn't own it,
+    /// `PermissionDenied` beyond the limits for users, `InUse` for a file that is open or was
+    /// written.
+    pub async fn set_pattern(&self, inode: InodeId, text: Option<&[u8]>, uid: u32) -> Result<()> {
+        let pattern = text.map(|text| self.read_pattern(text)).transpose()?;
+        self.closes_told(inode).await;
+        let request = SetPattern { inode, pattern, uid };
+        self.modify(inode, request, Modify::default(), |_, _| ()).await.map(|_| ())
+    }
+
+    /// Waits until metadata has been told of all closes of a file by this mount: for a program, it
+    /// is closed already.
+    async fn closes_told(&self, inode: InodeId) {
+        let deadline = skep_env::now() + CLOSES_PATIENCE;
+        let is_closing = || {
+            let handles = &self.mount().handles;
+            !handles.select(|file| file.inode.id == inode && file.is_closing()).is_empty()
+        };
+        while is_closing() && skep_env::now() < deadline {
+            skep_env::sleep(CLOSE_DELAY).await;
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! From what is asked for to the stripe pattern of a file: whether somebody may ask for it, whose
+//! word counts where nothing is asked, and the groups.
+//!
+//! What is asked for is a [`StripePattern`] too, with zeros and [`Chooser::Cluster`] where somebody
+//! else has the word, and with groups only where they are listed: a directory's for its files, and
+//! where that is silent too, the cluster's settings.
+
+use crate::placement::{Candidates, Cursor};
+use skep_types::map::{Policy, UserPatterns};
+use skep_types::pattern::{Chooser, MIN_CHUNK_BYTES, PatternOrigin};
+use skep_types::{
+    ClusterMap, Component, Error, ErrorCode, Redundancy, Result, StripePattern, TargetKind,
+};
+use std::collections::HashSet;
+
+/// A component that leaves everything to others.
+fn open_component() -> Component {
+    Component {
+        start: 0,
+        chunk_bytes: 0,
+        wanted: 0,
+        redundancy: Redundancy::Stripe,
+        chooser: Chooser::Cluster,
+        groups: Vec::new(),
+    }
+}
+
+/// Checks that a user may ask for a pattern.
+///
+/// # Errors
+/// `InvalidArgument` if it can't be, `NotFound` for groups that aren't there, `PermissionDenied`
+/// for what only root may ask for. Each says what it is about.
+pub fn check_asked(map: &ClusterMap, asked: &StripePattern, uid: u32) -> Result<()> {
+    asked.check_asked()?;
+    for component in &asked.components {
+        check_groups(map, component)?;
+    }
+    if uid == 0 { Ok(()) } else { check_user(&map.policy, asked) }
+}
+
+fn check_groups(map: &ClusterMap, component: &Component) -> Result<()> {
+    let wrong = |what: String| Err(Error::new(ErrorCode::InvalidArgument, what));
+    let mut seen = HashSet::new();
+    for id in &component.groups {
+        if map.group(*id).is_none_or(|group| group.kind != TargetKind::Storage) {
+            let what = format!("there is no storage group {id}; see `skep target list`");
+            return Err(Error::new(ErrorCode::NotFound, what));
+        }
+        if !seen.insert(*id) {
+            return wrong(format!("group {id} is listed twice"));
+        }
+    }
+    let listed = component.groups.len();
+    let is_right = match component.chooser {
+        Chooser::Listed => listed > 0 && usize::from(component.wanted) == listed,
+        _ => listed == 0,
+    };
+    if !is_right {
+        return wrong("either groups are listed, as many as are wanted, or they are chosen".into());
+    }
+    Ok(())
+}
+
+fn check_user(policy: &Policy, asked: &StripePattern) -> Result<()> {
+    let denied = |setting: &str, what: String| {
+        let what = format!("{what}: `skep config get {setting}`");
+        Err(Error::new(ErrorCode::PermissionDenied, what))
+    };
+    if policy.user_patterns == UserPatterns::No {
+        return denied("user-patterns", "only root sets stripe patterns in this cluster".into());
+    }
+    for component in &asked.components {
+        if policy.user_patterns != UserPatterns::Targets && !component.groups.is_empty() {
+            return denied("user-patterns", "only root lists targets in this cluster".into());
+        }
+        if component.wanted > policy.user_max_width {
+            let most = policy.user_max_width;
+            let what = format!("only root stripes files over more than {most} targets here");
+            return denied("user-stripe-width-max", what);
+        }
+        let sizes = policy.user_min_chunk_bytes..=policy.user_max_chunk_bytes;
+        if component.chunk_bytes != 0 && !sizes.contains(&component.chunk_bytes) {
+            let what = format!(
+                "only root asks for chunks of less than {} or more than {} bytes here",
+                sizes.start(),
+                sizes.end()
+            );
+            return denied("user-chunk-size-max", what);
+        }
+    }
+    Ok(())
+}
+
+/// What counts when somebody asks for a pattern, or nobody does, within a directory that hands one
+/// down or not. Still without the cluster's word, which comes when groups are chosen.
+pub fn merged(
+    asked: Option<&StripePattern>,
+    of_directory: Option<&StripePattern>,
+) -> StripePattern {
+    let silent = || StripePattern {
+        generation: 0,
+        origin: PatternOrigin::Cluster,
+        components: vec![open_component()],
+    };
+    let mut below = of_directory.cloned().unwrap_or_else(silent);
+    if of_directory.is_some() {
+        below.origin = PatternOrigin::Directory;
+    }
+    let Some(asked) = asked else { return below };
+    let first = below.components.first().cloned().unwrap_or_else(open_component);
+    let over = |component: &Component| {
+        let mut over = component.clone();
+        if over.chunk_bytes == 0 {
+            over.chunk_bytes = first.chunk_bytes;
+        }
+        // A list says how many, by which rule and which: part of it says nothing.
+        let is_silent = over.wanted == 0 && over.chooser == Chooser::Cluster;
+        if is_silent || first.chooser != Chooser::Listed {
+            if over.wanted == 0 {
+                over.wanted = first.wanted;
+            }
+            if over.chooser == Chooser::Cluster {
+                over.chooser = first.chooser;
+                over.groups.clone_from(&first.groups);
+            }
+        }
+        over
+    };
+    StripePattern {
+        generation: asked.generation,
+        origin: PatternOrigin::Asked,
+        components: asked.components.iter().map(over).collect(),
+    }
+}
+
+/// The same with the cluster's word wherever nobody else has said anything.
+pub fn resolved(pattern: &StripePattern, policy: &Policy) -> StripePattern {
+    let mut pattern = pattern.clone();
+    for component in &mut pattern.components {
+        if component.chunk_bytes == 0 {
+            // The cluster's setting may have changed since the component's start was checked.
+            let fits = 1_u64 << component.start.trailing_zeros().min(63);
+            component.chunk_bytes = policy.default_chunk_bytes.min(fits).max(MIN_CHUNK_BYTES);
+        }
+        if component.wanted == 0 {
+            component.wanted = policy.default_width;
+        }
+        if component.chooser == Chooser::Cluster {
+            component.chooser = policy.default_chooser;
+        }
+    }
+    pattern
+}
+
+/// The pattern of a new file: resolved, and with groups for all components.
+///
+/// `seed` is any number that differs from file to file.
+///
+/// # Errors
+/// `NoSpace` if there is no storage target to choose.
+pub fn with_groups(
+    pattern: &StripePattern,
+    policy: &Policy,
+    candidates: &Candidates,
+    seed: u64,
+    cursor: &mut Cursor,
+) -> Result<StripePattern> {
+    let mut pattern = resolved(pattern, policy);
+    for component in &mut pattern.components {
+        if component.chooser != Chooser::Listed {
+            let wanted = usize::from(component.wanted);
+            component.groups = candidates.choose(component.chooser, wanted, seed, cursor);
+        }
+        if component.groups.is_empty() {
+            return Err(Error::new(
+                ErrorCode::NoSpace,
+                "no storage target is online with room left: see `skep health check`",
+            ));
+        }
+    }
+    pattern.generation = pattern.generation.max(1);
+    Ok(pattern)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,204 @@
+//! The balanced chooser.
+//!
+//! A file of `count` groups gets the same number from each server to within one, as far as the
+//! servers have that many (a study of two servers with four targets each shows why: placed blindly,
+//! files of four targets land as 1 + 3 and get half the bandwidth). Groups with more free space are
+//! chosen more often. The stripe order alternates between servers, and the group that it starts
+//! with changes from file to file: small files lie on that one only.
+//!
+//! Consecutive seeds spread best, since the draws are low-discrepancy sequences in the seed: a
+//! short run of consecutive seeds uses all groups about evenly, not only the average of many.
+
+use super::{Candidates, mix, scale};
+use skep_types::pattern::MAX_STRIPE_WIDTH;
+use skep_types::{GroupId, NodeId};
+use std::collections::BTreeMap;
+
+/// Groups that are equally fit, by server.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Tier {
+    pub(super) servers: Vec<Server>,
+    /// Running sum of the servers' weights.
+    sums: Vec<u64>,
+    pub(super) len: usize,
+}
+
+/// The groups of one server in one tier.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Server {
+    pub(super) groups: Vec<GroupId>,
+    /// Running sum of the groups' weights.
+    sums: Vec<u64>,
+}
+
+/// Different sequences for the different draws, so that they are independent: the powers of the
+/// inverse root of x^5 = x + 1 (Roberts' generalisation of the golden ratio), times 2^64.
+const STEP_SERVER: u64 = 0xDB4F_0B91_75AE_2165;
+const STEP_GROUP: u64 = 0xBBE0_5633_03A4_615F;
+const STEP_FIRST_SERVER: u64 = 0xA0F2_EC75_A1FE_1575;
+const STEP_FIRST_GROUP: u64 = 0x89E1_8285_7D9E_D689;
+
+/// Consecutive seeds that share their strata; the next block has others, so that over time each
+/// combination of groups occurs.
+const BLOCK_BITS: u32 = 6;
+
+impl Candidates {
+    /// Appends `count` groups, which there are.
+    pub(super) fn balanced(&self, count: usize, seed: u64, chosen: &mut Vec<GroupId>) {
+        for tier in &self.tiers {
+            let wanted = count - chosen.len();
+            if wanted == 0 {
+                break;
+            }
+            tier.choose(wanted.min(tier.len), seed, chosen);
+        }
+    }
+}
+
+impl Tier {
+    pub(super) fn new(by_node: BTreeMap<NodeId, Vec<(GroupId, u64)>>) -> Self {
+        let mut tier = Self::default();
+        let mut total = 0;
+        for groups in by_node.into_values() {
+            let mut server = Server::default();
+            let mut sum = 0;
+            for (group, weight) in groups {
+                sum += weight;
+                server.groups.push(group);
+                server.sums.push(sum);
+            }
+            total += sum;
+            tier.len += server.groups.len();
+            tier.sums.push(total);
+            tier.servers.push(server);
+        }
+        tier
+    }
+
+    /// All its groups.
+    pub(super) fn groups(&self) -> impl Iterator<Item = GroupId> + '_ {
+        self.servers.iter().flat_map(|server| server.groups.iter().copied())
+    }
+
+    /// Appends `count` groups, which the tier has.
+    fn choose(&self, count: usize, seed: u64, chosen: &mut Vec<GroupId>) {
+        // Shares of servers: (server, groups from it). At most `count` servers have one.
+        let mut shares = [(0_u32, 0_u16); MAX_STRIPE_WIDTH];
+        let shares = self.shares(count, seed, &mut shares);
+        // Picks of all servers, one server after the other, and where each one's begin.
+        let mut picks = [0_u32; MAX_STRIPE_WIDTH];
+        let mut end = 0;
+        for (server, share) in shares.iter() {
+            let salt = 1 + u64::from(*server);
+            let room = &mut picks[end..end + usize::from(*share)];
+            let sums = &self.servers[*server as usize].sums;
+            sample(sums, Draw { seed, step: STEP_GROUP, salt }, room);
+            end += usize::from(*share);
+        }
+        // In rounds over the servers, the first of which differs from file to file.
+        let turn = Draw { seed, step: STEP_FIRST_SERVER, salt: 0 }.point(0);
+        let first = scale(turn, shares.len() as u64) as usize;
+        let rounds = shares.iter().map(|(_, share)| *share).max().unwrap_or(0);
+        for round in 0..rounds {
+            let mut begin = 0;
+            let before = chosen.len();
+            let mut skipped = 0;
+            for (position, (server, share)) in shares.iter().enumerate() {
+                if round < *share {
+                    let pick = picks[begin + usize::from(round)] as usize;
+                    chosen.push(self.servers[*server as usize].groups[pick]);
+                    skipped += usize::from(position < first);
+                }
+                begin += usize::from(*share);
+            }
+            chosen[before..].rotate_left(skipped);
+        }
+    }
+
+    /// Divides `count` over the servers: equal shares as far as they have that many groups, the
+    /// rest to some of those that have more.
+    fn shares<'a>(
+        &self,
+        count: usize,
+        seed: u64,
+        shares: &'a mut [(u32, u16); MAX_STRIPE_WIDTH],
+    ) -> &'a [(u32, u16)] {
+        let draw = Draw { seed, step: STEP_SERVER, salt: 0 };
+        let mut picks = [0_u32; MAX_STRIPE_WIDTH];
+        if count < self.servers.len() {
+            sample(&self.sums, draw, &mut picks[..count]);
+            for (share, pick) in shares.iter_mut().zip(&picks[..count]) {
+                *share = (*pick, 1);
+            }
+            return &shares[..count];
+        }
+        let filled = |level: usize| -> usize {
+            self.servers.iter().map(|server| server.groups.len().min(level)).sum()
+        };
+        let mut level = count / self.servers.len();
+        while level < count && filled(level + 1) <= count {
+            level += 1;
+        }
+        for (index, (share, server)) in shares.iter_mut().zip(&self.servers).enumerate() {
+            *share = (index as u32, server.groups.len().min(level) as u16);
+        }
+        let rest = count - filled(level);
+        sample(&self.sums, draw, &mut picks[..rest]);
+        for pick in &picks[..rest] {
+            // The draw doesn't know which servers have more, or got one: the next such one takes
+            // it.
+            let servers = self.servers.len();
+            let takes = (0..servers).map(|i| (*pick as usize + i) % servers).find(|server| {
+                let share = usize::from(shares[*server].1);
+                share == level && self.servers[*server].groups.len() > share
+            });
+            shares[takes.expect("what is left over fits one more on some servers")].1 += 1;
+        }
+        &shares[..self.servers.len()]
+    }
+}
+
+/// A sequence of points in [0, 1), as fractions of 2^64.
+#[derive(Clone, Copy)]
+struct Draw {
+    seed: u64,
+    step: u64,
+    salt: u64,
+}
+
+impl Draw {
+    /// Within a block of seeds the points of one stratum are equidistant; blocks, strata and salts
+    /// have unrelated origins.
+    fn point(&self, stratum: u64) -> u64 {
+        let block = self.seed >> BLOCK_BITS;
+        let origin = mix(block ^ mix(self.salt.wrapping_mul(0x1_0001) ^ self.step ^ stratum << 32));
+        origin.wrapping_add(self.seed.wrapping_mul(self.step))
+    }
+}
+
+/// Draws `picks.len()` different indices, each as often as its weight (the differences of `sums`)
+/// says.
+///
+/// Stratified: the weights are laid on a ring that is cut into equal strata, and each stratum gives
+/// one pick; so neighbours are drawn together less often than by pure chance, and every run of
+/// seeds is even. Where two strata meet in one item, the second takes the next free one.
+fn sample(sums: &[u64], draw: Draw, picks: &mut [u32]) {
+    let items = sums.len();
+    let strata = picks.len() as u64;
+    let total = sums.last().copied().unwrap_or(0);
+    let turn = mix(draw.seed >> BLOCK_BITS ^ draw.salt.wrapping_mul(draw.step));
+    let first = scale(Draw { step: STEP_FIRST_GROUP, ..draw }.point(0), strata);
+    for index in 0..strata {
+        let stratum = (first + index) % strata;
+        // Width of a stratum is 2^64 / strata; the sum wraps around the ring on purpose.
+        let within = draw.point(stratum) / strata;
+        let start = (u128::from(stratum) << 64) / u128::from(strata);
+        let at = scale(turn.wrapping_add(start as u64).wrapping_add(within), total);
+        let mut item = sums.partition_point(|sum| *sum <= at);
+        let (taken, free) = picks.split_at_mut(index as usize);
+        while taken.contains(&(item as u32)) {
+            item = (item + 1) % items;
+        }
+        free[0] = item as u32;
+    }
+}

@@ -1,0 +1,101 @@
+//! Choosers with the semantics of an established system (BeeGFS 7 and 8), so that the two can be
+//! compared on one cluster: docs/operations/patterns.md says what each of them is good for.
+//!
+//! All of them choose from the groups of the best fitness alone, in the order of their ids, and
+//! none weighs free space. A file gets fewer groups than it wants rather than less fit ones.
+
+use super::{Candidates, mix, scale};
+use skep_types::GroupId;
+use skep_types::pattern::Chooser;
+
+/// Where round-robin stands: the group that it took last. There is one for each metadata target, in
+/// memory; so with one metadata target it is global, and it begins anew with each start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Cursor(Option<GroupId>);
+
+/// Random numbers from a seed.
+struct Random(u64);
+
+impl Random {
+    /// A number below `end`, which isn't zero.
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        scale(mix(self.0), end as u64) as usize
+    }
+}
+
+impl Candidates {
+    /// Appends up to `count` groups.
+    pub(super) fn as_established(
+        &self,
+        chooser: Chooser,
+        count: usize,
+        seed: u64,
+        cursor: &mut Cursor,
+        chosen: &mut Vec<GroupId>,
+    ) {
+        if count == 0 {
+            return;
+        }
+        // Seeds that lie side by side must not give numbers that do.
+        let mut random = Random(mix(seed ^ 0x6A09_E667_F3BC_C908));
+        match chooser {
+            Chooser::Randomized => self.randomized(count, &mut random, chosen),
+            Chooser::RandomInterNode => self.one_of_each_server(count, &mut random, chosen),
+            Chooser::RandomIntraNode => self.of_one_server(count, &mut random, chosen),
+            _ => self.next_in_turn(count, cursor, chosen),
+        }
+        if chooser == Chooser::RandomRobin {
+            for end in (2..=chosen.len()).rev() {
+                chosen.swap(end - 1, random.below(end));
+            }
+        }
+    }
+
+    /// The ring of groups, from a random one on, in `count` equal parts, the last of which has what
+    /// is left over: a random group of each.
+    fn randomized(&self, count: usize, random: &mut Random, chosen: &mut Vec<GroupId>) {
+        let len = self.ring.len();
+        let count = count.min(len);
+        let (start, part) = (random.below(len), len / count);
+        for index in 0..count {
+            let begin = index * part;
+            let end = if index + 1 == count { len } else { begin + part };
+            let at = start + begin + random.below(end - begin);
+            chosen.push(self.ring[at % len]);
+        }
+    }
+
+    /// The next groups after the one that was taken last. At first it stands on the first group,
+    /// which so is the last to be taken: on two servers of four targets each, every file of four
+    /// targets gets one of one server and three of the other.
+    fn next_in_turn(&self, count: usize, cursor: &mut Cursor, chosen: &mut Vec<GroupId>) {
+        let len = self.ring.len();
+        let last = cursor.0.unwrap_or(self.ring[0]);
+        let first = self.ring.partition_point(|group| *group <= last);
+        chosen.extend((first..first + count.min(len)).map(|at| self.ring[at % len]));
+        *cursor = Cursor(chosen.last().copied());
+    }
+
+    /// A random group of each of `count` servers that follow each other, from a random one on;
+    /// never two of one server.
+    fn one_of_each_server(&self, count: usize, random: &mut Random, chosen: &mut Vec<GroupId>) {
+        let servers = &self.tiers[0].servers;
+        let start = random.below(servers.len());
+        for index in 0..count.min(servers.len()) {
+            let groups = &servers[(start + index) % servers.len()].groups;
+            chosen.push(groups[random.below(groups.len())]);
+        }
+    }
+
+    /// Groups of one random server, in random order.
+    fn of_one_server(&self, count: usize, random: &mut Random, chosen: &mut Vec<GroupId>) {
+        let servers = &self.tiers[0].servers;
+        chosen.extend(&servers[random.below(servers.len())].groups);
+        for taken in 0..count.min(chosen.len()) {
+            let other = taken + random.below(chosen.len() - taken);
+            chosen.swap(taken, other);
+        }
+        chosen.truncate(count);
+    }
+}

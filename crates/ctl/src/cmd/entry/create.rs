@@ -1,0 +1,39 @@
+//! `skep entry create`: makes a file with a stripe pattern of its own.
+
+use super::pattern;
+use crate::access::entry_at;
+use crate::cli::PatternArgs;
+use crate::output::print;
+use rustix::fs::{CWD, FileType, Mode};
+use serde::Serialize;
+use skep_types::{Error, ErrorCode, Result};
+use std::path::{Path, PathBuf};
+
+/// What was made.
+#[derive(Debug, Serialize)]
+struct Made {
+    path: PathBuf,
+    pattern: String,
+}
+
+pub(crate) fn run(asked: &PatternArgs, permissions: &str, path: &Path) -> Result<()> {
+    let text = pattern::text(asked)?;
+    pattern::check(&text)?;
+    let mode = u32::from_str_radix(permissions, 8).ok().filter(|mode| *mode <= 0o7777);
+    let mode = mode.ok_or_else(|| {
+        let what = format!("--permissions: '{permissions}' is no octal number up to 7777");
+        Error::new(ErrorCode::InvalidArgument, what)
+    })?;
+    let directory = path.parent().filter(|it| !it.as_os_str().is_empty());
+    entry_at(directory.unwrap_or(Path::new(".")))?;
+    let failed = |errno| pattern::explained(errno, path, &text);
+    rustix::fs::mknodat(CWD, path, FileType::RegularFile, Mode::from_raw_mode(mode), 0)
+        .map_err(failed)?;
+    if let Err(error) = pattern::set(path, &text) {
+        // Nobody has asked for a file with another pattern.
+        let _ = std::fs::remove_file(path);
+        return Err(error);
+    }
+    let made = Made { path: path.to_owned(), pattern: pattern::get(path)?.unwrap_or_default() };
+    print(&made, |made| format!("{}: {}", made.path.display(), made.pattern))
+}

@@ -1,0 +1,170 @@
+//! `skep entry map`: on which targets the bytes of a file lie, for programs that want to read or
+//! write each part where it is near, and for people.
+
+use super::pattern::{MAX_TEXT_BYTES, explained};
+use crate::access::entry_at;
+use crate::output::{print, render, size, table};
+use serde::Serialize;
+use skep_cluster::striping;
+use skep_fuse::MAP_XATTR;
+use skep_service::ByteSize;
+use skep_types::{
+    Chooser, Component, Error, ErrorCode, GroupId, PatternOrigin, Redundancy, Result, StripePattern,
+};
+use std::path::{Path, PathBuf};
+
+/// Most pieces of a range that are shown at once.
+const MAX_PIECES: usize = 65_536;
+
+#[derive(Debug, Serialize)]
+struct Map {
+    path: PathBuf,
+    size_bytes: u64,
+    components: Vec<Part>,
+    /// The range that was asked for, in pieces of one target each; none if none was.
+    pieces: Vec<Piece>,
+}
+
+#[derive(Debug, Serialize)]
+struct Part {
+    start_byte: u64,
+    /// None: the last component has no end.
+    end_byte: Option<u64>,
+    chunk_bytes: u64,
+    /// Chunk k of the component lies on the stripe of index k modulo their number.
+    stripes: Vec<Stripe>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct Stripe {
+    index: u64,
+    group: u32,
+    target: Option<u32>,
+    node: Option<u32>,
+    /// Where the node listens.
+    address: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Piece {
+    offset: u64,
+    length: u64,
+    component: u16,
+    #[serde(flatten)]
+    stripe: Stripe,
+}
+
+pub(crate) fn run(path: &Path, offset: Option<ByteSize>, length: Option<ByteSize>) -> Result<()> {
+    entry_at(path)?;
+    let metadata =
+        std::fs::metadata(path).map_err(|error| Error::from(error).within(path.display()))?;
+    if !metadata.is_file() {
+        let what = format!("{} is no regular file: it has no bytes on targets", path.display());
+        return Err(Error::new(ErrorCode::InvalidArgument, what));
+    }
+    let mut bytes = vec![0; MAX_TEXT_BYTES];
+    let len = rustix::fs::getxattr(path, MAP_XATTR, &mut bytes)
+        .map_err(|errno| explained(errno, path, ""))?;
+    let text = String::from_utf8_lossy(&bytes[..len]).into_owned();
+    let components = read(&text).ok_or_else(|| {
+        let what = format!("the mount's answer for {} can't be read", path.display());
+        Error::new(ErrorCode::Protocol, what)
+    })?;
+    let pieces = match (offset, length) {
+        (None, None) => Vec::new(),
+        (offset, length) => {
+            let start = offset.map_or(0, |it| it.0);
+            let rest = metadata.len().saturating_sub(start);
+            pieces(&components, start, length.map_or(rest, |it| it.0))?
+        }
+    };
+    let map = Map { path: path.to_owned(), size_bytes: metadata.len(), components, pieces };
+    print(&map, as_text)
+}
+
+/// Reads the lines of the attribute.
+fn read(text: &str) -> Option<Vec<Part>> {
+    let mut parts: Vec<Part> = Vec::new();
+    for line in text.lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        let [start, end, chunk, _, index, group, target, node, address] = words[..] else {
+            return None;
+        };
+        let id = |word: &str| word.get(1..).and_then(|id| id.parse().ok());
+        let stripe = Stripe {
+            index: index.parse().ok()?,
+            group: id(group)?,
+            target: id(target),
+            node: id(node),
+            address: (address != "-").then(|| address.to_owned()),
+        };
+        let start_byte = start.parse().ok()?;
+        match parts.last_mut().filter(|part| part.start_byte == start_byte) {
+            Some(part) => part.stripes.push(stripe),
+            None => parts.push(Part {
+                start_byte,
+                end_byte: end.parse().ok(),
+                chunk_bytes: chunk.parse().ok()?,
+                stripes: vec![stripe],
+            }),
+        }
+    }
+    Some(parts)
+}
+
+fn pieces(parts: &[Part], start: u64, length: u64) -> Result<Vec<Piece>> {
+    let component = |part: &Part| Component {
+        start: part.start_byte,
+        chunk_bytes: part.chunk_bytes,
+        wanted: u16::try_from(part.stripes.len()).unwrap_or(u16::MAX),
+        redundancy: Redundancy::Stripe,
+        chooser: Chooser::Listed,
+        groups: part.stripes.iter().map(|stripe| GroupId::new(stripe.group)).collect(),
+    };
+    let components = parts.iter().map(component).collect();
+    let pattern = StripePattern { generation: 1, origin: PatternOrigin::Asked, components };
+    pattern.check()?;
+    let range = start..start.saturating_add(length);
+    let mut found = Vec::new();
+    for piece in striping::pieces(&pattern, range)? {
+        if found.len() == MAX_PIECES {
+            let what = format!("more than {MAX_PIECES} pieces: ask for a shorter --length");
+            return Err(Error::new(ErrorCode::InvalidArgument, what));
+        }
+        let part = &parts[usize::from(piece.component)];
+        found.push(Piece {
+            offset: start + piece.offset_in_range,
+            length: piece.length,
+            component: piece.component,
+            stripe: part.stripes[usize::from(piece.index)].clone(),
+        });
+    }
+    Ok(found)
+}
+
+fn as_text(map: &Map) -> String {
+    let shown = |stripe: &Stripe| {
+        let number = |id: Option<u32>| id.map_or_else(|| "-".to_owned(), |id| id.to_string());
+        let address = stripe.address.clone().unwrap_or_else(|| "-".into());
+        [stripe.index.to_string(), number(stripe.target), number(stripe.node), address]
+    };
+    if !map.pieces.is_empty() {
+        let mut lines = table(&[">OFFSET", ">LENGTH", ">STRIPE", ">TARGET", ">NODE", "ADDRESS"]);
+        for piece in &map.pieces {
+            let [index, target, node, address] = shown(&piece.stripe);
+            let (offset, length) = (piece.offset.to_string(), piece.length.to_string());
+            lines.add_row([offset, length, index, target, node, address]);
+        }
+        return render(&lines);
+    }
+    let mut lines = table(&[">FROM", ">TO", ">CHUNK", ">STRIPE", ">TARGET", ">NODE", "ADDRESS"]);
+    for part in &map.components {
+        let end = part.end_byte.map_or_else(|| "-".to_owned(), |end| end.to_string());
+        for stripe in &part.stripes {
+            let [index, target, node, address] = shown(stripe);
+            let (start, chunk) = (part.start_byte.to_string(), size(part.chunk_bytes));
+            lines.add_row([start, end.clone(), chunk, index, target, node, address]);
+        }
+    }
+    render(&lines)
+}

@@ -1,0 +1,105 @@
+//! What `entry set` and `entry create` have in common: the pattern as text, and how it is set
+//! through the mount. So root and users go the same way, and nobody needs the cluster's token.
+
+use crate::cli::PatternArgs;
+use rustix::io::Errno;
+use skep_fuse::PATTERN_XATTR;
+use skep_types::{Error, ErrorCode, Result};
+use std::path::Path;
+
+/// Room for the text of the longest pattern: 16 components of 256 groups.
+pub(super) const MAX_TEXT_BYTES: usize = 64 << 10;
+
+/// What is asked for, as the attribute has it.
+///
+/// # Errors
+/// `InvalidArgument` if nothing is.
+pub(super) fn text(asked: &PatternArgs) -> Result<String> {
+    if let Some(text) = &asked.pattern {
+        return Ok(text.clone());
+    }
+    let list = |ids: &[String]| (!ids.is_empty()).then(|| ids.join(":"));
+    let words = [
+        ("count", asked.num_targets.clone()),
+        ("chunk-size", asked.chunk_size.clone()),
+        ("chooser", asked.chooser.clone()),
+        ("targets", list(&asked.targets)),
+        ("groups", list(&asked.groups)),
+    ];
+    let words: Vec<String> = words
+        .into_iter()
+        .filter_map(|(key, value)| value.map(|value| format!("{key}={value}")))
+        .collect();
+    if words.is_empty() {
+        return Err(Error::new(
+            ErrorCode::InvalidArgument,
+            "which pattern? Name at least one of --num-targets, --chunk-size, --chooser, \
+             --targets, --groups, --pattern",
+        ));
+    }
+    Ok(words.join(","))
+}
+
+/// Checks a text as far as that is possible without the cluster.
+///
+/// # Errors
+/// `InvalidArgument` that names the word.
+pub(super) fn check(text: &str) -> Result<()> {
+    let nowhere = skep_types::ClusterMap::empty(skep_types::ClusterId::new([0; 16]));
+    match skep_cluster::pattern_text::parse(text, &nowhere) {
+        Err(error) if error.code() != ErrorCode::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Sets the pattern at a path.
+pub(super) fn set(path: &Path, text: &str) -> Result<()> {
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(path, PATTERN_XATTR, text.as_bytes(), flags)
+        .map_err(|errno| explained(errno, path, text))
+}
+
+/// What the pattern at a path says; none if a directory leaves it to the cluster.
+pub(super) fn get(path: &Path) -> Result<Option<String>> {
+    let mut bytes = vec![0; MAX_TEXT_BYTES];
+    match rustix::fs::getxattr(path, PATTERN_XATTR, &mut bytes) {
+        Ok(len) => Ok(Some(String::from_utf8_lossy(&bytes[..len]).into_owned())),
+        Err(Errno::NODATA) => Ok(None),
+        Err(errno) => Err(explained(errno, path, "")),
+    }
+}
+
+/// The mount says only a number: what it means here, and the way out.
+pub(super) fn explained(errno: Errno, path: &Path, text: &str) -> Error {
+    let (code, what) = match errno {
+        Errno::PERM => (
+            ErrorCode::NotPermitted,
+            "only the owner and root may do that, with directories and regular files".to_owned(),
+        ),
+        Errno::ACCESS => (
+            ErrorCode::PermissionDenied,
+            format!(
+                "'{text}' is more than this user may ask for, or the file may not be written: \
+                 `skep config list` shows the limits (user-...)"
+            ),
+        ),
+        Errno::NXIO => (
+            ErrorCode::NotFound,
+            format!("'{text}' names a target or group that isn't there: see `skep target list`"),
+        ),
+        Errno::BUSY => (
+            ErrorCode::InUse,
+            "the file is open or has held data, so its pattern stays: make a new file by `skep \
+             entry create`, and copy it"
+                .to_owned(),
+        ),
+        Errno::INVAL => (ErrorCode::InvalidArgument, format!("'{text}' is no pattern for it")),
+        Errno::EXIST => (ErrorCode::Exists, "it exists already".to_owned()),
+        Errno::NOENT => (ErrorCode::NotFound, "no such file or directory".to_owned()),
+        Errno::NOSPC => {
+            (ErrorCode::NoSpace, "no room, or no storage target: `skep health check`".to_owned())
+        }
+        other => (ErrorCode::Io, other.to_string()),
+    };
+    Error::new(code, what).within(path.display())
+}

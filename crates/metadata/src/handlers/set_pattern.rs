@@ -1,0 +1,82 @@
+//! `SetPattern`: what new files and directories in a directory inherit, or where a file will lie
+//! that has never held a byte.
+//!
+//! A file's pattern changes only while nobody has it open, since whoever has works by the one that
+//! he was given. Then it gets a new generation: chunk files of the old one, if a write of a client
+//! that is gone is still on its way, are none of the file's.
+
+use crate::context::Context;
+use crate::engine::Engine;
+use crate::operation::Stop;
+use skep_cluster::patterns;
+use skep_format::metadata::InodeRecord;
+use skep_types::{Error, ErrorCode, FileKind, PatternOrigin};
+use skep_wire::management::Done;
+use skep_wire::metadata::SetPattern;
+
+pub(crate) fn run<E: Engine>(
+    context: &mut Context<'_, E>,
+    request: SetPattern,
+) -> Result<Done, Stop> {
+    let mut record = context.inode(request.inode)?;
+    let uid = request.uid;
+    if uid != 0 && uid != record.attributes.uid {
+        let what = "only its owner and root set the stripe pattern of a file or directory";
+        return Err(Error::new(ErrorCode::NotPermitted, what).into());
+    }
+    if let Some(asked) = &request.pattern {
+        patterns::check_asked(&context.shared.map, asked, uid)?;
+    }
+    context.check_room()?;
+    match record.attributes.kind {
+        FileKind::Directory => {
+            record.pattern = request.pattern.map(|mut pattern| {
+                (pattern.generation, pattern.origin) = (0, PatternOrigin::Directory);
+                pattern
+            });
+        }
+        FileKind::Regular => set_of_file(context, &mut record, &request)?,
+        _ => {
+            let what = "only directories and regular files have stripe patterns";
+            return Err(Error::new(ErrorCode::InvalidArgument, what).into());
+        }
+    }
+    context.touch_changed(&mut record.attributes);
+    context.put_inode(&record);
+    Ok(Done {})
+}
+
+fn set_of_file<E: Engine>(
+    context: &mut Context<'_, E>,
+    record: &mut InodeRecord,
+    request: &SetPattern,
+) -> Result<(), Stop> {
+    if request.pattern.is_none() {
+        let what = "a file has a stripe pattern always; set another";
+        return Err(Error::new(ErrorCode::NotPermitted, what).into());
+    }
+    let is_open = !context.opens(request.inode)?.is_zero();
+    if is_open || record.attributes.size > 0 || context.reach(record)? > 0 {
+        let what = "the stripe pattern of a file that is open, or has ever held data, stays as it \
+                    is: write a new file with another one";
+        return Err(Error::new(ErrorCode::InUse, what).into());
+    }
+    let old = record.pattern.take();
+    let generation = old.as_ref().map_or(0, |old| old.generation) + 1;
+    // What isn't asked for stays, but for the groups, which are chosen anew.
+    let mut base = old;
+    for component in base.iter_mut().flat_map(|base| &mut base.components) {
+        if component.chooser != skep_types::Chooser::Listed {
+            component.groups.clear();
+        }
+    }
+    let asked = request.pattern.as_ref();
+    let mut merged = patterns::merged(asked, base.as_ref());
+    merged.generation = generation;
+    let shared = &mut *context.shared;
+    let (policy, cursor) = (&shared.map.policy, &mut shared.cursor);
+    let seed = request.inode.raw();
+    let chosen = patterns::with_groups(&merged, policy, &shared.candidates, seed, cursor)?;
+    record.pattern = Some(chosen);
+    Ok(())
+}

@@ -1,0 +1,434 @@
+//! Where files lie: choosers and stripe patterns over a real cluster.
+
+use rustix::fs::XattrFlags;
+use serde_json::{Value, json};
+use skep_testkit::program::{Finished, finish};
+use skep_testkit::{Cluster, Scratch, Shape, cluster, wait_for};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::{FileExt, PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const PATTERN: &str = "user.skep.pattern";
+/// Somebody who isn't root.
+const USER: u32 = 23_456;
+
+/// Two servers of four targets, as in the study of Boito, Pallez and Teylo (CLUSTER 2022).
+fn scenario() -> Cluster {
+    Cluster::start(Shape {
+        metadata_targets: 1,
+        storage_services: 2,
+        targets_per_service: 4,
+        ..Shape::default()
+    })
+}
+
+fn info(cluster: &Cluster, path: &Path) -> Value {
+    cluster.skep_json(&["entry", "info", &path.display().to_string()])
+}
+
+fn part(cluster: &Cluster, path: &Path) -> Value {
+    info(cluster, path)["pattern"]["components"][0].clone()
+}
+
+/// Makes files until one is made by a rule; settings arrive a moment after they are set.
+fn wait_for_rule(cluster: &Cluster, chooser: &str, width: u64) {
+    let mut number = 0;
+    wait_for("new files follow the new settings", PATIENCE, || {
+        number += 1;
+        let path = cluster.path().join(format!("{chooser}-{width}-{number}"));
+        fs::write(&path, "x").expect("written");
+        let part = part(cluster, &path);
+        (part["chooser"] == chooser && part["targets_wanted"] == width).then_some(())
+    });
+}
+
+/// The allocations of files made one after the other.
+fn allocations(cluster: &Cluster, chooser: &str, width: u64) -> BTreeSet<(u64, u64)> {
+    cluster.skep(&["config", "set", "stripe-width", &width.to_string()]);
+    wait_for_rule(cluster, chooser, width);
+    let of = |number: usize| {
+        let path = cluster.path().join(format!("{chooser}-{width}-allocation-{number}"));
+        fs::write(&path, "x").expect("written");
+        let found = part(cluster, &path)["targets_per_server"].clone();
+        let number = |index: usize| found[index].as_u64().expect("a number");
+        (number(0), number(1))
+    };
+    (0..8).map(of).collect()
+}
+
+#[test]
+fn round_robin_gives_the_allocations_of_the_study_and_balanced_only_the_best() {
+    let cluster = scenario();
+    for (width, best) in [(2, (1, 1)), (3, (1, 2)), (4, (2, 2)), (6, (3, 3))] {
+        assert_eq!(allocations(&cluster, "balanced", width), BTreeSet::from([best]), "{width}");
+    }
+    cluster.skep(&["config", "set", "chooser", "roundrobin"]);
+    // Even counts first: where round-robin stands moves with every file of every count.
+    for (width, measured) in [
+        (6, &[(2, 4), (3, 3)][..]),
+        (4, &[(1, 3)]),
+        (8, &[(4, 4)]),
+        (2, &[(0, 2), (1, 1)]),
+        (5, &[(1, 4), (2, 3)]),
+        (3, &[(0, 3), (1, 2)]),
+    ] {
+        let found = allocations(&cluster, "roundrobin", width);
+        assert_eq!(found, measured.iter().copied().collect(), "{width}");
+    }
+    let path = cluster.path().join("explained");
+    fs::write(&path, "x").expect("written");
+    let shown = cluster.skep(&["entry", "info", &path.display().to_string()]);
+    for words in ["Chosen by: roundrobin (the next in the order", "Set by: the cluster's settings"]
+    {
+        assert!(shown.contains(words), "{words}: {shown}");
+    }
+    assert_eq!(info(&cluster, &path)["pattern"]["origin"], json!("cluster"));
+    cluster.stop();
+}
+
+/// Runs `skep entry` as root.
+fn entry(arguments: &[&str], path: &Path) -> Finished {
+    let path = path.display().to_string();
+    cluster::skep([&["entry"], arguments, &[&path, "--output", "json"]].concat())
+}
+
+fn entry_json(arguments: &[&str], path: &Path) -> Value {
+    serde_json::from_str(&entry(arguments, path).expect_success()).expect("JSON")
+}
+
+/// What a command says that must fail, and changes nothing.
+fn refused(arguments: &[&str], path: &Path, code: &str, words: &str) {
+    let before = fs::exists(path).expect("a way there").then(|| pattern_of(path));
+    let failed = entry(arguments, path);
+    assert_refusal(&failed, code, words);
+    let after = fs::exists(path).expect("a way there").then(|| pattern_of(path));
+    assert_eq!(before, after, "{arguments:?}");
+}
+
+fn assert_refusal(failed: &Finished, code: &str, words: &str) {
+    assert!(!failed.status.success(), "{}", failed.line);
+    let error: Value = serde_json::from_str(&failed.stderr).expect("JSON");
+    let (found, message) = (&error["error"]["code"], error["error"]["message"].to_string());
+    assert!(found == code && message.contains(words), "{}: {found}: {message}", failed.line);
+}
+
+/// What the attribute says; `None` if it isn't there.
+fn pattern_of(path: &Path) -> Option<String> {
+    let mut bytes = [0; 4096];
+    match rustix::fs::getxattr(path, PATTERN, &mut bytes) {
+        Ok(len) => Some(String::from_utf8(bytes[..len].to_vec()).expect("text")),
+        Err(rustix::io::Errno::NODATA) => None,
+        Err(error) => panic!("{}: {error}", path.display()),
+    }
+}
+
+/// A file made as any program makes it: its origin, count, chunk size and chooser.
+fn made(cluster: &Cluster, path: &Path) -> (Value, Value, Value, Value) {
+    fs::write(path, "x").expect("written");
+    let info = info(cluster, path);
+    let part = &info["pattern"]["components"][0];
+    let it = |name: &str| part[name].clone();
+    (info["pattern"]["origin"].clone(), it("targets_wanted"), it("chunk_bytes"), it("chooser"))
+}
+
+#[test]
+fn directories_hand_patterns_down_and_files_keep_theirs() {
+    let cluster = Cluster::start(Shape { storage_services: 2, ..Shape::default() });
+    let directory = cluster.path().join("directory");
+    fs::create_dir(&directory).expect("made");
+    assert_eq!(pattern_of(&directory), None);
+    let default = (json!("cluster"), json!(4), json!(512 << 10), json!("balanced"));
+    assert_eq!(made(&cluster, &directory.join("before")), default);
+    let before = pattern_of(&directory.join("before")).expect("a pattern");
+    let set = ["set", "--num-targets", "2", "--chunk-size", "1MiB"];
+    let changed = entry_json(&set, &directory);
+    assert_eq!(changed[0]["pattern"], "chunk-size=1MiB,count=2");
+    let own = (json!("directory"), json!(2), json!(1 << 20), json!("balanced"));
+    assert_eq!(made(&cluster, &directory.join("file")), own);
+    // Whichever metadata target they are made on.
+    for number in 0..8 {
+        let inner = directory.join(format!("inner-{number}"));
+        fs::create_dir(&inner).expect("made");
+        assert_eq!(pattern_of(&inner).as_deref(), Some("chunk-size=1MiB,count=2"));
+        fs::create_dir(inner.join("more")).expect("made");
+        assert_eq!(made(&cluster, &inner.join("more/file")), own);
+    }
+    assert_eq!(pattern_of(&directory.join("before")), Some(before));
+    // Programs set it as well, and what isn't said is the cluster's.
+    let flags = XattrFlags::empty();
+    rustix::fs::setxattr(&directory, PATTERN, b"chooser=roundrobin", flags).expect("set");
+    let chosen = (json!("directory"), json!(4), json!(512 << 10), json!("roundrobin"));
+    assert_eq!(made(&cluster, &directory.join("chosen")), chosen);
+    let shown = cluster.skep(&["entry", "info", &directory.display().to_string()]);
+    for words in ["Chosen by: roundrobin", "desired: 4\n", "Set by: this directory"] {
+        assert!(shown.contains(words), "{words}: {shown}");
+    }
+    // What copies all attributes doesn't see it.
+    let mut names = [0; 1024];
+    assert_eq!(rustix::fs::listxattr(&directory, &mut names[..]), Ok(0));
+    assert_eq!(entry_json(&["set", "--inherit"], &directory)[0]["pattern"], Value::Null);
+    assert_eq!(made(&cluster, &directory.join("after")), default);
+    refused(&["set", "--inherit"], &directory.join("file"), "NotPermitted", "owner and root");
+    cluster.stop();
+}
+
+/// The targets of a file, in the order of its stripe.
+fn targets(cluster: &Cluster, path: &Path) -> Vec<u64> {
+    let part = part(cluster, path);
+    let targets = part["targets"].as_array().expect("a list");
+    targets.iter().map(|it| it["target"].as_u64().expect("an id")).collect()
+}
+
+#[test]
+fn files_get_the_pattern_that_is_asked_for_until_they_are_written() {
+    let cluster = scenario();
+    let path = |name: &str| cluster.path().join(name);
+    entry_json(&["create", "--num-targets", "all", "--permissions", "640"], &path("wide"));
+    assert_eq!(fs::metadata(path("wide")).expect("it").permissions().mode() & 0o777, 0o640);
+    assert_eq!(targets(&cluster, &path("wide")).len(), 8);
+    assert_eq!(info(&cluster, &path("wide"))["pattern"]["origin"], "asked");
+    let all = cluster.skep_json(&["target", "list"]);
+    let storage: Vec<u64> = all
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter(|target| target["kind"] == "storage")
+        .map(|target| target["id"].as_u64().expect("an id"))
+        .collect();
+    let listed = [storage[6], storage[1], storage[2]];
+    let ids = listed.map(|id| id.to_string()).join(",");
+    entry_json(&["create", "--targets", &ids, "--chunk-size", "64KiB"], &path("listed"));
+    assert_eq!(targets(&cluster, &path("listed")), listed);
+    assert_eq!(part(&cluster, &path("listed"))["chooser"], "listed");
+    // A file that is there but empty gets another pattern, and then keeps it.
+    fs::File::create(path("empty")).expect("made");
+    entry_json(&["set", "--targets", &ids], &path("empty"));
+    fs::write(path("empty"), vec![7; 3 << 20]).expect("written");
+    assert_eq!(targets(&cluster, &path("empty")), listed);
+    assert_eq!(fs::read(path("empty")).expect("read"), vec![7; 3 << 20]);
+    let again = ["set", "--num-targets", "1"];
+    refused(&again, &path("empty"), "InUse", "skep entry create");
+    fs::File::options().write(true).open(path("empty")).expect("it").set_len(0).expect("cut");
+    refused(&again, &path("empty"), "InUse", "has held data");
+    let open = fs::File::create(path("open")).expect("made");
+    refused(&again, &path("open"), "InUse", "open");
+    drop(open);
+    entry_json(&again, &path("open"));
+    assert_eq!(targets(&cluster, &path("open")).len(), 1);
+
+    refused(&["create", "--num-targets", "1"], &path("open"), "Exists", "exists");
+    for (arguments, code, words) in [
+        (&["--targets", "99"][..], "NotFound", "isn't there"),
+        (&["--groups", "g99"], "NotFound", "isn't there"),
+        (&["--num-targets", "257"], "InvalidArgument", "256"),
+        (&["--num-targets", "0"], "InvalidArgument", "at least 1"),
+        (&["--chunk-size", "100KiB"], "InvalidArgument", "not a power of two"),
+        (&["--chunk-size", "32KiB"], "InvalidArgument", "64 KiB"),
+        (&["--chooser", "best"], "InvalidArgument", "there are balanced"),
+        (&["--pattern", "count=1/count=2"], "InvalidArgument", "order of their start"),
+        (&[], "InvalidArgument", "--num-targets"),
+    ] {
+        refused(&[&["create"], arguments].concat(), &path("none"), code, words);
+        assert!(!path("none").exists(), "{arguments:?}");
+        refused(&[&["set"], arguments].concat(), cluster.path(), code, words);
+    }
+    let both = ["create", "--num-targets", "1", "--targets", "3"];
+    refused(&both, &path("none"), "Usage", "--targets");
+    refused(&["set", "--num-targets", "1"], Path::new("/nowhere"), "NotFound", "/nowhere");
+    refused(&["map"], cluster.path(), "InvalidArgument", "no regular file");
+    cluster.stop();
+}
+
+/// As somebody who isn't root.
+fn as_user(arguments: &[&str], path: &Path) -> Finished {
+    let mut command = Command::new(cluster::program());
+    command.arg("entry").args(arguments).arg(path).args(["--output", "json"]);
+    finish(command.uid(USER).gid(USER), PATIENCE)
+}
+
+#[test]
+fn users_set_patterns_on_what_they_own_within_limits() {
+    let cluster = scenario();
+    let around = cluster.path().parent().expect("a directory");
+    fs::set_permissions(around, fs::Permissions::from_mode(0o755)).expect("its rights");
+    let own = cluster.path().join("own");
+    fs::create_dir(&own).expect("made");
+    chown(&own, Some(USER), Some(USER)).expect("given away");
+    let others = cluster.path().join("others");
+    fs::create_dir(&others).expect("made");
+    fs::set_permissions(&others, fs::Permissions::from_mode(0o777)).expect("opened");
+    as_user(&["set", "--num-targets", "8"], &own).expect_success();
+    assert_eq!(pattern_of(&own).as_deref(), Some("count=8"));
+    as_user(&["create", "--num-targets", "3"], &own.join("file")).expect_success();
+    assert_eq!(targets(&cluster, &own.join("file")).len(), 3);
+    assert_refusal(&as_user(&["set", "--num-targets", "2"], &others), "NotPermitted", "owner");
+    assert_eq!(pattern_of(&others), None);
+    let denied = |arguments: &[&str]| {
+        let failed = as_user(&[&["create"], arguments].concat(), &own.join("none"));
+        assert_refusal(&failed, "PermissionDenied", "skep config list");
+        assert!(!own.join("none").exists(), "{arguments:?}");
+    };
+    let id = targets(&cluster, &own.join("file"))[0].to_string();
+    denied(&["--targets", &id]);
+    for (name, value) in [
+        ("user-stripe-width-max", "4"),
+        ("user-chunk-size-max", "1MiB"),
+        ("user-chunk-size-min", "128KiB"),
+    ] {
+        cluster.skep(&["config", "set", name, value]);
+    }
+    let mut number = 0;
+    wait_for("the limits have arrived", PATIENCE, || {
+        number += 1;
+        let path = own.join(format!("small-{number}"));
+        (!as_user(&["create", "--chunk-size", "64KiB"], &path).status.success()).then_some(())
+    });
+    denied(&["--num-targets", "5"]);
+    denied(&["--num-targets", "all"]);
+    denied(&["--chunk-size", "2MiB"]);
+    as_user(&["create", "--num-targets", "4"], &own.join("at-most")).expect_success();
+    // What root has set is inherited beyond limits, and root has none.
+    entry_json(&["set", "--num-targets", "8", "--chunk-size", "4MiB"], &own);
+    fs::write(own.join("inherited"), "x").expect("written");
+    assert_eq!(targets(&cluster, &own.join("inherited")).len(), 8);
+    cluster.skep(&["config", "set", "user-patterns", "no"]);
+    wait_for("nobody may any more", PATIENCE, || {
+        let failed = as_user(&["set", "--num-targets", "1"], &own);
+        (!failed.status.success()).then_some(())
+    });
+    denied(&["--num-targets", "1"]);
+    cluster.stop();
+}
+
+/// Bytes that differ everywhere.
+fn bytes(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed;
+    let mut next = || {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// All chunk files of the cluster.
+fn chunk_files(directory: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            found.extend(chunk_files(&path));
+        } else if path.components().any(|part| part.as_os_str() == "chunks") {
+            found.push(path);
+        }
+    }
+    found
+}
+
+#[test]
+fn progressive_files_are_narrow_at_their_start_and_wide_further_on() {
+    let mut cluster = scenario();
+    let directory = cluster.path().join("progressive");
+    fs::create_dir(&directory).expect("made");
+    let pattern = "count=1,chunk-size=64KiB/from=1MiB,count=2/from=4MiB,count=all,chunk-size=1MiB";
+    entry_json(&["set", "--pattern", pattern], &directory);
+    let second = cluster.mount(skep_testkit::Transport::Device);
+    let path = directory.join("file");
+    let elsewhere = second.path().join("progressive/file");
+    let content = bytes(13 << 20, 1);
+    let file = fs::File::options().create(true).truncate(true).write(true).open(&path);
+    let file = file.expect("made");
+    // Across the borders of components, not in order, with a hole between.
+    for (start, end) in
+        [(5 << 20, 13 << 20), (900_000, 1_200_000), (0, 900_000), (4_000_000, 5 << 20)]
+    {
+        file.write_all_at(&content[start..end], start as u64).expect("written");
+    }
+    let mut expected = content;
+    expected[1_200_000..4_000_000].fill(0);
+    let is_seen = |what: &str, expected: &[u8]| {
+        assert!(fs::read(&path).expect("read") == expected, "{what}");
+        // Another mount may see the size and the bytes of a moment ago.
+        wait_for(what, PATIENCE, || {
+            (fs::read(&elsewhere).expect("read") == expected).then_some(())
+        });
+    };
+    is_seen("what was written", &expected);
+    let info = info(&cluster, &path);
+    let parts = info["pattern"]["components"].as_array().expect("a list");
+    let widths: Vec<_> =
+        parts.iter().map(|it| it["targets"].as_array().expect("it").len()).collect();
+    assert_eq!(widths, [1, 2, 8]);
+
+    let map = entry_json(&["map", "--offset", "0", "--length", "13MiB"], &path);
+    let pieces = map["pieces"].as_array().expect("a list");
+    let mut at = 0;
+    let mut per_component = BTreeMap::<u64, BTreeSet<u64>>::new();
+    for piece in pieces {
+        let number = |name: &str| piece[name].as_u64().expect("a number");
+        assert_eq!(number("offset"), at);
+        at += number("length");
+        per_component.entry(number("component")).or_default().insert(number("target"));
+    }
+    assert_eq!(at, 13 << 20);
+    assert_eq!(per_component.values().map(BTreeSet::len).collect::<Vec<_>>(), [1, 2, 8]);
+    assert_eq!(pieces[0]["length"], 64 << 10);
+
+    // Cut within the second component, and made longer again: nothing of before comes back.
+    file.set_len(2_000_000).expect("cut");
+    file.set_len(6 << 20).expect("longer");
+    file.write_all_at(b"end", (6 << 20) - 3).expect("written");
+    expected.truncate(2_000_000);
+    expected.resize(6 << 20, 0);
+    let len = expected.len();
+    expected[len - 3..].copy_from_slice(b"end");
+    is_seen("what was cut", &expected);
+    drop(file);
+    // A small file lies on one target.
+    let count = || chunk_files(cluster.data()).len();
+    let before = count();
+    fs::write(directory.join("small"), bytes(300_000, 2)).expect("written");
+    assert_eq!(count(), before + 1);
+    fs::remove_file(&path).expect("removed");
+    fs::remove_file(directory.join("small")).expect("removed");
+    wait_for("all chunk files are gone", PATIENCE, || (count() == 0).then_some(()));
+    drop(second);
+    cluster.stop();
+}
+
+#[test]
+fn jobs_ask_for_patterns_by_their_environment_where_a_mount_listens() {
+    let cluster = scenario();
+    let scratch = Scratch::new();
+    let mount_point = scratch.join("jobs");
+    fs::create_dir(&mount_point).expect("made");
+    let shown = mount_point.display().to_string();
+    let data = cluster.data().display().to_string();
+    let mount = ["mount", "--cluster", &data, "--detach", "--job-patterns", &shown];
+    cluster::skep(mount).expect_success();
+    let make = |directory: &Path, name: &str, pattern: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("echo x > {name}")]).env("SKEP_PATTERN", pattern);
+        finish(command.current_dir(directory), PATIENCE)
+    };
+    make(&mount_point, "asked", "count=7,chunk-size=1MiB").expect_success();
+    let path = cluster.path().join("asked");
+    let part = part(&cluster, &path);
+    assert_eq!((&part["targets_wanted"], &part["chunk_bytes"]), (&json!(7), &json!(1 << 20)));
+    assert_eq!(info(&cluster, &path)["pattern"]["origin"], "asked");
+    make(&mount_point, "silent", "").expect_success();
+    assert_eq!(targets(&cluster, &cluster.path().join("silent")).len(), 4);
+    let failed = make(&mount_point, "wrong", "count=many");
+    assert!(failed.stderr.contains("Invalid argument"), "{}", failed.stderr);
+    assert!(!cluster.path().join("wrong").exists());
+    // The other mount doesn't look.
+    make(cluster.path(), "elsewhere", "count=many").expect_success();
+    assert_eq!(targets(&cluster, &cluster.path().join("elsewhere")).len(), 4);
+    cluster::skep(["umount", &shown]).expect_success();
+    cluster.stop();
+}
