@@ -159,7 +159,7 @@ impl Client {
     }
 
     /// Closes a file that was opened for a caller who no longer waits.
-    fn close_orphan(&self, result: Result<Opened>, mode: OpenMode) {
+    pub(crate) fn close_orphan(&self, result: Result<Opened>, mode: OpenMode) {
         let Ok(opened) = result else { return };
         if mode == OpenMode::No || opened.pattern.is_none() {
             return;

@@ -409,6 +409,14 @@ impl Client {
         match attempt(Rc::clone(&self.0), slot, Rc::new(request), how, None).await {
             Ok(opened) => {
                 file.inode.observe(&opened.attributes, skep_env::now());
+                // It was empty, and its pattern was set meanwhile: others use other chunk files.
+                let generation = opened.pattern.as_ref().map(|pattern| pattern.generation);
+                if generation != Some(file.pattern.generation) {
+                    let inode = file.inode.id;
+                    tracing::warn!("file {inode} has another stripe pattern now: open it anew");
+                    self.close_orphan(Ok(opened), file.mode);
+                    file.set_stale();
+                }
                 Ok(())
             }
             Err(error) if is_lost(&error) => Err(error),

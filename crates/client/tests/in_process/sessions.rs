@@ -79,6 +79,27 @@ fn after_a_lost_session_files_are_open_again_and_removed_ones_are_stale() {
     });
 }
 
+/// Somebody may set the stripe pattern of an empty file that nobody has open.
+#[test]
+fn a_file_that_got_another_pattern_while_its_session_was_lost_is_stale() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = create(&client, "file").await;
+        fake.with_metadata(1, |it| {
+            it.forget_sessions();
+            it.generation = 2;
+        });
+        client.lookup(InodeId::ROOT, b"file").await.unwrap();
+        let error = client.read(handle, 0, skep_env::Buf::new(10)).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Stale);
+        client.close(handle).await.unwrap();
+        let again = client.open(inode, OpenMode::Write, false).await.unwrap().handle;
+        write(&client, again, 0, b"data").await;
+        assert_eq!(read(&client, again, 0, 10).await, b"data");
+        client.close(again).await.unwrap();
+        until(|| fake.with_metadata(1, |it| it.open_count()) == 0).await;
+    });
+}
+
 #[test]
 fn a_close_that_meets_a_lost_session_closes_what_was_opened_again() {
     with_client(|fake, client| async move {

@@ -39,6 +39,8 @@ pub(crate) struct FakeMetadata {
     ended: Vec<SessionId>,
     /// Messages that were executed, with the durable flag.
     pub(crate) executed: Vec<(u16, bool)>,
+    /// Which layout all files have.
+    pub(crate) generation: u32,
     /// Where the next directory is made.
     pub(crate) directory_elsewhere: Option<InodeId>,
 }
@@ -70,6 +72,7 @@ impl FakeMetadata {
             sessions: HashMap::new(),
             ended: Vec::new(),
             executed: Vec::new(),
+            generation: 1,
             directory_elsewhere: None,
         };
         new.add(FileKind::Directory);
@@ -252,11 +255,12 @@ impl FakeMetadata {
         if !self.inodes.contains_key(&inode) {
             return code(ErrorCode::Exists);
         }
+        let pattern = StripePattern { generation: self.generation, ..pattern() };
         let inode = self.inode(inode)?;
         if request.open != OpenMode::No {
             *inode.opens.entry(session).or_default() += 1;
         }
-        Ok(Opened { created, attributes: inode.attributes.clone(), pattern: Some(pattern()) })
+        Ok(Opened { created, attributes: inode.attributes.clone(), pattern: Some(pattern) })
     }
 
     fn open(&mut self, session: SessionId, request: &Open) -> Result<Opened> {
@@ -268,7 +272,8 @@ impl FakeMetadata {
             inode.attributes.change_counter += 1;
         }
         let attributes = inode.attributes.clone();
-        Ok(Opened { created: false, attributes, pattern: Some(pattern()) })
+        let pattern = StripePattern { generation: self.generation, ..pattern() };
+        Ok(Opened { created: false, attributes, pattern: Some(pattern) })
     }
 
     fn close(&mut self, session: SessionId, request: &Close) -> Result<AttributesReply> {
