@@ -76,6 +76,11 @@ impl Client {
         Ok(attributes)
     }
 
+    /// Notes that the kernel is shown these attributes.
+    pub fn note_shown(&self, attributes: &Attributes) {
+        self.mount().caches.shown(attributes.inode, attributes.change_counter);
+    }
+
     /// Takes attributes that metadata gave, and raises their size to what this mount wrote.
     pub(crate) fn note_attributes(&self, attributes: &mut Attributes) {
         self.note_plain(attributes);

@@ -1,5 +1,5 @@
-//! Which version of each file the kernel's page cache may hold, so that an open can say whether the
-//! cache is still right.
+//! Which version of each file the kernel's page cache may hold, and of which it was shown the
+//! attributes, so that an open can say whether both are still right.
 //!
 //! A version is the inode's change counter. Each change of data or attributes raises it by one, so
 //! a reply to a change of our own that is exactly one higher tells that nobody else changed the
@@ -11,21 +11,37 @@ use skep_types::InodeId;
 
 /// Versions by inode.
 #[derive(Debug)]
-pub(crate) struct KeptCaches(Recent<u64>);
+pub(crate) struct KeptCaches {
+    pages: Recent<u64>,
+    attributes: Recent<u64>,
+}
 
 impl KeptCaches {
     pub(crate) fn new() -> Self {
-        Self(Recent::new(MAX_REMEMBERED_VERSIONS))
+        let table = || Recent::new(MAX_REMEMBERED_VERSIONS);
+        Self { pages: table(), attributes: table() }
     }
 
     /// Notes that the cache will hold this version from now on; says whether it already does.
     pub(crate) fn opened(&self, inode: InodeId, version: u64) -> bool {
-        self.0.note(inode, version) == Some(version)
+        self.pages.note(inode, version) == Some(version)
+    }
+
+    /// Notes that the kernel is shown the attributes of this version.
+    pub(crate) fn shown(&self, inode: InodeId, version: u64) {
+        self.attributes.note(inode, version);
+    }
+
+    /// Whether the attributes that the kernel was shown last are those of this version.
+    pub(crate) fn is_shown(&self, inode: InodeId, version: u64) -> bool {
+        self.attributes.get(inode) == Some(version)
     }
 
     /// Notes the version after a change of our own.
     pub(crate) fn changed_by_us(&self, inode: InodeId, version: u64) {
-        self.0.replace_if(inode, version, |held| held + 1 == version);
+        for table in [&self.pages, &self.attributes] {
+            table.replace_if(inode, version, |held| held + 1 == version);
+        }
     }
 }
 
@@ -45,5 +61,17 @@ mod tests {
         assert!(!caches.opened(inode, 8), "somebody else made 7");
         caches.changed_by_us(InodeId::new(10), 3);
         assert!(!caches.opened(InodeId::new(10), 3));
+    }
+
+    #[test]
+    fn attributes_that_were_shown_are_right_until_others_change_the_file() {
+        let caches = KeptCaches::new();
+        let inode = InodeId::new(9);
+        assert!(!caches.is_shown(inode, 5));
+        caches.shown(inode, 5);
+        assert!(caches.is_shown(inode, 5));
+        caches.changed_by_us(inode, 6);
+        assert!(caches.is_shown(inode, 6), "the kernel knows what it wrote");
+        assert!(!caches.is_shown(inode, 7));
     }
 }

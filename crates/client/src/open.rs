@@ -27,6 +27,8 @@ pub struct OpenedFile {
     /// Whether the kernel's page cache of the file is still right: nobody else changed it since
     /// this mount last opened it.
     pub keep_cache: bool,
+    /// Whether the attributes that the kernel was shown last are still right.
+    pub are_attributes_shown: bool,
 }
 
 impl Client {
@@ -153,9 +155,11 @@ impl Client {
         let inode = mount.inodes.open(attributes.inode);
         inode.observe(&attributes, skep_env::now());
         self.note_plain(&attributes);
-        let keep_cache = mount.caches.opened(attributes.inode, attributes.change_counter);
+        let version = attributes.change_counter;
+        let are_attributes_shown = mount.caches.is_shown(attributes.inode, version);
+        let keep_cache = mount.caches.opened(attributes.inode, version);
         let handle = mount.handles.insert(OpenFile::new(inode, mode, pattern));
-        Ok(OpenedFile { handle, keep_cache })
+        Ok(OpenedFile { handle, keep_cache, are_attributes_shown })
     }
 
     /// Closes a file that was opened for a caller who no longer waits.

@@ -36,6 +36,8 @@ pub trait FileSystem: Clone + 'static {
         mode: OpenMode,
         pattern: Option<StripePattern>,
     ) -> impl Future<Output = Result<Created>>;
+    /// Notes that the kernel is shown these attributes.
+    fn note_shown(&self, attributes: &Attributes);
     /// Opens a regular file, perhaps cutting it to nothing.
     fn open(
         &self,
@@ -209,6 +211,10 @@ impl FileSystem for Client {
         pattern: Option<StripePattern>,
     ) -> Result<Created> {
         Self::create_unnamed(self, directory, new, mode, pattern).await
+    }
+
+    fn note_shown(&self, attributes: &Attributes) {
+        Self::note_shown(self, attributes);
     }
 
     async fn open(&self, inode: InodeId, mode: OpenMode, truncate: bool) -> Result<OpenedFile> {

@@ -43,6 +43,17 @@ pub(crate) enum Answer {
     Lock(Option<HeldLock>),
 }
 
+impl Answer {
+    /// The attributes that the kernel is shown with it.
+    pub(crate) fn attributes(&self) -> Option<&Attributes> {
+        match self {
+            Self::Entry(it) | Self::Created(it, _) | Self::Attributes(it) => Some(it),
+            Self::Stat(stat) | Self::Statx(stat) => Some(&stat.attributes),
+            _ => None,
+        }
+    }
+}
+
 /// What the kernel may do with an opened file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpenFlags {

@@ -230,7 +230,12 @@ async fn serve<F: FileSystem, P: Port>(
         };
         memory_is_free(&slot.port).await;
         let outcome = match outcome {
-            Ok(answer) => reply::encode(answer, &slot.port.reply_memory()),
+            Ok(answer) => {
+                if let Some(attributes) = answer.attributes() {
+                    worker.context.file_system.note_shown(attributes);
+                }
+                reply::encode(answer, &slot.port.reply_memory())
+            }
             Err(failure) => Err(failure.errno(opcode, node)),
         };
         reply = Some(Reply { unique, outcome });

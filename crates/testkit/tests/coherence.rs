@@ -7,7 +7,7 @@ use skep_testkit::suite::{Case, Suite};
 use skep_testkit::{Cluster, Random, Shape, Transport, wait_for};
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -21,7 +21,8 @@ struct Mounts {
 }
 
 const CASES: &[Case<Mounts>] = skep_testkit::cases![coherence:
-    what_was_closed_is_seen_by_who_opens, new_names_are_seen_at_once,
+    what_was_closed_is_seen_by_who_opens, its_length_is_seen_by_who_opens,
+    new_names_are_seen_at_once,
     known_names_are_stale_for_a_second_at_most, attributes_are_stale_for_a_second_at_most,
     an_open_handle_sees_what_was_synced, appends_of_both_in_turns, locks_by_exclusive_creation,
     removed_under_an_open_handle, renames_over_each_other, truncated_by_the_other,
@@ -52,6 +53,33 @@ fn what_was_closed_is_seen_by_who_opens(mounts: &Mounts) {
         // Opening looks at the attributes anew; who opened sees everything.
         let found = fs::read(to.join("file")).expect("read");
         assert!(found == bytes, "round {round}: {} bytes, not {len}", found.len());
+    }
+}
+
+/// Also by programs that don't ask for it: the kernel reads no further than the length it knows.
+/// (`fs::read` asks, and for the time of creation as well, which the kernel never remembers.)
+/// Semantics 2.2.
+fn its_length_is_seen_by_who_opens(mounts: &Mounts) {
+    let mut found = vec![0; 1_000_000];
+    for round in 0..30_u64 {
+        let (from, to) = if round % 2 == 0 {
+            (&mounts.one, &mounts.other)
+        } else {
+            (&mounts.other, &mounts.one)
+        };
+        let name = format!("file-{}", round / 6);
+        let append = |bytes: &[u8]| {
+            let file = OpenOptions::new().append(true).create(true).open(from.join(&name));
+            file.expect("opened").write_all(bytes).expect("written");
+        };
+        append(&[1; 10]);
+        // The kernel remembers these attributes for a second.
+        let before = fs::metadata(to.join(&name)).expect("there").len();
+        append(&[2; 30_000]);
+        let mut file = File::open(to.join(&name)).expect("opened");
+        let count = file.read(&mut found).expect("read") as u64;
+        assert_eq!(count, before + 30_000, "round {round}");
+        assert_eq!(file.seek(SeekFrom::End(0)).expect("found"), count, "round {round}");
     }
 }
 

@@ -24,6 +24,8 @@ pub(crate) async fn read(
         listing.push_dot(DOT_DOT, got.parent);
     }
     listing.push_all(&got);
+    let shown = got.entries.iter().filter_map(|it| it.entry.attributes.as_ref());
+    shown.for_each(|attributes| fs.note_shown(attributes));
     if listing.is_empty() && !got.entries.is_empty() {
         return Err(Failure::Errno(libc::EINVAL)); // As getdents(2): no room for a single one.
     }

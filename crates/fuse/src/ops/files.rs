@@ -22,6 +22,10 @@ pub(crate) async fn open<F: FileSystem>(
         privileges::take_away(context, inode).await?;
     }
     let opened = context.file_system.open(inode, mode, truncate).await?;
+    if !opened.are_attributes_shown {
+        // The kernel reads no further than the length that it was shown, for a second.
+        context.waits.drop_attributes(inode);
+    }
     let flags = OpenFlags {
         keep_cache: opened.keep_cache,
         // Who can't write has nothing to tell at close(2); that saves a third of the requests of a

@@ -312,12 +312,15 @@ impl FileSystem for Memory {
         })
     }
 
+    fn note_shown(&self, _attributes: &Attributes) {}
+
     async fn open(&self, inode: InodeId, _mode: OpenMode, truncate: bool) -> Result<OpenedFile> {
         self.with(|tree| {
             if truncate {
                 Tree::resize(tree.node(inode)?, 0);
             }
-            Ok(OpenedFile { handle: tree.open(inode)?, keep_cache: false })
+            let handle = tree.open(inode)?;
+            Ok(OpenedFile { handle, keep_cache: false, are_attributes_shown: false })
         })
     }
 
