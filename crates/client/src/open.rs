@@ -108,15 +108,16 @@ impl Client {
     /// Opens a regular file.
     ///
     /// # Errors
-    /// `NotFound`, `IsDirectory`, `InvalidArgument` for what can't be opened, `LimitReached` with
-    /// too many open files.
+    /// `Stale` if it has lost its last name and isn't open on this mount; `NotFound`,
+    /// `IsDirectory`, `InvalidArgument` for what can't be opened, `LimitReached` with too many open
+    /// files.
     pub async fn open(&self, inode: InodeId, mode: OpenMode, truncate: bool) -> Result<OpenedFile> {
         self.mount().handles.check_room()?;
         let state = truncate.then(|| self.mount().inodes.get(inode)).flatten();
         let Some(state) = state else {
             let how = Modify { cuts: truncate, ..Modify::default() };
             let opened = self.send_open(inode, mode, truncate, how).await?;
-            return self.add_handle(opened, mode);
+            return self.add_handle(self.with_a_name(opened, mode)?, mode);
         };
         let truncating = self.claim_truncation(&state).await;
         let client = self.clone();
@@ -132,7 +133,20 @@ impl Client {
             move |result| client.close_orphan(result, mode)
         };
         let opened = drive(opening, orphan).await?;
-        self.add_handle(opened, mode)
+        self.add_handle(self.with_a_name(opened, mode)?, mode)
+    }
+
+    /// Refuses a file that has lost its last name, unless this mount has it open. The kernel came
+    /// to it by a name that it remembers and that another mount has removed; it looks again then.
+    /// Otherwise what a program writes would go to a file that nobody can find.
+    fn with_a_name(&self, opened: Opened, mode: OpenMode) -> Result<Opened> {
+        let inode = opened.attributes.inode;
+        let is_open = |file: &OpenFile| file.inode.id == inode && !file.is_closing();
+        if opened.attributes.links > 0 || !self.mount().handles.select(is_open).is_empty() {
+            return Ok(opened);
+        }
+        self.close_orphan(Ok(opened), mode);
+        Err(Error::new(ErrorCode::Stale, format!("file {inode} has no name any more")))
     }
 
     async fn send_open(

@@ -22,7 +22,7 @@ struct Mounts {
 
 const CASES: &[Case<Mounts>] = skep_testkit::cases![coherence:
     what_was_closed_is_seen_by_who_opens, its_length_is_seen_by_who_opens,
-    new_names_are_seen_at_once,
+    new_names_are_seen_at_once, a_name_that_was_removed_leads_to_a_new_file,
     known_names_are_stale_for_a_second_at_most, attributes_are_stale_for_a_second_at_most,
     an_open_handle_sees_what_was_synced, appends_of_both_in_turns, locks_by_exclusive_creation,
     removed_under_an_open_handle, renames_over_each_other, truncated_by_the_other,
@@ -91,6 +91,24 @@ fn new_names_are_seen_at_once(mounts: &Mounts) {
         assert_eq!(fs::read(mounts.other.join(&name)).expect("seen"), b"x");
         fs::create_dir(mounts.other.join(format!("directory-{round}"))).expect("made");
         assert!(mounts.one.join(format!("directory-{round}")).is_dir());
+    }
+}
+
+/// Whoever has the old file open. Its name is remembered for a second, but not opened.
+/// Semantics 1.2.
+fn a_name_that_was_removed_leads_to_a_new_file(mounts: &Mounts) {
+    for round in 0..20 {
+        let name = format!("file-{round}");
+        let (here, there) = (mounts.one.join(&name), mounts.other.join(&name));
+        let old = File::create(&here).expect("made");
+        assert!(there.exists());
+        fs::remove_file(&here).expect("removed");
+        let kept = (round % 2 == 0).then_some(old);
+        let mut new = OpenOptions::new().append(true).create(true).open(&there).expect("opened");
+        new.write_all(b"new").expect("written");
+        drop(new);
+        assert_eq!(fs::read(&here).expect("it has a name"), b"new", "round {round}");
+        drop(kept);
     }
 }
 
