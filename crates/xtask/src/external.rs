@@ -82,7 +82,7 @@ const SUITES: &[Suite] = &[
     Suite {
         name: "xfstests", what: "the group generic of xfstests, from --tree",
         test: "external", case: "external::xfstests",
-        programs: &[("xfs_io", "xfsprogs"), ("mkfs.ext4", "e2fsprogs"), ("setfacl", "acl"),
+        programs: &[("xfs_io", "xfsprogs"), ("chattr", "e2fsprogs"), ("setfacl", "acl"),
             ("getfattr", "attr"), ("bc", "bc"), ("gawk", "gawk"), ("killall", "psmisc"),
             ("uuidgen", "uuid-runtime"), ("quota", "quota"), ("fio", "fio"), ("dbench", "dbench")],
         in_ci: false,
