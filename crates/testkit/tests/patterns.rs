@@ -136,6 +136,7 @@ fn made(cluster: &Cluster, path: &Path) -> (Value, Value, Value, Value) {
     (info["pattern"]["origin"].clone(), it("targets_wanted"), it("chunk_bytes"), it("chooser"))
 }
 
+/// Semantics 1.21.
 #[test]
 fn directories_hand_patterns_down_and_files_keep_theirs() {
     let cluster = Cluster::start(Shape { storage_services: 2, ..Shape::default() });
@@ -169,8 +170,13 @@ fn directories_hand_patterns_down_and_files_keep_theirs() {
         assert!(shown.contains(words), "{words}: {shown}");
     }
     // What copies all attributes doesn't see it.
-    let mut names = [0; 1024];
-    assert_eq!(rustix::fs::listxattr(&directory, &mut names[..]), Ok(0));
+    let mut bytes = [0; 4096];
+    let file = directory.join("file");
+    let len = rustix::fs::getxattr(&file, "user.skep.map", &mut bytes).expect("a map");
+    assert_eq!(bytes[..len].iter().filter(|byte| **byte == b'\n').count(), 2);
+    for path in [&directory, &file] {
+        assert_eq!(rustix::fs::listxattr(path, &mut bytes[..]), Ok(0));
+    }
     assert_eq!(entry_json(&["set", "--inherit"], &directory)[0]["pattern"], Value::Null);
     assert_eq!(made(&cluster, &directory.join("after")), default);
     refused(&["set", "--inherit"], &directory.join("file"), "NotPermitted", "owner and root");

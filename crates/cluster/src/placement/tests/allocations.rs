@@ -203,6 +203,22 @@ fn choosers_take_the_fittest_and_come_back_to_those_that_return() {
 }
 
 #[test]
+fn over_many_files_every_chooser_uses_all_targets_of_like_servers_as_often() {
+    let candidates = Candidates::new(&map(&[2, 2, 2]));
+    for (chooser, word) in Chooser::ALL {
+        let mut cursor = Cursor::default();
+        let mut uses = HashMap::<GroupId, f64>::new();
+        for seed in 0..6_000 {
+            for group in candidates.choose(chooser, 2, seed, &mut cursor) {
+                *uses.entry(group).or_default() += 1.0;
+            }
+        }
+        assert_eq!(uses.len(), 6, "{word}");
+        assert_even(&uses.into_values().collect::<Vec<_>>(), 0.08, word);
+    }
+}
+
+#[test]
 fn targets_of_different_size_fill_evenly_under_balanced() {
     let mut map = map(&[2, 2]);
     for (target, gib) in map.targets.iter_mut().zip([400, 100, 400, 100]) {

@@ -1,0 +1,125 @@
+//! Stripe patterns that are set after the file was made: when that is still possible.
+
+use super::*;
+use skep_types::{Chooser, Component, PatternOrigin, Redundancy, StripePattern};
+
+/// So many targets, by the chooser that counts anyway.
+fn asked(wanted: u16, chunk_bytes: u64) -> StripePattern {
+    let (redundancy, chooser) = (Redundancy::Stripe, Chooser::Cluster);
+    let component =
+        Component { start: 0, chunk_bytes, wanted, redundancy, chooser, groups: Vec::new() };
+    let components = vec![component];
+    StripePattern { generation: 0, origin: PatternOrigin::Asked, components }
+}
+
+fn set(inode: InodeId, uid: u32) -> md::SetPattern {
+    md::SetPattern { inode, pattern: Some(asked(3, 1 << 20)), uid }
+}
+
+impl Story {
+    fn pattern(&mut self, inode: InodeId) -> StripePattern {
+        let info = self.ask(1, 2, (0, 0), &md::GetEntryInfo { inode }).unwrap();
+        info.pattern.expect("a pattern")
+    }
+
+    fn close(&mut self, inode: InodeId, at: (u32, u64), end: Option<u64>) {
+        let written = end.map(|end| md::WrittenExtent {
+            end,
+            truncate_generation: 0,
+            may_leave_holes: false,
+        });
+        let close = md::Close { inode, open: md::OpenMode::Write, written };
+        self.ask(1, 1, at, &close).unwrap();
+    }
+}
+
+/// Whoever has a file open works by the pattern that came with the open.
+#[test]
+fn a_file_gets_another_pattern_with_a_new_generation_once_nobody_has_it_open() {
+    let mut story = Story::begin();
+    let inode = story.create(1, (0, 1));
+    let before = story.pattern(inode);
+    assert_eq!((before.generation, before.components[0].wanted), (1, 4));
+    let refused = story.ask(1, 2, (0, 1), &set(inode, 0)).unwrap_err();
+    assert_eq!((refused.code(), story.pattern(inode)), (ErrorCode::InUse, before));
+    story.close(inode, (0, 2), None);
+    let open = md::Open { inode, open: md::OpenMode::Read, truncate: false };
+    story.ask(1, 1, (0, 3), &open).unwrap();
+    let refused = story.ask(1, 2, (1, 1), &set(inode, 0)).unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::InUse, "readers have one too");
+    let close = md::Close { inode, open: md::OpenMode::Read, written: None };
+    story.ask(1, 1, (0, 4), &close).unwrap();
+    story.ask(1, 2, (0, 2), &set(inode, 0)).unwrap();
+    // A repetition is answered, not done again.
+    story.ask(1, 2, (0, 2), &set(inode, 0)).unwrap();
+    let after = story.pattern(inode);
+    let part = &after.components[0];
+    assert_eq!((after.generation, after.origin), (2, PatternOrigin::Asked));
+    assert_eq!((part.wanted, part.chunk_bytes, part.chooser), (3, 1 << 20, Chooser::Balanced));
+    assert_eq!(part.groups, [GroupId::new(2)], "there is only one");
+    story.restart();
+    assert_eq!(story.pattern(inode), after);
+}
+
+/// Its bytes lie where the pattern says, also those that were cut off and may still be there.
+#[test]
+fn a_file_that_was_ever_written_keeps_its_pattern() {
+    let mut story = Story::begin();
+    let inode = story.create(1, (0, 1));
+    story.close(inode, (0, 2), Some(100));
+    let before = story.pattern(inode);
+    let mut sequence = 0;
+    let mut refused = |story: &mut Story| {
+        sequence += 1;
+        let error = story.ask(1, 2, (1, sequence), &set(inode, 0)).unwrap_err();
+        assert_eq!((error.code(), story.pattern(inode)), (ErrorCode::InUse, before.clone()));
+    };
+    refused(&mut story);
+    story.send(1, 1, (0, 3), &cut(inode));
+    story.answer::<st::TruncateChunk>(&skep_wire::management::Done {});
+    assert_eq!(story.size(inode), 0);
+    refused(&mut story);
+}
+
+/// The size of a file whose writer died is not known before its chunk files were asked.
+#[test]
+fn a_file_whose_writer_died_keeps_its_pattern() {
+    let mut story = Story::begin();
+    let inode = story.create(1, (0, 1));
+    story.ask(1, 1, (0, 0), &md::CloseSession {}).unwrap();
+    let error = story.ask(1, 2, (0, 1), &set(inode, 0)).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::InUse);
+    story.answer::<st::StatChunk>(&stat(0));
+    story.ask(1, 2, (0, 2), &set(inode, 0)).unwrap();
+    assert_eq!(story.pattern(inode).generation, 2);
+}
+
+#[test]
+fn only_owners_and_root_set_patterns_and_only_directories_do_without() {
+    let mut story = Story::begin();
+    let inode = story.create(1, (0, 1));
+    story.close(inode, (0, 2), None);
+    for (of, sequence) in [(inode, 1), (InodeId::ROOT, 2)] {
+        let error = story.ask(1, 2, (0, sequence), &set(of, 1_000)).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::NotPermitted);
+    }
+    let nothing = |inode| md::SetPattern { inode, pattern: None, uid: 0 };
+    let error = story.ask(1, 2, (0, 3), &nothing(inode)).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::NotPermitted);
+    story.ask(1, 2, (0, 4), &set(InodeId::ROOT, 0)).unwrap();
+    let inherits = story.create_as("b", 1, (0, 3));
+    let pattern = story.pattern(inherits);
+    assert_eq!((pattern.origin, pattern.components[0].wanted), (PatternOrigin::Directory, 3));
+    story.ask(1, 2, (0, 5), &nothing(InodeId::ROOT)).unwrap();
+    let plain = story.create_as("c", 1, (0, 4));
+    assert_eq!(story.pattern(plain).origin, PatternOrigin::Cluster);
+    let absent = Component {
+        wanted: 1,
+        chooser: Chooser::Listed,
+        groups: vec![GroupId::new(9)],
+        ..asked(0, 0).components.remove(0)
+    };
+    let absent = StripePattern { components: vec![absent], ..asked(0, 0) };
+    let listed = md::SetPattern { inode: InodeId::ROOT, pattern: Some(absent), uid: 0 };
+    assert_eq!(story.ask(1, 2, (0, 6), &listed).unwrap_err().code(), ErrorCode::NotFound);
+}
