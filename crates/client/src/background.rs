@@ -5,6 +5,7 @@
 use crate::client::Client;
 use crate::limits::{MANAGEMENT_PAUSE, MAP_POLL};
 use crate::mount::{Mount, ask, connect_to_management};
+use crate::recalls::follow_sessions;
 use crate::session::{is_lost, lease_of};
 use skep_env::local::Notify;
 use skep_rpc::{CallOptions, Connection};
@@ -33,6 +34,7 @@ impl Mount {
         let tasks = [
             skep_env::spawn(send_heartbeats(client.clone(), Rc::clone(&changed))),
             skep_env::spawn(follow_map(Arc::clone(&self), Rc::clone(&changed))),
+            skep_env::spawn(follow_sessions(client.clone())),
             skep_env::spawn(keep_sessions(client, changed)),
         ];
         while !self.is_ending() {

@@ -26,7 +26,9 @@ impl Client {
         let wanted = into.len() as u64;
         let end = offset.saturating_add(wanted);
         let mut size = file.inode.size();
-        if end > size && file.inode.age(skep_env::now()) > SIZE_TRUSTED_FOR {
+        // Others may have cut it, or made it longer.
+        let is_old = end > size && file.inode.age(skep_env::now()) > SIZE_TRUSTED_FOR;
+        if is_old || file.inode.is_shared() {
             self.fetch_attributes(file.inode.id).await?;
             size = file.inode.size();
         }

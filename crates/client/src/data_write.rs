@@ -2,11 +2,13 @@
 //! write is done when all its pieces are acknowledged; there is no write-behind.
 
 use crate::client::{Client, Worker};
-use crate::driven::drive_for;
+use crate::driven::{drive, drive_for};
+use crate::file_locks::{FileLock, Locked};
 use crate::granules;
 use crate::inode_state::{InodeState, Writing};
 use crate::limits::{CONTENTION_PAUSE, MAX_PIECE_BYTES, WRITE_GRACE};
 use crate::plan::plan;
+use crate::session::Modify;
 use crate::tables::{HandleId, OpenFile};
 use skep_cluster::striping::Piece;
 use skep_env::Buf;
@@ -14,6 +16,8 @@ use skep_rpc::CallOptions;
 use skep_types::{
     ChunkFileKey, Error, ErrorCode, GroupId, HostIncarnation, MAX_FILE_BYTES, Result,
 };
+use skep_wire::file_locks::{LockKind, LockMode};
+use skep_wire::limits::LOCK_END;
 use skep_wire::metadata::OpenMode;
 use skep_wire::storage::{StripeHint, WriteChunk};
 use std::rc::Rc;
@@ -56,20 +60,88 @@ impl Client {
                 Ok(()) => writing.wrote(offset..end),
                 Err(_) => what.blank(&worker, written).await,
             }
-            result
+            drop(writing);
+            result?;
+            Client(worker).tell_size(&file.inode).await
         };
         drive_for(WRITE_GRACE, work).await
     }
 
-    /// Writes all of `data` at the end of the file as this mount knows it: what it has written
-    /// itself, and what others had when the file was last opened or looked at here. Callers take
-    /// turns (the kernel does).
+    /// Tells metadata how far a file reaches, if other clients rely on that.
+    pub(crate) async fn tell_size(&self, inode: &Arc<InodeState>) -> Result<()> {
+        if !inode.must_tell_size() {
+            return Ok(());
+        }
+        self.report_written(inode, Modify::default()).await.map(|_| ())
+    }
+
+    /// Writes all of `data` at the end of the file. Callers of one mount take turns (the kernel
+    /// does); those of several do by a lock, while they have the file open at once.
     ///
     /// # Errors
     /// As [`Self::write`].
     pub async fn append(&self, handle: HandleId, data: Buf) -> Result<()> {
-        let offset = self.mount().handles.get_live(handle)?.inode.size();
-        self.write(handle, offset, data).await
+        let file = self.mount().handles.get_live(handle)?;
+        let Some(alone) = file.inode.try_append_alone() else {
+            return self.append_in_turn(file, handle, data).await;
+        };
+        let client = self.clone();
+        // Never given up: it must not arrive after others have moved the end.
+        let work = async move {
+            let _alone = alone;
+            client.write(handle, file.inode.size(), data).await
+        };
+        drive(work, |_| ()).await
+    }
+
+    /// Appends to a file that others may append to, under a lock that no program sees.
+    async fn append_in_turn(&self, file: Arc<OpenFile>, handle: HandleId, data: Buf) -> Result<()> {
+        // As if each append were a process.
+        let wait = self.new_lock_wait();
+        let (kind, mode) = (LockKind::Append, Some(LockMode::Exclusive));
+        let lock = FileLock { kind, owner: wait, mode, range: 0..LOCK_END, pid: 0 };
+        let unlocked = FileLock { mode: None, ..lock.clone() };
+        let turn = AppendTurn { client: self.clone(), handle, unlocked: Some(unlocked) };
+        while self.set_lock(handle, lock.clone(), wait).await? == Locked::Refused {
+            self.wait_for_lock(handle, &lock, wait).await?;
+        }
+        let client = self.clone();
+        let work = async move {
+            // What the lock's answer told of the end is right until it is given back.
+            let result = client.write(handle, file.inode.size(), data).await;
+            result.and(turn.give_back().await)
+        };
+        drive(work, |_| ()).await
+    }
+}
+
+/// The right to append, or the wait for it; given back when it is dropped.
+struct AppendTurn {
+    client: Client,
+    handle: HandleId,
+    unlocked: Option<FileLock>,
+}
+
+impl AppendTurn {
+    async fn give_back(mut self) -> Result<()> {
+        let Some(unlocked) = self.unlocked.take() else { return Ok(()) };
+        self.client.set_lock(self.handle, unlocked, 0).await.map(|_| ())
+    }
+}
+
+impl Drop for AppendTurn {
+    fn drop(&mut self) {
+        let Some(unlocked) = self.unlocked.take().filter(|_| skep_env::is_running()) else {
+            return;
+        };
+        let (client, handle) = (self.client.clone(), self.handle);
+        skep_env::spawn(async move {
+            // Otherwise it ends with the handle.
+            if let Err(error) = client.set_lock(handle, unlocked, 0).await {
+                tracing::debug!("the right to append was not given back: {error}");
+            }
+        })
+        .detach();
     }
 }
 

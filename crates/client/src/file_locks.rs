@@ -32,8 +32,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub struct FileLock {
     /// Which locks it sees.
     pub kind: LockKind,
-    /// Who: for [`LockKind::Posix`] a number that the caller gives out. A `flock` lock is its
-    /// handle's, whatever this says.
+    /// Who: a number that the caller gives out. A `flock` lock is its handle's, whatever this says.
     pub owner: u64,
     /// How; none: it is to be unlocked.
     pub mode: Option<LockMode>,
@@ -374,7 +373,7 @@ impl Client {
 /// be, while the unlock of the old one is still under way.
 fn owner_of(file: &OpenFile, handle: HandleId, lock: &FileLock) -> Owner {
     let owner = match lock.kind {
-        LockKind::Posix => lock.owner,
+        LockKind::Posix | LockKind::Append => lock.owner,
         LockKind::Flock => handle.raw(),
     };
     Owner { inode: file.inode.id, kind: lock.kind, owner }

@@ -40,6 +40,14 @@ struct Inner {
     unsynced: HashMap<ChunkFileKey, ChunkFileState>,
     losses: u64,
     opens: u32,
+    /// How often it was opened when it wasn't open.
+    lives: u64,
+    /// Handles among them whose close has begun.
+    closing: u32,
+    /// Other clients have it open too, and one of all may write.
+    is_shared: bool,
+    /// Appends under way that rely on nobody else moving the end.
+    lone_appends: u32,
     is_queued: bool,
     /// Somebody has locked something of it since it was opened.
     is_locked: bool,
@@ -196,15 +204,69 @@ impl InodeState {
     }
 
     pub(crate) fn opened(&self) {
-        self.with(|inner| inner.opens += 1);
+        self.with(|inner| {
+            if inner.opens == 0 {
+                inner.is_shared = false;
+                inner.lives += 1;
+            }
+            inner.opens += 1;
+        });
     }
 
-    /// One handle less; whether it was the last.
+    /// The close of a handle has begun.
+    pub(crate) fn closing(&self) {
+        self.with(|inner| inner.closing += 1);
+    }
+
+    /// One handle less, whose close had begun; whether it was the last.
     pub(crate) fn closed(&self) -> bool {
         self.with(|inner| {
             inner.opens = inner.opens.saturating_sub(1);
+            inner.closing = inner.closing.saturating_sub(1);
             inner.opens == 0
         })
+    }
+
+    /// How often it was opened when it wasn't open; `None` if it isn't open.
+    pub(crate) fn life(&self) -> Option<u64> {
+        self.with(|inner| (inner.opens > 0).then_some(inner.lives))
+    }
+
+    /// Whether it is open, but all its handles are being closed.
+    pub(crate) fn is_being_closed(&self) -> bool {
+        self.with(|inner| inner.opens > 0 && inner.opens == inner.closing)
+    }
+
+    // ---- shared with other clients
+
+    /// Other clients have it open too, until the last handle of this mount is closed.
+    pub(crate) fn set_shared(&self) {
+        self.with(|inner| inner.is_shared = true);
+    }
+
+    /// Whether other clients have it open too, and one of all may write.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.with(|inner| inner.is_shared)
+    }
+
+    /// Whether other clients must be told now how far it reaches.
+    pub(crate) fn must_tell_size(&self) -> bool {
+        self.with(|inner| inner.is_shared && inner.written_end > inner.size)
+    }
+
+    /// Begins an append at the end that this mount knows; `None` if others may move it.
+    pub(crate) fn try_append_alone(self: &Arc<Self>) -> Option<LoneAppend> {
+        self.with(|inner| {
+            (!inner.is_shared).then(|| {
+                inner.lone_appends += 1;
+                LoneAppend(Arc::clone(self))
+            })
+        })
+    }
+
+    /// Whether such appends are under way.
+    pub(crate) fn has_lone_appends(&self) -> bool {
+        self.with(|inner| inner.lone_appends > 0)
     }
 
     /// Whether nothing has to be remembered of it.
@@ -247,6 +309,16 @@ impl Inner {
         self.size = attributes.size;
         self.change_counter = attributes.change_counter;
         self.seen_at = now;
+    }
+}
+
+/// An append under way at the end that this mount knows.
+#[derive(Debug)]
+pub(crate) struct LoneAppend(Arc<InodeState>);
+
+impl Drop for LoneAppend {
+    fn drop(&mut self) {
+        self.0.with(|inner| inner.lone_appends -= 1);
     }
 }
 

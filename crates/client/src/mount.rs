@@ -2,17 +2,21 @@
 //! files.
 
 use crate::file_locks::FileLocks;
+use crate::inode_state::InodeState;
 use crate::kept_caches::KeptCaches;
 use crate::limits::{
     MANAGEMENT_PATIENCE, MANAGEMENT_PAUSE, MAX_REMEMBERED_DIRECTORIES, MAX_REMEMBERED_PLAIN,
 };
+use crate::recalls::Recalls;
 use crate::recent::Recent;
 use crate::session::GroupSessions;
 use crate::tables::{Handles, Inodes};
 use crate::xattr::Plain;
 use skep_rpc::{CallOptions, Channel, Connection, Identity, JoinToken, MapCell};
 use skep_types::map::Capacity;
-use skep_types::{Attributes, ClusterMap, Error, ErrorCode, NodeId, NodeKind, Result, TargetId};
+use skep_types::{
+    Attributes, ClusterMap, Error, ErrorCode, InodeId, NodeId, NodeKind, Result, TargetId,
+};
 use skep_wire::Request;
 use skep_wire::management::{RegisterClient, Registered};
 use std::collections::HashSet;
@@ -54,6 +58,15 @@ pub struct MountOptions {
     pub patience: Duration,
 }
 
+/// Makes the kernel forget the attributes that it has of an inode. Never blocks.
+pub struct Forget(pub Box<dyn Fn(InodeId) + Send + Sync>);
+
+impl std::fmt::Debug for Forget {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Forget")
+    }
+}
+
 /// Shared by all threads of a mount.
 #[derive(Debug)]
 pub struct Mount {
@@ -64,6 +77,9 @@ pub struct Mount {
     pub(crate) inodes: Inodes,
     pub(crate) caches: KeptCaches,
     pub(crate) locks: Arc<FileLocks>,
+    pub(crate) recalls: Recalls,
+    /// Makes the kernel ask for a file's attributes anew. Protects the value alone.
+    forget: Mutex<Option<Arc<Forget>>>,
     /// Attributes of directories as they were last seen, for those that are removed while a program
     /// has them open.
     pub(crate) directories: Recent<Attributes>,
@@ -112,6 +128,8 @@ impl Mount {
             inodes: Inodes::new(),
             caches: KeptCaches::new(),
             locks: Arc::default(),
+            recalls: Recalls::default(),
+            forget: Mutex::default(),
             directories: Recent::new(MAX_REMEMBERED_DIRECTORIES),
             plain: Recent::new(MAX_REMEMBERED_PLAIN),
             room: Mutex::default(),
@@ -168,6 +186,28 @@ impl Mount {
     /// The newest map.
     pub fn map(&self) -> Arc<ClusterMap> {
         self.cell.load()
+    }
+
+    /// How the kernel is made to forget attributes, from now on.
+    pub fn set_forget(&self, forget: Forget) {
+        let mut held = self.forget.lock().unwrap_or_else(PoisonError::into_inner);
+        *held = Some(Arc::new(forget));
+    }
+
+    /// Notes that a file is shared with other clients; what the kernel knows of its end is not to
+    /// be relied on any more.
+    pub(crate) fn share(&self, inode: &InodeState) {
+        inode.set_shared();
+        self.recalls.note_shared();
+        let forget = self.forget.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(forget) = forget {
+            (forget.0)(inode.id);
+        }
+    }
+
+    /// Whether other clients have a file open that this mount has open, and one of all may write.
+    pub fn is_shared(&self, inode: InodeId) -> bool {
+        self.recalls.has_shared() && self.inodes.get(inode).is_some_and(|it| it.is_shared())
     }
 
     pub(crate) fn note_room(&self, room: Option<Capacity>) {

@@ -2,6 +2,7 @@
 
 use crate::client::Client;
 use crate::driven::drive;
+use crate::recalls::Position;
 use crate::session::Modify;
 use crate::tables::{HandleId, OpenFile};
 use skep_types::{Attributes, Error, ErrorCode, InodeId, Result, StripePattern};
@@ -29,6 +30,9 @@ pub struct OpenedFile {
     pub keep_cache: bool,
     /// Whether the attributes that the kernel was shown last are still right.
     pub are_attributes_shown: bool,
+    /// Whether other clients have it open too, and one of all may write: the kernel must not cache
+    /// what is read through it.
+    pub is_shared: bool,
 }
 
 impl Client {
@@ -41,8 +45,9 @@ impl Client {
         self.mount().handles.check_room()?;
         let mode = request.open;
         loop {
+            let before = self.mount().recalls.position();
             let error = match self.send_create(request.clone()).await {
-                Ok(opened) => return self.created(opened, mode),
+                Ok(opened) => return self.created(opened, mode, before),
                 Err(error) => error,
             };
             if request.exclusive || mode == OpenMode::No || error.code() != ErrorCode::Exists {
@@ -80,8 +85,9 @@ impl Client {
         self.mount().handles.check_room()?;
         let request = CreateUnnamed { directory, new, open, pattern };
         let orphan = move |client: Client, result| client.close_orphan(result, open);
+        let before = self.mount().recalls.position();
         let opened = self.modify(directory, request, Modify::default(), orphan).await?;
-        self.created(opened, open)
+        self.created(opened, open, before)
     }
 
     async fn open_existing(&self, request: &Create, error: Error) -> Result<Created> {
@@ -90,17 +96,18 @@ impl Client {
         if entry.kind != skep_types::FileKind::Regular {
             return Err(error);
         }
+        let before = self.mount().recalls.position();
         let opened = self.send_open(entry.inode, request.open, false, Modify::default()).await?;
-        self.created(opened, request.open)
+        self.created(opened, request.open, before)
     }
 
-    fn created(&self, opened: Opened, mode: OpenMode) -> Result<Created> {
+    fn created(&self, opened: Opened, mode: OpenMode, before: Position) -> Result<Created> {
         let created = opened.created;
         let attributes = opened.attributes.clone();
         let handle = match mode {
             OpenMode::No => None,
             _ if opened.pattern.is_none() => None,
-            _ => Some(self.add_handle(opened, mode)?.handle),
+            _ => Some(self.add_handle(opened, mode, before)?.handle),
         };
         Ok(Created { attributes, handle, created })
     }
@@ -113,11 +120,12 @@ impl Client {
     /// files.
     pub async fn open(&self, inode: InodeId, mode: OpenMode, truncate: bool) -> Result<OpenedFile> {
         self.mount().handles.check_room()?;
+        let before = self.mount().recalls.position();
         let state = truncate.then(|| self.mount().inodes.get(inode)).flatten();
         let Some(state) = state else {
             let how = Modify { cuts: truncate, ..Modify::default() };
             let opened = self.send_open(inode, mode, truncate, how).await?;
-            return self.add_handle(self.with_a_name(opened, mode)?, mode);
+            return self.add_handle(self.with_a_name(opened, mode)?, mode, before);
         };
         let truncating = self.claim_truncation(&state).await;
         let client = self.clone();
@@ -133,7 +141,7 @@ impl Client {
             move |result| client.close_orphan(result, mode)
         };
         let opened = drive(opening, orphan).await?;
-        self.add_handle(self.with_a_name(opened, mode)?, mode)
+        self.add_handle(self.with_a_name(opened, mode)?, mode, before)
     }
 
     /// Refuses a file that has lost its last name, unless this mount has it open. The kernel came
@@ -161,19 +169,25 @@ impl Client {
     }
 
     /// Keeps an opened file under a new handle. Nothing is awaited between the reply and this, so
-    /// no open can be lost in between.
-    fn add_handle(&self, opened: Opened, mode: OpenMode) -> Result<OpenedFile> {
-        let Opened { attributes, pattern, .. } = opened;
+    /// no open can be lost in between. `before`: when the file was asked for.
+    fn add_handle(&self, opened: Opened, mode: OpenMode, before: Position) -> Result<OpenedFile> {
+        let Opened { attributes, pattern, is_shared, .. } = opened;
         let pattern = checked(attributes.inode, pattern)?;
         let mount = self.mount();
         let inode = mount.inodes.open(attributes.inode);
         inode.observe(&attributes, skep_env::now());
+        // Others may have come while the answer was on its way. Whoever takes the recall in from
+        // now on finds the inode in the table.
+        if is_shared || mount.recalls.has_come_since(before, attributes.inode) {
+            mount.share(&inode);
+        }
+        let is_shared = inode.is_shared();
         self.note_plain(&attributes);
         let version = attributes.change_counter;
         let are_attributes_shown = mount.caches.is_shown(attributes.inode, version);
         let keep_cache = mount.caches.opened(attributes.inode, version);
         let handle = mount.handles.insert(OpenFile::new(inode, mode, pattern));
-        Ok(OpenedFile { handle, keep_cache, are_attributes_shown })
+        Ok(OpenedFile { handle, keep_cache, are_attributes_shown, is_shared })
     }
 
     /// Closes a file that was opened for a caller who no longer waits.

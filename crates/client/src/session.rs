@@ -168,6 +168,11 @@ impl GroupSessions {
         self.with(|inner| inner.groups.get(&group).is_some_and(|it| it.is_renewing))
     }
 
+    /// Whether a group's session is this one.
+    pub(crate) fn is_current(&self, group: GroupId, id: SessionId) -> bool {
+        self.with(|inner| inner.groups.get(&group).is_some_and(|it| it.id == id))
+    }
+
     /// Sessions that are open.
     pub(crate) fn open_sessions(&self) -> Vec<(GroupId, SessionId)> {
         self.with(|inner| {
@@ -319,6 +324,7 @@ impl Client {
         let lease = lease_of(opened.lease_ms);
         let granted = Granted { slots: opened.slots.min(slots), lease };
         mount.sessions.opened(group, id, granted, now);
+        mount.recalls.follow(group, id);
         Ok(granted.slots)
     }
 
@@ -416,6 +422,8 @@ impl Client {
                     tracing::warn!("file {inode} has another stripe pattern now: open it anew");
                     self.close_orphan(Ok(opened), file.mode);
                     file.set_stale();
+                } else if opened.is_shared {
+                    self.mount().share(&file.inode);
                 }
                 Ok(())
             }

@@ -115,7 +115,11 @@ impl OpenFile {
 
     /// Begins to close it; `false` if somebody else does.
     pub(crate) fn begin_close(&self) -> bool {
-        !self.is_closing.swap(true, Ordering::AcqRel)
+        let is_first = !self.is_closing.swap(true, Ordering::AcqRel);
+        if is_first {
+            self.inode.closing();
+        }
+        is_first
     }
 
     /// Whether writes were lost that the user of this handle hasn't been told of; he is now.

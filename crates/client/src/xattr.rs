@@ -80,6 +80,12 @@ impl Client {
         };
         let request =
             SetXattr { inode, name: name.into(), value: value.into(), mode, clear_set_group_id };
+        if name == CAPABILITY
+            && let Some(state) = self.mount().inodes.get(inode)
+        {
+            // A report of what was written before would take it away again.
+            self.report_written(&state, Modify::default()).await?;
+        }
         self.forget_plain(inode, name);
         let done = self.modify(inode, request, how, |_, _| ()).await;
         self.forget_plain(inode, name);

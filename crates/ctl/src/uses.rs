@@ -122,6 +122,7 @@ impl Lock {
             kind: match lock.kind {
                 LockKind::Posix => "posix",
                 LockKind::Flock => "flock",
+                LockKind::Append => "append",
             },
             mode: match lock.mode {
                 LockMode::Shared => "shared",

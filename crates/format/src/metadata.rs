@@ -266,11 +266,7 @@ pub fn last_u64(key: &[u8]) -> Option<u64> {
 /// If somebody's locks are at `key`: whose.
 pub fn lock_owner_of(key: &[u8]) -> Option<LockOwner> {
     let rest: &[u8; 25] = key.strip_prefix(Key::all_file_locks().as_slice())?.try_into().ok()?;
-    let kind = match rest[16] {
-        0 => LockKind::Posix,
-        1 => LockKind::Flock,
-        _ => return None,
-    };
+    let kind = LockKind::ALL.into_iter().find(|kind| *kind as u8 == rest[16])?;
     Some(LockOwner {
         inode: InodeId::new(last_u64(&rest[..16])?),
         kind,
@@ -281,7 +277,7 @@ pub fn lock_owner_of(key: &[u8]) -> Option<LockOwner> {
 
 /// The session and inode in the key of what a session has open.
 pub fn session_open_of(key: &[u8]) -> Option<(SessionId, InodeId)> {
-    let rest: &[u8; 16] = key.strip_prefix(Key::session_opens().as_slice())?.try_into().ok()?;
+    let rest: &[u8; 16] = key.strip_prefix(&[OF_TARGET, kind::SESSION_OPEN])?.try_into().ok()?;
     Some((SessionId::new(last_u64(&rest[..8])?), InodeId::new(last_u64(rest)?)))
 }
 

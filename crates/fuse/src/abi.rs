@@ -142,6 +142,8 @@ pub mod init_flags {
     pub const SETXATTR_EXT: u64 = 1 << 29;
     /// `flags2` counts.
     pub const INIT_EXT: u64 = 1 << 30;
+    /// Files whose I/O goes around the page cache can be mapped shared all the same.
+    pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
     /// Requests go through io_uring.
     pub const OVER_IO_URING: u64 = 1 << 41;
 }
@@ -170,6 +172,12 @@ pub mod set_attr {
     pub const KILL_SUIDGID: u32 = 1 << 11;
 }
 
+/// [`OpenOut::open_flags`]: I/O goes around the page cache.
+pub const OPEN_DIRECT_IO: u32 = 1 << 0;
+/// [`OpenOut::open_flags`]: several direct writes at once.
+pub const OPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
+/// [`GetAttrIn::flags`]: the kernel asks for itself, before it reads through a handle.
+pub const GETATTR_HANDLE: u32 = 1 << 0;
 /// [`OpenOut::open_flags`]: keep what the page cache holds of the file.
 pub const OPEN_KEEP_CACHE: u32 = 1 << 1;
 /// [`OpenOut::open_flags`]: send no `FLUSH` for it (Linux 5.16; others ignore it).
@@ -451,6 +459,15 @@ record! {
         pub unused: u32,
         pub padding: u32,
         pub lock_owner: u64,
+    }
+}
+
+record! {
+    /// `fuse_getattr_in`.
+    pub struct GetAttrIn {
+        pub flags: u32,
+        pub padding: u32,
+        pub handle: u64,
     }
 }
 

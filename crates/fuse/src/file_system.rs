@@ -2,7 +2,7 @@
 //! that tests can mount one that lives in memory.
 
 use skep_client::{
-    Client, CreateRequest, Created, DirectoryEntries, FileLock, HandleId, HeldLock, Locked,
+    Client, CreateRequest, Created, DirectoryEntries, FileLock, Forget, HandleId, HeldLock, Locked,
     NewInode, OpenMode, OpenedFile, SetAttributes, Stat, StatFs, XattrMode,
 };
 use skep_env::Buf;
@@ -78,6 +78,10 @@ pub trait FileSystem: Clone + 'static {
     ) -> impl Future<Output = Result<Option<HeldLock>>>;
     /// A process has closed a descriptor of a file: what it has locked of it ends.
     fn unlock_process(&self, handle: HandleId, owner: u64) -> impl Future<Output = Result<()>>;
+    /// Whether other mounts have a file open that this one has open, and one of all may write.
+    fn is_shared(&self, inode: InodeId) -> bool;
+    /// How the kernel is made to forget attributes of a file that begins to be shared.
+    fn set_forget(&self, forget: Forget);
     /// Whether any process ever locked bytes of a file.
     fn has_process_locks(&self) -> bool;
     /// Waits until what was written is on the devices.
@@ -255,6 +259,14 @@ impl FileSystem for Client {
 
     async fn unlock_process(&self, handle: HandleId, owner: u64) -> Result<()> {
         Self::unlock_process(self, handle, owner).await
+    }
+
+    fn is_shared(&self, inode: InodeId) -> bool {
+        self.mount().is_shared(inode)
+    }
+
+    fn set_forget(&self, forget: Forget) {
+        self.mount().set_forget(forget);
     }
 
     fn has_process_locks(&self) -> bool {

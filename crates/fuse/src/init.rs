@@ -31,6 +31,7 @@ const WANTED: u64 = flag::ASYNC_READ
     | flag::POSIX_ACL
     | flag::HANDLE_KILLPRIV_V2
     | flag::SETXATTR_EXT
+    | flag::DIRECT_IO_ALLOW_MMAP
     | flag::INIT_EXT;
 
 fn protocol(what: impl Into<String>) -> Error {
@@ -44,6 +45,8 @@ pub(crate) struct Agreed {
     pub(crate) transport: TransportKind,
     /// Whether `SETXATTR` has the long form.
     pub(crate) has_long_set_xattr: bool,
+    /// Whether files can be mapped whose I/O goes around the page cache.
+    pub(crate) has_direct_mmap: bool,
 }
 
 /// Takes the kernel's first request and answers it. Gives what both sides then use.
@@ -69,7 +72,9 @@ pub(crate) fn negotiate(fd: &OwnedFd, wanted: TransportKind) -> Result<Agreed> {
     kernel::write(fd, &Buf::copy_of(&w.finish()))
         .map_err(|error| Error::from(error).within("answering the kernel's INIT"))?;
     let has_long_set_xattr = u64::from(reply.flags) & flag::SETXATTR_EXT != 0;
-    Ok(Agreed { transport, has_long_set_xattr })
+    let flags = u64::from(reply.flags) | u64::from(reply.flags2) << 32;
+    let has_direct_mmap = flags & flag::DIRECT_IO_ALLOW_MMAP != 0;
+    Ok(Agreed { transport, has_long_set_xattr, has_direct_mmap })
 }
 
 struct Offer {
@@ -150,8 +155,9 @@ mod tests {
     #[test]
     fn io_uring_is_taken_when_it_is_wanted_and_offered() {
         let all = offer(u64::MAX);
-        assert_eq!(answer(&all, TransportKind::Uring).0.flags2, 1 << 9);
-        assert_eq!(answer(&all, TransportKind::Device).0.flags2, 0);
+        let uring = |kind| answer(&all, kind).0.flags2 & 1 << 9;
+        assert_eq!(uring(TransportKind::Uring), 1 << 9);
+        assert_eq!(uring(TransportKind::Device), 0);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use crate::request::Call;
 use crate::transport::TransportKind;
 use crate::waits::{Caller, Waits};
 use skep_types::FileKind;
+use std::cell::Cell;
 use std::rc::Rc;
 
 /// What the operations of one worker share.
@@ -26,6 +27,10 @@ pub(crate) struct Context<F> {
     pub(crate) checked: CheckedFiles,
     /// Requests that wait for locks.
     pub(crate) waits: Rc<Waits>,
+    /// Whether files can be mapped whose I/O goes around the page cache.
+    pub(crate) has_direct_mmap: bool,
+    /// Times of modification that were made up (see `ops::attributes`).
+    pub(crate) made_up_times: Cell<u32>,
 }
 
 /// Performs a call. Cancel-safe where [`Call::may_be_dropped`] says so.
@@ -47,9 +52,10 @@ pub(crate) async fn perform<F: FileSystem>(
             request.pattern = jobs::pattern(context, caller.pid, request.kind)?;
             names::make_node(fs, request).await
         }
-        Call::Create { mut request, is_exclusive } => {
+        Call::Create { mut request, is_exclusive, appends } => {
+            let is_direct = appends && context.has_direct_mmap;
             request.pattern = jobs::pattern(context, caller.pid, request.kind)?;
-            names::create(fs, request, is_exclusive).await
+            names::create(fs, request, is_exclusive, is_direct).await
         }
         Call::CreateUnnamed { directory, new, mode } => {
             let pattern = jobs::pattern(context, caller.pid, FileKind::Regular)?;
@@ -62,7 +68,9 @@ pub(crate) async fn perform<F: FileSystem>(
         Call::Rename { rename } => names::rename(fs, rename).await,
         Call::Link { inode, directory, name } => names::link(fs, inode, directory, &name).await,
         Call::ReadLink { inode } => names::read_link(fs, inode).await,
-        Call::Attributes { inode } => attributes::get(fs, inode).await,
+        Call::Attributes { inode, is_for_reading } => {
+            attributes::get(context, inode, is_for_reading).await
+        }
         Call::Statx { inode } => attributes::statx(fs, inode).await,
         Call::SetAttributes { change, handle, kill_privileges } => {
             attributes::set(context, change, handle, kill_privileges).await
@@ -74,9 +82,7 @@ pub(crate) async fn perform<F: FileSystem>(
         Call::SetFlags { inode, hands_down_project, project } => {
             attributes::set_flags(fs, inode, hands_down_project, project).await
         }
-        Call::Open { inode, mode, truncate, kill_privileges } => {
-            files::open(context, inode, mode, truncate, kill_privileges).await
-        }
+        Call::Open { open } => files::open(context, open).await,
         Call::Read { handle, offset, into } => files::read(fs, handle, offset, into).await,
         Call::Write { write } => files::write(context, write).await,
         Call::Flush { handle, owner } => files::flush(fs, handle, owner).await,
@@ -99,7 +105,7 @@ pub(crate) async fn perform<F: FileSystem>(
 
 /// Undoes what an answer that nobody receives would have handed over: the open of a killed caller.
 pub(crate) async fn abandon<F: FileSystem>(context: &Context<F>, outcome: Result<Answer, Failure>) {
-    if let Ok(Answer::Created(_, handle) | Answer::Opened(handle, _)) = outcome
+    if let Ok(Answer::Created(_, handle, _) | Answer::Opened(handle, _)) = outcome
         && let Err(error) = context.file_system.close(handle).await
     {
         tracing::warn!("closing a file that was opened for a killed process: {error}");

@@ -9,7 +9,7 @@ use crate::limits;
 use skep_client::{DirectoryEntries, EntryReply, HandleId, HeldLock, LockMode, Stat, StatFs};
 use skep_env::Buf;
 use skep_types::codec::{Codec, Writer};
-use skep_types::{Attributes, Error, InodeId, Timestamp};
+use skep_types::{Attributes, Error, FileKind, InodeId, Timestamp};
 use std::time::Duration;
 
 /// What an operation gives.
@@ -19,8 +19,8 @@ pub(crate) enum Answer {
     Empty,
     /// An entry.
     Entry(Attributes),
-    /// An entry that was made and opened.
-    Created(Attributes, HandleId),
+    /// An entry that was made and opened, and whether I/O goes around the page cache.
+    Created(Attributes, HandleId, bool),
     /// Attributes that were changed.
     Attributes(Attributes),
     /// Attributes that were asked for.
@@ -47,7 +47,7 @@ impl Answer {
     /// The attributes that the kernel is shown with it.
     pub(crate) fn attributes(&self) -> Option<&Attributes> {
         match self {
-            Self::Entry(it) | Self::Created(it, _) | Self::Attributes(it) => Some(it),
+            Self::Entry(it) | Self::Created(it, ..) | Self::Attributes(it) => Some(it),
             Self::Stat(stat) | Self::Statx(stat) => Some(&stat.attributes),
             _ => None,
         }
@@ -61,6 +61,8 @@ pub(crate) struct OpenFlags {
     pub(crate) keep_cache: bool,
     /// Not say at `close(2)`.
     pub(crate) no_flush: bool,
+    /// Go around its pages.
+    pub(crate) is_direct: bool,
 }
 
 /// Why an operation failed.
@@ -102,29 +104,33 @@ impl Failure {
 /// What a reply says: its error number, or how many bytes of the reply's memory it has.
 pub(crate) type Encoded = Result<usize, i32>;
 
-/// Writes an answer to the reply's memory.
-pub(crate) fn encode(answer: Answer, reply: &Buf) -> Encoded {
+/// Writes an answer to the reply's memory. `is_shared`: of which inodes other mounts may change
+/// what the kernel would keep.
+pub(crate) fn encode(answer: Answer, reply: &Buf, is_shared: impl Fn(InodeId) -> bool) -> Encoded {
     let mut w = Writer::new();
     match answer {
         Answer::Empty => return Ok(0),
         Answer::Data(len) => return Ok(len),
         Answer::Bytes(bytes) => w.raw(&bytes),
         Answer::Size(size) => SizeOut { size, padding: 0 }.encode(&mut w),
-        Answer::Entry(attributes) => entry(&attributes).encode(&mut w),
-        Answer::Created(attributes, handle) => {
-            entry(&attributes).encode(&mut w);
+        Answer::Entry(attributes) => entry(&attributes, is_shared).encode(&mut w),
+        Answer::Created(attributes, handle, is_direct) => {
+            entry(&attributes, is_shared).encode(&mut w);
             // A file that was just made has nothing in the page cache that could be wrong.
-            opened(handle, OpenFlags { keep_cache: true, no_flush: false }).encode(&mut w);
+            let flags = OpenFlags { keep_cache: true, no_flush: false, is_direct };
+            opened(handle, flags).encode(&mut w);
         }
         Answer::Opened(handle, flags) => opened(handle, flags).encode(&mut w),
         Answer::Attributes(attributes) => {
-            attributes_out(&attributes, guessed_blocks(&attributes)).encode(&mut w);
+            attributes_out(&attributes, guessed_blocks(&attributes, is_shared)).encode(&mut w);
         }
         Answer::Stat(stat) => {
-            attributes_out(&stat.attributes, (blocks(&stat), limits::VALIDITY)).encode(&mut w);
+            let validity = validity(&stat.attributes, is_shared);
+            attributes_out(&stat.attributes, (blocks(&stat), validity)).encode(&mut w);
         }
         Answer::Statx(stat) => {
-            statx(&stat).encode(&mut w);
+            let validity = validity(&stat.attributes, is_shared);
+            statx(&stat, validity).encode(&mut w);
             w.raw(&[0; abi::STATX_SPARE_BYTES]);
         }
         Answer::Lock(held) => lock(held).encode(&mut w),
@@ -163,9 +169,20 @@ fn blocks(stat: &Stat) -> u64 {
 
 /// Blocks as the attributes alone tell, and how long the kernel may rely on them: a file with holes
 /// takes less than its size, and only its chunk files know how much, so whoever wants to know asks.
-fn guessed_blocks(attributes: &Attributes) -> (u64, Duration) {
-    let validity = if attributes.is_sparse { Duration::ZERO } else { limits::VALIDITY };
+fn guessed_blocks(attributes: &Attributes, is_shared: impl Fn(InodeId) -> bool) -> (u64, Duration) {
+    let validity = match attributes.is_sparse {
+        true => Duration::ZERO,
+        false => validity(attributes, is_shared),
+    };
     (attributes.size.div_ceil(512), validity)
+}
+
+/// How long the kernel may rely on attributes.
+fn validity(attributes: &Attributes, is_shared: impl Fn(InodeId) -> bool) -> Duration {
+    match attributes.kind == FileKind::Regular && is_shared(attributes.inode) {
+        true => Duration::ZERO,
+        false => limits::VALIDITY,
+    }
 }
 
 fn mode(attributes: &Attributes) -> u32 {
@@ -202,8 +219,8 @@ fn attr(attributes: &Attributes, blocks: u64) -> Attr {
     }
 }
 
-fn entry(attributes: &Attributes) -> EntryOut {
-    let (blocks, validity) = guessed_blocks(attributes);
+fn entry(attributes: &Attributes, is_shared: impl Fn(InodeId) -> bool) -> EntryOut {
+    let (blocks, validity) = guessed_blocks(attributes, is_shared);
     EntryOut {
         nodeid: attributes.inode.raw(),
         // Ids are never used again, so there is one generation of each.
@@ -219,18 +236,20 @@ fn entry(attributes: &Attributes) -> EntryOut {
 fn opened(handle: HandleId, flags: OpenFlags) -> OpenOut {
     let keep_cache = if flags.keep_cache { abi::OPEN_KEEP_CACHE } else { 0 };
     let no_flush = if flags.no_flush { abi::OPEN_NO_FLUSH } else { 0 };
-    OpenOut { handle: handle.raw(), open_flags: keep_cache | no_flush, backing_id: 0 }
+    let direct = abi::OPEN_DIRECT_IO | abi::OPEN_PARALLEL_DIRECT_WRITES;
+    let direct = if flags.is_direct { direct } else { 0 };
+    OpenOut { handle: handle.raw(), open_flags: keep_cache | no_flush | direct, backing_id: 0 }
 }
 
 fn statx_time(time: Timestamp) -> StatxTime {
     StatxTime { seconds: time.seconds, nanoseconds: time.nanoseconds, reserved: 0 }
 }
 
-fn statx(stat: &Stat) -> StatxOut {
+fn statx(stat: &Stat, validity: Duration) -> StatxOut {
     let attributes = &stat.attributes;
     StatxOut {
-        attr_valid: limits::VALIDITY.as_secs(),
-        attr_valid_nanoseconds: limits::VALIDITY.subsec_nanos(),
+        attr_valid: validity.as_secs(),
+        attr_valid_nanoseconds: validity.subsec_nanos(),
         flags: 0,
         spare: 0,
         statx: Statx {
@@ -307,20 +326,30 @@ impl Listing {
     pub(crate) fn push_dot(&mut self, cursor: u64, inode: InodeId) -> bool {
         let name: &[u8] = if cursor == DOT { b"." } else { b".." };
         let kind = skep_types::FileKind::Directory;
-        self.push(cursor, name, &EntryReply { inode, kind, attributes: None })
+        self.push(cursor, name, &EntryReply { inode, kind, attributes: None }, |_| false)
     }
 
     /// Adds entries until one doesn't fit.
-    pub(crate) fn push_all(&mut self, entries: &DirectoryEntries) {
+    pub(crate) fn push_all(
+        &mut self,
+        entries: &DirectoryEntries,
+        is_shared: impl Fn(InodeId) -> bool,
+    ) {
         for one in &entries.entries {
-            if !self.push(one.cursor, &one.name, &one.entry) {
+            if !self.push(one.cursor, &one.name, &one.entry, &is_shared) {
                 return;
             }
         }
     }
 
     /// Adds an entry; false if it doesn't fit.
-    fn push(&mut self, cursor: u64, name: &[u8], it: &EntryReply) -> bool {
+    fn push(
+        &mut self,
+        cursor: u64,
+        name: &[u8],
+        it: &EntryReply,
+        is_shared: impl Fn(InodeId) -> bool,
+    ) -> bool {
         let prefix = if self.with_attributes { abi::ENTRY_OUT_BYTES } else { 0 };
         let unpadded = prefix + abi::DIRENT_BYTES + name.len();
         let padded = unpadded.next_multiple_of(8);
@@ -331,7 +360,7 @@ impl Listing {
             // Without attributes the node id is zero, on which the kernel asks when it needs them
             // (unlike in LOOKUP, where zero says that there is no such entry).
             match &it.attributes {
-                Some(attributes) => entry(attributes).encode(&mut self.w),
+                Some(attributes) => entry(attributes, is_shared).encode(&mut self.w),
                 None => self.w.raw(&[0; abi::ENTRY_OUT_BYTES]),
             }
         }
@@ -351,7 +380,6 @@ impl Listing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use skep_types::FileKind;
 
     #[test]
     fn listings_are_padded_and_stop_where_the_room_ends() {
@@ -359,8 +387,8 @@ mod tests {
         assert!(listing.push_dot(DOT, InodeId::ROOT));
         assert!(listing.push_dot(DOT_DOT, InodeId::ROOT));
         let entry = EntryReply { inode: InodeId::new(7), kind: FileKind::Fifo, attributes: None };
-        assert!(!listing.push(300, b"longer than what is left", &entry));
-        assert!(listing.push(300, b"a", &entry));
+        assert!(!listing.push(300, b"longer than what is left", &entry, |_| false));
+        assert!(listing.push(300, b"a", &entry, |_| false));
         let Answer::Bytes(bytes) = listing.finish() else { panic!("bytes") };
         assert_eq!(bytes.len(), 96);
         assert_eq!(bytes[64..72], 7_u64.to_le_bytes());
@@ -371,7 +399,7 @@ mod tests {
 
     #[test]
     fn an_answer_that_does_not_fit_is_an_error_and_no_panic() {
-        assert_eq!(encode(Answer::Bytes(vec![0; 9]), &Buf::new(8)), Err(libc::EIO));
-        assert_eq!(encode(Answer::Bytes(vec![0; 8]), &Buf::new(8)), Ok(8));
+        assert_eq!(encode(Answer::Bytes(vec![0; 9]), &Buf::new(8), |_| false), Err(libc::EIO));
+        assert_eq!(encode(Answer::Bytes(vec![0; 8]), &Buf::new(8), |_| false), Ok(8));
     }
 }

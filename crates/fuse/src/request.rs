@@ -5,9 +5,9 @@
 
 use crate::abi::ioctl::{self, FsXattr};
 use crate::abi::{
-    self, CreateIn, FsyncIn, GetXattrIn, InHeader, IoctlIn, LinkIn, LockIn, MkDirIn, MkNodIn,
-    Opcode, OpenIn, ReadIn, ReleaseIn, Rename2In, RenameIn, SetAttrIn, SetXattrIn, WriteIn,
-    set_attr,
+    self, CreateIn, FsyncIn, GetAttrIn, GetXattrIn, InHeader, IoctlIn, LinkIn, LockIn, MkDirIn,
+    MkNodIn, Opcode, OpenIn, ReadIn, ReleaseIn, Rename2In, RenameIn, SetAttrIn, SetXattrIn,
+    WriteIn, set_attr,
 };
 use crate::limits;
 use skep_client::{CreateRequest, HandleId, NewInode, OpenMode, SetAttributes, SetTime, XattrMode};
@@ -33,20 +33,20 @@ pub(crate) struct Request {
 #[derive(Debug)]
 pub(crate) enum Call {
     Lookup { directory: InodeId, name: Vec<u8> },
-    Attributes { inode: InodeId },
+    Attributes { inode: InodeId, is_for_reading: bool },
     Statx { inode: InodeId },
     SetAttributes { change: SetAttributes, handle: Option<HandleId>, kill_privileges: bool },
     ReadLink { inode: InodeId },
     MakeSymlink { directory: InodeId, name: Vec<u8>, link_target: Vec<u8>, new: NewInode },
     MakeDirectory { directory: InodeId, name: Vec<u8>, new: NewInode },
     MakeNode { request: CreateRequest },
-    Create { request: CreateRequest, is_exclusive: bool },
+    Create { request: CreateRequest, is_exclusive: bool, appends: bool },
     CreateUnnamed { directory: InodeId, new: NewInode, mode: OpenMode },
     Unlink { directory: InodeId, name: Vec<u8> },
     RemoveDirectory { directory: InodeId, name: Vec<u8> },
     Rename { rename: Rename },
     Link { inode: InodeId, directory: InodeId, name: Vec<u8> },
-    Open { inode: InodeId, mode: OpenMode, truncate: bool, kill_privileges: bool },
+    Open { open: Open },
     Read { handle: HandleId, offset: u64, into: Buf },
     Write { write: Write },
     Flush { handle: HandleId, owner: u64 },
@@ -95,6 +95,17 @@ pub(crate) enum RenameKind {
     OnlyIfFree,
     /// It gets the old name.
     Exchange,
+}
+
+/// The parts of an open.
+#[derive(Debug)]
+pub(crate) struct Open {
+    pub(crate) inode: InodeId,
+    pub(crate) mode: OpenMode,
+    pub(crate) truncate: bool,
+    /// With `O_APPEND`.
+    pub(crate) appends: bool,
+    pub(crate) kill_privileges: bool,
 }
 
 /// The parts of a write.
@@ -222,7 +233,11 @@ impl Request {
         let opcode = Opcode::from_number(self.header.opcode).ok_or(libc::ENOSYS)?;
         Ok(match opcode {
             Opcode::Lookup => Call::Lookup { directory: self.node(), name: self.name()? },
-            Opcode::GetAttr => Call::Attributes { inode: self.node() },
+            Opcode::GetAttr => {
+                let arguments: GetAttrIn = self.arguments()?;
+                let is_for_reading = arguments.flags & abi::GETATTR_HANDLE != 0;
+                Call::Attributes { inode: self.node(), is_for_reading }
+            }
             Opcode::StatX => Call::Statx { inode: self.node() },
             Opcode::SetAttr => self.set_attributes()?,
             Opcode::ReadLink => Call::ReadLink { inode: self.node() },
@@ -377,6 +392,7 @@ impl Request {
                 pattern: None,
             },
             is_exclusive: has_flag(arguments.flags, libc::O_EXCL),
+            appends: has_flag(arguments.flags, libc::O_APPEND),
         })
     }
 
@@ -403,12 +419,14 @@ impl Request {
         Ok(match opcode {
             Opcode::Open => {
                 let arguments: OpenIn = self.arguments()?;
-                Call::Open {
+                let open = Open {
                     inode: self.node(),
                     mode: open_mode(arguments.flags),
                     truncate: has_flag(arguments.flags, libc::O_TRUNC),
+                    appends: has_flag(arguments.flags, libc::O_APPEND),
                     kill_privileges: arguments.open_flags & abi::OPEN_KILL_SUIDGID != 0,
-                }
+                };
+                Call::Open { open }
             }
             Opcode::Read => {
                 let arguments: ReadIn = self.arguments()?;

@@ -14,10 +14,12 @@ use crate::transport::device::{Device, DevicePort};
 use crate::transport::kernel::{self, Unmount};
 use crate::transport::uring::UringPort;
 use crate::transport::{TransportChoice, TransportKind};
-use crate::waits::{Interrupts, Waits};
+use crate::waits::{self, Interrupts, Waits};
 use crate::worker;
+use skep_client::Forget;
 use skep_env::{Mailbox, MailboxSender, Signals};
 use skep_types::{Error, ErrorCode, Result};
+use std::cell::Cell;
 use std::future::Future;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -187,12 +189,17 @@ where
         let connecting = connect(start.index);
         let body = async move {
             let file_system = connecting.await?;
+            let device = Arc::clone(&start.fd);
+            let forget = move |inode| waits::forget_attributes(&device, inode);
+            file_system.set_forget(Forget(Box::new(forget)));
             let (sender, news) = Mailbox::new(limits::MAX_NEWS)?;
             let interrupts = Arc::clone(&start.interrupts);
             let context = Context {
                 file_system,
                 transport: start.agreed.transport,
                 has_job_patterns: start.has_job_patterns,
+                has_direct_mmap: start.agreed.has_direct_mmap,
+                made_up_times: Cell::new(0),
                 checked: CheckedFiles::new(Arc::clone(&start.permission_changes)),
                 waits: Waits::new(
                     Arc::clone(&interrupts),

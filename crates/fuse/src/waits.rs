@@ -200,7 +200,7 @@ impl Waits {
 
     /// Makes the kernel ask for a file's attributes anew. Never blocks.
     pub(crate) fn drop_attributes(&self, inode: InodeId) {
-        tell_invalid(&self.device, inode, -1);
+        forget_attributes(&self.device, inode);
     }
 
     /// Makes the kernel drop a file's pages and attributes; done when it has.
@@ -251,6 +251,11 @@ impl Drop for Waiting {
         self.waits.waiting.borrow_mut().remove(&self.unique);
         self.waits.interrupts.end(self.unique);
     }
+}
+
+/// Makes the kernel ask for a file's attributes anew. Never blocks.
+pub(crate) fn forget_attributes(device: &OwnedFd, inode: InodeId) {
+    tell_invalid(device, inode, -1);
 }
 
 /// `FUSE_NOTIFY_INVAL_INODE`: attributes alone if `offset` is negative, otherwise pages from there

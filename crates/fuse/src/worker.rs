@@ -234,7 +234,8 @@ async fn serve<F: FileSystem, P: Port>(
                 if let Some(attributes) = answer.attributes() {
                     worker.context.file_system.note_shown(attributes);
                 }
-                reply::encode(answer, &slot.port.reply_memory())
+                let is_shared = |inode| worker.context.file_system.is_shared(inode);
+                reply::encode(answer, &slot.port.reply_memory(), is_shared)
             }
             Err(failure) => Err(failure.errno(opcode, node)),
         };

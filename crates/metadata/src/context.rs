@@ -11,6 +11,7 @@ use crate::file_locks::FileLocks;
 use crate::limits::Limits;
 use crate::locks::{Locks, Owner, Resource};
 use crate::operation::{Asked, Operation, OutgoingCall, Stop};
+use crate::sharing::Sharing;
 use crate::table::{Table, logged_bytes};
 use skep_cluster::placement::{Candidates, Cursor};
 use skep_format::metadata::{InodeRecord, Key, OpenCounts, decode_value};
@@ -48,6 +49,7 @@ pub(crate) struct Shared {
     /// Truncations on their way.
     pub(crate) cuts: Cuts,
     pub(crate) file_locks: FileLocks,
+    pub(crate) sharing: Sharing,
     pub(crate) numbers: Numbers,
     pub(crate) limits: Limits,
     /// What room is missing on the target's disk, if any is.

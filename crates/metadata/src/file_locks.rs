@@ -208,7 +208,7 @@ impl FileLocks {
         if self.files.is_empty() {
             return owners;
         }
-        for kind in [LockKind::Posix, LockKind::Flock] {
+        for kind in LockKind::ALL {
             let Some(file) = self.files.get(&(inode, kind)) else { continue };
             let of_session = file.held.range((session, 0)..=(session, u64::MAX));
             owners.extend(of_session.map(|((_, owner), _)| LockOwner {
@@ -254,7 +254,7 @@ impl FileLocks {
         inode: InodeId,
     ) -> (Vec<HeldLock>, Vec<HeldLock>) {
         let (mut held, mut waiting) = (Vec::new(), Vec::new());
-        for kind in [LockKind::Posix, LockKind::Flock] {
+        for kind in LockKind::ALL {
             let Some(file) = self.files.get(&(inode, kind)) else { continue };
             for (owner, of_owner) in file.held.range((session, 0)..=(session, u64::MAX)) {
                 let told = |(range, mode)| {

@@ -33,7 +33,7 @@ use crate::operation::Stop;
 use skep_types::codec::{Codec, Reader};
 use skep_types::{Error, ErrorCode, InodeId};
 use skep_wire::management::Done;
-use skep_wire::{Request, file_locks as fl, metadata as md, storage as st};
+use skep_wire::{Request, file_locks as fl, metadata as md, sharing as sh, storage as st};
 
 fn with<E: Engine, R: Request>(
     context: &mut Context<'_, E>,
@@ -112,6 +112,8 @@ pub(crate) fn home_inode(message: u16, body: &[u8]) -> Option<InodeId> {
         | md::KeepAlive::ID
         | md::ListSessions::ID
         | md::CloseSession::ID
+        | sh::WaitRecalls::ID
+        | sh::AcknowledgeRecalls::ID
         | md::CloseMany::ID
         | md::SyncAll::ID
         | md::Prepare::ID

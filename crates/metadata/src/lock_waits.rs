@@ -47,7 +47,7 @@ impl<E: Engine> MetadataTarget<E> {
     pub(crate) fn end_lock_wait(&mut self, session: &Header, body: &[u8]) -> Result<()> {
         let EndWait { inode, wait } = EndWait::from_bytes(body)
             .map_err(|error| Error::new(ErrorCode::Protocol, error.context()))?;
-        for kind in [LockKind::Posix, LockKind::Flock] {
+        for kind in LockKind::ALL {
             self.shared.file_locks.end_wait((inode, kind), (session.session, wait));
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! What transactions between groups hold while they are undecided.
 //!
-//! Only promises to other groups, the rename lock and truncations (`cuts`) hold anything.
+//! Only promises to other groups, the rename lock, truncations (`cuts`) and those who have a file
+//! open that is about to be shared (`sharing`) hold anything.
 //! Operations of this target hold nothing while they wait: they run again from the start and check
 //! everything in the transaction that commits. So there is no circle of waiters.
 
@@ -19,6 +20,8 @@ pub(crate) enum Resource {
     Rename,
     /// The chunk files of a file, while a truncation cuts them.
     Cut(InodeId),
+    /// That others have a file open without knowing that they share it.
+    Sharing(InodeId),
 }
 
 /// Who holds it.
@@ -30,6 +33,8 @@ pub(crate) enum Owner {
     Operation(u64),
     /// The truncation of a file that is on its way.
     Cut(InodeId),
+    /// Those who have a file open and are being told that they share it.
+    Holders(InodeId),
 }
 
 /// Who holds what, and who waits for it.

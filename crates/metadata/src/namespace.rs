@@ -4,7 +4,7 @@
 
 use crate::context::Context;
 use crate::engine::Engine;
-use crate::locks::Resource;
+use crate::locks::{Owner, Resource};
 use crate::operation::Stop;
 use skep_cluster::{patterns, striping};
 use skep_format::metadata::{
@@ -300,7 +300,39 @@ impl<E: Engine> Context<'_, E> {
         }
         attributes.is_sparse |= written.may_leave_holes;
         attributes.modified = attributes.modified.max(now);
+        // The kernel takes it away before it writes through its pages, but not before direct I/O.
+        self.drop_capability(record);
         self.touch_changed(&mut record.attributes);
+    }
+
+    /// Whether the file that the session is about to open is shared: others have it open too, and
+    /// one of all of them may write. Stops until those know who must.
+    pub(crate) fn check_shared(&mut self, inode: InodeId, mode: OpenMode) -> Result<bool, Stop> {
+        let session = self.session()?;
+        let holders = self.shared.sharing.holders(inode);
+        if holders.iter().all(|it| *it == session) {
+            return Ok(false);
+        }
+        let has_writers = self.opens(inode)?.writers > 0;
+        if has_writers && holders.len() > 1 {
+            return Ok(true);
+        }
+        if mode != OpenMode::Write && !has_writers {
+            // One who waits to write to it needn't wait for this session too.
+            let is_recalled = self.shared.sharing.is_recalled(inode);
+            self.shared.sharing.informed_by_open(inode, session);
+            return Ok(is_recalled);
+        }
+        // Also this session, if it has the file open already: what it opened before must not rely on
+        // being alone from the moment on in which others are answered, and that may be before the
+        // answer to this is there.
+        let holders = holders.to_vec();
+        let number = self.next_number()?;
+        if self.shared.sharing.recall(inode, &holders, number) {
+            return Ok(true);
+        }
+        self.shared.locks.try_take(&Resource::Sharing(inode), Owner::Holders(inode));
+        Err(Stop::Held(Resource::Sharing(inode)))
     }
 
     /// Counts an open of a session.

@@ -20,7 +20,18 @@ use skep_wire::frame::Header;
 use skep_wire::metadata::{
     AskDecision, CloseSession, Decide, KeepAlive, ListSessions, OpenSession,
 };
+use skep_wire::sharing::{AcknowledgeRecalls, WaitRecalls};
 use skep_wire::{Request, catalog};
+
+/// Requests that modify nothing but are about a session.
+const NEED_SESSION: [u16; 6] = [
+    KeepAlive::ID,
+    CloseSession::ID,
+    WaitLock::ID,
+    EndWait::ID,
+    WaitRecalls::ID,
+    AcknowledgeRecalls::ID,
+];
 
 impl<E: Engine> MetadataTarget<E> {
     /// Takes in a request.
@@ -72,6 +83,11 @@ impl<E: Engine> MetadataTarget<E> {
                     Ok(()) => self.reply_now(connection, header, Vec::new()),
                     Err(error) => self.refuse(connection, header, error),
                 },
+                WaitRecalls::ID => self.wait_for_recalls(connection, header, &body),
+                AcknowledgeRecalls::ID => match self.take_acknowledgement(&header, &body) {
+                    Ok(()) => self.reply_now(connection, header, Vec::new()),
+                    Err(error) => self.refuse(connection, header, error),
+                },
                 _ => return self.start_request(connection, header, body),
             },
         }
@@ -88,8 +104,7 @@ impl<E: Engine> MetadataTarget<E> {
         if header.session.raw() != 0 {
             self.sessions.renew(header.session, self.shared.now);
         }
-        let needs_session = [KeepAlive::ID, CloseSession::ID, WaitLock::ID, EndWait::ID];
-        if line.modifies || needs_session.contains(&header.message) {
+        if line.modifies || NEED_SESSION.contains(&header.message) {
             self.sessions.check(header)?;
         }
         if line.modifies && header.sequence == 0 {
@@ -115,9 +130,12 @@ impl<E: Engine> MetadataTarget<E> {
         }
         let most = match header.message {
             // They end the waiting of others, and never wait themselves.
-            Decide::ID | AskDecision::ID | KeepAlive::ID | CloseSession::ID | EndWait::ID => {
-                usize::MAX
-            }
+            Decide::ID
+            | AskDecision::ID
+            | KeepAlive::ID
+            | CloseSession::ID
+            | EndWait::ID
+            | AcknowledgeRecalls::ID => usize::MAX,
             _ if line.modifies => self.shared.limits.parked,
             _ => self.shared.limits.parked + PARKED_RESERVE,
         };

@@ -9,6 +9,7 @@ use crate::context::Context;
 use crate::engine::Engine;
 use crate::limits::{LONGEST_WAIT, MAX_SLOTS};
 use crate::operation::{Internal, Stop};
+use crate::sharing::Told;
 use crate::target::{Action, MetadataTarget};
 use skep_cluster::limits::MAX_LEASE_MS;
 use skep_format::metadata::{Key, SessionRecord, decode_value, last_u64};
@@ -261,6 +262,10 @@ impl<E: Engine> MetadataTarget<E> {
                 refused.range((session, 0)..=(session, u32::MAX)).map(|(slot, _)| *slot).collect();
             slots.iter().for_each(|slot| drop(refused.remove(slot)));
             for (connection, header) in self.shared.file_locks.end_waits_of(session) {
+                let what = format!("session {session} has ended");
+                self.refuse(connection, header, Error::new(ErrorCode::StaleSession, what));
+            }
+            if let Some(Told { connection, header, .. }) = self.shared.sharing.end_poll(session) {
                 let what = format!("session {session} has ended");
                 self.refuse(connection, header, Error::new(ErrorCode::StaleSession, what));
             }

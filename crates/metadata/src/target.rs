@@ -26,6 +26,7 @@ use crate::limits::{FIRST_PAUSE, LONGEST_PAUSE, LONGEST_WAIT, Limits, SYNC_AFTER
 use crate::locks::{Locks, Owner};
 use crate::operation::{CallId, ConnectionId, Internal, Operation, OutgoingCall, Source, Stop};
 use crate::sessions::Sessions;
+use crate::sharing::Sharing;
 use crate::table::{Table, logged_bytes};
 use skep_cluster::placement::{Candidates, Cursor};
 use skep_format::metadata::{DecisionRecord, Key, SlotRecord};
@@ -196,6 +197,7 @@ impl<E: Engine> MetadataTarget<E> {
                 locks: Locks::default(),
                 cuts: Cuts::default(),
                 file_locks: FileLocks::default(),
+                sharing: Sharing::default(),
                 numbers: Numbers { next, usable: next, reserved: (next, last) },
                 limits: start.limits,
                 shortage: None,
@@ -229,6 +231,7 @@ impl<E: Engine> MetadataTarget<E> {
         target.load_sessions()?;
         target.load_background()?;
         target.load_file_locks()?;
+        target.load_sharing()?;
         target.set_map(start.map)?;
         Ok(target)
     }
@@ -265,6 +268,7 @@ impl<E: Engine> MetadataTarget<E> {
         self.wake_paused();
         self.run_ready()?;
         self.call_lock_waits();
+        self.tell_recalls();
         self.end_batch();
         Ok(std::mem::take(&mut self.actions))
     }
@@ -356,12 +360,13 @@ impl<E: Engine> MetadataTarget<E> {
     }
 
     fn run_ready(&mut self) -> Result<()> {
-        while let Some(id) = self.ready.pop_front() {
+        loop {
+            self.end_recalls();
+            let Some(id) = self.ready.pop_front() else { return Ok(()) };
             if let Some(op) = self.operations.remove(&id) {
                 self.run(op)?;
             }
         }
-        Ok(())
     }
 
     fn run(&mut self, mut op: Operation) -> Result<()> {
@@ -573,6 +578,7 @@ impl<E: Engine> MetadataTarget<E> {
         for (key, value) in changes {
             self.background.wrote(&key);
             self.shared.file_locks.wrote(&key, value.as_deref())?;
+            self.shared.sharing.wrote(&key, value.is_some());
             self.table.write(key, value);
         }
         Ok(self.next_lsn)

@@ -3,6 +3,7 @@
 
 use crate::network::{Asker, Node};
 use crate::operation::Op;
+use crate::recalls::Recalls;
 use crate::witness::InstanceId;
 use crate::world::{Happening, Phase, World, message};
 use skep_types::codec::Codec;
@@ -23,6 +24,7 @@ pub(crate) struct ClientProcess {
     pub(crate) next_handle: u64,
     pub(crate) tasks: Vec<Task>,
     pub(crate) handles: Vec<Handle>,
+    pub(crate) recalls: Recalls,
 }
 
 /// A session at a group.
@@ -48,6 +50,8 @@ pub(crate) struct Handle {
     pub(crate) generation: u64,
     pub(crate) pattern: Option<skep_types::StripePattern>,
     pub(crate) end: u64,
+    /// Whether the client knows that others have the file open too.
+    pub(crate) is_shared: bool,
     /// Something of it is to be closed or written by a task right now.
     pub(crate) is_busy: bool,
 }
@@ -65,10 +69,26 @@ pub(crate) struct Current {
     is_durable: bool,
     window: u64,
     instance: Option<InstanceId>,
+    /// Recalls that had come when it was sent.
+    recalls_before: usize,
     /// For a listing: what was read so far.
     seen: Vec<(Vec<u8>, InodeId)>,
     /// For a write: its handle, end, messages under way.
     write: Option<Write>,
+}
+
+impl Current {
+    fn new(op: Op, is_durable: bool, write: Option<Write>) -> Self {
+        Self {
+            op,
+            is_durable,
+            window: 0,
+            instance: None,
+            recalls_before: 0,
+            seen: Vec::new(),
+            write,
+        }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -95,6 +115,7 @@ impl ClientProcess {
             next_handle: 0,
             tasks: (0..tasks).map(|_| Task::default()).collect(),
             handles: Vec::new(),
+            recalls: Recalls::default(),
         }
     }
 
@@ -144,6 +165,7 @@ impl World {
         process.life += 1;
         process.sessions.clear();
         process.handles.clear();
+        process.recalls = Recalls::default();
         for task in &mut process.tasks {
             if let Some(current) = task.current.take() {
                 self.witness.close_window(current.window);
@@ -202,22 +224,14 @@ impl World {
     /// Begins an operation of a task.
     pub(crate) fn begin(&mut self, client: usize, task: usize, op: Op, is_durable: bool) {
         self.trace.note(self.now, || format!("client {client}.{task} begins {op:?}"));
-        let current =
-            Current { op, is_durable, window: 0, instance: None, seen: Vec::new(), write: None };
+        let current = Current::new(op, is_durable, None);
         self.clients[client].tasks[task].current = Some(current);
         self.attempt(client, task);
     }
 
     /// Begins a write: chunk files first, then the end is known.
     pub(crate) fn begin_write(&mut self, client: usize, task: usize, write: Write, op: Op) {
-        let current = Current {
-            op,
-            is_durable: false,
-            window: 0,
-            instance: None,
-            seen: Vec::new(),
-            write: Some(write),
-        };
+        let current = Current::new(op, false, Some(write));
         self.clients[client].tasks[task].current = Some(current);
     }
 
@@ -244,6 +258,7 @@ impl World {
             header.flags |= FLAG_DURABLE;
         }
         let mut instance = None;
+        let recalls_before = process.recalls.come.len();
         if op.modifies() {
             session.sequences[task] += 1;
             header.slot = task as u32;
@@ -259,6 +274,7 @@ impl World {
         let window = (!is_next_page).then(|| self.witness.open_window(&op));
         if let Some(current) = &mut self.clients[client].tasks[task].current {
             current.instance = instance;
+            current.recalls_before = recalls_before;
             if let Some(window) = window {
                 self.witness.close_window(std::mem::replace(&mut current.window, window));
             }
@@ -277,7 +293,13 @@ impl World {
     }
 
     /// The session of a group was lost: another takes its place.
-    fn replace_session(&mut self, client: usize, group: GroupId, lost: SessionId, why: &Error) {
+    pub(crate) fn replace_session(
+        &mut self,
+        client: usize,
+        group: GroupId,
+        lost: SessionId,
+        why: &Error,
+    ) {
         let is_current = lost.raw() >> 32 == u64::from(self.clients[client].node.raw());
         if why.code() == ErrorCode::Evicted && is_current {
             self.clients[client].node = self.register_client();
@@ -316,6 +338,8 @@ impl World {
             }
             Asker::Task(task) => self.task_answer(client, *task, &result),
             Asker::Write(task) => self.chunk_written(client, *task, &result),
+            Asker::Recalls(group, session) => self.recalled(client, (*group, *session), &result),
+            Asker::Acknowledge(number) => drop(self.clients[client].recalls.at_work.remove(number)),
             Asker::Goodbye | Asker::Target(_) | Asker::Cleaner(_) => {}
         }
     }
@@ -327,6 +351,8 @@ impl World {
         match result {
             Ok(_) => {
                 session.is_open = true;
+                self.wait_for_recalls(client, group, id);
+                let Some(session) = self.clients[client].sessions.get_mut(&group) else { return };
                 for task in std::mem::take(&mut session.waiting) {
                     self.attempt(client, task);
                 }
@@ -411,7 +437,8 @@ impl World {
         let Some(current) = self.clients[client].tasks[task].current.take() else { return };
         self.witness.close_window(current.window);
         if let Some(reply) = reply {
-            self.learn(client, &current.op, current.instance.map(|it| it.0), reply);
+            let sent = (current.instance.map(|it| it.0), current.recalls_before);
+            self.learn(client, &current.op, sent, reply);
         }
         let life = self.clients[client].life;
         let pause = match self.random.percent(80) {

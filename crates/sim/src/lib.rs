@@ -15,6 +15,7 @@ mod model;
 mod network;
 mod operation;
 mod random;
+mod recalls;
 mod run;
 mod storage;
 mod target;

@@ -37,6 +37,10 @@ pub(crate) enum Asker {
     Session(GroupId),
     /// A client renews a session: group.
     KeepAlive(GroupId),
+    /// A client waits to be told what it may not rely on any longer: group, session.
+    Recalls(GroupId, skep_types::SessionId),
+    /// A client says that it was told: number of the recall.
+    Acknowledge(u64),
     /// A client ends a session.
     Goodbye,
     /// Storage asks whether the inodes of these chunk files exist.

@@ -7,7 +7,7 @@ use crate::operation::Op;
 use crate::world::{Happening, Phase, World, message};
 use skep_cluster::striping::pieces;
 use skep_types::codec::{Bytes, Codec};
-use skep_types::{Attributes, ChunkFileKey, FileKind, InodeId, SessionId, StripePattern};
+use skep_types::{ChunkFileKey, FileKind, InodeId, SessionId};
 use skep_wire::file_locks::{LockKind, LockMode, LockRequest, SetLock};
 use skep_wire::frame::Header;
 use skep_wire::limits::LOCK_END;
@@ -296,7 +296,7 @@ impl World {
         &mut self,
         client: usize,
         op: &Op,
-        session: Option<SessionId>,
+        (session, recalls_before): (Option<SessionId>, usize),
         reply: &[u8],
     ) {
         match op {
@@ -304,7 +304,9 @@ impl World {
                 let Ok(opened) = md::Opened::from_bytes(reply) else { return };
                 self.hear_of(opened.attributes.inode, opened.attributes.kind);
                 if let Some(session) = session {
-                    self.keep_handle(client, *open, session, &opened.attributes, opened.pattern);
+                    let inode = opened.attributes.inode;
+                    self.keep_handle(client, *open, session, opened, recalls_before);
+                    self.check_sharing(inode);
                 }
             }
             Op::MakeDirectory(_) | Op::MakeSymlink(_) | Op::Lookup(_) => {
@@ -330,10 +332,17 @@ impl World {
         client: usize,
         mode: md::OpenMode,
         session: SessionId,
-        attributes: &Attributes,
-        pattern: Option<StripePattern>,
+        opened: md::Opened,
+        recalls_before: usize,
     ) {
+        let md::Opened { attributes, pattern, is_shared, .. } = opened;
         let process = &mut self.clients[client];
+        let come = process.recalls.come.get(recalls_before..).unwrap_or_default();
+        let is_shared = is_shared || come.contains(&attributes.inode);
+        if is_shared {
+            let others = process.handles.iter_mut().filter(|it| it.inode == attributes.inode);
+            others.for_each(|handle| handle.is_shared = true);
+        }
         let is_current = process.sessions.values().any(|it| it.id == session);
         if mode != md::OpenMode::No && attributes.kind == FileKind::Regular && is_current {
             process.next_handle += 1;
@@ -345,6 +354,7 @@ impl World {
                 generation: attributes.truncate_generation,
                 pattern,
                 end: 0,
+                is_shared,
                 is_busy: false,
             });
         }

@@ -2,6 +2,7 @@
 
 use skep_testkit::{Cluster, Random, Shape, Transport, wait_for};
 use std::fs::{self, OpenOptions};
+use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
@@ -67,5 +68,64 @@ fn what_a_dead_client_had_without_a_name_is_gone() {
     second.kill();
     drop(open);
     wait_for("the chunk files are removed", PATIENCE, || (chunk_files() == 0).then_some(()));
+    cluster.stop();
+}
+
+/// Appends lines until there are enough or one fails; gives those that were acknowledged.
+fn append(path: &std::path::Path, name: &str, count: usize) -> Vec<String> {
+    let mut acknowledged = Vec::new();
+    let Ok(mut file) = OpenOptions::new().append(true).open(path) else { return acknowledged };
+    for record in 0..count {
+        let line = format!("{name} {record} {}.\n", "x".repeat(record * 91 % 5000));
+        if file.write(line.as_bytes()).ok() != Some(line.len()) {
+            break;
+        }
+        acknowledged.push(line);
+    }
+    acknowledged
+}
+
+/// Semantics 2.9 and 4.5: who appends goes on when metadata is killed, and when the client dies
+/// that has the right to append at that moment.
+#[test]
+fn appends_of_two_mounts_go_on_over_kills() {
+    const COUNT: usize = 400;
+    let mut cluster = Cluster::start(Shape::default());
+    let second = cluster.mount(Transport::Device);
+    let (here, there) = (cluster.path().join("log"), second.path().join("log"));
+    fs::write(&here, "").expect("made");
+    let survivors: Vec<_> = (0..2)
+        .map(|number| {
+            let path = here.clone();
+            std::thread::spawn(move || append(&path, &format!("survivor-{number}"), COUNT))
+        })
+        .collect();
+    let victims: Vec<_> = (0..2)
+        .map(|number| {
+            let path = there.clone();
+            std::thread::spawn(move || append(&path, &format!("victim-{number}"), usize::MAX))
+        })
+        .collect();
+    let len = || fs::metadata(&here).expect("there").len();
+    let goes_on = || {
+        let before = len();
+        wait_for("it gets longer", PATIENCE, || (len() > before + 50_000).then_some(()));
+    };
+    for _ in 0..3 {
+        goes_on();
+        cluster.processes("metadata").into_iter().for_each(|metadata| metadata.kill());
+    }
+    goes_on();
+    second.kill();
+    let join = |thread: std::thread::JoinHandle<Vec<String>>| thread.join().expect("no panic");
+    let victims: Vec<_> = victims.into_iter().map(join).collect();
+    let survivors: Vec<_> = survivors.into_iter().map(join).collect();
+    assert!(survivors.iter().all(|lines| lines.len() == COUNT), "they know of no kill");
+    let text = fs::read_to_string(&here).expect("no zeros are shown as text");
+    assert!(!text.contains('\0'), "no hole");
+    for line in survivors.iter().chain(&victims).flatten() {
+        assert_eq!(text.matches(line).count(), 1, "{:?} is there once", &line[..20]);
+    }
+    println!("    victims had {:?} lines", victims.iter().map(Vec::len).collect::<Vec<_>>());
     cluster.stop();
 }

@@ -2,7 +2,8 @@
 //! it. Numbers are never reused.
 
 use crate::{
-    Request, file_locks as fl, management as mg, metadata as md, node, session, storage as st,
+    Request, file_locks as fl, management as mg, metadata as md, node, session, sharing as sh,
+    storage as st,
 };
 use skep_types::codec::{Described, FieldDoc};
 
@@ -127,6 +128,9 @@ catalog! {
     82 "metadata" reads md::AskDecision => md::DecisionReply;
     // Metadata, asked by storage.
     83 "metadata" reads st::WhichExist => st::Existing;
+    // Metadata: what clients may not rely on any longer.
+    84 "metadata" reads sh::WaitRecalls => sh::Recalls;
+    85 "metadata" reads sh::AcknowledgeRecalls => mg::Done;
     // Storage.
     96 "storage" reads st::WriteChunk => st::Written;
     97 "storage" reads st::ReadChunk => st::ReadDone;

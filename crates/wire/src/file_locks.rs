@@ -11,7 +11,14 @@ byte_enum! {
         Posix = 0,
         /// Those of `flock`.
         Flock = 1,
+        /// Of who appends to a file that several clients have open: no program sees them.
+        Append = 2,
     }
+}
+
+impl LockKind {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Posix, Self::Flock, Self::Append];
 }
 
 byte_enum! {

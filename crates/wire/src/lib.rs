@@ -14,6 +14,7 @@ pub mod management;
 pub mod metadata;
 pub mod node;
 pub mod session;
+pub mod sharing;
 pub mod storage;
 
 use skep_types::codec::{Codec, Described};

@@ -197,6 +197,8 @@ record! {
         pub attributes: Attributes,
         /// Where its bytes lie; none for other kinds than regular files.
         pub pattern: Option<StripePattern>,
+        /// Whether other clients have it open too, and one of all of them may write.
+        pub is_shared: bool,
     }
 }
 

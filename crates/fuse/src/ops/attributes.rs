@@ -13,8 +13,25 @@ use skep_types::codec::Codec;
 
 type Outcome = Result<Answer, Failure>;
 
-pub(crate) async fn get(fs: &impl FileSystem, inode: InodeId) -> Outcome {
-    Ok(Answer::Stat(fs.stat(inode).await?))
+const NANOSECONDS: u32 = 1_000_000_000;
+
+/// Attributes that a program asks for, or the kernel itself before it reads from a file's pages. Of
+/// a file that is shared with other mounts the latter gets a time of modification that it hasn't
+/// seen: so it drops the pages (`AUTO_INVAL_DATA`). No program gets to see that time, since these
+/// attributes are not valid for anything else.
+pub(crate) async fn get<F: FileSystem>(
+    context: &Context<F>,
+    inode: InodeId,
+    is_for_reading: bool,
+) -> Outcome {
+    let mut stat = context.file_system.stat(inode).await?;
+    if is_for_reading && context.file_system.is_shared(inode) {
+        let count = context.made_up_times.get() % (NANOSECONDS - 1) + 1;
+        context.made_up_times.set(count);
+        let time = &mut stat.attributes.modified;
+        time.nanoseconds = (time.nanoseconds + count) % NANOSECONDS;
+    }
+    Ok(Answer::Stat(stat))
 }
 
 pub(crate) async fn statx(fs: &impl FileSystem, inode: InodeId) -> Outcome {

@@ -23,7 +23,7 @@ pub(crate) async fn read(
     if cursor < DOT_DOT {
         listing.push_dot(DOT_DOT, got.parent);
     }
-    listing.push_all(&got);
+    listing.push_all(&got, |inode| fs.is_shared(inode));
     let shown = got.entries.iter().filter_map(|it| it.entry.attributes.as_ref());
     shown.for_each(|attributes| fs.note_shown(attributes));
     if listing.is_empty() && !got.entries.is_empty() {

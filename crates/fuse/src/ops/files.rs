@@ -4,20 +4,16 @@ use super::privileges;
 use crate::file_system::FileSystem;
 use crate::protocol::Context;
 use crate::reply::{Answer, Failure, OpenFlags};
-use crate::request::{DataOnly, Write};
+use crate::request::{DataOnly, Open, Write};
 use skep_client::{HandleId, OpenMode};
 use skep_env::Buf;
-use skep_types::InodeId;
 
 type Outcome = Result<Answer, Failure>;
 
-pub(crate) async fn open<F: FileSystem>(
-    context: &Context<F>,
-    inode: InodeId,
-    mode: OpenMode,
-    truncate: bool,
-    kill_privileges: bool,
-) -> Outcome {
+/// Opens a file. Who appends goes around the page cache: the kernel would put what he writes where
+/// it believes the end to be, and other mounts may have moved it.
+pub(crate) async fn open<F: FileSystem>(context: &Context<F>, open: Open) -> Outcome {
+    let Open { inode, mode, truncate, appends, kill_privileges } = open;
     if kill_privileges {
         privileges::take_away(context, inode).await?;
     }
@@ -32,6 +28,7 @@ pub(crate) async fn open<F: FileSystem>(
         // program that reads small files.
         // Where processes lock bytes, any close may unlock some.
         no_flush: mode == OpenMode::Read && !context.file_system.has_process_locks(),
+        is_direct: (opened.is_shared || appends) && context.has_direct_mmap,
     };
     Ok(Answer::Opened(opened.handle, flags))
 }
@@ -54,8 +51,6 @@ pub(crate) async fn write<F: FileSystem>(context: &Context<F>, write: Write) -> 
     }
     let size = data.len() as u32;
     if appends {
-        // Another mount may have moved the end since the kernel last asked. Its page cache then has
-        // these bytes in the wrong place; the new modification time makes it drop them.
         context.file_system.append(handle, data).await?;
     } else {
         context.file_system.write(handle, offset, data).await?;

@@ -50,10 +50,11 @@ pub(crate) async fn create(
     fs: &impl FileSystem,
     request: CreateRequest,
     is_exclusive: bool,
+    is_direct: bool,
 ) -> Outcome {
     match fs.create(request).await {
         Ok(Created { attributes, handle: Some(handle), .. }) => {
-            Ok(Answer::Created(attributes, handle))
+            Ok(Answer::Created(attributes, handle, is_direct))
         }
         Ok(Created { handle: None, .. }) => Err(Failure::Errno(libc::EIO)),
         Err(error) if error.code() == ErrorCode::Exists && !is_exclusive => {
@@ -71,7 +72,9 @@ pub(crate) async fn create_unnamed(
     pattern: Option<StripePattern>,
 ) -> Outcome {
     match fs.create_unnamed(directory, new, mode, pattern).await? {
-        Created { attributes, handle: Some(handle), .. } => Ok(Answer::Created(attributes, handle)),
+        Created { attributes, handle: Some(handle), .. } => {
+            Ok(Answer::Created(attributes, handle, false))
+        }
         Created { handle: None, .. } => Err(Failure::Errno(libc::EIO)),
     }
 }

@@ -185,7 +185,7 @@ impl Tree {
 
 fn owner_of(handle: HandleId, lock: &FileLock) -> Owner {
     match lock.kind {
-        LockKind::Posix => (lock.kind, lock.owner),
+        LockKind::Posix | LockKind::Append => (lock.kind, lock.owner),
         LockKind::Flock => (lock.kind, handle.raw()),
     }
 }
@@ -320,7 +320,8 @@ impl FileSystem for Memory {
                 Tree::resize(tree.node(inode)?, 0);
             }
             let handle = tree.open(inode)?;
-            Ok(OpenedFile { handle, keep_cache: false, are_attributes_shown: false })
+            let (keep_cache, are_attributes_shown, is_shared) = (false, false, false);
+            Ok(OpenedFile { handle, keep_cache, are_attributes_shown, is_shared })
         })
     }
 
@@ -596,6 +597,12 @@ impl FileSystem for Memory {
             Ok(())
         })
     }
+
+    fn is_shared(&self, _inode: InodeId) -> bool {
+        false
+    }
+
+    fn set_forget(&self, _forget: skep_client::Forget) {}
 
     fn has_process_locks(&self) -> bool {
         true

@@ -42,7 +42,8 @@ pub(crate) fn run<E: Engine>(
     if request.kind == FileKind::Regular && request.open != OpenMode::No {
         context.count_open(inode, request.open)?;
     }
-    Ok(Opened { created: true, attributes: record.attributes, pattern: record.pattern })
+    let InodeRecord { attributes, pattern, .. } = record;
+    Ok(Opened { created: true, attributes, pattern, is_shared: false })
 }
 
 /// A new file of a directory, with all that it inherits; the caller stores it.

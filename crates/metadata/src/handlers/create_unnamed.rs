@@ -5,6 +5,7 @@ use crate::context::Context;
 use crate::engine::Engine;
 use crate::handlers::create::new_file;
 use crate::operation::Stop;
+use skep_format::metadata::InodeRecord;
 use skep_types::codec::Bytes;
 use skep_types::{Error, ErrorCode, FileKind};
 use skep_wire::metadata::{Create, CreateUnnamed, OpenMode, Opened};
@@ -32,5 +33,6 @@ pub(crate) fn run<E: Engine>(
     record.may_be_named = true;
     context.put_inode(&record);
     context.count_open(record.attributes.inode, request.open)?;
-    Ok(Opened { created: true, attributes: record.attributes, pattern: record.pattern })
+    let InodeRecord { attributes, pattern, .. } = record;
+    Ok(Opened { created: true, attributes, pattern, is_shared: false })
 }

@@ -4,6 +4,7 @@ use crate::context::Context;
 use crate::cuts;
 use crate::engine::Engine;
 use crate::operation::Stop;
+use skep_format::metadata::InodeRecord;
 use skep_types::{Error, ErrorCode, FileKind};
 use skep_wire::metadata::{Open, OpenMode, Opened};
 
@@ -20,11 +21,13 @@ pub(crate) fn run<E: Engine>(context: &mut Context<'_, E>, request: Open) -> Res
     if request.open == OpenMode::No {
         return Err(Error::new(ErrorCode::InvalidArgument, "open mode is missing").into());
     }
+    let is_shared = context.check_shared(request.inode, request.open)?;
     if request.truncate {
         cuts::truncate(context, &mut record, 0)?;
         context.drop_capability(&mut record);
         context.put_inode(&record);
     }
     context.count_open(request.inode, request.open)?;
-    Ok(Opened { created: false, attributes: record.attributes, pattern: record.pattern })
+    let InodeRecord { attributes, pattern, .. } = record;
+    Ok(Opened { created: false, attributes, pattern, is_shared })
 }

@@ -11,6 +11,7 @@ mod records;
 mod repetitions;
 mod room;
 mod sessions;
+mod sharing;
 mod sizes;
 
 use super::*;

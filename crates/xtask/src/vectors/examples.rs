@@ -7,6 +7,7 @@ mod metadata;
 mod namespace;
 mod node;
 mod session;
+mod sharing;
 mod storage;
 
 use super::Example;
@@ -21,6 +22,7 @@ pub(super) fn all() -> Vec<Example> {
     all.extend(metadata::examples());
     all.extend(namespace::examples());
     all.extend(file_locks::examples());
+    all.extend(sharing::examples());
     all.extend(storage::examples());
     all
 }

@@ -260,7 +260,8 @@ impl FakeMetadata {
         if request.open != OpenMode::No {
             *inode.opens.entry(session).or_default() += 1;
         }
-        Ok(Opened { created, attributes: inode.attributes.clone(), pattern: Some(pattern) })
+        let attributes = inode.attributes.clone();
+        Ok(Opened { created, attributes, pattern: Some(pattern), is_shared: false })
     }
 
     fn open(&mut self, session: SessionId, request: &Open) -> Result<Opened> {
@@ -273,7 +274,7 @@ impl FakeMetadata {
         }
         let attributes = inode.attributes.clone();
         let pattern = StripePattern { generation: self.generation, ..pattern() };
-        Ok(Opened { created: false, attributes, pattern: Some(pattern) })
+        Ok(Opened { created: false, attributes, pattern: Some(pattern), is_shared: false })
     }
 
     fn close(&mut self, session: SessionId, request: &Close) -> Result<AttributesReply> {

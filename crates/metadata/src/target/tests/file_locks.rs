@@ -77,7 +77,7 @@ fn a_lock_is_kept_over_a_restart_and_a_repetition_is_answered_as_before() {
 fn who_waits_is_answered_when_the_session_of_the_holder_ends() {
     let mut story = Story::begin_with(Limits { closes_per_batch: 1, ..Limits::default() });
     let inode = story.create(1, (0, 1));
-    story.ask(1, 2, (0, 1), &open_of(inode)).unwrap();
+    story.ask_sharing(2, (0, 1), &open_of(inode), (1, inode));
     for owner in 0..5 {
         let lock = LockRequest { start: owner, end: owner + 1, ..exclusive(inode, owner) };
         assert!(story.locks(1, (0, 2 + owner), lock));
@@ -134,7 +134,7 @@ fn a_session_that_closes_a_file_has_nothing_locked_of_it() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     assert!(story.locks(1, (0, 2), exclusive(inode, 5)));
-    story.ask(1, 2, (0, 1), &open_of(inode)).unwrap();
+    story.ask_sharing(2, (0, 1), &open_of(inode), (1, inode));
     story.waits(3, 2, exclusive(inode, 5));
     let close = md::Close { inode, open: md::OpenMode::Write, written: None };
     story.tell(1, (0, 3), &close).unwrap();
@@ -205,7 +205,7 @@ fn there_is_an_end_to_ranges_and_waits_and_bad_ranges_are_refused() {
 fn lists_tell_who_has_what_open_locked_and_waits() {
     let mut story = Story::begin();
     let (a, b) = (story.create_as("a", 1, (0, 1)), story.create_as("b", 2, (0, 1)));
-    story.ask(1, 2, (0, 2), &open_of(a)).unwrap();
+    story.ask_sharing(2, (0, 2), &open_of(a), (1, a));
     assert!(story.locks(1, (0, 2), exclusive(a, 5)));
     story.waits(3, 2, exclusive(a, 6));
     let all = story.list(InodeId::default());

@@ -83,7 +83,8 @@ fn what_is_there_is_used_and_removed_on_a_full_disk() {
     let directory = md::MakeDirectory { directory: root, name: name.clone(), new: NEW };
     story.ask(1, 1, (0, 3), &directory).unwrap();
     story.happens(short());
-    let opened = story.ask(1, 2, (0, 1), &create("a", md::OpenMode::Write, false)).unwrap();
+    let again = create("a", md::OpenMode::Write, false);
+    let opened = story.ask_sharing(2, (0, 1), &again, (1, inode));
     assert!(!opened.created);
     let exists = story.ask(1, 1, (0, 4), &create("a", md::OpenMode::No, true)).unwrap_err();
     assert_eq!(exists.code(), ErrorCode::Exists, "what it would say with room");

@@ -10,6 +10,7 @@ fn an_operation_is_refused_when_its_session_ended_while_it_waited() {
     let inode = story.create(2, (0, 1));
     let open = md::Open { inode, open: md::OpenMode::Read, truncate: true };
     story.send(5, 1, (0, 1), &open);
+    story.learns_that_it_shares(2, inode);
     story.ask(1, 1, (0, 0), &md::CloseSession {}).unwrap();
     story.answer::<st::TruncateChunk>(&skep_wire::management::Done {});
     let (_, result) = story.replies.pop().expect("an answer");

@@ -29,7 +29,7 @@ fn a_size_from_before_another_death_is_asked_for_anew() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     let open = md::Open { inode, open: md::OpenMode::Write, truncate: false };
-    story.ask(1, 2, (0, 1), &open).unwrap();
+    story.ask_sharing(2, (0, 1), &open, (1, inode));
     story.ask(1, 1, (0, 0), &md::CloseSession {}).unwrap();
     let asked = story.calls.remove(0);
     story.ask(1, 2, (0, 0), &md::CloseSession {}).unwrap();

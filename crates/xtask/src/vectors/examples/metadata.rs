@@ -122,7 +122,12 @@ fn files() -> Vec<Example> {
         open: OpenMode::Write,
         pattern: None,
     };
-    let opened = Opened { created: true, attributes: file.clone(), pattern: Some(pattern()) };
+    let opened = Opened {
+        created: true,
+        attributes: file.clone(),
+        pattern: Some(pattern()),
+        is_shared: true,
+    };
     let made_device = Opened {
         attributes: attributes(a_file(), FileKind::CharDevice),
         pattern: None,

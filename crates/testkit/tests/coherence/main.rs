@@ -1,6 +1,8 @@
 //! Two mounts of one cluster, over different transports: what one has completed, the other sees.
 //! Data from close to open, names and attributes within a second.
 
+mod shared;
+
 use rustix::fs::{CWD, RenameFlags, XattrFlags, getxattr, listxattr, renameat_with, setxattr};
 use rustix::io::Errno;
 use skep_testkit::suite::{Case, Suite};
@@ -576,10 +578,11 @@ fn sizes_are_seen_when_the_writer_says_so(mounts: &Mounts) {
 fn main() -> ExitCode {
     let mut suite = Suite::from_arguments();
     let place = "uring-and-device";
-    if suite.starts(place, &[CASES]) {
+    let all = [CASES, shared::CASES];
+    if suite.starts(place, &all) {
         let mut cluster = Cluster::start(Shape::default());
         let second = cluster.mount(Transport::Device);
-        for case in CASES {
+        for case in all.into_iter().flatten() {
             let name = case.name.replace("::", "-");
             let mounts =
                 Mounts { one: cluster.path().join(&name), other: second.path().join(&name) };

@@ -1,0 +1,81 @@
+//! `WaitRecalls` and `AcknowledgeRecalls`, and when those who wait are answered. They take no slot
+//! and are no operations: a client that is at work must hear of a recall all the same.
+
+use crate::engine::Engine;
+use crate::locks::Owner;
+use crate::operation::ConnectionId;
+use crate::sharing::Told;
+use crate::target::MetadataTarget;
+use skep_format::metadata::{Key, OpenCounts};
+use skep_types::codec::Codec;
+use skep_types::{Error, ErrorCode, InodeId, Result, SessionId};
+use skep_wire::frame::Header;
+use skep_wire::limits::MAX_RECALLS;
+use skep_wire::sharing::{AcknowledgeRecalls, Recalls, WaitRecalls};
+
+fn protocol(what: &str) -> Error {
+    Error::new(ErrorCode::Protocol, what)
+}
+
+impl<E: Engine> MetadataTarget<E> {
+    pub(crate) fn load_sharing(&mut self) -> Result<()> {
+        for (key, _) in self.table.scan(&Key::session_opens(), &[], usize::MAX)? {
+            self.shared.sharing.wrote(&key, true);
+        }
+        Ok(())
+    }
+
+    /// Takes in a `WaitRecalls`; it is answered at the end of the batch or later.
+    pub(crate) fn wait_for_recalls(
+        &mut self,
+        connection: ConnectionId,
+        header: Header,
+        body: &[u8],
+    ) {
+        let request = match WaitRecalls::from_bytes(body) {
+            Ok(request) if request.known.len() <= MAX_RECALLS => request,
+            Ok(_) => return self.refuse(connection, header, protocol("too many recalls at once")),
+            Err(error) => return self.refuse(connection, header, protocol(error.context())),
+        };
+        let now = self.shared.now;
+        if let Some(before) = self.shared.sharing.poll(connection, header, request.known, now) {
+            self.answer_poll(before);
+        }
+    }
+
+    /// Takes in an `AcknowledgeRecalls`.
+    pub(crate) fn take_acknowledgement(&mut self, header: &Header, body: &[u8]) -> Result<()> {
+        let AcknowledgeRecalls { numbers } =
+            AcknowledgeRecalls::from_bytes(body).map_err(|error| protocol(error.context()))?;
+        self.shared.sharing.acknowledged(header.session, &numbers);
+        Ok(())
+    }
+
+    /// Lets those run again who waited for recalls that have ended.
+    pub(crate) fn end_recalls(&mut self) {
+        for inode in self.shared.sharing.take_ended() {
+            self.release(Owner::Holders(inode));
+        }
+    }
+
+    /// Answers those who may have something to be told, and those who are to ask again.
+    pub(crate) fn tell_recalls(&mut self) {
+        self.shared.sharing.end_batch();
+        for told in self.shared.sharing.tell(self.shared.now) {
+            self.answer_poll(told);
+        }
+    }
+
+    /// Sessions that have a file open which is shared, for checkers; none if it isn't.
+    pub fn holders_of_shared(&self, inode: InodeId) -> Vec<SessionId> {
+        let holders = self.shared.sharing.holders(inode);
+        let opens = self.table.get(&Key::Opens(inode).to_bytes()).ok().flatten();
+        let opens = opens.and_then(|value| OpenCounts::from_bytes(&value).ok()).unwrap_or_default();
+        if holders.len() > 1 && opens.writers > 0 { holders.to_vec() } else { Vec::new() }
+    }
+
+    fn answer_poll(&mut self, told: Told) {
+        let Told { connection, header, recalls } = told;
+        self.reply_now(connection, header, Recalls { recalls }.to_bytes());
+    }
+}

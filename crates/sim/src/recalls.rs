@@ -1,0 +1,83 @@
+//! How clients are told that files are shared (docs/design/0008-shared-files.md), and the check
+//! that they are told in time.
+
+use crate::client::is_lost;
+use crate::network::{Asker, Node};
+use crate::world::{World, message};
+use skep_types::codec::Codec;
+use skep_types::{GroupId, InodeId, Result, SessionId};
+use skep_wire::frame::Header;
+use skep_wire::sharing::{AcknowledgeRecalls, Recalls as Told, WaitRecalls};
+use std::collections::BTreeSet;
+
+/// What a client was told.
+#[derive(Debug, Default)]
+pub(crate) struct Recalls {
+    /// Files, in the order in which they came.
+    pub(crate) come: Vec<InodeId>,
+    /// Numbers that are not acknowledged yet.
+    pub(crate) at_work: BTreeSet<u64>,
+}
+
+impl World {
+    /// A client waits to be told what is shared.
+    pub(crate) fn wait_for_recalls(&mut self, client: usize, group: GroupId, session: SessionId) {
+        let known = self.clients[client].recalls.at_work.iter().copied().collect();
+        let (header, body) = message(&WaitRecalls { known });
+        let header = Header { session, ..header };
+        self.call(Node::Client(client), group, header, body, Asker::Recalls(group, session));
+    }
+
+    /// A client was told.
+    pub(crate) fn recalled(
+        &mut self,
+        client: usize,
+        (group, session): (GroupId, SessionId),
+        result: &Result<Vec<u8>>,
+    ) {
+        let process = &mut self.clients[client];
+        if process.sessions.get(&group).is_none_or(|it| it.id != session) {
+            return;
+        }
+        let told = match result {
+            Ok(body) => Told::from_bytes(body),
+            Err(error) if is_lost(error) => {
+                return self.replace_session(client, group, session, error);
+            }
+            Err(error) => return self.fail(format!("client {client} hears no recalls: {error}")),
+        };
+        let Ok(told) = told else { return self.fail("recalls are malformed".to_owned()) };
+        for recall in told.recalls {
+            let process = &mut self.clients[client];
+            process.recalls.come.push(recall.inode);
+            process.recalls.at_work.insert(recall.number);
+            let handles = process.handles.iter_mut().filter(|it| it.inode == recall.inode);
+            handles.for_each(|handle| handle.is_shared = true);
+            let (header, body) = message(&AcknowledgeRecalls { numbers: vec![recall.number] });
+            let header = Header { session, ..header };
+            let asker = Asker::Acknowledge(recall.number);
+            self.call(Node::Client(client), group, header, body, asker);
+        }
+        self.wait_for_recalls(client, group, session);
+    }
+
+    /// Whoever has a file open that several clients have open, one of them for writing, knows that.
+    pub(crate) fn check_sharing(&mut self, inode: InodeId) {
+        let running = self.targets.iter().filter_map(|target| target.running.as_ref());
+        let holders: Vec<_> = running.flat_map(|it| it.holders_of_shared(inode)).collect();
+        for client in 0..self.clients.len() {
+            let process = &self.clients[client];
+            let of_file = process.handles.iter().filter(|handle| handle.inode == inode);
+            let unaware = of_file
+                .filter(|it| holders.contains(&it.session) && !it.is_shared)
+                .map(|it| it.session)
+                .next();
+            if let Some(session) = unaware {
+                return self.fail(format!(
+                    "client {client} has {inode} open in session {session}, and doesn't know that \
+                     {holders:?} have it open"
+                ));
+            }
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Files that both mounts have open while one or both write: each completed write is seen at once.
+
+use crate::Mounts;
+use skep_testkit::program::run_in;
+use skep_testkit::suite::Case;
+use skep_testkit::{Random, wait_for};
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![shared:
+    each_write_is_seen_by_the_next_read, pages_from_before_are_not_shown_again,
+    appends_of_both_at_once_are_whole, a_truncation_is_seen_by_the_next_read,
+    times_that_only_the_kernel_sees_stay_hidden, shared_files_can_be_mapped,
+    a_file_is_cached_again_by_who_opens_it_alone,
+];
+
+fn open(path: &Path) -> File {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).expect("open")
+}
+
+/// All bytes of an open file.
+fn all(file: &File) -> Vec<u8> {
+    let mut bytes = vec![0; file.metadata().expect("there").len() as usize];
+    file.read_exact_at(&mut bytes, 0).expect("read");
+    bytes
+}
+
+/// Writes a random range of the file through `by`, here in memory too.
+fn write_some(random: &mut Random, by: &File, model: &mut Vec<u8>) {
+    let offset = random.below(model.len() + 5000);
+    let most = *random.one_of(&[100, 5000, 300_000]);
+    let len = 1 + random.below(most);
+    let bytes = random.bytes(len);
+    by.write_all_at(&bytes, offset as u64).expect("written");
+    model.resize(model.len().max(offset + len), 0);
+    model[offset..offset + len].copy_from_slice(&bytes);
+}
+
+/// Semantics 2.3 and 2.4.
+fn each_write_is_seen_by_the_next_read(mounts: &Mounts) {
+    let mut random = Random::new(Random::seed_of_run());
+    let handles = [open(&mounts.one.join("file")), open(&mounts.other.join("file"))];
+    let mut model = vec![0];
+    handles[0].write_all_at(&model, 0).expect("written");
+    for round in 0..150 {
+        write_some(&mut random, &handles[round % 2], &mut model);
+        let (reader, len) = (&handles[(round + 1) % 2], model.len() as u64);
+        assert_eq!(reader.metadata().expect("there").len(), len, "round {round}: the size");
+        assert!(all(reader) == model, "round {round}: the contents");
+        let mut beyond = [0; 9];
+        assert_eq!(reader.read_at(&mut beyond, len).expect("read"), 0, "the end");
+        // Without asking for the size before.
+        write_some(&mut random, &handles[round % 2], &mut model);
+        let mut tail = vec![0; 400_000];
+        let start = model.len().saturating_sub(1000);
+        let read = reader.read_at(&mut tail, start as u64).expect("read");
+        assert!(tail[..read] == model[start..], "round {round}: {read} bytes at the end");
+    }
+}
+
+/// Semantics 2.3: the reader's handle is from before there was a writer, so the kernel keeps pages
+/// that it reads through it.
+fn pages_from_before_are_not_shown_again(mounts: &Mounts) {
+    let mut random = Random::new(Random::seed_of_run());
+    for (round, len) in [4096, 100_000, 1_500_000].into_iter().enumerate() {
+        let (here, there) = (format!("file-{round}"), mounts.other.join(format!("file-{round}")));
+        let mut model = random.bytes(len);
+        fs::write(mounts.one.join(&here), &model).expect("written");
+        let reader = File::open(mounts.one.join(&here)).expect("opened");
+        assert!(all(&reader) == model);
+        let writer = open(&there);
+        for change in 0..60 {
+            // Some of them leave the size as it is, and all the times that metadata knows.
+            let at = random.below(model.len());
+            let len = (model.len() - at).min(1 + random.below(9000));
+            let bytes = random.bytes(len);
+            writer.write_all_at(&bytes, at as u64).expect("written");
+            model[at..at + bytes.len()].copy_from_slice(&bytes);
+            if change % 10 == 9 {
+                write_some(&mut random, &writer, &mut model);
+            }
+            assert!(all(&reader) == model, "file of {len} bytes, change {change}");
+        }
+    }
+}
+
+const RECORDS: usize = 150;
+
+/// Appends numbered lines of different lengths, and reads what is there now and then.
+fn append(path: &Path, name: &str) {
+    let mut file = OpenOptions::new().read(true).append(true).open(path).expect("opened");
+    for record in 0..RECORDS {
+        let filler = "x".repeat(record * 37 % 9000);
+        let line = format!("{name} {record} {filler}\n");
+        // One `write`: what is appended by two goes to two places.
+        assert_eq!(file.write(line.as_bytes()).expect("written"), line.len());
+    }
+}
+
+/// Semantics 2.9.
+fn appends_of_both_at_once_are_whole(mounts: &Mounts) {
+    fs::write(mounts.one.join("log"), "").expect("made");
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..6)
+            .map(|number| {
+                let place = if number % 2 == 0 { &mounts.one } else { &mounts.other };
+                scope.spawn(move || append(&place.join("log"), &format!("writer-{number}")))
+            })
+            .collect();
+        let reader = scope.spawn(|| {
+            // Nobody ever sees a hole, or a line that isn't whole. (Opened after the writers: see
+            // the exception in 2.3.)
+            wait_for("something is written", Duration::from_secs(30), || {
+                let found = fs::metadata(mounts.other.join("log")).expect("there").len() > 50_000;
+                found.then_some(())
+            });
+            let file = File::open(mounts.other.join("log")).expect("opened");
+            let mut looks = 0;
+            while !is_done.load(Ordering::Relaxed) {
+                let bytes = all(&file);
+                assert!(!bytes.contains(&0), "zeros of {} bytes", bytes.len());
+                let end = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(80)..]);
+                assert!(bytes.is_empty() || end.ends_with('\n'), "{} bytes: {end}", bytes.len());
+                looks += 1;
+            }
+            looks
+        });
+        let results: Vec<_> =
+            writers.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
+        is_done.store(true, Ordering::Relaxed);
+        assert!(results.iter().all(Result::is_ok), "a writer failed");
+        assert!(reader.join().expect("the reader") > 3, "it looked often enough");
+    });
+    let text = fs::read_to_string(mounts.other.join("log")).expect("text");
+    let mut next = [0; 6];
+    for line in text.lines() {
+        let mut words = line.splitn(3, ' ');
+        let name = words.next().expect("a name").strip_prefix("writer-").expect("a writer");
+        let writer: usize = name.parse().expect("a number");
+        let record = next[writer];
+        assert_eq!(words.next().expect("a number"), record.to_string(), "each in its order");
+        assert_eq!(words.next().expect("filler").len(), record * 37 % 9000);
+        next[writer] += 1;
+    }
+    assert_eq!(next, [RECORDS; 6], "each record is there once");
+}
+
+/// Semantics 2.7.
+fn a_truncation_is_seen_by_the_next_read(mounts: &Mounts) {
+    let (here, there) = (open(&mounts.one.join("file")), open(&mounts.other.join("file")));
+    for round in 0..30_u8 {
+        here.write_all_at(&[round; 50_000], 0).expect("written");
+        assert_eq!(all(&there), [round; 50_000]);
+        there.set_len(10).expect("cut");
+        assert_eq!(all(&here), [round; 10]);
+        here.set_len(20_000).expect("extended");
+        let mut expected = vec![round; 10];
+        expected.resize(20_000, 0);
+        assert!(all(&there) == expected, "round {round}");
+    }
+}
+
+/// Semantics 1.9: what the kernel is told so that it drops its pages is nobody else's business.
+fn times_that_only_the_kernel_sees_stay_hidden(mounts: &Mounts) {
+    fs::write(mounts.one.join("file"), [1; 9000]).expect("written");
+    let reader = File::open(mounts.one.join("file")).expect("opened");
+    let writer = open(&mounts.other.join("file"));
+    let times = || {
+        let found = [reader.metadata(), fs::metadata(mounts.one.join("file")), writer.metadata()];
+        found.map(|it| it.map(|it| (it.mtime(), it.mtime_nsec())).expect("there"))
+    };
+    let first = times();
+    assert!(first.iter().all(|it| *it == first[0]), "{first:?}");
+    for _ in 0..20 {
+        assert_eq!(all(&reader), [1; 9000]);
+        assert_eq!(times(), first);
+    }
+}
+
+/// Semantics 2.8.
+fn shared_files_can_be_mapped(mounts: &Mounts) {
+    let here = open(&mounts.one.join("file"));
+    here.write_all_at(&[1; 8192], 0).expect("written");
+    run_in(
+        &mounts.other,
+        "python3",
+        [
+            "-c",
+            "import mmap\n\
+             with open('file', 'r+b') as file:\n\
+             \x20   mapped = mmap.mmap(file.fileno(), 0)\n\
+             \x20   assert mapped[:] == bytes([1]) * 8192\n\
+             \x20   mapped[5000] = 7\n\
+             \x20   mapped.flush()\n",
+        ],
+    );
+    assert_eq!(all(&here)[5000], 7);
+}
+
+/// What was shared is as any other file for who opens it later: it can't be seen from outside but
+/// by what the kernel keeps, so here only that everything is still right.
+/// Semantics 2.2.
+fn a_file_is_cached_again_by_who_opens_it_alone(mounts: &Mounts) {
+    let mut random = Random::new(Random::seed_of_run());
+    let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
+    let mut model = vec![5; 10_000];
+    fs::write(&here, &model).expect("written");
+    for _ in 0..40 {
+        let (one, other) = (open(&here), open(&there));
+        write_some(&mut random, &one, &mut model);
+        write_some(&mut random, &other, &mut model);
+        drop((one, other));
+        assert!(fs::read(&here).expect("read") == model);
+        assert!(fs::read(&there).expect("read") == model);
+    }
+}
