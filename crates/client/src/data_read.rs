@@ -25,13 +25,7 @@ impl Client {
         self.confirm_locks(&file).await?;
         let wanted = into.len() as u64;
         let end = offset.saturating_add(wanted);
-        let mut size = file.inode.size();
-        // Others may have cut it, or made it longer.
-        let is_old = end > size && file.inode.age(skep_env::now()) > SIZE_TRUSTED_FOR;
-        if is_old || file.inode.is_shared() {
-            self.fetch_attributes(file.inode.id).await?;
-            size = file.inode.size();
-        }
+        let size = self.size_for_read(&file, end).await?;
         if offset >= size || wanted == 0 {
             return Ok(0);
         }
@@ -40,6 +34,18 @@ impl Client {
         // The file may have been found removed while the bytes were on their way.
         file.check_live()?;
         Ok(length)
+    }
+
+    /// The size of a file, asked for anew if a read to `end` would come to it and it may be old, or
+    /// if others may cut the file or make it longer.
+    pub(crate) async fn size_for_read(&self, file: &OpenFile, end: u64) -> Result<u64> {
+        let size = file.inode.size();
+        let is_old = end > size && file.inode.age(skep_env::now()) > SIZE_TRUSTED_FOR;
+        if !is_old && !file.inode.is_shared() {
+            return Ok(size);
+        }
+        self.fetch_attributes(file.inode.id).await?;
+        Ok(file.inode.size())
     }
 
     async fn read_range(&self, file: &OpenFile, offset: u64, into: Buf) -> Result<()> {
@@ -101,15 +107,17 @@ impl OpenFile {
     }
 }
 
-struct ChunkRead {
-    key: ChunkFileKey,
-    group: GroupId,
-    offset: u64,
-    into: Buf,
+/// A piece to read.
+pub(crate) struct ChunkRead {
+    pub(crate) key: ChunkFileKey,
+    pub(crate) group: GroupId,
+    /// First byte in the chunk file.
+    pub(crate) offset: u64,
+    pub(crate) into: Buf,
 }
 
 /// Reads one piece; says whether bytes were missing, which are zeros then.
-async fn read_chunk(worker: Rc<Worker>, what: ChunkRead) -> Result<bool> {
+pub(crate) async fn read_chunk(worker: Rc<Worker>, what: ChunkRead) -> Result<bool> {
     let _place = worker.pieces.acquire().await;
     let ChunkRead { key, group, offset, into } = what;
     let mut has_failed = false;

@@ -2,6 +2,7 @@
 //! write is done when all its pieces are acknowledged; there is no write-behind.
 
 use crate::client::{Client, Worker};
+use crate::data_room::newest_size;
 use crate::driven::{drive, drive_for};
 use crate::file_locks::{FileLock, Locked};
 use crate::granules;
@@ -36,19 +37,10 @@ impl Client {
     /// isn't open for writing, `FileTooLarge`, `NoSpace`, `DeviceFailed`.
     pub async fn write(&self, handle: HandleId, offset: u64, data: Buf) -> Result<()> {
         let file = self.mount().handles.get_live(handle)?;
-        let id = file.inode.id;
-        if file.mode != OpenMode::Write {
-            let text = format!("file {id}: the handle isn't open for writing");
-            return Err(Error::new(ErrorCode::InvalidArgument, text));
-        }
+        let end = file.check_writable(offset.checked_add(data.len() as u64))?;
         if data.is_empty() {
             return Ok(());
         }
-        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= MAX_FILE_BYTES);
-        let Some(end) = end else {
-            let text = format!("file {id}: a write at {offset} ends beyond the longest file");
-            return Err(Error::new(ErrorCode::FileTooLarge, text));
-        };
         self.confirm_locks(&file).await?;
         let plan = plan(&file.pattern, offset..end, MAX_PIECE_BYTES)?;
         let writing = begin_write(&file.inode).await;
@@ -146,7 +138,7 @@ impl Drop for AppendTurn {
 }
 
 /// Begins a write as soon as no truncation is under way.
-async fn begin_write(inode: &Arc<InodeState>) -> Writing {
+pub(crate) async fn begin_write(inode: &Arc<InodeState>) -> Writing {
     loop {
         match inode.try_write() {
             Some(writing) => return writing,
@@ -200,7 +192,7 @@ impl Write<'_> {
     /// file grows. Room is there, since it was just written. If this fails too, it stays: whoever
     /// keeps storage from answering has worse to tell.
     async fn blank(&self, worker: &Rc<Worker>, written: Vec<Piece>) {
-        let size = self.file.inode.size();
+        let size = newest_size(worker, self.file).await;
         for piece in written {
             let start = self.offset + piece.offset_in_range;
             let skipped = size.saturating_sub(start);
@@ -224,14 +216,9 @@ impl Write<'_> {
     }
 
     fn chunk(&self, piece: Piece, data: Buf) -> ChunkWrite {
-        let component = &self.file.pattern.components[usize::from(piece.component)];
         ChunkWrite {
             key: self.file.key_of(&piece),
-            stripe: StripeHint {
-                chunk_bytes: component.chunk_bytes,
-                width: component.groups.len() as u16,
-                component_start: component.start,
-            },
+            stripe: self.file.stripe_of(&piece),
             group: piece.group,
             offset: piece.offset_in_chunk_file,
             data,
@@ -239,16 +226,44 @@ impl Write<'_> {
     }
 }
 
-struct ChunkWrite {
-    key: ChunkFileKey,
-    stripe: StripeHint,
-    group: GroupId,
-    offset: u64,
-    data: Buf,
+impl OpenFile {
+    /// What the chunk file of a piece is told of its stripe.
+    pub(crate) fn stripe_of(&self, piece: &Piece) -> StripeHint {
+        let component = &self.pattern.components[usize::from(piece.component)];
+        StripeHint {
+            chunk_bytes: component.chunk_bytes,
+            width: component.groups.len() as u16,
+            component_start: component.start,
+        }
+    }
+
+    /// Checks that bytes may be written through it, up to `end`; none: that is more than there can
+    /// be.
+    pub(crate) fn check_writable(&self, end: Option<u64>) -> Result<u64> {
+        let id = self.inode.id;
+        if self.mode != OpenMode::Write {
+            let text = format!("file {id}: the handle isn't open for writing");
+            return Err(Error::new(ErrorCode::InvalidArgument, text));
+        }
+        end.filter(|end| *end <= MAX_FILE_BYTES).ok_or_else(|| {
+            let text = format!("file {id}: the range ends beyond the longest file");
+            Error::new(ErrorCode::FileTooLarge, text)
+        })
+    }
+}
+
+/// A piece to write.
+pub(crate) struct ChunkWrite {
+    pub(crate) key: ChunkFileKey,
+    pub(crate) stripe: StripeHint,
+    pub(crate) group: GroupId,
+    /// First byte in the chunk file.
+    pub(crate) offset: u64,
+    pub(crate) data: Buf,
 }
 
 /// Writes one piece; gives the incarnation of the host that has it.
-async fn write_chunk(worker: Rc<Worker>, what: ChunkWrite) -> Result<HostIncarnation> {
+pub(crate) async fn write_chunk(worker: Rc<Worker>, what: ChunkWrite) -> Result<HostIncarnation> {
     let _place = worker.pieces.acquire().await;
     let ChunkWrite { key, stripe, group, offset, data } = what;
     let checksums = granules::checksums(offset, data.bytes());
@@ -260,13 +275,8 @@ async fn write_chunk(worker: Rc<Worker>, what: ChunkWrite) -> Result<HostIncarna
             trace: worker.next_trace(),
             ..CallOptions::default()
         };
-        let node = worker.mount.node();
-        match worker.router.call(group, &request, options).await {
-            Ok((written, _)) => return Ok(written.incarnation),
-            Err(error) if error.code() == ErrorCode::Evicted => {
-                Client(Rc::clone(&worker)).begin_to_rejoin(node);
-                return Err(error.within(format_args!("chunk file {key}")));
-            }
+        match worker.change_storage(group, &request, options).await {
+            Ok(written) => return Ok(written.incarnation),
             // Damaged on its way (`Protocol`): once more.
             Err(error) if error.code() == ErrorCode::Protocol && !has_failed => has_failed = true,
             Err(error) => return Err(error.within(format_args!("chunk file {key}"))),

@@ -81,4 +81,24 @@ impl Worker {
             }
         }
     }
+
+    /// Asks storage to change something. Not again after this client was evicted: others may have
+    /// the file since.
+    pub(crate) async fn change_storage<R: Request>(
+        self: &Rc<Self>,
+        group: GroupId,
+        request: &R,
+        options: CallOptions,
+    ) -> Result<R::Reply> {
+        let node = self.mount.node();
+        match self.router.call(group, request, options).await {
+            Ok((reply, _)) => Ok(reply),
+            Err(error) => {
+                if error.code() == ErrorCode::Evicted {
+                    Client(Rc::clone(self)).begin_to_rejoin(node);
+                }
+                Err(error)
+            }
+        }
+    }
 }

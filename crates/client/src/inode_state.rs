@@ -27,7 +27,7 @@ struct Inner {
     seen_at: Duration,
     /// End of the furthest write of this mount under `truncate_generation`.
     written_end: u64,
-    /// One of those writes began beyond the end.
+    /// One of those writes began beyond the end, or a part of the file was made a hole.
     may_leave_holes: bool,
     /// Writes so far, and how many of them metadata was told of.
     writes: u64,
@@ -354,6 +354,16 @@ impl Writing {
             inner.writes += 1;
             inner.may_leave_holes |= range.start > inner.size.max(inner.written_end);
             inner.written_end = inner.written_end.max(range.end);
+        });
+    }
+}
+
+impl Writing {
+    /// A part of the file may be a hole now; its size stays.
+    pub(crate) fn made_holes(&self) {
+        self.0.with(|inner| {
+            inner.writes += 1;
+            inner.may_leave_holes = true;
         });
     }
 }

@@ -13,7 +13,9 @@ mod attributes;
 mod background;
 mod chunk_stats;
 mod client;
+mod data_copy;
 mod data_read;
+mod data_room;
 mod data_write;
 mod deferred_close;
 mod directory;
@@ -38,6 +40,7 @@ mod xattr;
 
 pub use attributes::Stat;
 pub use client::Client;
+pub use data_room::{Allocation, Sought};
 pub use directory::StatFs;
 pub use file_locks::{FileLock, Locked};
 pub use mount::{ClusterAccess, Forget, Mount, MountOptions};

@@ -10,6 +10,9 @@ pub(crate) const MAX_PIECES: usize = 128;
 /// Longest piece of one message. Small enough that the pieces of a large range overlap on their
 /// way, large enough that the message's cost doesn't show; a multiple of the granule.
 pub(crate) const MAX_PIECE_BYTES: u64 = 1 << 20;
+/// Most bytes that one request to copy does; the caller asks again for the rest. Large enough that
+/// asking doesn't show, small enough that one who was killed goes soon.
+pub(crate) const MAX_COPIED_BYTES: u64 = 64 << 20;
 /// Most open handles of a mount, so that a leak ends with an error and not with the host's memory.
 pub(crate) const MAX_HANDLES: usize = 1 << 20;
 /// Most inodes that are closed but still have writes that nobody synced; a close beyond it syncs

@@ -80,7 +80,7 @@ impl Client {
         };
         let request =
             SetXattr { inode, name: name.into(), value: value.into(), mode, clear_set_group_id };
-        if name == CAPABILITY
+        if name == b"security.capability"
             && let Some(state) = self.mount().inodes.get(inode)
         {
             // A report of what was written before would take it away again.

@@ -134,6 +134,45 @@ pub fn chunk_sizes(
     })
 }
 
+/// A range of one chunk file, with its place in the pattern.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChunkFileRange {
+    /// Index of the component in the pattern.
+    pub component: u16,
+    /// Index of the group in the component.
+    pub index: u16,
+    /// The group that has the chunk file.
+    pub group: GroupId,
+    /// Bytes of the chunk file.
+    pub range: Range<u64>,
+}
+
+/// What a file range is in each chunk file: since chunk files are dense, it is one range in each;
+/// none are empty.
+pub fn chunk_ranges(
+    pattern: &StripePattern,
+    range: Range<u64>,
+) -> impl Iterator<Item = ChunkFileRange> + '_ {
+    let (before, with) = (chunk_sizes(pattern, range.start), chunk_sizes(pattern, range.end));
+    before.zip(with).filter(|(start, end)| start.size < end.size).map(|(start, end)| {
+        let ChunkFileSize { component, index, group, .. } = start;
+        ChunkFileRange { component, index, group, range: start.size..end.size }
+    })
+}
+
+/// The byte of a file that lies at `offset` of a chunk file; none if the component ends before it.
+pub fn position_in_file(
+    pattern: &StripePattern,
+    component: u16,
+    index: u16,
+    offset: u64,
+) -> Option<u64> {
+    let end = size_from_chunk(pattern, component, index, offset.checked_add(1)?);
+    let inside = chunk_sizes(pattern, end)
+        .any(|it| (it.component, it.index) == (component, index) && it.size > offset);
+    inside.then(|| end - 1)
+}
+
 /// The smallest file size that explains one chunk file of `chunk_file_bytes` bytes; the size of a
 /// file is the largest over its chunk files (see [`size_from_chunks`]). Zero for an index that the
 /// pattern doesn't have.
@@ -279,6 +318,9 @@ mod tests {
         let two =
             self::pattern(vec![component(0, 1 << 16, 0..2), component(1 << 17, 1 << 16, 0..2)]);
         assert_eq!(size_from_chunk(&two, 0, 1, 1 << 30), 1 << 17);
+        assert_eq!(position_in_file(&two, 0, 1, (1 << 16) - 1), Some((1 << 17) - 1));
+        assert_eq!(position_in_file(&two, 0, 1, 1 << 16), None, "the next component has it");
+        assert_eq!(position_in_file(&two, 1, 1, 0), Some(3 << 16));
     }
 
     proptest! {
@@ -325,6 +367,29 @@ mod tests {
                 sum += chunk.size;
             }
             prop_assert_eq!(sum, size);
+        }
+
+        #[test]
+        fn a_range_is_one_range_in_each_chunk_file(
+            pattern in any_pattern(), start in 0_u64..8 << 20, length in 0_u64..4 << 20,
+        ) {
+            let mut expected = BTreeMap::<_, Range<u64>>::new();
+            for piece in pieces(&pattern, start..start + length).unwrap() {
+                let at = piece.offset_in_chunk_file;
+                let place = (piece.component, piece.index);
+                let range = expected.entry(place).or_insert(at..at);
+                prop_assert_eq!(range.end, at);
+                range.end = at + piece.length;
+                let back = |at| position_in_file(&pattern, piece.component, piece.index, at);
+                prop_assert_eq!(back(at), Some(start + piece.offset_in_range));
+                let last = start + piece.offset_in_range + piece.length - 1;
+                prop_assert_eq!(back(range.end - 1), Some(last));
+            }
+            for found in chunk_ranges(&pattern, start..start + length) {
+                let place = (found.component, found.index);
+                prop_assert_eq!(expected.remove(&place), Some(found.range));
+            }
+            prop_assert!(expected.is_empty());
         }
 
         #[test]

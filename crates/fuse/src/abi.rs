@@ -102,6 +102,7 @@ opcodes! {
     SyncFs = 50, 8;
     TmpFile = 51, 16;
     StatX = 52, 24;
+    CopyFileRange64 = 53, 56;
 }
 
 /// Flags of `INIT`; those from bit 32 on travel in `flags2`.
@@ -550,6 +551,47 @@ record! {
 }
 
 record! {
+    /// `fuse_fallocate_in`.
+    pub struct AllocateIn {
+        pub handle: u64,
+        pub offset: u64,
+        pub length: u64,
+        pub mode: u32,
+        pub padding: u32,
+    }
+}
+
+record! {
+    /// `fuse_lseek_in`.
+    pub struct SeekIn {
+        pub handle: u64,
+        pub offset: u64,
+        pub whence: u32,
+        pub padding: u32,
+    }
+}
+
+record! {
+    /// `fuse_copy_file_range_in`; the node in the header is the source's.
+    pub struct CopyIn {
+        pub handle: u64,
+        pub offset: u64,
+        pub to_node: u64,
+        pub to_handle: u64,
+        pub to_offset: u64,
+        pub length: u64,
+        pub flags: u64,
+    }
+}
+
+record! {
+    /// `fuse_lseek_out`, and `fuse_copy_file_range_out` too: a number.
+    pub struct NumberOut {
+        pub number: u64,
+    }
+}
+
+record! {
     /// `fuse_lk_in`: the lock is `start` to `end`, both included.
     pub struct LockIn {
         pub handle: u64,
@@ -693,6 +735,10 @@ mod tests {
         check(Opcode::ListXattr, len_of::<GetXattrIn>());
         check(Opcode::Ioctl, len_of::<IoctlIn>());
         check(Opcode::Interrupt, len_of::<InterruptIn>());
+        check(Opcode::FAllocate, len_of::<AllocateIn>());
+        check(Opcode::LSeek, len_of::<SeekIn>());
+        check(Opcode::CopyFileRange, len_of::<CopyIn>());
+        check(Opcode::CopyFileRange64, len_of::<CopyIn>());
         check(Opcode::GetLock, len_of::<LockIn>());
         check(Opcode::SetLock, len_of::<LockIn>());
         check(Opcode::SetLockWait, len_of::<LockIn>());

@@ -2,17 +2,19 @@
 //! that tests can mount one that lives in memory.
 
 use skep_client::{
-    Client, CreateRequest, Created, DirectoryEntries, FileLock, Forget, HandleId, HeldLock, Locked,
-    NewInode, OpenMode, OpenedFile, SetAttributes, Stat, StatFs, XattrMode,
+    Allocation, Client, CreateRequest, Created, DirectoryEntries, FileLock, Forget, HandleId,
+    HeldLock, Locked, NewInode, OpenMode, OpenedFile, SetAttributes, Sought, Stat, StatFs,
+    XattrMode,
 };
 use skep_env::Buf;
 use skep_types::{Attributes, InodeId, Result, StripePattern};
 use std::future::Future;
+use std::ops::Range;
 
 /// One worker's access to a file system. Cheap to clone; stays on its thread.
 ///
-/// Futures of calls that only look may be dropped at any time, and so may `read` and `write`; those
-/// of other calls are run to their end, even if nobody waits for them.
+/// Futures of calls that only look may be dropped at any time, and so may those that read or change
+/// what a file holds; those of other calls are run to their end, even if nobody waits for them.
 pub trait FileSystem: Clone + 'static {
     /// Finds an entry.
     fn lookup(&self, directory: InodeId, name: &[u8]) -> impl Future<Output = Result<Attributes>>;
@@ -52,6 +54,28 @@ pub trait FileSystem: Clone + 'static {
     fn write(&self, handle: HandleId, offset: u64, data: Buf) -> impl Future<Output = Result<()>>;
     /// Writes all of `data` at the end of the file.
     fn append(&self, handle: HandleId, data: Buf) -> impl Future<Output = Result<()>>;
+    /// Reserves room, or makes zeros or a hole of a range.
+    fn allocate(
+        &self,
+        handle: HandleId,
+        range: Range<u64>,
+        what: Allocation,
+        keeps_size: bool,
+    ) -> impl Future<Output = Result<()>>;
+    /// Where data or a hole begins; none: there is no data, or the file ends before.
+    fn seek(
+        &self,
+        handle: HandleId,
+        offset: u64,
+        what: Sought,
+    ) -> impl Future<Output = Result<Option<u64>>>;
+    /// Copies bytes from one open file to another; gives how many.
+    fn copy(
+        &self,
+        from: (HandleId, u64),
+        to: (HandleId, u64),
+        length: u64,
+    ) -> impl Future<Output = Result<u64>>;
     /// A file descriptor was closed; others of the same open may remain.
     fn flush(&self, handle: HandleId) -> impl Future<Output = Result<()>>;
     /// A number for an attempt to get a lock.
@@ -235,6 +259,24 @@ impl FileSystem for Client {
 
     async fn write(&self, handle: HandleId, offset: u64, data: Buf) -> Result<()> {
         Self::write(self, handle, offset, data).await
+    }
+
+    async fn allocate(
+        &self,
+        handle: HandleId,
+        range: Range<u64>,
+        what: Allocation,
+        keeps_size: bool,
+    ) -> Result<()> {
+        Self::allocate(self, handle, range, what, keeps_size).await
+    }
+
+    async fn seek(&self, handle: HandleId, offset: u64, what: Sought) -> Result<Option<u64>> {
+        Self::seek(self, handle, offset, what).await
+    }
+
+    async fn copy(&self, from: (HandleId, u64), to: (HandleId, u64), length: u64) -> Result<u64> {
+        Self::copy(self, from, to, length).await
     }
 
     async fn flush(&self, handle: HandleId) -> Result<()> {

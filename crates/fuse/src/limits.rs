@@ -7,6 +7,8 @@ use std::time::Duration;
 pub(crate) const MAX_IO_BYTES: usize = 1 << 20;
 /// The same in pages, as `INIT` wants it.
 pub(crate) const MAX_IO_PAGES: u16 = (MAX_IO_BYTES / 4096) as u16;
+/// Bytes of the smallest page of a kernel; multiples of it do for larger ones too.
+pub(crate) const PAGE_BYTES: u64 = 4096;
 /// How long the kernel may answer from its memory: names and attributes are no staler than this.
 pub(crate) const VALIDITY: Duration = Duration::from_secs(1);
 /// What programs are told to read and write at once (`st_blksize`): one request of the kernel.

@@ -7,4 +7,5 @@ pub(crate) mod jobs;
 pub(crate) mod locks;
 pub(crate) mod names;
 pub(crate) mod privileges;
+pub(crate) mod room;
 pub(crate) mod xattrs;

@@ -5,7 +5,7 @@
 
 use crate::file_system::FileSystem;
 use crate::ops::privileges::CheckedFiles;
-use crate::ops::{attributes, directories, files, jobs, locks, names, xattrs};
+use crate::ops::{attributes, directories, files, jobs, locks, names, room, xattrs};
 use crate::reply::{Answer, Failure};
 use crate::request::Call;
 use crate::transport::TransportKind;
@@ -85,6 +85,11 @@ pub(crate) async fn perform<F: FileSystem>(
         Call::Open { open } => files::open(context, open).await,
         Call::Read { handle, offset, into } => files::read(fs, handle, offset, into).await,
         Call::Write { write } => files::write(context, write).await,
+        Call::Allocate { allocate } => room::allocate(context, allocate, caller).await,
+        Call::Seek { inode, handle, offset, what } => {
+            room::seek(context, inode, handle, (offset, what), caller).await
+        }
+        Call::Copy { copy } => room::copy(context, copy, caller).await,
         Call::Flush { handle, owner } => files::flush(fs, handle, owner).await,
         Call::Close { handle } => files::close(fs, handle).await,
         Call::Fsync { handle, data_only } => files::fsync(fs, handle, data_only).await,

@@ -1,8 +1,8 @@
 //! From the outcome of an operation to the bytes of its reply.
 
 use crate::abi::{
-    self, Attr, AttrOut, Dirent, EntryOut, IoctlOut, LockOut, OpenOut, SizeOut, StatFsOut, Statx,
-    StatxOut, StatxTime,
+    self, Attr, AttrOut, Dirent, EntryOut, IoctlOut, LockOut, NumberOut, OpenOut, SizeOut,
+    StatFsOut, Statx, StatxOut, StatxTime,
 };
 use crate::errno;
 use crate::limits;
@@ -33,6 +33,8 @@ pub(crate) enum Answer {
     Data(usize),
     /// So many bytes were written, or would have to fit.
     Size(u32),
+    /// A place in a file, or how many bytes were copied.
+    Number(u64),
     /// These bytes.
     Bytes(Vec<u8>),
     /// Room in the file system.
@@ -113,6 +115,7 @@ pub(crate) fn encode(answer: Answer, reply: &Buf, is_shared: impl Fn(InodeId) ->
         Answer::Data(len) => return Ok(len),
         Answer::Bytes(bytes) => w.raw(&bytes),
         Answer::Size(size) => SizeOut { size, padding: 0 }.encode(&mut w),
+        Answer::Number(number) => NumberOut { number }.encode(&mut w),
         Answer::Entry(attributes) => entry(&attributes, is_shared).encode(&mut w),
         Answer::Created(attributes, handle, is_direct) => {
             entry(&attributes, is_shared).encode(&mut w);

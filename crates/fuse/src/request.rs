@@ -5,16 +5,17 @@
 
 use crate::abi::ioctl::{self, FsXattr};
 use crate::abi::{
-    self, CreateIn, FsyncIn, GetAttrIn, GetXattrIn, InHeader, IoctlIn, LinkIn, LockIn, MkDirIn,
-    MkNodIn, Opcode, OpenIn, ReadIn, ReleaseIn, Rename2In, RenameIn, SetAttrIn, SetXattrIn,
-    WriteIn, set_attr,
+    self, AllocateIn, CopyIn, CreateIn, FsyncIn, GetAttrIn, GetXattrIn, InHeader, IoctlIn, LinkIn,
+    LockIn, MkDirIn, MkNodIn, Opcode, OpenIn, ReadIn, ReleaseIn, Rename2In, RenameIn, SeekIn,
+    SetAttrIn, SetXattrIn, WriteIn, set_attr,
 };
 use crate::limits;
+use skep_client::{Allocation, FileLock, LockKind, LockMode, Sought};
 use skep_client::{CreateRequest, HandleId, NewInode, OpenMode, SetAttributes, SetTime, XattrMode};
-use skep_client::{FileLock, LockKind, LockMode};
 use skep_env::Buf;
 use skep_types::codec::{Codec, Reader};
 use skep_types::{FileKind, InodeId, Timestamp};
+use std::ops::Range;
 
 /// One request, as a transport hands it over.
 #[derive(Debug)]
@@ -49,6 +50,9 @@ pub(crate) enum Call {
     Open { open: Open },
     Read { handle: HandleId, offset: u64, into: Buf },
     Write { write: Write },
+    Allocate { allocate: Allocate },
+    Seek { inode: InodeId, handle: HandleId, offset: u64, what: Sought },
+    Copy { copy: Copy },
     Flush { handle: HandleId, owner: u64 },
     Close { handle: HandleId },
     Fsync { handle: HandleId, data_only: bool },
@@ -122,6 +126,29 @@ pub(crate) struct Write {
     pub(crate) kill_privileges: bool,
 }
 
+/// The parts of an allocation, whether of room or of a hole.
+#[derive(Debug)]
+pub(crate) struct Allocate {
+    pub(crate) inode: InodeId,
+    pub(crate) handle: HandleId,
+    pub(crate) range: Range<u64>,
+    pub(crate) what: Allocation,
+    pub(crate) keeps_size: bool,
+    pub(crate) uid: u32,
+}
+
+/// The parts of a copy.
+#[derive(Debug)]
+pub(crate) struct Copy {
+    pub(crate) from: (HandleId, u64),
+    pub(crate) inode: InodeId,
+    pub(crate) to: (HandleId, u64),
+    pub(crate) length: u64,
+    pub(crate) uid: u32,
+    /// How many bytes were copied is told as a number of 64 bits.
+    pub(crate) is_long: bool,
+}
+
 /// A lock, and the handle through which it is set or tested.
 #[derive(Debug)]
 pub(crate) struct Lock {
@@ -156,6 +183,9 @@ impl Call {
                 | Self::ReadLink { .. }
                 | Self::Read { .. }
                 | Self::Write { .. }
+                | Self::Allocate { .. }
+                | Self::Seek { .. }
+                | Self::Copy { .. }
                 | Self::ReadDirectory { .. }
                 | Self::GetXattr { .. }
                 | Self::ListXattrs { .. }
@@ -285,6 +315,11 @@ impl Request {
             Opcode::GetLock => Call::TestLock { lock: self.lock()? },
             Opcode::SetLock => Call::SetLock { lock: self.lock()?, waits: false },
             Opcode::SetLockWait => Call::SetLock { lock: self.lock()?, waits: true },
+            Opcode::FAllocate => self.allocate()?,
+            Opcode::LSeek => self.seek()?,
+            Opcode::CopyFileRange | Opcode::CopyFileRange64 => {
+                self.copy(opcode == Opcode::CopyFileRange64)?
+            }
             Opcode::FsyncDir => Call::SyncNames,
             Opcode::SyncFs => Call::SyncAll,
             Opcode::ReadDir | Opcode::ReadDirPlus => {
@@ -309,17 +344,65 @@ impl Request {
             | Opcode::Interrupt
             | Opcode::NotifyReply => return Err(libc::EINVAL),
             // What the kernel does itself once it is told that nobody else does: no OPENDIR, access
-            // by permission bits, holes found by size, copies by read and write.
+            // by permission bits.
             Opcode::OpenDir
             | Opcode::Access
-            | Opcode::LSeek
-            | Opcode::CopyFileRange
-            | Opcode::FAllocate
             | Opcode::Bmap
             | Opcode::Poll
             | Opcode::SetupMapping
             | Opcode::RemoveMapping => return Err(libc::ENOSYS),
         })
+    }
+
+    /// The kernel lets no other modes through to FUSE (6.18): shifting what follows in a file by a
+    /// part of a stripe would move all of it.
+    fn allocate(&self) -> Result<Call, i32> {
+        let arguments: AllocateIn = self.arguments()?;
+        let end = arguments.offset.checked_add(arguments.length).ok_or(libc::EFBIG)?;
+        let mode = arguments.mode as i32;
+        let keeps_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
+        let what = match mode & !libc::FALLOC_FL_KEEP_SIZE {
+            0 => Allocation::Reserve,
+            libc::FALLOC_FL_ZERO_RANGE => Allocation::Zero,
+            libc::FALLOC_FL_PUNCH_HOLE => Allocation::Punch,
+            _ => return Err(libc::EOPNOTSUPP),
+        };
+        let allocate = Allocate {
+            inode: self.node(),
+            handle: HandleId::new(arguments.handle),
+            range: arguments.offset..end,
+            what,
+            keeps_size,
+            uid: self.header.uid,
+        };
+        Ok(Call::Allocate { allocate })
+    }
+
+    fn seek(&self) -> Result<Call, i32> {
+        let arguments: SeekIn = self.arguments()?;
+        let what = match arguments.whence as i32 {
+            libc::SEEK_DATA => Sought::Data,
+            libc::SEEK_HOLE => Sought::Hole,
+            _ => return Err(libc::EINVAL),
+        };
+        let (handle, offset) = (HandleId::new(arguments.handle), arguments.offset);
+        Ok(Call::Seek { inode: self.node(), handle, offset, what })
+    }
+
+    fn copy(&self, is_long: bool) -> Result<Call, i32> {
+        let arguments: CopyIn = self.arguments()?;
+        if arguments.flags != 0 {
+            return Err(libc::EINVAL);
+        }
+        let copy = Copy {
+            from: (HandleId::new(arguments.handle), arguments.offset),
+            inode: inode(arguments.to_node),
+            to: (HandleId::new(arguments.to_handle), arguments.to_offset),
+            length: arguments.length,
+            uid: self.header.uid,
+            is_long,
+        };
+        Ok(Call::Copy { copy })
     }
 
     fn set_attributes(&self) -> Result<Call, i32> {

@@ -23,6 +23,7 @@ use skep_types::codec::{Codec, Writer};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::pin::pin;
@@ -203,15 +204,20 @@ impl Waits {
         forget_attributes(&self.device, inode);
     }
 
-    /// Makes the kernel drop a file's pages and attributes; done when it has.
-    pub(crate) async fn drop_pages(&self, inode: InodeId) -> std::io::Result<()> {
+    /// Makes the kernel drop a file's attributes and its pages of a range, and write back those
+    /// that were changed; done when it has.
+    pub(crate) async fn drop_pages(
+        &self,
+        inode: InodeId,
+        pages: Range<u64>,
+    ) -> std::io::Result<()> {
         let order = self.orders.get() + 1;
         self.orders.set(order);
         let (done, dropped) = oneshot();
         self.dropping.borrow_mut().insert(order, done);
         let (device, sender) = (Arc::clone(&self.device), self.sender.clone());
         let body = move || {
-            tell_invalid(&device, inode, 0);
+            tell_invalid(&device, inode, Some(pages));
             let _ = sender.send(News::Dropped(order));
         };
         let started = skep_env::spawn_thread("skep-fuse-drop".into(), None, body);
@@ -255,16 +261,24 @@ impl Drop for Waiting {
 
 /// Makes the kernel ask for a file's attributes anew. Never blocks.
 pub(crate) fn forget_attributes(device: &OwnedFd, inode: InodeId) {
-    tell_invalid(device, inode, -1);
+    tell_invalid(device, inode, None);
 }
 
-/// `FUSE_NOTIFY_INVAL_INODE`: attributes alone if `offset` is negative, otherwise pages from there
-/// on, too. An error means that the kernel has nothing of the file, or that the mount ends.
-fn tell_invalid(device: &OwnedFd, inode: InodeId, offset: i64) {
+/// All pages of a file.
+pub(crate) const ALL_PAGES: Range<u64> = 0..u64::MAX;
+
+/// `FUSE_NOTIFY_INVAL_INODE`: attributes, and pages of a range too. An error means that the kernel
+/// has nothing of the file, or that the mount ends.
+fn tell_invalid(device: &OwnedFd, inode: InodeId, pages: Option<Range<u64>>) {
+    let (offset, bytes) = match pages {
+        None => (-1, 0),
+        // No length: to the end.
+        Some(pages) => (pages.start as i64, i64::try_from(pages.end - pages.start).unwrap_or(0)),
+    };
     let mut w = Writer::new();
     let len = (abi::OUT_HEADER_BYTES + 24) as u32;
     OutHeader { len, error: abi::NOTIFY_INVAL_INODE, unique: 0 }.encode(&mut w);
-    abi::InvalInodeOut { ino: inode.raw(), offset, len: 0 }.encode(&mut w);
+    abi::InvalInodeOut { ino: inode.raw(), offset, len: bytes }.encode(&mut w);
     if let Err(error) = kernel::write(device, &Buf::copy_of(&w.finish())) {
         tracing::debug!("the kernel has nothing to drop of {inode}: {error}");
     }

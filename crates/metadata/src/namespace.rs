@@ -323,9 +323,9 @@ impl<E: Engine> Context<'_, E> {
             self.shared.sharing.informed_by_open(inode, session);
             return Ok(is_recalled);
         }
-        // Also this session, if it has the file open already: what it opened before must not rely on
-        // being alone from the moment on in which others are answered, and that may be before the
-        // answer to this is there.
+        // Also this session, if it has the file open already: what it opened before must not rely
+        // on being alone from the moment on in which others are answered, and that may be before
+        // the answer to this is there.
         let holders = holders.to_vec();
         let number = self.next_number()?;
         if self.shared.sharing.recall(inode, &holders, number) {

@@ -12,6 +12,8 @@ use std::process::Command;
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(300);
+/// So many operations of `fsx` take a second at least, on a machine that does other work too.
+const FSX_SLOWEST: u64 = 50;
 const TRANSPORTS: [Transport; 2] = [Transport::Uring, Transport::Device];
 
 /// Users that every Debian has. What only BSD has is left out.
@@ -28,12 +30,19 @@ allow_remount = REMOUNT
 entries = [[\"nobody\", \"nogroup\"], [\"daemon\", \"daemon\"]]
 ";
 
-/// Operations on each mount.
-const FSX_OPERATIONS: &str = "6000";
-/// The file goes over several chunks on all targets.
+/// Operations on each mount; the environment variable asks for others.
+const FSX_OPERATIONS: u64 = 6000;
+const FSX_OPERATIONS_VARIABLE: &str = "SKEP_FSX_OPERATIONS";
+/// Most operations of one process: a longer one ended for want of mappings of its own.
+const FSX_LONGEST_RUN: u64 = 20_000;
+/// Operations after which a second mount compares.
+const FSX_SEGMENT: u64 = 2000;
+/// The file goes over several chunks on all targets. Without the least size `posix_fallocate` is
+/// called with no bytes at times, which POSIX refuses.
 const FSX: &str = "
 flen = 6000000
 [opsize]
+min = 1
 max = 1300000
 [weights]
 close_open = 1
@@ -41,10 +50,11 @@ invalidate = 1
 truncate = 3
 fsync = 0.2
 fdatasync = 0.2
-posix_fallocate = 1
+posix_fallocate = 2
+punch_hole = 4
 sendfile = 3
 posix_fadvise = 1
-copy_file_range = 3
+copy_file_range = 4
 ";
 
 fn suite(name: &str) -> PathBuf {
@@ -94,19 +104,57 @@ fn pjdfstest(root: &Path, remounts: bool, only: &str) -> String {
     said.lines().last().unwrap_or_default().to_owned()
 }
 
-#[test]
-fn fsx_finds_what_was_written() {
+fn fsx_operations() -> u64 {
+    let wanted = std::env::var(FSX_OPERATIONS_VARIABLE).ok();
+    wanted.map_or(FSX_OPERATIONS, |it| it.parse().expect("a number of operations"))
+}
+
+/// A seed for `fsx`, which takes only half of the numbers.
+fn fsx_seed() -> u64 {
     let seed = Random::seed_of_run() >> 1;
     println!("seed {seed} (SKEP_TEST_SEED={} repeats it)", seed << 1);
+    seed
+}
+
+fn fsx(file: &Path, seed: u64, operations: u64) {
+    let scratch = Scratch::new();
+    fs::write(scratch.join("fsx.toml"), FSX).expect("written");
+    let mut command = Command::new(suite("fsx"));
+    command.args(["-N", &operations.to_string(), "-S", &seed.to_string(), "-f"]);
+    command.arg(scratch.join("fsx.toml")).arg("-P").arg(scratch.path());
+    let patience = PATIENCE + Duration::from_secs(operations / FSX_SLOWEST);
+    let said = finish(command.arg(file), patience).expect_success();
+    assert!(said.contains("A-OK"), "{said}");
+}
+
+/// `SKEP_FSX_OPERATIONS` says how many operations there are on each mount.
+#[test]
+fn fsx_finds_what_was_written() {
+    let seed = fsx_seed();
     for transport in TRANSPORTS {
         let cluster = Cluster::start(Shape { transport, ..Shape::default() });
-        let scratch = Scratch::new();
-        fs::write(scratch.join("fsx.toml"), FSX).expect("written");
-        let mut command = Command::new(suite("fsx"));
-        command.args(["-N", FSX_OPERATIONS, "-S", &seed.to_string(), "-f"]);
-        command.arg(scratch.join("fsx.toml")).arg("-P").arg(scratch.path());
-        let said = finish(command.arg(cluster.path().join("file")), PATIENCE).expect_success();
-        assert!(said.contains("A-OK"), "{said}");
+        for begun in (0..fsx_operations()).step_by(FSX_LONGEST_RUN as usize) {
+            let operations = FSX_LONGEST_RUN.min(fsx_operations() - begun);
+            fsx(&cluster.path().join("file"), seed + begun, operations);
+        }
         cluster.stop();
     }
+}
+
+/// Between segments of `fsx`, which compares with what it remembers, the file is the same on
+/// another mount. The mounts take turns, so each finds in its caches what the other made old.
+#[test]
+fn fsx_leaves_what_another_mount_sees() {
+    let seed = fsx_seed();
+    let mut cluster = Cluster::start(Shape::default());
+    let second = cluster.mount(Transport::Device);
+    let files = [cluster.path().join("file"), second.path().join("file")];
+    for segment in 0..fsx_operations().div_ceil(FSX_SEGMENT) {
+        fsx(&files[segment as usize % 2], seed + segment, FSX_SEGMENT);
+        let [one, other] = files.each_ref().map(|path| fs::read(path).expect("read"));
+        assert_eq!(one.len(), other.len(), "segment {segment}");
+        assert!(one == other, "segment {segment}");
+    }
+    second.unmount();
+    cluster.stop();
 }

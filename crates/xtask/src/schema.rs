@@ -16,7 +16,7 @@ use skep_types::{
     Chooser, HostIncarnation, InodeId, Lsn, MapVersion, NodeId, PatternOrigin, Redundancy, Result,
 };
 use skep_types::{SessionId, ShardId, StripePattern, TargetId, TargetKind, Timestamp};
-use skep_wire::{file_locks as fl, management as mg, metadata as md, storage as st};
+use skep_wire::{file_locks as fl, management as mg, metadata as md, sharing as sh, storage as st};
 
 /// A named type.
 pub(crate) struct Kind {
@@ -93,6 +93,7 @@ pub(crate) const KINDS: &[Kind] = &[
     record::<md::TransactionId>(),
     record::<fl::LockRequest>(),
     record::<fl::HeldLock>(),
+    record::<sh::Recall>(),
     record::<fl::FileUse>(),
     record::<mg::ClientEntry>(),
     record::<md::SessionEntry>(),

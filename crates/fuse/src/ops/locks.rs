@@ -4,7 +4,7 @@ use crate::file_system::FileSystem;
 use crate::protocol::Context;
 use crate::reply::{Answer, Failure};
 use crate::request::Lock;
-use crate::waits::Caller;
+use crate::waits::{ALL_PAGES, Caller};
 use skep_client::Locked;
 use skep_types::InodeId;
 
@@ -47,7 +47,7 @@ async fn granted<F: FileSystem>(
         // The pages are right; how large the file is the kernel may have learned before.
         context.waits.drop_attributes(inode);
     } else if is_lock {
-        context.waits.drop_pages(inode).await.map_err(skep_types::Error::from)?;
+        context.waits.drop_pages(inode, ALL_PAGES).await.map_err(skep_types::Error::from)?;
     }
     Ok(Answer::Empty)
 }

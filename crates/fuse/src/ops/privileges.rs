@@ -99,6 +99,37 @@ pub(crate) async fn take_away<F: FileSystem>(context: &Context<F>, inode: InodeI
     Ok(())
 }
 
+/// Takes the privileges of a file away, unless whoever changes it may keep them (`CAP_FSETID`).
+/// With an allocation or a copy the kernel says nothing of that.
+pub(crate) async fn take_away_from<F: FileSystem>(
+    context: &Context<F>,
+    inode: InodeId,
+    uid: u32,
+    pid: u32,
+) -> Result<()> {
+    if context.checked.contains(inode) {
+        return Ok(());
+    }
+    let found = context.file_system.attributes(inode).await?;
+    if without(&found).is_some() && keeps_privileges(uid, pid) {
+        return Ok(());
+    }
+    take_away(context, inode).await
+}
+
+/// Process 0 is one of another container, of which only the user is known.
+fn keeps_privileges(uid: u32, pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
+    status.map_or(pid == 0 && uid == 0, |status| shows_capability(&status))
+}
+
+fn shows_capability(status: &str) -> bool {
+    const CAP_FSETID: u64 = 1 << 4;
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let mask = effective.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask & CAP_FSETID != 0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -140,6 +171,14 @@ mod tests {
         check(0o2745, None);
         check(0o1777, None);
         assert_eq!(without(&file(FileKind::Directory, 0o6777)), None);
+    }
+
+    #[test]
+    fn who_has_the_capability_keeps_the_bits() {
+        assert!(shows_capability("Name:\tx\nCapEff:\t000001ffffffffff\n"));
+        assert!(!shows_capability("CapPrm:\t000001ffffffffff\nCapEff:\t0000000000000000\n"));
+        assert!(!shows_capability(""));
+        assert!(keeps_privileges(0, 0) && !keeps_privileges(1, 0));
     }
 
     #[test]

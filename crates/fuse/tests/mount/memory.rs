@@ -4,9 +4,9 @@
 //! died: the former for ever, `slow` until a file `go` exists in the root directory.
 
 use skep_client::{
-    CreateRequest, Created, DirectoryEntries, DirectoryEntry, EntryReply, FileLock, HandleId,
-    HeldLock, LockKind, LockMode, Locked, NewInode, OpenMode, OpenedFile, SetAttributes, SetTime,
-    Stat, StatFs, XattrMode,
+    Allocation, CreateRequest, Created, DirectoryEntries, DirectoryEntry, EntryReply, FileLock,
+    HandleId, HeldLock, LockKind, LockMode, Locked, NewInode, OpenMode, OpenedFile, SetAttributes,
+    SetTime, Sought, Stat, StatFs, XattrMode,
 };
 use skep_env::Buf;
 use skep_fuse::FileSystem;
@@ -14,6 +14,7 @@ use skep_types::{
     Attributes, Error, ErrorCode, FileKind, InodeId, Result, StripePattern, Timestamp,
 };
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -349,6 +350,53 @@ impl FileSystem for Memory {
     async fn append(&self, handle: HandleId, data: Buf) -> Result<()> {
         let end = self.with(|tree| tree.opened(handle).map(|node| node.data.len()))?;
         self.write(handle, end as u64, data).await
+    }
+
+    async fn allocate(
+        &self,
+        handle: HandleId,
+        range: Range<u64>,
+        what: Allocation,
+        keeps_size: bool,
+    ) -> Result<()> {
+        self.with(|tree| {
+            let node = tree.opened(handle)?;
+            let size = node.data.len() as u64;
+            if what != Allocation::Reserve {
+                let end = range.end.min(size);
+                node.data[range.start.min(end) as usize..end as usize].fill(0);
+                node.attributes.is_sparse = true;
+            }
+            let grows = !keeps_size && what != Allocation::Punch;
+            Tree::resize(node, if grows { size.max(range.end) } else { size });
+            Ok(())
+        })
+    }
+
+    /// Pages of zeros count as holes.
+    async fn seek(&self, handle: HandleId, offset: u64, what: Sought) -> Result<Option<u64>> {
+        self.with(|tree| {
+            let data = &tree.opened(handle)?.data;
+            let found = (offset as usize..data.len()).find(|at| {
+                let page = at / 4096 * 4096;
+                let is_hole = data[page..data.len().min(page + 4096)].iter().all(|it| *it == 0);
+                is_hole == (what == Sought::Hole)
+            });
+            let end = what == Sought::Hole && offset < data.len() as u64;
+            Ok(found.or(end.then_some(data.len())).map(|at| at as u64))
+        })
+    }
+
+    async fn copy(
+        &self,
+        (from, from_offset): (HandleId, u64),
+        (to, to_offset): (HandleId, u64),
+        length: u64,
+    ) -> Result<u64> {
+        let bytes = Buf::new(length as usize);
+        let count = self.read(from, from_offset, bytes.clone()).await?;
+        self.write(to, to_offset, bytes.slice(0..count)).await?;
+        Ok(count as u64)
     }
 
     async fn flush(&self, handle: HandleId) -> Result<()> {

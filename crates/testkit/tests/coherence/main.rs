@@ -3,7 +3,10 @@
 
 mod shared;
 
-use rustix::fs::{CWD, RenameFlags, XattrFlags, getxattr, listxattr, renameat_with, setxattr};
+use rustix::fs::{
+    CWD, FallocateFlags, RenameFlags, XattrFlags, copy_file_range, fallocate, getxattr, listxattr,
+    renameat_with, setxattr,
+};
 use rustix::io::Errno;
 use skep_testkit::suite::{Case, Suite};
 use skep_testkit::{Cluster, Random, Shape, Transport, wait_for};
@@ -28,6 +31,7 @@ const CASES: &[Case<Mounts>] = skep_testkit::cases![coherence:
     known_names_are_stale_for_a_second_at_most, attributes_are_stale_for_a_second_at_most,
     an_open_handle_sees_what_was_synced, appends_of_both_in_turns, locks_by_exclusive_creation,
     removed_under_an_open_handle, renames_over_each_other, truncated_by_the_other,
+    punched_and_copied_by_the_other,
     writers_of_different_parts, listings_agree, a_name_that_is_replaced_is_never_missing,
     names_that_are_exchanged_are_never_missing,
     attributes_that_are_set_are_seen, lists_of_who_may_are_seen, projects_are_handed_down,
@@ -253,6 +257,36 @@ fn truncated_by_the_other(mounts: &Mounts) {
         let cut = (len as usize).min(1_000_000);
         assert!(bytes[..cut].iter().all(|byte| *byte == 7), "round {round}");
         assert!(bytes[cut..].iter().all(|byte| *byte == 0), "round {round}");
+    }
+}
+
+/// Semantics 2.2, for holes and copies.
+fn punched_and_copied_by_the_other(mounts: &Mounts) {
+    let mut expected = Random::new(8).bytes(3_000_000);
+    fs::write(mounts.one.join("file"), &expected).expect("written");
+    for round in 0..20_usize {
+        let (here, there) = match round % 2 {
+            0 => (&mounts.one, &mounts.other),
+            _ => (&mounts.other, &mounts.one),
+        };
+        // What it holds is in the page cache of the other.
+        assert!(fs::read(there.join("file")).expect("read") == expected, "round {round}");
+        let path = here.join("file");
+        let file = OpenOptions::new().read(true).write(true).open(path).expect("opened");
+        let (start, length) = (round * 100_003, 70_001);
+        let flags = FallocateFlags::KEEP_SIZE | FallocateFlags::PUNCH_HOLE;
+        fallocate(&file, flags, start as u64, length as u64).expect("punched");
+        expected[start..start + length].fill(0);
+        let (mut from, mut to) = (2_500_000_u64, start as u64 + 10_000);
+        let copied = copy_file_range(&file, Some(&mut from), &file, Some(&mut to), 5000);
+        assert_eq!(copied, Ok(5000));
+        expected.copy_within(2_500_000..2_505_000, start + 10_000);
+        drop(file);
+        let found = File::open(there.join("file")).expect("opened");
+        let start = rustix::fs::SeekFrom::Hole(start as u64);
+        let hole = rustix::fs::seek(&found, start).expect("a hole");
+        assert_eq!(hole, (start as u64).next_multiple_of(4096), "round {round}");
+        assert!(fs::read(there.join("file")).expect("read") == expected, "round {round}");
     }
 }
 

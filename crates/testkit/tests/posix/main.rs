@@ -19,6 +19,7 @@ mod read_write;
 mod readdir;
 mod rename;
 mod rmdir;
+mod room;
 mod special;
 mod statfs;
 mod symlink;
@@ -53,6 +54,7 @@ const TABLES: &[&[Test]] = &[
     readdir::CASES,
     rename::CASES,
     rmdir::CASES,
+    room::CASES,
     special::CASES,
     statfs::CASES,
     symlink::CASES,

@@ -114,8 +114,9 @@ fn readers_alone_share_nothing_until_one_writes() {
     assert_eq!(story.opened(), Some(true));
 }
 
-/// A session that had the file open for reading opened it for writing, too. A third one was answered
-/// before the answer to that was there, and wrote while the first handle's pages were shown.
+/// A session that had the file open for reading opened it for writing, too. A third one was
+/// answered before the answer to that was there, and wrote while the first handle's pages were
+/// shown.
 #[test]
 fn who_makes_a_file_shared_is_told_of_what_he_had_open_before() {
     let mut story = Story::begin();
