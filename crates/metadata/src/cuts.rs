@@ -108,13 +108,11 @@ pub(crate) fn set_size<E: Engine>(
     record: &mut InodeRecord,
     size: u64,
 ) {
-    let now = context.wall();
     let is_longer = size > record.attributes.size;
     record.attributes.is_sparse = size > 0 && (record.attributes.is_sparse || is_longer);
     record.attributes.size = size;
     record.attributes.truncate_generation += 1;
-    record.attributes.modified = record.attributes.modified.max(now);
-    context.touch_changed(&mut record.attributes);
+    context.touch_modified(&mut record.attributes);
 }
 
 impl<E: Engine> Context<'_, E> {

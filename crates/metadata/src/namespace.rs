@@ -142,14 +142,19 @@ impl<E: Engine> Context<'_, E> {
     /// Notes in a directory that an entry came (`entries` 1) or went (-1), and a subdirectory with
     /// it or not (`links`).
     pub(crate) fn change_directory(&mut self, record: &mut InodeRecord, entries: i64, links: i32) {
-        let now = self.wall();
         let attributes = &mut record.attributes;
         attributes.size = attributes.size.saturating_add_signed(entries);
         attributes.links = attributes.links.saturating_add_signed(links);
-        attributes.modified = attributes.modified.max(now);
-        attributes.changed = attributes.changed.max(now);
-        attributes.change_counter += 1;
+        self.touch_modified(attributes);
         self.put_inode(record);
+    }
+
+    /// Sets the modification time to now, and the change time with it. A program may have set the
+    /// former to a later time, which must not stay: kernels drop their pages of a file when they
+    /// see that it has changed. The change time is always metadata's own, and never goes back.
+    pub(crate) fn touch_modified(&self, attributes: &mut Attributes) {
+        self.touch_changed(attributes);
+        attributes.modified = attributes.changed;
     }
 
     /// Raises the change time.
@@ -292,17 +297,15 @@ impl<E: Engine> Context<'_, E> {
 
     /// Takes in how far a writer has come.
     pub(crate) fn merge_written(&mut self, record: &mut InodeRecord, written: &WrittenExtent) {
-        let now = self.wall();
         record.high_water = record.high_water.max(written.end);
         let attributes = &mut record.attributes;
         if written.truncate_generation == attributes.truncate_generation {
             attributes.size = attributes.size.max(written.end);
         }
         attributes.is_sparse |= written.may_leave_holes;
-        attributes.modified = attributes.modified.max(now);
+        self.touch_modified(attributes);
         // The kernel takes it away before it writes through its pages, but not before direct I/O.
         self.drop_capability(record);
-        self.touch_changed(&mut record.attributes);
     }
 
     /// Whether the file that the session is about to open is shared: others have it open too, and

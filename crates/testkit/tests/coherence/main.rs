@@ -283,8 +283,8 @@ fn punched_and_copied_by_the_other(mounts: &Mounts) {
         expected.copy_within(2_500_000..2_505_000, start + 10_000);
         drop(file);
         let found = File::open(there.join("file")).expect("opened");
-        let start = rustix::fs::SeekFrom::Hole(start as u64);
-        let hole = rustix::fs::seek(&found, start).expect("a hole");
+        let sought = rustix::fs::SeekFrom::Hole(start as u64);
+        let hole = rustix::fs::seek(&found, sought).expect("a hole");
         assert_eq!(hole, (start as u64).next_multiple_of(4096), "round {round}");
         assert!(fs::read(there.join("file")).expect("read") == expected, "round {round}");
     }

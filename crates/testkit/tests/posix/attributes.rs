@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![attributes:
     permissions_change, owners_change, times_are_kept_to_the_nanosecond, times_can_be_left_alone,
-    of_symbolic_links, writes_change_times, names_change_times_of_directories,
+    of_symbolic_links, writes_change_times, times_to_come_are_changed_too, names_change_times_of_directories,
     changes_change_the_change_time, blocks_are_counted, of_open_files, setuid_goes_with_owners,
     setuid_goes_with_writes_of_users,
 ];
@@ -115,6 +115,25 @@ fn writes_change_times(root: &Path) {
     let found = ok(fs::metadata(&path));
     assert!(found.mtime() > 1_000_000, "{}", found.mtime());
     assert!((found.ctime(), found.ctime_nsec()) >= before);
+}
+
+/// Semantics 1.9. Kernels see by the time whether what they know of a file is right.
+fn times_to_come_are_changed_too(root: &Path) {
+    let path = root.join("file");
+    ok(fs::write(&path, "x"));
+    let later = SystemTime::now() + Duration::from_secs(1_000_000);
+    let set = |path: &Path| ok(ok(fs::File::open(path)).set_modified(later));
+    let is_changed = |path: &Path| ok(ok(fs::metadata(path)).modified()) < later;
+    set(&path);
+    assert!(!is_changed(&path));
+    ok(fs::write(&path, "y"));
+    assert!(is_changed(&path));
+    set(&path);
+    ok(ok(OpenOptions::new().append(true).open(&path)).write_all(b"z"));
+    assert!(is_changed(&path));
+    set(root);
+    ok(fs::write(root.join("other"), "x"));
+    assert!(is_changed(root));
 }
 
 fn names_change_times_of_directories(root: &Path) {
