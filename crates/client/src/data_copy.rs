@@ -209,7 +209,7 @@ async fn copy_run(
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use skep_types::{Component, GroupId, Redundancy};
+    use skep_types::{Chooser, Component, GroupId, PatternOrigin, Redundancy};
 
     fn pattern(chunk_kib: u64, groups: Range<u32>) -> StripePattern {
         let groups: Vec<_> = groups.map(GroupId::new).collect();
@@ -218,9 +218,10 @@ mod tests {
             chunk_bytes: chunk_kib << 10,
             wanted: groups.len() as u16,
             redundancy: Redundancy::Stripe,
+            chooser: Chooser::Balanced,
             groups,
         };
-        StripePattern { generation: 1, components: vec![component] }
+        StripePattern { generation: 1, origin: PatternOrigin::Cluster, components: vec![component] }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use skep_testkit::program::{Finished, finish};
 use skep_testkit::{Cluster, Scratch, Shape, Transport, cluster, schema, wait_for};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -139,6 +139,43 @@ fn commands_that_make_and_end_clusters_have_schemas_too() {
     let storage = storage.each_ref().map(String::as_str);
     let init = ["storage", "--init", "--token-file", &token_file, "--output", "json"];
     check("service-init", &parse(&run(&[&init[..], &storage].concat())));
+}
+
+#[test]
+fn formatting_a_cluster_has_a_schema_too() {
+    let scratch = Scratch::new();
+    let place = |name: &str| scratch.join(name).display().to_string();
+    let (management, node, target) = (place("m"), place("n"), place("t"));
+    cluster::skep(["management", "--init", "--directory", &management]).expect_success();
+    let start = |arguments: &[&str]| {
+        let mut command = Command::new(cluster::program());
+        command.args(arguments).args(["--listen", "127.0.0.1:0"]).stderr(Stdio::null());
+        // Ended with all that works in the scratch directory.
+        command.spawn().expect("skep can be started")
+    };
+    let mut running = vec![start(&["management", "--directory", &management])];
+    let metadata = ["metadata", "--directory", &node, "--target", &target];
+    let token = format!("{management}/join-token");
+    let init = [&metadata[..], &["--init", "--token-file", &token]].concat();
+    wait_for("management has an address", PATIENCE, || {
+        fs::exists(scratch.join("m/address")).expect("it can be looked for").then_some(())
+    });
+    cluster::skep(init).expect_success();
+    running.push(start(&metadata));
+    let ask = |arguments: &[&str]| {
+        let more = ["--cluster", &management, "--output", "json"];
+        cluster::skep([arguments, &more].concat())
+    };
+    wait_for("the target is online", PATIENCE, || {
+        let targets = ask(&["target", "list"]);
+        (targets.status.success() && parse(&targets.stdout)[0]["reachability"] == "Online")
+            .then_some(())
+    });
+    let formatted = parse(&ask(&["cluster", "format"]).expect_success());
+    check("cluster-format", &formatted);
+    assert_eq!(formatted["metadata_targets"], 1);
+    drop(scratch);
+    running.iter_mut().for_each(|service| drop(service.wait()));
 }
 
 /// Commands that print nothing, or what is no data.

@@ -12,6 +12,7 @@ use skep_types::{ErrorCode, MAX_NAME_BYTES, RetryClass};
 use skep_wire::catalog::{CATALOG, Line};
 use skep_wire::frame::HEADER_FIELDS;
 use skep_wire::limits;
+use std::path::Path;
 
 /// Writes the pages, or checks that they are fresh.
 ///
@@ -27,6 +28,7 @@ pub(crate) fn run(check: bool) -> Outcome {
         pages.push(settings(service, "--print-sample", "toml")?);
     }
     pages.extend(commands()?);
+    remove_or_find_left_over(&pages, check)?;
     write_or_check(&pages, check, "cargo xtask docs")
 }
 
@@ -70,6 +72,34 @@ fn commands() -> Outcome<Vec<Generated>> {
     }
     pages.push(Generated { path: "docs/commands/README.md".into(), text: list });
     Ok(pages)
+}
+
+/// Removes pages and recorded output of commands that are gone, or with `check` fails if there are
+/// any.
+fn remove_or_find_left_over(pages: &[Generated], check: bool) -> Outcome {
+    let has_page = |path: &Path| pages.iter().any(|page| page.path == path);
+    let mut left_over = Vec::new();
+    for (folder, extension) in [("docs/commands", "md"), ("docs/commands/output", "txt")] {
+        let entries = std::fs::read_dir(root().join(folder));
+        for entry in entries.map_err(|error| format!("{folder}: {error}"))?.flatten() {
+            let name = entry.file_name();
+            let page = Path::new("docs/commands").join(&name).with_extension("md");
+            let is_of_a_command = Path::new(&name).extension().is_some_and(|it| it == extension);
+            if is_of_a_command && !has_page(&page) {
+                left_over.push(Path::new(folder).join(&name));
+            }
+        }
+    }
+    if check && !left_over.is_empty() {
+        let names: Vec<_> = left_over.iter().map(|path| path.display().to_string()).collect();
+        return Err(format!("of no command: {}; run `cargo xtask docs`", names.join(", ")));
+    }
+    for path in left_over {
+        std::fs::remove_file(root().join(&path))
+            .map_err(|error| format!("{}: {error}", path.display()))?;
+        println!("removed {}", path.display());
+    }
+    Ok(())
 }
 
 /// What a service says about its settings.

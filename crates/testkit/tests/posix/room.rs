@@ -52,8 +52,12 @@ fn more_than_there_is_is_refused(root: &Path) {
     let file = new(root, "file", b"abc");
     let wanted = [1 << 43, 1 << 42];
     refused(fallocate(&file, FallocateFlags::empty(), 0, wanted[1]), Errno::NOSPC);
-    assert_eq!(ok(file.metadata()).len(), 3);
-    assert_eq!(ok(fs::read(root.join("file"))), b"abc");
+    // A local ext4 keeps the size that it had got to.
+    const FUSE: i64 = 0x6573_5546;
+    if ok(rustix::fs::fstatfs(&file)).f_type == FUSE {
+        assert_eq!(ok(file.metadata()).len(), 3);
+        assert_eq!(ok(fs::read(root.join("file"))), b"abc");
+    }
     punch(&file, 0, wanted[0]);
 }
 
