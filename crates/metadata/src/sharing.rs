@@ -86,6 +86,10 @@ impl Sharing {
             }
         }
         self.knows(session, inode);
+        // It may open the file again, and be told that it is alone.
+        if let Some(recalled) = self.recalled.get_mut(&inode) {
+            recalled.informed.remove(&session);
+        }
     }
 
     /// Sessions that have a file open.

@@ -338,7 +338,10 @@ impl World {
         let md::Opened { attributes, pattern, is_shared, .. } = opened;
         let process = &mut self.clients[client];
         let come = process.recalls.come.get(recalls_before..).unwrap_or_default();
-        let is_shared = is_shared || come.contains(&attributes.inode);
+        // A client goes on as it is until its last handle of the file is closed.
+        let mut of_file = process.handles.iter().filter(|it| it.inode == attributes.inode);
+        let is_known = of_file.any(|handle| handle.is_shared);
+        let is_shared = is_shared || is_known || come.contains(&attributes.inode);
         if is_shared {
             let others = process.handles.iter_mut().filter(|it| it.inode == attributes.inode);
             others.for_each(|handle| handle.is_shared = true);

@@ -145,6 +145,35 @@ fn who_closes_or_ends_needs_not_be_waited_for() {
     assert_eq!(story.opened(), Some(false));
 }
 
+/// A session that had been told closed the file and opened it again, alone; who had waited all the
+/// while for a third one was then answered as if it still knew.
+#[test]
+fn who_closes_and_opens_again_is_told_again() {
+    let mut story = Story::begin();
+    let open = md::OpenSession { client: NodeId::new(9), slots: 4 };
+    story.ask(1, 3, (0, 0), &open).unwrap();
+    let inode = story.create(1, (0, 1));
+    let closed = md::Close { inode, open: WRITE, written: None };
+    story.ask(1, 1, (0, 2), &closed).unwrap();
+    assert_eq!(story.opens(1, (0, 3), inode, READ), Some(false));
+    assert_eq!(story.opens(3, (0, 1), inode, READ), Some(false));
+    assert_eq!(story.opens(2, (0, 1), inode, WRITE), None);
+    story.learns_that_it_shares(1, inode);
+    let closed = md::Close { inode, open: READ, written: None };
+    story.send(5, 1, (0, 4), &closed);
+    // It waits for the third one as well, and then the second one comes again.
+    story.send(6, 1, (1, 1), &md::Open { inode, open: WRITE, truncate: false });
+    story.send(1, 2, (0, 2), &md::Open { inode, open: WRITE, truncate: false });
+    story.replies.clear();
+    story.send(5, 3, (0, 2), &closed);
+    let index = story.replies.iter().position(|(on, _)| *on == 6).expect("an answer");
+    let opened = md::Opened::from_bytes(story.replies.remove(index).1.as_ref().unwrap()).unwrap();
+    assert!(!opened.is_shared, "it is alone");
+    assert_eq!(story.opened(), None, "the first session doesn't know");
+    story.learns_that_it_shares(1, inode);
+    assert_eq!(story.opened(), Some(true));
+}
+
 #[test]
 fn a_recall_comes_again_after_a_lost_answer_and_after_a_restart() {
     let mut story = Story::begin();
