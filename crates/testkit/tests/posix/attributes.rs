@@ -11,9 +11,10 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![attributes:
-    permissions_change, owners_change, times_are_kept_to_the_nanosecond, times_can_be_left_alone,
-    of_symbolic_links, writes_change_times, times_to_come_are_changed_too,
-    names_change_times_of_directories, changes_change_the_change_time, blocks_are_counted, of_open_files, setuid_goes_with_owners,
+    permissions_change, owners_change, times_are_kept_to_the_nanosecond,
+    times_can_be_left_alone, of_symbolic_links, writes_change_times,
+    times_to_come_are_changed_too, names_change_times_of_directories,
+    changes_change_the_change_time, blocks_are_counted, of_open_files, setuid_goes_with_owners,
     setuid_goes_with_writes_of_users,
 ];
 
