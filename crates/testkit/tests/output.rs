@@ -146,26 +146,30 @@ fn formatting_a_cluster_has_a_schema_too() {
     let scratch = Scratch::new();
     let place = |name: &str| scratch.join(name).display().to_string();
     let (management, node, target) = (place("m"), place("n"), place("t"));
-    cluster::skep(["management", "--init", "--directory", &management]).expect_success();
+    let listen = ["--listen", "127.0.0.1:0"];
+    // The port that is found here stands in the token, and is taken again at the start.
+    let init = [&["management", "--init", "--directory", &management][..], &listen].concat();
+    cluster::skep(init).expect_success();
     let start = |arguments: &[&str]| {
         let mut command = Command::new(cluster::program());
-        command.args(arguments).args(["--listen", "127.0.0.1:0"]).stderr(Stdio::null());
+        command.args(arguments).stderr(Stdio::null());
         // Ended with all that works in the scratch directory.
         command.spawn().expect("skep can be started")
     };
     let mut running = vec![start(&["management", "--directory", &management])];
     let metadata = ["metadata", "--directory", &node, "--target", &target];
+    let metadata = [&metadata[..], &listen].concat();
     let token = format!("{management}/join-token");
     let init = [&metadata[..], &["--init", "--token-file", &token]].concat();
-    wait_for("management has an address", PATIENCE, || {
-        fs::exists(scratch.join("m/address")).expect("it can be looked for").then_some(())
-    });
-    cluster::skep(init).expect_success();
-    running.push(start(&metadata));
     let ask = |arguments: &[&str]| {
         let more = ["--cluster", &management, "--output", "json"];
         cluster::skep([arguments, &more].concat())
     };
+    wait_for("management answers", PATIENCE, || {
+        ask(&["target", "list"]).status.success().then_some(())
+    });
+    cluster::skep(init).expect_success();
+    running.push(start(&metadata));
     wait_for("the target is online", PATIENCE, || {
         let targets = ask(&["target", "list"]);
         (targets.status.success() && parse(&targets.stdout)[0]["reachability"] == "Online")
