@@ -561,35 +561,29 @@ fn pages_of_several_writers_are_whole(mounts: &Mounts) {
     fs::write(mounts.one.join("file"), [0; 3 * PAGE]).expect("written");
     let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let writers: Vec<_> = [&mounts.one, &mounts.other]
-            .into_iter()
-            .enumerate()
-            .map(|(index, place)| {
-                scope.spawn(move || {
-                    let path = place.join("file");
-                    let file = OpenOptions::new().write(true).open(path).expect("opened");
-                    for round in 0..600_usize {
-                        let page = [(2 * round + index) as u8; PAGE];
-                        file.write_all_at(&page, PAGE as u64).expect("written");
-                    }
-                })
-            })
-            .collect();
-        let is_done = &is_done;
-        let reader = scope.spawn(move || {
-            let mut reads = 0;
-            while !is_done.load(Ordering::Relaxed) {
+        for (index, place) in [&mounts.one, &mounts.other].into_iter().enumerate() {
+            let is_done = &is_done;
+            scope.spawn(move || {
+                let path = place.join("file");
+                let file = OpenOptions::new().write(true).open(path).expect("opened");
+                let mut round = 0;
+                while !is_done.load(Ordering::Relaxed) {
+                    let page = [(2 * round + index) as u8; PAGE];
+                    file.write_all_at(&page, PAGE as u64).expect("written");
+                    round += 1;
+                }
+            });
+        }
+        let looked = std::panic::catch_unwind(|| {
+            for _ in 0..200 {
                 // An open that comes later sees all that is there, not what the cache has.
                 let bytes = fs::read(mounts.other.join("file")).expect("read");
                 let page = &bytes[PAGE..2 * PAGE];
                 assert!(page.iter().all(|byte| *byte == page[0]), "of one write alone");
-                reads += 1;
             }
-            reads
         });
-        writers.into_iter().for_each(|writer| writer.join().expect("no panic"));
         is_done.store(true, Ordering::Relaxed);
-        assert!(reader.join().expect("no panic") > 5, "it looked often enough");
+        assert!(looked.is_ok(), "see above");
     });
 }
 
