@@ -232,6 +232,11 @@ impl InodeState {
         self.with(|inner| (inner.opens > 0).then_some(inner.lives))
     }
 
+    /// Whether it has a handle that isn't being closed.
+    pub(crate) fn has_live_handles(&self) -> bool {
+        self.with(|inner| inner.opens > inner.closing)
+    }
+
     /// Whether it is open, but all its handles are being closed.
     pub(crate) fn is_being_closed(&self) -> bool {
         self.with(|inner| inner.opens > 0 && inner.opens == inner.closing)

@@ -149,8 +149,8 @@ impl Client {
     /// Otherwise what a program writes would go to a file that nobody can find.
     fn with_a_name(&self, opened: Opened, mode: OpenMode) -> Result<Opened> {
         let inode = opened.attributes.inode;
-        let is_open = |file: &OpenFile| file.inode.id == inode && !file.is_closing();
-        if opened.attributes.links > 0 || !self.mount().handles.select(is_open).is_empty() {
+        let state = self.mount().inodes.get(inode);
+        if opened.attributes.links > 0 || state.is_some_and(|it| it.has_live_handles()) {
             return Ok(opened);
         }
         self.close_orphan(Ok(opened), mode);
