@@ -1,7 +1,7 @@
 //! Directories as lists, and what is known of the whole file system and of one entry.
 
 use crate::client::Client;
-use skep_types::{Attributes, InodeId, MAX_NAME_BYTES, Result};
+use skep_types::{Attributes, ErrorCode, InodeId, MAX_NAME_BYTES, Result};
 use skep_wire::limits::MAX_DIRECTORY_BYTES;
 use skep_wire::metadata::{DirectoryEntries, EntryInfo, GetEntryInfo, ReadDirectory};
 
@@ -21,6 +21,28 @@ pub struct StatFs {
 }
 
 impl Client {
+    /// Begins to list a directory. Says whether a listing that was made since it was opened before
+    /// is still right: nothing changed in between.
+    ///
+    /// # Errors
+    /// Those of asking metadata; a directory that was removed can be opened.
+    pub async fn open_directory(&self, directory: InodeId) -> Result<bool> {
+        let (caches, directories) = (&self.mount().caches, &self.mount().directories);
+        if !caches.is_known(directory) {
+            // Nothing was kept of it, so nothing need be asked: who listed it then saw at least
+            // what is known of it now.
+            if let Some(seen) = directories.get(directory) {
+                caches.opened(directory, seen.change_counter);
+            }
+            return Ok(false);
+        }
+        match self.attributes(directory).await {
+            Ok(attributes) => Ok(caches.opened(directory, attributes.change_counter)),
+            Err(gone) if matches!(gone.code(), ErrorCode::NotFound | ErrorCode::Stale) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Reads entries after a cursor (zero: from the start), in at most about `max_bytes`.
     ///
     /// # Errors

@@ -1,5 +1,5 @@
-//! Which version of each file the kernel's page cache may hold, and of which it was shown the
-//! attributes, so that an open can say whether both are still right.
+//! Which version of each file the kernel's page cache may hold (of each directory, its listing), and
+//! of which it was shown the attributes, so that an open can say whether both are still right.
 //!
 //! A version is the inode's change counter. Each change of data or attributes raises it by one, so
 //! a reply to a change of our own that is exactly one higher tells that nobody else changed the
@@ -20,6 +20,11 @@ impl KeptCaches {
     pub(crate) fn new() -> Self {
         let table = || Recent::new(MAX_REMEMBERED_VERSIONS);
         Self { pages: table(), attributes: table() }
+    }
+
+    /// Whether a version was noted.
+    pub(crate) fn is_known(&self, inode: InodeId) -> bool {
+        self.pages.get(inode).is_some()
     }
 
     /// Notes that the cache will hold this version from now on; says whether it already does.

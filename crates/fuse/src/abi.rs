@@ -115,6 +115,8 @@ pub const OPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 pub const GETATTR_HANDLE: u32 = 1 << 0;
 /// [`OpenOut::open_flags`]: keep what the page cache holds of the file.
 pub const OPEN_KEEP_CACHE: u32 = 1 << 1;
+/// [`OpenOut::open_flags`]: keep a directory's listing.
+pub const OPEN_CACHE_DIR: u32 = 1 << 3;
 /// [`OpenOut::open_flags`]: send no `FLUSH` for it (Linux 5.16; others ignore it).
 pub const OPEN_NO_FLUSH: u32 = 1 << 5;
 /// [`OpenIn::open_flags`]: clear set-user-id and set-group-id.

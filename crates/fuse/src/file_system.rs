@@ -158,6 +158,8 @@ pub trait FileSystem: Clone + 'static {
         to_directory: InodeId,
         to_name: &[u8],
     ) -> impl Future<Output = Result<()>>;
+    /// Begins to list a directory: whether a listing since it was opened before is still right.
+    fn open_directory(&self, directory: InodeId) -> impl Future<Output = Result<bool>>;
     /// Entries after a cursor, about `max_bytes` of them.
     fn read_directory(
         &self,
@@ -377,6 +379,10 @@ impl FileSystem for Client {
         to_name: &[u8],
     ) -> Result<()> {
         Self::exchange(self, from_directory, from_name, to_directory, to_name).await
+    }
+
+    async fn open_directory(&self, directory: InodeId) -> Result<bool> {
+        Self::open_directory(self, directory).await
     }
 
     async fn read_directory(

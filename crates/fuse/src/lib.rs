@@ -34,6 +34,7 @@ mod worker;
 pub use cluster_mount::{ClusterOptions, mount};
 pub use errno::errno;
 pub use file_system::FileSystem;
+pub use limits::VALIDITY;
 pub use mount::{ServeOptions, remount, serve};
 pub use mount_flags::MountFlags;
 pub use ops::xattrs::{MAP_XATTR, PATTERN_XATTR, TRANSPORT_XATTR};

@@ -9,8 +9,9 @@ pub(crate) const MAX_IO_BYTES: usize = 1 << 20;
 pub(crate) const MAX_IO_PAGES: u16 = (MAX_IO_BYTES / 4096) as u16;
 /// Bytes of the smallest page of a kernel; multiples of it do for larger ones too.
 pub(crate) const PAGE_BYTES: u64 = 4096;
-/// How long the kernel may answer from its memory: names and attributes are no staler than this.
-pub(crate) const VALIDITY: Duration = Duration::from_secs(1);
+/// Unless an option says otherwise, how long the kernel may answer from its memory: names and
+/// attributes are no staler than this.
+pub const VALIDITY: Duration = Duration::from_secs(1);
 /// What programs are told to read and write at once (`st_blksize`): one request of the kernel.
 pub(crate) const PREFERRED_IO_BYTES: u32 = MAX_IO_BYTES as u32;
 /// Most bytes that a program gets from an `ioctl`: a `struct fsxattr` has 28.

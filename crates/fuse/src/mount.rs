@@ -1,7 +1,7 @@
 //! Mounting: which transport, who mounts, and what is there when it fails.
 
 use crate::file_system::FileSystem;
-use crate::init;
+use crate::init::{self, Agreed};
 use crate::limits;
 use crate::mount_flags::MountFlags;
 use crate::mount_point;
@@ -14,6 +14,7 @@ use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// How to serve a file system through a mount.
 pub struct ServeOptions {
@@ -29,6 +30,8 @@ pub struct ServeOptions {
     /// Whether `SKEP_PATTERN` in the environment of a program is the stripe pattern of the files
     /// that it makes.
     pub has_job_patterns: bool,
+    /// How long the kernel may remember names and attributes.
+    pub validity: Duration,
     /// Unmount and end on SIGTERM and SIGINT. Wants to be called before any thread is started.
     pub ends_on_signals: bool,
     /// Called once, when the mount takes requests.
@@ -93,12 +96,18 @@ where
     let mut on_ready = Some(options.on_ready);
     let wanted = candidates(options.transport)?;
     for transport in wanted {
-        let Some(mut session) =
+        let Some((fd, agreed)) =
             open(&mount_point, &options.source, options.flags, (transport, options.transport))?
         else {
             continue;
         };
-        session.has_job_patterns = options.has_job_patterns;
+        let session = Session {
+            fd: Arc::new(fd),
+            mount_point: mount_point.clone(),
+            agreed,
+            has_job_patterns: options.has_job_patterns,
+            validity: options.validity,
+        };
         // Another attempt is made only if this one was refused, and then it was never ready.
         let ready = std::rc::Rc::new(std::cell::Cell::new(on_ready.take()));
         let told = std::rc::Rc::clone(&ready);
@@ -145,7 +154,7 @@ fn open(
     source: &str,
     flags: MountFlags,
     (wanted, choice): (TransportKind, TransportChoice),
-) -> Result<Option<Session>> {
+) -> Result<Option<(OwnedFd, Agreed)>> {
     let fd = mount(mount_point, source, flags)?;
     let unmount = || {
         if let Err(error) = mount_point::unmount(mount_point, Unmount::Detach) {
@@ -159,9 +168,7 @@ fn open(
     match agreed {
         Ok(agreed) if agreed.transport == wanted || choice == TransportChoice::Auto => {
             mount_point::raise_read_ahead(mount_point, limits::READ_AHEAD_KIB);
-            let mount_point = mount_point.to_owned();
-            let fd = Arc::new(fd);
-            Ok(Some(Session { fd, mount_point, agreed, has_job_patterns: false }))
+            Ok(Some((fd, agreed)))
         }
         Ok(_) => {
             unmount();

@@ -13,6 +13,7 @@ use crate::waits::{Caller, Waits};
 use skep_types::FileKind;
 use std::cell::Cell;
 use std::rc::Rc;
+use std::time::Duration;
 
 /// What the operations of one worker share.
 #[derive(Debug)]
@@ -23,6 +24,8 @@ pub(crate) struct Context<F> {
     pub(crate) transport: TransportKind,
     /// Whether `SKEP_PATTERN` in the environment of a program that makes a file counts.
     pub(crate) has_job_patterns: bool,
+    /// How long the kernel may remember names and attributes.
+    pub(crate) validity: Duration,
     /// Files known to have no set-user-id bits.
     pub(crate) checked: CheckedFiles,
     /// Requests that wait for locks.
@@ -83,6 +86,7 @@ pub(crate) async fn perform<F: FileSystem>(
             attributes::set_flags(fs, inode, hands_down_project, project).await
         }
         Call::Open { open } => files::open(context, open).await,
+        Call::OpenDirectory { directory } => directories::open(fs, directory).await,
         Call::Read { handle, offset, into } => files::read(fs, handle, offset, into).await,
         Call::Write { write } => files::write(context, write).await,
         Call::Allocate { allocate } => room::allocate(context, allocate, caller).await,
@@ -98,7 +102,7 @@ pub(crate) async fn perform<F: FileSystem>(
         Call::SyncNames => files::sync_names(fs).await,
         Call::SyncAll => files::sync_all(fs).await,
         Call::ReadDirectory { directory, cursor, max_bytes, with_attributes } => {
-            directories::read(fs, directory, cursor, max_bytes, with_attributes).await
+            directories::read(context, directory, cursor, max_bytes, with_attributes).await
         }
         Call::GetXattr { inode, name, room } => xattrs::get(context, inode, &name, room).await,
         Call::SetXattr { change } => xattrs::set(fs, change).await,

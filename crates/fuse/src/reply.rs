@@ -29,6 +29,8 @@ pub(crate) enum Answer {
     Statx(Stat),
     /// An opened file.
     Opened(HandleId, OpenFlags),
+    /// An opened directory; whether the kernel may keep what it knows of its entries.
+    OpenedDirectory(bool),
     /// So many bytes, which lie in the reply's memory already.
     Data(usize),
     /// So many bytes were written, or would have to fit.
@@ -106,9 +108,25 @@ impl Failure {
 /// What a reply says: its error number, or how many bytes of the reply's memory it has.
 pub(crate) type Encoded = Result<usize, i32>;
 
-/// Writes an answer to the reply's memory. `is_shared`: of which inodes other mounts may change
-/// what the kernel would keep.
-pub(crate) fn encode(answer: Answer, reply: &Buf, is_shared: impl Fn(InodeId) -> bool) -> Encoded {
+/// How long the kernel may remember what it is told.
+pub(crate) struct Validity<'a> {
+    /// Names, and attributes of what isn't shared.
+    pub(crate) usual: Duration,
+    /// Of which inodes other mounts may change what the kernel would keep.
+    pub(crate) is_shared: &'a dyn Fn(InodeId) -> bool,
+}
+
+impl Validity<'_> {
+    fn of(&self, attributes: &Attributes) -> Duration {
+        match attributes.kind == FileKind::Regular && (self.is_shared)(attributes.inode) {
+            true => Duration::ZERO,
+            false => self.usual,
+        }
+    }
+}
+
+/// Writes an answer to the reply's memory.
+pub(crate) fn encode(answer: Answer, reply: &Buf, validity: &Validity<'_>) -> Encoded {
     let mut w = Writer::new();
     match answer {
         Answer::Empty => return Ok(0),
@@ -116,27 +134,28 @@ pub(crate) fn encode(answer: Answer, reply: &Buf, is_shared: impl Fn(InodeId) ->
         Answer::Bytes(bytes) => w.raw(&bytes),
         Answer::Size(size) => SizeOut { size, padding: 0 }.encode(&mut w),
         Answer::Number(number) => NumberOut { number }.encode(&mut w),
-        Answer::Entry(attributes) => entry(&attributes, is_shared).encode(&mut w),
+        Answer::Entry(attributes) => entry(&attributes, validity).encode(&mut w),
         Answer::Created(attributes, handle, is_direct) => {
-            entry(&attributes, is_shared).encode(&mut w);
+            entry(&attributes, validity).encode(&mut w);
             // A file that was just made has nothing in the page cache that could be wrong.
             let flags = OpenFlags { keep_cache: true, no_flush: false, is_direct };
             opened(handle, flags).encode(&mut w);
         }
         Answer::Opened(handle, flags) => opened(handle, flags).encode(&mut w),
         Answer::Attributes(attributes) => {
-            attributes_out(&attributes, guessed_blocks(&attributes, is_shared)).encode(&mut w);
+            attributes_out(&attributes, guessed_blocks(&attributes, validity)).encode(&mut w);
         }
         Answer::Stat(stat) => {
-            let validity = validity(&stat.attributes, is_shared);
+            let validity = validity.of(&stat.attributes);
             attributes_out(&stat.attributes, (blocks(&stat), validity)).encode(&mut w);
         }
         Answer::Statx(stat) => {
-            let validity = validity(&stat.attributes, is_shared);
+            let validity = validity.of(&stat.attributes);
             statx(&stat, validity).encode(&mut w);
             w.raw(&[0; abi::STATX_SPARE_BYTES]);
         }
         Answer::Lock(held) => lock(held).encode(&mut w),
+        Answer::OpenedDirectory(keep_cache) => opened_directory(keep_cache).encode(&mut w),
         Answer::StatFs(room) => stat_fs(&room).encode(&mut w),
         Answer::Ioctl(bytes) => {
             let done = IoctlOut { result: 0, ioctl_flags: 0, in_vectors: 0, out_vectors: 0 };
@@ -172,20 +191,12 @@ fn blocks(stat: &Stat) -> u64 {
 
 /// Blocks as the attributes alone tell, and how long the kernel may rely on them: a file with holes
 /// takes less than its size, and only its chunk files know how much, so whoever wants to know asks.
-fn guessed_blocks(attributes: &Attributes, is_shared: impl Fn(InodeId) -> bool) -> (u64, Duration) {
+fn guessed_blocks(attributes: &Attributes, validity: &Validity<'_>) -> (u64, Duration) {
     let validity = match attributes.is_sparse {
         true => Duration::ZERO,
-        false => validity(attributes, is_shared),
+        false => validity.of(attributes),
     };
     (attributes.size.div_ceil(512), validity)
-}
-
-/// How long the kernel may rely on attributes.
-fn validity(attributes: &Attributes, is_shared: impl Fn(InodeId) -> bool) -> Duration {
-    match attributes.kind == FileKind::Regular && is_shared(attributes.inode) {
-        true => Duration::ZERO,
-        false => limits::VALIDITY,
-    }
 }
 
 fn mode(attributes: &Attributes) -> u32 {
@@ -222,16 +233,17 @@ fn attr(attributes: &Attributes, blocks: u64) -> Attr {
     }
 }
 
-fn entry(attributes: &Attributes, is_shared: impl Fn(InodeId) -> bool) -> EntryOut {
-    let (blocks, validity) = guessed_blocks(attributes, is_shared);
+fn entry(attributes: &Attributes, validity: &Validity<'_>) -> EntryOut {
+    let (blocks, of_attributes) = guessed_blocks(attributes, validity);
+    let validity = validity.usual;
     EntryOut {
         nodeid: attributes.inode.raw(),
         // Ids are never used again, so there is one generation of each.
         generation: 0,
-        entry_valid: limits::VALIDITY.as_secs(),
-        attr_valid: validity.as_secs(),
-        entry_valid_nanoseconds: limits::VALIDITY.subsec_nanos(),
-        attr_valid_nanoseconds: validity.subsec_nanos(),
+        entry_valid: validity.as_secs(),
+        attr_valid: of_attributes.as_secs(),
+        entry_valid_nanoseconds: validity.subsec_nanos(),
+        attr_valid_nanoseconds: of_attributes.subsec_nanos(),
         attr: attr(attributes, blocks),
     }
 }
@@ -242,6 +254,13 @@ fn opened(handle: HandleId, flags: OpenFlags) -> OpenOut {
     let direct = abi::OPEN_DIRECT_IO | abi::OPEN_PARALLEL_DIRECT_WRITES;
     let direct = if flags.is_direct { direct } else { 0 };
     OpenOut { handle: handle.raw(), open_flags: keep_cache | no_flush | direct, backing_id: 0 }
+}
+
+/// A directory needs no handle. Its listing may be kept until somebody opens it and is told that it
+/// has changed.
+fn opened_directory(keep_cache: bool) -> OpenOut {
+    let keep_cache = if keep_cache { abi::OPEN_KEEP_CACHE } else { 0 };
+    OpenOut { handle: 0, open_flags: keep_cache | abi::OPEN_CACHE_DIR, backing_id: 0 }
 }
 
 fn statx_time(time: Timestamp) -> StatxTime {
@@ -298,10 +317,11 @@ fn stat_fs(room: &StatFs) -> StatFsOut {
 }
 
 /// Entries of a directory as the kernel wants them, as many as fit.
-pub(crate) struct Listing {
+pub(crate) struct Listing<'a> {
     w: Writer,
     room: usize,
-    with_attributes: bool,
+    /// Whether entries have their attributes, and how long the kernel may remember them.
+    validity: Option<Validity<'a>>,
 }
 
 /// Cursors of the two entries that every directory has; all others are larger.
@@ -309,10 +329,10 @@ pub(crate) const DOT: u64 = 1;
 /// See [`DOT`].
 pub(crate) const DOT_DOT: u64 = 2;
 
-impl Listing {
+impl<'a> Listing<'a> {
     /// An empty one with room for so many bytes.
-    pub(crate) fn new(room: u32, with_attributes: bool) -> Self {
-        Self { w: Writer::new(), room: room as usize, with_attributes }
+    pub(crate) fn new(room: u32, validity: Option<Validity<'a>>) -> Self {
+        Self { w: Writer::new(), room: room as usize, validity }
     }
 
     /// Whether nothing was added yet.
@@ -329,41 +349,31 @@ impl Listing {
     pub(crate) fn push_dot(&mut self, cursor: u64, inode: InodeId) -> bool {
         let name: &[u8] = if cursor == DOT { b"." } else { b".." };
         let kind = skep_types::FileKind::Directory;
-        self.push(cursor, name, &EntryReply { inode, kind, attributes: None }, |_| false)
+        self.push(cursor, name, &EntryReply { inode, kind, attributes: None })
     }
 
     /// Adds entries until one doesn't fit.
-    pub(crate) fn push_all(
-        &mut self,
-        entries: &DirectoryEntries,
-        is_shared: impl Fn(InodeId) -> bool,
-    ) {
+    pub(crate) fn push_all(&mut self, entries: &DirectoryEntries) {
         for one in &entries.entries {
-            if !self.push(one.cursor, &one.name, &one.entry, &is_shared) {
+            if !self.push(one.cursor, &one.name, &one.entry) {
                 return;
             }
         }
     }
 
     /// Adds an entry; false if it doesn't fit.
-    fn push(
-        &mut self,
-        cursor: u64,
-        name: &[u8],
-        it: &EntryReply,
-        is_shared: impl Fn(InodeId) -> bool,
-    ) -> bool {
-        let prefix = if self.with_attributes { abi::ENTRY_OUT_BYTES } else { 0 };
+    fn push(&mut self, cursor: u64, name: &[u8], it: &EntryReply) -> bool {
+        let prefix = if self.validity.is_some() { abi::ENTRY_OUT_BYTES } else { 0 };
         let unpadded = prefix + abi::DIRENT_BYTES + name.len();
         let padded = unpadded.next_multiple_of(8);
         if self.w.len() + padded > self.room {
             return false;
         }
-        if self.with_attributes {
+        if let Some(validity) = self.with_attributes {
             // Without attributes the node id is zero, on which the kernel asks when it needs them
             // (unlike in LOOKUP, where zero says that there is no such entry).
             match &it.attributes {
-                Some(attributes) => entry(attributes, is_shared).encode(&mut self.w),
+                Some(attributes) => entry(attributes, validity).encode(&mut self.w),
                 None => self.w.raw(&[0; abi::ENTRY_OUT_BYTES]),
             }
         }
@@ -386,12 +396,12 @@ mod tests {
 
     #[test]
     fn listings_are_padded_and_stop_where_the_room_ends() {
-        let mut listing = Listing::new(100, false);
+        let mut listing = Listing::new(100, None);
         assert!(listing.push_dot(DOT, InodeId::ROOT));
         assert!(listing.push_dot(DOT_DOT, InodeId::ROOT));
         let entry = EntryReply { inode: InodeId::new(7), kind: FileKind::Fifo, attributes: None };
-        assert!(!listing.push(300, b"longer than what is left", &entry, |_| false));
-        assert!(listing.push(300, b"a", &entry, |_| false));
+        assert!(!listing.push(300, b"longer than what is left", &entry));
+        assert!(listing.push(300, b"a", &entry));
         let Answer::Bytes(bytes) = listing.finish() else { panic!("bytes") };
         assert_eq!(bytes.len(), 96);
         assert_eq!(bytes[64..72], 7_u64.to_le_bytes());
@@ -402,7 +412,8 @@ mod tests {
 
     #[test]
     fn an_answer_that_does_not_fit_is_an_error_and_no_panic() {
-        assert_eq!(encode(Answer::Bytes(vec![0; 9]), &Buf::new(8), |_| false), Err(libc::EIO));
-        assert_eq!(encode(Answer::Bytes(vec![0; 8]), &Buf::new(8), |_| false), Ok(8));
+        let validity = Validity { usual: limits::VALIDITY, is_shared: &|_| false };
+        let fits = |len| encode(Answer::Bytes(vec![0; len]), &Buf::new(8), &validity);
+        assert_eq!((fits(9), fits(8)), (Err(libc::EIO), Ok(8)));
     }
 }

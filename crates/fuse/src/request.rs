@@ -48,6 +48,7 @@ pub(crate) enum Call {
     Rename { rename: Rename },
     Link { inode: InodeId, directory: InodeId, name: Vec<u8> },
     Open { open: Open },
+    OpenDirectory { directory: InodeId },
     Read { handle: HandleId, offset: u64, into: Buf },
     Write { write: Write },
     Allocate { allocate: Allocate },
@@ -186,6 +187,7 @@ impl Call {
                 | Self::Allocate { .. }
                 | Self::Seek { .. }
                 | Self::Copy { .. }
+                | Self::OpenDirectory { .. }
                 | Self::ReadDirectory { .. }
                 | Self::GetXattr { .. }
                 | Self::ListXattrs { .. }
@@ -322,6 +324,7 @@ impl Request {
             }
             Opcode::FsyncDir => Call::SyncNames,
             Opcode::SyncFs => Call::SyncAll,
+            Opcode::OpenDir => Call::OpenDirectory { directory: self.node() },
             Opcode::ReadDir | Opcode::ReadDirPlus => {
                 let arguments: ReadIn = self.arguments()?;
                 Call::ReadDirectory {
@@ -343,10 +346,9 @@ impl Request {
             | Opcode::BatchForget
             | Opcode::Interrupt
             | Opcode::NotifyReply => return Err(libc::EINVAL),
-            // What the kernel does itself once it is told that nobody else does: no OPENDIR, access
-            // by permission bits.
-            Opcode::OpenDir
-            | Opcode::Access
+            // What the kernel does itself once it is told that nobody else does: access by
+            // permission bits.
+            Opcode::Access
             | Opcode::Bmap
             | Opcode::Poll
             | Opcode::SetupMapping

@@ -27,6 +27,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// Room in the queue of events: each thread sends a few, and each signal one.
 const MAX_EVENTS: usize = 100_000;
@@ -67,6 +68,8 @@ pub(crate) struct Session {
     pub(crate) agreed: Agreed,
     /// See [`crate::ServeOptions`].
     pub(crate) has_job_patterns: bool,
+    /// How long the kernel may remember names and attributes.
+    pub(crate) validity: Duration,
 }
 
 /// The ports of one worker, by CPU.
@@ -132,6 +135,7 @@ where
             share,
             fd: Arc::clone(&session.fd),
             agreed: session.agreed,
+            validity: session.validity,
             permission_changes: Arc::clone(&permission_changes),
             interrupts: Arc::clone(&interrupts),
             mount_point: session.mount_point.clone(),
@@ -167,6 +171,7 @@ struct WorkerStart {
     share: Share,
     fd: Arc<OwnedFd>,
     agreed: Agreed,
+    validity: Duration,
     permission_changes: Arc<AtomicU64>,
     interrupts: Arc<Interrupts>,
     mount_point: PathBuf,
@@ -200,6 +205,7 @@ where
                 has_job_patterns: start.has_job_patterns,
                 has_direct_mmap: start.agreed.has_direct_mmap,
                 made_up_times: Cell::new(0),
+                validity: start.validity,
                 checked: CheckedFiles::new(Arc::clone(&start.permission_changes)),
                 waits: Waits::new(
                     Arc::clone(&interrupts),

@@ -22,7 +22,7 @@
 use crate::file_system::FileSystem;
 use crate::limits;
 use crate::protocol::{self, Context};
-use crate::reply::{self, Encoded, Failure};
+use crate::reply::{self, Encoded, Failure, Validity};
 use crate::request::Request;
 use crate::waits::{Caller, News};
 use skep_env::local::Notify;
@@ -234,8 +234,10 @@ async fn serve<F: FileSystem, P: Port>(
                 if let Some(attributes) = answer.attributes() {
                     worker.context.file_system.note_shown(attributes);
                 }
-                let is_shared = |inode| worker.context.file_system.is_shared(inode);
-                reply::encode(answer, &slot.port.reply_memory(), is_shared)
+                let context = &worker.context;
+                let is_shared = |inode| context.file_system.is_shared(inode);
+                let validity = Validity { usual: context.validity, is_shared: &is_shared };
+                reply::encode(answer, &slot.port.reply_memory(), &validity)
             }
             Err(failure) => Err(failure.errno(opcode, node)),
         };

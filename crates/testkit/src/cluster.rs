@@ -237,6 +237,14 @@ impl Cluster {
     /// # Panics
     /// If it isn't mounted within a minute, or with another transport.
     pub fn mount(&mut self, transport: Transport) -> Mounted {
+        self.mount_with(transport, "defaults")
+    }
+
+    /// As [`Self::mount`], with options as `mount -o` has them.
+    ///
+    /// # Panics
+    /// As there.
+    pub fn mount_with(&mut self, transport: Transport, options: &str) -> Mounted {
         let path = self.mount_point.with_file_name(format!("mnt-{}", self.next_mount));
         self.next_mount += 1;
         fs::create_dir_all(&path).expect("a directory to mount on");
@@ -245,7 +253,7 @@ impl Cluster {
             .arg("mount")
             .arg("--cluster")
             .arg(&self.data)
-            .args(["--transport", transport.name()])
+            .args(["--transport", transport.name(), "--options", options])
             .arg(&path)
             .stdin(Stdio::null())
             .stdout(Stdio::null())

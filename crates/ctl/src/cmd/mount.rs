@@ -9,8 +9,9 @@ use crate::cli::MountArgs;
 use crate::local::children::{LOG_LIMIT, open_log, program, tail};
 use crate::local::readiness::Readiness;
 use crate::output::print;
+use options::Options;
 use serde::Serialize;
-use skep_fuse::{ClusterOptions, MountFlags, ServeOptions, TransportChoice, TransportKind};
+use skep_fuse::{ClusterOptions, ServeOptions, TransportChoice, TransportKind};
 use skep_service::ByteSize;
 use skep_types::{Error, ErrorCode, Result};
 use std::path::PathBuf;
@@ -47,14 +48,14 @@ pub(crate) fn run(args: &MountArgs) -> Result<()> {
     let access = args.cluster.access(None)?;
     match (args.is_dry_run, args.detach) {
         (true, _) => Ok(()),
-        (false, true) => detach(args, options.flags, &access),
-        (false, false) => mount(args, options.flags, transport, &access),
+        (false, true) => detach(args, options, &access),
+        (false, false) => mount(args, options, transport, &access),
     }
 }
 
 fn mount(
     args: &MountArgs,
-    flags: MountFlags,
+    asked: Options,
     transport: TransportChoice,
     access: &Access,
 ) -> Result<()> {
@@ -76,9 +77,10 @@ fn mount(
     let options = ServeOptions {
         mount_point: args.directory.clone(),
         source: access.name.clone(),
-        flags,
+        flags: asked.flags,
         transport,
         has_job_patterns: args.has_job_patterns,
+        validity: asked.attribute_timeout.unwrap_or(skep_fuse::VALIDITY),
         ends_on_signals: true,
         on_ready: Box::new(on_ready),
     };
@@ -92,7 +94,7 @@ fn absolute(path: &std::path::Path) -> Result<PathBuf> {
 }
 
 /// Starts this program again behind the terminal, and waits until it has mounted.
-fn detach(args: &MountArgs, flags: MountFlags, access: &Access) -> Result<()> {
+fn detach(args: &MountArgs, asked: Options, access: &Access) -> Result<()> {
     let directory = absolute(&args.directory)?;
     let log_path = match &args.log_file {
         Some(path) => path.clone(),
@@ -105,7 +107,7 @@ fn detach(args: &MountArgs, flags: MountFlags, access: &Access) -> Result<()> {
     command.args(["mount", "--cluster", &access.name, "--token-file"]);
     command.arg(absolute(&access.token_file)?);
     command.args(["--transport", &args.transport, "--log", &args.log]);
-    command.args(["--options", &flags.words()]);
+    command.args(["--options", &asked.words()]);
     let limit = args.log_limit.unwrap_or(LOG_LIMIT);
     command.args(["--log-limit", &limit.to_string()]);
     if args.has_job_patterns {

@@ -28,8 +28,6 @@ pub const PARALLEL_DIROPS: u64 = 1 << 18;
 pub const POSIX_ACL: u64 = 1 << 20;
 /// `max_pages` of the answer counts.
 pub const MAX_PAGES: u64 = 1 << 22;
-/// `ENOSYS` to `OPENDIR` stands for all of them.
-pub const NO_OPENDIR_SUPPORT: u64 = 1 << 24;
 /// The daemon clears set-user-id and set-group-id bits when asked with a request.
 pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
 /// `SETXATTR` has the long form.

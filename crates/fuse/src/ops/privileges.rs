@@ -47,12 +47,12 @@ impl CheckedFiles {
         self.until.borrow().get(&inode).is_some_and(|until| skep_env::now() < *until)
     }
 
-    fn insert(&self, inode: InodeId) {
+    fn insert(&self, inode: InodeId, validity: Duration) {
         let mut until = self.until.borrow_mut();
         if until.len() >= limits::MAX_CHECKED_FILES {
             until.clear();
         }
-        until.insert(inode, skep_env::now() + limits::VALIDITY);
+        until.insert(inode, skep_env::now() + validity);
     }
 }
 
@@ -95,7 +95,7 @@ pub(crate) async fn take_away<F: FileSystem>(context: &Context<F>, inode: InodeI
         // The kernel expects other sizes and times after a write, no other permissions.
         context.waits.drop_attributes(inode);
     }
-    context.checked.insert(inode);
+    context.checked.insert(inode, context.validity);
     Ok(())
 }
 
@@ -186,7 +186,7 @@ mod tests {
         let changes = Arc::new(AtomicU64::new(0));
         let here = CheckedFiles::new(Arc::clone(&changes));
         let there = CheckedFiles::new(changes);
-        here.insert(InodeId::new(9));
+        here.insert(InodeId::new(9), limits::VALIDITY);
         assert!(here.contains(InodeId::new(9)));
         there.forget_all();
         assert!(!here.contains(InodeId::new(9)));

@@ -17,6 +17,7 @@ pub(crate) fn serve_if_asked() -> Option<i32> {
     tracing_subscriber::fmt().with_writer(std::io::stderr).init();
     let memory = Memory::new();
     let options = ServeOptions {
+        validity: skep_fuse::VALIDITY,
         flags: MountFlags::default(),
         mount_point: mount_point.into(),
         source: "memory".into(),

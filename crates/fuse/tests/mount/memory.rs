@@ -537,6 +537,10 @@ impl FileSystem for Memory {
         })
     }
 
+    async fn open_directory(&self, _: InodeId) -> Result<bool> {
+        Ok(false)
+    }
+
     async fn read_directory(
         &self,
         directory: InodeId,

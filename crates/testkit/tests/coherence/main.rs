@@ -23,6 +23,8 @@ use std::time::{Duration, Instant};
 struct Mounts {
     one: PathBuf,
     other: PathBuf,
+    /// Through a third, which keeps nothing of names and attributes.
+    at_once: PathBuf,
 }
 
 const CASES: &[Case<Mounts>] = skep_testkit::cases![coherence:
@@ -32,7 +34,9 @@ const CASES: &[Case<Mounts>] = skep_testkit::cases![coherence:
     an_open_handle_sees_what_was_synced, appends_of_both_in_turns, locks_by_exclusive_creation,
     removed_under_an_open_handle, renames_over_each_other, truncated_by_the_other,
     punched_and_copied_by_the_other,
-    writers_of_different_parts, listings_agree, a_name_that_is_replaced_is_never_missing,
+    writers_of_different_parts, listings_agree,
+    listings_are_new_though_times_were_set_back, what_is_not_kept_is_seen_at_once,
+    a_name_that_is_replaced_is_never_missing,
     names_that_are_exchanged_are_never_missing,
     attributes_that_are_set_are_seen, lists_of_who_may_are_seen, projects_are_handed_down,
     capabilities_of_the_other_go_with_writes,
@@ -587,6 +591,43 @@ fn pages_of_several_writers_are_whole(mounts: &Mounts) {
     });
 }
 
+/// Semantics 1.6: as rsync and tar leave a directory, with the modification time that it had before.
+fn listings_are_new_though_times_were_set_back(mounts: &Mounts) {
+    let time = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    let directory = |path: &PathBuf| path.join("directory");
+    fs::create_dir(directory(&mounts.one)).expect("made");
+    for round in 0..4 {
+        let (here, there) = match round % 2 {
+            0 => (directory(&mounts.one), directory(&mounts.other)),
+            _ => (directory(&mounts.other), directory(&mounts.one)),
+        };
+        File::open(&here).and_then(|it| it.set_modified(time)).expect("set");
+        let count = || fs::read_dir(&there).expect("listed").count();
+        within_a_second("the time", || {
+            count() == round && fs::metadata(&there).expect("there").modified().ok() == Some(time)
+        });
+        fs::write(here.join(format!("file-{round}")), "x").expect("written");
+        File::open(&here).and_then(|it| it.set_modified(time)).expect("set");
+        within_a_second("a new entry", || count() == round + 1);
+    }
+}
+
+/// Semantics 1.2, with `attribute_timeout=0`.
+fn what_is_not_kept_is_seen_at_once(mounts: &Mounts) {
+    let (here, there) = (mounts.one.join("file"), mounts.at_once.join("file"));
+    for round in 0..50 {
+        assert!(!there.exists(), "round {round}");
+        fs::write(&here, "x").expect("written");
+        assert_eq!(fs::metadata(&there).expect("seen").len(), 1);
+        fs::set_permissions(&here, fs::Permissions::from_mode(0o600 + round)).expect("changed");
+        assert_eq!(fs::metadata(&there).expect("seen").mode() & 0o777, 0o600 + round);
+        OpenOptions::new().append(true).open(&here).expect("opened").write_all(b"12").expect("ok");
+        assert_eq!(fs::metadata(&there).expect("seen").len(), 3);
+        fs::rename(&here, mounts.one.join("moved")).expect("renamed");
+        assert!(!there.exists() && mounts.at_once.join("moved").exists());
+    }
+}
+
 /// Semantics 2.4.
 fn sizes_are_seen_when_the_writer_says_so(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
@@ -610,16 +651,23 @@ fn main() -> ExitCode {
     if suite.starts(place, &all) {
         let mut cluster = Cluster::start(Shape::default());
         let second = cluster.mount(Transport::Device);
+        let third = cluster.mount_with(Transport::Uring, "attribute_timeout=0");
         for case in all.into_iter().flatten() {
             let name = case.name.replace("::", "-");
-            let mounts =
-                Mounts { one: cluster.path().join(&name), other: second.path().join(&name) };
+            let mounts = Mounts {
+                one: cluster.path().join(&name),
+                other: second.path().join(&name),
+                at_once: third.path().join(&name),
+            };
             suite.check("a directory for each test", || {
                 fs::create_dir(&mounts.one).expect("a directory");
             });
             suite.run(place, &[&[Case { name: case.name, body: case.body }]], &mounts);
         }
-        suite.check("the second mount ends", || second.unmount());
+        suite.check("the other mounts end", || {
+            second.unmount();
+            third.unmount();
+        });
         suite.check("the cluster stops", || cluster.stop());
     }
     suite.end()

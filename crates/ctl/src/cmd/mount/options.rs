@@ -4,6 +4,11 @@ use crate::cli::MountArgs;
 use skep_fuse::MountFlags;
 use skep_service::ByteSize;
 use skep_types::{Error, ErrorCode, Result};
+use std::time::Duration;
+
+/// Longest time for which the kernel may be let remember names and attributes. For what never
+/// changes an hour is as good as a day, and one who was mistaken has not long to wait.
+const LONGEST_ATTRIBUTE_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// Words for others: for `mount` itself, for systemd, for people.
 const OF_OTHERS: &[&str] = &[
@@ -16,12 +21,23 @@ const OF_THE_KERNEL: &[&str] = &["default_permissions", "allow_other"];
 const PREFIXES_OF_THE_KERNEL: &[&str] = &["user_id=", "group_id=", "max_read="];
 
 /// What a list of options asks for.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Options {
     /// What every file system has.
     pub(crate) flags: MountFlags,
     /// Change the flags of what is mounted already.
     pub(crate) is_remount: bool,
+    /// How long the kernel may remember names and attributes, if not as long as usual.
+    pub(crate) attribute_timeout: Option<Duration>,
+}
+
+impl Options {
+    /// What [`read`] takes back, for what has no flag of its own on the command line.
+    pub(crate) fn words(self) -> String {
+        let timeout = self.attribute_timeout;
+        let timeout = timeout.map(|it| format!(",attribute_timeout={}", it.as_secs_f64()));
+        format!("{}{}", self.flags.words(), timeout.unwrap_or_default())
+    }
 }
 
 fn refused(what: String) -> Error {
@@ -58,14 +74,60 @@ pub(crate) fn read(lists: &[String], is_sloppy: bool, args: &mut MountArgs) -> R
                 let size = size.map_err(|why| refused(format!("option {option}: {why}")))?;
                 args.log_limit = Some(size);
             }
+            ("attribute_timeout", seconds) => {
+                let timeout = attribute_timeout(seconds);
+                let timeout = timeout.map_err(|why| refused(format!("option {option}: {why}")))?;
+                options.attribute_timeout = Some(timeout);
+            }
             _ if is_sloppy => {}
             _ => {
                 return Err(refused(format!(
                     "there is no mount option '{option}'; Skep's own are token_file=, transport=, \
-                     log=, log_file=, log_limit= and job_patterns (see docs/operations/mounting.md)"
+                     attribute_timeout=, log=, log_file=, log_limit= and job_patterns (see \
+                     docs/operations/mounting.md)"
                 )));
             }
         }
     }
     Ok(options)
+}
+
+/// Seconds, perhaps with a fraction.
+fn attribute_timeout(seconds: &str) -> Result<Duration, String> {
+    let longest = LONGEST_ATTRIBUTE_TIMEOUT;
+    let number = seconds.parse::<f64>().ok();
+    number
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        .filter(|timeout| *timeout <= longest)
+        .ok_or_else(|| format!("a number of seconds is wanted, at most {}", longest.as_secs()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn timeout(option: &str) -> Result<Option<Duration>> {
+        let mut args = MountArgs::default();
+        read(&[option.to_owned()], false, &mut args).map(|options| options.attribute_timeout)
+    }
+
+    #[test]
+    fn what_is_asked_for_can_be_said_again() {
+        let list = ["ro,attribute_timeout=0.25,nosuid".to_owned()];
+        let options = read(&list, false, &mut MountArgs::default()).unwrap();
+        assert_eq!(options.attribute_timeout, Some(Duration::from_millis(250)));
+        assert_eq!(options.words(), "ro,nosuid,attribute_timeout=0.25");
+        assert_eq!(read(&[options.words()], false, &mut MountArgs::default()).unwrap(), options);
+    }
+
+    #[test]
+    fn a_timeout_is_a_number_of_seconds() {
+        assert_eq!(timeout("nosuid").unwrap(), None);
+        assert_eq!(timeout("attribute_timeout=0").unwrap(), Some(Duration::ZERO));
+        assert_eq!(timeout("attribute_timeout=3600").unwrap(), Some(Duration::from_secs(3600)));
+        for wrong in ["", "x", "-1", "nan", "inf", "3601", "1e300"] {
+            let error = timeout(&format!("attribute_timeout={wrong}")).unwrap_err();
+            assert!(error.to_string().contains("at most 3600"), "{wrong}: {error}");
+        }
+    }
 }
