@@ -1,0 +1,120 @@
+//! Random operations from two mounts, renames between metadata targets and kills of services among
+//! them, against one reference tree: the same calls on the local file system. Each call must end
+//! the same way, and the trees must be the same.
+//!
+//! Two tests. In one, each call is any mount's: the mounts remember nothing of names and attributes
+//! (`attribute_timeout=0`), so what is expected is exact. In the other the mounts have their caches
+//! and take turns; between two turns the test waits until the caches have run out. What happens
+//! within that second is the subject of the coherence tests, operations at the same moment that of
+//! the simulation.
+//!
+//! A failing seed is printed with the command that repeats it. What led to the failure is then made
+//! shorter by leaving steps out for as long as it still fails, and printed.
+//!
+//! `SKEP_TEST_OPERATIONS` says how many calls each test makes, in rounds of at most 5,000; each
+//! round has a seed of its own, one more than that before. For a long run:
+//!
+//! ```text
+//! SKEP_TEST_OPERATIONS=100000 cargo test --release -p skep-testkit --test model
+//! ```
+
+mod operation;
+mod shrink;
+mod trial;
+mod view;
+mod watch;
+
+use skep_testkit::{Cluster, Random, Shape, Transport, wait_for};
+use std::time::{Duration, Instant};
+use trial::{Plan, Trial};
+
+/// Calls with one seed, at most.
+const ROUND: usize = 5000;
+/// What is kept of names and attributes is at most so old.
+const STALENESS: Duration = Duration::from_millis(1050);
+/// Chunk files of removed files must be gone after so long.
+const CLEAN_UP: Duration = Duration::from_secs(60);
+
+fn calls(unless_said: usize) -> usize {
+    match std::env::var("SKEP_TEST_OPERATIONS") {
+        Ok(text) => text.parse().expect("SKEP_TEST_OPERATIONS is a number"),
+        Err(_) => unless_said,
+    }
+}
+
+fn round(trial: &mut Trial, plan: Plan, seed: u64, test: &str) {
+    println!(
+        "{} calls: SKEP_TEST_SEED={seed} cargo test -p skep-testkit --test model {test}",
+        plan.calls
+    );
+    let start = Instant::now();
+    let steps = plan.steps(&mut Random::new(seed));
+    let Err((last, what)) = trial.run(&steps) else {
+        println!("    done in {:?}", start.elapsed());
+        return;
+    };
+    println!("{what}");
+    assert!(!trial.stood_still(), "seed {seed}: {what}");
+    let Some((shortest, last)) = shrink::shrink(trial, &steps[..=last]) else {
+        panic!("seed {seed}: {what}\nit didn't fail again");
+    };
+    println!("the shortest that fails:");
+    shortest.iter().for_each(|step| println!("    {step:?}"));
+    panic!("seed {seed}: {what}\nthe shortest: {last}");
+}
+
+/// When all files are gone and closed, nothing is left of them.
+fn nothing_is_left(cluster: &Cluster) {
+    wait_for("no lock and no chunk file is left", CLEAN_UP, || {
+        let locks = cluster.skep_json(&["lock", "list"]);
+        let arguments = [".", "-path", "*/chunks/*", "-type", "f"];
+        let chunks = skep_testkit::program::run_in(cluster.data(), "find", arguments);
+        (locks.as_array().is_some_and(Vec::is_empty) && chunks.is_empty()).then_some(())
+    });
+}
+
+fn rounds(mut trial: Trial, plan: Plan, test: &str) -> Trial {
+    let seed = Random::seed_of_run();
+    let mut left = calls(plan.calls);
+    for number in 0.. {
+        if left == 0 {
+            break;
+        }
+        let plan = Plan { calls: left.min(ROUND), ..plan };
+        left -= plan.calls;
+        round(&mut trial, plan, seed.wrapping_add(number), test);
+    }
+    nothing_is_left(trial.cluster());
+    trial
+}
+
+/// Three metadata targets, so that renames have up to three participants.
+fn cluster() -> Cluster {
+    Cluster::start(Shape { metadata_targets: 3, ..Shape::default() })
+}
+
+/// Semantics 1.1 and 1.2.
+#[test]
+fn calls_of_any_mount() {
+    let mut cluster = cluster();
+    let first = cluster.mount_with(Transport::Uring, "attribute_timeout=0");
+    let second = cluster.mount_with(Transport::Device, "attribute_timeout=0");
+    let mounts = [first.path().to_owned(), second.path().to_owned()];
+    let plan = Plan { calls: 4000, between_comparisons: 250, kill_every: 400, in_turns: false };
+    let trial = rounds(Trial::new(cluster, mounts, Duration::ZERO), plan, "calls_of_any_mount");
+    first.unmount();
+    second.unmount();
+    trial.cluster().stop();
+}
+
+/// Semantics 1.1 and 1.2.
+#[test]
+fn mounts_that_take_turns() {
+    let mut cluster = cluster();
+    let second = cluster.mount(Transport::Device);
+    let mounts = [cluster.path().to_owned(), second.path().to_owned()];
+    let plan = Plan { calls: 2000, between_comparisons: 150, kill_every: 400, in_turns: true };
+    let trial = rounds(Trial::new(cluster, mounts, STALENESS), plan, "mounts_that_take_turns");
+    second.unmount();
+    trial.cluster().stop();
+}

@@ -1,0 +1,56 @@
+//! Making what fails shorter.
+
+use crate::trial::{Step, Trial};
+use std::time::{Duration, Instant};
+
+/// Time for it.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Leaves steps out for as long as the rest still fails. Gives them with what then goes wrong;
+/// `None` if they don't fail again.
+pub(crate) fn shrink(trial: &mut Trial, steps: &[Step]) -> Option<(Vec<Step>, String)> {
+    let deadline = Instant::now() + PATIENCE;
+    let mut best = fails(trial, steps)?;
+    // In one go, what is seldom needed: kills, comparisons before the last, calls that failed.
+    let has_effect = trial.effective().to_vec();
+    let last = best.0.len() - 1;
+    let is_call = |step: &Step| matches!(step, Step::Call(..));
+    let without_kills = |(index, step): &(usize, &Step)| *index == last || is_call(step);
+    let only_effective = |(index, _): &(usize, &Step)| *index == last || has_effect[*index];
+    let all = best.0.clone();
+    let fewer = all.iter().enumerate().filter(only_effective).filter(without_kills);
+    let fewer =
+        [fewer.collect::<Vec<_>>(), all.iter().enumerate().filter(only_effective).collect()];
+    for attempt in fewer {
+        let attempt: Vec<_> = attempt.into_iter().map(|(_, step)| step.clone()).collect();
+        if let Some(shorter) = fails(trial, &attempt) {
+            best = shorter;
+            break;
+        }
+    }
+    let mut len = best.0.len() / 2;
+    while len > 0 && Instant::now() < deadline {
+        let before = best.0.len();
+        let mut to = before;
+        while to > 0 && Instant::now() < deadline {
+            let from = to.saturating_sub(len);
+            let steps = &best.0;
+            let fewer = [&steps[..from], &steps[to.min(steps.len())..]].concat();
+            if let Some(shorter) = fails(trial, &fewer) {
+                best = shorter;
+            }
+            to = from.min(best.0.len());
+        }
+        // Single steps are tried until none can be left out any more.
+        if len > 1 || best.0.len() == before {
+            len /= 2;
+        }
+    }
+    Some(best)
+}
+
+/// Runs steps; if they fail, gives those up to the failure with what went wrong.
+fn fails(trial: &mut Trial, steps: &[Step]) -> Option<(Vec<Step>, String)> {
+    let (last, what) = trial.run(steps).err()?;
+    Some((steps[..=last].to_vec(), what))
+}

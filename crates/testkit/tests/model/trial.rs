@@ -1,0 +1,274 @@
+//! Running steps on two mounts and on the local file system, and comparing what they give.
+
+use crate::operation::{Operation, User};
+use crate::view::{SLOTS, View, acting_as, comparable, set_time};
+use crate::watch::Watch;
+use rustix::process::Signal;
+use skep_testkit::tree::{self, Tree};
+use skep_testkit::{Cluster, Random, Scratch, wait_for};
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Differences between trees that are shown.
+const SHOWN: usize = 20;
+/// How long a service may be away after it was killed.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// One thing to do.
+#[derive(Debug, Clone)]
+pub(crate) enum Step {
+    /// A call on one of the mounts; on that where its open file is, if it has one, unless the
+    /// mounts take turns.
+    Call(usize, User, Operation),
+    /// `kill -9` of the services of a role, so many microseconds into what comes next.
+    Kill(&'static str, u64),
+    /// Compares the trees; the first mount sees its work at once.
+    Compare(usize),
+}
+
+/// What kinds of steps there are, and how many.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Plan {
+    /// Calls in all.
+    pub(crate) calls: usize,
+    /// Calls between comparisons.
+    pub(crate) between_comparisons: usize,
+    /// Of so many calls, one has a service killed before it.
+    pub(crate) kill_every: usize,
+    /// Whether a mount makes all calls up to the next comparison; otherwise each is any mount's.
+    pub(crate) in_turns: bool,
+}
+
+/// What is killed, metadata and storage more often than management.
+const ROLES: &[&str] = &["management", "metadata", "metadata", "storage", "storage"];
+/// Longest time from a call's beginning to the death of the service.
+const LONGEST_DELAY_US: usize = 3000;
+
+impl Plan {
+    /// Random steps.
+    pub(crate) fn steps(&self, random: &mut Random) -> Vec<Step> {
+        let mut steps = Vec::new();
+        for number in 0..self.calls {
+            let turn = number / self.between_comparisons;
+            let mount = if self.in_turns { turn % 2 } else { random.below(2) };
+            if random.below(self.kill_every) == 0 {
+                let delay = random.below(LONGEST_DELAY_US) as u64;
+                steps.push(Step::Kill(*random.one_of(ROLES), delay));
+            }
+            let user = crate::operation::user(random);
+            steps.push(Step::Call(mount, user, crate::operation::operation(random)));
+            if (number + 1) % self.between_comparisons == 0 || number + 1 == self.calls {
+                steps.push(Step::Compare(mount));
+            }
+        }
+        steps
+    }
+}
+
+/// A cluster with two mounts, on which steps can be run again and again.
+pub(crate) struct Trial {
+    cluster: Cluster,
+    mounts: [PathBuf; 2],
+    /// How old what a mount knows may be.
+    staleness: Duration,
+    scratch: Scratch,
+    watch: Watch,
+    runs: u32,
+    /// Which of the steps of the last run did something.
+    effective: Vec<bool>,
+}
+
+impl Trial {
+    pub(crate) fn new(cluster: Cluster, mounts: [PathBuf; 2], staleness: Duration) -> Self {
+        let watch = Watch::new(cluster.data());
+        Self {
+            cluster,
+            mounts,
+            staleness,
+            scratch: Scratch::new(),
+            watch,
+            runs: 0,
+            effective: Vec::new(),
+        }
+    }
+
+    pub(crate) fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// Runs steps on new trees, and says what went wrong and at which step.
+    pub(crate) fn run(&mut self, steps: &[Step]) -> Result<(), (usize, String)> {
+        self.runs += 1;
+        self.effective.clear();
+        let name = format!("run-{}", self.runs);
+        let reference = self.scratch.directory(&name);
+        let roots = [0, 1].map(|it| self.mounts[it].join(&name));
+        fs::create_dir(&roots[0]).expect("made");
+        // Users are to do something there, and links to have something above them.
+        for above in [&reference, &roots[0]] {
+            fs::create_dir(above.join("tree")).expect("made");
+            for place in [above.clone(), above.join("tree")] {
+                fs::set_permissions(place, PermissionsExt::from_mode(0o777)).expect("ours");
+            }
+        }
+        let mut run = Run {
+            trial: self,
+            reference: View::new(reference.join("tree")),
+            views: roots.clone().map(|root| View::new(root.join("tree"))),
+            places: [reference, roots[0].clone(), roots[1].clone()],
+            opened_on: [0; SLOTS],
+            last: None,
+        };
+        for (number, step) in steps.iter().enumerate() {
+            let result = run.step(step);
+            result.map_err(|what| (number, format!("step {number}, {step:?}: {what}")))?;
+        }
+        let [reference, root, _] = run.places.clone();
+        drop(run);
+        self.watch.ends();
+        for place in [reference, root] {
+            fs::remove_dir_all(place).expect("removed");
+        }
+        Ok(())
+    }
+
+    /// Which of the steps of the last run did something: calls that didn't fail.
+    pub(crate) fn effective(&self) -> &[bool] {
+        &self.effective
+    }
+
+    /// Whether operations stood still, so that running steps again says nothing.
+    pub(crate) fn stood_still(&self) -> bool {
+        self.watch.has_bitten()
+    }
+
+    fn kill(&self, role: &str, delay_us: u64) {
+        let victims = wait_for("a service to kill", PATIENCE, || {
+            let found = self.cluster.processes(role);
+            (!found.is_empty()).then_some(found)
+        });
+        // One service of the role at a time; which one, is as random as the delay.
+        let victim = victims[delay_us as usize % victims.len()].clone();
+        std::thread::spawn(move || {
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_micros(delay_us) {
+                std::hint::spin_loop();
+            }
+            victim.signal(Signal::KILL);
+        });
+    }
+}
+
+/// One run of steps.
+struct Run<'a> {
+    trial: &'a mut Trial,
+    reference: View,
+    views: [View; 2],
+    /// The reference, and the same on both mounts.
+    places: [PathBuf; 3],
+    /// The mount on which each file is open.
+    opened_on: [usize; SLOTS],
+    /// The mount that made the last call, and when.
+    last: Option<(usize, Instant)>,
+}
+
+impl Run<'_> {
+    fn step(&mut self, step: &Step) -> Result<(), String> {
+        self.trial.watch.begins(step);
+        match step {
+            Step::Call(mount, user, operation) => self.call(*mount, *user, operation),
+            Step::Kill(role, delay_us) => {
+                self.trial.kill(role, *delay_us);
+                self.trial.effective.push(true);
+                Ok(())
+            }
+            Step::Compare(first) => {
+                self.trial.effective.push(false);
+                self.compare(*first)
+            }
+        }
+    }
+
+    fn call(&mut self, mount: usize, user: User, operation: &Operation) -> Result<(), String> {
+        let of_file = operation.slot().map_or(mount, |slot| self.opened_on[slot]);
+        if of_file != mount && !self.trial.staleness.is_zero() {
+            // It isn't that mount's turn.
+            self.trial.effective.push(false);
+            return Ok(());
+        }
+        let mount = of_file;
+        self.turn_of(mount);
+        if let Operation::Open(slot, ..) = operation {
+            // Another file takes the number, perhaps on another mount.
+            self.close(*slot)?;
+            self.opened_on[*slot] = mount;
+        }
+        let expected = acting_as(user, || operation.run(&mut self.reference));
+        let found = acting_as(user, || operation.run(&mut self.views[mount]));
+        self.trial.effective.push(expected.is_ok());
+        self.last = Some((mount, Instant::now()));
+        if found == expected {
+            return Ok(());
+        }
+        let shown = |result: Result<String, i32>| {
+            result.map_err(|errno| io::Error::from_raw_os_error(errno).to_string())
+        };
+        Err(format!("on mount {mount}: {:?}, not {:?}", shown(found), shown(expected)))
+    }
+
+    /// Waits until a mount's caches have run out, if another made the last call.
+    fn turn_of(&mut self, mount: usize) {
+        if let Some((_, since)) = self.last.filter(|(last, _)| *last != mount) {
+            wait_for("caches run out", PATIENCE, || {
+                (since.elapsed() >= self.trial.staleness).then_some(())
+            });
+        }
+        self.last = Some((mount, Instant::now()));
+    }
+
+    fn close(&mut self, slot: usize) -> Result<(), String> {
+        self.reference.close(slot).ok();
+        match self.views[self.opened_on[slot]].close(slot) {
+            Err(error) if error.raw_os_error() != Some(rustix::io::Errno::BADF.raw_os_error()) => {
+                Err(format!("closing #{slot}: {error}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn compare(&self, first: usize) -> Result<(), String> {
+        let expected = read(&self.places[0])?;
+        let start = Instant::now();
+        for mount in [first, 1 - first] {
+            if mount != first {
+                wait_for("caches run out", PATIENCE, || {
+                    (start.elapsed() >= self.trial.staleness).then_some(())
+                });
+            }
+            let found = read(&self.places[1 + mount])?;
+            let differences = tree::differences(&expected, &found, SHOWN);
+            if !differences.is_empty() {
+                let again = read(&self.places[1 + mount])?;
+                let remains = tree::differences(&expected, &again, SHOWN).len();
+                let shown = differences.join("\n");
+                return Err(format!(
+                    "the tree of mount {mount}:\n{shown}\n({remains} differences when looked at \
+                     again)"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn read(place: &Path) -> Result<Tree, String> {
+    let mut tree = tree::read(place, true).map_err(|error| error.to_string())?;
+    for node in tree.values_mut() {
+        node.modified = node.modified.and_then(set_time);
+        node.mode = comparable(node.mode);
+    }
+    Ok(tree)
+}

@@ -1,0 +1,311 @@
+//! A tree as one mount (or the local file system) shows it, with the files that are open on it.
+
+use crate::operation::{Lock, Place, Time, User};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, RenameFlags, Stat, Timespec, Timestamps, Uid,
+    XattrFlags,
+};
+use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
+use skep_testkit::tree;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+/// Files and directories that may be open at once.
+pub(crate) const SLOTS: usize = 6;
+/// Times that are no older weren't set, but came about.
+const RECENT: Duration = Duration::from_secs(3 * 3600);
+/// So that pipes don't block.
+const ALWAYS: OFlags = OFlags::NONBLOCK.union(OFlags::CLOEXEC);
+
+type Outcome = io::Result<String>;
+
+/// A tree, and what is open on it.
+#[derive(Debug)]
+pub(crate) struct View {
+    root: PathBuf,
+    open: [Option<File>; SLOTS],
+}
+
+/// Makes the calls of this thread another user's until it is dropped.
+struct Acting;
+
+impl Acting {
+    fn as_user(user: User) -> Self {
+        set_thread_res_gid(None, Gid::from_raw(user.gid), None).expect("root may");
+        set_thread_res_uid(None, Uid::from_raw(user.uid), None).expect("root may");
+        Self
+    }
+}
+
+impl Drop for Acting {
+    fn drop(&mut self) {
+        set_thread_res_uid(None, Uid::ROOT, None).expect("root once more");
+        set_thread_res_gid(None, Gid::ROOT, None).expect("root once more");
+    }
+}
+
+/// Does something as a user.
+pub(crate) fn acting_as<T>(user: User, act: impl FnOnce() -> T) -> T {
+    let _acting = Acting::as_user(user);
+    act()
+}
+
+fn nothing<T, E: Into<io::Error>>(result: Result<T, E>) -> Outcome {
+    result.map(|_| String::new()).map_err(Into::into)
+}
+
+/// The seconds, if they were set and didn't come about.
+pub(crate) fn set_time(seconds: i64) -> Option<i64> {
+    let now = SystemTime::UNIX_EPOCH.elapsed().expect("after 1970").as_secs() as i64;
+    let age = now.saturating_sub(seconds).unsigned_abs();
+    (age > RECENT.as_secs()).then_some(seconds)
+}
+
+/// Set-group-id of a file that its group can't execute is left out: a write by somebody of another
+/// group clears it on file systems of the kernel, and FUSE doesn't know who is of which.
+pub(crate) fn comparable(mode: u32) -> u32 {
+    let is_file = FileType::from_raw_mode(mode) == FileType::RegularFile;
+    if is_file && mode & 0o010 == 0 { mode & !0o2000 } else { mode }
+}
+
+fn mode(bits: u32) -> Mode {
+    Mode::from_raw_mode(bits)
+}
+
+fn hash(bytes: &[u8]) -> String {
+    use std::hash::{DefaultHasher, Hasher};
+    let mut hasher = DefaultHasher::new();
+    hasher.write(bytes);
+    format!("{} bytes {:x}", bytes.len(), hasher.finish())
+}
+
+fn shown(found: &Stat) -> String {
+    let kind = FileType::from_raw_mode(found.st_mode);
+    let len = if kind == FileType::Directory { 0 } else { found.st_size };
+    let modified = set_time(found.st_mtime).map(|seconds| (seconds, found.st_mtime_nsec));
+    let (links, uid, gid) = (found.st_nlink, found.st_uid, found.st_gid);
+    format!("{:o} {len} {links} {uid}:{gid} {modified:?}", comparable(found.st_mode))
+}
+
+impl View {
+    /// A tree below a directory, with nothing open.
+    pub(crate) fn new(root: PathBuf) -> Self {
+        Self { root, open: Default::default() }
+    }
+
+    fn at(&self, place: &Place) -> io::Result<PathBuf> {
+        Ok(match place {
+            Place::Root(path) => self.root.join(path),
+            Place::Open(slot, path) => self.path_of(*slot)?.join(path),
+        })
+    }
+
+    fn file(&self, slot: usize) -> io::Result<&File> {
+        self.open[slot].as_ref().ok_or_else(|| rustix::io::Errno::BADF.into())
+    }
+
+    fn path_of(&self, slot: usize) -> io::Result<PathBuf> {
+        Ok(format!("/proc/self/fd/{}", self.file(slot)?.as_raw_fd()).into())
+    }
+
+    fn open_at(&self, place: &Place, flags: OFlags, bits: u32) -> io::Result<File> {
+        Ok(rustix::fs::open(self.at(place)?, flags | ALWAYS, mode(bits))?.into())
+    }
+
+    pub(crate) fn create(&self, place: &Place, bits: u32) -> Outcome {
+        nothing(self.open_at(place, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL, bits))
+    }
+
+    pub(crate) fn make_directory(&self, place: &Place, bits: u32) -> Outcome {
+        nothing(rustix::fs::mkdir(self.at(place)?, mode(bits)))
+    }
+
+    pub(crate) fn make_pipe(&self, place: &Place, bits: u32) -> Outcome {
+        nothing(rustix::fs::mknodat(CWD, self.at(place)?, FileType::Fifo, mode(bits), 0))
+    }
+
+    pub(crate) fn make_symlink(&self, target: &Path, place: &Place) -> Outcome {
+        nothing(rustix::fs::symlink(target, self.at(place)?))
+    }
+
+    pub(crate) fn link(&self, from: &Place, to: &Path, flags: AtFlags) -> Outcome {
+        nothing(rustix::fs::linkat(CWD, self.at(from)?, CWD, self.root.join(to), flags))
+    }
+
+    pub(crate) fn rename(&self, from: &Place, to: &Path, flags: RenameFlags) -> Outcome {
+        let (from, to) = (self.at(from)?, self.root.join(to));
+        let rename = || rustix::fs::renameat_with(CWD, &from, CWD, &to, flags);
+        let mut result = rename();
+        if result == Err(rustix::io::Errno::STALE) {
+            // The kernel knows a directory elsewhere that another mount has moved, and can't learn
+            // better while it renames (semantics 1.4).
+            for path in [&from, &to] {
+                std::fs::symlink_metadata(path).ok();
+            }
+            result = rename();
+        }
+        nothing(result)
+    }
+
+    pub(crate) fn unlink(&self, place: &Place, flags: AtFlags) -> Outcome {
+        nothing(rustix::fs::unlinkat(CWD, self.at(place)?, flags))
+    }
+
+    pub(crate) fn write(&self, place: &Place, flags: OFlags, at: u64, bytes: &[u8]) -> Outcome {
+        let file = self.open_at(place, OFlags::WRONLY | flags, 0)?;
+        nothing(file.write_all_at(bytes, at))
+    }
+
+    pub(crate) fn truncate(&self, place: &Place, len: u64) -> Outcome {
+        nothing(self.open_at(place, OFlags::WRONLY, 0)?.set_len(len))
+    }
+
+    pub(crate) fn set_permissions(&self, place: &Place, bits: u32) -> Outcome {
+        nothing(std::fs::set_permissions(self.at(place)?, PermissionsExt::from_mode(bits)))
+    }
+
+    pub(crate) fn set_owner(
+        &self,
+        place: &Place,
+        (uid, gid): (Option<u32>, Option<u32>),
+        flags: AtFlags,
+    ) -> Outcome {
+        let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
+        nothing(rustix::fs::chownat(CWD, self.at(place)?, uid, gid, flags))
+    }
+
+    pub(crate) fn set_times(
+        &self,
+        place: &Place,
+        (accessed, modified): (Time, Time),
+        flags: AtFlags,
+    ) -> Outcome {
+        let time = |time| match time {
+            Time::At(seconds, nanoseconds) => Timespec { tv_sec: seconds, tv_nsec: nanoseconds },
+            Time::Now => Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW },
+            Time::Omit => Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
+        };
+        let times = Timestamps { last_access: time(accessed), last_modification: time(modified) };
+        nothing(rustix::fs::utimensat(CWD, self.at(place)?, &times, flags))
+    }
+
+    pub(crate) fn set_attribute(
+        &self,
+        place: &Place,
+        name: &str,
+        value: &[u8],
+        flags: XattrFlags,
+    ) -> Outcome {
+        nothing(rustix::fs::lsetxattr(self.at(place)?, name, value, flags))
+    }
+
+    pub(crate) fn get_attribute(&self, place: &Place, name: &str) -> Outcome {
+        let mut value = [0; 1000];
+        let len = rustix::fs::lgetxattr(self.at(place)?, name, &mut value[..])?;
+        Ok(format!("{:02x?}", &value[..len]))
+    }
+
+    pub(crate) fn remove_attribute(&self, place: &Place, name: &str) -> Outcome {
+        nothing(rustix::fs::lremovexattr(self.at(place)?, name))
+    }
+
+    pub(crate) fn read(&self, place: &Place) -> Outcome {
+        let file = self.open_at(place, OFlags::RDONLY, 0)?;
+        if !file.metadata()?.is_file() {
+            return Ok("not a file".into());
+        }
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        Ok(format!("{:x}", tree::hash_of_file(Path::new(&path))?))
+    }
+
+    pub(crate) fn read_link(&self, place: &Place) -> Outcome {
+        Ok(format!("{:?}", std::fs::read_link(self.at(place)?)?))
+    }
+
+    pub(crate) fn list(&self, place: &Place) -> Outcome {
+        let entry = |entry: io::Result<std::fs::DirEntry>| {
+            let entry = entry?;
+            Ok(format!("{:?} {:?}", entry.file_name(), entry.file_type()?))
+        };
+        let names: io::Result<Vec<_>> = std::fs::read_dir(self.at(place)?)?.map(entry).collect();
+        let mut names = names?;
+        names.sort();
+        Ok(names.join(" "))
+    }
+
+    pub(crate) fn look(&self, place: &Place, flags: AtFlags) -> Outcome {
+        Ok(shown(&rustix::fs::statat(CWD, self.at(place)?, flags)?))
+    }
+
+    /// The number must be free.
+    pub(crate) fn open(&mut self, slot: usize, place: &Place, flags: OFlags, bits: u32) -> Outcome {
+        let file = self.open_at(place, flags, bits)?;
+        let kind = file.metadata()?.file_type();
+        // A pipe that is open here counts on this mount only.
+        if !kind.is_fifo() {
+            self.open[slot] = Some(file);
+        }
+        Ok(format!("{kind:?}"))
+    }
+
+    /// Without what was locked: that the last close unlocks is seen a moment later elsewhere.
+    pub(crate) fn close(&mut self, slot: usize) -> Outcome {
+        self.lock_open(slot, Lock::Unlock)?;
+        self.open[slot] = None;
+        Ok(String::new())
+    }
+
+    pub(crate) fn name_open(&self, slot: usize, path: &Path) -> Outcome {
+        let (from, to) = (self.path_of(slot)?, self.root.join(path));
+        nothing(rustix::fs::linkat(CWD, from, CWD, to, AtFlags::SYMLINK_FOLLOW))
+    }
+
+    pub(crate) fn read_open(&self, slot: usize, at: u64, len: usize) -> Outcome {
+        let (file, mut bytes, mut done) = (self.file(slot)?, vec![0; len], 0);
+        while done < len {
+            match file.read_at(&mut bytes[done..], at + done as u64)? {
+                0 => break,
+                count => done += count,
+            }
+        }
+        Ok(hash(&bytes[..done]))
+    }
+
+    /// Looks at it afterwards: then other mounts are told of what was written.
+    pub(crate) fn write_open(&self, slot: usize, at: u64, bytes: &[u8]) -> Outcome {
+        let file = self.file(slot)?;
+        file.metadata()?;
+        let result = nothing(file.write_all_at(bytes, at));
+        file.metadata()?;
+        result
+    }
+
+    pub(crate) fn truncate_open(&self, slot: usize, len: u64) -> Outcome {
+        nothing(self.file(slot)?.set_len(len))
+    }
+
+    pub(crate) fn look_open(&self, slot: usize) -> Outcome {
+        Ok(shown(&rustix::fs::fstat(self.file(slot)?)?))
+    }
+
+    pub(crate) fn set_permissions_open(&self, slot: usize, bits: u32) -> Outcome {
+        nothing(self.file(slot)?.set_permissions(PermissionsExt::from_mode(bits)))
+    }
+
+    pub(crate) fn sync_open(&self, slot: usize) -> Outcome {
+        nothing(self.file(slot)?.sync_all())
+    }
+
+    /// Files only: the kernel doesn't ask FUSE for locks on others.
+    pub(crate) fn lock_open(&self, slot: usize, lock: Lock) -> Outcome {
+        let file = self.file(slot)?;
+        if !file.metadata()?.is_file() {
+            return Ok("not a file".into());
+        }
+        nothing(rustix::fs::flock(file, lock.call()))
+    }
+}

@@ -1,0 +1,68 @@
+//! Sees to it that a call which never ends is told of, instead of the test never ending.
+
+use crate::trial::Step;
+use skep_testkit::process;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Longest time that one step may take, with a service that starts again meanwhile.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Watches the steps of a run. When one takes too long it is printed, and the mounts are killed, so
+/// that it ends with an error.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    begins: Sender<()>,
+    /// The step under way, for the watching thread.
+    step: Arc<Mutex<String>>,
+    has_bitten: Arc<AtomicBool>,
+}
+
+impl Watch {
+    /// For a cluster with this data directory.
+    pub(crate) fn new(data: &Path) -> Self {
+        let (begins, begun) = channel();
+        let step = Arc::<Mutex<String>>::default();
+        let has_bitten = Arc::<AtomicBool>::default();
+        let (shown, bites, data) = (Arc::clone(&step), Arc::clone(&has_bitten), data.to_owned());
+        std::thread::spawn(move || {
+            loop {
+                match begun.recv_timeout(PATIENCE) {
+                    Ok(()) => {}
+                    Err(RecvTimeoutError::Disconnected) => return,
+                    Err(RecvTimeoutError::Timeout) => {
+                        let step = shown.lock().unwrap_or_else(PoisonError::into_inner);
+                        if step.is_empty() {
+                            continue;
+                        }
+                        println!("stands still for {PATIENCE:?}: {step}");
+                        bites.store(true, Ordering::Relaxed);
+                        let mut mounts = process::below(&data);
+                        mounts.retain(|process| process.role() == "mount");
+                        mounts.iter().for_each(process::Process::kill);
+                    }
+                }
+            }
+        });
+        Self { begins, step, has_bitten }
+    }
+
+    /// A step begins.
+    pub(crate) fn begins(&self, step: &Step) {
+        *self.step.lock().unwrap_or_else(PoisonError::into_inner) = format!("{step:?}");
+        self.begins.send(()).expect("somebody watches");
+    }
+
+    /// The last step has ended.
+    pub(crate) fn ends(&self) {
+        self.step.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// Whether a step took too long.
+    pub(crate) fn has_bitten(&self) -> bool {
+        self.has_bitten.load(Ordering::Relaxed)
+    }
+}
