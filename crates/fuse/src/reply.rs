@@ -369,7 +369,7 @@ impl<'a> Listing<'a> {
         if self.w.len() + padded > self.room {
             return false;
         }
-        if let Some(validity) = self.with_attributes {
+        if let Some(validity) = &self.validity {
             // Without attributes the node id is zero, on which the kernel asks when it needs them
             // (unlike in LOOKUP, where zero says that there is no such entry).
             match &it.attributes {
