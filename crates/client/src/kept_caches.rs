@@ -1,4 +1,4 @@
-//! Which version of each file the kernel's page cache may hold (of each directory, its listing), and
+//! Which version of each file the kernel's page cache may hold (its listing, of a directory), and
 //! of which it was shown the attributes, so that an open can say whether both are still right.
 //!
 //! A version is the inode's change counter. Each change of data or attributes raises it by one, so

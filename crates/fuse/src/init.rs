@@ -13,8 +13,9 @@ const MIN_READ_BYTES: usize = 8192;
 
 /// What is asked for, if the kernel offers it. What is not, and why:
 /// `WRITEBACK_CACHE` makes the kernel ignore sizes and times of the server; `CACHE_SYMLINKS` would
-/// keep what nobody takes back; `EXPLICIT_INVAL_DATA` likewise for pages; `NO_OPENDIR_SUPPORT` makes
-/// the kernel keep listings until a directory's modification time changes, which programs set.
+/// keep what nobody takes back; `EXPLICIT_INVAL_DATA` likewise for pages; `NO_OPENDIR_SUPPORT`
+/// makes the kernel keep listings until a directory's modification time changes, which programs
+/// set.
 const WANTED: u64 = flag::ASYNC_READ
     | flag::POSIX_LOCKS
     | flag::FLOCK_LOCKS

@@ -39,8 +39,8 @@ impl Random {
     ///
     /// # Panics
     /// If there is none.
-    pub fn one_of<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
-        &choices[self.below(choices.len())]
+    pub fn one_of<T: Clone>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len())].clone()
     }
 
     /// So many random bytes.

@@ -145,7 +145,7 @@ impl Worker {
     /// A name at which there is a plain file, if there is one.
     fn file(&mut self) -> Option<String> {
         let files = self.history.names(|state| matches!(state, State::File { .. }));
-        (!files.is_empty()).then(|| self.random.one_of(&files).clone())
+        (!files.is_empty()).then(|| self.random.one_of(&files))
     }
 
     fn create(&mut self) -> Outcome {
@@ -153,7 +153,7 @@ impl Worker {
         if *self.history.now(&name) != State::Absent {
             return self.unlink();
         }
-        let length = *self.random.one_of(LENGTHS);
+        let length = self.random.one_of(LENGTHS);
         let content = Arc::new(self.random.bytes(length));
         let synced = self.random.below(3) == 0;
         let path = self.root.join(&name);
@@ -205,7 +205,7 @@ impl Worker {
         if files.is_empty() {
             return Ok(());
         }
-        let name = self.random.one_of(&files).clone();
+        let name = self.random.one_of(&files);
         let started = Instant::now();
         if let Some(inode) = self.history.now(&name).inode() {
             self.inodes.loses_a_name(inode, started);

@@ -66,10 +66,10 @@ fn verify(workers: &mut [Worker], cut: &Cut, round: &str) {
 
 /// Any service, metadata and storage more often than management.
 fn victim(cluster: &Cluster, random: &mut Random) -> Process {
-    let role = *random.one_of(&["management", "metadata", "metadata", "storage", "storage"]);
+    let role = random.one_of(&["management", "metadata", "metadata", "storage", "storage"]);
     wait_for("a service to kill", PATIENCE, || {
         let found = cluster.processes(role);
-        (!found.is_empty()).then(|| random.one_of(&found).clone())
+        (!found.is_empty()).then(|| random.one_of(&found))
     })
 }
 

@@ -21,10 +21,10 @@ fn make_tree(root: &Path) {
         let len = [0, 1, 4097, 80_000, 700_000][random.below(5)];
         fs::write(&path, random.bytes(len)).expect("written");
         let modes = [0o600, 0o755, 0o4711, 0o2750];
-        fs::set_permissions(&path, fs::Permissions::from_mode(*random.one_of(&modes)))
+        fs::set_permissions(&path, fs::Permissions::from_mode(random.one_of(&modes)))
             .expect("its mode");
         for number in 0..index % 3 {
-            let len = *random.one_of(&[1, 40, 1500]);
+            let len = random.one_of(&[1, 40, 1500]);
             let value = random.bytes(len);
             let name = format!("user.attribute-{number}");
             lsetxattr(&path, name.as_str(), &value, XattrFlags::empty()).expect("set");

@@ -591,7 +591,7 @@ fn pages_of_several_writers_are_whole(mounts: &Mounts) {
     });
 }
 
-/// Semantics 1.6: as rsync and tar leave a directory, with the modification time that it had before.
+/// Semantics 1.6: as rsync and tar leave a directory, with the modification time of before.
 fn listings_are_new_though_times_were_set_back(mounts: &Mounts) {
     let time = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     let directory = |path: &PathBuf| path.join("directory");

@@ -32,7 +32,7 @@ fn all(file: &File) -> Vec<u8> {
 /// Writes a random range of the file through `by`, here in memory too.
 fn write_some(random: &mut Random, by: &File, model: &mut Vec<u8>) {
     let offset = random.below(model.len() + 5000);
-    let most = *random.one_of(&[100, 5000, 300_000]);
+    let most = random.one_of(&[100, 5000, 300_000]);
     let len = 1 + random.below(most);
     let bytes = random.bytes(len);
     by.write_all_at(&bytes, offset as u64).expect("written");

@@ -206,13 +206,13 @@ const DEFAULT_LIST: &str = "system.posix_acl_default";
 
 /// A path of one to three components out of few names, so that paths meet.
 fn path(random: &mut Random) -> PathBuf {
-    (0..1 + random.below(3)).map(|_| *random.one_of(NAMES)).collect()
+    (0..1 + random.below(3)).map(|_| random.one_of(NAMES)).collect()
 }
 
 fn place(random: &mut Random) -> Place {
     match random.below(12) {
         0 => {
-            let path = (0..1 + random.below(2)).map(|_| *random.one_of(NAMES)).collect();
+            let path = (0..1 + random.below(2)).map(|_| random.one_of(NAMES)).collect();
             Place::Open(random.below(SLOTS), path)
         }
         _ => Place::Root(path(random)),
@@ -226,7 +226,7 @@ fn target(random: &mut Random) -> PathBuf {
 }
 
 fn follows_or_not(random: &mut Random) -> AtFlags {
-    *random.one_of(&[ANY, AtFlags::SYMLINK_NOFOLLOW])
+    random.one_of(&[ANY, AtFlags::SYMLINK_NOFOLLOW])
 }
 
 /// An access control list in the kernel's layout, sometimes a wrong one.
@@ -267,16 +267,16 @@ fn set_attribute(it: Place, random: &mut Random) -> Operation {
         1 => Operation::SetAttribute(it, DEFAULT_LIST, list(random), XattrFlags::empty()),
         _ => {
             let flags = [XattrFlags::empty(), XattrFlags::CREATE, XattrFlags::REPLACE];
-            let flags = *random.one_of(&flags);
-            let len = *random.one_of(&[0, 1, 50, 200]);
+            let flags = random.one_of(&flags);
+            let len = random.one_of(&[0, 1, 50, 200]);
             let value = vec![random.number() as u8; len];
-            Operation::SetAttribute(it, *random.one_of(ATTRIBUTES), value, flags)
+            Operation::SetAttribute(it, random.one_of(ATTRIBUTES), value, flags)
         }
     }
 }
 
 fn attribute(random: &mut Random) -> &'static str {
-    *random.one_of(&[
+    random.one_of(&[
         "user.one",
         "user.two",
         "trusted.one",
@@ -302,7 +302,7 @@ fn open(random: &mut Random) -> Operation {
         0 => Place::Root(PathBuf::new()),
         _ => place(random),
     };
-    Operation::Open(slot, path, flags, *random.one_of(FILE_MODES))
+    Operation::Open(slot, path, flags, random.one_of(FILE_MODES))
 }
 
 fn on_open(random: &mut Random) -> Operation {
@@ -310,18 +310,18 @@ fn on_open(random: &mut Random) -> Operation {
     match random.below(14) {
         0 => Operation::Close(slot),
         1 => Operation::NameOpen(slot, path(random)),
-        2..=4 => Operation::ReadOpen(slot, *random.one_of(OFFSETS), *random.one_of(LENGTHS)),
+        2..=4 => Operation::ReadOpen(slot, random.one_of(OFFSETS), random.one_of(LENGTHS)),
         5..=7 => {
-            let (offset, len) = (*random.one_of(OFFSETS), *random.one_of(LENGTHS));
+            let (offset, len) = (random.one_of(OFFSETS), random.one_of(LENGTHS));
             Operation::WriteOpen(slot, offset, len, random.number() as u8)
         }
-        8 => Operation::TruncateOpen(slot, *random.one_of(SIZES)),
+        8 => Operation::TruncateOpen(slot, random.one_of(SIZES)),
         9 => Operation::LookOpen(slot),
-        10 => Operation::PermissionsOpen(slot, *random.one_of(FILE_MODES)),
+        10 => Operation::PermissionsOpen(slot, random.one_of(FILE_MODES)),
         11 => Operation::SyncOpen(slot),
         _ => {
             let locks = [Lock::Shared, Lock::Exclusive, Lock::Unlock];
-            Operation::LockOpen(slot, *random.one_of(&locks))
+            Operation::LockOpen(slot, random.one_of(&locks))
         }
     }
 }
@@ -330,13 +330,11 @@ fn on_open(random: &mut Random) -> Operation {
 pub(crate) fn operation(random: &mut Random) -> Operation {
     let it = place(random);
     match random.below(40) {
-        0..=2 => Operation::Create(it, *random.one_of(FILE_MODES)),
-        3..=6 => Operation::MakeDirectory(it, *random.one_of(DIRECTORY_MODES)),
-        7 => Operation::MakePipe(it, *random.one_of(FILE_MODES)),
+        0..=2 => Operation::Create(it, random.one_of(FILE_MODES)),
+        3..=6 => Operation::MakeDirectory(it, random.one_of(DIRECTORY_MODES)),
+        7 => Operation::MakePipe(it, random.one_of(FILE_MODES)),
         8 => Operation::Symlink(target(random), it),
-        9 | 10 => {
-            Operation::Link(it, path(random), *random.one_of(&[ANY, AtFlags::SYMLINK_FOLLOW]))
-        }
+        9 | 10 => Operation::Link(it, path(random), random.one_of(&[ANY, AtFlags::SYMLINK_FOLLOW])),
         11..=13 => Operation::Rename(it, path(random), RenameFlags::empty()),
         14 => Operation::Rename(it, path(random), RenameFlags::NOREPLACE),
         15 => Operation::Rename(it, path(random), RenameFlags::EXCHANGE),
@@ -344,16 +342,16 @@ pub(crate) fn operation(random: &mut Random) -> Operation {
         17 => Operation::RemoveDirectory(it),
         18..=20 => {
             let more = [OFlags::empty(), OFlags::empty(), OFlags::APPEND, OFlags::TRUNC];
-            let (offset, len) = (*random.one_of(OFFSETS), *random.one_of(LENGTHS));
-            Operation::Write(it, *random.one_of(&more), offset, len, random.number() as u8)
+            let (offset, len) = (random.one_of(OFFSETS), random.one_of(LENGTHS));
+            Operation::Write(it, random.one_of(&more), offset, len, random.number() as u8)
         }
-        21 => Operation::Truncate(it, *random.one_of(SIZES)),
+        21 => Operation::Truncate(it, random.one_of(SIZES)),
         22 => {
             let modes = if random.below(2) == 0 { FILE_MODES } else { DIRECTORY_MODES };
-            Operation::Permissions(it, *random.one_of(modes))
+            Operation::Permissions(it, random.one_of(modes))
         }
         23 => {
-            let (mut uid, gid) = (*random.one_of(OWNERS), *random.one_of(OWNERS));
+            let (mut uid, gid) = (random.one_of(OWNERS), random.one_of(OWNERS));
             if gid.is_none() {
                 // The kernel doesn't tell FUSE of a change to nobody.
                 uid = uid.or(Some(0));
@@ -361,7 +359,7 @@ pub(crate) fn operation(random: &mut Random) -> Operation {
             Operation::Owner(it, uid, gid, follows_or_not(random))
         }
         24 => {
-            let (accessed, modified) = (*random.one_of(TIMES), *random.one_of(TIMES));
+            let (accessed, modified) = (random.one_of(TIMES), random.one_of(TIMES));
             Operation::Times(it, accessed, modified, follows_or_not(random))
         }
         25 | 26 => set_attribute(it, random),
@@ -378,5 +376,5 @@ pub(crate) fn operation(random: &mut Random) -> Operation {
 
 /// Whoever it may be: mostly root, who may do everything.
 pub(crate) fn user(random: &mut Random) -> User {
-    if random.below(4) == 0 { *random.one_of(OTHERS) } else { ROOT }
+    if random.below(4) == 0 { random.one_of(OTHERS) } else { ROOT }
 }

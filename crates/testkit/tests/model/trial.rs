@@ -56,7 +56,7 @@ impl Plan {
             let mount = if self.in_turns { turn % 2 } else { random.below(2) };
             if random.below(self.kill_every) == 0 {
                 let delay = random.below(LONGEST_DELAY_US) as u64;
-                steps.push(Step::Kill(*random.one_of(ROLES), delay));
+                steps.push(Step::Kill(random.one_of(ROLES), delay));
             }
             let user = crate::operation::user(random);
             steps.push(Step::Call(mount, user, crate::operation::operation(random)));
