@@ -1,9 +1,13 @@
 //! The command line: what can be typed. What it does is in `cmd`.
 
+mod study;
+
 use crate::access::ClusterArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use skep_service::ByteSize;
 use std::path::PathBuf;
+
+pub(crate) use study::StudyVerb;
 
 /// A parallel file system: many clients, many servers, one POSIX namespace.
 #[derive(Debug, Parser)]
@@ -54,6 +58,9 @@ pub(crate) enum Verb {
     /// Settings of the whole cluster: changed here, in effect everywhere at once
     #[command(subcommand)]
     Config(ConfigVerb),
+    /// Find out what a storage system does under many conditions
+    #[command(subcommand)]
+    Study(StudyVerb),
     /// Run the management service
     Management(ServiceArgs),
     /// Run a metadata service

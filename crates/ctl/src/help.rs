@@ -154,6 +154,11 @@ const EXAMPLES: &[Examples] = &[
             ("would that be possible?", "skep config set lease 20s --dry-run"),
         ],
     ),
+    ("skep study plans", &[("what is ready to run", "skep study plans")]),
+    (
+        "skep study plan",
+        &[("write it to a file, and change what your system needs", "skep study plan scenario1")],
+    ),
     (
         "skep management",
         &[

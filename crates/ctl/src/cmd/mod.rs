@@ -16,13 +16,14 @@ mod node;
 mod service;
 mod session;
 mod storage;
+mod study;
 mod target;
 pub(crate) mod umount;
 mod up;
 
 use crate::cli::{
     Cli, ClientVerb, ClusterVerb, ConfigVerb, EntryVerb, HealthVerb, LockVerb, NodeVerb,
-    SessionVerb, TargetVerb, Verb,
+    SessionVerb, StudyVerb, TargetVerb, Verb,
 };
 use skep_types::{Error, ErrorCode, Result};
 use std::future::Future;
@@ -70,6 +71,8 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Verb::Config(ConfigVerb::Set { query, is_dry_run, name, value }) => {
             done(config::set::run(query, &name, &value, is_dry_run))
         }
+        Verb::Study(StudyVerb::Plans) => done(study::plans::run()),
+        Verb::Study(StudyVerb::Plan { name }) => done(study::plan::run(&name)),
         Verb::Management(args) => done(management::run(&args)),
         Verb::Metadata(args) => done(metadata::run(&args)),
         Verb::Storage(args) => done(storage::run(&args)),

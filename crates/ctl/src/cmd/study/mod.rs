@@ -1,0 +1,4 @@
+//! Verbs of studies.
+
+pub(super) mod plan;
+pub(super) mod plans;

@@ -1,0 +1,49 @@
+//! `skep study plans`: the plans that are ready to run.
+
+use crate::output::{print, render, table};
+use serde::Serialize;
+use skep_study::{order, plans};
+use skep_types::Result;
+
+#[derive(Debug, Serialize)]
+struct Ready {
+    name: String,
+    title: String,
+    about: String,
+    /// The shape of the lab that it is made for.
+    lab: Option<String>,
+    experiments: Vec<Asked>,
+    runs: usize,
+}
+
+#[derive(Debug, Serialize)]
+struct Asked {
+    name: String,
+    title: String,
+}
+
+pub(crate) fn run() -> Result<()> {
+    let ready: Vec<Ready> = plans::all()
+        .into_iter()
+        .map(|plan| Ready {
+            runs: order::list(&plan).len(),
+            lab: plan.lab.map(|lab| lab.shape),
+            experiments: plan
+                .experiments
+                .into_iter()
+                .map(|it| Asked { name: it.name, title: it.title })
+                .collect(),
+            name: plan.name,
+            title: plan.title,
+            about: plan.about,
+        })
+        .collect();
+    print(&ready, |ready| {
+        let mut shown = table(&["Name", ">Runs", "Lab", "About"]);
+        for plan in ready {
+            let lab = plan.lab.clone().unwrap_or_else(|| "-".into());
+            shown.add_row([plan.name.clone(), plan.runs.to_string(), lab, plan.title.clone()]);
+        }
+        render(&shown)
+    })
+}

@@ -1,0 +1,240 @@
+//! The journal of a study: a file of records, one a line, that only grows.
+//!
+//! # A study that is cut off
+//! A record counts when its line is whole. Each is synced before the next run begins, so a power
+//! cut costs at most the run that was going on; the beginning of a line that it left is cut off
+//! when the journal is opened again.
+//!
+//! # A full disk
+//! Room for the next record is set aside before its run begins ([`Journal::reserve`]): a disk that
+//! fills up meanwhile can't take it away, and what was measured can be written. Where the file
+//! system can't set room aside, a record that doesn't fit is taken back, and those before it stay.
+
+use crate::plan::Plan;
+use crate::record::{Record, StudyRecord};
+use rustix::fs::{FallocateFlags, FlockOperation};
+use rustix::io::Errno;
+use skep_types::{Error, ErrorCode, Result};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+/// The journal's name in the directory of a study.
+pub const FILE: &str = "journal.ndjson";
+/// The version of records that this program writes.
+pub const FORMAT: u32 = 1;
+
+/// A journal that is open, and that no other process has open.
+#[derive(Debug)]
+pub struct Journal {
+    path: PathBuf,
+    file: File,
+    len: u64,
+}
+
+/// What a journal holds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Contents {
+    /// The first line.
+    pub study: StudyRecord,
+    /// The plan in it.
+    pub plan: Plan,
+    /// All others, in the order in which they were written.
+    pub records: Vec<Record>,
+    /// Bytes of whole lines.
+    whole_bytes: u64,
+}
+
+impl Journal {
+    /// Begins the journal of a new study in a directory, which is made.
+    ///
+    /// # Errors
+    /// `Exists` if a study is there already.
+    pub fn create(directory: &Path, study: &StudyRecord) -> Result<Self> {
+        let within = |error: std::io::Error| Error::from(error).within(directory.display());
+        std::fs::create_dir_all(directory).map_err(within)?;
+        let path = directory.join(FILE);
+        let opened = File::options().read(true).append(true).create_new(true).open(&path);
+        let file = match opened {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                return Err(Error::new(
+                    ErrorCode::Exists,
+                    format!(
+                        "{} holds a study already: go on with it by --resume, or name another \
+                         --directory",
+                        directory.display()
+                    ),
+                ));
+            }
+            opened => opened.map_err(within)?,
+        };
+        let mut journal = Self { path, file, len: 0 };
+        journal.lock()?;
+        if let Err(error) = journal.append(&Record::Study(study.clone())) {
+            // Nothing was measured yet, and an empty journal would only be in the way.
+            let _ = std::fs::remove_file(&journal.path);
+            return Err(error);
+        }
+        // The name of the new file has to outlast a power cut too.
+        File::open(directory).and_then(|it| it.sync_all()).map_err(within)?;
+        Ok(journal)
+    }
+
+    /// Opens the journal of a study that was interrupted. The part of a line at its end is cut off.
+    ///
+    /// # Errors
+    /// `NotFound` without one; `Configuration` if it is of another plan; as [`read`].
+    pub fn resume(directory: &Path, plan: &Plan) -> Result<(Self, Contents)> {
+        let contents = read(directory)?;
+        if contents.plan != *plan {
+            return Err(Error::new(
+                ErrorCode::Configuration,
+                format!(
+                    "{} holds a study of another plan (\"{}\"): results of different plans don't \
+                     go together. Resume with the plan that it was begun with (it stands in its \
+                     first line), or name another --directory",
+                    directory.display(),
+                    contents.plan.name
+                ),
+            ));
+        }
+        let path = directory.join(FILE);
+        let file = File::options().read(true).append(true).open(&path);
+        let file = file.map_err(|error| Error::from(error).within(path.display()))?;
+        let journal = Self { path, file, len: contents.whole_bytes };
+        journal.lock()?;
+        journal.cut()?;
+        Ok((journal, contents))
+    }
+
+    /// Sets room aside for a record, so that its writing doesn't fail for lack of it.
+    ///
+    /// # Errors
+    /// `NoSpace` if there isn't that much.
+    pub fn reserve(&self, bytes: u64) -> Result<()> {
+        match rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, self.len, bytes) {
+            // A file system that can't do it: then writing tells.
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INTR) => Ok(()),
+            Err(errno) => Err(self.unwritable(&errno.into())),
+        }
+    }
+
+    /// Writes a record and syncs it.
+    ///
+    /// # Errors
+    /// `NoSpace` if it doesn't fit; `Io`. Then the journal is as it was before.
+    pub fn append(&mut self, record: &Record) -> Result<()> {
+        let mut line = serde_json::to_string(record)
+            .map_err(|error| Error::new(ErrorCode::Io, error.to_string()))?;
+        line.push('\n');
+        let written = self.file.write_all(line.as_bytes()).and_then(|()| self.file.sync_data());
+        if let Err(error) = written {
+            let failed = self.unwritable(&error);
+            // Should that fail too, the next one who opens it cuts the line off.
+            let _ = self.cut();
+            return Err(failed);
+        }
+        self.len += line.len() as u64;
+        Ok(())
+    }
+
+    /// Cuts off everything behind the last whole line, and what was set aside.
+    fn cut(&self) -> Result<()> {
+        let cut = self.file.set_len(self.len).and_then(|()| self.file.sync_data());
+        cut.map_err(|error| Error::from(error).within(self.path.display()))
+    }
+
+    fn lock(&self) -> Result<()> {
+        match rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(()),
+            Err(Errno::WOULDBLOCK) => Err(Error::new(
+                ErrorCode::InUse,
+                format!("{}: another process runs this study", self.path.display()),
+            )),
+            Err(errno) => Err(Error::from(std::io::Error::from(errno)).within(self.path.display())),
+        }
+    }
+
+    fn unwritable(&self, error: &std::io::Error) -> Error {
+        let way_out = match error.kind() {
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
+                ": everything measured until now is kept; make room there, and go on by --resume"
+            }
+            _ => "; go on by --resume when that is mended",
+        };
+        let code = Error::from(std::io::Error::from(error.kind())).code();
+        Error::new(code, format!("{}: {error}{way_out}", self.path.display()))
+    }
+}
+
+/// Reads the journal of a study.
+///
+/// # Errors
+/// `NotFound` without one; `Corrupt`, with the number of the line, if a line that isn't the last
+/// can't be read; `VersionMismatch` if a later version wrote it.
+pub fn read(directory: &Path) -> Result<Contents> {
+    let path = directory.join(FILE);
+    let mut text = Vec::new();
+    match File::open(&path).and_then(|mut file| file.read_to_end(&mut text)) {
+        Ok(_) => parse(&text).map_err(|error| error.within(path.display())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(Error::new(
+            ErrorCode::NotFound,
+            format!("{} holds no study: there is no {FILE} in it", directory.display()),
+        )),
+        Err(error) => Err(Error::from(error).within(path.display())),
+    }
+}
+
+fn parse(text: &[u8]) -> Result<Contents> {
+    let mut records = Vec::new();
+    let mut whole_bytes = 0;
+    for (index, line) in text.split_inclusive(|byte| *byte == b'\n').enumerate() {
+        // Without its end a line was cut off while it was written, even if what is there can be
+        // read: it was never synced, and its run is made again.
+        let Some(line) = line.strip_suffix(b"\n") else { break };
+        let record = serde_json::from_slice(line).map_err(|error| {
+            Error::new(
+                ErrorCode::Corrupt,
+                format!(
+                    "line {} can't be read ({error}): put it right or remove it, then its run is \
+                     made again",
+                    index + 1
+                ),
+            )
+        })?;
+        whole_bytes += line.len() as u64 + 1;
+        records.push(record);
+    }
+    let mut records = records.into_iter();
+    let Some(Record::Study(study)) = records.next() else {
+        return Err(Error::new(ErrorCode::Corrupt, "the first line doesn't say what is studied"));
+    };
+    if study.format != FORMAT {
+        return Err(Error::new(
+            ErrorCode::VersionMismatch,
+            format!("its records are of version {}, this program knows {FORMAT}", study.format),
+        ));
+    }
+    let plan = Plan::parse(&study.plan).map_err(|error| error.within("the plan in line 1"))?;
+    Ok(Contents { study, plan, records: records.collect(), whole_bytes })
+}
+
+/// Puts a file into the directory of a study, as a whole or not at all.
+///
+/// # Errors
+/// As the file system says.
+pub fn write_file(path: &Path, contents: &[u8]) -> Result<()> {
+    let within = |error: std::io::Error| Error::from(error).within(path.display());
+    let beside = path.with_extension("part");
+    let written = File::create(&beside).and_then(|mut file| {
+        file.write_all(contents)?;
+        std::fs::rename(&beside, path)
+    });
+    if written.is_err() {
+        let _ = std::fs::remove_file(&beside);
+    }
+    written.map_err(within)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,143 @@
+//! In which order runs are made: a list, cut into blocks, and the blocks in random order.
+//!
+//! The order is drawn from the plan's seed alone, by a generator that is kept here: a study that is
+//! resumed, perhaps by a later version, finds the same order again.
+
+use crate::plan::{Condition, Plan};
+use std::time::Duration;
+
+/// One run of the list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Run {
+    /// Its place in the list, from 0; its name for ever.
+    pub number: u32,
+    /// The block that it is part of.
+    pub block: u32,
+    /// The experiment's name.
+    pub experiment: String,
+    /// Which of the runs of this condition, from 1.
+    pub repetition: u32,
+    /// What is to be run.
+    pub condition: Condition,
+}
+
+/// The runs of a plan, in the order of the plan: experiment, condition, repetition.
+pub fn list(plan: &Plan) -> Vec<Run> {
+    let mut runs = Vec::new();
+    for (experiment, condition) in plan.conditions() {
+        for repetition in 1..=experiment.repetitions {
+            let number = runs.len() as u32;
+            runs.push(Run {
+                number,
+                block: number / plan.block,
+                experiment: experiment.name.clone(),
+                repetition,
+                condition: condition.clone(),
+            });
+        }
+    }
+    runs
+}
+
+/// The blocks of a plan in the order in which they are run, each with the wait before it as a
+/// share, from 0 to 1, of the way from the shortest to the longest.
+pub fn blocks(plan: &Plan) -> Vec<(f64, Vec<Run>)> {
+    let runs = list(plan);
+    let mut blocks: Vec<Vec<Run>> = runs.chunks(plan.block as usize).map(<[Run]>::to_vec).collect();
+    let mut random = Random::new(plan.seed);
+    // Fisher and Yates: every order is as likely as every other.
+    for end in (1..blocks.len()).rev() {
+        blocks.swap(end, random.below(end as u64 + 1) as usize);
+    }
+    blocks.into_iter().map(|block| (random.share(), block)).collect()
+}
+
+/// A wait between its shortest and its longest.
+pub fn wait((least, most): (Duration, Duration), share: f64) -> Duration {
+    least + most.saturating_sub(least).mul_f64(share.clamp(0.0, 1.0))
+}
+
+/// Random numbers from a seed (SplitMix64), the same with every version.
+#[derive(Debug, Clone)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    fn number(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// Below `end`, which isn't zero. The bias is that of 64 bits: none that shows.
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.number() % end
+    }
+
+    /// From 0 to below 1.
+    pub(crate) fn share(&mut self) -> f64 {
+        (self.number() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn plan(seed: u64, repetitions: u32) -> Plan {
+        let text = format!(
+            "name = 'x'\ntitle = 'x'\nseed = {seed}\nrepetitions = {repetitions}\n\
+             [factors]\ndata-size = '64MiB'\nhosts = [1, 2]\ncount = [1, 2, 3]\n\
+             [[experiment]]\nname = 'a'\ntitle = 'a'\n"
+        );
+        Plan::parse(&text).expect("a plan")
+    }
+
+    #[test]
+    fn every_run_of_the_list_is_in_one_block_of_ten() {
+        let blocks = blocks(&plan(1, 7));
+        assert_eq!(blocks.len(), 5);
+        let numbers: BTreeSet<u32> =
+            blocks.iter().flat_map(|(_, runs)| runs).map(|run| run.number).collect();
+        assert_eq!(numbers, (0..42).collect());
+        for (share, runs) in &blocks {
+            assert!(runs.len() == 10 || runs[0].number == 40, "{runs:?}");
+            assert!(runs.windows(2).all(|pair| pair[1].number == pair[0].number + 1));
+            assert!((0.0..1.0).contains(share));
+        }
+    }
+
+    #[test]
+    fn the_seed_says_the_order_of_blocks() {
+        let order = |seed| -> Vec<u32> {
+            blocks(&plan(seed, 40)).iter().map(|(_, runs)| runs[0].block).collect()
+        };
+        assert_eq!(order(7), order(7));
+        assert_ne!(order(7), order(8));
+        assert_ne!(order(7), (0..24).collect::<Vec<_>>(), "blocks are shuffled");
+    }
+
+    #[test]
+    fn each_block_comes_first_as_often_as_the_others() {
+        let mut first = [0_u32; 6];
+        for seed in 0..3000 {
+            let blocks = blocks(&plan(seed, 10));
+            first[blocks[0].1[0].block as usize] += 1;
+        }
+        assert!(first.iter().all(|times| (400..600).contains(times)), "{first:?}");
+    }
+
+    #[test]
+    fn waits_lie_between_their_bounds() {
+        let bounds = (Duration::from_secs(60), Duration::from_secs(1800));
+        assert_eq!(wait(bounds, 0.0), bounds.0);
+        assert_eq!(wait(bounds, 1.0), bounds.1);
+        assert_eq!(wait(bounds, 0.5), Duration::from_secs(930));
+    }
+}

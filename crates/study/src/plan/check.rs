@@ -1,0 +1,176 @@
+//! What can't be meant: contradictions within a plan, and between a plan and a system.
+
+use super::values::wrong;
+use super::{Condition, Experiment, Level, Plan, Targets};
+use crate::limits::MAX_RUNS;
+use skep_types::{Error, Result, size};
+
+/// What a plan is going to be run on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct System {
+    /// Client hosts.
+    pub hosts: u32,
+    /// Storage targets of each server; none where the file system doesn't tell, as others than
+    /// Skep.
+    pub targets_per_server: Option<Vec<u32>>,
+}
+
+fn human(bytes: u64) -> String {
+    let (number, unit) = size::whole(bytes);
+    format!("{number}{unit}")
+}
+
+fn of(experiment: &Experiment) -> impl FnOnce(Error) -> Error {
+    let name = experiment.name.clone();
+    move |error| error.within(format!("experiment \"{name}\""))
+}
+
+/// Checks a plan alone.
+pub(super) fn plan(plan: &Plan) -> Result<()> {
+    if plan.experiments.is_empty() {
+        return Err(wrong("the plan has no experiment: write at least one [[experiment]]"));
+    }
+    let mut runs = 0;
+    for (index, experiment) in plan.experiments.iter().enumerate() {
+        if plan.experiments[..index].iter().any(|other| other.name == experiment.name) {
+            return Err(wrong(format!(
+                "two experiments have the name \"{}\": rename one",
+                experiment.name
+            )));
+        }
+        let factors = &experiment.factors;
+        let sizes = [
+            factors.data_bytes.len(),
+            factors.hosts.len(),
+            factors.processes.len(),
+            factors.count.len(),
+            factors.chooser.len(),
+            factors.transfer_bytes.len(),
+            factors.access.len(),
+            factors.operation.len(),
+            factors.applications.len(),
+            factors.targets.len(),
+            experiment.repetitions as usize,
+        ];
+        let product = sizes.into_iter().try_fold(1_usize, usize::checked_mul);
+        runs = product.and_then(|product| product.checked_add(runs)).unwrap_or(usize::MAX);
+        if runs > MAX_RUNS {
+            return Err(wrong(format!(
+                "the plan has more than {MAX_RUNS} runs (up to experiment \"{}\"): vary fewer \
+                 factors together, or lower `repetitions`",
+                experiment.name
+            )));
+        }
+        for condition in factors.conditions() {
+            shares(plan, &condition).and_then(|()| targets(&condition)).map_err(of(experiment))?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether the data of an application can be divided over its processes. Levels that are yet to be
+/// found are checked for each value that may be found.
+fn shares(plan: &Plan, condition: &Condition) -> Result<()> {
+    let calibration = &plan.calibration;
+    let sizes = match condition.data_bytes {
+        Level::Fixed(bytes) => vec![bytes],
+        Level::Calibrated => calibration.data_bytes.clone(),
+    };
+    let hosts = match condition.hosts {
+        Level::Fixed(hosts) => vec![hosts],
+        Level::Calibrated => calibration.hosts.clone(),
+    };
+    for (bytes, hosts) in sizes.iter().flat_map(|bytes| hosts.iter().map(move |it| (*bytes, *it))) {
+        let processes = u64::from(hosts) * u64::from(condition.processes);
+        let unit = processes * condition.transfer_bytes;
+        if bytes < unit || !bytes.is_multiple_of(unit) {
+            return Err(wrong(format!(
+                "`data-size` {} can't be divided: `hosts` {hosts} with `processes` {} each, in \
+                 calls of `transfer` {}, need a multiple of {}",
+                human(bytes),
+                condition.processes,
+                human(condition.transfer_bytes),
+                human(unit)
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn targets(condition: &Condition) -> Result<()> {
+    if condition.targets == Targets::Chosen {
+        return Ok(());
+    }
+    let word = condition.targets.word();
+    if let Some(chooser) = &condition.chooser {
+        return Err(wrong(format!(
+            "`targets` \"{word}\" lets the study say which targets are used, so `chooser` \
+             \"{chooser}\" would choose none: leave one of them out"
+        )));
+    }
+    if condition.count.is_none() {
+        return Err(wrong(format!("`targets` \"{word}\" needs a `count`: how many for each")));
+    }
+    if condition.applications == 1 {
+        return Err(wrong(format!(
+            "`targets` \"{word}\" with `applications` 1: there is nobody to share with; take 2 or \
+             more, or an experiment of its own for one application"
+        )));
+    }
+    Ok(())
+}
+
+/// Checks a plan against a system.
+pub(super) fn on_system(plan: &Plan, system: &System) -> Result<()> {
+    for (experiment, condition) in plan.conditions() {
+        condition_on(&condition, system).map_err(of(experiment))?;
+    }
+    if plan.needs_calibration() && plan.calibration.hosts.iter().all(|it| *it > system.hosts) {
+        return Err(wrong(format!(
+            "`calibration.hosts` begins above the {} client hosts that there are",
+            system.hosts
+        )));
+    }
+    Ok(())
+}
+
+fn condition_on(condition: &Condition, system: &System) -> Result<()> {
+    let hosts = match condition.hosts {
+        Level::Fixed(hosts) => hosts,
+        Level::Calibrated => 1,
+    };
+    let needed = hosts.saturating_mul(condition.applications);
+    if needed > system.hosts {
+        return Err(wrong(format!(
+            "`hosts` {hosts} for each of `applications` {} are {needed} client hosts, and there \
+             are {}: lower one of them, or take more hosts",
+            condition.applications, system.hosts
+        )));
+    }
+    let Some(servers) = &system.targets_per_server else {
+        let keys = [("count", condition.count.is_some()), ("chooser", condition.chooser.is_some())];
+        return match keys.iter().find(|(_, is_set)| *is_set) {
+            Some((key, _)) => Err(wrong(format!(
+                "`{key}` needs a mount of Skep: on other file systems a study can't choose \
+                 targets; leave `count`, `chooser` and `targets` out"
+            ))),
+            None => Ok(()),
+        };
+    };
+    let Some(count) = condition.count else { return Ok(()) };
+    let all: u32 = servers.iter().sum();
+    let (most, of_what) = match (condition.chooser.as_deref(), condition.targets) {
+        (Some("randominternode"), _) => {
+            (servers.len() as u32, "servers, of each of which it takes one")
+        }
+        (Some("randomintranode"), _) => {
+            (servers.iter().copied().min().unwrap_or(0), "targets on the smallest server")
+        }
+        (_, Targets::Separate) => (all / condition.applications, "targets for each application"),
+        _ => (all, "targets"),
+    };
+    match count > most {
+        true => Err(wrong(format!("`count` {count} is too large: there are {most} {of_what}"))),
+        false => Ok(()),
+    }
+}

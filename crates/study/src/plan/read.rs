@@ -1,0 +1,192 @@
+//! From TOML to a [`Plan`]: keys, defaults, and what experiments take from the top level.
+
+use super::values::{bytes, list, name, number, span, word, wrong};
+use super::{Access, Calibration, Experiment, Factors, Lab, Level, Operation, Plan, Targets};
+use crate::limits::{BLOCK_RUNS, MAX_APPLICATIONS, MAX_COUNT, MAX_PROCESSES, MAX_RUNS};
+use serde::Deserialize;
+use skep_types::{Chooser, Result};
+use std::time::Duration;
+use toml::Value;
+
+/// The file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Document {
+    name: String,
+    title: String,
+    #[serde(default)]
+    about: String,
+    seed: Option<u64>,
+    repetitions: Option<Value>,
+    block: Option<Value>,
+    wait: Option<Vec<String>>,
+    lab: Option<LabKeys>,
+    #[serde(default)]
+    calibration: CalibrationKeys,
+    #[serde(default)]
+    factors: FactorKeys,
+    #[serde(default)]
+    experiment: Vec<ExperimentKeys>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct LabKeys {
+    shape: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct CalibrationKeys {
+    data_size: Option<Value>,
+    hosts: Option<Value>,
+    repetitions: Option<Value>,
+    tolerance: Option<f64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct ExperimentKeys {
+    name: String,
+    title: String,
+    repetitions: Option<Value>,
+    #[serde(default)]
+    factors: FactorKeys,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct FactorKeys {
+    data_size: Option<Value>,
+    hosts: Option<Value>,
+    processes: Option<Value>,
+    count: Option<Value>,
+    chooser: Option<Value>,
+    transfer: Option<Value>,
+    access: Option<Value>,
+    operation: Option<Value>,
+    applications: Option<Value>,
+    targets: Option<Value>,
+}
+
+pub(super) fn plan(text: &str) -> Result<Plan> {
+    let document: Document =
+        toml::from_str(text).map_err(|error| wrong(error.to_string().trim_end().to_owned()))?;
+    let count = |key: &str, value: &Option<Value>, default, most| match value {
+        Some(value) => number(value, 1, most).map_err(|what| wrong(format!("`{key}`: {what}"))),
+        None => Ok(default),
+    };
+    let most = MAX_RUNS as u32;
+    let repetitions = count("repetitions", &document.repetitions, 10, most)?;
+    let mut experiments = Vec::new();
+    for keys in &document.experiment {
+        let of = |error: skep_types::Error| error.within(format!("experiment \"{}\"", keys.name));
+        experiments.push(Experiment {
+            name: name("name", &keys.name).map_err(of)?,
+            title: keys.title.clone(),
+            repetitions: count("repetitions", &keys.repetitions, repetitions, most).map_err(of)?,
+            factors: factors(&keys.factors, &document.factors).map_err(of)?,
+        });
+    }
+    Ok(Plan {
+        name: name("name", &document.name)?,
+        title: document.title.clone(),
+        about: document.about.trim().to_owned(),
+        seed: document.seed.unwrap_or(1),
+        block: count("block", &document.block, BLOCK_RUNS, most)?,
+        wait: document.wait.as_deref().map(wait).transpose()?,
+        lab: document.lab.map(|lab| Lab { shape: lab.shape }),
+        calibration: calibration(&document.calibration)?,
+        experiments,
+    })
+}
+
+fn wait(texts: &[String]) -> Result<(Duration, Duration)> {
+    let spans: Vec<Duration> = texts.iter().filter_map(|text| span(text)).collect();
+    match (texts.len(), spans[..].first(), spans[..].get(1)) {
+        (2, Some(least), Some(most)) if least <= most => Ok((*least, *most)),
+        _ => Err(wrong(
+            "`wait` is the shortest and the longest time between blocks, as in [\"1min\", \
+             \"30min\"]",
+        )),
+    }
+}
+
+/// The values of all factors: of the experiment, else of the plan, else the default.
+fn factors(own: &FactorKeys, plan: &FactorKeys) -> Result<Factors> {
+    macro_rules! values {
+        ($field:ident, $key:literal, $default:expr, $one:expr) => {
+            match own.$field.as_ref().or(plan.$field.as_ref()) {
+                Some(value) => list($key, value, $one)?,
+                None => vec![$default],
+            }
+        };
+    }
+    Ok(Factors {
+        data_bytes: values!(data_size, "data-size", Level::Calibrated, |value| level(value, bytes)),
+        hosts: values!(hosts, "hosts", Level::Calibrated, |value| level(value, hosts)),
+        processes: values!(processes, "processes", 8, |value| number(value, 1, MAX_PROCESSES)),
+        count: values!(count, "count", None, |value| number(value, 1, MAX_COUNT).map(Some)),
+        chooser: values!(chooser, "chooser", None, |value| chooser(value).map(Some)),
+        transfer_bytes: values!(transfer, "transfer", 1 << 20, bytes),
+        access: values!(access, "access", Access::SharedFile, |value| word(value, Access::ALL)),
+        operation: values!(operation, "operation", Operation::Write, |value| {
+            word(value, Operation::ALL)
+        }),
+        applications: values!(applications, "applications", 1, |value| {
+            number(value, 1, MAX_APPLICATIONS)
+        }),
+        targets: values!(targets, "targets", Targets::Chosen, |value| word(value, Targets::ALL)),
+    })
+}
+
+fn level<T>(
+    value: &Value,
+    fixed: impl FnOnce(&Value) -> Result<T, String>,
+) -> Result<Level<T>, String> {
+    match value.as_str() {
+        Some("calibrated") => Ok(Level::Calibrated),
+        _ => fixed(value)
+            .map(Level::Fixed)
+            .map_err(|what| format!("{what}, or \"calibrated\" for what the first step finds")),
+    }
+}
+
+fn hosts(value: &Value) -> Result<u32, String> {
+    number(value, 1, u32::from(u16::MAX))
+}
+
+/// The word of a chooser.
+fn chooser(value: &Value) -> Result<String, String> {
+    let words = Chooser::ALL.map(|(_, word)| (word, word));
+    word(value, &words).map(str::to_owned)
+}
+
+fn calibration(keys: &CalibrationKeys) -> Result<Calibration> {
+    let ascending = |key: &str, is_ascending: bool| match is_ascending {
+        true => Ok(()),
+        false => Err(wrong(format!("`calibration.{key}`: list the values from small to large"))),
+    };
+    let data_bytes = match &keys.data_size {
+        Some(value) => list("calibration.data-size", value, bytes)?,
+        None => (0..8).map(|step| (256 << 20) << step).collect(),
+    };
+    ascending("data-size", data_bytes.is_sorted())?;
+    let hosts = match &keys.hosts {
+        Some(value) => list("calibration.hosts", value, hosts)?,
+        None => vec![1, 2, 4, 8, 16, 32],
+    };
+    ascending("hosts", hosts.is_sorted())?;
+    let repetitions = match &keys.repetitions {
+        Some(value) => number(value, 1, 100)
+            .map_err(|what| wrong(format!("`calibration.repetitions`: {what}")))?,
+        None => 3,
+    };
+    let tolerance = keys.tolerance.unwrap_or(0.05);
+    match (0.001..=0.5).contains(&tolerance) {
+        true => Ok(Calibration { data_bytes, hosts, repetitions, tolerance }),
+        false => Err(wrong(format!(
+            "`calibration.tolerance`: {tolerance} is no share from 0.001 to 0.5"
+        ))),
+    }
+}

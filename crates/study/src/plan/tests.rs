@@ -1,0 +1,163 @@
+//! What plans say, and what is refused.
+
+use super::*;
+use skep_types::ErrorCode;
+
+const START: &str = "name = 'x'\ntitle = 'a title'\n";
+const EXPERIMENT: &str = "[[experiment]]\nname = 'one'\ntitle = 'asks'\n";
+
+/// A plan whose experiment has these factors.
+fn with(factors: &str) -> Result<Plan> {
+    Plan::parse(&format!("{START}{EXPERIMENT}[experiment.factors]\n{factors}"))
+}
+
+#[test]
+fn what_is_left_out_has_defaults() {
+    let plan = with("").expect("a plan");
+    assert_eq!((plan.seed, plan.block, plan.wait), (1, 10, None));
+    assert_eq!(plan.experiments[0].repetitions, 10);
+    let conditions: Vec<_> = plan.conditions().collect();
+    assert_eq!(conditions.len(), 1);
+    let condition = &conditions[0].1;
+    assert_eq!((condition.data_bytes, condition.hosts), (Level::Calibrated, Level::Calibrated));
+    assert_eq!((condition.transfer_bytes, condition.processes), (1 << 20, 8));
+    assert_eq!((condition.access, condition.operation), (Access::SharedFile, Operation::Write));
+    assert!(plan.needs_calibration());
+}
+
+#[test]
+fn experiments_take_from_the_plan_what_they_leave_out() {
+    let text = format!(
+        "{START}repetitions = 3\nwait = ['1min', '30min']\nlab = {{ shape = 'scenario1' }}\n\
+         [factors]\ndata-size = '64MiB'\nhosts = 2\nprocesses = 4\n\
+         {EXPERIMENT}repetitions = 5\nfactors = {{ count = [1, 2], chooser = 'balanced' }}\n\
+         [[experiment]]\nname = 'two'\ntitle = 't'\nfactors = {{ hosts = [1, 2, 4] }}\n"
+    );
+    let plan = Plan::parse(&text).expect("a plan");
+    assert_eq!(plan.wait, Some((Duration::from_secs(60), Duration::from_secs(1800))));
+    let [one, two] = &plan.experiments[..] else { panic!("two experiments") };
+    assert_eq!((one.repetitions, two.repetitions), (5, 3));
+    assert_eq!(one.factors.conditions().len(), 2);
+    let hosts: Vec<_> = two.factors.conditions().iter().map(|it| it.hosts).collect();
+    assert_eq!(hosts, [Level::Fixed(1), Level::Fixed(2), Level::Fixed(4)]);
+    assert_eq!(two.factors.chooser, [None]);
+    assert!(!plan.needs_calibration());
+}
+
+#[test]
+fn conditions_are_the_product_of_all_factors() {
+    let plan = with(
+        "data-size = ['64MiB', '128MiB']\nhosts = [1, 2]\ncount = [1, 2, 3]\n\
+         access = ['shared-file', 'file-per-process']\noperation = ['write', 'read']",
+    )
+    .expect("a plan");
+    let mut conditions: Vec<Condition> = plan.conditions().map(|(_, it)| it).collect();
+    assert_eq!(conditions.len(), 2 * 2 * 3 * 2 * 2);
+    conditions.sort();
+    conditions.dedup();
+    assert_eq!(conditions.len(), 48, "each is another");
+}
+
+/// The error names each of the words.
+fn refused(plan: Result<Plan>, words: &[&str]) {
+    let error = plan.expect_err("it contradicts itself");
+    assert_eq!(error.code(), ErrorCode::Configuration);
+    for word in words {
+        assert!(error.context().contains(word), "{word}: {error}");
+    }
+}
+
+#[test]
+fn values_that_cannot_be_meant_are_refused_with_their_key() {
+    for (factors, words) in [
+        ("count = 0", &["experiment \"one\"", "`count`", "from 1 to 256"][..]),
+        ("count = 257", &["`count`", "from 1 to 256"]),
+        ("count = []", &["`count`", "empty"]),
+        ("count = [1, 2, 1]", &["`count`", "twice", "repetitions"]),
+        ("chooser = 'best'", &["`chooser`", "balanced", "randomintranode"]),
+        ("data-size = 'much'", &["`data-size`", "256MiB", "calibrated"]),
+        ("transfer = 0", &["`transfer`"]),
+        ("hosts = 'many'", &["`hosts`", "calibrated"]),
+        ("access = 'n-1'", &["`access`", "shared-file", "file-per-process"]),
+        ("operation = 'append'", &["`operation`", "write", "read"]),
+        ("stripes = 3", &["stripes", "unknown field", "chooser"]),
+    ] {
+        refused(with(factors), words);
+    }
+}
+
+#[test]
+fn contradictions_between_keys_are_refused_with_the_way_out() {
+    for (factors, words) in [
+        (
+            "data-size = '100MiB'\nhosts = 3\nprocesses = 8",
+            &["`data-size`", "100MiB", "`hosts` 3", "`processes` 8", "multiple of 24MiB"][..],
+        ),
+        ("data-size = '4MiB'\nhosts = 8", &["`data-size`", "multiple of 64MiB"]),
+        // A size that is yet to be found may be any of those that are tried.
+        ("hosts = 3", &["`data-size`", "256MiB", "`hosts` 3"]),
+        (
+            "targets = 'shared'\napplications = 2\ncount = 4\nchooser = 'balanced'",
+            &["`targets` \"shared\"", "`chooser`", "leave one of them out"],
+        ),
+        ("targets = 'separate'\napplications = 2", &["needs a `count`"]),
+        ("targets = 'separate'\ncount = 2", &["`applications` 1", "nobody to share"]),
+    ] {
+        refused(with(factors), words);
+    }
+    refused(Plan::parse(START), &["[[experiment]]"]);
+    let twice = format!("{START}{EXPERIMENT}{EXPERIMENT}");
+    refused(Plan::parse(&twice), &["two experiments", "\"one\""]);
+    let named = "name = 'A b'\ntitle = 't'\n".to_owned() + EXPERIMENT;
+    refused(Plan::parse(&named), &["`name`", "A b"]);
+    refused(Plan::parse(&format!("{START}wait = ['2min', '1min']\n{EXPERIMENT}")), &["`wait`"]);
+    refused(Plan::parse(&format!("{START}wait = ['2min']\n{EXPERIMENT}")), &["`wait`"]);
+    refused(Plan::parse(&format!("{START}block = 0\n{EXPERIMENT}")), &["`block`"]);
+    refused(Plan::parse("name = 'x'\n"), &["title"]);
+    refused(Plan::parse("name 'x'\n"), &["line 1"]);
+    let long: Vec<String> = (1..=200).map(|it| it.to_string()).collect();
+    let many = format!(
+        "{START}repetitions = 1000\n{EXPERIMENT}factors = {{ count = [{}] }}\n",
+        long.join(",")
+    );
+    refused(Plan::parse(&many), &["more than 100000 runs", "repetitions"]);
+    let down = format!("{START}calibration = {{ hosts = [2, 1] }}\n{EXPERIMENT}");
+    refused(Plan::parse(&down), &["`calibration.hosts`", "small to large"]);
+    let all = format!("{START}calibration = {{ tolerance = 3.0 }}\n{EXPERIMENT}");
+    refused(Plan::parse(&all), &["`calibration.tolerance`"]);
+}
+
+#[test]
+fn a_plan_that_asks_for_more_than_there_is_is_refused() {
+    let system = System { hosts: 4, targets_per_server: Some(vec![4, 4]) };
+    let other = System { hosts: 4, targets_per_server: None };
+    let fixed = "data-size = '256MiB'\nhosts = ";
+    let check = |system: &System, factors: &str, words: &[&str]| {
+        let plan = with(factors).expect("no contradiction in itself");
+        match (plan.check_system(system), words) {
+            (Ok(()), []) => {}
+            (Err(error), [_, ..]) => {
+                assert_eq!(error.code(), ErrorCode::Configuration);
+                for word in words {
+                    assert!(error.context().contains(word), "{factors}: {word}: {error}");
+                }
+            }
+            (result, _) => panic!("{factors}: {result:?}"),
+        }
+    };
+    check(&system, &format!("{fixed}4\ncount = 8"), &[]);
+    check(&system, &format!("{fixed}8"), &["experiment \"one\"", "`hosts` 8", "there are 4"]);
+    check(&system, &format!("{fixed}2\napplications = 4"), &["`applications` 4", "8 client hosts"]);
+    check(&system, &format!("{fixed}4\ncount = 9"), &["`count` 9", "8 targets"]);
+    let chooser = |word: &str, count: u32| format!("{fixed}1\nchooser = '{word}'\ncount = {count}");
+    check(&system, &chooser("randominternode", 2), &[]);
+    check(&system, &chooser("randominternode", 3), &["`count` 3", "2 servers"]);
+    check(&system, &chooser("randomintranode", 5), &["`count` 5", "4 targets on the smallest"]);
+    let apart = format!("{fixed}1\napplications = 2\ntargets = 'separate'\ncount = ");
+    check(&system, &format!("{apart}4"), &[]);
+    check(&system, &format!("{apart}5"), &["`count` 5", "4 targets for each application"]);
+    check(&other, &format!("{fixed}4"), &[]);
+    check(&other, &format!("{fixed}4\ncount = 2"), &["`count`", "mount of Skep"]);
+    check(&other, &format!("{fixed}4\nchooser = 'balanced'"), &["`chooser`", "mount of Skep"]);
+    check(&system, "hosts = 'calibrated'", &[]);
+}

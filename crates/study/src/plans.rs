@@ -1,0 +1,96 @@
+//! Plans that are ready to run: those of the study that this protocol follows, a short one for
+//! tests, and one to begin with on a system of one's own.
+
+use crate::plan::Plan;
+use skep_types::{Error, ErrorCode, Result};
+use std::path::Path;
+
+/// Names and texts.
+const READY: &[(&str, &str)] = &[
+    ("scenario1", include_str!("../plans/scenario1.toml")),
+    ("scenario2", include_str!("../plans/scenario2.toml")),
+    ("concurrent", include_str!("../plans/concurrent.toml")),
+    ("small", include_str!("../plans/small.toml")),
+    ("site", include_str!("../plans/site.toml")),
+];
+
+/// All of them.
+///
+/// # Panics
+/// Never: a test reads each.
+pub fn all() -> Vec<Plan> {
+    READY.iter().map(|(_, text)| Plan::parse(text).expect("a ready plan is right")).collect()
+}
+
+/// The text of one of them.
+///
+/// # Errors
+/// `NotFound` with the names that there are.
+pub fn text(name: &str) -> Result<&'static str> {
+    let found = READY.iter().find(|(ready, _)| *ready == name);
+    found.map(|(_, text)| *text).ok_or_else(|| {
+        let names: Vec<&str> = READY.iter().map(|(ready, _)| *ready).collect();
+        Error::new(
+            ErrorCode::NotFound,
+            format!("there is no ready plan '{name}'; there are {}", names.join(", ")),
+        )
+    })
+}
+
+/// The text of a plan, ready or in a file: a name with a dot or a slash is a file's.
+///
+/// # Errors
+/// `NotFound` without one of that name; what the file system says.
+pub fn find(name: &str) -> Result<String> {
+    if !name.contains(['.', '/']) {
+        return text(name).map(str::to_owned).map_err(|error| {
+            let what = format!("{}; a plan of your own is named as ./{name}", error.context());
+            Error::new(error.code(), what)
+        });
+    }
+    std::fs::read_to_string(Path::new(name)).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => {
+            Error::new(ErrorCode::NotFound, format!("there is no file {name}"))
+        }
+        _ => Error::from(error).within(name),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::order;
+    use crate::plan::{Level, System};
+
+    #[test]
+    fn ready_plans_are_right_and_fit_their_labs() {
+        for ((name, _), plan) in READY.iter().zip(all()) {
+            assert_eq!(plan.name, *name);
+            let servers = if *name == "small" { vec![2, 2] } else { vec![4, 4] };
+            let hosts = if *name == "small" { 2 } else { 8 };
+            let system = System { hosts, targets_per_server: Some(servers) };
+            plan.check_system(&system).unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert_eq!(plan.lab.is_none(), *name == "site", "{name}");
+            assert!(order::list(&plan).len() <= 400, "{name} is done in an afternoon");
+        }
+    }
+
+    #[test]
+    fn plans_that_are_made_for_a_lab_ask_for_nothing_that_is_to_be_found_out() {
+        for plan in all().iter().filter(|plan| plan.lab.is_some()) {
+            assert!(!plan.needs_calibration(), "{}", plan.name);
+            let is_fixed = |hosts| matches!(hosts, Level::Fixed(_));
+            assert!(plan.conditions().all(|(_, it)| is_fixed(it.hosts)), "{}", plan.name);
+        }
+    }
+
+    #[test]
+    fn names_without_a_plan_are_answered_with_those_that_there_are() {
+        let error = find("scenario9").expect_err("none");
+        assert_eq!(error.code(), ErrorCode::NotFound);
+        assert!(error.context().contains("scenario1, scenario2"), "{error}");
+        assert!(error.context().contains("./scenario9"), "{error}");
+        assert_eq!(find("./none.toml").expect_err("none").code(), ErrorCode::NotFound);
+        assert!(find("small").expect("a plan").contains("name = \"small\""));
+    }
+}

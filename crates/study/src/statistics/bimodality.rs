@@ -1,0 +1,189 @@
+//! Whether a sample has two modes: two groups of values with a gap between them.
+//!
+//! The stated test: a mixture of two normal distributions against one, by the Bayesian information
+//! criterion, together with Ashman's D (the distance of the two means in their standard
+//! deviations), since a skewed sample of one mode is also described better by two distributions
+//! that overlap.
+
+use super::{mean, sorted, variance};
+use serde::Serialize;
+
+/// Fewest values of which it is judged.
+const MIN_VALUES: usize = 8;
+/// By how much the criterion of two has to be better: "very strong" evidence (Kass and Raftery).
+const MIN_EVIDENCE: f64 = 10.0;
+/// Two distributions whose D is below 2 have no gap between them (Ashman, Bird and Zepf); below 4,
+/// the halves of a flat distribution are taken for two (measured by the tests below).
+const MIN_SEPARATION: f64 = 4.0;
+/// A mode with fewer of the values than this share is a few outliers.
+const MIN_SHARE: f64 = 0.1;
+/// Of the whole sample's standard deviation: no mode is taken for narrower. A single value would be
+/// described by an infinitely narrow one infinitely well.
+const MIN_WIDTH: f64 = 0.05;
+const MAX_STEPS: usize = 500;
+
+/// One of two groups of values.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Mode {
+    /// Its mean.
+    pub mean: f64,
+    /// Its standard deviation.
+    pub sd: f64,
+    /// Its part of all values, from 0 to 1.
+    pub share: f64,
+}
+
+/// What the test says.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Bimodality {
+    /// Whether the sample has two modes.
+    pub is_bimodal: bool,
+    /// By how much the Bayesian information criterion of two distributions is better than that of
+    /// one.
+    pub evidence: f64,
+    /// Ashman's D.
+    pub separation: f64,
+    /// The two distributions, the lower one first.
+    pub modes: [Mode; 2],
+}
+
+/// Judges a sample. None of fewer than 8 values, or where all are equal.
+pub fn bimodality(values: &[f64]) -> Option<Bimodality> {
+    let values = sorted(values);
+    let sd = variance(&values).sqrt();
+    if values.len() < MIN_VALUES || sd <= 0.0 {
+        return None;
+    }
+    let count = values.len() as f64;
+    // Of all values (divided by n): what is most likely, as the modes are.
+    let one = Mode { mean: mean(&values), sd: sd * ((count - 1.0) / count).sqrt(), share: 1.0 };
+    let modes = fit(&values, split(&values), MIN_WIDTH * sd);
+    let likelihood =
+        |modes: &[Mode]| -> f64 { values.iter().map(|it| density(modes, *it).ln()).sum() };
+    // Five numbers say what two distributions are, two say one.
+    let evidence = 2.0 * (likelihood(&modes) - likelihood(&[one])) - 3.0 * count.ln();
+    let spread = modes[0].sd.powi(2) + modes[1].sd.powi(2);
+    let separation = (modes[1].mean - modes[0].mean) * (2.0 / spread).sqrt();
+    let is_bimodal = evidence > MIN_EVIDENCE
+        && separation > MIN_SEPARATION
+        && modes.iter().all(|mode| mode.share >= MIN_SHARE);
+    Some(Bimodality { is_bimodal, evidence, separation, modes })
+}
+
+/// The place at which two groups, apart, vary least: the best two clusters of a line.
+fn split(sorted: &[f64]) -> [Mode; 2] {
+    let within = |part: &[f64]| variance(part) * (part.len() - 1) as f64;
+    let cost = |at: &usize| within(&sorted[..*at]) + within(&sorted[*at..]);
+    let best = (1..sorted.len()).min_by(|one, two| cost(one).total_cmp(&cost(two))).unwrap_or(1);
+    let mode = |part: &[f64]| Mode {
+        mean: mean(part),
+        sd: variance(part).sqrt(),
+        share: part.len() as f64 / sorted.len() as f64,
+    };
+    [mode(&sorted[..best]), mode(&sorted[best..])]
+}
+
+/// Expectation and maximisation, from a first guess on.
+fn fit(values: &[f64], mut modes: [Mode; 2], least_sd: f64) -> [Mode; 2] {
+    for mode in &mut modes {
+        mode.sd = mode.sd.max(least_sd);
+    }
+    for _ in 0..MAX_STEPS {
+        let lower: Vec<f64> = values
+            .iter()
+            .map(|value| density(&modes[..1], *value) / density(&modes, *value))
+            .collect();
+        let upper: Vec<f64> = lower.iter().map(|share| 1.0 - share).collect();
+        let next = [weighted(values, &lower, least_sd), weighted(values, &upper, least_sd)];
+        let moved = |index: usize| (next[index].mean - modes[index].mean).abs();
+        let is_still = moved(0) + moved(1) < 1e-6 * least_sd;
+        modes = next;
+        if is_still {
+            break;
+        }
+    }
+    if modes[0].mean > modes[1].mean { [modes[1], modes[0]] } else { modes }
+}
+
+fn weighted(values: &[f64], weights: &[f64], least_sd: f64) -> Mode {
+    let weight = weights.iter().sum::<f64>().max(f64::MIN_POSITIVE);
+    let sum = |of: &dyn Fn(f64) -> f64| -> f64 {
+        values.iter().zip(weights).map(|(value, weight)| weight * of(*value)).sum()
+    };
+    let mean = sum(&|value| value) / weight;
+    let variance = sum(&|value| (value - mean).powi(2)) / weight;
+    Mode { mean, sd: variance.sqrt().max(least_sd), share: weight / values.len() as f64 }
+}
+
+/// Of a mixture at a value; never 0, so that its logarithm is a number.
+fn density(modes: &[Mode], value: f64) -> f64 {
+    let of = |mode: &Mode| {
+        let distance = (value - mode.mean) / mode.sd;
+        mode.share * (-0.5 * distance * distance).exp() / (mode.sd * std::f64::consts::TAU.sqrt())
+    };
+    modes.iter().map(of).sum::<f64>().max(f64::MIN_POSITIVE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::samples::normal;
+    use super::*;
+    use crate::order::Random;
+
+    fn share_bimodal(tries: usize, mut sample: impl FnMut() -> Vec<f64>) -> f64 {
+        let is_bimodal = |values: Vec<f64>| bimodality(&values).is_some_and(|it| it.is_bimodal);
+        (0..tries).filter(|_| is_bimodal(sample())).count() as f64 / tries as f64
+    }
+
+    #[test]
+    fn one_mode_is_not_taken_for_two() {
+        let mut random = Random::new(5);
+        for size in [8, 10, 20, 50, 100] {
+            let share = share_bimodal(300, || normal(&mut random, size, 1e9, 3e7));
+            assert!(share < 0.03, "normal, {size}: {share}");
+            let share = share_bimodal(300, || (0..size).map(|_| random.share()).collect());
+            assert!(share < 0.06, "uniform, {size}: {share}");
+        }
+        let skewed = || (0..50).map(|_| 10.0 - (1.0 - random.share()).ln()).collect();
+        let share = share_bimodal(300, skewed);
+        assert!(share < 0.1, "skewed: {share}");
+        let mut one_outlier =
+            vec![100.0, 101.0, 99.0, 100.5, 99.5, 100.2, 99.8, 100.1, 99.9, 100.3];
+        one_outlier.extend([100.4, 99.6, 100.0]);
+        one_outlier.push(50.0);
+        assert!(!bimodality(&one_outlier).expect("judged").is_bimodal, "an outlier is no mode");
+    }
+
+    #[test]
+    fn two_modes_are_found() {
+        let mut random = Random::new(6);
+        for size in [10, 20, 50, 100] {
+            let share = share_bimodal(200, || {
+                let mut values = normal(&mut random, size / 2, 48.0, 1.0);
+                values.extend(normal(&mut random, size - size / 2, 96.0, 2.0));
+                values
+            });
+            assert!(share > 0.99, "{size}: {share}");
+        }
+        // As allocations of three targets give: a third more, with the noise of a shared system.
+        let share = share_bimodal(200, || {
+            let mut values = normal(&mut random, 50, 48.0, 2.0);
+            values.extend(normal(&mut random, 50, 72.0, 3.0));
+            values
+        });
+        assert!(share > 0.98, "{share}");
+        let mut values = normal(&mut random, 30, 48.0, 1.0);
+        values.extend(normal(&mut random, 70, 96.0, 1.0));
+        let [low, high] = bimodality(&values).expect("judged").modes;
+        assert!((low.mean - 48.0).abs() < 1.0 && (low.share - 0.3).abs() < 0.02, "{low:?}");
+        assert!((high.mean - 96.0).abs() < 1.0 && (high.sd - 1.0).abs() < 0.4, "{high:?}");
+    }
+
+    #[test]
+    fn samples_that_say_nothing_are_not_judged() {
+        assert_eq!(bimodality(&[1.0; 50]), None);
+        assert_eq!(bimodality(&[1.0, 1.0, 2.0, 2.0]), None);
+        let exact: Vec<f64> = (0..20).map(|it| f64::from(1 + it % 2)).collect();
+        assert!(bimodality(&exact).expect("judged").is_bimodal, "two values, and no others");
+    }
+}

@@ -1,0 +1,116 @@
+//! Whether a sample may come from a normal distribution.
+
+use super::{mean, sorted, variance};
+use crate::limits::MIN_JUDGED;
+use crate::order::Random;
+use serde::Serialize;
+use statrs::distribution::{ContinuousCDF, Normal};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+/// Samples that are drawn to find the distribution of the distance; the probability is exact to
+/// within one in a hundred.
+const DRAWS: usize = 4_000;
+/// From here on the distribution of distance times the root of the size changes no longer.
+const MAX_DRAWN: usize = 200;
+
+/// What the test says.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Normality {
+    /// The largest distance between the sample's distribution and the normal one of its mean and
+    /// standard deviation: the statistic of Kolmogorov and Smirnov.
+    pub distance: f64,
+    /// The probability of such a distance or a larger one if the sample is normal.
+    pub p: f64,
+}
+
+/// The test of Kolmogorov and Smirnov for normality in the form of Lilliefors: mean and standard
+/// deviation are those of the sample, and the probability takes that into account. (The original
+/// one, for a distribution that was known before, would find nearly everything normal.)
+///
+/// None of fewer than [`MIN_JUDGED`] values, or where all are equal.
+pub fn lilliefors(values: &[f64]) -> Option<Normality> {
+    if values.len() < MIN_JUDGED {
+        return None;
+    }
+    let distance = distance(values)?;
+    let size = values.len().min(MAX_DRAWN);
+    let scaled = distance * (values.len() as f64 / size as f64).sqrt();
+    let p = probability(size, scaled);
+    Some(Normality { distance, p })
+}
+
+fn distance(values: &[f64]) -> Option<f64> {
+    let normal = Normal::new(mean(values), variance(values).sqrt()).ok()?;
+    let count = values.len() as f64;
+    let steps = sorted(values).into_iter().enumerate().map(|(index, value)| {
+        let expected = normal.cdf(value);
+        (expected - index as f64 / count).abs().max(((index + 1) as f64 / count - expected).abs())
+    });
+    Some(steps.fold(0.0, f64::max))
+}
+
+/// How often samples of that size that are normal have such a distance or a larger one.
+fn probability(size: usize, distance: f64) -> f64 {
+    // Distances of drawn samples by their size, ascending; nothing is awaited while it is held.
+    static DRAWN: Mutex<BTreeMap<usize, Vec<f64>>> = Mutex::new(BTreeMap::new());
+    let mut drawn = DRAWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let distances = drawn.entry(size).or_insert_with(|| draw(size));
+    let smaller = distances.partition_point(|drawn| *drawn < distance);
+    (distances.len() - smaller) as f64 / distances.len() as f64
+}
+
+fn draw(size: usize) -> Vec<f64> {
+    let standard = Normal::standard();
+    let mut random = Random::new(size as u64);
+    let mut distances = Vec::with_capacity(DRAWS);
+    while distances.len() < DRAWS {
+        let sample: Vec<f64> = (0..size)
+            .map(|_| standard.inverse_cdf(random.share().clamp(1e-12, 1.0 - 1e-12)))
+            .collect();
+        distances.extend(self::distance(&sample));
+    }
+    sorted(&distances)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::samples::normal;
+    use super::*;
+
+    #[test]
+    fn critical_values_are_those_of_the_published_table() {
+        // 5 % and 1 %: P. Molin, H. Abdi, "New Tables and numerical approximation for the
+        // Kolmogorov-Smirnov/Lilliefors/Van Soest test of normality", 1998.
+        for (size, five, one) in [(5, 0.3427, 0.3959), (10, 0.2616, 0.3037), (20, 0.1920, 0.2226)] {
+            let (at_five, at_one) = (probability(size, five), probability(size, one));
+            assert!((at_five - 0.05).abs() < 0.012, "{size}: {at_five}");
+            assert!((at_one - 0.01).abs() < 0.006, "{size}: {at_one}");
+        }
+    }
+
+    #[test]
+    fn large_samples_use_the_distances_of_smaller_ones() {
+        // For large n the critical value at 5 % is 0.895 / (sqrt(n) - 0.01 + 0.85 / sqrt(n)).
+        let root = 1000_f64.sqrt();
+        let critical = 0.895 / (root - 0.01 + 0.85 / root);
+        let p = probability(MAX_DRAWN, critical * (1000.0 / MAX_DRAWN as f64).sqrt());
+        assert!((p - 0.05).abs() < 0.015, "{p}");
+    }
+
+    #[test]
+    fn normal_samples_pass_and_others_do_not() {
+        let mut random = Random::new(3);
+        let rejected = (0..200)
+            .filter(|_| lilliefors(&normal(&mut random, 50, 1e9, 2e7)).expect("judged").p < 0.05)
+            .count();
+        assert!((2..=24).contains(&rejected), "5 % of 200: {rejected}");
+        let two: Vec<f64> =
+            (0..50).map(|it| 100.0 * f64::from(1 + it % 2) + 0.1 * f64::from(it)).collect();
+        assert!(lilliefors(&two).expect("judged").p < 0.001);
+        let exponential: Vec<f64> = (0..100).map(|_| -(1.0 - random.share()).ln()).collect();
+        assert!(lilliefors(&exponential).expect("judged").p < 0.001);
+        assert_eq!(lilliefors(&[1.0; 20]), None);
+        assert_eq!(lilliefors(&[1.0, 2.0, 3.0]), None);
+    }
+}
