@@ -160,6 +160,13 @@ const EXAMPLES: &[Examples] = &[
         &[("write it to a file, and change what your system needs", "skep study plan scenario1")],
     ),
     (
+        "skep study report",
+        &[
+            ("a page for people, skep-study/report/index.html", "skep study report skep-study"),
+            ("for a program", "skep study report skep-study --output json"),
+        ],
+    ),
+    (
         "skep management",
         &[
             ("a settings file to begin with", "skep management --print-sample"),

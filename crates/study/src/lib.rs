@@ -1,10 +1,11 @@
 //! Studies: what a storage system does under many conditions, found out by a stated protocol.
 //!
-//! Owns: plans (what is varied), the order of runs, the journal of results, statistics. A
+//! Owns: plans (what is varied), the order of runs, the journal of results, statistics, reports. A
 //! plan names factors and repetitions; its runs are listed, cut into blocks, and the blocks run in
-//! random order, one run at a time; each result is in the journal before the next run begins.
+//! random order, one run at a time; each result is in the journal before the next run begins; and
+//! the report is a function of the journal alone.
 //!
-//! Look first at [`plan`], then [`journal`]. docs/operations/studies.md is the page
+//! Look first at [`plan`], then [`journal`] and [`report`]. docs/operations/studies.md is the page
 //! for users; the protocol is that of F. Boito, G. Pallez, L. Teylo, "The role of storage target
 //! allocation in applications' I/O performance with BeeGFS", CLUSTER 2022.
 
@@ -15,4 +16,5 @@ pub mod order;
 pub mod plan;
 pub mod plans;
 pub mod record;
+pub mod report;
 pub mod statistics;

@@ -69,6 +69,7 @@ fn has_type(word: &str, value: &Value) -> bool {
         "object" => value.is_object(),
         "array" => value.is_array(),
         "string" => value.is_string(),
+        "number" => value.is_number(),
         "integer" => value.is_u64() || value.is_i64(),
         "boolean" => value.is_boolean(),
         "null" => value.is_null(),
@@ -92,6 +93,7 @@ mod tests {
                 "properties": {
                     "a": { "type": ["string", "null"], "enum": ["x"] },
                     "b": { "type": "integer" },
+                    "d": { "type": "number" },
                 },
             },
         });
@@ -99,7 +101,8 @@ mod tests {
             let found = problems(&schema, &value);
             assert_eq!(found.len(), expected, "{value}: {found:?}");
         };
-        check(json!([{ "a": "x", "b": 1 }, { "a": null }]), 0);
+        check(json!([{ "a": "x", "b": 1 }, { "a": null, "d": 1.5 }, { "a": "x", "d": 1 }]), 0);
+        check(json!([{ "a": "x", "d": "1" }]), 1);
         check(json!({}), 1);
         check(json!([{ "a": "y" }]), 1);
         check(json!([{ "a": "x", "b": 1.5 }]), 1);

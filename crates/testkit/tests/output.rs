@@ -81,7 +81,6 @@ fn what_commands_print_for_programs_is_as_their_schemas_say() {
         (&["config", "get", "lease"], "config-get"),
         (&["config", "set", "lease", "6s", "--dry-run"], "config-set"),
         (&["cluster", "token"], "cluster-token"),
-        (&["study", "plans"], "study-plans"),
         (&["man", "--dir", "pages"], "man"),
     ] {
         check_command(&directory, arguments, name);

@@ -1,6 +1,7 @@
 //! What can be typed after `skep study`.
 
 use clap::Subcommand;
+use std::path::PathBuf;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum StudyVerb {
@@ -10,5 +11,10 @@ pub(crate) enum StudyVerb {
     Plan {
         /// Its name
         name: String,
+    },
+    /// Say what the results of a study mean: a page, figures, tables
+    Report {
+        /// The study's directory; the report is written to its directory `report`
+        directory: PathBuf,
     },
 }

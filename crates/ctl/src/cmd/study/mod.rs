@@ -2,3 +2,4 @@
 
 pub(super) mod plan;
 pub(super) mod plans;
+pub(super) mod report;

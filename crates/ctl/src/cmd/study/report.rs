@@ -1,0 +1,46 @@
+//! `skep study report`: what the results of a study say, as far as there are any.
+
+use crate::output::print;
+use serde::Serialize;
+use skep_study::journal::{self, write_file};
+use skep_study::report::{Report, analyse, files};
+use skep_types::{Error, Result};
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+/// What was written, and what it says.
+#[derive(Debug, Serialize)]
+struct Written {
+    directory: PathBuf,
+    /// Names of files there.
+    files: Vec<String>,
+    report: Report,
+}
+
+pub(crate) fn run(directory: &Path) -> Result<()> {
+    let contents = journal::read(directory)?;
+    let report = analyse(&contents);
+    let directory = directory.join("report");
+    std::fs::create_dir_all(&directory)
+        .map_err(|error| Error::from(error).within(directory.display()))?;
+    let mut names = Vec::new();
+    for (name, bytes) in files(&contents, &report)? {
+        write_file(&directory.join(&name), &bytes)?;
+        names.push(name);
+    }
+    print(&Written { directory, files: names, report }, as_text)
+}
+
+fn as_text(written: &Written) -> String {
+    let report = &written.report;
+    let mut text = format!("{} of {} runs", report.runs_done, report.runs_planned);
+    if report.runs_invalid > 0 {
+        let _ = write!(text, ", {} of which don't count", report.runs_invalid);
+    }
+    text.push('\n');
+    for conclusion in &report.conclusions {
+        let _ = writeln!(text, "- {}", conclusion.text);
+    }
+    let _ = write!(text, "\nThe report: {}", written.directory.join("index.html").display());
+    text
+}

@@ -1,0 +1,297 @@
+//! What a study says: groups, tests, figures and conclusions, made of its journal alone.
+//!
+//! The same journal gives the same report, byte by byte; nothing is measured or asked here.
+
+mod conclusions;
+mod factor;
+mod figures;
+mod html;
+mod points;
+
+#[cfg(test)]
+mod tests;
+
+pub use conclusions::{Conclusion, Figure};
+pub use factor::Factor;
+
+use crate::journal::Contents;
+use crate::order;
+use crate::record::{CalibratedRecord, MinMax, Record, RunRecord, Settings};
+use crate::statistics::{Bimodality, Normality, Summary, Welch, bimodality, lilliefors, welch};
+use serde::Serialize;
+use skep_types::Result;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// All that a study says, for programs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Report {
+    /// The plan's name.
+    pub name: String,
+    /// The plan's title.
+    pub title: String,
+    /// The lab's name, or the mount.
+    pub place: String,
+    /// UTC.
+    pub started_at: String,
+    /// The version of Skep that ran it.
+    pub skep_version: String,
+    /// Client hosts.
+    pub hosts: usize,
+    /// Storage targets of each server, where the file system tells.
+    pub targets_per_server: Option<BTreeMap<String, u32>>,
+    /// Runs of the plan.
+    pub runs_planned: usize,
+    /// Those in the journal.
+    pub runs_done: usize,
+    /// Those of them that don't count, because something else than the system was the limit.
+    pub runs_invalid: usize,
+    /// What the first step has found.
+    pub calibrated: Option<CalibratedRecord>,
+    /// What all of it means, in words.
+    pub conclusions: Vec<Conclusion>,
+    /// Each experiment that has results, those of the first step before all others.
+    pub experiments: Vec<ExperimentReport>,
+}
+
+/// What an experiment says.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ExperimentReport {
+    /// Its name.
+    pub name: String,
+    /// What it asks.
+    pub title: String,
+    /// The factors with more than one value in its results.
+    pub varied: Vec<Factor>,
+    /// The one of them that figures have along their axis.
+    pub axis: Factor,
+    /// The results of each condition, in the order of their settings.
+    pub groups: Vec<Group>,
+    /// Pairs of conditions that differ in one factor alone, which isn't a number.
+    pub comparisons: Vec<Comparison>,
+    /// Names of the files of its figures.
+    pub figures: Vec<String>,
+}
+
+/// The results of one condition.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Group {
+    /// What is varied, in words: `count 4, chooser balanced`.
+    pub label: String,
+    /// The condition.
+    pub settings: Settings,
+    /// Bytes for each second of each run that counts, in the order of the journal.
+    pub values: Vec<f64>,
+    /// The same in numbers.
+    pub summary: Summary,
+    /// Whether they may be normal: Kolmogorov and Smirnov's test in the form of Lilliefors.
+    pub normality: Option<Normality>,
+    /// Whether they have two modes.
+    pub bimodality: Option<Bimodality>,
+    /// The results by where the files lay, where the file system tells.
+    pub allocations: Vec<OfAllocation>,
+    /// Mean over all applications of what each measured alone.
+    pub mean_of_each_application: f64,
+}
+
+/// The results of one condition with one allocation.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct OfAllocation {
+    /// Smallest and largest number of targets on one server.
+    pub min_max: MinMax,
+    /// The runs with it.
+    pub summary: Summary,
+    /// Their values.
+    #[serde(skip)]
+    pub values: Vec<f64>,
+}
+
+/// Two conditions that differ in one factor.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Comparison {
+    /// The factor.
+    pub factor: Factor,
+    /// Its value in the first group.
+    pub first: String,
+    /// Its value in the second.
+    pub second: String,
+    /// What both have in common, of what is varied.
+    pub among: String,
+    /// Welch's t test.
+    pub welch: Welch,
+}
+
+/// Makes the report of a journal.
+pub fn analyse(contents: &Contents) -> Report {
+    let mut runs: Vec<(String, String, Vec<&RunRecord>)> = Vec::new();
+    let mut calibrated = None;
+    let (mut done, mut invalid) = (0, 0);
+    for record in &contents.records {
+        let run = match record {
+            Record::Study(_) => continue,
+            Record::Calibrated(found) => {
+                calibrated = Some(*found);
+                continue;
+            }
+            Record::Trial(run) => run,
+            Record::Run(run) => {
+                done += 1;
+                run
+            }
+        };
+        if !run.is_valid {
+            invalid += 1;
+        }
+        match runs.iter_mut().find(|(name, ..)| *name == run.experiment) {
+            Some((.., list)) => list.push(run),
+            None => {
+                let title = title(contents, &run.experiment);
+                runs.push((run.experiment.clone(), title, vec![run]));
+            }
+        }
+    }
+    // Blocks come in random order; experiments are shown in that of the plan.
+    let place = |name: &str| contents.plan.experiments.iter().position(|it| it.name == name);
+    runs.sort_by_key(|(name, ..)| place(name).map_or(0, |place| place + 1));
+    let experiments: Vec<ExperimentReport> =
+        runs.iter().filter_map(|(name, title, runs)| experiment(name, title, runs)).collect();
+    Report {
+        name: contents.plan.name.clone(),
+        title: contents.plan.title.clone(),
+        place: contents.study.place.clone(),
+        started_at: contents.study.started_at.clone(),
+        skep_version: contents.study.skep_version.clone(),
+        hosts: contents.study.hosts.len(),
+        targets_per_server: contents.study.targets_per_server.clone(),
+        runs_planned: order::list(&contents.plan).len(),
+        runs_done: done,
+        runs_invalid: invalid,
+        calibrated,
+        conclusions: conclusions::draw(&experiments, calibrated.as_ref()),
+        experiments,
+    }
+}
+
+/// The files of a report with their names: a page that needs no network, its figures, all points as
+/// CSV, and all of it as JSON.
+///
+/// # Errors
+/// `Io` if a figure can't be drawn.
+pub fn files(contents: &Contents, report: &Report) -> Result<Vec<(String, Vec<u8>)>> {
+    let mut figures = Vec::new();
+    for experiment in &report.experiments {
+        figures.extend(figures::draw(experiment)?);
+    }
+    let page = html::page(contents, report, &figures);
+    let json = serde_json::to_vec_pretty(report)
+        .map_err(|error| skep_types::Error::new(skep_types::ErrorCode::Io, error.to_string()))?;
+    let mut files = vec![
+        ("index.html".to_owned(), page.into_bytes()),
+        ("points.csv".to_owned(), points::csv(contents).into_bytes()),
+        ("report.json".to_owned(), json),
+    ];
+    files.extend(figures.into_iter().map(|it| (it.file, it.svg.into_bytes())));
+    Ok(files)
+}
+
+fn title(contents: &Contents, name: &str) -> String {
+    let experiment = contents.plan.experiments.iter().find(|it| it.name == name);
+    match experiment {
+        Some(experiment) => experiment.title.clone(),
+        None => "First step: where does bandwidth level off?".to_owned(),
+    }
+}
+
+fn experiment(name: &str, title: &str, runs: &[&RunRecord]) -> Option<ExperimentReport> {
+    let mut by_settings: BTreeMap<&Settings, Vec<&RunRecord>> = BTreeMap::new();
+    for run in runs.iter().filter(|run| run.is_valid) {
+        by_settings.entry(&run.settings).or_default().push(run);
+    }
+    let varied: Vec<Factor> = Factor::ALL
+        .into_iter()
+        .filter(|factor| {
+            by_settings.keys().map(|it| factor.text(it)).collect::<BTreeSet<_>>().len() > 1
+        })
+        .collect();
+    let is_number = |factor: &&Factor| factor.is_number();
+    let axis = varied.iter().find(is_number).or(varied.first()).copied().unwrap_or(Factor::Count);
+    let groups: Vec<Group> = by_settings
+        .into_iter()
+        .filter_map(|(settings, runs)| group(settings, &runs, &varied))
+        .collect();
+    let comparisons = compare(&groups, &varied);
+    let mut report = ExperimentReport {
+        name: name.to_owned(),
+        title: title.to_owned(),
+        varied,
+        axis,
+        groups,
+        comparisons,
+        figures: Vec::new(),
+    };
+    report.figures = figures::names(&report);
+    (!report.groups.is_empty()).then_some(report)
+}
+
+fn group(settings: &Settings, runs: &[&RunRecord], varied: &[Factor]) -> Option<Group> {
+    let values: Vec<f64> = runs.iter().map(|run| run.bytes_per_second).collect();
+    let mut by_allocation: BTreeMap<MinMax, Vec<f64>> = BTreeMap::new();
+    for run in runs {
+        if let Some(allocation) = run.allocation() {
+            by_allocation.entry(allocation).or_default().push(run.bytes_per_second);
+        }
+    }
+    let allocations = by_allocation.into_iter().filter_map(|(min_max, values)| {
+        Some(OfAllocation { min_max, summary: Summary::of(&values)?, values })
+    });
+    let each: Vec<f64> =
+        runs.iter().flat_map(|run| run.applications.iter().map(|it| it.bytes_per_second)).collect();
+    Some(Group {
+        label: label(settings, varied),
+        settings: settings.clone(),
+        summary: Summary::of(&values)?,
+        normality: lilliefors(&values),
+        bimodality: bimodality(&values),
+        allocations: allocations.collect(),
+        mean_of_each_application: Summary::of(&each)?.mean,
+        values,
+    })
+}
+
+/// The values of some factors in words.
+fn label(settings: &Settings, factors: &[Factor]) -> String {
+    let words: Vec<String> = factors
+        .iter()
+        .map(|factor| format!("{} {}", factor.word(), factor.text(settings)))
+        .collect();
+    if words.is_empty() { "all runs".to_owned() } else { words.join(", ") }
+}
+
+/// Welch's test for each pair of groups that differ in one factor alone that isn't a number.
+fn compare(groups: &[Group], varied: &[Factor]) -> Vec<Comparison> {
+    let mut comparisons = Vec::new();
+    for (index, second) in groups.iter().enumerate() {
+        for first in &groups[..index] {
+            let is_different = |it: &&Factor| it.text(&first.settings) != it.text(&second.settings);
+            let different: Vec<Factor> = varied.iter().filter(is_different).copied().collect();
+            let [factor] = different[..] else { continue };
+            if factor.is_number() {
+                continue;
+            }
+            let Some(welch) = welch(&first.values, &second.values) else { continue };
+            let common: Vec<Factor> = varied.iter().filter(|it| **it != factor).copied().collect();
+            comparisons.push(Comparison {
+                factor,
+                first: factor.text(&first.settings),
+                second: factor.text(&second.settings),
+                among: label(&first.settings, &common),
+                welch,
+            });
+        }
+    }
+    comparisons
+}
+
+/// Bytes for each second, for people.
+pub(crate) fn mib(bytes_per_second: f64) -> f64 {
+    bytes_per_second / f64::from(1 << 20)
+}

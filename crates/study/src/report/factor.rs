@@ -1,0 +1,109 @@
+//! The factors of a plan as reports speak of them.
+
+use crate::record::Settings;
+use serde::Serialize;
+use skep_types::size;
+
+/// What a plan varies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[allow(missing_docs, reason = "as plan::Condition")]
+pub enum Factor {
+    Count,
+    Hosts,
+    Applications,
+    DataSize,
+    Processes,
+    Transfer,
+    Chooser,
+    Targets,
+    Access,
+    Operation,
+}
+
+impl Factor {
+    /// All of them; the first one that varies is the axis of figures.
+    pub const ALL: [Self; 10] = [
+        Self::Count,
+        Self::Hosts,
+        Self::Applications,
+        Self::DataSize,
+        Self::Processes,
+        Self::Transfer,
+        Self::Chooser,
+        Self::Targets,
+        Self::Access,
+        Self::Operation,
+    ];
+
+    /// Its key in plans.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Count => "count",
+            Self::Hosts => "hosts",
+            Self::Applications => "applications",
+            Self::DataSize => "data-size",
+            Self::Processes => "processes",
+            Self::Transfer => "transfer",
+            Self::Chooser => "chooser",
+            Self::Targets => "targets",
+            Self::Access => "access",
+            Self::Operation => "operation",
+        }
+    }
+
+    /// What it counts, for the axis of a figure.
+    pub fn axis(self) -> &'static str {
+        match self {
+            Self::Count => "targets of each file",
+            Self::Hosts => "client hosts of each application",
+            Self::Applications => "applications at the same time",
+            Self::DataSize => "data size",
+            Self::Processes => "processes on each host",
+            Self::Transfer => "transfer size",
+            Self::Chooser => "chooser",
+            Self::Targets => "targets of the applications",
+            Self::Access => "access",
+            Self::Operation => "operation",
+        }
+    }
+
+    /// Whether its values are numbers.
+    pub fn is_number(self) -> bool {
+        !matches!(self, Self::Chooser | Self::Targets | Self::Access | Self::Operation)
+    }
+
+    /// Its value in a condition, for people.
+    pub fn text(self, settings: &Settings) -> String {
+        let bytes = |bytes| {
+            let (number, unit) = size::whole(bytes);
+            format!("{number}{unit}")
+        };
+        let unsaid = || "default".to_owned();
+        match self {
+            Self::Count => settings.count.map_or_else(unsaid, |count| count.to_string()),
+            Self::Hosts => settings.hosts.to_string(),
+            Self::Applications => settings.applications.to_string(),
+            Self::DataSize => bytes(settings.data_bytes),
+            Self::Processes => settings.processes.to_string(),
+            Self::Transfer => bytes(settings.transfer_bytes),
+            Self::Chooser => settings.chooser.clone().unwrap_or_else(unsaid),
+            Self::Targets => settings.targets.word().to_owned(),
+            Self::Access => settings.access.word().to_owned(),
+            Self::Operation => settings.operation.word().to_owned(),
+        }
+    }
+
+    /// Its value in a condition as a number, to sort by; 0 where it is none.
+    pub fn number(self, settings: &Settings) -> u64 {
+        match self {
+            Self::Count => u64::from(settings.count.unwrap_or(0)),
+            Self::Hosts => u64::from(settings.hosts),
+            Self::Applications => u64::from(settings.applications),
+            Self::DataSize => settings.data_bytes,
+            Self::Processes => u64::from(settings.processes),
+            Self::Transfer => settings.transfer_bytes,
+            Self::Chooser | Self::Targets | Self::Access | Self::Operation => 0,
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! The report as one page that needs no network: text, tables, and figures within it.
+
+use super::figures::Drawn;
+use super::{Conclusion, ExperimentReport, Group, Report, mib};
+use crate::journal::Contents;
+use std::fmt::Write;
+
+const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:62rem;margin:2rem auto;\
+    padding:0 1rem;color:#1a1a1a}h1{font-size:1.6rem}h2{margin-top:2.5rem;border-bottom:1px solid \
+    #ddd}table{border-collapse:collapse;font-size:13px;margin:1rem 0}th,td{padding:.2rem .6rem;\
+    text-align:right;border-bottom:1px solid #eee}th:first-child,td:first-child{text-align:left}\
+    figure{margin:1rem 0}figcaption{color:#555}svg{max-width:100%;height:auto}pre{background:#f6f6f6;\
+    padding:1rem;overflow:auto}li{margin:.6rem 0}details{color:#555;font-size:13px}\
+    .note{background:#fff6e0;padding:.6rem 1rem}";
+
+/// Text within the page.
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+/// The whole page.
+pub(super) fn page(contents: &Contents, report: &Report, figures: &[Drawn]) -> String {
+    let mut page = String::new();
+    let title = escaped(&report.title);
+    let _ = write!(
+        page,
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title>\
+         <meta name=\"viewport\" content=\"width=device-width\"><style>{STYLE}</style></head>\
+         <body>\n<h1>{title}</h1>\n{}",
+        heading(report)
+    );
+    let _ = write!(page, "<h2>Conclusions</h2>\n<ul>\n");
+    for it in &report.conclusions {
+        page.push_str(&conclusion(it));
+    }
+    page.push_str("</ul>\n");
+    if report.conclusions.is_empty() {
+        page.push_str("<p>There are no results yet from which anything follows.</p>\n");
+    }
+    for it in &report.experiments {
+        experiment(&mut page, it, figures);
+    }
+    let _ = write!(page, "<h2>How it was measured</h2>\n{}", method());
+    let plan = escaped(contents.study.plan.trim_end());
+    let _ = write!(page, "<h2>Plan</h2>\n<pre>{plan}</pre>\n");
+    if !contents.study.environment.is_null() {
+        let text = serde_json::to_string_pretty(&contents.study.environment).unwrap_or_default();
+        let _ = write!(page, "<h2>Environment</h2>\n<pre>{}</pre>\n", escaped(&text));
+    }
+    page.push_str("</body></html>\n");
+    page
+}
+
+fn heading(report: &Report) -> String {
+    let servers = match &report.targets_per_server {
+        Some(servers) => {
+            let counts: Vec<String> = servers.values().map(u32::to_string).collect();
+            format!(", {} servers with {} targets", servers.len(), counts.join(" + "))
+        }
+        None => String::new(),
+    };
+    let mut text = format!(
+        "<p>{} of {} runs; {}, {} client hosts{servers}; begun {}, Skep {}.</p>\n",
+        report.runs_done,
+        report.runs_planned,
+        escaped(&report.place),
+        report.hosts,
+        report.started_at,
+        escaped(&report.skep_version)
+    );
+    if report.runs_invalid > 0 {
+        let _ = writeln!(
+            text,
+            "<p class=\"note\">{} runs don't count: something else than what is studied was the \
+             limit (points.csv names them). They are in no figure and no table.</p>\n",
+            report.runs_invalid
+        );
+    }
+    text
+}
+
+fn conclusion(it: &Conclusion) -> String {
+    let mut figures = String::new();
+    for figure in &it.figures {
+        let number = match figure.unit {
+            "" => format!("{:.4}", figure.value),
+            unit => format!("{:.1} {unit}", figure.value),
+        };
+        let _ = write!(figures, "{}: {number}<br>", escaped(&figure.what));
+    }
+    if !figures.is_empty() {
+        figures = format!("<details><summary>figures</summary>{figures}</details>");
+    }
+    format!("<li>{} <em>[{}]</em>{figures}</li>\n", escaped(&it.text), escaped(&it.experiment))
+}
+
+fn experiment(page: &mut String, it: &ExperimentReport, figures: &[Drawn]) {
+    let _ = write!(page, "<h2>{}</h2>\n<p>Experiment {}.</p>\n", escaped(&it.title), it.name);
+    for figure in figures.iter().filter(|figure| it.figures.contains(&figure.file)) {
+        let _ = writeln!(
+            page,
+            "<figure>{}<figcaption>{}.</figcaption></figure>",
+            figure.svg,
+            escaped(&figure.caption)
+        );
+    }
+    page.push_str(
+        "<table><tr><th>condition</th><th>runs</th><th>mean</th><th>sd</th><th>sd %</th>\
+         <th>min</th><th>q1</th><th>median</th><th>q3</th><th>max</th><th>normal?</th>\
+         <th>modes</th></tr>\n",
+    );
+    for group in &it.groups {
+        row(page, group);
+    }
+    page.push_str("</table>\n");
+    allocations(page, it);
+    comparisons(page, it);
+}
+
+fn row(page: &mut String, group: &Group) {
+    let it = &group.summary;
+    let normal = match &group.normality {
+        Some(test) => format!("D={:.3}, p={:.3}", test.distance, test.p),
+        None => "-".to_owned(),
+    };
+    let modes = match group.bimodality.map(|it| (it.is_bimodal, it.modes)) {
+        Some((true, [low, high])) => format!("two: {:.0}, {:.0}", mib(low.mean), mib(high.mean)),
+        Some((false, _)) => "one".to_owned(),
+        None => "-".to_owned(),
+    };
+    let numbers = [it.mean, it.sd].map(|it| format!("<td>{:.1}</td>", mib(it))).concat();
+    let rest = [it.min, it.q1, it.median, it.q3, it.max];
+    let rest = rest.map(|it| format!("<td>{:.1}</td>", mib(it))).concat();
+    let _ = writeln!(
+        page,
+        "<tr><td>{}</td><td>{}</td>{numbers}<td>{:.1}</td>{rest}<td>{normal}</td><td>{modes}</td>\
+         </tr>",
+        escaped(&group.label),
+        it.count,
+        it.variation() * 100.0
+    );
+}
+
+fn allocations(page: &mut String, it: &ExperimentReport) {
+    let lines: Vec<String> = it
+        .groups
+        .iter()
+        .flat_map(|group| group.allocations.iter().map(move |of| (group, of)))
+        .map(|(group, of)| {
+            format!(
+                "<tr><td>{}</td><td>{}</td><td>{}</td><td>{:.1}</td><td>{:.1}</td></tr>\n",
+                escaped(&group.label),
+                of.min_max,
+                of.summary.count,
+                mib(of.summary.mean),
+                mib(of.summary.sd)
+            )
+        })
+        .collect();
+    if !lines.is_empty() {
+        let _ = write!(
+            page,
+            "<table><tr><th>condition</th><th>(min,max)</th><th>runs</th><th>mean</th><th>sd</th>\
+             </tr>\n{}</table>\n",
+            lines.concat()
+        );
+    }
+}
+
+fn comparisons(page: &mut String, it: &ExperimentReport) {
+    if it.comparisons.is_empty() {
+        return;
+    }
+    page.push_str(
+        "<table><tr><th>compared</th><th>among</th><th>difference</th><th>t</th><th>df</th>\
+         <th>p</th></tr>\n",
+    );
+    for it in &it.comparisons {
+        let _ = writeln!(
+            page,
+            "<tr><td>{} - {}</td><td>{}</td><td>{:+.1} %</td><td>{:.2}</td><td>{:.1}</td>\
+             <td>{:.4}</td></tr>",
+            escaped(&it.first),
+            escaped(&it.second),
+            escaped(&it.among),
+            it.welch.gain * 100.0,
+            it.welch.t,
+            it.welch.freedom,
+            it.welch.p
+        );
+    }
+    page.push_str("</table>\n");
+}
+
+/// What the words of the report mean. All bandwidths are in MiB/s (2^20 bytes).
+fn method() -> &'static str {
+    "<p>Bandwidths are in MiB/s (2<sup>20</sup> bytes). That of a run is the bytes of all its \
+     applications over the time from the first begin to the last end (Eq. 1 of Boito, Pallez, \
+     Teylo, CLUSTER 2022). (min,max) is the smallest and the largest number of the file's targets \
+     on one server. Boxes reach from the first to the third quartile, whiskers to the last value \
+     within 1.5 times that distance; the thick line is the median, the cross the mean.</p>\n\
+     <p>normal?: Kolmogorov and Smirnov's test in the form of Lilliefors (mean and standard \
+     deviation estimated from the sample; p by 4000 drawn samples): a small p says that the values \
+     are not normal. modes: two where a mixture of two normal distributions is better than one by \
+     more than 10 (Bayesian information criterion), they are apart (Ashman's D above 4), and each \
+     has a tenth of the runs. p of compared groups: Welch's t test, two-sided.</p>\n"
+}

@@ -1,0 +1,62 @@
+//! All results as CSV, one run a line, for other programs.
+
+use crate::journal::Contents;
+use crate::record::{Record, RunRecord};
+use std::fmt::Write;
+
+const COLUMNS: &str = "kind,run,block,experiment,repetition,started_at,is_valid,data_bytes,hosts,\
+                       processes,count,chooser,transfer_bytes,access,operation,applications,\
+                       targets,bytes_per_second,min,max,targets_used,skew_seconds,\
+                       bytes_per_second_of_each_application";
+
+pub(super) fn csv(contents: &Contents) -> String {
+    let mut text = format!("{COLUMNS}\n");
+    for record in &contents.records {
+        match record {
+            Record::Trial(run) => line(&mut text, "trial", run),
+            Record::Run(run) => line(&mut text, "run", run),
+            Record::Study(_) | Record::Calibrated(_) => {}
+        }
+    }
+    text
+}
+
+/// No value has a comma or a quotation mark in it: names of plans can't, and the rest are numbers
+/// and words of ours.
+fn line(text: &mut String, kind: &str, run: &RunRecord) {
+    let it = &run.settings;
+    let min_max = run.allocation();
+    let place = |number: Option<u32>| number.map(|it| it.to_string()).unwrap_or_default();
+    let joined = |words: Vec<String>| words.join(" ");
+    let targets = run.applications.iter().filter_map(|it| it.allocation.as_ref());
+    let targets = targets.flat_map(|it| it.targets.iter().map(u32::to_string)).collect();
+    let begins = || run.applications.iter().flat_map(|it| &it.processes).map(|it| it.begin_seconds);
+    let skew = begins().fold(f64::NEG_INFINITY, f64::max) - begins().fold(f64::INFINITY, f64::min);
+    let each = run.applications.iter().map(|it| format!("{:.0}", it.bytes_per_second)).collect();
+    let fields = [
+        kind.to_owned(),
+        run.run.to_string(),
+        run.block.to_string(),
+        run.experiment.clone(),
+        run.repetition.to_string(),
+        run.started_at.clone(),
+        run.is_valid.to_string(),
+        it.data_bytes.to_string(),
+        it.hosts.to_string(),
+        it.processes.to_string(),
+        place(it.count),
+        it.chooser.clone().unwrap_or_default(),
+        it.transfer_bytes.to_string(),
+        it.access.word().to_owned(),
+        it.operation.word().to_owned(),
+        it.applications.to_string(),
+        it.targets.word().to_owned(),
+        format!("{:.0}", run.bytes_per_second),
+        place(min_max.map(|it| it.0)),
+        place(min_max.map(|it| it.1)),
+        joined(targets),
+        format!("{skew:.6}"),
+        joined(each),
+    ];
+    let _ = writeln!(text, "{}", fields.join(","));
+}

@@ -1,0 +1,218 @@
+//! Reports of made-up journals, of which is known what they have to say.
+
+use super::*;
+use crate::journal::{self, FORMAT, Journal};
+use crate::order::Random;
+use crate::plan::Plan;
+use crate::record::{Allocation, ApplicationRecord, ProcessRecord, StudyRecord};
+use std::path::Path;
+
+const MIB: f64 = (1 << 20) as f64;
+
+const PLAN: &str = "name = 'made-up'\ntitle = 'Made <up>'\nrepetitions = 20\n\
+    [factors]\ndata-size = '256MiB'\nhosts = 8\n\
+    [[experiment]]\nname = 'count'\ntitle = 'Who chooses?'\n\
+    factors = { count = [1, 2, 3, 4, 6, 8], chooser = ['roundrobin', 'balanced'] }\n\
+    [[experiment]]\nname = 'hosts'\ntitle = 'How many hosts?'\n\
+    factors = { hosts = [1, 2, 4, 8], count = 8 }\n\
+    [[experiment]]\nname = 'sharing'\ntitle = 'Does sharing cost?'\n\
+    factors = { hosts = 4, applications = 2, count = 4, targets = ['shared', 'separate'] }\n";
+
+/// What round-robin gives on two servers of four targets, and what balanced gives.
+fn allocation(chooser: &str, count: u32, random: &mut Random) -> MinMax {
+    let uneven = random.below(2) == 0;
+    match (chooser, count) {
+        ("roundrobin", 2) if uneven => MinMax(0, 2),
+        ("roundrobin", 3) if uneven => MinMax(0, 3),
+        ("roundrobin", 4) => MinMax(1, 3),
+        ("roundrobin", 6) if uneven => MinMax(2, 4),
+        _ => MinMax(count / 2, count - count / 2),
+    }
+}
+
+/// How fast an emulated system is that is limited by its servers' links, or by its targets.
+#[derive(Clone, Copy, PartialEq)]
+enum Limit {
+    Links,
+    Targets,
+}
+
+fn rate(limit: Limit, it: MinMax) -> f64 {
+    match limit {
+        Limit::Links => 50.0 * MIB * f64::from(it.0 + it.1) / f64::from(it.1),
+        Limit::Targets => 10.0 * MIB * f64::from(it.0 + it.1),
+    }
+}
+
+/// The journal of a study on such a system, with some noise.
+fn study(directory: &Path, limit: Limit) -> Contents {
+    let plan = Plan::parse(PLAN).expect("a plan");
+    let header = StudyRecord {
+        format: FORMAT,
+        plan: PLAN.to_owned(),
+        started_at: "2026-01-01T00:00:00Z".to_owned(),
+        skep_version: "0.1.0".to_owned(),
+        place: "lab made-up".to_owned(),
+        hosts: (1..=8).map(|it| format!("c{it}")).collect(),
+        targets_per_server: Some([("s1".to_owned(), 4), ("s2".to_owned(), 4)].into()),
+        environment: serde_json::json!({ "kernel": "6.1 <x>" }),
+    };
+    let mut journal = Journal::create(directory, &header).expect("made");
+    let mut random = Random::new(4);
+    for (_, block) in order::blocks(&plan) {
+        for run in block {
+            let settings = Settings::new(&run.condition, None).expect("nothing to find out");
+            let chooser = settings.chooser.as_deref().unwrap_or("balanced");
+            let min_max = allocation(chooser, settings.count.unwrap_or(8), &mut random);
+            let clients = f64::from(settings.hosts * settings.applications) * 30.0 * MIB;
+            let noise = 0.99 + 0.02 * random.share();
+            let bytes_per_second = rate(limit, min_max).min(clients) * noise;
+            let record = one(&run, settings, min_max, bytes_per_second);
+            journal.append(&Record::Run(record)).expect("written");
+        }
+    }
+    drop(journal);
+    journal::read(directory).expect("a journal")
+}
+
+fn one(run: &order::Run, settings: Settings, min_max: MinMax, rate: f64) -> RunRecord {
+    let applications = settings.applications;
+    let application = ApplicationRecord {
+        bytes_per_second: rate / f64::from(applications),
+        bytes: settings.data_bytes,
+        processes: vec![ProcessRecord {
+            host: "c1".to_owned(),
+            begin_seconds: 0.25,
+            end_seconds: 5.0,
+            bytes: settings.data_bytes,
+        }],
+        allocation: Some(Allocation { targets: (1..=min_max.0 + min_max.1).collect(), min_max }),
+    };
+    RunRecord {
+        run: run.number,
+        block: run.block,
+        experiment: run.experiment.clone(),
+        repetition: run.repetition,
+        started_at: "2026-01-01T00:00:00Z".to_owned(),
+        settings,
+        bytes_per_second: rate,
+        applications: vec![application; applications as usize],
+        is_valid: true,
+        invalid_because: None,
+    }
+}
+
+fn about<'a>(report: &'a Report, subject: &str) -> Vec<&'a Conclusion> {
+    report.conclusions.iter().filter(|it| it.about == subject).collect()
+}
+
+#[test]
+fn a_system_behind_slow_links_is_found_to_be_one() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let report = analyse(&study(scratch.path(), Limit::Links));
+    assert_eq!((report.runs_planned, report.runs_done, report.runs_invalid), (360, 360, 0));
+    let names: Vec<&str> = report.experiments.iter().map(|it| it.name.as_str()).collect();
+    assert_eq!(names, ["count", "hosts", "sharing"], "in the order of the plan");
+
+    let limit = about(&report, "limit");
+    assert_eq!(limit.len(), 1, "{limit:?}");
+    assert!(limit[0].text.starts_with("The network is the limit"), "{}", limit[0].text);
+    assert!(limit[0].figures.iter().any(|it| it.what == "mean of (1,3)" && it.value > 60.0));
+    let chooser = about(&report, "chooser");
+    assert!(chooser[0].text.contains("Use the chooser balanced"), "{}", chooser[0].text);
+    let count = about(&report, "count");
+    assert!(count[0].text.contains("Files of 2 targets"), "{}", count[0].text);
+    assert!(count[0].text.contains("chooser balanced"), "{}", count[0].text);
+    let hosts = about(&report, "hosts");
+    assert!(hosts[0].text.starts_with("4 client hosts are enough"), "{}", hosts[0].text);
+    let sharing = about(&report, "targets");
+    assert!(sharing[0].text.contains("don't differ significantly"), "{}", sharing[0].text);
+
+    // Round-robin has two modes with 2, 3 and 6 targets, and none with 4, and balanced has none.
+    let modes: Vec<&str> = about(&report, "modes").iter().map(|it| it.text.as_str()).collect();
+    let named = |what: &str| modes.iter().any(|it| it.contains(what));
+    assert_eq!(modes.len(), 3, "{modes:?}");
+    for count in [2, 3, 6] {
+        assert!(named(&format!("count {count}, chooser roundrobin")), "{count}: {modes:?}");
+    }
+    assert!(named("(0,2) gives 50 MiB/s, (1,1) gives 100 MiB/s"), "{modes:?}");
+}
+
+#[test]
+fn a_system_of_slow_targets_is_found_to_be_one() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let report = analyse(&study(scratch.path(), Limit::Targets));
+    let limit = about(&report, "limit");
+    assert!(limit[0].text.starts_with("The targets are the limit"), "{}", limit[0].text);
+    let count = about(&report, "count");
+    assert!(count[0].text.contains("Files of 8 targets"), "{}", count[0].text);
+    assert!(about(&report, "modes").is_empty(), "where a file lies makes no difference");
+    let chooser = about(&report, "chooser");
+    assert!(!chooser[0].text.contains("Use the chooser"), "{}", chooser[0].text);
+}
+
+#[test]
+fn a_report_is_whole_needs_no_network_and_is_the_same_each_time() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let contents = study(scratch.path(), Limit::Links);
+    let report = analyse(&contents);
+    let files = files(&contents, &report).expect("drawn");
+    assert_eq!(files, self::files(&contents, &analyse(&contents)).expect("drawn"));
+    let text = |name: &str| {
+        let (_, bytes) = files.iter().find(|(file, _)| file == name).expect(name);
+        String::from_utf8(bytes.clone()).expect("text")
+    };
+    let page = text("index.html");
+    for word in ["src=", "href=", "@import", "url(", "<script"] {
+        assert!(!page.contains(word), "{word}: the page would ask elsewhere");
+    }
+    assert!(page.contains("Made &lt;up&gt;") && page.contains("6.1 &lt;x&gt;"));
+    assert_eq!(page.matches("<svg").count(), 7, "points and boxes of three, allocations of one");
+    for experiment in &report.experiments {
+        for figure in &experiment.figures {
+            let svg = text(figure);
+            assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"), "{figure}");
+        }
+    }
+    // Each result is a point of the figure: 240 runs, and no mark of the legend is round.
+    assert_eq!(text("count-points.svg").matches("<circle").count(), 240);
+    assert!(text("count-allocations.svg").contains("(1,3)"));
+    let csv = text("points.csv");
+    assert_eq!(csv.lines().count(), 361);
+    let columns = csv.lines().next().expect("a title").split(',').count();
+    assert!(csv.lines().all(|line| line.split(',').count() == columns));
+    let json: serde_json::Value = serde_json::from_str(&text("report.json")).expect("JSON");
+    assert_eq!(json["experiments"][0]["groups"].as_array().expect("groups").len(), 12);
+}
+
+#[test]
+fn runs_that_do_not_count_are_in_the_points_and_nowhere_else() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let mut contents = study(scratch.path(), Limit::Links);
+    for record in &mut contents.records {
+        let Record::Run(run) = record else { continue };
+        if run.experiment == "hosts" || run.run == 0 {
+            run.is_valid = false;
+            run.invalid_because = Some("the CPU was the limit".to_owned());
+        }
+    }
+    let report = analyse(&contents);
+    assert_eq!(report.runs_invalid, 81);
+    assert!(report.experiments.iter().all(|it| it.name != "hosts"));
+    let counted: usize = report.experiments[0].groups.iter().map(|it| it.values.len()).sum();
+    assert_eq!(counted, 239);
+    let files = files(&contents, &report).expect("drawn");
+    assert!(String::from_utf8_lossy(&files[0].1).contains("81 runs don't count"));
+    assert_eq!(String::from_utf8_lossy(&files[1].1).matches(",false,").count(), 81);
+}
+
+#[test]
+fn a_study_without_results_has_a_report_that_says_so() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let mut contents = study(scratch.path(), Limit::Links);
+    contents.records.clear();
+    let report = analyse(&contents);
+    assert!(report.experiments.is_empty() && report.conclusions.is_empty());
+    let files = files(&contents, &report).expect("a page");
+    assert!(String::from_utf8_lossy(&files[0].1).contains("no results yet"));
+}
