@@ -1,5 +1,6 @@
 //! The command line: what can be typed. What it does is in `cmd`.
 
+pub(crate) mod bench;
 mod study;
 
 use crate::access::ClusterArgs;
@@ -58,6 +59,9 @@ pub(crate) enum Verb {
     /// Settings of the whole cluster: changed here, in effect everywhere at once
     #[command(subcommand)]
     Config(ConfigVerb),
+    /// Measure: what applications get, and what the parts of a cluster can do
+    #[command(subcommand)]
+    Bench(bench::BenchVerb),
     /// Find out what a storage system does under many conditions
     #[command(subcommand)]
     Study(StudyVerb),

@@ -160,6 +160,23 @@ const EXAMPLES: &[Examples] = &[
         &[("write it to a file, and change what your system needs", "skep study plan scenario1")],
     ),
     (
+        "skep bench io",
+        &[
+            (
+                "4 processes, a file each, 1 MiB at a time, written and read",
+                "skep bench io --processes-per-host 4 -F -t 1m -b 256m -e -o /mnt/skep/test",
+            ),
+            (
+                "one file from three hosts, read by others than wrote it, and compared",
+                "skep bench io --hosts a,b,c -t 1m -b 1g -C -e -R -o /mnt/skep/test",
+            ),
+            (
+                "random 4 KiB past the cache, five times, every single result as JSON",
+                "skep bench io -F -z -B -t 4k -b 64m -i 5 -o /mnt/skep/test --output json",
+            ),
+        ],
+    ),
+    (
         "skep study report",
         &[
             ("a page for people, skep-study/report/index.html", "skep study report skep-study"),
@@ -253,7 +270,7 @@ pub(crate) fn pages() -> Vec<(String, String)> {
 }
 
 fn add_pages(command: &Command, path: &str, pages: &mut Vec<(String, String)>) {
-    for sub in command.get_subcommands() {
+    for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
         add_pages(sub, &format!("{path} {}", sub.get_name()), pages);
     }
     if command.has_subcommands() {

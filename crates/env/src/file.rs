@@ -4,7 +4,7 @@ use crate::buffer::Buf;
 use crate::event_loop::submit;
 use io_uring::{opcode, types};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 
 /// An open file. Clones share the descriptor.
@@ -31,6 +31,19 @@ impl AsRawFd for File {
 
 pub(crate) fn check(result: i32) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
+}
+
+/// Closes a file and gives what `close(2)` says: file systems that write later report there what
+/// went wrong, and dropping a file throws that away.
+///
+/// # Errors
+/// As `close(2)`. The file is closed in any case.
+pub fn close(file: std::fs::File) -> io::Result<()> {
+    // SAFETY: the descriptor is owned and given up here.
+    if unsafe { libc::close(file.into_raw_fd()) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
 }
 
 impl File {

@@ -33,7 +33,7 @@ pub use event_loop::{
     ExpectedReply, Op, block_on, expect_reply, is_running, set_spin, sleep, spawn, submit, timeout,
     yield_now,
 };
-pub use file::File;
+pub use file::{File, close};
 pub use file_system::{
     MountMark, Space, boot_id, mount_mark, raise_file_limit, remove_file, space,
 };

@@ -1,5 +1,6 @@
 //! One file for each verb, and the table that finds them.
 
+mod bench;
 mod client;
 mod cluster;
 mod completion;
@@ -71,6 +72,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Verb::Config(ConfigVerb::Set { query, is_dry_run, name, value }) => {
             done(config::set::run(query, &name, &value, is_dry_run))
         }
+        Verb::Bench(verb) => bench::run(verb),
         Verb::Study(StudyVerb::Plans) => done(study::plans::run()),
         Verb::Study(StudyVerb::Plan { name }) => done(study::plan::run(&name)),
         Verb::Study(StudyVerb::Report { directory }) => done(study::report::run(&directory)),

@@ -27,10 +27,12 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("skep-client", &["skep-wire", "skep-cluster", "skep-env", "skep-rpc"]),
     // The client's operations take and give the structs of the messages.
     ("skep-fuse", &["skep-wire", "skep-env", "skep-client"]),
-    ("skep-study", &[]),
+    // Measures any mounted file system.
+    ("skep-bench", &["skep-env"]),
+    ("skep-study", &["skep-bench"]),
     ("skep-ctl", &["skep-wire", "skep-format", "skep-cluster", "skep-env", "skep-rpc",
         "skep-store", "skep-service", "skep-management", "skep-metadata", "skep-storage",
-        "skep-client", "skep-fuse", "skep-study"]),
+        "skep-client", "skep-fuse", "skep-bench", "skep-study"]),
     // Never shipped.
     ("skep-sim", &["skep-wire", "skep-format", "skep-cluster", "skep-metadata"]),
     ("skep-testkit", &[]),

@@ -1,0 +1,130 @@
+//! What a host is, so that a result can be judged later.
+
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::path::Path;
+
+/// A host, and what is mounted where the benchmark works.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Environment {
+    /// Its name as the kernel has it.
+    pub host_name: String,
+    /// Release of the kernel.
+    pub kernel: String,
+    /// Model of the CPUs.
+    pub cpu: String,
+    /// CPUs that the agent may use.
+    pub cpus: usize,
+    /// Memory.
+    pub memory_bytes: u64,
+    /// Version of Skep's program there.
+    pub skep_version: String,
+    /// The same for agents on one kernel: those of network namespaces, for example.
+    pub boot_id: String,
+    /// Whether the agent runs as root, and so can drop caches.
+    pub is_root: bool,
+    /// What is mounted where the benchmark works.
+    pub mount: Option<Mount>,
+}
+
+/// A line of the table of mounts.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mount {
+    /// The directory.
+    pub point: String,
+    /// Type of the file system.
+    pub kind: String,
+    /// What is mounted.
+    pub source: String,
+    /// Options of the mount and of the file system.
+    pub options: String,
+}
+
+impl Environment {
+    /// Of this host. Files below `path` are not touched: they may be on a mount that hangs.
+    pub(crate) fn of_this_host(path: Option<&Path>) -> Self {
+        let line = |file: &str| fs::read_to_string(file).unwrap_or_default().trim().to_owned();
+        let cpu_info = line("/proc/cpuinfo");
+        let value = |text: &str, name: &str| {
+            let found = text.lines().find(|line| line.starts_with(name));
+            let value = found.and_then(|line| line.split_once(':')).map(|(_, value)| value.trim());
+            value.unwrap_or_default().to_owned()
+        };
+        let memory = value(&line("/proc/meminfo"), "MemTotal");
+        let memory_kib = memory.split(' ').next().and_then(|number| number.parse::<u64>().ok());
+        let mounts = line("/proc/self/mountinfo");
+        Self {
+            host_name: line("/proc/sys/kernel/hostname"),
+            kernel: line("/proc/sys/kernel/osrelease"),
+            cpu: value(&cpu_info, "model name"),
+            cpus: skep_env::available_cpus().len(),
+            memory_bytes: memory_kib.unwrap_or(0) * 1024,
+            skep_version: env!("CARGO_PKG_VERSION").to_owned(),
+            boot_id: line("/proc/sys/kernel/random/boot_id"),
+            is_root: rustix::process::geteuid().is_root(),
+            mount: path.and_then(|path| mount_of(&mounts, path)),
+        }
+    }
+}
+
+/// The mount below which an absolute path lies, by `/proc/self/mountinfo`.
+fn mount_of(mounts: &str, path: &Path) -> Option<Mount> {
+    let found = mounts.lines().filter_map(parse).filter(|mount| path.starts_with(&mount.point));
+    // The longest wins; of several at one point, the last.
+    found.max_by_key(|mount| mount.point.len())
+}
+
+fn parse(line: &str) -> Option<Mount> {
+    let (own, of_file_system) = line.split_once(" - ")?;
+    let mut own = own.split(' ').skip(4);
+    let (point, options) = (own.next()?, own.next()?);
+    let mut rest = of_file_system.split(' ');
+    let (kind, source) = (rest.next()?, rest.next()?);
+    let more = rest.next().unwrap_or_default();
+    let plain = |text: &str| text.replace("\\040", " ");
+    Some(Mount {
+        point: plain(point),
+        kind: kind.to_owned(),
+        source: plain(source),
+        options: format!("{options};{more}"),
+    })
+}
+
+/// Ticks of all CPUs of this host since it booted: busy ones, and all.
+pub(crate) fn cpu_ticks() -> (u64, u64) {
+    let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let first = stat.lines().next().unwrap_or_default();
+    // user, nice, system, idle, iowait, irq, softirq, steal.
+    let ticks: Vec<u64> = first.split_whitespace().skip(1).flat_map(str::parse).take(8).collect();
+    let all: u64 = ticks.iter().sum();
+    let idle: u64 = ticks.iter().skip(3).take(2).sum();
+    (all - idle, all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mount_of_a_path_is_the_innermost() {
+        let mounts = "1 0 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n\
+                      2 1 0:5 / /mnt/a\\040b rw,nosuid - fuse.skep /srv/x rw,user_id=0\n";
+        let inner = mount_of(mounts, Path::new("/mnt/a b/c")).unwrap();
+        assert_eq!(
+            (&*inner.point, &*inner.kind, &*inner.source),
+            ("/mnt/a b", "fuse.skep", "/srv/x")
+        );
+        assert_eq!(inner.options, "rw,nosuid;rw,user_id=0");
+        assert_eq!(mount_of(mounts, Path::new("/mnt/a")).unwrap().kind, "ext4");
+        assert_eq!(mount_of("", Path::new("/")), None);
+    }
+
+    #[test]
+    fn this_host_has_a_kernel_and_cpus() {
+        let here = Environment::of_this_host(Some(Path::new("/")));
+        assert!(here.cpus > 0 && here.memory_bytes > 0 && !here.kernel.is_empty());
+        assert_eq!(here.mount.unwrap().point, "/");
+        let (busy, all) = cpu_ticks();
+        assert!(busy > 0 && busy < all);
+    }
+}

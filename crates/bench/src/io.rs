@@ -1,0 +1,18 @@
+//! Data in IOR's patterns: N processes in one file or in a file each, in blocks and segments, in
+//! order or at random.
+//!
+//! A phase counts from the first process that begins to open its file to the last that has closed
+//! it, as IOR's does. One difference: the one file of all processes is made before the clock
+//! starts, by the first process and so that nothing that exists is written over.
+
+mod outcome;
+mod pattern;
+mod plan;
+mod run;
+mod stamp;
+mod work;
+
+pub use outcome::Outcome;
+pub use plan::Plan;
+pub use run::run;
+pub(crate) use work::IoEngine;

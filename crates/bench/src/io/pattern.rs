@@ -1,0 +1,121 @@
+//! Which process moves which bytes, in which order. Pure.
+
+use super::plan::Plan;
+use crate::random::{Permutation, mix};
+
+/// The transfers of one process: offsets in its file, in the order in which they are made.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Transfers {
+    transfer: u64,
+    block: u64,
+    /// From one block of this process to its next.
+    stride: u64,
+    /// Where its first block begins.
+    start: u64,
+    count: u64,
+    order: Option<Permutation>,
+}
+
+/// Whose data a process reads: with `-C` that of the process after it. Processes are dealt out
+/// to hosts one by one, so that one runs on the next host.
+pub(crate) fn reads_data_of(plan: &Plan, rank: u32, processes: u32) -> u32 {
+    if plan.reorder { (rank + 1) % processes } else { rank }
+}
+
+impl Transfers {
+    /// Those with the data of a rank.
+    pub(crate) fn of(plan: &Plan, data_of: u32, processes: u32) -> Self {
+        let (rank, processes) = (u64::from(data_of), u64::from(processes));
+        let count = plan.block_bytes / plan.transfer_bytes * plan.segments;
+        let (stride, start) = match plan.file_per_process {
+            true => (plan.block_bytes, 0),
+            false => (plan.block_bytes * processes, plan.block_bytes * rank),
+        };
+        let order = plan.random.then(|| Permutation::new(count, plan.seed ^ mix(rank)));
+        Self { transfer: plan.transfer_bytes, block: plan.block_bytes, stride, start, count, order }
+    }
+
+    /// Offsets of all, in order.
+    pub(crate) fn offsets(self) -> impl Iterator<Item = u64> {
+        let per_block = self.block / self.transfer;
+        (0..self.count).map(move |index| {
+            let place = self.order.map_or(index, |order| order.at(index));
+            let (segment, transfer) = (place / per_block, place % per_block);
+            segment * self.stride + self.start + transfer * self.transfer
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn offsets(plan: &Plan, rank: u32, processes: u32) -> Vec<u64> {
+        Transfers::of(plan, rank, processes).offsets().collect()
+    }
+
+    proptest! {
+        /// N-1 and N-N, in any order: each byte is written once, and nothing beyond the end.
+        #[test]
+        fn every_byte_is_written_once(
+            per_block in 1_u64..5,
+            segments in 1_u64..5,
+            processes in 1_u32..6,
+            random: bool,
+            file_per_process: bool,
+            seed: u64,
+        ) {
+            let plan = Plan {
+                transfer_bytes: 16,
+                block_bytes: 16 * per_block,
+                segments,
+                random,
+                file_per_process,
+                seed,
+                ..Plan::default()
+            };
+            let of_rank = |rank| offsets(&plan, rank, processes);
+            let all: Vec<Vec<u64>> = (0..processes).map(of_rank).collect();
+            let files = if file_per_process { all } else { vec![all.concat()] };
+            let bytes = plan.total_bytes(processes).unwrap() / files.len() as u64;
+            for mut offsets in files {
+                offsets.sort_unstable();
+                prop_assert_eq!(offsets, (0..bytes).step_by(16).collect::<Vec<_>>());
+            }
+        }
+    }
+
+    #[test]
+    fn segments_are_laid_out_as_ior_lays_them_out() {
+        let mut plan = Plan { transfer_bytes: 8, block_bytes: 16, segments: 2, ..Plan::default() };
+        // Segment 0: blocks of ranks 0, 1, 2; then segment 1.
+        assert_eq!(offsets(&plan, 1, 3), [16, 24, 64, 72]);
+        plan.file_per_process = true;
+        assert_eq!(offsets(&plan, 1, 3), [0, 8, 16, 24]);
+    }
+
+    #[test]
+    fn random_orders_are_their_own_for_each_rank_and_the_same_each_time() {
+        let plan = Plan {
+            transfer_bytes: 8,
+            block_bytes: 8 * 64,
+            random: true,
+            file_per_process: true,
+            ..Plan::default()
+        };
+        assert_eq!(offsets(&plan, 0, 2), offsets(&plan, 0, 2));
+        assert_ne!(offsets(&plan, 0, 2), offsets(&plan, 1, 2));
+        assert_ne!(offsets(&plan, 0, 2), (0..512).step_by(8).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn reordered_reads_take_the_data_of_the_next_process_each_once() {
+        let mut plan = Plan::default();
+        assert_eq!(reads_data_of(&plan, 3, 4), 3);
+        plan.reorder = true;
+        let of: Vec<u32> = (0..4).map(|rank| reads_data_of(&plan, rank, 4)).collect();
+        assert_eq!(of, [1, 2, 3, 0]);
+        assert_eq!(reads_data_of(&plan, 0, 1), 0);
+    }
+}

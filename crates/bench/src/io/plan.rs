@@ -1,0 +1,242 @@
+//! What is moved, in IOR's words.
+
+use crate::launcher::Host;
+use crate::limits::{DEFAULT_PATIENCE_S, MAX_REPETITIONS, MAX_TRANSFER_BYTES};
+use serde::{Deserialize, Serialize};
+use skep_types::{Error, ErrorCode, Result};
+use std::path::PathBuf;
+
+/// Bytes at which transfers past the page cache have to begin and end everywhere.
+const DIRECT_UNIT: u64 = 512;
+/// A word of what is written; transfers consist of whole ones.
+pub(crate) const WORD_BYTES: u64 = 8;
+
+/// A test in IOR's manner. Letters of IOR's options stand at the fields.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Plan {
+    /// `-o`: an absolute path; `{host}` in it is the name of the host on which a process runs. With
+    /// a file for each process, names end in a dot and the process's number in eight digits.
+    pub path: String,
+    /// `-t`: bytes of one system call.
+    pub transfer_bytes: u64,
+    /// `-b`: bytes of one process in one segment, in one piece.
+    pub block_bytes: u64,
+    /// `-s`: so often all blocks of all processes follow each other in the file.
+    pub segments: u64,
+    /// `-F`: each process has a file of its own.
+    pub file_per_process: bool,
+    /// `-w`.
+    pub write: bool,
+    /// `-r`.
+    pub read: bool,
+    /// `-z`: transfers of a process come in random order.
+    pub random: bool,
+    /// `-C`: a process reads what the one after it wrote, which runs on the next host.
+    pub reorder: bool,
+    /// `-e`: `fsync` after writing, within the measured time.
+    pub fsync: bool,
+    /// `-k`: files are not removed at the end.
+    pub keep: bool,
+    /// `-E`: files exist and are written over; they are not removed.
+    pub use_existing: bool,
+    /// `-i`: how often all is done.
+    pub repetitions: u32,
+    /// `-W`: what was written is read again and compared, outside the measured time.
+    pub verify_write: bool,
+    /// `-R`: what is read is compared, within the measured time.
+    pub verify_read: bool,
+    /// `-B`: past the page cache.
+    pub direct: bool,
+    /// `-G`: the number by which what is written tells its run. Needed to compare what an earlier
+    /// run wrote.
+    pub signature: Option<u32>,
+    /// Of random orders.
+    pub seed: u64,
+    /// Caches are left as they are between phases.
+    pub keep_caches: bool,
+    /// Hosts on which no process runs, but caches are dropped too.
+    pub server_hosts: Vec<Host>,
+    /// How long a run waits for processes that don't move.
+    pub patience_s: u32,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self {
+            path: String::new(),
+            transfer_bytes: 256 << 10,
+            block_bytes: 1 << 20,
+            segments: 1,
+            file_per_process: false,
+            write: true,
+            read: true,
+            random: false,
+            reorder: false,
+            fsync: false,
+            keep: false,
+            use_existing: false,
+            repetitions: 1,
+            verify_write: false,
+            verify_read: false,
+            direct: false,
+            signature: None,
+            seed: 0,
+            keep_caches: false,
+            server_hosts: Vec::new(),
+            patience_s: DEFAULT_PATIENCE_S,
+        }
+    }
+}
+
+/// What a process moves, or does outside the measured time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Write,
+    /// Reads what was written and compares it.
+    Check,
+    Read,
+    Remove,
+}
+
+impl Phase {
+    /// Its name in results.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Write => "write",
+            Self::Check => "check",
+            Self::Read => "read",
+            Self::Remove => "remove",
+        }
+    }
+
+    /// By its name.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        [Self::Write, Self::Check, Self::Read, Self::Remove]
+            .into_iter()
+            .find(|it| it.name() == name)
+    }
+}
+
+impl Plan {
+    /// Checks the plan for a number of processes.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, with everything that is wrong.
+    pub fn check(&self, processes: u32) -> Result<()> {
+        let mut problems = Vec::new();
+        let mut must = |holds: bool, what: &str| {
+            if !holds {
+                problems.push(what.to_owned());
+            }
+        };
+        let unit = if self.direct { DIRECT_UNIT } else { WORD_BYTES };
+        must(self.path.starts_with('/'), "the path (-o) must be absolute");
+        must(!self.path.ends_with('/'), "the path (-o) must name a file, not a directory");
+        must(
+            self.write || self.read,
+            "nothing is to be done: neither writing (-w) nor reading (-r)",
+        );
+        must(self.transfer_bytes > 0, "the transfer size (-t) must not be 0");
+        must(self.transfer_bytes <= MAX_TRANSFER_BYTES, "the transfer size (-t) is at most 1 GiB");
+        must(
+            self.transfer_bytes.is_multiple_of(unit),
+            &format!("the transfer size (-t) must be a multiple of {unit} bytes"),
+        );
+        must(
+            self.block_bytes > 0 && self.block_bytes.is_multiple_of(self.transfer_bytes.max(1)),
+            "the block size (-b) must be a multiple of the transfer size (-t)",
+        );
+        must(self.segments > 0, "there must be at least one segment (-s)");
+        must(
+            (1..=MAX_REPETITIONS).contains(&self.repetitions),
+            &format!("repetitions (-i) are 1 to {MAX_REPETITIONS}"),
+        );
+        must(self.patience_s > 0, "patience must not be 0");
+        let total = self.total_bytes(processes);
+        must(total.is_some_and(|it| i64::try_from(it).is_ok()), "the data is larger than any file");
+        must(!self.verify_write || self.write, "-W compares what -w writes");
+        must(!self.verify_read || self.read, "-R compares what -r reads");
+        must(
+            !self.verify_read || self.write || self.signature.is_some(),
+            "to compare (-R) what an earlier run wrote, name that run's signature (-G)",
+        );
+        must(
+            self.write || !self.keep,
+            "-k without -w: files that a run only reads are never removed",
+        );
+        if problems.is_empty() {
+            return Ok(());
+        }
+        Err(Error::new(ErrorCode::InvalidArgument, problems.join("; ")))
+    }
+
+    /// Bytes that one process moves in a phase; none if there is no such number.
+    pub fn bytes_per_process(&self) -> Option<u64> {
+        self.block_bytes.checked_mul(self.segments)
+    }
+
+    /// Bytes that all processes move in a phase; none if there is no such number.
+    pub fn total_bytes(&self, processes: u32) -> Option<u64> {
+        self.bytes_per_process()?.checked_mul(u64::from(processes))
+    }
+
+    /// What is measured or checked in one repetition, in order.
+    pub(crate) fn phases(&self) -> Vec<Phase> {
+        let all = [
+            (self.write, Phase::Write),
+            (self.verify_write, Phase::Check),
+            (self.read, Phase::Read),
+        ];
+        all.into_iter().filter(|(is_wanted, _)| *is_wanted).map(|(_, phase)| phase).collect()
+    }
+
+    /// Whether what is written tells file, offset and run at each word.
+    pub(crate) fn is_stamped(&self) -> bool {
+        self.verify_write || self.verify_read || self.signature.is_some()
+    }
+
+    /// The file of a rank, as a host sees it.
+    pub(crate) fn file_of(&self, rank: u32, host: &str) -> PathBuf {
+        let path = self.path.replace("{host}", host);
+        if self.file_per_process { format!("{path}.{rank:08}").into() } else { path.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem(change: impl FnOnce(&mut Plan)) -> String {
+        let mut plan = Plan { path: "/mnt/x/file".into(), ..Plan::default() };
+        change(&mut plan);
+        plan.check(4).err().map(|error| error.context().to_owned()).unwrap_or_default()
+    }
+
+    #[test]
+    fn plans_that_contradict_themselves_are_refused() {
+        assert_eq!(problem(|_| ()), "");
+        assert!(problem(|plan| plan.path = "file".into()).contains("absolute"));
+        assert!(problem(|plan| plan.transfer_bytes = 0).contains("must not be 0"));
+        assert!(problem(|plan| plan.transfer_bytes = 12).contains("multiple of 8"));
+        assert!(problem(|plan| plan.block_bytes = (1 << 20) + 8).contains("multiple of the"));
+        assert!(problem(|plan| plan.segments = u64::MAX).contains("larger than any file"));
+        assert!(problem(|plan| (plan.write, plan.read) = (false, false)).contains("nothing"));
+        assert!(problem(|plan| plan.repetitions = 0).contains("repetitions"));
+        let unsigned = |plan: &mut Plan| (plan.write, plan.verify_read) = (false, true);
+        assert!(problem(unsigned).contains("-G"));
+        let direct = |plan: &mut Plan| {
+            (plan.direct, plan.transfer_bytes, plan.block_bytes) = (true, 8, 8);
+        };
+        assert!(problem(direct).contains("512"));
+        assert!(problem(|plan| (plan.segments, plan.repetitions) = (0, 0)).contains("; "));
+    }
+
+    #[test]
+    fn files_are_named_as_iors() {
+        let mut plan = Plan { path: "/mnt/{host}/f".into(), ..Plan::default() };
+        assert_eq!(plan.file_of(3, "a"), PathBuf::from("/mnt/a/f"));
+        plan.file_per_process = true;
+        assert_eq!(plan.file_of(3, "b"), PathBuf::from("/mnt/b/f.00000003"));
+    }
+}

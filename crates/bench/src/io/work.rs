@@ -1,0 +1,352 @@
+//! What one process does.
+
+use super::pattern::{Transfers, reads_data_of};
+use super::plan::{Phase, Plan};
+use super::stamp::Stamp;
+use crate::launcher::{Control, Engine, Measure, Seat, Step};
+use rustix::fs::{Advice, OFlags};
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Alignment of transfers in memory, for those past the page cache.
+const ALIGNMENT: usize = 4096;
+
+/// A process of an `io` run.
+pub(crate) struct IoEngine {
+    plan: Plan,
+    seat: Seat,
+    buffer: Aligned,
+    /// Whether the file that this process writes was made by this run.
+    has_made: bool,
+}
+
+/// Memory at an aligned address.
+struct Aligned {
+    memory: Vec<u8>,
+    start: usize,
+    len: usize,
+}
+
+impl Aligned {
+    fn new(len: usize) -> Self {
+        let memory = vec![0; len + ALIGNMENT];
+        let start = memory.as_ptr().align_offset(ALIGNMENT);
+        Self { memory, start, len }
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        &mut self.memory[self.start..self.start + self.len]
+    }
+}
+
+fn at(path: &Path, what: &str) -> impl Fn(io::Error) -> String {
+    move |error| format!("{what} {}: {error}", path.display())
+}
+
+impl IoEngine {
+    pub(crate) fn new(plan: Plan, seat: Seat) -> Self {
+        let len = usize::try_from(plan.transfer_bytes).expect("a plan's transfers are bounded");
+        let mut buffer = Aligned::new(len);
+        // Not zeros, which file systems may leave out; other for each process.
+        Stamp::new(plan.signature.unwrap_or(1), seat.rank).fill(buffer.bytes(), 0);
+        Self { plan, seat, buffer, has_made: false }
+    }
+
+    /// Whose data is moved in a phase.
+    fn data_of(&self, phase: Phase) -> u32 {
+        match phase {
+            Phase::Write | Phase::Remove => self.seat.rank,
+            // Checking, too: what a process has just written is still in its own caches.
+            Phase::Check | Phase::Read => reads_data_of(&self.plan, self.seat.rank, self.seat.of),
+        }
+    }
+
+    fn file_of(&self, rank: u32) -> PathBuf {
+        self.plan.file_of(rank, &self.seat.host)
+    }
+
+    /// Whether this process makes and removes its file: in N-1 the first does it for all.
+    fn is_maker(&self) -> bool {
+        self.plan.file_per_process || self.seat.rank == 0
+    }
+
+    fn makes_files(&self) -> bool {
+        self.plan.write && !self.plan.use_existing
+    }
+
+    fn prepare_write(&mut self) -> Result<(), String> {
+        let path = self.file_of(self.seat.rank);
+        if !self.makes_files() || !self.is_maker() {
+            return Ok(());
+        }
+        let refuse = || {
+            format!(
+                "{} exists: name another path (-o), or write over it with -E (it is not removed \
+                 then)",
+                path.display()
+            )
+        };
+        if !self.plan.file_per_process {
+            let made = OpenOptions::new().write(true).create_new(true).open(&path);
+            match made {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(refuse()),
+                made => drop(made.map_err(at(&path, "make"))?),
+            }
+            self.has_made = true;
+        } else if fs::symlink_metadata(&path).is_ok() {
+            return Err(refuse());
+        }
+        Ok(())
+    }
+
+    /// Makes sure that there is enough to read, and that it isn't in this host's cache.
+    fn prepare_read(&self, phase: Phase) -> Result<(), String> {
+        let path = self.file_of(self.data_of(phase));
+        let file = File::open(&path).map_err(at(&path, "open"))?;
+        let len = file.metadata().map_err(at(&path, "look at"))?.len();
+        let sharers = if self.plan.file_per_process { 1 } else { self.seat.of };
+        let needed = self.plan.total_bytes(sharers).unwrap_or(u64::MAX);
+        if len < needed {
+            let name = path.display();
+            return Err(format!("{name} has {len} bytes, {needed} are to be read"));
+        }
+        if phase == Phase::Check || !self.plan.keep_caches {
+            // Refused where there is no cache to speak of; then there is nothing to do.
+            let _ = rustix::fs::fadvise(&file, 0, None, Advice::DontNeed);
+        }
+        Ok(())
+    }
+
+    fn open(&mut self, phase: Phase) -> Result<File, String> {
+        let path = self.file_of(self.data_of(phase));
+        let is_writing = phase == Phase::Write;
+        let makes = is_writing && self.makes_files() && self.plan.file_per_process;
+        let mut options = OpenOptions::new();
+        options.read(!is_writing).write(is_writing).create_new(makes);
+        if self.plan.direct {
+            options.custom_flags(OFlags::DIRECT.bits().cast_signed());
+        }
+        let file = options.open(&path).map_err(at(&path, "open"))?;
+        self.has_made |= makes;
+        Ok(file)
+    }
+
+    fn transfer(
+        &mut self,
+        phase: Phase,
+        file: &File,
+        measure: &mut Measure,
+        control: &Control,
+    ) -> Result<(), String> {
+        let data_of = self.data_of(phase);
+        let stamp = Stamp::new(self.plan.signature.unwrap_or(1), data_of);
+        let is_stamped = phase == Phase::Write && self.plan.is_stamped();
+        let is_compared = phase == Phase::Check || (phase == Phase::Read && self.plan.verify_read);
+        let path = self.file_of(data_of);
+        for offset in Transfers::of(&self.plan, data_of, self.seat.of).offsets() {
+            if control.is_aborted() {
+                return Err("given up, since another process failed".into());
+            }
+            let buffer = self.buffer.bytes();
+            if is_stamped {
+                stamp.fill(buffer, offset);
+            }
+            let place = |what: &'static str| {
+                let name = path.display();
+                move |error: io::Error| format!("{what} {name} at byte {offset}: {error}")
+            };
+            if phase == Phase::Write {
+                file.write_all_at(buffer, offset).map_err(place("write"))?;
+            } else {
+                file.read_exact_at(buffer, offset).map_err(place("read"))?;
+            }
+            let wrong = is_compared.then(|| stamp.compare(buffer, offset)).flatten();
+            if let Some(wrong) = wrong {
+                measure.errors += 1;
+                let first = || format!("{}: {wrong}", path.display());
+                measure.first_error.get_or_insert_with(first);
+            }
+            measure.operations += 1;
+            measure.bytes += self.plan.transfer_bytes;
+            control.move_on(self.plan.transfer_bytes);
+        }
+        Ok(())
+    }
+
+    fn move_data(
+        &mut self,
+        phase: Phase,
+        measure: &mut Measure,
+        control: &Control,
+    ) -> Result<(), String> {
+        let before = skep_env::now();
+        let file = self.open(phase)?;
+        let opened = skep_env::now();
+        measure.open_s = (opened - before).as_secs_f64();
+        self.transfer(phase, &file, measure, control)?;
+        let moved = skep_env::now();
+        let path = self.file_of(self.data_of(phase));
+        if phase == Phase::Write && self.plan.fsync {
+            file.sync_all().map_err(at(&path, "fsync"))?;
+        }
+        skep_env::close(file).map_err(at(&path, "close"))?;
+        measure.close_s = (skep_env::now() - moved).as_secs_f64();
+        Ok(())
+    }
+
+    fn remove(&mut self) -> Result<(), String> {
+        if !self.is_maker() || !self.has_made {
+            return Ok(());
+        }
+        let path = self.file_of(self.seat.rank);
+        fs::remove_file(&path).map_err(at(&path, "remove"))?;
+        self.has_made = false;
+        Ok(())
+    }
+}
+
+impl Engine for IoEngine {
+    fn prepare(&mut self, step: &Step) -> Result<(), String> {
+        match Phase::named(&step.phase) {
+            Some(Phase::Write) => self.prepare_write(),
+            Some(phase @ (Phase::Check | Phase::Read)) => self.prepare_read(phase),
+            Some(Phase::Remove) => Ok(()),
+            None => Err(format!("there is no phase {}", step.phase)),
+        }
+    }
+
+    fn perform(
+        &mut self,
+        step: &Step,
+        measure: &mut Measure,
+        control: &Control,
+    ) -> Result<(), String> {
+        match Phase::named(&step.phase) {
+            Some(Phase::Remove) => self.remove(),
+            Some(phase) => self.move_data(phase, measure, control),
+            None => Err(format!("there is no phase {}", step.phase)),
+        }
+    }
+
+    fn clean(&mut self, dead: &[u32]) {
+        let _ = self.remove();
+        if !self.makes_files() {
+            return;
+        }
+        // Of dead processes it is only known that they were to make what did not exist.
+        for rank in dead {
+            if self.plan.file_per_process || *rank == 0 {
+                let _ = fs::remove_file(self.file_of(*rank));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(phase: Phase) -> Step {
+        Step { phase: phase.name().into(), repetition: 1, total: 0 }
+    }
+
+    /// All processes of a plan, one after the other in each phase.
+    fn engines(plan: &Plan, of: u32) -> Vec<IoEngine> {
+        plan.check(of).unwrap();
+        let seat = |rank| Seat { rank, of, host: "here".into() };
+        (0..of).map(|rank| IoEngine::new(plan.clone(), seat(rank))).collect()
+    }
+
+    fn perform(engines: &mut [IoEngine], phase: Phase) -> Result<Vec<Measure>, String> {
+        engines.iter_mut().try_for_each(|engine| engine.prepare(&step(phase)))?;
+        let one = |engine: &mut IoEngine| {
+            let mut measure = Measure::default();
+            engine.perform(&step(phase), &mut measure, &Control::default()).map(|()| measure)
+        };
+        engines.iter_mut().map(one).collect()
+    }
+
+    fn small_plan(directory: &Path) -> Plan {
+        Plan {
+            path: directory.join("file").display().to_string(),
+            transfer_bytes: 4096,
+            block_bytes: 3 * 4096,
+            segments: 2,
+            random: true,
+            reorder: true,
+            verify_write: true,
+            verify_read: true,
+            fsync: true,
+            signature: Some(5),
+            keep_caches: true,
+            ..Plan::default()
+        }
+    }
+
+    #[test]
+    fn what_was_written_is_read_and_compared_in_both_layouts() {
+        for file_per_process in [false, true] {
+            let place = tempfile::tempdir().unwrap();
+            let plan = Plan { file_per_process, ..small_plan(place.path()) };
+            let mut engines = engines(&plan, 3);
+            let bytes = plan.bytes_per_process().unwrap();
+            for phase in [Phase::Write, Phase::Check, Phase::Read] {
+                for measure in perform(&mut engines, phase).unwrap() {
+                    assert_eq!((measure.bytes, measure.operations, measure.errors), (bytes, 6, 0));
+                }
+            }
+            let files = fs::read_dir(place.path()).unwrap().count();
+            assert_eq!(files, if file_per_process { 3 } else { 1 });
+            // One wrong byte is found, and where.
+            let path = plan.file_of(if file_per_process { 1 } else { 0 }, "here");
+            let file = OpenOptions::new().write(true).open(&path).unwrap();
+            file.write_all_at(b"!", 4097).unwrap();
+            let measures = perform(&mut engines, Phase::Read).unwrap();
+            assert_eq!(measures.iter().map(|measure| measure.errors).sum::<u64>(), 1);
+            let said = measures.into_iter().find_map(|measure| measure.first_error).unwrap();
+            assert!(said.contains("byte 4096"), "{said}");
+            perform(&mut engines, Phase::Remove).unwrap();
+            assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+        }
+    }
+
+    #[test]
+    fn files_of_others_are_neither_written_nor_removed() {
+        for file_per_process in [false, true] {
+            let place = tempfile::tempdir().unwrap();
+            let plan = Plan { file_per_process, ..small_plan(place.path()) };
+            let mut engines = engines(&plan, 2);
+            let foreign = plan.file_of(1, "here");
+            fs::write(&foreign, "precious").unwrap();
+            let refused = perform(&mut engines, Phase::Write).unwrap_err();
+            assert!(refused.contains("exists"), "{refused}");
+            engines.iter_mut().for_each(|engine| engine.clean(&[]));
+            assert_eq!(fs::read_to_string(&foreign).unwrap(), "precious");
+            assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
+        }
+    }
+
+    #[test]
+    fn an_existing_file_is_written_over_and_stays_when_that_is_asked_for() {
+        let place = tempfile::tempdir().unwrap();
+        let plan = Plan { use_existing: true, ..small_plan(place.path()) };
+        fs::write(&plan.path, "").unwrap();
+        let mut engines = engines(&plan, 2);
+        perform(&mut engines, Phase::Write).unwrap();
+        perform(&mut engines, Phase::Read).unwrap();
+        engines.iter_mut().for_each(|engine| engine.clean(&[0]));
+        let len = fs::metadata(&plan.path).unwrap().len();
+        assert_eq!(Some(len), plan.total_bytes(2));
+    }
+
+    #[test]
+    fn too_short_a_file_is_not_read() {
+        let place = tempfile::tempdir().unwrap();
+        let plan = Plan { write: false, verify_write: false, ..small_plan(place.path()) };
+        fs::write(&plan.path, "short").unwrap();
+        let refused = perform(&mut engines(&plan, 1), Phase::Read).unwrap_err();
+        assert!(refused.contains("has 5 bytes, 24576 are to be read"), "{refused}");
+    }
+}

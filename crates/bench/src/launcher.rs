@@ -1,0 +1,113 @@
+//! Starts processes on hosts, holds them at barriers, and brings their times together.
+//!
+//! The controller starts an *agent* on each host ([`agent()`]) by the host's prefix, and speaks
+//! with it in lines of JSON over its standard input and output: no ports are needed, and whatever
+//! reaches a host (ssh, `ip netns exec`, nothing) will do. An agent starts the *workers* of its
+//! host ([`worker()`]), processes each, and hands on what is said. When a controller ends, however
+//! it ends, agents and workers see the end of their input and end too, and take back what they
+//! made.
+//!
+//! Nothing waits for ever: who says nothing is given up after the run's patience.
+
+mod agent;
+mod fleet;
+mod link;
+mod protocol;
+mod record;
+mod worker;
+
+pub use agent::agent;
+pub(crate) use fleet::{Fleet, Setup};
+pub use protocol::Measure;
+pub(crate) use protocol::{Job, Seat, Step};
+pub use record::{HostRecord, HostUse, PhaseRecord, ProcessRecord};
+pub use worker::worker;
+pub(crate) use worker::{Control, Engine};
+
+use crate::limits::{MAX_HOSTS, MAX_PROCESSES, MAX_PROCESSES_PER_HOST};
+use serde::{Deserialize, Serialize};
+use skep_types::{Error, ErrorCode, Result};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A host of a benchmark.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Host {
+    /// What it is called in results, and for `{host}` in paths.
+    pub name: String,
+    /// What is put before a command to run it there; nothing: this host.
+    pub enter: Vec<String>,
+}
+
+impl Host {
+    /// The host on which this runs.
+    pub fn here() -> Self {
+        Self { name: "localhost".into(), enter: Vec::new() }
+    }
+
+    /// One that ssh reaches without a password, and on which `skep` is in the search path.
+    pub fn over_ssh(name: &str) -> Self {
+        let enter = ["ssh", "-o", "BatchMode=yes", name];
+        Self { name: name.into(), enter: enter.map(str::to_owned).into() }
+    }
+}
+
+/// What a run is doing.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Progress {
+    /// A phase begins.
+    Phase {
+        /// Its name.
+        phase: String,
+        /// Of all repetitions, from 1.
+        repetition: u32,
+    },
+    /// So much of a phase is done.
+    Moved {
+        /// Bytes or operations of all processes.
+        done: u64,
+        /// Of so many.
+        total: u64,
+    },
+    /// Something that doesn't stop it, but may matter for its results.
+    Note(String),
+}
+
+/// Processes over all hosts.
+///
+/// # Errors
+/// `InvalidArgument` for none, or more than there may be; or two hosts of one name.
+pub(crate) fn processes(hosts: &[Host], per_host: u32) -> Result<u32> {
+    let refuse = |what: String| Err(Error::new(ErrorCode::InvalidArgument, what));
+    if hosts.is_empty() || per_host == 0 {
+        return refuse("at least one process on one host is needed".into());
+    }
+    if hosts.len() > MAX_HOSTS {
+        return refuse(format!("{} hosts; at most {MAX_HOSTS} are possible", hosts.len()));
+    }
+    if per_host > MAX_PROCESSES_PER_HOST {
+        let limit = MAX_PROCESSES_PER_HOST;
+        return refuse(format!("{per_host} processes on a host; at most {limit} are possible"));
+    }
+    for (index, host) in hosts.iter().enumerate() {
+        if hosts[..index].iter().any(|other| other.name == host.name) {
+            return refuse(format!("host {} is named twice", host.name));
+        }
+    }
+    let all = per_host.saturating_mul(hosts.len() as u32);
+    if all > MAX_PROCESSES {
+        return refuse(format!("{all} processes; at most {MAX_PROCESSES} are possible"));
+    }
+    Ok(all)
+}
+
+/// Set by a signal; looked at by every run of this process.
+static IS_INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// Ends all runs of this process soon: they give back what they have measured.
+pub fn interrupt() {
+    IS_INTERRUPTED.store(true, Ordering::Relaxed);
+}
+
+pub(crate) fn is_interrupted() -> bool {
+    IS_INTERRUPTED.load(Ordering::Relaxed)
+}

@@ -1,0 +1,23 @@
+//! Benchmarks of a file system from several hosts at once: what starts their processes together,
+//! and what these do.
+//!
+//! [`launcher`] starts an *agent* on each host and through it processes (*workers*), holds them at
+//! barriers, and brings their times onto one time line. [`io`] moves data in IOR's patterns. Any
+//! mounted file system can be measured; nothing here knows Skep's messages.
+//!
+//! # What every engine keeps to
+//! Each phase begins on all processes at one barrier and counts from the first begin to the last
+//! end. Results of each process are kept, not only means. What was measured before something went
+//! wrong is given back with the reason.
+//!
+//! `skep bench` is the command line of this. `cargo xtask bench` is another thing: it compares Skep
+//! with its peers on one machine, starts and stops them, and is for who develops Skep.
+
+pub mod environment;
+pub mod io;
+pub mod launcher;
+pub mod limits;
+mod random;
+pub mod statistics;
+
+pub use launcher::{Host, Progress, agent, interrupt, worker};

@@ -1,0 +1,75 @@
+//! Few numbers about many.
+
+use serde::{Deserialize, Serialize};
+
+/// What IOR and mdtest print of repeated measurements.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// The greatest.
+    pub max: f64,
+    /// The least.
+    pub min: f64,
+    /// The arithmetic mean.
+    pub mean: f64,
+    /// The standard deviation of all (not of a sample of them), as IOR and mdtest have it.
+    pub std_dev: f64,
+}
+
+impl Summary {
+    /// Of at least one value.
+    pub fn of(values: &[f64]) -> Option<Self> {
+        if values.is_empty() {
+            return None;
+        }
+        let count = values.len() as f64;
+        let mean = values.iter().sum::<f64>() / count;
+        let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / count;
+        Some(Self {
+            max: values.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+            min: values.iter().copied().fold(f64::INFINITY, f64::min),
+            mean,
+            std_dev: variance.sqrt(),
+        })
+    }
+}
+
+/// The value in the middle; of an even number of values, the mean of the two in the middle.
+pub fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => None,
+        len if len % 2 == 1 => Some(sorted[middle]),
+        _ => Some(f64::midpoint(sorted[middle - 1], sorted[middle])),
+    }
+}
+
+/// The median distance from the median, scaled so that it is the standard deviation where values
+/// are normally distributed; hardly moved by outliers.
+pub fn median_deviation(values: &[f64]) -> Option<f64> {
+    const OF_NORMAL: f64 = 1.4826;
+    let middle = median(values)?;
+    let distances: Vec<f64> = values.iter().map(|value| (value - middle).abs()).collect();
+    median(&distances).map(|distance| distance * OF_NORMAL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn summaries_are_right() {
+        let summary = Summary::of(&[2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0]).unwrap();
+        assert_eq!(summary, Summary { max: 9.0, min: 2.0, mean: 5.0, std_dev: 2.0 });
+        assert_eq!(Summary::of(&[]), None);
+    }
+
+    #[test]
+    fn an_outlier_does_not_move_the_median() {
+        assert_eq!(median(&[3.0, 1.0, 1000.0]), Some(3.0));
+        assert_eq!(median(&[4.0, 1.0, 2.0, 1000.0]), Some(3.0));
+        assert_eq!(median(&[]), None);
+        assert_eq!(median_deviation(&[1.0, 2.0, 3.0, 4.0, 1000.0]), Some(1.4826));
+    }
+}

@@ -1,0 +1,138 @@
+//! What can be typed behind `skep bench`.
+
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchVerb {
+    /// Move data in IOR's patterns, from any number of hosts, on any mounted file system
+    Io(IoArgs),
+    /// What a benchmark has on a host.
+    #[command(hide = true)]
+    Agent,
+    /// A process of a benchmark.
+    #[command(hide = true)]
+    Worker,
+}
+
+/// Where processes run.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Hosts")]
+pub(crate) struct HostArgs {
+    /// Hosts on which processes run, in turn; `localhost` is this one [default: localhost]
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    pub(crate) hosts: Vec<String>,
+    /// File with a host on each line; what comes after a # or the first word is ignored
+    #[arg(long, value_name = "FILE", conflicts_with = "hosts")]
+    pub(crate) host_file: Option<PathBuf>,
+    /// Processes on each host
+    #[arg(long, default_value_t = 1, value_name = "NUMBER")]
+    pub(crate) processes_per_host: u32,
+    /// Hosts without processes on which caches are dropped too
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    pub(crate) server_hosts: Vec<String>,
+    /// What is put before a command to run it on a host, {host} being its name; `skep` has to be
+    /// found there, and nothing asked
+    #[arg(long, default_value = "ssh -o BatchMode=yes {host}", value_name = "COMMAND")]
+    pub(crate) enter: String,
+    /// Leave caches as they are between phases
+    #[arg(long)]
+    pub(crate) keep_caches: bool,
+    /// Give up when no process has moved for so long
+    #[arg(long, default_value_t = skep_bench::limits::DEFAULT_PATIENCE_S, value_name = "SECONDS")]
+    pub(crate) patience: u32,
+}
+
+/// IOR's options under IOR's letters.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct IoArgs {
+    #[command(flatten)]
+    pub(crate) place: HostArgs,
+    /// The file; with -F a dot and the process's number are added. {host} is the host's name
+    #[arg(short = 'o', long = "path", value_name = "FILE")]
+    pub(crate) path: String,
+    /// Bytes of one system call: 4k, 1m, 1MiB, ...
+    #[arg(short = 't', long, default_value = "256k", value_name = "SIZE", value_parser = size)]
+    pub(crate) transfer_size: u64,
+    /// Bytes of one process in one piece
+    #[arg(short = 'b', long, default_value = "1m", value_name = "SIZE", value_parser = size)]
+    pub(crate) block_size: u64,
+    /// So often the blocks of all processes follow each other
+    #[arg(short = 's', long, default_value_t = 1, value_name = "NUMBER")]
+    pub(crate) segments: u64,
+    /// A file for each process (N-N) instead of one for all (N-1)
+    #[arg(short = 'F', long)]
+    pub(crate) file_per_process: bool,
+    /// Write [default: write and read]
+    #[arg(short = 'w', long)]
+    pub(crate) write: bool,
+    /// Read [default: write and read]
+    #[arg(short = 'r', long)]
+    pub(crate) read: bool,
+    /// Transfers come in random order
+    #[arg(short = 'z', long)]
+    pub(crate) random: bool,
+    /// Each process reads what one on the next host wrote
+    #[arg(short = 'C', long)]
+    pub(crate) reorder: bool,
+    /// Sync each file after writing, within the measured time
+    #[arg(short = 'e', long)]
+    pub(crate) fsync: bool,
+    /// Don't remove the files at the end
+    #[arg(short = 'k', long)]
+    pub(crate) keep: bool,
+    /// Write over files that exist, and don't remove them
+    #[arg(short = 'E', long)]
+    pub(crate) use_existing: bool,
+    /// How often all is done
+    #[arg(short = 'i', long, default_value_t = 1, value_name = "NUMBER")]
+    pub(crate) repetitions: u32,
+    /// Compare what was written, after it was measured
+    #[arg(short = 'W', long)]
+    pub(crate) verify_write: bool,
+    /// Compare what is read, while it is measured
+    #[arg(short = 'R', long)]
+    pub(crate) verify_read: bool,
+    /// Past the page cache (`O_DIRECT`)
+    #[arg(short = 'B', long)]
+    pub(crate) direct: bool,
+    /// Number by which what is written tells its run: with it a later run can compare (-r -R)
+    #[arg(short = 'G', long, value_name = "NUMBER")]
+    pub(crate) signature: Option<u32>,
+    /// Seed of random orders: the same seed gives the same order
+    #[arg(long, default_value_t = 0, value_name = "NUMBER")]
+    pub(crate) seed: u64,
+}
+
+/// A size as Skep writes them, or as IOR does: 4096, 4k, 1m, 2g, 1MiB.
+fn size(text: &str) -> Result<u64, String> {
+    let of_ior = || {
+        let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+        let shift = match unit.to_ascii_lowercase().as_str() {
+            "k" => 10,
+            "m" => 20,
+            "g" => 30,
+            "t" => 40,
+            _ => return None,
+        };
+        digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+    };
+    skep_types::size::parse(text)
+        .or_else(of_ior)
+        .ok_or_else(|| format!("'{text}' is no size: write 4096, 4k, 1m, 2g, or 1MiB"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_skep_and_as_ior_write_them() {
+        for (text, bytes) in [("4096", 4096), ("4k", 4096), ("1M", 1 << 20), ("2 GiB", 2 << 30)] {
+            assert_eq!(size(text), Ok(bytes));
+        }
+        for text in ["", "k", "1x", "-1", "1.5m", "99999999999999t"] {
+            assert!(size(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! `skep bench io`: IOR's patterns.
+
+use super::{end_on_signals, end_progress, hosts, named, show_progress};
+use crate::cli::bench::IoArgs;
+use crate::output::{print, render, table};
+use skep_bench::io::{Outcome, Plan};
+use skep_bench::launcher::PhaseRecord;
+use skep_types::{Error, ErrorCode, Result};
+use std::process::ExitCode;
+
+pub(super) fn run(args: &IoArgs) -> Result<ExitCode> {
+    let hosts = hosts(&args.place)?;
+    let plan = plan(args)?;
+    end_on_signals()?;
+    let result =
+        skep_bench::io::run(&plan, &hosts, args.place.processes_per_host, &mut show_progress());
+    end_progress();
+    let outcome = result?;
+    print(&outcome, as_table)?;
+    if let Some(why) = &outcome.failure {
+        return Err(Error::new(ErrorCode::Io, why.clone()));
+    }
+    match outcome.errors() {
+        0 => Ok(ExitCode::SUCCESS),
+        errors => {
+            let first = outcome.phases.iter().find_map(|phase| phase.first_error.clone());
+            let what = format!("{errors} transfers had wrong data: {}", first.unwrap_or_default());
+            Err(Error::new(ErrorCode::Corrupt, what))
+        }
+    }
+}
+
+fn plan(args: &IoArgs) -> Result<Plan> {
+    // As with IOR, neither means both.
+    let both = !args.write && !args.read;
+    let path = std::path::absolute(&args.path)
+        .map_err(|error| Error::new(ErrorCode::InvalidArgument, format!("path (-o): {error}")))?;
+    Ok(Plan {
+        path: path.display().to_string(),
+        transfer_bytes: args.transfer_size,
+        block_bytes: args.block_size,
+        segments: args.segments,
+        file_per_process: args.file_per_process,
+        write: args.write || both,
+        read: args.read || both,
+        random: args.random,
+        reorder: args.reorder,
+        fsync: args.fsync,
+        keep: args.keep,
+        use_existing: args.use_existing,
+        repetitions: args.repetitions,
+        verify_write: args.verify_write,
+        verify_read: args.verify_read,
+        direct: args.direct,
+        signature: args.signature,
+        seed: args.seed,
+        keep_caches: args.place.keep_caches,
+        server_hosts: named(&args.place.server_hosts, &args.place.enter),
+        patience_s: args.place.patience,
+    })
+}
+
+fn as_table(outcome: &Outcome) -> String {
+    let titles = [
+        "PHASE",
+        ">REPETITION",
+        ">MIB/S",
+        ">IO/S",
+        ">SECONDS",
+        ">OPEN",
+        ">CLOSE",
+        ">SKEW",
+        ">ERRORS",
+    ];
+    let mut shown = table(&titles);
+    for phase in &outcome.phases {
+        shown.add_row([
+            phase.phase.clone(),
+            phase.repetition.to_string(),
+            format!("{:.2}", phase.bandwidth_mib_per_s),
+            format!("{:.2}", phase.operations_per_s),
+            format!("{:.4}", phase.seconds),
+            format!("{:.4}", longest(phase, |process| process.measure.open_s)),
+            format!("{:.4}", longest(phase, |process| process.measure.close_s)),
+            format!("{:.4}", phase.start_skew_s),
+            phase.errors.to_string(),
+        ]);
+    }
+    let mut summaries = table(&["SUMMARY", ">MAX MIB/S", ">MIN", ">MEAN", ">STD DEV"]);
+    for phase in ["write", "read"] {
+        let Some(summary) = outcome.summary(phase) else { continue };
+        let numbers = [summary.max, summary.min, summary.mean, summary.std_dev];
+        let cells = numbers.iter().map(|number| format!("{number:.2}"));
+        summaries.add_row([phase.to_owned()].into_iter().chain(cells));
+    }
+    format!("{}\n{}\n{}", about(outcome), render(&shown), render(&summaries))
+}
+
+/// The longest time that any process took for a part.
+fn longest(phase: &PhaseRecord, of: impl Fn(&skep_bench::launcher::ProcessRecord) -> f64) -> f64 {
+    phase.processes.iter().map(of).fold(0.0, f64::max)
+}
+
+fn about(outcome: &Outcome) -> String {
+    let plan = &outcome.plan;
+    let with_processes = outcome.hosts.iter().filter(|host| host.has_processes);
+    let names: Vec<_> = with_processes.map(|host| host.name.as_str()).collect();
+    let size = |bytes: u64| {
+        let (number, unit) = skep_types::size::whole(bytes);
+        format!("{number} {unit}")
+    };
+    let layout = if plan.file_per_process { "a file for each process" } else { "one file" };
+    let order = if plan.random { "at random" } else { "in order" };
+    let caches = match outcome.phases.iter().all(|phase| phase.caches_dropped) {
+        _ if plan.keep_caches => "kept",
+        true => "dropped before each phase",
+        false => "not dropped everywhere",
+    };
+    let kind = outcome.hosts.first().and_then(|host| host.environment.mount.as_ref());
+    format!(
+        "{} on {}: {} processes on {} ({}), {layout}, transfers of {} {order}, blocks of {}, {} \
+         segments, {} in all; caches {caches}\n",
+        plan.path,
+        kind.map_or("an unknown file system", |mount| mount.kind.as_str()),
+        outcome.processes,
+        if names.len() == 1 { "one host".to_owned() } else { format!("{} hosts", names.len()) },
+        names.join(", "),
+        size(plan.transfer_bytes),
+        size(plan.block_bytes),
+        plan.segments,
+        size(plan.total_bytes(outcome.processes).unwrap_or(0)),
+    )
+}

@@ -1,0 +1,141 @@
+//! Verbs of `skep bench`, and what they share: hosts, progress, interruption.
+
+mod io;
+
+use crate::cli::bench::{BenchVerb, HostArgs};
+use crate::output::is_for_people;
+use skep_bench::{Host, Progress};
+use skep_types::{Error, ErrorCode, Result};
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+
+/// Names that mean this host.
+const HERE: [&str; 1] = ["localhost"];
+
+pub(super) fn run(verb: BenchVerb) -> Result<ExitCode> {
+    match verb {
+        BenchVerb::Io(args) => io::run(&args),
+        BenchVerb::Agent => skep_bench::agent().map(|()| ExitCode::SUCCESS),
+        BenchVerb::Worker => skep_bench::worker().map(|()| ExitCode::SUCCESS),
+    }
+}
+
+/// The hosts with processes.
+fn hosts(args: &HostArgs) -> Result<Vec<Host>> {
+    let names = match &args.host_file {
+        None => args.hosts.clone(),
+        Some(file) => {
+            let text = std::fs::read_to_string(file).map_err(|error| {
+                let what = format!("host file {}: {error}", file.display());
+                Error::new(ErrorCode::InvalidArgument, what)
+            })?;
+            let words = text.lines().filter_map(|line| {
+                line.split('#').next().and_then(|line| line.split_whitespace().next())
+            });
+            let names: Vec<_> = words.map(str::to_owned).collect();
+            if names.is_empty() {
+                let what = format!("host file {} names no host", file.display());
+                return Err(Error::new(ErrorCode::InvalidArgument, what));
+            }
+            names
+        }
+    };
+    match names.is_empty() {
+        true => Ok(vec![Host::here()]),
+        false => Ok(named(&names, &args.enter)),
+    }
+}
+
+/// Hosts by their names, entered by a command.
+fn named(names: &[String], enter: &str) -> Vec<Host> {
+    let host = |name: &String| Host {
+        name: name.clone(),
+        enter: match HERE.contains(&name.as_str()) {
+            true => Vec::new(),
+            false => enter.split_whitespace().map(|word| word.replace("{host}", name)).collect(),
+        },
+    };
+    names.iter().map(host).collect()
+}
+
+/// Lets Ctrl-C and SIGTERM end a run in order, with what it has measured. Call it before any other
+/// thread is started.
+fn end_on_signals() -> Result<()> {
+    const NUMBERS: [i32; 2] = [libc::SIGINT, libc::SIGTERM];
+    // Here for all threads to come, in the thread to wait for them.
+    drop(skep_env::Signals::take(&NUMBERS)?);
+    skep_env::spawn_thread("signals".into(), None, || {
+        let waited = skep_env::block_on(async {
+            let signals = skep_env::Signals::take(&NUMBERS)?;
+            signals.next().await
+        });
+        // Where they can't be waited for, the run is at least not ended by them halfway.
+        if waited.is_ok_and(|number| number.is_ok()) {
+            skep_bench::interrupt();
+        }
+    })?;
+    Ok(())
+}
+
+/// Says on standard error what a run is doing: with a line that changes where a terminal shows it,
+/// else with a line for each phase. Programs are told nothing.
+fn show_progress() -> impl FnMut(Progress) {
+    let is_terminal = std::io::stderr().is_terminal();
+    let is_silent = !is_terminal && !is_for_people();
+    let mut phase = String::new();
+    move |progress| {
+        if is_silent {
+            return;
+        }
+        let mut stderr = std::io::stderr().lock();
+        // Nobody is left to be told that nobody can be told.
+        let _ = match progress {
+            Progress::Phase { phase: name, repetition } => {
+                phase = format!("{name} {repetition}");
+                let end = if is_terminal { "" } else { "\n" };
+                write!(stderr, "{}{phase}{end}", if is_terminal { "\r\x1b[K" } else { "" })
+            }
+            Progress::Moved { done, total } if is_terminal && total > 0 => {
+                let percent = done as f64 * 100.0 / total as f64;
+                write!(stderr, "\r\x1b[K{phase}: {percent:.0}%")
+            }
+            Progress::Moved { .. } => Ok(()),
+            Progress::Note(what) if is_terminal => writeln!(stderr, "\r\x1b[K{what}"),
+            Progress::Note(what) => writeln!(stderr, "{what}"),
+        };
+    }
+}
+
+/// Takes the line of progress away.
+fn end_progress() {
+    let mut stderr = std::io::stderr().lock();
+    if stderr.is_terminal() {
+        let _ = write!(stderr, "\r\x1b[K");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_are_entered_by_the_command() {
+        let names = ["localhost".to_owned(), "n1".to_owned()];
+        let found = named(&names, "ip netns exec {host}");
+        assert_eq!(found[0], Host::here());
+        assert_eq!(found[1].enter, ["ip", "netns", "exec", "n1"]);
+        assert_eq!(named(&names, "ssh -o BatchMode=yes {host}")[1], Host::over_ssh("n1"));
+    }
+
+    #[test]
+    fn host_files_have_a_name_on_each_line() {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("hosts");
+        std::fs::write(&file, "# all\na slots=4\n\n  b # two\n").unwrap();
+        let args = HostArgs { host_file: Some(file.clone()), ..HostArgs::default() };
+        let names: Vec<_> = hosts(&args).unwrap().into_iter().map(|host| host.name).collect();
+        assert_eq!(names, ["a", "b"]);
+        std::fs::write(&file, "# none\n").unwrap();
+        assert!(hosts(&args).unwrap_err().context().contains("names no host"));
+    }
+}

@@ -1,0 +1,264 @@
+//! `skep bench` over real clusters and several hosts. Hosts are two mounts of one cluster: each is
+//! "entered" by a command that does nothing, and `{host}` in the path names its mount.
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use skep_testkit::program::{Finished, finish};
+use skep_testkit::{Cluster, Scratch, Shape, Transport, cluster, process, schema, wait_for};
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Enters a host without going anywhere.
+const ENTER: [&str; 2] = ["--enter", "env HOST={host}"];
+
+fn parse(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+fn check(name: &str, value: &Value) {
+    let schemas = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/schemas");
+    let text = fs::read_to_string(schemas.join(format!("{name}.json"))).expect("a schema");
+    let problems = schema::problems(&parse(&text), value);
+    assert_eq!(problems, Vec::<String>::new(), "{name}: {value}");
+}
+
+/// `skep bench`; caches of the machine are left alone, since others use it too.
+fn bench(arguments: &[&str]) -> Command {
+    let mut command = Command::new(cluster::program());
+    command.arg("bench").args(arguments).args(["--keep-caches"]);
+    command
+}
+
+fn run(arguments: &[&str]) -> Finished {
+    finish(&mut bench(arguments), PATIENCE)
+}
+
+fn small_cluster() -> Cluster {
+    Cluster::start(Shape { metadata_targets: 1, targets_per_service: 2, ..Shape::default() })
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).expect("a directory");
+    let name = |entry: std::io::Result<fs::DirEntry>| entry.expect("an entry").file_name();
+    let mut names: Vec<_> = entries.map(name).map(|it| it.to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn io_moves_and_compares_data_between_two_mounts() {
+    let mut cluster = small_cluster();
+    let second = cluster.mount(Transport::Device);
+    let place = cluster.path().parent().expect("a directory").join("{host}/file");
+    let hosts = ["--hosts", "mnt,mnt-1", "--processes-per-host", "2"];
+    assert_eq!(second.path().file_name().expect("a name"), "mnt-1");
+    let place = place.display().to_string();
+    let common = ["io", "-o", &place, "-b", "1m", "-C", "-e", "-W", "-R", "-i", "2"];
+    for pattern in [&["-t", "64k", "-s", "2"][..], &["-t", "4k", "-z", "-F"]] {
+        for format in ["json", "ndjson"] {
+            let output = ["--output", format];
+            let all = [&common[..], pattern, &hosts, &ENTER, &output].concat();
+            let value = parse(&run(&all).expect_success());
+            check("bench-io", &value);
+            let phases = value["phases"].as_array().expect("phases");
+            let done: Vec<_> = phases.iter().map(|it| it["phase"].as_str().expect("it")).collect();
+            assert_eq!(done, ["write", "read", "write", "read"]);
+            let segments = if pattern.contains(&"-s") { 2 } else { 1 };
+            for phase in phases {
+                assert_eq!(phase["bytes"], (4 << 20) * segments);
+                assert_eq!(phase["errors"], 0);
+                let processes = phase["processes"].as_array().expect("processes");
+                let places: Vec<_> = processes.iter().map(|it| it["host"].as_str()).collect();
+                assert_eq!(places, [Some("mnt"), Some("mnt-1"), Some("mnt"), Some("mnt-1")]);
+            }
+            assert_eq!(value["hosts"][1]["environment"]["mount"]["kind"], "fuse.skep");
+            assert_eq!(names(cluster.path()), Vec::<String>::new());
+        }
+    }
+}
+
+#[test]
+fn io_reads_what_an_earlier_run_has_left_and_finds_what_was_changed() {
+    let scratch = Scratch::new();
+    let path = scratch.join("file").display().to_string();
+    let common = ["io", "-o", &path, "-b", "256k", "-t", "4k", "-G", "7"];
+    run(&[&common[..], &["-w", "-k"]].concat()).expect_success();
+    let read = [&common[..], &["-r", "-R"]].concat();
+    let said = run(&read).expect_success();
+    assert!(said.contains("read") && !said.contains("write"), "{said}");
+    let file = fs::OpenOptions::new().write(true).open(&path).expect("opened");
+    std::os::unix::fs::FileExt::write_all_at(&file, b"!", 8193).expect("written");
+    let said = run(&read).expect_failure();
+    assert!(said.contains("1 transfers had wrong data"), "{said}");
+    assert!(said.contains("byte 8192") && said.contains("data of process 0"), "{said}");
+    let said = run(&["io", "-o", &path, "-r", "-R"]).expect_failure();
+    assert!(said.contains("-G"), "{said}");
+    assert_eq!(names(scratch.path()), ["file"]);
+}
+
+#[test]
+fn io_refuses_what_cannot_be_and_leaves_nothing_behind() {
+    let scratch = Scratch::new();
+    let path = scratch.join("file").display().to_string();
+    let refused = |arguments: &[&str], code: i32, words: &str| {
+        let finished = run(&[&["io", "-o", &path], arguments].concat());
+        assert_eq!(finished.status.code(), Some(code), "{arguments:?}: {}", finished.stderr);
+        assert!(finished.stderr.contains(words), "{arguments:?}: {}", finished.stderr);
+        assert_eq!(finished.stdout, "");
+    };
+    refused(&["-t", "3"], 2, "multiple of 8");
+    refused(&["-t", "1m", "-b", "1536k"], 2, "multiple of the transfer size");
+    refused(&["-t", "1x"], 2, "is no size");
+    refused(&["--processes-per-host", "0"], 2, "at least one process");
+    refused(&["--hosts", "a,a", "--enter", "env"], 2, "named twice");
+    refused(&["--host-file", "/nowhere"], 2, "/nowhere");
+    refused(&["--hosts", "a", "--enter", "false"], 3, "host a can't be reached");
+    refused(&["--hosts", "a", "--enter", "no-such-program"], 3, "no-such-program");
+    refused(&["--hosts", "a", "--enter", "echo Welcome"], 3, "Welcome");
+    refused(&["-r"], 1, "No such file");
+    fs::create_dir(scratch.join("small")).expect("a directory");
+    let small = scratch.join("small");
+    finish(
+        Command::new("mount").args(["-t", "tmpfs", "-o", "size=1m", "none"]).arg(&small),
+        PATIENCE,
+    )
+    .expect_success();
+    let in_small = small.join("file").display().to_string();
+    let full = run(&["io", "-F", "-b", "8m", "--processes-per-host", "2", "-o", &in_small]);
+    let left = names(&small);
+    finish(Command::new("umount").arg(&small), PATIENCE).expect_success();
+    assert!(full.expect_failure().contains("No space left"));
+    assert_eq!(left, Vec::<String>::new());
+    fs::write(&path, "precious").expect("written");
+    refused(&["-w"], 1, "exists");
+    assert_eq!(fs::read_to_string(&path).expect("read"), "precious");
+}
+
+/// Children of a process, oldest first.
+fn children(parent: u32) -> Vec<process::Process> {
+    let is_child = |it: &process::Process| {
+        let status = fs::read_to_string(format!("/proc/{}/status", it.pid)).unwrap_or_default();
+        status.lines().any(|line| *line == format!("PPid:\t{parent}"))
+    };
+    let mut found = process::below(Path::new("bench"));
+    found.retain(is_child);
+    found
+}
+
+/// A run that goes on until somebody ends it, once it has measured something.
+struct Endless {
+    child: Child,
+    scratch: Scratch,
+}
+
+/// How an endless run has ended.
+struct Ended {
+    code: Option<i32>,
+    outcome: Value,
+    error: String,
+}
+
+impl Endless {
+    fn start(more: &[&str]) -> Self {
+        let scratch = Scratch::new();
+        let path = scratch.directory("work").join("file").display().to_string();
+        let arguments = ["io", "-o", &path, "-i", "9999", "-b", "64m", "-t", "1m", "-F"];
+        let child = bench(&[&arguments[..], more].concat())
+            .args(["--processes-per-host", "2"])
+            .stdin(Stdio::null())
+            .stdout(fs::File::create(scratch.join("out")).expect("a file"))
+            .stderr(fs::File::create(scratch.join("log")).expect("a file"))
+            .spawn()
+            .expect("it can be started");
+        wait_for("files are written", PATIENCE, || {
+            (names(&scratch.join("work")).len() == 2).then_some(())
+        });
+        Self { child, scratch }
+    }
+
+    /// Until files were removed and made again.
+    fn wait_for_repetitions(&self) {
+        let file = self.scratch.join("work/file.00000000");
+        let number = || fs::metadata(&file).and_then(|it| it.created()).ok();
+        let first = wait_for("a file", PATIENCE, number);
+        wait_for("the same in a later repetition", PATIENCE, || {
+            number().filter(|it| *it != first).map(drop)
+        });
+    }
+
+    fn workers(&self) -> Vec<process::Process> {
+        let agents = children(self.child.id());
+        assert_eq!(agents.len(), 1, "{agents:?}");
+        let workers = children(agents[0].pid);
+        assert_eq!(workers.len(), 2, "{workers:?}");
+        workers
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("our own child");
+    }
+
+    fn end(&mut self) -> Ended {
+        let status = wait_for("it ends", PATIENCE, || self.child.try_wait().expect("our child"));
+        let read = |name: &str| fs::read_to_string(self.scratch.join(name)).expect("a file");
+        let outcome = serde_json::from_str(&read("out")).unwrap_or_default();
+        Ended { code: status.code(), outcome, error: read("log") }
+    }
+
+    fn wait_for_clean(&self) {
+        wait_for("what was made is removed", PATIENCE, || {
+            names(&self.scratch.join("work")).is_empty().then_some(())
+        });
+    }
+}
+
+#[test]
+fn io_keeps_what_was_measured_when_a_process_dies() {
+    let mut run = Endless::start(&["--output", "json"]);
+    run.wait_for_repetitions();
+    run.workers()[1].kill();
+    let ended = run.end();
+    assert_eq!(ended.code, Some(1), "{}", ended.error);
+    check("bench-io", &ended.outcome);
+    assert!(ended.outcome["phases"].as_array().expect("phases").len() >= 2);
+    let why = ended.outcome["failure"].as_str().expect("a reason");
+    assert!(why.contains("is gone: it was ended by signal 9"), "{why}");
+    assert!(ended.error.contains("signal 9"), "{}", ended.error);
+    run.wait_for_clean();
+}
+
+#[test]
+fn io_does_not_wait_for_ever_for_a_process_that_stands_still() {
+    let mut run = Endless::start(&["--output", "json", "--patience", "2"]);
+    run.wait_for_repetitions();
+    let workers = run.workers();
+    workers.iter().for_each(|worker| worker.signal(Signal::STOP));
+    let ended = run.end();
+    assert_eq!(ended.code, Some(1), "{}", ended.error);
+    let why = ended.outcome["failure"].as_str().unwrap_or(&ended.error);
+    assert!(why.contains("nothing has moved for 2 s"), "{why}");
+    // They clean up when they can.
+    workers.iter().for_each(|worker| worker.signal(Signal::CONT));
+    run.wait_for_clean();
+}
+
+#[test]
+fn io_ends_in_order_on_control_c_and_at_all_when_it_is_killed() {
+    let mut run = Endless::start(&["--output", "json"]);
+    run.wait_for_repetitions();
+    run.signal(Signal::INT);
+    let ended = run.end();
+    assert_eq!(ended.outcome["failure"], "interrupted", "{}", ended.error);
+    run.wait_for_clean();
+    let mut run = Endless::start(&[]);
+    let workers = run.workers();
+    run.signal(Signal::KILL);
+    run.end();
+    run.wait_for_clean();
+    wait_for("its processes end", PATIENCE, || {
+        (!workers.iter().any(process::Process::runs)).then_some(())
+    });
+}
