@@ -79,6 +79,23 @@ pub fn send_signal(process: u32, signal: i32) -> io::Result<()> {
     Ok(())
 }
 
+/// Sends a signal to a process group: to a child of [`spawn_child`] and all that it started.
+///
+/// # Errors
+/// As [`send_signal`].
+pub fn send_group_signal(leader: u32, signal: i32) -> io::Result<()> {
+    let group = i32::try_from(leader).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
+    // Zero means the own group, and one all processes.
+    if group <= 1 {
+        return Err(io::Error::from_raw_os_error(libc::ESRCH));
+    }
+    // SAFETY: a plain system call.
+    if unsafe { libc::kill(-group, signal) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -92,6 +109,20 @@ mod tests {
         assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGUSR1));
         let gone = send_signal(child.id(), 0);
         assert_eq!(gone.unwrap_err().raw_os_error(), Some(libc::ESRCH));
+    }
+
+    #[test]
+    fn a_group_gets_its_signal_with_all_that_is_in_it() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 1000 & wait"]).stdout(std::process::Stdio::piped());
+        let mut child = spawn_child(&mut command).unwrap();
+        send_group_signal(child.id(), libc::SIGTERM).unwrap();
+        // The pipe ends only when nobody holds it any more.
+        let mut rest = Vec::new();
+        let mut stdout = child.stdout.take().unwrap();
+        std::io::Read::read_to_end(&mut stdout, &mut rest).unwrap();
+        assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGTERM));
+        assert!(send_group_signal(1, libc::SIGTERM).is_err());
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod truncate_chunk;
 mod write_chunk;
 
 use crate::chunk_store::ChunkStore;
+use crate::emulation::Device;
 use skep_env::Buf;
 use skep_rpc::{Incoming, Outbox};
 use skep_types::{Error, ErrorCode, Result};
@@ -30,19 +31,32 @@ pub(crate) struct Call<R> {
     pub(crate) is_durable: bool,
 }
 
+/// Where a reply goes, and when.
+pub(crate) struct Requester<'a> {
+    pub(crate) outbox: &'a Rc<Outbox>,
+    /// Holds replies back, if the target pretends to be slower.
+    pub(crate) device: Option<&'a Device>,
+}
+
 /// Answers a request by what `handle` says.
 async fn answer<R: Request>(
     store: &Rc<ChunkStore>,
     incoming: Incoming,
-    outbox: &Rc<Outbox>,
+    requester: &Requester<'_>,
     handle: impl AsyncFnOnce(&Rc<ChunkStore>, Call<R>) -> Result<(R::Reply, Option<Buf>)>,
 ) {
+    let Requester { outbox, device } = requester;
+    let emulated = device.and_then(|device| Some((device, device.begin(&incoming)?)));
     let Incoming { header, body, data } = incoming;
     let is_durable = header.is_durable();
     let result = match R::from_bytes(&body) {
         Ok(request) => handle(store, Call { request, data, is_durable }).await,
         Err(error) => Err(Error::new(ErrorCode::Protocol, error.to_string())),
     };
+    if let Some((device, begun)) = emulated {
+        let data = result.as_ref().ok().and_then(|(_, data)| data.as_ref());
+        device.end(begun, data.map_or(0, Buf::len)).await;
+    }
     match result {
         Ok((reply, Some(data))) => outbox.reply_data(&header, &reply, vec![data]),
         Ok((reply, None)) => outbox.reply(&header, &reply),
@@ -63,29 +77,35 @@ fn log_refusal(header: &Header, error: &Error) {
 }
 
 /// Answers a request. Runs in a task of its own that nobody drops.
-pub(crate) async fn dispatch(store: &Rc<ChunkStore>, incoming: Incoming, outbox: &Rc<Outbox>) {
+pub(crate) async fn dispatch(
+    store: &Rc<ChunkStore>,
+    incoming: Incoming,
+    requester: &Requester<'_>,
+) {
     match incoming.header.message {
-        messages::WriteChunk::ID => answer(store, incoming, outbox, write_chunk::handle).await,
-        messages::ReadChunk::ID => answer(store, incoming, outbox, read_chunk::handle).await,
-        messages::SyncChunk::ID => answer(store, incoming, outbox, sync_chunk::handle).await,
+        messages::WriteChunk::ID => answer(store, incoming, requester, write_chunk::handle).await,
+        messages::ReadChunk::ID => answer(store, incoming, requester, read_chunk::handle).await,
+        messages::SyncChunk::ID => answer(store, incoming, requester, sync_chunk::handle).await,
         messages::TruncateChunk::ID => {
-            answer(store, incoming, outbox, truncate_chunk::handle).await;
+            answer(store, incoming, requester, truncate_chunk::handle).await;
         }
-        messages::StatChunk::ID => answer(store, incoming, outbox, stat_chunk::handle).await,
-        messages::RemoveChunks::ID => answer(store, incoming, outbox, remove_chunks::handle).await,
-        messages::ListChunks::ID => answer(store, incoming, outbox, list_chunks::handle).await,
+        messages::StatChunk::ID => answer(store, incoming, requester, stat_chunk::handle).await,
+        messages::RemoveChunks::ID => {
+            answer(store, incoming, requester, remove_chunks::handle).await
+        }
+        messages::ListChunks::ID => answer(store, incoming, requester, list_chunks::handle).await,
         messages::ReserveChunk::ID => {
-            answer(store, incoming, outbox, reserve_chunk::handle).await;
+            answer(store, incoming, requester, reserve_chunk::handle).await;
         }
-        messages::ClearChunk::ID => answer(store, incoming, outbox, clear_chunk::handle).await,
-        messages::SeekChunk::ID => answer(store, incoming, outbox, seek_chunk::handle).await,
-        messages::CopyChunk::ID => answer(store, incoming, outbox, copy_chunk::handle).await,
+        messages::ClearChunk::ID => answer(store, incoming, requester, clear_chunk::handle).await,
+        messages::SeekChunk::ID => answer(store, incoming, requester, seek_chunk::handle).await,
+        messages::CopyChunk::ID => answer(store, incoming, requester, copy_chunk::handle).await,
         other => {
             let error = Error::new(
                 ErrorCode::Unsupported,
                 format!("storage does not know message {other}"),
             );
-            outbox.refuse(&incoming.header, &error);
+            requester.outbox.refuse(&incoming.header, &error);
         }
     }
 }

@@ -5,6 +5,7 @@
 //! directories or files beyond their inode ids.
 
 pub mod chunk_store;
+mod emulation;
 mod handlers;
 mod limits;
 mod orphans;
@@ -13,4 +14,4 @@ mod settings;
 mod target_thread;
 
 pub use service::{initialise, run};
-pub use settings::{DEFAULT_PORT, StorageSettings};
+pub use settings::{DEFAULT_PORT, EmulationSettings, StorageSettings};

@@ -36,5 +36,6 @@ pub fn run(settings: &StorageSettings) -> Result<()> {
     let descriptors = skep_env::raise_file_limit() / CONNECTIONS_SHARE;
     let share = descriptors as usize / settings.targets.len().max(1);
     let open_files = share.max(MIN_OPEN_FILES);
-    host(settings).run(move |start| target_thread::serve(start, open_files))
+    let emulation = settings.emulation.clone();
+    host(settings).run(move |start| target_thread::serve(start, open_files, &emulation))
 }

@@ -1,7 +1,7 @@
 //! Settings of `skep storage`. The doc comments are the manual.
 
 use serde::{Deserialize, Serialize};
-use skep_service::{NodeSettings, Settings, node};
+use skep_service::{ByteSize, NodeSettings, Settings, node};
 use std::path::PathBuf;
 
 /// The port on which storage listens unless told otherwise.
@@ -17,11 +17,35 @@ pub struct StorageSettings {
     pub targets: Vec<PathBuf>,
     /// What every service has.
     pub node: NodeSettings,
+    /// How slow the targets pretend to be.
+    pub emulation: EmulationSettings,
 }
+
+/// How slow the targets of a service pretend to be, to try out what slower devices would do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EmulationSettings {
+    /// Bytes that each target moves in a second, reads and writes together. Replies wait as if a
+    /// device of that speed served one request after the other. For laboratories (`skep lab`), not
+    /// for production. Zero: as fast as it can.
+    pub rate: ByteSize,
+    /// How much that rate varies, in percent: each target has a new rate each second, from a normal
+    /// distribution with this standard deviation. At most 50.
+    pub variability: u32,
+    /// Where the variation begins: the same number gives the same rates again.
+    pub seed: u64,
+}
+
+/// Largest variability, in percent.
+const MAX_VARIABILITY: u32 = 50;
 
 impl Default for StorageSettings {
     fn default() -> Self {
-        Self { targets: Vec::new(), node: NodeSettings::with_port(DEFAULT_PORT) }
+        Self {
+            targets: Vec::new(),
+            node: NodeSettings::with_port(DEFAULT_PORT),
+            emulation: EmulationSettings { rate: ByteSize(0), variability: 0, seed: 0 },
+        }
     }
 }
 
@@ -32,6 +56,14 @@ impl Settings for StorageSettings {
     fn problems(&self) -> Vec<String> {
         let mut problems = self.node.problems();
         problems.extend(node::target_problems(&self.targets, &self.node));
+        let EmulationSettings { rate, variability, .. } = &self.emulation;
+        if *variability > MAX_VARIABILITY {
+            problems
+                .push(format!("`emulation.variability` is more than {MAX_VARIABILITY} percent"));
+        }
+        if *variability > 0 && rate.0 == 0 {
+            problems.push("`emulation.variability` needs `emulation.rate`".into());
+        }
         problems
     }
 
@@ -58,5 +90,20 @@ mod tests {
         expected.targets = vec!["/a".into(), "/b".into()];
         assert_eq!(loaded.settings, expected);
         assert!(sample.contains("# Directories of the targets"), "{sample}");
+    }
+
+    #[test]
+    fn a_rate_that_varies_has_bounds() {
+        let problems = |rate, variability| {
+            let mut settings = StorageSettings::default();
+            settings.node.directory = "/d".into();
+            settings.targets = vec!["/a".into()];
+            settings.emulation = EmulationSettings { rate: ByteSize(rate), variability, seed: 1 };
+            settings.problems().join("\n")
+        };
+        assert_eq!(problems(0, 0), "");
+        assert_eq!(problems(30_000_000, 50), "");
+        assert!(problems(30_000_000, 51).contains("more than 50"));
+        assert!(problems(0, 5).contains("needs `emulation.rate`"));
     }
 }

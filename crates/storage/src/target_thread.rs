@@ -3,9 +3,11 @@
 //! Knows no other target. What comes from the service's main thread comes through a mailbox.
 
 use crate::chunk_store::ChunkStore;
-use crate::handlers;
+use crate::emulation::Device;
+use crate::handlers::{self, Requester};
 use crate::limits::{MAX_REQUESTS_PER_CONNECTION, MAX_REQUESTS_PER_TARGET, SPIN};
 use crate::orphans::clean_up_forever;
+use crate::settings::EmulationSettings;
 use skep_env::local::Semaphore;
 use skep_env::{Task, TcpStream};
 use skep_rpc::{Channel, IncomingStream, Outbox, Peer, Router};
@@ -25,6 +27,8 @@ struct Served {
     place: Cell<Option<Place>>,
     /// Places for requests in work, over all connections.
     places: Rc<Semaphore>,
+    /// The device that it pretends to be.
+    device: Option<Device>,
 }
 
 /// Serves a target on the calling thread until it is told to stop; keeps at most `open_files` chunk
@@ -33,12 +37,17 @@ struct Served {
 /// # Errors
 /// What keeps the target from being opened, or its end from being clean: the next start will look
 /// at what was written last.
-pub(crate) fn serve(start: TargetStart, open_files: usize) -> Result<()> {
-    skep_env::block_on(own(start, open_files))
+pub(crate) fn serve(
+    start: TargetStart,
+    open_files: usize,
+    emulation: &EmulationSettings,
+) -> Result<()> {
+    let device = Device::of(emulation, start.target);
+    skep_env::block_on(own(start, open_files, device))
         .map_err(|error| Error::new(ErrorCode::Io, format!("event loop: {error}")))?
 }
 
-async fn own(start: TargetStart, open_files: usize) -> Result<()> {
+async fn own(start: TargetStart, open_files: usize, device: Option<Device>) -> Result<()> {
     skep_env::set_spin(SPIN);
     let TargetStart { directory, target, identity, map, events, ready, .. } = start;
     let store = ChunkStore::open(directory.path(), identity.cluster, target)?;
@@ -50,6 +59,7 @@ async fn own(start: TargetStart, open_files: usize) -> Result<()> {
         target,
         place: Cell::new(None),
         places: Semaphore::new(MAX_REQUESTS_PER_TARGET),
+        device,
     });
     ready.tell();
     let cleaner = Rc::clone(&store);
@@ -107,7 +117,8 @@ async fn take_requests(served: Rc<Served>, socket: OwnedFd, peer: Peer) {
         let place = served.places.acquire().await;
         let (served, outbox) = (Rc::clone(&served), Rc::clone(&outbox));
         skep_env::spawn(async move {
-            handlers::dispatch(&served.store, incoming, &outbox).await;
+            let requester = Requester { outbox: &outbox, device: served.device.as_ref() };
+            handlers::dispatch(&served.store, incoming, &requester).await;
             drop((place, own_place));
         })
         .detach();

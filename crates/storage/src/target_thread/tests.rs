@@ -1,6 +1,7 @@
 //! A target behind real sockets: its thread, the handlers, and what they refuse.
 
 use super::*;
+use crate::StorageSettings;
 use skep_env::{Buf, Mailbox, MailboxSender, TcpListener};
 use skep_format::identity::{DirectoryKind, Identity as DirectoryIdentity};
 use skep_rpc::server::authenticate;
@@ -59,7 +60,7 @@ async fn start(path: &Path, map: ClusterMap) -> Running {
         events: mailbox,
         ready: Ready::new(move || ready.send(()).unwrap()),
     };
-    let body = move || serve(start, 100);
+    let body = move || serve(start, 100, &StorageSettings::default().emulation);
     let thread = skep_env::spawn_thread("target".into(), None, body).unwrap();
     is_ready.receive().await.unwrap();
     Running { events, thread }
