@@ -1,14 +1,16 @@
 //! The command line: what can be typed. What it does is in `cmd`.
 
 pub(crate) mod bench;
+mod lab;
 mod study;
+
+pub(crate) use lab::{LabRunArgs, LabUpArgs, LabVerb};
+pub(crate) use study::StudyVerb;
 
 use crate::access::ClusterArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use skep_service::ByteSize;
 use std::path::PathBuf;
-
-pub(crate) use study::StudyVerb;
 
 /// A parallel file system: many clients, many servers, one POSIX namespace.
 #[derive(Debug, Parser)]
@@ -62,6 +64,9 @@ pub(crate) enum Verb {
     /// Measure: what applications get, and what the parts of a cluster can do
     #[command(subcommand)]
     Bench(bench::BenchVerb),
+    /// Emulated clusters on this host: limited links, limited targets, many clients
+    #[command(subcommand)]
+    Lab(LabVerb),
     /// Find out what a storage system does under many conditions
     #[command(subcommand)]
     Study(StudyVerb),

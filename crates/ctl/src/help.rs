@@ -184,6 +184,50 @@ const EXAMPLES: &[Examples] = &[
         ],
     ),
     (
+        "skep lab up",
+        &[
+            ("a small lab: two servers, two clients", "skep lab up"),
+            ("a ready shape", "skep lab up scenario1"),
+            (
+                "what would be made of a shape with other rates?",
+                "skep lab up scenario2 --target-rate 30MB/s --target-variability 20% --dry-run",
+            ),
+            (
+                "by options alone, beside another lab",
+                "skep lab up --servers 2 --targets 4 --clients 8 --link 400Mbit --name two",
+            ),
+        ],
+    ),
+    (
+        "skep lab run",
+        &[
+            ("on all client hosts at once", "skep lab run -- stat --file-system ."),
+            ("on one, for a minute at most", "skep lab run --host c1 --timeout 60s -- ls -l"),
+        ],
+    ),
+    (
+        "skep lab status",
+        &[
+            ("is all of it up?", "skep lab status"),
+            ("for a script", "skep lab status --name two --output json"),
+        ],
+    ),
+    (
+        "skep lab down",
+        &[
+            ("remove the lab and its data", "skep lab down"),
+            ("what would go?", "skep lab down --all --dry-run"),
+        ],
+    ),
+    ("skep lab shapes", &[("the ready shapes", "skep lab shapes")]),
+    (
+        "skep study report",
+        &[
+            ("a page for people, skep-study/report/index.html", "skep study report skep-study"),
+            ("for a program", "skep study report skep-study --output json"),
+        ],
+    ),
+    (
         "skep management",
         &[
             ("a settings file to begin with", "skep management --print-sample"),

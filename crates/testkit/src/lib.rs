@@ -2,9 +2,9 @@
 //!
 //! Owns what such tests share: places to work in that vanish whatever happens ([`Scratch`]), the
 //! cluster ([`Cluster`]) and its mounts, its processes and their violent ends ([`process`]), loop
-//! devices whose power can be cut ([`power`]), network namespaces ([`network`]), trees to compare
-//! ([`tree`]), a runner for many short tests on one cluster ([`suite`]). Knows Skep only as users
-//! do: by the program `skep` and by its mounts; no crate of Skep is linked in.
+//! devices whose power can be cut ([`power`]), network namespaces ([`network`]), labs ([`lab`]),
+//! trees to compare ([`tree`]), a runner for many short tests on one cluster ([`suite`]). Knows
+//! Skep only as users do: by the program `skep` and by its mounts; no crate of Skep is linked in.
 //!
 //! # Running
 //! `cargo xtask ci --only black-box` builds `skep` and runs all of it, as root, one test at a time.
@@ -17,6 +17,7 @@
 //! expected.
 
 pub mod cluster;
+pub mod lab;
 pub mod network;
 pub mod power;
 pub mod process;

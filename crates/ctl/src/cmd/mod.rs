@@ -8,6 +8,7 @@ mod config;
 mod down;
 mod entry;
 mod health;
+mod lab;
 mod lock;
 mod man;
 mod management;
@@ -73,6 +74,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
             done(config::set::run(query, &name, &value, is_dry_run))
         }
         Verb::Bench(verb) => bench::run(verb),
+        Verb::Lab(verb) => lab::run(verb),
         Verb::Study(StudyVerb::Plans) => done(study::plans::run()),
         Verb::Study(StudyVerb::Plan { name }) => done(study::plan::run(&name)),
         Verb::Study(StudyVerb::Report { directory }) => done(study::report::run(&directory)),

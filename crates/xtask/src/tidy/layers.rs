@@ -29,10 +29,12 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("skep-fuse", &["skep-wire", "skep-env", "skep-client"]),
     // Measures any mounted file system.
     ("skep-bench", &["skep-env"]),
+    // Labs call the program `skep`, and need nothing of what it is made of.
+    ("skep-lab", &["skep-env"]),
     ("skep-study", &["skep-bench"]),
     ("skep-ctl", &["skep-wire", "skep-format", "skep-cluster", "skep-env", "skep-rpc",
         "skep-store", "skep-service", "skep-management", "skep-metadata", "skep-storage",
-        "skep-client", "skep-fuse", "skep-bench", "skep-study"]),
+        "skep-client", "skep-fuse", "skep-bench", "skep-lab", "skep-study"]),
     // Never shipped.
     ("skep-sim", &["skep-wire", "skep-format", "skep-cluster", "skep-metadata"]),
     ("skep-testkit", &[]),

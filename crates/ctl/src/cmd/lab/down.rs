@@ -1,0 +1,33 @@
+//! `skep lab down`: removes labs.
+
+use crate::output::print;
+use skep_lab::{DEFAULT_NAME, Removed};
+use skep_types::Result;
+
+pub(super) fn run(name: Option<String>, is_all: bool, is_dry_run: bool) -> Result<()> {
+    let names: Vec<String> = match (name, is_all) {
+        (_, true) => skep_lab::names().into_iter().collect(),
+        (name, false) => vec![name.unwrap_or_else(|| DEFAULT_NAME.into())],
+    };
+    let remove = if is_dry_run { skep_lab::would_remove } else { skep_lab::down };
+    let removed: Vec<Removed> = names.iter().map(|name| remove(name)).collect::<Result<_>>()?;
+    print(&removed, |all| {
+        let lines: Vec<_> = all.iter().map(|removed| line(removed, is_dry_run)).collect();
+        if lines.is_empty() { "There is no lab here.".into() } else { lines.join("\n") }
+    })
+}
+
+fn line(removed: &Removed, is_dry_run: bool) -> String {
+    let Removed { name, processes, mounts, namespaces, directories, .. } = removed;
+    if !removed.was_there {
+        return format!("There is no lab '{name}'.");
+    }
+    let verb = if is_dry_run { "Would be removed" } else { "Removed" };
+    let places: Vec<_> = directories.iter().map(|path| path.display().to_string()).collect();
+    format!(
+        "{verb}: lab '{name}' with {processes} processes, {} mounts, {} namespaces, and {}",
+        mounts.len(),
+        namespaces.len(),
+        if places.is_empty() { "no directory".into() } else { places.join(", ") }
+    )
+}

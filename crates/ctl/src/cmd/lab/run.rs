@@ -1,0 +1,108 @@
+//! `skep lab run`: a command on hosts of a lab.
+
+use crate::cli::LabRunArgs;
+use crate::output::{is_for_people, print, render, size, table};
+use serde::Serialize;
+use skep_lab::{CpuUse, Host, HostRun, Role, State, Stream};
+use skep_types::Result;
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::process::ExitCode;
+
+/// The command failed on a host.
+const FAILED: u8 = 1;
+/// What a program reads of one host's output; more than that belongs into files.
+const MAX_KEPT_BYTES: usize = 1 << 20;
+
+/// A run as programs see it.
+#[derive(Debug, Serialize)]
+struct RunReport {
+    seconds: f64,
+    is_valid: bool,
+    cpu: CpuUse,
+    hosts: Vec<HostReport>,
+}
+
+#[derive(Debug, Serialize)]
+struct HostReport {
+    #[serde(flatten)]
+    run: HostRun,
+    /// What the command wrote, up to a limit.
+    stdout: String,
+    stderr: String,
+}
+
+pub(super) fn run(args: &LabRunArgs) -> Result<ExitCode> {
+    let state = State::load(&args.name)?;
+    let hosts: Vec<&Host> = match args.host.as_slice() {
+        [] => state.hosts_of(Role::Client).collect(),
+        names => names.iter().map(|name| state.host(name)).collect::<Result<_>>()?,
+    };
+    let mut kept: BTreeMap<String, [Vec<u8>; 2]> = BTreeMap::new();
+    let is_one = hosts.len() == 1;
+    let mut tell = |host: &str, stream: Stream, line: &[u8]| {
+        if is_for_people() {
+            pass_on(host, stream, line, is_one);
+            return;
+        }
+        let [out, err] = kept.entry(host.to_owned()).or_default();
+        let kept = if stream == Stream::Out { out } else { err };
+        let room = MAX_KEPT_BYTES.saturating_sub(kept.len()).min(line.len());
+        kept.extend_from_slice(&line[..room]);
+    };
+    let timeout = args.timeout.map(|timeout| timeout.0);
+    let run = skep_lab::run(&state, &hosts, &args.command, timeout, &mut tell)?;
+    let is_success = run.is_success();
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    let report = |run: HostRun| {
+        let [stdout, stderr] = kept.remove(&run.host).unwrap_or_default().map(text);
+        HostReport { run, stdout, stderr }
+    };
+    let report = RunReport {
+        seconds: run.seconds,
+        is_valid: run.is_valid,
+        cpu: run.cpu,
+        hosts: run.hosts.into_iter().map(report).collect(),
+    };
+    print(&report, shown)?;
+    Ok(if is_success { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
+}
+
+/// Shows a line that a command wrote.
+fn pass_on(host: &str, stream: Stream, line: &[u8], is_one: bool) {
+    let mut text = if is_one { Vec::new() } else { format!("{host}: ").into_bytes() };
+    text.extend_from_slice(line);
+    if !is_one && !line.ends_with(b"\n") {
+        text.push(b'\n');
+    }
+    // A reader that has gone away is no error.
+    let _ = match stream {
+        Stream::Out => std::io::stdout().lock().write_all(&text),
+        Stream::Err => std::io::stderr().lock().write_all(&text),
+    };
+}
+
+fn shown(report: &RunReport) -> String {
+    let mut hosts = table(&["Host", "Ended with", ">Seconds", ">Sent", ">Received"]);
+    for HostReport { run, .. } in &report.hosts {
+        let end = match (run.is_timed_out, run.exit_code, run.signal) {
+            (true, _, _) => "ended: out of time".into(),
+            (_, Some(code), _) => format!("exit code {code}"),
+            (_, None, Some(signal)) => format!("signal {signal}"),
+            (_, None, None) => "-".into(),
+        };
+        let seconds = format!("{:.2}", run.seconds);
+        let (sent, received) = (size(run.sent_bytes), size(run.received_bytes));
+        hosts.add_row([run.host.clone(), end, seconds, sent, received]);
+    }
+    let CpuUse { samples, saturated_samples, mean_idle, .. } = report.cpu;
+    let verdict = match report.is_valid {
+        true => format!("The processors were {:.0} % idle on average.", mean_idle * 100.0),
+        false => format!(
+            "INVALID: the processors of this host were the limit, in {saturated_samples} of \
+             {samples} looks; what was measured says nothing of the emulated cluster. Take lower \
+             rates."
+        ),
+    };
+    format!("{}{verdict}", render(&hosts))
+}

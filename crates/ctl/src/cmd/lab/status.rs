@@ -1,0 +1,76 @@
+//! `skep lab status`: how a lab is.
+
+use crate::output::{print, render, size, table};
+use skep_lab::{HostStatus, Role, State, Status};
+use skep_types::Result;
+use std::process::ExitCode;
+
+/// Something of the lab doesn't run.
+const NOT_WELL: u8 = 1;
+
+pub(super) fn run(name: &str) -> Result<ExitCode> {
+    let status = skep_lab::status(&State::load(name)?)?;
+    print(&status, |it| {
+        let verdict = match it.is_well {
+            true => "All of it runs.".to_owned(),
+            false => format!("Not all of it runs; logs are in {}.", it.log_directory.display()),
+        };
+        format!("{}\n{verdict}", shown(it))
+    })?;
+    Ok(if status.is_well { ExitCode::SUCCESS } else { ExitCode::from(NOT_WELL) })
+}
+
+/// A lab for people.
+pub(super) fn shown(status: &Status) -> String {
+    let mut hosts = table(&["Host", "Address", "Link", ">Sent", ">Received", "Runs", "Mount"]);
+    for host in &status.hosts {
+        let link = host.link_bytes_per_second.map_or("-".into(), megabytes);
+        let bytes = |bytes: Option<u64>| bytes.map_or("-".into(), size);
+        let mount = host.mount_point.as_ref().map(|point| point.display().to_string());
+        hosts.add_row([
+            host.name.clone(),
+            host.address.clone(),
+            link,
+            bytes(host.sent_bytes),
+            bytes(host.received_bytes),
+            runs(host),
+            mount.unwrap_or_default(),
+        ]);
+    }
+    let mut targets = table(&["Server", ">Rate", ">Varies", "Directory"]);
+    for target in &status.targets {
+        targets.add_row([
+            target.server.clone(),
+            target.rate_bytes_per_second.map_or("-".into(), megabytes),
+            match target.variability_percent {
+                0 => "-".into(),
+                percent => format!("{percent}%"),
+            },
+            target.directory.display().to_string(),
+        ]);
+    }
+    format!("{}\n{}", render(&hosts), render(&targets))
+}
+
+/// What of a host runs.
+fn runs(host: &HostStatus) -> String {
+    let mut words: Vec<String> = host
+        .processes
+        .iter()
+        .map(|it| match it.runs {
+            true => it.name.clone(),
+            false => format!("{} ended", it.name),
+        })
+        .collect();
+    if host.role == Role::Client && host.is_mounted == Some(false) {
+        words.push("not mounted".into());
+    }
+    if !host.is_there {
+        words = vec!["-".into()];
+    }
+    words.join(", ")
+}
+
+fn megabytes(bytes_per_second: u64) -> String {
+    format!("{} MB/s", bytes_per_second as f64 / 1e6)
+}

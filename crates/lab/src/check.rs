@@ -1,0 +1,118 @@
+//! What is checked before anything of a lab is made.
+
+use crate::command::{NEEDED, call};
+use crate::data;
+use crate::description::Description;
+use crate::limits::MEMORY_SHARE;
+use crate::names::state_directory;
+use crate::state::{State, namespaces_of};
+use skep_types::{Error, ErrorCode, Result};
+use std::process::Command;
+
+/// Interfaces and queues of the kinds that a lab uses, made in a namespace that ends with the
+/// command.
+const TRY_NETWORK: &str = "ip link add name b type bridge && ip link add name v type veth peer name w && \
+                           tc qdisc add dev v root tbf rate 1mbit burst 20000 limit 20000";
+/// The same for delays.
+const TRY_DELAY: &str = "tc qdisc add dev lo root netem delay 1ms";
+
+fn refused(code: ErrorCode, what: impl Into<String>) -> Error {
+    Error::new(code, what)
+}
+
+/// Checks that this process may make and remove labs.
+///
+/// # Errors
+/// `NotPermitted` if not.
+pub(crate) fn check_root() -> Result<()> {
+    match rustix::process::geteuid().is_root() {
+        true => Ok(()),
+        false => Err(refused(
+            ErrorCode::NotPermitted,
+            "a lab needs root: it makes network namespaces and mounts",
+        )),
+    }
+}
+
+/// Checks everything that can be known beforehand.
+///
+/// # Errors
+/// `Configuration` with all that is wrong with the description; `NotPermitted` without root;
+/// `Exists` if the name is in use; `Unsupported` if a program or a part of the kernel is missing.
+pub(crate) fn check(name: &str, description: &Description) -> Result<()> {
+    let problems = description.problems();
+    if !problems.is_empty() {
+        return Err(refused(ErrorCode::Configuration, problems.join("\n")));
+    }
+    check_root()?;
+    check_name_is_free(name, description)?;
+    for (program, package) in NEEDED {
+        let paths = std::env::var_os("PATH").unwrap_or_default();
+        if !std::env::split_paths(&paths).any(|path| path.join(program).exists()) {
+            let what = format!("there is no program '{program}' here (Debian: {package})");
+            return Err(refused(ErrorCode::Unsupported, what));
+        }
+    }
+    try_kernel(TRY_NETWORK).map_err(|why| {
+        let what = format!(
+            "this kernel can't emulate links: it needs network namespaces, veth, bridge and the \
+             queueing discipline tbf ({why})"
+        );
+        refused(ErrorCode::Unsupported, what)
+    })?;
+    if description.delay.is_some() {
+        try_kernel(TRY_DELAY).map_err(|why| {
+            let what = format!(
+                "this kernel can't delay links: it has no queueing discipline netem ({why}); leave \
+                 --delay away"
+            );
+            refused(ErrorCode::Unsupported, what)
+        })?;
+    }
+    Ok(())
+}
+
+fn try_kernel(line: &str) -> std::result::Result<(), String> {
+    let tried = call(Command::new("unshare").args(["--net", "sh", "-c", line]));
+    tried.map(drop).map_err(|error| {
+        let said = error.context();
+        said.rsplit_once("`: ").map_or(said, |(_, said)| said).replace('\n', " ")
+    })
+}
+
+fn check_name_is_free(name: &str, description: &Description) -> Result<()> {
+    let run = state_directory(name);
+    if run.exists() {
+        let what = match State::load(name) {
+            Ok(state) if state.phase == crate::state::Phase::Up => "is up".to_owned(),
+            _ => "is being made, or was left halfway".to_owned(),
+        };
+        return Err(refused(
+            ErrorCode::Exists,
+            format!(
+                "lab '{name}' {what}: `skep lab down --name {name}` removes it, or choose another \
+                 --name"
+            ),
+        ));
+    }
+    if let Some(namespace) = namespaces_of(name).first() {
+        let what = format!(
+            "the network namespace {namespace} is left of an earlier lab: `skep lab down --name \
+             {name}` removes it"
+        );
+        return Err(refused(ErrorCode::Exists, what));
+    }
+    let plan = State::plan(name, description);
+    match data::objection(&plan.directory) {
+        Some(objection) => Err(refused(ErrorCode::Exists, objection)),
+        None => Ok(()),
+    }
+}
+
+/// Bytes that targets in memory may take.
+pub(crate) fn memory_room() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024 / MEMORY_SHARE
+}

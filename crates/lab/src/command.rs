@@ -1,0 +1,50 @@
+//! Programs of the system that a lab calls.
+
+use crate::names::PROCESS_VARIABLE;
+use skep_types::{Error, ErrorCode, Result};
+use std::process::{Command, Stdio};
+
+/// Programs without which no lab can be made, with the packages of Debian that have them.
+pub(crate) const NEEDED: [(&str, &str); 6] = [
+    ("ip", "iproute2"),
+    ("tc", "iproute2"),
+    ("nsenter", "util-linux"),
+    ("unshare", "util-linux"),
+    ("mount", "mount"),
+    ("umount", "mount"),
+];
+
+/// A command that carries a lab's mark.
+pub(crate) fn marked(lab: &str, program: &str) -> Command {
+    let mut command = Command::new(program);
+    command.env(PROCESS_VARIABLE, lab);
+    command
+}
+
+/// Runs a command of the system to its end; gives what it printed.
+///
+/// # Errors
+/// `Io` with the command and what it said.
+pub(crate) fn call(command: &mut Command) -> Result<String> {
+    let said = match command.stdin(Stdio::null()).output() {
+        Ok(output) if output.status.success() => {
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+        Ok(output) => String::from_utf8_lossy(&output.stderr).into_owned(),
+        Err(error) => error.to_string(),
+    };
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
+    let what = format!("`{}`: {}", words.join(" "), said.trim());
+    Err(Error::new(ErrorCode::Io, what))
+}
+
+/// Runs `ip` with words that are divided by blanks.
+pub(crate) fn ip(lab: &str, line: &str) -> Result<String> {
+    call(marked(lab, "ip").args(line.split(' ')))
+}
+
+/// Runs `tc` with words that are divided by blanks.
+pub(crate) fn tc(lab: &str, line: &str) -> Result<String> {
+    call(marked(lab, "tc").args(line.split(' ')))
+}

@@ -1,0 +1,149 @@
+//! Whether the processors of this machine limited what ran: what is measured then says nothing of
+//! the emulated cluster.
+//!
+//! [`CpuWatch`] reads `/proc/stat` again and again while something runs. Each look gives the share
+//! of time since the last one in which processors were idle. A look with less than
+//! [`IDLE_ENOUGH`] is *saturated*; when more than [`SATURATED_BEARABLE`] of all looks are, the
+//! processors were the limit. Waiting for disks counts as idle: it costs no processor.
+
+use serde::{Deserialize, Serialize};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Time between looks. Short enough for runs of seconds; the counters advance by ticks of up to
+/// 10 ms, so a look is right to about two percent.
+const PERIOD: Duration = Duration::from_millis(250);
+/// Share of idle time below which somebody may have waited for a processor.
+pub const IDLE_ENOUGH: f64 = 0.05;
+/// Share of looks that may be saturated in a run that still counts.
+pub const SATURATED_BEARABLE: f64 = 0.10;
+
+/// Ticks of all processors since boot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Ticks {
+    idle: u64,
+    all: u64,
+}
+
+impl Ticks {
+    /// From the text of `/proc/stat`; none if it isn't that.
+    fn parse(text: &str) -> Option<Self> {
+        let line = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
+        let ticks: Vec<u64> =
+            line.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
+        // user nice system idle iowait irq softirq steal; time of guests is in user already.
+        let idle = ticks.get(3)? + ticks.get(4)?;
+        Some(Self { idle, all: ticks.iter().take(8).sum() })
+    }
+
+    fn now() -> Option<Self> {
+        Self::parse(&std::fs::read_to_string("/proc/stat").ok()?)
+    }
+
+    /// Share of idle time since an earlier look; none if no tick has passed.
+    fn idle_since(self, earlier: Self) -> Option<f64> {
+        let all = self.all.checked_sub(earlier.all).filter(|all| *all > 0)?;
+        // The kernel takes time of waiting back now and then.
+        Some(self.idle.saturating_sub(earlier.idle) as f64 / all as f64)
+    }
+}
+
+/// What the processors did during a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CpuUse {
+    /// Looks that were taken.
+    pub samples: usize,
+    /// Looks at which hardly any processor was idle.
+    pub saturated_samples: usize,
+    /// Mean share of idle time, from 0 to 1.
+    pub mean_idle: f64,
+    /// Least share of idle time of all looks.
+    pub least_idle: f64,
+    /// Whether the processors were the limit: what was measured is invalid.
+    pub is_limit: bool,
+}
+
+impl CpuUse {
+    fn of(idle: &[f64]) -> Self {
+        let saturated_samples = idle.iter().filter(|idle| **idle < IDLE_ENOUGH).count();
+        let samples = idle.len();
+        let mean_idle = if samples == 0 { 1.0 } else { idle.iter().sum::<f64>() / samples as f64 };
+        let is_limit = saturated_samples as f64 > SATURATED_BEARABLE * samples as f64;
+        let least_idle = idle.iter().copied().fold(1.0, f64::min);
+        Self { samples, saturated_samples, mean_idle, least_idle, is_limit }
+    }
+}
+
+/// Watches the processors of this machine while something runs.
+#[derive(Debug)]
+pub struct CpuWatch {
+    end: Sender<()>,
+    thread: JoinHandle<Vec<f64>>,
+}
+
+impl CpuWatch {
+    /// Begins to watch.
+    pub fn start() -> Self {
+        let (end, ended) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let mut idle = Vec::new();
+            let mut last = Ticks::now();
+            loop {
+                let is_last = ended.recv_timeout(PERIOD) != Err(RecvTimeoutError::Timeout);
+                let now = Ticks::now();
+                idle.extend(now.zip(last).and_then(|(now, last)| now.idle_since(last)));
+                last = now;
+                if is_last {
+                    return idle;
+                }
+            }
+        });
+        Self { end, thread }
+    }
+
+    /// Ends, and says what the processors did since the start.
+    pub fn finish(self) -> CpuUse {
+        // The thread ends too when this end of the channel is gone.
+        drop(self.end);
+        CpuUse::of(&self.thread.join().unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_of_the_kernel_is_read() {
+        let text = "cpu  100 5 50 800 20 3 2 10 7 0\ncpu0 1 1 1 1 1 1 1 1 1 1\nintr 5\n";
+        let first = Ticks::parse(text).unwrap();
+        assert_eq!(first, Ticks { idle: 820, all: 990 });
+        let next = Ticks { idle: 845, all: 1090 };
+        assert_eq!(next.idle_since(first), Some(0.25));
+        assert_eq!(first.idle_since(first), None);
+        assert_eq!(Ticks { idle: 800, all: 1000 }.idle_since(first), Some(0.0));
+        assert_eq!(Ticks::parse("cpu 1 x"), None);
+        assert!(Ticks::now().is_some());
+    }
+
+    #[test]
+    fn one_look_in_ten_may_be_saturated() {
+        let mut idle = vec![0.5; 9];
+        idle.push(0.0);
+        assert!(!CpuUse::of(&idle).is_limit);
+        idle.push(0.04);
+        let used = CpuUse::of(&idle);
+        assert!(used.is_limit);
+        assert_eq!((used.samples, used.saturated_samples, used.least_idle), (11, 2, 0.0));
+        assert!(!CpuUse::of(&[]).is_limit);
+        assert!(CpuUse::of(&[0.01]).is_limit);
+    }
+
+    #[test]
+    fn a_watch_of_a_moment_has_a_sample() {
+        let watch = CpuWatch::start();
+        std::thread::sleep(PERIOD * 2);
+        assert!(watch.finish().samples >= 1);
+    }
+}

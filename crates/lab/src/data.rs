@@ -1,0 +1,181 @@
+//! The directory with the data of a lab: made with a marker that says whose it is, and removed only
+//! with that.
+
+use crate::command::{call, marked};
+use crate::names::{MARKER_FILE, memory_name};
+use crate::state::State;
+use skep_types::{Error, ErrorCode, Result};
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+/// Something that is mounted.
+pub(crate) struct Mount {
+    pub(crate) source: String,
+    pub(crate) point: PathBuf,
+}
+
+/// All that is mounted at a directory or below it, innermost first.
+///
+/// # Errors
+/// `Io` if the table can't be read: nothing may be removed then.
+pub(crate) fn mounts_below(directory: &Path) -> Result<Vec<Mount>> {
+    let table = fs::read_to_string("/proc/self/mounts")?;
+    let mut found: Vec<Mount> = table
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split(' ').map(unescape);
+            Some(Mount { source: words.next()?, point: words.next()?.into() })
+        })
+        .filter(|mount| mount.point.starts_with(directory))
+        .collect();
+    found.reverse();
+    Ok(found)
+}
+
+/// Blanks and the like stand in the table as `\040`.
+fn unescape(word: &str) -> String {
+    let mut text = String::new();
+    let mut rest = word;
+    while let Some((before, after)) = rest.split_once('\\') {
+        text.push_str(before);
+        match after.get(..3).and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                text.push(char::from(byte));
+                rest = &after[3..];
+            }
+            None => {
+                text.push('\\');
+                rest = after;
+            }
+        }
+    }
+    text + rest
+}
+
+/// Whether something is mounted right at a directory.
+pub(crate) fn is_mount_point(directory: &Path) -> Result<bool> {
+    Ok(mounts_below(directory)?.iter().any(|mount| mount.point == directory))
+}
+
+/// Why a lab's data can't be kept in a directory, if so.
+pub(crate) fn objection(directory: &Path) -> Option<String> {
+    let shown = directory.display();
+    match fs::read_dir(directory).map(|mut entries| entries.next().is_none()) {
+        Ok(true) => None,
+        Ok(false) => Some(match lab_of(directory) {
+            Some(lab) => format!(
+                "{shown} still has the data of lab '{lab}': `skep lab down --name {lab}` removes it"
+            ),
+            None => format!("{shown} isn't empty: a lab takes a new directory, or an empty one"),
+        }),
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Err(error) => Some(format!("{shown}: {error}")),
+    }
+}
+
+/// The lab that a directory is marked for.
+fn lab_of(directory: &Path) -> Option<String> {
+    let text = fs::read_to_string(directory.join(MARKER_FILE)).ok()?;
+    Some(text.trim().to_owned())
+}
+
+/// Makes the data directory, in memory if asked for, with room for `memory_bytes`.
+pub(crate) fn make(state: &State, memory_bytes: u64) -> Result<()> {
+    let directory = &state.directory;
+    let named = |error: std::io::Error| Error::from(error).within(directory.display());
+    fs::create_dir_all(directory).map_err(named)?;
+    // Before anything else is in it.
+    fs::write(directory.join(MARKER_FILE), format!("{}\n", state.name)).map_err(named)?;
+    if state.description.in_memory {
+        let name = memory_name(&state.name);
+        let options = format!("size={memory_bytes},mode=755");
+        let mut mount = marked(&state.name, "mount");
+        call(mount.args(["-t", "tmpfs", "-o", &options, &name]).arg(directory))?;
+    }
+    Ok(())
+}
+
+/// Removes the data directory of a lab. Gives whether there was one.
+///
+/// # Errors
+/// `InUse` if something else is mounted in it; `Exists` if it has contents without the lab's mark.
+pub(crate) fn remove(lab: &str, directory: &Path) -> Result<bool> {
+    let own = memory_name(lab);
+    for mount in mounts_below(directory)? {
+        if mount.point != directory || mount.source != own {
+            let what = format!(
+                "{} of {} is mounted at {}, within the lab's data: unmount it first",
+                mount.source,
+                lab,
+                mount.point.display()
+            );
+            return Err(Error::new(ErrorCode::InUse, what));
+        }
+        // Lazily: a program of a user may still look at it from elsewhere.
+        call(marked(lab, "umount").arg("--lazy").arg(directory))?;
+    }
+    let named = |error: std::io::Error| Error::from(error).within(directory.display());
+    // The marker is made first and may be missing if `up` was killed just before; a directory
+    // without contents is no loss.
+    match fs::remove_dir(directory) {
+        Ok(()) => return Ok(true),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+        Err(_) => {}
+    }
+    if lab_of(directory).as_deref() != Some(lab) {
+        let what = format!(
+            "{} has no mark of lab '{lab}', so nothing in it is removed: look at it, and remove it \
+             by hand",
+            directory.display()
+        );
+        return Err(Error::new(ErrorCode::Exists, what));
+    }
+    // The marker last: a removal that was interrupted goes on the next time.
+    for entry in fs::read_dir(directory).map_err(named)? {
+        let path = entry.map_err(named)?.path();
+        if path.ends_with(MARKER_FILE) {
+            continue;
+        }
+        let is_directory = fs::symlink_metadata(&path).map_err(named)?.is_dir();
+        if is_directory { fs::remove_dir_all(&path) } else { fs::remove_file(&path) }
+            .map_err(named)?;
+    }
+    fs::remove_file(directory.join(MARKER_FILE)).map_err(named)?;
+    fs::remove_dir(directory).map_err(named)?;
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_marked_is_removed() {
+        let scratch = tempfile::tempdir().unwrap();
+        let directory = scratch.path().join("data");
+        assert_eq!(objection(&directory), None);
+        assert!(!remove("x", &directory).unwrap());
+        fs::create_dir(&directory).unwrap();
+        assert_eq!(objection(&directory), None);
+        assert!(remove("x", &directory).unwrap());
+        fs::create_dir_all(directory.join("s1/t1")).unwrap();
+        fs::write(directory.join("s1/t1/chunk"), "data").unwrap();
+        assert!(objection(&directory).unwrap().contains("isn't empty"));
+        assert!(remove("x", &directory).unwrap_err().context().contains("no mark of lab 'x'"));
+        fs::write(directory.join(MARKER_FILE), "y\n").unwrap();
+        assert!(objection(&directory).unwrap().contains("skep lab down --name y"));
+        assert!(remove("x", &directory).is_err());
+        assert!(directory.join("s1/t1/chunk").exists());
+        assert!(remove("y", &directory).unwrap());
+        assert!(!directory.exists());
+    }
+
+    #[test]
+    fn names_in_the_table_of_mounts_are_read() {
+        assert_eq!(unescape("/a\\040b\\134c"), "/a b\\c");
+        assert_eq!(unescape("/a\\x"), "/a\\x");
+        assert!(is_mount_point(Path::new("/proc")).unwrap());
+        assert!(!is_mount_point(Path::new("/proc/self")).unwrap());
+    }
+}

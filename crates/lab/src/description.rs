@@ -1,0 +1,301 @@
+//! What a lab consists of: from a file, from a ready shape, from options.
+
+use crate::limits::{MAX_DELAY, MAX_HOSTS, MAX_METADATA_TARGETS, MAX_NAME, MAX_TARGETS};
+use crate::rate::Rate;
+use serde::{Deserialize, Serialize};
+use skep_types::Chooser;
+use skep_types::{Error, ErrorCode, Result};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The name of a lab unless told otherwise.
+pub const DEFAULT_NAME: &str = "lab";
+/// Largest variability: a target that is as slow as a tenth of its rate for seconds is broken.
+const MAX_VARIABILITY: u32 = 50;
+
+/// A share, as in `10%`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Percent(pub u32);
+
+impl From<Percent> for String {
+    fn from(percent: Percent) -> Self {
+        format!("{}%", percent.0)
+    }
+}
+
+impl TryFrom<String> for Percent {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl std::str::FromStr for Percent {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = text.trim().strip_suffix('%').map(|number| number.trim().parse::<u32>());
+        match number {
+            Some(Ok(number)) => Ok(Self(number)),
+            _ => Err(format!("'{text}' is no share: write it as 10%")),
+        }
+    }
+}
+
+/// A span of time, as in `1ms` or `250us`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Delay(pub Duration);
+
+impl From<Delay> for String {
+    fn from(delay: Delay) -> Self {
+        format!("{}us", delay.0.as_micros())
+    }
+}
+
+impl TryFrom<String> for Delay {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl std::str::FromStr for Delay {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+        let factor = match text[end..].trim() {
+            "us" => Some(1),
+            "ms" => Some(1_000),
+            _ => None,
+        };
+        let number = text[..end].parse::<u64>().ok();
+        number
+            .zip(factor)
+            .and_then(|(number, factor)| number.checked_mul(factor))
+            .map(|micros| Self(Duration::from_micros(micros)))
+            .ok_or_else(|| format!("'{text}' is no delay: write it as 1ms or 250us"))
+    }
+}
+
+/// What a lab consists of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Description {
+    /// Servers, each with one storage service.
+    pub servers: u16,
+    /// Storage targets of each server.
+    pub targets: u16,
+    /// Client hosts, each with a mount.
+    pub clients: u16,
+    /// Metadata targets, all on the metadata host.
+    pub metadata_targets: u16,
+    /// Rate of each server's link, in each direction. None: as fast as this machine is.
+    pub link: Option<Rate>,
+    /// Rate of each client's link, in each direction. None: as fast as this machine is.
+    pub client_link: Option<Rate>,
+    /// Rate of each target, reads and writes together. None: as fast as this machine is.
+    pub target_rate: Option<Rate>,
+    /// How much the rate of a target varies: the standard deviation, as a share of the rate.
+    pub target_variability: Option<Percent>,
+    /// Where the variations begin: labs with the same seed vary in the same way.
+    pub seed: u64,
+    /// How long a packet takes from any host to any other. None: as fast as this machine is.
+    pub delay: Option<Delay>,
+    /// How the cluster chooses targets for new files. None: as Skep does by default.
+    pub chooser: Option<String>,
+    /// Targets lie in memory, so that the disk of this machine limits nothing.
+    pub in_memory: bool,
+    /// Where the data of the targets lie. None: below /var/tmp/skep-lab.
+    pub directory: Option<PathBuf>,
+}
+
+impl Default for Description {
+    fn default() -> Self {
+        Self {
+            servers: 2,
+            targets: 2,
+            clients: 2,
+            metadata_targets: 1,
+            link: None,
+            client_link: None,
+            target_rate: None,
+            target_variability: None,
+            seed: 0,
+            delay: None,
+            chooser: None,
+            in_memory: false,
+            directory: None,
+        }
+    }
+}
+
+impl Description {
+    /// Reads a description from the text of a TOML file.
+    ///
+    /// # Errors
+    /// `Configuration` with the line that is wrong.
+    pub fn parse(text: &str) -> Result<Self> {
+        toml::from_str(text)
+            .map_err(|error| Error::new(ErrorCode::Configuration, error.to_string()))
+    }
+
+    /// Reads a description from a TOML file.
+    ///
+    /// # Errors
+    /// `Configuration` with the file's name and the line that is wrong.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            Error::new(ErrorCode::Configuration, error.to_string()).within(path.display())
+        })?;
+        Self::parse(&text).map_err(|error| error.within(path.display()))
+    }
+
+    /// All that is wrong with it; empty if nothing is.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        let counts = [
+            ("servers", self.servers, MAX_HOSTS),
+            ("targets", self.targets, MAX_TARGETS),
+            ("clients", self.clients, MAX_HOSTS),
+            ("metadata targets", self.metadata_targets, MAX_METADATA_TARGETS),
+        ];
+        for (what, count, most) in counts {
+            if count == 0 || count > most {
+                problems.push(format!("{count} {what}: a lab has 1 to {most}"));
+            }
+        }
+        match self.target_variability {
+            Some(Percent(percent)) if percent > MAX_VARIABILITY => {
+                problems.push(format!("a variability of {percent}%: it is 0% to 50%"));
+            }
+            Some(_) if self.target_rate.is_none() => problems.push(
+                "targets without a rate can't vary: give --target-rate with --target-variability"
+                    .into(),
+            ),
+            _ => {}
+        }
+        if let Some(Delay(delay)) = self.delay.filter(|delay| delay.0 > MAX_DELAY) {
+            problems.push(format!("a delay of {delay:?}: it is {MAX_DELAY:?} at most"));
+        }
+        if let Some(word) = &self.chooser
+            && Chooser::named(word).is_none()
+        {
+            let known = Chooser::ALL.map(|(_, word)| word).join(", ");
+            problems.push(format!("there is no chooser '{word}'; there are {known}"));
+        }
+        if let Some(directory) = &self.directory
+            && !directory.is_absolute()
+        {
+            problems.push(format!("{}: name the directory from / on", directory.display()));
+        }
+        problems
+    }
+
+    /// The most that all servers can move in a second together, by what is limited: the links, or
+    /// the targets. None: nothing limits them.
+    pub fn total_rate(&self) -> Option<u64> {
+        let of = |rate: Option<Rate>, count: u64| {
+            rate.map(|rate| rate.bytes_per_second().saturating_mul(count))
+        };
+        let servers = u64::from(self.servers);
+        let rates = [
+            of(self.link, servers),
+            of(self.target_rate, servers * u64::from(self.targets)),
+            of(self.client_link, u64::from(self.clients)),
+        ];
+        rates.into_iter().flatten().min()
+    }
+}
+
+/// Checks the name of a lab: it becomes part of other names, in which dashes divide.
+///
+/// # Errors
+/// `Configuration` with what names look like.
+pub(crate) fn check_name(name: &str) -> Result<()> {
+    let is_good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(is_good) {
+        let what = format!(
+            "'{name}' can't be the name of a lab: take up to {MAX_NAME} letters a to z and digits"
+        );
+        return Err(Error::new(ErrorCode::Configuration, what));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_says_what_differs_from_the_defaults() {
+        let text = "servers = 3\nlink = \"400Mbit\"\ntarget_rate = \"30MB/s\"\n\
+                    target_variability = \"10%\"\ndelay = \"1ms\"\n";
+        let read = Description::parse(text).unwrap();
+        assert_eq!((read.servers, read.targets, read.clients), (3, 2, 2));
+        assert_eq!(read.link.unwrap().bytes_per_second(), 50_000_000);
+        assert_eq!(read.target_variability, Some(Percent(10)));
+        assert_eq!(read.delay, Some(Delay(Duration::from_millis(1))));
+        assert_eq!(read.problems(), Vec::<String>::new());
+        let again = toml::to_string(&read).unwrap();
+        assert_eq!(Description::parse(&again).unwrap(), read);
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let wrong = |text: &str| Description::parse(text).unwrap_err().context().to_owned();
+        assert!(wrong("sevrers = 2").contains("unknown field `sevrers`"));
+        assert!(wrong("link = \"fast\"").contains("400Mbit"));
+        assert!(wrong("target_variability = \"10\"").contains("10%"));
+        assert!(wrong("delay = \"1\"").contains("250us"));
+        let problems = |change: fn(&mut Description)| {
+            let mut description = Description::default();
+            change(&mut description);
+            description.problems().join("\n")
+        };
+        assert!(problems(|it| it.servers = 0).contains("0 servers: a lab has 1 to 250"));
+        assert!(problems(|it| it.clients = 300).contains("300 clients"));
+        assert!(problems(|it| it.target_variability = Some(Percent(5))).contains("--target-rate"));
+        assert!(problems(|it| it.chooser = Some("best".into())).contains("balanced, randomized"));
+        assert!(problems(|it| it.directory = Some("data".into())).contains("from / on"));
+        assert!(
+            problems(|it| {
+                it.target_rate = Some("30MB/s".parse().unwrap());
+                it.target_variability = Some(Percent(60));
+                it.targets = 0;
+                it.delay = Some(Delay(Duration::from_secs(1)));
+            })
+            .lines()
+            .count()
+                == 3
+        );
+    }
+
+    #[test]
+    fn the_narrowest_place_counts() {
+        let rate = |text: &str| Some(text.parse().unwrap());
+        let mut lab = Description { servers: 2, targets: 4, clients: 8, ..Description::default() };
+        assert_eq!(lab.total_rate(), None);
+        lab.link = rate("400Mbit");
+        assert_eq!(lab.total_rate(), Some(100_000_000));
+        lab.target_rate = rate("10MB/s");
+        assert_eq!(lab.total_rate(), Some(80_000_000));
+        lab.client_link = rate("40Mbit");
+        assert_eq!(lab.total_rate(), Some(40_000_000));
+    }
+
+    #[test]
+    fn names_have_no_dashes() {
+        for name in ["lab", "a", "run7", "0123456789abcdef"] {
+            assert!(check_name(name).is_ok(), "{name}");
+        }
+        for name in ["", "a-b", "A", "../x", "0123456789abcdefg", "a b"] {
+            assert!(check_name(name).is_err(), "{name}");
+        }
+    }
+}

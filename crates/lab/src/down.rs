@@ -1,0 +1,192 @@
+//! Removing a lab, or what is left of one.
+//!
+//! Nothing relies on `up` having come to its end: processes are found by what the state says, by
+//! the namespaces they run in, and by their mark; namespaces by their names; mounts by where they
+//! are. Everything may be gone already.
+
+use crate::command::{call, ip, marked};
+use crate::data;
+use crate::names::{DATA_ROOT, STATE_ROOT, state_directory};
+use crate::process::{children, kill_all, of_lab};
+use crate::state::{State, namespaces_of};
+use serde::Serialize;
+use skep_types::{Error, ErrorCode, Result};
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+/// Name of the process that makes a lab, among the lab's processes.
+pub(crate) const MAKER: &str = "up";
+
+/// What was removed, or would be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Removed {
+    /// The lab's name.
+    pub name: String,
+    /// Whether there was anything.
+    pub was_there: bool,
+    /// Processes that were ended.
+    pub processes: usize,
+    /// What was unmounted.
+    pub mounts: Vec<PathBuf>,
+    /// Network namespaces that were removed.
+    pub namespaces: Vec<String>,
+    /// Directories that were removed.
+    pub directories: Vec<PathBuf>,
+}
+
+/// What there is of a lab.
+struct Found {
+    state: Option<State>,
+    namespaces: Vec<String>,
+    mounts: Vec<PathBuf>,
+    data: PathBuf,
+    run: PathBuf,
+}
+
+impl Found {
+    fn of(lab: &str) -> Result<Self> {
+        // Whatever is wrong with the state, the rest is found without it.
+        let state = State::load(lab).ok();
+        let run = state_directory(lab);
+        let data = match &state {
+            Some(state) => state.directory.clone(),
+            None => Path::new(DATA_ROOT).join(lab),
+        };
+        let mut mounts: Vec<_> =
+            data::mounts_below(&run)?.into_iter().map(|mount| mount.point).collect();
+        if data::is_mount_point(&data)? {
+            mounts.push(data.clone());
+        }
+        Ok(Self { state, namespaces: namespaces_of(lab), mounts, data, run })
+    }
+
+    /// The processes that run.
+    fn processes(&self, lab: &str) -> Vec<u32> {
+        // Those that there are now: more may have come.
+        let mut found = of_lab(lab, &namespaces_of(lab));
+        let noted = self.state.iter().filter(|state| state.is_of_this_boot());
+        for process in noted.flat_map(|state| &state.processes) {
+            if process.pid != std::process::id() && process.runs() {
+                found.push(process.pid);
+            }
+        }
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
+    fn directories(&self) -> Vec<PathBuf> {
+        [&self.data, &self.run].into_iter().filter(|path| path.exists()).cloned().collect()
+    }
+}
+
+/// Removes a lab, whatever there is of it.
+///
+/// # Errors
+/// `Configuration` for a name that can't be one; `NotPermitted` without root; whatever keeps a
+/// process, a mount or a directory from going away: the rest of the lab stays then, and the next
+/// call goes on.
+pub fn down(lab: &str) -> Result<Removed> {
+    crate::description::check_name(lab)?;
+    crate::check::check_root()?;
+    let found = Found::of(lab)?;
+    // First of all who makes it, with what it is just calling, or there would always be more.
+    let maker = found.state.iter().filter(|state| state.is_of_this_boot());
+    let maker = maker.flat_map(|state| &state.processes).find(|process| process.name == MAKER);
+    let mut processes = 0;
+    if let Some(maker) = maker.filter(|it| it.runs() && it.pid != std::process::id()) {
+        let _ = skep_env::send_signal(maker.pid, libc::SIGSTOP);
+        let started = children(maker.pid);
+        processes += kill_all(|| maker.runs().then_some(maker.pid).into_iter().collect())?;
+        let still = |pid: &u32| crate::process::start_time(*pid).is_some();
+        processes += kill_all(|| started.iter().copied().filter(still).collect())?;
+    }
+    // What it did last may not be in what was read above, and what it called last may still be at
+    // work: so namespaces are looked for again until there are none.
+    let found = Found::of(lab)?;
+    let mut namespaces = Vec::new();
+    let mut mounts = Vec::new();
+    loop {
+        processes += kill_all(|| found.processes(lab))?;
+        let left = Found::of(lab)?;
+        if left.namespaces.is_empty() && left.mounts.iter().all(|mount| *mount == left.data) {
+            break;
+        }
+        for mount in left.mounts.iter().filter(|mount| **mount != left.data) {
+            call(marked(lab, "umount").args(["--lazy", "--no-canonicalize"]).arg(mount))?;
+            mounts.push(mount.clone());
+        }
+        for namespace in &left.namespaces {
+            ip(lab, &format!("netns delete {namespace}"))?;
+            namespaces.push(namespace.clone());
+        }
+    }
+    if found.mounts.contains(&found.data) {
+        mounts.push(found.data.clone());
+    }
+    let directories = found.directories();
+    data::remove(lab, &found.data)?;
+    remove_run(lab, &found.run)?;
+    Ok(Removed {
+        name: lab.to_owned(),
+        was_there: found.state.is_some()
+            || processes > 0
+            || !(namespaces.is_empty() && directories.is_empty()),
+        processes,
+        mounts,
+        namespaces,
+        directories,
+    })
+}
+
+/// What [`down`] would remove.
+///
+/// # Errors
+/// `Configuration` for a name that can't be one.
+pub fn would_remove(lab: &str) -> Result<Removed> {
+    crate::description::check_name(lab)?;
+    let found = Found::of(lab)?;
+    let processes = found.processes(lab).len();
+    let directories = found.directories();
+    Ok(Removed {
+        name: lab.to_owned(),
+        was_there: found.state.is_some()
+            || processes > 0
+            || !(found.namespaces.is_empty() && directories.is_empty()),
+        processes,
+        mounts: found.mounts,
+        namespaces: found.namespaces,
+        directories,
+    })
+}
+
+/// Removes the lab's own directory, the state last.
+fn remove_run(lab: &str, run: &Path) -> Result<()> {
+    let named = |error: std::io::Error| Error::from(error).within(run.display());
+    let ignore_missing = |result: std::io::Result<()>| match result {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        other => other.map_err(named),
+    };
+    if let Some(mount) = data::mounts_below(run)?.first() {
+        let what = format!("{} is still mounted", mount.point.display());
+        return Err(Error::new(ErrorCode::InUse, what));
+    }
+    // Mount points one by one, and only if they are empty: what is in a mount is never removed.
+    let points = run.join("mnt");
+    for entry in fs::read_dir(&points).into_iter().flatten() {
+        ignore_missing(fs::remove_dir(entry.map_err(named)?.path()))?;
+    }
+    ignore_missing(fs::remove_dir(&points))?;
+    ignore_missing(fs::remove_dir_all(run.join("logs")))?;
+    for name in ["ready", "token", "lab.new", "lab.json"] {
+        ignore_missing(fs::remove_file(run.join(name)))?;
+    }
+    ignore_missing(fs::remove_dir(run))
+        .map_err(|error| error.within(format_args!("removing lab '{lab}'")))?;
+    // Shared with other labs, which may be there.
+    for root in [STATE_ROOT, DATA_ROOT] {
+        let _ = fs::remove_dir(root);
+    }
+    Ok(())
+}

@@ -1,0 +1,42 @@
+//! Emulated clusters on one host: `skep lab`.
+//!
+//! Each server and each client is a host of its own: a network namespace with a link whose rate is
+//! limited in both directions, and delayed where the kernel can. Each target can have a limited
+//! rate too. Services and mounts are real processes of the program `skep`; they go on by
+//! themselves, and [`State`] says where they are.
+//!
+//! Start at [`up`](fn@up) for how a lab is made, at [`down`](fn@down) for how whatever is left of
+//! one is removed.
+//!
+//! Does not own what is measured in a lab: that is for who runs programs on its hosts.
+
+mod check;
+mod command;
+mod cpu_watch;
+mod data;
+mod description;
+mod down;
+mod limits;
+mod names;
+mod network;
+mod process;
+mod rate;
+mod run;
+mod services;
+mod shapes;
+mod state;
+mod status;
+mod up;
+
+pub use cpu_watch::{CpuUse, CpuWatch, IDLE_ENOUGH, SATURATED_BEARABLE};
+pub use description::{DEFAULT_NAME, Delay, Description, Percent};
+pub use down::{Removed, down, would_remove};
+pub use names::{DATA_ROOT, PROCESS_VARIABLE, Role, STATE_ROOT};
+pub use network::{Traffic, traffic};
+pub use process::Process;
+pub use rate::Rate;
+pub use run::{HostRun, Run, Stream, run};
+pub use shapes::{Shape, shape, shapes};
+pub use state::{Host, Phase, State, Target, names};
+pub use status::{HostStatus, ProcessStatus, Status, status};
+pub use up::{plan, up};

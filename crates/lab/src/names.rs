@@ -1,0 +1,106 @@
+//! Names and addresses of everything that a lab makes. They carry the lab's name, so that whatever
+//! is left of a lab is found by it.
+//!
+//! A lab's network is reached from within its namespaces only, so all labs use the same addresses.
+
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+
+/// Below it each lab has a directory for its state, its logs and its mounts.
+pub const STATE_ROOT: &str = "/run/skep-lab";
+/// Below it each lab keeps the data of its targets, unless told otherwise.
+pub const DATA_ROOT: &str = "/var/tmp/skep-lab";
+/// Where the system keeps the names of network namespaces.
+pub(crate) const NAMESPACES: &str = "/run/netns";
+/// Variable in the environment of all processes of a lab: its value is the lab's name.
+pub const PROCESS_VARIABLE: &str = "SKEP_LAB_PROCESS";
+/// File in a data directory that says which lab it belongs to.
+pub(crate) const MARKER_FILE: &str = "skep-lab-data";
+/// Prefix of all names.
+const PREFIX: &str = "skep-lab-";
+/// Ports of the services: each has a host of its own, or shares one with other kinds.
+pub(crate) const MANAGEMENT_PORT: u16 = 7400;
+pub(crate) const METADATA_PORT: u16 = 7410;
+pub(crate) const STORAGE_PORT: u16 = 7420;
+/// The metadata host.
+pub(crate) const METADATA_HOST: &str = "m1";
+/// Bits of addresses that all hosts share.
+pub(crate) const ADDRESS_BITS: u8 = 16;
+
+/// The directory of a lab's state.
+pub(crate) fn state_directory(lab: &str) -> PathBuf {
+    Path::new(STATE_ROOT).join(lab)
+}
+
+/// A lab's network namespace for a host, or for the network between them.
+pub(crate) fn namespace(lab: &str, host: &str) -> String {
+    format!("{PREFIX}{lab}-{host}")
+}
+
+/// The lab that a namespace belongs to by its name.
+pub(crate) fn lab_of_namespace(namespace: &str) -> Option<&str> {
+    namespace.strip_prefix(PREFIX)?.split_once('-').map(|(lab, _)| lab)
+}
+
+/// What a file system in memory is called, in the table of mounts.
+pub(crate) fn memory_name(lab: &str) -> String {
+    format!("{PREFIX}{lab}")
+}
+
+/// What a host is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// It runs management and metadata.
+    Metadata,
+    /// It runs a storage service.
+    Server,
+    /// It has a mount.
+    Client,
+}
+
+/// Name and address of host `number` (from 1) of a role. The addresses are those for tests of
+/// networks (RFC 2544).
+pub(crate) fn host(role: Role, number: u16) -> (String, Ipv4Addr) {
+    let last = u8::try_from(number).expect("fewer hosts than addresses: limits.rs");
+    match role {
+        Role::Metadata => (METADATA_HOST.into(), Ipv4Addr::new(198, 18, 0, last)),
+        Role::Server => (format!("s{number}"), Ipv4Addr::new(198, 18, 1, last)),
+        Role::Client => (format!("c{number}"), Ipv4Addr::new(198, 18, 2, last)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::{MAX_HOSTS, MAX_NAME};
+    use std::collections::BTreeSet;
+
+    /// Interfaces of Linux have names of so many bytes, and namespaces are files.
+    const MAX_INTERFACE: usize = 15;
+
+    #[test]
+    fn names_and_addresses_are_different_and_short_enough() {
+        let mut names = BTreeSet::new();
+        let mut addresses = BTreeSet::new();
+        let hosts = [(Role::Metadata, 1), (Role::Server, MAX_HOSTS), (Role::Client, MAX_HOSTS)];
+        for (role, count) in hosts {
+            for number in 1..=count {
+                let (name, address) = host(role, number);
+                assert!(name.len() <= MAX_INTERFACE, "{name}");
+                assert!(names.insert(name) && addresses.insert(address), "{role:?} {number}");
+            }
+        }
+        assert_eq!(names.len(), 1 + 2 * usize::from(MAX_HOSTS));
+    }
+
+    #[test]
+    fn a_namespace_says_its_lab_and_no_other() {
+        let name = "a".repeat(MAX_NAME);
+        assert_eq!(lab_of_namespace(&namespace(&name, "s1")), Some(name.as_str()));
+        assert_eq!(lab_of_namespace(&namespace("a", "net")), Some("a"));
+        for other in ["skep-1-2", "skep-lab-", "blue", "skep-labx-s1"] {
+            assert_eq!(lab_of_namespace(other), None, "{other}");
+        }
+    }
+}

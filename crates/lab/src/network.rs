@@ -1,0 +1,153 @@
+//! Hosts as network namespaces, and the links between them.
+//!
+//! All interfaces live in the lab's own namespaces; the network of this machine is not touched. One
+//! namespace has the bridge. Each host has a pair of interfaces: `eth0` in its own namespace, and
+//! one with the host's name in the bridge's. What leaves either end passes a token bucket: at
+//! `eth0` what the host sends, at the bridge what it receives. All traffic of a host is limited,
+//! that of management and metadata too: on a real network it shares the link as well.
+//!
+//! # Hazard: large packets
+//! The kernel hands up to 64 KiB to an interface at once and cuts them to frames later. A bucket
+//! that is smaller than that has the kernel cut them before, which costs processor time but keeps
+//! the rate; so a bucket's size follows from the rate alone ([`Bucket::of`]).
+
+use crate::command::{ip, tc};
+use crate::limits::{BURST, DELAYED_PACKETS, MIN_BURST_FRAMES, MTU, QUEUE_BYTES};
+use crate::names::ADDRESS_BITS;
+use crate::state::{Host, State};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use skep_types::{Error, ErrorCode, Result};
+use std::time::Duration;
+
+/// Bytes of an Ethernet header, which the kernel counts with each frame.
+const HEADER_BYTES: u32 = 14;
+/// The bridge.
+const BRIDGE: &str = "bridge";
+/// A host's end of its link.
+pub(crate) const HOST_END: &str = "eth0";
+
+/// The token bucket of one direction of a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Bucket {
+    bytes_per_second: u64,
+    /// What may be sent at once after a pause.
+    burst_bytes: u64,
+}
+
+impl Bucket {
+    fn of(bytes_per_second: u64) -> Self {
+        let burst = u128::from(bytes_per_second) * BURST.as_micros() / 1_000_000;
+        let burst = u64::try_from(burst).expect("limits.rs bounds rates");
+        let smallest = u64::from(MIN_BURST_FRAMES * (MTU + HEADER_BYTES));
+        Self { bytes_per_second, burst_bytes: burst.max(smallest) }
+    }
+
+    /// In the words of tc(8), where `bps` are bytes.
+    fn words(self) -> String {
+        let Self { bytes_per_second, burst_bytes } = self;
+        format!("tbf rate {bytes_per_second}bps burst {burst_bytes} limit {QUEUE_BYTES}")
+    }
+}
+
+/// The lines for tc(8) that limit what leaves an interface, and delay it.
+fn discipline(device: &str, rate: Option<u64>, delay: Option<Duration>) -> Vec<String> {
+    let delayed =
+        delay.map(|delay| format!("netem delay {}us limit {DELAYED_PACKETS}", delay.as_micros()));
+    let bucket = rate.map(|rate| Bucket::of(rate).words());
+    let root = |words: String| format!("qdisc add dev {device} root handle 1: {words}");
+    match (bucket, delayed) {
+        (Some(bucket), Some(delayed)) => {
+            let inner = format!("qdisc add dev {device} parent 1:1 handle 10: {delayed}");
+            vec![root(bucket), inner]
+        }
+        (Some(words), None) | (None, Some(words)) => vec![root(words)],
+        (None, None) => Vec::new(),
+    }
+}
+
+/// Makes the namespace with the bridge.
+pub(crate) fn make_bridge(state: &State) -> Result<()> {
+    let State { name, network, .. } = state;
+    ip(name, &format!("netns add {network}"))?;
+    ip(name, &format!("-n {network} link add name {BRIDGE} mtu {MTU} type bridge"))?;
+    ip(name, &format!("-n {network} link set {BRIDGE} up")).map(drop)
+}
+
+/// Makes a host and its link.
+pub(crate) fn make_host(state: &State, host: &Host) -> Result<()> {
+    let State { name: lab, network, .. } = state;
+    let Host { name, namespace, address, link_bytes_per_second: rate, .. } = host;
+    let ip = |line: String| ip(lab, &line);
+    ip(format!("netns add {namespace}"))?;
+    ip(format!(
+        "-n {network} link add name {name} mtu {MTU} type veth peer name {HOST_END} mtu {MTU} netns \
+         {namespace}"
+    ))?;
+    let delay = state.description.delay.map(|delay| delay.0);
+    // Each packet leaves one host: there it is delayed, and not again at the bridge.
+    for line in discipline(HOST_END, *rate, delay) {
+        tc(lab, &format!("-n {namespace} {line}"))?;
+    }
+    for line in discipline(name, *rate, None) {
+        tc(lab, &format!("-n {network} {line}"))?;
+    }
+    ip(format!("-n {namespace} addr add {address}/{ADDRESS_BITS} dev {HOST_END}"))?;
+    ip(format!("-n {namespace} link set lo up"))?;
+    ip(format!("-n {namespace} link set {HOST_END} up"))?;
+    ip(format!("-n {network} link set {name} master {BRIDGE} up")).map(drop)
+}
+
+/// What a host has sent and received.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Traffic {
+    /// Bytes that left the host, with all headers.
+    pub sent_bytes: u64,
+    /// Bytes that reached it.
+    pub received_bytes: u64,
+}
+
+/// What a host has sent and received since it was made.
+///
+/// # Errors
+/// `Io` if the host isn't there.
+pub fn traffic(state: &State, host: &Host) -> Result<Traffic> {
+    let text = ip(&state.name, &format!("-n {} -s -j link show dev {HOST_END}", host.namespace))?;
+    let value: Value = serde_json::from_str(&text)
+        .map_err(|error| Error::new(ErrorCode::Io, format!("`ip -j`: {error}")))?;
+    let bytes = |direction: &str| value[0]["stats64"][direction]["bytes"].as_u64();
+    match (bytes("tx"), bytes("rx")) {
+        (Some(sent_bytes), Some(received_bytes)) => Ok(Traffic { sent_bytes, received_bytes }),
+        _ => Err(Error::new(ErrorCode::Io, format!("`ip -j` tells no bytes: {text}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_holds_some_milliseconds_of_its_rate() {
+        assert_eq!(Bucket::of(50_000_000).burst_bytes, 250_000);
+        assert_eq!(Bucket::of(125_000).burst_bytes, 18_028);
+        assert_eq!(Bucket::of(12_500_000_000).burst_bytes, 62_500_000);
+        let words = Bucket::of(50_000_000).words();
+        assert_eq!(words, "tbf rate 50000000bps burst 250000 limit 67108864");
+    }
+
+    #[test]
+    fn links_are_limited_and_delayed_as_asked() {
+        let delay = Some(Duration::from_micros(1500));
+        assert_eq!(discipline("eth0", None, None), Vec::<String>::new());
+        assert_eq!(
+            discipline("eth0", None, delay),
+            ["qdisc add dev eth0 root handle 1: netem delay 1500us limit 100000"]
+        );
+        let both = discipline("eth0", Some(1_000_000), delay);
+        assert!(both[0].starts_with("qdisc add dev eth0 root handle 1: tbf rate 1000000bps "));
+        assert_eq!(
+            both[1..],
+            ["qdisc add dev eth0 parent 1:1 handle 10: netem delay 1500us limit 100000"]
+        );
+    }
+}

@@ -1,0 +1,157 @@
+//! Processes of a lab: found again by id and start time, by namespace, and by a mark in their
+//! environment.
+
+use crate::limits::{END_PATIENCE, TICK};
+use crate::names::{NAMESPACES, PROCESS_VARIABLE};
+use serde::{Deserialize, Serialize};
+use skep_types::{Error, ErrorCode, Result};
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// A process that was started for a lab.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    /// What it is: `storage`, `mount`, ...
+    pub name: String,
+    /// The host that it runs on.
+    pub host: String,
+    /// Its id.
+    pub pid: u32,
+    /// When it was started, in ticks of the kernel's clock since boot: another process that gets
+    /// the same id has another.
+    pub start_time: u64,
+}
+
+/// Fields of `/proc/<pid>/stat` behind the name, which may contain anything.
+fn stat_fields(pid: u32) -> Option<Vec<String>> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = text.rsplit_once(')')?;
+    Some(fields.split_whitespace().map(str::to_owned).collect())
+}
+
+/// Places of fields, counted from the one behind the name.
+const STATE_FIELD: usize = 0;
+const PARENT_FIELD: usize = 1;
+const START_FIELD: usize = 19;
+
+/// When a process was started; none if there is none that runs.
+pub(crate) fn start_time(pid: u32) -> Option<u64> {
+    let fields = stat_fields(pid)?;
+    let has_ended = matches!(fields.get(STATE_FIELD)?.as_str(), "Z" | "X");
+    // One whose first thread has ended may still have others.
+    let threads = || fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+    if has_ended && threads() < 2 {
+        return None;
+    }
+    fields.get(START_FIELD)?.parse().ok()
+}
+
+impl Process {
+    /// One that was just started.
+    pub(crate) fn of(name: &str, host: &str, pid: u32) -> Option<Self> {
+        let start_time = start_time(pid)?;
+        Some(Self { name: name.into(), host: host.into(), pid, start_time })
+    }
+
+    /// Whether it still runs.
+    pub fn runs(&self) -> bool {
+        start_time(self.pid) == Some(self.start_time)
+    }
+}
+
+/// Ids of all processes.
+fn all() -> Vec<u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten();
+    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// The identity of a namespace behind a file.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    fs::metadata(path).ok().map(|it| (it.dev(), it.ino()))
+}
+
+/// Whether a process was started for a lab, or by what was.
+fn is_marked(pid: u32, lab: &str) -> bool {
+    let mark = format!("{PROCESS_VARIABLE}={lab}");
+    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
+}
+
+/// All processes but this one that run in these namespaces, or carry the lab's mark.
+pub(crate) fn of_lab(lab: &str, namespaces: &[String]) -> Vec<u32> {
+    let inside: BTreeSet<_> =
+        namespaces.iter().filter_map(|name| identity(&Path::new(NAMESPACES).join(name))).collect();
+    // A namespace that was not finished is a plain file, or is this machine's own.
+    let own = identity(Path::new("/proc/self/ns/net"));
+    let is_inside = |pid: u32| {
+        let identity = identity(Path::new(&format!("/proc/{pid}/ns/net")));
+        identity.is_some_and(|it| inside.contains(&it) && Some(it) != own)
+    };
+    let mut found = all();
+    found.retain(|pid| {
+        *pid != std::process::id()
+            && (is_inside(*pid) || is_marked(*pid, lab))
+            && start_time(*pid).is_some()
+    });
+    found
+}
+
+/// The children of a process.
+pub(crate) fn children(parent: u32) -> Vec<u32> {
+    let parent = parent.to_string();
+    let mut found = all();
+    found.retain(|pid| {
+        stat_fields(*pid).is_some_and(|fields| fields.get(PARENT_FIELD) == Some(&parent))
+    });
+    found
+}
+
+/// Kills all processes that `find` gives, until it finds none. Gives how many there were.
+///
+/// # Errors
+/// `TimedOut` naming those that don't end.
+pub(crate) fn kill_all(find: impl Fn() -> Vec<u32>) -> Result<usize> {
+    let deadline = skep_env::now() + END_PATIENCE;
+    let mut killed = BTreeSet::new();
+    loop {
+        let left = find();
+        if left.is_empty() {
+            return Ok(killed.len());
+        }
+        if skep_env::now() > deadline {
+            let what = format!("processes {left:?} of the lab don't end");
+            return Err(Error::new(ErrorCode::TimedOut, what));
+        }
+        for pid in left {
+            killed.insert(pid);
+            // It may have ended a moment ago.
+            let _ = skep_env::send_signal(pid, libc::SIGKILL);
+        }
+        std::thread::sleep(TICK);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn a_process_is_known_by_its_start_and_found_by_its_mark() {
+        let lab = format!("t{}", std::process::id() % 100_000);
+        let mut command = Command::new("sleep");
+        let mut child = command.arg("1000").env(PROCESS_VARIABLE, &lab).spawn().unwrap();
+        let process = Process::of("sleep", "c1", child.id()).unwrap();
+        assert!(process.runs());
+        let other = Process { start_time: process.start_time + 1, ..process.clone() };
+        assert!(!other.runs());
+        assert_eq!(of_lab(&lab, &[]), [child.id()]);
+        assert_eq!(of_lab(&lab[..lab.len() - 1], &[]), Vec::<u32>::new());
+        assert!(children(std::process::id()).contains(&child.id()));
+        assert_eq!(kill_all(|| of_lab(&lab, &[])).unwrap(), 1);
+        assert!(!process.runs());
+        child.wait().unwrap();
+    }
+}

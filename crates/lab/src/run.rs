@@ -1,0 +1,251 @@
+//! Running a command on hosts of a lab, at the same time on all of them.
+
+use crate::command::marked;
+use crate::cpu_watch::{CpuUse, CpuWatch};
+use crate::limits::TICK;
+use crate::state::{Host, State};
+use serde::Serialize;
+use skep_types::{Error, ErrorCode, Result};
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How long a command that ran out of time may take to end by itself.
+const END_PATIENCE: Duration = Duration::from_secs(2);
+/// Variable that names the host to the command.
+const HOST_VARIABLE: &str = "SKEP_LAB_HOST";
+/// Lines that wait to be told: programs that write faster than somebody reads wait.
+const WAITING_LINES: usize = 1024;
+/// Longest piece of a line that is told at once.
+const MAX_LINE: u64 = 64 << 10;
+
+/// A command on a host, when it has ended.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct HostRun {
+    /// The host.
+    pub host: String,
+    /// Its exit code; none if a signal ended it.
+    pub exit_code: Option<i32>,
+    /// The signal that ended it.
+    pub signal: Option<i32>,
+    /// Whether it ran out of time and was ended for that.
+    pub is_timed_out: bool,
+    /// How long it ran.
+    pub seconds: f64,
+    /// Bytes that left the host meanwhile, with all headers.
+    pub sent_bytes: u64,
+    /// Bytes that reached it.
+    pub received_bytes: u64,
+}
+
+/// A command on all its hosts.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Run {
+    /// In the order in which they were named.
+    pub hosts: Vec<HostRun>,
+    /// From the first start to the last end.
+    pub seconds: f64,
+    /// What the processors of this machine did.
+    pub cpu: CpuUse,
+    /// Whether what was measured counts: the processors were not the limit.
+    pub is_valid: bool,
+}
+
+impl Run {
+    /// Whether the command ended with 0 everywhere.
+    pub fn is_success(&self) -> bool {
+        self.hosts.iter().all(|run| run.exit_code == Some(0))
+    }
+}
+
+/// Where a command wrote a line to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stream {
+    /// Standard output.
+    Out,
+    /// Standard error.
+    Err,
+}
+
+struct Running {
+    child: Child,
+    readers: Vec<JoinHandle<()>>,
+    status: Option<ExitStatus>,
+    ended: Duration,
+    is_timed_out: bool,
+}
+
+/// Runs a command on hosts, in the directory of their mount if they have one, and tells each line
+/// that it writes. What it leaves in the background is not waited for.
+///
+/// # Errors
+/// `InvalidArgument` without a command; `Io` if it can't be started on a host: it is ended on the
+/// others then.
+pub fn run(
+    state: &State,
+    hosts: &[&Host],
+    command: &[OsString],
+    timeout: Option<Duration>,
+    tell: &mut dyn FnMut(&str, Stream, &[u8]),
+) -> Result<Run> {
+    if command.is_empty() || hosts.is_empty() {
+        let what = "name a command, and a host for it to run on";
+        return Err(Error::new(ErrorCode::InvalidArgument, what));
+    }
+    let before: Vec<_> =
+        hosts.iter().map(|host| crate::traffic(state, host)).collect::<Result<_>>()?;
+    let (lines, told) = mpsc::sync_channel(WAITING_LINES);
+    let watch = CpuWatch::start();
+    let start = skep_env::now();
+    let mut running = Vec::new();
+    for (index, host) in hosts.iter().enumerate() {
+        match start_on(state, host, command, index, &lines) {
+            Ok(started) => running.push(started),
+            Err(error) => {
+                running.iter_mut().for_each(|it| end(it, libc::SIGKILL));
+                return Err(error);
+            }
+        }
+    }
+    drop(lines);
+    let mut tell_index = |(index, stream, line): Line| tell(&hosts[index].name, stream, &line);
+    await_all(&mut running, start, timeout, &told, &mut tell_index)?;
+    // Readers end with the command, unless something in the background holds the pipe: then what
+    // is there by now is all.
+    for line in told.try_iter() {
+        tell_index(line);
+    }
+    let seconds = (skep_env::now() - start).as_secs_f64();
+    let cpu = watch.finish();
+    let mut runs = Vec::new();
+    for ((host, run), before) in hosts.iter().zip(&running).zip(before) {
+        let after = crate::traffic(state, host)?;
+        runs.push(HostRun {
+            host: host.name.clone(),
+            exit_code: run.status.and_then(|status| status.code()),
+            signal: run.status.and_then(|status| status.signal()),
+            is_timed_out: run.is_timed_out,
+            seconds: (run.ended - start).as_secs_f64(),
+            sent_bytes: after.sent_bytes - before.sent_bytes,
+            received_bytes: after.received_bytes - before.received_bytes,
+        });
+    }
+    Ok(Run { hosts: runs, seconds, is_valid: !cpu.is_limit, cpu })
+}
+
+type Line = (usize, Stream, Vec<u8>);
+type Lines = std::sync::mpsc::SyncSender<Line>;
+
+fn start_on(
+    state: &State,
+    host: &Host,
+    command: &[OsString],
+    index: usize,
+    lines: &Lines,
+) -> Result<Running> {
+    let enter = host.enter();
+    let mut starting: Command = marked(&state.name, &enter[0]);
+    starting.args(&enter[1..]).args(command).env(HOST_VARIABLE, &host.name);
+    if let Some(point) = &host.mount_point {
+        starting.current_dir(point);
+    }
+    starting.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // In a process group of its own, and ended with this process.
+    let mut child = skep_env::spawn_child(&mut starting)
+        .map_err(|error| Error::from(error).within(format_args!("on {}", host.name)))?;
+    let readers = vec![
+        reader(child.stdout.take(), index, Stream::Out, lines.clone()),
+        reader(child.stderr.take(), index, Stream::Err, lines.clone()),
+    ];
+    let ended = Duration::ZERO;
+    Ok(Running { child, readers, status: None, ended, is_timed_out: false })
+}
+
+fn reader(
+    from: Option<impl Read + Send + 'static>,
+    index: usize,
+    stream: Stream,
+    lines: Lines,
+) -> JoinHandle<()> {
+    std::thread::spawn(move || {
+        let Some(from) = from else { return };
+        let mut from = BufReader::new(from);
+        loop {
+            let mut line = Vec::new();
+            match from.by_ref().take(MAX_LINE).read_until(b'\n', &mut line) {
+                Ok(0) | Err(_) => return,
+                Ok(_) if lines.send((index, stream, line)).is_err() => return,
+                Ok(_) => {}
+            }
+        }
+    })
+}
+
+/// Sends a signal to a command and to all that it started.
+fn end(running: &mut Running, signal: i32) {
+    if running.status.is_none() {
+        let _ = skep_env::send_group_signal(running.child.id(), signal);
+    }
+}
+
+/// Waits until all have ended, and tells what they write meanwhile.
+fn await_all(
+    running: &mut [Running],
+    start: Duration,
+    timeout: Option<Duration>,
+    told: &Receiver<Line>,
+    tell: &mut dyn FnMut(Line),
+) -> Result<()> {
+    let deadline = timeout.map(|timeout| start + timeout);
+    loop {
+        if let Ok(line) = told.recv_timeout(TICK) {
+            tell(line);
+            told.try_iter().take(WAITING_LINES).for_each(&mut *tell);
+        }
+        let now = skep_env::now();
+        for run in running.iter_mut().filter(|run| run.status.is_none()) {
+            run.status = run.child.try_wait()?;
+            run.ended = now;
+        }
+        let has_ended =
+            |run: &Running| run.status.is_some() && run.readers.iter().all(JoinHandle::is_finished);
+        if running.iter().all(has_ended) {
+            return Ok(());
+        }
+        if running.iter().all(|run| run.status.is_some() && now > run.ended + END_PATIENCE) {
+            return Ok(());
+        }
+        let Some(deadline) = deadline.filter(|deadline| now > *deadline) else { continue };
+        for run in running.iter_mut().filter(|run| run.status.is_none()) {
+            let signal = match (run.is_timed_out, now > deadline + END_PATIENCE) {
+                (false, _) => libc::SIGTERM,
+                (true, true) => libc::SIGKILL,
+                (true, false) => continue,
+            };
+            run.is_timed_out = true;
+            end(run, signal);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_output_is_told_in_pieces() {
+        let (lines, told): (Lines, _) = mpsc::sync_channel(WAITING_LINES);
+        let mut text = vec![b'x'; MAX_LINE as usize + 5];
+        text.extend_from_slice(b"\nlast");
+        let read = reader(Some(std::io::Cursor::new(text)), 3, Stream::Err, lines);
+        read.join().unwrap();
+        let pieces: Vec<_> = told.iter().collect();
+        let lengths: Vec<_> = pieces.iter().map(|(_, _, line)| line.len()).collect();
+        assert_eq!(lengths, [MAX_LINE as usize, 6, 4]);
+        assert!(pieces.iter().all(|(index, stream, _)| (*index, *stream) == (3, Stream::Err)));
+    }
+}

@@ -1,0 +1,84 @@
+//! Ready shapes of labs.
+
+use crate::description::Description;
+use serde::Serialize;
+
+/// A shape with a name.
+#[derive(Debug, Clone, Serialize)]
+pub struct Shape {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// What it is for.
+    pub about: &'static str,
+    /// What it consists of.
+    pub description: Description,
+}
+
+/// All ready shapes.
+pub fn shapes() -> Vec<Shape> {
+    let of = |name, about, text| Shape {
+        name,
+        about,
+        description: Description::parse(text).expect("a test reads all shapes"),
+    };
+    vec![
+        of("small", "fits a laptop: two servers with two targets each, two clients", SMALL),
+        of(
+            "scenario1",
+            "the servers' links are the limit; eight targets, eight clients",
+            SCENARIO1,
+        ),
+        of(
+            "scenario2",
+            "the targets are the limit, and vary; eight targets, eight clients",
+            SCENARIO2,
+        ),
+    ]
+}
+
+/// The shape of this name.
+pub fn shape(name: &str) -> Option<Shape> {
+    shapes().into_iter().find(|shape| shape.name == name)
+}
+
+const SMALL: &str = r#"
+servers = 2
+targets = 2
+clients = 2
+link = "200Mbit"
+in_memory = true
+"#;
+
+const SCENARIO1: &str = r#"
+servers = 2
+targets = 4
+clients = 8
+link = "400Mbit"
+in_memory = true
+"#;
+
+const SCENARIO2: &str = r#"
+servers = 2
+targets = 4
+clients = 8
+target_rate = "12MB/s"
+target_variability = "10%"
+in_memory = true
+"#;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_shapes_are_right_and_found_by_name() {
+        for shape in shapes() {
+            assert_eq!(shape.description.problems(), Vec::<String>::new(), "{}", shape.name);
+            assert!(super::shape(shape.name).is_some());
+        }
+        assert!(shape("scenario9").is_none());
+        let total = |name: &str| shape(name).and_then(|it| it.description.total_rate());
+        assert_eq!(total("scenario1"), Some(100_000_000));
+        assert_eq!(total("scenario2"), Some(96_000_000));
+    }
+}

@@ -1,0 +1,270 @@
+//! What a lab is made of, kept in a file so that others find it and `down` removes it.
+//!
+//! The file is written before anything is made, with the names of all that will be, and again with
+//! each process that runs.
+
+use crate::description::{Description, check_name};
+use crate::names::{
+    DATA_ROOT, MANAGEMENT_PORT, NAMESPACES, Role, STATE_ROOT, host, lab_of_namespace, namespace,
+    state_directory,
+};
+use crate::process::Process;
+use serde::{Deserialize, Serialize};
+use skep_types::{Error, ErrorCode, Result};
+use std::collections::BTreeSet;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+/// Version of the file.
+const VERSION: u32 = 1;
+/// The file.
+const STATE_FILE: &str = "lab.json";
+
+/// How far a lab is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// `up` is at work, or was interrupted.
+    Starting,
+    /// All mounts serve.
+    Up,
+}
+
+/// A host of a lab: a network namespace with one link.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Host {
+    /// Its name in the lab: `s1`, `c3`, `m1`.
+    pub name: String,
+    /// What it is for.
+    pub role: Role,
+    /// Its network namespace.
+    pub namespace: String,
+    /// Its address in the lab's network.
+    pub address: String,
+    /// Rate of its link in each direction; none: not limited.
+    pub link_bytes_per_second: Option<u64>,
+    /// Where the cluster is mounted for its programs, if it is a client.
+    pub mount_point: Option<PathBuf>,
+}
+
+impl Host {
+    /// What comes before a command so that it runs on this host.
+    pub fn enter(&self) -> Vec<String> {
+        ["ip", "netns", "exec", &self.namespace].map(str::to_owned).to_vec()
+    }
+}
+
+/// A storage target of a lab.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Target {
+    /// Name of its server.
+    pub server: String,
+    /// Its directory.
+    pub directory: PathBuf,
+    /// Its rate, of reads and writes together; none: not limited.
+    pub rate_bytes_per_second: Option<u64>,
+    /// Standard deviation of the rate, in percent of it.
+    pub variability_percent: u32,
+}
+
+/// A lab.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    /// Version of this record.
+    pub version: u32,
+    /// The lab's name.
+    pub name: String,
+    /// How far it is.
+    pub phase: Phase,
+    /// What was asked for.
+    pub description: Description,
+    /// Which run of the kernel its processes belong to.
+    pub boot: String,
+    /// The network namespace that has the bridge between the hosts.
+    pub network: String,
+    /// Address of management, from within the lab.
+    pub cluster: String,
+    /// File with the cluster's token.
+    pub token_file: PathBuf,
+    /// Below it are the directories of services and targets.
+    pub directory: PathBuf,
+    /// Below it are the logs.
+    pub log_directory: PathBuf,
+    /// All hosts: the metadata host, servers, clients.
+    pub hosts: Vec<Host>,
+    /// All storage targets, in the order in which the cluster numbers them if it can.
+    pub targets: Vec<Target>,
+    /// What was started, also if it has ended since.
+    pub processes: Vec<Process>,
+}
+
+fn configuration(what: String) -> Error {
+    Error::new(ErrorCode::Configuration, what)
+}
+
+impl State {
+    /// The lab that a description asks for; nothing of it exists yet.
+    pub(crate) fn plan(name: &str, description: &Description) -> Self {
+        let run = state_directory(name);
+        let directory = match &description.directory {
+            Some(directory) => directory.clone(),
+            None => Path::new(DATA_ROOT).join(name),
+        };
+        let new_host = |role, number, link: Option<crate::Rate>| {
+            let (host_name, address) = host(role, number);
+            Host {
+                namespace: namespace(name, &host_name),
+                address: address.to_string(),
+                link_bytes_per_second: link.map(crate::Rate::bytes_per_second),
+                mount_point: (role == Role::Client).then(|| run.join("mnt").join(&host_name)),
+                name: host_name,
+                role,
+            }
+        };
+        let mut hosts = vec![new_host(Role::Metadata, 1, None)];
+        let cluster = format!("{}:{MANAGEMENT_PORT}", hosts[0].address);
+        let servers = 1..=description.servers;
+        hosts.extend(servers.map(|number| new_host(Role::Server, number, description.link)));
+        let clients = 1..=description.clients;
+        hosts.extend(clients.map(|number| new_host(Role::Client, number, description.client_link)));
+        let servers = hosts.iter().filter(|host| host.role == Role::Server);
+        let targets = servers
+            .flat_map(|server| (1..=description.targets).map(move |number| (server, number)))
+            .map(|(server, number)| Target {
+                server: server.name.clone(),
+                directory: directory.join(&server.name).join(format!("t{number}")),
+                rate_bytes_per_second: description.target_rate.map(crate::Rate::bytes_per_second),
+                variability_percent: description.target_variability.map_or(0, |it| it.0),
+            })
+            .collect();
+        Self {
+            version: VERSION,
+            name: name.to_owned(),
+            phase: Phase::Starting,
+            description: description.clone(),
+            boot: this_boot(),
+            network: namespace(name, "net"),
+            cluster,
+            token_file: run.join("token"),
+            directory,
+            log_directory: run.join("logs"),
+            hosts,
+            targets,
+            processes: Vec::new(),
+        }
+    }
+
+    /// Reads the state of a lab.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no lab of this name; `Configuration` if the name is none, or its
+    /// state can't be read.
+    pub fn load(name: &str) -> Result<Self> {
+        check_name(name)?;
+        let path = state_directory(name).join(STATE_FILE);
+        let bytes = match std::fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let others: Vec<String> = names().into_iter().collect();
+                let what = match others.as_slice() {
+                    [] => format!("there is no lab '{name}': `skep lab up` makes one"),
+                    _ => format!("there is no lab '{name}'; there are {}", others.join(", ")),
+                };
+                return Err(Error::new(ErrorCode::NotFound, what));
+            }
+            Err(error) => return Err(Error::from(error).within(path.display())),
+        };
+        let state: Self = serde_json::from_slice(&bytes)
+            .map_err(|error| configuration(format!("{}: {error}", path.display())))?;
+        if state.version != VERSION || state.name != name {
+            return Err(configuration(format!(
+                "{} is of another version of this program: remove the lab with that one, or with \
+                 `skep lab down --name {name}`",
+                path.display()
+            )));
+        }
+        Ok(state)
+    }
+
+    /// Writes the state: readers see the old one or this one.
+    pub(crate) fn save(&self) -> Result<()> {
+        let path = state_directory(&self.name).join(STATE_FILE);
+        let temporary = path.with_extension("new");
+        let text = serde_json::to_vec_pretty(self).expect("names and numbers can be written");
+        let written =
+            std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, &path));
+        written.map_err(|error| Error::from(error).within(path.display()))
+    }
+
+    /// The hosts of a role.
+    pub fn hosts_of(&self, role: Role) -> impl Iterator<Item = &Host> {
+        self.hosts.iter().filter(move |host| host.role == role)
+    }
+
+    /// The host of a name.
+    ///
+    /// # Errors
+    /// `NotFound` naming those that there are.
+    pub fn host(&self, name: &str) -> Result<&Host> {
+        self.hosts.iter().find(|host| host.name == name).ok_or_else(|| {
+            let names: Vec<_> = self.hosts.iter().map(|host| host.name.as_str()).collect();
+            let what = format!("the lab has no host '{name}'; it has {}", names.join(", "));
+            Error::new(ErrorCode::NotFound, what)
+        })
+    }
+
+    /// Whether the kernel still runs that ran when the lab was made.
+    pub(crate) fn is_of_this_boot(&self) -> bool {
+        self.boot == this_boot()
+    }
+}
+
+fn this_boot() -> String {
+    skep_env::boot_id().map_or_else(|_| "unknown".into(), |id| format!("{id:032x}"))
+}
+
+/// Names of the files in a directory; none if it can't be read.
+fn files_in(directory: &str) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten();
+    entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
+}
+
+/// The names of all labs of which anything exists.
+pub fn names() -> BTreeSet<String> {
+    let namespaces = files_in(NAMESPACES);
+    let named = namespaces.iter().filter_map(|name| lab_of_namespace(name)).map(str::to_owned);
+    let directories = [STATE_ROOT, DATA_ROOT].into_iter().flat_map(files_in);
+    named.chain(directories).filter(|name| check_name(name).is_ok()).collect()
+}
+
+/// The namespaces that carry a lab's name.
+pub(crate) fn namespaces_of(lab: &str) -> Vec<String> {
+    let mut found = files_in(NAMESPACES);
+    found.retain(|name| lab_of_namespace(name) == Some(lab));
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_names_all_that_will_be_made() {
+        let text = "servers = 2\ntargets = 3\nclients = 2\nlink = \"400Mbit\"\n\
+                    target_rate = \"30MB/s\"\ntarget_variability = \"10%\"\n";
+        let plan = State::plan("x", &Description::parse(text).unwrap());
+        let names: Vec<_> = plan.hosts.iter().map(|host| host.name.as_str()).collect();
+        assert_eq!(names, ["m1", "s1", "s2", "c1", "c2"]);
+        assert_eq!(plan.targets.len(), 6);
+        assert_eq!(plan.targets[5].directory, Path::new("/var/tmp/skep-lab/x/s2/t3"));
+        assert_eq!(plan.targets[5].variability_percent, 10);
+        let client = plan.host("c2").unwrap();
+        assert_eq!(client.mount_point.as_deref(), Some(Path::new("/run/skep-lab/x/mnt/c2")));
+        assert_eq!(client.enter(), ["ip", "netns", "exec", "skep-lab-x-c2"]);
+        assert_eq!(client.link_bytes_per_second, None);
+        assert_eq!(plan.host("s1").unwrap().link_bytes_per_second, Some(50_000_000));
+        assert!(plan.host("s3").unwrap_err().context().contains("it has m1, s1"));
+        let text = serde_json::to_string(&plan).unwrap();
+        assert_eq!(serde_json::from_str::<State>(&text).unwrap(), plan);
+    }
+}

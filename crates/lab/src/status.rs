@@ -1,0 +1,129 @@
+//! How a lab is: its hosts, links, processes and mounts.
+
+use crate::data::is_mount_point;
+use crate::names::{NAMESPACES, Role};
+use crate::network::{Traffic, traffic};
+use crate::state::{Host, Phase, State};
+use serde::Serialize;
+use skep_types::Result;
+use std::path::{Path, PathBuf};
+
+/// A lab as it is now.
+#[derive(Debug, Clone, Serialize)]
+pub struct Status {
+    /// The lab's name.
+    pub name: String,
+    /// How far it is.
+    pub phase: Phase,
+    /// Whether everything runs that should.
+    pub is_well: bool,
+    /// Address of management, from within the lab.
+    pub cluster: String,
+    /// File with the cluster's token.
+    pub token_file: PathBuf,
+    /// Below it are the directories of services and targets.
+    pub directory: PathBuf,
+    /// Below it are the logs.
+    pub log_directory: PathBuf,
+    /// Its hosts.
+    pub hosts: Vec<HostStatus>,
+    /// Its storage targets.
+    pub targets: Vec<crate::Target>,
+}
+
+/// A host of a lab.
+#[derive(Debug, Clone, Serialize)]
+pub struct HostStatus {
+    /// Its name.
+    pub name: String,
+    /// What it is for.
+    pub role: Role,
+    /// Its network namespace.
+    pub namespace: String,
+    /// Whether that is there.
+    pub is_there: bool,
+    /// Its address in the lab.
+    pub address: String,
+    /// Rate of its link in each direction; none: not limited.
+    pub link_bytes_per_second: Option<u64>,
+    /// What went over the link since it was made, with all headers; none if it isn't there.
+    pub sent_bytes: Option<u64>,
+    /// The same for what came.
+    pub received_bytes: Option<u64>,
+    /// Where the cluster is mounted, if it is a client.
+    pub mount_point: Option<PathBuf>,
+    /// Whether it is; none if it is no client.
+    pub is_mounted: Option<bool>,
+    /// Its processes.
+    pub processes: Vec<ProcessStatus>,
+}
+
+/// A process of a lab.
+#[derive(Debug, Clone, Serialize)]
+pub struct ProcessStatus {
+    /// What it is.
+    pub name: String,
+    /// Its id.
+    pub pid: u32,
+    /// Whether it still runs.
+    pub runs: bool,
+}
+
+/// Looks at a lab.
+///
+/// # Errors
+/// `Io` if the table of mounts can't be read.
+pub fn status(state: &State) -> Result<Status> {
+    let hosts: Vec<_> =
+        state.hosts.iter().map(|host| of_host(state, host)).collect::<Result<_>>()?;
+    let is_well = state.phase == Phase::Up && hosts.iter().all(HostStatus::is_well);
+    Ok(Status {
+        name: state.name.clone(),
+        phase: state.phase,
+        is_well,
+        cluster: state.cluster.clone(),
+        token_file: state.token_file.clone(),
+        directory: state.directory.clone(),
+        log_directory: state.log_directory.clone(),
+        hosts,
+        targets: state.targets.clone(),
+    })
+}
+
+impl HostStatus {
+    /// Whether the host and all that should run on it are there.
+    pub fn is_well(&self) -> bool {
+        self.is_there
+            && self.is_mounted != Some(false)
+            && !self.processes.is_empty()
+            && self.processes.iter().all(|process| process.runs)
+    }
+}
+
+fn of_host(state: &State, host: &Host) -> Result<HostStatus> {
+    let is_there = Path::new(NAMESPACES).join(&host.namespace).exists();
+    let bytes: Option<Traffic> = traffic(state, host).ok().filter(|_| is_there);
+    let is_this_boot = state.is_of_this_boot();
+    let own = state.processes.iter().filter(|process| process.host == host.name);
+    let processes = own
+        .map(|process| ProcessStatus {
+            name: process.name.clone(),
+            pid: process.pid,
+            runs: is_this_boot && process.runs(),
+        })
+        .collect();
+    let is_mounted = host.mount_point.as_deref().map(is_mount_point).transpose()?;
+    Ok(HostStatus {
+        name: host.name.clone(),
+        role: host.role,
+        namespace: host.namespace.clone(),
+        is_there,
+        address: host.address.clone(),
+        link_bytes_per_second: host.link_bytes_per_second,
+        sent_bytes: bytes.map(|it| it.sent_bytes),
+        received_bytes: bytes.map(|it| it.received_bytes),
+        mount_point: host.mount_point.clone(),
+        is_mounted,
+        processes,
+    })
+}

@@ -1,0 +1,92 @@
+//! Making a lab.
+
+use crate::check::{check, memory_room};
+use crate::data;
+use crate::description::{Description, check_name};
+use crate::down::{MAKER, down};
+use crate::limits::TICK;
+use crate::names::{Role, STATE_ROOT, state_directory};
+use crate::network::{make_bridge, make_host};
+use crate::process::Process;
+use crate::services::Starter;
+use crate::state::{Host, Phase, State};
+use skep_types::{Error, Result};
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+/// Checks what can be checked, and gives the lab that [`up`] would make. Nothing is made.
+///
+/// # Errors
+/// As [`up`].
+pub fn plan(name: &str, description: &Description) -> Result<State> {
+    check_name(name)?;
+    check(name, description)?;
+    Ok(State::plan(name, description))
+}
+
+/// Makes a lab, and gives its state when all mounts serve. `program` is `skep`; `tell` is told each
+/// step. Whatever fails later than the checks, all that was made is removed again.
+///
+/// # Errors
+/// `Configuration` for a wrong description, `NotPermitted` without root, `Exists` for a name or a
+/// directory in use, `Unsupported` for a kernel without the parts: nothing was made then. Or what
+/// kept a service from starting, with the end of its log.
+pub fn up(
+    name: &str,
+    description: &Description,
+    program: &Path,
+    tell: &mut dyn FnMut(&str),
+) -> Result<State> {
+    let mut state = plan(name, description)?;
+    claim(&mut state)?;
+    let made = make(&mut state, program, tell);
+    if made.is_err() {
+        // The first error says why; what is left if this fails too, a later `down` finds.
+        let _ = down(name);
+    }
+    made.map(|()| state)
+}
+
+/// Takes the name: of two at once, one gets it.
+fn claim(state: &mut State) -> Result<()> {
+    let run = state_directory(&state.name);
+    let named = |error: std::io::Error| Error::from(error).within(run.display());
+    fs::create_dir_all(STATE_ROOT).map_err(named)?;
+    match fs::create_dir(&run) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            let what = format!("lab '{}' is just being made", state.name);
+            return Err(Error::new(skep_types::ErrorCode::Exists, what));
+        }
+        result => result.map_err(named)?,
+    }
+    state.processes.extend(Process::of(MAKER, "", std::process::id()));
+    state.save()
+}
+
+fn make(state: &mut State, program: &Path, tell: &mut dyn FnMut(&str)) -> Result<()> {
+    let memory = memory_room();
+    data::make(state, memory)?;
+    tell(&format!("{} hosts and their links", state.hosts.len()));
+    make_bridge(state)?;
+    for host in &state.hosts {
+        make_host(state, host)?;
+    }
+    let of = |role| state.hosts_of(role).cloned().collect::<Vec<Host>>();
+    let (servers, clients) = (of(Role::Server), of(Role::Client));
+    let mut starter = Starter::new(program, state)?;
+    tell("management and metadata");
+    starter.start_metadata()?;
+    for server in &servers {
+        tell(&format!("storage on {}", server.name));
+        starter.start_storage(server)?;
+    }
+    starter.format(TICK)?;
+    for client in &clients {
+        tell(&format!("mount on {}", client.name));
+        starter.start_mount(client)?;
+    }
+    state.phase = Phase::Up;
+    state.processes.retain(|process| process.name != MAKER);
+    state.save()
+}

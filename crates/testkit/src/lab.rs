@@ -1,0 +1,131 @@
+//! Labs of `skep lab` for tests: each with a name of its own, and removed whatever happens.
+
+use crate::cluster::program;
+use crate::program::{Finished, finish};
+use serde_json::Value;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// How long commands may take, on a machine that does much else.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+static NEXT: AtomicU32 = AtomicU32::new(1);
+
+/// A name for a lab, of which everything is removed when this is dropped.
+#[derive(Debug)]
+pub struct Lab(String);
+
+impl Lab {
+    /// A new name; nothing is made yet.
+    pub fn new() -> Self {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self(format!("t{}x{number}", std::process::id()))
+    }
+
+    /// The name.
+    pub fn name(&self) -> &str {
+        &self.0
+    }
+
+    /// A command `skep lab VERB --name NAME` with more arguments.
+    pub fn command(&self, verb: &str, more: &[&str]) -> Command {
+        let mut command = Command::new(program());
+        command.args(["lab", verb, "--name", &self.0]).args(more);
+        command
+    }
+
+    /// Runs that to its end.
+    ///
+    /// # Panics
+    /// If it takes longer than two minutes.
+    pub fn call(&self, verb: &str, more: &[&str]) -> Finished {
+        finish(&mut self.command(verb, more), PATIENCE)
+    }
+
+    /// Runs that, and reads the JSON that it prints.
+    ///
+    /// # Panics
+    /// If it prints none.
+    pub fn json(&self, verb: &str, more: &[&str]) -> Value {
+        let finished = self.call(verb, &[&["--output", "json"], more].concat());
+        serde_json::from_str(&finished.stdout)
+            .unwrap_or_else(|error| panic!("{finished:?}: {error}"))
+    }
+
+    /// The directory of its state.
+    pub fn directory(&self) -> PathBuf {
+        Path::new("/run/skep-lab").join(&self.0)
+    }
+
+    /// The mount of a client host.
+    pub fn mount(&self, host: &str) -> PathBuf {
+        self.directory().join("mnt").join(host)
+    }
+
+    /// Ids of all processes that carry its mark.
+    ///
+    /// # Panics
+    /// If /proc can't be read.
+    pub fn processes(&self) -> Vec<u32> {
+        let mark = format!("SKEP_LAB_PROCESS={}", self.0);
+        let is_marked = |pid: &u32| {
+            let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
+        };
+        let entries = fs::read_dir("/proc").expect("/proc is mounted");
+        let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        pids.filter(is_marked).collect()
+    }
+
+    /// Everything that there is of it: processes, namespaces, mounts, directories.
+    ///
+    /// # Panics
+    /// If /proc can't be read.
+    pub fn remains(&self) -> Vec<String> {
+        let mut found: Vec<String> =
+            self.processes().iter().map(|pid| format!("process {pid}")).collect();
+        let namespaces = fs::read_dir("/run/netns").into_iter().flatten();
+        let namespaces = namespaces.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        found.extend(namespaces.filter(|name| name.contains(&format!("-{}-", self.0))));
+        let mounts = fs::read_to_string("/proc/self/mounts").expect("/proc is mounted");
+        let is_ours = |line: &&str| line.contains(&self.0);
+        found.extend(mounts.lines().filter(is_ours).map(str::to_owned));
+        let directories = [self.directory(), Path::new("/var/tmp/skep-lab").join(&self.0)];
+        let there = directories.iter().filter(|path| fs::symlink_metadata(path).is_ok());
+        found.extend(there.map(|path| path.display().to_string()));
+        found
+    }
+}
+
+impl Default for Lab {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            print_logs(&self.directory().join("logs"));
+        }
+        let removed = self.call("down", &[]);
+        if !removed.status.success() {
+            eprintln!("lab {} is left behind: {}", self.0, removed.stderr);
+        }
+    }
+}
+
+/// Prints the ends of all logs, so that a failure in CI can be understood.
+fn print_logs(directory: &Path) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let text = fs::read_to_string(entry.path()).unwrap_or_default();
+        let lines: Vec<_> = text.lines().collect();
+        let name = entry.file_name();
+        eprintln!("--- {}", Path::new(OsStr::new(&name)).display());
+        lines[lines.len().saturating_sub(25)..].iter().for_each(|line| eprintln!("{line}"));
+    }
+}

@@ -1,0 +1,284 @@
+//! `skep lab`: real labs, what runs in them at which rates, and what is left of them.
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use skep_testkit::lab::Lab;
+use skep_testkit::program::finish;
+use skep_testkit::{Scratch, cluster, schema, wait_for};
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const NOTHING: Vec<String> = Vec::new();
+/// Bytes in a second that the lab below is asked for.
+const LINK: f64 = 8e6;
+const TARGET: f64 = 5e6;
+/// Programs that write at once.
+const WRITERS: u32 = 8;
+/// What each of them writes.
+const MEGABYTES: u32 = 4;
+const RATES: [&str; 4] = ["--client-link", "64Mbit", "--target-rate", "5MB/s"];
+const SHAPE: [&str; 7] = ["--servers", "2", "--targets", "1", "--clients", "2", "--in-memory"];
+
+fn check(name: &str, value: &Value) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/schemas/{name}.json"));
+    let text = fs::read_to_string(&path).expect("a schema");
+    let schema = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(schema::problems(&schema, value), NOTHING, "{name}: {value}");
+}
+
+fn kill(pid: u32) {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("an id");
+    // It may have ended by itself.
+    kill_process(pid, Signal::KILL).ok();
+}
+
+/// Whether a process of the lab is `sleep`.
+fn has_sleep(lab: &Lab) -> bool {
+    let name = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm"));
+    lab.processes().iter().any(|pid| name(pid).is_ok_and(|name| name == "sleep\n"))
+}
+
+/// Writes on client 1 to new files on these targets until they are synced, and gives how many bytes
+/// of them went over in a second. Several files at once: one alone waits for the link and for the
+/// target in turn.
+fn written_rate(lab: &Lab, name: &str, targets: &str) -> f64 {
+    let skep = cluster::program().display().to_string();
+    let on_client = |script: &str| lab.json("run", &["--host", "c1", "--", "sh", "-c", script]);
+    let create = format!(
+        "set -e; for i in $(seq {WRITERS}); do {skep} entry create --targets {targets} \
+         $PWD/{name}.$i; done"
+    );
+    let created = on_client(&create);
+    assert_eq!(created["hosts"][0]["exit_code"], 0, "{created}");
+    let run = on_client(&format!(
+        "for i in $(seq {WRITERS}); do dd if=/dev/zero of={name}.$i bs=1000000 \
+         count={MEGABYTES} conv=notrunc,fsync & done; wait"
+    ));
+    check("lab-run", &run);
+    let host = &run["hosts"][0];
+    assert_eq!(host["exit_code"], 0, "{run}");
+    let bytes = f64::from(WRITERS * MEGABYTES) * 1e6;
+    assert!(host["sent_bytes"].as_f64().expect("a number") >= bytes, "{run}");
+    bytes / host["seconds"].as_f64().expect("a number")
+}
+
+/// A rate may never be passed; on a machine that does much else it may be missed a few times.
+fn assert_rate(lab: &Lab, targets: &str, expected: f64) {
+    let mut found = Vec::new();
+    for attempt in 0..5 {
+        let rate = written_rate(lab, &format!("on-{targets}-{attempt}"), targets) / expected;
+        assert!(rate < 1.05, "{rate} of the rate on targets {targets}");
+        if rate > 0.92 {
+            return;
+        }
+        found.push(rate);
+    }
+    panic!("{found:?} of the rate on targets {targets}");
+}
+
+#[test]
+fn a_lab_has_mounts_on_hosts_whose_links_and_targets_have_the_rates_asked_for() {
+    let lab = Lab::new();
+    let up = lab.json("up", &[&SHAPE[..], &RATES].concat());
+    check("lab-up", &up);
+    assert_eq!((&up["phase"], &up["is_well"]), (&"up".into(), &true.into()), "{up}");
+    let names: Vec<_> =
+        up["hosts"].as_array().expect("hosts").iter().map(|host| host["name"].clone()).collect();
+    assert_eq!(names, ["m1", "s1", "s2", "c1", "c2"]);
+    check("lab-status", &lab.json("status", &[]));
+
+    // Both mounts, from outside and from the hosts.
+    fs::write(lab.mount("c1").join("greeting"), "hello").expect("written");
+    assert_eq!(fs::read_to_string(lab.mount("c2").join("greeting")).expect("read"), "hello");
+    let run = lab.json("run", &["--", "sh", "-c", "cat greeting; echo $SKEP_LAB_HOST >&2"]);
+    check("lab-run", &run);
+    for (host, name) in run["hosts"].as_array().expect("hosts").iter().zip(["c1", "c2"]) {
+        assert_eq!((&host["host"], &host["exit_code"]), (&name.into(), &0.into()));
+        assert_eq!(
+            (&host["stdout"], &host["stderr"]),
+            (&"hello".into(), &format!("{name}\n").into())
+        );
+    }
+
+    // One target is slower than the client's link; both together are faster.
+    // Target 1 is that of metadata.
+    assert_rate(&lab, "2", TARGET);
+    assert_rate(&lab, "2,3", LINK);
+    let status = lab.json("status", &[]);
+    let received = |host: usize| status["hosts"][host]["received_bytes"].as_u64().expect("bytes");
+    assert!(received(1) + received(2) > 32_000_000, "{status}");
+
+    check("lab-down", &lab.json("down", &["--dry-run"]));
+    assert_ne!(lab.remains(), NOTHING);
+    let down = lab.json("down", &[]);
+    check("lab-down", &down);
+    assert_eq!(down[0]["was_there"], true);
+    assert_eq!(lab.remains(), NOTHING);
+    assert_eq!(lab.json("down", &[])[0]["was_there"], false);
+    let gone = lab.call("status", &[]);
+    assert_eq!(gone.status.code(), Some(4), "{gone:?}");
+}
+
+#[test]
+fn commands_on_hosts_have_exit_codes_and_a_limit_of_time() {
+    let lab = Lab::new();
+    lab.call("up", &[&SHAPE[..], &["--chooser", "roundrobin"]].concat()).expect_success();
+    let skep = cluster::program().display().to_string();
+    let chooser = ["--host", "c1", "--", &skep, "config", "get", "chooser", "--output", "json"];
+    let run = lab.json("run", &chooser);
+    assert!(run["hosts"][0]["stdout"].as_str().expect("a text").contains("roundrobin"), "{run}");
+    let script = "test $SKEP_LAB_HOST = c1 || exit 7";
+    let run = lab.call("run", &["--output", "json", "--", "sh", "-c", script]);
+    assert_eq!(run.status.code(), Some(1), "{run:?}");
+    let value: Value = serde_json::from_str(&run.stdout).expect("JSON");
+    assert_eq!(value["hosts"][0]["exit_code"], 0, "{value}");
+    assert_eq!(value["hosts"][1]["exit_code"], 7, "{value}");
+    // Also what the command has started ends with it.
+    let script = "sleep 1000 & sleep 1000; echo not reached";
+    let limited = ["--host", "c1", "--timeout", "300ms", "--output", "json"];
+    let run = lab.call("run", &[&limited[..], &["--", "sh", "-c", script]].concat());
+    let value: Value = serde_json::from_str(&run.stdout).expect("JSON");
+    check("lab-run", &value);
+    let host = &value["hosts"][0];
+    assert_eq!((&host["is_timed_out"], &host["stdout"]), (&true.into(), &"".into()), "{value}");
+    assert!(host["seconds"].as_f64().expect("a number") < 30.0, "{value}");
+    wait_for("the command's own processes end", PATIENCE, || (!has_sleep(&lab)).then_some(()));
+    let unknown = lab.call("run", &["--host", "c9", "--", "true"]);
+    assert_eq!(unknown.status.code(), Some(4), "{unknown:?}");
+    let missing = lab.json("run", &["--host", "s1", "--", "no-such-program"]);
+    assert_ne!(missing["hosts"][0]["exit_code"], 0, "{missing}");
+}
+
+#[test]
+fn whatever_a_killed_lab_leaves_is_removed() {
+    let lab = Lab::new();
+    lab.call("up", &SHAPE).expect_success();
+    fs::write(lab.mount("c1").join("data"), vec![7; 3 << 20]).expect("written");
+    // A program of somebody in a host, too.
+    let mut shell = lab.command("run", &["--host", "c2", "--", "sleep", "1000"]);
+    let mut shell = shell.stdout(Stdio::null()).spawn().expect("started");
+    wait_for("it runs", PATIENCE, || has_sleep(&lab).then_some(()));
+    let status = lab.json("status", &[]);
+    for host in status["hosts"].as_array().expect("hosts") {
+        for process in host["processes"].as_array().expect("processes") {
+            let pid = process["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
+            kill(pid.expect("an id"));
+        }
+    }
+    let ended = lab.call("status", &["--output", "json"]);
+    assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+    let again = lab.call("up", &SHAPE);
+    assert!(again.stderr.contains("skep lab down --name"), "{again:?}");
+    lab.call("down", &[]).expect_success();
+    shell.wait().expect("our own child");
+    assert_eq!(lab.remains(), NOTHING);
+    // The name is free, and the state need not be there.
+    lab.call("up", &SHAPE).expect_success();
+    fs::remove_file(lab.directory().join("lab.json")).expect("removed");
+    lab.call("down", &[]).expect_success();
+    assert_eq!(lab.remains(), NOTHING);
+}
+
+/// How many processes the state of a lab names; none without a state.
+fn noted_processes(lab: &Lab) -> Option<usize> {
+    let text = fs::read(lab.directory().join("lab.json")).ok()?;
+    let state: Value = serde_json::from_slice(&text).expect("never half a state");
+    Some(state["processes"].as_array().expect("a list").len())
+}
+
+#[test]
+fn a_lab_that_was_killed_while_it_was_made_is_removed() {
+    let lab = Lab::new();
+    let namespaces = || lab.remains().iter().filter(|it| it.starts_with("skep-lab-")).count();
+    // Itself is the first process of the state.
+    let moments: [(&str, &dyn Fn() -> bool); 6] = [
+        ("its directory is there", &|| lab.directory().exists()),
+        ("a namespace is there", &|| namespaces() > 0),
+        ("three namespaces are there", &|| namespaces() > 2),
+        ("management is there", &|| noted_processes(&lab) > Some(1)),
+        ("storage is there", &|| noted_processes(&lab) > Some(3)),
+        ("a mount is there", &|| noted_processes(&lab) > Some(5)),
+    ];
+    for (moment, has_come) in moments {
+        let mut up = lab.command("up", &SHAPE);
+        let mut up = up.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("started");
+        let deadline = std::time::Instant::now() + PATIENCE;
+        while !has_come() && up.try_wait().expect("our own child").is_none() {
+            assert!(std::time::Instant::now() < deadline, "{moment}");
+        }
+        up.kill().expect("our own child");
+        up.wait().expect("our own child");
+        assert_ne!(lab.remains(), NOTHING, "{moment}");
+        lab.call("down", &[]).expect_success();
+        assert_eq!(lab.remains(), NOTHING, "{moment}");
+    }
+    // Or while it is still at work: it is ended first.
+    let mut up = lab.command("up", &SHAPE);
+    let mut up = up.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("started");
+    wait_for("it has begun", PATIENCE, || noted_processes(&lab));
+    lab.call("down", &[]).expect_success();
+    up.wait().expect("our own child");
+    assert_eq!(lab.remains(), NOTHING);
+}
+
+#[test]
+fn what_cannot_be_made_is_refused_before_anything_is() {
+    let lab = Lab::new();
+    let refused = |arguments: &[&str], exit_code: i32, words: &str| {
+        let found = lab.call("up", arguments);
+        assert_eq!(found.status.code(), Some(exit_code), "{found:?}");
+        assert!(found.stderr.contains(words), "{words}: {found:?}");
+        assert_eq!(lab.remains(), NOTHING, "{found:?}");
+    };
+    refused(&["--servers", "0"], 2, "0 servers");
+    refused(&["--clients", "999"], 2, "1 to 250");
+    refused(&["--target-variability", "10%"], 2, "--target-rate");
+    refused(&["--link", "fast"], 2, "400Mbit");
+    refused(&["--chooser", "best"], 2, "balanced");
+    refused(&["scenario9"], 2, "scenario1");
+    let scratch = Scratch::new();
+    let file = scratch.join("lab.toml");
+    fs::write(&file, "servers = 2\nlinks = \"1Gbit\"\n").expect("written");
+    refused(&[&file.display().to_string()], 2, "links");
+    let full = scratch.directory("full");
+    fs::write(full.join("thesis"), "precious").expect("written");
+    refused(&["--directory", &full.display().to_string()], 1, "isn't empty");
+    assert_eq!(fs::read_to_string(full.join("thesis")).expect("still there"), "precious");
+    // A description in a file, and what it would make.
+    fs::write(&file, "servers = 3\ntargets = 1\nlink = \"80Mbit\"\n").expect("written");
+    let plan = lab.json("up", &[&file.display().to_string(), "--clients", "1", "--dry-run"]);
+    check("lab-up", &plan);
+    assert_eq!(plan["hosts"].as_array().map(Vec::len), Some(5), "{plan}");
+    assert_eq!(plan["hosts"][1]["link_bytes_per_second"], 10_000_000);
+    assert_eq!(lab.remains(), NOTHING);
+    // Delays are a part of the kernel that not all have.
+    let netem = ["--net", "tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms"];
+    let has_netem = finish(Command::new("unshare").args(netem), PATIENCE).status.success();
+    match has_netem {
+        true => drop(lab.call("up", &["--delay", "1ms", "--dry-run"]).expect_success()),
+        false => refused(&["--delay", "1ms"], 1, "netem"),
+    }
+    check("lab-shapes", &serde_json::from_str(&shapes()).expect("JSON"));
+}
+
+fn shapes() -> String {
+    cluster::skep(["lab", "shapes", "--output", "json"]).expect_success()
+}
+
+#[test]
+fn without_root_a_lab_is_refused() {
+    let scratch = Scratch::new();
+    let lab = Lab::new();
+    // The build directory may be closed to others.
+    let copy = scratch.join("skep");
+    fs::copy(cluster::program(), &copy).expect("copied");
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(&copy);
+    let found = finish(command.args(["lab", "up", "--name", lab.name()]), PATIENCE);
+    assert_eq!(found.status.code(), Some(5), "{found:?}");
+    assert!(found.stderr.contains("needs root"), "{found:?}");
+    assert_eq!(lab.remains(), NOTHING);
+}
