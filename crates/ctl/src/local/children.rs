@@ -159,6 +159,8 @@ pub(crate) fn program() -> Command {
     // Under a name of the helper it would take its arguments for those of mount(8).
     let name = std::env::args_os().next().filter(|name| !helper::is_called_so(name));
     command.arg0(name.unwrap_or_else(|| "skep".into()));
+    // Who waits for this process doesn't wait for those that it starts, and may be gone by then.
+    command.env_remove("NOTIFY_SOCKET");
     command
 }
 

@@ -210,7 +210,7 @@ impl Supervisor {
         }
         let mut command = program();
         command.args(self.arguments(kind, name)).arg("--init").args(token);
-        let output = command.env_remove("NOTIFY_SOCKET").output()?;
+        let output = command.output()?;
         if output.status.success() {
             return Ok(());
         }
@@ -314,7 +314,7 @@ impl Supervisor {
     /// Starts what dies again, until somebody asks to end.
     async fn watch(&mut self) {
         while self.asked_to_end.get() == 0 {
-            // What services say at a restart is of no interest here.
+            // What services say when they end is of no interest here.
             self.readiness.take();
             let mut has_changed = false;
             for service in &mut self.services {
