@@ -37,6 +37,6 @@ pub use file_system::FileSystem;
 pub use limits::VALIDITY;
 pub use mount::{ServeOptions, remount, serve};
 pub use mount_flags::MountFlags;
-pub use ops::xattrs::{MAP_XATTR, PATTERN_XATTR, TRANSPORT_XATTR};
+pub use ops::xattrs::{MAP_XATTR, PATTERN_XATTR, TIMEOUT_XATTR, TRANSPORT_XATTR};
 pub use request::is_request;
 pub use transport::{TransportChoice, TransportKind};

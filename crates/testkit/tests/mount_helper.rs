@@ -4,11 +4,12 @@
 //! their own, with a copy of that directory.
 
 use rustix::fs::{AtFlags, StatxFlags};
+use rustix::process::Signal;
 use skep_testkit::process::Process;
 use skep_testkit::program::{Finished, finish};
 use skep_testkit::{Cluster, Shape, Transport, wait_for};
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -91,7 +92,16 @@ fn flags_are_the_kernels_and_can_be_changed() {
     let shown = place.shown().expect("mounted");
     assert!(shown.starts_with("ro,") && shown.contains(",noexec"), "{shown}");
     assert!(is_read_only(&mount_point));
-    place.helper("remount,rw,nosuid").expect_success();
+    for (options, words) in [
+        ("remount,transport=device", "transport is uring and can't be changed to device"),
+        ("remount,attribute_timeout=7", "attribute_timeout is 1 and can't be changed to 7"),
+    ] {
+        let said = place.helper(options).expect_failure();
+        assert!(said.contains(words), "{options}: {said}");
+    }
+    assert!(is_read_only(&mount_point), "nothing was changed");
+    // What it has already is no change.
+    place.helper("remount,rw,nosuid,transport=uring,attribute_timeout=1").expect_success();
     let shown = place.shown().expect("mounted");
     assert!(shown.starts_with("rw,nosuid") && !shown.contains("noexec"), "{shown}");
     fs::write(mount_point.join("file"), "written").expect("no longer read-only");
@@ -109,12 +119,124 @@ fn what_is_wrong_is_named() {
     assert!(said.contains("pigeon"), "{said}");
     let said = place.helper("log_limit=many").expect_failure();
     assert!(said.contains("log_limit=many"), "{said}");
-    fs::write(place.path.join("mnt/file"), "in the way?").expect("written");
     let mut command = Command::new(place.path.join("mount.skep"));
     command.arg(place.cluster.data()).arg(place.path.join("absent"));
-    let said = finish(&mut command, PATIENCE).expect_failure();
-    assert!(said.contains("absent"), "{said}");
+    let failed = finish(&mut command, PATIENCE);
+    // "Mount failure" and "incorrect invocation" of mount(8).
+    assert_eq!(failed.status.code(), Some(32), "{}", failed.stderr);
+    assert!(failed.stderr.contains("absent"), "{}", failed.stderr);
+    let mut command = Command::new(place.path.join("mount.skep"));
+    let called = finish(command.arg(place.cluster.data()), PATIENCE);
+    assert_eq!(called.status.code(), Some(1), "{}", called.stderr);
+    assert!(called.stderr.contains("usage: mount.skep"), "{}", called.stderr);
     assert_eq!(place.shown(), None, "nothing was mounted");
+    // What lies in the directory is hidden, as with other file systems.
+    let hidden = place.path.join("mnt/file");
+    fs::write(&hidden, "in the way?").expect("written");
+    place.helper("defaults").expect_success();
+    assert!(!hidden.exists());
+    place.umount();
+    assert_eq!(fs::read(&hidden).expect("there again"), b"in the way?");
+    place.cluster.stop();
+}
+
+/// The value of an attribute of a mount's root.
+fn root_says(mount_point: &Path, name: &str) -> String {
+    let mut bytes = [0_u8; 64];
+    let len = rustix::fs::getxattr(mount_point, name, &mut bytes).expect("it says so");
+    String::from_utf8_lossy(&bytes[..len]).into_owned()
+}
+
+/// A log that is as large as the mount may let it become.
+fn full_log(log: &Path) {
+    fs::write(log, "as it was\n".repeat(7_000)).expect("written");
+}
+
+/// Checks that a mount that was told to log to a full log has begun a new one, of the level that it
+/// was told.
+fn logs_anew(mount_point: &Path, log: &Path) {
+    let mount = skep_testkit::process::below(mount_point).pop().expect("it runs");
+    mount.signal(Signal::USR1);
+    wait_for("it says what it logs", PATIENCE, || {
+        let text = fs::read_to_string(log).ok()?;
+        text.contains("the log level is trace now; it was debug").then_some(())
+    });
+    let old = fs::read_to_string(format!("{}.old", log.display())).expect("the old one");
+    assert!(old.starts_with("as it was"), "{old}");
+    assert!(fs::metadata(log).expect("a log").len() < 7_000);
+}
+
+/// Command: skep mount, skep umount.
+#[test]
+fn each_option_has_its_effect() {
+    let place = Place::new();
+    let (mount_point, log) = (place.mount_point(), place.path.join("a.log"));
+    let token = place.path.join("token");
+    let kept = place.cluster.data().join("management/join-token");
+    fs::copy(kept, &token).expect("copied");
+    let address = fs::read_to_string(place.cluster.data().join("management/address"));
+    let address = address.expect("an address").trim().to_owned();
+    let by_address = |options: &str| {
+        let mut command = Command::new(place.path.join("mount.skep"));
+        finish(command.arg(&address).arg(&mount_point).args(["-o", options]), PATIENCE)
+    };
+    let said = by_address("defaults").expect_failure();
+    assert!(said.contains("token"), "{said}");
+    let options = format!(
+        "token_file={},transport=device,attribute_timeout=0.25,log=debug,log_file={},\
+         log_limit=64KiB,job_patterns",
+        token.display(),
+        log.display()
+    );
+    full_log(&log);
+    assert_eq!(by_address(&options).expect_success(), "");
+    let table = fs::read_to_string("/proc/self/mounts").expect("there is one");
+    let line = format!("{address} {} fuse.skep", mount_point.display());
+    assert!(table.contains(&line), "{table}");
+    assert_eq!(root_says(&mount_point, "user.skep.transport"), "device");
+    assert_eq!(root_says(&mount_point, "user.skep.attribute_timeout"), "0.25");
+    logs_anew(&mount_point, &log);
+    let mut job = Command::new("touch");
+    job.arg(mount_point.join("asked")).env("SKEP_PATTERN", "count=1,chunk-size=1MiB");
+    finish(&mut job, PATIENCE).expect_success();
+    let pattern = root_says(&mount_point.join("asked"), "user.skep.pattern");
+    assert!(pattern.contains("chunk-size=1MiB"), "{pattern}");
+    place.umount();
+    let serves = || skep_testkit::process::below(&mount_point).len();
+    wait_for("the mount's process ends", PATIENCE, || (serves() == 0).then_some(()));
+
+    // The same from the command line.
+    let log = place.path.join("b.log");
+    let mut command = Command::new(skep_testkit::cluster::program());
+    command.args(["mount", "--detach", "--quiet", "-s", "--options", "sunny,colour=red"]);
+    command.args(["--transport", "device", "--log", "debug", "--log-limit", "64KiB"]);
+    command.arg("--log-file").arg(&log).arg("--token-file").arg(&token);
+    let mount = |command: &mut Command| {
+        finish(command.args(["--cluster", &address]).arg(&mount_point), PATIENCE)
+    };
+    full_log(&log);
+    assert_eq!(mount(&mut command).expect_success(), "");
+    fs::write(mount_point.join("file"), "x").expect("written");
+    logs_anew(&mount_point, &log);
+    // Programs that have it open go on with it, and others don't find it any more.
+    let mut file = fs::File::open(mount_point.join("file")).expect("opened");
+    let umount = |more: &[&str]| {
+        let mut command = Command::new(skep_testkit::cluster::program());
+        finish(command.arg("umount").args(more).arg(&mount_point), PATIENCE)
+    };
+    let busy = umount(&[]).expect_failure();
+    assert!(busy.contains("busy") && busy.contains("--lazy"), "{busy}");
+    umount(&["--lazy"]).expect_success();
+    assert_eq!(place.shown(), None);
+    assert!(!mount_point.join("file").exists());
+    let mut text = String::new();
+    file.read_to_string(&mut text).expect("read");
+    assert_eq!(text, "x");
+    assert_eq!(serves(), 1);
+    drop(file);
+    wait_for("the mount's process ends with its last user", PATIENCE, || {
+        (serves() == 0).then_some(())
+    });
     place.cluster.stop();
 }
 

@@ -5,7 +5,7 @@ mod log_level;
 mod options;
 
 use crate::access::Access;
-use crate::cli::MountArgs;
+use crate::cli::{DEFAULT_TRANSPORT, MountArgs};
 use crate::local::children::{LOG_LIMIT, open_log, program, tail};
 use crate::local::readiness::Readiness;
 use crate::output::print;
@@ -36,6 +36,7 @@ pub(crate) fn run(args: &MountArgs) -> Result<()> {
     let options = options::read(&args.options, args.is_sloppy, &mut with_options)?;
     let args = &with_options;
     if options.is_remount {
+        refuse_what_stays(args, options)?;
         return match args.is_dry_run {
             true => Ok(()),
             false => skep_fuse::remount(&args.directory, options.flags),
@@ -87,6 +88,39 @@ fn mount(
     let served = skep_fuse::mount(cluster, options);
     skep_service::notify::stopping();
     served
+}
+
+/// Refuses to change what a mount's process was started with. What is as asked for already may be
+/// said: mount(8) says all of a line of `/etc/fstab` again.
+fn refuse_what_stays(args: &MountArgs, asked: Options) -> Result<()> {
+    let found = |name: &str| {
+        let mut bytes = [0_u8; 64];
+        let len = rustix::fs::getxattr(&args.directory, name, &mut bytes).map_err(|error| {
+            Error::from(std::io::Error::from(error)).within(args.directory.display())
+        })?;
+        Ok::<_, Error>(String::from_utf8_lossy(&bytes[..len]).into_owned())
+    };
+    let refused = |option: &str, found: &str, wanted: &str| {
+        let what = format!(
+            "{}: {option} is {found} and can't be changed to {wanted} while it is mounted; unmount \
+             it and mount it again",
+            args.directory.display()
+        );
+        Err(Error::new(ErrorCode::Configuration, what))
+    };
+    if args.transport != DEFAULT_TRANSPORT {
+        let transport = found(skep_fuse::TRANSPORT_XATTR)?;
+        if transport != args.transport {
+            return refused("transport", &transport, &args.transport);
+        }
+    }
+    if let Some(wanted) = asked.attribute_timeout {
+        let timeout = found(skep_fuse::TIMEOUT_XATTR)?;
+        if timeout.parse().ok().map(Duration::from_secs_f64) != Some(wanted) {
+            return refused("attribute_timeout", &timeout, &wanted.as_secs_f64().to_string());
+        }
+    }
+    Ok(())
 }
 
 fn absolute(path: &std::path::Path) -> Result<PathBuf> {

@@ -1,5 +1,6 @@
 //! Extended attributes, and those that aren't stored as such: `user.skep.transport` of the root
-//! directory names the transport in use, `user.skep.pattern` is an inode's stripe pattern, and
+//! directory names the transport in use and `user.skep.attribute_timeout` says for how many seconds
+//! the kernel remembers attributes, `user.skep.pattern` is an inode's stripe pattern, and
 //! `user.skep.map` says where a file's bytes lie. No list shows them, so that programs that copy
 //! all attributes of a file leave them alone.
 
@@ -13,6 +14,9 @@ type Outcome = Result<Answer, Failure>;
 
 /// Name of the attribute that says which transport a mount uses.
 pub const TRANSPORT_XATTR: &str = "user.skep.transport";
+
+/// Name of the attribute that says how many seconds the kernel may remember names and attributes.
+pub const TIMEOUT_XATTR: &str = "user.skep.attribute_timeout";
 
 /// Name of the attribute that is the stripe pattern of a file, or what a directory hands down.
 pub const PATTERN_XATTR: &str = "user.skep.pattern";
@@ -60,6 +64,9 @@ pub(crate) async fn get<F: FileSystem>(
     if inode == InodeId::ROOT && name == TRANSPORT_XATTR.as_bytes() {
         return sized(context.transport.to_string().into_bytes(), room);
     }
+    if inode == InodeId::ROOT && name == TIMEOUT_XATTR.as_bytes() {
+        return sized(context.validity.as_secs_f64().to_string().into_bytes(), room);
+    }
     check(name)?;
     let fs = &context.file_system;
     let value = match std::str::from_utf8(name) {
@@ -78,7 +85,7 @@ pub(crate) async fn set(fs: &impl FileSystem, change: XattrChange) -> Outcome {
             fs.set_pattern(inode, Some(&value), uid).await.map_err(of_pattern)?;
             return Ok(Answer::Empty);
         }
-        Ok(MAP_XATTR | TRANSPORT_XATTR) => return Err(Failure::Errno(libc::EPERM)),
+        Ok(MAP_XATTR | TRANSPORT_XATTR | TIMEOUT_XATTR) => return Err(Failure::Errno(libc::EPERM)),
         _ => {}
     }
     match fs.set_xattr(inode, &name, &value, mode, clear_set_group_id).await {
