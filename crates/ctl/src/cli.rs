@@ -49,6 +49,9 @@ pub(crate) enum Verb {
     /// Look at targets
     #[command(subcommand)]
     Target(TargetVerb),
+    /// Look at groups: which targets hold the same data
+    #[command(subcommand)]
+    Group(GroupVerb),
     /// See whether the cluster is well
     #[command(subcommand)]
     Health(HealthVerb),
@@ -217,6 +220,13 @@ pub(crate) enum NodeVerb {
 pub(crate) enum ClientVerb {
     /// List all mounts: host, place, since when, last heard, sessions, open files
     List(ClusterArgs),
+    /// List the files that clients have open
+    Files {
+        #[command(flatten)]
+        query: ClusterArgs,
+        /// Only those of one client, by id or name
+        client: Option<String>,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -245,6 +255,12 @@ pub(crate) enum LockVerb {
 #[derive(Debug, Subcommand)]
 pub(crate) enum TargetVerb {
     /// List all targets
+    List(ClusterArgs),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum GroupVerb {
+    /// List all groups with their members: which part each has, and whether it is there
     List(ClusterArgs),
 }
 

@@ -67,6 +67,13 @@ const EXAMPLES: &[Examples] = &[
     ),
     ("skep client list", &[("all mounts", "skep client list")]),
     (
+        "skep client files",
+        &[
+            ("everything that is open", "skep client files"),
+            ("what client 7 has open", "skep client files 7"),
+        ],
+    ),
+    (
         "skep session list",
         &[
             ("all sessions", "skep session list"),
@@ -81,6 +88,7 @@ const EXAMPLES: &[Examples] = &[
         ],
     ),
     ("skep target list", &[("all targets with state and place", "skep target list")]),
+    ("skep group list", &[("all groups with their members", "skep group list")]),
     ("skep health df", &[("room on all targets", "skep health df")]),
     (
         "skep health check",

@@ -66,7 +66,8 @@ pub(crate) fn pool(pool: CapacityPool) -> &'static str {
     }
 }
 
-fn consistency(state: Consistency) -> &'static str {
+/// Consistency as a word.
+pub(crate) fn consistency(state: Consistency) -> &'static str {
     match state {
         Consistency::Good => "Good",
         Consistency::NeedsResync => "Needs-Resync",

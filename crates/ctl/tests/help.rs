@@ -27,6 +27,7 @@ fn names(directory: &Path) -> BTreeSet<String> {
     entries.map(name).collect()
 }
 
+/// Command: skep man.
 #[test]
 fn every_command_has_a_manual_page_and_help_with_its_examples() {
     let place = tempfile::tempdir().expect("a place");
@@ -53,6 +54,7 @@ fn every_command_has_a_manual_page_and_help_with_its_examples() {
     );
 }
 
+/// Command: skep completion.
 #[test]
 fn completion_scripts_know_all_commands_and_are_scripts() {
     for shell in ["bash", "zsh", "fish"] {

@@ -13,6 +13,7 @@ fn small() -> Shape {
     Shape { metadata_targets: 1, storage_services: 1, targets_per_service: 2, ..Shape::default() }
 }
 
+/// Command: skep node log-level.
 #[test]
 fn log_levels_change_in_running_services_and_mounts() {
     let cluster = Cluster::start(small());
@@ -103,6 +104,7 @@ fn a_lease_that_becomes_shorter_counts_for_mounts_that_are_there() {
     cluster.stop();
 }
 
+/// Command: skep client list, skep client files, skep session list, skep lock list, skep entry who.
 #[test]
 fn who_uses_the_cluster_and_its_files_is_shown() {
     let mut cluster = Cluster::start(Shape { metadata_targets: 2, ..small() });
@@ -129,6 +131,15 @@ fn who_uses_the_cluster_and_its_files_is_shown() {
     assert_eq!(sessions.len(), 1, "{sessions:?}");
     assert_eq!((&sessions[0]["lease_ms"], &sessions[0]["open_files"]), (&json!(5_000), &json!(1)));
 
+    let files = list(&["client", "files", &id]);
+    assert_eq!(files.len(), 1, "{files:?}");
+    let counts = [&files[0]["readers"], &files[0]["writers"], &files[0]["locks"]];
+    assert_eq!(counts, [&json!(0), &json!(1), &json!(1)], "{files:?}");
+    let entry = cluster.skep_json(&["entry", "info", &path])["entry_id"].clone();
+    assert_eq!((&files[0]["entry_id"], &files[0]["session"]), (&entry, &sessions[0]["session"]));
+    let own = clients.iter().find(|it| it["id"] != client["id"]).expect("the other");
+    assert_eq!(list(&["client", "files", &own["id"].to_string()]), [] as [Value; 0]);
+
     let who = list(&["entry", "who", &path]);
     assert_eq!(who.len(), 1, "{who:?}");
     assert_eq!((&who[0]["client"], &who[0]["writers"]), (&client["id"], &json!(1)));
@@ -146,12 +157,14 @@ fn who_uses_the_cluster_and_its_files_is_shown() {
         (cluster.skep(&["entry", "who", &path]) == "Nobody has it open.\n").then_some(())
     });
     assert!(list(&["lock", "list"]).is_empty());
+    assert_eq!(cluster.skep(&["client", "files"]), "Nothing is open.\n");
     assert_eq!(cluster.skep(&["lock", "list"]), "Nothing is locked.\n");
     second.unmount();
     wait_for("the mount is gone", PATIENCE, || {
         (list(&["client", "list"]).len() == 1).then_some(())
     });
     assert!(refusal(&cluster, &["session", "list", "--client", &id]).contains("skep node list"));
+    assert!(refusal(&cluster, &["client", "files", &id]).contains("skep node list"));
     assert!(refusal(&cluster, &["entry", "who", "/"]).contains("not in a mount"));
     assert!(refusal(&cluster, &["entry", "who", "/nowhere"]).contains("/nowhere"));
     cluster.stop();
@@ -164,6 +177,7 @@ fn refusal(cluster: &Cluster, arguments: &[&str]) -> String {
     cluster::skep(arguments).expect_failure()
 }
 
+/// Command: skep config list, skep config get, skep config set.
 #[test]
 fn settings_change_live_and_wrong_values_are_refused_by_name() {
     let cluster = Cluster::start(small());

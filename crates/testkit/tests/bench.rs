@@ -48,6 +48,7 @@ fn names(directory: &Path) -> Vec<String> {
     names
 }
 
+/// Command: skep bench io.
 #[test]
 fn io_moves_and_compares_data_between_two_mounts() {
     let mut cluster = small_cluster();

@@ -2,12 +2,13 @@
 //! docs/operations/output.md says what may be relied on.
 
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 use skep_testkit::program::{Finished, finish};
 use skep_testkit::{Cluster, Scratch, Shape, Transport, cluster, schema, wait_for};
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -29,7 +30,8 @@ fn check(name: &str, value: &Value) {
 }
 
 /// Runs a command in a directory, and checks both forms of JSON against its schema; the second run
-/// of a command that changes something says the same.
+/// of a command that changes something says the same. Lists have something in them, or nothing of
+/// it would be checked.
 fn check_command(directory: &Path, arguments: &[&str], name: &str) -> Value {
     let run = |format: &str| {
         let mut command = Command::new(cluster::program());
@@ -39,14 +41,54 @@ fn check_command(directory: &Path, arguments: &[&str], name: &str) -> Value {
     let value = parse(&run("json"));
     check(name, &value);
     let lines = run("ndjson");
-    match value.is_array() {
-        true => check(name, &lines.lines().map(parse).collect::<Vec<_>>().into()),
-        false => {
-            assert_eq!(lines.lines().count(), 1, "{name}: {lines}");
-            check(name, &parse(&lines));
+    match value.as_array() {
+        Some(list) => {
+            assert!(!list.is_empty(), "{name}: nothing to check");
+            let lines: Vec<_> = lines.lines().map(parse).collect();
+            assert_eq!(lines.len(), list.len(), "{name}: {lines:?}");
+            check(name, &lines.into());
         }
+        None => check_line(name, &lines),
     }
     value
+}
+
+/// Checks a value that is printed as `json` or `ndjson`.
+fn check_printed(name: &str, printed: &str, format: &str) {
+    match format {
+        "ndjson" => check_line(name, printed),
+        _ => check(name, &parse(printed)),
+    }
+}
+
+/// Checks a value that is printed on one line.
+fn check_line(name: &str, lines: &str) {
+    assert_eq!(lines.lines().count(), 1, "{name}: {lines}");
+    check(name, &parse(lines));
+}
+
+/// Runs a command as people do: a header with `titles`, or none, and a line with `words`.
+fn check_table(arguments: &[&str], titles: &str, words: &[&str]) {
+    let shown = cluster::skep(arguments).expect_success();
+    let mut lines = shown.lines();
+    if !titles.is_empty() {
+        let header = lines.next().unwrap_or_default().split_whitespace().collect::<Vec<_>>();
+        assert_eq!(header.join(" "), titles, "{arguments:?}: {shown}");
+    }
+    let has_all = |line: &str| words.iter().all(|word| line.contains(word));
+    assert!(lines.any(has_all), "{arguments:?}: no line with {words:?}: {shown}");
+}
+
+/// Locks bytes 10 to 15 of a file by `fcntl` until it is told to end.
+const LOCKER: &str = "import fcntl, sys\n\
+                      with open(sys.argv[1], 'r+') as file:\n    \
+                      fcntl.lockf(file, fcntl.LOCK_EX, 5, 10)\n    \
+                      sys.stdin.read()\n";
+
+fn locker(path: &Path) -> Child {
+    let mut command = Command::new("python3");
+    command.args(["-c", LOCKER]).arg(path).stdin(Stdio::piped());
+    command.spawn().expect("python3 can be started")
 }
 
 #[test]
@@ -56,6 +98,21 @@ fn what_commands_print_for_programs_is_as_their_schemas_say() {
     let second = cluster.mount(Transport::Device);
     let file = fs::File::create(second.path().join("file")).expect("created");
     file.lock().expect("locked");
+    fs::write(second.path().join("ranges"), "some text, and more").expect("written");
+    let locked = |count: usize, is_waiting: bool| {
+        wait_for("a range is locked", PATIENCE, || {
+            let locks = cluster.skep_json(&["lock", "list"]);
+            let of_ranges = |it: &&Value| it["kind"] == "posix" && it["is_waiting"] == is_waiting;
+            let found: Vec<_> = locks.as_array()?.iter().filter(of_ranges).cloned().collect();
+            (found.len() == count).then_some(found)
+        })
+    };
+    let mut lockers = vec![locker(&second.path().join("ranges"))];
+    locked(1, false);
+    lockers.push(locker(&cluster.path().join("ranges")));
+    let waits = locked(1, true).remove(0);
+    assert_eq!((&waits["start_byte"], &waits["end_byte"]), (&json!(10), &json!(15)), "{waits}");
+    assert_eq!(waits["pid"], lockers[1].id(), "{waits}");
     let directory = cluster.data().parent().expect("a directory").to_owned();
     std::os::unix::fs::symlink(cluster.data(), directory.join("skep-data")).expect("a link");
     let file_path = cluster.path().join("file").display().to_string();
@@ -64,7 +121,9 @@ fn what_commands_print_for_programs_is_as_their_schemas_say() {
         (&["node", "list"][..], "node-list"),
         (&["node", "log-level", "all"], "node-log-level"),
         (&["target", "list"], "target-list"),
+        (&["group", "list"], "group-list"),
         (&["client", "list"], "client-list"),
+        (&["client", "files"], "client-files"),
         (&["session", "list"], "session-list"),
         (&["lock", "list"], "lock-list"),
         (&["health", "df"], "health-df"),
@@ -85,9 +144,18 @@ fn what_commands_print_for_programs_is_as_their_schemas_say() {
     ] {
         check_command(&directory, arguments, name);
     }
-    let new = cluster.path().join("new").display().to_string();
-    let create = ["entry", "create", "--num-targets", "2", &new, "--output", "json"];
-    check("entry-create", &parse(&cluster::skep(create).expect_success()));
+    let create = |name: &str, format: &str| {
+        let new = cluster.path().join(name).display().to_string();
+        let arguments = ["entry", "create", "--num-targets", "2", &new, "--output", format];
+        cluster::skep(arguments).expect_success()
+    };
+    check("entry-create", &parse(&create("new", "json")));
+    check_line("entry-create", &create("newer", "ndjson"));
+    for mut locker in lockers {
+        drop(locker.stdin.take());
+        let status = wait_for("a locker ends", PATIENCE, || locker.try_wait().expect("ours"));
+        assert!(status.success(), "{status}");
+    }
     // A service that is away: fields that are null otherwise have a value then, and others none.
     let storage = cluster.processes("storage").pop().expect("it runs");
     storage.signal(Signal::STOP);
@@ -101,7 +169,9 @@ fn what_commands_print_for_programs_is_as_their_schemas_say() {
         (found.status.code() == Some(1)).then_some(found)
     });
     check("health-check", &parse(&found.stdout));
-    check("node-log-level", &parse(&ask(&["node", "log-level", "all"]).stdout));
+    let levels = ask(&["node", "log-level", "all"]);
+    assert_eq!(levels.status.code(), Some(1), "a service did not answer: {}", levels.stdout);
+    check("node-log-level", &parse(&levels.stdout));
     storage.signal(Signal::CONT);
     drop(file);
     drop(second);
@@ -111,38 +181,131 @@ fn what_commands_print_for_programs_is_as_their_schemas_say() {
 #[test]
 fn commands_that_make_and_end_clusters_have_schemas_too() {
     let scratch = Scratch::new();
-    let small = ["--metadata-targets", "1", "--storage-services", "1", "--output", "json"];
-    let up = |more: &[&str]| {
+    let small = ["--metadata-targets", "1", "--storage-services", "1", "--output"];
+    let up = |format: &str, more: &[&str]| {
         let mut command = Command::new(cluster::program());
-        command.current_dir(scratch.path()).args(["up", "--detach"]).args(small).args(more);
-        parse(&finish(&mut command, PATIENCE).expect_success())
+        command.current_dir(scratch.path()).args(["up", "--detach"]).args(small).arg(format);
+        finish(command.args(more), PATIENCE).expect_success()
     };
-    check("up", &up(&[]));
+    check("up", &parse(&up("json", &[])));
     fs::create_dir(scratch.join("more")).expect("a directory");
-    let mount = ["mount", "--cluster", "skep-data", "--detach", "more", "--output", "json"];
+    let mount = ["mount", "--cluster", "skep-data", "--detach", "more", "--output"];
     let run = |arguments: &[&str]| {
         let mut command = Command::new(cluster::program());
         finish(command.current_dir(scratch.path()).args(arguments), PATIENCE).expect_success()
     };
-    check("mount", &parse(&run(&mount)));
+    let mounted = parse(&run(&[&mount[..], &["json"]].concat()));
+    check("mount", &mounted);
+    assert_eq!(mounted["transport"], Value::Null, "the process in the background knows");
     run(&["umount", "more"]);
+    check_line("mount", &run(&[&mount[..], &["ndjson"]].concat()));
+    run(&["umount", "more"]);
+    for format in ["json", "ndjson"] {
+        let mut command = Command::new(cluster::program());
+        command.current_dir(scratch.path()).args(["mount", "--cluster", "skep-data", "more"]);
+        command.args(["--transport", "device", "--output", format]).stdout(Stdio::piped());
+        let mut mount = command.spawn().expect("skep can be started");
+        let table = || fs::read_to_string("/proc/self/mounts").expect("there is one");
+        let place = scratch.join("more").display().to_string();
+        wait_for("it is mounted", PATIENCE, || table().contains(&place).then_some(()));
+        run(&["umount", "more"]);
+        let status = wait_for("the mount ends", PATIENCE, || mount.try_wait().expect("ours"));
+        assert!(status.success(), "{status}");
+        let mut printed = String::new();
+        mount.stdout.take().expect("a pipe").read_to_string(&mut printed).expect("a text");
+        check_printed("mount", &printed, format);
+        assert_eq!(parse(&printed)["transport"], "device");
+    }
     assert_eq!(check_command(scratch.path(), &["down"], "down")["was_up"], true);
-    check("up", &up(&["--no-mount"]));
+    check_line("up", &up("ndjson", &["--no-mount"]));
     assert_eq!(parse(&run(&["down", "--output", "json"]))["was_up"], true);
+}
 
-    let management = scratch.join("m").display().to_string();
-    let made = run(&["management", "--init", "--directory", &management, "--output", "json"]);
-    check("service-init", &parse(&made));
-    let token_file = scratch.join("m/join-token").display().to_string();
-    let storage = ["--directory", &scratch.join("s").display().to_string(), "--target", "s/t"]
-        .map(str::to_owned);
-    let storage = storage.each_ref().map(String::as_str);
-    let init = ["storage", "--init", "--token-file", &token_file, "--output", "json"];
-    check("service-init", &parse(&run(&[&init[..], &storage].concat())));
+#[test]
+fn the_directories_of_services_are_made_with_a_schema() {
+    let scratch = Scratch::new();
+    let run = |arguments: &[&str], format: &str| {
+        let mut command = Command::new(cluster::program());
+        command.current_dir(scratch.path()).args(arguments).args(["--init", "--output", format]);
+        let made = finish(&mut command, PATIENCE).expect_success();
+        check_printed("service-init", &made, format);
+        assert_eq!(parse(&made)["kind"], arguments[0]);
+    };
+    for format in ["json", "ndjson"] {
+        let place = |name: &str| format!("{format}-{name}");
+        let management = place("management");
+        run(&["management", "--directory", &management], format);
+        let token_file = format!("{management}/join-token");
+        for kind in ["metadata", "storage"] {
+            let (directory, target) = (place(kind), place(kind) + "-target");
+            let places = ["--directory", &directory, "--target", &target];
+            run(&[&[kind, "--token-file", &token_file], &places[..]].concat(), format);
+        }
+    }
+}
+
+/// What people read, with a header and something under it.
+///
+/// Command: skep group list.
+#[test]
+fn tables_have_a_header_and_lines() {
+    let shape = Shape { storage_services: 1, targets_per_service: 2, ..Shape::default() };
+    let cluster = Cluster::start(shape);
+    let file = fs::File::create(cluster.path().join("file")).expect("created");
+    file.lock().expect("locked");
+    let mount_point = cluster.path().display().to_string();
+    let data = cluster.data().display().to_string();
+    let new = cluster.path().join("new").display().to_string();
+    let root = mount_point.as_str();
+    let check = |arguments: &[&str], titles: &str, words: &[&str]| {
+        check_table(&[arguments, &["--cluster", &data]].concat(), titles, words);
+    };
+    check(
+        &["node", "list"],
+        "ID Name Kind Reachability Address Targets Version",
+        &["storage-1", "storage", "Online", "127.0.0.1:"],
+    );
+    check(
+        &["target", "list"],
+        "ID Kind Reachability Consistency Pool Group Node Path",
+        &["storage", "Online", "Good", "storage-1 [ID: "],
+    );
+    check(
+        &["group", "list"],
+        "GROUP KIND STATE TARGET PART REACHABILITY CONSISTENCY NODE",
+        &["metadata", "Good", "Serving (primary)", "Online", "metadata-2 [ID: "],
+    );
+    let session = ["@ metadata-", " ago", root];
+    check(
+        &["session", "list"],
+        "SESSION CLIENT HOST MOUNT POINT TARGET HEARD LEASE OPEN",
+        &session,
+    );
+    check(&["client", "list"], "ID HOST MOUNT POINT STATE SINCE HEARD SESSIONS OPEN", &[root]);
+    check(&["client", "files"], "CLIENT HOST MOUNT POINT ENTRY READERS WRITERS LOCKS", &[root]);
+    check(
+        &["lock", "list"],
+        "ENTRY HOST MOUNT POINT PID KIND MODE BYTES STATE",
+        &[root, &std::process::id().to_string(), "flock", "exclusive", "all", "held"],
+    );
+    check(
+        &["config", "list"],
+        "NAME VALUE DEFAULT RANGE MEANING",
+        &["lease", "5 s", "200 ms to 10 min"],
+    );
+    check_table(&["entry", "create", "--num-targets", "2", &new], "", &[&new, "2"]);
+    check_table(&["entry", "map", &new], "FROM TO CHUNK STRIPE TARGET NODE ADDRESS", &["512.0KiB"]);
+    check_table(&["entry", "set", "--num-targets", "1", root], "", &[root]);
+    cluster.stop();
 }
 
 #[test]
 fn formatting_a_cluster_has_a_schema_too() {
+    ["json", "ndjson"].into_iter().for_each(format_one);
+}
+
+/// Makes a cluster of one metadata target, and formats it.
+fn format_one(format: &str) {
     let scratch = Scratch::new();
     let place = |name: &str| scratch.join(name).display().to_string();
     let (management, node, target) = (place("m"), place("n"), place("t"));
@@ -162,7 +325,7 @@ fn formatting_a_cluster_has_a_schema_too() {
     let token = format!("{management}/join-token");
     let init = [&metadata[..], &["--init", "--token-file", &token]].concat();
     let ask = |arguments: &[&str]| {
-        let more = ["--cluster", &management, "--output", "json"];
+        let more = ["--cluster", &management, "--output", format];
         cluster::skep([arguments, &more].concat())
     };
     wait_for("management answers", PATIENCE, || {
@@ -172,18 +335,19 @@ fn formatting_a_cluster_has_a_schema_too() {
     running.push(start(&metadata));
     wait_for("the target is online", PATIENCE, || {
         let targets = ask(&["target", "list"]);
-        (targets.status.success() && parse(&targets.stdout)[0]["reachability"] == "Online")
-            .then_some(())
+        let is_online = targets.stdout.contains("\"Online\"");
+        (targets.status.success() && is_online).then_some(())
     });
-    let formatted = parse(&ask(&["cluster", "format"]).expect_success());
-    check("cluster-format", &formatted);
+    let formatted = ask(&["cluster", "format"]).expect_success();
+    check_printed("cluster-format", &formatted, format);
+    let formatted = parse(&formatted);
     assert_eq!(formatted["metadata_targets"], 1);
     drop(scratch);
     running.iter_mut().for_each(|service| drop(service.wait()));
 }
 
 /// Commands that print nothing, or what is no data.
-const WITHOUT_SCHEMA: [&str; 2] = ["umount", "completion"];
+const WITHOUT_SCHEMA: [&str; 3] = ["umount", "completion", "study-plan"];
 
 #[test]
 fn every_command_that_prints_data_has_a_schema() {
@@ -240,6 +404,11 @@ fn errors_have_a_code_a_way_out_and_an_exit_code() {
         assert_eq!((found.as_str(), exit), (code, exit_code), "{arguments:?}: {message}");
         assert!(message.contains(words), "{arguments:?}: {message}");
     };
+    for arguments in [&["node", "lst"][..], &["entry", "info", "/nowhere"]] {
+        let by_line = cluster::skep([arguments, &["--output", "ndjson"]].concat());
+        assert_eq!(by_line.stderr.lines().count(), 1, "{}", by_line.stderr);
+        assert_eq!(failure(&by_line), ask(arguments));
+    }
     check(&["node", "lst"], "Usage", 2, "list");
     check(&["config", "set", "lease", "1ms", "--cluster", &data], "InvalidArgument", 2, "600000");
     check(&["node", "log-level", "x", "--cluster", &data], "NotFound", 4, "skep node list");

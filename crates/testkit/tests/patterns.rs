@@ -137,6 +137,8 @@ fn made(cluster: &Cluster, path: &Path) -> (Value, Value, Value, Value) {
 }
 
 /// Semantics 1.21.
+///
+/// Command: skep entry set.
 #[test]
 fn directories_hand_patterns_down_and_files_keep_theirs() {
     let cluster = Cluster::start(Shape { storage_services: 2, ..Shape::default() });
@@ -190,6 +192,7 @@ fn targets(cluster: &Cluster, path: &Path) -> Vec<u64> {
     targets.iter().map(|it| it["target"].as_u64().expect("an id")).collect()
 }
 
+/// Command: skep entry create.
 #[test]
 fn files_get_the_pattern_that_is_asked_for_until_they_are_written() {
     let cluster = scenario();
@@ -336,6 +339,7 @@ fn chunk_files(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
+/// Command: skep entry map.
 #[test]
 fn progressive_files_are_narrow_at_their_start_and_wide_further_on() {
     let mut cluster = scenario();

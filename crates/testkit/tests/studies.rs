@@ -68,6 +68,7 @@ fn journal() -> String {
     lines.join("\n") + "\n"
 }
 
+/// Command: skep study report.
 #[test]
 fn a_report_is_made_of_a_journal_alone() {
     let scratch = Scratch::new();
@@ -113,6 +114,7 @@ fn what_is_no_study_has_no_report() {
     assert!(!scratch.join("report").exists(), "nothing is written");
 }
 
+/// Command: skep study plans, skep study plan.
 #[test]
 fn ready_plans_are_listed_and_printed() {
     let scratch = Scratch::new();

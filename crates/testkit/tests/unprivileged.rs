@@ -1,11 +1,11 @@
-//! `skep up` as an ordinary user: it mounts through `fusermount3`, and says what is missing where
-//! that can't be.
+//! `skep up` and `skep mount` as an ordinary user: they mount through `fusermount3`, and say what
+//! is missing where that can't be.
 //!
 //! The user is `nobody`. Each test has a mount namespace of its own with its own `/dev/fuse`, so
 //! that neither the rights nor the mounts of the machine are touched.
 
 use skep_testkit::program::{Finished, finish};
-use skep_testkit::{Scratch, cluster};
+use skep_testkit::{Cluster, Scratch, Shape, cluster};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::process::Command;
@@ -18,6 +18,12 @@ const SHAPE: &str = "--metadata-targets 1 --storage-services 1 --targets-per-ser
 /// Runs a script as `nobody` in a directory of its own, with the program beside it. `/dev/fuse` has
 /// the mode `device`.
 fn as_nobody(device: &str, script: &str) -> Finished {
+    as_root(device, "nobody \"$1\"", &[script])
+}
+
+/// Runs a script as root in a directory that belongs to `nobody`, with the program beside it; in
+/// the script, `nobody` runs another as that user.
+fn as_root(device: &str, script: &str, arguments: &[&str]) -> Finished {
     let scratch = Scratch::new();
     fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).expect("its rights");
     let home = scratch.directory("home");
@@ -25,10 +31,12 @@ fn as_nobody(device: &str, script: &str) -> Finished {
     fs::copy(cluster::program(), scratch.join("skep")).expect("copied");
     let setup = format!(
         "mknod -m {device} ../fuse c 10 229 && mount --bind ../fuse /dev/fuse && \
-         exec setpriv --reuid {NOBODY} --regid {NOBODY} --clear-groups sh -c \"$1\""
+         nobody() {{ setpriv --reuid {NOBODY} --regid {NOBODY} --clear-groups sh -c \"$1\"; }}; \
+         {script}"
     );
     let mut command = Command::new("unshare");
-    command.args(["--mount", "--propagation", "private", "sh", "-c", &setup, "sh", script]);
+    command.args(["--mount", "--propagation", "private", "sh", "-c", &setup, "sh"]);
+    command.args(arguments);
     finish(command.current_dir(home), PATIENCE)
 }
 
@@ -42,6 +50,56 @@ fn an_ordinary_user_starts_a_cluster_uses_it_and_ends_it() {
     assert!(said.starts_with("hello\n65534\n"), "{said}");
     assert!(said.contains("fuse.skep"), "{said}");
     assert!(said.contains("is down; its data stays"), "{said}");
+}
+
+/// Only who mounted sees what is there, and may change or end the mount without being root.
+///
+/// Command: skep mount, skep umount.
+#[test]
+fn an_ordinary_user_mounts_a_cluster_of_root() {
+    let shape = Shape {
+        metadata_targets: 1,
+        storage_services: 1,
+        targets_per_service: 2,
+        ..Shape::default()
+    };
+    let cluster = Cluster::start(shape);
+    let home = cluster.path().join("nobody");
+    fs::create_dir(&home).expect("made");
+    chown(&home, Some(NOBODY), Some(NOBODY)).expect("given away");
+    fs::write(cluster.path().join("secret"), "x").expect("written");
+    let secret = fs::Permissions::from_mode(0o600);
+    fs::set_permissions(cluster.path().join("secret"), secret).expect("its rights");
+    let token = cluster.data().join("management/join-token").display().to_string();
+    let mount = "mkdir mnt; ../skep mount --detach --cluster $(sed 's/.*@//' token) \
+                 --token-file token mnt && echo mine >mnt/nobody/file && stat -c %u \
+                 mnt/nobody/file; cat mnt/secret 2>&1; touch mnt/new 2>&1; \
+                 ../skep mount -o remount,ro mnt 2>&1 || echo no remount";
+    let umount = "cat mnt/nobody/file; ../skep umount mnt && ls mnt | wc -l";
+    let script = "cp \"$1\" token; chown nobody: token; nobody \"$2\"; ls mnt 2>&1; \
+                  grep \" $PWD/mnt \" /proc/mounts; nobody \"$3\"";
+    let said = as_root("666", script, &[&token, mount, umount]).expect_success();
+    let lines: Vec<_> = said.lines().collect();
+    let mut expected = [
+        "is mounted;",
+        "65534",
+        "cat: mnt/secret: Permission denied",
+        "touch: cannot touch 'mnt/new': Permission denied",
+        "mnt",
+        "no remount",
+        "ls: cannot",
+        "fuse.skep rw,nosuid,nodev",
+        "mine",
+        "0",
+    ]
+    .into_iter();
+    for line in &lines {
+        let words = expected.next().unwrap_or("an end");
+        assert!(line.contains(words), "no '{words}' in '{line}': {said}");
+    }
+    assert_eq!(expected.next(), None, "{said}");
+    assert_eq!(fs::read(home.join("file")).expect("there"), b"mine\n");
+    cluster.stop();
 }
 
 #[test]

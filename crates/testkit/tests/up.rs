@@ -22,6 +22,7 @@ fn text(value: &Value) -> &str {
     value.as_str().expect("a text")
 }
 
+/// Command: skep node list, skep target list, skep health df, skep health check.
 #[test]
 fn the_default_shape_is_shown_in_all_lists() {
     let cluster = Cluster::start(Shape::default());
@@ -89,6 +90,7 @@ fn the_room_of_a_mount_follows_that_of_the_disk_in_small_steps_too() {
     cluster.stop();
 }
 
+/// Command: skep entry info.
 #[test]
 fn entries_say_where_they_lie_and_servers_are_used_evenly() {
     let cluster = Cluster::start(Shape::default());
@@ -118,6 +120,7 @@ fn entries_say_where_they_lie_and_servers_are_used_evenly() {
     }
 }
 
+/// Command: skep up, skep down.
 #[test]
 fn the_next_up_finds_the_same_files_at_the_same_addresses() {
     let cluster = Cluster::start(small());
@@ -180,6 +183,10 @@ fn what_dies_is_started_again_and_that_is_said() {
     for name in ["storage-1", "management", "metadata-1", "mount"] {
         assert!(log.contains(&format!("{name} died (signal 9)")), "{name}: {log}");
         assert!(log.contains(&format!("{name} runs again")), "{name}: {log}");
+        // Who waited for `skep up` isn't there any more, and is no concern of theirs.
+        let log = cluster.data().join(format!("logs/{name}.log"));
+        let log = fs::read_to_string(log).expect("a log");
+        assert!(!log.contains("could not be notified"), "{name}: {log}");
     }
     cluster.stop();
 }

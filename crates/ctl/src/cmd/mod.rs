@@ -7,6 +7,7 @@ mod completion;
 mod config;
 mod down;
 mod entry;
+mod group;
 mod health;
 mod lab;
 mod lock;
@@ -24,7 +25,7 @@ pub(crate) mod umount;
 mod up;
 
 use crate::cli::{
-    Cli, ClientVerb, ClusterVerb, ConfigVerb, EntryVerb, HealthVerb, LockVerb, NodeVerb,
+    Cli, ClientVerb, ClusterVerb, ConfigVerb, EntryVerb, GroupVerb, HealthVerb, LockVerb, NodeVerb,
     SessionVerb, StudyVerb, TargetVerb, Verb,
 };
 use skep_types::{Error, ErrorCode, Result};
@@ -44,12 +45,16 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
             node::log_level::run(query, &node, level.as_deref())
         }
         Verb::Client(ClientVerb::List(query)) => done(client::list::run(query)),
+        Verb::Client(ClientVerb::Files { query, client }) => {
+            done(client::files::run(query, client))
+        }
         Verb::Session(SessionVerb::List { query, client }) => {
             done(session::list::run(query, client))
         }
         Verb::Lock(LockVerb::List { query, path }) => done(lock::list::run(query, path.as_deref())),
         Verb::Entry(EntryVerb::Who { query, path }) => done(entry::who::run(query, &path)),
         Verb::Target(TargetVerb::List(args)) => done(target::list::run(args)),
+        Verb::Group(GroupVerb::List(args)) => done(group::list::run(args)),
         Verb::Health(HealthVerb::Df(args)) => done(health::df::run(args)),
         Verb::Health(HealthVerb::Check(args)) => health::check::run(args),
         Verb::Entry(EntryVerb::Info { query, verbose, path }) => {

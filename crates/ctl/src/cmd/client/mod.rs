@@ -1,3 +1,4 @@
 //! Verbs of `skep client`.
 
+pub(super) mod files;
 pub(super) mod list;

@@ -1,0 +1,106 @@
+//! `skep group list`: which targets hold the same data, and how each member is.
+
+use crate::access::ClusterArgs;
+use crate::output::{print, render, table};
+use crate::view::{consistency, reachability, target_kind};
+use serde::Serialize;
+use skep_types::map::{Consistency, MemberState, Reachability};
+use skep_types::{ClusterMap, Group, Result};
+
+/// A group.
+#[derive(Debug, Serialize)]
+struct Line {
+    id: u32,
+    kind: &'static str,
+    epoch: u64,
+    state: &'static str,
+    /// Primary first.
+    members: Vec<Member>,
+}
+
+/// A target in it.
+#[derive(Debug, Serialize)]
+struct Member {
+    target: u32,
+    node: u32,
+    node_name: String,
+    state: &'static str,
+    is_primary: bool,
+    reachability: &'static str,
+    consistency: &'static str,
+}
+
+pub(crate) fn run(args: ClusterArgs) -> Result<()> {
+    let access = args.access(None)?;
+    let map = super::super::block_on(async move { access.map().await })?;
+    let mut groups: Vec<&Group> = map.groups.iter().collect();
+    groups.sort_by_key(|group| (group.kind, group.id));
+    let lines: Vec<_> = groups.into_iter().map(|group| line(&map, group)).collect();
+    print(&lines, |lines| as_table(lines))
+}
+
+fn line(map: &ClusterMap, group: &Group) -> Line {
+    let primary = map.primary(group.id).map(|target| target.id);
+    let mut all_well = true;
+    let mut members = Vec::new();
+    for member in &group.members {
+        let Some(target) = map.target(member.target) else { continue };
+        all_well &= member.state == MemberState::Serving
+            && target.reachability == Reachability::Online
+            && target.consistency == Consistency::Good;
+        members.push(Member {
+            target: target.id.raw(),
+            node: target.node.raw(),
+            node_name: map.node(target.node).map(|node| node.name.clone()).unwrap_or_default(),
+            state: part(member.state),
+            is_primary: primary == Some(target.id),
+            reachability: reachability(target.reachability),
+            consistency: consistency(target.consistency),
+        });
+    }
+    let serves = members.iter().any(|it| it.is_primary && it.reachability == "Online");
+    let state = match (all_well, serves) {
+        (true, _) => "Good",
+        (false, true) => "Degraded",
+        (false, false) => "Unavailable",
+    };
+    Line {
+        id: group.id.raw(),
+        kind: target_kind(group.kind),
+        epoch: group.epoch.raw(),
+        state,
+        members,
+    }
+}
+
+fn part(state: MemberState) -> &'static str {
+    match state {
+        MemberState::Serving => "Serving",
+        MemberState::Syncing => "Syncing",
+        MemberState::Waiting => "Waiting",
+        MemberState::Offline => "Offline",
+    }
+}
+
+/// A line for each member.
+fn as_table(lines: &[Line]) -> String {
+    let titles =
+        ["GROUP", "KIND", "STATE", "TARGET", "PART", "REACHABILITY", "CONSISTENCY", "NODE"];
+    let mut shown = table(&titles);
+    for line in lines {
+        for member in &line.members {
+            let role = if member.is_primary { " (primary)" } else { "" };
+            shown.add_row([
+                line.id.to_string(),
+                line.kind.to_owned(),
+                line.state.to_owned(),
+                member.target.to_string(),
+                format!("{}{role}", member.state),
+                member.reachability.to_owned(),
+                member.consistency.to_owned(),
+                format!("{} [ID: {}]", member.node_name, member.node),
+            ]);
+        }
+    }
+    render(&shown)
+}

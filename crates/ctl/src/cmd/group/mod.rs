@@ -1,0 +1,3 @@
+//! Verbs of `skep group`.
+
+pub(super) mod list;
