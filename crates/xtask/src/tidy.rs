@@ -36,6 +36,7 @@ pub(crate) fn run() -> Outcome {
     }
     problems.extend(documents::check_vectors());
     problems.extend(documents::check_statements(&files)?);
+    problems.extend(documents::check_commands(&files)?);
     problems.extend(documents::check_dependencies()?);
     if problems.is_empty() { Ok(()) } else { Err(format!("tidy:\n{}", problems.join("\n"))) }
 }

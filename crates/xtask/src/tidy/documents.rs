@@ -126,6 +126,53 @@ pub(super) fn check_statements(files: &[PathBuf]) -> Outcome<Problems> {
     Ok(problems)
 }
 
+/// Where each command has a page.
+const COMMANDS: &str = "docs/commands";
+/// Tests that run commands over real clusters, and those of the program alone.
+const COMMAND_TESTS: [&str; 2] = ["crates/testkit/tests", "crates/ctl/tests"];
+
+/// Checks that each command that has a page is run by a test (a comment that says "Command:" and
+/// its whole name), and that tests name no others.
+pub(super) fn check_commands(files: &[PathBuf]) -> Outcome<Problems> {
+    let page = |path: &PathBuf| {
+        let name = path.file_stem()?.to_str()?;
+        (path.parent() == Some(Path::new(COMMANDS)) && name.starts_with("skep-"))
+            .then(|| path.clone())
+    };
+    let mut untested = BTreeSet::new();
+    for path in files.iter().filter_map(page) {
+        let text = read(&path)?;
+        let title = text.lines().next().and_then(|line| line.strip_prefix("# `"));
+        untested.extend(title.map(|title| title.trim_end_matches('`').to_owned()));
+    }
+    let commands = untested.clone();
+    let mut problems = Problems::new();
+    let is_test = |path: &&PathBuf| {
+        COMMAND_TESTS.iter().any(|tests| path.starts_with(tests))
+            && path.extension().is_some_and(|it| it == "rs")
+    };
+    for path in files.iter().filter(is_test) {
+        for (index, line) in read(path)?.lines().enumerate() {
+            for name in run_commands(comment(line)) {
+                untested.remove(name);
+                if !commands.contains(name) {
+                    let place = format!("{}:{}", path.display(), index + 1);
+                    problems.push(format!("{place}: {COMMANDS} has no page of `{name}`"));
+                }
+            }
+        }
+    }
+    let describe = |name| format!("{COMMANDS}: no test runs it: write \"Command: {name}\" at one");
+    problems.extend(untested.into_iter().map(describe));
+    Ok(problems)
+}
+
+/// The commands that a comment says to be run, with commas between them.
+fn run_commands(comment: &str) -> impl Iterator<Item = &str> {
+    let list = comment.split_once(" Command: ").map_or("", |(_, rest)| rest);
+    list.trim_end_matches('.').split(", ").filter(|name| !name.is_empty())
+}
+
 /// The number of the statement that a line of the document begins.
 fn statement(line: &str) -> Option<&str> {
     line.strip_prefix("- **")?.split_once("**").map(|(number, _)| number)
@@ -165,6 +212,14 @@ mod tests {
         let count = |text: &str| check_names(Path::new("crates/a.rs"), text, &[]).len();
         assert_eq!(count("// see `docs/absent.md`"), 1);
         assert_eq!(count("// see `mod.rs`\nlet x = \"`docs/absent.md`\";"), 0);
+    }
+
+    #[test]
+    fn comments_name_commands_in_lists() {
+        let names = |comment| run_commands(comment).collect::<Vec<_>>();
+        assert_eq!(names("/// Command: skep lock list."), ["skep lock list"]);
+        assert_eq!(names("/// Command: skep up, skep down"), ["skep up", "skep down"]);
+        assert_eq!(names("/// A command: skep up"), [""; 0]);
     }
 
     #[test]
