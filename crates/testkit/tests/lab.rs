@@ -79,6 +79,7 @@ fn assert_rate(lab: &Lab, targets: &str, expected: f64) {
     panic!("{found:?} of the rate on targets {targets}");
 }
 
+/// Command: skep lab up, skep lab down, skep lab status, skep lab shapes.
 #[test]
 fn a_lab_has_mounts_on_hosts_whose_links_and_targets_have_the_rates_asked_for() {
     let lab = Lab::new();
@@ -122,6 +123,7 @@ fn a_lab_has_mounts_on_hosts_whose_links_and_targets_have_the_rates_asked_for() 
     assert_eq!(gone.status.code(), Some(4), "{gone:?}");
 }
 
+/// Command: skep lab run.
 #[test]
 fn commands_on_hosts_have_exit_codes_and_a_limit_of_time() {
     let lab = Lab::new();
