@@ -2,7 +2,8 @@
 //! and what these do.
 //!
 //! [`launcher`] starts an *agent* on each host and through it processes (*workers*), holds them at
-//! barriers, and brings their times onto one time line. [`io`] moves data in IOR's patterns. Any
+//! barriers, and brings their times onto one time line. [`io`] moves data in IOR's patterns,
+//! [`metadata`] makes and removes names as mdtest does. Any
 //! mounted file system can be measured; nothing here knows Skep's messages.
 //!
 //! # What every engine keeps to
@@ -17,6 +18,7 @@ pub mod environment;
 pub mod io;
 pub mod launcher;
 pub mod limits;
+pub mod metadata;
 mod random;
 pub mod statistics;
 

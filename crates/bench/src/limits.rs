@@ -12,6 +12,8 @@ pub const MAX_PROCESSES_PER_HOST: u32 = 1024;
 pub const MAX_REPETITIONS: u32 = 10_000;
 /// Longest transfer: a worker holds a buffer of it.
 pub const MAX_TRANSFER_BYTES: u64 = 1 << 30;
+/// Directories of a tree: each process holds their paths.
+pub const MAX_DIRECTORIES: u64 = 1 << 20;
 /// How long a run waits for processes that don't move, unless told otherwise.
 pub const DEFAULT_PATIENCE_S: u32 = 300;
 
@@ -27,6 +29,9 @@ pub(crate) const CACHES_PATIENCE: Duration = Duration::from_secs(120);
 pub(crate) const END_PATIENCE: Duration = Duration::from_secs(10);
 /// Time for a process to be gone once it was killed.
 pub(crate) const LAST_PATIENCE: Duration = Duration::from_secs(2);
+/// How often a process tries to remove a tree in which others may still work, and its rest between.
+pub(crate) const CLEAN_TRIES: u32 = 50;
+pub(crate) const CLEAN_PAUSE: Duration = Duration::from_millis(100);
 /// How often a worker tells how far it is, and how often the controller looks around.
 pub(crate) const HEARTBEAT: Duration = Duration::from_millis(500);
 /// Round trips by which the difference of two clocks is measured; the quickest counts.

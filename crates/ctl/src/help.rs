@@ -185,6 +185,19 @@ const EXAMPLES: &[Examples] = &[
         ],
     ),
     (
+        "skep bench metadata",
+        &[
+            (
+                "4 processes, a tree each, 1000 files in each directory",
+                "skep bench metadata --processes-per-host 4 -u -F -I 1000 -d /mnt/skep",
+            ),
+            (
+                "from three hosts; each looks at what the next has made",
+                "skep bench metadata --hosts a,b,c -n 10000 -N 1 -i 3 -d /mnt/skep",
+            ),
+        ],
+    ),
+    (
         "skep study report",
         &[
             ("a page for people, skep-study/report/index.html", "skep study report skep-study"),

@@ -138,6 +138,61 @@ fn io_refuses_what_cannot_be_and_leaves_nothing_behind() {
     assert_eq!(fs::read_to_string(&path).expect("read"), "precious");
 }
 
+/// Command: skep bench metadata.
+#[test]
+fn metadata_makes_sees_and_removes_names_on_two_mounts() {
+    let mut cluster = small_cluster();
+    let _second = cluster.mount(Transport::Device);
+    let place = cluster.path().parent().expect("a directory").join("{host}");
+    let place = place.display().to_string();
+    let hosts = ["--hosts", "mnt,mnt-1", "--processes-per-host", "2"];
+    let tree = ["-z", "1", "-b", "3", "-N", "1", "-w", "100", "-e", "100", "-i", "2"];
+    for (items, files) in [(&["-I", "5"][..], 80), (&["-n", "9", "-u", "-L"], 36)] {
+        for format in ["json", "ndjson"] {
+            let common = ["metadata", "-d", &place, "--output", format];
+            let all = [&common[..], items, &tree, &hosts, &ENTER].concat();
+            let value = parse(&run(&all).expect_success());
+            check("bench-metadata", &value);
+            let phases = value["phases"].as_array().expect("phases");
+            let name = |phase: &Value| phase["phase"].as_str().expect("a name").to_owned();
+            let names: Vec<_> = phases.iter().map(name).collect();
+            assert_eq!(names.len(), 18);
+            assert_eq!((names[0].as_str(), names[17].as_str()), ("tree_creation", "tree_removal"));
+            for phase in phases.iter().filter(|it| !name(it).starts_with("tree")) {
+                assert_eq!(phase["operations"], files, "{phase}");
+            }
+        }
+        assert_eq!(names(cluster.path()), Vec::<String>::new());
+    }
+    let table = run(&["metadata", "-d", &cluster.path().display().to_string(), "-n", "10"]);
+    let table = table.expect_success();
+    assert!(table.contains("File creation") && table.contains("Tree removal"), "{table}");
+}
+
+#[test]
+fn metadata_refuses_what_cannot_be_and_leaves_nothing_behind() {
+    let scratch = Scratch::new();
+    let place = scratch.path().display().to_string();
+    let refused = |arguments: &[&str], code: i32, words: &str| {
+        let finished = run(&[&["metadata", "-d", &place], arguments].concat());
+        assert_eq!(finished.status.code(), Some(code), "{arguments:?}: {}", finished.stderr);
+        assert!(finished.stderr.contains(words), "{arguments:?}: {}", finished.stderr);
+        assert_eq!(finished.stdout, "");
+    };
+    refused(&[], 2, "how many items");
+    refused(&["-n", "1", "-I", "1"], 2, "cannot be used with");
+    refused(&["-n", "10", "-F", "-D"], 2, "leaves nothing");
+    refused(&["-n", "10", "-z", "30", "-b", "9"], 2, "directories");
+    refused(&["-n", "10", "-z", "2", "-b", "9"], 2, "more directories in the tree");
+    refused(&["-n", "10", "-d", "/nowhere"], 2, "cannot be used multiple times");
+    refused(&["-n", "10", "-T"], 1, "No such file");
+    assert_eq!(names(scratch.path()), Vec::<String>::new());
+    run(&["metadata", "-d", &place, "-n", "10", "-C"]).expect_success();
+    refused(&["-n", "10", "-C"], 1, "test-dir.0 exists");
+    run(&["metadata", "-d", &place, "-n", "10", "-r"]).expect_success();
+    assert_eq!(names(scratch.path()), Vec::<String>::new());
+}
+
 /// Children of a process, oldest first.
 fn children(parent: u32) -> Vec<process::Process> {
     let is_child = |it: &process::Process| {

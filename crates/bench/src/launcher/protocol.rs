@@ -3,6 +3,7 @@
 use crate::environment::Environment;
 use crate::io;
 use crate::limits::MAX_LINE_BYTES;
+use crate::metadata;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, Read, Write};
@@ -12,6 +13,7 @@ use std::io::{BufRead, Read, Write};
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Job {
     Io(io::Plan),
+    Metadata(metadata::Plan),
 }
 
 /// A process among all.

@@ -6,6 +6,7 @@
 use super::protocol::{Job, Measure, Order, Says, Seat, Step, hear, say};
 use crate::io::IoEngine;
 use crate::limits::{HEARTBEAT, MAX_WAITING};
+use crate::metadata::MetadataEngine;
 use skep_types::{Error, ErrorCode, Result};
 use std::io::BufReader;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -75,6 +76,7 @@ pub fn worker() -> Result<()> {
     let seat = Seat { rank, of, host };
     let mut engine: Box<dyn Engine> = match job {
         Job::Io(plan) => Box::new(IoEngine::new(plan, seat)),
+        Job::Metadata(plan) => Box::new(MetadataEngine::new(plan, seat)),
     };
     let (sender, orders) = sync_channel(MAX_WAITING);
     let control = Arc::new(Control::default());

@@ -7,6 +7,8 @@ use std::path::PathBuf;
 pub(crate) enum BenchVerb {
     /// Move data in IOR's patterns, from any number of hosts, on any mounted file system
     Io(IoArgs),
+    /// Make, look at, read and remove files and directories as mdtest does
+    Metadata(MetadataArgs),
     /// What a benchmark has on a host.
     #[command(hide = true)]
     Agent,
@@ -102,6 +104,67 @@ pub(crate) struct IoArgs {
     /// Seed of random orders: the same seed gives the same order
     #[arg(long, default_value_t = 0, value_name = "NUMBER")]
     pub(crate) seed: u64,
+}
+
+/// mdtest's options under mdtest's letters.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct MetadataArgs {
+    #[command(flatten)]
+    pub(crate) place: HostArgs,
+    /// A directory that exists; {host} is the host's name
+    #[arg(short = 'd', long, value_name = "DIR")]
+    pub(crate) directory: PathBuf,
+    /// Items of each process, over all directories of the tree
+    #[arg(short = 'n', long, value_name = "NUMBER", conflicts_with = "items_per_directory")]
+    pub(crate) items: Option<u64>,
+    /// Items of each process in each directory of the tree
+    #[arg(short = 'I', long, value_name = "NUMBER")]
+    pub(crate) items_per_directory: Option<u64>,
+    /// Depth of the tree of directories
+    #[arg(short = 'z', long, default_value_t = 0, value_name = "NUMBER")]
+    pub(crate) depth: u32,
+    /// Directories in each directory of the tree
+    #[arg(short = 'b', long, default_value_t = 1, value_name = "NUMBER")]
+    pub(crate) branching: u64,
+    /// Items are in the leaves of the tree only
+    #[arg(short = 'L', long)]
+    pub(crate) leaves_only: bool,
+    /// A tree for each process
+    #[arg(short = 'u', long)]
+    pub(crate) unique_trees: bool,
+    /// Files only
+    #[arg(short = 'F', long)]
+    pub(crate) files_only: bool,
+    /// Directories only
+    #[arg(short = 'D', long)]
+    pub(crate) directories_only: bool,
+    /// Create [default: all four]
+    #[arg(short = 'C', long)]
+    pub(crate) create: bool,
+    /// Look at (stat) [default: all four]
+    #[arg(short = 'T', long)]
+    pub(crate) stat: bool,
+    /// Read [default: all four]
+    #[arg(short = 'E', long)]
+    pub(crate) read: bool,
+    /// Remove [default: all four]
+    #[arg(short = 'r', long)]
+    pub(crate) remove: bool,
+    /// How often all is done
+    #[arg(short = 'i', long, default_value_t = 1, value_name = "NUMBER")]
+    pub(crate) repetitions: u32,
+    /// Bytes that are written into each new file
+    #[arg(short = 'w', long, default_value = "0", value_name = "SIZE", value_parser = size)]
+    pub(crate) write_bytes: u64,
+    /// Bytes that are read of each file
+    #[arg(short = 'e', long, default_value = "0", value_name = "SIZE", value_parser = size)]
+    pub(crate) read_bytes: u64,
+    /// Sync each file after writing
+    #[arg(short = 'y', long)]
+    pub(crate) sync: bool,
+    /// Look at what the process so many places on has made: with 1 the one on the next host
+    #[arg(short = 'N', long, default_value_t = 0, value_name = "NUMBER")]
+    pub(crate) stride: u32,
 }
 
 /// A size as Skep writes them, or as IOR does: 4096, 4k, 1m, 2g, 1MiB.

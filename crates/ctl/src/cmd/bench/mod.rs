@@ -1,6 +1,7 @@
 //! Verbs of `skep bench`, and what they share: hosts, progress, interruption.
 
 mod io;
+mod metadata;
 
 use crate::cli::bench::{BenchVerb, HostArgs};
 use crate::output::is_for_people;
@@ -15,6 +16,7 @@ const HERE: [&str; 1] = ["localhost"];
 pub(super) fn run(verb: BenchVerb) -> Result<ExitCode> {
     match verb {
         BenchVerb::Io(args) => io::run(&args),
+        BenchVerb::Metadata(args) => metadata::run(&args),
         BenchVerb::Agent => skep_bench::agent().map(|()| ExitCode::SUCCESS),
         BenchVerb::Worker => skep_bench::worker().map(|()| ExitCode::SUCCESS),
     }

@@ -1,0 +1,16 @@
+//! Names in mdtest's manner: a tree of directories, and items in them that are created, looked at,
+//! read and removed.
+//!
+//! Names are in mdtest's manner (`test-dir.0`, `mdtest_tree.0`, `file.mdtest.3.17`), and always the
+//! same where one run makes items and another looks at them.
+
+mod items;
+mod outcome;
+mod plan;
+mod run;
+mod work;
+
+pub use outcome::Outcome;
+pub use plan::{OPERATIONS, Plan};
+pub use run::run;
+pub(crate) use work::MetadataEngine;

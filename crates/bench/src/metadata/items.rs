@@ -1,0 +1,66 @@
+//! Where directories of the tree and items lie. Pure.
+
+use super::plan::Plan;
+use std::path::{Path, PathBuf};
+
+/// The directories of a tree below `top`, parents before children. The children of directory `k`
+/// are `k * b + 1` to `k * b + b`, as mdtest counts them.
+pub(crate) fn tree(plan: &Plan, top: &Path, owner: u32) -> Vec<PathBuf> {
+    let name = |index: u64| match plan.unique_trees {
+        true => format!("mdtest_tree.{owner}.{index}"),
+        false => format!("mdtest_tree.{index}"),
+    };
+    let mut paths: Vec<PathBuf> = Vec::new();
+    for index in 0..plan.tree_size().unwrap_or(0) {
+        let parent = match index {
+            0 => top,
+            _ => &paths[usize::try_from((index - 1) / plan.branching).unwrap_or(0)],
+        };
+        let path = parent.join(name(index));
+        paths.push(path);
+    }
+    paths
+}
+
+/// The items of a process in a tree: directory by directory.
+pub(crate) fn items<'a>(
+    plan: &Plan,
+    tree: &'a [PathBuf],
+    kind: &'static str,
+    owner: u32,
+) -> impl Iterator<Item = PathBuf> + use<'a> {
+    let range = plan.directories_with_items();
+    let each = plan.items_in_directory();
+    let directories = tree.iter().take(range.end as usize).skip(range.start as usize);
+    directories.enumerate().flat_map(move |(place, directory)| {
+        let first = place as u64 * each;
+        let name = move |item: u64| directory.join(format!("{kind}.mdtest.{owner}.{item}"));
+        (first..first + each).map(name)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(paths: impl IntoIterator<Item = PathBuf>) -> Vec<String> {
+        paths.into_iter().map(|path| path.display().to_string()).collect()
+    }
+
+    #[test]
+    fn trees_have_mdtests_names() {
+        let plan = Plan { depth: 2, branching: 2, items: Some(7), ..Plan::default() };
+        let paths = tree(&plan, Path::new("/t"), 1);
+        assert_eq!(paths.len(), 7);
+        let root = "/t/mdtest_tree.0";
+        assert_eq!(text(paths[..3].to_vec())[2], format!("{root}/mdtest_tree.2"));
+        assert_eq!(text(paths[6..].to_vec())[0], format!("{root}/mdtest_tree.2/mdtest_tree.6"));
+        let own = Plan { unique_trees: true, ..plan.clone() };
+        assert_eq!(text(tree(&own, Path::new("/t"), 3))[0], "/t/mdtest_tree.3.0");
+        let leaves = Plan { leaves_only: true, items: Some(8), ..plan };
+        let found = text(items(&leaves, &paths, "file", 5));
+        assert_eq!(found.len(), 8);
+        assert_eq!(found[0], format!("{root}/mdtest_tree.1/mdtest_tree.3/file.mdtest.5.0"));
+        assert_eq!(found[7], format!("{root}/mdtest_tree.2/mdtest_tree.6/file.mdtest.5.7"));
+    }
+}

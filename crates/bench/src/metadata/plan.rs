@@ -1,0 +1,310 @@
+//! What is done to names, in mdtest's words.
+
+use crate::launcher::Host;
+use crate::limits::{DEFAULT_PATIENCE_S, MAX_DIRECTORIES, MAX_REPETITIONS, MAX_TRANSFER_BYTES};
+use serde::{Deserialize, Serialize};
+use skep_types::{Error, ErrorCode, Result};
+use std::path::PathBuf;
+
+/// A test in mdtest's manner. Letters of mdtest's options stand at the fields.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Plan {
+    /// `-d`: an absolute path of a directory that exists; `{host}` in it is the name of the host on
+    /// which a process runs.
+    pub directory: String,
+    /// `-n`: items of each process, over all directories.
+    pub items: Option<u64>,
+    /// `-I`: items of each process in each directory.
+    pub items_per_directory: Option<u64>,
+    /// `-z`: depth of the tree.
+    pub depth: u32,
+    /// `-b`: directories in each directory of the tree.
+    pub branching: u64,
+    /// `-L`: items are in the leaves of the tree only.
+    pub leaves_only: bool,
+    /// `-u`: each process has a tree of its own.
+    pub unique_trees: bool,
+    /// `-F`: no directories as items.
+    pub files_only: bool,
+    /// `-D`: no files as items.
+    pub directories_only: bool,
+    /// `-C`.
+    pub create: bool,
+    /// `-T`.
+    pub stat: bool,
+    /// `-E`.
+    pub read: bool,
+    /// `-r`.
+    pub remove: bool,
+    /// `-i`: how often all is done.
+    pub repetitions: u32,
+    /// `-w`: bytes that are written into each new file.
+    pub write_bytes: u64,
+    /// `-e`: bytes that are read of each file.
+    pub read_bytes: u64,
+    /// `-y`: files are synced after they are written.
+    pub sync: bool,
+    /// `-N`: a process looks at what the process so many places on has made; reads twice as far on,
+    /// removes three times.
+    pub stride: u32,
+    /// Tells the directories of a run from those of others. None where another run is to find what
+    /// this one makes. Whoever removes and makes the same names again within a moment may find that
+    /// other hosts still remember the old ones.
+    pub run: Option<u32>,
+    /// Caches are left as they are between phases.
+    pub keep_caches: bool,
+    /// Hosts on which no process runs, but caches are dropped too.
+    pub server_hosts: Vec<Host>,
+    /// How long a run waits for processes that don't move.
+    pub patience_s: u32,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self {
+            directory: String::new(),
+            items: None,
+            items_per_directory: None,
+            depth: 0,
+            branching: 1,
+            leaves_only: false,
+            unique_trees: false,
+            files_only: false,
+            directories_only: false,
+            create: true,
+            stat: true,
+            read: true,
+            remove: true,
+            repetitions: 1,
+            write_bytes: 0,
+            read_bytes: 0,
+            sync: false,
+            stride: 0,
+            run: None,
+            keep_caches: false,
+            server_hosts: Vec::new(),
+            patience_s: DEFAULT_PATIENCE_S,
+        }
+    }
+}
+
+/// What can be measured: names in results and in mdtest's table, in the order of that table.
+pub const OPERATIONS: [(&str, &str); 9] = [
+    ("directory_creation", "Directory creation"),
+    ("directory_stat", "Directory stat"),
+    ("directory_removal", "Directory removal"),
+    ("file_creation", "File creation"),
+    ("file_stat", "File stat"),
+    ("file_read", "File read"),
+    ("file_removal", "File removal"),
+    ("tree_creation", "Tree creation"),
+    ("tree_removal", "Tree removal"),
+];
+
+/// What a process does in a phase.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Act {
+    Create,
+    Stat,
+    Read,
+    Remove,
+}
+
+/// To what it does it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Object {
+    Tree,
+    Directory,
+    File,
+}
+
+/// All phases with their names, in the order in which they can run.
+#[rustfmt::skip]
+const PHASES: [(&str, Object, Act); 9] = [
+    ("tree_creation", Object::Tree, Act::Create),
+    ("directory_creation", Object::Directory, Act::Create),
+    ("directory_stat", Object::Directory, Act::Stat),
+    ("directory_removal", Object::Directory, Act::Remove),
+    ("file_creation", Object::File, Act::Create),
+    ("file_stat", Object::File, Act::Stat),
+    ("file_read", Object::File, Act::Read),
+    ("file_removal", Object::File, Act::Remove),
+    ("tree_removal", Object::Tree, Act::Remove),
+];
+
+/// A phase by its name.
+pub(crate) fn phase_named(name: &str) -> Option<(Object, Act)> {
+    let found = PHASES.iter().find(|(phase, ..)| *phase == name);
+    found.map(|(_, object, act)| (*object, *act))
+}
+
+impl Plan {
+    /// Checks the plan for a number of processes.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, with everything that is wrong.
+    pub fn check(&self, processes: u32) -> Result<()> {
+        let mut problems = Vec::new();
+        let mut must = |holds: bool, what: &str| {
+            if !holds {
+                problems.push(what.to_owned());
+            }
+        };
+        must(self.directory.starts_with('/'), "the directory (-d) must be absolute");
+        must(
+            self.items.is_some() != self.items_per_directory.is_some(),
+            "say how many items: either for each process (-n) or for each directory (-I)",
+        );
+        must(self.branching > 0, "the tree must have branches (-b)");
+        must(
+            !(self.files_only && self.directories_only),
+            "only files (-F) and only directories (-D) leaves nothing",
+        );
+        must(
+            self.create || self.stat || self.read || self.remove,
+            "nothing is to be done: neither -C nor -T, -E or -r",
+        );
+        must(
+            (1..=MAX_REPETITIONS).contains(&self.repetitions),
+            &format!("repetitions (-i) are 1 to {MAX_REPETITIONS}"),
+        );
+        must(
+            self.repetitions == 1 || self.create == self.remove,
+            "what is only created or only removed can't be repeated (-i)",
+        );
+        let most = self.write_bytes.max(self.read_bytes);
+        must(most <= MAX_TRANSFER_BYTES, "files (-w, -e) have at most 1 GiB");
+        must(
+            !self.create || self.read_bytes <= self.write_bytes,
+            "no more can be read (-e) than is written (-w)",
+        );
+        must(self.patience_s > 0, "patience must not be 0");
+        let fits = self.tree_size().is_some_and(|size| size <= MAX_DIRECTORIES);
+        must(fits, &format!("the tree (-z, -b) has more than {MAX_DIRECTORIES} directories"));
+        if fits {
+            must(
+                self.items_of_process() > 0,
+                "there are more directories in the tree (-z, -b) than items (-n)",
+            );
+            let all = u128::from(self.items_of_process()) * u128::from(processes);
+            must(i64::try_from(all).is_ok(), "there are too many items (-n, -I)");
+        }
+        if problems.is_empty() {
+            return Ok(());
+        }
+        Err(Error::new(ErrorCode::InvalidArgument, problems.join("; ")))
+    }
+
+    /// Directories of the tree; none if there is no such number.
+    pub(crate) fn tree_size(&self) -> Option<u64> {
+        (0..=self.depth).try_fold(0_u64, |sum, level| {
+            sum.checked_add(self.branching.checked_pow(level)?).filter(|it| *it <= 1 << 40)
+        })
+    }
+
+    /// The first directory with items and the one behind the last, as numbers in the tree.
+    pub(crate) fn directories_with_items(&self) -> std::ops::Range<u64> {
+        let all = self.tree_size().unwrap_or(0);
+        let leaves = self.branching.saturating_pow(self.depth);
+        if self.leaves_only { all.saturating_sub(leaves)..all } else { 0..all }
+    }
+
+    /// Items of a process in a directory.
+    pub(crate) fn items_in_directory(&self) -> u64 {
+        let range = self.directories_with_items();
+        let directories = (range.end - range.start).max(1);
+        self.items_per_directory.unwrap_or_else(|| self.items.unwrap_or(0) / directories)
+    }
+
+    /// Items of a process in all directories.
+    pub fn items_of_process(&self) -> u64 {
+        let range = self.directories_with_items();
+        self.items_in_directory().saturating_mul(range.end - range.start)
+    }
+
+    /// The phases of a repetition with what all processes do in them, in order.
+    pub(crate) fn phases(&self, processes: u32) -> Vec<(&'static str, u64)> {
+        let is_wanted = |object, act| match (object, act) {
+            (Object::File, _) if self.directories_only => false,
+            (Object::Directory, _) if self.files_only => false,
+            (_, Act::Create) => self.create,
+            (_, Act::Stat) => self.stat,
+            (_, Act::Read) => self.read,
+            (_, Act::Remove) => self.remove,
+        };
+        let trees = if self.unique_trees { u64::from(processes) } else { 1 };
+        let count = |object| match object {
+            Object::Tree => self.tree_size().unwrap_or(0) * trees,
+            _ => self.items_of_process() * u64::from(processes),
+        };
+        let wanted = PHASES.iter().filter(|(_, object, act)| is_wanted(*object, *act));
+        wanted.map(|(name, object, _)| (*name, count(*object))).collect()
+    }
+
+    /// The directory of a repetition, from 1, as a host sees it.
+    pub(crate) fn test_directory(&self, repetition: u32, host: &str) -> PathBuf {
+        let directory = PathBuf::from(self.directory.replace("{host}", host));
+        let number = repetition - 1;
+        directory.join(match self.run {
+            Some(run) => format!("test-dir.{run}.{number}"),
+            None => format!("test-dir.{number}"),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan() -> Plan {
+        Plan { directory: "/mnt/x".into(), items: Some(100), ..Plan::default() }
+    }
+
+    fn problem(change: impl FnOnce(&mut Plan)) -> String {
+        let mut plan = plan();
+        change(&mut plan);
+        plan.check(4).err().map(|error| error.context().to_owned()).unwrap_or_default()
+    }
+
+    #[test]
+    fn plans_that_contradict_themselves_are_refused() {
+        assert_eq!(problem(|_| ()), "");
+        assert!(problem(|plan| plan.items = None).contains("-n"));
+        assert!(problem(|plan| plan.items_per_directory = Some(1)).contains("either"));
+        assert!(problem(|plan| (plan.depth, plan.branching) = (40, 2)).contains("has more than"));
+        assert!(problem(|plan| (plan.depth, plan.branching) = (9, 2)).contains("than items"));
+        let nothing = |plan: &mut Plan| (plan.files_only, plan.directories_only) = (true, true);
+        assert!(problem(nothing).contains("leaves nothing"));
+        assert!(problem(|plan| plan.read_bytes = 1).contains("-e"));
+        assert!(problem(|plan| (plan.remove, plan.repetitions) = (false, 2)).contains("-i"));
+    }
+
+    #[test]
+    fn items_are_counted_as_mdtest_counts_them() {
+        let tree = |depth, branching, leaves_only| Plan {
+            items: None,
+            items_per_directory: Some(10),
+            depth,
+            branching,
+            leaves_only,
+            ..plan()
+        };
+        // mdtest -I 10 -z 5 -b 5: 3906 directories.
+        assert_eq!(tree(5, 5, false).items_of_process(), 39_060);
+        assert_eq!(tree(2, 4, true).items_of_process(), 160);
+        assert_eq!(tree(3, 1, false).items_of_process(), 40);
+        // mdtest -n 100 -z 2 -b 2: 7 directories, 14 in each.
+        assert_eq!(Plan { depth: 2, branching: 2, ..plan() }.items_of_process(), 98);
+    }
+
+    #[test]
+    fn only_what_was_asked_for_is_done() {
+        let names = |plan: &Plan| plan.phases(2).iter().map(|(name, _)| *name).collect::<Vec<_>>();
+        assert_eq!(names(&plan()).len(), 9);
+        let some = Plan { files_only: true, stat: false, read: false, remove: false, ..plan() };
+        assert_eq!(names(&some), ["tree_creation", "file_creation"]);
+        assert_eq!(some.phases(2), [("tree_creation", 1), ("file_creation", 200)]);
+        assert!(OPERATIONS.iter().all(|(name, _)| phase_named(name).is_some()));
+    }
+}

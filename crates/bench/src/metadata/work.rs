@@ -1,0 +1,272 @@
+//! What one process does.
+
+use super::items::{items, tree};
+use super::plan::{Act, Object, Plan, phase_named};
+use crate::launcher::{Control, Engine, Measure, Seat, Step};
+use crate::limits::{CLEAN_PAUSE, CLEAN_TRIES};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+/// A process of a `metadata` run.
+pub(crate) struct MetadataEngine {
+    plan: Plan,
+    seat: Seat,
+    buffer: Vec<u8>,
+    /// The test's directory, if this process has made it.
+    made: Option<PathBuf>,
+    /// The test's directory of the last phase.
+    current: Option<PathBuf>,
+}
+
+impl MetadataEngine {
+    pub(crate) fn new(plan: Plan, seat: Seat) -> Self {
+        let len = plan.write_bytes.max(plan.read_bytes);
+        let buffer = vec![0x5a; usize::try_from(len).expect("a plan's files are bounded")];
+        Self { plan, seat, buffer, made: None, current: None }
+    }
+
+    /// Whose items a process takes, as mdtest shifts them.
+    fn owner(&self, act: Act) -> u32 {
+        let shifts = match act {
+            Act::Create => 0,
+            Act::Stat => 1,
+            Act::Read => 2,
+            Act::Remove => 3,
+        };
+        let place = u64::from(self.seat.rank) + shifts * u64::from(self.plan.stride);
+        (place % u64::from(self.seat.of)) as u32
+    }
+
+    /// Makes or removes the directories of a tree: its own, or the first process all's.
+    fn change_tree(&self, act: Act, top: &Path, tally: &mut Tally<'_>) -> Result<(), String> {
+        if !self.plan.unique_trees && self.seat.rank != 0 {
+            return Ok(());
+        }
+        let mut paths = tree(&self.plan, top, self.seat.rank);
+        if act == Act::Remove {
+            paths.reverse();
+        }
+        for path in paths {
+            let change = |path: &Path| match act {
+                Act::Create => fs::create_dir(path),
+                _ => fs::remove_dir(path),
+            };
+            tally.count(&path, change(&path))?;
+        }
+        Ok(())
+    }
+
+    fn change_items(
+        &mut self,
+        object: Object,
+        act: Act,
+        top: &Path,
+        tally: &mut Tally<'_>,
+    ) -> Result<(), String> {
+        let owner = self.owner(act);
+        let tree = tree(&self.plan, top, owner);
+        let kind = if object == Object::Directory { "dir" } else { "file" };
+        let plan = self.plan.clone();
+        for path in items(&plan, &tree, kind, owner) {
+            let done = match (object, act) {
+                (Object::Directory, Act::Create) => fs::create_dir(&path),
+                (Object::Directory, Act::Remove) => fs::remove_dir(&path),
+                (_, Act::Stat) => fs::metadata(&path).map(drop),
+                (_, Act::Remove) => fs::remove_file(&path),
+                (_, Act::Create) => self.create_file(&path),
+                (_, Act::Read) => self.read_file(&path),
+            };
+            tally.count(&path, done)?;
+        }
+        Ok(())
+    }
+
+    fn create_file(&self, path: &Path) -> io::Result<()> {
+        let mut file = OpenOptions::new().write(true).create_new(true).open(path)?;
+        let len = self.plan.write_bytes as usize;
+        file.write_all(&self.buffer[..len])?;
+        if self.plan.sync {
+            file.sync_all()?;
+        }
+        skep_env::close(file)
+    }
+
+    fn read_file(&mut self, path: &Path) -> io::Result<()> {
+        let mut file = File::open(path)?;
+        let len = self.plan.read_bytes as usize;
+        file.read_exact(&mut self.buffer[..len])
+    }
+}
+
+/// Counts what is done, and notices that all is to be given up.
+struct Tally<'a> {
+    measure: &'a mut Measure,
+    control: &'a Control,
+}
+
+impl Tally<'_> {
+    fn count(&mut self, path: &Path, result: io::Result<()>) -> Result<(), String> {
+        result.map_err(|error| format!("{}: {error}", path.display()))?;
+        self.measure.operations += 1;
+        self.control.move_on(1);
+        match self.control.is_aborted() {
+            true => Err("given up, since another process failed".into()),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Engine for MetadataEngine {
+    fn prepare(&mut self, step: &Step) -> Result<(), String> {
+        let top = self.plan.test_directory(step.repetition, &self.seat.host);
+        self.current = Some(top.clone());
+        let makes = phase_named(&step.phase) == Some((Object::Tree, Act::Create));
+        if makes && self.seat.rank == 0 {
+            fs::create_dir(&top).map_err(|error| match error.kind() {
+                io::ErrorKind::AlreadyExists => format!(
+                    "{} exists, perhaps of a run with -C that was not followed by one with -r; \
+                     name another directory (-d), or remove it",
+                    top.display()
+                ),
+                _ => format!("make {}: {error}", top.display()),
+            })?;
+            self.made = Some(top);
+        }
+        Ok(())
+    }
+
+    fn perform(
+        &mut self,
+        step: &Step,
+        measure: &mut Measure,
+        control: &Control,
+    ) -> Result<(), String> {
+        let (object, act) = phase_named(&step.phase).ok_or("there is no such phase")?;
+        let top = self.plan.test_directory(step.repetition, &self.seat.host);
+        let mut tally = Tally { measure, control };
+        if object != Object::Tree {
+            return self.change_items(object, act, &top, &mut tally);
+        }
+        self.change_tree(act, &top, &mut tally)?;
+        // With trees of their own the last to come removes it; nobody knows who that is.
+        if act == Act::Remove {
+            match fs::remove_dir(&top) {
+                Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                result => result.map_err(|error| format!("remove {}: {error}", top.display()))?,
+            }
+            self.made = None;
+        }
+        Ok(())
+    }
+
+    fn clean(&mut self, dead: &[u32]) {
+        let of_dead = self.current.take().filter(|_| dead.contains(&0) && self.plan.create);
+        let Some(top) = self.made.take().or(of_dead) else { return };
+        // Others may still be making items.
+        for _ in 0..CLEAN_TRIES {
+            match fs::remove_dir_all(&top) {
+                Ok(()) => break,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => break,
+                Err(_) => std::thread::park_timeout(CLEAN_PAUSE),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn engines(plan: &Plan, of: u32) -> Vec<MetadataEngine> {
+        plan.check(of).unwrap();
+        let seat = |rank| Seat { rank, of, host: "here".into() };
+        (0..of).map(|rank| MetadataEngine::new(plan.clone(), seat(rank))).collect()
+    }
+
+    /// All phases on all engines; gives the operations of each.
+    fn run(
+        plan: &Plan,
+        engines: &mut [MetadataEngine],
+    ) -> Result<Vec<(&'static str, u64)>, String> {
+        let mut counts = Vec::new();
+        for (phase, total) in plan.phases(engines.len() as u32) {
+            let step = Step { phase: phase.into(), repetition: 1, total };
+            engines.iter_mut().try_for_each(|engine| engine.prepare(&step))?;
+            let mut measure = Measure::default();
+            for engine in engines.iter_mut() {
+                engine.perform(&step, &mut measure, &Control::default())?;
+            }
+            assert_eq!(measure.operations, total, "{phase}");
+            counts.push((phase, total));
+        }
+        Ok(counts)
+    }
+
+    #[test]
+    fn everything_is_made_seen_and_removed() {
+        for unique_trees in [false, true] {
+            let place = tempfile::tempdir().unwrap();
+            let plan = Plan {
+                directory: place.path().display().to_string(),
+                items_per_directory: Some(3),
+                depth: 2,
+                branching: 2,
+                leaves_only: true,
+                unique_trees,
+                write_bytes: 100,
+                read_bytes: 50,
+                stride: 1,
+                ..Plan::default()
+            };
+            let counts = run(&plan, &mut engines(&plan, 3)).unwrap();
+            assert_eq!(counts[0], ("tree_creation", if unique_trees { 21 } else { 7 }));
+            assert_eq!(counts[4], ("file_creation", 3 * 4 * 3));
+            assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+        }
+    }
+
+    #[test]
+    fn one_run_makes_what_another_looks_at() {
+        let place = tempfile::tempdir().unwrap();
+        let all = Plan {
+            directory: place.path().display().to_string(),
+            items: Some(5),
+            files_only: true,
+            stat: false,
+            read: false,
+            remove: false,
+            ..Plan::default()
+        };
+        run(&all, &mut engines(&all, 2)).unwrap();
+        let files = fs::read_dir(place.path().join("test-dir.0/mdtest_tree.0")).unwrap().count();
+        assert_eq!(files, 10);
+        // A second time it is in the way, and stays.
+        let mut again = engines(&all, 2);
+        assert!(run(&all, &mut again).unwrap_err().contains("exists"));
+        again.iter_mut().for_each(|engine| engine.clean(&[]));
+        let rest = Plan { create: false, stat: true, remove: true, ..all };
+        let counts = run(&rest, &mut engines(&rest, 2)).unwrap();
+        assert_eq!(counts, [("file_stat", 10), ("file_removal", 10), ("tree_removal", 1)]);
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_is_left_after_a_failure_is_removed() {
+        let place = tempfile::tempdir().unwrap();
+        let plan = Plan {
+            directory: place.path().display().to_string(),
+            items: Some(5),
+            stat: false,
+            read: false,
+            remove: false,
+            ..Plan::default()
+        };
+        let mut engines = engines(&plan, 2);
+        run(&plan, &mut engines).unwrap();
+        // The first is dead; another clears up for it.
+        engines[1].clean(&[0]);
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,78 @@
+//! `skep bench metadata`: mdtest's phases.
+
+use super::{end_on_signals, end_progress, hosts, named, show_progress};
+use crate::cli::bench::MetadataArgs;
+use crate::output::{print, render, table};
+use skep_bench::metadata::{OPERATIONS, Outcome, Plan};
+use skep_types::{Error, ErrorCode, Result};
+use std::process::ExitCode;
+
+pub(super) fn run(args: &MetadataArgs) -> Result<ExitCode> {
+    let hosts = hosts(&args.place)?;
+    let plan = plan(args)?;
+    end_on_signals()?;
+    let processes = args.place.processes_per_host;
+    let result = skep_bench::metadata::run(&plan, &hosts, processes, &mut show_progress());
+    end_progress();
+    let outcome = result?;
+    print(&outcome, as_table)?;
+    match &outcome.failure {
+        Some(why) => Err(Error::new(ErrorCode::Io, why.clone())),
+        None => Ok(ExitCode::SUCCESS),
+    }
+}
+
+fn plan(args: &MetadataArgs) -> Result<Plan> {
+    // As with mdtest, none means all.
+    let all = !(args.create || args.stat || args.read || args.remove);
+    let directory = std::path::absolute(&args.directory).map_err(|error| {
+        Error::new(ErrorCode::InvalidArgument, format!("directory (-d): {error}"))
+    })?;
+    Ok(Plan {
+        directory: directory.display().to_string(),
+        items: args.items,
+        items_per_directory: args.items_per_directory,
+        depth: args.depth,
+        branching: args.branching,
+        leaves_only: args.leaves_only,
+        unique_trees: args.unique_trees,
+        files_only: args.files_only,
+        directories_only: args.directories_only,
+        create: args.create || all,
+        stat: args.stat || all,
+        read: args.read || all,
+        remove: args.remove || all,
+        repetitions: args.repetitions,
+        write_bytes: args.write_bytes,
+        read_bytes: args.read_bytes,
+        sync: args.sync,
+        stride: args.stride,
+        run: None,
+        keep_caches: args.place.keep_caches,
+        server_hosts: named(&args.place.server_hosts, &args.place.enter),
+        patience_s: args.place.patience,
+    })
+}
+
+/// The table with which mdtest ends.
+fn as_table(outcome: &Outcome) -> String {
+    let mut shown = table(&["OPERATION", ">MAX/S", ">MIN/S", ">MEAN/S", ">STD DEV"]);
+    for (phase, title) in OPERATIONS {
+        let Some(summary) = outcome.summary(phase) else { continue };
+        let numbers = [summary.max, summary.min, summary.mean, summary.std_dev];
+        let cells = numbers.iter().map(|number| format!("{number:.3}"));
+        shown.add_row([title.to_owned()].into_iter().chain(cells));
+    }
+    let hosts = outcome.hosts.iter().filter(|host| host.has_processes).count();
+    let skew = outcome.phases.iter().map(|phase| phase.start_skew_s).fold(0.0, f64::max);
+    format!(
+        "{}: {} processes on {hosts} hosts, {} items each, {} times; processes started at most \
+         {:.1} ms apart\n\n{}",
+        outcome.plan.directory,
+        outcome.processes,
+        outcome.plan.items_of_process(),
+        outcome.plan.repetitions,
+        skew * 1000.0,
+        render(&shown)
+    )
+}
