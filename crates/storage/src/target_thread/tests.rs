@@ -49,6 +49,11 @@ fn identity(kind: NodeKind) -> Identity {
 
 /// Starts a target; returns when it serves. The caller ends it.
 async fn start(path: &Path, map: ClusterMap) -> Running {
+    start_as(path, map, StorageSettings::default().emulation).await
+}
+
+/// As [`start`], with a device that it pretends to be.
+async fn start_as(path: &Path, map: ClusterMap, emulation: EmulationSettings) -> Running {
     let (events, mailbox) = Mailbox::new(10).unwrap();
     let (ready, is_ready) = Mailbox::new(1).unwrap();
     let start = TargetStart {
@@ -60,7 +65,7 @@ async fn start(path: &Path, map: ClusterMap) -> Running {
         events: mailbox,
         ready: Ready::new(move || ready.send(()).unwrap()),
     };
-    let body = move || serve(start, 100, &StorageSettings::default().emulation);
+    let body = move || serve(start, 100, &emulation);
     let thread = skep_env::spawn_thread("target".into(), None, body).unwrap();
     is_ready.receive().await.unwrap();
     Running { events, thread }
@@ -232,6 +237,48 @@ fn requests_for_another_group_or_an_older_epoch_are_refused() {
             assert_eq!(error.code(), ErrorCode::StaleMap);
             assert!(error.context().contains(words), "{error}");
         }
+        end(thread);
+    });
+}
+
+#[test]
+fn an_emulated_rate_holds_replies_back_and_nothing_else() {
+    run(|dir| async move {
+        let rate = skep_service::ByteSize(1_000_000);
+        let emulation = EmulationSettings { rate, variability: 0, seed: 0 };
+        let thread = start_as(&dir, ClusterMap::empty(CLUSTER), emulation).await;
+        let connection = connect(&thread, Channel::NONE).await;
+        let options = CallOptions::default();
+        let begin = skep_env::now();
+        let passed = || (skep_env::now() - begin).as_secs_f64();
+        let send = |number, bytes: usize| {
+            let connection = Rc::clone(&connection);
+            skep_env::spawn(async move { write(&connection, key(number), &vec![1; bytes]).await })
+        };
+        let (first, second) = (send(1, 300_000), send(2, 200_000));
+        // What the device has nothing to do with is answered meanwhile, and the data are there.
+        let stat = messages::StatChunk { key: key(2) };
+        while !connection.call(&stat, &options).await.unwrap().0.exists {}
+        assert!(!first.is_finished() && !second.is_finished());
+        // One after the other: the second is done when both are, and so is a sync.
+        connection.call(&messages::SyncChunk { key: key(1) }, &options).await.unwrap();
+        assert!(passed() >= 0.5, "{}", passed());
+        first.await.unwrap();
+        second.await.unwrap();
+        assert_eq!(read(&connection, key(1), 250_000).await.unwrap().len(), 250_000);
+        assert!(passed() >= 0.75, "{}", passed());
+        // It is copied, that is, read and written.
+        let (from, to) = (key(2), key(3));
+        let copy = messages::CopyChunk {
+            from,
+            from_offset: 0,
+            to,
+            stripe: STRIPE,
+            to_offset: 0,
+            length: 100_000,
+        };
+        connection.call(&copy, &options).await.unwrap();
+        assert!(passed() >= 0.95, "{}", passed());
         end(thread);
     });
 }
