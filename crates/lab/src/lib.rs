@@ -10,6 +10,7 @@
 //!
 //! Does not own what is measured in a lab: that is for who runs programs on its hosts.
 
+mod capacity;
 mod check;
 mod command;
 mod cpu_watch;
@@ -28,6 +29,7 @@ mod state;
 mod status;
 mod up;
 
+pub use capacity::capacity;
 pub use cpu_watch::{CpuUse, CpuWatch, IDLE_ENOUGH, SATURATED_BEARABLE};
 pub use description::{DEFAULT_NAME, Delay, Description, Percent};
 pub use down::{Removed, down, would_remove};

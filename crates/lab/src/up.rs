@@ -1,5 +1,6 @@
 //! Making a lab.
 
+use crate::capacity;
 use crate::check::{check, memory_room};
 use crate::data;
 use crate::description::{Description, check_name};
@@ -15,30 +16,42 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// Checks what can be checked, and gives the lab that [`up`] would make. Nothing is made.
+/// Checks what can be checked, and gives the lab that [`up`] would make. Nothing is made. `tell` is
+/// told what was found of this machine.
 ///
 /// # Errors
 /// As [`up`].
-pub fn plan(name: &str, description: &Description) -> Result<State> {
+pub fn plan(
+    name: &str,
+    description: &Description,
+    is_forced: bool,
+    tell: &mut dyn FnMut(&str),
+) -> Result<State> {
     check_name(name)?;
     check(name, description)?;
+    if let Some(wanted) = description.total_rate() {
+        capacity::check(wanted, is_forced, tell)?;
+    }
     Ok(State::plan(name, description))
 }
 
 /// Makes a lab, and gives its state when all mounts serve. `program` is `skep`; `tell` is told each
-/// step. Whatever fails later than the checks, all that was made is removed again.
+/// step. Whatever fails later than the checks, all that was made is removed again. If it is forced,
+/// a machine that is too slow for the rates is no reason to fail.
 ///
 /// # Errors
 /// `Configuration` for a wrong description, `NotPermitted` without root, `Exists` for a name or a
-/// directory in use, `Unsupported` for a kernel without the parts: nothing was made then. Or what
-/// kept a service from starting, with the end of its log.
+/// directory in use, `Unsupported` for a kernel without the parts, `LimitReached` for a machine
+/// that is too slow: nothing was made then. Or what kept a service from starting, with the end of
+/// its log.
 pub fn up(
     name: &str,
     description: &Description,
     program: &Path,
+    is_forced: bool,
     tell: &mut dyn FnMut(&str),
 ) -> Result<State> {
-    let mut state = plan(name, description)?;
+    let mut state = plan(name, description, is_forced, tell)?;
     claim(&mut state)?;
     let made = make(&mut state, program, tell);
     if made.is_err() {

@@ -249,6 +249,7 @@ fn what_cannot_be_made_is_refused_before_anything_is() {
     fs::write(full.join("thesis"), "precious").expect("written");
     refused(&["--directory", &full.display().to_string()], 1, "isn't empty");
     assert_eq!(fs::read_to_string(full.join("thesis")).expect("still there"), "precious");
+    refused(&["--link", "100Gbit"], 1, "--force");
     // A description in a file, and what it would make.
     fs::write(&file, "servers = 3\ntargets = 1\nlink = \"80Mbit\"\n").expect("written");
     let plan = lab.json("up", &[&file.display().to_string(), "--clients", "1", "--dry-run"]);

@@ -90,6 +90,9 @@ pub(crate) struct LabUpArgs {
     /// /var/tmp/skep-lab]
     #[arg(long, value_name = "DIR")]
     pub(crate) directory: Option<PathBuf>,
+    /// Go on also if this host seems too slow for the rates
+    #[arg(long = "force")]
+    pub(crate) is_forced: bool,
     /// Check everything and show what would be made, but make nothing
     #[arg(long = "dry-run")]
     pub(crate) is_dry_run: bool,

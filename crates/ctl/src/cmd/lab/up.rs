@@ -9,18 +9,18 @@ use std::path::Path;
 
 pub(super) fn run(args: &LabUpArgs) -> Result<()> {
     let description = description(args)?;
-    if args.is_dry_run {
-        let plan = skep_lab::plan(&args.name, &description)?;
-        return print(&skep_lab::status(&plan)?, |it| format!("{}\nNothing was made.", shown(it)));
-    }
-    // Its own file, not the name it was called by: other processes start it again.
-    let program = std::env::current_exe()?;
     let mut tell = |step: &str| {
         if is_for_people() {
             eprintln!("{step}");
         }
     };
-    let state = skep_lab::up(&args.name, &description, &program, &mut tell)?;
+    if args.is_dry_run {
+        let plan = skep_lab::plan(&args.name, &description, args.is_forced, &mut tell)?;
+        return print(&skep_lab::status(&plan)?, |it| format!("{}\nNothing was made.", shown(it)));
+    }
+    // Its own file, not the name it was called by: other processes start it again.
+    let program = std::env::current_exe()?;
+    let state = skep_lab::up(&args.name, &description, &program, args.is_forced, &mut tell)?;
     print(&skep_lab::status(&state)?, |it| format!("{}\n{}", shown(it), hints(it)))
 }
 
