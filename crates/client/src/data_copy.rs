@@ -165,13 +165,12 @@ impl Copy {
 async fn copy_run(
     worker: Rc<Worker>,
     source: &OpenFile,
-    file: &OpenFile,
+    file: &Arc<OpenFile>,
     run: Run,
 ) -> Result<(HostIncarnation, bool)> {
     let Run { from, to } = run;
     if from.group == to.group {
         let _place = worker.pieces.acquire().await;
-        file.check_live()?;
         let key = file.key_of(&to);
         let request = CopyChunk {
             from: source.key_of(&from),
@@ -182,7 +181,7 @@ async fn copy_run(
             length: to.length as u32,
         };
         let options = CallOptions { trace: worker.next_trace(), ..CallOptions::default() };
-        let copied = worker.change_storage(to.group, &request, options).await;
+        let copied = worker.change_storage(file, to.group, &request, options).await;
         let copied = copied.map_err(|error| error.within(format_args!("chunk file {key}")))?;
         return Ok((copied.incarnation, copied.has_holes));
     }
@@ -194,8 +193,8 @@ async fn copy_run(
         into: data.clone(),
     };
     let has_holes = read_chunk(Rc::clone(&worker), read).await?;
-    file.check_live()?;
     let write = ChunkWrite {
+        file: Arc::clone(file),
         key: file.key_of(&to),
         stripe: file.stripe_of(&to),
         group: to.group,

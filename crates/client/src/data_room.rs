@@ -162,18 +162,16 @@ async fn change_chunk(
     let mut offset = part.range.start;
     let mut first = None;
     loop {
-        // It may have been evicted between two steps, and have another name now.
-        file.check_live()?;
         let options = CallOptions { trace: worker.next_trace(), ..CallOptions::default() };
         let length = part.range.end - offset;
         let advanced = match what {
             Change::Reserve => {
                 let request = ReserveChunk { key, offset, length };
-                worker.change_storage(group, &request, options).await
+                worker.change_storage(file, group, &request, options).await
             }
             Change::Clear => {
                 let request = ClearChunk { key, offset, length };
-                worker.change_storage(group, &request, options).await
+                worker.change_storage(file, group, &request, options).await
             }
         };
         let advanced = advanced.map_err(|error| error.within(format_args!("chunk file {key}")))?;

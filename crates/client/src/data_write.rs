@@ -149,7 +149,7 @@ pub(crate) async fn begin_write(inode: &Arc<InodeState>) -> Writing {
 
 /// A write under way.
 struct Write<'a> {
-    file: &'a OpenFile,
+    file: &'a Arc<OpenFile>,
     offset: u64,
     data: &'a Buf,
     writing: &'a Writing,
@@ -217,6 +217,7 @@ impl Write<'_> {
 
     fn chunk(&self, piece: Piece, data: Buf) -> ChunkWrite {
         ChunkWrite {
+            file: Arc::clone(self.file),
             key: self.file.key_of(&piece),
             stripe: self.file.stripe_of(&piece),
             group: piece.group,
@@ -254,6 +255,7 @@ impl OpenFile {
 
 /// A piece to write.
 pub(crate) struct ChunkWrite {
+    pub(crate) file: Arc<OpenFile>,
     pub(crate) key: ChunkFileKey,
     pub(crate) stripe: StripeHint,
     pub(crate) group: GroupId,
@@ -265,7 +267,7 @@ pub(crate) struct ChunkWrite {
 /// Writes one piece; gives the incarnation of the host that has it.
 pub(crate) async fn write_chunk(worker: Rc<Worker>, what: ChunkWrite) -> Result<HostIncarnation> {
     let _place = worker.pieces.acquire().await;
-    let ChunkWrite { key, stripe, group, offset, data } = what;
+    let ChunkWrite { file, key, stripe, group, offset, data } = what;
     let checksums = granules::checksums(offset, data.bytes());
     let request = WriteChunk { key, stripe, offset, checksums };
     let mut has_failed = false;
@@ -275,7 +277,7 @@ pub(crate) async fn write_chunk(worker: Rc<Worker>, what: ChunkWrite) -> Result<
             trace: worker.next_trace(),
             ..CallOptions::default()
         };
-        match worker.change_storage(group, &request, options).await {
+        match worker.change_storage(&file, group, &request, options).await {
             Ok(written) => return Ok(written.incarnation),
             // Damaged on its way (`Protocol`): once more.
             Err(error) if error.code() == ErrorCode::Protocol && !has_failed => has_failed = true,

@@ -7,6 +7,7 @@
 
 use crate::client::{Client, Worker};
 use crate::limits::{CONTENTION_PAUSE, MANAGEMENT_PAUSE};
+use crate::tables::OpenFile;
 use skep_rpc::CallOptions;
 use skep_types::{ErrorCode, GroupId, NodeId, Result, SessionId};
 use skep_wire::Request;
@@ -82,15 +83,20 @@ impl Worker {
         }
     }
 
-    /// Asks storage to change something. Not again after this client was evicted: others may have
-    /// the file since.
+    /// Asks storage to change something of an open file. Not once this client was evicted, however
+    /// long the request has waited before, and under whichever id the client has joined anew:
+    /// others may have the file since.
     pub(crate) async fn change_storage<R: Request>(
         self: &Rc<Self>,
+        file: &OpenFile,
         group: GroupId,
         request: &R,
         options: CallOptions,
     ) -> Result<R::Reply> {
+        // In this order: a handle that is live now was not opened under an older id than this.
         let node = self.mount.node();
+        file.check_live()?;
+        let options = CallOptions { only_as: Some(node), ..options };
         match self.router.call(group, request, options).await {
             Ok((reply, _)) => Ok(reply),
             Err(error) => {

@@ -7,7 +7,9 @@ use crate::stream::FrameReader;
 use skep_env::local::{Receiver, Sender, oneshot};
 use skep_env::{Buf, Part, TcpStream};
 use skep_types::codec::Codec;
-use skep_types::{Epoch, Error, ErrorCode, GroupId, MapVersion, Result, SessionId, TargetId};
+use skep_types::{
+    Epoch, Error, ErrorCode, GroupId, MapVersion, NodeId, Result, SessionId, TargetId,
+};
 use skep_wire::Request;
 use skep_wire::frame::{FLAG_DURABLE, Header};
 use std::cell::{Cell, RefCell};
@@ -32,6 +34,8 @@ pub struct CallOptions {
     pub epoch: Epoch,
     /// Lowest version of the map that the receiver must know.
     pub lowest_map: MapVersion,
+    /// Sent only while this process has this id in the cluster; afterwards the answer is `Evicted`.
+    pub only_as: Option<NodeId>,
     /// Give up after so long; none: wait for ever.
     pub time_left: Option<Duration>,
     /// Bulk data to send.

@@ -222,6 +222,7 @@ impl Router {
         request: &R,
         options: &mut CallOptions,
     ) -> Result<(R::Reply, usize)> {
+        self.check_sender(options)?;
         let map = self.map();
         let unknown =
             |what: &str| Error::new(ErrorCode::StaleMap, format!("group {group}: {what}"));
@@ -234,6 +235,8 @@ impl Router {
             options.lowest_map = options.lowest_map.max(self.cell.needed());
         }
         let connection = self.connection(&map, target).await?;
+        // A connection that was made under an older id is refused at its other end.
+        self.check_sender(options)?;
         let result = connection.call(request, options).await;
         self.cell.need(connection.needed_map());
         if let Err(error) = &result
@@ -245,6 +248,17 @@ impl Router {
             }
         }
         result.map_err(|error| error.within(target))
+    }
+
+    /// Checks that a request may go out under the id that the process has now.
+    fn check_sender(&self, options: &CallOptions) -> Result<()> {
+        match options.only_as.filter(|node| *node != self.cell.node()) {
+            None => Ok(()),
+            Some(node) => {
+                let text = format!("it was to be sent by {node}, which was removed meanwhile");
+                Err(Error::new(ErrorCode::Evicted, text))
+            }
+        }
     }
 
     /// The open connection to a target, or a new one. Callers that come while one is being made

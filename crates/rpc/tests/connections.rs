@@ -4,10 +4,14 @@
 
 use skep_env::{Buf, TcpListener, block_on, spawn};
 use skep_rpc::server::{IncomingStream, authenticate};
-use skep_rpc::{CallOptions, Channel, Connection, Identity, Secret};
+use skep_rpc::{CallOptions, Channel, Connection, Identity, MapCell, Router, Secret};
 use skep_types::codec::Codec;
-use skep_types::{ChunkFileKey, ClusterId, Error, ErrorCode, InodeId, NodeId, NodeKind, TargetId};
+use skep_types::{
+    ChunkFileKey, ClusterId, ClusterMap, Error, ErrorCode, GroupId, InodeId, NodeId, NodeKind,
+    TargetId,
+};
 use skep_wire::storage::{ReadChunk, ReadDone};
+use std::sync::Arc;
 
 fn identity(cluster: u8, secret: &Secret) -> Identity {
     Identity {
@@ -116,6 +120,24 @@ fn strangers_are_refused_and_told_why() {
         assert!(error.context().contains("belongs to cluster"), "{error}");
         let error = connect(identity(1, &secret), 8).await;
         assert_eq!(error.code(), ErrorCode::StaleMap);
+    })
+    .unwrap();
+}
+
+#[test]
+fn what_waits_is_not_sent_under_an_id_that_the_process_got_meanwhile() {
+    block_on(async {
+        let cell = MapCell::new(ClusterMap::empty(ClusterId::default()), NodeId::new(5));
+        let identity = identity(1, &Secret::generate());
+        let router = Router::new(identity, Channel::NONE, Arc::clone(&cell));
+        // No map names the group, so it waits for one.
+        let call = spawn(async move {
+            let options = CallOptions { only_as: Some(NodeId::new(5)), ..CallOptions::default() };
+            router.call(GroupId::new(1), &read(0, 1), options).await.map(|_| ())
+        });
+        skep_env::yield_now().await;
+        cell.set_node(NodeId::new(6));
+        assert_eq!(call.await.unwrap_err().code(), ErrorCode::Evicted);
     })
     .unwrap();
 }
