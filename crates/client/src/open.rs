@@ -55,7 +55,7 @@ impl Client {
             }
             // The entry points to an inode of another target, or to what can't be opened.
             match self.open_existing(&request, error).await {
-                Err(gone) if gone.code() == ErrorCode::NotFound => {}
+                Err(gone) if matches!(gone.code(), ErrorCode::NotFound | ErrorCode::Stale) => {}
                 result => return result,
             }
         }
@@ -125,7 +125,7 @@ impl Client {
         let Some(state) = state else {
             let how = Modify { cuts: truncate, ..Modify::default() };
             let opened = self.send_open(inode, mode, truncate, how).await?;
-            return self.add_handle(self.with_a_name(opened, mode)?, mode, before);
+            return self.add_handle(opened, mode, before);
         };
         let truncating = self.claim_truncation(&state).await;
         let client = self.clone();
@@ -141,31 +141,23 @@ impl Client {
             move |result| client.close_orphan(result, mode)
         };
         let opened = drive(opening, orphan).await?;
-        self.add_handle(self.with_a_name(opened, mode)?, mode, before)
+        self.add_handle(opened, mode, before)
     }
 
-    /// Refuses a file that has lost its last name, unless this mount has it open. The kernel came
-    /// to it by a name that it remembers and that another mount has removed; it looks again then.
-    /// Otherwise what a program writes would go to a file that nobody can find.
-    fn with_a_name(&self, opened: Opened, mode: OpenMode) -> Result<Opened> {
-        let inode = opened.attributes.inode;
-        let state = self.mount().inodes.get(inode);
-        if opened.attributes.links > 0 || state.is_some_and(|it| it.has_live_handles()) {
-            return Ok(opened);
-        }
-        self.close_orphan(Ok(opened), mode);
-        Err(Error::new(ErrorCode::Stale, format!("file {inode} has no name any more")))
-    }
-
+    /// Opens a file that has a name, or that this mount has open. Otherwise the kernel came to it
+    /// by a name that it remembers and that another mount has removed; told so, it looks again.
+    /// What a program writes would go to a file that nobody can find.
     async fn send_open(
         &self,
         inode: InodeId,
-        mode: OpenMode,
+        open: OpenMode,
         truncate: bool,
         how: Modify,
     ) -> Result<Opened> {
-        let orphan = move |client: Client, result| client.close_orphan(result, mode);
-        self.modify(inode, Open { inode, open: mode, truncate }, how, orphan).await
+        let state = self.mount().inodes.get(inode);
+        let must_have_name = !state.is_some_and(|it| it.has_live_handles());
+        let orphan = move |client: Client, result| client.close_orphan(result, open);
+        self.modify(inode, Open { inode, open, truncate, must_have_name }, how, orphan).await
     }
 
     /// Keeps an opened file under a new handle. Nothing is awaited between the reply and this, so

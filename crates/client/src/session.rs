@@ -409,7 +409,8 @@ impl Client {
     }
 
     async fn reopen(&self, file: &OpenFile, session: &Rc<ThreadSession>) -> Result<()> {
-        let request = Open { inode: file.inode.id, open: file.mode, truncate: false };
+        let request =
+            Open { inode: file.inode.id, open: file.mode, truncate: false, must_have_name: false };
         let slot = session.take_slot().await;
         let how = Modify::default();
         match attempt(Rc::clone(&self.0), slot, Rc::new(request), how, None).await {

@@ -238,7 +238,10 @@ impl Model {
     fn inode_outcome(&self, op: &Op) -> Outcome {
         let inode = self.inode(op.home())?;
         let refused = match op {
-            Op::Open(_) => match inode.kind {
+            Op::Open(it) => match inode.kind {
+                FileKind::Regular if it.must_have_name && inode.links == 0 => {
+                    Some(ErrorCode::Stale)
+                }
                 FileKind::Regular => None,
                 FileKind::Directory => Some(ErrorCode::IsDirectory),
                 _ => Some(ErrorCode::InvalidArgument),

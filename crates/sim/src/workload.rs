@@ -211,7 +211,8 @@ impl World {
             let modes = [md::OpenMode::Read, md::OpenMode::Write];
             let open = modes[self.random.index(2)];
             let truncate = open == md::OpenMode::Write && self.random.percent(30);
-            let op = Op::Open(md::Open { inode: self.any_file(), open, truncate });
+            let must_have_name = self.random.percent(50);
+            let op = Op::Open(md::Open { inode: self.any_file(), open, truncate, must_have_name });
             self.begin(client, task, op, is_durable);
             return true;
         };

@@ -211,6 +211,8 @@ record! {
         pub open: OpenMode,
         /// Cut it to nothing first.
         pub truncate: bool,
+        /// `Stale`, and nothing is done, if it has lost its last name.
+        pub must_have_name: bool,
     }
 }
 

@@ -27,7 +27,12 @@ pub(crate) fn run<E: Engine>(
         return match dentry.kind {
             FileKind::Directory => Err(ErrorCode::IsDirectory.into()),
             FileKind::Regular if context.is_local(dentry.inode)? => {
-                let open = Open { inode: dentry.inode, open: request.open, truncate: false };
+                let open = Open {
+                    inode: dentry.inode,
+                    open: request.open,
+                    truncate: false,
+                    must_have_name: true,
+                };
                 open::run(context, open)
             }
             // The client finds it by a lookup and opens it where it lives.

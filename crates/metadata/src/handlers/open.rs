@@ -21,6 +21,10 @@ pub(crate) fn run<E: Engine>(context: &mut Context<'_, E>, request: Open) -> Res
     if request.open == OpenMode::No {
         return Err(Error::new(ErrorCode::InvalidArgument, "open mode is missing").into());
     }
+    if request.must_have_name && record.attributes.links == 0 {
+        let text = format!("file {} has no name any more", request.inode);
+        return Err(Error::new(ErrorCode::Stale, text).into());
+    }
     let is_shared = context.check_shared(request.inode, request.open)?;
     if request.truncate {
         cuts::truncate(context, &mut record, 0)?;

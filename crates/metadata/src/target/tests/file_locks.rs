@@ -91,7 +91,7 @@ fn who_waits_is_answered_when_the_session_of_the_holder_ends() {
 }
 
 fn open_of(inode: InodeId) -> md::Open {
-    md::Open { inode, open: md::OpenMode::Read, truncate: false }
+    md::Open { inode, open: md::OpenMode::Read, truncate: false, must_have_name: false }
 }
 
 #[test]

@@ -43,7 +43,7 @@ fn a_file_gets_another_pattern_with_a_new_generation_once_nobody_has_it_open() {
     let refused = story.ask(1, 2, (0, 1), &set(inode, 0)).unwrap_err();
     assert_eq!((refused.code(), story.pattern(inode)), (ErrorCode::InUse, before));
     story.close(inode, (0, 2), None);
-    let open = md::Open { inode, open: md::OpenMode::Read, truncate: false };
+    let open = md::Open { inode, open: md::OpenMode::Read, truncate: false, must_have_name: false };
     story.ask(1, 1, (0, 3), &open).unwrap();
     let refused = story.ask(1, 2, (1, 1), &set(inode, 0)).unwrap_err();
     assert_eq!(refused.code(), ErrorCode::InUse, "readers have one too");

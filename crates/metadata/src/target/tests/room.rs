@@ -88,7 +88,7 @@ fn what_is_there_is_used_and_removed_on_a_full_disk() {
     assert!(!opened.created);
     let exists = story.ask(1, 1, (0, 4), &create("a", md::OpenMode::No, true)).unwrap_err();
     assert_eq!(exists.code(), ErrorCode::Exists, "what it would say with room");
-    let open = md::Open { inode, open: md::OpenMode::Read, truncate: false };
+    let open = md::Open { inode, open: md::OpenMode::Read, truncate: false, must_have_name: false };
     story.ask(1, 1, (0, 5), &open).unwrap();
     let written = md::WrittenExtent { end: 9, truncate_generation: 0, may_leave_holes: false };
     let report = md::ReportWritten { inode, written };

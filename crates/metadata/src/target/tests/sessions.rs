@@ -8,7 +8,7 @@ use super::*;
 fn an_operation_is_refused_when_its_session_ended_while_it_waited() {
     let mut story = Story::begin();
     let inode = story.create(2, (0, 1));
-    let open = md::Open { inode, open: md::OpenMode::Read, truncate: true };
+    let open = md::Open { inode, open: md::OpenMode::Read, truncate: true, must_have_name: false };
     story.send(5, 1, (0, 1), &open);
     story.learns_that_it_shares(2, inode);
     story.ask(1, 1, (0, 0), &md::CloseSession {}).unwrap();

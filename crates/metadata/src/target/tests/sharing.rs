@@ -18,7 +18,12 @@ impl Story {
         inode: InodeId,
         open: md::OpenMode,
     ) -> Option<bool> {
-        self.send(1, session, at, &md::Open { inode, open, truncate: false });
+        self.send(
+            1,
+            session,
+            at,
+            &md::Open { inode, open, truncate: false, must_have_name: false },
+        );
         self.opened()
     }
 
@@ -107,7 +112,12 @@ fn readers_alone_share_nothing_until_one_writes() {
     assert_eq!(story.opens(2, (0, 2), inode, WRITE), None);
     story.learns_that_it_shares(2, inode);
     // A reader that comes meanwhile is told by the answer, and needn't be waited for.
-    story.send(3, 3, (0, 1), &md::Open { inode, open: READ, truncate: false });
+    story.send(
+        3,
+        3,
+        (0, 1),
+        &md::Open { inode, open: READ, truncate: false, must_have_name: false },
+    );
     let (on, result) = story.replies.pop().unwrap();
     assert_eq!((on, md::Opened::from_bytes(&result.unwrap()).unwrap().is_shared), (3, true));
     story.learns_that_it_shares(1, inode);
@@ -162,8 +172,18 @@ fn who_closes_and_opens_again_is_told_again() {
     let closed = md::Close { inode, open: READ, written: None };
     story.send(5, 1, (0, 4), &closed);
     // It waits for the third one as well, and then the second one comes again.
-    story.send(6, 1, (1, 1), &md::Open { inode, open: WRITE, truncate: false });
-    story.send(1, 2, (0, 2), &md::Open { inode, open: WRITE, truncate: false });
+    story.send(
+        6,
+        1,
+        (1, 1),
+        &md::Open { inode, open: WRITE, truncate: false, must_have_name: false },
+    );
+    story.send(
+        1,
+        2,
+        (0, 2),
+        &md::Open { inode, open: WRITE, truncate: false, must_have_name: false },
+    );
     story.replies.clear();
     story.send(5, 3, (0, 2), &closed);
     let index = story.replies.iter().position(|(on, _)| *on == 6).expect("an answer");

@@ -28,7 +28,8 @@ fn a_size_from_before_a_truncation_is_asked_for_anew() {
 fn a_size_from_before_another_death_is_asked_for_anew() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
-    let open = md::Open { inode, open: md::OpenMode::Write, truncate: false };
+    let open =
+        md::Open { inode, open: md::OpenMode::Write, truncate: false, must_have_name: false };
     story.ask_sharing(2, (0, 1), &open, (1, inode));
     story.ask(1, 1, (0, 0), &md::CloseSession {}).unwrap();
     let asked = story.calls.remove(0);

@@ -140,7 +140,8 @@ fn files() -> Vec<Example> {
     let closed = ClosedFile { inode: a_file(), open: OpenMode::Read };
     let close_many =
         CloseMany { files: vec![closed, ClosedFile { open: OpenMode::Write, ..closed }] };
-    let open = Open { inode: a_file(), open: OpenMode::Read, truncate: false };
+    let open =
+        Open { inode: a_file(), open: OpenMode::Read, truncate: false, must_have_name: false };
     let info = EntryInfo {
         attributes: file,
         parent: a_directory(),
