@@ -79,11 +79,11 @@ record! {
 }
 
 record! {
-    /// Cuts or extends a chunk file that exists; one that doesn't stays absent.
+    /// Cuts a chunk file; one that is shorter or doesn't exist stays as it is.
     pub struct TruncateChunk {
         /// The chunk file.
         pub key: ChunkFileKey,
-        /// New size of the chunk file.
+        /// Its size afterwards, at most.
         pub size: u64,
     }
 }

@@ -1,26 +1,18 @@
-//! Cutting and extending chunk files.
+//! Cutting chunk files.
 
 use super::ChunkStore;
 use super::chunk_file::{ChunkFile, granule_in_region};
-use skep_format::chunk::{
-    DirtyRegion, MAX_CHUNK_FILE_BYTES, REGION_BYTES, RegionHeader, granule_checksum, region_of,
-};
-use skep_types::{ChunkFileKey, Error, ErrorCode, GRANULE_BYTES, Result};
+use skep_format::chunk::{DirtyRegion, REGION_BYTES, RegionHeader, granule_checksum, region_of};
+use skep_types::{ChunkFileKey, GRANULE_BYTES, Result};
 
 impl ChunkStore {
-    /// Gives a chunk file a new size; new bytes are zeros. One that doesn't exist stays absent. Not
-    /// cancel-safe, see the module.
+    /// Cuts a chunk file; one that is shorter, or doesn't exist, stays as it is: what lies behind
+    /// its end reads as zeros anyway. Not cancel-safe, see the module.
     ///
     /// # Errors
-    /// `FileTooLarge`; `Corrupt` if the new end lies within a damaged granule; `DeviceFailed`.
+    /// `Corrupt` if the new end lies within a damaged granule; `DeviceFailed`.
     pub async fn truncate(&self, key: &ChunkFileKey, size: u64) -> Result<()> {
         self.check_writable()?;
-        if size > MAX_CHUNK_FILE_BYTES {
-            return Err(Error::new(
-                ErrorCode::FileTooLarge,
-                format!("chunk file {key}: {size} bytes are more than the longest chunk file"),
-            ));
-        }
         loop {
             let Some(file) = self.existing(key)? else { return Ok(()) };
             let _guard = file.lock.write(0..u64::MAX).await;
@@ -29,15 +21,8 @@ impl ChunkStore {
             }
             if size < file.size.get() {
                 self.cut(&file, size).await?;
-            } else if size > file.size.get() {
                 file.note_change();
-                let old = file.size.replace(size);
-                if let Err(error) = self.cut_to_size(&file) {
-                    file.size.set(old);
-                    return Err(error);
-                }
             }
-            file.note_change();
             return Ok(());
         }
     }

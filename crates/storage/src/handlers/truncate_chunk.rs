@@ -1,4 +1,4 @@
-//! `TruncateChunk`: a new size for a chunk file.
+//! `TruncateChunk`: cuts a chunk file.
 
 use super::Call;
 use crate::chunk_store::ChunkStore;

@@ -123,6 +123,12 @@ fn to_huge_lengths(root: &Path) {
             assert_eq!(error.raw_os_error(), Some(Errno::FBIG.raw_os_error()), "2^{shift}");
         }
     }
+    // A size is a number: every one is taken that a local file system could take.
+    ok(file.write_all_at(b"x", 0));
+    for size in [1 << 43, (1 << 43) + 1, 1 << 42, 700_000, 1 << 43] {
+        ok(file.set_len(size));
+        assert_eq!(ok(file.metadata()).len(), size);
+    }
     fs::write(root.join("other"), "still served").expect("written");
     ok(file.write_all_at(b"end", len - 3));
     ok(file.sync_all());

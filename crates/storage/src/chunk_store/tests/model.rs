@@ -142,7 +142,7 @@ async fn apply(store: &mut Rc<ChunkStore>, dir: &Path, model: &mut Model, operat
         Operation::Truncate { file, size } => {
             store.truncate(&key(file), size).await.unwrap();
             if let Some(held) = &mut model.0[file as usize] {
-                held.resize(size as usize, 0);
+                held.truncate(size as usize);
             }
         }
         Operation::Read { file, offset, length } => {
