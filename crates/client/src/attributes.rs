@@ -3,10 +3,11 @@
 use crate::client::Client;
 use crate::driven::drive;
 use crate::inode_state::{InodeState, Truncating};
-use crate::limits::{CONTENTION_PAUSE, ROOT_PATIENCE};
+use crate::kept_caches::Shown;
+use crate::limits::{CONTENTION_PAUSE, FIRST_LOOK_PATIENCE, ROOT_PATIENCE};
 use crate::session::Modify;
 use crate::tables::HandleId;
-use skep_types::{Attributes, ErrorCode, FileKind, InodeId, Result};
+use skep_types::{Attributes, ErrorCode, FileKind, InodeId, Result, Timestamp};
 use skep_wire::metadata::{GetAttributes, SetAttributes};
 use std::sync::Arc;
 
@@ -63,10 +64,19 @@ impl Client {
     }
 
     async fn attributes_of_root(&self) -> Result<Attributes> {
-        let seen = self.mount().directories.get(InodeId::ROOT);
-        let Some(seen) = seen else { return self.attributes(InodeId::ROOT).await };
         let answer = skep_env::timeout(ROOT_PATIENCE, self.attributes(InodeId::ROOT)).await;
-        answer.unwrap_or(Ok(seen))
+        answer.unwrap_or_else(|| Ok(self.mount().seen_root().unwrap_or_else(root_never_seen)))
+    }
+
+    /// Looks at the root, so that it can be shown when metadata doesn't answer later. Gives up
+    /// after a while: a mount may begin before metadata does.
+    pub async fn look_at_root(&self) {
+        let looked = skep_env::timeout(FIRST_LOOK_PATIENCE, self.attributes(InodeId::ROOT)).await;
+        match looked {
+            Some(Ok(_)) => {}
+            Some(Err(error)) => tracing::warn!("the root directory can't be looked at: {error}"),
+            None => tracing::warn!("metadata doesn't answer yet: what is asked of it waits"),
+        }
     }
 
     /// Asks metadata for attributes.
@@ -76,16 +86,18 @@ impl Client {
         Ok(attributes)
     }
 
-    /// Notes that the kernel is shown these attributes.
-    pub fn note_shown(&self, attributes: &Attributes) {
-        self.mount().caches.shown(attributes.inode, attributes.change_counter);
+    /// Notes that the kernel is shown these attributes. Says whether it may remember an access
+    /// control list from before another mount changed the inode.
+    pub fn note_shown(&self, attributes: &Attributes) -> bool {
+        let shown = Shown { version: attributes.change_counter, has_acl: attributes.has_acl };
+        self.mount().caches.shown(attributes.inode, shown)
     }
 
     /// Takes attributes that metadata gave, and raises their size to what this mount wrote.
     pub(crate) fn note_attributes(&self, attributes: &mut Attributes) {
         self.note_plain(attributes);
         if attributes.kind == FileKind::Directory {
-            self.mount().directories.note(attributes.inode, attributes.clone());
+            self.mount().note_directory(attributes);
             return;
         }
         if let Some(state) = self.mount().inodes.get(attributes.inode) {
@@ -151,5 +163,31 @@ impl Client {
             skep_env::sleep(CONTENTION_PAUSE).await;
         }
         truncating
+    }
+}
+
+/// What is shown of the root while metadata has never answered this mount.
+fn root_never_seen() -> Attributes {
+    let time = Timestamp::default();
+    Attributes {
+        inode: InodeId::ROOT,
+        kind: FileKind::Directory,
+        permissions: 0o755,
+        links: 2,
+        uid: 0,
+        gid: 0,
+        project: 0,
+        device: 0,
+        size: 0,
+        accessed: time,
+        modified: time,
+        changed: time,
+        created: time,
+        change_counter: 0,
+        truncate_generation: 0,
+        is_sparse: false,
+        has_capability: false,
+        has_acl: false,
+        hands_down_project: false,
     }
 }

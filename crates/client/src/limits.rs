@@ -36,6 +36,8 @@ pub(crate) const INODES_AT_ONCE: usize = 32;
 
 /// How old a size may be when a read comes to the end of the file.
 pub(crate) const SIZE_TRUSTED_FOR: Duration = Duration::from_secs(1);
+/// How long a mount that begins waits for metadata before it serves all the same.
+pub(crate) const FIRST_LOOK_PATIENCE: Duration = Duration::from_secs(10);
 /// How long metadata may take to tell of the root before what was last seen is shown.
 pub(crate) const ROOT_PATIENCE: Duration = Duration::from_secs(1);
 /// Pause while another thread finishes what must be finished first (a truncation, the renewal of a

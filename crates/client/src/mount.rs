@@ -83,6 +83,8 @@ pub struct Mount {
     /// Attributes of directories as they were last seen, for those that are removed while a program
     /// has them open.
     pub(crate) directories: Recent<Attributes>,
+    /// The root, as it was last seen. Protects the value alone.
+    root: Mutex<Option<Attributes>>,
     /// Inodes without the extended attributes that the kernel asks for by itself.
     pub(crate) plain: Recent<Plain>,
     /// Room in the whole cluster, as management told it last. Protects the value alone.
@@ -131,6 +133,7 @@ impl Mount {
             recalls: Recalls::default(),
             forget: Mutex::default(),
             directories: Recent::new(MAX_REMEMBERED_DIRECTORIES),
+            root: Mutex::default(),
             plain: Recent::new(MAX_REMEMBERED_PLAIN),
             room: Mutex::default(),
             taken_workers: Mutex::default(),
@@ -167,6 +170,19 @@ impl Mount {
         self.cell.update(registered.map);
         self.cell.set_node(registered.node);
         Ok(())
+    }
+
+    /// Notes what a directory is like.
+    pub(crate) fn note_directory(&self, attributes: &Attributes) {
+        if attributes.inode == InodeId::ROOT {
+            *self.root.lock().unwrap_or_else(PoisonError::into_inner) = Some(attributes.clone());
+        }
+        self.directories.note(attributes.inode, attributes.clone());
+    }
+
+    /// The root, as it was last seen.
+    pub(crate) fn seen_root(&self) -> Option<Attributes> {
+        self.root.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Notes that an id of this client was removed; `false` if that was noted before.

@@ -48,10 +48,10 @@ impl<V: Clone> Recent<V> {
         });
     }
 
-    /// Puts another value in the place of one that is right for it.
-    pub(crate) fn replace_if(&self, inode: InodeId, value: V, is_right: impl FnOnce(&V) -> bool) {
+    /// Puts another value in the place of the one noted, if `f` gives one.
+    pub(crate) fn update_if(&self, inode: InodeId, f: impl FnOnce(&V) -> Option<V>) {
         self.with(inode, |part| {
-            if part.get(inode).is_some_and(is_right) {
+            if let Some(value) = part.get(inode).and_then(f) {
                 part.note(inode, value, self.most);
             }
         });

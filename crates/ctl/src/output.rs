@@ -2,9 +2,10 @@
 
 use crate::cli::OutputFormat;
 use comfy_table::{CellAlignment, Table, presets};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use skep_types::{Error, ErrorCode, Result, Timestamp};
 use std::io::Write;
+use std::path::Path;
 use std::sync::OnceLock;
 
 /// A table without lines; columns whose title begins with `>` are aligned to the right.
@@ -35,6 +36,12 @@ pub(crate) fn choose(format: OutputFormat) {
 /// Whether people read what is printed.
 pub(crate) fn is_for_people() -> bool {
     FORMAT.get().is_none_or(|format| *format == OutputFormat::Table)
+}
+
+/// A path in JSON, for `serialize_with`. Bytes that are no UTF-8 are shown as U+FFFD: JSON has no
+/// other way, and serde's own would fail after the work is done.
+pub(crate) fn path<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&path.display())
 }
 
 /// Prints a value in the chosen form.

@@ -52,7 +52,13 @@ pub fn mount(cluster: ClusterOptions, options: ServeOptions) -> Result<()> {
     let (next, serving) = (Arc::new(AtomicUsize::new(0)), Arc::clone(&mount));
     let served = mount::serve_with(options, signals, move |_| {
         let (mount, index) = (Arc::clone(&serving), next.fetch_add(1, Ordering::Relaxed));
-        async move { Client::new(mount, index) }
+        async move {
+            let client = Client::new(mount, index)?;
+            if index == 0 {
+                client.look_at_root().await;
+            }
+            Ok(client)
+        }
     });
     let left = run(async move {
         Client::new(mount, workers)?.shutdown().await;

@@ -38,8 +38,9 @@ pub trait FileSystem: Clone + 'static {
         mode: OpenMode,
         pattern: Option<StripePattern>,
     ) -> impl Future<Output = Result<Created>>;
-    /// Notes that the kernel is shown these attributes.
-    fn note_shown(&self, attributes: &Attributes);
+    /// Notes that the kernel is shown these attributes. Says whether it may remember an access
+    /// control list from before another mount changed the inode.
+    fn note_shown(&self, attributes: &Attributes) -> bool;
     /// Opens a regular file, perhaps cutting it to nothing.
     fn open(
         &self,
@@ -243,8 +244,8 @@ impl FileSystem for Client {
         Self::create_unnamed(self, directory, new, mode, pattern).await
     }
 
-    fn note_shown(&self, attributes: &Attributes) {
-        Self::note_shown(self, attributes);
+    fn note_shown(&self, attributes: &Attributes) -> bool {
+        Self::note_shown(self, attributes)
     }
 
     async fn open(&self, inode: InodeId, mode: OpenMode, truncate: bool) -> Result<OpenedFile> {

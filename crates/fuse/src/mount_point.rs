@@ -70,43 +70,69 @@ fn absolute(path: &Path) -> io::Result<PathBuf> {
     Ok(parent.canonicalize()?.join(path.file_name().unwrap_or_default()))
 }
 
+/// Checks that a directory can be mounted on. What a killed client has left there counts as gone.
+///
+/// # Errors
+/// `NotFound` or `NotDirectory` if it isn't a directory; `InUse` if it is mounted already.
+pub fn check_mount_point(path: &Path) -> Result<()> {
+    examine(path).map(drop)
+}
+
 /// Makes sure that a directory can be mounted on, and cleans up what a killed client has left
 /// there.
 ///
 /// # Errors
-/// `NotFound` or `NotDirectory` if it isn't a directory; `InUse` if it is mounted already.
+/// As [`check_mount_point`].
 pub(crate) fn prepare(path: &Path) -> Result<PathBuf> {
-    let named = |error: io::Error| {
-        let code = match error.kind() {
-            io::ErrorKind::NotFound => ErrorCode::NotFound,
-            io::ErrorKind::NotADirectory => ErrorCode::NotDirectory,
-            io::ErrorKind::PermissionDenied => ErrorCode::PermissionDenied,
-            _ => ErrorCode::Io,
+    let (absolute, was_left) = examine(path)?;
+    if was_left {
+        tracing::info!("cleaning up the mount that a killed client left on {}", absolute.display());
+        let cleaned = match kernel::is_root() {
+            true => kernel::unmount(&absolute, Unmount::Detach),
+            false => kernel::unmount_by_helper(&absolute, Unmount::Detach),
         };
-        Error::new(code, format!("mount point {}: {error}", path.display()))
-    };
-    let absolute = absolute(path).map_err(named)?;
-    if let Some(entry) = find(&absolute).filter(|entry| entry.kind == "fuse.skep") {
-        if !is_dead(&absolute) {
+        cleaned.map_err(|error| named(path, &error))?;
+        check_directory(&absolute)?;
+    }
+    Ok(absolute)
+}
+
+/// The path without links, and whether a killed client has left its mount there.
+fn examine(path: &Path) -> Result<(PathBuf, bool)> {
+    let absolute = absolute(path).map_err(|error| named(path, &error))?;
+    let entry = find(&absolute).filter(|entry| entry.kind == "fuse.skep");
+    match entry {
+        Some(_) if is_dead(&absolute) => return Ok((absolute, true)),
+        Some(entry) => {
             let what = format!(
                 "{} is mounted already: unmount it first (umount {0})",
                 entry.mount_point.display()
             );
             return Err(Error::new(ErrorCode::InUse, what));
         }
-        tracing::info!("cleaning up the mount that a killed client left on {}", absolute.display());
-        let cleaned = match kernel::is_root() {
-            true => kernel::unmount(&absolute, Unmount::Detach),
-            false => kernel::unmount_by_helper(&absolute, Unmount::Detach),
-        };
-        cleaned.map_err(named)?;
+        None => {}
     }
-    let metadata = std::fs::metadata(&absolute).map_err(named)?;
+    check_directory(&absolute)?;
+    Ok((absolute, false))
+}
+
+fn check_directory(path: &Path) -> Result<()> {
+    let metadata = std::fs::metadata(path).map_err(|error| named(path, &error))?;
     if !metadata.is_dir() {
-        let what = format!("mount point {} is not a directory", absolute.display());
+        let what = format!("mount point {} is not a directory", path.display());
         return Err(Error::new(ErrorCode::NotDirectory, what));
     }
-    Ok(absolute)
+    Ok(())
+}
+
+fn named(path: &Path, error: &io::Error) -> Error {
+    let code = match error.kind() {
+        io::ErrorKind::NotFound => ErrorCode::NotFound,
+        io::ErrorKind::NotADirectory => ErrorCode::NotDirectory,
+        io::ErrorKind::PermissionDenied => ErrorCode::PermissionDenied,
+        _ => ErrorCode::Io,
+    };
+    Error::new(code, format!("mount point {}: {error}", path.display()))
 }
 
 /// Whether the daemon of a mount has gone. The root directory's attributes may still be cached, so

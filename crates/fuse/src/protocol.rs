@@ -10,7 +10,7 @@ use crate::reply::{Answer, Failure};
 use crate::request::Call;
 use crate::transport::TransportKind;
 use crate::waits::{Caller, Waits};
-use skep_types::FileKind;
+use skep_types::{Attributes, FileKind};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
@@ -34,6 +34,17 @@ pub(crate) struct Context<F> {
     pub(crate) has_direct_mmap: bool,
     /// Times of modification that were made up (see `ops::attributes`).
     pub(crate) made_up_times: Cell<u32>,
+}
+
+impl<F: FileSystem> Context<F> {
+    /// Notes that the kernel is shown an inode under a name. When it asks for attributes, or looks
+    /// at a name that it knows, it forgets the inode's access control lists by itself; not so when
+    /// it comes by another name to an inode that it knows (Linux 6.18).
+    pub(crate) fn note_entry(&self, attributes: &Attributes) {
+        if self.file_system.note_shown(attributes) {
+            self.waits.drop_attributes(attributes.inode);
+        }
+    }
 }
 
 /// Performs a call. Cancel-safe where [`Call::may_be_dropped`] says so.

@@ -164,7 +164,7 @@ pub(crate) struct XattrChange {
     pub(crate) inode: InodeId,
     pub(crate) name: Vec<u8>,
     pub(crate) value: Vec<u8>,
-    pub(crate) mode: XattrMode,
+    pub(crate) mode: Option<XattrMode>,
     pub(crate) clear_set_group_id: bool,
     pub(crate) uid: u32,
 }
@@ -627,10 +627,12 @@ impl Request {
                 let arguments = arguments.map_err(|_| libc::EINVAL)?;
                 let (name, value) = split_name(self.payload.bytes())?;
                 let value = value.get(..arguments.size as usize).ok_or(libc::EINVAL)?;
+                const BOTH: i32 = libc::XATTR_CREATE | libc::XATTR_REPLACE;
                 let mode = match arguments.flags as i32 {
-                    0 => XattrMode::Any,
-                    libc::XATTR_CREATE => XattrMode::Create,
-                    libc::XATTR_REPLACE => XattrMode::Replace,
+                    0 => Some(XattrMode::Any),
+                    libc::XATTR_CREATE => Some(XattrMode::Create),
+                    libc::XATTR_REPLACE => Some(XattrMode::Replace),
+                    BOTH => None,
                     _ => return Err(libc::EINVAL),
                 };
                 let clear_set_group_id = arguments.more_flags & abi::SET_XATTR_KILL_SGID != 0;

@@ -22,7 +22,7 @@
 use crate::file_system::FileSystem;
 use crate::limits;
 use crate::protocol::{self, Context};
-use crate::reply::{self, Encoded, Failure, Validity};
+use crate::reply::{self, Answer, Encoded, Failure, Validity};
 use crate::request::Request;
 use crate::waits::{Caller, News};
 use skep_env::local::Notify;
@@ -231,10 +231,12 @@ async fn serve<F: FileSystem, P: Port>(
         memory_is_free(&slot.port).await;
         let outcome = match outcome {
             Ok(answer) => {
-                if let Some(attributes) = answer.attributes() {
-                    worker.context.file_system.note_shown(attributes);
-                }
                 let context = &worker.context;
+                match (&answer, answer.attributes()) {
+                    (Answer::Entry(it) | Answer::Created(it, ..), _) => context.note_entry(it),
+                    (_, Some(it)) => drop(context.file_system.note_shown(it)),
+                    (_, None) => {}
+                }
                 let is_shared = |inode| context.file_system.is_shared(inode);
                 let validity = Validity { usual: context.validity, is_shared: &is_shared };
                 reply::encode(answer, &slot.port.reply_memory(), &validity)

@@ -110,7 +110,19 @@ impl Mounted {
     /// If either takes too long, or the process fails.
     pub fn unmount(mut self) {
         finish(Command::new("umount").arg(&self.path), PATIENCE).expect_success();
-        let status = wait_for("a mount's process ends after umount", PATIENCE, || {
+        self.ends();
+    }
+
+    /// Waits until the mount's process has ended by itself.
+    ///
+    /// # Panics
+    /// If that takes too long, or the process fails.
+    pub fn wait_for_end(mut self) {
+        self.ends();
+    }
+
+    fn ends(&mut self) {
+        let status = wait_for("a mount's process ends", PATIENCE, || {
             self.child.try_wait().expect("our own child")
         });
         assert!(status.success(), "the mount's process ended with {status}");

@@ -5,8 +5,10 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use skep_testkit::program::{Finished, finish};
 use skep_testkit::{Cluster, Scratch, Shape, Transport, cluster, schema, wait_for};
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -427,6 +429,21 @@ fn errors_have_a_code_a_way_out_and_an_exit_code() {
     check(&astray, "Disconnected", 3, "is the address right?");
     let root = cluster.path().display().to_string();
     check(&["entry", "who", &root], "InvalidArgument", 2, "no regular file");
+    // Nothing is mounted, and what is in the way is named whichever way it is tried.
+    let absent = scratch.join("absent").display().to_string();
+    let of_file = scratch.join("token").display().to_string();
+    let empty = scratch.directory("empty").display().to_string();
+    for way in [&["--dry-run"][..], &["--detach"], &[]] {
+        let try_on = |place| [&["mount", "--cluster", &data], way, &[place]].concat();
+        check(&try_on(&absent), "NotFound", 4, "absent");
+        check(&try_on(&of_file), "NotDirectory", 1, "not a directory");
+        check(&try_on(&root), "InUse", 1, "mounted already");
+    }
+    let dry_astray =
+        ["mount", "--dry-run", &empty, "--cluster", "127.0.0.1:1", "--token-file", &token_file];
+    check(&dry_astray, "Disconnected", 3, "is the address right?");
+    cluster::skep(["mount", "--dry-run", "--cluster", &data, &empty]).expect_success();
+    assert!(!fs::read_to_string("/proc/mounts").expect("told").contains(&empty));
     check(&["umount", &data], "InUse", 1, "findmnt");
     check(&["down", "--data-dir", "/nowhere"], "Configuration", 2, "no cluster at /nowhere");
     let metadata = cluster.processes("metadata").pop().expect("it runs");
@@ -445,4 +462,29 @@ fn errors_have_a_code_a_way_out_and_an_exit_code() {
         "is it running",
     );
     check(&["cluster", "format", "--cluster", &data], "Disconnected", 3, "is it running");
+}
+
+/// JSON has no way to say such a name: it is shown with U+FFFD, and the command does its work.
+#[test]
+fn names_that_are_no_text_are_printed_all_the_same() {
+    let cluster = Cluster::start(Shape { storage_services: 1, ..Shape::default() });
+    let name = OsStr::from_bytes(b"no-\xff-text");
+    let (made, set) = (cluster.path().join("new").join(name), cluster.path().join(name));
+    fs::create_dir(cluster.path().join("new")).expect("made");
+    fs::write(&set, "x").expect("written");
+    for format in ["table", "json", "ndjson"] {
+        let run = |arguments: &[&str], path: &Path| {
+            let all = arguments.iter().map(OsStr::new).chain([path.as_os_str()]);
+            let output = ["--output", format].map(OsStr::new);
+            let said = cluster::skep(all.chain(output)).expect_success();
+            let names_it = said.contains("no-\u{fffd}-text");
+            assert!(names_it || (arguments[1] == "map" && format == "table"), "{said}");
+        };
+        run(&["entry", "create", "--num-targets", "1"], &made);
+        run(&["entry", "set", "--num-targets", "1"], &made);
+        fs::remove_file(&made).expect("it was made");
+        run(&["entry", "info"], &set);
+        run(&["entry", "map"], &set);
+    }
+    cluster.stop();
 }

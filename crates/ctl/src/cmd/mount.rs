@@ -14,6 +14,7 @@ use serde::Serialize;
 use skep_fuse::{ClusterOptions, ServeOptions, TransportChoice, TransportKind};
 use skep_service::ByteSize;
 use skep_types::{Error, ErrorCode, Result};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
@@ -22,6 +23,9 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(15);
 /// How long a mount in the background may take to begin.
 const BACKGROUND_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Bytes of a mount point in the name of its log, at most: with the others there may be 255.
+const LONGEST_LOG_NAME: usize = 150;
 
 /// A mount that serves.
 #[derive(Debug, Serialize)]
@@ -47,8 +51,9 @@ pub(crate) fn run(args: &MountArgs) -> Result<()> {
         .parse()
         .map_err(|what: String| Error::new(ErrorCode::Configuration, what))?;
     let access = args.cluster.access(None)?;
+    skep_fuse::check_mount_point(&args.directory)?;
     match (args.is_dry_run, args.detach) {
-        (true, _) => Ok(()),
+        (true, _) => super::block_on(async move { access.map().await.map(drop) }),
         (false, true) => detach(args, options, &access),
         (false, false) => mount(args, options, transport, &access),
     }
@@ -168,7 +173,17 @@ fn detach(args: &MountArgs, asked: Options, access: &Access) -> Result<()> {
 
 /// In the cluster's directory, if it is a local one; otherwise among the temporary files.
 fn log_file(access: &Access, mount_point: &std::path::Path) -> PathBuf {
-    let name = mount_point.display().to_string().replace('/', "-");
+    let mut name = mount_point.display().to_string().replace('/', "-");
+    if name.len() > LONGEST_LOG_NAME {
+        // The end of a path says more of it than its beginning.
+        let mut start = name.len() - LONGEST_LOG_NAME;
+        while !name.is_char_boundary(start) {
+            start += 1;
+        }
+        let mut hasher = DefaultHasher::new();
+        name.hash(&mut hasher);
+        name = format!("-{:016x}{}", hasher.finish(), &name[start..]);
+    }
     let logs = std::path::Path::new(&access.name).join("logs");
     match logs.is_dir() {
         true => logs.join(format!("mount{name}.log")),

@@ -34,7 +34,7 @@ pub(crate) async fn read<F: FileSystem>(
     }
     listing.push_all(&got);
     let shown = got.entries.iter().filter_map(|it| it.entry.attributes.as_ref());
-    shown.for_each(|attributes| context.file_system.note_shown(attributes));
+    shown.for_each(|attributes| context.note_entry(attributes));
     if listing.is_empty() && !got.entries.is_empty() {
         return Err(Failure::Errno(libc::EINVAL)); // As getdents(2): no room for a single one.
     }

@@ -88,6 +88,11 @@ pub(crate) async fn set(fs: &impl FileSystem, change: XattrChange) -> Outcome {
         Ok(MAP_XATTR | TRANSPORT_XATTR | TIMEOUT_XATTR) => return Err(Failure::Errno(libc::EPERM)),
         _ => {}
     }
+    let Some(mode) = mode else {
+        // It is to be new and to exist: as other file systems say that it can't.
+        fs.get_xattr(inode, &name).await?;
+        return Err(Failure::Errno(libc::EEXIST));
+    };
     match fs.set_xattr(inode, &name, &value, mode, clear_set_group_id).await {
         Ok(()) => Ok(Answer::Empty),
         // What xattr(7) has for "no more room in this inode"; ERANGE is about the caller's buffer.

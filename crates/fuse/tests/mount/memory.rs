@@ -2,7 +2,6 @@
 //!
 //! Some names are special. Looking up `never...` and creating `slow` wait, as on a server that has
 //! died: the former for ever, `slow` until a file `go` exists in the root directory.
-
 use skep_client::{
     Allocation, CreateRequest, Created, DirectoryEntries, DirectoryEntry, EntryReply, FileLock,
     HandleId, HeldLock, LockKind, LockMode, Locked, NewInode, OpenMode, OpenedFile, SetAttributes,
@@ -306,14 +305,16 @@ impl FileSystem for Memory {
     ) -> Result<Created> {
         self.with(|tree| {
             let inode = tree.add_node(directory, FileKind::Regular, new);
-            tree.node(inode)?.attributes.links = 0;
             let handle = Some(tree.open(inode)?);
-            let attributes = tree.node(inode)?.attributes.clone();
-            Ok(Created { attributes, handle, created: true })
+            let of = &mut tree.node(inode)?.attributes;
+            of.links = 0;
+            Ok(Created { attributes: of.clone(), handle, created: true })
         })
     }
 
-    fn note_shown(&self, _attributes: &Attributes) {}
+    fn note_shown(&self, _attributes: &Attributes) -> bool {
+        false
+    }
 
     async fn open(&self, inode: InodeId, _mode: OpenMode, truncate: bool) -> Result<OpenedFile> {
         self.with(|tree| {
@@ -644,10 +645,9 @@ impl FileSystem for Memory {
     }
 
     async fn unlock_process(&self, handle: HandleId, owner: u64) -> Result<()> {
-        self.with(|tree| {
-            tree.opened(handle)?.locks.retain(|(held, _)| *held != (LockKind::Posix, owner));
-            Ok(())
-        })
+        let own = (LockKind::Posix, owner);
+        let unlock = |node: &mut Node| node.locks.retain(|(held, _)| *held != own);
+        self.with(|tree| tree.opened(handle).map(unlock))
     }
 
     fn is_shared(&self, _inode: InodeId) -> bool {

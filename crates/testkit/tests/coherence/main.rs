@@ -1,13 +1,10 @@
 //! Two mounts of one cluster, over different transports: what one has completed, the other sees.
 //! Data from close to open, names and attributes within a second.
 
+mod attributes;
 mod shared;
 
-use rustix::fs::{
-    CWD, FallocateFlags, RenameFlags, XattrFlags, copy_file_range, fallocate, getxattr, listxattr,
-    renameat_with, setxattr,
-};
-use rustix::io::Errno;
+use rustix::fs::{CWD, FallocateFlags, RenameFlags, copy_file_range, fallocate, renameat_with};
 use skep_testkit::suite::{Case, Suite};
 use skep_testkit::{Cluster, Random, Shape, Transport, wait_for};
 use std::collections::HashSet;
@@ -33,13 +30,12 @@ const CASES: &[Case<Mounts>] = skep_testkit::cases![coherence:
     known_names_are_stale_for_a_second_at_most, attributes_are_stale_for_a_second_at_most,
     an_open_handle_sees_what_was_synced, appends_of_both_in_turns, locks_by_exclusive_creation,
     removed_under_an_open_handle, renames_over_each_other, truncated_by_the_other,
+    truncated_to_what_no_disk_holds,
     punched_and_copied_by_the_other,
     writers_of_different_parts, listings_agree,
     listings_are_new_though_times_were_set_back, what_is_not_kept_is_seen_at_once,
     a_name_that_is_replaced_is_never_missing,
     names_that_are_exchanged_are_never_missing,
-    attributes_that_are_set_are_seen, lists_of_who_may_are_seen, projects_are_handed_down,
-    capabilities_of_the_other_go_with_writes,
     directories_moved_into_each_other_stay_a_tree, numbers_of_files_are_never_used_again,
     pages_of_several_writers_are_whole, sizes_are_seen_when_the_writer_says_so,
 ];
@@ -110,15 +106,22 @@ fn a_name_that_was_removed_leads_to_a_new_file(mounts: &Mounts) {
     for round in 0..20 {
         let name = format!("file-{round}");
         let (here, there) = (mounts.one.join(&name), mounts.other.join(&name));
-        let old = File::create(&here).expect("made");
+        fs::write(&here, "old").expect("written");
+        let kept = (round % 2 == 0).then(|| File::open(&here).expect("opened"));
         assert!(there.exists());
         fs::remove_file(&here).expect("removed");
-        let kept = (round % 2 == 0).then_some(old);
-        let mut new = OpenOptions::new().append(true).create(true).open(&there).expect("opened");
+        let is_cut = round % 4 < 2;
+        let mut options = OpenOptions::new();
+        let new = options.append(!is_cut).write(is_cut).truncate(is_cut).create(true).open(&there);
+        let mut new = new.expect("opened");
         new.write_all(b"new").expect("written");
         drop(new);
         assert_eq!(fs::read(&here).expect("it has a name"), b"new", "round {round}");
-        drop(kept);
+        if let Some(mut kept) = kept {
+            let mut text = String::new();
+            kept.read_to_string(&mut text).expect("read");
+            assert_eq!(text, "old", "round {round}: what is still open isn't cut");
+        }
     }
 }
 
@@ -262,6 +265,23 @@ fn truncated_by_the_other(mounts: &Mounts) {
         assert!(bytes[..cut].iter().all(|byte| *byte == 7), "round {round}");
         assert!(bytes[cut..].iter().all(|byte| *byte == 0), "round {round}");
     }
+}
+
+/// A size is a number: no disk under it need have room for it. Also while a writer has the file
+/// open, when nobody knows how far its chunk files reach.
+/// Semantics 2.10.
+fn truncated_to_what_no_disk_holds(mounts: &Mounts) {
+    let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
+    let writer = File::create(&here).expect("made");
+    writer.write_all_at(b"text", 0).expect("written");
+    for size in [1 << 50, i64::MAX as u64, 1 << 62, 1 << 44, 700_000, i64::MAX as u64, 6] {
+        writer.set_len(size).expect("taken");
+        assert_eq!(writer.metadata().expect("there").len(), size);
+        within_a_second("a size", || fs::metadata(&there).expect("there").len() == size);
+    }
+    writer.write_all_at(b"x", 1 << 62).expect_err("no disk holds it");
+    drop(writer);
+    assert_eq!(fs::read(&there).expect("read"), b"text\0\0");
 }
 
 /// Semantics 2.2, for holes and copies.
@@ -417,110 +437,6 @@ fn names_that_are_exchanged_are_never_missing(mounts: &Mounts) {
     });
 }
 
-/// Semantics 1.11 and 1.16.
-fn attributes_that_are_set_are_seen(mounts: &Mounts) {
-    let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
-    fs::write(&here, "x").expect("written");
-    let (any, longest) = (XattrFlags::empty(), vec![7_u8; 65_536]);
-    for name in ["user.a", "trusted.a", "security.a"] {
-        setxattr(&here, name, &longest, any).expect("64 KiB fit");
-        let mut bytes = vec![0; 65_536];
-        assert_eq!(getxattr(&there, name, &mut bytes[..]), Ok(65_536));
-        assert!(bytes == longest);
-    }
-    // Names may take 64 KiB together.
-    let name = |index: u32| format!("user.{index:0>250}");
-    let room = (0..300).find(|index| match setxattr(&here, name(*index), b"", any) {
-        Ok(()) => false,
-        Err(error) => {
-            assert_eq!(error, Errno::NOSPC);
-            true
-        }
-    });
-    assert_eq!(room, Some(255));
-    let mut names = vec![0; 65_536];
-    let len = listxattr(&there, &mut names[..]).expect("listed");
-    assert_eq!(names[..len].iter().filter(|byte| **byte == 0).count(), 258);
-}
-
-/// Semantics 1.17.
-fn lists_of_who_may_are_seen(mounts: &Mounts) {
-    use skep_testkit::program::run_in;
-    let (here, there) = (&mounts.one, &mounts.other);
-    fs::set_permissions(here, fs::Permissions::from_mode(0o755)).expect("changed");
-    fs::write(here.join("file"), "x").expect("written");
-    fs::set_permissions(here.join("file"), fs::Permissions::from_mode(0o600)).expect("changed");
-    let may = || {
-        let mut call = std::process::Command::new("setpriv");
-        call.args(["--reuid=23456", "--regid=23456", "--clear-groups", "cat"]);
-        let null = std::process::Stdio::null;
-        let call = call.arg(there.join("file")).stdout(null()).stderr(null());
-        call.status().expect("setpriv runs").success()
-    };
-    for _ in 0..3 {
-        assert!(!may());
-        run_in(here, "setfacl", ["-m", "u:23456:r", "file"]);
-        within_a_second("a list", may);
-        run_in(here, "setfacl", ["-b", "file"]);
-        within_a_second("that it is gone", || !may());
-    }
-    // What a directory hands down metadata knows, whatever the mount has seen.
-    fs::metadata(there).expect("there");
-    run_in(here, "setfacl", ["-d", "-m", "u:23456:rwx", "."]);
-    fs::write(there.join("new"), "x").expect("written");
-    let text = run_in(here, "getfacl", ["new"]);
-    assert!(text.contains("user:23456:rwx"), "{text}");
-}
-
-/// Semantics 1.20. In the root directories are made on either metadata target.
-fn projects_are_handed_down(mounts: &Mounts) {
-    use skep_testkit::program::run_in;
-    let (here, there) = (&mounts.one, &mounts.other);
-    let project = |place: &Path, name: &str| {
-        let text = run_in(place, "lsattr", ["-p", "-d", name]);
-        let words: Vec<_> = text.split_whitespace().map(str::to_owned).collect();
-        (words[0].clone(), words[1].contains('P'))
-    };
-    fs::create_dir(here.join("before")).expect("made");
-    run_in(here, "chattr", ["-p", "731", "."]);
-    fs::create_dir(here.join("without")).expect("made");
-    assert_eq!(project(here, "without"), ("0".to_owned(), false));
-    run_in(here, "chattr", ["+P", "."]);
-    assert_eq!(project(there, "."), ("731".to_owned(), true));
-    for index in 0..8 {
-        let name = format!("directory-{index}");
-        fs::create_dir_all(there.join(&name).join("inner")).expect("made");
-        fs::write(there.join(&name).join("inner/file"), "x").expect("written");
-        assert_eq!(project(here, &format!("{name}/inner")), ("731".to_owned(), true));
-        assert_eq!(project(here, &format!("{name}/inner/file")), ("731".to_owned(), false));
-    }
-    assert_eq!(project(here, "before"), ("0".to_owned(), false));
-    run_in(here, "chattr", ["-p", "4294967294", "before"]);
-    assert_eq!(project(there, "before"), ("4294967294".to_owned(), false));
-    run_in(here, "chattr", ["-P", "."]);
-    fs::write(here.join("after"), "x").expect("written");
-    assert_eq!(project(there, "after"), ("0".to_owned(), false));
-    // Other flags there aren't.
-    let mut call = std::process::Command::new("chattr");
-    let refused = call.args(["+i", "after"]).current_dir(here).output().expect("chattr runs");
-    assert!(!refused.status.success());
-}
-
-/// Semantics 1.16.
-fn capabilities_of_the_other_go_with_writes(mounts: &Mounts) {
-    let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
-    fs::write(&here, "x").expect("written");
-    // Known to have none.
-    OpenOptions::new().append(true).open(&there).expect("opened").write_all(b"y").expect("written");
-    skep_testkit::program::run_in(&mounts.one, "setcap", ["cap_net_raw+ep", "file"]);
-    let name = "security.capability";
-    let mut bytes = [0; 100];
-    within_a_second("a capability", || getxattr(&there, name, &mut [0; 100]).is_ok());
-    OpenOptions::new().append(true).open(&there).expect("opened").write_all(b"z").expect("written");
-    assert_eq!(getxattr(&there, name, &mut bytes), Err(Errno::NODATA));
-    within_a_second("its end", || getxattr(&here, name, &mut [0; 100]) == Err(Errno::NODATA));
-}
-
 /// Semantics 1.7: of two renames that would together make a circle, one is refused.
 fn directories_moved_into_each_other_stay_a_tree(mounts: &Mounts) {
     for round in 0..60 {
@@ -647,7 +563,7 @@ fn sizes_are_seen_when_the_writer_says_so(mounts: &Mounts) {
 fn main() -> ExitCode {
     let mut suite = Suite::from_arguments();
     let place = "uring-and-device";
-    let all = [CASES, shared::CASES];
+    let all = [CASES, attributes::CASES, shared::CASES];
     if suite.starts(place, &all) {
         let mut cluster = Cluster::start(Shape::default());
         let second = cluster.mount(Transport::Device);

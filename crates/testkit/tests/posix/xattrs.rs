@@ -52,9 +52,12 @@ fn are_listed(root: &Path) {
 
 fn creating_and_replacing(root: &Path) {
     let path = file(root);
+    let both = XattrFlags::CREATE | XattrFlags::REPLACE;
+    refused(setxattr(&path, "user.key", b"1", both), Errno::NODATA);
     refused(setxattr(&path, "user.key", b"1", XattrFlags::REPLACE), Errno::NODATA);
     ok(setxattr(&path, "user.key", b"2", XattrFlags::CREATE));
     refused(setxattr(&path, "user.key", b"3", XattrFlags::CREATE), Errno::EXIST);
+    refused(setxattr(&path, "user.key", b"3", both), Errno::EXIST);
     ok(setxattr(&path, "user.key", b"4", XattrFlags::REPLACE));
     assert_eq!(get(&path, "user.key"), b"4");
 }

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 /// What was made.
 #[derive(Debug, Serialize)]
 struct Made {
+    #[serde(serialize_with = "crate::output::path")]
     path: PathBuf,
     pattern: String,
 }

@@ -21,6 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// What is shown.
 #[derive(Debug, Serialize)]
 struct Info {
+    #[serde(serialize_with = "crate::output::path")]
     path: PathBuf,
     kind: &'static str,
     entry_id: String,

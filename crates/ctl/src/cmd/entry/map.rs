@@ -18,6 +18,7 @@ const MAX_PIECES: usize = 65_536;
 
 #[derive(Debug, Serialize)]
 struct Map {
+    #[serde(serialize_with = "crate::output::path")]
     path: PathBuf,
     size_bytes: u64,
     components: Vec<Part>,

@@ -14,6 +14,7 @@ use std::path::PathBuf;
 /// What a path has now.
 #[derive(Debug, Serialize)]
 struct Line {
+    #[serde(serialize_with = "crate::output::path")]
     path: PathBuf,
     /// None: the cluster's settings.
     pattern: Option<String>,

@@ -14,6 +14,8 @@ pub(super) fn follow_signals() -> Result<()> {
     const NUMBERS: [i32; 2] = [libc::SIGUSR1, libc::SIGUSR2];
     // Here for all threads to come, in the thread to wait for them.
     drop(skep_env::Signals::take(&NUMBERS)?);
+    // Those that end the mount are not this thread's either: it would end the process at once.
+    drop(skep_env::Signals::take(&[libc::SIGTERM, libc::SIGINT])?);
     skep_env::spawn_thread("skep-log-level".into(), None, move || {
         let followed = skep_env::block_on(async move {
             let signals = skep_env::Signals::take(&NUMBERS)?;
