@@ -65,6 +65,14 @@ fn read_arguments(pid: u32) -> Option<Vec<String>> {
     (!text.is_empty()).then_some(arguments)
 }
 
+/// Whether a path, or what lies below it, stands in a text; `/a/b-1` doesn't in `/a/b-10`.
+fn names(text: &str, path: &str) -> bool {
+    text.match_indices(path).any(|(start, _)| {
+        let next = text[start + path.len()..].chars().next();
+        !next.is_some_and(|it| it.is_alphanumeric() || matches!(it, '-' | '_' | '.'))
+    })
+}
+
 /// All processes of the program `skep` that name something below `directory` on their command line,
 /// oldest first.
 ///
@@ -78,9 +86,23 @@ pub fn below(directory: &Path) -> Vec<Process> {
         .filter_map(|pid| Some(Process { pid, arguments: read_arguments(pid)? }))
         .filter(|process| {
             let is_skep = process.arguments.first().is_some_and(|name| name.ends_with("skep"));
-            is_skep && process.arguments.iter().any(|argument| argument.contains(&*place))
+            is_skep && process.arguments.iter().any(|argument| names(argument, &place))
         })
         .collect();
     found.sort_by_key(|process| process.pid);
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_not_named_by_its_neighbour() {
+        assert!(names("/tmp/a-1", "/tmp/a-1"));
+        assert!(names("--data=/tmp/a-1/data", "/tmp/a-1"));
+        assert!(names("/tmp/a-10,/tmp/a-1,x", "/tmp/a-1"));
+        assert!(!names("/tmp/a-10/data", "/tmp/a-1"));
+        assert!(!names("/tmp/a-1.log", "/tmp/a-1"));
+    }
 }
