@@ -5,7 +5,7 @@ mod lab;
 mod study;
 
 pub(crate) use lab::{LabRunArgs, LabUpArgs, LabVerb};
-pub(crate) use study::StudyVerb;
+pub(crate) use study::{StudyRunArgs, StudyVerb};
 
 use crate::access::ClusterArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};

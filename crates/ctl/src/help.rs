@@ -198,6 +198,19 @@ const EXAMPLES: &[Examples] = &[
         ],
     ),
     (
+        "skep study run",
+        &[
+            ("a short study in a lab of its own", "skep study run small"),
+            ("the study that this follows", "skep study run scenario1 --directory results"),
+            ("go on with it", "skep study run scenario1 --directory results --resume"),
+            (
+                "a plan of your own on a mounted file system",
+                "skep study run ./mine.toml --mount /mnt/skep/study --hosts n1,n2,n3,n4",
+            ),
+            ("what would be run?", "skep study run scenario1 --dry-run"),
+        ],
+    ),
+    (
         "skep study report",
         &[
             ("a page for people, skep-study/report/index.html", "skep study report skep-study"),

@@ -11,10 +11,12 @@
 
 pub mod aggregate;
 pub mod journal;
+pub mod lab;
 pub mod limits;
 pub mod order;
 pub mod plan;
 pub mod plans;
 pub mod record;
 pub mod report;
+pub mod runner;
 pub mod statistics;

@@ -136,6 +136,16 @@ pub struct Calibration {
 pub struct Lab {
     /// The ready shape by its name in `skep lab`.
     pub shape: String,
+    /// Instead of the shape's: servers, targets of each, client hosts.
+    pub servers: Option<u16>,
+    #[allow(missing_docs, reason = "said above")]
+    pub targets: Option<u16>,
+    #[allow(missing_docs, reason = "said above")]
+    pub clients: Option<u16>,
+    /// Instead of the shape's: rate of each server's link, as in `400Mbit`.
+    pub link: Option<String>,
+    /// Instead of the shape's: rate of each target, as in `30MB/s`.
+    pub target_rate: Option<String>,
 }
 
 /// A study.

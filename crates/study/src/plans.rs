@@ -59,6 +59,7 @@ pub fn find(name: &str) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lab;
     use crate::order;
     use crate::plan::{Level, System};
 
@@ -66,9 +67,15 @@ mod tests {
     fn ready_plans_are_right_and_fit_their_labs() {
         for ((name, _), plan) in READY.iter().zip(all()) {
             assert_eq!(plan.name, *name);
-            let servers = if *name == "small" { vec![2, 2] } else { vec![4, 4] };
-            let hosts = if *name == "small" { 2 } else { 8 };
-            let system = System { hosts, targets_per_server: Some(servers) };
+            if let Some(lab) = &plan.lab {
+                let shape = lab::description(lab).expect("a shape of the lab");
+                let targets = vec![u32::from(shape.targets); usize::from(shape.servers)];
+                let hosts = u32::from(shape.clients);
+                assert_eq!(targets, [4, 4], "the cluster of the study that is followed");
+                let system = System { hosts, targets_per_server: Some(targets) };
+                plan.check_system(&system).unwrap_or_else(|error| panic!("{name}: {error}"));
+            }
+            let system = System { hosts: 16, targets_per_server: Some(vec![4, 4]) };
             plan.check_system(&system).unwrap_or_else(|error| panic!("{name}: {error}"));
             assert_eq!(plan.lab.is_none(), *name == "site", "{name}");
             assert!(order::list(&plan).len() <= 400, "{name} is done in an afternoon");

@@ -13,6 +13,8 @@ use std::fmt;
 pub enum Record {
     /// The first line: what is studied, and where.
     Study(StudyRecord),
+    /// What the hosts are, after the first run since a study was begun or resumed.
+    Environment(EnvironmentRecord),
     /// What one run of the first step measured.
     Trial(RunRecord),
     /// What the first step has found.
@@ -39,8 +41,13 @@ pub struct StudyRecord {
     /// Storage targets of each server by the server's name; none where the file system doesn't
     /// tell.
     pub targets_per_server: Option<BTreeMap<String, u32>>,
-    /// What the benchmark says of kernel, CPU and mounts, as it says it.
-    pub environment: serde_json::Value,
+}
+
+/// What the benchmark says of the hosts: kernel, CPU, mounts.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EnvironmentRecord {
+    /// Each host of the first application, as the benchmark describes it.
+    pub hosts: serde_json::Value,
 }
 
 /// What the first step has found.
@@ -91,7 +98,9 @@ pub struct RunRecord {
     pub bytes_per_second: f64,
     /// Each application; one, unless several ran at the same time.
     pub applications: Vec<ApplicationRecord>,
-    /// Whether something else than what is studied was the limit: the CPU of an emulated cluster.
+    /// Whether nothing was cached before what was measured.
+    pub caches_dropped: bool,
+    /// Whether what is studied was the limit; not so if it was the CPU of an emulated cluster.
     pub is_valid: bool,
     /// Why not.
     pub invalid_because: Option<String>,

@@ -16,6 +16,7 @@ pub use factor::Factor;
 
 use crate::journal::Contents;
 use crate::order;
+use crate::plan::{Access, Condition, Level, Operation};
 use crate::record::{CalibratedRecord, MinMax, Record, RunRecord, Settings};
 use crate::statistics::{Bimodality, Normality, Summary, Welch, bimodality, lilliefors, welch};
 use serde::Serialize;
@@ -124,23 +125,21 @@ pub struct Comparison {
 pub fn analyse(contents: &Contents) -> Report {
     let mut runs: Vec<(String, String, Vec<&RunRecord>)> = Vec::new();
     let mut calibrated = None;
-    let (mut done, mut invalid) = (0, 0);
+    // A run that didn't count may have been made again. Those that didn't are left behind here.
+    let mut is_valid: BTreeMap<u32, bool> = BTreeMap::new();
     for record in &contents.records {
         let run = match record {
-            Record::Study(_) => continue,
+            Record::Study(_) | Record::Environment(_) => continue,
             Record::Calibrated(found) => {
                 calibrated = Some(*found);
                 continue;
             }
             Record::Trial(run) => run,
             Record::Run(run) => {
-                done += 1;
+                *is_valid.entry(run.run).or_default() |= run.is_valid;
                 run
             }
         };
-        if !run.is_valid {
-            invalid += 1;
-        }
         match runs.iter_mut().find(|(name, ..)| *name == run.experiment) {
             Some((.., list)) => list.push(run),
             None => {
@@ -163,8 +162,8 @@ pub fn analyse(contents: &Contents) -> Report {
         hosts: contents.study.hosts.len(),
         targets_per_server: contents.study.targets_per_server.clone(),
         runs_planned: order::list(&contents.plan).len(),
-        runs_done: done,
-        runs_invalid: invalid,
+        runs_done: is_valid.len(),
+        runs_invalid: is_valid.values().filter(|is_valid| !**is_valid).count(),
         calibrated,
         conclusions: conclusions::draw(&experiments, calibrated.as_ref()),
         experiments,
@@ -289,6 +288,50 @@ fn compare(groups: &[Group], varied: &[Factor]) -> Vec<Comparison> {
         }
     }
     comparisons
+}
+
+/// A condition in a few words; what is yet to be found out is called that.
+pub fn describe_condition(condition: &Condition) -> String {
+    let known =
+        Condition { data_bytes: Level::Fixed(1), hosts: Level::Fixed(1), ..condition.clone() };
+    let Some(settings) = Settings::new(&known, None) else { return String::new() };
+    let data = match condition.data_bytes {
+        Level::Fixed(data_bytes) => {
+            Factor::DataSize.text(&Settings { data_bytes, ..settings.clone() })
+        }
+        Level::Calibrated => condition.data_bytes.to_string(),
+    };
+    let hosts = match condition.hosts {
+        Level::Fixed(number) => hosts(number),
+        Level::Calibrated => format!("{} hosts", condition.hosts),
+    };
+    words(data, hosts, &settings)
+}
+
+/// A condition in a few words.
+pub(crate) fn describe(settings: &Settings) -> String {
+    words(Factor::DataSize.text(settings), hosts(settings.hosts), settings)
+}
+
+fn hosts(number: u32) -> String {
+    if number == 1 { "1 host".to_owned() } else { format!("{number} hosts") }
+}
+
+fn words(data: String, hosts: String, settings: &Settings) -> String {
+    let mut words = vec![data, format!("{hosts} x {} processes", settings.processes)];
+    words.extend(settings.count.map(|count| format!("count {count}")));
+    words.extend(settings.chooser.clone());
+    if settings.applications > 1 {
+        words.push(format!("{} applications", settings.applications));
+        words.push(format!("targets {}", settings.targets.word()));
+    }
+    if settings.access == Access::FilePerProcess {
+        words.push(settings.access.word().to_owned());
+    }
+    if settings.operation == Operation::Read {
+        words.push(settings.operation.word().to_owned());
+    }
+    words.join(", ")
 }
 
 /// Bytes for each second, for people.

@@ -1,18 +1,39 @@
 //! Studies: plans, journals and reports, and whole studies of real clusters.
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use skep_testkit::program::{Finished, finish};
-use skep_testkit::{Scratch, cluster, schema};
+use skep_testkit::program::{Finished, finish, run};
+use skep_testkit::{Scratch, cluster, schema, wait_for};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
+/// For a whole study.
+const STUDY_PATIENCE: Duration = Duration::from_secs(400);
 
 fn skep(directory: &Path, arguments: &[&str]) -> Finished {
     let mut command = Command::new(cluster::program());
-    finish(command.current_dir(directory).args(arguments), PATIENCE)
+    finish(command.current_dir(directory).args(arguments), STUDY_PATIENCE)
+}
+
+fn parse(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// The whole lines of a study's journal; none if there isn't one yet.
+fn journal_of(study: &Path) -> Vec<String> {
+    let text = fs::read_to_string(study.join("journal.ndjson")).unwrap_or_default();
+    let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+    whole.map(|line| line.trim_end().to_owned()).collect()
+}
+
+/// The runs in a study's journal.
+fn runs_of(study: &Path) -> Vec<Value> {
+    let records = journal_of(study).into_iter().map(|line| parse(&line));
+    records.filter(|record| record["kind"] == "run").collect()
 }
 
 /// Checks a value against a command's schema.
@@ -33,7 +54,7 @@ fn journal() -> String {
     let first = json!({
         "kind": "study", "format": 1, "plan": PLAN, "started_at": "2026-01-01T00:00:00Z",
         "skep_version": "0.1.0", "place": "lab x", "hosts": ["c1"],
-        "targets_per_server": { "s1": 4, "s2": 4 }, "environment": null,
+        "targets_per_server": { "s1": 4, "s2": 4 },
     });
     let mut lines = vec![first.to_string()];
     for run in 0..40_u32 {
@@ -60,7 +81,7 @@ fn journal() -> String {
                 "chooser": chooser, "transfer_bytes": 1_048_576, "access": "shared-file",
                 "operation": "write", "applications": 1, "targets": "chosen",
             },
-            "bytes_per_second": rate, "applications": [application], "is_valid": true,
+            "bytes_per_second": rate, "applications": [application], "caches_dropped": true, "is_valid": true,
             "invalid_because": null,
         });
         lines.push(record.to_string());
@@ -68,6 +89,7 @@ fn journal() -> String {
     lines.join("\n") + "\n"
 }
 
+/// Command: skep study report.
 /// Command: skep study report.
 #[test]
 fn a_report_is_made_of_a_journal_alone() {
@@ -115,6 +137,7 @@ fn what_is_no_study_has_no_report() {
 }
 
 /// Command: skep study plans, skep study plan.
+/// Command: skep study plans, skep study plan.
 #[test]
 fn ready_plans_are_listed_and_printed() {
     let scratch = Scratch::new();
@@ -129,4 +152,251 @@ fn ready_plans_are_listed_and_printed() {
     let unknown = skep(scratch.path(), &["study", "plan", "scenario9"]);
     assert_eq!(unknown.status.code(), Some(4));
     assert!(unknown.expect_failure().contains("scenario1, scenario2"));
+}
+
+/// A plan for any file system: many short runs, which write next to nothing.
+const QUICK: &str = "name = 'quick'\ntitle = 'Quick'\nrepetitions = 8\nwait = ['0s', '1ms']\n\
+    [factors]\ndata-size = '256KiB'\nhosts = 1\nprocesses = 2\ntransfer = '64KiB'\n\
+    [[experiment]]\nname = 'operation'\ntitle = 'Write or read?'\n\
+    factors = { operation = ['write', 'read'], access = ['shared-file', 'file-per-process'] }\n";
+
+/// Writes a plan, and makes the directory that it is run on.
+fn prepare(plan: &str) -> (Scratch, PathBuf) {
+    let scratch = Scratch::new();
+    fs::write(scratch.join("plan.toml"), plan).expect("a plan");
+    fs::create_dir(scratch.join("mount")).expect("a directory");
+    let study = scratch.join("study");
+    (scratch, study)
+}
+
+const RUN: [&str; 7] = ["study", "run", "./plan.toml", "--mount", "mount", "--directory", "study"];
+
+/// Command: skep study run.
+#[test]
+fn a_study_on_any_file_system_measures_each_condition_as_often_as_planned() {
+    let (scratch, study) = prepare(QUICK);
+    let dry = [&RUN[..], &["--dry-run", "--output", "json"]].concat();
+    let dry = parse(&skep(scratch.path(), &dry).expect_success());
+    check("study-run-dry", &dry);
+    assert_eq!(dry["blocks"].as_array().expect("blocks").len(), 4);
+    assert!(!study.exists(), "nothing was run");
+    let ended = [&RUN[..], &["--output", "json"]].concat();
+    let ended = parse(&skep(scratch.path(), &ended).expect_success());
+    check("study-run", &ended);
+    assert_eq!((&ended["runs_done"], &ended["is_finished"]), (&json!(32), &json!(true)));
+    assert!(scratch.join(ended["report"].as_str().expect("a path")).exists());
+    let planned = dry["blocks"].as_array().expect("blocks").iter();
+    let planned: Vec<&Value> =
+        planned.flat_map(|block| block.as_array().expect("runs")).map(|run| &run["run"]).collect();
+    let runs = runs_of(&study);
+    assert_eq!(runs.iter().map(|run| &run["run"]).collect::<Vec<_>>(), planned, "in that order");
+    for run in &runs {
+        let application = &run["applications"][0];
+        assert_eq!(application["bytes"], 256 << 10, "{run}");
+        assert_eq!(application["allocation"], Value::Null, "not a file system of ours");
+        let processes = application["processes"].as_array().expect("processes");
+        assert_eq!(processes.len(), 2);
+        let second = |name: &'static str| move |it: &Value| it[name].as_f64().expect("a number");
+        let begin = processes.iter().map(second("begin_seconds")).fold(f64::INFINITY, f64::min);
+        let end = processes.iter().map(second("end_seconds")).fold(0.0, f64::max);
+        let expected = f64::from(256 << 10) / (end - begin);
+        let found = run["bytes_per_second"].as_f64().expect("a number");
+        assert!((found / expected - 1.0).abs() < 0.01, "{found} of {expected}");
+    }
+    assert_eq!(fs::read_dir(scratch.join("mount")).expect("a directory").count(), 0, "cleared");
+}
+
+#[test]
+fn a_study_that_is_interrupted_ends_after_its_run_and_goes_on_later() {
+    let (scratch, study) = prepare(&QUICK.replace("repetitions = 8", "repetitions = 20"));
+    let mut command = Command::new(cluster::program());
+    command.current_dir(scratch.path()).args(RUN).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().expect("started");
+    let before = wait_for("some runs", PATIENCE, || {
+        let lines = journal_of(&study);
+        (lines.len() > 4).then_some(lines)
+    });
+    kill_process(Pid::from_child(&child), Signal::INT).expect("our own child");
+    let status = wait_for("it ends", PATIENCE, || child.try_wait().expect("our own child"));
+    assert!(status.success(), "{status}");
+    let mut said = String::new();
+    let mut stdout = child.stdout.take().expect("a pipe");
+    std::io::Read::read_to_string(&mut stdout, &mut said).expect("text");
+    assert!(
+        said.contains("Go on: skep study run ./plan.toml --directory study --resume"),
+        "{said}"
+    );
+    let interrupted = journal_of(&study);
+    assert_eq!(interrupted[..before.len()], before);
+    let count = runs_of(&study).len();
+    assert!(count < 80, "it was interrupted: {count}");
+
+    // Neither begun anew nor mixed with another plan's.
+    let refused = skep(scratch.path(), &RUN);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(refused.expect_failure().contains("--resume"));
+    let resume = [&RUN[..], &["--resume"]].concat();
+    let plan = fs::read_to_string(scratch.join("plan.toml")).expect("a plan");
+    let other = plan.replace("'Quick'", "'Another'");
+    fs::write(scratch.join("other.toml"), other).expect("a plan");
+    let mut mixed = resume.clone();
+    mixed[2] = "./other.toml";
+    let refused = skep(scratch.path(), &mixed);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(refused.expect_failure().contains("another plan"));
+    assert_eq!(journal_of(&study), interrupted, "untouched");
+
+    // As a power cut in the middle of a line leaves it.
+    let path = study.join("journal.ndjson");
+    let torn = fs::read_to_string(&path).expect("a file") + "{\"kind\":\"run\",\"ru";
+    fs::write(&path, torn).expect("written");
+    skep(scratch.path(), &resume).expect_success();
+    assert_eq!(journal_of(&study)[..interrupted.len()], interrupted, "nothing is lost");
+    let numbers: BTreeSet<u64> =
+        runs_of(&study).iter().map(|run| run["run"].as_u64().expect("a number")).collect();
+    assert_eq!((numbers.len(), runs_of(&study).len()), (80, 80), "each once");
+}
+
+#[test]
+fn a_full_disk_ends_a_study_with_all_that_was_measured() {
+    let (scratch, study) = prepare(QUICK);
+    fs::create_dir(&study).expect("a directory");
+    let mount = |options: &str| {
+        let place = study.display().to_string();
+        run("mount", ["-t", "tmpfs", "-o", options, "skep-test-study", &place]);
+    };
+    mount("size=28k");
+    let full = skep(scratch.path(), &RUN);
+    let kept = journal_of(&study);
+    let runs = runs_of(&study);
+    run("mount", ["-o", "remount,size=8m", &study.display().to_string()]);
+    let resume = [&RUN[..], &["--resume"]].concat();
+    let resumed = skep(scratch.path(), &resume);
+    let all = journal_of(&study);
+    let count = runs_of(&study).len();
+    run("umount", [&study]);
+    assert_eq!(full.status.code(), Some(1), "{full:?}");
+    let said = full.expect_failure();
+    assert!(said.contains("--resume") && said.contains("is kept"), "{said}");
+    assert!(!runs.is_empty() && runs.len() < 32, "{}", runs.len());
+    resumed.expect_success();
+    assert_eq!(all[..kept.len()], kept);
+    assert_eq!(count, 32);
+}
+
+#[test]
+fn studies_that_cannot_be_are_refused_before_anything_is_run() {
+    let (scratch, study) = prepare(QUICK);
+    let refused = |plan: &str, more: &[&str], code: i32, words: &[&str]| {
+        fs::write(scratch.join("plan.toml"), plan).expect("a plan");
+        let line = [&RUN[..], more].concat();
+        let finished = skep(scratch.path(), &line);
+        assert_eq!(finished.status.code(), Some(code), "{finished:?}");
+        let said = finished.expect_failure();
+        assert!(words.iter().all(|word| said.contains(word)), "{words:?}: {said}");
+        assert!(!study.exists(), "{said}");
+        assert_eq!(fs::read_dir(scratch.join("mount")).expect("a directory").count(), 0);
+    };
+    let counted = QUICK.replace("processes = 2", "processes = 2\ncount = 4");
+    refused(&counted, &[], 2, &["operation", "`count`", "mount of Skep"]);
+    let uneven = QUICK.replace("processes = 2", "processes = 3");
+    refused(&uneven, &[], 2, &["./plan.toml", "`data-size`", "`processes` 3", "192KiB"]);
+    let hosts = QUICK.replace("hosts = 1", "hosts = 2");
+    refused(&hosts, &[], 2, &["`hosts` 2", "there are 1"]);
+    refused(&QUICK.replace("transfer", "transfers"), &[], 2, &["line", "transfers"]);
+    refused(QUICK, &["--resume"], 4, &["holds no study"]);
+    refused(QUICK, &["--hosts", "localhost,localhost"], 2, &["localhost", "twice"]);
+    let run = |line: &[&str]| skep(scratch.path(), line);
+    let nowhere = run(&["study", "run", "site"]);
+    assert_eq!(nowhere.status.code(), Some(2));
+    assert!(nowhere.expect_failure().contains("--mount"));
+    let missing = run(&["study", "run", "./none.toml", "--mount", "mount"]);
+    assert_eq!(missing.status.code(), Some(4));
+    let missing = run(&["study", "run", "site", "--mount", "none"]);
+    assert_eq!(missing.status.code(), Some(4));
+    assert_eq!(run(&["study", "run", "small", "--lab", "none"]).status.code(), Some(4));
+}
+
+/// A lab that is removed whatever happens.
+struct Lab(String);
+
+impl Lab {
+    fn up(name: &str, options: &[&str]) -> Self {
+        let lab = Self(name.to_owned());
+        let line = [&["lab", "up", "--name", name][..], options].concat();
+        skep(Path::new("/"), &line).expect_success();
+        lab
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        skep(Path::new("/"), &["lab", "down", "--name", &self.0]);
+    }
+}
+
+/// The short study over a whole emulated cluster: which targets each chooser takes, exactly, and
+/// that bandwidth follows from where they are, by ratio.
+#[test]
+fn the_small_study_finds_what_is_known_of_its_lab() {
+    let scratch = Scratch::new();
+    let lab = Lab::up("studytest", &["small", "--targets", "4"]);
+    let line = ["study", "run", "small", "--lab", &lab.0, "--directory", "study"];
+    let ended =
+        parse(&skep(scratch.path(), &[&line[..], &["--output", "json"]].concat()).expect_success());
+    check("study-run", &ended);
+    let study = scratch.join("study");
+    let first = parse(&journal_of(&study)[0]);
+    let servers = first["targets_per_server"].as_object().expect("servers");
+    assert_eq!(servers.values().collect::<Vec<_>>(), [&json!(4), &json!(4)]);
+    let runs = runs_of(&study);
+    assert_eq!(runs.len(), 32);
+
+    let mut found: BTreeMap<(String, u64), BTreeMap<String, Vec<f64>>> = BTreeMap::new();
+    for run in runs.iter().filter(|run| run["experiment"] == "count") {
+        let allocation = &run["applications"][0]["allocation"];
+        let count = run["settings"]["count"].as_u64().expect("a count");
+        assert_eq!(allocation["targets"].as_array().expect("targets").len() as u64, count);
+        let chooser = run["settings"]["chooser"].as_str().expect("a chooser").to_owned();
+        let rate = run["bytes_per_second"].as_f64().expect("a number");
+        let rates = found.entry((chooser, count)).or_default();
+        rates.entry(allocation["min_max"].to_string()).or_default().push(rate);
+    }
+    let allocations = |chooser: &str, count: u64| -> Vec<&str> {
+        found[&(chooser.to_owned(), count)].keys().map(String::as_str).collect()
+    };
+    assert_eq!(allocations("balanced", 2), ["[1,1]"]);
+    assert_eq!(allocations("balanced", 4), ["[2,2]"]);
+    assert_eq!(allocations("roundrobin", 2), ["[0,2]", "[1,1]"]);
+    assert_eq!(allocations("roundrobin", 4), ["[1,3]"], "always");
+
+    let best = |chooser: &str, count: u64, allocation: &str| {
+        found[&(chooser.to_owned(), count)][allocation].iter().copied().fold(0.0, f64::max)
+    };
+    let ratio = |name: &str, one: f64, two: f64, expected: f64| {
+        let ratio = one / two;
+        assert!((ratio / expected - 1.0).abs() < 0.2, "{name}: {ratio}, not {expected}");
+    };
+    let even = best("balanced", 4, "[2,2]");
+    ratio("(2,2) over (1,3)", even, best("roundrobin", 4, "[1,3]"), 1.5);
+    ratio("(2,2) over (0,2)", even, best("roundrobin", 2, "[0,2]"), 2.0);
+    ratio("(2,2) over (1,1)", even, best("balanced", 2, "[1,1]"), 1.0);
+
+    let targets_of = |run: &Value, application: usize| -> BTreeSet<u64> {
+        let targets = &run["applications"][application]["allocation"]["targets"];
+        targets.as_array().expect("targets").iter().map(|it| it.as_u64().expect("an id")).collect()
+    };
+    let mut sharing: BTreeMap<&str, f64> = BTreeMap::new();
+    for run in runs.iter().filter(|run| run["experiment"] == "sharing") {
+        let word = run["settings"]["targets"].as_str().expect("a word");
+        let (one, two) = (targets_of(run, 0), targets_of(run, 1));
+        match word {
+            "shared" => assert_eq!(one, two, "{run}"),
+            _ => assert!(one.is_disjoint(&two), "{run}"),
+        }
+        let rate = run["bytes_per_second"].as_f64().expect("a number");
+        let best = sharing.entry(word).or_default();
+        *best = best.max(rate);
+    }
+    ratio("shared over separate targets", sharing["shared"], sharing["separate"], 1.0);
 }

@@ -82,6 +82,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Verb::Lab(verb) => lab::run(verb),
         Verb::Study(StudyVerb::Plans) => done(study::plans::run()),
         Verb::Study(StudyVerb::Plan { name }) => done(study::plan::run(&name)),
+        Verb::Study(StudyVerb::Run(args)) => done(study::run::run(&args)),
         Verb::Study(StudyVerb::Report { directory }) => done(study::report::run(&directory)),
         Verb::Management(args) => done(management::run(&args)),
         Verb::Metadata(args) => done(metadata::run(&args)),

@@ -15,7 +15,6 @@ fn study() -> StudyRecord {
         place: "lab x".to_owned(),
         hosts: vec!["c1".to_owned()],
         targets_per_server: None,
-        environment: serde_json::Value::Null,
     }
 }
 

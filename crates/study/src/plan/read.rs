@@ -33,6 +33,11 @@ struct Document {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct LabKeys {
     shape: String,
+    servers: Option<u16>,
+    targets: Option<u16>,
+    clients: Option<u16>,
+    link: Option<String>,
+    target_rate: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -95,7 +100,14 @@ pub(super) fn plan(text: &str) -> Result<Plan> {
         seed: document.seed.unwrap_or(1),
         block: count("block", &document.block, BLOCK_RUNS, most)?,
         wait: document.wait.as_deref().map(wait).transpose()?,
-        lab: document.lab.map(|lab| Lab { shape: lab.shape }),
+        lab: document.lab.map(|lab| Lab {
+            shape: lab.shape,
+            servers: lab.servers,
+            targets: lab.targets,
+            clients: lab.clients,
+            link: lab.link,
+            target_rate: lab.target_rate,
+        }),
         calibration: calibration(&document.calibration)?,
         experiments,
     })

@@ -203,7 +203,8 @@ fn limit_of_servers(experiment: &ExperimentReport) -> Option<Conclusion> {
 /// How well bandwidth follows from the server that has the most targets: with its link as the
 /// limit, a file of (a,b) gets (a + b) / b times what one link gives.
 fn uneven_ones(means: &BTreeMap<MinMax, f64>, of_even: f64, figures: &mut Vec<Figure>) -> String {
-    let uneven = || means.iter().filter(|(it, _)| it.0 != it.1);
+    // A single target can't be divided.
+    let uneven = || means.iter().filter(|(it, _)| it.0 != it.1 && it.0 + it.1 > 1);
     let expected = |it: &MinMax| of_even / 2.0 * f64::from(it.0 + it.1) / f64::from(it.1);
     let off = |(it, mean): (&MinMax, &f64)| (mean / expected(it) - 1.0).abs();
     let Some(worst) = uneven().map(off).max_by(f64::total_cmp) else { return String::new() };
@@ -364,21 +365,26 @@ fn two_ways(experiment: &ExperimentReport, it: &Comparison) -> Option<Conclusion
     let common = if it.among == "all runs" { String::new() } else { among(&it.among) };
     let text = match it.welch.p < SIGNIFICANT {
         true => format!(
-            "{}: {more} gives {:.1} % more than {less}{common} (p = {:.4}).",
+            "Of {}, {more} gives {:.1} % more than {less}{common} ({}).",
             it.factor.axis(),
             gain * 100.0,
-            it.welch.p
+            chance(it.welch.p)
         ),
         false => format!(
-            "{}: {} and {} don't differ significantly{common}: {:.1} % (p = {:.4}).",
+            "Of {}, {} and {} don't differ significantly{common}: {:.1} % ({}).",
             it.factor.axis(),
             it.first,
             it.second,
             gain * 100.0,
-            it.welch.p
+            chance(it.welch.p)
         ),
     };
     Some(conclusion(it.factor.word(), experiment, text, figures))
+}
+
+/// A probability for people.
+fn chance(p: f64) -> String {
+    if p < 0.0001 { "p < 0.0001".to_owned() } else { format!("p = {p:.4}") }
 }
 
 /// What several applications get together, against one.

@@ -3,6 +3,7 @@
 use super::figures::Drawn;
 use super::{Conclusion, ExperimentReport, Group, Report, mib};
 use crate::journal::Contents;
+use crate::record::Record;
 use std::fmt::Write;
 
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:62rem;margin:2rem auto;\
@@ -43,9 +44,12 @@ pub(super) fn page(contents: &Contents, report: &Report, figures: &[Drawn]) -> S
     let _ = write!(page, "<h2>How it was measured</h2>\n{}", method());
     let plan = escaped(contents.study.plan.trim_end());
     let _ = write!(page, "<h2>Plan</h2>\n<pre>{plan}</pre>\n");
-    if !contents.study.environment.is_null() {
-        let text = serde_json::to_string_pretty(&contents.study.environment).unwrap_or_default();
-        let _ = write!(page, "<h2>Environment</h2>\n<pre>{}</pre>\n", escaped(&text));
+    let environment = contents.records.iter().find_map(|record| match record {
+        Record::Environment(found) => serde_json::to_string_pretty(&found.hosts).ok(),
+        _ => None,
+    });
+    if let Some(text) = environment {
+        let _ = write!(page, "<h2>Hosts</h2>\n<pre>{}</pre>\n", escaped(&text));
     }
     page.push_str("</body></html>\n");
     page

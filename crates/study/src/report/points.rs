@@ -15,7 +15,7 @@ pub(super) fn csv(contents: &Contents) -> String {
         match record {
             Record::Trial(run) => line(&mut text, "trial", run),
             Record::Run(run) => line(&mut text, "run", run),
-            Record::Study(_) | Record::Calibrated(_) => {}
+            Record::Study(_) | Record::Environment(_) | Record::Calibrated(_) => {}
         }
     }
     text

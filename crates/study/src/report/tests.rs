@@ -4,7 +4,7 @@ use super::*;
 use crate::journal::{self, FORMAT, Journal};
 use crate::order::Random;
 use crate::plan::Plan;
-use crate::record::{Allocation, ApplicationRecord, ProcessRecord, StudyRecord};
+use crate::record::{Allocation, ApplicationRecord, EnvironmentRecord, ProcessRecord, StudyRecord};
 use std::path::Path;
 
 const MIB: f64 = (1 << 20) as f64;
@@ -55,9 +55,10 @@ fn study(directory: &Path, limit: Limit) -> Contents {
         place: "lab made-up".to_owned(),
         hosts: (1..=8).map(|it| format!("c{it}")).collect(),
         targets_per_server: Some([("s1".to_owned(), 4), ("s2".to_owned(), 4)].into()),
-        environment: serde_json::json!({ "kernel": "6.1 <x>" }),
     };
     let mut journal = Journal::create(directory, &header).expect("made");
+    let hosts = serde_json::json!([{ "kernel": "6.1 <x>" }]);
+    journal.append(&Record::Environment(EnvironmentRecord { hosts })).expect("written");
     let mut random = Random::new(4);
     for (_, block) in order::blocks(&plan) {
         for run in block {
@@ -97,6 +98,7 @@ fn one(run: &order::Run, settings: Settings, min_max: MinMax, rate: f64) -> RunR
         settings,
         bytes_per_second: rate,
         applications: vec![application; applications as usize],
+        caches_dropped: true,
         is_valid: true,
         invalid_because: None,
     }

@@ -31,7 +31,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("skep-bench", &["skep-env"]),
     // Labs call the program `skep`, and need nothing of what it is made of.
     ("skep-lab", &["skep-env"]),
-    ("skep-study", &["skep-bench"]),
+    ("skep-study", &["skep-env", "skep-bench", "skep-lab"]),
     ("skep-ctl", &["skep-wire", "skep-format", "skep-cluster", "skep-env", "skep-rpc",
         "skep-store", "skep-service", "skep-management", "skep-metadata", "skep-storage",
         "skep-client", "skep-fuse", "skep-bench", "skep-lab", "skep-study"]),

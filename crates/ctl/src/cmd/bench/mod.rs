@@ -8,6 +8,7 @@ use crate::output::is_for_people;
 use skep_bench::{Host, Progress};
 use skep_types::{Error, ErrorCode, Result};
 use std::io::{IsTerminal, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 /// Names that mean this host.
@@ -24,8 +25,13 @@ pub(super) fn run(verb: BenchVerb) -> Result<ExitCode> {
 
 /// The hosts with processes.
 fn hosts(args: &HostArgs) -> Result<Vec<Host>> {
-    let names = match &args.host_file {
-        None => args.hosts.clone(),
+    listed(&args.hosts, args.host_file.as_deref(), &args.enter)
+}
+
+/// The hosts of a list or a file; this one if there is neither.
+pub(super) fn listed(hosts: &[String], file: Option<&Path>, enter: &str) -> Result<Vec<Host>> {
+    let names = match file {
+        None => hosts.to_vec(),
         Some(file) => {
             let text = std::fs::read_to_string(file).map_err(|error| {
                 let what = format!("host file {}: {error}", file.display());
@@ -44,12 +50,12 @@ fn hosts(args: &HostArgs) -> Result<Vec<Host>> {
     };
     match names.is_empty() {
         true => Ok(vec![Host::here()]),
-        false => Ok(named(&names, &args.enter)),
+        false => Ok(named(&names, enter)),
     }
 }
 
 /// Hosts by their names, entered by a command.
-fn named(names: &[String], enter: &str) -> Vec<Host> {
+pub(super) fn named(names: &[String], enter: &str) -> Vec<Host> {
     let host = |name: &String| Host {
         name: name.clone(),
         enter: match HERE.contains(&name.as_str()) {

@@ -3,3 +3,4 @@
 pub(super) mod plan;
 pub(super) mod plans;
 pub(super) mod report;
+pub(super) mod run;

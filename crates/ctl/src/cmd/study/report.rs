@@ -10,14 +10,19 @@ use std::path::{Path, PathBuf};
 
 /// What was written, and what it says.
 #[derive(Debug, Serialize)]
-struct Written {
-    directory: PathBuf,
+pub(super) struct Written {
+    pub(super) directory: PathBuf,
     /// Names of files there.
     files: Vec<String>,
     report: Report,
 }
 
 pub(crate) fn run(directory: &Path) -> Result<()> {
+    print(&write(directory)?, as_text)
+}
+
+/// Writes the report of a study.
+pub(super) fn write(directory: &Path) -> Result<Written> {
     let contents = journal::read(directory)?;
     let report = analyse(&contents);
     let directory = directory.join("report");
@@ -28,10 +33,11 @@ pub(crate) fn run(directory: &Path) -> Result<()> {
         write_file(&directory.join(&name), &bytes)?;
         names.push(name);
     }
-    print(&Written { directory, files: names, report }, as_text)
+    Ok(Written { directory, files: names, report })
 }
 
-fn as_text(written: &Written) -> String {
+/// What it says, for people.
+pub(super) fn as_text(written: &Written) -> String {
     let report = &written.report;
     let mut text = format!("{} of {} runs", report.runs_done, report.runs_planned);
     if report.runs_invalid > 0 {

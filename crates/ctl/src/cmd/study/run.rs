@@ -1,0 +1,335 @@
+//! `skep study run`: makes the runs of a plan that aren't made yet.
+
+use super::report;
+use crate::cli::StudyRunArgs;
+use crate::cmd::bench::{listed, named};
+use crate::output::{is_for_people, print, span, utc};
+use serde::Serialize;
+use skep_lab::State;
+use skep_study::journal::{FILE, FORMAT, Journal};
+use skep_study::plan::{Plan, System};
+use skep_study::record::{Record, StudyRecord};
+use skep_study::report::describe_condition;
+use skep_study::runner::{self, Control, End, Event, Place, Site, wait_of};
+use skep_study::{lab, order, plans};
+use skep_types::{Error, ErrorCode, Result};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Set by the first signal: the run that is going on is the last one.
+static STOP: AtomicBool = AtomicBool::new(false);
+/// Name of the lab that is made for a study.
+const OWN_LAB: &str = "study";
+
+/// What became of a study.
+#[derive(Debug, Serialize)]
+struct Ended {
+    directory: PathBuf,
+    runs_done: usize,
+    /// Of those, the ones that don't count: `--resume` makes them again.
+    runs_invalid: usize,
+    runs_planned: usize,
+    /// All runs are done and count.
+    is_finished: bool,
+    /// The page of its report.
+    report: PathBuf,
+}
+
+/// What would be run.
+#[derive(Debug, Serialize)]
+struct Intended {
+    name: String,
+    title: String,
+    runs: usize,
+    /// Whether the first step would look for data size and hosts before.
+    needs_calibration: bool,
+    /// In the order in which they would be run.
+    blocks: Vec<Vec<IntendedRun>>,
+}
+
+#[derive(Debug, Serialize)]
+struct IntendedRun {
+    run: u32,
+    experiment: String,
+    repetition: u32,
+    condition: String,
+}
+
+pub(crate) fn run(args: &StudyRunArgs) -> Result<()> {
+    let text = plans::find(&args.plan)?;
+    let plan = Plan::parse(&text).map_err(|error| error.within(&args.plan))?;
+    let directory = args.directory.clone();
+    let directory = directory.unwrap_or_else(|| format!("skep-study-{}", plan.name).into());
+    if args.is_dry_run {
+        return show_intended(args, &plan);
+    }
+    stop_on_signals()?;
+    // Before anything is made: whether results may go there at all.
+    let begun = match args.is_resumed {
+        true => Some(Journal::resume(&directory, &plan)?),
+        false if directory.join(FILE).exists() => return Err(is_taken(&directory)),
+        false => None,
+    };
+    let (place, own_lab) = place(args, &plan)?;
+    let result = study(&text, &plan, &directory, place, begun);
+    if let Some(name) = own_lab {
+        tell_people(&format!("removing lab {name}"));
+        skep_lab::down(&name)?;
+    }
+    let end = result?;
+    let written = report::write(&directory).map_err(|error| {
+        error.within("everything measured is kept, but not its report (`skep study report`)")
+    })?;
+    let ended = Ended {
+        runs_done: end.done,
+        runs_invalid: end.invalid,
+        runs_planned: end.all,
+        is_finished: end.done == end.all && end.invalid == 0,
+        report: written.directory.join("index.html"),
+        directory,
+    };
+    let plan = args.plan.clone();
+    print(&ended, |ended| {
+        let summary = report::as_text(&written);
+        if ended.is_finished {
+            return summary;
+        }
+        let directory = ended.directory.display();
+        let why = match ended.runs_done == ended.runs_planned {
+            true => "Make those again that don't count",
+            false => "Go on",
+        };
+        format!("{summary}\n{why}: skep study run {plan} --directory {directory} --resume")
+    })
+}
+
+fn is_taken(directory: &Path) -> Error {
+    Error::new(
+        ErrorCode::Exists,
+        format!(
+            "{} holds a study already: go on with it by --resume, or name another --directory",
+            directory.display()
+        ),
+    )
+}
+
+fn tell_people(what: &str) {
+    if is_for_people() {
+        eprintln!("{what}");
+    }
+}
+
+/// Lets the first Ctrl-C or SIGTERM end the study after the run that is going on, and the second
+/// one end that run too. Call it before any other thread is started.
+fn stop_on_signals() -> Result<()> {
+    const NUMBERS: [i32; 2] = [libc::SIGINT, libc::SIGTERM];
+    // Here for all threads to come, in the thread to wait for them.
+    drop(skep_env::Signals::take(&NUMBERS)?);
+    skep_env::spawn_thread("signals".into(), None, || {
+        // Where they can't be waited for, nothing is ended halfway, at least.
+        let _ = skep_env::block_on(async {
+            let signals = skep_env::Signals::take(&NUMBERS)?;
+            signals.next().await?;
+            STOP.store(true, Ordering::Relaxed);
+            tell_people("ending after this run; once more ends it now");
+            signals.next().await?;
+            skep_bench::interrupt();
+            std::io::Result::Ok(())
+        });
+    })?;
+    Ok(())
+}
+
+/// Where it is run, and the lab that was made for it.
+fn place(args: &StudyRunArgs, plan: &Plan) -> Result<(Place, Option<String>)> {
+    if let Some(name) = &args.lab {
+        return Ok((lab::place(&State::load(name)?)?, None));
+    }
+    if let Some(mount) = &args.mount {
+        return Ok((mounted(args, mount)?, None));
+    }
+    let Some(wanted) = &plan.lab else {
+        return Err(Error::new(
+            ErrorCode::Configuration,
+            format!(
+                "where? Plan \"{}\" is made for no lab: name the file system by --mount (and its \
+                 client hosts by --hosts), or a lab by --lab",
+                plan.name
+            ),
+        ));
+    };
+    if !args.hosts.is_empty() || args.host_file.is_some() {
+        let what = "--hosts are those on which a file system is mounted: name it by --mount";
+        return Err(Error::new(ErrorCode::Configuration, what));
+    }
+    let description = lab::description(wanted)?;
+    plan.check_system(&shape(&description))?;
+    let program = std::env::current_exe()?;
+    let state = skep_lab::up(OWN_LAB, &description, &program, &mut |step| tell_people(step))
+        .map_err(|error| match error.code() {
+            ErrorCode::Exists => error.within("the lab of studies (--lab takes one that is up)"),
+            _ => error,
+        })?;
+    match lab::place(&state) {
+        Ok(place) => Ok((place, Some(state.name))),
+        Err(error) => {
+            skep_lab::down(&state.name)?;
+            Err(error)
+        }
+    }
+}
+
+fn shape(description: &skep_lab::Description) -> System {
+    let targets = vec![u32::from(description.targets); usize::from(description.servers)];
+    System { hosts: u32::from(description.clients), targets_per_server: Some(targets) }
+}
+
+fn mounted(args: &StudyRunArgs, mount: &Path) -> Result<Place> {
+    let path = mount.canonicalize().map_err(|error| {
+        let code = match error.kind() {
+            std::io::ErrorKind::NotFound => ErrorCode::NotFound,
+            _ => Error::from(std::io::Error::from(error.kind())).code(),
+        };
+        Error::new(code, format!("--mount {}: {error}", mount.display()))
+    })?;
+    let hosts = listed(&args.hosts, args.host_file.as_deref(), &args.enter)?;
+    let is_again = |index: &usize| hosts[..*index].iter().any(|it| it.name == hosts[*index].name);
+    if let Some(index) = (0..hosts.len()).find(is_again) {
+        let what = format!("host {} is named twice", hosts[index].name);
+        return Err(Error::new(ErrorCode::InvalidArgument, what));
+    }
+    Ok(Place {
+        name: format!("mount {}", path.display()),
+        hosts,
+        server_hosts: named(&args.server_hosts, &args.enter),
+        path: path.display().to_string(),
+        path_here: path,
+        is_emulated: false,
+    })
+}
+
+/// Makes all runs that are missing.
+fn study(
+    text: &str,
+    plan: &Plan,
+    directory: &Path,
+    place: Place,
+    begun: Option<(Journal, skep_study::journal::Contents)>,
+) -> Result<End> {
+    let started_at = match &begun {
+        Some((_, contents)) => contents.study.started_at.clone(),
+        None => utc(skep_env::wall_time()),
+    };
+    let digits: String = started_at.chars().filter(char::is_ascii_digit).collect();
+    let mut site = Site::open(place, &format!("skep-study-{}-{digits}", plan.name))?;
+    let header = StudyRecord {
+        format: FORMAT,
+        plan: text.to_owned(),
+        started_at,
+        skep_version: env!("CARGO_PKG_VERSION").to_owned(),
+        place: site.place().name.clone(),
+        hosts: site.place().hosts.iter().map(|host| host.name.clone()).collect(),
+        targets_per_server: site.targets_per_server(),
+    };
+    let result = plan.check_system(&site.system()).and_then(|()| {
+        let (mut journal, records) = open(directory, &header, begun)?;
+        let mut control = Control {
+            stop: &STOP,
+            tell: &mut show,
+            time: &|| utc(skep_env::wall_time()),
+            wait: wait_of(plan, site.place().is_emulated),
+        };
+        runner::run(plan, &mut journal, &records, &mut site, &mut control)
+    });
+    // What a run left that failed is of no use; its error is what matters.
+    let cleared = site.clear();
+    let end = result?;
+    cleared.map(|()| end)
+}
+
+/// The journal, new or as far as it is; refused if it is of another system.
+fn open(
+    directory: &Path,
+    header: &StudyRecord,
+    begun: Option<(Journal, skep_study::journal::Contents)>,
+) -> Result<(Journal, Vec<Record>)> {
+    let Some((journal, contents)) = begun else {
+        return Ok((Journal::create(directory, header)?, Vec::new()));
+    };
+    let before = &contents.study;
+    if (&before.place, &before.hosts, &before.targets_per_server)
+        != (&header.place, &header.hosts, &header.targets_per_server)
+    {
+        return Err(Error::new(
+            ErrorCode::Configuration,
+            format!(
+                "{} was begun on {} with {} client hosts, and this is {} with {}, or its targets \
+                 have changed: results of different systems don't go together; name another \
+                 --directory",
+                directory.display(),
+                before.place,
+                before.hosts.len(),
+                header.place,
+                header.hosts.len()
+            ),
+        ));
+    }
+    Ok((journal, contents.records))
+}
+
+/// Says what a study is doing, to people.
+fn show(event: Event) {
+    let text = match event {
+        Event::Trial(what) => what,
+        Event::Calibrated(found) => {
+            format!("found: {} bytes of data, {} hosts", found.data_bytes, found.hosts)
+        }
+        Event::Wait(time) => format!("waiting {}", span(time.as_millis() as u64)),
+        Event::Run { done, all, condition, left } => {
+            let left = left.map(|left| format!(", {} left", span(left.as_millis() as u64)));
+            format!("run {} of {all}{}: {condition}", done + 1, left.unwrap_or_default())
+        }
+        Event::Measured { bytes_per_second, invalid_because } => {
+            let but = invalid_because.map(|why| format!(" - doesn't count: {why}"));
+            let mib = bytes_per_second / f64::from(1 << 20);
+            format!("    {mib:.1} MiB/s{}", but.unwrap_or_default())
+        }
+    };
+    tell_people(&text);
+}
+
+fn show_intended(args: &StudyRunArgs, plan: &Plan) -> Result<()> {
+    if let (None, None, Some(wanted)) = (&args.lab, &args.mount, &plan.lab) {
+        plan.check_system(&shape(&lab::description(wanted)?))?;
+    }
+    let intended = |run: order::Run| IntendedRun {
+        run: run.number,
+        condition: describe_condition(&run.condition),
+        experiment: run.experiment,
+        repetition: run.repetition,
+    };
+    let blocks = order::blocks(plan);
+    let intended = Intended {
+        name: plan.name.clone(),
+        title: plan.title.clone(),
+        runs: order::list(plan).len(),
+        needs_calibration: plan.needs_calibration(),
+        blocks: blocks
+            .into_iter()
+            .map(|(_, runs)| runs.into_iter().map(intended).collect())
+            .collect(),
+    };
+    print(&intended, |it| {
+        let mut text = format!("{}: {} runs in {} blocks", it.title, it.runs, it.blocks.len());
+        for (number, block) in it.blocks.iter().enumerate() {
+            text.push_str(&format!("\nblock {}", number + 1));
+            for run in block {
+                text.push_str(&format!(
+                    "\n  run {}: {}, repetition {}: {}",
+                    run.run, run.experiment, run.repetition, run.condition
+                ));
+            }
+        }
+        text + "\nNothing was run."
+    })
+}

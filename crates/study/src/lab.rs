@@ -1,0 +1,95 @@
+//! The lab that a plan is made for: what it consists of, and a lab that is there as a [`Place`].
+
+use crate::plan::Lab;
+use crate::runner::Place;
+use skep_bench::Host;
+use skep_lab::{Description, Rate, Role, State, shape, shapes};
+use skep_types::{Error, ErrorCode, Result};
+use std::path::Path;
+
+fn wrong(what: String) -> Error {
+    Error::new(ErrorCode::Configuration, what)
+}
+
+/// What the lab of a plan consists of: a ready shape, and what the plan says on top.
+///
+/// # Errors
+/// `Configuration`, naming the key: there is no such shape, or a rate that can't be read.
+pub fn description(lab: &Lab) -> Result<Description> {
+    let found = shape(&lab.shape).ok_or_else(|| {
+        let names: Vec<&str> = shapes().iter().map(|shape| shape.name).collect();
+        let known = names.join(", ");
+        wrong(format!("`lab.shape`: there is no shape \"{}\"; there are {known}", lab.shape))
+    })?;
+    let rate = |key: &str, text: &Option<String>| -> Result<Option<Rate>> {
+        let parsed = text.as_ref().map(|text| text.parse::<Rate>()).transpose();
+        parsed.map_err(|what| wrong(format!("`lab.{key}`: {what}")))
+    };
+    let mut description = found.description;
+    description.servers = lab.servers.unwrap_or(description.servers);
+    description.targets = lab.targets.unwrap_or(description.targets);
+    description.clients = lab.clients.unwrap_or(description.clients);
+    description.link = rate("link", &lab.link)?.or(description.link);
+    description.target_rate = rate("target-rate", &lab.target_rate)?.or(description.target_rate);
+    match description.problems() {
+        problems if problems.is_empty() => Ok(description),
+        problems => Err(wrong(format!("`lab`: {}", problems.join("; ")))),
+    }
+}
+
+/// A lab that is up, as a place for studies.
+///
+/// # Errors
+/// `NotReady` if its clients have no mounts.
+pub fn place(state: &State) -> Result<Place> {
+    let clients: Vec<&skep_lab::Host> = state.hosts_of(Role::Client).collect();
+    let mount = clients.first().and_then(|client| client.mount_point.as_deref());
+    let above = mount.and_then(Path::parent).ok_or_else(|| {
+        Error::new(ErrorCode::NotReady, format!("lab '{}' has no mounts", state.name))
+    })?;
+    let host = |it: &&skep_lab::Host| Host { name: it.name.clone(), enter: it.enter() };
+    Ok(Place {
+        name: format!("lab {}", state.name),
+        hosts: clients.iter().map(host).collect(),
+        // All of them share this kernel and its caches.
+        server_hosts: Vec::new(),
+        path: above.join("{host}").display().to_string(),
+        path_here: above.join(&clients[0].name),
+        is_emulated: true,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Plan;
+
+    fn of(keys: &str) -> Result<Description> {
+        let text = format!(
+            "name = 'x'\ntitle = 't'\nlab = {{ {keys} }}\n[[experiment]]\nname = 'a'\ntitle = 'a'\n"
+        );
+        description(&Plan::parse(&text).expect("a plan").lab.expect("a lab"))
+    }
+
+    #[test]
+    fn a_plan_says_what_is_different_from_a_shape() {
+        let plain = shape("small").expect("a shape").description;
+        assert_eq!(of("shape = 'small'").expect("a lab"), plain);
+        let other = of("shape = 'small', targets = 3, link = '80Mbit'").expect("a lab");
+        assert_eq!((other.targets, other.clients), (3, plain.clients));
+        assert_eq!(other.link.map(Rate::bytes_per_second), Some(10_000_000));
+    }
+
+    #[test]
+    fn labs_that_cannot_be_are_refused_with_the_key() {
+        for (keys, words) in [
+            ("shape = 'huge'", &["`lab.shape`", "huge", "scenario1"][..]),
+            ("shape = 'small', link = 'fast'", &["`lab.link`", "fast"]),
+            ("shape = 'small', clients = 0", &["`lab`", "0 clients"]),
+        ] {
+            let error = of(keys).expect_err("refused");
+            assert_eq!(error.code(), ErrorCode::Configuration);
+            assert!(words.iter().all(|word| error.context().contains(word)), "{error}");
+        }
+    }
+}

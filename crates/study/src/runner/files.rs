@@ -1,0 +1,212 @@
+//! Files of runs: with the stripe pattern that a run asks for, and where their bytes lie.
+//!
+//! All of it through the mount, by the attributes that docs/operations/patterns.md describes: so
+//! users without the cluster's token can run studies too. Another file system than Skep has no such
+//! attributes; there files are made without a pattern, and where they lie isn't known.
+
+use crate::plan::Targets;
+use crate::record::{Allocation, MinMax, Settings};
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+use skep_types::{Error, ErrorCode, Result};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::path::Path;
+
+const PATTERN: &str = "user.skep.pattern";
+const MAP: &str = "user.skep.map";
+/// Room for the longest map: 16 components of 256 groups.
+const MAX_MAP_BYTES: usize = 1 << 20;
+
+/// A storage target and the server that has it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Target {
+    pub(super) server: String,
+    pub(super) id: u32,
+}
+
+/// Makes an empty file, with a pattern if one is asked for.
+pub(super) fn create(path: &Path, pattern: Option<&str>) -> Result<()> {
+    File::create_new(path).map_err(|error| Error::from(error).within(path.display()))?;
+    let Some(pattern) = pattern else { return Ok(()) };
+    set_pattern(path, pattern).inspect_err(|_| {
+        // Nobody has asked for a file with another pattern.
+        let _ = std::fs::remove_file(path);
+    })
+}
+
+/// Sets the pattern of an empty file, or of what will be made in a directory.
+pub(super) fn set_pattern(path: &Path, pattern: &str) -> Result<()> {
+    let set = rustix::fs::setxattr(path, PATTERN, pattern.as_bytes(), XattrFlags::empty());
+    set.map_err(|errno| {
+        let (code, why) = match errno {
+            Errno::ACCESS => (ErrorCode::PermissionDenied, "it is more than this user may ask for"),
+            Errno::NXIO => (ErrorCode::NotFound, "it names a target that isn't there"),
+            _ => (ErrorCode::Io, "the file system refuses it"),
+        };
+        let what = format!("{}: pattern '{pattern}': {why} ({errno})", path.display());
+        Error::new(code, what)
+    })
+}
+
+/// The targets on which a file lies, in the order of its stripe; none where the file system doesn't
+/// tell.
+pub(super) fn targets(path: &Path) -> Result<Option<Vec<Target>>> {
+    let mut bytes = vec![0; MAX_MAP_BYTES];
+    let text = match rustix::fs::getxattr(path, MAP, &mut bytes) {
+        Ok(len) => String::from_utf8_lossy(&bytes[..len]).into_owned(),
+        Err(Errno::NODATA | Errno::NOTSUP) => return Ok(None),
+        Err(errno) => {
+            let error = Error::from(std::io::Error::from(errno));
+            return Err(error.within(format!("{}: attribute {MAP}", path.display())));
+        }
+    };
+    let unreadable = || {
+        let what = format!("{}: attribute {MAP} can't be read: {text}", path.display());
+        Error::new(ErrorCode::Protocol, what)
+    };
+    let mut found = Vec::new();
+    for line in text.lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        let [_, _, _, _, _, _, target, node, _] = words[..] else { return Err(unreadable()) };
+        let id = target.strip_prefix('t').and_then(|id| id.parse().ok()).ok_or_else(unreadable)?;
+        found.push(Target { server: node.to_owned(), id });
+    }
+    Ok(Some(found))
+}
+
+/// How often each server has a target of a file: the fewest and the most.
+pub(super) fn allocation(files: &[Vec<Target>], all: &[Target]) -> Allocation {
+    let used: BTreeSet<&Target> = files.iter().flatten().collect();
+    let mut counts: BTreeMap<&str, u32> = all.iter().map(|it| (it.server.as_str(), 0)).collect();
+    for target in &used {
+        *counts.entry(&target.server).or_default() += 1;
+    }
+    let min_max = MinMax(
+        counts.values().copied().min().unwrap_or(0),
+        counts.values().copied().max().unwrap_or(0),
+    );
+    let targets = match files {
+        // One file: in the order of its stripe.
+        [only] => only.iter().map(|it| it.id).collect(),
+        _ => {
+            let mut ids: Vec<u32> = used.iter().map(|it| it.id).collect();
+            ids.sort_unstable();
+            ids
+        }
+    };
+    Allocation { targets, min_max }
+}
+
+/// The pattern that an application's files are to have; none: as the file system decides. `turn`
+/// varies which targets the study takes where it says so itself.
+pub(super) fn pattern(
+    settings: &Settings,
+    application: u32,
+    all: &[Target],
+    turn: usize,
+) -> Option<String> {
+    if let (Targets::Shared | Targets::Separate, Some(count)) = (settings.targets, settings.count) {
+        let first = match settings.targets {
+            Targets::Separate => (application * count) as usize,
+            _ => 0,
+        };
+        let order = alternating(all);
+        let ids: Vec<String> = (0..count as usize)
+            .map(|index| order[(turn + first + index) % order.len()].to_string())
+            .collect();
+        return Some(format!("targets={}", ids.join(":")));
+    }
+    let words = [
+        settings.count.map(|count| format!("count={count}")),
+        settings.chooser.as_ref().map(|chooser| format!("chooser={chooser}")),
+    ];
+    let words: Vec<String> = words.into_iter().flatten().collect();
+    (!words.is_empty()).then(|| words.join(","))
+}
+
+/// All targets so that those that follow each other are on different servers as far as possible.
+fn alternating(all: &[Target]) -> Vec<u32> {
+    let mut servers: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
+    for target in all {
+        servers.entry(&target.server).or_default().push(target.id);
+    }
+    let longest = servers.values().map(Vec::len).max().unwrap_or(0);
+    (0..longest)
+        .flat_map(|row| servers.values().filter_map(move |it| it.get(row).copied()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Access, Operation};
+
+    fn target(server: &str, id: u32) -> Target {
+        Target { server: server.to_owned(), id }
+    }
+
+    fn two_by_four() -> Vec<Target> {
+        (1..=8).map(|id| target(if id < 5 { "n1" } else { "n2" }, id)).collect()
+    }
+
+    fn settings(count: Option<u32>, chooser: Option<&str>, targets: Targets) -> Settings {
+        Settings {
+            data_bytes: 1 << 20,
+            hosts: 1,
+            processes: 1,
+            count,
+            chooser: chooser.map(str::to_owned),
+            transfer_bytes: 1 << 20,
+            access: Access::SharedFile,
+            operation: Operation::Write,
+            applications: 2,
+            targets,
+        }
+    }
+
+    #[test]
+    fn servers_without_a_target_count_too() {
+        let all = two_by_four();
+        let of = |ids: &[u32]| -> Vec<Target> {
+            ids.iter().map(|id| all[*id as usize - 1].clone()).collect()
+        };
+        let check = |files: &[&[u32]], min: u32, max: u32| {
+            let files: Vec<Vec<Target>> = files.iter().map(|ids| of(ids)).collect();
+            assert_eq!(allocation(&files, &all).min_max, MinMax(min, max), "{files:?}");
+        };
+        check(&[&[2, 3, 4, 5]], 1, 3);
+        check(&[&[1, 2]], 0, 2);
+        check(&[&[6, 1]], 1, 1);
+        // A target that several files share counts once.
+        check(&[&[1, 5], &[5, 2], &[1]], 1, 2);
+        assert_eq!(allocation(&[of(&[6, 1])], &all).targets, [6, 1], "as in the stripe");
+    }
+
+    #[test]
+    fn patterns_say_what_is_asked_and_no_more() {
+        let all = two_by_four();
+        let text = |count, chooser, targets, application, turn| {
+            pattern(&settings(count, chooser, targets), application, &all, turn)
+        };
+        assert_eq!(text(None, None, Targets::Chosen, 0, 0), None);
+        let both = text(Some(4), Some("roundrobin"), Targets::Chosen, 1, 3);
+        assert_eq!(both.as_deref(), Some("count=4,chooser=roundrobin"));
+        let shared = |application| text(Some(4), None, Targets::Shared, application, 0);
+        assert_eq!(shared(0).as_deref(), Some("targets=1:5:2:6"));
+        assert_eq!(shared(0), shared(1));
+        let separate = text(Some(4), None, Targets::Separate, 1, 0);
+        assert_eq!(separate.as_deref(), Some("targets=3:7:4:8"));
+        let turned = text(Some(4), None, Targets::Separate, 1, 6);
+        assert_eq!(turned.as_deref(), Some("targets=2:6:3:7"));
+    }
+
+    #[test]
+    fn elsewhere_files_have_no_pattern_and_say_nothing() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let path = scratch.path().join("file");
+        create(&path, None).expect("made");
+        assert_eq!(targets(&path).expect("asked"), None);
+        assert!(create(&path, None).is_err(), "it exists");
+    }
+}

@@ -1,0 +1,77 @@
+//! A barrier for threads some of which may never come: those who leave are no longer waited for.
+
+use std::sync::{Condvar, Mutex, PoisonError};
+
+/// Where several meet, again and again.
+#[derive(Debug)]
+pub(super) struct Meeting {
+    // Held for a moment only, to count; no other lock is taken meanwhile.
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    members: usize,
+    waiting: usize,
+    round: u64,
+}
+
+impl Meeting {
+    pub(super) fn new(members: usize) -> Self {
+        let state = State { members, waiting: 0, round: 0 };
+        Self { state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// Waits until all who haven't left are here.
+    pub(super) fn wait(&self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.waiting += 1;
+        let round = state.round;
+        self.go_if_all_are_here(&mut state);
+        while state.round == round {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Is waited for no longer.
+    pub(super) fn leave(&self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.members -= 1;
+        self.go_if_all_are_here(&mut state);
+    }
+
+    fn go_if_all_are_here(&self, state: &mut State) {
+        if state.waiting > 0 && state.waiting >= state.members {
+            state.waiting = 0;
+            state.round += 1;
+            self.changed.notify_all();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn nobody_goes_on_before_all_are_here_and_who_leaves_holds_nobody() {
+        let meeting = Meeting::new(4);
+        let arrived = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for number in 0..4 {
+                let (meeting, arrived) = (&meeting, &arrived);
+                scope.spawn(move || {
+                    arrived.fetch_add(1, Ordering::SeqCst);
+                    meeting.wait();
+                    assert_eq!(arrived.load(Ordering::SeqCst), 4);
+                    if number > 0 {
+                        meeting.wait();
+                    }
+                    meeting.leave();
+                });
+            }
+        });
+    }
+}

@@ -1,0 +1,310 @@
+//! The system that is studied: its client hosts, where it is mounted, and a run on it.
+
+use super::files::{Target, allocation, create, pattern, set_pattern, targets};
+use super::meeting::Meeting;
+use super::{Bench, Measured};
+use crate::aggregate::{Share, bandwidth};
+use crate::plan::{Access, Operation, System};
+use crate::record::{ApplicationRecord, ProcessRecord, Settings};
+use skep_bench::io::{Outcome, Plan};
+use skep_bench::launcher::PhaseRecord;
+use skep_bench::{Host, Progress};
+use skep_lab::{CpuUse, CpuWatch};
+use skep_types::{Error, ErrorCode, Result};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+/// Where a study is run.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// For people: the lab's name, or the mount.
+    pub name: String,
+    /// Client hosts.
+    pub hosts: Vec<Host>,
+    /// Hosts whose caches are dropped too.
+    pub server_hosts: Vec<Host>,
+    /// The directory in which files are made, as each host sees it; `{host}` in it is the host's
+    /// name.
+    pub path: String,
+    /// The same as seen from here.
+    pub path_here: PathBuf,
+    /// Whether all hosts are emulated on this one: then its CPU may be the limit.
+    pub is_emulated: bool,
+}
+
+/// The system, ready for runs.
+#[derive(Debug)]
+pub struct Site {
+    place: Place,
+    /// Directory of this study below the place's.
+    work: String,
+    /// All storage targets; none where the file system doesn't tell.
+    targets: Option<Vec<Target>>,
+    /// Runs that were begun here.
+    turn: usize,
+}
+
+impl Site {
+    /// Makes the directory `work` of the study in a place, and finds out which targets there are.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn open(place: Place, work: &str) -> Result<Self> {
+        let site = Self { place, work: work.to_owned(), targets: None, turn: 0 };
+        let directory = site.here();
+        std::fs::create_dir_all(&directory)
+            .map_err(|error| Error::from(error).within(directory.display()))?;
+        let probe = directory.join("probe");
+        let _ = std::fs::remove_file(&probe);
+        create(&probe, None)?;
+        let found = all_targets(&probe);
+        let _ = std::fs::remove_file(&probe);
+        let mut found = found?;
+        if let Some(targets) = &mut found {
+            targets.sort();
+        }
+        Ok(Self { targets: found, ..site })
+    }
+
+    /// What plans are checked against.
+    pub fn system(&self) -> System {
+        let servers = self.targets_per_server();
+        System {
+            hosts: self.place.hosts.len() as u32,
+            targets_per_server: servers.map(|servers| servers.into_values().collect()),
+        }
+    }
+
+    /// Storage targets of each server, where the file system tells.
+    pub fn targets_per_server(&self) -> Option<BTreeMap<String, u32>> {
+        let mut servers = BTreeMap::new();
+        for target in self.targets.as_ref()? {
+            *servers.entry(target.server.clone()).or_default() += 1;
+        }
+        Some(servers)
+    }
+
+    /// Where it is.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// Removes the study's directory.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn clear(&self) -> Result<()> {
+        let directory = self.here();
+        match std::fs::remove_dir_all(&directory) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(Error::from(error).within(directory.display()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn here(&self) -> PathBuf {
+        self.place.path_here.join(&self.work)
+    }
+
+    /// Makes what an application writes to; gives the benchmark's plan for it.
+    fn prepare(&self, label: &str, settings: &Settings, application: u32) -> Result<Plan> {
+        let all = self.targets.as_deref().unwrap_or_default();
+        let pattern = pattern(settings, application, all, self.turn);
+        let name = file_name(label, application);
+        let here = self.here().join(&name);
+        remove(&here)?;
+        let mut path = format!("{}/{}/{name}", self.place.path, self.work);
+        match settings.access {
+            // In the study's own directory, so that one metadata target makes all of them: choosers
+            // that take turns have one turn for each.
+            Access::SharedFile => create(&here, pattern.as_deref())?,
+            Access::FilePerProcess => {
+                std::fs::create_dir(&here)
+                    .map_err(|error| Error::from(error).within(here.display()))?;
+                if let Some(pattern) = &pattern {
+                    set_pattern(&here, pattern)?;
+                }
+                path.push_str("/data");
+            }
+        }
+        let is_shared = settings.access == Access::SharedFile;
+        let is_read = settings.operation == Operation::Read;
+        let processes = u64::from(settings.hosts) * u64::from(settings.processes);
+        Ok(Plan {
+            path,
+            transfer_bytes: settings.transfer_bytes,
+            block_bytes: settings.data_bytes / processes,
+            file_per_process: !is_shared,
+            write: true,
+            read: is_read,
+            // Another host than the one that wrote it, so that none reads its own cache.
+            reorder: is_read,
+            fsync: true,
+            use_existing: is_shared,
+            keep: true,
+            server_hosts: self.place.server_hosts.clone(),
+            ..Plan::default()
+        })
+    }
+
+    /// Where the files of an application lie.
+    fn files_of(&self, label: &str, application: u32) -> Result<Vec<Vec<Target>>> {
+        let here = self.here().join(file_name(label, application));
+        let failed = |error: std::io::Error| Error::from(error).within(here.display());
+        let mut paths = vec![here.clone()];
+        if here.is_dir() {
+            let entries = std::fs::read_dir(&here).map_err(failed)?;
+            paths = entries
+                .map(|entry| Ok(entry?.path()))
+                .collect::<std::io::Result<_>>()
+                .map_err(failed)?;
+        }
+        let found = paths.iter().map(|path| targets(path)).collect::<Result<Vec<_>>>()?;
+        Ok(found.into_iter().flatten().collect())
+    }
+}
+
+impl Bench for Site {
+    fn measure(&mut self, label: &str, settings: &Settings) -> Result<Measured> {
+        self.turn += 1;
+        let applications: Vec<u32> = (0..settings.applications).collect();
+        let plans: Vec<Plan> = applications
+            .iter()
+            .map(|application| self.prepare(label, settings, *application))
+            .collect::<Result<_>>()?;
+        let (outcomes, cpu) = together(&plans, &self.place, settings)?;
+        let phase = settings.operation.word();
+        let mut measured = Measured {
+            applications: Vec::new(),
+            caches_dropped: true,
+            invalid_because: cpu.filter(|cpu| cpu.is_limit).map(|cpu| complaint(&cpu)),
+            environment: outcomes.first().map(|outcome| serde_json::json!(outcome.hosts)),
+        };
+        for (application, outcome) in applications.iter().zip(&outcomes) {
+            let record = phase_of(outcome, phase)?;
+            measured.caches_dropped &= record.caches_dropped;
+            let mut found = application_of(record)?;
+            if let Some(all) = &self.targets {
+                found.allocation = Some(allocation(&self.files_of(label, *application)?, all));
+            }
+            measured.applications.push(found);
+        }
+        for application in applications {
+            remove(&self.here().join(file_name(label, application)))?;
+        }
+        Ok(measured)
+    }
+
+    fn hosts(&self) -> u32 {
+        self.place.hosts.len() as u32
+    }
+}
+
+fn file_name(label: &str, application: u32) -> String {
+    format!("{label}-{}", application + 1)
+}
+
+/// All storage targets: those of a file that is as wide as possible.
+fn all_targets(probe: &Path) -> Result<Option<Vec<Target>>> {
+    if targets(probe)?.is_none() {
+        return Ok(None);
+    }
+    set_pattern(probe, "count=all,chooser=balanced")?;
+    targets(probe)
+}
+
+/// Removes a file or a directory, if it is there.
+fn remove(path: &Path) -> Result<()> {
+    let removed = match std::fs::symlink_metadata(path) {
+        Ok(metadata) if metadata.is_dir() => std::fs::remove_dir_all(path),
+        Ok(_) => std::fs::remove_file(path),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    };
+    removed.map_err(|error| Error::from(error).within(path.display()))
+}
+
+/// Runs all applications at the same time, each on hosts of its own: all processes begin when the
+/// last of them is ready. Watches the CPU of an emulated cluster meanwhile.
+fn together(
+    plans: &[Plan],
+    place: &Place,
+    settings: &Settings,
+) -> Result<(Vec<Outcome>, Option<CpuUse>)> {
+    let meeting = Meeting::new(plans.len());
+    // The watch, from the begin of the phase that counts on; nothing else is locked meanwhile.
+    let watch: Mutex<Option<CpuWatch>> = Mutex::new(None);
+    let counted = settings.operation.word();
+    let one = |plan: &Plan, hosts: &[Host]| {
+        let mut progress = |progress: Progress| {
+            if let Progress::Phase { phase, .. } = progress
+                && (phase == "write" || phase == "read")
+            {
+                meeting.wait();
+                let mut watch = watch.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                if place.is_emulated && phase == counted && watch.is_none() {
+                    *watch = Some(CpuWatch::start());
+                }
+            }
+        };
+        let outcome = skep_bench::io::run(plan, hosts, settings.processes, &mut progress);
+        meeting.leave();
+        outcome
+    };
+    let groups = place.hosts.chunks(settings.hosts as usize);
+    let outcomes: Vec<Result<Outcome>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = plans
+            .iter()
+            .zip(groups)
+            .map(|(plan, hosts)| scope.spawn(move || one(plan, hosts)))
+            .collect();
+        let ended = |it: std::thread::ScopedJoinHandle<'_, _>| it.join();
+        let gone = |_| Err(Error::new(ErrorCode::Io, "a thread of the benchmark has failed"));
+        threads.into_iter().map(|it| ended(it).unwrap_or_else(gone)).collect()
+    });
+    let watch = watch.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let cpu = watch.map(CpuWatch::finish);
+    Ok((outcomes.into_iter().collect::<Result<_>>()?, cpu))
+}
+
+fn complaint(cpu: &CpuUse) -> String {
+    format!(
+        "the CPU of this host was the limit: hardly any idle in {} of {} looks, {:.0} % idle on \
+         average",
+        cpu.saturated_samples,
+        cpu.samples,
+        cpu.mean_idle * 100.0
+    )
+}
+
+/// The phase that counts, whole.
+fn phase_of<'a>(outcome: &'a Outcome, phase: &str) -> Result<&'a PhaseRecord> {
+    if let Some(failure) = &outcome.failure {
+        return Err(Error::new(ErrorCode::Io, failure.clone()));
+    }
+    let found = outcome.phases.iter().rev().find(|record| record.phase == phase);
+    found.ok_or_else(|| Error::new(ErrorCode::Io, format!("nothing was measured of {phase}")))
+}
+
+fn application_of(record: &PhaseRecord) -> Result<ApplicationRecord> {
+    let processes: Vec<ProcessRecord> = record
+        .processes
+        .iter()
+        .map(|it| ProcessRecord {
+            host: it.host.clone(),
+            begin_seconds: it.measure.begin_s,
+            end_seconds: it.measure.end_s,
+            bytes: it.measure.bytes,
+        })
+        .collect();
+    let shares = processes.iter().map(|it| Share {
+        begin_seconds: it.begin_seconds,
+        end_seconds: it.end_seconds,
+        bytes: it.bytes,
+    });
+    let bytes_per_second = bandwidth(shares)
+        .ok_or_else(|| Error::new(ErrorCode::Io, "an application took no time"))?;
+    Ok(ApplicationRecord { bytes_per_second, bytes: record.bytes, processes, allocation: None })
+}
