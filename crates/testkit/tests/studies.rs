@@ -340,7 +340,7 @@ impl Drop for Lab {
 #[test]
 fn the_small_study_finds_what_is_known_of_its_lab() {
     let scratch = Scratch::new();
-    let lab = Lab::up("studytest", &["small", "--targets", "4"]);
+    let lab = Lab::up("studytest", &["small", "--targets", "4", "--force"]);
     let line = ["study", "run", "small", "--lab", &lab.0, "--directory", "study"];
     let ended =
         parse(&skep(scratch.path(), &[&line[..], &["--output", "json"]].concat()).expect_success());

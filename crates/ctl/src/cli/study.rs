@@ -47,6 +47,10 @@ pub(crate) struct StudyRunArgs {
     /// found there, and nothing asked
     #[arg(long, default_value = "ssh -o BatchMode=yes {host}", value_name = "COMMAND")]
     pub(crate) enter: String,
+    /// Make the lab even if this machine is too slow for its rates; runs of which that is the limit
+    /// don't count
+    #[arg(long = "force", conflicts_with_all = ["lab", "mount"])]
+    pub(crate) is_forced: bool,
     /// Where results go [default: ./skep-study-PLAN]
     #[arg(long, value_name = "DIR")]
     pub(crate) directory: Option<PathBuf>,

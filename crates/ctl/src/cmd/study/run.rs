@@ -165,11 +165,13 @@ fn place(args: &StudyRunArgs, plan: &Plan) -> Result<(Place, Option<String>)> {
     let description = lab::description(wanted)?;
     plan.check_system(&shape(&description))?;
     let program = std::env::current_exe()?;
-    let state = skep_lab::up(OWN_LAB, &description, &program, &mut |step| tell_people(step))
-        .map_err(|error| match error.code() {
+    let mut tell = |step: &str| tell_people(step);
+    let state = skep_lab::up(OWN_LAB, &description, &program, args.is_forced, &mut tell).map_err(
+        |error| match error.code() {
             ErrorCode::Exists => error.within("the lab of studies (--lab takes one that is up)"),
             _ => error,
-        })?;
+        },
+    )?;
     match lab::place(&state) {
         Ok(place) => Ok((place, Some(state.name))),
         Err(error) => {
