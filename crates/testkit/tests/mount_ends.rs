@@ -7,8 +7,9 @@ use skep_testkit::process::Process;
 use skep_testkit::program::finish;
 use skep_testkit::{Cluster, Scratch, Shape, Transport, wait_for};
 use std::fs;
+use std::io::{BufRead, BufReader, Lines};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -87,6 +88,73 @@ fn umount_ends_mounts_while_the_cluster_is_away() {
         for (process, path) in processes.iter().zip(&ways) {
             ends(process, path);
         }
+        cluster.kill_all();
+    }
+}
+
+/// Locks all of a file, says so, and keeps it until it is told to end.
+const LOCKER: &str = "
+import fcntl, sys
+with open(sys.argv[1], 'r+') as file:
+    print('waits', flush=True)
+    fcntl.lockf(file, fcntl.LOCK_EX)
+    print('has it', flush=True)
+    sys.stdin.read()
+";
+
+struct Locker(Child, Lines<BufReader<ChildStdout>>);
+
+impl Locker {
+    fn on(path: &Path) -> Self {
+        let mut child = Command::new("python3")
+            .args(["-c", LOCKER])
+            .arg(path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("python3 is there");
+        let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        Self(child, lines)
+    }
+
+    fn says(&mut self, what: &str) {
+        assert_eq!(self.1.next().expect("a line").expect("text"), what);
+    }
+}
+
+impl Drop for Locker {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+#[test]
+fn a_mount_of_which_a_waiting_program_was_killed_ends() {
+    for transport in [Transport::Uring, Transport::Device] {
+        let cluster = small();
+        let scratch = Scratch::new();
+        fs::write(cluster.path().join("file"), "").expect("made");
+        let mut holder = Locker::on(&cluster.path().join("file"));
+        holder.says("waits");
+        holder.says("has it");
+        let path = scratch.join("mnt");
+        let process = detach(&cluster, transport, &path);
+        let mut waiter = Locker::on(&path.join("file"));
+        waiter.says("waits");
+        let waits = || {
+            let locks = cluster.skep_json(&["lock", "list"]);
+            let mut list = locks.as_array()?.iter();
+            list.any(|lock| lock["is_waiting"] == true).then_some(())
+        };
+        wait_for("it waits for the lock", PATIENCE, waits);
+        drop(waiter);
+        for role in ["up", "management", "metadata", "storage"] {
+            cluster.processes(role).iter().for_each(Process::kill);
+        }
+        finish(Command::new("umount").arg(&path), PATIENCE).expect_success();
+        ends(&process, &path);
+        drop(holder);
         cluster.kill_all();
     }
 }

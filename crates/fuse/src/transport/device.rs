@@ -33,8 +33,16 @@ pub(crate) struct Device {
     fd: OwnedFd,
     interrupts: Arc<Interrupts>,
     has_long_set_xattr: bool,
+    /// Whether somebody has the turn, or was granted it.
     is_taken: Cell<bool>,
-    waiting: RefCell<Vec<Waker>>,
+    waiting: RefCell<Vec<Rc<Waiter>>>,
+}
+
+/// One who waits for the turn.
+#[derive(Default)]
+struct Waiter {
+    is_granted: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
 }
 
 impl Device {
@@ -49,14 +57,31 @@ impl Device {
     }
 
     async fn turn(&self) -> Turn<'_> {
+        if !self.is_taken.replace(true) {
+            return Turn(self);
+        }
+        let place = Place { device: self, waiter: Rc::default() };
+        self.waiting.borrow_mut().push(Rc::clone(&place.waiter));
         std::future::poll_fn(|context| {
-            if self.is_taken.replace(true) {
-                self.waiting.borrow_mut().push(context.waker().clone());
-                return Poll::Pending;
+            if place.waiter.is_granted.take() {
+                return Poll::Ready(Turn(self));
             }
-            Poll::Ready(Turn(self))
+            place.waiter.waker.replace(Some(context.waker().clone()));
+            Poll::Pending
         })
         .await
+    }
+
+    /// Grants the turn to who came last, if anybody waits.
+    fn pass_on(&self) {
+        let Some(next) = self.waiting.borrow_mut().pop() else {
+            self.is_taken.set(false);
+            return;
+        };
+        next.is_granted.set(true);
+        if let Some(waker) = next.waker.take() {
+            waker.wake();
+        }
     }
 
     async fn wait_until_readable(&self) {
@@ -73,9 +98,24 @@ struct Turn<'a>(&'a Device);
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.0.is_taken.set(false);
-        if let Some(next) = self.0.waiting.borrow_mut().pop() {
-            next.wake();
+        self.0.pass_on();
+    }
+}
+
+/// A place among those who wait. Whoever gives it up must not keep the turn from others.
+struct Place<'a> {
+    device: &'a Device,
+    waiter: Rc<Waiter>,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        match self.waiter.is_granted.get() {
+            true => self.device.pass_on(),
+            false => {
+                let mut waiting = self.device.waiting.borrow_mut();
+                waiting.retain(|waiter| !Rc::ptr_eq(waiter, &self.waiter));
+            }
         }
     }
 }
