@@ -3,7 +3,7 @@
 use crate::command::{NEEDED, call};
 use crate::data;
 use crate::description::Description;
-use crate::limits::MEMORY_SHARE;
+use crate::limits::{MEMORY_SHARE, MIN_TARGET_MEMORY};
 use crate::names::state_directory;
 use crate::state::{State, namespaces_of};
 use skep_types::{Error, ErrorCode, Result};
@@ -38,7 +38,8 @@ pub(crate) fn check_root() -> Result<()> {
 ///
 /// # Errors
 /// `Configuration` with all that is wrong with the description; `NotPermitted` without root;
-/// `Exists` if the name is in use; `Unsupported` if a program or a part of the kernel is missing.
+/// `Exists` if the name is in use; `NoSpace` without memory for targets; `Unsupported` if a program
+/// or a part of the kernel is missing.
 pub(crate) fn check(name: &str, description: &Description) -> Result<()> {
     let problems = description.problems();
     if !problems.is_empty() {
@@ -46,6 +47,7 @@ pub(crate) fn check(name: &str, description: &Description) -> Result<()> {
     }
     check_root()?;
     check_name_is_free(name, description)?;
+    check_memory(description, memory_room())?;
     for (program, package) in NEEDED {
         let paths = std::env::var_os("PATH").unwrap_or_default();
         if !std::env::split_paths(&paths).any(|path| path.join(program).exists()) {
@@ -68,6 +70,23 @@ pub(crate) fn check(name: &str, description: &Description) -> Result<()> {
             );
             refused(ErrorCode::Unsupported, what)
         })?;
+    }
+    Ok(())
+}
+
+/// Checks that targets in memory have room.
+fn check_memory(description: &Description, room: u64) -> Result<()> {
+    let targets = u64::from(description.servers) * u64::from(description.targets);
+    let needed = targets * MIN_TARGET_MEMORY;
+    if description.in_memory && room < needed {
+        let mebibytes = |bytes: u64| bytes >> 20;
+        let what = format!(
+            "{targets} targets in memory need {} MiB at least, and there are {} MiB for them: keep \
+             them --on-disk, or take fewer",
+            mebibytes(needed),
+            mebibytes(room)
+        );
+        return Err(refused(ErrorCode::NoSpace, what));
     }
     Ok(())
 }
@@ -115,4 +134,21 @@ pub(crate) fn memory_room() -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
     kib.unwrap_or(0) * 1024 / MEMORY_SHARE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_in_memory_need_room() {
+        let mut lab =
+            Description { servers: 2, targets: 4, in_memory: true, ..Description::default() };
+        assert!(check_memory(&lab, 512 << 20).is_ok());
+        let refused = check_memory(&lab, 511 << 20).unwrap_err();
+        assert!(refused.context().contains("need 512 MiB"), "{refused}");
+        lab.in_memory = false;
+        assert!(check_memory(&lab, 0).is_ok());
+        assert!(memory_room() > 0);
+    }
 }

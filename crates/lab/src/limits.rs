@@ -37,5 +37,7 @@ pub(crate) const START_PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) const END_PATIENCE: Duration = Duration::from_secs(20);
 /// How often processes are looked at.
 pub(crate) const TICK: Duration = Duration::from_millis(20);
+/// Least room in memory for each target: a target needs some for itself, and tests some more.
+pub(crate) const MIN_TARGET_MEMORY: u64 = 64 << 20;
 /// Of the memory that is available, what targets in memory may take at most, one part in so many.
 pub(crate) const MEMORY_SHARE: u64 = 2;

@@ -5,13 +5,15 @@ use crate::cli::LabUpArgs;
 use crate::output::{is_for_people, print};
 use skep_lab::{Description, Status};
 use skep_types::{Error, ErrorCode, Result};
+use std::io::Write;
 use std::path::Path;
 
 pub(super) fn run(args: &LabUpArgs) -> Result<()> {
     let description = description(args)?;
     let mut tell = |step: &str| {
         if is_for_people() {
-            eprintln!("{step}");
+            // Whoever looked on may have gone away: that is no reason to stop halfway.
+            let _ = writeln!(std::io::stderr(), "{step}");
         }
     };
     if args.is_dry_run {
