@@ -87,7 +87,7 @@ pub(crate) async fn perform<F: FileSystem>(
         }
         Call::Statx { inode } => attributes::statx(fs, inode).await,
         Call::SetAttributes { change, handle, kill_privileges } => {
-            attributes::set(context, change, handle, kill_privileges).await
+            attributes::set(context, change, handle, kill_privileges, caller).await
         }
         Call::StatFs => attributes::statfs(fs).await,
         Call::ReadFlags { inode, form, room } => {
@@ -96,10 +96,10 @@ pub(crate) async fn perform<F: FileSystem>(
         Call::SetFlags { inode, hands_down_project, project } => {
             attributes::set_flags(fs, inode, hands_down_project, project).await
         }
-        Call::Open { open } => files::open(context, open).await,
+        Call::Open { open } => files::open(context, open, caller).await,
         Call::OpenDirectory { directory } => directories::open(fs, directory).await,
         Call::Read { handle, offset, into } => files::read(fs, handle, offset, into).await,
-        Call::Write { write } => files::write(context, write).await,
+        Call::Write { write } => files::write(context, write, caller).await,
         Call::Allocate { allocate } => room::allocate(context, allocate, caller).await,
         Call::Seek { inode, handle, offset, what } => {
             room::seek(context, inode, handle, (offset, what), caller).await

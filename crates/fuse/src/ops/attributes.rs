@@ -7,6 +7,7 @@ use crate::limits;
 use crate::protocol::Context;
 use crate::reply::{Answer, Failure};
 use crate::request::FlagsForm;
+use crate::waits::Caller;
 use skep_client::{HandleId, SetAttributes};
 use skep_types::InodeId;
 use skep_types::codec::Codec;
@@ -45,13 +46,14 @@ pub(crate) async fn set<F: FileSystem>(
     mut change: SetAttributes,
     handle: Option<HandleId>,
     kill_privileges: bool,
+    caller: Caller,
 ) -> Outcome {
     if let Some(handle) = handle.filter(|_| change.size.is_some()) {
         context.file_system.check_handle(handle)?;
     }
     if kill_privileges {
         let present = context.file_system.attributes(change.inode).await?;
-        change.permissions = privileges::without(&present);
+        change.permissions = privileges::without(&present, caller);
     }
     if change.permissions.is_some() {
         context.checked.forget_all();

@@ -5,6 +5,7 @@ use crate::file_system::FileSystem;
 use crate::protocol::Context;
 use crate::reply::{Answer, Failure, OpenFlags};
 use crate::request::{DataOnly, Open, Write};
+use crate::waits::Caller;
 use skep_client::{HandleId, OpenMode};
 use skep_env::Buf;
 
@@ -12,10 +13,14 @@ type Outcome = Result<Answer, Failure>;
 
 /// Opens a file. Who appends goes around the page cache: the kernel would put what he writes where
 /// it believes the end to be, and other mounts may have moved it.
-pub(crate) async fn open<F: FileSystem>(context: &Context<F>, open: Open) -> Outcome {
+pub(crate) async fn open<F: FileSystem>(
+    context: &Context<F>,
+    open: Open,
+    caller: Caller,
+) -> Outcome {
     let Open { inode, mode, truncate, appends, kill_privileges } = open;
     if kill_privileges {
-        privileges::take_away(context, inode).await?;
+        privileges::take_away(context, inode, caller).await?;
     }
     let opened = context.file_system.open(inode, mode, truncate).await?;
     if !opened.are_attributes_shown {
@@ -44,10 +49,14 @@ pub(crate) async fn read(
     Ok(Answer::Data(count.min(room)))
 }
 
-pub(crate) async fn write<F: FileSystem>(context: &Context<F>, write: Write) -> Outcome {
+pub(crate) async fn write<F: FileSystem>(
+    context: &Context<F>,
+    write: Write,
+    caller: Caller,
+) -> Outcome {
     let Write { inode, handle, offset, data, appends, sync, kill_privileges } = write;
     if kill_privileges {
-        privileges::take_away(context, inode).await?;
+        privileges::take_away(context, inode, caller).await?;
     }
     let size = data.len() as u32;
     if appends {

@@ -22,7 +22,7 @@ pub(crate) async fn allocate<F: FileSystem>(
     caller: Caller,
 ) -> Outcome {
     let Allocate { inode, handle, range, what, keeps_size, uid } = allocate;
-    privileges::take_away_from(context, inode, uid, caller.pid).await?;
+    privileges::take_away_from(context, inode, uid, caller).await?;
     context.file_system.allocate(handle, range, what, keeps_size).await?;
     Ok(Answer::Empty)
 }
@@ -33,7 +33,7 @@ pub(crate) async fn copy<F: FileSystem>(
     caller: Caller,
 ) -> Outcome {
     let Copy { from, inode, to, length, uid, is_long } = copy;
-    privileges::take_away_from(context, inode, uid, caller.pid).await?;
+    privileges::take_away_from(context, inode, uid, caller).await?;
     let copied = context.file_system.copy(from, to, length).await?;
     Ok(match is_long {
         true => Answer::Number(copied),

@@ -1,7 +1,7 @@
 //! Running steps on two mounts and on the local file system, and comparing what they give.
 
 use crate::operation::{Operation, User};
-use crate::view::{SLOTS, View, acting_as, comparable, set_time};
+use crate::view::{SLOTS, View, acting_as, set_time};
 use crate::watch::Watch;
 use rustix::process::Signal;
 use skep_testkit::tree::{self, Tree};
@@ -268,7 +268,6 @@ fn read(place: &Path) -> Result<Tree, String> {
     let mut tree = tree::read(place, true).map_err(|error| error.to_string())?;
     for node in tree.values_mut() {
         node.modified = node.modified.and_then(set_time);
-        node.mode = comparable(node.mode);
     }
     Ok(tree)
 }

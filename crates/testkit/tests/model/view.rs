@@ -65,13 +65,6 @@ pub(crate) fn set_time(seconds: i64) -> Option<i64> {
     (age > RECENT.as_secs()).then_some(seconds)
 }
 
-/// Set-group-id of a file that its group can't execute is left out: a write by somebody of another
-/// group clears it on file systems of the kernel, and FUSE doesn't know who is of which.
-pub(crate) fn comparable(mode: u32) -> u32 {
-    let is_file = FileType::from_raw_mode(mode) == FileType::RegularFile;
-    if is_file && mode & 0o010 == 0 { mode & !0o2000 } else { mode }
-}
-
 fn mode(bits: u32) -> Mode {
     Mode::from_raw_mode(bits)
 }
@@ -88,7 +81,7 @@ fn shown(found: &Stat) -> String {
     let len = if kind == FileType::Directory { 0 } else { found.st_size };
     let modified = set_time(found.st_mtime).map(|seconds| (seconds, found.st_mtime_nsec));
     let (links, uid, gid) = (found.st_nlink, found.st_uid, found.st_gid);
-    format!("{:o} {len} {links} {uid}:{gid} {modified:?}", comparable(found.st_mode))
+    format!("{:o} {len} {links} {uid}:{gid} {modified:?}", found.st_mode)
 }
 
 impl View {

@@ -222,7 +222,7 @@ fn setuid_goes_with_owners(root: &Path) {
     assert_eq!(ok(fs::metadata(&path)).mode() & 0o7777, 0o755);
 }
 
-/// Of whatever kind; and who looks right afterwards sees it (semantics 1.1).
+/// Of whatever kind; and who looks right afterwards sees it. Semantics 1.1 and 1.10.
 fn setuid_goes_with_writes_of_users(root: &Path) {
     let path = root.join("file");
     for write in [
@@ -231,13 +231,24 @@ fn setuid_goes_with_writes_of_users(root: &Path) {
         "dd if=/dev/zero of=file bs=4096 count=1",
         "truncate -s 10 file",
     ] {
-        ok(fs::write(&path, [1; 8192]));
-        ok(chown(&path, Some(65_534), Some(65_534)));
-        ok(fs::set_permissions(&path, fs::Permissions::from_mode(0o6755)));
-        assert_eq!(ok(fs::metadata(&path)).mode() & 0o7777, 0o6755);
-        let user = ["--reuid=65534", "--regid=65534", "--clear-groups"];
-        run_in(root, "setpriv", user.into_iter().chain(write.split(' ')));
-        // This asks the kernel for the mode alone; with times it would look for all anew.
-        assert_eq!(run_in(root, "stat", ["-c", "%a", "file"]), "755\n", "{write}");
+        let member = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+        let also_member = ["--reuid=65534", "--regid=1", "--groups=2,65534"];
+        let other = ["--reuid=65534", "--regid=1", "--clear-groups"];
+        for (user, before, after) in [
+            (member, 0o6755, "755\n"),
+            (other, 0o2755, "755\n"),
+            (member, 0o6644, "2644\n"),
+            (also_member, 0o2644, "2644\n"),
+            (other, 0o2644, "644\n"),
+        ] {
+            ok(fs::write(&path, [1; 8192]));
+            ok(chown(&path, Some(65_534), Some(65_534)));
+            ok(fs::set_permissions(&path, fs::Permissions::from_mode(before)));
+            assert_eq!(ok(fs::metadata(&path)).mode() & 0o7777, before);
+            run_in(root, "setpriv", user.into_iter().chain(write.split(' ')));
+            // This asks the kernel for the mode alone; with times it would look for all anew.
+            let found = run_in(root, "stat", ["-c", "%a", "file"]);
+            assert_eq!(found, after, "{write}, {before:o}, {user:?}");
+        }
     }
 }
