@@ -58,8 +58,8 @@ impl CheckedFiles {
 }
 
 /// The permissions that are left when privileges are taken away; `None` if there are none to take.
-/// As in the kernel: set-group-id on a file that its group can't execute goes too, unless the caller
-/// is in that group or may keep it; directories keep all.
+/// As in the kernel: set-group-id on a file that its group can't execute goes too, unless the
+/// caller is in that group or may keep it; directories keep all.
 pub(crate) fn without(attributes: &Attributes, caller: Caller) -> Option<u32> {
     if attributes.kind == FileKind::Directory {
         return None;
@@ -134,8 +134,8 @@ fn keeps_privileges(uid: u32, pid: u32) -> bool {
     status.map_or(pid == 0 && uid == 0, |status| shows_capability(&status))
 }
 
-/// Whether a caller is in a group, or may set the bit for any. Of one who has gone, or is in another
-/// container, that isn't known: the bit, which only marks mandatory locks there, stays.
+/// Whether a caller is in a group, or may set the bit for any. Of one who has gone, or is in
+/// another container, that isn't known: the bit, which only marks mandatory locks there, stays.
 fn keeps_group_bit(pid: u32, gid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
     status.map_or(true, |status| shows_capability(&status) || shows_group(&status, gid))
