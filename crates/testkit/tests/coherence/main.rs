@@ -3,6 +3,7 @@
 
 mod attributes;
 mod shared;
+mod statements;
 
 use rustix::fs::{CWD, FallocateFlags, RenameFlags, copy_file_range, fallocate, renameat_with};
 use skep_testkit::suite::{Case, Suite};
@@ -563,7 +564,7 @@ fn sizes_are_seen_when_the_writer_says_so(mounts: &Mounts) {
 fn main() -> ExitCode {
     let mut suite = Suite::from_arguments();
     let place = "uring-and-device";
-    let all = [CASES, attributes::CASES, shared::CASES];
+    let all = [CASES, attributes::CASES, shared::CASES, statements::CASES];
     if suite.starts(place, &all) {
         let mut cluster = Cluster::start(Shape::default());
         let second = cluster.mount(Transport::Device);

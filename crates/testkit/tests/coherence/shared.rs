@@ -13,7 +13,8 @@ use std::time::Duration;
 
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![shared:
     each_write_is_seen_by_the_next_read, pages_from_before_are_not_shown_again,
-    appends_of_both_at_once_are_whole, a_truncation_is_seen_by_the_next_read,
+    appends_of_both_at_once_are_whole, appends_of_a_mebibyte_are_whole,
+    a_truncation_is_seen_by_the_next_read,
     times_that_only_the_kernel_sees_stay_hidden, shared_files_can_be_mapped,
     a_file_is_cached_again_by_who_opens_it_alone,
 ];
@@ -149,6 +150,56 @@ fn appends_of_both_at_once_are_whole(mounts: &Mounts) {
         next[writer] += 1;
     }
     assert_eq!(next, [RECORDS; 6], "each record is there once");
+}
+
+/// Bytes, and where among them a page of memory begins. The kernel hands on at most 256 pages of a
+/// program's memory at once; a mebibyte that begins elsewhere lies in 257.
+pub(crate) fn with_pages(byte: u8, len: usize) -> (Vec<u8>, usize) {
+    const PAGE: usize = 4096;
+    let bytes = vec![byte; len + 2 * PAGE];
+    let start = bytes.as_ptr().align_offset(PAGE);
+    (bytes, start)
+}
+
+const LONG_RECORDS: u8 = 12;
+
+/// Appends long records from both mounts at once, which begin so far behind a page of memory.
+fn append_long(mounts: &Mounts, name: &str, len: usize, behind: usize) {
+    fs::write(mounts.one.join(name), "").expect("made");
+    std::thread::scope(|scope| {
+        for writer in 0..4_u8 {
+            let place = if writer % 2 == 0 { &mounts.one } else { &mounts.other };
+            let log = OpenOptions::new().append(true).open(place.join(name));
+            let mut log = log.expect("opened");
+            scope.spawn(move || {
+                for record in 0..LONG_RECORDS {
+                    let (bytes, start) = with_pages(1 + writer * LONG_RECORDS + record, len);
+                    let bytes = &bytes[start + behind..start + behind + len];
+                    assert_eq!(log.write(bytes).expect("written"), len);
+                }
+            });
+        }
+    });
+}
+
+/// Semantics 2.9: the longest that go to the end as a whole.
+fn appends_of_a_mebibyte_are_whole(mounts: &Mounts) {
+    for (name, len, behind) in [("pages", 1 << 20, 0), ("elsewhere", (1 << 20) - 4096, 7)] {
+        append_long(mounts, name, len, behind);
+        for place in [&mounts.one, &mounts.other] {
+            let bytes = fs::read(place.join(name)).expect("read");
+            assert_eq!(bytes.len(), 4 * usize::from(LONG_RECORDS) * len);
+            let mut next = [0; 4];
+            for record in bytes.chunks(len) {
+                let number = record[0].checked_sub(1).expect("no zeros");
+                let is_whole = record.iter().all(|byte| *byte == record[0]);
+                assert!(is_whole, "{name}: a record is cut into pieces");
+                let writer = usize::from(number / LONG_RECORDS);
+                assert_eq!(number % LONG_RECORDS, next[writer], "{name}: each in its order");
+                next[writer] += 1;
+            }
+        }
+    }
 }
 
 /// Semantics 2.7.

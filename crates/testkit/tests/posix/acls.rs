@@ -262,4 +262,9 @@ fn with_many_entries(root: &Path) {
     let entries: Vec<_> = (1000..1400).map(|id| format!("u:{id}:r")).collect();
     set(root, &["-m", &entries.join(","), "file"]);
     assert_eq!(list(root, "file").matches("user:1").count(), 400);
+    set(root, &["-b", "file"]);
+    set(root, &["-m", "u:4294967294:rw,g:4294967294:r", "file"]);
+    let shown = list(root, "file");
+    assert!(shown.contains("user:4294967294:rw-,"), "{shown}");
+    assert!(shown.contains("group:4294967294:r--,"), "{shown}");
 }

@@ -3,19 +3,22 @@
 
 use crate::{Test, names, ok, refused};
 use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, StatxFlags, Timespec, Timestamps, makedev, mknodat, statx,
-    utimensat,
+    AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, StatxFlags, Timespec, Timestamps,
+    XattrFlags, getxattr, listxattr, makedev, mkdirat, mknodat, openat, renameat_with, setxattr,
+    statx, utimensat,
 };
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![bounds:
-    names_of_255_and_256_bytes, paths_of_4096_bytes, names_that_are_no_text, circles_of_links,
+    names_of_255_and_256_bytes, paths_of_4096_bytes, names_that_are_no_text,
+    trees_deeper_than_paths, targets_and_attributes_that_are_no_text, many_directories,
+    circles_of_links,
     times_before_1970_and_after_2106, the_largest_owners, large_device_numbers, many_links,
     the_time_of_creation_stays, set_group_id_directories,
 ];
@@ -32,6 +35,11 @@ fn names_of_255_and_256_bytes(root: &Path) {
     refused(symlink("x", &too_long), Errno::NAMETOOLONG);
     refused(fs::remove_file(&too_long), Errno::NAMETOOLONG);
     refused(fs::remove_dir(&too_long), Errno::NAMETOOLONG);
+    let made = mknodat(CWD, &too_long, FileType::Fifo, Mode::RUSR, 0);
+    refused(made, Errno::NAMETOOLONG);
+    for (from, to) in [(&longest, &too_long), (&too_long, &longest)] {
+        refused(renameat_with(CWD, from, CWD, to, RenameFlags::EXCHANGE), Errno::NAMETOOLONG);
+    }
     refused(fs::read_dir(&too_long), Errno::NAMETOOLONG);
     let target = "t".repeat(4095);
     ok(symlink(&target, root.join("link")));
@@ -71,6 +79,60 @@ fn names_that_are_no_text(root: &Path) {
     for name in &all {
         assert_eq!(ok(fs::read(root.join(OsStr::from_bytes(name)))), *name);
     }
+}
+
+/// A path has at most 4,095 bytes; a tree may be deeper for who goes down step by step.
+fn trees_deeper_than_paths(root: &Path) {
+    let name = "d".repeat(250);
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let mut place = ok(openat(CWD, root, flags, Mode::empty()));
+    let mut path = root.to_path_buf();
+    for _ in 0..20 {
+        ok(mkdirat(&place, &name, Mode::RWXU));
+        place = ok(openat(&place, &name, flags, Mode::empty()));
+        path.push(&name);
+    }
+    let flags = OFlags::CREATE | OFlags::RDWR;
+    let file = fs::File::from(ok(openat(&place, "file", flags, Mode::RUSR)));
+    ok(file.write_all_at(b"deep", 0));
+    refused(fs::metadata(&path), Errno::NAMETOOLONG);
+    drop(file);
+    let again = fs::File::from(ok(openat(&place, "file", OFlags::RDONLY, Mode::empty())));
+    let mut bytes = [0; 4];
+    ok(again.read_exact_at(&mut bytes, 0));
+    assert_eq!(&bytes, b"deep");
+    // The standard library goes down step by step too.
+    ok(fs::remove_dir_all(root.join(&name)));
+    assert_eq!(names(root), Vec::<String>::new());
+}
+
+/// Semantics 1.11.
+fn targets_and_attributes_that_are_no_text(root: &Path) {
+    let target = OsStr::from_bytes(b"\xff/\xfe \n\x80");
+    ok(symlink(target, root.join("link")));
+    assert_eq!(ok(fs::read_link(root.join("link"))).as_os_str(), target);
+    let (path, name) = (root.join("file"), &b"user.\xff\xfe\x80"[..]);
+    ok(fs::write(&path, "x"));
+    ok(setxattr(&path, name, b"\0\xff", XattrFlags::CREATE));
+    let mut bytes = [0; 64];
+    let len = ok(getxattr(&path, name, &mut bytes));
+    assert_eq!(&bytes[..len], b"\0\xff");
+    let len = ok(listxattr(&path, &mut bytes));
+    assert_eq!(&bytes[..len], [name, &b"\0"[..]].concat());
+}
+
+/// Each is a link of the directory that it lies in. (2,000, not the 65,000 at which ext4 stops to
+/// count: more take a minute.)
+fn many_directories(root: &Path) {
+    for number in 0..2000 {
+        ok(fs::create_dir(root.join(number.to_string())));
+    }
+    assert_eq!(ok(fs::metadata(root)).nlink(), 2002);
+    assert_eq!(names(root).len(), 2000);
+    for number in 0..1000 {
+        ok(fs::remove_dir(root.join(number.to_string())));
+    }
+    assert_eq!(ok(fs::metadata(root)).nlink(), 1002);
 }
 
 fn circles_of_links(root: &Path) {

@@ -1,0 +1,415 @@
+//! Statements of docs/semantics.md that have no place among the other tests, each looked at from
+//! both mounts.
+
+use crate::shared::with_pages;
+use crate::{Mounts, within_a_second};
+use rustix::fs::{
+    AtFlags, CWD, FallocateFlags, SeekFrom, Timespec, Timestamps, copy_file_range, fallocate,
+    getxattr, seek, setxattr, utimensat,
+};
+use rustix::io::Errno;
+use skep_testkit::program::run_in;
+use skep_testkit::suite::Case;
+use skep_testkit::{Random, wait_for};
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![statements:
+    a_directory_that_is_replaced_is_never_missing, listings_while_the_other_changes_them,
+    reading_changes_no_time, an_open_file_stays_usable_without_permission,
+    directories_are_as_large_as_they_have_entries, blocks_of_files_without_holes,
+    a_directory_that_the_other_removed_is_empty, pieces_of_large_writes_are_of_one_writer,
+    times_are_seen_when_the_writer_says_so, what_was_mapped_is_written_by_close,
+    ranges_are_not_taken_out_or_put_in, reserved_room_is_a_hole, holes_stay_holes_in_copies,
+    other_flags_are_refused, removed_files_can_be_written,
+];
+
+fn new(path: &Path, bytes: &[u8]) -> File {
+    fs::write(path, bytes).expect("written");
+    OpenOptions::new().read(true).write(true).open(path).expect("opened")
+}
+
+/// Semantics 1.4, for directories: an empty one is replaced.
+fn a_directory_that_is_replaced_is_never_missing(mounts: &Mounts) {
+    // By who remembers no names.
+    let (target, is_done) = (mounts.at_once.join("target"), AtomicBool::new(false));
+    fs::create_dir(mounts.one.join("target")).expect("made");
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut seen = 0;
+            while !is_done.load(Ordering::Relaxed) {
+                assert!(fs::metadata(&target).expect("always there").is_dir());
+                seen += 1;
+            }
+            seen
+        });
+        let writer = scope.spawn(|| {
+            for round in 0..200 {
+                let next = mounts.one.join(format!("next-{round}"));
+                fs::create_dir(&next).expect("made");
+                fs::rename(&next, mounts.one.join("target")).expect("replaced");
+            }
+        });
+        let replaced = writer.join();
+        is_done.store(true, Ordering::Relaxed);
+        replaced.expect("each is replaced");
+        assert!(reader.join().expect("always there") > 100);
+    });
+    assert_eq!(fs::read_dir(&mounts.one).expect("listed").count(), 1);
+}
+
+/// Semantics 1.6.
+fn listings_while_the_other_changes_them(mounts: &Mounts) {
+    const STAYING: usize = 700;
+    for number in 0..STAYING {
+        fs::write(mounts.one.join(format!("stays-{number}")), "").expect("made");
+    }
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let changer = scope.spawn(|| {
+            let mut number = 0;
+            while !is_done.load(Ordering::Relaxed) {
+                let path = mounts.other.join(format!("passes-{number}"));
+                fs::write(&path, "").expect("made");
+                if number >= 50 {
+                    let old = mounts.other.join(format!("passes-{}", number - 50));
+                    fs::remove_file(old).expect("removed");
+                }
+                number += 1;
+            }
+            number
+        });
+        let list = || {
+            let mut found: HashMap<_, usize> = HashMap::new();
+            for entry in fs::read_dir(&mounts.one).expect("listed") {
+                *found.entry(entry.expect("an entry").file_name()).or_default() += 1;
+            }
+            found
+        };
+        let listings: Vec<_> = (0..30).map(|_| list()).collect();
+        is_done.store(true, Ordering::Relaxed);
+        assert!(changer.join().expect("no failure") > 50);
+        for found in listings {
+            assert!(found.values().all(|count| *count == 1), "an entry is listed twice");
+            let is_staying = |name: &&std::ffi::OsString| name.to_string_lossy().starts_with("s");
+            assert_eq!(found.keys().filter(is_staying).count(), STAYING);
+        }
+    });
+}
+
+/// Semantics 1.9: with an access time before that of modification, which others take for a reason.
+fn reading_changes_no_time(mounts: &Mounts) {
+    let at = |seconds| Timespec { tv_sec: seconds, tv_nsec: 7 };
+    let times = Timestamps { last_access: at(1000), last_modification: at(2000) };
+    fs::create_dir(mounts.one.join("directory")).expect("made");
+    fs::write(mounts.one.join("directory/file"), vec![1; 100_000]).expect("written");
+    for name in ["directory/file", "directory"] {
+        utimensat(CWD, mounts.one.join(name), &times, AtFlags::empty()).expect("set");
+    }
+    for place in [&mounts.other, &mounts.one] {
+        assert_eq!(fs::read(place.join("directory/file")).expect("read").len(), 100_000);
+        assert_eq!(fs::read_dir(place.join("directory")).expect("listed").count(), 1);
+    }
+    for place in [&mounts.other, &mounts.one, &mounts.at_once] {
+        for name in ["directory/file", "directory"] {
+            let found = fs::metadata(place.join(name)).expect("there");
+            assert_eq!((found.atime(), found.atime_nsec()), (1000, 7), "{name}");
+        }
+    }
+}
+
+/// A program that waits for a line between its steps.
+struct Stepwise {
+    child: Child,
+    says: std::io::Lines<BufReader<std::process::ChildStdout>>,
+}
+
+impl Stepwise {
+    fn start(directory: &Path, command: &mut Command) -> Self {
+        command.current_dir(directory).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("started");
+        let says = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        Self { child, says }
+    }
+
+    /// The next line that it says.
+    fn line(&mut self) -> String {
+        self.says.next().expect("a line").expect("text")
+    }
+
+    fn go_on(&mut self) {
+        writeln!(self.child.stdin.as_mut().expect("a pipe")).expect("it runs");
+    }
+
+    fn end(mut self) {
+        assert!(self.child.wait().expect("our own child").success());
+    }
+}
+
+impl Drop for Stepwise {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// Semantics 1.10.
+fn an_open_file_stays_usable_without_permission(mounts: &Mounts) {
+    let set_mode = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("set");
+    };
+    let path = mounts.one.join("file");
+    set_mode(&mounts.one, 0o755);
+    fs::write(&path, "first\n").expect("written");
+    set_mode(&path, 0o666);
+    let script = "exec 3<>file; echo open; read go; cat <&3; echo second >&3; \
+                  cat file 2>&1 | grep -o denied";
+    let mut user = Command::new("setpriv");
+    user.args(["--reuid", "23456", "--regid", "23456", "--clear-groups", "sh", "-c", script]);
+    let mut user = Stepwise::start(&mounts.other, &mut user);
+    assert_eq!(user.line(), "open");
+    set_mode(&path, 0o600);
+    within_a_second("the new mode", || {
+        fs::metadata(mounts.other.join("file")).expect("there").mode() & 0o777 == 0o600
+    });
+    user.go_on();
+    assert_eq!(user.line(), "first");
+    assert_eq!(user.line(), "denied", "of opening it anew");
+    user.end();
+    assert_eq!(fs::read(&path).expect("read"), b"first\nsecond\n");
+}
+
+/// Semantics 1.12.
+fn directories_are_as_large_as_they_have_entries(mounts: &Mounts) {
+    let has = |size, links| {
+        for place in [&mounts.one, &mounts.other] {
+            within_a_second("size and links", || {
+                let found = fs::metadata(place).expect("there");
+                (found.len(), found.nlink()) == (size, links)
+            });
+        }
+    };
+    has(0, 2);
+    fs::write(mounts.one.join("file"), "x").expect("written");
+    fs::create_dir(mounts.one.join("first")).expect("made");
+    fs::create_dir(mounts.other.join("second")).expect("made");
+    fs::hard_link(mounts.other.join("file"), mounts.other.join("second/link")).expect("linked");
+    std::os::unix::fs::symlink("file", mounts.other.join("link")).expect("linked");
+    has(4, 4);
+    fs::remove_dir(mounts.one.join("first")).expect("removed");
+    fs::remove_file(mounts.one.join("file")).expect("removed");
+    has(2, 3);
+}
+
+/// Semantics 1.13.
+fn blocks_of_files_without_holes(mounts: &Mounts) {
+    for (len, blocks) in [(0, 0), (1, 1), (512, 1), (513, 2), (700_000, 1368), (5_000_001, 9766)] {
+        fs::write(mounts.one.join("file"), vec![1; len]).expect("written");
+        for place in [&mounts.one, &mounts.other] {
+            within_a_second("the blocks", || {
+                let found = fs::metadata(place.join("file")).expect("there");
+                (found.len(), found.blocks()) == (len as u64, blocks)
+            });
+        }
+    }
+}
+
+/// Semantics 1.14.
+fn a_directory_that_the_other_removed_is_empty(mounts: &Mounts) {
+    fs::create_dir(mounts.one.join("directory")).expect("made");
+    fs::write(mounts.one.join("directory/file"), "x").expect("written");
+    let open = File::open(mounts.other.join("directory")).expect("opened");
+    let script = "echo there; read go; stat -c '%h %F' .; ls -A | wc -l; touch new 2>&1 | \
+                  grep -o 'No such file'";
+    let mut inside = Command::new("sh");
+    inside.args(["-c", script]);
+    let mut inside = Stepwise::start(&mounts.other.join("directory"), &mut inside);
+    assert_eq!(inside.line(), "there");
+    fs::remove_file(mounts.one.join("directory/file")).expect("removed");
+    fs::remove_dir(mounts.one.join("directory")).expect("removed");
+    within_a_second("that it is gone", || {
+        let found = open.metadata().expect("still there for who has it open");
+        found.is_dir() && found.nlink() == 0
+    });
+    within_a_second("its name", || !mounts.other.join("directory").exists());
+    inside.go_on();
+    assert_eq!(inside.line(), "0 directory");
+    assert_eq!(inside.line(), "0");
+    assert_eq!(inside.line(), "No such file");
+    inside.end();
+}
+
+/// Semantics 2.5.
+fn pieces_of_large_writes_are_of_one_writer(mounts: &Mounts) {
+    const LEN: usize = 3 << 20;
+    for round in 0..8_u8 {
+        let writers = [&mounts.one, &mounts.other].map(|place| place.join("file"));
+        let opened: Vec<_> = writers
+            .iter()
+            .map(|path| {
+                let mut options = OpenOptions::new();
+                options.write(true).create(true).truncate(false).open(path).expect("opened")
+            })
+            .collect();
+        std::thread::scope(|scope| {
+            for (index, file) in opened.iter().enumerate() {
+                let (bytes, start) = with_pages(2 * round + 1 + index as u8, LEN);
+                scope.spawn(move || {
+                    file.write_all_at(&bytes[start..start + LEN], 0).expect("written");
+                });
+            }
+        });
+        drop(opened);
+        let found = fs::read(mounts.one.join("file")).expect("read");
+        assert_eq!(found.len(), LEN);
+        for page in found.chunks(4096) {
+            assert!(
+                [2 * round + 1, 2 * round + 2].contains(&page[0]),
+                "round {round}: older bytes"
+            );
+            assert!(page.iter().all(|byte| *byte == page[0]), "round {round}: a mixed page");
+        }
+        assert!(fs::read(mounts.other.join("file")).expect("read") == found, "round {round}");
+    }
+}
+
+/// Semantics 2.4.
+fn times_are_seen_when_the_writer_says_so(mounts: &Mounts) {
+    let time = |place: &Path| {
+        let found = fs::metadata(place.join("file")).expect("there");
+        (found.mtime(), found.mtime_nsec())
+    };
+    let file = new(&mounts.one.join("file"), b"x");
+    let mut before = time(&mounts.one);
+    for round in 0..6_u64 {
+        // Another clock tells times than that of this program: wait for a new one.
+        wait_for("a write has a new time", Duration::from_secs(10), || {
+            file.write_all_at(b"more", 10 * round).expect("written");
+            (time(&mounts.one) > before).then_some(())
+        });
+        before = time(&mounts.one);
+        if round % 2 == 0 {
+            file.sync_all().expect("synced");
+        }
+        within_a_second("the time", || time(&mounts.other) == before);
+    }
+}
+
+/// Semantics 2.8: also without `msync`.
+fn what_was_mapped_is_written_by_close(mounts: &Mounts) {
+    fs::write(mounts.one.join("file"), vec![b'a'; 2_000_000]).expect("written");
+    let program = "import mmap\n\
+         with open('file', 'r+b') as file:\n\
+         \x20   mapped = mmap.mmap(file.fileno(), 0)\n\
+         \x20   mapped[5000:5004] = b'here'\n\
+         \x20   mapped[1999996:] = b'last'\n\
+         \x20   mapped.close()\n";
+    run_in(&mounts.one, "python3", ["-c", program]);
+    let found = fs::read(mounts.other.join("file")).expect("read");
+    assert_eq!((&found[4999..5005], &found[1_999_995..]), (&b"aherea"[..], &b"alast"[..]));
+}
+
+/// Semantics 2.11.
+fn ranges_are_not_taken_out_or_put_in(mounts: &Mounts) {
+    let bytes = Random::new(4).bytes(1 << 20);
+    let file = new(&mounts.one.join("file"), &bytes);
+    for flags in [FallocateFlags::COLLAPSE_RANGE, FallocateFlags::INSERT_RANGE] {
+        assert_eq!(fallocate(&file, flags, 0, 65_536), Err(Errno::OPNOTSUPP));
+    }
+    assert!(fs::read(mounts.other.join("file")).expect("read") == bytes);
+    // What is reserved behind the end isn't counted.
+    fallocate(&file, FallocateFlags::KEEP_SIZE, 1 << 20, 8 << 20).expect("reserved");
+    for place in [&mounts.one, &mounts.other] {
+        let found = fs::metadata(place.join("file")).expect("there");
+        assert_eq!(found.len(), 1 << 20);
+        assert!(found.blocks() <= 2048, "{} blocks", found.blocks());
+    }
+}
+
+/// Semantics 2.12.
+fn reserved_room_is_a_hole(mounts: &Mounts) {
+    let file = new(&mounts.one.join("file"), b"");
+    fallocate(&file, FallocateFlags::empty(), 0, 3 << 20).expect("reserved");
+    let there = File::open(mounts.other.join("file")).expect("opened");
+    for file in [&file, &there] {
+        assert_eq!(seek(file, SeekFrom::Data(0)), Err(Errno::NXIO));
+        assert_eq!(seek(file, SeekFrom::Hole(5)), Ok(5));
+    }
+    file.write_all_at(b"x", 2 << 20).expect("written");
+    for file in [&file, &there] {
+        assert_eq!(seek(file, SeekFrom::Data(0)), Ok(2 << 20));
+        let end = seek(file, SeekFrom::Hole(2 << 20)).expect("there is one");
+        assert!(end > 2 << 20 && end <= (2 << 20) + 4096, "{end}");
+    }
+}
+
+/// Semantics 2.13, where both files lie on the same targets.
+fn holes_stay_holes_in_copies(mounts: &Mounts) {
+    const PATTERN: &str = "user.skep.pattern";
+    let source = new(&mounts.one.join("source"), b"begins");
+    source.write_all_at(b"ends", 20 << 20).expect("written");
+    let mut text = [0; 256];
+    let len = getxattr(mounts.one.join("source"), PATTERN, &mut text).expect("it has one");
+    let path = mounts.one.join("copy");
+    fs::write(&path, "").expect("made");
+    let flags = rustix::fs::XattrFlags::empty();
+    setxattr(&path, PATTERN, &text[..len], flags).expect("the same targets");
+    let copy = OpenOptions::new().read(true).write(true).open(&path).expect("opened");
+    let size = source.metadata().expect("there").len();
+    let (mut from, mut to) = (0, 0);
+    while from < size {
+        let rest = usize::try_from(size - from).expect("not much");
+        let done = copy_file_range(&source, Some(&mut from), &copy, Some(&mut to), rest);
+        assert!(done.expect("copied") > 0);
+    }
+    copy.sync_all().expect("synced");
+    assert!(
+        fs::read(mounts.other.join("copy")).expect("read")
+            == fs::read(mounts.other.join("source")).expect("read")
+    );
+    for file in [&source, &copy] {
+        let blocks = file.metadata().expect("there").blocks();
+        assert!(blocks < 1000, "{blocks} blocks");
+    }
+    assert_eq!(seek(&copy, SeekFrom::Data(1 << 20)), Ok(20 << 20));
+}
+
+/// Semantics 1.20.
+fn other_flags_are_refused(mounts: &Mounts) {
+    fs::write(mounts.one.join("file"), "x").expect("written");
+    for flag in ["+i", "+a", "+d"] {
+        let mut call = Command::new("chattr");
+        let call = call.args([flag, "file"]).current_dir(&mounts.other).env("LC_ALL", "C");
+        let said = call.output().expect("chattr runs");
+        assert!(!said.status.success());
+        let said = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert!(said.contains("Operation not supported"), "{flag}: {said}");
+    }
+    fs::write(mounts.other.join("file"), "still").expect("written");
+}
+
+/// Semantics 4.9.
+fn removed_files_can_be_written(mounts: &Mounts) {
+    let mut expected = Random::new(8).bytes(1_000_000);
+    fs::write(mounts.one.join("file"), &expected).expect("written");
+    let path = mounts.other.join("file");
+    let file = OpenOptions::new().read(true).write(true).open(&path).expect("opened");
+    let reader = File::open(&path).expect("opened");
+    fs::remove_file(mounts.one.join("file")).expect("removed");
+    file.write_all_at(&[7; 700_000], 900_000).expect("written");
+    expected.resize(1_600_000, 0);
+    expected[900_000..].fill(7);
+    file.sync_all().expect("synced");
+    let mut found = vec![0; expected.len()];
+    reader.read_exact_at(&mut found, 0).expect("read");
+    assert!(found == expected);
+    file.set_len(10).expect("truncated");
+    assert_eq!(reader.metadata().expect("there").len(), 10);
+    within_a_second("its name is gone", || !path.exists());
+}

@@ -1,0 +1,158 @@
+//! What files are, and not only what is in them, is the same on every mount and after restarts:
+//! kinds, numbers, owners, times, targets, attributes.
+
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, StatxFlags, Timespec, Timestamps, XattrFlags, getxattr,
+    listxattr, makedev, mknodat, setxattr, statx, utimensat,
+};
+use skep_testkit::program::run_in;
+use skep_testkit::{Cluster, Shape, Transport};
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, chown, symlink};
+use std::path::Path;
+
+/// Before 1970, after 2106 (32 bits without a sign) and beyond 2446 (34 bits, as ext4 has it).
+const SECONDS: [i64; 4] = [-2_000_000_000, -1, 4_294_967_296, 100_000_000_000];
+
+/// Makes one of everything.
+fn make(root: &Path) {
+    let node = |name: &str, kind, device| {
+        mknodat(CWD, root.join(name), kind, Mode::RUSR | Mode::WUSR, device).expect("made");
+    };
+    node("pipe", FileType::Fifo, 0);
+    node("socket", FileType::Socket, 0);
+    node("null", FileType::CharacterDevice, makedev(1, 3));
+    node("zero", FileType::CharacterDevice, makedev(1, 5));
+    node("block", FileType::BlockDevice, makedev(4095, 1_048_575));
+    fs::create_dir(root.join("directory")).expect("made");
+    fs::write(root.join("file"), "text").expect("written");
+    symlink(OsStr::from_bytes(b"t\xff\xfe"), root.join("link")).expect("made");
+    chown(root.join("file"), Some(u32::MAX - 1), Some(u32::MAX - 1)).expect("given away");
+    let name = &b"user.\xff\x80"[..];
+    setxattr(root.join("file"), name, b"\0\xff", XattrFlags::empty()).expect("set");
+    run_in(root, "setfacl", ["-m", "u:4294967294:rw,g:77:r", "file"]);
+    run_in(root, "setfacl", ["-d", "-m", "u:4294967294:rw", "directory"]);
+    for (name, seconds) in ["file", "directory", "null", "pipe"].into_iter().zip(SECONDS) {
+        let times = Timestamps {
+            last_access: Timespec { tv_sec: seconds, tv_nsec: 999_999_999 },
+            last_modification: Timespec { tv_sec: seconds, tv_nsec: 1 },
+        };
+        utimensat(CWD, root.join(name), &times, AtFlags::empty()).expect("set");
+    }
+}
+
+/// All that can be seen of it, a line for each.
+fn state(root: &Path) -> Vec<String> {
+    let mut lines = Vec::new();
+    let listed = fs::read_dir(root).expect("listed").map(|it| it.expect("an entry").path());
+    let mut paths: Vec<_> = listed.collect();
+    paths.sort();
+    for path in paths {
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_FORCE_SYNC;
+        let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+        let found = statx(CWD, &path, flags, wanted).expect("there");
+        assert!(found.stx_mask & StatxFlags::BTIME.bits() != 0, "the time of creation is known");
+        let time = |it: rustix::fs::StatxTimestamp| format!("{}.{:09}", it.tv_sec, it.tv_nsec);
+        let is_link = path.is_symlink();
+        let target = is_link.then(|| fs::read_link(&path).expect("it leads somewhere"));
+        let mut names = vec![0; 1000];
+        let len = if is_link { 0 } else { listxattr(&path, &mut names).expect("listed") };
+        let attributes = names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty());
+        let attributes: Vec<_> = attributes
+            .map(|name| {
+                let mut value = vec![0; 1000];
+                let len = getxattr(&path, name, &mut value).expect("there");
+                (name.to_vec(), value[..len].to_vec())
+            })
+            .collect();
+        lines.push(format!(
+            "{} number {} mode {:o} links {} owner {} {} device {} {} size {} times {} {} {} {} \
+             {target:?} {attributes:?}",
+            path.file_name().expect("a name").display(),
+            found.stx_ino,
+            found.stx_mode,
+            found.stx_nlink,
+            found.stx_uid,
+            found.stx_gid,
+            found.stx_rdev_major,
+            found.stx_rdev_minor,
+            found.stx_size,
+            time(found.stx_atime),
+            time(found.stx_mtime),
+            time(found.stx_ctime),
+            time(found.stx_btime),
+        ));
+    }
+    lines
+}
+
+/// Semantics 1.9, 1.11, 1.16 and 1.17.
+#[test]
+fn what_files_are_is_the_same_on_another_mount_and_after_a_restart() {
+    let mut cluster = Cluster::start(Shape::default());
+    let second = cluster.mount(Transport::Device);
+    let (here, there) = (cluster.path().join("all"), second.path().join("all"));
+    fs::create_dir(&here).expect("made");
+    make(&here);
+    let before = state(&here);
+    assert_eq!(before.len(), 8);
+    for (name, seconds) in ["file", "directory", "null", "pipe"].into_iter().zip(SECONDS) {
+        let line = before.iter().find(|line| line.starts_with(name)).expect("it is there");
+        let times = format!("{seconds}.999999999 {seconds}.000000001 ");
+        assert!(line.contains(&times), "{line}");
+    }
+    assert_eq!(state(&there), before);
+    // Devices can be used where the mount doesn't forbid it.
+    fs::write(here.join("null"), "nothing").expect("it takes all");
+    let mut bytes = [1; 16];
+    File::open(there.join("zero")).expect("opened").read_exact(&mut bytes).expect("read");
+    assert_eq!(bytes, [0; 16]);
+    let third = cluster.mount_with(Transport::Uring, "nodev");
+    let refused = fs::write(third.path().join("all/null"), "nothing").expect_err("no devices");
+    assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
+    assert_eq!(state(&third.path().join("all")), before);
+    third.unmount();
+    second.unmount();
+    // Once in order, and once as by a power cut to all processes.
+    for in_order in [true, false] {
+        match in_order {
+            true => cluster.stop(),
+            false => cluster.kill_all(),
+        }
+        cluster.up().expect_success();
+        assert_eq!(state(&here), before);
+    }
+    cluster.stop();
+}
+
+/// Semantics 1.8, of files and directories, over restarts of all services.
+#[test]
+fn numbers_are_not_used_again_after_restarts() {
+    let cluster = Cluster::start(Shape::default());
+    let mut seen = HashSet::new();
+    for round in 0..4 {
+        for index in 0..100 {
+            let path = cluster.path().join(format!("{round}-{index}"));
+            match index % 2 {
+                0 => fs::write(&path, "x").expect("written"),
+                _ => fs::create_dir(&path).expect("made"),
+            }
+            let number = fs::metadata(&path).expect("there").ino();
+            assert!(seen.insert(number), "{number} was used before round {round}");
+            match index % 2 {
+                0 => fs::remove_file(&path).expect("removed"),
+                _ => fs::remove_dir(&path).expect("removed"),
+            }
+        }
+        match round % 2 {
+            0 => cluster.kill_all(),
+            _ => cluster.stop(),
+        }
+        cluster.up().expect_success();
+    }
+    cluster.stop();
+}
