@@ -108,18 +108,21 @@ pub(crate) fn children(parent: u32) -> Vec<u32> {
     found
 }
 
-/// Kills all processes that `find` gives, until it finds none. Gives how many there were.
+/// Kills all processes that `find` gives, until it finds none twice in a row: one that is just
+/// being started has its mark a moment later. Gives how many there were.
 ///
 /// # Errors
 /// `TimedOut` naming those that don't end.
 pub(crate) fn kill_all(find: impl Fn() -> Vec<u32>) -> Result<usize> {
     let deadline = skep_env::now() + END_PATIENCE;
     let mut killed = BTreeSet::new();
+    let mut was_empty = false;
     loop {
         let left = find();
-        if left.is_empty() {
+        if left.is_empty() && was_empty {
             return Ok(killed.len());
         }
+        was_empty = left.is_empty();
         if skep_env::now() > deadline {
             let what = format!("processes {left:?} of the lab don't end");
             return Err(Error::new(ErrorCode::TimedOut, what));
@@ -136,22 +139,38 @@ pub(crate) fn kill_all(find: impl Fn() -> Vec<u32>) -> Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::Command;
+    use std::process::{Child, Command};
+
+    /// Ended whatever becomes of the test.
+    struct Ended(Child);
+
+    impl Drop for Ended {
+        fn drop(&mut self) {
+            // It has ended already, in a test that passed.
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
 
     #[test]
     fn a_process_is_known_by_its_start_and_found_by_its_mark() {
-        let lab = format!("t{}", std::process::id() % 100_000);
+        let lab = format!("t{}", std::process::id());
         let mut command = Command::new("sleep");
-        let mut child = command.arg("1000").env(PROCESS_VARIABLE, &lab).spawn().unwrap();
-        let process = Process::of("sleep", "c1", child.id()).unwrap();
+        let child = Ended(command.arg("1000").env(PROCESS_VARIABLE, &lab).spawn().unwrap());
+        let pid = child.0.id();
+        let process = Process::of("sleep", "c1", pid).unwrap();
         assert!(process.runs());
         let other = Process { start_time: process.start_time + 1, ..process.clone() };
         assert!(!other.runs());
-        assert_eq!(of_lab(&lab, &[]), [child.id()]);
+        // The kernel shows its environment a moment after the start.
+        let deadline = skep_env::now() + END_PATIENCE;
+        while of_lab(&lab, &[]).is_empty() {
+            assert!(skep_env::now() < deadline);
+        }
+        assert_eq!(of_lab(&lab, &[]), [pid]);
         assert_eq!(of_lab(&lab[..lab.len() - 1], &[]), Vec::<u32>::new());
-        assert!(children(std::process::id()).contains(&child.id()));
+        assert!(children(std::process::id()).contains(&pid));
         assert_eq!(kill_all(|| of_lab(&lab, &[])).unwrap(), 1);
         assert!(!process.runs());
-        child.wait().unwrap();
     }
 }
