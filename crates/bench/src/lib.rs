@@ -3,8 +3,9 @@
 //!
 //! [`launcher`] starts an *agent* on each host and through it processes (*workers*), holds them at
 //! barriers, and brings their times onto one time line. [`io`] moves data in IOR's patterns,
-//! [`metadata`] makes and removes names as mdtest does. Any
-//! mounted file system can be measured; nothing here knows Skep's messages.
+//! [`metadata`] makes and removes names as mdtest does. [`storage`] lets storage targets measure
+//! themselves. Any
+//! mounted file system can be measured by these two.
 //!
 //! # What every engine keeps to
 //! Each phase begins on all processes at one barrier and counts from the first begin to the last
@@ -21,5 +22,6 @@ pub mod limits;
 pub mod metadata;
 mod random;
 pub mod statistics;
+pub mod storage;
 
 pub use launcher::{Host, Progress, agent, interrupt, worker};

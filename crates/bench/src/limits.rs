@@ -32,6 +32,13 @@ pub(crate) const LAST_PATIENCE: Duration = Duration::from_secs(2);
 /// How often a process tries to remove a tree in which others may still work, and its rest between.
 pub(crate) const CLEAN_TRIES: u32 = 50;
 pub(crate) const CLEAN_PAUSE: Duration = Duration::from_millis(100);
+/// How often targets are asked how far they are: often enough for progress, and for them to know
+/// that somebody waits.
+pub(crate) const ASK_INTERVAL: Duration = Duration::from_millis(100);
+/// Time for a target to answer that; it answers between its blocks.
+pub(crate) const ASK_PATIENCE: Duration = Duration::from_secs(20);
+/// Time for a target to remove the files of a benchmark.
+pub(crate) const STOP_PATIENCE: Duration = Duration::from_secs(60);
 /// How often a worker tells how far it is, and how often the controller looks around.
 pub(crate) const HEARTBEAT: Duration = Duration::from_millis(500);
 /// Round trips by which the difference of two clocks is measured; the quickest counts.

@@ -185,6 +185,26 @@ const EXAMPLES: &[Examples] = &[
         ],
     ),
     (
+        "skep bench storage",
+        &[
+            ("all targets at the same time", "skep bench storage"),
+            (
+                "two targets, one after the other, large files, five times",
+                "skep bench storage --targets 3,7 --one-by-one --size 4g --repetitions 5",
+            ),
+        ],
+    ),
+    (
+        "skep bench slow-targets",
+        &[
+            ("measure and judge; fails if one is slow", "skep bench slow-targets --repetitions 5"),
+            (
+                "judge what was measured before",
+                "skep bench slow-targets --result storage.json --slower-by 20",
+            ),
+        ],
+    ),
+    (
         "skep bench metadata",
         &[
             (

@@ -55,6 +55,25 @@ impl File {
         Ok(options.open(path)?.into())
     }
 
+    /// Opens a file past the page cache, or where the file system can't do that, with it; says
+    /// which.
+    ///
+    /// # Errors
+    /// As `open(2)`.
+    pub fn open_direct(
+        path: &std::path::Path,
+        options: &std::fs::OpenOptions,
+    ) -> io::Result<(Self, bool)> {
+        use std::os::unix::fs::OpenOptionsExt;
+        let direct = options.clone().custom_flags(libc::O_DIRECT).open(path);
+        match direct {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                Ok((Self::open(path, options)?, false))
+            }
+            direct => Ok((direct?.into(), true)),
+        }
+    }
+
     fn fd(&self) -> types::Fd {
         types::Fd(self.0.as_raw_fd())
     }

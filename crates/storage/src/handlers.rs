@@ -1,5 +1,6 @@
 //! The requests that a storage target answers, one file each, and the table that finds them.
 
+mod ask_benchmark;
 mod clear_chunk;
 mod copy_chunk;
 mod list_chunks;
@@ -7,17 +8,21 @@ mod read_chunk;
 mod remove_chunks;
 mod reserve_chunk;
 mod seek_chunk;
+mod start_benchmark;
 mod stat_chunk;
+mod stop_benchmark;
 mod sync_chunk;
 mod truncate_chunk;
 mod write_chunk;
 
+use crate::benchmark::Benchmark;
 use crate::chunk_store::ChunkStore;
 use crate::emulation::Device;
 use skep_env::Buf;
 use skep_rpc::{Incoming, Outbox};
 use skep_types::{Error, ErrorCode, Result};
 use skep_wire::Request;
+use skep_wire::benchmark as bm;
 use skep_wire::frame::Header;
 use skep_wire::storage as messages;
 use std::rc::Rc;
@@ -36,6 +41,7 @@ pub(crate) struct Requester<'a> {
     pub(crate) outbox: &'a Rc<Outbox>,
     /// Holds replies back, if the target pretends to be slower.
     pub(crate) device: Option<&'a Device>,
+    pub(crate) benchmark: &'a Rc<Benchmark>,
 }
 
 /// Answers a request by what `handle` says.
@@ -45,7 +51,7 @@ async fn answer<R: Request>(
     requester: &Requester<'_>,
     handle: impl AsyncFnOnce(&Rc<ChunkStore>, Call<R>) -> Result<(R::Reply, Option<Buf>)>,
 ) {
-    let Requester { outbox, device } = requester;
+    let Requester { outbox, device, .. } = requester;
     let emulated = device.and_then(|device| Some((device, device.begin(&incoming)?)));
     let Incoming { header, body, data } = incoming;
     let is_durable = header.is_durable();
@@ -82,6 +88,7 @@ pub(crate) async fn dispatch(
     incoming: Incoming,
     requester: &Requester<'_>,
 ) {
+    let benchmark = requester.benchmark;
     match incoming.header.message {
         messages::WriteChunk::ID => answer(store, incoming, requester, write_chunk::handle).await,
         messages::ReadChunk::ID => answer(store, incoming, requester, read_chunk::handle).await,
@@ -100,6 +107,24 @@ pub(crate) async fn dispatch(
         messages::ClearChunk::ID => answer(store, incoming, requester, clear_chunk::handle).await,
         messages::SeekChunk::ID => answer(store, incoming, requester, seek_chunk::handle).await,
         messages::CopyChunk::ID => answer(store, incoming, requester, copy_chunk::handle).await,
+        bm::StartBenchmark::ID => {
+            let handle = async |store: &Rc<ChunkStore>, call: Call<bm::StartBenchmark>| {
+                start_benchmark::handle(benchmark, store, call).await
+            };
+            answer(store, incoming, requester, handle).await;
+        }
+        bm::AskBenchmark::ID => {
+            let handle = async |_: &Rc<ChunkStore>, call: Call<bm::AskBenchmark>| {
+                ask_benchmark::handle(benchmark, call).await
+            };
+            answer(store, incoming, requester, handle).await;
+        }
+        bm::StopBenchmark::ID => {
+            let handle = async |_: &Rc<ChunkStore>, call: Call<bm::StopBenchmark>| {
+                stop_benchmark::handle(benchmark, call).await
+            };
+            answer(store, incoming, requester, handle).await;
+        }
         other => {
             let error = Error::new(
                 ErrorCode::Unsupported,

@@ -4,6 +4,7 @@
 //! target has a thread of its own on the host that services share (`skep-service`). Knows no names,
 //! directories or files beyond their inode ids.
 
+mod benchmark;
 pub mod chunk_store;
 mod emulation;
 mod handlers;

@@ -52,6 +52,14 @@ pub(crate) const SLOW_PAUSE: Duration = Duration::from_millis(100);
 pub(crate) const MAX_REQUESTS_PER_CONNECTION: usize = 64;
 /// Requests in work at once on a target: bounds the memory of their data.
 pub(crate) const MAX_REQUESTS_PER_TARGET: usize = 512;
+/// Files that a benchmark writes or reads at the same time: as many buffers.
+pub(crate) const MAX_BENCHMARK_STREAMS: u16 = 64;
+/// Smallest block of a benchmark, and what each is a multiple of: what goes past the page cache.
+pub(crate) const MIN_BENCHMARK_BLOCK_BYTES: u32 = 4096;
+/// Largest block of a benchmark: bounds its memory to 256 MiB.
+pub(crate) const MAX_BENCHMARK_BLOCK_BYTES: u32 = 4 << 20;
+/// A benchmark that nobody asks about for so long is stopped.
+pub(crate) const ABANDONED_AFTER: Duration = Duration::from_secs(30);
 /// How long a target's thread looks for the next request in the middle of a conversation before it
 /// sleeps; measured in docs/design/0001-threads-and-store.md.
 pub(crate) const SPIN: Duration = Duration::from_micros(50);

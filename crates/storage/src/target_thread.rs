@@ -2,6 +2,7 @@
 //!
 //! Knows no other target. What comes from the service's main thread comes through a mailbox.
 
+use crate::benchmark::Benchmark;
 use crate::chunk_store::ChunkStore;
 use crate::emulation::Device;
 use crate::handlers::{self, Requester};
@@ -28,7 +29,8 @@ struct Served {
     /// Places for requests in work, over all connections.
     places: Rc<Semaphore>,
     /// The device that it pretends to be.
-    device: Option<Device>,
+    device: Option<Rc<Device>>,
+    benchmark: Rc<Benchmark>,
 }
 
 /// Serves a target on the calling thread until it is told to stop; keeps at most `open_files` chunk
@@ -52,6 +54,8 @@ async fn own(start: TargetStart, open_files: usize, device: Option<Device>) -> R
     let TargetStart { directory, target, identity, map, events, ready, .. } = start;
     let store = ChunkStore::open(directory.path(), identity.cluster, target)?;
     store.limit_open_files(open_files);
+    let device = device.map(Rc::new);
+    let benchmark = Benchmark::open(directory.path(), device.clone())?;
     let router = Router::new(identity, Channel::of_target(target), map);
     let served = Rc::new(Served {
         store: Rc::clone(&store),
@@ -60,6 +64,7 @@ async fn own(start: TargetStart, open_files: usize, device: Option<Device>) -> R
         place: Cell::new(None),
         places: Semaphore::new(MAX_REQUESTS_PER_TARGET),
         device,
+        benchmark,
     });
     ready.tell();
     let cleaner = Rc::clone(&store);
@@ -78,6 +83,7 @@ async fn own(start: TargetStart, open_files: usize, device: Option<Device>) -> R
             TargetEvent::Stop => break,
         }
     }
+    served.benchmark.end();
     // No new requests; those in work run to their end, since dropping a write would tear it.
     drop((connections, clean_up));
     let mut all = Vec::with_capacity(MAX_REQUESTS_PER_TARGET);
@@ -117,7 +123,11 @@ async fn take_requests(served: Rc<Served>, socket: OwnedFd, peer: Peer) {
         let place = served.places.acquire().await;
         let (served, outbox) = (Rc::clone(&served), Rc::clone(&outbox));
         skep_env::spawn(async move {
-            let requester = Requester { outbox: &outbox, device: served.device.as_ref() };
+            let requester = Requester {
+                outbox: &outbox,
+                device: served.device.as_deref(),
+                benchmark: &served.benchmark,
+            };
             handlers::dispatch(&served.store, incoming, &requester).await;
             drop((place, own_place));
         })

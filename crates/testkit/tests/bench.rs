@@ -6,7 +6,7 @@ use serde_json::Value;
 use skep_testkit::program::{Finished, finish};
 use skep_testkit::{Cluster, Scratch, Shape, Transport, cluster, process, schema, wait_for};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -191,6 +191,136 @@ fn metadata_refuses_what_cannot_be_and_leaves_nothing_behind() {
     refused(&["-n", "10", "-C"], 1, "test-dir.0 exists");
     run(&["metadata", "-d", &place, "-n", "10", "-r"]).expect_success();
     assert_eq!(names(scratch.path()), Vec::<String>::new());
+}
+
+/// `skep bench` about a cluster, with small files.
+fn bench_targets(cluster: &Cluster, verb: &str, more: &[&str]) -> Command {
+    let mut command = Command::new(cluster::program());
+    command.args(["bench", verb, "--cluster"]).arg(cluster.data()).args(more);
+    command
+}
+
+/// Ids of the targets of a kind.
+fn targets(cluster: &Cluster, kind: &str) -> Vec<String> {
+    let list = parse(&cluster.skep(&["target", "list", "--output", "json"]));
+    let of_kind = list.as_array().expect("targets").iter().filter(|it| it["kind"] == kind);
+    of_kind.map(|it| it["id"].to_string()).collect()
+}
+
+/// Directories of benchmarks on all targets.
+fn left_on_targets(cluster: &Cluster) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut waiting = vec![cluster.data().to_owned()];
+    while let Some(directory) = waiting.pop() {
+        for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if entry.file_name() == "benchmark" {
+                found.push(path);
+            } else if path.is_dir() {
+                waiting.push(path);
+            }
+        }
+    }
+    found
+}
+
+/// Command: skep bench storage, skep bench slow-targets.
+#[test]
+fn targets_measure_themselves_and_are_judged() {
+    let cluster = small_cluster();
+    let run =
+        |verb: &str, more: &[&str]| finish(&mut bench_targets(&cluster, verb, more), PATIENCE);
+    let small = ["--size", "1m", "--block-size", "64k", "--threads", "2", "--repetitions", "3"];
+    let mut measured = String::new();
+    for more in [&["--output", "json"][..], &["--output", "ndjson", "--one-by-one"]] {
+        measured = run("storage", &[&small, more].concat()).expect_success();
+        let value = parse(&measured);
+        check("bench-storage", &value);
+        assert_eq!(value["targets"].as_array().expect("targets").len(), 4);
+        let samples = value["samples"].as_array().expect("samples");
+        assert_eq!(samples.len(), 4 * 2 * 3);
+        for sample in samples {
+            assert_eq!(sample["bytes"], 2 << 20);
+            assert_eq!(sample["threads"].as_array().expect("threads").len(), 2);
+            assert!(sample["bandwidth_mib_per_s"].as_f64().expect("a rate") > 0.0);
+        }
+        assert_eq!(left_on_targets(&cluster), Vec::<PathBuf>::new());
+    }
+    let ids = targets(&cluster, "storage");
+    let one = run("storage", &["--targets", &ids[1], "--size", "1m", "--write"]).expect_success();
+    assert!(one.contains("storage-") && !one.contains("read"), "{one}");
+    // One target of a stored result is made slow.
+    let place = cluster.data().parent().expect("a directory").join("result.json");
+    let mut value = parse(&measured);
+    let third: u64 = ids[2].parse().expect("an id");
+    let is_third = |sample: &Value| sample["target"].as_u64() == Some(third);
+    for sample in value["samples"].as_array_mut().expect("samples") {
+        let repetition = sample["repetition"].as_f64().expect("a number");
+        let rate = if is_third(sample) { 50.0 } else { 100.0 };
+        sample["bandwidth_mib_per_s"] = (rate + repetition).into();
+    }
+    fs::write(&place, value.to_string()).expect("written");
+    let place = place.display().to_string();
+    let judged = run("slow-targets", &["--result", &place, "--output", "json"]);
+    assert_eq!(judged.status.code(), Some(1), "{}", judged.stderr);
+    let judged = parse(&judged.stdout);
+    check("bench-slow-targets", &judged);
+    assert_eq!(judged["slow"].to_string(), format!("[{}]", ids[2]));
+    let said = run("slow-targets", &["--result", &place]).stdout;
+    let words = format!("confidence of at least 95.0 %: {}.", ids[2]);
+    assert!(said.contains(&words), "{said}");
+    let fine = ["--result", &place, "--slower-by", "60"];
+    assert!(run("slow-targets", &fine).expect_success().contains("No target is surely slower"));
+    let once = ["--size", "1m", "--targets", &ids[0], "--output", "json"];
+    check("bench-slow-targets", &parse(&run("slow-targets", &once).expect_success()));
+}
+
+#[test]
+fn storage_refuses_what_cannot_be_and_leaves_nothing_behind() {
+    let cluster = small_cluster();
+    let run = |more: &[&str]| finish(&mut bench_targets(&cluster, "storage", more), PATIENCE);
+    let refused = |more: &[&str], code: i32, words: &str| {
+        let finished = run(more);
+        assert_eq!(finished.status.code(), Some(code), "{more:?}: {}", finished.stderr);
+        assert!(finished.stderr.contains(words), "{more:?}: {}", finished.stderr);
+    };
+    refused(&["--targets", "99"], 4, "no storage target 99");
+    refused(&["--targets", &targets(&cluster, "metadata")[0]], 4, "no storage target");
+    let target = targets(&cluster, "storage").remove(0);
+    refused(&["--threads", "0"], 2, "thread");
+    refused(&["--threads", "1000"], 2, "1 to 64 threads");
+    refused(&["--block-size", "5000", "--size", "5000"], 2, "multiples of 4096");
+    refused(&["--size", "1000t"], 1, "are free");
+    refused(&["--repetitions", "0"], 2, "repetitions");
+    assert_eq!(left_on_targets(&cluster), Vec::<PathBuf>::new());
+    let endless = || {
+        let mut command = bench_targets(&cluster, "storage", &["--targets", &target]);
+        command.args(["--size", "16m", "--repetitions", "9999"]);
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("it can be started");
+        wait_for("files are written", PATIENCE, || {
+            assert_eq!(child.try_wait().expect("our child"), None);
+            (!left_on_targets(&cluster).is_empty()).then_some(())
+        });
+        child
+    };
+    let mut child = endless();
+    kill_process(Pid::from_child(&child), Signal::INT).expect("our own child");
+    wait_for("it ends", PATIENCE, || child.try_wait().expect("our child"));
+    assert_eq!(left_on_targets(&cluster), Vec::<PathBuf>::new());
+    // A service that is killed cleans up when it starts again.
+    let mut child = endless();
+    cluster.processes("storage").iter().for_each(process::Process::kill);
+    wait_for("it ends", PATIENCE, || child.try_wait().expect("our child"));
+    wait_for("files are removed", PATIENCE, || left_on_targets(&cluster).is_empty().then_some(()));
+    // So does a target whose benchmark nobody asks about, and it is free for the next.
+    let mut child = wait_for("the service is back", PATIENCE, || {
+        run(&["--targets", &target, "--size", "1m"]).status.success().then(&endless)
+    });
+    child.kill().expect("our own child");
+    child.wait().expect("our own child");
+    refused(&["--targets", &target, "--size", "1m"], 1, "another benchmark is under way");
+    wait_for("files are removed", PATIENCE, || left_on_targets(&cluster).is_empty().then_some(()));
+    run(&["--targets", &target, "--size", "1m"]).expect_success();
 }
 
 /// Children of a process, oldest first.

@@ -2,8 +2,8 @@
 //! it. Numbers are never reused.
 
 use crate::{
-    Request, file_locks as fl, management as mg, metadata as md, node, session, sharing as sh,
-    storage as st,
+    Request, benchmark as bm, file_locks as fl, management as mg, metadata as md, node, session,
+    sharing as sh, storage as st,
 };
 use skep_types::codec::{Described, FieldDoc};
 
@@ -143,6 +143,10 @@ catalog! {
     104 "storage" reads st::ClearChunk => st::Advanced;
     105 "storage" reads st::SeekChunk => st::Sought;
     106 "storage" reads st::CopyChunk => st::Copied;
+    // Storage: benchmarks. Idempotent by the number of their run.
+    107 "storage" reads bm::StartBenchmark => mg::Done;
+    108 "storage" reads bm::AskBenchmark => bm::BenchmarkProgress;
+    109 "storage" reads bm::StopBenchmark => mg::Done;
 }
 
 /// The line of a message number.

@@ -6,6 +6,7 @@
 //! Architecture invariant: layouts are explicit, little-endian, in fixed order; a changed message
 //! is a new message or a new version; bytes from the network never panic.
 
+pub mod benchmark;
 pub mod catalog;
 pub mod file_locks;
 pub mod frame;

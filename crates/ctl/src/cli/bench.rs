@@ -1,5 +1,6 @@
 //! What can be typed behind `skep bench`.
 
+use crate::access::ClusterArgs;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
@@ -9,6 +10,20 @@ pub(crate) enum BenchVerb {
     Io(IoArgs),
     /// Make, look at, read and remove files and directories as mdtest does
     Metadata(MetadataArgs),
+    /// Let storage targets write and read files of their own, without network
+    Storage {
+        #[command(flatten)]
+        query: ClusterArgs,
+        #[command(flatten)]
+        args: StorageArgs,
+    },
+    /// Find storage targets that are slower than the others, and say how sure that is
+    SlowTargets {
+        #[command(flatten)]
+        query: ClusterArgs,
+        #[command(flatten)]
+        args: SlowTargetsArgs,
+    },
     /// What a benchmark has on a host.
     #[command(hide = true)]
     Agent,
@@ -165,6 +180,54 @@ pub(crate) struct MetadataArgs {
     /// Look at what the process so many places on has made: with 1 the one on the next host
     #[arg(short = 'N', long, default_value_t = 0, value_name = "NUMBER")]
     pub(crate) stride: u32,
+}
+
+/// What storage targets do.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct StorageArgs {
+    /// Only these targets: ids with commas between them [default: all]
+    #[arg(long, value_delimiter = ',', value_name = "IDS")]
+    pub(crate) targets: Vec<u32>,
+    /// Measure writing [default: writing and reading]
+    #[arg(long)]
+    pub(crate) write: bool,
+    /// Measure reading, of what is written before [default: writing and reading]
+    #[arg(long)]
+    pub(crate) read: bool,
+    /// Files of each target, written and read at the same time
+    #[arg(long, default_value_t = 4, value_name = "NUMBER")]
+    pub(crate) threads: u16,
+    /// Bytes of each file
+    #[arg(long, default_value = "256m", value_name = "SIZE", value_parser = size)]
+    pub(crate) size: u64,
+    /// Bytes moved at once: a multiple of 4 KiB up to 4 MiB
+    #[arg(long, default_value = "1m", value_name = "SIZE", value_parser = size)]
+    pub(crate) block_size: u64,
+    /// How often all is done
+    #[arg(long, default_value_t = 1, value_name = "NUMBER")]
+    pub(crate) repetitions: u32,
+    /// One target after the other, instead of all at the same time
+    #[arg(long)]
+    pub(crate) one_by_one: bool,
+    /// Give up when no target has moved anything for so long
+    #[arg(long, default_value_t = skep_bench::limits::DEFAULT_PATIENCE_S, value_name = "SECONDS")]
+    pub(crate) patience: u32,
+}
+
+/// How targets are judged.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct SlowTargetsArgs {
+    #[command(flatten)]
+    pub(crate) storage: StorageArgs,
+    /// Judge a result of `skep bench storage --output json`, and measure nothing
+    #[arg(long, value_name = "FILE")]
+    pub(crate) result: Option<PathBuf>,
+    /// Slow is what is slower than the others by so much
+    #[arg(long, default_value_t = 10.0, value_name = "PERCENT")]
+    pub(crate) slower_by: f64,
+    /// How sure that must be
+    #[arg(long, default_value_t = 95.0, value_name = "PERCENT")]
+    pub(crate) confidence: f64,
 }
 
 /// A size as Skep writes them, or as IOR does: 4096, 4k, 1m, 2g, 1MiB.

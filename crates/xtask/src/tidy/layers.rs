@@ -28,7 +28,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     // The client's operations take and give the structs of the messages.
     ("skep-fuse", &["skep-wire", "skep-env", "skep-client"]),
     // Measures any mounted file system.
-    ("skep-bench", &["skep-env"]),
+    ("skep-bench", &["skep-wire", "skep-env", "skep-rpc"]),
     // Labs call the program `skep`, and need nothing of what it is made of.
     ("skep-lab", &["skep-env"]),
     ("skep-study", &["skep-env", "skep-bench", "skep-lab"]),

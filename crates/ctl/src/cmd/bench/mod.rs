@@ -2,6 +2,7 @@
 
 mod io;
 mod metadata;
+mod storage;
 
 use crate::cli::bench::{BenchVerb, HostArgs};
 use crate::output::is_for_people;
@@ -18,6 +19,8 @@ pub(super) fn run(verb: BenchVerb) -> Result<ExitCode> {
     match verb {
         BenchVerb::Io(args) => io::run(&args),
         BenchVerb::Metadata(args) => metadata::run(&args),
+        BenchVerb::Storage { query, args } => storage::run(&args, &query),
+        BenchVerb::SlowTargets { query, args } => storage::slow_targets(&args, &query),
         BenchVerb::Agent => skep_bench::agent().map(|()| ExitCode::SUCCESS),
         BenchVerb::Worker => skep_bench::worker().map(|()| ExitCode::SUCCESS),
     }

@@ -4,6 +4,7 @@ use super::{a_directory, a_file, time};
 use crate::vectors::{Example, example};
 use skep_types::codec::crc32c;
 use skep_types::{ChunkFileKey, GRANULE_BYTES, HostIncarnation};
+use skep_wire::benchmark::{AskBenchmark, BenchmarkProgress, StartBenchmark, StopBenchmark};
 use skep_wire::management::Done;
 use skep_wire::storage::{
     Advanced, ChunkList, ChunkStat, ClearChunk, Copied, CopyChunk, Existing, ListChunks, ReadChunk,
@@ -66,6 +67,35 @@ fn room_messages() -> Vec<Example> {
     ]
 }
 
+fn benchmark_messages() -> Vec<Example> {
+    let run = 0x0bad_cafe_0bad_cafe;
+    let start = StartBenchmark {
+        run,
+        is_read: true,
+        streams: 4,
+        stream_bytes: 10 << 30,
+        block_bytes: 1 << 20,
+    };
+    let under_way = BenchmarkProgress {
+        is_over: false,
+        is_direct: true,
+        bytes: 5 << 20,
+        streams: vec![(1_000, 2_000_000_000), (1_500, 2_100_000_000)],
+        failure: None,
+    };
+    let failed = BenchmarkProgress {
+        is_over: true,
+        is_direct: false,
+        failure: Some("no space".into()),
+        ..under_way.clone()
+    };
+    vec![
+        example(&start, &Done {}),
+        example(&AskBenchmark { run }, &under_way).reply::<AskBenchmark>(&failed),
+        example(&StopBenchmark { run }, &Done {}),
+    ]
+}
+
 pub(super) fn examples() -> Vec<Example> {
     let stat = ChunkStat { exists: true, size: 1 << 40, allocated: 8_192, modified: time(1) };
     let absent = ChunkStat { exists: false, size: 0, allocated: 0, modified: Default::default() };
@@ -76,6 +106,7 @@ pub(super) fn examples() -> Vec<Example> {
     let which = WhichExist { inodes: vec![a_file(), a_directory()] };
     let mut all = data_messages();
     all.extend(room_messages());
+    all.extend(benchmark_messages());
     all.extend([
         example(&TruncateChunk { key: key(), size: 4_095 }, &Done {}),
         example(&StatChunk { key: key() }, &stat).reply::<StatChunk>(&absent),

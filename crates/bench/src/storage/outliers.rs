@@ -1,0 +1,250 @@
+//! Which targets are slower than the others, and how sure that is.
+//!
+//! A target is compared by its median with the median of all targets; how far medians spread is
+//! told by their median deviation. Both hardly move when a few targets are slow. That a difference
+//! is none of chance is told by the test of Mann and Whitney: how likely it would be to find the
+//! target's samples so far below the others' if all were of one kind, times the number of targets,
+//! since any of them could have been found (Bonferroni). Nothing is assumed about how rates are
+//! distributed.
+
+use super::Outcome;
+use crate::statistics::{median, median_deviation};
+use serde::{Deserialize, Serialize};
+
+/// What is said of a target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// As quick as the others, as far as it matters.
+    Fine,
+    /// Slower than the others, and that surely.
+    Slow,
+    /// It seems slower; more repetitions would tell.
+    Unclear,
+}
+
+/// A target in a phase.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Judged {
+    /// The target.
+    pub target: u32,
+    /// `write` or `read`.
+    pub phase: String,
+    /// Its measurements.
+    pub samples: usize,
+    /// Their median.
+    pub median_mib_per_s: f64,
+    /// By how much it is below the median of the others' medians, as a share of that; less than
+    /// nothing if it is above.
+    pub slower_by: f64,
+    /// The same in deviations of all medians; none where these are all the same.
+    pub deviations: Option<f64>,
+    /// How sure it is that it is slower at all: 0 to 1.
+    pub confidence: f64,
+    /// What follows.
+    pub verdict: Verdict,
+}
+
+/// What must hold for a target to be called slow.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Rules {
+    /// It is slower than the others by this share at least.
+    pub slower_by: f64,
+    /// It is that with this confidence at least.
+    pub confidence: f64,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self { slower_by: 0.1, confidence: 0.95 }
+    }
+}
+
+/// Judges all targets in all phases that were measured.
+pub fn judge(outcome: &Outcome, rules: Rules) -> Vec<Judged> {
+    let mut judged = Vec::new();
+    for phase in ["write", "read"] {
+        let all: Vec<(u32, Vec<f64>)> = outcome
+            .targets
+            .iter()
+            .map(|target| (target.id, outcome.bandwidths(target.id, phase)))
+            .filter(|(_, samples)| !samples.is_empty())
+            .collect();
+        for index in 0..all.len() {
+            judged.extend(judge_one(&all, index, phase, rules));
+        }
+    }
+    judged
+}
+
+fn judge_one(all: &[(u32, Vec<f64>)], index: usize, phase: &str, rules: Rules) -> Option<Judged> {
+    let (target, samples) = &all[index];
+    let medians: Vec<f64> = all.iter().filter_map(|(_, samples)| median(samples)).collect();
+    let others: Vec<&(u32, Vec<f64>)> =
+        all.iter().enumerate().filter(|(other, _)| *other != index).map(|(_, it)| it).collect();
+    let medians_of_others: Vec<f64> =
+        others.iter().filter_map(|(_, samples)| median(samples)).collect();
+    let own = median(samples)?;
+    let middle = median(&medians_of_others).unwrap_or(own);
+    let spread = median_deviation(&medians).filter(|spread| *spread > 0.0);
+    let pooled: Vec<f64> = others.iter().flat_map(|(_, samples)| samples.iter().copied()).collect();
+    let chance = chance_of_being_so_low(samples, &pooled) * all.len() as f64;
+    let slower_by = if middle > 0.0 { 1.0 - own / middle } else { 0.0 };
+    let confidence = (1.0 - chance).clamp(0.0, 1.0);
+    let verdict = match (slower_by >= rules.slower_by, confidence >= rules.confidence) {
+        (false, _) => Verdict::Fine,
+        (true, true) => Verdict::Slow,
+        (true, false) => Verdict::Unclear,
+    };
+    Some(Judged {
+        target: *target,
+        phase: phase.to_owned(),
+        samples: samples.len(),
+        median_mib_per_s: own,
+        slower_by,
+        deviations: spread.map(|spread| (middle - own) / spread),
+        confidence,
+        verdict,
+    })
+}
+
+/// Pairs up to which all orders are counted; beyond that a normal distribution is close enough.
+const COUNTED_PAIRS: usize = 2_000;
+
+/// How likely it is, if both lists are of one kind, that the first lies as far below the second as
+/// it does, or farther: the one-sided test of Mann and Whitney. Equal values count as not below.
+fn chance_of_being_so_low(first: &[f64], second: &[f64]) -> f64 {
+    let (n, m) = (first.len(), second.len());
+    if n == 0 || m == 0 {
+        return 1.0;
+    }
+    // Pairs in which the first is not below the second: 0 if all of it is below.
+    let pairs = first.iter().map(|own| second.iter().filter(|other| own >= other).count());
+    let above: usize = pairs.sum();
+    if n * m <= COUNTED_PAIRS {
+        return share_of_orders(n, m, above);
+    }
+    let mean = (n * m) as f64 / 2.0;
+    let deviation = ((n * m * (n + m + 1)) as f64 / 12.0).sqrt();
+    normal_below((above as f64 + 0.5 - mean) / deviation)
+}
+
+/// The share of all orders of n and m values in which at most `above` pairs have the first above
+/// the second.
+fn share_of_orders(n: usize, m: usize, above: usize) -> f64 {
+    // counts[i][u]: orders of i values of the first among the values of the second taken so far,
+    // with u pairs. As shares, since the numbers are beyond any integer.
+    let mut shares = vec![vec![0.0; n * m + 1]; n + 1];
+    shares[0][0] = 1.0;
+    for taken in 1..=n + m {
+        for own in (0..=n.min(taken)).rev() {
+            let other = taken - own;
+            if other > m {
+                continue;
+            }
+            let total = taken as f64;
+            let mut next = vec![0.0; n * m + 1];
+            for (pairs, place) in next.iter_mut().enumerate() {
+                // The greatest of those taken is of the second, or of the first and so above all
+                // of the second.
+                let of_second = if other > 0 { shares[own][pairs] * other as f64 } else { 0.0 };
+                let of_first = match own > 0 && pairs >= other {
+                    true => shares[own - 1][pairs - other] * own as f64,
+                    false => 0.0,
+                };
+                *place = (of_second + of_first) / total;
+            }
+            shares[own] = next;
+        }
+    }
+    shares[n][..=above.min(n * m)].iter().sum::<f64>().min(1.0)
+}
+
+/// The share of a normal distribution below a value (Abramowitz and Stegun 26.2.17, to 7 digits).
+fn normal_below(value: f64) -> f64 {
+    const FACTORS: [f64; 5] =
+        [0.319_381_530, -0.356_563_782, 1.781_477_937, -1.821_255_978, 1.330_274_429];
+    let t = 1.0 / (1.0 + 0.231_641_9 * value.abs());
+    let sum = FACTORS.iter().rev().fold(0.0, |sum, factor| (sum + factor) * t);
+    let tail = (-value * value / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt() * sum;
+    if value < 0.0 { tail } else { 1.0 - tail }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Plan, Sample, TargetRecord};
+    use super::*;
+
+    fn outcome(rates: &[&[f64]]) -> Outcome {
+        let mut outcome = Outcome {
+            plan: Plan::default(),
+            started_unix_s: 0,
+            targets: Vec::new(),
+            samples: Vec::new(),
+            failure: None,
+        };
+        for (id, rates) in (1..).zip(rates) {
+            let (node_name, path) = ("s".into(), "/t".into());
+            outcome.targets.push(TargetRecord { id, node: 1, node_name, path });
+            for (repetition, rate) in (1..).zip(*rates) {
+                outcome.samples.push(Sample {
+                    target: id,
+                    phase: "write".into(),
+                    repetition,
+                    bytes: 1,
+                    seconds: 1.0,
+                    bandwidth_mib_per_s: *rate,
+                    is_direct: true,
+                    threads: Vec::new(),
+                });
+            }
+        }
+        outcome
+    }
+
+    fn verdicts(rates: &[&[f64]]) -> Vec<Verdict> {
+        let judged = judge(&outcome(rates), Rules::default());
+        judged.iter().map(|it| it.verdict).collect()
+    }
+
+    #[test]
+    fn slow_targets_are_named_and_others_are_not() {
+        use Verdict::{Fine, Slow, Unclear};
+        let fine: &[f64] = &[100.0, 98.0, 103.0, 101.0, 99.0];
+        let other: &[f64] = &[97.0, 102.0, 100.5, 99.5, 104.0];
+        let slow: &[f64] = &[71.0, 69.0, 70.0, 73.0, 68.0];
+        assert_eq!(verdicts(&[fine, other, slow, fine]), [Fine, Fine, Slow, Fine]);
+        assert_eq!(verdicts(&[fine, other, fine, other]), [Fine; 4]);
+        // One measurement of each says nothing, however large the difference.
+        assert_eq!(verdicts(&[&[100.0], &[99.0], &[10.0]]), [Fine, Fine, Unclear]);
+        // A little slower is fine, however sure.
+        let little: &[f64] = &[95.0, 95.1, 95.2, 95.3, 95.4];
+        assert_eq!(verdicts(&[fine, other, little]), [Fine; 3]);
+        assert_eq!(verdicts(&[fine]), [Fine]);
+        assert_eq!(verdicts(&[]), []);
+    }
+
+    #[test]
+    fn confidence_and_distance_are_said() {
+        let fine: &[f64] = &[100.0, 98.0, 103.0, 101.0, 99.0];
+        let slow: &[f64] = &[50.0, 49.0, 51.0, 50.0, 52.0];
+        let judged = judge(&outcome(&[fine, fine, fine, slow]), Rules::default());
+        assert_eq!((judged[3].target, judged[3].slower_by), (4, 0.5));
+        // 1 of 15504 orders, four targets.
+        assert!((judged[3].confidence - (1.0 - 4.0 / 15_504.0)).abs() < 1e-9);
+        assert_eq!(judged[0].confidence, 0.0);
+    }
+
+    #[test]
+    fn orders_are_counted_rightly_and_the_normal_distribution_is_near() {
+        // Three against three: 20 orders; 1, 1, 2, 3, 3, 3, ... of them with 0, 1, 2, ... pairs.
+        for (above, orders) in [(0, 1.0), (1, 2.0), (2, 4.0), (3, 7.0), (4, 10.0), (9, 20.0)] {
+            assert!((share_of_orders(3, 3, above) - orders / 20.0).abs() < 1e-12, "{above}");
+        }
+        let exact = share_of_orders(20, 40, 290);
+        let mean = 400.0;
+        let deviation = (20.0 * 40.0 * 61.0 / 12.0_f64).sqrt();
+        assert!((normal_below((290.5 - mean) / deviation) - exact).abs() < 0.002, "{exact}");
+        assert!((normal_below(-1.959_964) - 0.025).abs() < 1e-6);
+    }
+}

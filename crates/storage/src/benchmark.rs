@@ -1,0 +1,306 @@
+//! What a target can do by itself: files of a benchmark, written and read on the target's thread
+//! with nothing of the network in between.
+//!
+//! Files lie in a directory of their own beside the chunk files. They are removed when the run is
+//! stopped, when nobody has asked about it for [`ABANDONED_AFTER`], when the service ends, and, if
+//! it was killed, when it starts again. Every block goes through the event loop, so requests of
+//! clients are served between blocks; the device is shared with them.
+
+use crate::emulation::Device;
+use crate::limits::{
+    ABANDONED_AFTER, MAX_BENCHMARK_BLOCK_BYTES, MAX_BENCHMARK_STREAMS, MIN_BENCHMARK_BLOCK_BYTES,
+};
+use skep_env::{Buf, File};
+use skep_types::{Error, ErrorCode, Result};
+use skep_wire::benchmark::{BenchmarkProgress, StartBenchmark};
+use std::cell::{Cell, RefCell};
+use std::fs::OpenOptions;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Where files of benchmarks lie, in a target's directory.
+const DIRECTORY: &str = "benchmark";
+/// How often it is looked whether anybody still asks.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Benchmarks of one target.
+#[derive(Debug)]
+pub(crate) struct Benchmark {
+    directory: PathBuf,
+    device: Option<Rc<Device>>,
+    current: RefCell<Option<Rc<Run>>>,
+}
+
+/// A run, from its first phase until it is stopped.
+#[derive(Debug)]
+struct Run {
+    id: u64,
+    is_stopped: Cell<bool>,
+    /// When somebody last asked about it.
+    asked: Cell<Duration>,
+    phase: RefCell<Rc<Phase>>,
+}
+
+/// Writing or reading.
+#[derive(Debug)]
+struct Phase {
+    plan: StartBenchmark,
+    begun: Duration,
+    is_direct: Cell<bool>,
+    moved: Cell<u64>,
+    /// Streams that are not done.
+    left: Cell<u16>,
+    streams: RefCell<Vec<(u64, u64)>>,
+    failure: RefCell<Option<String>>,
+}
+
+impl Phase {
+    fn new(plan: StartBenchmark) -> Rc<Self> {
+        Rc::new(Self {
+            plan,
+            begun: skep_env::now(),
+            is_direct: Cell::new(true),
+            moved: Cell::new(0),
+            left: Cell::new(plan.streams),
+            streams: RefCell::default(),
+            failure: RefCell::default(),
+        })
+    }
+
+    fn elapsed_ns(&self) -> u64 {
+        (skep_env::now() - self.begun).as_nanos() as u64
+    }
+
+    fn is_over(&self) -> bool {
+        self.left.get() == 0
+    }
+}
+
+fn check(plan: &StartBenchmark, free_bytes: u64) -> Result<()> {
+    let refuse = |what: String| Err(Error::new(ErrorCode::InvalidArgument, what));
+    let StartBenchmark { run, streams, stream_bytes, block_bytes, is_read } = *plan;
+    if run == 0 || !(1..=MAX_BENCHMARK_STREAMS).contains(&streams) {
+        return refuse(format!("a benchmark has 1 to {MAX_BENCHMARK_STREAMS} threads"));
+    }
+    let blocks = MIN_BENCHMARK_BLOCK_BYTES..=MAX_BENCHMARK_BLOCK_BYTES;
+    if !blocks.contains(&block_bytes) || !block_bytes.is_multiple_of(MIN_BENCHMARK_BLOCK_BYTES) {
+        return refuse(format!(
+            "blocks of a benchmark are multiples of {MIN_BENCHMARK_BLOCK_BYTES} bytes, at most \
+             {MAX_BENCHMARK_BLOCK_BYTES}"
+        ));
+    }
+    if stream_bytes == 0 || !stream_bytes.is_multiple_of(u64::from(block_bytes)) {
+        return refuse("a thread's size must be a multiple of the block size".into());
+    }
+    let needed = stream_bytes.checked_mul(u64::from(streams));
+    if !is_read && needed.is_none_or(|needed| needed > free_bytes) {
+        let needed = needed.unwrap_or(u64::MAX);
+        let what = format!("{needed} bytes were asked for, {free_bytes} are free");
+        return Err(Error::new(ErrorCode::NoSpace, what));
+    }
+    Ok(())
+}
+
+impl Benchmark {
+    /// Benchmarks of the target in a directory; removes what one of an earlier start has left.
+    ///
+    /// # Errors
+    /// If that can't be removed.
+    pub(crate) fn open(directory: &Path, device: Option<Rc<Device>>) -> Result<Rc<Self>> {
+        let directory = directory.join(DIRECTORY);
+        let this = Self { directory, device, current: RefCell::default() };
+        this.clear()?;
+        Ok(Rc::new(this))
+    }
+
+    /// Removes all files, at once.
+    fn clear(&self) -> Result<()> {
+        match std::fs::remove_dir_all(&self.directory) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(Error::from(error).within(self.directory.display()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Begins a phase.
+    pub(crate) fn start(self: &Rc<Self>, plan: StartBenchmark, free_bytes: u64) -> Result<()> {
+        check(&plan, free_bytes)?;
+        let current = self.current.borrow().clone();
+        if let Some(run) = &current {
+            let phase = Rc::clone(&run.phase.borrow());
+            if run.id == plan.run && phase.plan == plan && !phase.is_over() {
+                return Ok(());
+            }
+            if run.id != plan.run || !phase.is_over() {
+                let what = "another benchmark is under way on this target; it ends by itself when \
+                            nobody asks about it any more";
+                return Err(Error::new(ErrorCode::InUse, what));
+            }
+        }
+        if plan.is_read && current.is_none() {
+            let what = "nothing was written by this benchmark that could be read";
+            return Err(Error::new(ErrorCode::InvalidArgument, what));
+        }
+        std::fs::create_dir_all(&self.directory)
+            .map_err(|error| Error::from(error).within(self.directory.display()))?;
+        let phase = Phase::new(plan);
+        let run = match current {
+            Some(run) => {
+                run.phase.replace(Rc::clone(&phase));
+                run
+            }
+            None => self.new_run(plan.run, &phase),
+        };
+        run.asked.set(skep_env::now());
+        for number in 0..plan.streams {
+            let (this, run, phase) = (Rc::clone(self), Rc::clone(&run), Rc::clone(&phase));
+            skep_env::spawn(async move { this.stream(&run, &phase, number).await }).detach();
+        }
+        Ok(())
+    }
+
+    fn new_run(self: &Rc<Self>, id: u64, phase: &Rc<Phase>) -> Rc<Run> {
+        let run = Rc::new(Run {
+            id,
+            is_stopped: Cell::new(false),
+            asked: Cell::new(skep_env::now()),
+            phase: RefCell::new(Rc::clone(phase)),
+        });
+        self.current.replace(Some(Rc::clone(&run)));
+        let (this, watched) = (Rc::clone(self), Rc::clone(&run));
+        skep_env::spawn(async move { this.watch(&watched).await }).detach();
+        run
+    }
+
+    /// Stops a run that nobody asks about any more.
+    async fn watch(self: &Rc<Self>, run: &Rc<Run>) {
+        while !run.is_stopped.get() {
+            skep_env::sleep(LOOK).await;
+            if skep_env::now() - run.asked.get() < ABANDONED_AFTER {
+                continue;
+            }
+            tracing::info!("a benchmark that nobody asks about is stopped");
+            if let Err(error) = self.stop(run.id).await {
+                tracing::warn!("{error}");
+            }
+        }
+    }
+
+    fn file(&self, number: u16) -> PathBuf {
+        self.directory.join(number.to_string())
+    }
+
+    async fn stream(&self, run: &Run, phase: &Phase, number: u16) {
+        let begin = phase.elapsed_ns();
+        let result = self.move_data(run, phase, number).await;
+        match result {
+            Ok(()) => phase.streams.borrow_mut().push((begin, phase.elapsed_ns())),
+            Err(error) => {
+                let what = format!("{}: {error}", self.file(number).display());
+                phase.failure.borrow_mut().get_or_insert(what);
+            }
+        }
+        phase.left.set(phase.left.get() - 1);
+    }
+
+    async fn move_data(&self, run: &Run, phase: &Phase, number: u16) -> io::Result<()> {
+        let plan = phase.plan;
+        let mut options = OpenOptions::new();
+        options.read(plan.is_read).write(!plan.is_read);
+        options.create(!plan.is_read).truncate(!plan.is_read);
+        let (file, is_direct) = File::open_direct(&self.file(number), &options)?;
+        phase.is_direct.set(phase.is_direct.get() && is_direct);
+        let block = plan.block_bytes as usize;
+        let buffer = Buf::new(block);
+        // Not zeros, which some devices leave out.
+        buffer.write(0, &vec![0x5a ^ number as u8; block]);
+        for offset in (0..plan.stream_bytes).step_by(block) {
+            if run.is_stopped.get() || phase.failure.borrow().is_some() {
+                return Err(io::Error::other("stopped"));
+            }
+            self.move_block(&file, &buffer, offset, plan.is_read).await?;
+            phase.moved.set(phase.moved.get() + block as u64);
+        }
+        if plan.is_read { Ok(()) } else { file.sync_data().await }
+    }
+
+    async fn move_block(
+        &self,
+        file: &File,
+        buffer: &Buf,
+        at: u64,
+        is_read: bool,
+    ) -> io::Result<()> {
+        if !is_read {
+            file.write_at(buffer.clone(), at).await?;
+        } else if file.read_at(buffer.clone(), at).await? < buffer.len() {
+            return Err(io::Error::other(format!("it ends within the block at byte {at}")));
+        }
+        if let Some(device) = &self.device {
+            device.pass(buffer.len()).await;
+        }
+        // A file system that is quick enough would keep others waiting.
+        skep_env::yield_now().await;
+        Ok(())
+    }
+
+    /// How far a run is.
+    pub(crate) fn ask(&self, run: u64) -> Result<BenchmarkProgress> {
+        let current = self.current.borrow();
+        let Some(run) = current.as_ref().filter(|current| current.id == run) else {
+            let what = "this benchmark is not under way here; the service may have been restarted";
+            return Err(Error::new(ErrorCode::NotFound, what));
+        };
+        run.asked.set(skep_env::now());
+        let phase = run.phase.borrow();
+        Ok(BenchmarkProgress {
+            is_over: phase.is_over(),
+            is_direct: phase.is_direct.get(),
+            bytes: phase.moved.get(),
+            streams: phase.streams.borrow().clone(),
+            failure: phase.failure.borrow().clone(),
+        })
+    }
+
+    /// Ends a run and removes its files; another one goes on.
+    pub(crate) async fn stop(&self, run: u64) -> Result<()> {
+        let current = self.current.borrow().clone().filter(|current| current.id == run);
+        let Some(run) = current else { return Ok(()) };
+        run.is_stopped.set(true);
+        // Streams look after each block.
+        while !run.phase.borrow().is_over() {
+            skep_env::sleep(Duration::from_millis(10)).await;
+        }
+        for number in 0..MAX_BENCHMARK_STREAMS {
+            let path = self.file(number);
+            match skep_env::remove_file(&path).await {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(Error::from(error).within(path.display()));
+                }
+                _ => {}
+            }
+        }
+        // Somebody else may have stopped it meanwhile, and another may have begun.
+        if self.current.borrow().as_ref().is_some_and(|current| Rc::ptr_eq(current, &run)) {
+            self.clear()?;
+            self.current.take();
+        }
+        Ok(())
+    }
+
+    /// Ends whatever is under way, since the target ends.
+    pub(crate) fn end(&self) {
+        if let Some(run) = self.current.take() {
+            run.is_stopped.set(true);
+            if let Err(error) = self.clear() {
+                tracing::warn!("files of a benchmark stay until the next start: {error}");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,109 @@
+//! Benchmarks of a target, without its requests.
+
+use super::*;
+use skep_types::Result;
+
+const PLAN: StartBenchmark = StartBenchmark {
+    run: 7,
+    is_read: false,
+    streams: 3,
+    stream_bytes: 64 << 10,
+    block_bytes: 16 << 10,
+};
+
+fn on_loop(test: impl AsyncFnOnce(&Path) -> Result<()> + 'static) {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().to_owned();
+    skep_env::block_on(async move { test(&path).await }).unwrap().unwrap();
+}
+
+async fn until_over(benchmark: &Benchmark, run: u64) -> Result<BenchmarkProgress> {
+    loop {
+        let progress = benchmark.ask(run)?;
+        if progress.is_over {
+            return Ok(progress);
+        }
+        skep_env::yield_now().await;
+    }
+}
+
+#[test]
+fn files_are_written_read_and_removed() {
+    on_loop(async |place| {
+        let benchmark = Benchmark::open(place, None)?;
+        for is_read in [false, true] {
+            benchmark.start(StartBenchmark { is_read, ..PLAN }, 1 << 30)?;
+            let progress = until_over(&benchmark, 7).await?;
+            assert_eq!(progress.failure, None);
+            assert_eq!((progress.bytes, progress.streams.len()), (3 * PLAN.stream_bytes, 3));
+            assert!(progress.streams.iter().all(|(begin, end)| begin < end));
+        }
+        let files: Vec<u64> = std::fs::read_dir(place.join(DIRECTORY))?
+            .map(|entry| entry?.metadata().map(|it| it.len()))
+            .collect::<io::Result<_>>()?;
+        assert_eq!(files, [64 << 10; 3]);
+        benchmark.stop(7).await?;
+        benchmark.stop(7).await?;
+        assert!(!place.join(DIRECTORY).exists());
+        assert_eq!(benchmark.ask(7).unwrap_err().code(), ErrorCode::NotFound);
+        Ok(())
+    });
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    on_loop(async |place| {
+        let benchmark = Benchmark::open(place, None)?;
+        let refused = |plan, free| benchmark.start(plan, free).unwrap_err().code();
+        let invalid = ErrorCode::InvalidArgument;
+        assert_eq!(refused(StartBenchmark { streams: 0, ..PLAN }, 1 << 30), invalid);
+        assert_eq!(refused(StartBenchmark { streams: 1000, ..PLAN }, 1 << 30), invalid);
+        assert_eq!(refused(StartBenchmark { block_bytes: 0, ..PLAN }, 1 << 30), invalid);
+        assert_eq!(refused(StartBenchmark { block_bytes: 5000, ..PLAN }, 1 << 30), invalid);
+        assert_eq!(refused(StartBenchmark { stream_bytes: 5000, ..PLAN }, 1 << 30), invalid);
+        assert_eq!(refused(StartBenchmark { stream_bytes: 0, ..PLAN }, 1 << 30), invalid);
+        assert_eq!(refused(StartBenchmark { is_read: true, ..PLAN }, 1 << 30), invalid);
+        assert_eq!(refused(PLAN, 1000), ErrorCode::NoSpace);
+        assert!(!place.join(DIRECTORY).exists());
+        benchmark.start(PLAN, 1 << 30)?;
+        assert_eq!(refused(StartBenchmark { run: 8, ..PLAN }, 1 << 30), ErrorCode::InUse);
+        // The same again goes on.
+        benchmark.start(PLAN, 1 << 30)?;
+        assert_eq!(until_over(&benchmark, 7).await?.failure, None);
+        benchmark.stop(8).await?;
+        benchmark.ask(7)?;
+        Ok(())
+    });
+}
+
+#[test]
+fn a_run_is_stopped_in_the_middle() {
+    on_loop(async |place| {
+        let benchmark = Benchmark::open(place, None)?;
+        let long = StartBenchmark { stream_bytes: 1 << 40, ..PLAN };
+        benchmark.start(long, u64::MAX)?;
+        while benchmark.ask(7)?.bytes == 0 {
+            skep_env::yield_now().await;
+        }
+        benchmark.stop(7).await?;
+        assert!(!place.join(DIRECTORY).exists());
+        benchmark.start(StartBenchmark { run: 8, ..PLAN }, 1 << 30)?;
+        assert_eq!(until_over(&benchmark, 8).await?.failure, None);
+        Ok(())
+    });
+}
+
+#[test]
+fn what_a_killed_service_has_left_is_removed() {
+    on_loop(async |place| {
+        std::fs::create_dir(place.join(DIRECTORY))?;
+        std::fs::write(place.join(DIRECTORY).join("0"), "left")?;
+        std::fs::write(place.join("other"), "stays")?;
+        let benchmark = Benchmark::open(place, None)?;
+        assert!(!place.join(DIRECTORY).exists() && place.join("other").exists());
+        benchmark.start(PLAN, 1 << 30)?;
+        benchmark.end();
+        assert!(!place.join(DIRECTORY).exists());
+        Ok(())
+    });
+}

@@ -1,0 +1,19 @@
+//! `StartBenchmark`: files of a benchmark are written or read.
+
+use super::Call;
+use crate::benchmark::Benchmark;
+use crate::chunk_store::ChunkStore;
+use skep_env::Buf;
+use skep_types::Result;
+use skep_wire::benchmark::StartBenchmark;
+use skep_wire::management::Done;
+use std::rc::Rc;
+
+pub(super) async fn handle(
+    benchmark: &Rc<Benchmark>,
+    store: &Rc<ChunkStore>,
+    call: Call<StartBenchmark>,
+) -> Result<(Done, Option<Buf>)> {
+    benchmark.start(call.request, store.free_bytes())?;
+    Ok((Done {}, None))
+}

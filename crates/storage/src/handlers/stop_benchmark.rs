@@ -1,0 +1,17 @@
+//! `StopBenchmark`: the end of a benchmark, and of its files.
+
+use super::Call;
+use crate::benchmark::Benchmark;
+use skep_env::Buf;
+use skep_types::Result;
+use skep_wire::benchmark::StopBenchmark;
+use skep_wire::management::Done;
+use std::rc::Rc;
+
+pub(super) async fn handle(
+    benchmark: &Rc<Benchmark>,
+    call: Call<StopBenchmark>,
+) -> Result<(Done, Option<Buf>)> {
+    benchmark.stop(call.request.run).await?;
+    Ok((Done {}, None))
+}
