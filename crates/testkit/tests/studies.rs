@@ -207,6 +207,37 @@ fn a_study_on_any_file_system_measures_each_condition_as_often_as_planned() {
 }
 
 #[test]
+fn a_plan_may_leave_data_size_and_hosts_to_the_first_step() {
+    let plan = QUICK.replace("data-size = '256KiB'\nhosts = 1\n", "").replace(
+        "[factors]",
+        "calibration = { data-size = ['256KiB', '512KiB'], hosts = [1, 2], repetitions = 2 }\n\
+         [factors]",
+    );
+    let (scratch, study) = prepare(&plan);
+    skep(scratch.path(), &RUN).expect_success();
+    let kinds: Vec<String> = journal_of(&study)
+        .iter()
+        .map(|line| parse(line)["kind"].as_str().expect("a word").to_owned())
+        .collect();
+    // Two sizes twice, and the one host that there is, twice.
+    assert_eq!(
+        kinds[..8],
+        ["study", "trial", "trial", "trial", "trial", "trial", "trial", "calibrated"]
+    );
+    let found = parse(&journal_of(&study)[7]);
+    assert_eq!(found["hosts"], 1);
+    assert!([256 << 10, 512 << 10].contains(&found["data_bytes"].as_u64().expect("bytes")));
+    let runs = runs_of(&study);
+    assert_eq!(runs.len(), 32);
+    assert!(runs.iter().all(|run| run["settings"]["data_bytes"] == found["data_bytes"]));
+    let report = skep(scratch.path(), &["study", "report", "study", "--output", "json"]);
+    let report = parse(&report.expect_success());
+    check("study-report", &report);
+    assert_eq!(report["report"]["calibrated"]["data_bytes"], found["data_bytes"]);
+    assert_eq!(report["report"]["experiments"][0]["name"], "first-step-data-size");
+}
+
+#[test]
 fn a_study_that_is_interrupted_ends_after_its_run_and_goes_on_later() {
     let (scratch, study) = prepare(&QUICK.replace("repetitions = 8", "repetitions = 20"));
     let mut command = Command::new(cluster::program());
