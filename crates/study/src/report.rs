@@ -46,6 +46,8 @@ pub struct Report {
     pub runs_done: usize,
     /// Those of them that don't count, because something else than the system was the limit.
     pub runs_invalid: usize,
+    /// Whether the results of these are in figures and numbers all the same.
+    pub includes_invalid: bool,
     /// What the first step has found.
     pub calibrated: Option<CalibratedRecord>,
     /// What all of it means, in words.
@@ -121,12 +123,14 @@ pub struct Comparison {
     pub welch: Welch,
 }
 
-/// Makes the report of a journal.
-pub fn analyse(contents: &Contents) -> Report {
+/// Makes the report of a journal; of all its runs, also of those that don't count, if that is said.
+pub fn analyse(contents: &Contents, includes_invalid: bool) -> Report {
     let mut runs: Vec<(String, String, Vec<&RunRecord>)> = Vec::new();
     let mut calibrated = None;
-    // A run that didn't count may have been made again. Those that didn't are left behind here.
+    let mut trials: Vec<&RunRecord> = Vec::new();
+    // A run that didn't count may have been made again: then its last record stands for it.
     let mut is_valid: BTreeMap<u32, bool> = BTreeMap::new();
+    let mut last: BTreeMap<u32, &RunRecord> = BTreeMap::new();
     for record in &contents.records {
         let run = match record {
             Record::Study(_) | Record::Environment(_) => continue,
@@ -137,9 +141,23 @@ pub fn analyse(contents: &Contents) -> Report {
             Record::Trial(run) => run,
             Record::Run(run) => {
                 *is_valid.entry(run.run).or_default() |= run.is_valid;
-                run
+                last.insert(run.run, run);
+                continue;
             }
         };
+        trials.push(run);
+    }
+    // In the order of the journal, which is that of time.
+    let made = contents.records.iter().filter_map(|record| match record {
+        Record::Run(run) if last.get(&run.run).is_some_and(|it| std::ptr::eq(*it, run)) => {
+            Some(run)
+        }
+        _ => None,
+    });
+    for run in trials.into_iter().chain(made) {
+        if !run.is_valid && !includes_invalid {
+            continue;
+        }
         match runs.iter_mut().find(|(name, ..)| *name == run.experiment) {
             Some((.., list)) => list.push(run),
             None => {
@@ -164,6 +182,7 @@ pub fn analyse(contents: &Contents) -> Report {
         runs_planned: order::list(&contents.plan).len(),
         runs_done: is_valid.len(),
         runs_invalid: is_valid.values().filter(|is_valid| !**is_valid).count(),
+        includes_invalid,
         calibrated,
         conclusions: conclusions::draw(&experiments, calibrated.as_ref()),
         experiments,
@@ -202,7 +221,7 @@ fn title(contents: &Contents, name: &str) -> String {
 
 fn experiment(name: &str, title: &str, runs: &[&RunRecord]) -> Option<ExperimentReport> {
     let mut by_settings: BTreeMap<&Settings, Vec<&RunRecord>> = BTreeMap::new();
-    for run in runs.iter().filter(|run| run.is_valid) {
+    for run in runs {
         by_settings.entry(&run.settings).or_default().push(run);
     }
     let varied: Vec<Factor> = Factor::ALL

@@ -17,6 +17,10 @@ pub(crate) enum StudyVerb {
     Run(StudyRunArgs),
     /// Say what the results of a study mean: a page, figures, tables
     Report {
+        /// Take runs that don't count, since the CPU was the limit, as if they did; the report says
+        /// so
+        #[arg(long = "with-invalid")]
+        includes_invalid: bool,
         /// The study's directory; the report is written to its directory `report`
         directory: PathBuf,
     },

@@ -83,7 +83,9 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Verb::Study(StudyVerb::Plans) => done(study::plans::run()),
         Verb::Study(StudyVerb::Plan { name }) => done(study::plan::run(&name)),
         Verb::Study(StudyVerb::Run(args)) => done(study::run::run(&args)),
-        Verb::Study(StudyVerb::Report { directory }) => done(study::report::run(&directory)),
+        Verb::Study(StudyVerb::Report { directory, includes_invalid }) => {
+            done(study::report::run(&directory, includes_invalid))
+        }
         Verb::Management(args) => done(management::run(&args)),
         Verb::Metadata(args) => done(metadata::run(&args)),
         Verb::Storage(args) => done(storage::run(&args)),

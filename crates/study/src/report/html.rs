@@ -73,10 +73,14 @@ fn heading(report: &Report) -> String {
         escaped(&report.skep_version)
     );
     if report.runs_invalid > 0 {
+        let kept = match report.includes_invalid {
+            true => "All the same they are in the figures and tables below: take them with care.",
+            false => "They are in no figure and no table.",
+        };
         let _ = writeln!(
             text,
             "<p class=\"note\">{} runs don't count: something else than what is studied was the \
-             limit (points.csv names them). They are in no figure and no table.</p>\n",
+             limit (points.csv names them). {kept}</p>",
             report.runs_invalid
         );
     }

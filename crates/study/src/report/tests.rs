@@ -111,7 +111,7 @@ fn about<'a>(report: &'a Report, subject: &str) -> Vec<&'a Conclusion> {
 #[test]
 fn a_system_behind_slow_links_is_found_to_be_one() {
     let scratch = tempfile::tempdir().expect("a directory");
-    let report = analyse(&study(scratch.path(), Limit::Links));
+    let report = analyse(&study(scratch.path(), Limit::Links), false);
     assert_eq!((report.runs_planned, report.runs_done, report.runs_invalid), (360, 360, 0));
     let names: Vec<&str> = report.experiments.iter().map(|it| it.name.as_str()).collect();
     assert_eq!(names, ["count", "hosts", "sharing"], "in the order of the plan");
@@ -143,7 +143,7 @@ fn a_system_behind_slow_links_is_found_to_be_one() {
 #[test]
 fn a_system_of_slow_targets_is_found_to_be_one() {
     let scratch = tempfile::tempdir().expect("a directory");
-    let report = analyse(&study(scratch.path(), Limit::Targets));
+    let report = analyse(&study(scratch.path(), Limit::Targets), false);
     let limit = about(&report, "limit");
     assert!(limit[0].text.starts_with("The targets are the limit"), "{}", limit[0].text);
     let count = about(&report, "count");
@@ -157,9 +157,9 @@ fn a_system_of_slow_targets_is_found_to_be_one() {
 fn a_report_is_whole_needs_no_network_and_is_the_same_each_time() {
     let scratch = tempfile::tempdir().expect("a directory");
     let contents = study(scratch.path(), Limit::Links);
-    let report = analyse(&contents);
+    let report = analyse(&contents, false);
     let files = files(&contents, &report).expect("drawn");
-    assert_eq!(files, self::files(&contents, &analyse(&contents)).expect("drawn"));
+    assert_eq!(files, self::files(&contents, &analyse(&contents, false)).expect("drawn"));
     let text = |name: &str| {
         let (_, bytes) = files.iter().find(|(file, _)| file == name).expect(name);
         String::from_utf8(bytes.clone()).expect("text")
@@ -198,11 +198,16 @@ fn runs_that_do_not_count_are_in_the_points_and_nowhere_else() {
             run.invalid_because = Some("the CPU was the limit".to_owned());
         }
     }
-    let report = analyse(&contents);
+    let report = analyse(&contents, false);
     assert_eq!(report.runs_invalid, 81);
     assert!(report.experiments.iter().all(|it| it.name != "hosts"));
     let counted: usize = report.experiments[0].groups.iter().map(|it| it.values.len()).sum();
     assert_eq!(counted, 239);
+    let all = analyse(&contents, true);
+    assert_eq!((all.runs_invalid, all.includes_invalid), (81, true));
+    let counted: usize =
+        all.experiments.iter().flat_map(|it| &it.groups).map(|it| it.values.len()).sum();
+    assert_eq!(counted, 360, "unless it is said");
     let files = files(&contents, &report).expect("drawn");
     assert!(String::from_utf8_lossy(&files[0].1).contains("81 runs don't count"));
     assert_eq!(String::from_utf8_lossy(&files[1].1).matches(",false,").count(), 81);
@@ -213,7 +218,7 @@ fn a_study_without_results_has_a_report_that_says_so() {
     let scratch = tempfile::tempdir().expect("a directory");
     let mut contents = study(scratch.path(), Limit::Links);
     contents.records.clear();
-    let report = analyse(&contents);
+    let report = analyse(&contents, false);
     assert!(report.experiments.is_empty() && report.conclusions.is_empty());
     let files = files(&contents, &report).expect("a page");
     assert!(String::from_utf8_lossy(&files[0].1).contains("no results yet"));

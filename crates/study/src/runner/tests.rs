@@ -176,7 +176,7 @@ fn runs_that_do_not_count_are_made_again_when_a_study_is_resumed() {
     let (end, _) = study(scratch.path(), PLAN, &mut bench, None);
     assert_eq!(end.expect("run"), End { done: 16, invalid: 0, all: 16 });
     assert_eq!(bench.labels[16..], first, "those, and nothing else");
-    let report = crate::report::analyse(&journal::read(scratch.path()).expect("a journal"));
+    let report = crate::report::analyse(&journal::read(scratch.path()).expect("a journal"), false);
     assert_eq!((report.runs_done, report.runs_invalid), (16, 0));
     let counted: usize =
         report.experiments.iter().flat_map(|it| &it.groups).map(|it| it.values.len()).sum();

@@ -17,14 +17,14 @@ pub(super) struct Written {
     report: Report,
 }
 
-pub(crate) fn run(directory: &Path) -> Result<()> {
-    print(&write(directory)?, as_text)
+pub(crate) fn run(directory: &Path, includes_invalid: bool) -> Result<()> {
+    print(&write(directory, includes_invalid)?, as_text)
 }
 
 /// Writes the report of a study.
-pub(super) fn write(directory: &Path) -> Result<Written> {
+pub(super) fn write(directory: &Path, includes_invalid: bool) -> Result<Written> {
     let contents = journal::read(directory)?;
-    let report = analyse(&contents);
+    let report = analyse(&contents, includes_invalid);
     let directory = directory.join("report");
     std::fs::create_dir_all(&directory)
         .map_err(|error| Error::from(error).within(directory.display()))?;

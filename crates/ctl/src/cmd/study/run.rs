@@ -77,7 +77,7 @@ pub(crate) fn run(args: &StudyRunArgs) -> Result<()> {
         skep_lab::down(&name)?;
     }
     let end = result?;
-    let written = report::write(&directory).map_err(|error| {
+    let written = report::write(&directory, false).map_err(|error| {
         error.within("everything measured is kept, but not its report (`skep study report`)")
     })?;
     let ended = Ended {
