@@ -1,6 +1,7 @@
 //! Hosts made with network namespaces: each with an address of its own, and links that can be cut.
 
 use crate::program::{finish, run};
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -54,6 +55,14 @@ impl Host {
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name, program]);
+        command
+    }
+
+    /// A command that has the host's network and all else of this machine: what it mounts is seen
+    /// here.
+    pub fn command_in_network(&self, program: &Path) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/run/netns/{}", self.name)).arg(program);
         command
     }
 

@@ -1,9 +1,12 @@
 //! A cluster from its services, each started by hand as a service manager does.
 
 use rustix::process::{Pid, Signal, kill_process};
+use skep_testkit::network::Host;
 use skep_testkit::program::finish;
 use skep_testkit::{Scratch, cluster, wait_for};
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -45,17 +48,16 @@ impl Service {
     }
 }
 
-/// Command: skep management, skep metadata, skep storage, skep cluster token, skep cluster format.
-#[test]
-fn services_tell_their_manager_and_join_by_the_token_that_is_printed() {
-    let scratch = Scratch::new();
+/// Makes and starts a cluster of one service of each kind, each of which listens at an address;
+/// gives them, and the token as it is printed.
+fn start_all(scratch: &Scratch, address: &str) -> (Vec<Service>, String) {
     let run = |arguments: &[&str]| {
         let mut command = Command::new(cluster::program());
         finish(command.current_dir(scratch.path()).args(arguments), PATIENCE).expect_success()
     };
     let place = |name: &str| scratch.join(name).display().to_string();
-    let (management, mount_point) = (place("management"), place("mnt"));
-    let listen = ["--listen", "127.0.0.1:0"];
+    let (management, listen) = (place("management"), format!("{address}:0"));
+    let listen = ["--listen", listen.as_str()];
     let of_management = [&["management", "--directory", &management][..], &listen].concat();
     run(&[&of_management[..], &["--init"]].concat());
     let mut services = vec![Service::start(scratch.path(), &of_management)];
@@ -76,12 +78,84 @@ fn services_tell_their_manager_and_join_by_the_token_that_is_printed() {
         (targets.matches(" Online ").count() == 2).then_some(())
     });
     run(&["cluster", "format", "--cluster", &management]);
+    (services, token.to_owned())
+}
+
+/// Command: skep management, skep metadata, skep storage, skep cluster token, skep cluster format.
+#[test]
+fn services_tell_their_manager_and_join_by_the_token_that_is_printed() {
+    let scratch = Scratch::new();
+    let (services, token) = start_all(&scratch, "127.0.0.1");
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(cluster::program());
+        finish(command.current_dir(scratch.path()).args(arguments), PATIENCE).expect_success()
+    };
+    let mount_point = scratch.directory("mnt").display().to_string();
     // Mounted by nothing but the token that was printed: it says where management is.
     fs::write(scratch.join("token"), token).expect("written");
-    fs::create_dir(&mount_point).expect("made");
     run(&["mount", "--detach", "--token-file", "token", &mount_point]);
     fs::write(scratch.join("mnt/file"), "text").expect("written");
     assert_eq!(fs::read(scratch.join("mnt/file")).expect("read"), b"text");
     run(&["umount", &mount_point]);
+    services.into_iter().rev().for_each(Service::end);
+}
+
+/// Writes to a file until that fails, and says how it failed.
+const WRITER: &str = r#"
+import errno, os, sys
+file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o644)
+os.pwrite(file, b"A" * 4096, 0)
+os.fsync(file)
+print("ready", flush=True)
+try:
+    while True:
+        os.pwrite(file, b"A" * 4096, 0)
+        os.fsync(file)
+except OSError as error:
+    print(errno.errorcode[error.errno])
+"#;
+
+/// Semantics 3.8: its network was away.
+#[test]
+fn a_client_that_was_cut_off_beyond_its_lease_writes_nothing_over_what_others_wrote() {
+    let scratch = Scratch::new();
+    let host = Host::new();
+    let (services, token) = start_all(&scratch, &host.our_address);
+    fs::write(scratch.join("token"), token).expect("written");
+    let mount = |mut command: Command, name: &str| {
+        command.args(["mount", "--detach", "--token-file"]).arg(scratch.join("token"));
+        finish(command.arg(scratch.directory(name)), PATIENCE).expect_success();
+    };
+    mount(host.command_in_network(&cluster::program()), "far");
+    mount(Command::new(cluster::program()), "near");
+    let management = scratch.join("management").display().to_string();
+    let sessions = || {
+        let list = ["session", "list", "--cluster", &management];
+        cluster::skep(list).expect_success().matches("/far ").count()
+    };
+    let mut writer = Command::new("python3");
+    writer.args(["-c", WRITER]).arg(scratch.join("far/file")).stdout(Stdio::piped());
+    let mut writer = writer.spawn().expect("python3 is there");
+    let mut says = BufReader::new(writer.stdout.take().expect("a pipe")).lines();
+    assert_eq!(says.next().expect("a line").expect("text"), "ready");
+    assert_eq!(sessions(), 1);
+    host.set_link(false);
+    wait_for("its session has ended", PATIENCE, || (sessions() == 0).then_some(()));
+    let file = OpenOptions::new().write(true).open(scratch.join("near/file")).expect("opened");
+    file.write_all_at(&[b'B'; 4096], 0).expect("written");
+    file.sync_all().expect("synced");
+    drop(file);
+    host.set_link(true);
+    assert_eq!(says.next().expect("a line").expect("text"), "EIO");
+    assert!(writer.wait().expect("our own child").success());
+    for name in ["near/file", "far/file"] {
+        assert!(fs::read(scratch.join(name)).expect("read") == [b'B'; 4096], "{name}");
+    }
+    // The mount has recovered by itself.
+    fs::write(scratch.join("far/new"), "new").expect("written");
+    assert_eq!(fs::read(scratch.join("near/new")).expect("read"), b"new");
+    for name in ["far", "near"] {
+        finish(Command::new("umount").arg(scratch.join(name)), PATIENCE).expect_success();
+    }
     services.into_iter().rev().for_each(Service::end);
 }
