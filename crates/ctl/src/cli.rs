@@ -167,6 +167,9 @@ pub(crate) struct MountArgs {
     /// Check the command and the way to the cluster, but don't mount
     #[arg(long = "dry-run")]
     pub(crate) is_dry_run: bool,
+    /// What `mount -f` means: look at what was typed alone. The command line has it not.
+    #[arg(skip)]
+    pub(crate) is_fake: bool,
     /// Say nothing when it is mounted
     #[arg(short = 'q', long = "quiet")]
     pub(crate) is_quiet: bool,

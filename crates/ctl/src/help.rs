@@ -275,13 +275,6 @@ const EXAMPLES: &[Examples] = &[
     ),
     ("skep lab shapes", &[("the ready shapes", "skep lab shapes")]),
     (
-        "skep study report",
-        &[
-            ("a page for people, skep-study/report/index.html", "skep study report skep-study"),
-            ("for a program", "skep study report skep-study --output json"),
-        ],
-    ),
-    (
         "skep management",
         &[
             ("a settings file to begin with", "skep management --print-sample"),

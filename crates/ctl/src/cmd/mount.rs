@@ -41,7 +41,7 @@ pub(crate) fn run(args: &MountArgs) -> Result<()> {
     let args = &with_options;
     if options.is_remount {
         refuse_what_stays(args, options)?;
-        return match args.is_dry_run {
+        return match args.is_dry_run || args.is_fake {
             true => Ok(()),
             false => skep_fuse::remount(&args.directory, options.flags),
         };
@@ -51,6 +51,9 @@ pub(crate) fn run(args: &MountArgs) -> Result<()> {
         .parse()
         .map_err(|what: String| Error::new(ErrorCode::Configuration, what))?;
     let access = args.cluster.access(None)?;
+    if args.is_fake {
+        return Ok(());
+    }
     skep_fuse::check_mount_point(&args.directory)?;
     match (args.is_dry_run, args.detach) {
         (true, _) => super::block_on(async move { access.map().await.map(drop) }),

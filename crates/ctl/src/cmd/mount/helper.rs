@@ -57,7 +57,7 @@ fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<MountArgs> {
         for (at, letter) in letters.char_indices() {
             match letter {
                 's' => args.is_sloppy = true,
-                'f' => args.is_dry_run = true,
+                'f' => args.is_fake = true,
                 'v' => args.is_quiet = false,
                 'n' => {}
                 'o' | 't' | 'N' => {
@@ -105,10 +105,10 @@ mod tests {
             assert_eq!(args.cluster.cluster.as_deref(), Some("/data"), "{line}");
             assert_eq!(args.directory, Path::new("/mnt"));
             assert_eq!(args.options.join(","), "ro,nosuid");
-            assert!(args.detach && args.is_quiet && !args.is_sloppy && !args.is_dry_run);
+            assert!(args.detach && args.is_quiet && !args.is_sloppy && !args.is_fake);
         }
         let args = parsed("-sfv /data /mnt").unwrap();
-        assert!(args.is_sloppy && args.is_dry_run && !args.is_quiet);
+        assert!(args.is_sloppy && args.is_fake && !args.is_quiet);
     }
 
     #[test]
