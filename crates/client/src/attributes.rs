@@ -168,26 +168,6 @@ impl Client {
 
 /// What is shown of the root while metadata has never answered this mount.
 fn root_never_seen() -> Attributes {
-    let time = Timestamp::default();
-    Attributes {
-        inode: InodeId::ROOT,
-        kind: FileKind::Directory,
-        permissions: 0o755,
-        links: 2,
-        uid: 0,
-        gid: 0,
-        project: 0,
-        device: 0,
-        size: 0,
-        accessed: time,
-        modified: time,
-        changed: time,
-        created: time,
-        change_counter: 0,
-        truncate_generation: 0,
-        is_sparse: false,
-        has_capability: false,
-        has_acl: false,
-        hands_down_project: false,
-    }
+    let kind = FileKind::Directory;
+    Attributes { links: 2, ..Attributes::new(InodeId::ROOT, kind, 0o755, Timestamp::default()) }
 }

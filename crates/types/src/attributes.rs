@@ -96,3 +96,30 @@ record! {
         pub hands_down_project: bool,
     }
 }
+
+impl Attributes {
+    /// Those of an inode that root has just made at `time`: empty, with one name.
+    pub const fn new(inode: InodeId, kind: FileKind, permissions: u32, time: Timestamp) -> Self {
+        Self {
+            inode,
+            kind,
+            permissions,
+            links: 1,
+            uid: 0,
+            gid: 0,
+            project: 0,
+            device: 0,
+            size: 0,
+            accessed: time,
+            modified: time,
+            changed: time,
+            created: time,
+            change_counter: 0,
+            truncate_generation: 0,
+            is_sparse: false,
+            has_capability: false,
+            has_acl: false,
+            hands_down_project: false,
+        }
+    }
+}

@@ -421,13 +421,29 @@ impl Fleet {
         })
     }
 
-    /// Lets all workers end, with what they made left as it is.
-    pub(crate) fn finish(&mut self) {
-        self.tell_all(&Order::Finish);
+    /// Ends a run. Gives why there isn't more of what was measured, if there was a failure.
+    ///
+    /// # Errors
+    /// The failure, if nothing was measured.
+    pub(crate) fn conclude(
+        &mut self,
+        result: Result<()>,
+        was_measured: bool,
+    ) -> Result<Option<String>> {
+        let Err(error) = result else {
+            // With what the workers made left as it is.
+            self.tell_all(&Order::Finish);
+            return Ok(None);
+        };
+        self.clean_after_failure();
+        match was_measured {
+            true => Ok(Some(error.context().to_owned())),
+            false => Err(error),
+        }
     }
 
-    /// After a failure: whoever still can takes back what was made, for the dead too.
-    pub(crate) fn clean_after_failure(&mut self) {
+    /// Whoever still can takes back what was made, for the dead too.
+    fn clean_after_failure(&mut self) {
         if !self.has_begun || is_interrupted() {
             // The end of their input lets workers clean up, too.
             return;

@@ -40,17 +40,8 @@ pub fn run(
         plan,
     };
     let result = measure(&mut fleet, &mut outcome, progress);
-    match &result {
-        Ok(()) => fleet.finish(),
-        Err(error) => {
-            fleet.clean_after_failure();
-            outcome.failure = Some(error.context().to_owned());
-        }
-    }
-    match result {
-        Err(error) if outcome.phases.is_empty() => Err(error),
-        _ => Ok(outcome),
-    }
+    outcome.failure = fleet.conclude(result, !outcome.phases.is_empty())?;
+    Ok(outcome)
 }
 
 fn measure(

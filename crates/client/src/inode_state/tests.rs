@@ -6,28 +6,8 @@ use skep_types::{FileKind, Timestamp};
 const NOW: Duration = Duration::from_secs(100);
 
 fn attributes(size: u64, truncate_generation: u64, change_counter: u64) -> Attributes {
-    let time = Timestamp::default();
-    Attributes {
-        inode: InodeId::new(1),
-        kind: FileKind::Regular,
-        permissions: 0o644,
-        links: 1,
-        uid: 0,
-        gid: 0,
-        project: 0,
-        device: 0,
-        size,
-        accessed: time,
-        modified: time,
-        changed: time,
-        created: time,
-        change_counter,
-        truncate_generation,
-        is_sparse: false,
-        has_capability: false,
-        has_acl: false,
-        hands_down_project: false,
-    }
+    let new = Attributes::new(InodeId::new(1), FileKind::Regular, 0o644, Timestamp::default());
+    Attributes { size, truncate_generation, change_counter, ..new }
 }
 
 fn opened(size: u64) -> Arc<InodeState> {

@@ -166,27 +166,7 @@ mod tests {
     const NOBODY: Caller = Caller { unique: 2, pid: 0 };
 
     fn file(kind: FileKind, permissions: u32) -> Attributes {
-        Attributes {
-            inode: InodeId::new(5),
-            kind,
-            permissions,
-            links: 1,
-            uid: 0,
-            gid: 0,
-            project: 0,
-            device: 0,
-            size: 0,
-            accessed: Timestamp::default(),
-            modified: Timestamp::default(),
-            changed: Timestamp::default(),
-            created: Timestamp::default(),
-            change_counter: 0,
-            truncate_generation: 0,
-            is_sparse: false,
-            has_capability: false,
-            has_acl: false,
-            hands_down_project: false,
-        }
+        Attributes::new(InodeId::new(5), kind, permissions, Timestamp::default())
     }
 
     #[test]

@@ -69,27 +69,12 @@ impl Tree {
 
     fn add_node(&mut self, parent: InodeId, kind: FileKind, new: NewInode) -> InodeId {
         let inode = InodeId::new(self.next());
-        let now = skep_env::wall_time();
+        let permissions = new.permissions & !new.umask;
         let attributes = Attributes {
-            inode,
-            kind,
-            permissions: new.permissions & !new.umask,
             links: if kind == FileKind::Directory { 2 } else { 1 },
             uid: new.uid,
             gid: new.gid,
-            project: 0,
-            device: 0,
-            size: 0,
-            accessed: now,
-            modified: now,
-            changed: now,
-            created: now,
-            change_counter: 0,
-            truncate_generation: 0,
-            is_sparse: false,
-            has_capability: false,
-            has_acl: false,
-            hands_down_project: false,
+            ..Attributes::new(inode, kind, permissions, skep_env::wall_time())
         };
         let node = Node {
             attributes,

@@ -10,15 +10,18 @@ use rustix::fs::{
 use rustix::io::Errno;
 use skep_testkit::program::run_in;
 use skep_testkit::suite::Case;
-use skep_testkit::{Random, wait_for};
+use skep_testkit::{Random, eventually, wait_for};
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
+
+/// How long one mount may take to do something often.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![statements:
     a_directory_that_is_replaced_is_never_missing, listings_while_the_other_changes_them,
@@ -35,31 +38,53 @@ fn new(path: &Path, bytes: &[u8]) -> File {
     OpenOptions::new().read(true).write(true).open(path).expect("opened")
 }
 
+/// Counts on one thread what another waits for.
+#[derive(Default)]
+struct Done(AtomicUsize);
+
+impl Done {
+    fn count_one(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn is_at_least(&self, wanted: usize) -> bool {
+        self.0.load(Ordering::Relaxed) >= wanted
+    }
+}
+
 /// Semantics 1.4, for directories: an empty one is replaced.
 fn a_directory_that_is_replaced_is_never_missing(mounts: &Mounts) {
     // By who remembers no names.
-    let (target, is_done) = (mounts.at_once.join("target"), AtomicBool::new(false));
+    let target = mounts.at_once.join("target");
+    let (replaced, looks, is_done) = (Done::default(), Done::default(), AtomicBool::new(false));
     fs::create_dir(mounts.one.join("target")).expect("made");
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
-            let mut seen = 0;
             while !is_done.load(Ordering::Relaxed) {
                 assert!(fs::metadata(&target).expect("always there").is_dir());
-                seen += 1;
+                looks.count_one();
             }
-            seen
         });
         let writer = scope.spawn(|| {
-            for round in 0..200 {
+            for round in 0.. {
+                if is_done.load(Ordering::Relaxed) {
+                    return;
+                }
                 let next = mounts.one.join(format!("next-{round}"));
                 fs::create_dir(&next).expect("made");
                 fs::rename(&next, mounts.one.join("target")).expect("replaced");
+                replaced.count_one();
             }
         });
-        let replaced = writer.join();
+        let ended = || reader.is_finished() || writer.is_finished();
+        let were_many = eventually(PATIENCE, || {
+            let is_enough = replaced.is_at_least(200) && looks.is_at_least(200);
+            (ended() || is_enough).then_some(())
+        });
         is_done.store(true, Ordering::Relaxed);
-        replaced.expect("each is replaced");
-        assert!(reader.join().expect("always there") > 100);
+        writer.join().expect("each is replaced");
+        reader.join().expect("always there");
+        were_many.expect("many replacements and many looks at once");
     });
     assert_eq!(fs::read_dir(&mounts.one).expect("listed").count(), 1);
 }
@@ -70,20 +95,21 @@ fn listings_while_the_other_changes_them(mounts: &Mounts) {
     for number in 0..STAYING {
         fs::write(mounts.one.join(format!("stays-{number}")), "").expect("made");
     }
-    let is_done = AtomicBool::new(false);
+    let (changes, is_done) = (Done::default(), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let changer = scope.spawn(|| {
-            let mut number = 0;
-            while !is_done.load(Ordering::Relaxed) {
+            for number in 0.. {
+                if is_done.load(Ordering::Relaxed) {
+                    return;
+                }
                 let path = mounts.other.join(format!("passes-{number}"));
                 fs::write(&path, "").expect("made");
                 if number >= 50 {
                     let old = mounts.other.join(format!("passes-{}", number - 50));
                     fs::remove_file(old).expect("removed");
                 }
-                number += 1;
+                changes.count_one();
             }
-            number
         });
         let list = || {
             let mut found: HashMap<_, usize> = HashMap::new();
@@ -92,9 +118,15 @@ fn listings_while_the_other_changes_them(mounts: &Mounts) {
             }
             found
         };
-        let listings: Vec<_> = (0..30).map(|_| list()).collect();
+        let mut listings = Vec::new();
+        let were_many = eventually(PATIENCE, || {
+            listings.push(list());
+            let is_enough = listings.len() >= 30 && changes.is_at_least(200);
+            (changer.is_finished() || is_enough).then_some(())
+        });
         is_done.store(true, Ordering::Relaxed);
-        assert!(changer.join().expect("no failure") > 50);
+        changer.join().expect("no failure");
+        were_many.expect("many listings and many changes at once");
         for found in listings {
             assert!(found.values().all(|count| *count == 1), "an entry is listed twice");
             let is_staying = |name: &&std::ffi::OsString| name.to_string_lossy().starts_with("s");

@@ -82,28 +82,8 @@ impl FakeMetadata {
     fn add(&mut self, kind: FileKind) -> Attributes {
         let inode = InodeId::from_parts(self.shard, self.next);
         self.next += 1;
-        let time = Timestamp::default();
-        let attributes = Attributes {
-            inode,
-            kind,
-            permissions: 0o644,
-            links: 1,
-            uid: 0,
-            gid: 0,
-            project: 0,
-            device: 0,
-            size: 0,
-            accessed: time,
-            modified: time,
-            changed: time,
-            created: time,
-            change_counter: 1,
-            truncate_generation: 0,
-            is_sparse: false,
-            has_capability: false,
-            has_acl: false,
-            hands_down_project: false,
-        };
+        let new = Attributes::new(inode, kind, 0o644, Timestamp::default());
+        let attributes = Attributes { change_counter: 1, ..new };
         let new = FakeInode { attributes: attributes.clone(), opens: HashMap::new() };
         self.inodes.insert(inode, new);
         attributes
