@@ -18,8 +18,8 @@ mod worker;
 
 pub use agent::agent;
 pub(crate) use fleet::{Fleet, Setup};
-pub use protocol::Measure;
 pub(crate) use protocol::{Job, Seat, Step};
+pub use protocol::{LinkMeasure, Measure};
 pub use record::{HostRecord, HostUse, PhaseRecord, ProcessRecord};
 pub use worker::worker;
 pub(crate) use worker::{Control, Engine};

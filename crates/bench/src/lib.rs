@@ -3,9 +3,9 @@
 //!
 //! [`launcher`] starts an *agent* on each host and through it processes (*workers*), holds them at
 //! barriers, and brings their times onto one time line. [`io`] moves data in IOR's patterns,
-//! [`metadata`] makes and removes names as mdtest does. [`storage`] lets storage targets measure
-//! themselves. Any
-//! mounted file system can be measured by these two.
+//! [`metadata`] makes and removes names as mdtest does: any mounted file system can be measured by
+//! these two. [`storage`] lets storage targets measure themselves, [`net`] measures the network
+//! between hosts and services.
 //!
 //! # What every engine keeps to
 //! Each phase begins on all processes at one barrier and counts from the first begin to the last
@@ -20,6 +20,7 @@ pub mod io;
 pub mod launcher;
 pub mod limits;
 pub mod metadata;
+pub mod net;
 mod random;
 pub mod statistics;
 pub mod storage;

@@ -45,3 +45,8 @@ pub(crate) const HEARTBEAT: Duration = Duration::from_millis(500);
 pub(crate) const CLOCK_TRIPS: usize = 16;
 /// What is kept of an agent's error output.
 pub(crate) const KEPT_ERRORS_BYTES: u64 = 2048;
+/// How long a process that measures the network looks for an answer before it sleeps: as long as
+/// the threads of a mount.
+pub(crate) const NET_SPIN: Duration = Duration::from_micros(50);
+/// How often a run that waits for a service looks whether it is to end.
+pub(crate) const INTERRUPT_LOOK: Duration = Duration::from_millis(100);

@@ -185,6 +185,21 @@ const EXAMPLES: &[Examples] = &[
         ],
     ),
     (
+        "skep bench net",
+        &[
+            ("this host to all services, and services to each other", "skep bench net"),
+            (
+                "three hosts to two services, each pair five times by itself",
+                "skep bench net --hosts a,b,c --services storage-1,storage-2 --only-from-hosts \
+                 --repetitions 5",
+            ),
+            (
+                "all hosts of a lab with all services at the same time",
+                "skep bench net --lab lab --all-at-once --messages 256 --output json",
+            ),
+        ],
+    ),
+    (
         "skep bench storage",
         &[
             ("all targets at the same time", "skep bench storage"),

@@ -33,7 +33,7 @@ pub use capacity::capacity;
 pub use cpu_watch::{CpuUse, CpuWatch, IDLE_ENOUGH, SATURATED_BEARABLE};
 pub use description::{DEFAULT_NAME, Delay, Description, Percent};
 pub use down::{Removed, down, would_remove};
-pub use names::{DATA_ROOT, PROCESS_VARIABLE, Role, STATE_ROOT};
+pub use names::{DATA_ROOT, NAMESPACES, PROCESS_VARIABLE, Role, STATE_ROOT};
 pub use network::{Traffic, traffic};
 pub use process::Process;
 pub use rate::Rate;

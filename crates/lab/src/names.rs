@@ -11,7 +11,7 @@ pub const STATE_ROOT: &str = "/run/skep-lab";
 /// Below it each lab keeps the data of its targets, unless told otherwise.
 pub const DATA_ROOT: &str = "/var/tmp/skep-lab";
 /// Where the system keeps the names of network namespaces.
-pub(crate) const NAMESPACES: &str = "/run/netns";
+pub const NAMESPACES: &str = "/run/netns";
 /// Variable in the environment of all processes of a lab: its value is the lab's name.
 pub const PROCESS_VARIABLE: &str = "SKEP_LAB_PROCESS";
 /// File in a data directory that says which lab it belongs to.

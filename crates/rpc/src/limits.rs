@@ -25,3 +25,13 @@ pub(crate) const LONG_POLL: Duration = Duration::from_secs(30);
 /// How long a service that could begin with the map of before waits for management first: one that
 /// runs answers within milliseconds, and what it says is newer.
 pub(crate) const PATIENCE_WITH_KEPT_MAP: Duration = Duration::from_secs(1);
+/// Connections by which a link is measured: each holds a message at both ends.
+pub(crate) const MAX_LINK_STREAMS: u16 = 64;
+/// Bytes that go over a link in one measurement: more than a minute of the quickest networks.
+pub(crate) const MAX_LINK_BYTES: u64 = 1 << 40;
+/// Round trips that are timed one by one, and kept.
+pub(crate) const MAX_ROUND_TRIPS: u64 = 10_000;
+/// Time for the answer to one message of a measurement.
+pub(crate) const LINK_PATIENCE: Duration = Duration::from_secs(60);
+/// How often it is looked whether a measurement is to go on.
+pub(crate) const LINK_LOOK: Duration = Duration::from_millis(100);

@@ -8,6 +8,7 @@
 
 use crate::directory::NodeDirectory;
 use crate::kept_map;
+use crate::link_requests::{self, Links};
 use crate::listen::{IfTaken, advertised, listen};
 use crate::node::NodeSettings;
 use crate::{PROGRAM_VERSION, node_requests, notify};
@@ -210,6 +211,7 @@ impl Host {
             node: RefCell::new(node),
             waiting: RefCell::new(directories.into_iter().map(Some).collect()),
             running: RefCell::default(),
+            links: Links::new(membership.identity(), membership.map_cell()),
             membership,
             map_changed: Rc::default(),
             serve,
@@ -288,6 +290,7 @@ struct Served {
     /// Directories of targets that were not started yet, at their places in the registration.
     waiting: RefCell<Vec<Option<Directory>>>,
     running: RefCell<Vec<Running>>,
+    links: Rc<Links>,
     membership: Rc<Membership>,
     /// There is another map in the membership's cell.
     map_changed: Rc<Notify>,
@@ -464,7 +467,7 @@ impl Served {
             }
         };
         if peer.target.raw() == 0 {
-            return serve_node(stream).await;
+            return serve_node(stream, &self.links).await;
         }
         let Ok(socket) = stream.into_fd() else { return };
         if let Some(running) = self.running.borrow().iter().find(|it| it.target == peer.target)
@@ -476,11 +479,14 @@ impl Served {
 }
 
 /// Answers requests to the node itself, until the peer ends the connection.
-async fn serve_node(stream: TcpStream) {
+async fn serve_node(stream: TcpStream, links: &Rc<Links>) {
     let peer = stream.peer();
     let (mut requests, outbox) = IncomingStream::new(stream);
     loop {
         match requests.next().await {
+            Ok(Some(incoming)) if link_requests::is_one(incoming.header.message) => {
+                link_requests::answer(Some(links), incoming, &outbox);
+            }
             Ok(Some(incoming)) => node_requests::answer(&incoming, &outbox),
             Ok(None) => break,
             Err(error) => {

@@ -20,6 +20,7 @@ use crate::chunk_store::ChunkStore;
 use crate::emulation::Device;
 use skep_env::Buf;
 use skep_rpc::{Incoming, Outbox};
+use skep_service::link_requests::{self, Links};
 use skep_types::{Error, ErrorCode, Result};
 use skep_wire::Request;
 use skep_wire::benchmark as bm;
@@ -42,6 +43,7 @@ pub(crate) struct Requester<'a> {
     /// Holds replies back, if the target pretends to be slower.
     pub(crate) device: Option<&'a Device>,
     pub(crate) benchmark: &'a Rc<Benchmark>,
+    pub(crate) links: &'a Rc<Links>,
 }
 
 /// Answers a request by what `handle` says.
@@ -124,6 +126,9 @@ pub(crate) async fn dispatch(
                 stop_benchmark::handle(benchmark, call).await
             };
             answer(store, incoming, requester, handle).await;
+        }
+        message if link_requests::is_one(message) => {
+            link_requests::answer(Some(requester.links), incoming, requester.outbox);
         }
         other => {
             let error = Error::new(

@@ -12,12 +12,14 @@ use crate::settings::EmulationSettings;
 use skep_env::local::Semaphore;
 use skep_env::{Task, TcpStream};
 use skep_rpc::{Channel, IncomingStream, Outbox, Peer, Router};
+use skep_service::link_requests::Links;
 use skep_service::{TargetEvent, TargetStart};
 use skep_types::{ClusterMap, Epoch, Error, ErrorCode, GroupId, MapVersion, Result, TargetId};
 use skep_wire::frame::Header;
 use std::cell::Cell;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// A target while it is served, on its thread.
 struct Served {
@@ -31,6 +33,7 @@ struct Served {
     /// The device that it pretends to be.
     device: Option<Rc<Device>>,
     benchmark: Rc<Benchmark>,
+    links: Rc<Links>,
 }
 
 /// Serves a target on the calling thread until it is told to stop; keeps at most `open_files` chunk
@@ -56,6 +59,7 @@ async fn own(start: TargetStart, open_files: usize, device: Option<Device>) -> R
     store.limit_open_files(open_files);
     let device = device.map(Rc::new);
     let benchmark = Benchmark::open(directory.path(), device.clone())?;
+    let links = Links::new(identity.clone(), Arc::clone(&map));
     let router = Router::new(identity, Channel::of_target(target), map);
     let served = Rc::new(Served {
         store: Rc::clone(&store),
@@ -65,6 +69,7 @@ async fn own(start: TargetStart, open_files: usize, device: Option<Device>) -> R
         places: Semaphore::new(MAX_REQUESTS_PER_TARGET),
         device,
         benchmark,
+        links,
     });
     ready.tell();
     let cleaner = Rc::clone(&store);
@@ -127,6 +132,7 @@ async fn take_requests(served: Rc<Served>, socket: OwnedFd, peer: Peer) {
                 outbox: &outbox,
                 device: served.device.as_deref(),
                 benchmark: &served.benchmark,
+                links: &served.links,
             };
             handlers::dispatch(&served.store, incoming, &requester).await;
             drop((place, own_place));

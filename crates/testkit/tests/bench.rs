@@ -323,6 +323,84 @@ fn storage_refuses_what_cannot_be_and_leaves_nothing_behind() {
     run(&["--targets", &target, "--size", "1m"]).expect_success();
 }
 
+/// Command: skep bench net.
+#[test]
+fn net_measures_each_pair_in_both_directions() {
+    let cluster = small_cluster();
+    let run = |more: &[&str]| finish(&mut bench_targets(&cluster, "net", more), PATIENCE);
+    let small = ["--message-size", "64k", "--messages", "4", "--streams", "3"];
+    let hosts = ["--hosts", "one,two", "--processes-per-host", "2"];
+    let common = [&small[..], &hosts, &ENTER, &["--round-trips", "7"]].concat();
+    let nodes = parse(&cluster.skep(&["node", "list", "--output", "json"]));
+    let is_service = |node: &&Value| node["kind"] != "client";
+    let services = nodes.as_array().expect("nodes").iter().filter(is_service).count();
+    let sources = services - 1;
+    for format in ["json", "ndjson"] {
+        let output = ["--repetitions", "2", "--output", format];
+        let value = parse(&run(&[&common[..], &output].concat()).expect_success());
+        check("bench-net", &value);
+        let pairs = value["pairs"].as_array().expect("pairs");
+        assert_eq!(pairs.len(), 2 * services + sources * (services - 1), "{value}");
+        let samples = value["samples"].as_array().expect("samples");
+        assert_eq!(samples.len(), pairs.len() * 3 * 2);
+        for sample in samples {
+            let pair = &pairs[sample["pair"].as_u64().expect("a place") as usize];
+            let processes = if pair["from_kind"] == "host" { 2 } else { 1 };
+            let count = |name: &str| sample[name].as_array().expect("a list").len();
+            if sample["measured"] == "round_trip" {
+                assert_eq!((count("round_trips_us"), count("streams")), (7, 1), "{sample}");
+                assert!(sample["round_trip_us"].as_f64().expect("a time") > 0.0);
+                assert_eq!(sample["bytes"], 0);
+            } else {
+                assert_eq!((count("round_trips_us"), count("streams")), (0, 3 * processes));
+                assert_eq!(sample["bytes"], processes * 3 * 4 * (64 << 10), "{sample}");
+                assert!(sample["bandwidth_mib_per_s"].as_f64().expect("a rate") > 0.0);
+            }
+        }
+        assert_eq!(value["judged"].as_array().expect("verdicts").len(), pairs.len() * 3);
+        assert_eq!(value["hosts"][1]["name"], "two");
+    }
+    let once = [&common[..], &["--repetitions", "1"]].concat();
+    let all = ["--all-at-once", "--only-from-hosts", "--output", "json"];
+    let value = parse(&run(&[&once[..], &all].concat()).expect_success());
+    check("bench-net", &value);
+    let totals = value["totals"].as_array().expect("totals");
+    assert_eq!(totals.len(), 2);
+    for total in totals {
+        assert_eq!(total["bytes"], 2 * 2 * services * 3 * 4 * (64 << 10), "{total}");
+    }
+    assert_eq!(value["samples"].as_array().expect("samples").len(), 2 * services * 3);
+    let some = ["--services", "storage-1,storage-2", "--only-between-services"];
+    let shown = run(&[&once[..], &some].concat()).expect_success();
+    assert!(shown.contains("storage-1") && !shown.contains("metadata"), "{shown}");
+    assert!(shown.contains("SEND MIB/S") && !shown.contains("\none "), "{shown}");
+}
+
+#[test]
+fn net_refuses_what_cannot_be_and_goes_on_without_a_service_that_is_gone() {
+    let cluster = small_cluster();
+    let run = |more: &[&str]| finish(&mut bench_targets(&cluster, "net", more), PATIENCE);
+    let refused = |more: &[&str], code: i32, words: &str| {
+        let finished = run(more);
+        assert_eq!(finished.status.code(), Some(code), "{more:?}: {}", finished.stderr);
+        assert!(finished.stderr.contains(words), "{more:?}: {}", finished.stderr);
+        assert_eq!(finished.stdout, "");
+    };
+    refused(&["--message-size", "5m"], 2, "at most 4194304 bytes");
+    refused(&["--streams", "65"], 2, "1 to 64 streams");
+    refused(&["--messages", "0"], 2, "one message");
+    refused(&["--messages", "4000000000"], 2, "over a link at once");
+    refused(&["--round-trips", "10001"], 2, "round trips");
+    refused(&["--services", "nobody"], 4, "no node 'nobody'");
+    refused(&["--only-from-hosts", "--only-between-services"], 2, "cannot be used with");
+    refused(&["--lab", "nosuchlab"], 4, "no lab 'nosuchlab'");
+    refused(&["--lab", "x", "--hosts", "a"], 2, "cannot be used with");
+    cluster.processes("storage").iter().for_each(process::Process::kill);
+    let quick = ["--messages", "1", "--streams", "1", "--round-trips", "1", "--repetitions", "1"];
+    let some = ["--services", "management-1,metadata-1"];
+    run(&[&quick[..], &some].concat()).expect_success();
+}
+
 /// Children of a process, oldest first.
 fn children(parent: u32) -> Vec<process::Process> {
     let is_child = |it: &process::Process| {

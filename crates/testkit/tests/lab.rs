@@ -285,3 +285,64 @@ fn without_root_a_lab_is_refused() {
     assert!(found.stderr.contains("needs root"), "{found:?}");
     assert_eq!(lab.remains(), NOTHING);
 }
+
+/// How often this kernel was told to forget what it has cached: pages, and names.
+fn cache_drops() -> [u64; 2] {
+    let text = fs::read_to_string("/proc/vmstat").expect("/proc is mounted");
+    ["drop_pagecache ", "drop_slab "].map(|name| {
+        let value = text.lines().find_map(|line| line.strip_prefix(name));
+        value.expect("the kernel counts it").parse().expect("a number")
+    })
+}
+
+#[test]
+fn benchmarks_run_on_the_hosts_of_a_lab_and_drop_caches() {
+    let lab = Lab::new();
+    lab.json("up", &SHAPE);
+    let bench = |verb: &str, more: &[&str]| {
+        let mut command = Command::new(cluster::program());
+        command.args(["bench", verb, "--lab", lab.name(), "--output", "json"]).args(more);
+        // Relative paths are in the mounts, wherever this is run.
+        command.current_dir("/");
+        let value = finish(&mut command, PATIENCE).expect_success();
+        let value: Value = serde_json::from_str(&value).expect("JSON");
+        check(&format!("bench-{verb}"), &value);
+        let hosts = value["hosts"].as_array().expect("hosts");
+        assert_eq!([&hosts[0]["name"], &hosts[1]["name"]], ["c1", "c2"]);
+        value
+    };
+    let assert_dropped = |value: &Value, before: [u64; 2]| {
+        let phases = value["phases"].as_array().expect("phases");
+        assert!(!phases.is_empty());
+        for phase in phases {
+            assert_eq!(phase["caches_dropped"], true, "{phase}");
+        }
+        // Others may drop caches, too.
+        for (before, after) in before.into_iter().zip(cache_drops()) {
+            assert!(after - before >= phases.len() as u64, "{before} {after}: {value}");
+        }
+    };
+    let before = cache_drops();
+    let io = bench("io", &["-o", "file", "-t", "64k", "-b", "1m", "-C", "-R", "-i", "2"]);
+    assert_eq!(io["hosts"][0]["environment"]["mount"]["kind"], "fuse.skep");
+    assert_dropped(&io, before);
+    let before = cache_drops();
+    let metadata = bench("metadata", &["-d", ".", "-n", "20", "-F", "-N", "1"]);
+    assert_dropped(&metadata, before);
+    let kept = bench("io", &["-o", "file", "-b", "1m", "--keep-caches"]);
+    assert_eq!(kept["phases"][0]["caches_dropped"], false);
+    assert_eq!(fs::read_dir(lab.mount("c2")).expect("a mount").count(), 0);
+
+    let small = ["--message-size", "64k", "--messages", "4", "--repetitions", "1"];
+    let net = bench("net", &[&small[..], &["--services", "s1,s2"]].concat());
+    let pairs = net["pairs"].as_array().expect("pairs");
+    let names: Vec<_> = pairs.iter().map(|it| [it["from"].as_str(), it["to"].as_str()]).collect();
+    let [one, two] = [Some("s1"), Some("s2")];
+    let [first, second] = [Some("c1"), Some("c2")];
+    assert_eq!(
+        names,
+        [[first, one], [first, two], [second, one], [second, two], [one, two], [two, one]]
+    );
+    lab.json("down", &[]);
+    assert_eq!(lab.remains(), NOTHING);
+}

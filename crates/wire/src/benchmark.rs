@@ -2,6 +2,7 @@
 //! file is touched.
 
 use skep_types::codec::record;
+use skep_types::{NodeId, TargetId};
 
 record! {
     /// Lets a storage target write files of a benchmark, or read those that the same run wrote,
@@ -54,5 +55,66 @@ record! {
     pub struct StopBenchmark {
         /// The run.
         pub run: u64,
+    }
+}
+
+record! {
+    /// Brings bulk data that is compared with its checksums, as that of a write is, and then thrown
+    /// away. Without data: a round trip.
+    pub struct DiscardData {
+        /// CRC-32C of each 4,096 bytes of the data.
+        pub checksums: Vec<u32>,
+    }
+}
+
+record! {
+    /// Asks for bulk data that means nothing.
+    #[derive(Copy)]
+    pub struct GiveData {
+        /// So much.
+        pub bytes: u32,
+    }
+}
+
+record! {
+    /// Answer to [`GiveData`], with the bulk data.
+    pub struct DataGiven {
+        /// CRC-32C of each 4,096 bytes of the data.
+        pub checksums: Vec<u32>,
+    }
+}
+
+record! {
+    /// Lets a service measure the network between itself and another service of its cluster map, by
+    /// [`DiscardData`] or [`GiveData`]. Answered when that is done, and given up when the requester
+    /// waits no longer, after ten minutes at the latest. One at a time.
+    #[derive(Copy)]
+    pub struct MeasureLink {
+        /// The other service.
+        pub node: NodeId,
+        /// The target of that service whose thread is to answer; zero: the service itself.
+        pub target: TargetId,
+        /// Connections, each with one message under way.
+        pub streams: u16,
+        /// Messages of each.
+        pub messages: u32,
+        /// Bytes of bulk data in each; zero: round trips are timed one by one.
+        pub message_bytes: u32,
+        /// Data come from the other service; else they go there.
+        pub is_receiving: bool,
+    }
+}
+
+record! {
+    /// Answer to [`MeasureLink`].
+    pub struct LinkMeasured {
+        /// The address at which the other service answered.
+        pub address: String,
+        /// Bytes of bulk data that were moved.
+        pub bytes: u64,
+        /// Begin and end of each connection's messages, in nanoseconds from the first begin.
+        pub streams: Vec<(u64, u64)>,
+        /// Each round trip, if they were timed, in nanoseconds.
+        pub round_trips_ns: Vec<u64>,
     }
 }

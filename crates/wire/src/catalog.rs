@@ -73,6 +73,10 @@ catalog! {
     2 "any" reads session::Proof => session::Welcome;
     // A running process.
     3 "any" reads node::SetLogLevel => node::LogLevel;
+    // Benchmarks of the network.
+    4 "any" reads bm::DiscardData => mg::Done;
+    5 "any" reads bm::GiveData => bm::DataGiven;
+    6 "any" reads bm::MeasureLink => bm::LinkMeasured;
     // Management. Commands are idempotent by their contents.
     16 "management" reads mg::RegisterServer => mg::Registered;
     17 "management" reads mg::RegisterClient => mg::Registered;

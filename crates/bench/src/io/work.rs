@@ -9,6 +9,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Alignment of transfers in memory, for those past the page cache.
 const ALIGNMENT: usize = 4096;
@@ -221,7 +222,7 @@ impl Engine for IoEngine {
         &mut self,
         step: &Step,
         measure: &mut Measure,
-        control: &Control,
+        control: &Arc<Control>,
     ) -> Result<(), String> {
         match Phase::named(&step.phase) {
             Some(Phase::Remove) => self.remove(),
@@ -263,7 +264,7 @@ mod tests {
         engines.iter_mut().try_for_each(|engine| engine.prepare(&step(phase)))?;
         let one = |engine: &mut IoEngine| {
             let mut measure = Measure::default();
-            engine.perform(&step(phase), &mut measure, &Control::default()).map(|()| measure)
+            engine.perform(&step(phase), &mut measure, &Arc::default()).map(|()| measure)
         };
         engines.iter_mut().map(one).collect()
     }

@@ -325,6 +325,10 @@ impl Fleet {
             let record = &self.records[rank % hosts];
             measure.begin_s -= record.clock_offset_s;
             measure.end_s -= record.clock_offset_s;
+            for (begin, end) in measure.links.iter_mut().flat_map(|link| &mut link.streams) {
+                *begin -= record.clock_offset_s;
+                *end -= record.clock_offset_s;
+            }
             ProcessRecord { rank: rank as u32, host: record.name.clone(), measure }
         });
         let uses = self.records[..hosts].iter().zip(busy);

@@ -3,7 +3,7 @@
 use crate::environment::Environment;
 use crate::io;
 use crate::limits::MAX_LINE_BYTES;
-use crate::metadata;
+use crate::{metadata, net};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, Read, Write};
@@ -14,6 +14,7 @@ use std::io::{BufRead, Read, Write};
 pub(crate) enum Job {
     Io(io::Plan),
     Metadata(metadata::Plan),
+    Net(net::Assignment),
 }
 
 /// A process among all.
@@ -120,6 +121,25 @@ pub struct Measure {
     pub errors: u64,
     /// The first of them.
     pub first_error: Option<String>,
+    /// Links that were measured, where that is what was done. Times of a phase are on the
+    /// controller's time line here, too.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub links: Vec<LinkMeasure>,
+}
+
+/// What a process has measured of the network to a service.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct LinkMeasure {
+    /// Id of the service's node.
+    pub node: u32,
+    /// Where it answered.
+    pub address: String,
+    /// Bytes that were moved.
+    pub bytes: u64,
+    /// Begin and end of each stream, in seconds.
+    pub streams: Vec<(f64, f64)>,
+    /// Each round trip, in microseconds.
+    pub round_trips_us: Vec<f64>,
 }
 
 /// Writes a line.

@@ -7,6 +7,7 @@ use super::protocol::{Job, Measure, Order, Says, Seat, Step, hear, say};
 use crate::io::IoEngine;
 use crate::limits::{HEARTBEAT, MAX_WAITING};
 use crate::metadata::MetadataEngine;
+use crate::net::NetEngine;
 use skep_types::{Error, ErrorCode, Result};
 use std::io::BufReader;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,7 +24,7 @@ pub(crate) trait Engine {
         &mut self,
         step: &Step,
         measure: &mut Measure,
-        control: &Control,
+        control: &Arc<Control>,
     ) -> std::result::Result<(), String>;
 
     /// Takes back what was made; of dead processes too, which had begun to make it.
@@ -77,6 +78,7 @@ pub fn worker() -> Result<()> {
     let mut engine: Box<dyn Engine> = match job {
         Job::Io(plan) => Box::new(IoEngine::new(plan, seat)),
         Job::Metadata(plan) => Box::new(MetadataEngine::new(plan, seat)),
+        Job::Net(assignment) => Box::new(NetEngine::new(assignment, seat)),
     };
     let (sender, orders) = sync_channel(MAX_WAITING);
     let control = Arc::new(Control::default());

@@ -7,6 +7,7 @@ use crate::limits::{CLEAN_PAUSE, CLEAN_TRIES};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// A process of a `metadata` run.
 pub(crate) struct MetadataEngine {
@@ -140,7 +141,7 @@ impl Engine for MetadataEngine {
         &mut self,
         step: &Step,
         measure: &mut Measure,
-        control: &Control,
+        control: &Arc<Control>,
     ) -> Result<(), String> {
         let (object, act) = phase_named(&step.phase).ok_or("there is no such phase")?;
         let top = self.plan.test_directory(step.repetition, &self.seat.host);
@@ -196,7 +197,7 @@ mod tests {
             engines.iter_mut().try_for_each(|engine| engine.prepare(&step))?;
             let mut measure = Measure::default();
             for engine in engines.iter_mut() {
-                engine.perform(&step, &mut measure, &Control::default())?;
+                engine.perform(&step, &mut measure, &Arc::default())?;
             }
             assert_eq!(measure.operations, total, "{phase}");
             counts.push((phase, total));

@@ -78,16 +78,49 @@ pub fn judge(outcome: &Outcome, rules: Rules) -> Vec<Judged> {
 }
 
 fn judge_one(all: &[(u32, Vec<f64>)], index: usize, phase: &str, rules: Rules) -> Option<Judged> {
-    let (target, samples) = &all[index];
-    let medians: Vec<f64> = all.iter().filter_map(|(_, samples)| median(samples)).collect();
-    let others: Vec<&(u32, Vec<f64>)> =
-        all.iter().enumerate().filter(|(other, _)| *other != index).map(|(_, it)| it).collect();
-    let medians_of_others: Vec<f64> =
-        others.iter().filter_map(|(_, samples)| median(samples)).collect();
+    let samples: Vec<Vec<f64>> = all.iter().map(|(_, samples)| samples.clone()).collect();
+    let found = compare(&samples, index, rules)?;
+    Some(Judged {
+        target: all[index].0,
+        phase: phase.to_owned(),
+        samples: found.samples,
+        median_mib_per_s: found.median,
+        slower_by: found.slower_by,
+        deviations: found.deviations,
+        confidence: found.confidence,
+        verdict: found.verdict,
+    })
+}
+
+/// One of several things that were measured, compared with the others.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Compared {
+    /// Its measurements.
+    pub samples: usize,
+    /// Their median.
+    pub median: f64,
+    /// By how much that is below the median of the others' medians, as a share of it; less than
+    /// nothing if it is above.
+    pub slower_by: f64,
+    /// The same in deviations of all medians; none where these are all the same.
+    pub deviations: Option<f64>,
+    /// How sure it is that it is slower at all: 0 to 1.
+    pub confidence: f64,
+    /// What follows.
+    pub verdict: Verdict,
+}
+
+/// Compares one of several things, of which more is better, with the others; none without samples.
+pub fn compare(all: &[Vec<f64>], index: usize, rules: Rules) -> Option<Compared> {
+    let samples = &all[index];
+    let medians: Vec<f64> = all.iter().filter_map(|samples| median(samples)).collect();
+    let others = all.iter().enumerate().filter(|(other, _)| *other != index);
+    let others: Vec<&Vec<f64>> = others.map(|(_, samples)| samples).collect();
+    let medians_of_others: Vec<f64> = others.iter().filter_map(|it| median(it)).collect();
     let own = median(samples)?;
     let middle = median(&medians_of_others).unwrap_or(own);
     let spread = median_deviation(&medians).filter(|spread| *spread > 0.0);
-    let pooled: Vec<f64> = others.iter().flat_map(|(_, samples)| samples.iter().copied()).collect();
+    let pooled: Vec<f64> = others.into_iter().flatten().copied().collect();
     let chance = chance_of_being_so_low(samples, &pooled) * all.len() as f64;
     let slower_by = if middle > 0.0 { 1.0 - own / middle } else { 0.0 };
     let confidence = (1.0 - chance).clamp(0.0, 1.0);
@@ -96,11 +129,9 @@ fn judge_one(all: &[(u32, Vec<f64>)], index: usize, phase: &str, rules: Rules) -
         (true, true) => Verdict::Slow,
         (true, false) => Verdict::Unclear,
     };
-    Some(Judged {
-        target: *target,
-        phase: phase.to_owned(),
+    Some(Compared {
         samples: samples.len(),
-        median_mib_per_s: own,
+        median: own,
         slower_by,
         deviations: spread.map(|spread| (middle - own) / spread),
         confidence,

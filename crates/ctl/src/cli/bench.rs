@@ -10,6 +10,13 @@ pub(crate) enum BenchVerb {
     Io(IoArgs),
     /// Make, look at, read and remove files and directories as mdtest does
     Metadata(MetadataArgs),
+    /// Measure the network between hosts and services, and between services
+    Net {
+        #[command(flatten)]
+        query: ClusterArgs,
+        #[command(flatten)]
+        args: NetArgs,
+    },
     /// Let storage targets write and read files of their own, without network
     Storage {
         #[command(flatten)]
@@ -42,22 +49,31 @@ pub(crate) struct HostArgs {
     /// File with a host on each line; what comes after a # or the first word is ignored
     #[arg(long, value_name = "FILE", conflicts_with = "hosts")]
     pub(crate) host_file: Option<PathBuf>,
+    /// The client hosts of a lab (`skep lab up`); a relative path is in the mount of each
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["hosts", "host_file", "enter"])]
+    pub(crate) lab: Option<String>,
     /// Processes on each host
     #[arg(long, default_value_t = 1, value_name = "NUMBER")]
     pub(crate) processes_per_host: u32,
-    /// Hosts without processes on which caches are dropped too
-    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
-    pub(crate) server_hosts: Vec<String>,
     /// What is put before a command to run it on a host, {host} being its name; `skep` has to be
     /// found there, and nothing asked
     #[arg(long, default_value = "ssh -o BatchMode=yes {host}", value_name = "COMMAND")]
     pub(crate) enter: String,
-    /// Leave caches as they are between phases
-    #[arg(long)]
-    pub(crate) keep_caches: bool,
     /// Give up when no process has moved for so long
     #[arg(long, default_value_t = skep_bench::limits::DEFAULT_PATIENCE_S, value_name = "SECONDS")]
     pub(crate) patience: u32,
+}
+
+/// Whose caches are dropped.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Caches")]
+pub(crate) struct CacheArgs {
+    /// Hosts without processes on which caches are dropped too
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    pub(crate) server_hosts: Vec<String>,
+    /// Leave caches as they are between phases
+    #[arg(long)]
+    pub(crate) keep_caches: bool,
 }
 
 /// IOR's options under IOR's letters.
@@ -65,6 +81,8 @@ pub(crate) struct HostArgs {
 pub(crate) struct IoArgs {
     #[command(flatten)]
     pub(crate) place: HostArgs,
+    #[command(flatten)]
+    pub(crate) caches: CacheArgs,
     /// The file; with -F a dot and the process's number are added. {host} is the host's name
     #[arg(short = 'o', long = "path", value_name = "FILE")]
     pub(crate) path: String,
@@ -126,6 +144,8 @@ pub(crate) struct IoArgs {
 pub(crate) struct MetadataArgs {
     #[command(flatten)]
     pub(crate) place: HostArgs,
+    #[command(flatten)]
+    pub(crate) caches: CacheArgs,
     /// A directory that exists; {host} is the host's name
     #[arg(short = 'd', long, value_name = "DIR")]
     pub(crate) directory: PathBuf,
@@ -180,6 +200,40 @@ pub(crate) struct MetadataArgs {
     /// Look at what the process so many places on has made: with 1 the one on the next host
     #[arg(short = 'N', long, default_value_t = 0, value_name = "NUMBER")]
     pub(crate) stride: u32,
+}
+
+/// What goes over the network.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct NetArgs {
+    #[command(flatten)]
+    pub(crate) place: HostArgs,
+    /// Only these services: names or ids with commas between them [default: all]
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    pub(crate) services: Vec<String>,
+    /// Measure only from hosts to services [default: also between services]
+    #[arg(long, conflicts_with = "only_between_services")]
+    pub(crate) only_from_hosts: bool,
+    /// Measure only between services [default: also from hosts to services]
+    #[arg(long)]
+    pub(crate) only_between_services: bool,
+    /// All hosts with all services at the same time, instead of one pair after the other
+    #[arg(long)]
+    pub(crate) all_at_once: bool,
+    /// Bytes of a message's data, up to 4 MiB
+    #[arg(long, default_value = "1m", value_name = "SIZE", value_parser = size)]
+    pub(crate) message_size: u64,
+    /// Messages of each stream
+    #[arg(long, default_value_t = 32, value_name = "NUMBER")]
+    pub(crate) messages: u32,
+    /// Connections from each process to each service; one message is under way on each
+    #[arg(long, default_value_t = 4, value_name = "NUMBER")]
+    pub(crate) streams: u16,
+    /// Messages without data that are timed one by one; 0: none
+    #[arg(long, default_value_t = 200, value_name = "NUMBER")]
+    pub(crate) round_trips: u32,
+    /// How often all is done
+    #[arg(long, default_value_t = 3, value_name = "NUMBER")]
+    pub(crate) repetitions: u32,
 }
 
 /// What storage targets do.

@@ -13,6 +13,7 @@ mod set_policy;
 
 use crate::authority::Authority;
 use skep_rpc::{Incoming, Outbox};
+use skep_service::link_requests;
 use skep_types::{Error, ErrorCode, Result};
 use skep_wire::Request;
 use skep_wire::frame::Header;
@@ -61,6 +62,7 @@ pub(crate) fn dispatch(authority: &Rc<Authority>, incoming: Incoming, outbox: &R
         }
         messages::ListClients::ID => answer(authority, &incoming, outbox, list_clients::handle),
         node::SetLogLevel::ID => skep_service::node_requests::answer(&incoming, outbox),
+        message if link_requests::is_one(message) => link_requests::answer(None, incoming, outbox),
         other => {
             let error = Error::new(
                 ErrorCode::Unsupported,

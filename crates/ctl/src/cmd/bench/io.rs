@@ -1,11 +1,12 @@
 //! `skep bench io`: IOR's patterns.
 
-use super::{end_on_signals, end_progress, hosts, named, show_progress};
+use super::{end_on_signals, end_progress, hosts, named, path_on_hosts, show_progress};
 use crate::cli::bench::IoArgs;
 use crate::output::{print, render, table};
 use skep_bench::io::{Outcome, Plan};
 use skep_bench::launcher::PhaseRecord;
 use skep_types::{Error, ErrorCode, Result};
+use std::path::Path;
 use std::process::ExitCode;
 
 pub(super) fn run(args: &IoArgs) -> Result<ExitCode> {
@@ -33,8 +34,7 @@ pub(super) fn run(args: &IoArgs) -> Result<ExitCode> {
 fn plan(args: &IoArgs) -> Result<Plan> {
     // As with IOR, neither means both.
     let both = !args.write && !args.read;
-    let path = std::path::absolute(&args.path)
-        .map_err(|error| Error::new(ErrorCode::InvalidArgument, format!("path (-o): {error}")))?;
+    let path = path_on_hosts(&args.place, Path::new(&args.path), "path (-o)")?;
     Ok(Plan {
         path: path.display().to_string(),
         transfer_bytes: args.transfer_size,
@@ -54,8 +54,8 @@ fn plan(args: &IoArgs) -> Result<Plan> {
         direct: args.direct,
         signature: args.signature,
         seed: args.seed,
-        keep_caches: args.place.keep_caches,
-        server_hosts: named(&args.place.server_hosts, &args.place.enter),
+        keep_caches: args.caches.keep_caches,
+        server_hosts: named(&args.caches.server_hosts, &args.place.enter),
         patience_s: args.place.patience,
     })
 }

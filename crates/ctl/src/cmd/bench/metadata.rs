@@ -1,6 +1,6 @@
 //! `skep bench metadata`: mdtest's phases.
 
-use super::{end_on_signals, end_progress, hosts, named, show_progress};
+use super::{end_on_signals, end_progress, hosts, named, path_on_hosts, show_progress};
 use crate::cli::bench::MetadataArgs;
 use crate::output::{print, render, table};
 use skep_bench::metadata::{OPERATIONS, Outcome, Plan};
@@ -25,9 +25,7 @@ pub(super) fn run(args: &MetadataArgs) -> Result<ExitCode> {
 fn plan(args: &MetadataArgs) -> Result<Plan> {
     // As with mdtest, none means all.
     let all = !(args.create || args.stat || args.read || args.remove);
-    let directory = std::path::absolute(&args.directory).map_err(|error| {
-        Error::new(ErrorCode::InvalidArgument, format!("directory (-d): {error}"))
-    })?;
+    let directory = path_on_hosts(&args.place, &args.directory, "directory (-d)")?;
     Ok(Plan {
         directory: directory.display().to_string(),
         items: args.items,
@@ -48,8 +46,8 @@ fn plan(args: &MetadataArgs) -> Result<Plan> {
         sync: args.sync,
         stride: args.stride,
         run: None,
-        keep_caches: args.place.keep_caches,
-        server_hosts: named(&args.place.server_hosts, &args.place.enter),
+        keep_caches: args.caches.keep_caches,
+        server_hosts: named(&args.caches.server_hosts, &args.place.enter),
         patience_s: args.place.patience,
     })
 }

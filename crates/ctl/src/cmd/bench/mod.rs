@@ -2,6 +2,7 @@
 
 mod io;
 mod metadata;
+mod net;
 mod storage;
 
 use crate::cli::bench::{BenchVerb, HostArgs};
@@ -9,7 +10,7 @@ use crate::output::is_for_people;
 use skep_bench::{Host, Progress};
 use skep_types::{Error, ErrorCode, Result};
 use std::io::{IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Names that mean this host.
@@ -19,6 +20,7 @@ pub(super) fn run(verb: BenchVerb) -> Result<ExitCode> {
     match verb {
         BenchVerb::Io(args) => io::run(&args),
         BenchVerb::Metadata(args) => metadata::run(&args),
+        BenchVerb::Net { query, args } => net::run(&args, &query),
         BenchVerb::Storage { query, args } => storage::run(&args, &query),
         BenchVerb::SlowTargets { query, args } => storage::slow_targets(&args, &query),
         BenchVerb::Agent => skep_bench::agent().map(|()| ExitCode::SUCCESS),
@@ -28,7 +30,32 @@ pub(super) fn run(verb: BenchVerb) -> Result<ExitCode> {
 
 /// The hosts with processes.
 fn hosts(args: &HostArgs) -> Result<Vec<Host>> {
-    listed(&args.hosts, args.host_file.as_deref(), &args.enter)
+    let Some(name) = &args.lab else {
+        return listed(&args.hosts, args.host_file.as_deref(), &args.enter);
+    };
+    let lab = skep_lab::State::load(name)?;
+    let clients = lab.hosts_of(skep_lab::Role::Client);
+    Ok(clients.map(|host| Host { name: host.name.clone(), enter: host.enter() }).collect())
+}
+
+/// A path on all hosts: in a lab, a relative one is in the mount of each host.
+fn path_on_hosts(args: &HostArgs, path: &Path, option: &str) -> Result<PathBuf> {
+    let lab = match &args.lab {
+        Some(name) if path.is_relative() => skep_lab::State::load(name)?,
+        _ => {
+            return std::path::absolute(path).map_err(|error| {
+                let what = format!("{option}: {error}");
+                Error::new(ErrorCode::InvalidArgument, what)
+            });
+        }
+    };
+    // Mount points of clients are beside each other, under the clients' names.
+    let first = lab.hosts_of(skep_lab::Role::Client).find_map(|host| host.mount_point.clone());
+    let Some(place) = first.as_deref().and_then(Path::parent) else {
+        let what = format!("lab '{}' has no client host with a mount", lab.name);
+        return Err(Error::new(ErrorCode::NotFound, what));
+    };
+    Ok(place.join("{host}").join(path))
 }
 
 /// The hosts of a list or a file; this one if there is neither.

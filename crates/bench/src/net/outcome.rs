@@ -1,0 +1,303 @@
+//! What was measured: every single result, and what it was measured on.
+
+use super::plan::{Plan, Server};
+use crate::launcher::{HostRecord, LinkMeasure};
+use crate::statistics::median;
+use crate::storage::outliers::{Compared, Rules, Verdict, compare};
+use serde::{Deserialize, Serialize};
+
+/// What is measured of a pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Measured {
+    /// Data go from the first to the second.
+    Send,
+    /// The first gets data from the second.
+    Receive,
+    /// The first asks, the second answers.
+    RoundTrip,
+}
+
+impl Measured {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Send, Self::Receive, Self::RoundTrip];
+
+    /// Its name in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Send => "send",
+            Self::Receive => "receive",
+            Self::RoundTrip => "round_trip",
+        }
+    }
+}
+
+/// Who measures to whom.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pair {
+    /// Name of the host or the service that connects.
+    pub from: String,
+    /// Id of its node, if it is a service.
+    pub from_node: Option<u32>,
+    /// `host`, or the kind of the service.
+    pub from_kind: String,
+    /// Name of the service that answers.
+    pub to: String,
+    /// Id of its node.
+    pub to_node: u32,
+    /// Its kind.
+    pub to_kind: String,
+}
+
+/// One measurement of a pair.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// Place of the pair in the list of pairs.
+    pub pair: usize,
+    /// What was measured.
+    pub measured: Measured,
+    /// From 1.
+    pub repetition: u32,
+    /// Where the second answered.
+    pub address: String,
+    /// Bytes of all streams; round trips have none.
+    pub bytes: u64,
+    /// From the first stream's begin to the last one's end.
+    pub seconds: f64,
+    /// Bytes over the time; none of round trips.
+    pub bandwidth_mib_per_s: Option<f64>,
+    /// Of each stream: begin and end, in seconds from the first begin.
+    pub streams: Vec<(f64, f64)>,
+    /// The median of the round trips, in microseconds; none if they were not measured.
+    pub round_trip_us: Option<f64>,
+    /// Each round trip, in microseconds.
+    pub round_trips_us: Vec<f64>,
+    /// The share of the time in which the CPUs of the first, if it is a host, were busy with
+    /// whatever; none if too short to tell.
+    pub from_cpu_busy: Option<f64>,
+}
+
+impl Sample {
+    /// Puts together what one or several processes measured of a pair.
+    pub(super) fn new(
+        pair: usize,
+        measured: Measured,
+        repetition: u32,
+        parts: &[LinkMeasure],
+    ) -> Self {
+        let all = || parts.iter().flat_map(|part| &part.streams);
+        let begin = all().map(|(begin, _)| *begin).fold(f64::INFINITY, f64::min);
+        let end = all().map(|(_, end)| *end).fold(f64::NEG_INFINITY, f64::max);
+        // Clocks count nanoseconds.
+        let seconds = (end - begin).max(1e-9);
+        let bytes: u64 = parts.iter().map(|part| part.bytes).sum();
+        let trips: Vec<f64> = parts.iter().flat_map(|it| it.round_trips_us.clone()).collect();
+        let bandwidth = bytes as f64 / f64::from(1 << 20) / seconds;
+        Self {
+            pair,
+            measured,
+            repetition,
+            address: parts.first().map(|part| part.address.clone()).unwrap_or_default(),
+            bytes,
+            seconds,
+            bandwidth_mib_per_s: (measured != Measured::RoundTrip).then_some(bandwidth),
+            streams: all().map(|(from, to)| (from - begin, to - begin)).collect(),
+            round_trip_us: median(&trips),
+            round_trips_us: trips,
+            from_cpu_busy: None,
+        }
+    }
+
+    /// What is compared: more is better.
+    fn rate(&self) -> f64 {
+        let trips = self.round_trip_us.map(|trip| 1e6 / trip);
+        self.bandwidth_mib_per_s.or(trips).unwrap_or(0.0)
+    }
+}
+
+/// All pairs of hosts and services at the same time.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Total {
+    /// What was measured.
+    pub measured: Measured,
+    /// From 1.
+    pub repetition: u32,
+    /// Bytes of all pairs.
+    pub bytes: u64,
+    /// From the first stream's begin to the last one's end.
+    pub seconds: f64,
+    /// Bytes over the time.
+    pub bandwidth_mib_per_s: f64,
+    /// From the first process's begin to the last one's.
+    pub start_skew_s: f64,
+}
+
+/// A pair, compared with the others of its kind.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Judged {
+    /// Place of the pair in the list of pairs.
+    pub pair: usize,
+    /// In what.
+    pub measured: Measured,
+    /// How it compares; of round trips, their number in a second.
+    #[serde(flatten)]
+    pub compared: Compared,
+}
+
+/// What was measured.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Outcome {
+    /// What was asked for.
+    pub plan: Plan,
+    /// Seconds since 1970 when it began.
+    pub started_unix_s: i64,
+    /// All client hosts with what they are.
+    pub hosts: Vec<HostRecord>,
+    /// Processes over all hosts.
+    pub processes: u32,
+    /// All services.
+    pub servers: Vec<Server>,
+    /// All pairs.
+    pub pairs: Vec<Pair>,
+    /// All measurements, in order.
+    pub samples: Vec<Sample>,
+    /// All pairs together, where they were measured at the same time.
+    pub totals: Vec<Total>,
+    /// Each pair, compared with the others of its kind.
+    pub judged: Vec<Judged>,
+    /// Why it ended before all was done.
+    pub failure: Option<String>,
+}
+
+impl Outcome {
+    pub(super) fn new(plan: Plan, servers: Vec<Server>) -> Self {
+        Self {
+            plan,
+            started_unix_s: skep_env::wall_time().seconds,
+            hosts: Vec::new(),
+            processes: 0,
+            servers,
+            pairs: Vec::new(),
+            samples: Vec::new(),
+            totals: Vec::new(),
+            judged: Vec::new(),
+            failure: None,
+        }
+    }
+
+    /// The place of a pair in the list; it is added if it isn't there.
+    pub(super) fn place_of(&mut self, pair: Pair) -> usize {
+        let found = self.pairs.iter().position(|it| *it == pair);
+        found.unwrap_or_else(|| {
+            self.pairs.push(pair);
+            self.pairs.len() - 1
+        })
+    }
+
+    /// Measurements of a pair: bandwidths in MiB/s, or medians of round trips in microseconds.
+    pub fn values(&self, pair: usize, measured: Measured) -> Vec<f64> {
+        let found = self.samples.iter().filter(|it| it.pair == pair && it.measured == measured);
+        found.filter_map(|it| it.bandwidth_mib_per_s.or(it.round_trip_us)).collect()
+    }
+
+    /// Compares all pairs of one kind with each other.
+    pub(super) fn judge(&mut self, rules: Rules) {
+        self.judged.clear();
+        let mut kinds: Vec<(String, String)> = Vec::new();
+        for pair in &self.pairs {
+            let kind = (pair.from_kind.clone(), pair.to_kind.clone());
+            if !kinds.contains(&kind) {
+                kinds.push(kind);
+            }
+        }
+        for (from, to) in kinds {
+            for measured in Measured::ALL {
+                self.judge_kind(&from, &to, measured, rules);
+            }
+        }
+    }
+
+    fn judge_kind(&mut self, from: &str, to: &str, measured: Measured, rules: Rules) {
+        let rates = |pair: usize| -> Vec<f64> {
+            let of = self.samples.iter().filter(|it| it.pair == pair && it.measured == measured);
+            of.map(Sample::rate).collect()
+        };
+        let is_one = |(_, pair): &(usize, &Pair)| pair.from_kind == from && pair.to_kind == to;
+        let (places, all): (Vec<usize>, Vec<Vec<f64>>) = (self.pairs.iter().enumerate())
+            .filter(is_one)
+            .map(|(place, _)| (place, rates(place)))
+            .filter(|(_, rates)| !rates.is_empty())
+            .unzip();
+        for (index, pair) in places.into_iter().enumerate() {
+            let compared = compare(&all, index, rules);
+            self.judged.extend(compared.map(|compared| Judged { pair, measured, compared }));
+        }
+    }
+
+    /// Pairs that are slower than the others of their kind, surely or perhaps.
+    pub fn outliers(&self) -> impl Iterator<Item = &Judged> {
+        self.judged.iter().filter(|judged| judged.compared.verdict != Verdict::Fine)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(begin: f64, end: f64, bytes: u64) -> LinkMeasure {
+        LinkMeasure {
+            node: 1,
+            address: "a:1".into(),
+            bytes,
+            streams: vec![(begin, end), (begin + 0.5, end)],
+            round_trips_us: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_sample_puts_all_processes_of_a_host_together() {
+        let parts = [part(10.0, 12.0, 6 << 20), part(10.25, 13.0, 6 << 20)];
+        let sample = Sample::new(3, Measured::Send, 1, &parts);
+        assert_eq!((sample.seconds, sample.bandwidth_mib_per_s), (3.0, Some(4.0)));
+        assert_eq!(sample.streams[..2], [(0.0, 2.0), (0.5, 2.0)]);
+        assert_eq!((sample.streams.len(), sample.round_trip_us), (4, None));
+        let trips = LinkMeasure { round_trips_us: vec![50.0, 40.0, 90.0], ..part(1.0, 2.0, 0) };
+        let sample = Sample::new(3, Measured::RoundTrip, 1, &[trips]);
+        assert_eq!((sample.round_trip_us, sample.bandwidth_mib_per_s), (Some(50.0), None));
+        assert_eq!(sample.rate(), 20_000.0);
+    }
+
+    #[test]
+    fn pairs_are_compared_with_those_of_their_kind_alone() {
+        let mut outcome = Outcome::new(Plan::default(), Vec::new());
+        let mut add = |from: &str, from_kind: &str, to: &str, rate: f64, trip_us: f64| {
+            let pair = Pair {
+                from: from.into(),
+                from_node: None,
+                from_kind: from_kind.into(),
+                to: to.into(),
+                to_node: 1,
+                to_kind: "storage".into(),
+            };
+            let pair = outcome.place_of(pair);
+            for repetition in 1..=5 {
+                let noise = f64::from(repetition) / 100.0;
+                let mut send = Sample::new(pair, Measured::Send, repetition, &[]);
+                send.bandwidth_mib_per_s = Some(rate + noise);
+                let mut trip = Sample::new(pair, Measured::RoundTrip, repetition, &[]);
+                trip.round_trip_us = Some(trip_us + noise);
+                outcome.samples.extend([send, trip]);
+            }
+        };
+        add("h1", "host", "s1", 100.0, 50.0);
+        add("h1", "host", "s2", 101.0, 51.0);
+        add("h2", "host", "s1", 60.0, 50.0);
+        add("h2", "host", "s2", 99.0, 120.0);
+        // Slow, but there is nothing to compare it with.
+        add("s1", "storage", "s2", 1.0, 9000.0);
+        outcome.judge(Rules::default());
+        let named: Vec<_> = outcome.outliers().map(|it| (it.pair, it.measured)).collect();
+        assert_eq!(named, [(2, Measured::Send), (3, Measured::RoundTrip)]);
+        assert_eq!(outcome.values(3, Measured::RoundTrip)[0], 120.01);
+    }
+}

@@ -1,0 +1,242 @@
+//! What is measured, between whom.
+
+use super::outcome::Measured;
+use crate::limits::{DEFAULT_PATIENCE_S, MAX_REPETITIONS};
+use serde::{Deserialize, Serialize};
+use skep_rpc::link_benchmark::LinkPlan;
+use skep_types::{Error, ErrorCode, Result, TargetId};
+use std::fmt;
+
+/// What goes over each link.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Plan {
+    /// Bytes of a message's data.
+    pub message_bytes: u32,
+    /// Messages of each stream.
+    pub messages: u32,
+    /// Connections from each process to each service; one message is under way on each.
+    pub streams: u16,
+    /// Messages without data that are timed one by one; none: round trips are not measured.
+    pub round_trips: u32,
+    /// How often all is done.
+    pub repetitions: u32,
+    /// Links from hosts to services.
+    pub from_hosts: bool,
+    /// Links between services.
+    pub between_servers: bool,
+    /// All hosts send to all services at the same time; else one pair after the other has the
+    /// network to itself. Round trips are always measured one pair after the other.
+    pub all_at_once: bool,
+    /// How long anybody is waited for.
+    pub patience_s: u32,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self {
+            message_bytes: 1 << 20,
+            messages: 32,
+            streams: 4,
+            round_trips: 200,
+            repetitions: 3,
+            from_hosts: true,
+            between_servers: true,
+            all_at_once: false,
+            patience_s: DEFAULT_PATIENCE_S,
+        }
+    }
+}
+
+/// A service to which, or from which, is measured.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Server {
+    /// Id of its node.
+    pub node: u32,
+    /// Its name.
+    pub name: String,
+    /// `storage`, `metadata` or `management`.
+    pub kind: String,
+    /// Version of its program.
+    pub version: String,
+    /// Where it listens.
+    pub addresses: Vec<String>,
+    /// Its storage targets: messages go to their threads, one stream after the other. None: to the
+    /// service itself.
+    pub targets: Vec<u32>,
+}
+
+impl Server {
+    /// Its targets as messages name them.
+    pub(crate) fn target_ids(&self) -> Vec<TargetId> {
+        self.targets.iter().copied().map(TargetId::new).collect()
+    }
+
+    /// Whether it connects to other services by itself.
+    pub(crate) fn is_source(&self) -> bool {
+        self.kind != "management"
+    }
+}
+
+impl Plan {
+    /// What goes over one link in a measurement.
+    pub(crate) fn link(&self, measured: Measured) -> LinkPlan {
+        let is_receiving = measured == Measured::Receive;
+        match measured {
+            Measured::RoundTrip => {
+                LinkPlan { streams: 1, messages: self.round_trips, message_bytes: 0, is_receiving }
+            }
+            _ => LinkPlan {
+                streams: self.streams,
+                messages: self.messages,
+                message_bytes: self.message_bytes,
+                is_receiving,
+            },
+        }
+    }
+
+    /// What is measured of each pair, in order.
+    pub(crate) fn measured(&self) -> Vec<Measured> {
+        let mut all = vec![Measured::Send, Measured::Receive];
+        if self.round_trips > 0 {
+            all.push(Measured::RoundTrip);
+        }
+        all
+    }
+
+    /// Checks what doesn't need a service to be known.
+    ///
+    /// # Errors
+    /// `InvalidArgument` with everything that is wrong.
+    pub fn check(&self) -> Result<()> {
+        let mut problems = Vec::new();
+        let mut must = |holds: bool, what: &str| {
+            if !holds {
+                problems.push(what.to_owned());
+            }
+        };
+        must(
+            self.from_hosts || self.between_servers,
+            "nothing is to be measured: neither from hosts nor between services",
+        );
+        must(self.message_bytes > 0, "the message size must not be 0");
+        must(
+            (1..=MAX_REPETITIONS).contains(&self.repetitions),
+            &format!("repetitions are 1 to {MAX_REPETITIONS}"),
+        );
+        must(self.patience_s > 0, "patience must not be 0");
+        for measured in self.measured() {
+            if let Err(error) = self.link(measured).check() {
+                problems.push(error.context().to_owned());
+            }
+        }
+        problems.dedup();
+        if problems.is_empty() {
+            return Ok(());
+        }
+        Err(Error::new(ErrorCode::InvalidArgument, problems.join("; ")))
+    }
+}
+
+/// The key to a cluster, as text: shown to nobody.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct Key(pub(crate) String);
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key(..)")
+    }
+}
+
+/// What a process of a host has to know.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Assignment {
+    pub(crate) plan: Plan,
+    /// Names of all hosts, in the order of ranks.
+    pub(crate) hosts: Vec<String>,
+    pub(crate) servers: Vec<Server>,
+    pub(crate) token: Key,
+}
+
+/// A phase of the hosts: who measures what to whom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Leg {
+    pub(crate) measured: Measured,
+    /// Places of a host and a service; none: all to all.
+    pub(crate) pair: Option<(usize, usize)>,
+}
+
+impl Assignment {
+    /// All phases of a repetition, with their names.
+    pub(crate) fn legs(&self) -> Vec<(String, Leg)> {
+        let mut legs = Vec::new();
+        for measured in self.plan.measured() {
+            if self.plan.all_at_once && measured != Measured::RoundTrip {
+                let name = format!("{} from all hosts", measured.name());
+                legs.push((name, Leg { measured, pair: None }));
+                continue;
+            }
+            for (host, host_name) in self.hosts.iter().enumerate() {
+                for (place, server) in self.servers.iter().enumerate() {
+                    let Server { name, node, .. } = server;
+                    let name = format!("{} {host_name} {name} ({node})", measured.name());
+                    legs.push((name, Leg { measured, pair: Some((host, place)) }));
+                }
+            }
+        }
+        legs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(node: u32, targets: &[u32]) -> Server {
+        Server {
+            node,
+            name: "same".into(),
+            kind: "storage".into(),
+            version: String::new(),
+            addresses: Vec::new(),
+            targets: targets.into(),
+        }
+    }
+
+    #[test]
+    fn plans_that_cannot_be_are_refused() {
+        let problem = |change: fn(&mut Plan)| {
+            let mut plan = Plan::default();
+            change(&mut plan);
+            plan.check().err().map(|error| error.context().to_owned()).unwrap_or_default()
+        };
+        assert_eq!(problem(|_| ()), "");
+        assert!(problem(|plan| plan.message_bytes = 0).contains("message size"));
+        assert!(problem(|plan| plan.message_bytes = 5 << 20).contains("at most 4194304"));
+        assert!(problem(|plan| plan.streams = 65).contains("1 to 64 streams"));
+        assert!(problem(|plan| plan.round_trips = 10_001).contains("round trips"));
+        assert!(problem(|plan| plan.repetitions = 0).contains("repetitions"));
+        let nothing = |plan: &mut Plan| (plan.from_hosts, plan.between_servers) = (false, false);
+        assert!(problem(nothing).contains("nothing"));
+    }
+
+    #[test]
+    fn each_pair_has_its_phases_under_names_of_their_own() {
+        let mut assignment = Assignment {
+            plan: Plan::default(),
+            hosts: vec!["a".into(), "b".into()],
+            servers: vec![server(3, &[7, 8]), server(4, &[]), server(5, &[9])],
+            token: Key("secret".into()),
+        };
+        let mut names: Vec<_> = assignment.legs().into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names.len(), 2 * 3 * 3);
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), 18);
+        assignment.plan.all_at_once = true;
+        assert_eq!(assignment.legs().len(), 2 + 2 * 3);
+        assignment.plan.round_trips = 0;
+        assert_eq!(assignment.legs().len(), 2);
+        assert!(!format!("{assignment:?}").contains("secret"));
+    }
+}

@@ -1,0 +1,233 @@
+//! A run from its start to its end: first the hosts, then the services.
+
+use super::outcome::{Measured, Outcome, Pair, Sample, Total};
+use super::plan::{Assignment, Key, Leg, Plan, Server};
+use super::work::identity;
+use crate::launcher::{
+    Fleet, Host, Job, LinkMeasure, PhaseRecord, Progress, Setup, Step, is_interrupted,
+};
+use crate::limits::{ASK_PATIENCE, INTERRUPT_LOOK};
+use crate::storage::outliers::Rules;
+use skep_rpc::{CallOptions, Channel, Connection, Identity};
+use skep_types::{Error, ErrorCode, NodeId, Result};
+use skep_wire::benchmark::{LinkMeasured, MeasureLink};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Measures from hosts to services with `processes_per_host` on each host; gives an outcome without
+/// measurements if the plan doesn't ask for these. The token is that of the cluster, as text.
+///
+/// # Errors
+/// As [`crate::io::run`].
+pub fn from_hosts(
+    plan: &Plan,
+    hosts: &[Host],
+    processes_per_host: u32,
+    (servers, token): (&[Server], &str),
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Outcome> {
+    let processes = crate::launcher::processes(hosts, processes_per_host)?;
+    plan.check()?;
+    if servers.is_empty() {
+        return Err(Error::new(ErrorCode::NotFound, "there is no such service"));
+    }
+    let mut outcome = Outcome::new(plan.clone(), servers.to_vec());
+    if !plan.from_hosts {
+        return Ok(outcome);
+    }
+    let assignment = Assignment {
+        plan: plan.clone(),
+        hosts: hosts.iter().map(|host| host.name.clone()).collect(),
+        servers: servers.to_vec(),
+        token: Key(token.to_owned()),
+    };
+    let mut fleet = Fleet::start(&Setup {
+        job: Job::Net(assignment.clone()),
+        hosts,
+        server_hosts: &[],
+        processes_per_host,
+        path: None,
+        patience: Duration::from_secs(plan.patience_s.into()),
+    })?;
+    outcome.hosts = fleet.records();
+    outcome.processes = processes;
+    let result = measure_hosts(&mut fleet, &assignment, &mut outcome, progress);
+    outcome.failure = fleet.conclude(result, !outcome.samples.is_empty())?;
+    outcome.judge(Rules::default());
+    Ok(outcome)
+}
+
+fn measure_hosts(
+    fleet: &mut Fleet,
+    assignment: &Assignment,
+    outcome: &mut Outcome,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<()> {
+    let hosts = assignment.hosts.len() as u64;
+    for repetition in 1..=assignment.plan.repetitions {
+        for (name, leg) in assignment.legs() {
+            let link = assignment.plan.link(leg.measured);
+            let each = u64::from(link.streams) * u64::from(link.messages);
+            let of_host = u64::from(outcome.processes) / hosts.max(1);
+            let links = match leg.pair {
+                Some(_) => of_host,
+                None => of_host * hosts * assignment.servers.len() as u64,
+            };
+            let total = each * u64::from(link.message_bytes) * links;
+            let record = fleet.phase(&Step { phase: name, repetition, total }, progress)?;
+            take(&record, leg, assignment, outcome);
+        }
+    }
+    Ok(())
+}
+
+/// Puts what processes measured in a phase to the pairs.
+fn take(record: &PhaseRecord, leg: Leg, assignment: &Assignment, outcome: &mut Outcome) {
+    for host in &assignment.hosts {
+        for server in &assignment.servers {
+            let of_host = record.processes.iter().filter(|process| process.host == *host);
+            let links = of_host.flat_map(|process| &process.measure.links);
+            let parts: Vec<LinkMeasure> =
+                links.filter(|link| link.node == server.node).cloned().collect();
+            if parts.is_empty() {
+                continue;
+            }
+            let pair = outcome.place_of(pair_to(host.clone(), None, "host", server));
+            let mut sample = Sample::new(pair, leg.measured, record.repetition, &parts);
+            let used = record.hosts.iter().find(|used| used.name == *host);
+            sample.from_cpu_busy = used.and_then(|used| used.cpu_busy);
+            outcome.samples.push(sample);
+        }
+    }
+    if leg.pair.is_none() {
+        let links = record.processes.iter().flat_map(|process| process.measure.links.clone());
+        let links: Vec<LinkMeasure> = links.collect();
+        let all = Sample::new(0, leg.measured, record.repetition, &links);
+        outcome.totals.push(Total {
+            measured: leg.measured,
+            repetition: record.repetition,
+            bytes: all.bytes,
+            seconds: all.seconds,
+            bandwidth_mib_per_s: all.bandwidth_mib_per_s.unwrap_or(0.0),
+            start_skew_s: record.start_skew_s,
+        });
+    }
+}
+
+fn pair_to(from: String, from_node: Option<u32>, from_kind: &str, server: &Server) -> Pair {
+    Pair {
+        from,
+        from_node,
+        from_kind: from_kind.to_owned(),
+        to: server.name.clone(),
+        to_node: server.node,
+        to_kind: server.kind.clone(),
+    }
+}
+
+/// Lets services measure to each other, one pair after the other, if the plan asks for that, and
+/// adds it to the outcome. What was measured before is kept whatever happens.
+///
+/// # Errors
+/// What kept it from being measured, if the outcome would have no measurement at all.
+pub async fn between_servers(
+    mut outcome: Outcome,
+    token: &str,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Outcome> {
+    if !outcome.plan.between_servers || outcome.failure.is_some() {
+        return Ok(outcome);
+    }
+    let identity = identity(token)?;
+    let result = measure_servers(&mut outcome, &identity, progress).await;
+    outcome.judge(Rules::default());
+    match result {
+        Err(error) if outcome.samples.is_empty() => Err(error),
+        Err(error) => Ok(Outcome { failure: Some(error.context().to_owned()), ..outcome }),
+        Ok(()) => Ok(outcome),
+    }
+}
+
+async fn measure_servers(
+    outcome: &mut Outcome,
+    identity: &Identity,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<()> {
+    let (plan, servers) = (outcome.plan.clone(), outcome.servers.clone());
+    let mut sources = Vec::new();
+    for server in servers.iter().filter(|server| server.is_source()) {
+        sources.push((server, connect(identity, server).await?));
+    }
+    for repetition in 1..=plan.repetitions {
+        for measured in plan.measured() {
+            for (from, connection) in &sources {
+                for to in servers.iter().filter(|to| to.node != from.node) {
+                    let phase = format!("{} {} {}", measured.name(), from.name, to.name);
+                    progress(Progress::Phase { phase, repetition });
+                    let reply = ask(connection, &plan, measured, to).await.map_err(|error| {
+                        error.within(format_args!("{} to {}", from.name, to.name))
+                    })?;
+                    let pair = pair_to(from.name.clone(), Some(from.node), &from.kind, to);
+                    let place = outcome.place_of(pair);
+                    let part = [measure_of(to, &reply)];
+                    outcome.samples.push(Sample::new(place, measured, repetition, &part));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Connects to the thread of a service that is to measure: of storage, one that has files.
+async fn connect(identity: &Identity, server: &Server) -> Result<Rc<Connection>> {
+    let mut last = Error::new(ErrorCode::Disconnected, "it has no address");
+    let target = server.target_ids().first().copied().unwrap_or_default();
+    for address in &server.addresses {
+        match Connection::connect(address, identity, target, Channel::NONE).await {
+            Ok(connection) => return Ok(connection),
+            Err(error) => last = error,
+        }
+    }
+    Err(last.within(&server.name))
+}
+
+/// Lets a service measure, and waits for what it has found; not once this run is interrupted.
+async fn ask(
+    connection: &Rc<Connection>,
+    plan: &Plan,
+    measured: Measured,
+    to: &Server,
+) -> Result<LinkMeasured> {
+    let link = plan.link(measured);
+    let request = MeasureLink {
+        node: NodeId::new(to.node),
+        target: to.target_ids().first().copied().unwrap_or_default(),
+        streams: link.streams,
+        messages: link.messages,
+        message_bytes: link.message_bytes,
+        is_receiving: link.is_receiving,
+    };
+    let patience = Duration::from_secs(plan.patience_s.into()).max(ASK_PATIENCE);
+    let options = CallOptions { time_left: Some(patience), ..CallOptions::default() };
+    let mut answer = std::pin::pin!(connection.call(&request, &options));
+    loop {
+        if let Some(answer) = skep_env::timeout(INTERRUPT_LOOK, answer.as_mut()).await {
+            return answer.map(|(reply, _)| reply);
+        }
+        if is_interrupted() {
+            return Err(Error::new(ErrorCode::Interrupted, "interrupted"));
+        }
+    }
+}
+
+fn measure_of(to: &Server, reply: &LinkMeasured) -> LinkMeasure {
+    let seconds = |nanoseconds: u64| nanoseconds as f64 / 1e9;
+    let streams = reply.streams.iter().map(|(begin, end)| (seconds(*begin), seconds(*end)));
+    LinkMeasure {
+        node: to.node,
+        address: reply.address.clone(),
+        bytes: reply.bytes,
+        streams: streams.collect(),
+        round_trips_us: reply.round_trips_ns.iter().map(|trip| *trip as f64 / 1e3).collect(),
+    }
+}

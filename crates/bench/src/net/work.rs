@@ -1,0 +1,132 @@
+//! What a process of a host does.
+
+use super::outcome::Measured;
+use super::plan::{Assignment, Leg, Server};
+use crate::launcher::{Control, Engine, LinkMeasure, Measure, Seat, Step};
+use crate::limits::NET_SPIN;
+use skep_rpc::link_benchmark::{self, LinkResult};
+use skep_rpc::{Identity, JoinToken};
+use skep_types::{Error, ErrorCode, NodeId, NodeKind, Result};
+use std::cell::Cell;
+use std::sync::Arc;
+
+/// A process of a `net` run.
+pub(crate) struct NetEngine {
+    assignment: Assignment,
+    seat: Seat,
+}
+
+/// Who a benchmark is, to services.
+pub(super) fn identity(token: &str) -> Result<Identity> {
+    let token: JoinToken = token.parse()?;
+    Ok(Identity {
+        cluster: token.cluster,
+        secret: token.secret,
+        node: NodeId::default(),
+        kind: NodeKind::Client,
+    })
+}
+
+/// A measurement of one link by a process.
+fn measure_of(server: &Server, result: &LinkResult) -> LinkMeasure {
+    let streams = result.streams.iter();
+    LinkMeasure {
+        node: server.node,
+        address: result.address.clone(),
+        bytes: result.bytes,
+        streams: streams.map(|(begin, end)| (begin.as_secs_f64(), end.as_secs_f64())).collect(),
+        round_trips_us: result.round_trips.iter().map(|trip| trip.as_secs_f64() * 1e6).collect(),
+    }
+}
+
+impl NetEngine {
+    pub(crate) fn new(assignment: Assignment, seat: Seat) -> Self {
+        Self { assignment, seat }
+    }
+
+    fn leg(&self, step: &Step) -> std::result::Result<Leg, String> {
+        let found = self.assignment.legs().into_iter().find(|(name, _)| *name == step.phase);
+        found.map(|(_, leg)| leg).ok_or_else(|| format!("there is no phase {}", step.phase))
+    }
+
+    /// The services to which this process measures in a phase.
+    fn servers(&self, leg: Leg) -> Vec<Server> {
+        let hosts = self.assignment.hosts.len();
+        let rank = self.seat.rank as usize;
+        let Some((host, server)) = leg.pair else { return self.assignment.servers.clone() };
+        // Round trips are those of one process alone.
+        let is_one = leg.measured != Measured::RoundTrip || rank < hosts;
+        let is_mine = rank % hosts == host && is_one;
+        is_mine.then(|| self.assignment.servers[server].clone()).into_iter().collect()
+    }
+
+    /// Measures to services, at the same time.
+    fn measure(
+        &self,
+        servers: Vec<Server>,
+        measured: Measured,
+        control: &Arc<Control>,
+    ) -> Result<Vec<LinkMeasure>> {
+        let plan = self.assignment.plan.link(measured);
+        let identity = identity(&self.assignment.token.0)?;
+        let control = Arc::clone(control);
+        let all = async move {
+            skep_env::set_spin(NET_SPIN);
+            let start = |server: Server| {
+                let (identity, control) = (identity.clone(), Arc::clone(&control));
+                skep_env::spawn(async move {
+                    let told = Cell::new(0);
+                    let goes_on = |moved: u64| {
+                        control.move_on(moved - told.replace(moved));
+                        !control.is_aborted()
+                    };
+                    let (addresses, targets) = (&server.addresses, server.target_ids());
+                    let measured =
+                        link_benchmark::measure(&identity, addresses, &targets, plan, goes_on);
+                    let result = measured.await.map_err(|error| error.within(&server.name))?;
+                    Ok::<_, Error>(measure_of(&server, &result))
+                })
+            };
+            let tasks: Vec<_> = servers.into_iter().map(start).collect();
+            let mut links = Vec::new();
+            for task in tasks {
+                links.push(task.await?);
+            }
+            Ok(links)
+        };
+        skep_env::block_on(all)
+            .map_err(|error| Error::new(ErrorCode::Io, format!("event loop: {error}")))?
+    }
+}
+
+impl Engine for NetEngine {
+    fn prepare(&mut self, step: &Step) -> std::result::Result<(), String> {
+        self.leg(step).map(drop)
+    }
+
+    fn perform(
+        &mut self,
+        step: &Step,
+        measure: &mut Measure,
+        control: &Arc<Control>,
+    ) -> std::result::Result<(), String> {
+        let leg = self.leg(step)?;
+        let servers = self.servers(leg);
+        if servers.is_empty() {
+            return Ok(());
+        }
+        let links =
+            self.measure(servers, leg.measured, control).map_err(|error| match error.code() {
+                ErrorCode::Interrupted => "given up, since another process failed".into(),
+                _ => error.context().to_owned(),
+            })?;
+        measure.bytes = links.iter().map(|link| link.bytes).sum();
+        let trips = links.iter().map(|link| link.round_trips_us.len() as u64).sum::<u64>();
+        let message = u64::from(self.assignment.plan.message_bytes.max(1));
+        measure.operations = if trips > 0 { trips } else { measure.bytes / message };
+        measure.links = links;
+        Ok(())
+    }
+
+    fn clean(&mut self, _: &[u32]) {}
+}

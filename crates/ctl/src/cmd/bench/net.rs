@@ -1,0 +1,193 @@
+//! `skep bench net`: the network between hosts and services, and between services.
+
+use super::{end_on_signals, end_progress, hosts, show_progress};
+use crate::access::ClusterArgs;
+use crate::cli::bench::NetArgs;
+use crate::output::{print, render, table};
+use crate::view::node_named;
+use skep_bench::net::{Measured, Outcome, Pair, Plan, Server};
+use skep_bench::statistics::median;
+use skep_bench::storage::outliers::Verdict;
+use skep_cluster::state::kind_word;
+use skep_lab::{Role, State};
+use skep_types::{ClusterMap, Error, ErrorCode, Node, NodeKind, Result, TargetKind};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::ExitCode;
+
+pub(super) fn run(args: &NetArgs, query: &ClusterArgs) -> Result<ExitCode> {
+    let plan = plan(args)?;
+    let hosts = hosts(&args.place)?;
+    let query = match &args.place.lab {
+        None => query.clone(),
+        Some(name) => enter_lab(&State::load(name)?)?,
+    };
+    let access = query.access(None)?;
+    end_on_signals()?;
+    let wanted = args.services.clone();
+    let token = access.token.to_text();
+    let servers = crate::cmd::block_on(async move { chosen(&access.map().await?, &wanted) })?;
+    let processes = args.place.processes_per_host;
+    let to = (servers.as_slice(), token.as_str());
+    let from_hosts =
+        skep_bench::net::from_hosts(&plan, &hosts, processes, to, &mut show_progress());
+    let result = from_hosts.and_then(|outcome| {
+        crate::cmd::block_on(async move {
+            skep_bench::net::between_servers(outcome, &token, &mut show_progress()).await
+        })
+    });
+    end_progress();
+    let outcome = result?;
+    print(&outcome, as_table)?;
+    match &outcome.failure {
+        Some(why) => Err(Error::new(ErrorCode::Io, why.clone())),
+        None => Ok(ExitCode::SUCCESS),
+    }
+}
+
+fn plan(args: &NetArgs) -> Result<Plan> {
+    let plan = Plan {
+        message_bytes: u32::try_from(args.message_size).unwrap_or(u32::MAX),
+        messages: args.messages,
+        streams: args.streams,
+        round_trips: args.round_trips,
+        repetitions: args.repetitions,
+        from_hosts: !args.only_between_services,
+        between_servers: !args.only_from_hosts,
+        all_at_once: args.all_at_once,
+        patience_s: args.place.patience,
+    };
+    plan.check().map(|()| plan)
+}
+
+/// Moves this process into the network of a lab, which can't be reached from elsewhere, to where
+/// its first client is. Call it before any thread is started. Gives the lab's cluster.
+fn enter_lab(lab: &State) -> Result<ClusterArgs> {
+    let none = || {
+        let what = format!("lab '{}' has no client host", lab.name);
+        Error::new(ErrorCode::NotFound, what)
+    };
+    let client = lab.hosts_of(Role::Client).next().ok_or_else(none)?;
+    let path = Path::new(skep_lab::NAMESPACES).join(&client.namespace);
+    let entered = std::fs::File::open(&path).and_then(|file| {
+        let kind = rustix::thread::LinkNameSpaceType::Network;
+        Ok(rustix::thread::move_into_link_name_space(file.as_fd(), Some(kind))?)
+    });
+    entered.map_err(|error| Error::from(error).within(path.display()))?;
+    Ok(ClusterArgs { cluster: Some(lab.cluster.clone()), token_file: Some(lab.token_file.clone()) })
+}
+
+/// The services that were named, or all.
+fn chosen(map: &ClusterMap, wanted: &[String]) -> Result<Vec<Server>> {
+    let mut nodes: Vec<&Node> = Vec::new();
+    if wanted.is_empty() {
+        nodes.extend(map.nodes.iter().filter(|node| node.kind != NodeKind::Client));
+    }
+    for name in wanted {
+        let node = node_named(map, name)?;
+        if node.kind == NodeKind::Client {
+            let what = format!("{name} is a mount: it takes no connections, but its host may");
+            return Err(Error::new(ErrorCode::InvalidArgument, what));
+        }
+        nodes.push(node);
+    }
+    nodes.sort_by_key(|node| node.id);
+    nodes.dedup_by_key(|node| node.id);
+    let targets = |node: &Node| {
+        let of = map.targets.iter().filter(|it| it.node == node.id);
+        let mut ids: Vec<u32> =
+            of.filter(|it| it.kind == TargetKind::Storage).map(|it| it.id.raw()).collect();
+        ids.sort_unstable();
+        ids
+    };
+    let server = |node: &&Node| Server {
+        node: node.id.raw(),
+        name: node.name.clone(),
+        kind: kind_word(node.kind).to_owned(),
+        version: node.version.clone(),
+        addresses: node.addresses.clone(),
+        targets: targets(node),
+    };
+    Ok(nodes.iter().map(server).collect())
+}
+
+fn name_of(pair: &Pair) -> [String; 2] {
+    [pair.from.clone(), pair.to.clone()]
+}
+
+fn as_table(outcome: &Outcome) -> String {
+    let titles = ["FROM", "TO", ">SEND MIB/S", ">RECEIVE MIB/S", ">ROUND TRIP US", ">SAMPLES"];
+    let mut shown = table(&titles);
+    for (place, pair) in outcome.pairs.iter().enumerate() {
+        let values = |measured| outcome.values(place, measured);
+        let cell = |measured| {
+            median(&values(measured)).map_or_else(|| "-".into(), |value| format!("{value:.1}"))
+        };
+        let samples = Measured::ALL.map(|measured| values(measured).len());
+        let cells = Measured::ALL.map(cell).into_iter();
+        let samples = samples.into_iter().max().unwrap_or(0).to_string();
+        shown.add_row(name_of(pair).into_iter().chain(cells).chain([samples]));
+    }
+    let mut text = format!("{}\n{}", about(outcome), render(&shown));
+    if !outcome.totals.is_empty() {
+        let mut totals =
+            table(&["ALL AT ONCE", ">REPETITION", ">MIB/S", ">SECONDS", ">START SKEW"]);
+        for total in &outcome.totals {
+            totals.add_row([
+                total.measured.name().to_owned(),
+                total.repetition.to_string(),
+                format!("{:.1}", total.bandwidth_mib_per_s),
+                format!("{:.4}", total.seconds),
+                format!("{:.4}", total.start_skew_s),
+            ]);
+        }
+        text += &format!("\n{}", render(&totals));
+    }
+    text + &outliers(outcome)
+}
+
+fn about(outcome: &Outcome) -> String {
+    let plan = &outcome.plan;
+    let how = match plan.all_at_once {
+        true => "all hosts at the same time",
+        false => "one pair after the other",
+    };
+    let (number, unit) = skep_types::size::whole(plan.message_bytes.into());
+    format!(
+        "{} streams of {} messages of {number} {unit} each, {} round trips, {} times; {how}. \
+         Medians:\n",
+        plan.streams, plan.messages, plan.round_trips, plan.repetitions,
+    )
+}
+
+/// Pairs that are worse than the others of their kind.
+fn outliers(outcome: &Outcome) -> String {
+    let mut text = String::new();
+    let mut unclear = Vec::new();
+    for judged in outcome.outliers() {
+        let [from, to] = name_of(&outcome.pairs[judged.pair]);
+        let (what, compared) = (judged.measured.name(), &judged.compared);
+        if compared.verdict != Verdict::Slow {
+            unclear.push(format!("{from} to {to} ({what})"));
+            continue;
+        }
+        text += &format!(
+            "\n{from} to {to}, {what}: {:.0} % below the others' median, with a confidence of \
+             {:.1} %",
+            compared.slower_by * 100.0,
+            compared.confidence * 100.0,
+        );
+    }
+    text = match text.is_empty() {
+        true => "\nNo pair is surely slower than the others of its kind.\n".into(),
+        false => format!("\nSlower than the others of their kind:{text}\n"),
+    };
+    if !unclear.is_empty() {
+        text += &format!(
+            "It can't be told of: {}. They seem slower, but chance could do that with so few \
+             measurements; take more (--repetitions).\n",
+            unclear.join(", ")
+        );
+    }
+    text
+}

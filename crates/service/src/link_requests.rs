@@ -1,0 +1,126 @@
+//! Requests that measure the network, which every service answers: on connections to the node
+//! itself, and storage targets also on theirs, since that is where the data of files go.
+
+use skep_rpc::link_benchmark::{self, LinkPlan, LinkResult};
+use skep_rpc::{Identity, Incoming, MapCell, Outbox};
+use skep_types::codec::Codec;
+use skep_types::{Error, ErrorCode, Result, TargetId};
+use skep_wire::Request;
+use skep_wire::benchmark::{DiscardData, GiveData, LinkMeasured, MeasureLink};
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Longest measurement that a service makes: its requester may have gone.
+const MAX_TIME: Duration = Duration::from_secs(600);
+
+/// What a service needs to measure its way to others.
+#[derive(Debug)]
+pub struct Links {
+    identity: Identity,
+    map: Arc<MapCell>,
+    is_measuring: Cell<bool>,
+}
+
+/// Lets the next measurement begin, however this one ended.
+struct Measuring<'a>(&'a Cell<bool>);
+
+impl Drop for Measuring<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
+}
+
+impl Links {
+    /// Of a process that knows others by its map.
+    pub fn new(identity: Identity, map: Arc<MapCell>) -> Rc<Self> {
+        Rc::new(Self { identity, map, is_measuring: Cell::new(false) })
+    }
+
+    async fn measure(&self, request: MeasureLink, time_left: Duration) -> Result<LinkMeasured> {
+        if self.is_measuring.replace(true) {
+            let what = "another measurement of the network is under way here; try again later";
+            return Err(Error::new(ErrorCode::InUse, what));
+        }
+        let _measuring = Measuring(&self.is_measuring);
+        let addresses = self.addresses(&request)?;
+        let MeasureLink { target, streams, messages, message_bytes, is_receiving, .. } = request;
+        let plan = LinkPlan { streams, messages, message_bytes, is_receiving };
+        let deadline = skep_env::now() + time_left;
+        let goes_on = move |_| skep_env::now() < deadline;
+        let (identity, targets) = (&self.identity, [target]);
+        let measured = link_benchmark::measure(identity, &addresses, &targets, plan, goes_on);
+        measured.await.map(|result| reply(&result))
+    }
+
+    /// Where another node listens; only what the map names is connected to.
+    fn addresses(&self, request: &MeasureLink) -> Result<Vec<String>> {
+        let map = self.map.load();
+        let MeasureLink { node, target, .. } = request;
+        let unknown = |what: String| Error::new(ErrorCode::NotFound, what);
+        let found = map.node(*node).filter(|it| !it.addresses.is_empty()).ok_or_else(|| {
+            unknown(format!("there is no service {node} in cluster map {}", map.version))
+        })?;
+        let is_its = map.target(*target).is_some_and(|it| it.node == *node);
+        if *target != TargetId::default() && !is_its {
+            return Err(unknown(format!("service {node} has no target {target}")));
+        }
+        Ok(found.addresses.clone())
+    }
+}
+
+fn reply(result: &LinkResult) -> LinkMeasured {
+    let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    let begin = result.begin();
+    let part =
+        |(from, to): &(Duration, Duration)| (nanoseconds(*from - begin), nanoseconds(*to - begin));
+    LinkMeasured {
+        address: result.address.clone(),
+        bytes: result.bytes,
+        streams: result.streams.iter().map(part).collect(),
+        round_trips_ns: result.round_trips.iter().copied().map(nanoseconds).collect(),
+    }
+}
+
+/// Whether a message is one of those.
+pub fn is_one(message: u16) -> bool {
+    [DiscardData::ID, GiveData::ID, MeasureLink::ID].contains(&message)
+}
+
+/// Answers a request; a measurement later, from a task of its own. Without `links` the process
+/// connects to no others.
+pub fn answer(links: Option<&Rc<Links>>, incoming: Incoming, outbox: &Rc<Outbox>) {
+    let Incoming { header, body, data } = incoming;
+    let result = match header.message {
+        DiscardData::ID => DiscardData::from_bytes(&body)
+            .and_then(|request| link_benchmark::discard(&request, data.as_ref()))
+            .map(|reply| outbox.reply(&header, &reply)),
+        GiveData::ID => GiveData::from_bytes(&body)
+            .and_then(link_benchmark::give)
+            .map(|(reply, data)| outbox.reply_data(&header, &reply, vec![data])),
+        _ => MeasureLink::from_bytes(&body).and_then(|request| {
+            let none = || {
+                let what = "management connects to no other service, and measures none";
+                Error::new(ErrorCode::Unsupported, what)
+            };
+            let links = Rc::clone(links.ok_or_else(none)?);
+            let (header, outbox) = (header.clone(), Rc::clone(outbox));
+            let left = match header.time_left_ms {
+                0 => MAX_TIME,
+                left => MAX_TIME.min(Duration::from_millis(left.into())),
+            };
+            skep_env::spawn(async move {
+                match links.measure(request, left).await {
+                    Ok(reply) => outbox.reply(&header, &reply),
+                    Err(error) => outbox.refuse(&header, &error),
+                }
+            })
+            .detach();
+            Ok(())
+        }),
+    };
+    if let Err(error) = result {
+        outbox.refuse(&header, &error);
+    }
+}
