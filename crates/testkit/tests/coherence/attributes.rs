@@ -12,7 +12,7 @@ use std::path::Path;
 
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![attributes:
     attributes_that_are_set_are_seen, lists_of_who_may_are_seen,
-    lists_are_seen_under_a_new_name, projects_are_handed_down,
+    lists_are_seen_under_a_new_name, lists_have_at_most_511_entries, projects_are_handed_down,
     capabilities_of_the_other_go_with_writes,
 ];
 
@@ -86,6 +86,49 @@ fn lists_are_seen_under_a_new_name(mounts: &Mounts) {
     run_in(here, "setfacl", ["-b", "newer"]);
     fs::read_dir(there).expect("there").for_each(|entry| drop(entry.expect("listed").metadata()));
     assert!(!list("newer").contains("user:23456"), "under a name that was listed");
+}
+
+/// A list for `count` users besides owner, group, mask and the others, in the kernel's layout.
+fn list_for(count: u32) -> Vec<u8> {
+    let none = u32::MAX;
+    let mut entries = vec![(1_u16, 6_u16, none)];
+    entries.extend((0..count).map(|user| (2, 4, 100_000 + user)));
+    entries.extend([(4, 4, none), (16, 6, none), (32, 0, none)]);
+    let mut bytes = 2_u32.to_le_bytes().to_vec();
+    for (tag, permissions, id) in entries {
+        bytes.extend(tag.to_le_bytes());
+        bytes.extend(permissions.to_le_bytes());
+        bytes.extend(id.to_le_bytes());
+    }
+    bytes
+}
+
+/// Semantics 1.17.
+fn lists_have_at_most_511_entries(mounts: &Mounts) {
+    let (longest, too_long) = (list_for(507), list_for(508));
+    let any = XattrFlags::empty();
+    let mut found = vec![0; 65_536];
+    for (name, kind) in [("file", "access"), ("directory", "access"), ("directory", "default")] {
+        let (here, there) = (mounts.one.join(name), mounts.other.join(name));
+        match name {
+            "file" => fs::write(&here, "x").expect("written"),
+            _ => fs::create_dir_all(&here).expect("made"),
+        }
+        let kind = format!("system.posix_acl_{kind}");
+        setxattr(&here, &kind, &longest, any).expect("it is not too long");
+        assert_eq!(setxattr(&here, &kind, &too_long, any), Err(Errno::TOOBIG), "{name} {kind}");
+        for path in [&here, &there] {
+            let len = getxattr(path, &kind, &mut found[..]).expect("there");
+            assert!(found[..len] == longest, "{name} {kind}: {len} bytes");
+        }
+    }
+    // Handed down as a whole.
+    fs::create_dir(mounts.other.join("directory/inner")).expect("made");
+    for kind in ["access", "default"] {
+        let path = mounts.one.join("directory/inner");
+        let len = getxattr(&path, format!("system.posix_acl_{kind}"), &mut found[..]);
+        assert_eq!(len, Ok(longest.len()), "{kind}");
+    }
 }
 
 /// Semantics 1.20. In the root directories are made on either metadata target.

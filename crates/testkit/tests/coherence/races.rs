@@ -1,0 +1,182 @@
+//! The same at once from several mounts, where exactly one may succeed.
+
+use crate::{Mounts, within_a_second};
+use rustix::fs::{CWD, FileType, Mode, RenameFlags, mknodat, renameat_with};
+use rustix::io::Errno;
+use skep_testkit::suite::Case;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
+use std::path::Path;
+use std::sync::Barrier;
+
+pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![races:
+    of_those_who_make_a_name_one_succeeds, exchanges_of_both_at_once_stay_a_tree,
+    exchanges_of_three_at_once_stay_a_tree,
+];
+
+/// Who makes the name `new`, with what he has under his own number.
+type Make = fn(place: &Path, number: usize) -> io::Result<()>;
+
+const WAYS: [(&str, Make); 6] = [
+    ("mkdir", |place, _| fs::create_dir(place.join("new"))),
+    ("open", |place, number| {
+        use std::io::Write;
+        fs::File::create_new(place.join("new"))?.write_all(number.to_string().as_bytes())
+    }),
+    ("link", |place, number| fs::hard_link(place.join(format!("own-{number}")), place.join("new"))),
+    ("symlink", |place, number| symlink(format!("own-{number}"), place.join("new"))),
+    ("mknod", |place, _| {
+        mknodat(CWD, place.join("new"), FileType::Fifo, Mode::RUSR, 0).map_err(io::Error::from)
+    }),
+    ("rename", |place, number| {
+        let own = place.join(format!("own-{number}"));
+        renameat_with(CWD, own, CWD, place.join("new"), RenameFlags::NOREPLACE)
+            .map_err(io::Error::from)
+    }),
+];
+
+/// Semantics 1.5, and of 1.4 that `RENAME_NOREPLACE` replaces nothing.
+fn of_those_who_make_a_name_one_succeeds(mounts: &Mounts) {
+    const ROUNDS: usize = 15;
+    for (way, make) in WAYS {
+        for round in 0..ROUNDS {
+            let name = format!("{way}-{round}");
+            // Twice the one, so that one mount's requests meet each other as well.
+            let all = [&mounts.one, &mounts.other, &mounts.at_once, &mounts.other];
+            let places: Vec<_> = all.into_iter().map(|it| it.join(&name)).collect();
+            fs::create_dir(&places[0]).expect("a directory");
+            for number in 0..places.len() {
+                let own = places[0].join(format!("own-{number}"));
+                fs::write(own, number.to_string()).expect("written");
+            }
+            let starts = Barrier::new(places.len());
+            let results: Vec<_> = std::thread::scope(|scope| {
+                let all = places.iter().enumerate().map(|(number, place)| {
+                    let starts = &starts;
+                    scope.spawn(move || {
+                        starts.wait();
+                        make(place, number)
+                    })
+                });
+                let all: Vec<_> = all.collect();
+                all.into_iter().map(|it| it.join().expect("no panic")).collect()
+            });
+            let winners: Vec<_> = (0..4).filter(|number| results[*number].is_ok()).collect();
+            let [winner] = winners[..] else { panic!("{name}: {results:?}") };
+            for error in results.into_iter().filter_map(Result::err) {
+                assert_eq!(error.kind(), io::ErrorKind::AlreadyExists, "{name}: {error}");
+            }
+            places.iter().for_each(|place| check_winner(way, place, winner));
+        }
+    }
+}
+
+/// What has the name is the winner's, and the others have kept theirs.
+fn check_winner(way: &str, place: &Path, winner: usize) {
+    let new = place.join("new");
+    let found = fs::symlink_metadata(&new).expect("somebody made it");
+    let winners = place.join(format!("own-{winner}"));
+    let text = || fs::read_to_string(&new).expect("read");
+    match way {
+        "mkdir" => assert!(found.is_dir()),
+        "mknod" => assert!(found.file_type().is_fifo()),
+        "symlink" => assert_eq!(place.join(fs::read_link(&new).expect("a link")), winners),
+        "link" => {
+            assert_eq!(found.ino(), fs::metadata(&winners).expect("it stays").ino());
+            within_a_second("the number of links", || {
+                (0..4).all(|number| {
+                    let own = fs::metadata(place.join(format!("own-{number}")));
+                    own.expect("it stays").nlink() == 1 + u64::from(number == winner)
+                })
+            });
+        }
+        _ => assert_eq!(text(), winner.to_string()),
+    }
+    let moved = usize::from(way == "rename");
+    within_a_second("who has kept his own", || {
+        let own = (0..4).filter(|number| place.join(format!("own-{number}")).exists());
+        own.count() == 4 - moved && winners.exists() == (moved == 0)
+    });
+    if way == "rename" {
+        for number in (0..4).filter(|number| *number != winner) {
+            let own = fs::read_to_string(place.join(format!("own-{number}")));
+            assert_eq!(own.expect("it stays"), number.to_string());
+        }
+    }
+}
+
+/// Where each of the files lies that were put into the directories, by what is in it.
+fn places_of_marks(directory: &Path, found: &mut BTreeMap<String, Vec<String>>) {
+    for entry in fs::read_dir(directory).expect("listed").map(|it| it.expect("an entry")) {
+        let path = entry.path();
+        if path.is_dir() {
+            places_of_marks(&path, found);
+        } else {
+            let mark = fs::read_to_string(&path).expect("read");
+            found.entry(mark).or_default().push(path.display().to_string());
+        }
+    }
+}
+
+fn exchange(top: &Path, first: &str, second: &str) -> rustix::io::Result<()> {
+    renameat_with(CWD, top.join(first), CWD, top.join(second), RenameFlags::EXCHANGE)
+}
+
+/// In each round as many mounts as there are names in `ring` exchange at once: the first with what
+/// is below the second, and so on, the last with what is below the first. All of them together
+/// would make a circle that nothing leads to.
+fn exchange_in_a_ring(mounts: &Mounts, ring: &[&str], rounds: usize) {
+    let mut refused = 0;
+    for round in 0..rounds {
+        let name = format!("round-{round}");
+        let top = mounts.at_once.join(&name);
+        for directory in ring {
+            for place in [top.join(directory), top.join(directory).join("below/inner")] {
+                fs::create_dir_all(&place).expect("made");
+                let mark = place.strip_prefix(&top).expect("below it").display().to_string();
+                fs::write(place.join("mark"), mark).expect("written");
+            }
+        }
+        let starts = Barrier::new(ring.len());
+        let results: Vec<_> = std::thread::scope(|scope| {
+            let all = [&mounts.one, &mounts.other, &mounts.at_once].into_iter().zip(ring);
+            let all = all.enumerate().map(|(index, (place, first))| {
+                let (place, starts) = (place.join(&name), &starts);
+                let second = format!("{}/below/inner", ring[(index + 1) % ring.len()]);
+                // What the ways lead to is known, so that nobody looks there again.
+                assert!(place.join(first).is_dir() && place.join(&second).is_dir());
+                scope.spawn(move || {
+                    starts.wait();
+                    exchange(&place, first, &second)
+                })
+            });
+            let all: Vec<_> = all.collect();
+            all.into_iter().map(|it| it.join().expect("no panic")).collect()
+        });
+        let done = results.iter().filter(|it| it.is_ok()).count();
+        assert!((1..ring.len()).contains(&done), "{name}: {results:?}");
+        for error in results.iter().filter_map(|it| it.err()) {
+            // Who looks at the names anew finds that they lead elsewhere or nowhere.
+            let allowed = [Errno::INVAL, Errno::NOENT, Errno::STALE];
+            assert!(allowed.contains(&error), "{name}: {results:?}");
+            refused += usize::from(error == Errno::INVAL);
+        }
+        let mut found = BTreeMap::new();
+        places_of_marks(&top, &mut found);
+        assert_eq!(found.len(), 2 * ring.len(), "{name}: {results:?}: {found:?}");
+        assert!(found.values().all(|places| places.len() == 1), "{name}: {found:?}");
+    }
+    assert!(refused > 0, "none would have made a circle");
+}
+
+/// Semantics 1.7.
+fn exchanges_of_both_at_once_stay_a_tree(mounts: &Mounts) {
+    exchange_in_a_ring(mounts, &["a", "b"], 40);
+}
+
+/// Semantics 1.7: each two of them would be right together.
+fn exchanges_of_three_at_once_stay_a_tree(mounts: &Mounts) {
+    exchange_in_a_ring(mounts, &["a", "b", "c"], 40);
+}
