@@ -3,7 +3,7 @@
 use crate::Mounts;
 use crate::program::Program;
 use skep_testkit::suite::Case;
-use skep_testkit::wait_for;
+use skep_testkit::{cluster, wait_for};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,15 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![locks:
     a_lock_excludes_on_all_mounts, kinds_do_not_see_each_other, a_wait_ends_when_the_lock_is_free,
     a_signal_ends_a_wait, ranges_split_merge_and_change, closing_gives_posix_locks_back,
     other_locks_last_until_the_last_close, circles_are_refused, counters_lose_no_update,
-    many_wait_and_all_get_their_turn,
+    many_wait_and_all_get_their_turn, an_owner_has_at_most_1024_ranges,
+    holders_of_the_same_mount_are_named, who_waits_gets_it_in_the_order_of_coming,
+    readers_overtake_a_waiting_writer_64_times, on_each_processor_256_wait,
+    circles_over_several_files_and_of_open_files_are_refused,
 ];
 
-const KINDS: [&str; 3] = ["posix", "ofd", "flock"];
+pub(crate) const KINDS: [&str; 3] = ["posix", "ofd", "flock"];
+/// A machine that does much else may be slow.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Semantics 6.1.
 fn a_lock_excludes_on_all_mounts(mounts: &Mounts) {
@@ -244,4 +249,162 @@ fn many_wait_and_all_get_their_turn(mounts: &Mounts) {
         }
     });
     is_free_soon(&mut holder, "flock");
+}
+
+/// Semantics 6.2.
+fn an_owner_has_at_most_1024_ranges(mounts: &Mounts) {
+    mounts.both_ways(|here, there| {
+        let (mut holder, mut other) = (Program::on(here), Program::on(there));
+        for kind in ["posix", "ofd"] {
+            assert_eq!(holder.run(&format!("every_other f {kind} 1025")), "1024 ENOLCK");
+            // Another owner has its own, and one range for another is no more than before.
+            other.ok(&format!("lock f {kind} exclusive 1 1 try"));
+            holder.ok(&format!("lock f {kind} unlock 0 1 try"));
+            holder.ok(&format!("lock f {kind} exclusive 5000 1 try"));
+            assert_eq!(holder.run(&format!("lock f {kind} exclusive 6000 1 try")), "ENOLCK");
+            // Nor is one that joins two, and unlocking is never refused.
+            holder.ok(&format!("lock f {kind} exclusive 3 1 try"));
+            holder.ok(&format!("lock f {kind} exclusive 6000 1 try"));
+            holder.unlock(kind);
+            other.unlock(kind);
+            assert_eq!(other.try_lock(kind, "exclusive"), "ok");
+            other.unlock(kind);
+        }
+    });
+}
+
+/// Semantics 6.2.
+fn holders_of_the_same_mount_are_named(mounts: &Mounts) {
+    mounts.both_ways(|here, there| {
+        let (mut holder, mut other) = (Program::on(here), Program::on(there));
+        let mut neighbour = Program::on(here);
+        for kind in ["posix", "ofd"] {
+            for (mode, wanted) in [("exclusive", "shared"), ("shared", "exclusive")] {
+                holder.ok(&format!("lock f {kind} {mode} 7 5 try"));
+                let ask = format!("test f posix {wanted} 0 0");
+                assert_eq!(neighbour.run(&ask), format!("{mode} 7 5 {}", holder.pid()), "{kind}");
+                assert_eq!(other.run(&ask), format!("{mode} 7 5 0"), "{kind}: of another mount");
+                holder.unlock(kind);
+            }
+        }
+    });
+}
+
+/// How many wait for a lock of a file, as the cluster says it.
+fn waiting_for(path: &Path) -> usize {
+    let path = path.to_str().expect("ASCII");
+    let text = cluster::skep(["lock", "list", path, "--output", "json"]).expect_success();
+    let list: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    list.as_array().expect("a list").iter().filter(|it| it["is_waiting"] == true).count()
+}
+
+fn until_they_wait(count: usize, path: &Path) {
+    wait_for("they wait", PATIENCE, || (waiting_for(path) == count).then_some(()));
+}
+
+/// Semantics 6.4.
+fn who_waits_gets_it_in_the_order_of_coming(mounts: &Mounts) {
+    for kind in KINDS {
+        let mut holder = Program::on(&mounts.one);
+        assert_eq!(holder.try_lock(kind, "exclusive"), "ok");
+        let mut waiting: Vec<_> = (0..6)
+            .map(|index| {
+                let place = if index % 3 == 0 { &mounts.one } else { &mounts.other };
+                let mut program = Program::on(place);
+                program.begin(&format!("lock f {kind} exclusive 0 0 wait"));
+                until_they_wait(index + 1, &mounts.one);
+                program
+            })
+            .collect();
+        holder.unlock(kind);
+        // While one has it nobody else gets it, so whoever got it before his turn would keep it.
+        for program in &mut waiting {
+            assert_eq!(program.answer(), "ok", "{kind}");
+            program.unlock(kind);
+        }
+    }
+}
+
+/// Semantics 6.4.
+fn readers_overtake_a_waiting_writer_64_times(mounts: &Mounts) {
+    for kind in KINDS {
+        let (mut reader, mut writer) = (Program::on(&mounts.one), Program::on(&mounts.other));
+        let mut later = Program::on(&mounts.one);
+        assert_eq!(reader.try_lock(kind, "shared"), "ok");
+        writer.begin(&format!("lock f {kind} exclusive 0 0 wait"));
+        until_they_wait(1, &mounts.one);
+        for time in 1..=64 {
+            assert_eq!(later.try_lock(kind, "shared"), "ok", "{kind}, time {time}");
+            later.unlock(kind);
+        }
+        assert_eq!(later.try_lock(kind, "shared"), "EAGAIN", "{kind}");
+        later.begin(&format!("lock f {kind} shared 0 0 wait"));
+        until_they_wait(2, &mounts.one);
+        reader.unlock(kind);
+        assert_eq!(writer.answer(), "ok", "{kind}");
+        assert_eq!(reader.try_lock(kind, "shared"), "EAGAIN", "{kind}");
+        writer.unlock(kind);
+        assert_eq!(later.answer(), "ok", "{kind}");
+        later.unlock(kind);
+    }
+}
+
+/// Semantics 6.4. (By `/dev/fuse` a request goes to any worker of the mount.)
+fn on_each_processor_256_wait(mounts: &Mounts) {
+    let (mut holder, mut crowd) = (Program::on(&mounts.other), Program::start());
+    let path = mounts.one.display();
+    for round in 0..2 {
+        assert_eq!(holder.try_lock("posix", "exclusive"), "ok");
+        let first = crowd.run(&format!("crowd_begins {path} 257"));
+        assert_eq!(first, "ENOLCK", "round {round}: one too many");
+        until_they_wait(256, &mounts.one);
+        // Others are served meanwhile.
+        assert_eq!(Program::on(&mounts.one).try_lock("flock", "exclusive"), "ok");
+        holder.unlock("posix");
+        assert_eq!(crowd.run("crowd_ends 256"), "ok", "round {round}");
+        is_free_soon(&mut holder, "posix");
+    }
+}
+
+/// Semantics 6.5.
+fn circles_over_several_files_and_of_open_files_are_refused(mounts: &Mounts) {
+    mounts.both_ways(|here, there| {
+        // Files of one directory lie on the same target.
+        let second = |place: &Path| place.with_extension("second");
+        let (mut one, mut other) = (Program::on(here), Program::on(there));
+        one.open("g", &second(here), "write");
+        other.open("g", &second(there), "write");
+        one.ok("lock f posix exclusive 0 0 try");
+        other.ok("lock g posix exclusive 0 0 try");
+        one.begin("lock g posix exclusive 0 0 wait");
+        until_they_wait(1, &second(here));
+        assert_eq!(other.run("lock f posix exclusive 0 0 wait"), "EDEADLK");
+        other.ok("lock g posix unlock 0 0 try");
+        assert_eq!(one.answer(), "ok");
+        one.ok("close g");
+        one.unlock("posix");
+
+        // Three, each of whom waits for the next.
+        let mut third = Program::on(here);
+        for (byte, program) in [&mut one, &mut other, &mut third].into_iter().enumerate() {
+            program.ok(&format!("lock f posix exclusive {byte} 1 try"));
+        }
+        one.begin("lock f posix exclusive 1 1 wait");
+        other.begin("lock f posix exclusive 2 1 wait");
+        until_they_wait(2, here);
+        assert_eq!(third.run("lock f posix exclusive 0 1 wait"), "EDEADLK");
+        third.unlock("posix");
+        assert_eq!(other.answer(), "ok");
+        other.unlock("posix");
+        assert_eq!(one.answer(), "ok");
+        one.unlock("posix");
+
+        one.ok("lock f ofd exclusive 0 1 try");
+        other.ok("lock f ofd exclusive 1 1 try");
+        one.begin("lock f ofd exclusive 1 1 wait");
+        until_they_wait(1, here);
+        assert_eq!(other.run("lock f ofd exclusive 0 1 wait"), "EDEADLK");
+        other.unlock("ofd");
+        assert_eq!(one.answer(), "ok");
+    });
 }

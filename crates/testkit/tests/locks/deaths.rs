@@ -1,5 +1,6 @@
 //! What becomes of locks when a client or a metadata service dies, or stands still for too long.
 
+use crate::between_mounts::KINDS;
 use crate::program::Program;
 use rustix::process::Signal;
 use skep_testkit::suite::Case;
@@ -19,7 +20,8 @@ const PROGRAMS: u64 = 4;
 /// Semantics 6.6 and 6.8.
 fn counters_survive_kills_of_metadata_and_of_a_client((): &()) {
     let mut random = Random::new(Random::seed_of_run());
-    for (kind, transport) in [("posix", Transport::Device), ("flock", Transport::Uring)] {
+    let transports = [Transport::Device, Transport::Uring, Transport::Uring];
+    for (kind, transport) in KINDS.into_iter().zip(transports) {
         let mut cluster = Cluster::start(Shape::default());
         let second = cluster.mount(transport);
         let (here, there) = (cluster.path().join("counter"), second.path().join("counter"));
@@ -71,7 +73,7 @@ fn locks_outlive_a_restart_of_metadata((): &()) {
     let second = cluster.mount(Transport::Device);
     let (here, there) = (cluster.path().join("file"), second.path().join("file"));
     let (mut holder, mut other) = (Program::on(&here), Program::on(&there));
-    for kind in ["posix", "flock"] {
+    for kind in KINDS {
         assert_eq!(holder.try_lock(kind, "exclusive"), "ok");
         other.wait(kind, "exclusive");
         for metadata in cluster.processes("metadata") {
@@ -93,33 +95,39 @@ fn locks_outlive_a_restart_of_metadata((): &()) {
 fn who_stood_still_for_too_long_has_lost_his_locks((): &()) {
     let mut cluster = Cluster::start(Shape::default());
     let second = cluster.mount(Transport::Device);
-    let (here, there) = (cluster.path().join("file"), second.path().join("file"));
-    fs::write(&here, "first").expect("written");
-    let (mut sleeper, mut other) = (Program::on(&there), Program::on(&here));
-    let mut reader = Program::start();
-    reader.open("f", &there, "read");
-    assert_eq!(sleeper.run("read f 5"), "first");
-    assert_eq!(sleeper.try_lock("posix", "exclusive"), "ok");
-    let mounts = cluster.processes("mount");
-    let place = second.path().to_str().expect("ASCII");
-    let its_process = mounts.iter().find(|it| it.arguments.iter().any(|word| word == place));
-    let its_process = its_process.expect("the process of the second mount");
-    its_process.signal(Signal::STOP);
-    other.begin("lock f posix exclusive 0 0 wait");
-    assert_eq!(other.answer(), "ok", "after the lease");
-    other.ok("write f other");
-    its_process.signal(Signal::CONT);
-    assert_eq!(sleeper.run("write f wrong"), "EIO");
-    assert_eq!(sleeper.try_lock("posix", "unlock"), "EIO", "until it closes the file");
-    // Who only reads there has lost nothing.
-    assert_eq!(reader.run("read f 5"), "other");
-    assert_eq!(sleeper.run("close f"), "EIO", "so that nobody misses it");
-    sleeper.open("f", &there, "write");
-    assert_eq!(sleeper.try_lock("posix", "shared"), "EAGAIN");
-    other.unlock("posix");
-    assert_eq!(sleeper.try_lock("posix", "shared"), "ok");
-    assert_eq!(sleeper.run("read f 5"), "other");
-    drop((sleeper, other, reader));
+    let files = KINDS.map(|kind| (kind, cluster.path().join(kind), second.path().join(kind)));
+    let mut programs: Vec<_> = files
+        .iter()
+        .map(|(kind, here, there)| {
+            fs::write(here, "first").expect("written");
+            let (mut sleeper, other, mut reader) =
+                (Program::on(there), Program::on(here), Program::start());
+            reader.open("f", there, "read");
+            assert_eq!(sleeper.run("read f 5"), "first");
+            assert_eq!(sleeper.try_lock(kind, "exclusive"), "ok");
+            (*kind, there, sleeper, other, reader)
+        })
+        .collect();
+    second.signal(Signal::STOP);
+    for (kind, _, _, other, _) in &mut programs {
+        other.begin(&format!("lock f {kind} exclusive 0 0 wait"));
+        assert_eq!(other.answer(), "ok", "{kind}: after the lease");
+        other.ok("write f other");
+    }
+    second.signal(Signal::CONT);
+    for (kind, there, sleeper, other, reader) in &mut programs {
+        assert_eq!(sleeper.run("write f wrong"), "EIO", "{kind}");
+        assert_eq!(sleeper.try_lock(kind, "unlock"), "EIO", "{kind}: until it closes the file");
+        // Who only reads there has lost nothing.
+        assert_eq!(reader.run("read f 5"), "other", "{kind}");
+        assert_eq!(sleeper.run("close f"), "EIO", "{kind}: so that nobody misses it");
+        sleeper.open("f", there, "write");
+        assert_eq!(sleeper.try_lock(kind, "shared"), "EAGAIN", "{kind}");
+        other.unlock(kind);
+        assert_eq!(sleeper.try_lock(kind, "shared"), "ok", "{kind}");
+        assert_eq!(sleeper.run("read f 5"), "other", "{kind}");
+    }
+    drop(programs);
     second.unmount();
     cluster.stop();
 }

@@ -7,9 +7,11 @@ error, or what was asked for.
 import errno
 import fcntl
 import os
+import queue
 import signal
 import struct
 import sys
+import threading
 
 MODES = {"shared": fcntl.F_RDLCK, "exclusive": fcntl.F_WRLCK, "unlock": fcntl.F_UNLCK}
 NAMES = {number: name for name, number in MODES.items()}
@@ -115,10 +117,52 @@ def count(key, kind, times):
     return f"{done} ok"
 
 
+def every_other(key, kind, times):
+    """Locks every other byte; says how many it has got."""
+    for number in range(int(times)):
+        try:
+            set_range(files[key], kind, "exclusive", 2 * number, 1, False)
+        except OSError as error:
+            return f"{number} {ERRORS[error.errno]}"
+    return f"{times} ok"
+
+
+crowd = queue.Queue()
+
+
+def crowd_begins(path, times):
+    """So many open file descriptions wait for a lock at once, on one processor; says what the
+    first one gets whose wait ends."""
+
+    def wait():
+        file = os.open(path, os.O_RDWR)
+        try:
+            set_range(file, "ofd", "shared", 0, 0, True)
+            crowd.put("ok")
+        except OSError as error:
+            crowd.put(ERRORS[error.errno])
+        finally:
+            os.close(file)
+
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    threading.stack_size(256 << 10)
+    for _ in range(int(times)):
+        threading.Thread(target=wait, daemon=True).start()
+    return crowd.get()
+
+
+def crowd_ends(times):
+    """What the next so many get; each answer once."""
+    return " ".join(sorted({crowd.get() for _ in range(int(times))}))
+
+
 CALLS = {
     "alarm": alarm,
     "close": close,
     "count": count,
+    "crowd_begins": crowd_begins,
+    "crowd_ends": crowd_ends,
+    "every_other": every_other,
     "duplicate": duplicate,
     "fork_and_close": fork_and_close,
     "lock": lock,
