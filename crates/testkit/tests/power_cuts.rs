@@ -1,13 +1,21 @@
 //! Power cuts: the data directories lie on a disk whose state at one moment is kept in mid-run; a
 //! cluster started on that state has what `metadata.sync` and `fsync` promised.
 //!
-//! Ten cuts, half under `metadata.sync = interval` (10 ms), half under `always`. After each, work
-//! goes on on what was left, as it does in a machine room. The seed is printed; `SKEP_TEST_SEED`
-//! repeats the order of operations (not their timing).
+//! Ten cuts hit a workload, half under `metadata.sync = interval` (10 ms), half under `always`.
+//! After each, work goes on on what was left, as it does in a machine room. The seed is printed;
+//! `SKEP_TEST_SEED` repeats the order of operations (not their timing). Others hit what was synced
+//! in each of the ways that there are, and storage alone, under a mount that goes on.
 
+use rustix::fs::OFlags;
+use rustix::process::Signal;
 use skep_testkit::power::Disk;
-use skep_testkit::workload::{Cut, Worker};
+use skep_testkit::program::finish;
+use skep_testkit::workload::{Cut, Worker, verify};
 use skep_testkit::{Cluster, Random, Scratch, Shape, Transport, wait_for};
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -99,4 +107,180 @@ fn cuts_with_metadata_synced_at_intervals() {
 #[test]
 fn cuts_with_metadata_synced_always() {
     cuts("always", Duration::ZERO, Transport::Device);
+}
+
+/// How a program makes sure of what it writes.
+#[derive(Debug, Clone, Copy)]
+enum Way {
+    Fsync,
+    Fdatasync,
+    /// Each write by itself.
+    Sync,
+    Dsync,
+    Msync,
+}
+
+/// Copies a file to mapped memory.
+const MAPS: &str = "
+import mmap, os, sys
+path, start, source = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+with open(source, 'rb') as file:
+    content = file.read()
+file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+if os.fstat(file).st_size < start + len(content):
+    os.ftruncate(file, start + len(content))
+mapped = mmap.mmap(file, 0)
+mapped[start:start + len(content)] = content
+mapped.flush()
+os._exit(0)
+";
+
+impl Way {
+    const ALL: [Self; 5] = [Self::Fsync, Self::Fdatasync, Self::Sync, Self::Dsync, Self::Msync];
+
+    /// Writes to a file, which is made if it isn't there. Gives it back open: what `close` does
+    /// must not be what makes it safe.
+    fn write(self, path: &Path, start: usize, bytes: &[u8], scratch: &Scratch) -> Option<File> {
+        let flags = match self {
+            Self::Fsync | Self::Fdatasync => OFlags::empty(),
+            Self::Sync => OFlags::SYNC,
+            Self::Dsync => OFlags::DSYNC,
+            Self::Msync => {
+                let (from, start) = (scratch.join("bytes"), start.to_string());
+                fs::write(&from, bytes).expect("written");
+                let mut command = Command::new("python3");
+                command.args(["-c", MAPS]).arg(path).arg(start).arg(from);
+                finish(&mut command, PATIENCE).expect_success();
+                return None;
+            }
+        };
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false);
+        options.custom_flags(flags.bits().try_into().expect("a flag"));
+        let file = options.open(path).expect("opened");
+        file.write_all_at(bytes, start as u64).expect("written");
+        match self {
+            Self::Fsync => file.sync_all().expect("synced"),
+            Self::Fdatasync => file.sync_data().expect("synced"),
+            _ => {}
+        }
+        Some(file)
+    }
+}
+
+/// Semantics 3.3: also of one call alone, in each of its ways, on new files and on old ones that
+/// become longer.
+#[test]
+fn what_each_way_to_sync_has_made_safe_survives_a_power_cut() {
+    const LENGTHS: [usize; 3] = [10, 300_000, 2_000_000];
+    let (scratch, elsewhere) = (Scratch::new(), Scratch::new());
+    let mut disk = Disk::new(&scratch, DISK_BYTES);
+    let cluster = Cluster::start_in(disk.path(), Shape::default());
+    let mut random = Random::new(3);
+    let mut expected = Vec::new();
+    for way in Way::ALL {
+        for len in LENGTHS {
+            let name = format!("old-{way:?}-{len}");
+            let old = random.bytes(500_000);
+            let file = File::create(cluster.path().join(&name)).expect("made");
+            file.write_all_at(&old, 0).expect("written");
+            file.sync_all().expect("synced");
+            expected.push((way, 450_000, random.bytes(len), name, old));
+        }
+        for len in LENGTHS {
+            expected.push((way, 0, random.bytes(len), format!("new-{way:?}-{len}"), Vec::new()));
+        }
+    }
+    let open: Vec<_> = expected
+        .iter_mut()
+        .map(|(way, start, new, name, content)| {
+            let file = way.write(&cluster.path().join(name), *start, new, &elsewhere);
+            content.resize(content.len().max(*start + new.len()), 0);
+            content[*start..*start + new.len()].copy_from_slice(new);
+            file
+        })
+        .collect();
+    let copy = disk.freeze_copy();
+    cluster.kill_all();
+    drop(open);
+    disk.restore(copy);
+    let cluster = Cluster::start_in(disk.path(), Shape::default());
+    let differ: Vec<_> = expected
+        .iter()
+        .filter_map(|(.., name, content)| {
+            let found = fs::read(cluster.path().join(name)).map_err(|error| error.to_string());
+            let problem = match found {
+                Ok(found) => verify::first_difference(content, &found)?,
+                Err(error) => error,
+            };
+            Some(format!("{name}: {problem}"))
+        })
+        .collect();
+    assert!(differ.is_empty(), "{}", differ.join("\n"));
+    cluster.stop();
+}
+
+/// A cluster whose storage targets alone lie on a disk of their own.
+fn with_storage_on(disk: &Path) -> Cluster {
+    let cluster = Cluster::start(Shape { storage_services: 1, ..Shape::default() });
+    cluster.stop();
+    let storage = cluster.data().join("storage-1");
+    finish(Command::new("cp").arg("-a").arg(&storage).arg(disk), PATIENCE).expect_success();
+    fs::remove_dir_all(&storage).expect("removed");
+    std::os::unix::fs::symlink(disk.join("storage-1"), &storage).expect("linked");
+    // What a power cut finds that comes before a target has synced anything.
+    rustix::fs::syncfs(File::open(disk).expect("opened")).expect("synced");
+    cluster.up().expect_success();
+    cluster
+}
+
+/// Semantics 3.5: the storage host alone loses its power, under a mount that goes on.
+#[test]
+fn who_had_not_synced_when_storage_lost_its_power_is_told_once() {
+    let scratch = Scratch::new();
+    let mut disk = Disk::new(&scratch, DISK_BYTES);
+    let mut cluster = with_storage_on(disk.path());
+    let other = cluster.mount(Transport::Device);
+    let mut random = Random::new(6);
+    let (before, lost) = (random.bytes(3 << 20), random.bytes(2 << 20));
+    for (mount, names) in [(cluster.path(), ["a", "b"]), (other.path(), ["c", "d"])] {
+        let open = |name: &str| {
+            let path = mount.join(name);
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
+        };
+        let files = names.map(|name| open(name).expect("made"));
+        for file in &files {
+            file.write_all_at(&before, 0).expect("written");
+            file.sync_all().expect("synced");
+        }
+        let [untouched, hit] = files;
+        let second = open(names[1]).expect("opened");
+        let copy = disk.freeze_copy();
+        hit.write_all_at(&lost, 1 << 20).expect("written");
+
+        let supervisor = cluster.processes("up").remove(0);
+        supervisor.signal(Signal::STOP);
+        cluster.processes("storage").remove(0).kill();
+        disk.restore(copy);
+        supervisor.signal(Signal::CONT);
+
+        for (which, file) in [&hit, &second].into_iter().enumerate() {
+            let error = file.sync_all().expect_err("what was written may be lost");
+            assert_eq!(error.raw_os_error(), Some(5), "handle {which}: {error}");
+            file.sync_all().unwrap_or_else(|error| panic!("once, not again: {error}"));
+        }
+        untouched.sync_all().expect("all that was written to it is there");
+        // Written again, it is there for good.
+        hit.write_all_at(&lost, 1 << 20).expect("written");
+        hit.sync_all().expect("synced");
+        drop((untouched, hit, second));
+        let mut expected = before.clone();
+        expected[1 << 20..3 << 20].copy_from_slice(&lost);
+        for mount in [cluster.path(), other.path()] {
+            assert!(fs::read(mount.join(names[0])).expect("read") == before);
+            assert!(fs::read(mount.join(names[1])).expect("read") == expected);
+        }
+    }
+    other.unmount();
+    cluster.stop();
 }
