@@ -1,6 +1,7 @@
 //! Bad input of all kinds: each is refused by name, with a message that says what to do, and
 //! nothing is harmed by it.
 
+use rustix::fs::{CWD, FileType, Mode, OFlags, XattrFlags, mknodat, setxattr};
 use skep_testkit::cluster::{program, skep};
 use skep_testkit::power::Disk;
 use skep_testkit::process::Process;
@@ -301,16 +302,28 @@ fn takes_nothing_new(root: &Path) {
         Ok(_) => fs::remove_file(&probe).err(),
         Err(error) => Some(error),
     });
-    let (old, new) = (root.join("file-1"), root.join("new"));
+    let (old, new, directory) = (root.join("file-1"), root.join("new"), root.join("directory"));
+    let (any, mode) = (XattrFlags::empty(), Mode::RUSR | Mode::WUSR);
+    let node = |kind| mknodat(CWD, &new, kind, mode, 0).err();
+    let nameless = || rustix::fs::open(root, OFlags::TMPFILE | OFlags::RDWR, mode).err();
+    let set = |path: &Path, name: &str, value: &str| {
+        setxattr(path, name, value.as_bytes(), any).err().map(std::io::Error::from)
+    };
     let refusals = [
-        File::create(&new).err(),
-        fs::create_dir(&new).err(),
-        std::os::unix::fs::symlink("there", &new).err(),
-        fs::hard_link(&old, &new).err(),
+        ("create", File::create(&new).err()),
+        ("mkdir", fs::create_dir(&new).err()),
+        ("symlink", std::os::unix::fs::symlink("there", &new).err()),
+        ("link", fs::hard_link(&old, &new).err()),
+        ("a pipe", node(FileType::Fifo).map(Into::into)),
+        ("a file by mknod", node(FileType::RegularFile).map(Into::into)),
+        ("O_TMPFILE", nameless().map(Into::into)),
+        ("an attribute", set(&old, "user.new", "x")),
+        ("an attribute of a directory", set(&directory, "user.new", "x")),
+        ("a pattern", set(&directory, "user.skep.pattern", "count=1")),
     ];
-    for (number, refusal) in refusals.into_iter().enumerate() {
+    for (what, refusal) in refusals {
         let kind = refusal.map(|error| error.kind());
-        assert_eq!(kind, Some(std::io::ErrorKind::StorageFull), "refusal {number}");
+        assert_eq!(kind, Some(std::io::ErrorKind::StorageFull), "{what}");
     }
 }
 
@@ -325,6 +338,7 @@ fn a_full_metadata_target_takes_nothing_new_and_serves_the_rest() {
     for number in 0..200 {
         fs::write(at(number), content(number, 1)).expect("written");
     }
+    fs::create_dir(cluster.path().join("directory")).expect("made");
     let stranger = disk.path().join("stranger");
     take_all(&stranger);
     takes_nothing_new(cluster.path());
@@ -497,6 +511,17 @@ fn files_below(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
+/// The storage target on which a chunk file lies.
+fn target_at(cluster: &Cluster, chunk_file: &Path) -> String {
+    let targets = cluster.skep_json(&["target", "list"]);
+    let targets = targets.as_array().expect("a list");
+    let is_its = |it: &&serde_json::Value| {
+        it["kind"] == "storage" && chunk_file.starts_with(it["path"].as_str().expect("a path"))
+    };
+    let target = targets.iter().find(is_its).expect("one of them has it");
+    format!("t{}", target["id"])
+}
+
 /// Semantics 4.7.
 #[test]
 fn a_flipped_bit_in_a_chunk_is_an_error_that_names_it() {
@@ -533,11 +558,21 @@ fn a_flipped_bit_in_a_chunk_is_an_error_that_names_it() {
     assert_eq!(failed[0].raw_os_error(), Some(5), "{}", failed[0]);
     let whole: Vec<_> = results.iter().flatten().collect();
     assert!(*whole[0] == bytes, "wrong bytes were read");
-    let log = fs::read_to_string(cluster.data().join("logs/storage-1.log")).expect("a log");
+    let log = |name: &str| {
+        let path = cluster.data().join("logs").join(name);
+        fs::read_to_string(path).expect("a log")
+    };
     let name = path.file_name().and_then(|it| it.to_str()).expect("ASCII");
-    says(&log, &["checksum", name]);
-    // Where nothing is damaged, the file can still be read.
+    says(&log("storage-1.log"), &["checksum", name]);
     let damaged = if results[0].is_err() { &bad } else { &good };
+    // The client says of which file, and where the bytes came from.
+    let info = cluster.skep_json(&["entry", "info", damaged.to_str().expect("ASCII")]);
+    let file = info["entry_id"].as_str().expect("a text");
+    let target = target_at(&cluster, &path);
+    let mounts = log("mount.log");
+    let line = mounts.lines().find(|line| line.contains("ERROR")).expect("an error is logged");
+    says(line, &[&format!("file {file}"), &format!("target {target}"), "checksum"]);
+    // Where nothing is damaged, the file can still be read.
     let mut first = vec![0; 4096];
     File::open(damaged).expect("opened").read_exact_at(&mut first, 0).expect("read");
     assert!(first == bytes[..4096]);

@@ -1,9 +1,10 @@
 //! File handles: `name_to_handle_at` and `open_by_handle_at`, on this mount and the next.
 
 use skep_testkit::program::run_in;
-use skep_testkit::{Cluster, Shape, Transport};
-use std::fs;
+use skep_testkit::{Cluster, Shape, Transport, wait_for};
+use std::fs::{self, File};
 use std::path::Path;
+use std::time::Duration;
 
 /// Prints the handle of a path, or opens a handle and prints what it leads to: its path, and a
 /// file's text. The standard library has neither call.
@@ -91,6 +92,40 @@ fn handles_lead_to_their_inode_for_as_long_as_it_exists() {
         cluster.stop();
         cluster.up().expect_success();
         check(&root);
+        cluster.stop();
+    }
+}
+
+/// Semantics 1.19: while a mount has it open, there; elsewhere it is gone with its last name.
+#[test]
+fn handles_lead_to_what_has_no_name_while_it_is_open() {
+    for transport in Transport::ALL {
+        let mut cluster = Cluster::start(Shape { transport, ..Shape::default() });
+        let second = cluster.mount(transport);
+        let (here, there) = (cluster.path().to_owned(), second.path().to_owned());
+        fs::write(here.join("file"), "text of it").expect("written");
+        let leads_to = handle(&here.join("file"));
+        assert_eq!(handle(&there.join("file")), leads_to, "the same on each mount");
+        let open_there = File::open(there.join("file")).expect("opened");
+        let open_here = File::open(here.join("file")).expect("opened");
+        fs::remove_file(here.join("file")).expect("removed");
+        for mount in [&here, &there] {
+            assert_eq!(open(mount, &leads_to), "text of it", "{}", mount.display());
+        }
+        // The kernel tells of the last close in its own time, and what it remembers of the inode
+        // is as old as attributes may be.
+        let is_gone = |mount: &Path| {
+            wait_for("it is gone", Duration::from_secs(30), || {
+                (open(mount, &leads_to) == "ESTALE").then_some(())
+            });
+        };
+        drop(open_there);
+        is_gone(&there);
+        assert_eq!(open(&here, &leads_to), "text of it", "it is still open there");
+        drop(open_here);
+        is_gone(&here);
+        is_gone(&there);
+        second.unmount();
         cluster.stop();
     }
 }

@@ -3,13 +3,14 @@
 
 use rustix::process::Signal;
 use serde_json::Value;
+use skep_testkit::power::Disk;
 use skep_testkit::program::finish;
-use skep_testkit::{Cluster, Scratch, Shape, Transport, cluster, process, wait_for};
+use skep_testkit::{Cluster, Scratch, Shape, Transport, cluster, eventually, process, wait_for};
 use std::fs;
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -68,10 +69,6 @@ fn the_default_shape_is_shown_in_all_lists() {
 #[test]
 fn the_room_of_a_mount_follows_that_of_the_disk_in_small_steps_too() {
     let cluster = Cluster::start(small());
-    let free = |path: &Path| {
-        let room = rustix::fs::statvfs(path).expect("room");
-        room.f_bavail * room.f_frsize
-    };
     // What a target keeps for its own records, on a disk that is not small.
     let reserve = 64 << 20;
     let follows = || {
@@ -87,6 +84,86 @@ fn the_room_of_a_mount_follows_that_of_the_disk_in_small_steps_too() {
     wait_for("the room has shrunk with it", PATIENCE, || follows().then_some(()));
     fs::remove_file(&path).expect("removed");
     wait_for("the room has grown again", PATIENCE, || follows().then_some(()));
+    cluster.stop();
+}
+
+/// A file on the same disk, of which Skep knows nothing.
+struct Stranger<'a> {
+    disk: &'a Disk,
+}
+
+impl Stranger<'_> {
+    const BYTES: u64 = 96 << 20;
+
+    /// Comes, or goes; waits until the disk itself shows that.
+    fn set(&self, is_there: bool) {
+        let (path, before) = (self.disk.path().join("stranger"), free(self.disk.path()));
+        if is_there {
+            fs::write(&path, vec![1; Self::BYTES as usize]).expect("written");
+            fs::File::open(&path).expect("there").sync_all().expect("synced");
+        } else {
+            fs::remove_file(&path).expect("removed");
+        }
+        wait_for("the disk shows it", PATIENCE, || {
+            has_moved(before, free(self.disk.path())).then_some(())
+        });
+    }
+}
+
+/// Bytes that users may still write.
+fn free(path: &Path) -> u64 {
+    let room = rustix::fs::statvfs(path).expect("room");
+    room.f_bavail * room.f_frsize
+}
+
+/// Whether free bytes have changed by what a stranger takes, or nearly so.
+fn has_moved(before: u64, after: u64) -> bool {
+    before.abs_diff(after) > Stranger::BYTES / 2
+}
+
+/// Semantics 1.15: on a disk to which nobody else writes.
+#[test]
+fn the_room_of_a_mount_is_at_most_three_seconds_old() {
+    // Of the machine itself, which does other things too.
+    const MARGIN: Duration = Duration::from_millis(1500);
+    let scratch = Scratch::new();
+    let disk = Disk::new(&scratch, 1 << 30);
+    let cluster = Cluster::start_in(disk.path(), small());
+    let stranger = Stranger { disk: &disk };
+    for is_there in [true, false, true, false] {
+        let before = free(cluster.path());
+        stranger.set(is_there);
+        let since = Instant::now();
+        wait_for("the mount shows it", PATIENCE, || {
+            has_moved(before, free(cluster.path())).then_some(())
+        });
+        let took = since.elapsed();
+        assert!(took <= Duration::from_secs(3) + MARGIN, "shown after {took:?}");
+    }
+    cluster.stop();
+}
+
+/// Semantics 1.15.
+#[test]
+fn without_management_the_room_of_a_mount_is_what_it_said_last() {
+    let scratch = Scratch::new();
+    let disk = Disk::new(&scratch, 1 << 30);
+    let cluster = Cluster::start_in(disk.path(), small());
+    let stranger = Stranger { disk: &disk };
+    let management = cluster.processes("management").remove(0);
+    let before = free(cluster.path());
+    management.signal(Signal::STOP);
+    stranger.set(true);
+    // For longer than it would be old otherwise.
+    let shown = eventually(Duration::from_secs(8), || {
+        let now = free(cluster.path());
+        has_moved(before, now).then_some(now)
+    });
+    management.signal(Signal::CONT);
+    assert_eq!(shown, None, "bytes that nobody has told it, where it had {before}");
+    wait_for("it follows again", PATIENCE, || {
+        has_moved(before, free(cluster.path())).then_some(())
+    });
     cluster.stop();
 }
 
