@@ -36,6 +36,15 @@ impl Client {
         Ok(length)
     }
 
+    /// Notes that the bytes of a read that is about to begin may be kept by the caller, as the
+    /// kernel keeps them in its page cache.
+    pub fn note_cached(&self, handle: HandleId) {
+        // A handle that is gone: the read will say so.
+        if let Ok(file) = self.mount().handles.get_live(handle) {
+            file.inode.set_cached();
+        }
+    }
+
     /// The size of a file, asked for anew if a read to `end` would come to it and it may be old, or
     /// if others may cut the file or make it longer.
     pub(crate) async fn size_for_read(&self, file: &OpenFile, end: u64) -> Result<u64> {

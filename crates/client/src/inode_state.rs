@@ -51,6 +51,8 @@ struct Inner {
     is_queued: bool,
     /// Somebody has locked something of it since it was opened.
     is_locked: bool,
+    /// Bytes of it were read for a cache of the caller's since it was opened.
+    is_cached: bool,
 }
 
 /// See the module's documentation.
@@ -207,6 +209,7 @@ impl InodeState {
         self.with(|inner| {
             if inner.opens == 0 {
                 inner.is_shared = false;
+                inner.is_cached = false;
                 inner.lives += 1;
             }
             inner.opens += 1;
@@ -292,6 +295,16 @@ impl InodeState {
     /// Whether a program has ever locked something of it while it was open.
     pub(crate) fn is_locked(&self) -> bool {
         self.with(|inner| inner.is_locked)
+    }
+
+    /// Notes that bytes of it are read for a cache of the caller's.
+    pub(crate) fn set_cached(&self) {
+        self.with(|inner| inner.is_cached = true);
+    }
+
+    /// Whether such a cache may hold bytes that were read since the file was opened.
+    pub(crate) fn is_cached(&self) -> bool {
+        self.with(|inner| inner.is_cached)
     }
 
     /// Notes whether it stands in the queue of closed ones; gives what was noted before.

@@ -226,6 +226,12 @@ impl Mount {
         self.recalls.has_shared() && self.inodes.get(inode).is_some_and(|it| it.is_shared())
     }
 
+    /// Whether the kernel may have pages of a file from reads since it was opened
+    /// ([`crate::Client::note_cached`]).
+    pub fn is_cached(&self, inode: InodeId) -> bool {
+        self.inodes.get(inode).is_some_and(|it| it.is_cached())
+    }
+
     pub(crate) fn note_room(&self, room: Option<Capacity>) {
         let mut held = self.room.lock().unwrap_or_else(PoisonError::into_inner);
         *held = room.or(*held);

@@ -51,6 +51,12 @@ pub trait FileSystem: Clone + 'static {
     /// Reads into `into`; short only at the end of the file.
     fn read(&self, handle: HandleId, offset: u64, into: Buf)
     -> impl Future<Output = Result<usize>>;
+    /// Notes that the kernel may keep the bytes of a read that is about to begin.
+    fn note_cached(&self, _handle: HandleId) {}
+    /// Whether the kernel may have pages of a file from such reads since it was opened.
+    fn is_cached(&self, _inode: InodeId) -> bool {
+        true
+    }
     /// Writes all of `data`.
     fn write(&self, handle: HandleId, offset: u64, data: Buf) -> impl Future<Output = Result<()>>;
     /// Writes all of `data` at the end of the file.
@@ -254,6 +260,14 @@ impl FileSystem for Client {
 
     async fn read(&self, handle: HandleId, offset: u64, into: Buf) -> Result<usize> {
         Self::read(self, handle, offset, into).await
+    }
+
+    fn note_cached(&self, handle: HandleId) {
+        Self::note_cached(self, handle);
+    }
+
+    fn is_cached(&self, inode: InodeId) -> bool {
+        self.mount().is_cached(inode)
     }
 
     async fn append(&self, handle: HandleId, data: Buf) -> Result<()> {

@@ -36,7 +36,8 @@ pub(crate) const SPIN: Duration = Duration::from_micros(50);
 /// How often a worker looks at requests that take long: are their callers being killed? They go
 /// after one to two such spans.
 pub(crate) const CALLER_CHECK: Duration = Duration::from_millis(250);
-/// Requests of one worker that wait for locks; more get ENOLCK. Each keeps a place in the queue
+/// Requests of one worker that wait for locks; more get ENOLCK. (Those that wait for the kernel to
+/// drop pages count too, and don't wait beyond it.) Each keeps a place in the queue
 /// between kernel and daemon, for which another one is made.
 pub(crate) const MAX_LOCK_WAITS: usize = 256;
 /// How long after a request has begun to wait for a lock its queue is looked at, and how long it is
@@ -53,6 +54,8 @@ pub(crate) const MAX_NEWS: usize = 100_000;
 /// Files whose set-user-id bits are known to be clear, for each worker; forgotten together when
 /// full.
 pub(crate) const MAX_CHECKED_FILES: usize = 1024;
+/// How long a write past the page cache waits for the kernel to drop its pages of the range.
+pub(crate) const DROP_PATIENCE: Duration = Duration::from_secs(1);
 /// How long an unmount that was asked for by a signal waits for the last open file.
 pub(crate) const DETACH_GRACE: Duration = Duration::from_secs(10);
 /// Longest pause between looks at memory that a dropped operation still holds.

@@ -98,7 +98,7 @@ pub(crate) async fn perform<F: FileSystem>(
         }
         Call::Open { open } => files::open(context, open, caller).await,
         Call::OpenDirectory { directory } => directories::open(fs, directory).await,
-        Call::Read { handle, offset, into } => files::read(fs, handle, offset, into).await,
+        Call::Read { read } => files::read(fs, read).await,
         Call::Write { write } => files::write(context, write, caller).await,
         Call::Allocate { allocate } => room::allocate(context, allocate, caller).await,
         Call::Seek { inode, handle, offset, what } => {

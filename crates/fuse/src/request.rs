@@ -49,7 +49,7 @@ pub(crate) enum Call {
     Link { inode: InodeId, directory: InodeId, name: Vec<u8> },
     Open { open: Open },
     OpenDirectory { directory: InodeId },
-    Read { handle: HandleId, offset: u64, into: Buf },
+    Read { read: Read },
     Write { write: Write },
     Allocate { allocate: Allocate },
     Seek { inode: InodeId, handle: HandleId, offset: u64, what: Sought },
@@ -113,6 +113,16 @@ pub(crate) struct Open {
     pub(crate) kill_privileges: bool,
 }
 
+/// The parts of a read.
+#[derive(Debug)]
+pub(crate) struct Read {
+    pub(crate) handle: HandleId,
+    pub(crate) offset: u64,
+    pub(crate) into: Buf,
+    /// With `O_DIRECT`: the kernel keeps none of it.
+    pub(crate) is_direct: bool,
+}
+
 /// The parts of a write.
 #[derive(Debug)]
 pub(crate) struct Write {
@@ -122,6 +132,8 @@ pub(crate) struct Write {
     pub(crate) data: Buf,
     /// The descriptor was opened with `O_APPEND`: the kernel's idea of the end may be old.
     pub(crate) appends: bool,
+    /// With `O_DIRECT`, and not what the page cache writes back.
+    pub(crate) is_direct: bool,
     /// The descriptor was opened with `O_SYNC` or `O_DSYNC`; the latter asks for data only.
     pub(crate) sync: Option<DataOnly>,
     pub(crate) kill_privileges: bool,
@@ -520,9 +532,12 @@ impl Request {
                     return Err(libc::EINVAL);
                 }
                 Call::Read {
-                    handle: HandleId::new(arguments.handle),
-                    offset: arguments.offset,
-                    into: self.reply.slice(0..size),
+                    read: Read {
+                        handle: HandleId::new(arguments.handle),
+                        offset: arguments.offset,
+                        into: self.reply.slice(0..size),
+                        is_direct: has_flag(arguments.flags, libc::O_DIRECT),
+                    },
                 }
             }
             Opcode::Write => {
@@ -538,6 +553,8 @@ impl Request {
                         offset: arguments.offset,
                         data: self.payload.slice(0..size),
                         appends: appends(&arguments),
+                        is_direct: has_flag(arguments.flags, libc::O_DIRECT)
+                            && arguments.write_flags & abi::WRITE_CACHE == 0,
                         sync: has_flag(arguments.flags, libc::O_DSYNC)
                             .then(|| DataOnly(!has_flag(arguments.flags, libc::O_SYNC))),
                         kill_privileges: arguments.write_flags & abi::WRITE_KILL_SUIDGID != 0,

@@ -10,8 +10,9 @@
 //! for once.
 //!
 //! # Pages
-//! Who has got a lock has to see what others wrote under it. [`Waits::drop_pages`] tells the
-//! kernel, on a thread of its own: it may have to wait for pages that a worker has to write.
+//! Who has got a lock has to see what others wrote under it, and who reads through the page cache
+//! what was written past it (`ops::files`). [`Waits::drop_pages`] tells the kernel, on a thread of
+//! its own: it may have to wait for pages that a worker has to read or write.
 
 use crate::abi::{self, OutHeader};
 use crate::limits;

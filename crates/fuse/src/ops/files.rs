@@ -2,12 +2,14 @@
 
 use super::privileges;
 use crate::file_system::FileSystem;
+use crate::limits;
 use crate::protocol::Context;
 use crate::reply::{Answer, Failure, OpenFlags};
-use crate::request::{DataOnly, Open, Write};
+use crate::request::{DataOnly, Open, Read, Write};
 use crate::waits::Caller;
 use skep_client::{HandleId, OpenMode};
-use skep_env::Buf;
+use skep_types::InodeId;
+use std::ops::Range;
 
 type Outcome = Result<Answer, Failure>;
 
@@ -38,12 +40,11 @@ pub(crate) async fn open<F: FileSystem>(
     Ok(Answer::Opened(opened.handle, flags))
 }
 
-pub(crate) async fn read(
-    fs: &impl FileSystem,
-    handle: HandleId,
-    offset: u64,
-    into: Buf,
-) -> Outcome {
+pub(crate) async fn read(fs: &impl FileSystem, read: Read) -> Outcome {
+    let Read { handle, offset, into, is_direct } = read;
+    if !is_direct {
+        fs.note_cached(handle);
+    }
     let room = into.len();
     let count = fs.read(handle, offset, into).await?;
     Ok(Answer::Data(count.min(room)))
@@ -54,20 +55,49 @@ pub(crate) async fn write<F: FileSystem>(
     write: Write,
     caller: Caller,
 ) -> Outcome {
-    let Write { inode, handle, offset, data, appends, sync, kill_privileges } = write;
+    let Write { inode, handle, offset, data, appends, is_direct, sync, kill_privileges } = write;
     if kill_privileges {
         privileges::take_away(context, inode, caller).await?;
     }
     let size = data.len() as u32;
-    if appends {
-        context.file_system.append(handle, data).await?;
-    } else {
-        context.file_system.write(handle, offset, data).await?;
+    let result = match appends {
+        true => context.file_system.append(handle, data).await,
+        false => context.file_system.write(handle, offset, data).await,
+    };
+    if is_direct && context.file_system.is_cached(inode) {
+        drop_pages(context, inode, offset..offset.saturating_add(u64::from(size)), caller).await;
     }
+    result?;
     if let Some(DataOnly(data_only)) = sync {
         context.file_system.fsync(handle, data_only).await?;
     }
     Ok(Answer::Size(size))
+}
+
+/// Makes the kernel drop what it has of a range that was written past its pages. It does so itself
+/// before such a write, but after it only if the program waits in the call, and not for those that
+/// it is told the end of later (Linux 6.18): what was read meanwhile would stay as it was before.
+async fn drop_pages<F: FileSystem>(
+    context: &Context<F>,
+    inode: InodeId,
+    range: Range<u64>,
+    caller: Caller,
+) {
+    // A page may be waiting for a read, which comes by the same queue: this request must not take
+    // the last place.
+    let waiting = context.waits.begin(caller);
+    let pages = range.start / limits::PAGE_BYTES * limits::PAGE_BYTES..range.end;
+    let dropping = context.waits.drop_pages(inode, pages);
+    let is_dropped = match waiting {
+        // The read may be one of those of which the kernel sends so many at once only, and such
+        // writes count among them.
+        Some(_) => skep_env::timeout(limits::DROP_PATIENCE, dropping).await,
+        None => None,
+    };
+    if !matches!(is_dropped, Some(Ok(()))) {
+        // The next read asks for the attributes, finds that the file was modified, and drops all.
+        context.waits.drop_attributes(inode);
+    }
 }
 
 pub(crate) async fn flush(fs: &impl FileSystem, handle: HandleId, owner: u64) -> Outcome {

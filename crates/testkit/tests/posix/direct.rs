@@ -5,8 +5,9 @@ use skep_testkit::program::run_in;
 use std::fs;
 use std::path::Path;
 
-pub(crate) const CASES: &[Test] =
-    skep_testkit::cases![direct: what_is_written_is_read, beside_the_cache];
+pub(crate) const CASES: &[Test] = skep_testkit::cases![direct:
+    what_is_written_is_read, beside_the_cache, asynchronous_writes_beside_the_cache,
+];
 
 fn what_is_written_is_read(root: &Path) {
     ok(fs::write(root.join("source"), skep_testkit::Random::new(9).bytes(8 << 20)));
@@ -26,4 +27,11 @@ fn beside_the_cache(root: &Path) {
     assert_eq!(bytes.len(), 1 << 20);
     let twos: Vec<_> = (0..bytes.len()).filter(|at| bytes[*at] == 2).collect();
     assert_eq!((twos.len(), twos[0]), (4096, 3 * 4096));
+}
+
+/// The kernel drops its pages before such writes, but not after them.
+/// Semantics 2.1.
+fn asynchronous_writes_beside_the_cache(root: &Path) {
+    ok(fs::write(root.join("file"), vec![0; 8 * 4096]));
+    run_in(root, "python3", ["-c", include_str!("asynchronous.py"), "file", "600"]);
 }
