@@ -82,8 +82,9 @@ pub(crate) fn check<E: Engine>(
             }
             Ok(None)
         }
-        Step::SetParent { inode, .. } => {
-            context.inode(*inode)?;
+        Step::SetParent { inode, project, .. } => {
+            let record = context.inode(*inode)?;
+            check_project(*project, &record.attributes)?;
             Ok(None)
         }
         Step::RemoveEntry { directory, name, inode, .. }
@@ -128,7 +129,7 @@ pub(crate) fn apply<E: Engine>(
             let record = context.directory(*inode)?;
             context.remove_inode(&record)?;
         }
-        Step::SetParent { inode, parent } => {
+        Step::SetParent { inode, parent, .. } => {
             let mut record = context.inode(*inode)?;
             record.parent = *parent;
             context.touch_changed(&mut record.attributes);
@@ -150,6 +151,21 @@ pub(crate) fn apply<E: Engine>(
         Step::LockRename => {}
     }
     Ok(())
+}
+
+/// Checks that an inode may get a name in a directory that hands down a project: what lies there is
+/// all of that one.
+pub(crate) fn check_project(handed_down: Option<u32>, inode: &Attributes) -> Result<(), Error> {
+    match handed_down {
+        Some(project) if project != inode.project => {
+            let what = format!(
+                "{} is of project {}, and the directory takes project {project} alone",
+                inode.inode, inode.project
+            );
+            Err(Error::new(ErrorCode::CrossDevice, what))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Looks again at the names that led to something that is gone: somebody may have pointed them

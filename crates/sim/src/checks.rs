@@ -248,7 +248,9 @@ impl Stored {
             let is_right = entries == expected.entries
                 && xattrs == expected.xattrs
                 && record.link_target.0 == expected.link_target
-                && record.attributes.permissions == expected.permissions;
+                && record.attributes.permissions == expected.permissions
+                && record.attributes.project == expected.project
+                && record.attributes.hands_down_project == expected.hands_down_project;
             let has_size =
                 expected.kind == FileKind::Directory || record.attributes.size == expected.size;
             if !is_right || !has_size {

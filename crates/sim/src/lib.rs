@@ -20,6 +20,7 @@ mod run;
 mod storage;
 mod target;
 mod trace;
+mod windows;
 mod witness;
 mod workload;
 mod world;

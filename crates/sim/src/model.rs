@@ -26,6 +26,9 @@ pub(crate) struct Inode {
     pub(crate) truncate_generation: u64,
     /// Permission bits.
     pub(crate) permissions: u32,
+    /// Its project, and whether a directory hands it down.
+    pub(crate) project: u32,
+    pub(crate) hands_down_project: bool,
     /// A directory's parent.
     pub(crate) parent: InodeId,
     /// A directory's entries.
@@ -149,7 +152,7 @@ impl Model {
         match (inode.kind, inode.links) {
             (FileKind::Directory, _) => Err(ErrorCode::NotPermitted),
             (_, 0) => Err(ErrorCode::NotFound),
-            _ => Ok(Summary::Done),
+            _ => self.check_project(it.inode, it.directory).map(|()| Summary::Done),
         }
     }
 
@@ -203,6 +206,7 @@ impl Model {
         if is_directory && it.from_directory != it.to_directory {
             self.check_no_loop(from, it.to_directory)?;
         }
+        self.check_project(from, it.to_directory)?;
         match existing.map(|inode| self.inode(inode)).transpose()? {
             Some(existing) if !existing.entries.is_empty() => Err(ErrorCode::NotEmpty),
             _ => Ok(Summary::Done),
@@ -220,7 +224,20 @@ impl Model {
                 }
             }
         }
+        if first != second {
+            self.check_project(first, it.to_directory)?;
+            self.check_project(second, it.from_directory)?;
+        }
         Ok(Summary::Done)
+    }
+
+    /// Refuses a name in a directory that hands down another project.
+    fn check_project(&self, moved: InodeId, to: InodeId) -> Result<(), ErrorCode> {
+        let (moved, to) = (self.inode(moved)?, self.directory(to)?);
+        match to.hands_down_project && to.project != moved.project {
+            true => Err(ErrorCode::CrossDevice),
+            false => Ok(()),
+        }
     }
 
     /// Refuses to move a directory below itself.
@@ -278,7 +295,7 @@ impl Model {
         session: SessionId,
         reply: &[u8],
     ) -> Result<(), String> {
-        if let Err(code) = self.outcome(op) {
+        if let Err(code) = self.outcome(op).or_else(|code| self.unless_held(op, code)) {
             return Err(format!("was done where the reference says {code}"));
         }
         match op {
@@ -317,6 +334,20 @@ impl Model {
                 Ok(())
             }
             _ => self.apply_to_inode(op, session, reply),
+        }
+    }
+
+    /// An exchange between targets doesn't hold the first directory itself, only the name in it: it
+    /// may be done although that directory hands down a project by now.
+    fn unless_held(&self, op: &Op, code: ErrorCode) -> Outcome {
+        match op {
+            Op::Exchange(it)
+                if code == ErrorCode::CrossDevice
+                    && self.group(it.from_directory) != self.group(it.to_directory) =>
+            {
+                Ok(Summary::Done)
+            }
+            _ => Err(code),
         }
     }
 
@@ -409,6 +440,11 @@ impl Model {
                 }
                 let inode = self.at(it.inode)?;
                 inode.permissions = it.permissions.unwrap_or(inode.permissions);
+                inode.project = it.project.unwrap_or(inode.project);
+                if inode.kind == FileKind::Directory {
+                    let hands_down = it.hands_down_project;
+                    inode.hands_down_project = hands_down.unwrap_or(inode.hands_down_project);
+                }
             }
             Op::SetXattr(it) => {
                 inode.xattrs.insert(it.name.0.clone(), it.value.0.clone());
@@ -453,8 +489,14 @@ impl Model {
         if self.inodes.contains_key(&inode) {
             return Err(format!("inode id {inode} was given out twice"));
         }
-        self.inodes.insert(inode, new_inode(kind, directory, new.permissions));
-        self.at(directory)?.entries.insert(name.0.clone(), inode);
+        let mut made = new_inode(kind, directory, new.permissions);
+        let directory = self.at(directory)?;
+        directory.entries.insert(name.0.clone(), inode);
+        if directory.hands_down_project {
+            made.project = directory.project;
+            made.hands_down_project = kind == FileKind::Directory;
+        }
+        self.inodes.insert(inode, made);
         Ok(())
     }
 
@@ -563,6 +605,8 @@ fn new_inode(kind: FileKind, parent: InodeId, permissions: u32) -> Inode {
         size: 0,
         truncate_generation: 0,
         permissions,
+        project: 0,
+        hands_down_project: false,
         parent,
         entries: BTreeMap::new(),
         xattrs: BTreeMap::new(),

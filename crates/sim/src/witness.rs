@@ -26,10 +26,11 @@ use crate::changes::{Changes, fits};
 use crate::client::is_lost;
 use crate::model::Model;
 use crate::operation::{Op, Summary};
+use crate::windows::Window;
 use skep_format::metadata::{Batch, InodeRecord, LockOwner, SlotRecord};
 use skep_types::codec::Codec;
-use skep_types::{ClusterMap, Error, ErrorCode, FileKind, InodeId, Lsn, SessionId};
-use std::collections::{BTreeMap, BTreeSet};
+use skep_types::{ClusterMap, Error, ErrorCode, InodeId, Lsn, SessionId};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A modifying request of a client: session, slot, sequence.
@@ -47,31 +48,6 @@ struct Instance {
     refused: bool,
     /// Replies that it gave before power cuts took it.
     lost: Vec<Vec<u8>>,
-}
-
-/// An open question: what the reference would have answered since it was asked.
-struct Window {
-    op: Op,
-    outcomes: Vec<Result<Summary, ErrorCode>>,
-    /// For a rename or an exchange: what its two places were at any moment.
-    places: BTreeSet<(Place, Place)>,
-    /// For a listing: entries that were there all the time, and any that ever were.
-    always: BTreeMap<Vec<u8>, InodeId>,
-    ever: BTreeSet<(Vec<u8>, InodeId)>,
-    /// The history was changed by a power cut: a listing can't be judged any more.
-    is_void: bool,
-}
-
-/// What is at one of a rename's places.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
-    /// Not even the directory.
-    Missing,
-    Free,
-    Taken {
-        is_directory: bool,
-        is_full: bool,
-    },
 }
 
 /// What a batch has done.
@@ -173,20 +149,7 @@ impl Witness {
     /// Opens a window for an operation that begins.
     pub(crate) fn open_window(&mut self, op: &Op) -> u64 {
         self.next_window += 1;
-        let mut window = Window {
-            op: op.clone(),
-            outcomes: Vec::new(),
-            places: BTreeSet::new(),
-            always: BTreeMap::new(),
-            ever: BTreeSet::new(),
-            is_void: false,
-        };
-        if let Op::ReadDirectory(it) = op
-            && let Some(directory) = self.model.inodes.get(&it.directory)
-        {
-            window.always = directory.entries.clone();
-        }
-        look(&mut window, &self.model);
+        let window = Window::new(op.clone(), &self.model);
         self.windows.insert(self.next_window, window);
         self.next_window
     }
@@ -248,7 +211,7 @@ impl Witness {
         if self.has_seen_full_disks && op.adds() && answer == Err(ErrorCode::NoSpace) {
             return Ok(());
         }
-        if window.outcomes.contains(&answer) || is_right_by_halves(&window, &answer) {
+        if window.is_right(&answer) {
             return Ok(());
         }
         Err(format!(
@@ -559,7 +522,7 @@ impl Witness {
     }
 
     fn look(&mut self) {
-        self.windows.values_mut().for_each(|window| look(window, &self.model));
+        self.windows.values_mut().for_each(|window| window.look(&self.model));
     }
 
     /// A power cut has left a target with the records up to `last`.
@@ -605,75 +568,5 @@ fn close_all(model: &mut Model, session: SessionId, inode: InodeId) {
     if let Some((readers, writers)) = opens {
         // What is open can be closed.
         let _ = model.close(inode, session, readers, writers);
-    }
-}
-
-/// Whether a refused rename or exchange is right for one place as it was at some moment, and the
-/// other as it was at another. Its two directories may lie on different targets, which are asked
-/// one after the other; a refusal locks nothing.
-fn is_right_by_halves(window: &Window, answer: &Result<Summary, ErrorCode>) -> bool {
-    let Err(code) = answer else { return false };
-    let it = match &window.op {
-        Op::Rename(it) => it,
-        Op::Exchange(_) => {
-            let is_there = |place: &Place| matches!(place, Place::Taken { .. });
-            let is_directory =
-                |place: &Place| matches!(place, Place::Taken { is_directory: true, .. });
-            let places = || window.places.iter();
-            // Of two that were there at some moment, one was above the other.
-            let has_both = places().any(|(from, _)| is_there(from))
-                && places().any(|(_, to)| is_there(to))
-                && places().any(|(from, to)| is_directory(from) || is_directory(to));
-            return *code == ErrorCode::NotFound
-                && places().any(|(from, to)| !is_there(from) || !is_there(to))
-                || *code == ErrorCode::InvalidArgument && has_both;
-        }
-        _ => return false,
-    };
-    window.places.iter().any(|(from, _)| {
-        window.places.iter().any(|(_, to)| match (from, to) {
-            (_, Place::Missing) | (Place::Missing | Place::Free, _) => *code == ErrorCode::NotFound,
-            (_, Place::Free) => false,
-            (Place::Taken { .. }, Place::Taken { .. }) if it.no_replace => {
-                *code == ErrorCode::Exists
-            }
-            (Place::Taken { is_directory: a, .. }, Place::Taken { is_directory: b, is_full }) => {
-                match (a, b) {
-                    (true, false) => *code == ErrorCode::NotDirectory,
-                    (false, true) => *code == ErrorCode::IsDirectory,
-                    _ => *is_full && *code == ErrorCode::NotEmpty,
-                }
-            }
-        })
-    })
-}
-
-fn place(model: &Model, directory: InodeId, name: &[u8]) -> Place {
-    let Some(directory) = model.inodes.get(&directory) else { return Place::Missing };
-    let found = directory.entries.get(name).and_then(|it| model.inodes.get(it));
-    found.map_or(Place::Free, |inode| Place::Taken {
-        is_directory: inode.kind == FileKind::Directory,
-        is_full: !inode.entries.is_empty(),
-    })
-}
-
-fn look(window: &mut Window, model: &Model) {
-    let places = match &window.op {
-        Op::Rename(it) => Some((it.from_directory, &it.from_name, it.to_directory, &it.to_name)),
-        Op::Exchange(it) => Some((it.from_directory, &it.from_name, it.to_directory, &it.to_name)),
-        _ => None,
-    };
-    if let Some((from, from_name, to, to_name)) = places {
-        window.places.insert((place(model, from, from_name), place(model, to, to_name)));
-    }
-    let outcome = model.outcome(&window.op);
-    if !window.outcomes.contains(&outcome) {
-        window.outcomes.push(outcome);
-    }
-    if let Op::ReadDirectory(it) = &window.op {
-        let empty = BTreeMap::new();
-        let entries = model.inodes.get(&it.directory).map_or(&empty, |it| &it.entries);
-        window.always.retain(|name, inode| entries.get(name) == Some(inode));
-        window.ever.extend(entries.iter().map(|(name, inode)| (name.clone(), *inode)));
     }
 }

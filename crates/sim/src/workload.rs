@@ -124,6 +124,9 @@ impl World {
     }
 
     fn change_attributes(&mut self) -> Op {
+        if self.random.percent(30) {
+            return self.change_project();
+        }
         let size = self.random.percent(60).then(|| self.random.below(300_000));
         Op::SetAttributes(md::SetAttributes {
             inode: self.any_inode(),
@@ -133,6 +136,22 @@ impl World {
             project: None,
             hands_down_project: None,
             size,
+            accessed: None,
+            modified: None,
+        })
+    }
+
+    /// Most are of the same project, so that some may still be moved.
+    fn change_project(&mut self) -> Op {
+        let inode = self.any_inode();
+        Op::SetAttributes(md::SetAttributes {
+            inode,
+            permissions: None,
+            uid: None,
+            gid: None,
+            project: Some(u32::from(self.random.percent(40))),
+            hands_down_project: Some(self.random.percent(50)),
+            size: None,
             accessed: None,
             modified: None,
         })

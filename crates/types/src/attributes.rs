@@ -122,4 +122,10 @@ impl Attributes {
             hands_down_project: false,
         }
     }
+
+    /// The project that a directory gives to what is made in it, and of which all must be that gets
+    /// a name in it; none: it hands none down.
+    pub fn handed_down_project(&self) -> Option<u32> {
+        self.hands_down_project.then_some(self.project)
+    }
 }

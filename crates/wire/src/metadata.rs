@@ -552,8 +552,7 @@ choice! {
             /// The one that it hands down; empty: none.
             default_acl: Bytes,
         },
-        /// Adds a name to an inode that is no directory; answers with its attributes as they will
-        /// be.
+        /// Adds a name to an inode that is no directory; answers with its new attributes.
         AddLink = 2 {
             /// The inode.
             inode: InodeId,
@@ -574,6 +573,8 @@ choice! {
             inode: InodeId,
             /// The new parent.
             parent: InodeId,
+            /// The project that it must be of; none: any.
+            project: Option<u32>,
         },
         /// Removes an entry, which must point to `inode`.
         RemoveEntry = 6 {
@@ -617,8 +618,7 @@ record! {
 record! {
     /// A promise: the participant commits or aborts as it is told, whatever happens.
     pub struct Prepared {
-        /// Nothing was promised: another transaction holds something that is needed. Try again
-        /// later.
+        /// Nothing was promised: another transaction holds what is needed. Try again later.
         pub busy: bool,
         /// Attributes that steps answered with, in their order.
         pub attributes: Vec<Attributes>,

@@ -10,7 +10,7 @@ use crate::operation::Stop;
 use crate::steps;
 use skep_types::{ErrorCode, FileKind, InodeId};
 use skep_wire::management::Done;
-use skep_wire::metadata::{Exchange, Step};
+use skep_wire::metadata::{Exchange, GetEntryInfo, Step};
 
 pub(crate) fn run<E: Engine>(
     context: &mut Context<'_, E>,
@@ -19,7 +19,7 @@ pub(crate) fn run<E: Engine>(
     check_name(&request.to_name)?;
     check_name(&request.from_name)?;
     let (from_directory, to_directory) = (request.from_directory, request.to_directory);
-    context.directory(to_directory)?;
+    let to_project = context.directory(to_directory)?.attributes.handed_down_project();
     let (first, first_kind) = source(context, from_directory, &request.from_name)?;
     let (_, second) = context.dentry(to_directory, &request.to_name)?.ok_or(ErrorCode::NotFound)?;
     if second.inode == first {
@@ -28,9 +28,16 @@ pub(crate) fn run<E: Engine>(
         return Ok(Done {});
     }
     let changes_parent = from_directory != to_directory;
-    let moves = [(first, first_kind, to_directory), (second.inode, second.kind, from_directory)];
+    let from_project = match changes_parent {
+        true => handed_down_by(context, from_directory)?,
+        false => to_project,
+    };
+    let moves = [
+        (first, first_kind, to_directory, to_project),
+        (second.inode, second.kind, from_directory, from_project),
+    ];
     let mut directories = Vec::new();
-    for (inode, kind, to) in moves {
+    for (inode, kind, to, _) in moves {
         if kind == FileKind::Directory && changes_parent {
             directories.push((inode, to));
         }
@@ -51,9 +58,9 @@ pub(crate) fn run<E: Engine>(
             new_kind: second.kind,
         },
     )];
-    for (inode, kind, to) in moves {
-        if must_know(context, inode, kind, changes_parent)? {
-            wanted.push((inode, Step::SetParent { inode, parent: to }));
+    for (inode, kind, to, project) in moves {
+        if project.is_some() || must_know(context, inode, kind, changes_parent)? {
+            wanted.push((inode, Step::SetParent { inode, parent: to, project }));
         }
     }
     steps::do_anywhere(context, wanted)?;
@@ -62,6 +69,22 @@ pub(crate) fn run<E: Engine>(
     let found = context.dentry(to_directory, &request.to_name)?.ok_or(ErrorCode::NotFound)?;
     context.point_entry(&mut to, found, first, first_kind);
     Ok(Done {})
+}
+
+/// The project that a directory hands down, wherever it is served. Elsewhere only the name in it is
+/// held until the exchange is decided: what is changed of the directory at the same moment may
+/// count or not.
+fn handed_down_by<E: Engine>(
+    context: &mut Context<'_, E>,
+    directory: InodeId,
+) -> Result<Option<u32>, Stop> {
+    let attributes = if context.is_local(directory)? {
+        context.directory(directory)?.attributes
+    } else {
+        let group = context.group_of(directory)?;
+        context.ask(group, &GetEntryInfo { inode: directory })?.attributes
+    };
+    Ok(attributes.handed_down_project())
 }
 
 /// Whether an inode is told that it has moved, by the rules of `rename`: a directory's parent must

@@ -30,6 +30,8 @@ pub(crate) fn run<E: Engine>(
     };
     let attributes =
         attributes.ok_or_else(|| Error::new(ErrorCode::Protocol, "promise without attributes"))?;
+    // A promise that was given for it is taken back.
+    steps::check_project(directory.attributes.handed_down_project(), &attributes)?;
     let (inode, kind) = (request.inode, attributes.kind);
     context.insert_dentry(request.directory, &request.name, inode, kind)?;
     context.change_directory(&mut directory, 1, 0);

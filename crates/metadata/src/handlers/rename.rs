@@ -49,6 +49,7 @@ pub(crate) fn run<E: Engine>(context: &mut Context<'_, E>, request: Rename) -> R
         context.hold_rename_lock()?;
         check_no_loop(context, inode, request.to_directory)?;
     }
+    let project = to.attributes.handed_down_project();
     drop(to);
     let mut wanted = vec![(
         request.from_directory,
@@ -59,14 +60,14 @@ pub(crate) fn run<E: Engine>(context: &mut Context<'_, E>, request: Rename) -> R
             kind,
         },
     )];
+    // A file's change time is raised if that costs no other target; a directory's parent must be
+    // right wherever it lives, and so must the project if the new place asks for one.
+    if (is_directory && changes_parent) || project.is_some() || context.is_local(inode)? {
+        let step = Step::SetParent { inode, parent: request.to_directory, project };
+        wanted.push((inode, step));
+    }
     if let Some((_, existing)) = &existing {
         wanted.push((existing.inode, replaced(existing)));
-    }
-    // A file's change time is raised if that costs no other target; a directory's parent must be
-    // right wherever it lives.
-    if (is_directory && changes_parent) || context.is_local(inode)? {
-        let step = Step::SetParent { inode, parent: request.to_directory };
-        wanted.push((inode, step));
     }
     steps::do_anywhere(context, wanted)?;
     // Read again: the steps may have changed the same directory.

@@ -1,18 +1,23 @@
 //! Attributes that only some inodes have: extended ones, access control lists, projects.
 
 use crate::{Mounts, within_a_second};
-use rustix::fs::{XattrFlags, getxattr, listxattr, setxattr};
+use rustix::fs::{
+    AtFlags, CWD, Mode, OFlags, RenameFlags, XattrFlags, getxattr, linkat, listxattr, openat,
+    renameat, renameat_with, setxattr,
+};
 use rustix::io::Errno;
 use skep_testkit::program::run_in;
 use skep_testkit::suite::Case;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![attributes:
     attributes_that_are_set_are_seen, lists_of_who_may_are_seen,
     lists_are_seen_under_a_new_name, lists_have_at_most_511_entries, projects_are_handed_down,
+    projects_are_not_mixed, projects_decide_who_may_come,
     capabilities_of_the_other_go_with_writes,
 ];
 
@@ -162,6 +167,112 @@ fn projects_are_handed_down(mounts: &Mounts) {
     let mut call = std::process::Command::new("chattr");
     let refused = call.args(["+i", "after"]).current_dir(here).output().expect("chattr runs");
     assert!(!refused.status.success());
+}
+
+/// A directory in whose project all lies that gets a name there, if it hands that down.
+struct Place {
+    path: PathBuf,
+    /// What it hands down.
+    project: Option<u32>,
+}
+
+impl Place {
+    /// Those of an even number hand their project down.
+    fn make(root: &Path, number: u32) -> Self {
+        let path = root.join(format!("of-a-project-{number}"));
+        let project = 40 + number / 4;
+        fs::create_dir(&path).expect("made");
+        run_in(&path, "chattr", ["-p", &project.to_string(), "."]);
+        let hands_down = number.is_multiple_of(2);
+        if hands_down {
+            run_in(&path, "chattr", ["+P", "."]);
+        }
+        Self { path, project: hands_down.then_some(project) }
+    }
+
+    /// The project of what is made in it.
+    fn inherited(&self) -> u32 {
+        self.project.unwrap_or(0)
+    }
+
+    /// Whether something of this project may get a name here.
+    fn takes(&self, project: u32) -> bool {
+        self.project.is_none_or(|own| own == project)
+    }
+}
+
+/// As on ext4 and XFS. Directories in the root lie on both metadata targets.
+/// Semantics 1.20.
+fn projects_are_not_mixed(mounts: &Mounts) {
+    let root = mounts.one.parent().expect("the mount");
+    let places: Vec<_> = (0..8).map(|number| Place::make(root, number)).collect();
+    let mut refusals = 0;
+    let mut check = |what: &str, may: bool, result: rustix::io::Result<()>| {
+        refusals += u32::from(!may);
+        assert_eq!(result, if may { Ok(()) } else { Err(Errno::XDEV) }, "{what}");
+    };
+    for (from, to) in places.iter().flat_map(|from| places.iter().map(move |to| (from, to))) {
+        if from.path == to.path {
+            continue;
+        }
+        let what = format!("{:?} to {:?}", from.path, to.path);
+        let (there, may) = (to.path.join("there"), to.takes(from.inherited()));
+        let (file, directory) = (from.path.join("file"), from.path.join("directory"));
+        let other = to.path.join("other");
+        fs::write(&file, "x").expect("written");
+        fs::write(&other, "y").expect("written");
+        fs::create_dir(&directory).expect("made");
+        check(&what, may, linkat(CWD, &file, CWD, &there, AtFlags::empty()));
+        if may {
+            fs::remove_file(&there).expect("removed");
+        }
+        for moved in [&file, &directory] {
+            check(&what, may, renameat(CWD, moved, CWD, &there));
+            if may {
+                renameat(CWD, &there, CWD, moved).expect("it goes back where it was made");
+            }
+        }
+        let may = may && from.takes(to.inherited());
+        for moved in [&file, &directory] {
+            let exchange = || renameat_with(CWD, moved, CWD, &other, RenameFlags::EXCHANGE);
+            check(&what, may, exchange());
+            if may {
+                exchange().expect("exchanged again");
+            }
+        }
+        fs::remove_dir(&directory).expect("removed");
+        fs::remove_file(&file).expect("removed");
+        fs::remove_file(&other).expect("removed");
+    }
+    assert!(refusals > 100, "{refusals}");
+}
+
+/// Semantics 1.20.
+fn projects_decide_who_may_come(mounts: &Mounts) {
+    let root = mounts.one.parent().expect("the mount");
+    let (from, to) = (Place::make(root, 100), Place::make(root, 104));
+    let (here, there) = (from.path.join("file"), to.path.join("file"));
+    fs::write(&here, "x").expect("written");
+    // Also without a change of directory, and though it was there before.
+    run_in(&from.path, "chattr", ["-p", "7", "file"]);
+    assert_eq!(renameat(CWD, &here, CWD, from.path.join("new")), Err(Errno::XDEV));
+    run_in(&from.path, "chattr", ["-p", &to.inherited().to_string(), "file"]);
+    renameat(CWD, &here, CWD, &there).expect("it is of that project now");
+    // What has no name yet is of the project of where it was made.
+    let flags = OFlags::TMPFILE | OFlags::RDWR;
+    let file = openat(CWD, &from.path, flags, Mode::RUSR).expect("made");
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let name = |at: &Path| linkat(CWD, &path, CWD, at, AtFlags::SYMLINK_FOLLOW);
+    assert_eq!(name(&to.path.join("named")), Err(Errno::XDEV));
+    name(&from.path.join("named")).expect("named");
+    // A program that moves files copies then, as between file systems.
+    fs::create_dir(from.path.join("tree")).expect("made");
+    fs::write(from.path.join("tree/file"), "whole").expect("written");
+    run_in(&from.path, "mv", [Path::new("tree"), &to.path]);
+    assert_eq!(fs::read(to.path.join("tree/file")).expect("moved"), b"whole");
+    assert!(!from.path.join("tree").exists());
+    let text = run_in(&to.path, "lsattr", ["-p", "tree"]);
+    assert!(text.trim_start().starts_with(&to.inherited().to_string()), "{text}");
 }
 
 /// Semantics 1.16.

@@ -178,7 +178,7 @@ fn transactions() -> Vec<Example> {
         Step::AddLink { inode: a_file() },
         Step::DropLink { inode: a_file() },
         Step::RemoveDirectoryInode { inode: a_directory() },
-        Step::SetParent { inode: a_file(), parent: a_directory() },
+        Step::SetParent { inode: a_file(), parent: a_directory(), project: Some(77) },
         Step::RemoveEntry {
             directory: a_directory(),
             name: a_name(),

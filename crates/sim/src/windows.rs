@@ -1,0 +1,169 @@
+//! Open questions: what the reference would have answered at any moment since they were asked.
+
+use crate::model::Model;
+use crate::operation::{Op, Summary};
+use skep_types::{ErrorCode, FileKind, InodeId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// An open question: what the reference would have answered since it was asked.
+pub(crate) struct Window {
+    pub(crate) op: Op,
+    pub(crate) outcomes: Vec<Result<Summary, ErrorCode>>,
+    /// For a rename or an exchange: what its two places were at any moment.
+    places: BTreeSet<(Place, Place)>,
+    /// What it moves: of which project that was at any moment, and which one its new directory
+    /// handed down.
+    moves: BTreeSet<(Direction, Option<u32>, Option<u32>)>,
+    /// For a listing: entries that were there all the time, and any that ever were.
+    pub(crate) always: BTreeMap<Vec<u8>, InodeId>,
+    pub(crate) ever: BTreeSet<(Vec<u8>, InodeId)>,
+    /// The history was changed by a power cut: a listing can't be judged any more.
+    pub(crate) is_void: bool,
+}
+
+/// Which of the two that an exchange moves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Direction {
+    There,
+    Back,
+}
+
+/// What is at one of a rename's places.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    /// Not even the directory.
+    Missing,
+    Free,
+    Taken {
+        is_directory: bool,
+        is_full: bool,
+    },
+}
+
+impl Window {
+    /// A question that is being asked now.
+    pub(crate) fn new(op: Op, model: &Model) -> Self {
+        let mut always = BTreeMap::new();
+        if let Op::ReadDirectory(it) = &op
+            && let Some(directory) = model.inodes.get(&it.directory)
+        {
+            always = directory.entries.clone();
+        }
+        let mut window = Self {
+            op,
+            outcomes: Vec::new(),
+            places: BTreeSet::new(),
+            moves: BTreeSet::new(),
+            always,
+            ever: BTreeSet::new(),
+            is_void: false,
+        };
+        window.look(model);
+        window
+    }
+
+    /// Whether an answer was right at some moment since.
+    pub(crate) fn is_right(&self, answer: &Result<Summary, ErrorCode>) -> bool {
+        self.outcomes.contains(answer) || is_right_by_halves(self, answer)
+    }
+
+    /// Takes in what the reference would answer now.
+    pub(crate) fn look(&mut self, model: &Model) {
+        let places = match &self.op {
+            Op::Rename(it) => {
+                Some((it.from_directory, &it.from_name, it.to_directory, &it.to_name))
+            }
+            Op::Exchange(it) => {
+                Some((it.from_directory, &it.from_name, it.to_directory, &it.to_name))
+            }
+            _ => None,
+        };
+        if let Some((from, from_name, to, to_name)) = places {
+            self.places.insert((place(model, from, from_name), place(model, to, to_name)));
+            let (moved, handed_down) = projects(model, (from, from_name), to);
+            self.moves.insert((Direction::There, moved, handed_down));
+            if matches!(self.op, Op::Exchange(_)) {
+                let (moved, handed_down) = projects(model, (to, to_name), from);
+                self.moves.insert((Direction::Back, moved, handed_down));
+            }
+        }
+        let outcome = model.outcome(&self.op);
+        if !self.outcomes.contains(&outcome) {
+            self.outcomes.push(outcome);
+        }
+        if let Op::ReadDirectory(it) = &self.op {
+            let empty = BTreeMap::new();
+            let entries = model.inodes.get(&it.directory).map_or(&empty, |it| &it.entries);
+            self.always.retain(|name, inode| entries.get(name) == Some(inode));
+            self.ever.extend(entries.iter().map(|(name, inode)| (name.clone(), *inode)));
+        }
+    }
+}
+
+/// Whether a refused rename or exchange is right for one place as it was at some moment, and the
+/// other as it was at another. Its two directories may lie on different targets, which are asked
+/// one after the other; a refusal locks nothing.
+fn is_right_by_halves(window: &Window, answer: &Result<Summary, ErrorCode>) -> bool {
+    let Err(code) = answer else { return false };
+    if *code == ErrorCode::CrossDevice {
+        let moves = || window.moves.iter();
+        return moves().any(|(direction, moved, _)| {
+            let mut handed_down = moves().filter(|it| it.0 == *direction).filter_map(|it| it.2);
+            moved.is_some_and(|moved| handed_down.any(|it| it != moved))
+        });
+    }
+    let it = match &window.op {
+        Op::Rename(it) => it,
+        Op::Exchange(_) => {
+            let is_there = |place: &Place| matches!(place, Place::Taken { .. });
+            let is_directory =
+                |place: &Place| matches!(place, Place::Taken { is_directory: true, .. });
+            let places = || window.places.iter();
+            // Of two that were there at some moment, one was above the other.
+            let has_both = places().any(|(from, _)| is_there(from))
+                && places().any(|(_, to)| is_there(to))
+                && places().any(|(from, to)| is_directory(from) || is_directory(to));
+            return *code == ErrorCode::NotFound
+                && places().any(|(from, to)| !is_there(from) || !is_there(to))
+                || *code == ErrorCode::InvalidArgument && has_both;
+        }
+        _ => return false,
+    };
+    window.places.iter().any(|(from, _)| {
+        window.places.iter().any(|(_, to)| match (from, to) {
+            (_, Place::Missing) | (Place::Missing | Place::Free, _) => *code == ErrorCode::NotFound,
+            (_, Place::Free) => false,
+            (Place::Taken { .. }, Place::Taken { .. }) if it.no_replace => {
+                *code == ErrorCode::Exists
+            }
+            (Place::Taken { is_directory: a, .. }, Place::Taken { is_directory: b, is_full }) => {
+                match (a, b) {
+                    (true, false) => *code == ErrorCode::NotDirectory,
+                    (false, true) => *code == ErrorCode::IsDirectory,
+                    _ => *is_full && *code == ErrorCode::NotEmpty,
+                }
+            }
+        })
+    })
+}
+
+fn place(model: &Model, directory: InodeId, name: &[u8]) -> Place {
+    let Some(directory) = model.inodes.get(&directory) else { return Place::Missing };
+    let found = directory.entries.get(name).and_then(|it| model.inodes.get(it));
+    found.map_or(Place::Free, |inode| Place::Taken {
+        is_directory: inode.kind == FileKind::Directory,
+        is_full: !inode.entries.is_empty(),
+    })
+}
+
+/// The project of what a name leads to, and the one that another directory hands down.
+fn projects(
+    model: &Model,
+    (directory, name): (InodeId, &[u8]),
+    to: InodeId,
+) -> (Option<u32>, Option<u32>) {
+    let at = |inode| model.inodes.get(inode);
+    let moved = at(&directory).and_then(|it| it.entries.get(name)).and_then(at);
+    let to = at(&to).filter(|it| it.hands_down_project);
+    (moved.map(|it| it.project), to.map(|it| it.project))
+}
