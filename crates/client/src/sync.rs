@@ -47,6 +47,21 @@ impl Client {
         check_losses(&file)
     }
 
+    /// Notes that the caller wants what he changes through a handle to be on the devices when the
+    /// call returns (`O_SYNC`, `O_DSYNC`). He has to ask for it ([`Self::fsync`]); this only
+    /// remembers it for him.
+    pub fn set_synced(&self, handle: HandleId) {
+        // A handle that is gone: its next use will say so.
+        if let Ok(file) = self.mount().handles.get_live(handle) {
+            file.set_synced();
+        }
+    }
+
+    /// Whether that was noted of a handle.
+    pub fn is_synced(&self, handle: HandleId) -> bool {
+        self.mount().handles.get_live(handle).is_ok_and(|file| file.is_synced())
+    }
+
     /// Reports what metadata wasn't told yet; gives the attributes it answered with, `None` if
     /// there was nothing to tell.
     pub(crate) async fn report_written(

@@ -42,6 +42,8 @@ pub(crate) struct OpenFile {
     /// It was open for writing when this client was evicted: nothing but close works.
     is_cut_off: AtomicBool,
     is_closing: AtomicBool,
+    /// What is changed through it is to be on the devices when the call returns.
+    is_synced: AtomicBool,
     /// Losses that the user of the handle was told of.
     seen_losses: AtomicU64,
 }
@@ -57,6 +59,7 @@ impl OpenFile {
             has_lost_locks: AtomicBool::new(false),
             is_cut_off: AtomicBool::new(false),
             is_closing: AtomicBool::new(false),
+            is_synced: AtomicBool::new(false),
             seen_losses,
         }
     }
@@ -106,6 +109,15 @@ impl OpenFile {
             self.inode.id
         );
         Err(Error::new(ErrorCode::Stale, text))
+    }
+
+    /// What is changed through it is to be on the devices when the call returns.
+    pub(crate) fn set_synced(&self) {
+        self.is_synced.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_synced(&self) -> bool {
+        self.is_synced.load(Ordering::Acquire)
     }
 
     /// Whether its close has begun.

@@ -115,6 +115,10 @@ pub trait FileSystem: Clone + 'static {
     fn set_forget(&self, forget: Forget);
     /// Whether any process ever locked bytes of a file.
     fn has_process_locks(&self) -> bool;
+    /// Notes that what is changed through a handle is to be on the devices when the call returns.
+    fn set_synced(&self, handle: HandleId);
+    /// Whether that was noted.
+    fn is_synced(&self, handle: HandleId) -> bool;
     /// Waits until what was written is on the devices.
     fn fsync(&self, handle: HandleId, data_only: bool) -> impl Future<Output = Result<()>>;
     /// The open has ended.
@@ -330,6 +334,14 @@ impl FileSystem for Client {
 
     fn has_process_locks(&self) -> bool {
         self.mount().has_process_locks()
+    }
+
+    fn set_synced(&self, handle: HandleId) {
+        Self::set_synced(self, handle);
+    }
+
+    fn is_synced(&self, handle: HandleId) -> bool {
+        Self::is_synced(self, handle)
     }
 
     async fn fsync(&self, handle: HandleId, data_only: bool) -> Result<()> {

@@ -66,14 +66,16 @@ pub(crate) async fn perform<F: FileSystem>(
             request.pattern = jobs::pattern(context, caller.pid, request.kind)?;
             names::make_node(fs, request).await
         }
-        Call::Create { mut request, is_exclusive, appends } => {
+        Call::Create { mut request, is_exclusive, appends, is_synced } => {
             let is_direct = appends && context.has_direct_mmap;
             request.pattern = jobs::pattern(context, caller.pid, request.kind)?;
-            names::create(fs, request, is_exclusive, is_direct).await
+            let created = names::create(fs, request, is_exclusive, is_direct).await;
+            files::note_synced(fs, is_synced, created)
         }
-        Call::CreateUnnamed { directory, new, mode } => {
+        Call::CreateUnnamed { directory, new, mode, is_synced } => {
             let pattern = jobs::pattern(context, caller.pid, FileKind::Regular)?;
-            names::create_unnamed(fs, directory, new, mode, pattern).await
+            let created = names::create_unnamed(fs, directory, new, mode, pattern).await;
+            files::note_synced(fs, is_synced, created)
         }
         Call::Unlink { directory, name } => names::unlink(fs, directory, &name).await,
         Call::RemoveDirectory { directory, name } => {

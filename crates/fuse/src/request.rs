@@ -15,7 +15,12 @@ use skep_client::{CreateRequest, HandleId, NewInode, OpenMode, SetAttributes, Se
 use skep_env::Buf;
 use skep_types::codec::{Codec, Reader};
 use skep_types::{FileKind, InodeId, Timestamp};
-use std::ops::Range;
+
+mod parts;
+
+pub(crate) use parts::{
+    Allocate, Copy, DataOnly, FlagsForm, Lock, Open, Read, Rename, RenameKind, Write, XattrChange,
+};
 
 /// One request, as a transport hands it over.
 #[derive(Debug)]
@@ -41,8 +46,8 @@ pub(crate) enum Call {
     MakeSymlink { directory: InodeId, name: Vec<u8>, link_target: Vec<u8>, new: NewInode },
     MakeDirectory { directory: InodeId, name: Vec<u8>, new: NewInode },
     MakeNode { request: CreateRequest },
-    Create { request: CreateRequest, is_exclusive: bool, appends: bool },
-    CreateUnnamed { directory: InodeId, new: NewInode, mode: OpenMode },
+    Create { request: CreateRequest, is_exclusive: bool, appends: bool, is_synced: bool },
+    CreateUnnamed { directory: InodeId, new: NewInode, mode: OpenMode, is_synced: bool },
     Unlink { directory: InodeId, name: Vec<u8> },
     RemoveDirectory { directory: InodeId, name: Vec<u8> },
     Rename { rename: Rename },
@@ -71,119 +76,6 @@ pub(crate) enum Call {
     SetFlags { inode: InodeId, hands_down_project: bool, project: Option<u32> },
     Nothing,
 }
-
-/// How a program wants an inode's flags.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FlagsForm {
-    /// As one number.
-    Number,
-    /// As a `struct fsxattr`, with the project.
-    FsXattr,
-}
-
-/// The parts of a rename.
-#[derive(Debug)]
-pub(crate) struct Rename {
-    pub(crate) from_directory: InodeId,
-    pub(crate) from_name: Vec<u8>,
-    pub(crate) to_directory: InodeId,
-    pub(crate) to_name: Vec<u8>,
-    pub(crate) kind: RenameKind,
-}
-
-/// What becomes of what has the new name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RenameKind {
-    /// It is replaced.
-    Replace,
-    /// It makes the rename fail.
-    OnlyIfFree,
-    /// It gets the old name.
-    Exchange,
-}
-
-/// The parts of an open.
-#[derive(Debug)]
-pub(crate) struct Open {
-    pub(crate) inode: InodeId,
-    pub(crate) mode: OpenMode,
-    pub(crate) truncate: bool,
-    /// With `O_APPEND`.
-    pub(crate) appends: bool,
-    pub(crate) kill_privileges: bool,
-}
-
-/// The parts of a read.
-#[derive(Debug)]
-pub(crate) struct Read {
-    pub(crate) handle: HandleId,
-    pub(crate) offset: u64,
-    pub(crate) into: Buf,
-    /// With `O_DIRECT`: the kernel keeps none of it.
-    pub(crate) is_direct: bool,
-}
-
-/// The parts of a write.
-#[derive(Debug)]
-pub(crate) struct Write {
-    pub(crate) inode: InodeId,
-    pub(crate) handle: HandleId,
-    pub(crate) offset: u64,
-    pub(crate) data: Buf,
-    /// The descriptor was opened with `O_APPEND`: the kernel's idea of the end may be old.
-    pub(crate) appends: bool,
-    /// With `O_DIRECT`, and not what the page cache writes back.
-    pub(crate) is_direct: bool,
-    /// The descriptor was opened with `O_SYNC` or `O_DSYNC`; the latter asks for data only.
-    pub(crate) sync: Option<DataOnly>,
-    pub(crate) kill_privileges: bool,
-}
-
-/// The parts of an allocation, whether of room or of a hole.
-#[derive(Debug)]
-pub(crate) struct Allocate {
-    pub(crate) inode: InodeId,
-    pub(crate) handle: HandleId,
-    pub(crate) range: Range<u64>,
-    pub(crate) what: Allocation,
-    pub(crate) keeps_size: bool,
-    pub(crate) uid: u32,
-}
-
-/// The parts of a copy.
-#[derive(Debug)]
-pub(crate) struct Copy {
-    pub(crate) from: (HandleId, u64),
-    pub(crate) inode: InodeId,
-    pub(crate) to: (HandleId, u64),
-    pub(crate) length: u64,
-    pub(crate) uid: u32,
-    /// How many bytes were copied is told as a number of 64 bits.
-    pub(crate) is_long: bool,
-}
-
-/// A lock, and the handle through which it is set or tested.
-#[derive(Debug)]
-pub(crate) struct Lock {
-    pub(crate) inode: InodeId,
-    pub(crate) handle: HandleId,
-    pub(crate) lock: FileLock,
-}
-
-/// The parts of the setting of an extended attribute.
-#[derive(Debug)]
-pub(crate) struct XattrChange {
-    pub(crate) inode: InodeId,
-    pub(crate) name: Vec<u8>,
-    pub(crate) value: Vec<u8>,
-    pub(crate) mode: Option<XattrMode>,
-    pub(crate) clear_set_group_id: bool,
-    pub(crate) uid: u32,
-}
-
-/// Whether only data has to reach the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct DataOnly(pub(crate) bool);
 
 impl Call {
     /// Whether its future may be dropped when its caller is killed. The others run to their end.
@@ -303,7 +195,8 @@ impl Request {
                 let arguments: CreateIn = self.arguments()?;
                 let new = self.new_inode(arguments.mode, arguments.umask);
                 let mode = open_mode(arguments.flags);
-                Call::CreateUnnamed { directory: self.node(), new, mode }
+                let is_synced = has_flag(arguments.flags, libc::O_DSYNC);
+                Call::CreateUnnamed { directory: self.node(), new, mode, is_synced }
             }
             Opcode::Unlink => Call::Unlink { directory: self.node(), name: self.name()? },
             Opcode::RmDir => Call::RemoveDirectory { directory: self.node(), name: self.name()? },
@@ -490,6 +383,7 @@ impl Request {
             },
             is_exclusive: has_flag(arguments.flags, libc::O_EXCL),
             appends: has_flag(arguments.flags, libc::O_APPEND),
+            is_synced: has_flag(arguments.flags, libc::O_DSYNC),
         })
     }
 
@@ -521,6 +415,7 @@ impl Request {
                     mode: open_mode(arguments.flags),
                     truncate: has_flag(arguments.flags, libc::O_TRUNC),
                     appends: has_flag(arguments.flags, libc::O_APPEND),
+                    is_synced: has_flag(arguments.flags, libc::O_DSYNC),
                     kill_privileges: arguments.open_flags & abi::OPEN_KILL_SUIDGID != 0,
                 };
                 Call::Open { open }

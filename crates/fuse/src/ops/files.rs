@@ -20,7 +20,7 @@ pub(crate) async fn open<F: FileSystem>(
     open: Open,
     caller: Caller,
 ) -> Outcome {
-    let Open { inode, mode, truncate, appends, kill_privileges } = open;
+    let Open { inode, mode, truncate, appends, is_synced, kill_privileges } = open;
     if kill_privileges {
         privileges::take_away(context, inode, caller).await?;
     }
@@ -37,7 +37,24 @@ pub(crate) async fn open<F: FileSystem>(
         no_flush: mode == OpenMode::Read && !context.file_system.has_process_locks(),
         is_direct: (opened.is_shared || appends) && context.has_direct_mmap,
     };
-    Ok(Answer::Opened(opened.handle, flags))
+    note_synced(&context.file_system, is_synced, Ok(Answer::Opened(opened.handle, flags)))
+}
+
+/// Remembers of a handle that was opened with `O_SYNC` or `O_DSYNC`, for what the kernel tells
+/// without the handle's flags.
+pub(crate) fn note_synced(fs: &impl FileSystem, is_synced: bool, outcome: Outcome) -> Outcome {
+    if is_synced && let Ok(Answer::Opened(handle, _) | Answer::Created(_, handle, _)) = &outcome {
+        fs.set_synced(*handle);
+    }
+    outcome
+}
+
+/// Ends a change through a handle: it is on the devices then if the handle says so.
+pub(crate) async fn sync_if_asked(fs: &impl FileSystem, handle: HandleId) -> Result<(), Failure> {
+    if fs.is_synced(handle) {
+        fs.fsync(handle, true).await?;
+    }
+    Ok(())
 }
 
 pub(crate) async fn read(fs: &impl FileSystem, read: Read) -> Outcome {

@@ -3,7 +3,7 @@
 //! The kernel writes back what it has of the ranges before it asks for an allocation or a copy, and
 //! drops its pages of what was changed afterwards.
 
-use super::privileges;
+use super::{files, privileges};
 use crate::file_system::FileSystem;
 use crate::limits;
 use crate::protocol::Context;
@@ -24,6 +24,7 @@ pub(crate) async fn allocate<F: FileSystem>(
     let Allocate { inode, handle, range, what, keeps_size, uid } = allocate;
     privileges::take_away_from(context, inode, uid, caller).await?;
     context.file_system.allocate(handle, range, what, keeps_size).await?;
+    files::sync_if_asked(&context.file_system, handle).await?;
     Ok(Answer::Empty)
 }
 
@@ -35,6 +36,7 @@ pub(crate) async fn copy<F: FileSystem>(
     let Copy { from, inode, to, length, uid, is_long } = copy;
     privileges::take_away_from(context, inode, uid, caller).await?;
     let copied = context.file_system.copy(from, to, length).await?;
+    files::sync_if_asked(&context.file_system, to.0).await?;
     Ok(match is_long {
         true => Answer::Number(copied),
         // It is never as much as the kernel asks for at most.

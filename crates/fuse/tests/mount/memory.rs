@@ -12,7 +12,7 @@ use skep_fuse::FileSystem;
 use skep_types::{
     Attributes, Error, ErrorCode, FileKind, InodeId, Result, StripePattern, Timestamp,
 };
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -26,15 +26,18 @@ struct Node {
     names: BTreeMap<u64, Vec<u8>>,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     opens: u32,
+    syncs: u32,
     locks: Vec<(Owner, FileLock)>,
 }
 
 /// Kind of lock, and the kernel's number of the owner.
 type Owner = (LockKind, u64);
 
+#[derive(Default)]
 struct Tree {
     nodes: HashMap<InodeId, Node>,
     handles: HashMap<u64, InodeId>,
+    synced: HashSet<HandleId>,
     next: u64,
     /// Creations of `slow` that wait.
     waiting: u64,
@@ -84,6 +87,7 @@ impl Tree {
             names: BTreeMap::new(),
             xattrs: BTreeMap::new(),
             opens: 0,
+            syncs: 0,
             locks: Vec::new(),
         };
         self.nodes.insert(inode, node);
@@ -188,7 +192,7 @@ fn chosen(time: SetTime) -> Timestamp {
 
 impl Memory {
     pub(crate) fn new() -> Self {
-        let mut tree = Tree { nodes: HashMap::new(), handles: HashMap::new(), next: 0, waiting: 0 };
+        let mut tree = Tree::default();
         let new = NewInode { permissions: 0o755, umask: 0, uid: 0, gid: 0 };
         let root = tree.add_node(InodeId::ROOT, FileKind::Directory, new);
         assert_eq!(root, InodeId::ROOT);
@@ -389,8 +393,16 @@ impl FileSystem for Memory {
         self.with(|tree| tree.opened(handle).map(|_| ()))
     }
 
+    fn set_synced(&self, handle: HandleId) {
+        let _ = self.with(|tree| Ok(tree.synced.insert(handle)));
+    }
+
+    fn is_synced(&self, handle: HandleId) -> bool {
+        self.with(|tree| Ok(tree.synced.contains(&handle))).unwrap()
+    }
+
     async fn fsync(&self, handle: HandleId, _data_only: bool) -> Result<()> {
-        self.with(|tree| tree.opened(handle).map(|_| ()))
+        self.with(|tree| tree.opened(handle).map(|node| node.syncs += 1))
     }
 
     async fn close(&self, handle: HandleId) -> Result<()> {
@@ -558,7 +570,11 @@ impl FileSystem for Memory {
 
     async fn get_xattr(&self, inode: InodeId, name: &[u8]) -> Result<Vec<u8>> {
         self.with(|tree| {
-            let value = tree.node(inode)?.xattrs.get(name).cloned();
+            let node = tree.node(inode)?;
+            if name == b"user.syncs" {
+                return Ok(node.syncs.to_string().into_bytes());
+            }
+            let value = node.xattrs.get(name).cloned();
             value.ok_or_else(|| ErrorCode::NoAttribute.into())
         })
     }

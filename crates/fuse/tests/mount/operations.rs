@@ -14,6 +14,10 @@ use std::process::Command;
 
 pub(crate) const TESTS: &[Test] = &[
     ("files_keep_what_is_written", files_keep_what_is_written),
+    (
+        "changes_through_synchronous_handles_are_synced",
+        changes_through_synchronous_handles_are_synced,
+    ),
     ("holes_take_no_room", holes_take_no_room),
     ("direct_io_is_served", direct_io_is_served),
     ("mapped_memory_reaches_the_file", mapped_memory_reaches_the_file),
@@ -63,6 +67,55 @@ fn files_keep_what_is_written(transport: &str) {
     let synced = OpenOptions::new().write(true).custom_flags(libc::O_SYNC).open(&path).unwrap();
     synced.write_all_at(b"near", 0).unwrap();
     assert_eq!(fs::read(&path).unwrap()[..4], *b"near");
+}
+
+/// The kernel tells the flags of the handle with writes alone.
+fn changes_through_synchronous_handles_are_synced(transport: &str) {
+    let it = mounted(transport);
+    let path = it.join("file");
+    let source = it.join("source");
+    fs::write(&source, pattern(5000)).unwrap();
+    let source = File::open(&source).unwrap();
+    let syncs = |path: &Path| -> u32 {
+        let mut room = [0; 20];
+        let len = xattr(path, "user.syncs", &mut room).unwrap();
+        std::str::from_utf8(&room[..len]).unwrap().parse().unwrap()
+    };
+    let mut before = 0;
+    let mut check = |is_synced: bool| {
+        let now = syncs(&path);
+        assert_eq!(now > before, is_synced, "{before} syncs, then {now}");
+        before = now;
+    };
+    // Made by the first, opened by the others.
+    for (flags, is_synced) in [(libc::O_SYNC, true), (libc::O_DSYNC, true), (0, false)] {
+        let mut options = OpenOptions::new();
+        let file = options.write(true).create(true).custom_flags(flags).open(&path).unwrap();
+        let fd = file.as_raw_fd();
+        file.write_all_at(b"near", 0).unwrap();
+        check(is_synced);
+        let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        for mode in [0, libc::FALLOC_FL_KEEP_SIZE, libc::FALLOC_FL_ZERO_RANGE, hole] {
+            // SAFETY: a plain call with an open file.
+            assert_eq!(unsafe { libc::fallocate(fd, mode, 0, 100_000) }, 0);
+            check(is_synced);
+        }
+        let (mut from, mut to) = (0, 0);
+        // SAFETY: both files are open, and the offsets live through the call.
+        let copied = unsafe {
+            libc::copy_file_range(source.as_raw_fd(), &raw mut from, fd, &raw mut to, 5000, 0)
+        };
+        assert_eq!(copied, 5000);
+        check(is_synced);
+    }
+    let path = it.join("");
+    let mut options = OpenOptions::new();
+    let unnamed = options.write(true).custom_flags(libc::O_TMPFILE | libc::O_SYNC).open(&path);
+    let unnamed = unnamed.unwrap();
+    // SAFETY: a plain call with an open file.
+    assert_eq!(unsafe { libc::fallocate(unnamed.as_raw_fd(), 0, 0, 100_000) }, 0);
+    let named = format!("/proc/self/fd/{}", unnamed.as_raw_fd());
+    assert!(syncs(Path::new(&named)) > 0);
 }
 
 /// What a file with holes takes changes with each write: the kernel must not rely on what it was
