@@ -340,10 +340,12 @@ impl Request {
                 arguments.mtime_nanoseconds,
             ),
         };
-        // A change of owner clears the bits too, and the kernel leaves that to us.
-        let owner = change.uid.is_some() || change.gid.is_some();
+        // A change of owner clears the bits too, and the kernel leaves that to us. Of one that
+        // changes neither user nor group it tells nothing else at all.
+        let owner = has(set_attr::UID | set_attr::GID);
+        let is_empty = !has(set_attr::ALL_VALUES);
         let kill_privileges =
-            change.permissions.is_none() && (owner || has(set_attr::KILL_SUIDGID));
+            change.permissions.is_none() && (owner || is_empty || has(set_attr::KILL_SUIDGID));
         let handle = has(set_attr::HANDLE).then_some(HandleId::new(arguments.handle));
         Ok(Call::SetAttributes { change, handle, kill_privileges })
     }

@@ -20,3 +20,5 @@ pub const ATIME_NOW: u32 = 1 << 7;
 pub const MTIME_NOW: u32 = 1 << 8;
 /// Clear set-user-id and set-group-id.
 pub const KILL_SUIDGID: u32 = 1 << 11;
+/// Those that say that a value is set.
+pub const ALL_VALUES: u32 = MODE | UID | GID | SIZE | ATIME | MTIME;

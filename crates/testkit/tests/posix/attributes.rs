@@ -214,12 +214,22 @@ fn of_open_files(root: &Path) {
     assert_eq!(text, "12345");
 }
 
+/// Also where neither user nor group changes.
+/// Semantics 1.10.
 fn setuid_goes_with_owners(root: &Path) {
-    let path = root.join("file");
-    ok(fs::write(&path, "x"));
-    ok(fs::set_permissions(&path, fs::Permissions::from_mode(0o6755)));
-    ok(chown(&path, Some(1), Some(1)));
-    assert_eq!(ok(fs::metadata(&path)).mode() & 0o7777, 0o755);
+    let (file, directory) = (root.join("file"), root.join("directory"));
+    ok(fs::write(&file, "x"));
+    ok(fs::create_dir(&directory));
+    for (user, group) in [(Some(1), Some(1)), (None, Some(1)), (Some(1), None), (None, None)] {
+        for (path, before, after) in
+            [(&file, 0o6755, 0o755), (&file, 0o4644, 0o644), (&directory, 0o6755, 0o6755)]
+        {
+            ok(fs::set_permissions(path, fs::Permissions::from_mode(before)));
+            assert_eq!(ok(fs::metadata(path)).mode() & 0o7777, before);
+            ok(chown(path, user, group));
+            assert_eq!(ok(fs::metadata(path)).mode() & 0o7777, after, "{user:?} {group:?}");
+        }
+    }
 }
 
 /// Of whatever kind; and who looks right afterwards sees it. Semantics 1.1 and 1.10.
