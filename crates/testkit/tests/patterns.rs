@@ -1,8 +1,8 @@
 //! Where files lie: choosers and stripe patterns over a real cluster.
 
-use rustix::fs::XattrFlags;
+use rustix::fs::{XattrFlags, copy_file_range};
 use serde_json::{Value, json};
-use skep_testkit::program::{Finished, finish};
+use skep_testkit::program::{Finished, finish, run};
 use skep_testkit::{Cluster, Scratch, Shape, cluster, wait_for};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -201,14 +201,7 @@ fn files_get_the_pattern_that_is_asked_for_until_they_are_written() {
     assert_eq!(fs::metadata(path("wide")).expect("it").permissions().mode() & 0o777, 0o640);
     assert_eq!(targets(&cluster, &path("wide")).len(), 8);
     assert_eq!(info(&cluster, &path("wide"))["pattern"]["origin"], "asked");
-    let all = cluster.skep_json(&["target", "list"]);
-    let storage: Vec<u64> = all
-        .as_array()
-        .expect("a list")
-        .iter()
-        .filter(|target| target["kind"] == "storage")
-        .map(|target| target["id"].as_u64().expect("an id"))
-        .collect();
+    let storage = storage_targets(&cluster);
     let listed = [storage[6], storage[1], storage[2]];
     let ids = listed.map(|id| id.to_string()).join(",");
     entry_json(&["create", "--targets", &ids, "--chunk-size", "64KiB"], &path("listed"));
@@ -323,6 +316,66 @@ fn bytes(len: usize, seed: u64) -> Vec<u8> {
         (state >> 33) as u8
     };
     (0..len).map(|_| next()).collect()
+}
+
+/// Ids of all storage targets.
+fn storage_targets(cluster: &Cluster) -> Vec<u64> {
+    let all = cluster.skep_json(&["target", "list"]);
+    let all = all.as_array().expect("a list").iter();
+    let of_storage = all.filter(|target| target["kind"] == "storage");
+    of_storage.map(|target| target["id"].as_u64().expect("an id")).collect()
+}
+
+/// What the mount has sent and received over its connections.
+fn traffic(cluster: &Cluster) -> u64 {
+    let mounts = cluster.processes("mount");
+    let [mount] = &mounts[..] else { panic!("one mount, not {mounts:?}") };
+    let owner = format!("pid={},", mount.pid);
+    let sockets = run("ss", ["--tcp", "--info", "--numeric", "--processes", "--oneline"]);
+    let words =
+        sockets.lines().filter(|line| line.contains(&owner)).flat_map(str::split_whitespace);
+    let bytes = |word: &str| -> Option<u64> {
+        let (name, value) = word.split_once(':')?;
+        ["bytes_sent", "bytes_received"].contains(&name).then(|| value.parse().expect("a number"))
+    };
+    words.filter_map(bytes).sum()
+}
+
+/// What goes through the mount while one file is copied over another.
+fn traffic_of_copy(cluster: &Cluster, from: &Path, to: &Path) -> u64 {
+    let (source, copy) = (fs::File::open(from), fs::File::options().write(true).open(to));
+    let (source, copy) = (source.expect("it"), copy.expect("it"));
+    let (mut at, mut place) = (0, 0);
+    let before = traffic(cluster);
+    while copy_file_range(&source, Some(&mut at), &copy, Some(&mut place), 1 << 30).expect("copied")
+        > 0
+    {}
+    traffic(cluster) - before
+}
+
+/// Semantics 2.13.
+#[test]
+fn copies_between_files_of_the_same_targets_are_made_there() {
+    const LEN: usize = 64 << 20;
+    let cluster = scenario();
+    let path = |name: &str| cluster.path().join(name);
+    let mut ids: Vec<_> = storage_targets(&cluster)[..4].iter().map(ToString::to_string).collect();
+    for name in ["source", "same"] {
+        entry_json(&["create", "--targets", &ids.join(",")], &path(name));
+    }
+    ids.rotate_left(1);
+    entry_json(&["create", "--targets", &ids.join(",")], &path("others"));
+    let bytes = bytes(LEN, 5);
+    fs::write(path("source"), &bytes).expect("written");
+    let few = traffic_of_copy(&cluster, &path("source"), &path("same"));
+    assert!(few < LEN as u64 / 20, "{few} bytes went through the mount");
+    // They do where nothing lies on the same target in both.
+    let many = traffic_of_copy(&cluster, &path("source"), &path("others"));
+    assert!(many >= 2 * LEN as u64, "only {many} bytes went through the mount");
+    for name in ["same", "others"] {
+        assert!(fs::read(path(name)).expect("read") == bytes, "{name}");
+    }
+    cluster.stop();
 }
 
 /// All chunk files of the cluster.
