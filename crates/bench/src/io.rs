@@ -13,6 +13,7 @@ mod stamp;
 mod work;
 
 pub use outcome::Outcome;
+pub(crate) use pattern::reads_data_of;
 pub use plan::Plan;
-pub use run::run;
+pub use run::{run, run_by};
 pub(crate) use work::IoEngine;

@@ -5,7 +5,7 @@
 //! barriers, and brings their times onto one time line. [`io`] moves data in IOR's patterns,
 //! [`metadata`] makes and removes names as mdtest does: any mounted file system can be measured by
 //! these two. [`storage`] lets storage targets measure themselves, [`net`] measures the network
-//! between hosts and services.
+//! between hosts and services. [`tool`] lets programs of others do the work.
 //!
 //! # What every engine keeps to
 //! Each phase begins on all processes at one barrier and counts from the first begin to the last
@@ -24,5 +24,6 @@ pub mod net;
 mod random;
 pub mod statistics;
 pub mod storage;
+pub mod tool;
 
 pub use launcher::{Host, Progress, agent, interrupt, worker};

@@ -50,3 +50,9 @@ pub(crate) const KEPT_ERRORS_BYTES: u64 = 2048;
 pub(crate) const NET_SPIN: Duration = Duration::from_micros(50);
 /// How often a run that waits for a service looks whether it is to end.
 pub(crate) const INTERRUPT_LOOK: Duration = Duration::from_millis(100);
+/// What is kept of a program's output: the longest is that of fio, some 20 KiB for a job.
+pub(crate) const MAX_OUTPUT_BYTES: usize = 16 << 20;
+/// How often it is looked whether a program is to be ended.
+pub(crate) const TOOL_LOOK: Duration = Duration::from_millis(50);
+/// Time for a program to end in order.
+pub(crate) const TOOL_END_PATIENCE: Duration = Duration::from_secs(3);

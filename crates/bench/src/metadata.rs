@@ -12,5 +12,5 @@ mod work;
 
 pub use outcome::Outcome;
 pub use plan::{OPERATIONS, Plan};
-pub use run::run;
+pub use run::{run, run_by};
 pub(crate) use work::MetadataEngine;

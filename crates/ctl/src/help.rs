@@ -182,6 +182,10 @@ const EXAMPLES: &[Examples] = &[
                 "random 4 KiB past the cache, five times, every single result as JSON",
                 "skep bench io -F -z -B -t 4k -b 64m -i 5 -o /mnt/skep/test --output json",
             ),
+            (
+                "the same by IOR itself, in the same protocol",
+                "skep bench io --tool ior -F -z -B -t 4k -b 64m -i 5 -o /mnt/skep/test",
+            ),
         ],
     ),
     (

@@ -193,6 +193,99 @@ fn metadata_refuses_what_cannot_be_and_leaves_nothing_behind() {
     assert_eq!(names(scratch.path()), Vec::<String>::new());
 }
 
+#[test]
+fn clients_are_mounted_anew_before_each_phase_when_that_is_asked_for() {
+    let cluster = small_cluster();
+    let scratch = Scratch::new();
+    let (place, log) = (scratch.directory("mnt"), scratch.join("log"));
+    let skep = cluster::program().display().to_string();
+    let mount =
+        format!("{skep} mount --cluster {} --detach {}", cluster.data().display(), place.display());
+    let unmount = format!("umount {}", place.display());
+    let sh = |script: &str| finish(Command::new("sh").args(["-c", script]), PATIENCE);
+    sh(&mount).expect_success();
+    let path = place.join("file").display().to_string();
+    let anew = format!("{unmount} && {mount} && echo {{host}} >>{}", log.display());
+    let common = ["io", "-o", &path, "-b", "256k", "-R", "-i", "2", "--before-phase"];
+    let limits = ["--limit", "1g", "--limit-iops", "1000"];
+    let shown = run(&[&common[..], &[&anew], &limits].concat());
+    let failed = run(&[&common[..], &["echo broken; exit 3"]].concat()).expect_failure();
+    sh(&unmount).expect_success();
+    let shown = shown.expect_success();
+    assert!(shown.contains("OF LIMIT") && shown.contains("OF IO/S"), "{shown}");
+    assert_eq!(fs::read_to_string(&log).expect("a log"), "localhost\n".repeat(4));
+    assert!(failed.contains("localhost") && failed.contains("broken"), "{failed}");
+    assert_eq!(names(cluster.path()), Vec::<String>::new());
+}
+
+#[test]
+fn other_programs_do_the_work_by_the_same_protocol() {
+    let mut cluster = small_cluster();
+    let _second = cluster.mount(Transport::Device);
+    let place = cluster.path().parent().expect("a directory").join("{host}/file");
+    let place = place.display().to_string();
+    let hosts = ["--hosts", "mnt,mnt-1", "--processes-per-host", "2", "--output", "json"];
+    let common = ["io", "--tool", "fio", "-o", &place, "-b", "1m", "-C", "-e"];
+    let common = [&common[..], &ENTER, &hosts].concat();
+    for pattern in [&["-t", "64k"][..], &["-t", "4k", "-z", "-B"], &["-F", "-s", "2", "-i", "2"]] {
+        let value = parse(&run(&[&common[..], pattern].concat()).expect_success());
+        check("bench-io", &value);
+        assert_eq!(value["tool"], "fio");
+        let phases = value["phases"].as_array().expect("phases");
+        let (repetitions, segments) = if pattern[0] == "-F" { (2, 2) } else { (1, 1) };
+        assert_eq!(phases.len(), 2 * repetitions);
+        for phase in phases {
+            assert_eq!(phase["bytes"], (4 << 20) * segments, "{phase}");
+            for process in phase["processes"].as_array().expect("processes") {
+                let command = process["command"].as_str().expect("a command");
+                assert!(command.starts_with("fio ") && command.contains("/file"), "{command}");
+                assert_eq!(process["reported"]["result"]["io_bytes"], (1 << 20) * segments);
+            }
+        }
+        assert_eq!(names(cluster.path()), Vec::<String>::new());
+    }
+    let shown = ["io", "--tool", "fio", "-o", &place, "-b", "1m", "-F", "-k"];
+    let shown = run(&[&shown[..], &hosts[..4], &ENTER].concat()).expect_success();
+    assert!(shown.starts_with("by fio: "), "{shown}");
+    assert_eq!(names(cluster.path()).len(), 4);
+}
+
+#[test]
+fn other_programs_are_refused_what_they_cannot_do_and_named_when_they_are_missing() {
+    let scratch = Scratch::new();
+    let file = scratch.join("file").display().to_string();
+    let directory = scratch.path().display().to_string();
+    let missing = |arguments: &[&str], words: &[&str]| {
+        let mut command = bench(arguments);
+        let said = finish(command.env("PATH", "/nowhere"), PATIENCE).expect_failure();
+        for word in words {
+            assert!(said.contains(word), "{word}: {said}");
+        }
+    };
+    missing(&["io", "--tool", "fio", "-o", &file], &["fio is not installed", "package fio"]);
+    missing(&["io", "--tool", "ior", "-o", &file], &["ior is not installed", "hpc/ior"]);
+    missing(&["io", "--tool", "iozone", "-F", "-o", &file], &["iozone is not", "iozone3"]);
+    missing(&["metadata", "--tool", "mdtest", "-n", "1", "-d", &directory], &["mdtest is not"]);
+    let refused = |arguments: &[&str], words: &str| {
+        let finished = run(arguments);
+        assert_eq!(finished.status.code(), Some(2), "{arguments:?}: {}", finished.stderr);
+        assert!(finished.stderr.contains(words), "{arguments:?}: {}", finished.stderr);
+    };
+    refused(&["io", "--tool", "fio", "-o", &file, "-W"], "fio can't do that: comparing");
+    refused(&["io", "--tool", "fio", "-o", &file, "-s", "2"], "segments (-s)");
+    refused(&["io", "--tool", "ior", "-o", &file, "-R"], "ior can't do that: comparing");
+    refused(&["io", "--tool", "iozone", "-o", &file], "ask for a file each (-F)");
+    refused(&["io", "--tool", "mdtest", "-o", &file], "invalid value 'mdtest'");
+    fs::write(&file, "precious").expect("written");
+    let said = run(&["io", "--tool", "fio", "-w", "-o", &file]).expect_failure();
+    assert!(said.contains("exists"), "{said}");
+    let said = run(&["io", "--tool", "fio", "-r", "-o", &file]).expect_failure();
+    assert!(said.contains("has 8 bytes"), "{said}");
+    assert_eq!(fs::read_to_string(&file).expect("read"), "precious");
+    run(&["io", "--tool", "fio", "-F", "-w", "-o", "/dev/null/file"]).expect_failure();
+    assert_eq!(names(scratch.path()), ["file"]);
+}
+
 /// `skep bench` about a cluster, with small files.
 fn bench_targets(cluster: &Cluster, verb: &str, more: &[&str]) -> Command {
     let mut command = Command::new(cluster::program());

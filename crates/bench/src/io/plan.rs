@@ -55,6 +55,13 @@ pub struct Plan {
     pub seed: u64,
     /// Caches are left as they are between phases.
     pub keep_caches: bool,
+    /// What the hardware can move at most in a second, in bytes: to compare with.
+    pub limit_bytes_per_s: Option<u64>,
+    /// How many operations it can do at most in a second.
+    pub limit_operations_per_s: Option<u64>,
+    /// What a shell does on each host with processes before each phase, {host} being its name: to
+    /// mount anew, for example.
+    pub before_phase: Option<String>,
     /// Hosts on which no process runs, but caches are dropped too.
     pub server_hosts: Vec<Host>,
     /// How long a run waits for processes that don't move.
@@ -83,6 +90,9 @@ impl Default for Plan {
             signature: None,
             seed: 0,
             keep_caches: false,
+            limit_bytes_per_s: None,
+            limit_operations_per_s: None,
+            before_phase: None,
             server_hosts: Vec::new(),
             patience_s: DEFAULT_PATIENCE_S,
         }
@@ -153,6 +163,10 @@ impl Plan {
             &format!("repetitions (-i) are 1 to {MAX_REPETITIONS}"),
         );
         must(self.patience_s > 0, "patience must not be 0");
+        must(
+            self.limit_bytes_per_s != Some(0) && self.limit_operations_per_s != Some(0),
+            "a limit must not be 0",
+        );
         let total = self.total_bytes(processes);
         must(total.is_some_and(|it| i64::try_from(it).is_ok()), "the data is larger than any file");
         must(!self.verify_write || self.write, "-W compares what -w writes");
@@ -229,6 +243,7 @@ mod tests {
             (plan.direct, plan.transfer_bytes, plan.block_bytes) = (true, 8, 8);
         };
         assert!(problem(direct).contains("512"));
+        assert!(problem(|plan| plan.limit_bytes_per_s = Some(0)).contains("limit"));
         assert!(problem(|plan| (plan.segments, plan.repetitions) = (0, 0)).contains("; "));
     }
 

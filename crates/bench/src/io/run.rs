@@ -3,6 +3,7 @@
 use super::outcome::Outcome;
 use super::plan::{Phase, Plan};
 use crate::launcher::{Fleet, Host, Job, Progress, Step};
+use crate::tool::{Placed, Runner, Work};
 use skep_types::{Error, ErrorCode, Result};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,22 +20,51 @@ pub fn run(
     processes_per_host: u32,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Outcome> {
+    run_by(None, plan, hosts, processes_per_host, progress)
+}
+
+/// As [`run`], with another program that does the work, if one is named.
+///
+/// # Errors
+/// Also if the program isn't there, or can't follow the plan.
+pub fn run_by(
+    runner: Option<&Runner>,
+    plan: &Plan,
+    hosts: &[Host],
+    processes_per_host: u32,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Outcome> {
     let processes = crate::launcher::processes(hosts, processes_per_host)?;
     plan.check(processes)?;
     let mut plan = plan.clone();
-    if plan.is_stamped() {
-        plan.signature.get_or_insert_with(|| skep_env::random_u64() as u32);
-    }
+    let placed = match runner {
+        Some(runner) => {
+            let work = Work::Io(plan.clone());
+            runner.place(work, hosts, processes_per_host, &plan.server_hosts)?
+        }
+        None => {
+            if plan.is_stamped() {
+                plan.signature.get_or_insert_with(|| skep_env::random_u64() as u32);
+            }
+            Placed {
+                job: Job::Io(plan.clone()),
+                hosts: hosts.to_vec(),
+                server_hosts: plan.server_hosts.clone(),
+                processes_per_host,
+            }
+        }
+    };
     let mut fleet = Fleet::start(&crate::launcher::Setup {
-        job: Job::Io(plan.clone()),
-        hosts,
-        server_hosts: &plan.server_hosts,
-        processes_per_host,
+        job: placed.job,
+        hosts: &placed.hosts,
+        server_hosts: &placed.server_hosts,
+        processes_per_host: placed.processes_per_host,
         path: Some(PathBuf::from(&plan.path)),
         patience: Duration::from_secs(u64::from(plan.patience_s)),
     })?;
+    fleet.mark_hosts(hosts.len());
     let mut outcome = Outcome {
-        tool: "skep".into(),
+        tool: runner.map_or("skep", |runner| runner.tool.name()).into(),
         processes,
         started_unix_s: skep_env::wall_time().seconds,
         hosts: fleet.records(),
@@ -57,8 +87,11 @@ fn measure(
     for repetition in 1..=plan.repetitions {
         for phase in plan.phases() {
             let step = Step { phase: phase.name().into(), repetition, total };
-            if !plan.keep_caches && phase != Phase::Check {
-                fleet.drop_caches(progress)?;
+            if phase != Phase::Check {
+                fleet.run_before(plan.before_phase.as_deref(), progress)?;
+                if !plan.keep_caches {
+                    fleet.drop_caches(progress)?;
+                }
             }
             let record = fleet.phase(&step, progress)?;
             // What is only compared is not measured; but what was found counts.

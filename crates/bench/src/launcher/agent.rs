@@ -111,6 +111,10 @@ fn follow(input: &mut impl BufRead, shared: &Shared, workers: &mut Vec<Worker>) 
                 let problem = drop_caches(path.as_deref()).err();
                 lock(shared).tell(&Answer::CachesDropped(problem))?;
             }
+            Order::Run(command) => {
+                let problem = run(&command).err();
+                lock(shared).tell(&Answer::Ran(problem))?;
+            }
             order => hand_on(order, shared, workers),
         }
     }
@@ -194,6 +198,33 @@ fn ending(child: &mut Child) -> String {
         },
         Err(error) => format!("it ended: {error}"),
     }
+}
+
+/// Lets a shell do something; what it prints is not for the controller, unless it fails. That goes
+/// to a file: what is left running may keep a pipe open.
+fn run(command: &str) -> std::result::Result<(), String> {
+    let name = format!("skep-bench-{:016x}", skep_env::random_u64());
+    let path = std::env::temp_dir().join(name);
+    let result = run_into(command, &path);
+    // If it was never made, that is the error.
+    let _ = fs::remove_file(&path);
+    result
+}
+
+fn run_into(command: &str, path: &Path) -> std::result::Result<(), String> {
+    let failed = |error: std::io::Error| format!("{}: {error}", path.display());
+    let output = fs::File::create(path).map_err(failed)?;
+    let errors = output.try_clone().map_err(failed)?;
+    let mut shell = Command::new("sh");
+    shell.args(["-c", command]).stdin(Stdio::null()).stdout(output).stderr(errors);
+    let status = shell.status().map_err(|error| format!("sh: {error}"))?;
+    if status.success() {
+        return Ok(());
+    }
+    let said = fs::read(path).map_err(failed)?;
+    let said = String::from_utf8_lossy(&said);
+    let last = said.trim_end().lines().next_back().unwrap_or_default();
+    Err(format!("'{command}' ended with {status}: {last}"))
 }
 
 /// Writes back what is dirty, and empties the kernel's caches of this host.

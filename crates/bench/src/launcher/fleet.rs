@@ -44,6 +44,8 @@ pub(crate) struct Fleet {
     caches_dropped: bool,
     /// Whether it was said already that caches can't be dropped.
     has_noted: bool,
+    /// Whether it was said already what is done on all hosts.
+    has_told_command: bool,
 }
 
 /// What an answer means to who waits.
@@ -104,6 +106,7 @@ impl Fleet {
             has_begun: false,
             caches_dropped: false,
             has_noted: false,
+            has_told_command: false,
         };
         fleet.greet(&all, setup)?;
         for number in 0..fleet.links.len() {
@@ -111,6 +114,11 @@ impl Fleet {
         }
         fleet.start_workers(setup)?;
         Ok(fleet)
+    }
+
+    /// Says that processes run on so many of the first hosts, though they are not workers.
+    pub(crate) fn mark_hosts(&mut self, count: usize) {
+        self.records.iter_mut().take(count).for_each(|record| record.has_processes = true);
     }
 
     /// What the hosts are.
@@ -267,6 +275,46 @@ impl Fleet {
             }
             Answer::Failed(what) => Error::new(ErrorCode::Io, format!("host {host}: {what}")),
             other => protocol(&format!("host {host} said {other:?} where nobody asked")),
+        }
+    }
+
+    /// Lets a shell do something on all hosts with processes, if there is anything to do.
+    ///
+    /// # Errors
+    /// If it fails on one of them, or a host has gone.
+    pub(crate) fn run_before(
+        &mut self,
+        command: Option<&str>,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<()> {
+        let Some(command) = command else { return Ok(()) };
+        if !std::mem::replace(&mut self.has_told_command, true) {
+            progress(Progress::Note(format!("on all hosts: {command}")));
+        }
+        let mut asked = BTreeSet::new();
+        for (number, record) in self.records.iter().enumerate() {
+            if record.has_processes {
+                let command = command.replace("{host}", &record.name);
+                self.links[number].tell(&Order::Run(command));
+                asked.insert(number);
+            }
+        }
+        let mut problems = Vec::new();
+        self.wait("running a command", CACHES_PATIENCE, |fleet, number, answer| {
+            match answer {
+                Answer::Ran(problem) => {
+                    let name = &fleet.links[number].name;
+                    problems.extend(problem.map(|what| format!("host {name}: {what}")));
+                    asked.remove(&number);
+                }
+                Answer::CpuBusy(_) => return Ok(Turn::Other),
+                other => return Err(fleet.unexpected(number, &other)),
+            }
+            Ok(if asked.is_empty() { Turn::Complete } else { Turn::Moved })
+        })?;
+        match problems.into_iter().next() {
+            Some(problem) => Err(Error::new(ErrorCode::Io, problem)),
+            None => Ok(()),
         }
     }
 

@@ -3,7 +3,7 @@
 use crate::environment::Environment;
 use crate::io;
 use crate::limits::MAX_LINE_BYTES;
-use crate::{metadata, net};
+use crate::{metadata, net, tool};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, Read, Write};
@@ -15,6 +15,7 @@ pub(crate) enum Job {
     Io(io::Plan),
     Metadata(metadata::Plan),
     Net(net::Assignment),
+    Tool(Box<tool::Assignment>),
 }
 
 /// A process among all.
@@ -49,6 +50,8 @@ pub(crate) enum Order {
     Start { job: Job, ranks: Vec<u32>, of: u32, host: String },
     /// Write back what is dirty, and forget what is cached.
     DropCaches,
+    /// Let a shell do this.
+    Run(String),
     /// To all workers: get ready for a phase.
     Prepare(Step),
     /// To all workers: begin.
@@ -70,6 +73,8 @@ pub(crate) enum Answer {
     Clock(f64),
     /// What kept caches from being dropped, if anything did.
     CachesDropped(Option<String>),
+    /// What kept a shell from doing what it was to, if anything did.
+    Ran(Option<String>),
     /// A worker says something.
     Worker {
         rank: u32,
@@ -121,6 +126,12 @@ pub struct Measure {
     pub errors: u64,
     /// The first of them.
     pub first_error: Option<String>,
+    /// What another program was called with, if it did the work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
+    /// What it reported.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reported: Option<serde_json::Value>,
     /// Links that were measured, where that is what was done. Times of a phase are on the
     /// controller's time line here, too.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

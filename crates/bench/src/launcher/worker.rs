@@ -8,6 +8,7 @@ use crate::io::IoEngine;
 use crate::limits::{HEARTBEAT, MAX_WAITING};
 use crate::metadata::MetadataEngine;
 use crate::net::NetEngine;
+use crate::tool::ToolEngine;
 use skep_types::{Error, ErrorCode, Result};
 use std::io::BufReader;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,7 +20,8 @@ pub(crate) trait Engine {
     /// Gets ready for a phase, outside the measured time.
     fn prepare(&mut self, step: &Step) -> std::result::Result<(), String>;
 
-    /// Carries a phase out, and counts in `measure` what is done; begin and end are the caller's.
+    /// Carries a phase out, and counts in `measure` what is done. Begin and end are the caller's,
+    /// unless they are given here.
     fn perform(
         &mut self,
         step: &Step,
@@ -43,6 +45,11 @@ impl Control {
     /// Whether the phase is to be given up.
     pub(crate) fn is_aborted(&self) -> bool {
         self.is_aborted.load(Ordering::Relaxed) || self.has_ended.load(Ordering::Relaxed)
+    }
+
+    /// Gives the phase up.
+    pub(crate) fn abort(&self) {
+        self.is_aborted.store(true, Ordering::Relaxed);
     }
 
     /// Says that more is done.
@@ -79,6 +86,7 @@ pub fn worker() -> Result<()> {
         Job::Io(plan) => Box::new(IoEngine::new(plan, seat)),
         Job::Metadata(plan) => Box::new(MetadataEngine::new(plan, seat)),
         Job::Net(assignment) => Box::new(NetEngine::new(assignment, seat)),
+        Job::Tool(assignment) => Box::new(ToolEngine::new(*assignment, seat)),
     };
     let (sender, orders) = sync_channel(MAX_WAITING);
     let control = Arc::new(Control::default());
@@ -100,7 +108,7 @@ pub fn worker() -> Result<()> {
 fn listen(mut input: BufReader<std::io::Stdin>, orders: &SyncSender<Order>, control: &Control) {
     while let Ok(Some(order)) = hear(&mut input) {
         if matches!(order, Order::Abort) {
-            control.is_aborted.store(true, Ordering::Relaxed);
+            control.abort();
         } else if orders.send(order).is_err() {
             break;
         }
@@ -162,7 +170,10 @@ fn perform(
     let heart = skep_env::spawn_thread("progress".into(), None, beat)?;
     let mut measure = Measure { begin_s: skep_env::now().as_secs_f64(), ..Measure::default() };
     let failure = engine.perform(step, &mut measure, control).err();
-    measure.end_s = skep_env::now().as_secs_f64();
+    // Who knows better has said it.
+    if measure.end_s == 0.0 {
+        measure.end_s = skep_env::now().as_secs_f64();
+    }
     drop(finished);
     let _ = heart.join();
     Ok((measure, failure))

@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 pub struct Outcome {
     /// What was asked for.
     pub plan: Plan,
+    /// What did the work; `skep` unless another tool did.
+    pub tool: String,
     /// Processes over all hosts.
     pub processes: u32,
     /// Seconds since 1970 when it began.

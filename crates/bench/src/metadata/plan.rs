@@ -54,6 +54,9 @@ pub struct Plan {
     pub run: Option<u32>,
     /// Caches are left as they are between phases.
     pub keep_caches: bool,
+    /// What a shell does on each host with processes before each phase, {host} being its name: to
+    /// mount anew, for example.
+    pub before_phase: Option<String>,
     /// Hosts on which no process runs, but caches are dropped too.
     pub server_hosts: Vec<Host>,
     /// How long a run waits for processes that don't move.
@@ -83,6 +86,7 @@ impl Default for Plan {
             stride: 0,
             run: None,
             keep_caches: false,
+            before_phase: None,
             server_hosts: Vec::new(),
             patience_s: DEFAULT_PATIENCE_S,
         }

@@ -74,6 +74,19 @@ pub(crate) struct CacheArgs {
     /// Leave caches as they are between phases
     #[arg(long)]
     pub(crate) keep_caches: bool,
+    /// Let a shell do this on each host before each phase, {host} being its name: to mount anew,
+    /// for example
+    #[arg(long, value_name = "COMMAND")]
+    pub(crate) before_phase: Option<String>,
+}
+
+/// A program that does the work.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Other programs")]
+pub(crate) struct RunnerArgs {
+    /// The command that starts jobs of MPI, with options of its own
+    #[arg(long, default_value = "mpirun", value_name = "COMMAND")]
+    pub(crate) mpirun: String,
 }
 
 /// IOR's options under IOR's letters.
@@ -83,6 +96,11 @@ pub(crate) struct IoArgs {
     pub(crate) place: HostArgs,
     #[command(flatten)]
     pub(crate) caches: CacheArgs,
+    #[command(flatten)]
+    pub(crate) runner: RunnerArgs,
+    /// Let this program write and read, with the options translated, if it is installed
+    #[arg(long, value_name = "PROGRAM", value_parser = ["ior", "fio", "iozone"])]
+    pub(crate) tool: Option<String>,
     /// The file; with -F a dot and the process's number are added. {host} is the host's name
     #[arg(short = 'o', long = "path", value_name = "FILE")]
     pub(crate) path: String,
@@ -134,6 +152,12 @@ pub(crate) struct IoArgs {
     /// Number by which what is written tells its run: with it a later run can compare (-r -R)
     #[arg(short = 'G', long, value_name = "NUMBER")]
     pub(crate) signature: Option<u32>,
+    /// What the hardware can move at most in a second: results are compared with it
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) limit: Option<u64>,
+    /// How many operations it can do at most in a second
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) limit_iops: Option<u64>,
     /// Seed of random orders: the same seed gives the same order
     #[arg(long, default_value_t = 0, value_name = "NUMBER")]
     pub(crate) seed: u64,
@@ -146,6 +170,11 @@ pub(crate) struct MetadataArgs {
     pub(crate) place: HostArgs,
     #[command(flatten)]
     pub(crate) caches: CacheArgs,
+    #[command(flatten)]
+    pub(crate) runner: RunnerArgs,
+    /// Let this program do the work, with the options translated, if it is installed
+    #[arg(long, value_name = "PROGRAM", value_parser = ["mdtest"])]
+    pub(crate) tool: Option<String>,
     /// A directory that exists; {host} is the host's name
     #[arg(short = 'd', long, value_name = "DIR")]
     pub(crate) directory: PathBuf,

@@ -1,6 +1,6 @@
 //! `skep bench io`: IOR's patterns.
 
-use super::{end_on_signals, end_progress, hosts, named, path_on_hosts, show_progress};
+use super::{by, end_on_signals, end_progress, hosts, named, path_on_hosts, runner, show_progress};
 use crate::cli::bench::IoArgs;
 use crate::output::{print, render, table};
 use skep_bench::io::{Outcome, Plan};
@@ -13,8 +13,10 @@ pub(super) fn run(args: &IoArgs) -> Result<ExitCode> {
     let hosts = hosts(&args.place)?;
     let plan = plan(args)?;
     end_on_signals()?;
-    let result =
-        skep_bench::io::run(&plan, &hosts, args.place.processes_per_host, &mut show_progress());
+    let runner = runner(args.tool.as_deref(), &args.runner);
+    let processes = args.place.processes_per_host;
+    let mut progress = show_progress();
+    let result = skep_bench::io::run_by(runner.as_ref(), &plan, &hosts, processes, &mut progress);
     end_progress();
     let outcome = result?;
     print(&outcome, as_table)?;
@@ -55,36 +57,36 @@ fn plan(args: &IoArgs) -> Result<Plan> {
         signature: args.signature,
         seed: args.seed,
         keep_caches: args.caches.keep_caches,
+        limit_bytes_per_s: args.limit,
+        limit_operations_per_s: args.limit_iops,
+        before_phase: args.caches.before_phase.clone(),
         server_hosts: named(&args.caches.server_hosts, &args.place.enter),
         patience_s: args.place.patience,
     })
 }
 
 fn as_table(outcome: &Outcome) -> String {
-    let titles = [
-        "PHASE",
-        ">REPETITION",
-        ">MIB/S",
-        ">IO/S",
-        ">SECONDS",
-        ">OPEN",
-        ">CLOSE",
-        ">SKEW",
-        ">ERRORS",
-    ];
+    let mut titles = vec!["PHASE", ">REPETITION", ">MIB/S", ">IO/S"];
+    let limits = limits(&outcome.plan);
+    titles.extend(limits.iter().map(|(title, _)| *title));
+    titles.extend([">SECONDS", ">OPEN", ">CLOSE", ">SKEW", ">ERRORS"]);
     let mut shown = table(&titles);
     for phase in &outcome.phases {
-        shown.add_row([
+        let rates = [
             phase.phase.clone(),
             phase.repetition.to_string(),
             format!("{:.2}", phase.bandwidth_mib_per_s),
             format!("{:.2}", phase.operations_per_s),
+        ];
+        let shares = limits.iter().map(|(_, share)| format!("{:.1}%", share(phase) * 100.0));
+        let rest = [
             format!("{:.4}", phase.seconds),
             format!("{:.4}", longest(phase, |process| process.measure.open_s)),
             format!("{:.4}", longest(phase, |process| process.measure.close_s)),
             format!("{:.4}", phase.start_skew_s),
             phase.errors.to_string(),
-        ]);
+        ];
+        shown.add_row(rates.into_iter().chain(shares).chain(rest));
     }
     let mut summaries = table(&["SUMMARY", ">MAX MIB/S", ">MIN", ">MEAN", ">STD DEV"]);
     for phase in ["write", "read"] {
@@ -94,6 +96,23 @@ fn as_table(outcome: &Outcome) -> String {
         summaries.add_row([phase.to_owned()].into_iter().chain(cells));
     }
     format!("{}\n{}\n{}", about(outcome), render(&shown), render(&summaries))
+}
+
+/// The share of a limit that a phase has reached.
+type Share = Box<dyn Fn(&PhaseRecord) -> f64>;
+
+/// What results are compared with: a title, and what is shown below it.
+fn limits(plan: &Plan) -> Vec<(&'static str, Share)> {
+    let mut found: Vec<(&str, Share)> = Vec::new();
+    if let Some(limit) = plan.limit_bytes_per_s {
+        let mib = limit as f64 / f64::from(1 << 20);
+        found.push((">OF LIMIT", Box::new(move |phase| phase.bandwidth_mib_per_s / mib)));
+    }
+    if let Some(limit) = plan.limit_operations_per_s {
+        let limit = limit as f64;
+        found.push((">OF IO/S", Box::new(move |phase| phase.operations_per_s / limit)));
+    }
+    found
 }
 
 /// The longest time that any process took for a part.
@@ -118,8 +137,9 @@ fn about(outcome: &Outcome) -> String {
     };
     let kind = outcome.hosts.first().and_then(|host| host.environment.mount.as_ref());
     format!(
-        "{} on {}: {} processes on {} ({}), {layout}, transfers of {} {order}, blocks of {}, {} \
+        "{}{} on {}: {} processes on {} ({}), {layout}, transfers of {} {order}, blocks of {}, {} \
          segments, {} in all; caches {caches}\n",
+        by(&outcome.tool),
         plan.path,
         kind.map_or("an unknown file system", |mount| mount.kind.as_str()),
         outcome.processes,

@@ -1,6 +1,6 @@
 //! `skep bench metadata`: mdtest's phases.
 
-use super::{end_on_signals, end_progress, hosts, named, path_on_hosts, show_progress};
+use super::{by, end_on_signals, end_progress, hosts, named, path_on_hosts, runner, show_progress};
 use crate::cli::bench::MetadataArgs;
 use crate::output::{print, render, table};
 use skep_bench::metadata::{OPERATIONS, Outcome, Plan};
@@ -12,7 +12,10 @@ pub(super) fn run(args: &MetadataArgs) -> Result<ExitCode> {
     let plan = plan(args)?;
     end_on_signals()?;
     let processes = args.place.processes_per_host;
-    let result = skep_bench::metadata::run(&plan, &hosts, processes, &mut show_progress());
+    let runner = runner(args.tool.as_deref(), &args.runner);
+    let mut progress = show_progress();
+    let result =
+        skep_bench::metadata::run_by(runner.as_ref(), &plan, &hosts, processes, &mut progress);
     end_progress();
     let outcome = result?;
     print(&outcome, as_table)?;
@@ -47,6 +50,7 @@ fn plan(args: &MetadataArgs) -> Result<Plan> {
         stride: args.stride,
         run: None,
         keep_caches: args.caches.keep_caches,
+        before_phase: args.caches.before_phase.clone(),
         server_hosts: named(&args.caches.server_hosts, &args.place.enter),
         patience_s: args.place.patience,
     })
@@ -64,8 +68,9 @@ fn as_table(outcome: &Outcome) -> String {
     let hosts = outcome.hosts.iter().filter(|host| host.has_processes).count();
     let skew = outcome.phases.iter().map(|phase| phase.start_skew_s).fold(0.0, f64::max);
     format!(
-        "{}: {} processes on {hosts} hosts, {} items each, {} times; processes started at most \
+        "{}{}: {} processes on {hosts} hosts, {} items each, {} times; processes started at most \
          {:.1} ms apart\n\n{}",
+        by(&outcome.tool),
         outcome.plan.directory,
         outcome.processes,
         outcome.plan.items_of_process(),

@@ -5,8 +5,9 @@ mod metadata;
 mod net;
 mod storage;
 
-use crate::cli::bench::{BenchVerb, HostArgs};
+use crate::cli::bench::{BenchVerb, HostArgs, RunnerArgs};
 use crate::output::is_for_people;
+use skep_bench::tool::{Runner, Tool};
 use skep_bench::{Host, Progress};
 use skep_types::{Error, ErrorCode, Result};
 use std::io::{IsTerminal, Write};
@@ -36,6 +37,17 @@ fn hosts(args: &HostArgs) -> Result<Vec<Host>> {
     let lab = skep_lab::State::load(name)?;
     let clients = lab.hosts_of(skep_lab::Role::Client);
     Ok(clients.map(|host| Host { name: host.name.clone(), enter: host.enter() }).collect())
+}
+
+/// Who has done the work, if another program.
+fn by(tool: &str) -> String {
+    if tool == "skep" { String::new() } else { format!("by {tool}: ") }
+}
+
+/// The program that does the work, if not this one.
+fn runner(tool: Option<&str>, args: &RunnerArgs) -> Option<Runner> {
+    let mpirun = args.mpirun.split_whitespace().map(str::to_owned).collect();
+    tool.and_then(Tool::named).map(|tool| Runner { tool, mpirun })
 }
 
 /// A path on all hosts: in a lab, a relative one is in the mount of each host.

@@ -1,0 +1,150 @@
+//! Jobs of MPI: how many processes, and where.
+
+use super::Assignment;
+use std::path::Path;
+
+/// The dialects of starters of jobs, as far as they differ here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Dialect {
+    /// MPICH and its children.
+    Hydra,
+    OpenMpi,
+}
+
+impl Dialect {
+    /// By what `mpirun --version` says.
+    pub(super) fn of(version: &str) -> Self {
+        if version.contains("Open MPI") || version.contains("OpenRTE") {
+            Self::OpenMpi
+        } else {
+            Self::Hydra
+        }
+    }
+}
+
+/// Whether a host is reached by ssh, which starters of jobs use by themselves.
+fn is_remote(enter: &[String]) -> bool {
+    enter.first().is_some_and(|word| word.ends_with("ssh"))
+}
+
+/// The lines of a file of hosts, if hosts are reached by ssh.
+///
+/// # Errors
+/// If some are and others aren't: no job can be started on these together.
+pub(super) fn host_file(
+    assignment: &Assignment,
+    dialect: Dialect,
+) -> Result<Option<String>, String> {
+    let hosts = &assignment.hosts;
+    let remote = hosts.iter().filter(|host| is_remote(&host.enter)).count();
+    if remote == 0 {
+        return Ok(None);
+    }
+    if remote < hosts.len() {
+        return Err("hosts of a job of MPI must all be reached by ssh, or none of them".into());
+    }
+    let each = assignment.processes / hosts.len().max(1) as u32;
+    let line = |name: &str| match dialect {
+        // One after the other, until all have their share.
+        Dialect::Hydra => format!("{name}:1\n"),
+        Dialect::OpenMpi => format!("{name} slots={each}\n"),
+    };
+    Ok(Some(hosts.iter().map(|host| line(&host.name)).collect()))
+}
+
+/// The command that starts a program with its arguments on all hosts: process 0 on the first, 1 on
+/// the second, and so on. Each works in its host's `directory`.
+pub(super) fn command(
+    assignment: &Assignment,
+    program: &[String],
+    directory: &str,
+    (dialect, host_file): (Dialect, Option<&Path>),
+) -> Vec<String> {
+    let mut words = assignment.runner.mpirun.clone();
+    let of = |host: &str| directory.replace("{host}", host);
+    if let Some(file) = host_file {
+        let option = if dialect == Dialect::OpenMpi { "--hostfile" } else { "-f" };
+        words.extend([option.to_owned(), file.display().to_string()]);
+        if dialect == Dialect::OpenMpi {
+            words.extend(["--map-by", "node"].map(str::to_owned));
+        }
+        words.extend(["-np".to_owned(), assignment.processes.to_string()]);
+        words.extend(["-wdir".to_owned(), directory.to_owned()]);
+        words.extend_from_slice(program);
+        return words;
+    }
+    let hosts = &assignment.hosts;
+    let is_one = hosts.len() == 1;
+    let contexts = if is_one { 1 } else { assignment.processes as usize };
+    for rank in 0..contexts {
+        let host = &hosts[rank % hosts.len()];
+        if rank > 0 {
+            words.push(":".into());
+        }
+        let count = if is_one { assignment.processes } else { 1 };
+        words.extend(["-np".to_owned(), count.to_string(), "-wdir".into(), of(&host.name)]);
+        // The job is started on the first host.
+        if rank % hosts.len() > 0 {
+            words.extend_from_slice(&host.enter);
+        }
+        words.extend_from_slice(program);
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Runner, Tool, Work};
+    use super::*;
+    use crate::launcher::Host;
+
+    fn assignment(hosts: &[Host], processes: u32) -> Assignment {
+        Assignment {
+            runner: Runner { tool: Tool::Ior, mpirun: vec!["mpirun".into(), "-x".into()] },
+            work: Work::Io(crate::io::Plan::default()),
+            hosts: hosts.to_vec(),
+            processes,
+        }
+    }
+
+    fn line(assignment: &Assignment, directory: &str, way: (Dialect, Option<&Path>)) -> String {
+        command(assignment, &["ior".into(), "-w".into()], directory, way).join(" ")
+    }
+
+    #[test]
+    fn processes_are_dealt_out_to_hosts_one_by_one() {
+        let here = assignment(&[Host::here()], 4);
+        let hydra = (Dialect::Hydra, None);
+        let place = "/mnt/{host}";
+        assert_eq!(line(&here, place, hydra), "mpirun -x -np 4 -wdir /mnt/localhost ior -w");
+        let host = |name: &str| Host { name: name.into(), enter: vec!["in".into(), name.into()] };
+        let two = assignment(&[host("a"), host("b")], 3);
+        assert_eq!(
+            line(&two, place, hydra),
+            "mpirun -x -np 1 -wdir /mnt/a ior -w : -np 1 -wdir /mnt/b in b ior -w : -np 1 -wdir \
+             /mnt/a ior -w"
+        );
+        assert_eq!(host_file(&two, Dialect::Hydra), Ok(None));
+    }
+
+    #[test]
+    fn hosts_behind_ssh_are_listed_in_a_file() {
+        let mut far = assignment(&[Host::over_ssh("a"), Host::over_ssh("b")], 4);
+        let file = Path::new("/tmp/h");
+        assert_eq!(host_file(&far, Dialect::Hydra), Ok(Some("a:1\nb:1\n".into())));
+        assert_eq!(
+            line(&far, "/mnt", (Dialect::Hydra, Some(file))),
+            "mpirun -x -f /tmp/h -np 4 -wdir /mnt ior -w"
+        );
+        let slots = "a slots=2\nb slots=2\n";
+        assert_eq!(host_file(&far, Dialect::OpenMpi), Ok(Some(slots.into())));
+        assert_eq!(
+            line(&far, "/mnt", (Dialect::OpenMpi, Some(file))),
+            "mpirun -x --hostfile /tmp/h --map-by node -np 4 -wdir /mnt ior -w"
+        );
+        far.hosts.push(Host::here());
+        assert!(host_file(&far, Dialect::Hydra).unwrap_err().contains("ssh"));
+        assert_eq!(Dialect::of("mpirun (Open MPI) 4.1.4"), Dialect::OpenMpi);
+        assert_eq!(Dialect::of("HYDRA build details:"), Dialect::Hydra);
+    }
+}
