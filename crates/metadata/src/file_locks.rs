@@ -293,21 +293,23 @@ impl FileLocks {
     }
 
     /// Puts a request into the queue, or back to its place there. It is answered by
-    /// [`Self::call`].
+    /// [`Self::call`]. Gives the one whose place it took, to be answered now.
     pub(crate) fn wait(
         &mut self,
         inode: InodeId,
         wanted: Wanted,
         wait: u64,
         state: (ConnectionId, Header, Duration),
-    ) {
+    ) -> Option<Answered> {
         let place = (inode, wanted.kind);
         let (connection, header, until) = state;
         let state = State::Parked { connection, header: Box::new(header), until };
         self.waiting.entry(wanted.owner).or_default().insert((place, wait));
         let file = self.files.entry(place).or_default();
-        self.waits += usize::from(file.queue.put(wait, wanted, state));
+        let (is_new, answered) = file.queue.put(wait, wanted, state);
+        self.waits += usize::from(is_new);
         self.released.insert(place);
+        answered
     }
 
     /// Takes a wait out of the queue: it has ended.

@@ -39,7 +39,11 @@ impl<E: Engine> MetadataTarget<E> {
             return Err(Error::new(ErrorCode::TooManyLocks, "too many wait for locks here"));
         }
         let until = self.shared.now + WAIT_ANSWER;
-        locks.wait(lock.inode, wanted, wait, (connection, header.clone(), until));
+        if let Some(before) =
+            locks.wait(lock.inode, wanted, wait, (connection, header.clone(), until))
+        {
+            self.answer_wait(before);
+        }
         Ok(())
     }
 
@@ -55,10 +59,13 @@ impl<E: Engine> MetadataTarget<E> {
 
     /// Answers those who may have their lock now, and those who are to ask again.
     pub(crate) fn call_lock_waits(&mut self) {
-        for Answered { connection, header, is_called } in
-            self.shared.file_locks.call(self.shared.now)
-        {
-            self.reply_now(connection, header, LockWaited { is_called }.to_bytes());
+        for answered in self.shared.file_locks.call(self.shared.now) {
+            self.answer_wait(answered);
         }
+    }
+
+    fn answer_wait(&mut self, answered: Answered) {
+        let Answered { connection, header, is_called } = answered;
+        self.reply_now(connection, header, LockWaited { is_called }.to_bytes());
     }
 }

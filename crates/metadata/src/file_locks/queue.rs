@@ -60,15 +60,29 @@ impl Queue {
         self.0.iter().take_while(move |it| !it.is(wait))
     }
 
-    /// Adds a wait at the end, or gives one that is there another state; whether it is new.
-    pub(super) fn put(&mut self, number: u64, wanted: Wanted, state: State) -> bool {
+    /// Adds a wait at the end, or gives one that is there another state. Gives whether it is new,
+    /// and the request that it had before, which is told to ask again: the two may have come in the
+    /// wrong order, over different connections, so that this is the one whose asker listens.
+    pub(super) fn put(
+        &mut self,
+        number: u64,
+        wanted: Wanted,
+        state: State,
+    ) -> (bool, Option<Answered>) {
         let session = wanted.owner.0;
         if let Some(found) = self.0.iter_mut().find(|it| it.is((session, number))) {
-            (found.wanted, found.state) = (wanted, state);
-            return false;
+            found.wanted = wanted;
+            let before = std::mem::replace(&mut found.state, state);
+            let answered = match before {
+                State::Parked { connection, header, .. } => {
+                    Some(Answered { connection, header: *header, is_called: false })
+                }
+                _ => None,
+            };
+            return (false, answered);
         }
         self.0.push(Wait { number, wanted, state, overtaken: 0 });
-        true
+        (true, None)
     }
 
     pub(super) fn remove(&mut self, wait: (SessionId, u64)) -> Option<Wait> {

@@ -107,6 +107,21 @@ fn who_waits_is_told_when_his_own_session_ends() {
     assert_eq!(story.ask(1, 2, (0, 0), &again).unwrap_err().code(), ErrorCode::StaleSession);
 }
 
+/// A request that was given up with its connection may come after the one that was sent instead.
+#[test]
+fn a_request_that_comes_late_takes_nobodys_answer() {
+    let mut story = Story::begin();
+    let inode = story.create(1, (0, 1));
+    assert!(story.locks(1, (0, 2), exclusive(inode, 5)));
+    story.waits(3, 2, exclusive(inode, 5));
+    story.send(2, 2, (0, 0), &WaitLock { lock: exclusive(inode, 5), wait: 2 });
+    assert!(!story.called(3).unwrap(), "it is to ask again");
+    story.send(3, 2, (0, 0), &WaitLock { lock: exclusive(inode, 5), wait: 2 });
+    assert!(!story.called(2).unwrap());
+    assert!(story.locks(1, (0, 3), unlocked(exclusive(inode, 5))));
+    assert!(story.called(3).unwrap());
+}
+
 #[test]
 fn a_wait_is_answered_after_some_seconds_and_can_be_ended() {
     let mut story = Story::begin();
