@@ -27,6 +27,8 @@ pub const MAX_TEXT_BYTES: usize = 1_024;
 pub const MIN_LEASE_MS: u32 = 200;
 /// Longest lease: a dead client blocks others that long.
 pub const MAX_LEASE_MS: u32 = 600_000;
+/// Most bytes of a new file that lie on one target because nobody has said anything else.
+pub const MAX_STRIPE_FROM: u64 = 1 << 40;
 /// Shortest time between heartbeats.
 pub const MIN_HEARTBEAT_MS: u32 = 20;
 /// Shortest time between searches for chunk files that nobody owns.

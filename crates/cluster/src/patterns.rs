@@ -133,9 +133,11 @@ pub fn merged(
     }
 }
 
-/// The same with the cluster's word wherever nobody else has said anything.
+/// The same with the cluster's word wherever nobody else has said anything: where nobody has said
+/// how many targets, the first bytes lie on one ([`Policy::stripe_from`]).
 pub fn resolved(pattern: &StripePattern, policy: &Policy) -> StripePattern {
     let mut pattern = pattern.clone();
+    let is_silent = matches!(&pattern.components[..], [only] if only.wanted == 0);
     for component in &mut pattern.components {
         if component.chunk_bytes == 0 {
             // The cluster's setting may have changed since the component's start was checked.
@@ -149,7 +151,29 @@ pub fn resolved(pattern: &StripePattern, policy: &Policy) -> StripePattern {
             component.chooser = policy.default_chooser;
         }
     }
+    if is_silent {
+        narrow_at_first(&mut pattern.components, policy.stripe_from);
+    }
     pattern
+}
+
+/// Puts the bytes before `stripe_from` on one target. The border is where a chunk ends.
+fn narrow_at_first(components: &mut Vec<Component>, stripe_from: u64) {
+    let Some(wide) = components.first_mut() else { return };
+    let border = stripe_from.checked_next_multiple_of(wide.chunk_bytes);
+    if let Some(border @ 1..) = border
+        && wide.wanted > 1
+    {
+        let narrow = Component { wanted: 1, ..wide.clone() };
+        wide.start = border;
+        components.insert(0, narrow);
+    }
+}
+
+/// Whether a file is narrow at first only to be as narrow further on: one component says the same.
+fn is_narrow_for_nothing(components: &[Component]) -> bool {
+    matches!(components, [narrow, wide] if (narrow.wanted, wide.groups.len()) == (1, 1)
+        && narrow.chunk_bytes == wide.chunk_bytes && wide.chooser != Chooser::Listed)
 }
 
 /// The pattern of a new file: resolved, and with groups for all components.
@@ -177,6 +201,10 @@ pub fn with_groups(
                 "no storage target is online with room left: see `skep health check`",
             ));
         }
+    }
+    if is_narrow_for_nothing(&pattern.components) {
+        pattern.components.remove(0);
+        pattern.components[0].start = 0;
     }
     pattern.generation = pattern.generation.max(1);
     Ok(pattern)

@@ -5,8 +5,8 @@
 
 use crate::command::Command;
 use crate::limits::{
-    MAX_CLEANUP_INTERVAL_MS, MAX_LEASE_MS, MIN_CLEANUP_INTERVAL_MS, MIN_HEARTBEAT_MS, MIN_LEASE_MS,
-    NEWEST_FEATURE_LEVEL,
+    MAX_CLEANUP_INTERVAL_MS, MAX_LEASE_MS, MAX_STRIPE_FROM, MIN_CLEANUP_INTERVAL_MS,
+    MIN_HEARTBEAT_MS, MIN_LEASE_MS, NEWEST_FEATURE_LEVEL,
 };
 use skep_types::map::{Policy, UserPatterns};
 use skep_types::pattern::{Chooser, MAX_CHUNK_BYTES, MAX_STRIPE_WIDTH, MIN_CHUNK_BYTES};
@@ -134,11 +134,24 @@ pub const SETTINGS: &[Setting] = &[
         min: 1,
         max: MAX_STRIPE_WIDTH as u64,
         is_power_of_two: false,
-        meaning: "over how many storage targets new files are striped whose directory says \
-                  nothing else; fewer if there are fewer",
+        meaning: "over how many storage targets new files are striped, from `stripe-from` on, \
+                  whose directory says nothing else; fewer if there are fewer",
         place: Place::Policy {
             get: |policy| u64::from(policy.default_width),
             put: |policy, value| policy.default_width = u16::try_from(value).unwrap_or(u16::MAX),
+        },
+    },
+    Setting {
+        name: "stripe-from",
+        unit: Unit::Bytes,
+        min: 0,
+        max: MAX_STRIPE_FROM,
+        is_power_of_two: false,
+        meaning: "how many bytes of new files whose directory says nothing else lie on one \
+                  target, so that small files cost one chunk file; 0: all is striped",
+        place: Place::Policy {
+            get: |policy| policy.stripe_from,
+            put: |policy, value| policy.stripe_from = value,
         },
     },
     Setting {
@@ -363,7 +376,7 @@ mod tests {
                 change(&mut state, setting.name, value).unwrap();
                 assert_eq!(setting.value(state.map()), value, "{}", setting.name);
             }
-            for value in [setting.min - 1, setting.max + 1] {
+            for value in setting.min.checked_sub(1).into_iter().chain([setting.max + 1]) {
                 let what = change(&mut state, setting.name, value).unwrap_err();
                 assert!(what.context().starts_with(setting.name), "{what}");
                 let last = setting.word(setting.max).map(str::to_owned);

@@ -554,6 +554,7 @@ fn map(knobs: &Knobs) -> ClusterMap {
         lease_ms: knobs.lease.as_millis() as u32,
         default_chunk_bytes: 64 << 10,
         default_width: 2,
+        stripe_from: 64 << 10,
         ..Policy::default()
     };
     map.newest_node = NodeId::new(all as u32);

@@ -199,18 +199,19 @@ fn settings_change_live_and_wrong_values_are_refused_by_name() {
         let part = &info["pattern"]["components"][0];
         (part["chunk_bytes"].clone(), part["targets_wanted"].clone())
     };
-    assert_eq!(pattern("before"), (json!(512 << 10), json!(4)));
+    assert_eq!(pattern("before"), (json!(512 << 10), json!(1)));
+    cluster.skep(&["config", "set", "stripe-from", "0"]);
     let dry = cluster.skep(&["config", "set", "chunk-size", "1MiB", "--dry-run"]);
     assert!(dry.contains("would be 1 MiB"), "{dry}");
     assert_eq!(value("chunk-size"), json!(512 << 10));
     cluster.skep(&["config", "set", "chunk-size", "1MiB"]);
-    let changed = cluster.skep_json(&["config", "set", "stripe-width", "1"]);
-    assert_eq!((&changed["before"], &changed["value"]), (&json!(4), &json!(1)));
-    assert_eq!((value("chunk-size"), value("stripe-width")), (json!(1 << 20), json!(1)));
+    let changed = cluster.skep_json(&["config", "set", "stripe-width", "3"]);
+    assert_eq!((&changed["before"], &changed["value"]), (&json!(32), &json!(3)));
+    assert_eq!((value("chunk-size"), value("stripe-width")), (json!(1 << 20), json!(3)));
     let mut number = 0;
     wait_for("new files get the new pattern", PATIENCE, || {
         number += 1;
-        (pattern(&format!("after-{number}")) == (json!(1 << 20), json!(1))).then_some(())
+        (pattern(&format!("after-{number}")) == (json!(1 << 20), json!(3))).then_some(())
     });
 
     for (arguments, words) in [

@@ -18,13 +18,18 @@ const PATTERN: &str = "user.skep.pattern";
 const USER: u32 = 23_456;
 
 /// Two servers of four targets, as in the study of Boito, Pallez and Teylo (CLUSTER 2022).
+/// Two servers of four targets; files lie on four from the first byte on.
 fn scenario() -> Cluster {
-    Cluster::start(Shape {
+    let cluster = Cluster::start(Shape {
         metadata_targets: 1,
         storage_services: 2,
         targets_per_service: 4,
         ..Shape::default()
-    })
+    });
+    cluster.skep(&["config", "set", "stripe-from", "0"]);
+    cluster.skep(&["config", "set", "stripe-width", "4"]);
+    wait_for_rule(&cluster, "balanced", 4);
+    cluster
 }
 
 fn info(cluster: &Cluster, path: &Path) -> Value {
@@ -43,6 +48,7 @@ fn wait_for_rule(cluster: &Cluster, chooser: &str, width: u64) {
         let path = cluster.path().join(format!("{chooser}-{width}-{number}"));
         fs::write(&path, "x").expect("written");
         let part = part(cluster, &path);
+        fs::remove_file(&path).expect("removed");
         (part["chooser"] == chooser && part["targets_wanted"] == width).then_some(())
     });
 }
@@ -145,7 +151,7 @@ fn directories_hand_patterns_down_and_files_keep_theirs() {
     let directory = cluster.path().join("directory");
     fs::create_dir(&directory).expect("made");
     assert_eq!(pattern_of(&directory), None);
-    let default = (json!("cluster"), json!(4), json!(512 << 10), json!("balanced"));
+    let default = (json!("cluster"), json!(1), json!(512 << 10), json!("balanced"));
     assert_eq!(made(&cluster, &directory.join("before")), default);
     let before = pattern_of(&directory.join("before")).expect("a pattern");
     let set = ["set", "--num-targets", "2", "--chunk-size", "1MiB"];
@@ -165,10 +171,16 @@ fn directories_hand_patterns_down_and_files_keep_theirs() {
     // Programs set it as well, and what isn't said is the cluster's.
     let flags = XattrFlags::empty();
     rustix::fs::setxattr(&directory, PATTERN, b"chooser=roundrobin", flags).expect("set");
-    let chosen = (json!("directory"), json!(4), json!(512 << 10), json!("roundrobin"));
+    let chosen = (json!("directory"), json!(1), json!(512 << 10), json!("roundrobin"));
     assert_eq!(made(&cluster, &directory.join("chosen")), chosen);
     let shown = cluster.skep(&["entry", "info", &directory.display().to_string()]);
-    for words in ["Chosen by: roundrobin", "desired: 4\n", "Set by: this directory"] {
+    for words in [
+        "Chosen by: roundrobin",
+        "desired: 1\n",
+        "From byte 4194304",
+        "desired: 32\n",
+        "Set by: this directory",
+    ] {
         assert!(shown.contains(words), "{words}: {shown}");
     }
     // What copies all attributes doesn't see it.

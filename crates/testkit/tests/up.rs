@@ -2,7 +2,7 @@
 //! several beside each other, and what administration shows of it.
 
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 use skep_testkit::power::Disk;
 use skep_testkit::program::finish;
 use skep_testkit::{Cluster, Scratch, Shape, Transport, cluster, eventually, process, wait_for};
@@ -181,10 +181,11 @@ fn entries_say_where_they_lie_and_servers_are_used_evenly() {
         let info: Value = serde_json::from_str(&info).expect("JSON");
         assert_eq!(text(&info["kind"]), "file");
         assert!(text(&info["metadata"]["node_name"]).starts_with("metadata-"), "{info}");
-        let part = &info["pattern"]["components"][0];
-        assert_eq!(part["targets_wanted"], 4);
-        assert_eq!(part["targets"].as_array().expect("a list").len(), 4);
-        assert_eq!(part["targets_per_server"], serde_json::json!([2, 2]), "{info}");
+        let [narrow, wide] = [0, 1].map(|part| &info["pattern"]["components"][part]);
+        assert_eq!((&narrow["targets_wanted"], &wide["targets_wanted"]), (&json!(1), &json!(32)));
+        assert_eq!((&narrow["start_byte"], &wide["start_byte"]), (&json!(0), &json!(4 << 20)));
+        assert_eq!(wide["targets"].as_array().expect("a list").len(), 8);
+        assert_eq!(wide["targets_per_server"], json!([4, 4]), "{info}");
     }
     let shown = cluster.skep(&[
         "entry",
@@ -192,7 +193,7 @@ fn entries_say_where_they_lie_and_servers_are_used_evenly() {
         "--verbose",
         &cluster.path().join("file-3").display().to_string(),
     ]);
-    for words in ["Entry type: file", "EntryID: ", "desired: 4; actual: 4", "(min,max): (2,2)"] {
+    for words in ["Entry type: file", "EntryID: ", "desired: 32; actual: 8", "(min,max): (4,4)"] {
         assert!(shown.contains(words), "{words}: {shown}");
     }
 }

@@ -228,8 +228,10 @@ record! {
         pub heartbeat_ms: u32,
         /// Chunk size of files whose directory says nothing else.
         pub default_chunk_bytes: u64,
-        /// Stripe width of files whose directory says nothing else.
+        /// Stripe width of files whose directory says nothing else, from `stripe_from` on.
         pub default_width: u16,
+        /// First byte that is striped; what comes before lies on one target. Zero: all is striped.
+        pub stripe_from: u64,
         /// How often storage looks for chunk files that no inode owns.
         pub cleanup_interval_ms: u32,
         /// How the targets of files are chosen whose directory says nothing else.
@@ -251,7 +253,8 @@ impl Default for Policy {
             lease_ms: 5_000,
             heartbeat_ms: 1_000,
             default_chunk_bytes: 512 << 10,
-            default_width: 4,
+            default_width: 32,
+            stripe_from: 4 << 20,
             cleanup_interval_ms: 3_600_000,
             default_chooser: Chooser::Balanced,
             user_patterns: UserPatterns::Sizes,

@@ -98,17 +98,20 @@ fn users_stay_within_limits_and_root_does_not() {
     refused(&map, &component(0, 0, 0), "only root sets stripe patterns");
 }
 
+fn all_online(map: &ClusterMap) -> Candidates {
+    let mut map = map.clone();
+    for target in &mut map.targets {
+        target.reachability = skep_types::map::Reachability::Online;
+    }
+    Candidates::new(&map)
+}
+
 #[test]
 fn whoever_is_nearer_to_the_file_has_the_word() {
     let map = map();
     let storage = groups(&map, TargetKind::Storage);
-    let policy = Policy { default_width: 3, ..Policy::default() };
-    let mut cursor = Cursor::default();
-    let mut candidates = map.clone();
-    for target in &mut candidates.targets {
-        target.reachability = skep_types::map::Reachability::Online;
-    }
-    let candidates = Candidates::new(&candidates);
+    let policy = Policy { default_width: 3, stripe_from: 0, ..Policy::default() };
+    let (mut cursor, candidates) = (Cursor::default(), all_online(&map));
     let mut make = |asked: Option<&[Component]>, directory: Option<&[Component]>| {
         let (asked, directory) = (asked.map(pattern), directory.map(pattern));
         let merged = merged(asked.as_ref(), directory.as_ref());
@@ -139,6 +142,43 @@ fn whoever_is_nearer_to_the_file_has_the_word() {
     assert_eq!(first(&make(Some(&asked), Some(&directory))), (of_file, 512 * KIB, 2, balanced));
     // More than there are: all of them.
     assert_eq!(first(&make(Some(&[component(0, 0, 200)]), None)).2, 200);
+}
+
+#[test]
+fn files_of_which_nobody_says_how_wide_are_narrow_at_first() {
+    let map = map();
+    let policy = Policy { stripe_from: 4 * MIB, ..Policy::default() };
+    let made = |asked: Option<&[Component]>, policy: &Policy| {
+        let merged = merged(asked.map(pattern).as_ref(), None);
+        let (mut cursor, candidates) = (Cursor::default(), all_online(&map));
+        let made = with_groups(&merged, policy, &candidates, 7, &mut cursor).unwrap();
+        made.check().unwrap();
+        let part = |it: &Component| (it.start, it.chunk_bytes, it.groups.len());
+        made.components.iter().map(part).collect::<Vec<_>>()
+    };
+    let chunk = 512 * KIB;
+    assert_eq!(made(None, &policy), [(0, chunk, 1), (4 * MIB, chunk, 4)]);
+    // Asked for is a chunk size alone: the border is where one ends.
+    let large_chunks = made(Some(&[component(0, 16 * MIB, 0)]), &policy);
+    assert_eq!(large_chunks, [(0, 16 * MIB, 1), (16 * MIB, 16 * MIB, 4)]);
+    let odd = Policy { stripe_from: 700_000, default_width: 2, ..policy.clone() };
+    assert_eq!(made(None, &odd), [(0, chunk, 1), (MIB, chunk, 2)]);
+    // Whoever says how wide, or by which components, has said it for the whole file.
+    assert_eq!(made(Some(&[component(0, 0, 4)]), &policy), [(0, chunk, 4)]);
+    let two = [component(0, 0, 0), component(64 * MIB, 0, 1)];
+    assert_eq!(made(Some(&two), &policy), [(0, chunk, 4), (64 * MIB, chunk, 1)]);
+    let of_all = Policy { stripe_from: 0, ..policy.clone() };
+    assert_eq!(made(None, &of_all), [(0, chunk, 4)]);
+    // What would be as narrow further on needs no second component.
+    let narrow = Policy { default_width: 1, ..policy.clone() };
+    assert_eq!(made(None, &narrow), [(0, chunk, 1)]);
+    let mut one = map.clone();
+    one.targets.retain(|target| target.kind != TargetKind::Storage || target.id.raw() == 2);
+    let merged = merged(None, None);
+    let (mut cursor, candidates) = (Cursor::default(), all_online(&one));
+    let made = with_groups(&merged, &policy, &candidates, 7, &mut cursor).unwrap();
+    assert_eq!((made.components.len(), made.components[0].start), (1, 0));
+    assert_eq!((made.components[0].wanted, made.components[0].groups.len()), (32, 1));
 }
 
 #[test]

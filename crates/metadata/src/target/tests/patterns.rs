@@ -39,7 +39,7 @@ fn a_file_gets_another_pattern_with_a_new_generation_once_nobody_has_it_open() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     let before = story.pattern(inode);
-    assert_eq!((before.generation, before.components[0].wanted), (1, 4));
+    assert_eq!((before.generation, before.components[0].wanted), (1, 32));
     let refused = story.ask(1, 2, (0, 1), &set(inode, 0)).unwrap_err();
     assert_eq!((refused.code(), story.pattern(inode)), (ErrorCode::InUse, before));
     story.close(inode, (0, 2), None);
