@@ -4,7 +4,8 @@
 //! [`CpuWatch`] reads `/proc/stat` again and again while something runs. Each look gives the share
 //! of time since the last one in which processors were idle. A look with less than
 //! [`IDLE_ENOUGH`] is *saturated*; when more than [`SATURATED_BEARABLE`] of all looks are, the
-//! processors were the limit. Waiting for disks counts as idle: it costs no processor.
+//! processors were the limit. Waiting for disks counts as idle: it costs no processor. So does time
+//! of programs that were started with `nice`: they give way to those of the lab.
 
 use serde::{Deserialize, Serialize};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -19,7 +20,7 @@ pub const IDLE_ENOUGH: f64 = 0.05;
 /// Share of looks that may be saturated in a run that still counts.
 pub const SATURATED_BEARABLE: f64 = 0.10;
 
-/// Ticks of all processors since boot.
+/// Ticks of all processors since boot; `idle` is what the lab could have had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Ticks {
     idle: u64,
@@ -33,7 +34,7 @@ impl Ticks {
         let ticks: Vec<u64> =
             line.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
         // user nice system idle iowait irq softirq steal; time of guests is in user already.
-        let idle = ticks.get(3)? + ticks.get(4)?;
+        let idle = ticks.get(1)? + ticks.get(3)? + ticks.get(4)?;
         Some(Self { idle, all: ticks.iter().take(8).sum() })
     }
 
@@ -118,8 +119,8 @@ mod tests {
     fn the_table_of_the_kernel_is_read() {
         let text = "cpu  100 5 50 800 20 3 2 10 7 0\ncpu0 1 1 1 1 1 1 1 1 1 1\nintr 5\n";
         let first = Ticks::parse(text).unwrap();
-        assert_eq!(first, Ticks { idle: 820, all: 990 });
-        let next = Ticks { idle: 845, all: 1090 };
+        assert_eq!(first, Ticks { idle: 825, all: 990 });
+        let next = Ticks { idle: 850, all: 1090 };
         assert_eq!(next.idle_since(first), Some(0.25));
         assert_eq!(first.idle_since(first), None);
         assert_eq!(Ticks { idle: 800, all: 1000 }.idle_since(first), Some(0.0));

@@ -17,6 +17,11 @@ const MIN_EVIDENCE: f64 = 10.0;
 const MIN_SEPARATION: f64 = 4.0;
 /// A mode with fewer of the values than this share is a few outliers.
 const MIN_SHARE: f64 = 0.1;
+/// So is one with fewer values than this.
+const MIN_IN_MODE: f64 = 1.5;
+/// By how much of the lower one's mean two modes are apart at least: a smaller difference may be
+/// there, but is of no use to anybody.
+const MIN_DISTANCE: f64 = 0.05;
 /// Of the whole sample's standard deviation: no mode is taken for narrower. A single value would be
 /// described by an infinitely narrow one infinitely well.
 const MIN_WIDTH: f64 = 0.05;
@@ -66,7 +71,8 @@ pub fn bimodality(values: &[f64]) -> Option<Bimodality> {
     let separation = (modes[1].mean - modes[0].mean) * (2.0 / spread).sqrt();
     let is_bimodal = evidence > MIN_EVIDENCE
         && separation > MIN_SEPARATION
-        && modes.iter().all(|mode| mode.share >= MIN_SHARE);
+        && modes[1].mean - modes[0].mean > MIN_DISTANCE * modes[0].mean.abs()
+        && modes.iter().all(|it| it.share >= MIN_SHARE && it.share * count >= MIN_IN_MODE);
     Some(Bimodality { is_bimodal, evidence, separation, modes })
 }
 
@@ -152,6 +158,10 @@ mod tests {
         one_outlier.extend([100.4, 99.6, 100.0]);
         one_outlier.push(50.0);
         assert!(!bimodality(&one_outlier).expect("judged").is_bimodal, "an outlier is no mode");
+        let of_ten = [94.5, 94.6, 94.5, 94.4, 94.5, 94.6, 94.5, 94.5, 94.6, 70.0];
+        assert!(!bimodality(&of_ten).expect("judged").is_bimodal, "nor is one of ten");
+        let exact = [94.5, 94.5, 94.6, 94.5, 94.5, 95.1, 95.1, 95.2, 95.1, 95.1];
+        assert!(!bimodality(&exact).expect("judged").is_bimodal, "a difference that is no use");
     }
 
     #[test]

@@ -1,0 +1,143 @@
+//! What docs/studies says about the published studies, looked at in their results.
+
+use skep_study::journal::{self, Contents};
+use skep_study::plans;
+use skep_study::record::MinMax;
+use skep_study::report::{ExperimentReport, Group, Report, analyse, files};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+
+const MIB: f64 = (1 << 20) as f64;
+/// Two servers' links of the shape `scenario1`: 400 Mbit/s each.
+const LINKS: f64 = 2.0 * 400e6 / 8.0 / MIB;
+
+fn directory(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/studies").join(name)
+}
+
+fn study(name: &str) -> (Contents, Report) {
+    let contents = journal::read(&directory(name)).expect("a journal");
+    let report = analyse(&contents, false);
+    assert_eq!((report.runs_done, report.runs_invalid), (report.runs_planned, 0), "{name}");
+    (contents, report)
+}
+
+fn experiment<'a>(report: &'a Report, name: &str) -> &'a ExperimentReport {
+    report.experiments.iter().find(|it| it.name == name).expect("an experiment")
+}
+
+/// The results of a count and a chooser.
+fn group<'a>(experiment: &'a ExperimentReport, count: u32, chooser: &str) -> &'a Group {
+    let is_it = |group: &&Group| {
+        group.settings.count == Some(count) && group.settings.chooser.as_deref() == Some(chooser)
+    };
+    experiment.groups.iter().find(is_it).expect("a group")
+}
+
+fn allocations(group: &Group) -> BTreeSet<MinMax> {
+    group.allocations.iter().map(|it| it.min_max).collect()
+}
+
+fn mean(group: &Group) -> f64 {
+    group.summary.mean / MIB
+}
+
+/// The mean of an allocation in these groups.
+fn of_allocation<'a>(groups: impl IntoIterator<Item = &'a Group>, wanted: MinMax) -> f64 {
+    let all = groups.into_iter().flat_map(|group| &group.allocations);
+    let values: Vec<f64> =
+        all.filter(|it| it.min_max == wanted).flat_map(|it| it.values.clone()).collect();
+    values.iter().sum::<f64>() / values.len() as f64 / MIB
+}
+
+#[test]
+fn the_plans_are_those_that_are_ready_and_the_reports_are_of_these_results() {
+    for name in ["scenario1", "scenario2", "concurrent"] {
+        let (contents, report) = study(name);
+        assert_eq!(contents.study.plan, plans::text(name).expect("ready"), "{name}");
+        for (file, bytes) in files(&contents, &report).expect("drawn") {
+            let path = directory(name).join("report").join(file);
+            let published = fs::read(&path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+            assert!(published == bytes, "{path:?}: make it anew: skep study report");
+        }
+    }
+}
+
+#[test]
+fn round_robin_gives_what_the_paper_measured_and_balanced_only_the_best() {
+    for name in ["scenario1", "scenario2"] {
+        let (_, report) = study(name);
+        let counts = experiment(&report, "count");
+        for (count, measured, best) in [
+            (1, &[(0, 1)][..], (0, 1)),
+            (2, &[(0, 2), (1, 1)], (1, 1)),
+            (3, &[(0, 3), (1, 2)], (1, 2)),
+            (4, &[(1, 3)], (2, 2)),
+            (5, &[(1, 4), (2, 3)], (2, 3)),
+            (6, &[(2, 4), (3, 3)], (3, 3)),
+            (7, &[(3, 4)], (3, 4)),
+            (8, &[(4, 4)], (4, 4)),
+        ] {
+            let found = allocations(group(counts, count, "roundrobin"));
+            let measured = measured.iter().map(|it| MinMax(it.0, it.1)).collect();
+            assert_eq!(found, measured, "{name}, {count}");
+            let found = allocations(group(counts, count, "balanced"));
+            assert_eq!(found, BTreeSet::from([MinMax(best.0, best.1)]), "{name}, {count}");
+        }
+    }
+}
+
+#[test]
+fn behind_slow_links_bandwidth_follows_the_server_with_the_most_targets() {
+    let (_, report) = study("scenario1");
+    let counts = experiment(&report, "count");
+    for count in 1..=8 {
+        let of_round_robin = group(counts, count, "roundrobin");
+        let is_bimodal = of_round_robin.bimodality.is_some_and(|it| it.is_bimodal);
+        assert_eq!(is_bimodal, [2, 3, 5, 6].contains(&count), "{count}");
+        let of_balanced = group(counts, count, "balanced");
+        assert!(!of_balanced.bimodality.is_some_and(|it| it.is_bimodal), "{count}");
+    }
+    for allocation in [(0, 1), (0, 2), (0, 3), (1, 4), (1, 3), (1, 2), (2, 4), (2, 3), (3, 4)] {
+        let (least, most) = allocation;
+        let expected = LINKS / 2.0 * f64::from(least + most) / f64::from(most);
+        let found = of_allocation(&counts.groups, MinMax(least, most));
+        assert!((found / expected - 1.0).abs() < 0.1, "{allocation:?}: {found}, not {expected}");
+    }
+    for even in [(1, 1), (2, 2), (3, 3), (4, 4)] {
+        let found = of_allocation(&counts.groups, MinMax(even.0, even.1));
+        assert!((found / LINKS - 1.0).abs() < 0.1, "{even:?}: {found}, not {LINKS}");
+    }
+    let of_all = |it| of_allocation(&counts.groups, it);
+    let gain = of_all(MinMax(3, 3)) / of_all(MinMax(1, 3));
+    assert!((1.4..1.55).contains(&gain), "{gain}");
+    let even: Vec<f64> =
+        [2, 4, 6, 8].iter().map(|count| mean(group(counts, *count, "balanced"))).collect();
+    let least = even.iter().copied().fold(f64::MAX, f64::min);
+    let most = even.iter().copied().fold(0.0, f64::max);
+    assert!(most / least < 1.05 && least > 0.85 * LINKS, "{even:?}");
+}
+
+#[test]
+fn with_slow_targets_bandwidth_grows_with_the_count_wherever_they_lie() {
+    let (_, report) = study("scenario2");
+    let counts = experiment(&report, "count");
+    for chooser in ["balanced", "roundrobin"] {
+        let means: Vec<f64> = (1..=8).map(|count| mean(group(counts, count, chooser))).collect();
+        assert!(means.windows(2).all(|two| two[1] > two[0]), "{chooser}: {means:?}");
+    }
+    // Of one chooser, which gives both in turn.
+    let of_six = |it| of_allocation([group(counts, 6, "roundrobin")], it);
+    let (even, uneven) = (of_six(MinMax(3, 3)), of_six(MinMax(2, 4)));
+    assert!(even > 0.95 * uneven, "{even} against {uneven}");
+}
+
+#[test]
+fn applications_that_share_targets_lose_nothing() {
+    let (_, report) = study("concurrent");
+    let sharing = experiment(&report, "sharing");
+    let [one, two] = &sharing.groups[..] else { panic!("shared and separate") };
+    let apart = (mean(one) / mean(two) - 1.0).abs();
+    assert!(apart < 0.05, "{}: {}; {}: {}", one.label, mean(one), two.label, mean(two));
+}
