@@ -392,13 +392,15 @@ impl FileLocks {
 
     // ---- circles
 
-    /// Whether who wants this would wait for himself in the end.
+    /// Whether who wants this would wait in the end for a lock that he holds himself. That another
+    /// of his threads waits before others is none; nor is what he waits for under another kind,
+    /// whose owners have numbers of their own.
     pub(crate) fn closes_circle(&self, inode: InodeId, wanted: &Wanted, wait: u64) -> bool {
         let mut seen = BTreeSet::new();
         let mut steps = 0;
         let mut next = vec![(inode, wanted.clone(), wait)];
         while let Some((inode, wanted_next, number)) = next.pop() {
-            for blocker in self.blockers(inode, &wanted_next, number) {
+            for blocker in self.blockers(inode, &wanted_next, number, wanted.owner) {
                 steps += 1;
                 if blocker == wanted.owner {
                     return true;
@@ -409,7 +411,8 @@ impl FileLocks {
                 if !seen.insert(blocker) {
                     continue;
                 }
-                for (place, number) in self.waiting.get(&blocker).into_iter().flatten() {
+                let waits = self.waiting.get(&blocker).into_iter().flatten();
+                for (place, number) in waits.filter(|(place, _)| place.1 == wanted.kind) {
                     let found =
                         self.files.get(place).and_then(|file| file.queue.get((blocker.0, *number)));
                     if let Some(it) = found.filter(|it| !matches!(it.state, State::Called { .. })) {
@@ -421,12 +424,20 @@ impl FileLocks {
         false
     }
 
-    /// The owners for whom a wait has to wait: those of locks, and of waits before it.
-    fn blockers(&self, inode: InodeId, wanted: &Wanted, wait: u64) -> BTreeSet<Owner> {
+    /// The owners for whom a wait has to wait: those of locks, and of waits before it but for the
+    /// `asker`'s.
+    fn blockers(
+        &self,
+        inode: InodeId,
+        wanted: &Wanted,
+        wait: u64,
+        asker: Owner,
+    ) -> BTreeSet<Owner> {
         let Some(file) = self.files.get(&(inode, wanted.kind)) else { return BTreeSet::new() };
         let held = file.held_against(wanted).map(|it| it.owner);
         let before = file.queue.before((wanted.owner.0, wait));
-        let before = before.filter(|it| it.wanted.conflicts(wanted)).map(|it| it.wanted.owner);
+        let conflicts = |it: &&Wait| it.wanted.owner != asker && it.wanted.conflicts(wanted);
+        let before = before.filter(conflicts).map(|it| it.wanted.owner);
         held.chain(before).take(MAX_CIRCLE_STEPS).collect()
     }
 }

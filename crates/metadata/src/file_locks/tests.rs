@@ -183,3 +183,31 @@ fn circles_are_found_over_files_and_sessions() {
     locks.end_wait((OTHER_FILE, LockKind::Posix), (session_of(2), 2));
     assert!(!locks.closes_circle(FILE, &closing, 3));
 }
+
+#[test]
+fn a_thread_behind_others_who_wait_for_another_thread_closes_no_circle() {
+    let mut locks = FileLocks::default();
+    assert!(lock(&mut locks, 1, LockMode::Exclusive, 0..10));
+    wait(&mut locks, 2, LockMode::Exclusive, 0..10, NOW);
+    wait(&mut locks, 3, LockMode::Exclusive, 0..10, NOW);
+    let of_another_thread = wanted(2, LockMode::Exclusive, 0..10);
+    assert!(!locks.closes_circle(FILE, &of_another_thread, 22));
+    // But what it holds does.
+    assert!(lock(&mut locks, 2, LockMode::Exclusive, 20..30));
+    wait(&mut locks, 1, LockMode::Exclusive, 20..30, NOW);
+    assert!(locks.closes_circle(FILE, &of_another_thread, 22));
+}
+
+#[test]
+fn owners_of_another_kind_with_the_same_number_close_no_circle() {
+    let mut locks = FileLocks::default();
+    assert!(lock(&mut locks, 1, LockMode::Exclusive, 0..10));
+    let flock = |owner, mode| LockRequest {
+        kind: LockKind::Flock,
+        ..request(OTHER_FILE, owner, Some(mode), 0..LOCK_END)
+    };
+    assert!(set(&mut locks, &flock(2, LockMode::Exclusive), 0));
+    let waiting = Wanted::of(session_of(1), &flock(1, LockMode::Shared)).unwrap();
+    locks.wait(OTHER_FILE, waiting, 1, (1, Header::default(), NOW + WAIT_ANSWER));
+    assert!(!locks.closes_circle(FILE, &wanted(2, LockMode::Exclusive, 0..10), 2));
+}
