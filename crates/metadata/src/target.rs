@@ -606,6 +606,11 @@ impl<E: Engine> MetadataTarget<E> {
         self.shared.file_locks.all()
     }
 
+    /// How many wait for locks, for checkers.
+    pub fn lock_waits(&self) -> usize {
+        self.shared.file_locks.wait_count()
+    }
+
     /// Notes that a request is committed. Gives the record that must be synced before the answer
     /// leaves, if one must.
     fn after_request(&mut self, header: &Header, body: &[u8], reply: &[u8]) -> Option<Lsn> {

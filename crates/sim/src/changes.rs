@@ -1,12 +1,13 @@
 //! What a batch changes, read from its log record, and whether that is what the reference has.
 
-use crate::model::Model;
+use crate::model::{Inode, Model};
 use skep_format::metadata::{
-    Batch, DentryRecord, FileLocksRecord, InodeRecord, Key, LockOwner, SlotRecord,
+    Batch, DentryRecord, FileLocksRecord, InodeRecord, IntentRecord, Key, LockOwner, SlotRecord,
     directory_of_dentry, inode_of, last_u64, lock_owner_of, name_cursor, xattr_of,
 };
 use skep_types::codec::Codec;
-use skep_types::{ClusterMap, FileKind, InodeId, SessionId};
+use skep_types::{ACCESS_ACL, ClusterMap, DEFAULT_ACL, FileKind, InodeId, SessionId};
+use skep_wire::metadata::Step;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a batch changes, as far as the reference knows it.
@@ -23,6 +24,8 @@ pub(crate) struct Changes {
     pub(crate) xattrs: Vec<(InodeId, Vec<u8>, Option<Vec<u8>>)>,
     pub(crate) dentries: Vec<(InodeId, u64, Option<DentryRecord>)>,
     pub(crate) locks: Vec<(LockOwner, Option<FileLocksRecord>)>,
+    /// Directories that are promised to another target, as they will be made.
+    pub(crate) promised: Vec<(InodeId, Step)>,
     /// Those of them that were freed since their session has ended.
     pub(crate) freed_by_end: BTreeSet<LockOwner>,
 }
@@ -31,7 +34,7 @@ impl Changes {
     pub(crate) fn of(batch: &Batch) -> Result<Self, String> {
         let slots = Key::slots_of(SessionId::default())[..2].to_vec();
         let (opens, sizes) = (Key::session_opens(), Key::size_recoveries());
-        let ends = Key::session_ends();
+        let (ends, intents) = (Key::session_ends(), Key::intents());
         let mut changes = Self::default();
         for change in &batch.mutations {
             let key = change.key.0.as_slice();
@@ -55,6 +58,9 @@ impl Changes {
             } else if key.starts_with(&sizes) {
                 // Found; or found, and to be found anew since another writer died in this batch.
                 changes.sizes_found.push(InodeId::new(id));
+            } else if key.starts_with(&intents) {
+                let promise: Option<IntentRecord> = value.map(decode).transpose()?;
+                changes.promised.extend(promise.and_then(promised_directory));
             } else if let Some(owner) = lock_owner_of(key) {
                 changes.locks.push((owner, value.map(decode).transpose()?));
             } else if let Some(inode) = inode_of(key) {
@@ -71,6 +77,34 @@ impl Changes {
 
 fn decode<T: Codec>(value: &[u8]) -> Result<T, String> {
     T::from_bytes(value).map_err(|error| format!("a malformed value: {error}"))
+}
+
+fn promised_directory(promise: IntentRecord) -> Option<(InodeId, Step)> {
+    let is_directory = |it: &Step| matches!(it, Step::MakeDirectoryInode { .. });
+    let step = promise.steps.into_iter().find(is_directory)?;
+    promise.attributes.first().map(|attributes| (attributes.inode, step))
+}
+
+/// Whether a new directory has what was promised: what it is handed down is known then, and its
+/// directory may have been changed in the batch in which it was made, before or after that.
+pub(crate) fn fits_promise(new: &Inode, promised: &Step) -> Result<(), String> {
+    let Step::MakeDirectoryInode {
+        pattern,
+        project,
+        hands_down_project,
+        access_acl,
+        default_acl,
+        ..
+    } = promised
+    else {
+        return Ok(());
+    };
+    let acl = |name: &[u8]| new.xattrs.get(name).map_or(&[][..], Vec::as_slice);
+    let is_right = new.has_pattern(pattern.as_ref())
+        && (new.project, new.hands_down_project) == (*project, *hands_down_project)
+        && acl(ACCESS_ACL) == access_acl.0
+        && acl(DEFAULT_ACL) == default_acl.0;
+    if is_right { Ok(()) } else { Err(format!("was promised as {promised:?}; right is {new:?}")) }
 }
 
 /// Whether the names that a batch leaves are those of the reference.
@@ -106,6 +140,10 @@ fn fits_locks(model: &Model, changes: &Changes, early: bool) -> Result<(), Strin
             continue;
         }
         let inode = model.inodes.get(&owner.inode);
+        if inode.is_none() && record.is_some() {
+            // Who locks what he has closed meanwhile may keep that until his session ends.
+            continue;
+        }
         let expected = inode.and_then(|it| it.locks.get(&(owner.session, owner.kind, owner.owner)));
         let expected: Vec<_> = expected.into_iter().flat_map(|it| it.iter()).collect();
         let ranges = record.iter().flat_map(|it| &it.ranges);
@@ -113,6 +151,25 @@ fn fits_locks(model: &Model, changes: &Changes, early: bool) -> Result<(), Strin
         if found != expected {
             return Err(format!("{owner:?} has locked {found:?}; right is {expected:?}"));
         }
+    }
+    Ok(())
+}
+
+/// Whether what was set of an inode, or handed down to it, is what the reference has.
+fn fits_settings(record: &InodeRecord, expected: &Inode) -> Result<(), String> {
+    let attributes = &record.attributes;
+    let inode = attributes.inode;
+    let project = (attributes.project, attributes.hands_down_project);
+    let found = (attributes.permissions, attributes.has_acl, record.may_be_named, project);
+    let project = (expected.project, expected.hands_down_project);
+    let right = (expected.permissions, expected.has_acl(), expected.may_be_named, project);
+    if found != right {
+        let what = "permissions, lists, may be named, project";
+        return Err(format!("inode {inode} has ({what}) {found:?}; right is {right:?}"));
+    }
+    if !expected.has_pattern(record.pattern.as_ref()) {
+        let (found, right) = (&record.pattern, &expected.pattern);
+        return Err(format!("inode {inode} has the pattern {found:?}; right is {right:?}"));
     }
     Ok(())
 }
@@ -146,10 +203,14 @@ pub(crate) fn fits(
             continue;
         };
         let attributes = &record.attributes;
+        let expected = model.inodes.get(inode);
+        if let Some(expected) = expected {
+            fits_settings(record, expected)?;
+        }
         if attributes.kind == FileKind::Directory {
             continue;
         }
-        let Some(expected) = model.inodes.get(inode) else {
+        let Some(expected) = expected else {
             return Err(format!("inode {inode} was written; the reference has none"));
         };
         let found = (attributes.links, attributes.size, attributes.truncate_generation);

@@ -250,7 +250,10 @@ impl Stored {
                 && record.link_target.0 == expected.link_target
                 && record.attributes.permissions == expected.permissions
                 && record.attributes.project == expected.project
-                && record.attributes.hands_down_project == expected.hands_down_project;
+                && record.attributes.hands_down_project == expected.hands_down_project
+                && record.attributes.has_acl == expected.has_acl()
+                && record.may_be_named == expected.may_be_named
+                && expected.has_pattern(record.pattern.as_ref());
             let has_size =
                 expected.kind == FileKind::Directory || record.attributes.size == expected.size;
             if !is_right || !has_size {
@@ -271,7 +274,8 @@ impl Stored {
         for (inode, record) in &self.inodes {
             let is_written = self.opens.get(inode).is_some_and(|it| it.writers > 0);
             let is_cut = record.attributes.truncate_generation > 0;
-            if is_written || is_cut || world.unsure.contains(inode) {
+            let is_file = record.attributes.kind == FileKind::Regular;
+            if !is_file || is_written || is_cut || world.unsure.contains(inode) {
                 continue;
             }
             let end = World::chunk_size(&world.storages, world.targets.len(), record);

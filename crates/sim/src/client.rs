@@ -22,6 +22,8 @@ pub(crate) struct ClientProcess {
     pub(crate) sessions: BTreeMap<GroupId, Session>,
     next_session: u32,
     pub(crate) next_handle: u64,
+    /// Number of its last wait for a lock.
+    pub(crate) last_wait: u64,
     pub(crate) tasks: Vec<Task>,
     pub(crate) handles: Vec<Handle>,
     pub(crate) recalls: Recalls,
@@ -67,8 +69,10 @@ pub(crate) struct Task {
 pub(crate) struct Current {
     pub(crate) op: Op,
     is_durable: bool,
-    window: u64,
+    pub(crate) window: u64,
     instance: Option<InstanceId>,
+    /// The session in which it was sent.
+    session: SessionId,
     /// Recalls that had come when it was sent.
     recalls_before: usize,
     /// For a listing: what was read so far.
@@ -84,6 +88,7 @@ impl Current {
             is_durable,
             window: 0,
             instance: None,
+            session: SessionId::default(),
             recalls_before: 0,
             seen: Vec::new(),
             write,
@@ -113,6 +118,7 @@ impl ClientProcess {
             sessions: BTreeMap::new(),
             next_session: 0,
             next_handle: 0,
+            last_wait: 0,
             tasks: (0..tasks).map(|_| Task::default()).collect(),
             handles: Vec::new(),
             recalls: Recalls::default(),
@@ -271,9 +277,10 @@ impl World {
             let is_always = self.knobs.policy == skep_metadata::target::SyncPolicy::Always;
             self.witness.sent(id, &op, is_durable || is_always);
         }
-        let window = (!is_next_page).then(|| self.witness.open_window(&op));
+        let window = (!is_next_page).then(|| self.witness.open_window(&op, id));
         if let Some(current) = &mut self.clients[client].tasks[task].current {
             current.instance = instance;
+            current.session = id;
             current.recalls_before = recalls_before;
             if let Some(window) = window {
                 self.witness.close_window(std::mem::replace(&mut current.window, window));
@@ -382,6 +389,17 @@ impl World {
             return self.end_operation(client, task, None);
         }
         let (window, instance) = (current.window, current.instance);
+        if let Err(error) = result
+            && current.op.is_of_wait()
+            && is_lost(error)
+        {
+            // Its locks are lost, and what it waits for with them.
+            let (session, home) = (current.session, current.op.home());
+            if let Some(group) = self.map.shard_group(home.shard()) {
+                self.replace_session(client, group, session, error);
+            }
+            return self.end_operation(client, task, None);
+        }
         let checked = self.witness.answered(window, instance, result);
         self.check(checked);
         if let (Err(error), Some((session, ..))) = (result, instance)
@@ -439,6 +457,9 @@ impl World {
         if let Some(reply) = reply {
             let sent = (current.instance.map(|it| it.0), current.recalls_before);
             self.learn(client, &current.op, sent, reply);
+            if let Some(next) = self.next_of_wait(&current.op, current.session, reply) {
+                return self.go_on_waiting(client, task, next);
+            }
         }
         let life = self.clients[client].life;
         let pause = match self.random.percent(80) {

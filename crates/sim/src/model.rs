@@ -2,13 +2,19 @@
 //! definition of what each operation means; it knows no targets, transactions or messages under
 //! way.
 
+mod locks;
+
 use crate::operation::{Op, Summary};
+use locks::lock;
 use skep_cluster::lock_ranges::LockRanges;
 use skep_types::codec::Codec;
-use skep_types::{ClusterMap, ErrorCode, FileKind, GroupId, InodeId, SessionId};
-use skep_wire::file_locks::{LockKind, LockMode, LockRequest, LockSet};
+use skep_types::{
+    ACCESS_ACL, ClusterMap, DEFAULT_ACL, ErrorCode, FileKind, GroupId, InodeId, SessionId,
+    StripePattern,
+};
+use skep_wire::file_locks::{LockKind, LockMode, LockSet};
 use skep_wire::metadata as md;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 type Outcome = Result<Summary, ErrorCode>;
@@ -41,24 +47,37 @@ pub(crate) struct Inode {
     pub(crate) opens: BTreeMap<SessionId, (u32, u32)>,
     /// What is locked.
     pub(crate) locks: BTreeMap<Owner, LockRanges<LockMode>>,
+    /// It was made without a name and never had one.
+    pub(crate) may_be_named: bool,
+    /// Where its bytes lie, without the groups that a rule chooses; or what it hands down.
+    pub(crate) pattern: Option<Arc<StripePattern>>,
+    /// How far writers have said that they had come.
+    pub(crate) high_water: u64,
+    /// A writer's session ended while it was open: nobody knows how far that one came.
+    pub(crate) was_left_open: bool,
 }
 
 /// Who locks: the session, which locks it sees, its number.
 pub(crate) type Owner = (SessionId, LockKind, u64);
+
+/// Who waits for what: the file, the owner, first byte, the byte behind the last.
+pub(crate) type Wait = (InodeId, Owner, u64, u64);
 
 /// The namespace.
 #[derive(Debug, Clone)]
 pub(crate) struct Model {
     /// All inodes.
     pub(crate) inodes: BTreeMap<InodeId, Inode>,
+    /// Every wait for a lock that anybody has ever asked for.
+    pub(crate) waits: BTreeSet<Wait>,
     map: Arc<ClusterMap>,
 }
 
 impl Model {
     /// A namespace with nothing but a root.
     pub(crate) fn new(map: Arc<ClusterMap>) -> Self {
-        let root = new_inode(FileKind::Directory, InodeId::ROOT, 0o755);
-        Self { inodes: BTreeMap::from([(InodeId::ROOT, root)]), map }
+        let root = Inode::new(FileKind::Directory, InodeId::ROOT, 0o755);
+        Self { inodes: BTreeMap::from([(InodeId::ROOT, root)]), waits: BTreeSet::new(), map }
     }
 
     /// The group that serves an inode.
@@ -101,6 +120,9 @@ impl Model {
                     kind: found.kind,
                     links: if is_directory { 0 } else { found.links },
                     size: if is_directory { 0 } else { found.size },
+                    permissions: found.permissions,
+                    has_acl: found.has_acl(),
+                    project: (found.project, found.hands_down_project),
                 })
             }
             Op::ReadLink(it) => {
@@ -118,8 +140,9 @@ impl Model {
                 Ok(Summary::Names(self.inode(it.inode)?.xattrs.keys().cloned().collect()))
             }
             Op::ReadDirectory(it) => self.directory(it.directory).map(|_| Summary::Done),
-            Op::CloseMany(_) => Ok(Summary::Done),
+            Op::CloseMany(_) | Op::WaitLock(_) | Op::EndWait(_) => Ok(Summary::Done),
             Op::Create(it) => self.create_outcome(it),
+            Op::CreateUnnamed(it) => self.directory(it.directory).map(|_| Summary::Done),
             Op::Link(it) => self.link_outcome(it),
             Op::Rename(it) => self.rename_outcome(it),
             Op::Exchange(it) => self.exchange_outcome(it),
@@ -151,7 +174,7 @@ impl Model {
         let inode = self.inode(it.inode)?;
         match (inode.kind, inode.links) {
             (FileKind::Directory, _) => Err(ErrorCode::NotPermitted),
-            (_, 0) => Err(ErrorCode::NotFound),
+            (_, 0) if !inode.may_be_named => Err(ErrorCode::NotFound),
             _ => self.check_project(it.inode, it.directory).map(|()| Summary::Done),
         }
     }
@@ -272,6 +295,23 @@ impl Model {
                 FileKind::Directory => Some(ErrorCode::IsDirectory),
                 _ => Some(ErrorCode::InvalidArgument),
             },
+            Op::SetXattr(it) if is_acl(&it.name) => match inode.kind {
+                FileKind::Symlink => Some(ErrorCode::Unsupported),
+                FileKind::Directory => None,
+                _ if it.name.0 == DEFAULT_ACL => Some(ErrorCode::PermissionDenied),
+                _ => None,
+            },
+            Op::SetPattern(it) => {
+                let holds_nothing = inode.size == 0 && inode.high_water == 0;
+                match inode.kind {
+                    _ if it.uid != 0 => Some(ErrorCode::NotPermitted),
+                    FileKind::Directory => None,
+                    FileKind::Regular if it.pattern.is_none() => Some(ErrorCode::NotPermitted),
+                    FileKind::Regular if inode.opens.is_empty() && holds_nothing => None,
+                    FileKind::Regular => Some(ErrorCode::InUse),
+                    _ => Some(ErrorCode::InvalidArgument),
+                }
+            }
             Op::SetXattr(it) => match (it.mode, inode.xattrs.contains_key(&it.name.0)) {
                 (md::XattrMode::Create, true) => Some(ErrorCode::Exists),
                 (md::XattrMode::Replace, false) => Some(ErrorCode::NoAttribute),
@@ -300,20 +340,34 @@ impl Model {
         }
         match op {
             Op::Create(it) => self.apply_create(it, session, reply),
+            Op::CreateUnnamed(it) => {
+                let reply = decode::<md::Opened>(reply)?;
+                let (inode, asked) = (reply.attributes.inode, it.pattern.as_ref());
+                self.make(it.directory, inode, FileKind::Regular, &it.new, asked)?;
+                let new = self.at(inode)?;
+                (new.links, new.may_be_named) = (0, true);
+                self.open(inode, session, it.open)?;
+                self.check_opened(&reply)
+            }
             Op::MakeDirectory(it) => {
-                let new = decode::<md::EntryReply>(reply)?;
-                self.add(it.directory, &it.name, new.inode, FileKind::Directory, &it.new)
+                let reply = decode::<md::EntryReply>(reply)?;
+                self.make(it.directory, reply.inode, FileKind::Directory, &it.new, None)?;
+                self.at(it.directory)?.entries.insert(it.name.0.clone(), reply.inode);
+                self.check(reply.attributes.as_ref())
             }
             Op::MakeSymlink(it) => {
-                let new = decode::<md::EntryReply>(reply)?;
-                self.add(it.directory, &it.name, new.inode, FileKind::Symlink, &it.new)?;
-                let inode = self.at(new.inode)?;
+                let reply = decode::<md::EntryReply>(reply)?;
+                self.make(it.directory, reply.inode, FileKind::Symlink, &it.new, None)?;
+                self.at(it.directory)?.entries.insert(it.name.0.clone(), reply.inode);
+                let inode = self.at(reply.inode)?;
                 inode.link_target = it.link_target.0.clone();
                 inode.size = it.link_target.len() as u64;
-                Ok(())
+                self.check(reply.attributes.as_ref())
             }
             Op::Link(it) => {
-                self.at(it.inode)?.links += 1;
+                let inode = self.at(it.inode)?;
+                inode.links += 1;
+                inode.may_be_named = false;
                 self.at(it.directory)?.entries.insert(it.name.0.clone(), it.inode);
                 let reply = decode::<md::EntryReply>(reply)?;
                 self.check(reply.attributes.as_ref())
@@ -364,10 +418,11 @@ impl Model {
             return Err(format!("answered {inode}, created: {}", reply.created));
         }
         if reply.created {
-            self.add(it.directory, &it.name, inode, it.kind, &it.new)?;
+            self.make(it.directory, inode, it.kind, &it.new, it.pattern.as_ref())?;
+            self.at(it.directory)?.entries.insert(it.name.0.clone(), inode);
         }
         self.open(inode, session, it.open)?;
-        self.check(Some(&reply.attributes))
+        self.check_opened(&reply)
     }
 
     fn apply_rename(&mut self, it: &md::Rename) -> Result<(), String> {
@@ -420,7 +475,7 @@ impl Model {
                     self.cut(it.inode, 0);
                 }
                 self.open(it.inode, session, it.open)?;
-                return self.check(Some(&decode::<md::Opened>(reply)?.attributes));
+                return self.check_opened(&decode::<md::Opened>(reply)?);
             }
             Op::Close(it) => {
                 if let Some(written) = &it.written {
@@ -439,7 +494,7 @@ impl Model {
                     self.cut(it.inode, size);
                 }
                 let inode = self.at(it.inode)?;
-                inode.permissions = it.permissions.unwrap_or(inode.permissions);
+                inode.set_permissions(it.permissions.unwrap_or(inode.permissions));
                 inode.project = it.project.unwrap_or(inode.project);
                 if inode.kind == FileKind::Directory {
                     let hands_down = it.hands_down_project;
@@ -447,7 +502,12 @@ impl Model {
                 }
             }
             Op::SetXattr(it) => {
-                inode.xattrs.insert(it.name.0.clone(), it.value.0.clone());
+                inode.set_xattr(&it.name, &it.value, it.clear_set_group_id);
+                return Ok(());
+            }
+            Op::SetPattern(it) => {
+                let map = Arc::clone(&self.map);
+                self.at(it.inode)?.set_pattern(it.pattern.as_ref(), &map);
                 return Ok(());
             }
             Op::RemoveXattr(it) => {
@@ -455,8 +515,12 @@ impl Model {
                 return Ok(());
             }
             Op::SetLock(it) => {
-                lock(inode, session, &it.lock, &decode::<LockSet>(reply)?)?;
-                return self.check(Some(&decode::<LockSet>(reply)?.attributes));
+                let set = decode::<LockSet>(reply)?;
+                lock(inode, session, &it.lock, &set)?;
+                if let Some(conflict) = &set.conflict {
+                    self.check_conflict(session, &it.lock, conflict)?;
+                }
+                return self.check(Some(&set.attributes));
             }
             _ => return Err("modifies nothing".to_owned()),
         }
@@ -478,24 +542,30 @@ impl Model {
         Err(format!("answered {answered:?} where the reference has {expected:?}"))
     }
 
-    fn add(
+    /// Checks what a file is opened with.
+    fn check_opened(&self, reply: &md::Opened) -> Result<(), String> {
+        let inode = self.inodes.get(&reply.attributes.inode);
+        if inode.is_some_and(|it| !it.has_pattern(reply.pattern.as_ref())) {
+            let expected = inode.map(|it| &it.pattern);
+            return Err(format!("has the pattern {:?}; right is {expected:?}", reply.pattern));
+        }
+        self.check(Some(&reply.attributes))
+    }
+
+    /// Puts in a new inode, with what its directory hands down.
+    fn make(
         &mut self,
         directory: InodeId,
-        name: &skep_types::codec::Bytes,
         inode: InodeId,
         kind: FileKind,
         new: &md::NewInode,
+        asked: Option<&StripePattern>,
     ) -> Result<(), String> {
         if self.inodes.contains_key(&inode) {
             return Err(format!("inode id {inode} was given out twice"));
         }
-        let mut made = new_inode(kind, directory, new.permissions);
-        let directory = self.at(directory)?;
-        directory.entries.insert(name.0.clone(), inode);
-        if directory.hands_down_project {
-            made.project = directory.project;
-            made.hands_down_project = kind == FileKind::Directory;
-        }
+        let parent = self.inodes.get(&directory).ok_or("the reference has no such directory")?;
+        let made = parent.child(directory, kind, new, asked, &self.map);
         self.inodes.insert(inode, made);
         Ok(())
     }
@@ -557,61 +627,40 @@ fn decode<T: Codec>(body: &[u8]) -> Result<T, String> {
     T::from_bytes(body).map_err(|error| format!("has a malformed reply: {error}"))
 }
 
-/// Sets or frees a lock, and checks what was answered: nobody waits here, so a refusal must have
-/// its reason in what another holds, and nothing is granted against it.
-fn lock(
-    inode: &mut Inode,
-    session: SessionId,
-    request: &LockRequest,
-    reply: &LockSet,
-) -> Result<(), String> {
-    let owner = (session, request.kind, request.owner);
-    let range = request.start..request.end;
-    let is_in_the_way = |(by, held): (&Owner, &LockRanges<LockMode>)| {
-        let both_read = |mode| (request.mode, mode) == (Some(LockMode::Shared), LockMode::Shared);
-        *by != owner
-            && by.1 == request.kind
-            && held.overlapping(range.clone()).any(|(_, mode)| !both_read(mode))
-    };
-    let is_refused = request.mode.is_some() && inode.locks.iter().any(is_in_the_way);
-    if is_refused != reply.conflict.is_some() {
-        let (held, answered) = (&inode.locks, reply.conflict);
-        return Err(format!("was answered {answered:?} where {held:?} is locked"));
-    }
-    let ranges = inode.locks.entry(owner).or_default();
-    match is_refused {
-        false => ranges.set(range, request.mode),
-        // It gives up what it had.
-        true if request.kind == LockKind::Flock => *ranges = LockRanges::default(),
-        true => {}
-    }
-    if ranges.is_empty() {
-        inode.locks.remove(&owner);
-    }
-    Ok(())
+/// Whether an attribute is an access control list.
+fn is_acl(name: &[u8]) -> bool {
+    name == ACCESS_ACL || name == DEFAULT_ACL
 }
 
 fn write(inode: &mut Inode, written: &md::WrittenExtent) {
+    inode.high_water = inode.high_water.max(written.end);
     if written.truncate_generation == inode.truncate_generation {
         inode.size = inode.size.max(written.end);
     }
 }
 
-fn new_inode(kind: FileKind, parent: InodeId, permissions: u32) -> Inode {
-    let permissions = if kind == FileKind::Symlink { 0o777 } else { permissions };
-    Inode {
-        kind,
-        links: 1,
-        size: 0,
-        truncate_generation: 0,
-        permissions,
-        project: 0,
-        hands_down_project: false,
-        parent,
-        entries: BTreeMap::new(),
-        xattrs: BTreeMap::new(),
-        link_target: Vec::new(),
-        locks: BTreeMap::new(),
-        opens: BTreeMap::new(),
+impl Inode {
+    /// One that has nothing from anywhere.
+    pub(crate) fn new(kind: FileKind, parent: InodeId, permissions: u32) -> Self {
+        let permissions = if kind == FileKind::Symlink { 0o777 } else { permissions };
+        Self {
+            kind,
+            links: 1,
+            size: 0,
+            truncate_generation: 0,
+            permissions,
+            project: 0,
+            hands_down_project: false,
+            parent,
+            entries: BTreeMap::new(),
+            xattrs: BTreeMap::new(),
+            link_target: Vec::new(),
+            locks: BTreeMap::new(),
+            opens: BTreeMap::new(),
+            may_be_named: false,
+            pattern: None,
+            high_water: 0,
+            was_left_open: false,
+        }
     }
 }

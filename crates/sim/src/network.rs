@@ -8,6 +8,7 @@
 //! afterwards, if its connection still stands or its requests come late.
 
 use crate::random::Random;
+use crate::waits::is_of_task;
 use skep_types::{Epoch, Error, ErrorCode, GroupId, Result, RetryClass};
 use skep_wire::frame::Header;
 use std::collections::BTreeMap;
@@ -203,6 +204,14 @@ impl Network {
     /// A process ends: its calls are forgotten.
     pub(crate) fn forget_calls(&mut self, caller: Node) {
         self.calls.retain(|_, call| call.caller.0 != caller);
+    }
+
+    /// Nobody waits any more for the answer of a client's task; whether anything was under way.
+    pub(crate) fn forget_task(&mut self, client: Node, task: usize) -> bool {
+        let before = self.calls.len();
+        let is_its = |call: &Call| call.caller.0 == client && is_of_task(&call.asker, task);
+        self.calls.retain(|_, call| !is_its(call));
+        self.calls.len() < before
     }
 
     /// How long to wait before a call is sent again.

@@ -42,6 +42,7 @@ macro_rules! operations {
 
 operations! {
     md::Create directory,
+    md::CreateUnnamed directory,
     md::Open inode,
     md::Close inode,
     md::CloseMany files[0].inode,
@@ -56,6 +57,7 @@ operations! {
     md::Exchange to_directory,
     md::SetXattr inode,
     md::RemoveXattr inode,
+    md::SetPattern inode,
     md::Lookup directory,
     md::GetAttributes inode,
     md::ReadLink inode,
@@ -63,6 +65,8 @@ operations! {
     md::ListXattrs inode,
     md::ReadDirectory directory,
     fl::SetLock lock.inode,
+    fl::WaitLock lock.inode,
+    fl::EndWait inode,
 }
 
 impl Op {
@@ -71,12 +75,19 @@ impl Op {
         matches!(
             self,
             Self::Create(_)
+                | Self::CreateUnnamed(_)
                 | Self::MakeDirectory(_)
                 | Self::MakeSymlink(_)
                 | Self::Link(_)
                 | Self::Rename(_)
                 | Self::SetXattr(_)
+                | Self::SetPattern(_)
         )
+    }
+
+    /// Whether it modifies nothing and still is about a session.
+    pub(crate) fn is_of_wait(&self) -> bool {
+        matches!(self, Self::WaitLock(_) | Self::EndWait(_))
     }
 
     /// The file whose chunk files it cuts or extends, and the size that it gets.
@@ -106,6 +117,12 @@ pub(crate) enum Summary {
         links: u32,
         /// Its size.
         size: u64,
+        /// Its permission bits.
+        permissions: u32,
+        /// Whether it has access control lists.
+        has_acl: bool,
+        /// Its project, and whether it hands it down.
+        project: (u32, bool),
     },
     /// A value or a link's target.
     Bytes(Vec<u8>),
@@ -122,6 +139,9 @@ impl Summary {
             kind: attributes.kind,
             links: if is_directory { 0 } else { attributes.links },
             size: if is_directory { 0 } else { attributes.size },
+            permissions: attributes.permissions,
+            has_acl: attributes.has_acl,
+            project: (attributes.project, attributes.hands_down_project),
         }
     }
 

@@ -5,6 +5,7 @@ use crate::checks::Stored;
 use crate::knobs::{Knobs, Plant};
 use crate::random::Random;
 use crate::world::{Phase, World};
+use skep_metadata::target::MetadataTarget;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -109,6 +110,10 @@ fn check(world: &World) -> Result<(), String> {
         .iter()
         .flat_map(|client| client.sessions.values().map(|session| session.id))
         .collect();
+    let waits = world.targets.iter().filter_map(|it| it.running.as_ref());
+    if waits.map(MetadataTarget::lock_waits).sum::<usize>() > 0 {
+        return Err("somebody waits for a lock, and nobody asks for that".to_owned());
+    }
     stored.check_leaks(&alive, &world.storages)?;
     stored.check_tree()?;
     stored.check_counts()?;

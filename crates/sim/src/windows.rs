@@ -2,21 +2,26 @@
 
 use crate::model::Model;
 use crate::operation::{Op, Summary};
-use skep_types::{ErrorCode, FileKind, InodeId};
+use skep_types::{ErrorCode, FileKind, InodeId, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// An open question: what the reference would have answered since it was asked.
 pub(crate) struct Window {
     pub(crate) op: Op,
+    session: SessionId,
     pub(crate) outcomes: Vec<Result<Summary, ErrorCode>>,
     /// For a rename or an exchange: what its two places were at any moment.
     places: BTreeSet<(Place, Place)>,
     /// What it moves: of which project that was at any moment, and which one its new directory
     /// handed down.
     moves: BTreeSet<(Direction, Option<u32>, Option<u32>)>,
+    /// Its two names led to the same file at some moment.
+    were_same: bool,
     /// For a listing: entries that were there all the time, and any that ever were.
     pub(crate) always: BTreeMap<Vec<u8>, InodeId>,
     pub(crate) ever: BTreeSet<(Vec<u8>, InodeId)>,
+    /// For a wait: somebody may have waited for the asker at some moment.
+    may_be_circle: bool,
     /// The history was changed by a power cut: a listing can't be judged any more.
     pub(crate) is_void: bool,
 }
@@ -42,7 +47,7 @@ enum Place {
 
 impl Window {
     /// A question that is being asked now.
-    pub(crate) fn new(op: Op, model: &Model) -> Self {
+    pub(crate) fn new(op: Op, session: SessionId, model: &Model) -> Self {
         let mut always = BTreeMap::new();
         if let Op::ReadDirectory(it) = &op
             && let Some(directory) = model.inodes.get(&it.directory)
@@ -51,11 +56,14 @@ impl Window {
         }
         let mut window = Self {
             op,
+            session,
             outcomes: Vec::new(),
             places: BTreeSet::new(),
             moves: BTreeSet::new(),
+            were_same: false,
             always,
             ever: BTreeSet::new(),
+            may_be_circle: false,
             is_void: false,
         };
         window.look(model);
@@ -64,7 +72,13 @@ impl Window {
 
     /// Whether an answer was right at some moment since.
     pub(crate) fn is_right(&self, answer: &Result<Summary, ErrorCode>) -> bool {
-        self.outcomes.contains(answer) || is_right_by_halves(self, answer)
+        let is_circle = self.may_be_circle && *answer == Err(ErrorCode::Deadlock);
+        self.outcomes.contains(answer) || is_circle || is_right_by_halves(self, answer)
+    }
+
+    /// Whether it is this rename or exchange, and nothing was right to be done at some moment.
+    pub(crate) fn may_be_nothing(&self, session: SessionId, op: &Op) -> bool {
+        self.were_same && self.session == session && self.op == *op
     }
 
     /// Takes in what the reference would answer now.
@@ -80,6 +94,11 @@ impl Window {
         };
         if let Some((from, from_name, to, to_name)) = places {
             self.places.insert((place(model, from, from_name), place(model, to, to_name)));
+            let inode = |directory, name: &[u8]| {
+                model.inodes.get(&directory).and_then(|it| it.entries.get(name))
+            };
+            let found = inode(from, from_name);
+            self.were_same |= found.is_some() && found == inode(to, to_name);
             let (moved, handed_down) = projects(model, (from, from_name), to);
             self.moves.insert((Direction::There, moved, handed_down));
             if matches!(self.op, Op::Exchange(_)) {
@@ -91,11 +110,25 @@ impl Window {
         if !self.outcomes.contains(&outcome) {
             self.outcomes.push(outcome);
         }
-        if let Op::ReadDirectory(it) = &self.op {
-            let empty = BTreeMap::new();
-            let entries = model.inodes.get(&it.directory).map_or(&empty, |it| &it.entries);
-            self.always.retain(|name, inode| entries.get(name) == Some(inode));
-            self.ever.extend(entries.iter().map(|(name, inode)| (name.clone(), *inode)));
+        match &self.op {
+            Op::SetPattern(it) => {
+                // Until it is known how far a dead writer came, nobody can say that it is empty.
+                let inode = model.inodes.get(&it.inode);
+                let in_use = Err(ErrorCode::InUse);
+                if inode.is_some_and(|it| it.was_left_open) && !self.outcomes.contains(&in_use) {
+                    self.outcomes.push(in_use);
+                }
+            }
+            Op::WaitLock(it) => {
+                self.may_be_circle |= model.may_be_waited_for(self.session, &it.lock);
+            }
+            Op::ReadDirectory(it) => {
+                let empty = BTreeMap::new();
+                let entries = model.inodes.get(&it.directory).map_or(&empty, |it| &it.entries);
+                self.always.retain(|name, inode| entries.get(name) == Some(inode));
+                self.ever.extend(entries.iter().map(|(name, inode)| (name.clone(), *inode)));
+            }
+            _ => {}
         }
     }
 }

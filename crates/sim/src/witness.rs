@@ -11,7 +11,8 @@
 //! - each committed operation must succeed in the [`Model`] at its place, with the reply it gave;
 //! - a slot's sequence commits at most once, and not after its refusal was answered;
 //! - nothing commits in a session after its end was logged;
-//! - no lock is granted against one that another owner has, nor refused without one;
+//! - no lock is granted against one that another owner has, nor refused without one, or without
+//!   somebody who has waited for one;
 //! - entries and files that a batch writes must be those of the reference after it;
 //! - what a client is answered must be that reply, or (reads, refusals) what the reference would
 //!   have answered at some moment between asking and answering;
@@ -20,16 +21,18 @@
 //!
 //! # What it does not check
 //! Sizes, link counts and times of directories while the system runs (they lag in transactions
-//! between targets; the checkers of the end look at them). Owners, and times of anything.
+//! between targets; the checkers of the end look at them). Owners, and times of anything. Who of
+//! those who wait gets a lock first.
 
-use crate::changes::{Changes, fits};
+use crate::changes::{Changes, fits, fits_promise};
 use crate::client::is_lost;
 use crate::model::Model;
 use crate::operation::{Op, Summary};
 use crate::windows::Window;
-use skep_format::metadata::{Batch, InodeRecord, LockOwner, SlotRecord};
+use skep_format::metadata::{Batch, DentryRecord, InodeRecord, LockOwner, SlotRecord};
 use skep_types::codec::Codec;
 use skep_types::{ClusterMap, Error, ErrorCode, InodeId, Lsn, SessionId};
+use skep_wire::metadata::{EntryReply, Step};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -83,6 +86,8 @@ pub(crate) struct Witness {
     ended: BTreeMap<SessionId, (usize, Lsn)>,
     windows: BTreeMap<u64, Window>,
     next_window: u64,
+    /// Directories as targets have promised to make them.
+    promised: BTreeMap<InodeId, Step>,
     /// Operations that committed.
     pub(crate) commits: u64,
     /// An operation committed in the batch that ended its session, which leaves no slot's record:
@@ -112,6 +117,7 @@ impl Witness {
             ended: BTreeMap::new(),
             windows: BTreeMap::new(),
             next_window: 0,
+            promised: BTreeMap::new(),
             commits: 0,
             is_blind: false,
             has_seen_full_disks: false,
@@ -147,9 +153,13 @@ impl Witness {
     }
 
     /// Opens a window for an operation that begins.
-    pub(crate) fn open_window(&mut self, op: &Op) -> u64 {
+    pub(crate) fn open_window(&mut self, op: &Op, session: SessionId) -> u64 {
         self.next_window += 1;
-        let window = Window::new(op.clone(), &self.model);
+        if let Op::WaitLock(it) = op {
+            let by = (session, it.lock.kind, it.lock.owner);
+            self.model.waits.insert((it.lock.inode, by, it.lock.start, it.lock.end));
+        }
+        let window = Window::new(op.clone(), session, &self.model);
         self.windows.insert(self.next_window, window);
         self.next_window
     }
@@ -295,6 +305,7 @@ impl Witness {
         changes: &Changes,
         chunk_size: &dyn Fn(&InodeRecord) -> u64,
     ) -> Result<(), Violation> {
+        self.promised.extend(changes.promised.iter().cloned());
         let mut pending = Vec::new();
         for (session, slot, record) in &changes.slots {
             let id = (*session, *slot, record.sequence);
@@ -391,7 +402,13 @@ impl Witness {
                 if let Applied::Client(id, reply) = &step {
                     let Some(instance) = self.instances.get(id) else { continue };
                     let done = next.apply(&instance.op, id.0, reply);
-                    if done.is_err() && self.may_be_nothing(&instance.op) {
+                    let done = done.and_then(|()| self.as_promised(&next, &instance.op, reply));
+                    let is_nothing = match done {
+                        Ok(()) => self.was_nothing(id.0, &instance.op, changes),
+                        Err(_) => self.may_be_nothing(&instance.op),
+                    };
+                    if is_nothing {
+                        next = model.clone();
                         step = Applied::Nothing;
                     } else if let Err(what) = done {
                         if problem.is_empty() || left.len() == 1 {
@@ -412,6 +429,16 @@ impl Witness {
         None
     }
 
+    /// Whether a directory that is made on another target is as that one has promised it.
+    fn as_promised(&self, model: &Model, op: &Op, reply: &[u8]) -> Result<(), String> {
+        let Op::MakeDirectory(_) = op else { return Ok(()) };
+        let made = EntryReply::from_bytes(reply).map_err(|error| error.to_string())?.inode;
+        match (self.promised.get(&made), model.inodes.get(&made)) {
+            (Some(promised), Some(new)) => fits_promise(new, promised),
+            _ => Ok(()),
+        }
+    }
+
     /// Whether an operation may rightly have done nothing, though the reference would refuse it
     /// now: a rename to another name of the same file, whose old name was looked up on another
     /// target and has gone since.
@@ -424,6 +451,22 @@ impl Witness {
         let there = self.model.inodes.get(&to);
         let found = there.and_then(|directory| directory.entries.get(&name.0));
         found.is_some() && self.model.group(from) != self.model.group(to)
+    }
+
+    /// Whether such an operation did nothing, though the reference would do it: its batch leaves
+    /// the new name as it was, and somebody took the old one for another file since it was found to
+    /// lead to the same.
+    fn was_nothing(&self, session: SessionId, op: &Op, changes: &Changes) -> bool {
+        let (to, name) = match op {
+            Op::Rename(it) => (it.to_directory, &it.to_name),
+            Op::Exchange(it) => (it.to_directory, &it.to_name),
+            _ => return false,
+        };
+        let is_it = |(directory, _, dentry): &(InodeId, u64, Option<DentryRecord>)| {
+            *directory == to && dentry.as_ref().is_none_or(|it| it.name == *name)
+        };
+        let may_be = || self.windows.values().any(|it| it.may_be_nothing(session, op));
+        self.may_be_nothing(op) && !changes.dentries.iter().any(is_it) && may_be()
     }
 
     /// Truncations that a batch brings to their end without a client: a file was cut once more than
@@ -546,7 +589,9 @@ impl Witness {
             }
         }
         self.history.retain(|entry| !is_lost(entry));
+        let waits = std::mem::take(&mut self.model.waits);
         self.model = Model::new(Arc::clone(&self.map));
+        self.model.waits = waits;
         let history = std::mem::take(&mut self.history);
         for entry in &history {
             for applied in &entry.applied {
@@ -566,6 +611,9 @@ impl Witness {
 fn close_all(model: &mut Model, session: SessionId, inode: InodeId) {
     let opens = model.inodes.get(&inode).and_then(|it| it.opens.get(&session).copied());
     if let Some((readers, writers)) = opens {
+        if let Some(inode) = model.inodes.get_mut(&inode) {
+            inode.was_left_open |= writers > 0;
+        }
         // What is open can be closed.
         let _ = model.close(inode, session, readers, writers);
     }

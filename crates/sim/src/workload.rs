@@ -7,7 +7,10 @@ use crate::operation::Op;
 use crate::world::{Happening, Phase, World, message};
 use skep_cluster::striping::pieces;
 use skep_types::codec::{Bytes, Codec};
-use skep_types::{ChunkFileKey, FileKind, InodeId, SessionId};
+use skep_types::{
+    ACCESS_ACL, Acl, AclEntry, Chooser, ChunkFileKey, Component, DEFAULT_ACL, FileKind, GroupId,
+    InodeId, PatternOrigin, Redundancy, SessionId, StripePattern, Who,
+};
 use skep_wire::file_locks::{LockKind, LockMode, LockRequest, SetLock};
 use skep_wire::frame::Header;
 use skep_wire::limits::LOCK_END;
@@ -15,7 +18,7 @@ use skep_wire::metadata as md;
 use skep_wire::storage as st;
 
 const NAMES: &[&str] = &["a", "b", "c", "d", "e"];
-const XATTRS: &[&str] = &["user.x", "user.y"];
+const XATTRS: &[&[u8]] = &[b"user.x", b"user.y", ACCESS_ACL, DEFAULT_ACL];
 
 impl World {
     /// A task begins its next operation.
@@ -34,17 +37,18 @@ impl World {
             return;
         }
         let op = match self.random.below(100) {
-            0..20 => self.create(),
+            0..4 => self.create_unnamed(),
+            4..20 => self.create(),
             20..32 => Op::MakeDirectory(md::MakeDirectory {
                 directory: self.any_directory(),
                 name: self.name(),
-                new: self.new_inode(),
+                new: self.new_inode(true),
             }),
             32..36 => Op::MakeSymlink(md::MakeSymlink {
                 directory: self.any_directory(),
                 name: self.name(),
                 link_target: b"over/there"[..].into(),
-                new: self.new_inode(),
+                new: self.new_inode(false),
             }),
             36..44 => Op::Link(md::Link {
                 inode: self.any_file(),
@@ -70,7 +74,8 @@ impl World {
                 no_replace: self.random.percent(30),
             }),
             78..82 => self.change_attributes(),
-            82..86 => self.xattr(),
+            82..88 => self.xattr(),
+            88..91 => self.set_pattern(),
             _ => self.read(),
         };
         self.begin(client, task, op, is_durable);
@@ -104,8 +109,62 @@ impl World {
         if self.random.percent(75) { self.any_file() } else { self.any_directory() }
     }
 
-    fn new_inode(&mut self) -> md::NewInode {
-        md::NewInode { permissions: 0o600, umask: 0, uid: 1, gid: 1 }
+    fn new_inode(&mut self, is_directory: bool) -> md::NewInode {
+        let permissions =
+            if is_directory { [0o700, 0o755, 0o2777] } else { [0o600, 0o644, 0o4755] };
+        let umask = [0, 0o022, 0o077][self.random.index(3)];
+        md::NewInode { permissions: permissions[self.random.index(3)], umask, uid: 1, gid: 1 }
+    }
+
+    /// A pattern that somebody may ask for; zeros are the directory's or the cluster's.
+    fn any_pattern(&mut self) -> StripePattern {
+        let is_listed = self.random.percent(30);
+        let first = self.knobs.targets as u32 + 1;
+        let mut groups: Vec<_> =
+            (first..first + self.knobs.storages as u32).map(GroupId::new).collect();
+        let start = self.random.index(groups.len());
+        groups.rotate_left(start);
+        groups.truncate(1 + self.random.index(groups.len()));
+        let choosers = [Chooser::Cluster, Chooser::RoundRobin, Chooser::Randomized];
+        let component = Component {
+            start: 0,
+            chunk_bytes: [0, 64 << 10, 128 << 10][self.random.index(3)],
+            wanted: if is_listed { groups.len() as u16 } else { self.random.below(4) as u16 },
+            redundancy: Redundancy::Stripe,
+            chooser: if is_listed { Chooser::Listed } else { choosers[self.random.index(3)] },
+            groups: if is_listed { groups } else { Vec::new() },
+        };
+        StripePattern { generation: 0, origin: PatternOrigin::Asked, components: vec![component] }
+    }
+
+    fn set_pattern(&mut self) -> Op {
+        let inode = if self.random.percent(50) { self.any_file() } else { self.any_directory() };
+        let pattern = self.random.percent(80).then(|| self.any_pattern());
+        let uid = if self.random.percent(90) { 0 } else { 7 };
+        Op::SetPattern(md::SetPattern { inode, pattern, uid })
+    }
+
+    fn create_unnamed(&mut self) -> Op {
+        let open = [md::OpenMode::Read, md::OpenMode::Write];
+        Op::CreateUnnamed(md::CreateUnnamed {
+            directory: self.any_directory(),
+            new: self.new_inode(false),
+            open: open[self.random.index(2)],
+            pattern: self.random.percent(20).then(|| self.any_pattern()),
+        })
+    }
+
+    /// An access control list: for a user besides the mode's three, with a mask, or neither.
+    fn acl(&mut self) -> Vec<u8> {
+        let mut any = |who| AclEntry { who, permissions: self.random.below(8) as u32 };
+        let (owner, group, other) = (any(Who::Owner), any(Who::OwningGroup), any(Who::Other));
+        let (user, mask) = (any(Who::User(5)), any(Who::Mask));
+        let entries = match self.random.below(4) {
+            0 => vec![owner, group, other],
+            1 => vec![owner, group, mask, other],
+            _ => vec![owner, user, group, mask, other],
+        };
+        Acl::new(entries).map(|acl| acl.to_xattr()).unwrap_or_default()
     }
 
     fn create(&mut self) -> Op {
@@ -115,11 +174,11 @@ impl World {
             directory: self.any_directory(),
             name: self.name(),
             kind,
-            new: self.new_inode(),
+            new: self.new_inode(false),
             device: 0,
             exclusive: self.random.percent(50),
             open: open[self.random.index(3)],
-            pattern: None,
+            pattern: self.random.percent(10).then(|| self.any_pattern()),
         })
     }
 
@@ -130,7 +189,7 @@ impl World {
         let size = self.random.percent(60).then(|| self.random.below(300_000));
         Op::SetAttributes(md::SetAttributes {
             inode: self.any_inode(),
-            permissions: Some(0o640),
+            permissions: Some([0o640, 0o777, 0o2750][self.random.index(3)]),
             uid: None,
             gid: None,
             project: None,
@@ -158,9 +217,15 @@ impl World {
     }
 
     fn xattr(&mut self) -> Op {
-        let (inode, name) = (self.any_inode(), XATTRS[self.random.index(2)].as_bytes().into());
-        if self.random.percent(40) {
+        let inode = self.any_inode();
+        let name: Bytes = XATTRS[self.random.index(XATTRS.len())].into();
+        if self.random.percent(30) {
             return Op::RemoveXattr(md::RemoveXattr { inode, name });
+        }
+        if name.0 == ACCESS_ACL || name.0 == DEFAULT_ACL {
+            let (value, mode) = (self.acl().into(), md::XattrMode::Any);
+            let clear_set_group_id = self.random.percent(30);
+            return Op::SetXattr(md::SetXattr { inode, name, value, mode, clear_set_group_id });
         }
         let modes = [md::XattrMode::Any, md::XattrMode::Create, md::XattrMode::Replace];
         let mode = modes[self.random.index(3)];
@@ -175,7 +240,7 @@ impl World {
             5 => Op::ReadLink(md::ReadLink { inode: self.any_file() }),
             6 => Op::GetXattr(md::GetXattr {
                 inode: self.any_inode(),
-                name: XATTRS[0].as_bytes().into(),
+                name: XATTRS[self.random.index(XATTRS.len())].into(),
             }),
             7 => Op::ListXattrs(md::ListXattrs { inode: self.any_inode() }),
             _ => Op::ReadDirectory(md::ReadDirectory {
@@ -243,7 +308,7 @@ impl World {
         };
         let is_writer = handle.mode == md::OpenMode::Write;
         if self.random.percent(40) {
-            let op = self.lock(handle.inode);
+            let op = self.lock(client, handle.inode);
             self.begin(client, task, op, is_durable);
         } else if is_writer && self.random.percent(50) && handle.pattern.is_some() {
             self.write(client, task, index);
@@ -260,7 +325,7 @@ impl World {
     }
 
     /// Some bytes of a file are locked or unlocked by one of a few owners.
-    fn lock(&mut self, inode: InodeId) -> Op {
+    fn lock(&mut self, client: usize, inode: InodeId) -> Op {
         let modes = [None, Some(LockMode::Shared), Some(LockMode::Exclusive)];
         let start = self.random.below(6);
         let lock = LockRequest {
@@ -272,7 +337,13 @@ impl World {
             end: if self.random.percent(10) { LOCK_END } else { start + self.random.within(1, 5) },
             pid: 1,
         };
-        Op::SetLock(SetLock { lock, wait: 0 })
+        let mut wait = 0;
+        if lock.mode.is_some() && self.random.percent(40) {
+            let process = &mut self.clients[client];
+            process.last_wait += 1;
+            wait = process.last_wait;
+        }
+        Op::SetLock(SetLock { lock, wait })
     }
 
     fn write(&mut self, client: usize, task: usize, index: usize) {
@@ -320,7 +391,9 @@ impl World {
         reply: &[u8],
     ) {
         match op {
-            Op::Create(md::Create { open, .. }) | Op::Open(md::Open { open, .. }) => {
+            Op::Create(md::Create { open, .. })
+            | Op::CreateUnnamed(md::CreateUnnamed { open, .. })
+            | Op::Open(md::Open { open, .. }) => {
                 let Ok(opened) = md::Opened::from_bytes(reply) else { return };
                 self.hear_of(opened.attributes.inode, opened.attributes.kind);
                 if let Some(session) = session {

@@ -9,7 +9,9 @@ use crate::storage::StorageProcess;
 use crate::target::TargetProcess;
 use crate::trace::Trace;
 use crate::witness::Witness;
-use skep_types::map::{Capacity, CapacityPool, Consistency, Policy, Reachability, ShardRange};
+use skep_types::map::{
+    Capacity, CapacityPool, Consistency, Policy, Reachability, ShardRange, UserPatterns,
+};
 use skep_types::{
     ClusterId, ClusterMap, Epoch, Group, GroupId, GroupMember, InodeId, Lsn, MapVersion,
     MemberState, NodeId, NodeKind, Result, ShardId, Target, TargetId, TargetKind, Timestamp,
@@ -79,6 +81,13 @@ pub(crate) enum Happening {
     },
     Clean {
         storage: usize,
+    },
+    /// A signal comes to a client's task that waits for a lock.
+    Interrupt {
+        client: usize,
+        life: u64,
+        task: usize,
+        wait: u64,
     },
     /// Management hears that a client is to be removed.
     Evict {
@@ -234,6 +243,9 @@ impl World {
             Happening::Step { client, life, task } => self.next_operation(client, life, task),
             Happening::KeepAlive { client, life } => self.keep_alive(client, life),
             Happening::Clean { storage } => self.clean(storage),
+            Happening::Interrupt { client, life, task, wait } => {
+                self.interrupt(client, life, task, wait);
+            }
             Happening::Evict { client } => self.remove_client(client),
             Happening::Map { node } => self.take_map(node),
         }
@@ -555,6 +567,7 @@ fn map(knobs: &Knobs) -> ClusterMap {
         default_chunk_bytes: 64 << 10,
         default_width: 2,
         stripe_from: 64 << 10,
+        user_patterns: UserPatterns::Targets,
         ..Policy::default()
     };
     map.newest_node = NodeId::new(all as u32);

@@ -1,0 +1,145 @@
+//! The part of the reference that says what an inode's lists, permissions and pattern are: what a
+//! new one gets from its directory, and what setting one of them does to the others. The arithmetic
+//! of lists and patterns is that of the real thing; when which of them is used is not.
+
+use crate::model::Inode;
+use skep_cluster::patterns;
+use skep_types::map::Policy;
+use skep_types::{
+    ACCESS_ACL, Acl, Chooser, ClusterMap, DEFAULT_ACL, FileKind, InodeId, PatternOrigin,
+    StripePattern, TargetKind,
+};
+use skep_wire::metadata::NewInode;
+use std::sync::Arc;
+
+const SET_GROUP_ID: u32 = 0o2000;
+const CLASS_BITS: u32 = 0o777;
+
+impl Inode {
+    fn acl(&self, name: &[u8]) -> Option<Acl> {
+        self.xattrs.get(name).and_then(|bytes| Acl::from_xattr(bytes).ok())
+    }
+
+    /// Whether it has a list.
+    pub(crate) fn has_acl(&self) -> bool {
+        [ACCESS_ACL, DEFAULT_ACL].iter().any(|name| self.xattrs.contains_key(*name))
+    }
+
+    /// A new inode in this directory, which has the number `directory`.
+    pub(crate) fn child(
+        &self,
+        directory: InodeId,
+        kind: FileKind,
+        new: &NewInode,
+        asked: Option<&StripePattern>,
+        map: &ClusterMap,
+    ) -> Self {
+        let mut child = Self::new(kind, directory, new.permissions);
+        if self.hands_down_project {
+            child.project = self.project;
+            child.hands_down_project = kind == FileKind::Directory;
+        }
+        match kind {
+            FileKind::Symlink => return child,
+            FileKind::Directory => child.pattern.clone_from(&self.pattern),
+            FileKind::Regular => {
+                let merged = patterns::merged(asked, self.pattern.as_deref());
+                child.pattern = Some(of_file(&merged, map));
+            }
+            _ => {}
+        }
+        match self.acl(DEFAULT_ACL) {
+            None => child.permissions &= !(new.umask & CLASS_BITS),
+            Some(handed_down) => {
+                let access = handed_down.inherited(new.permissions);
+                child.permissions = new.permissions & !CLASS_BITS | access.mode();
+                if !access.is_just_a_mode() {
+                    child.xattrs.insert(ACCESS_ACL.to_vec(), access.to_xattr());
+                }
+                if kind == FileKind::Directory {
+                    child.xattrs.insert(DEFAULT_ACL.to_vec(), handed_down.to_xattr());
+                }
+            }
+        }
+        if kind == FileKind::Directory {
+            child.permissions |= self.permissions & SET_GROUP_ID;
+        }
+        child
+    }
+
+    /// `chmod`: the list that says who may follows.
+    pub(crate) fn set_permissions(&mut self, permissions: u32) {
+        self.permissions = permissions;
+        if let Some(mut acl) = self.acl(ACCESS_ACL) {
+            acl.set_mode(permissions);
+            self.xattrs.insert(ACCESS_ACL.to_vec(), acl.to_xattr());
+        }
+    }
+
+    /// Sets an attribute, which may be a list.
+    pub(crate) fn set_xattr(&mut self, name: &[u8], value: &[u8], clear_set_group_id: bool) {
+        if name == ACCESS_ACL
+            && let Ok(acl) = Acl::from_xattr(value)
+        {
+            self.permissions = self.permissions & !CLASS_BITS | acl.mode();
+            if clear_set_group_id {
+                self.permissions &= !SET_GROUP_ID;
+            }
+            if acl.is_just_a_mode() {
+                self.xattrs.remove(name);
+                return;
+            }
+        }
+        self.xattrs.insert(name.to_vec(), value.to_vec());
+    }
+
+    /// Sets what a directory hands down, or the pattern of a file that holds nothing.
+    pub(crate) fn set_pattern(&mut self, asked: Option<&StripePattern>, map: &ClusterMap) {
+        if self.kind == FileKind::Directory {
+            self.pattern = asked.cloned().map(|mut pattern| {
+                (pattern.generation, pattern.origin) = (0, PatternOrigin::Directory);
+                Arc::new(pattern)
+            });
+            return;
+        }
+        let mut merged = patterns::merged(asked, self.pattern.as_deref());
+        merged.generation = self.pattern.as_ref().map_or(0, |old| old.generation) + 1;
+        self.pattern = Some(of_file(&merged, map));
+    }
+
+    /// Whether a pattern is the one that it should have. Which groups a rule chooses is not the
+    /// reference's business.
+    pub(crate) fn has_pattern(&self, found: Option<&StripePattern>) -> bool {
+        let (Some(expected), Some(found)) = (&self.pattern, found) else {
+            return self.pattern.is_none() && found.is_none();
+        };
+        let is_of_file = self.kind == FileKind::Regular;
+        let have_groups = found.components.iter().all(|component| {
+            let mut groups = component.groups.clone();
+            groups.sort_unstable();
+            groups.dedup();
+            groups.len() == component.groups.len()
+                && (1..=usize::from(component.wanted)).contains(&groups.len())
+        });
+        let found = if is_of_file { without_choice(found) } else { found.clone() };
+        **expected == found && (have_groups || !is_of_file)
+    }
+}
+
+fn of_file(merged: &StripePattern, map: &ClusterMap) -> Arc<StripePattern> {
+    let storages = map.groups.iter().filter(|it| it.kind == TargetKind::Storage).count();
+    // Where there is one target alone, no file is wider later than at first.
+    let stripe_from = if storages == 1 { 0 } else { map.policy.stripe_from };
+    let policy = Policy { stripe_from, ..map.policy.clone() };
+    let mut pattern = without_choice(&patterns::resolved(merged, &policy));
+    pattern.generation = pattern.generation.max(1);
+    Arc::new(pattern)
+}
+
+/// Without the groups that a rule has chosen.
+fn without_choice(pattern: &StripePattern) -> StripePattern {
+    let mut pattern = pattern.clone();
+    let chosen = pattern.components.iter_mut().filter(|it| it.chooser != Chooser::Listed);
+    chosen.for_each(|component| component.groups.clear());
+    pattern
+}

@@ -1,0 +1,93 @@
+//! What the reference says of locks: who is refused, and for whom. It doesn't know the queues of
+//! those who wait, which are in the memory of targets alone: only who has ever waited for what.
+
+use super::{Inode, Model, Owner, Wait};
+use skep_cluster::lock_ranges::LockRanges;
+use skep_types::{InodeId, SessionId};
+use skep_wire::file_locks::{HeldLock, LockKind, LockMode, LockRequest, LockSet};
+
+impl Model {
+    /// A lock is refused for what somebody holds, or for what somebody wants who has waited.
+    pub(super) fn check_conflict(
+        &self,
+        session: SessionId,
+        request: &LockRequest,
+        conflict: &HeldLock,
+    ) -> Result<(), String> {
+        let HeldLock { kind, mode, start, end, .. } = *conflict;
+        let by = (conflict.session, kind, conflict.owner);
+        let is_other = by != (session, request.kind, request.owner) && kind == request.kind;
+        let overlaps = start < request.end && request.start < end;
+        let both_read = mode == LockMode::Shared && request.mode == Some(LockMode::Shared);
+        let inode = self.inodes.get(&request.inode);
+        let held = inode.and_then(|it| it.locks.get(&by));
+        let is_held = held.is_some_and(|it| it.iter().any(|it| it == (start..end, mode)));
+        let is_wanted = self.waits.contains(&(request.inode, by, start, end));
+        if is_other && overlaps && !both_read && (is_held || is_wanted) {
+            return Ok(());
+        }
+        Err(format!("was refused for {conflict:?}, held: {is_held}, waited for: {is_wanted}"))
+    }
+
+    /// Whether somebody else holds what a request wants.
+    pub(crate) fn is_held_against(&self, session: SessionId, request: &LockRequest) -> bool {
+        let inode = self.inodes.get(&request.inode);
+        inode.is_some_and(|inode| is_held_against(inode, session, request))
+    }
+
+    /// Whether a session has a file open.
+    pub(crate) fn has_open(&self, session: SessionId, inode: InodeId) -> bool {
+        self.inodes.get(&inode).is_some_and(|it| it.opens.contains_key(&session))
+    }
+
+    /// Whether who wants this may be waited for himself: others have waited for what he holds.
+    pub(crate) fn may_be_waited_for(&self, session: SessionId, request: &LockRequest) -> bool {
+        let owner = (session, request.kind, request.owner);
+        let is_wanted = |(inode, by, start, end): &Wait| {
+            let held = self.inodes.get(inode).and_then(|it| it.locks.get(&owner));
+            let overlaps = held.is_some_and(|it| it.overlapping(*start..*end).next().is_some());
+            *by != owner && by.1 == request.kind && overlaps
+        };
+        request.kind == LockKind::Posix && self.waits.iter().any(is_wanted)
+    }
+}
+
+fn is_held_against(inode: &Inode, session: SessionId, request: &LockRequest) -> bool {
+    let owner = (session, request.kind, request.owner);
+    let range = request.start..request.end;
+    let is_in_the_way = |(by, held): (&Owner, &LockRanges<LockMode>)| {
+        let both_read = |mode| (request.mode, mode) == (Some(LockMode::Shared), LockMode::Shared);
+        *by != owner
+            && by.1 == request.kind
+            && held.overlapping(range.clone()).any(|(_, mode)| !both_read(mode))
+    };
+    request.mode.is_some() && inode.locks.iter().any(is_in_the_way)
+}
+
+/// Sets or frees a lock, unless it was refused: nothing is granted against what another holds, and
+/// unlocking isn't refused.
+pub(super) fn lock(
+    inode: &mut Inode,
+    session: SessionId,
+    request: &LockRequest,
+    reply: &LockSet,
+) -> Result<(), String> {
+    let owner = (session, request.kind, request.owner);
+    let is_refused = reply.conflict.is_some();
+    let must_be_refused = is_held_against(inode, session, request);
+    if must_be_refused && !is_refused || is_refused && request.mode.is_none() {
+        let (held, answered) = (&inode.locks, reply.conflict);
+        return Err(format!("was answered {answered:?} where {held:?} is locked"));
+    }
+    let ranges = inode.locks.entry(owner).or_default();
+    match is_refused {
+        false => ranges.set(request.start..request.end, request.mode),
+        // It gives up what it had.
+        true if request.kind == LockKind::Flock => *ranges = LockRanges::default(),
+        true => {}
+    }
+    if ranges.is_empty() {
+        inode.locks.remove(&owner);
+    }
+    Ok(())
+}

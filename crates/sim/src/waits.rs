@@ -1,0 +1,83 @@
+//! Clients that wait for locks as real ones do (`crates/client`, `file_locks.rs`): they ask to be
+//! called, try to have the lock when they are, ask again, and give up at times.
+//!
+//! What is checked: whoever isn't kept from a lock by one that somebody holds gets it in the end.
+//! While faults happen clients also give up for no reason; afterwards only if somebody holds the
+//! lock (nobody frees anything any more), or if another task has closed the file meanwhile, so that
+//! a run doesn't end whose waiters were forgotten.
+
+use crate::network::{Asker, Node};
+use crate::operation::Op;
+use crate::world::{Happening, Phase, World};
+use skep_types::SessionId;
+use skep_types::codec::Codec;
+use skep_wire::file_locks::{EndWait, LockRequest, LockSet, LockWaited, SetLock, WaitLock};
+
+impl World {
+    /// What a task does next that wants a lock and hasn't got it.
+    pub(crate) fn next_of_wait(&mut self, op: &Op, session: SessionId, reply: &[u8]) -> Option<Op> {
+        match op {
+            Op::SetLock(SetLock { lock, wait }) if *wait != 0 => {
+                let set = LockSet::from_bytes(reply).ok()?;
+                set.conflict.map(|_| self.wait_on(session, *lock, *wait))
+            }
+            Op::WaitLock(WaitLock { lock, wait }) => {
+                let (lock, wait) = (*lock, *wait);
+                match LockWaited::from_bytes(reply).ok()?.is_called {
+                    true => Some(Op::SetLock(SetLock { lock, wait })),
+                    false => Some(self.wait_on(session, lock, wait)),
+                }
+            }
+            _ => None,
+        }
+    }
+
+    fn wait_on(&mut self, session: SessionId, lock: LockRequest, wait: u64) -> Op {
+        let witness = &self.witness;
+        let gives_up = match self.phase {
+            Phase::Busy => self.random.percent(20),
+            Phase::Quiet => {
+                let is_kept = witness.model.is_held_against(session, &lock);
+                witness.is_blind || is_kept || !witness.model.has_open(session, lock.inode)
+            }
+        };
+        match gives_up {
+            true => Op::EndWait(EndWait { inode: lock.inode, wait }),
+            false => Op::WaitLock(WaitLock { lock, wait }),
+        }
+    }
+
+    /// Begins what comes next. A signal may come while it waits.
+    pub(crate) fn go_on_waiting(&mut self, client: usize, task: usize, next: Op) {
+        if let Op::WaitLock(it) = &next
+            && self.phase == Phase::Busy
+            && self.random.percent(30)
+        {
+            let (life, wait) = (self.clients[client].life, it.wait);
+            let pause = self.random.micros(0, 2_000_000);
+            self.after(pause, Happening::Interrupt { client, life, task, wait });
+        }
+        self.begin(client, task, next, false);
+    }
+
+    /// A signal comes to somebody who waits.
+    pub(crate) fn interrupt(&mut self, client: usize, life: u64, task: usize, wait: u64) {
+        let process = &mut self.clients[client];
+        let Some(current) = process.tasks[task].current.as_ref().filter(|_| process.life == life)
+        else {
+            return;
+        };
+        let Op::WaitLock(it) = &current.op else { return };
+        let (window, inode) = (current.window, it.lock.inode);
+        if it.wait != wait || !self.network.forget_task(Node::Client(client), task) {
+            return;
+        }
+        self.witness.close_window(window);
+        self.begin(client, task, Op::EndWait(EndWait { inode, wait }), false);
+    }
+}
+
+/// Whether a call is that of a client's task.
+pub(crate) fn is_of_task(asker: &Asker, task: usize) -> bool {
+    matches!(asker, Asker::Task(of) if *of == task)
+}
