@@ -112,9 +112,10 @@ impl LogDisk {
         let mut records: Vec<(Lsn, Vec<u8>)> = Vec::new();
         let mut kept = 0;
         let mut is_over = false;
+        // The record with which the next segment has to begin, also if there is none before it.
+        let Some(mut next) = self.segments.first().map(|it| it.first) else { return Ok(records) };
         for segment in &mut self.segments {
             let found = scan(self.target, segment.first, &segment.bytes)?;
-            let next = records.last().map_or(segment.first, |it| Lsn::new(it.0.raw() + 1));
             if is_over || segment.first != next {
                 is_over = true;
                 if found.records.iter().any(|record| record.synced >= next) {
@@ -126,6 +127,7 @@ impl LogDisk {
             // An empty tail of zeros is no record either: the next segment must follow on.
             segment.bytes.truncate(found.end);
             segment.synced = found.end;
+            next = Lsn::new(next.raw() + found.records.len() as u64);
             records.extend(found.records.into_iter().map(|it| (it.lsn, it.payload)));
             kept += 1;
         }
@@ -165,6 +167,17 @@ mod tests {
     #[test]
     fn a_kill_keeps_everything() {
         assert_eq!(filled(9).recover().expect("an undamaged log").len(), 20);
+    }
+
+    #[test]
+    fn what_comes_after_a_segment_that_lost_all_is_lost_too() {
+        let mut disk = filled(1);
+        disk.trim(Lsn::new(11));
+        let first = disk.segments[0].first;
+        disk.segments[0].bytes.clear();
+        assert_eq!(disk.recover().expect("nothing of it was synced"), []);
+        disk.append(first, Lsn::new(1), b"anew").expect("a small record");
+        assert_eq!(disk.recover().expect("an undamaged log"), [(first, b"anew".to_vec())]);
     }
 
     #[test]
