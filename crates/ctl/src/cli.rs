@@ -84,9 +84,9 @@ pub(crate) enum Verb {
         /// The shell
         shell: clap_complete::Shell,
     },
-    /// Write a manual page for each command
+    /// Write a manual page for each command, and that of mount.skep
     Man {
-        /// Where to; made if it doesn't exist
+        /// Where to: a directory of manuals, in which man1 and man8 are made if they don't exist
         #[arg(long)]
         dir: PathBuf,
         /// Pages of docs/commands instead
@@ -158,7 +158,8 @@ pub(crate) struct MountArgs {
     pub(crate) cluster: ClusterArgs,
     /// The directory to mount on
     pub(crate) directory: PathBuf,
-    /// Options as `mount -o` has them, with a comma between them: ro, nosuid, noexec, ...
+    /// Options as `mount -o` has them, with a comma between them: ro, nosuid, noexec, ...; all are
+    /// in the long help (`--help`)
     #[arg(short, long, value_name = "OPTIONS")]
     pub(crate) options: Vec<String>,
     /// Ignore options that don't exist

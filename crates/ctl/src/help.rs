@@ -1,14 +1,21 @@
 //! The command line with an example for each command, and what is made from it: help, completion,
-//! manual pages, and the pages in docs/commands.
+//! and the pages in docs/commands. Manual pages are made in `manual`.
 //!
 //! Examples stand in one table here and not beside each verb, so that a test can try them all.
 
 use crate::cli::Cli;
+use crate::cmd::mount::options::{COMMON, OWN};
 use clap::{Command, CommandFactory, FromArgMatches};
 use std::fmt::Write;
 
 /// Columns of help in pages, where no terminal says how wide it is.
 const PAGE_COLUMNS: usize = 100;
+
+/// Columns of the explanation of a mount option.
+const TEXT_COLUMNS: usize = 70;
+
+/// The command that has a list of mount options.
+pub(crate) const MOUNT: &str = "skep mount";
 
 /// A command and its examples: what is to be done, and the line that does it.
 type Examples = (&'static str, &'static [(&'static str, &'static str)]);
@@ -337,7 +344,7 @@ const EXAMPLES: &[Examples] = &[
             ("fish: write it to ~/.config/fish/completions/skep.fish", "skep completion fish"),
         ],
     ),
-    ("skep man", &[("all manual pages", "skep man --dir /usr/local/share/man/man1")]),
+    ("skep man", &[("all manual pages", "skep man --dir /usr/local/share/man")]),
 ];
 
 /// The command line, with examples.
@@ -362,12 +369,46 @@ fn with_examples(command: Command, path: &str) -> Command {
     let command = names(&command).iter().fold(command, |command, name| {
         command.mut_subcommand(name, |sub| with_examples(sub, &format!("{path} {name}")))
     });
-    let Some((_, examples)) = EXAMPLES.iter().find(|(of, _)| *of == path) else { return command };
-    let mut text = String::from("Examples:");
-    for (what, line) in *examples {
-        let _ = write!(text, "\n  # {what}\n  {line}");
+    let Some(examples) = examples(path) else { return command };
+    let text = format!("Examples:\n{examples}");
+    match path {
+        MOUNT => command.after_long_help(format!("{}\n{text}", mount_options())),
+        _ => command,
     }
-    command.after_help(text)
+    .after_help(text)
+}
+
+/// The examples of a command, two lines for each.
+pub(crate) fn examples(path: &str) -> Option<String> {
+    let (_, examples) = EXAMPLES.iter().find(|(of, _)| *of == path)?;
+    let lines = examples.iter().map(|(what, line)| format!("  # {what}\n  {line}"));
+    Some(lines.collect::<Vec<_>>().join("\n"))
+}
+
+/// What can stand behind `-o`, and what it means.
+pub(crate) fn mount_option_list() -> Vec<(String, &'static str)> {
+    let own = OWN.iter().map(|option| {
+        let value = option.value.map(|value| format!("={value}"));
+        (format!("{}{}", option.name, value.unwrap_or_default()), option.meaning)
+    });
+    own.chain(COMMON.iter().map(|(names, meaning)| ((*names).to_owned(), *meaning))).collect()
+}
+
+fn mount_options() -> String {
+    let mut text = String::from("Mount options, for --options and in /etc/fstab:\n");
+    for (option, meaning) in mount_option_list() {
+        let _ = writeln!(text, "  {option}");
+        let mut line = String::new();
+        for word in meaning.split(' ') {
+            if line.len() + word.len() > TEXT_COLUMNS {
+                let _ = writeln!(text, "         {line}");
+                line.clear();
+            }
+            line = line + " " + word;
+        }
+        let _ = writeln!(text, "         {line}");
+    }
+    text
 }
 
 /// A page for each command that does something: its name with dashes, and its text.

@@ -10,6 +10,7 @@ mod cmd;
 mod failure;
 mod help;
 mod local;
+mod manual;
 mod output;
 mod uses;
 mod view;

@@ -33,20 +33,34 @@ fn every_command_has_a_manual_page_and_help_with_its_examples() {
     let place = tempfile::tempdir().expect("a place");
     let (roff, pages) = (place.path().join("man"), place.path().join("pages"));
     let text = |path: &Path| path.display().to_string();
-    said(&["man", "--dir", &text(&roff)]);
+    // What is there already isn't counted.
+    fs::create_dir_all(roff.join("man1")).expect("made");
+    fs::write(roff.join("man1/other.1"), "of others").expect("written");
+    let wrote = said(&["man", "--dir", &text(&roff)]);
     said(&["man", "--markdown", "--dir", &text(&pages)]);
     let commands = names(&pages);
     assert!(commands.len() > 20 && commands.contains("skep-node-log-level"), "{commands:?}");
-    assert!(names(&roff).is_superset(&commands), "{:?}", names(&roff));
+    let (first, eighth) = (names(&roff.join("man1")), names(&roff.join("man8")));
+    assert!(wrote.starts_with(&format!("{} pages ", first.len() - 1 + eighth.len())), "{wrote}");
+    assert!(first.union(&eighth).cloned().collect::<BTreeSet<_>>().is_superset(&commands));
+    let expected = ["mount.skep", "skep-management", "skep-metadata", "skep-storage"];
+    assert!(eighth.iter().eq(&expected), "{eighth:?}");
     for command in &commands {
-        let manual = fs::read_to_string(roff.join(format!("{command}.1"))).expect("a page");
-        assert!(manual.contains(&format!(".TH {command} 1")), "{manual}");
+        let section = if eighth.contains(command) { 8 } else { 1 };
+        let file = roff.join(format!("man{section}/{command}.{section}"));
+        let manual = fs::read_to_string(file).expect("a page");
+        assert!(manual.contains(&format!(".TH {command} {section}")), "{manual}");
         // Roff writes dashes as `\\-`.
         let plain = manual.replace("\\-", "-");
         let page = fs::read_to_string(pages.join(format!("{command}.md"))).expect("a page");
         let example = page.lines().find(|line| line.starts_with("  skep ")).expect("an example");
-        assert!(plain.contains(example.trim()), "{example}: {plain}");
+        assert!(plain.contains(".SH EXAMPLES") && plain.contains(example.trim()), "{plain}");
     }
+    let overview = fs::read_to_string(roff.join("man1/skep.1")).expect("a page");
+    assert!(overview.contains("skep\\-storage(8)"), "{overview}");
+    assert!(overview.contains("skep\\-mount(1)"), "{overview}");
+    let helper = fs::read_to_string(roff.join("man8/mount.skep.8")).expect("a page");
+    assert!(helper.contains(".SH \"MOUNT OPTIONS\"") && helper.contains("attribute_timeout="));
     let help = said(&["node", "log-level", "--help"]);
     assert!(
         help.contains("Examples:\n  # what all services log\n  skep node log-level all"),

@@ -1,7 +1,7 @@
 //! `skep man`: a manual page for each command, or the pages of docs/commands.
 
-use crate::help;
 use crate::output::print;
+use crate::{help, manual};
 use serde::Serialize;
 use skep_types::{Error, Result};
 use std::path::Path;
@@ -14,18 +14,17 @@ struct Written {
 }
 
 pub(super) fn run(directory: &Path, is_markdown: bool) -> Result<()> {
-    let failed = |error: std::io::Error| Error::from(error).within(directory.display());
-    std::fs::create_dir_all(directory).map_err(failed)?;
-    match is_markdown {
-        true => {
-            for (name, text) in help::pages() {
-                std::fs::write(directory.join(name + ".md"), text).map_err(failed)?;
-            }
-        }
-        false => clap_mangen::generate_to(help::command(), directory).map_err(failed)?,
+    let pages = match is_markdown {
+        true => help::pages().into_iter().map(|(name, text)| (name + ".md", text)).collect(),
+        false => manual::pages(),
+    };
+    for (name, text) in &pages {
+        let path = directory.join(name);
+        let parent = path.parent().unwrap_or(directory);
+        std::fs::create_dir_all(parent)
+            .and_then(|()| std::fs::write(&path, text))
+            .map_err(|error| Error::from(error).within(path.display()))?;
     }
-    let pages = std::fs::read_dir(directory).map_err(failed)?.count();
-    print(&Written { directory: directory.display().to_string(), pages }, |it| {
-        format!("{} has {} pages.", it.directory, it.pages)
-    })
+    let written = Written { directory: directory.display().to_string(), pages: pages.len() };
+    print(&written, |it| format!("{} pages are in {}.", it.pages, it.directory))
 }

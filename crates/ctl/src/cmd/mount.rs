@@ -2,7 +2,7 @@
 
 pub(crate) mod helper;
 mod log_level;
-mod options;
+pub(crate) mod options;
 
 use crate::access::Access;
 use crate::cli::{DEFAULT_TRANSPORT, MountArgs};

@@ -20,17 +20,71 @@ const PREFIXES_OF_OTHERS: &[&str] = &["x-", "X-", "comment="];
 const OF_THE_KERNEL: &[&str] = &["default_permissions", "allow_other"];
 const PREFIXES_OF_THE_KERNEL: &[&str] = &["user_id=", "group_id=", "max_read="];
 
+/// An option that Skep itself takes, as the manual has it.
+#[derive(Debug)]
+pub(crate) struct OwnOption {
+    pub(crate) name: &'static str,
+    /// What its value is called; none, if it has none.
+    pub(crate) value: Option<&'static str>,
+    pub(crate) meaning: &'static str,
+}
+
+impl OwnOption {
+    const fn new(name: &'static str, value: Option<&'static str>, meaning: &'static str) -> Self {
+        Self { name, value, meaning }
+    }
+}
+
 /// Skep's own.
-const OWN: &[&str] = &[
-    "token_file",
-    "transport",
-    "attribute_timeout",
-    "log",
-    "log_file",
-    "log_limit",
-    "job_patterns",
-    "remount",
+pub(crate) const OWN: &[OwnOption] = &[
+    OwnOption::new("token_file", Some("FILE"), "the file that holds the cluster's token"),
+    OwnOption::new(
+        "transport",
+        Some("auto|uring|device"),
+        "how kernel and mount speak to each other; `auto` takes io_uring where the kernel has it",
+    ),
+    OwnOption::new(
+        "attribute_timeout",
+        Some("SECONDS"),
+        "how long the kernel may remember names and attributes that it was told, at most 3600, 1 \
+         if not set; with 0 it asks each time",
+    ),
+    OwnOption::new(
+        "log",
+        Some("LEVEL"),
+        "what is logged: `error`, `warn`, `info`, `debug`, `trace`, or a filter",
+    ),
+    OwnOption::new("log_file", Some("FILE"), "where a mount in the background logs to"),
+    OwnOption::new(
+        "log_limit",
+        Some("SIZE"),
+        "the size at which the log becomes FILE.old and a new one is begun; 0: never",
+    ),
+    OwnOption::new(
+        "job_patterns",
+        None,
+        "programs say by the variable SKEP_PATTERN how the files that they make are striped",
+    ),
+    OwnOption::new(
+        "remount",
+        None,
+        "change the flags of what is mounted already, as in `mount -o remount,ro`; another \
+         `transport` or `attribute_timeout` is refused",
+    ),
 ];
+
+/// Beside [`OWN`], what the manual says.
+pub(crate) const COMMON: &[(&str, &str)] = &[
+    ("ro, rw, nosuid, nodev, noexec, noatime, sync, dirsync, ...", "as for every file system"),
+    (
+        "defaults, noauto, nofail, _netdev, user, x-..., ...",
+        "for mount(8) and systemd; Skep ignores them",
+    ),
+];
+
+fn is_own(name: &str) -> bool {
+    OWN.iter().any(|option| option.name == name)
+}
 
 /// What a list of options asks for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -73,7 +127,7 @@ pub(crate) fn read(lists: &[String], is_sloppy: bool, args: &mut MountArgs) -> R
             continue;
         }
         let (name, value) = option.split_once('=').unwrap_or((option, ""));
-        if is_sloppy && !OWN.contains(&name) {
+        if is_sloppy && !is_own(name) {
             continue;
         }
         match (name, value) {
@@ -96,10 +150,11 @@ pub(crate) fn read(lists: &[String], is_sloppy: bool, args: &mut MountArgs) -> R
                 options.attribute_timeout = Some(timeout);
             }
             _ => {
+                let own: Vec<_> = OWN.iter().map(|option| option.name).collect();
                 return Err(refused(format!(
                     "there is no mount option '{option}'; Skep's own are {} (see \
                      docs/operations/mounting.md)",
-                    OWN.join(", ")
+                    own.join(", ")
                 )));
             }
         }
@@ -135,7 +190,7 @@ mod tests {
         assert_eq!(read(&[options.words()], false, &mut MountArgs::default()).unwrap(), options);
     }
 
-    /// The table in docs/operations/mounting.md has all options, and no others.
+    /// The table in docs/operations/mounting.md has all options, and no others; so has the help.
     #[test]
     fn the_manual_has_all_options() {
         let page = include_str!("../../../../../docs/operations/mounting.md");
@@ -159,10 +214,37 @@ mod tests {
                 read.unwrap_or_else(|error| panic!("{typed}: {error}"));
             }
         }
-        for name in OWN.iter().filter(|name| **name != "remount") {
+        for name in OWN.iter().map(|option| option.name).filter(|name| *name != "remount") {
             assert!(described.iter().any(|it| it == name), "{name} is not in the manual");
         }
         assert!(page.contains("`mount -o remount,...`"), "remount is");
+        let helps = [
+            include_str!("../../../../../docs/commands/skep-mount.md").to_owned(),
+            crate::manual::page_of_the_helper().1,
+        ];
+        for OwnOption { name, value, .. } in OWN {
+            let option = value.map_or_else(|| (*name).to_owned(), |value| format!("{name}={value}"));
+            for help in &helps {
+                // Bold, and dashes, as roff has them.
+                let plain = help.replace("\\fB", "").replace("\\fR", "").replace("\\-", "-");
+                assert!(plain.lines().any(|line| line.trim() == option), "{option}: {help}");
+            }
+        }
+    }
+
+    /// Each option of the table is one that is taken.
+    #[test]
+    fn own_options_are_taken() {
+        for OwnOption { name, value, .. } in OWN {
+            let typed = match *value {
+                None => (*name).to_owned(),
+                Some("SECONDS") => format!("{name}=1"),
+                Some("SIZE") => format!("{name}=1MiB"),
+                Some(value) => format!("{name}={}", value.split('|').next().unwrap()),
+            };
+            read(std::slice::from_ref(&typed), false, &mut MountArgs::default())
+                .unwrap_or_else(|error| panic!("{typed}: {error}"));
+        }
     }
 
     #[test]

@@ -1,0 +1,128 @@
+//! Manual pages: one for each command and group of commands, and that of the helper `mount.skep`.
+//!
+//! Services and the helper are in section 8, what people type in section 1.
+
+use crate::help;
+use clap::{Arg, Command};
+use clap_mangen::Man;
+use clap_mangen::roff::{Inline, Roff, bold, roman};
+
+/// Commands that run services.
+const SERVICES: &[&str] = &["skep-management", "skep-metadata", "skep-storage"];
+/// What is written on the top of each page.
+const MANUAL: &str = "Skep Manual";
+
+/// All pages: names below the directory of the manual, as in `man1/skep-up.1`, with their text.
+pub(crate) fn pages() -> Vec<(String, String)> {
+    let mut command = help::command().disable_help_subcommand(true);
+    command.build();
+    let mut pages = vec![page_of_the_helper()];
+    add_pages(&command, "skep", &mut pages);
+    pages
+}
+
+fn add_pages(command: &Command, path: &str, pages: &mut Vec<(String, String)>) {
+    for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
+        add_pages(sub, &format!("{path} {}", sub.get_name()), pages);
+    }
+    let name = path.replace(' ', "-");
+    let section = if SERVICES.contains(&name.as_str()) { 8 } else { 1 };
+    let options = match path {
+        help::MOUNT => help::mount_option_list(),
+        _ => Vec::new(),
+    };
+    pages.push(page(command.clone(), &name, section, &options, help::examples(path)));
+}
+
+/// The page of what mount(8) calls.
+pub(crate) fn page_of_the_helper() -> (String, String) {
+    let flag = |letter: &'static str, help: &'static str| {
+        Arg::new(letter).short(letter.chars().next()).num_args(0).help(help)
+    };
+    let command = Command::new("mount.skep")
+        .version(skep_service::PROGRAM_VERSION)
+        .about("Mount a cluster of Skep, for mount(8) and /etc/fstab")
+        .long_about(
+            "A link of this name to the program skep is what `mount -t skep` and lines of the type \
+             skep in /etc/fstab call; by the name mount.fuse.skep it serves `mount -o remount`. It \
+             does what skep-mount(1) does, goes on in the background, and says nothing if all is \
+             well. It ends with 0, with 1 if it was wrongly called, and with 32 if nothing was \
+             mounted.",
+        )
+        .disable_help_flag(true)
+        .disable_version_flag(true)
+        .arg(Arg::new("CLUSTER").required(true).help(
+            "The cluster: its data directory, or the address of its management (then token_file \
+             is needed)",
+        ))
+        .arg(Arg::new("DIRECTORY").required(true).help("The directory to mount on"))
+        .arg(
+            Arg::new("OPTIONS")
+                .short('o')
+                .value_name("OPTIONS")
+                .num_args(1)
+                .help("Options with a comma between them; see MOUNT OPTIONS"),
+        )
+        .arg(flag("s", "Ignore options that don't exist"))
+        .arg(flag("f", "Check what was typed, but don't mount"))
+        .arg(flag("v", "Say what was done"))
+        .arg(flag("n", "Nothing; there is no /etc/mtab to leave alone"));
+    let examples = "  # by hand\n  \
+                    mount -t skep 10.0.0.1:7400 /mnt/skep -o token_file=/etc/skep/token\n  \
+                    # a line of /etc/fstab\n  \
+                    10.0.0.1:7400 /mnt/skep skep _netdev,nosuid,token_file=/etc/skep/token 0 0";
+    let options = help::mount_option_list();
+    page(command, "mount.skep", 8, &options, Some(examples.to_owned()))
+}
+
+/// A page under its name below the directory of the manual.
+fn page(
+    command: Command,
+    name: &str,
+    section: u8,
+    options: &[(String, &str)],
+    examples: Option<String>,
+) -> (String, String) {
+    let has_subcommands = command.get_subcommands().any(|sub| !sub.is_hide_set());
+    let man = Man::new(command)
+        .title(name)
+        .section(section.to_string())
+        .source(format!("Skep {}", skep_service::PROGRAM_VERSION))
+        .manual(MANUAL);
+    let mut text = Vec::new();
+    let rendered = man
+        .render_title(&mut text)
+        .and_then(|()| man.render_name_section(&mut text))
+        .and_then(|()| man.render_synopsis_section(&mut text))
+        .and_then(|()| man.render_description_section(&mut text))
+        .and_then(|()| man.render_options_section(&mut text))
+        .and_then(|()| match has_subcommands {
+            true => man.render_subcommands_section(&mut text),
+            false => Ok(()),
+        });
+    rendered.expect("memory takes all that is written");
+    let mut more = Roff::new();
+    if !options.is_empty() {
+        more.control("SH", ["MOUNT OPTIONS"]);
+        for (option, meaning) in options {
+            more.control("TP", []);
+            more.text([bold(option.as_str())]);
+            more.text([roman(*meaning)]);
+        }
+    }
+    if let Some(examples) = examples {
+        more.control("SH", ["EXAMPLES"]);
+        // Lines stay as they are.
+        more.control("nf", []);
+        for line in examples.lines() {
+            more.text([Inline::Roman(line.to_owned())]);
+        }
+        more.control("fi", []);
+    }
+    let mut text = String::from_utf8_lossy(&text).into_owned() + &more.render();
+    for service in SERVICES {
+        let named = format!("{}(", service.replace('-', "\\-"));
+        text = text.replace(&format!("{named}1)"), &format!("{named}8)"));
+    }
+    (format!("man{section}/{name}.{section}"), text)
+}
