@@ -3,6 +3,7 @@
 pub(crate) mod bench;
 mod lab;
 mod study;
+mod values;
 
 pub(crate) use lab::{LabRunArgs, LabUpArgs, LabVerb};
 pub(crate) use study::{StudyRunArgs, StudyVerb};
@@ -134,8 +135,8 @@ pub(crate) struct UpArgs {
     /// Leave the cluster running in the background
     #[arg(long)]
     pub(crate) detach: bool,
-    /// Transport between kernel and mount: auto, uring or device
-    #[arg(long, default_value = "auto")]
+    /// Transport between kernel and mount
+    #[arg(long, default_value = DEFAULT_TRANSPORT, value_parser = values::transports())]
     pub(crate) transport: String,
     /// A setting for all services of a kind, as in `metadata:metadata.sync=always`; may be repeated
     #[arg(long = "set", value_name = "KIND:KEY=VALUE")]
@@ -177,14 +178,14 @@ pub(crate) struct MountArgs {
     /// Go on in the background once it is mounted; otherwise Ctrl-C unmounts
     #[arg(long)]
     pub(crate) detach: bool,
-    /// Transport between kernel and mount: auto, uring or device
-    #[arg(long, default_value = DEFAULT_TRANSPORT)]
+    /// Transport between kernel and mount
+    #[arg(long, default_value = DEFAULT_TRANSPORT, value_parser = values::transports())]
     pub(crate) transport: String,
     /// Let programs say by the variable SKEP_PATTERN how the files that they make are striped
     #[arg(long = "job-patterns")]
     pub(crate) has_job_patterns: bool,
-    /// What is logged
-    #[arg(long, default_value = DEFAULT_LOG)]
+    /// What is logged: a level, or a filter such as `info,skep_client=debug`
+    #[arg(long, default_value = DEFAULT_LOG, value_parser = values::levels())]
     pub(crate) log: String,
     /// Size at which a log file gets the ending `.old` and a new one is begun; 0: never. Of a mount
     /// in the background, 16 MiB unless set
@@ -214,8 +215,9 @@ pub(crate) enum NodeVerb {
         query: ClusterArgs,
         /// A service by name or id, or `all` services
         node: String,
-        /// `error`, `warn`, `info`, `debug`, `trace`, a filter such as `info,skep_storage=debug`,
-        /// or `default` for what its settings say
+        /// A level, a filter such as `info,skep_storage=debug`, or `default` for what its settings
+        /// say
+        #[arg(value_parser = values::levels_and_default())]
         level: Option<String>,
     },
 }
@@ -339,9 +341,12 @@ pub(crate) struct PatternArgs {
     /// Bytes that go to one target before the next: a power of two from 64KiB to 1GiB
     #[arg(long, value_name = "SIZE")]
     pub(crate) chunk_size: Option<String>,
-    /// How targets are chosen: balanced, randomized, roundrobin, randomrobin, randominternode,
-    /// randomintranode
-    #[arg(long, conflicts_with_all = ["targets", "groups"])]
+    /// How targets are chosen
+    #[arg(
+        long,
+        conflicts_with_all = ["targets", "groups"],
+        value_parser = values::choosers(),
+    )]
     pub(crate) chooser: Option<String>,
     /// Exactly these targets, in the order of the stripe: ids with commas between them
     #[arg(long, value_delimiter = ',', value_name = "IDS", conflicts_with = "groups")]
@@ -372,6 +377,7 @@ pub(crate) enum ConfigVerb {
         #[command(flatten)]
         query: ClusterArgs,
         /// The setting
+        #[arg(value_parser = values::settings())]
         name: Option<String>,
     },
     /// Change a setting. Services and clients follow at once, without a restart
@@ -382,6 +388,7 @@ pub(crate) enum ConfigVerb {
         #[arg(long = "dry-run")]
         is_dry_run: bool,
         /// The setting
+        #[arg(value_parser = values::settings())]
         name: String,
         /// Its value: a time as in `500 ms` or `5s`, a size as in `1MiB`, or a number
         value: String,

@@ -79,10 +79,37 @@ fn completion_scripts_know_all_commands_and_are_scripts() {
     }
     let place = tempfile::tempdir().expect("a place");
     let path = place.path().join("skep.bash");
-    // The shell itself says what `skep con<Tab>` becomes.
-    let ask = "COMP_WORDS=(skep con); COMP_CWORD=1; _skep skep con skep; echo \"${COMPREPLY[*]}\"";
-    fs::write(&path, said(&["completion", "bash"]) + "\n" + ask).expect("written");
-    let output = Command::new("bash").arg(&path).output().expect("bash can be run");
-    let completed = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    assert_eq!(completed, "config", "{}", String::from_utf8_lossy(&output.stderr));
+    fs::write(&path, said(&["completion", "bash"])).expect("written");
+    // The shell itself says what the last word becomes when Tab is hit.
+    let completed = |line: &str| {
+        let ask = "source $1; shift; COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); \
+                   _skep skep \"${COMP_WORDS[COMP_CWORD]}\" \"${COMP_WORDS[COMP_CWORD - 1]}\"; \
+                   echo \"${COMPREPLY[*]}\"";
+        let mut command = Command::new("bash");
+        command.args(["-c", ask, "bash"]).arg(&path).args(line.split(' '));
+        let output = command.output().expect("bash can be run");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{line}: {errors}");
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    };
+    for (line, words) in [
+        ("skep con", "config"),
+        ("skep config get ch", "chunk-size chooser"),
+        ("skep config set stripe-", "stripe-width stripe-from"),
+        ("skep mount --transport u", "uring"),
+        ("skep up --transport ", "auto uring device"),
+        ("skep mount --log d", "debug"),
+        ("skep node log-level all def", "default"),
+        ("skep node list --output ", "table json ndjson"),
+        ("skep entry set --chooser random", "randomized randomrobin randominternode randomintranode"),
+        ("skep lab up scen", "scenario1 scenario2"),
+        ("skep study plan scen", "scenario1 scenario2"),
+        ("skep completion z", "zsh"),
+    ] {
+        assert_eq!(completed(line), words, "{line}");
+    }
+    // What isn't known is explained by the command, and not by the command line.
+    let unknown = skep(&["config", "get", "colour"]);
+    let errors = String::from_utf8_lossy(&unknown.stderr);
+    assert!(errors.contains("there is no setting 'colour'; there are lease, "), "{errors}");
 }

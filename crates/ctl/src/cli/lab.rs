@@ -1,5 +1,6 @@
 //! What can be typed behind `skep lab`.
 
+use super::values;
 use clap::{Args, Subcommand};
 use skep_lab::{DEFAULT_NAME, Delay, Percent, Rate};
 use skep_service::Interval;
@@ -42,7 +43,7 @@ pub(crate) struct LabArgs {
 #[derive(Debug, Default, Args)]
 pub(crate) struct LabUpArgs {
     /// A ready shape (`skep lab shapes`), or a file that describes the lab; options go first
-    #[arg(value_name = "SHAPE|FILE", default_value = "small")]
+    #[arg(value_name = "SHAPE|FILE", default_value = "small", value_parser = values::shapes())]
     pub(crate) shape: String,
     /// Name of the lab: letters a to z and digits
     #[arg(long, default_value = DEFAULT_NAME)]
@@ -77,8 +78,8 @@ pub(crate) struct LabUpArgs {
     /// How long a packet takes from a host to another: 1ms, 250us
     #[arg(long, value_name = "TIME")]
     pub(crate) delay: Option<Delay>,
-    /// How the cluster chooses targets for new files: balanced, roundrobin, ...
-    #[arg(long)]
+    /// How the cluster chooses targets for new files
+    #[arg(long, value_parser = values::choosers())]
     pub(crate) chooser: Option<String>,
     /// Keep the targets in memory, so that this host's disk limits nothing
     #[arg(long = "in-memory", conflicts_with = "is_on_disk")]

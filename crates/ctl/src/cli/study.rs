@@ -1,5 +1,6 @@
 //! What can be typed behind `skep study`.
 
+use super::values;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
@@ -10,6 +11,7 @@ pub(crate) enum StudyVerb {
     /// Print a ready plan, to look at or to change
     Plan {
         /// Its name
+        #[arg(value_parser = values::plans())]
         name: String,
     },
     /// Run a study, or go on with one: in a lab of its own, in a lab that is up, or on any mounted
@@ -29,7 +31,7 @@ pub(crate) enum StudyVerb {
 #[derive(Debug, Args)]
 pub(crate) struct StudyRunArgs {
     /// A ready plan by its name, or a file, as in ./mine.toml
-    #[arg(value_name = "PLAN|FILE")]
+    #[arg(value_name = "PLAN|FILE", value_parser = values::plans())]
     pub(crate) plan: String,
     /// A lab that is up; without it and --mount, the lab that the plan is made for is made, and
     /// removed at the end

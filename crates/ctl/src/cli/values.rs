@@ -1,0 +1,83 @@
+//! Values that completion and help know. What is not among them goes on to the command, whose error
+//! says more than the command line could: which object is meant, and what there is.
+
+use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
+use clap::{Arg, Command};
+use skep_cluster::settings::SETTINGS;
+use skep_types::pattern::Chooser;
+use std::ffi::OsStr;
+
+/// Any text; some texts are known. They are found out when somebody asks: most commands don't.
+#[derive(Debug, Clone)]
+pub(crate) struct Known(fn() -> Vec<&'static str>);
+
+impl TypedValueParser for Known {
+    type Value = String;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        argument: Option<&Arg>,
+        value: &OsStr,
+    ) -> Result<String, clap::Error> {
+        StringValueParser::new().parse_ref(command, argument, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new((self.0)().into_iter().map(PossibleValue::new)))
+    }
+}
+
+/// Names of settings of the cluster.
+pub(super) fn settings() -> Known {
+    Known(|| SETTINGS.iter().map(|setting| setting.name).collect())
+}
+
+/// Ways to choose targets.
+pub(super) fn choosers() -> Known {
+    Known(|| Chooser::ALL.iter().map(|(_, word)| *word).collect())
+}
+
+/// Transports of a mount.
+pub(super) fn transports() -> Known {
+    Known(|| vec!["auto", "uring", "device"])
+}
+
+/// Levels of logs.
+pub(super) fn levels() -> Known {
+    Known(|| vec!["error", "warn", "info", "debug", "trace"])
+}
+
+/// Levels of the log of a running service.
+pub(super) fn levels_and_default() -> Known {
+    Known(|| vec!["error", "warn", "info", "debug", "trace", "default"])
+}
+
+/// Ready shapes of labs.
+pub(super) fn shapes() -> Known {
+    Known(|| skep_lab::shapes().iter().map(|shape| shape.name).collect())
+}
+
+/// Plans of studies that are ready to run.
+pub(super) fn plans() -> Known {
+    Known(|| vec!["scenario1", "scenario2", "concurrent", "small", "site"])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_fuse::TransportChoice;
+
+    #[test]
+    fn what_is_known_is_taken() {
+        for word in (transports().0)() {
+            word.parse::<TransportChoice>().unwrap();
+        }
+        for word in (choosers().0)() {
+            assert!(Chooser::named(word).is_some(), "{word}");
+        }
+        let plans = skep_study::plans::all();
+        let plans: Vec<_> = plans.iter().map(|plan| plan.name.as_str()).collect();
+        assert_eq!((self::plans().0)(), plans);
+    }
+}
