@@ -390,7 +390,8 @@ pub(crate) enum ConfigVerb {
         /// The setting
         #[arg(value_parser = values::settings())]
         name: String,
-        /// Its value: a time as in `500 ms` or `5s`, a size as in `1MiB`, or a number
+        /// Its value: a time as in `500 ms` or `5s`, a size as in `1MiB`, a number, a word, or
+        /// `default` for what a new cluster has
         value: String,
     },
 }

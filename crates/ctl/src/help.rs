@@ -167,6 +167,7 @@ const EXAMPLES: &[Examples] = &[
         &[
             ("new files get chunks of 1 MiB", "skep config set chunk-size 1MiB"),
             ("would that be possible?", "skep config set lease 20s --dry-run"),
+            ("as in a new cluster", "skep config set chunk-size default"),
         ],
     ),
     ("skep study plans", &[("what is ready to run", "skep study plans")]),

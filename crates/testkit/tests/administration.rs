@@ -231,6 +231,11 @@ fn settings_change_live_and_wrong_values_are_refused_by_name() {
     assert!(changed.contains("randomized now; it was balanced"), "{changed}");
     let shown = cluster.skep_json(&["config", "get", "chooser"]);
     assert_eq!((&shown["word"], &shown["words"][0]), (&json!("randomized"), &json!("balanced")));
+    let changed = cluster.skep(&["config", "set", "chooser", "default"]);
+    assert!(changed.contains("balanced now; it was randomized"), "{changed}");
+    let changed = cluster.skep_json(&["config", "set", "stripe-width", "default"]);
+    assert_eq!((&changed["before"], &changed["value"]), (&json!(3), &json!(32)));
+    assert_eq!(value("stripe-width"), json!(32));
     cluster.stop();
     cluster.up().expect_success();
     assert_eq!(value("chunk-size"), json!(1 << 20));

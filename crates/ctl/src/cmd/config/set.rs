@@ -8,6 +8,9 @@ use skep_cluster::settings::Setting;
 use skep_types::Result;
 use skep_wire::management::{ChangeSetting, SettingChanged};
 
+/// The word for the value that a setting has in a new cluster.
+const DEFAULT: &str = "default";
+
 /// What was changed, or would be.
 #[derive(Debug, Serialize)]
 struct Changed {
@@ -23,7 +26,10 @@ struct Changed {
 
 pub(crate) fn run(query: ClusterArgs, name: &str, value: &str, is_dry_run: bool) -> Result<()> {
     let setting = Setting::named(name)?;
-    let value = parse(setting, value)?;
+    let value = match value {
+        DEFAULT => setting.default(),
+        value => parse(setting, value)?,
+    };
     let access = query.access(None)?;
     let request = ChangeSetting { name: name.to_owned(), value, is_dry_run };
     let SettingChanged { before, version } =
