@@ -149,6 +149,7 @@ impl Mount {
             host: options.host.clone(),
             mount_point: options.mount_point.clone(),
             version: options.version.clone(),
+            pid: std::process::id(),
         };
         ask(&connection, &request).await
     }

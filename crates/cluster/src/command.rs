@@ -17,6 +17,8 @@ record! {
         pub mount_point: String,
         /// Version of its program.
         pub version: String,
+        /// Its process, as its host numbers it, for people.
+        pub pid: u32,
         /// When it registered, by management's clock.
         pub registered: Timestamp,
     }

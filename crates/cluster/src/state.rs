@@ -39,6 +39,8 @@ record! {
         pub host: String,
         /// Where it mounts.
         pub mount_point: String,
+        /// Its process, as its host numbers it.
+        pub pid: u32,
         /// When it registered, by management's clock.
         pub registered: Timestamp,
     }
@@ -315,7 +317,7 @@ impl Durable {
     }
 
     fn register_client(&mut self, registration: &ClientRegistration) -> Result<Outcome> {
-        let ClientRegistration { host, mount_point, version, registered } = registration;
+        let ClientRegistration { host, mount_point, version, pid, registered } = registration;
         let name = match mount_point.is_empty() {
             true => host.clone(),
             false => format!("{host}:{mount_point}"),
@@ -347,6 +349,7 @@ impl Durable {
             node: id,
             host: host.clone(),
             mount_point: mount_point.clone(),
+            pid: *pid,
             registered: *registered,
         };
         insert_sorted(&mut self.clients, details, |client| client.node);

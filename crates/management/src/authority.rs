@@ -84,6 +84,7 @@ impl Authority {
             node: client.node,
             host: client.host.clone(),
             mount_point: client.mount_point.clone(),
+            pid: client.pid,
             registered: client.registered,
             silent_ms: soft.silent_ms(now, client.node),
         };

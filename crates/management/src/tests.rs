@@ -103,6 +103,7 @@ fn members_join_see_each_other_and_are_remembered_over_a_restart() {
             host: "here".into(),
             mount_point: "/mnt".into(),
             version: "test".into(),
+            pid: 1,
         };
         let (client, _) =
             Membership::join(&token, Registration::Client(client), PATIENCE).await.unwrap();
@@ -182,6 +183,7 @@ fn a_silent_client_is_forgotten_and_comes_back_with_a_new_id() {
             host: "here".into(),
             mount_point: String::new(),
             version: "test".into(),
+            pid: 1,
         };
         let registration = Registration::Client(register);
         let (client, _) = Membership::join(&token, registration, PATIENCE).await.unwrap();

@@ -1,10 +1,11 @@
 //! What administrators change and look at while a cluster runs: settings, log levels, clients and
 //! their sessions.
 
-use rustix::process::Signal;
 use serde_json::{Value, json};
+use skep_testkit::program::finish;
 use skep_testkit::{Cluster, Shape, Transport, cluster, wait_for};
 use std::fs;
+use std::process::Command;
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -49,17 +50,21 @@ fn log_levels_change_in_running_services_and_mounts() {
     for (arguments, words) in [
         (["storage-1", "loud,=="], "log level 'loud,=='"),
         (["nobody", "debug"], "skep node list"),
-        ([client.as_str(), "debug"], "kill -USR1"),
+        ([client.as_str(), "debug"], "`skep client list` shows its host and its process"),
     ] {
         let said = refusal(&cluster, &[&["node", "log-level"], &arguments[..]].concat());
         assert!(said.contains(words), "{arguments:?}: {said}");
     }
-    let mount = cluster.processes("mount").pop().expect("it runs");
-    mount.signal(Signal::USR1);
+    let clients = cluster.skep_json(&["client", "list"]);
+    let pid = clients[0]["pid"].to_string();
+    let kill = |signal: &str| {
+        finish(Command::new("kill").args([signal, &pid]), PATIENCE).expect_success();
+    };
+    kill("-USR1");
     wait_for("the mount tells more", PATIENCE, || {
         log("mount.log").contains("the log level is debug now").then_some(())
     });
-    mount.signal(Signal::USR2);
+    kill("-USR2");
     wait_for("and less again", PATIENCE, || {
         log("mount.log").contains("the log level is info now; it was debug").then_some(())
     });

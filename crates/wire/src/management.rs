@@ -41,6 +41,8 @@ record! {
         pub mount_point: String,
         /// Version of its program.
         pub version: String,
+        /// Its process, as its host numbers it, for people.
+        pub pid: u32,
     }
 }
 
@@ -153,6 +155,8 @@ record! {
         pub host: String,
         /// Where it mounts.
         pub mount_point: String,
+        /// Its process, as its host numbers it.
+        pub pid: u32,
         /// When it registered, by management's clock.
         pub registered: Timestamp,
         /// For how long it was silent; none: nothing was heard of it since management's start.

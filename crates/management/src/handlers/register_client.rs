@@ -7,9 +7,9 @@ use skep_types::Result;
 use skep_wire::management::{RegisterClient, Registered};
 
 pub(super) fn handle(authority: &Authority, request: RegisterClient) -> Result<Registered> {
-    let RegisterClient { host, mount_point, version } = request;
+    let RegisterClient { host, mount_point, version, pid } = request;
     let registered = skep_env::wall_time();
-    let registration = ClientRegistration { host, mount_point, version, registered };
+    let registration = ClientRegistration { host, mount_point, version, pid, registered };
     let command = Command::RegisterClient(registration);
     let outcome = authority.command(&command)?;
     authority.heard(outcome.node, &[]);

@@ -81,7 +81,7 @@ fn cases() -> Vec<(&'static str, Vec<u8>)> {
         (
             "text that is not UTF-8",
             around::<skep_wire::management::RegisterClient>(
-                &[&2_u32.to_le_bytes()[..], &[0xc3, 0x28], &[0; 8]].concat(),
+                &[&2_u32.to_le_bytes()[..], &[0xc3, 0x28], &[0; 12]].concat(),
             ),
         ),
         ("unknown step", {

@@ -16,6 +16,8 @@ struct Line {
     name: String,
     host: String,
     mount_point: String,
+    /// As its host numbers it.
+    pid: u32,
     version: String,
     reachability: &'static str,
     /// By management's clock, UTC.
@@ -55,6 +57,7 @@ fn line(
         name: node.map(|node| node.name.clone()).unwrap_or_default(),
         host: client.host.clone(),
         mount_point: client.mount_point.clone(),
+        pid: client.pid,
         version: node.map(|node| node.version.clone()).unwrap_or_default(),
         reachability: reachability(node.map_or(Reachability::Offline, |node| node.reachability)),
         mounted_at: utc(client.registered),
@@ -65,12 +68,15 @@ fn line(
 }
 
 fn as_table(lines: &[Line]) -> String {
-    let titles = ["ID", "HOST", "MOUNT POINT", "STATE", "SINCE", ">HEARD", ">SESSIONS", ">OPEN"];
+    let titles = [
+        "ID", "HOST", ">PID", "MOUNT POINT", "STATE", "SINCE", ">HEARD", ">SESSIONS", ">OPEN",
+    ];
     let mut shown = table(&titles);
     for line in lines {
         shown.add_row([
             line.id.to_string(),
             line.host.clone(),
+            line.pid.to_string(),
             line.mount_point.clone(),
             line.reachability.to_owned(),
             line.mounted_at.clone(),

@@ -61,8 +61,9 @@ fn chosen<'a>(map: &'a ClusterMap, wanted: &str) -> Result<Vec<&'a Node>> {
         NodeKind::Client => Err(Error::new(
             ErrorCode::Unsupported,
             format!(
-                "{} is a mount, which takes no connections; on its host, `kill -USR1` to its \
-                 process makes its log more detailed by one step, `kill -USR2` puts it back",
+                "{} is a mount, which takes no connections; `skep client list` shows its host and \
+                 its process: there, `kill -USR1 PID` makes its log more detailed by one step, \
+                 `kill -USR2 PID` puts it back",
                 node.name
             ),
         )),

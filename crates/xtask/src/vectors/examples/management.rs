@@ -98,6 +98,7 @@ pub(super) fn examples() -> Vec<Example> {
         host: "login-1".into(),
         mount_point: "/mnt/skep".into(),
         version: "0.1.0".into(),
+        pid: 4_711,
     };
     let registered = |node: u32, targets: &[u32]| Registered {
         node: NodeId::new(node),
@@ -117,6 +118,7 @@ pub(super) fn examples() -> Vec<Example> {
         node: NodeId::new(9),
         host: "login-1".into(),
         mount_point: "/mnt/skep".into(),
+        pid: 4_711,
         registered: Timestamp { seconds: 1_700_000_000, nanoseconds: 5 },
         silent_ms: Some(250),
     };
