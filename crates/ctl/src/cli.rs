@@ -38,7 +38,7 @@ pub(crate) enum Verb {
     /// Look at nodes
     #[command(subcommand)]
     Node(NodeVerb),
-    /// Look at clients: the mounts of the cluster
+    /// Look at clients, the mounts of the cluster, and remove them
     #[command(subcommand)]
     Client(ClientVerb),
     /// Look at the sessions of clients at metadata targets
@@ -224,7 +224,9 @@ pub(crate) enum NodeVerb {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ClientVerb {
-    /// List all mounts: host, place, since when, last heard, sessions, open files
+    /// List all mounts: host, process, place, since when, last heard, sessions, open files
+    ///
+    /// `skep client evict` takes away what a mount holds that holds others up.
     List(ClusterArgs),
     /// List the files that clients have open
     Files {
@@ -232,6 +234,24 @@ pub(crate) enum ClientVerb {
         query: ClusterArgs,
         /// Only those of one client, by id or name
         client: Option<String>,
+    },
+    /// Remove clients from the cluster: what they have open and locked is given back at once
+    ///
+    /// Their programs get EIO for what they have open for writing, and for all through which they
+    /// hold locks. A mount that is alive joins again by itself, as a client with another id. A
+    /// client that is alive is evicted with --force only.
+    Evict {
+        #[command(flatten)]
+        query: ClusterArgs,
+        /// Evict a client even if it is alive
+        #[arg(long = "force")]
+        is_forced: bool,
+        /// Show who would be evicted and what they hold, but change nothing
+        #[arg(long = "dry-run")]
+        is_dry_run: bool,
+        /// The clients, by id or name
+        #[arg(required = true, value_name = "CLIENT")]
+        clients: Vec<String>,
     },
 }
 
@@ -250,6 +270,8 @@ pub(crate) enum SessionVerb {
 #[derive(Debug, Subcommand)]
 pub(crate) enum LockVerb {
     /// List what is locked and who waits, in one file or in all
+    ///
+    /// If whoever holds a lock can't be ended, `skep client evict` takes away what its mount holds.
     List {
         #[command(flatten)]
         query: ClusterArgs,

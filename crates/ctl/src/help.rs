@@ -81,6 +81,14 @@ const EXAMPLES: &[Examples] = &[
         ],
     ),
     (
+        "skep client evict",
+        &[
+            ("one that hangs and holds a lock", "skep client evict 7"),
+            ("what would be given back?", "skep client evict 7 8 --dry-run"),
+            ("one that is alive, though its programs get errors", "skep client evict 7 --force"),
+        ],
+    ),
+    (
         "skep session list",
         &[
             ("all sessions", "skep session list"),

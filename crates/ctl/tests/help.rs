@@ -101,7 +101,10 @@ fn completion_scripts_know_all_commands_and_are_scripts() {
         ("skep mount --log d", "debug"),
         ("skep node log-level all def", "default"),
         ("skep node list --output ", "table json ndjson"),
-        ("skep entry set --chooser random", "randomized randomrobin randominternode randomintranode"),
+        (
+            "skep entry set --chooser random",
+            "randomized randomrobin randominternode randomintranode",
+        ),
         ("skep lab up scen", "scenario1 scenario2"),
         ("skep study plan scen", "scenario1 scenario2"),
         ("skep completion z", "zsh"),

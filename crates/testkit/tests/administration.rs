@@ -1,14 +1,18 @@
 //! What administrators change and look at while a cluster runs: settings, log levels, clients and
 //! their sessions.
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use skep_testkit::program::finish;
 use skep_testkit::{Cluster, Shape, Transport, cluster, wait_for};
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::process::Command;
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Of errno(3).
+const EIO: i32 = 5;
 
 fn small() -> Shape {
     Shape { metadata_targets: 1, storage_services: 1, targets_per_service: 2, ..Shape::default() }
@@ -172,6 +176,84 @@ fn who_uses_the_cluster_and_its_files_is_shown() {
     assert!(refusal(&cluster, &["client", "files", &id]).contains("skep node list"));
     assert!(refusal(&cluster, &["entry", "who", "/"]).contains("not in a mount"));
     assert!(refusal(&cluster, &["entry", "who", "/nowhere"]).contains("/nowhere"));
+    cluster.stop();
+}
+
+/// Semantics 3.8.
+///
+/// Command: skep client evict.
+#[test]
+fn what_a_client_holds_can_be_taken_away() {
+    let mut cluster = Cluster::start(Shape { metadata_targets: 2, ..small() });
+    let second = cluster.mount(Transport::Device);
+    let place = second.path().display().to_string();
+    let path = second.path().join("held");
+    let held = fs::File::create(&path).expect("created");
+    held.lock().expect("locked");
+    held.write_all_at(b"before", 0).expect("written");
+    let other = fs::File::options().write(true).open(cluster.path().join("held")).expect("opened");
+    assert!(other.try_lock().is_err(), "it is locked");
+    let client = || {
+        let clients = cluster.skep_json(&["client", "list"]);
+        let clients = clients.as_array().expect("a list").clone();
+        clients.into_iter().find(|it| it["mount_point"] == place.as_str())
+    };
+    let first = client().expect("it is there")["id"].clone();
+    let first_id = first.to_string();
+
+    let said = refusal(&cluster, &["client", "evict", &first_id]);
+    for words in ["is alive", &place, "EIO", "--force"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    let dry = cluster.skep(&["client", "evict", &first_id, "--dry-run"]);
+    for words in ["would be evicted", "1 open files and 1 locks", "would give EIO"] {
+        assert!(dry.contains(words), "{words}: {dry}");
+    }
+    held.write_all_at(b"still", 0).expect("nothing was changed");
+    assert!(other.try_lock().is_err(), "it is locked");
+    for (name, words) in [("storage-1", "is a server"), ("4711", "skep node list")] {
+        let said = refusal(&cluster, &["client", "evict", name, "--force"]);
+        assert!(said.contains(words), "{name}: {said}");
+    }
+
+    let evicted = cluster.skep_json(&["client", "evict", &first_id, "--force"]);
+    let expected = [json!(1), json!(1), json!(false), json!(true)];
+    let fields = ["open_files", "locks", "is_dry_run", "is_released"];
+    assert_eq!(fields.map(|field| evicted[0][field].clone()), expected, "{evicted}");
+    other.try_lock().expect("the lock is free");
+    other.write_all_at(b"ours", 0).expect("written");
+    let refused = held.write_all_at(b"late", 0).expect_err("somebody else has the lock");
+    assert_eq!(refused.raw_os_error(), Some(EIO), "{refused}");
+    assert_eq!(fs::read(cluster.path().join("held")).expect("read"), b"oursle");
+    drop(held);
+
+    // The mount joins again by itself, as a new client.
+    let second_id = wait_for("it is back", PATIENCE, || {
+        Some(client()?["id"].clone()).filter(|id| *id != first)
+    });
+    let path = second.path().join("new");
+    wait_for("the mount takes files", PATIENCE, || fs::write(&path, "new").ok());
+    assert_eq!(fs::read(cluster.path().join("new")).expect("read"), b"new");
+    assert_eq!(fs::read(second.path().join("held")).expect("read"), b"oursle");
+    let said = refusal(&cluster, &["client", "evict", &first_id]);
+    assert!(said.contains("skep node list"), "it is no client any more: {said}");
+
+    // One that hangs needs no --force.
+    second.signal(Signal::STOP);
+    wait_for("it is missed", PATIENCE, || {
+        client().is_none_or(|client| client["reachability"] != "Online").then_some(())
+    });
+    let data = cluster.data().display().to_string();
+    let evicted = cluster::skep(["client", "evict", &second_id.to_string(), "--cluster", &data]);
+    // Its lease may have run out before.
+    assert!(
+        evicted.status.success() || evicted.stderr.contains("skep node list"),
+        "{}",
+        evicted.stderr
+    );
+    wait_for("it is gone", PATIENCE, || client().is_none().then_some(()));
+    second.signal(Signal::CONT);
+    second.unmount();
     cluster.stop();
 }
 

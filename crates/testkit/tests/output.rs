@@ -119,6 +119,7 @@ fn what_commands_print_for_programs_is_as_their_schemas_say() {
     std::os::unix::fs::symlink(cluster.data(), directory.join("skep-data")).expect("a link");
     let file_path = cluster.path().join("file").display().to_string();
     let root = cluster.path().display().to_string();
+    let client = cluster.skep_json(&["client", "list"])[0]["id"].to_string();
     for (arguments, name) in [
         (&["node", "list"][..], "node-list"),
         (&["node", "log-level", "all"], "node-log-level"),
@@ -126,6 +127,7 @@ fn what_commands_print_for_programs_is_as_their_schemas_say() {
         (&["group", "list"], "group-list"),
         (&["client", "list"], "client-list"),
         (&["client", "files"], "client-files"),
+        (&["client", "evict", &client, "--dry-run"], "client-evict"),
         (&["session", "list"], "session-list"),
         (&["lock", "list"], "lock-list"),
         (&["health", "df"], "health-df"),
@@ -283,7 +285,7 @@ fn tables_have_a_header_and_lines() {
         "SESSION CLIENT HOST MOUNT POINT TARGET HEARD LEASE OPEN",
         &session,
     );
-    check(&["client", "list"], "ID HOST MOUNT POINT STATE SINCE HEARD SESSIONS OPEN", &[root]);
+    check(&["client", "list"], "ID HOST PID MOUNT POINT STATE SINCE HEARD SESSIONS OPEN", &[root]);
     check(&["client", "files"], "CLIENT HOST MOUNT POINT ENTRY READERS WRITERS LOCKS", &[root]);
     check(
         &["lock", "list"],

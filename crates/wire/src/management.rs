@@ -95,8 +95,9 @@ record! {
 }
 
 record! {
-    /// A metadata target has heard nothing of a client for a lease: it is to be removed from the
-    /// map, so that nobody serves it any more and what it had can be given to others.
+    /// A metadata target has heard nothing of a client for a lease, or an administrator says so:
+    /// the client is to be removed from the map, so that nobody serves it any more and what it had
+    /// can be given to others.
     pub struct Evict {
         /// The client.
         pub client: NodeId,

@@ -48,6 +48,9 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Verb::Client(ClientVerb::Files { query, client }) => {
             done(client::files::run(query, client))
         }
+        Verb::Client(ClientVerb::Evict { query, clients, is_forced, is_dry_run }) => {
+            done(client::evict::run(query, clients, is_forced, is_dry_run))
+        }
         Verb::Session(SessionVerb::List { query, client }) => {
             done(session::list::run(query, client))
         }

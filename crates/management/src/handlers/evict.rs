@@ -1,4 +1,5 @@
-//! `Evict`: a client that was out of touch with a metadata target for a lease is removed.
+//! `Evict`: a client is removed: it was out of touch with a metadata target for a lease, or an
+//! administrator asked for it.
 
 use crate::authority::Authority;
 use skep_types::{Error, ErrorCode, NodeKind, Result};
@@ -13,7 +14,8 @@ pub(super) fn handle(authority: &Authority, request: Evict) -> Result<Done> {
     }
     authority.remove_client(node.id)?;
     tracing::warn!(
-        "{} ({}) is removed: metadata heard nothing of it for a lease",
+        "{} ({}) is removed: metadata heard nothing of it for a lease, or `skep client evict` was \
+         called",
         node.id,
         node.name
     );

@@ -68,9 +68,8 @@ fn line(
 }
 
 fn as_table(lines: &[Line]) -> String {
-    let titles = [
-        "ID", "HOST", ">PID", "MOUNT POINT", "STATE", "SINCE", ">HEARD", ">SESSIONS", ">OPEN",
-    ];
+    let titles =
+        ["ID", "HOST", ">PID", "MOUNT POINT", "STATE", "SINCE", ">HEARD", ">SESSIONS", ">OPEN"];
     let mut shown = table(&titles);
     for line in lines {
         shown.add_row([

@@ -223,7 +223,8 @@ mod tests {
             crate::manual::page_of_the_helper().1,
         ];
         for OwnOption { name, value, .. } in OWN {
-            let option = value.map_or_else(|| (*name).to_owned(), |value| format!("{name}={value}"));
+            let option =
+                value.map_or_else(|| (*name).to_owned(), |value| format!("{name}={value}"));
             for help in &helps {
                 // Bold, and dashes, as roff has them.
                 let plain = help.replace("\\fB", "").replace("\\fR", "").replace("\\-", "-");

@@ -1,0 +1,141 @@
+//! `skep client evict`: removes clients from the cluster, so that others get what they hold.
+
+use crate::access::{ClusterArgs, PATIENCE};
+use crate::output::print;
+use crate::uses::Users;
+use crate::view::{node_named, reachability};
+use serde::Serialize;
+use skep_types::map::Reachability;
+use skep_types::{Error, ErrorCode, NodeId, NodeKind, Result};
+use skep_wire::management::Evict;
+use std::time::Duration;
+
+/// How often it is looked whether metadata has ended the sessions.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// A client that was removed, or would be.
+#[derive(Debug, Serialize)]
+struct Line {
+    id: u32,
+    name: String,
+    host: String,
+    mount_point: String,
+    pid: u32,
+    reachability: &'static str,
+    /// What it holds, or held.
+    open_files: u64,
+    locks: u64,
+    is_dry_run: bool,
+    /// Whether all metadata targets have ended its sessions, so that others get what it held.
+    is_released: bool,
+}
+
+pub(crate) fn run(
+    query: ClusterArgs,
+    clients: Vec<String>,
+    is_forced: bool,
+    is_dry_run: bool,
+) -> Result<()> {
+    let access = query.access(None)?;
+    let lines = super::super::block_on(async move {
+        let users = Users::of(&access).await?;
+        let mut lines = Vec::new();
+        for name in &clients {
+            let line = line(&users, name, is_dry_run).await?;
+            if !is_forced && !is_dry_run {
+                refuse_alive(&line)?;
+            }
+            lines.push(line);
+        }
+        if is_dry_run {
+            return Ok(lines);
+        }
+        for line in &lines {
+            access.ask(&Evict { client: NodeId::new(line.id) }).await?;
+        }
+        let deadline = skep_env::now() + PATIENCE;
+        for line in &mut lines {
+            line.is_released = loop {
+                let is_released = !has_session(&users, NodeId::new(line.id)).await?;
+                if is_released || skep_env::now() > deadline {
+                    break is_released;
+                }
+                skep_env::sleep(PAUSE).await;
+            };
+        }
+        Ok(lines)
+    })?;
+    print(&lines, |lines| lines.iter().map(shown).collect::<Vec<_>>().join("\n"))
+}
+
+async fn line(users: &Users, name: &str, is_dry_run: bool) -> Result<Line> {
+    let node = node_named(&users.map, name)?;
+    if node.kind != NodeKind::Client {
+        let what = format!(
+            "{} [ID: {}] is a server; only clients are evicted (`skep client list`)",
+            node.name, node.id
+        );
+        return Err(Error::new(ErrorCode::InvalidArgument, what));
+    }
+    let (mut open_files, mut locks) = (0, 0);
+    for group in users.groups() {
+        let sessions = users.sessions(group).await?.into_iter();
+        let of_client = sessions.filter(|session| session.client == node.id);
+        open_files += of_client.map(|session| u64::from(session.open_files)).sum::<u64>();
+        let uses = users.uses(group, None, true).await?.into_iter();
+        let of_client = uses.filter(|used| used.client == node.id);
+        locks += of_client.map(|used| u64::from(used.held_count)).sum::<u64>();
+    }
+    let (host, mount_point) = users.place(node.id);
+    Ok(Line {
+        id: node.id.raw(),
+        name: node.name.clone(),
+        host,
+        mount_point,
+        pid: users.clients.get(&node.id).map(|client| client.pid).unwrap_or_default(),
+        reachability: reachability(node.reachability),
+        open_files,
+        locks,
+        is_dry_run,
+        is_released: false,
+    })
+}
+
+/// Programs on a client that is alive would get errors for nothing that they did.
+fn refuse_alive(line: &Line) -> Result<()> {
+    if line.reachability != reachability(Reachability::Online) {
+        return Ok(());
+    }
+    let Line { name, id, host, mount_point, pid, .. } = line;
+    let what = format!(
+        "{name} [ID: {id}] is alive: its programs would get EIO for files that they write. End \
+         them, or run `skep umount {mount_point}` on {host} (process {pid}); or evict it \
+         nevertheless with --force"
+    );
+    Err(Error::new(ErrorCode::InUse, what))
+}
+
+async fn has_session(users: &Users, client: NodeId) -> Result<bool> {
+    for group in users.groups() {
+        if users.sessions(group).await?.iter().any(|session| session.client == client) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn shown(line: &Line) -> String {
+    let Line { name, id, open_files, locks, .. } = line;
+    let holds = format!("{open_files} open files and {locks} locks");
+    match (line.is_dry_run, line.is_released) {
+        (true, _) => format!(
+            "{name} [ID: {id}] would be evicted: {holds} would be given back, what it has open for \
+             writing would give EIO, and the mount would join again if it is alive."
+        ),
+        (false, true) => format!("{name} [ID: {id}] is evicted; it held {holds}."),
+        (false, false) => format!(
+            "{name} [ID: {id}] is evicted, but not all metadata targets know it yet; it held \
+             {holds} (`skep session list --client {id}`)."
+        ),
+    }
+}
