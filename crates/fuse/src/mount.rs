@@ -25,6 +25,9 @@ pub struct ServeOptions {
     pub source: String,
     /// What every file system can be asked for.
     pub flags: MountFlags,
+    /// Let others than who mounts use it. If that is root, they always may; if it isn't,
+    /// `/etc/fuse.conf` says whether it may be asked for.
+    pub allows_others: bool,
     /// The transport.
     pub transport: TransportChoice,
     /// Whether `SKEP_PATTERN` in the environment of a program is the stripe pattern of the files
@@ -93,14 +96,17 @@ where
     Fut: Future<Output = Result<F>> + 'static,
 {
     let mount_point = mount_point::prepare(&options.mount_point)?;
+    let call = MountCall {
+        mount_point: &mount_point,
+        source: &options.source,
+        flags: options.flags,
+        max_read: limits::MAX_IO_BYTES,
+        allow_other: kernel::is_root() || options.allows_others,
+    };
     let mut on_ready = Some(options.on_ready);
     let wanted = candidates(options.transport)?;
     for transport in wanted {
-        let Some((fd, agreed)) =
-            open(&mount_point, &options.source, options.flags, (transport, options.transport))?
-        else {
-            continue;
-        };
+        let Some((fd, agreed)) = open(&call, (transport, options.transport))? else { continue };
         let session = Session {
             fd: Arc::new(fd),
             mount_point: mount_point.clone(),
@@ -150,12 +156,11 @@ fn candidates(choice: TransportChoice) -> Result<Vec<TransportKind>> {
 
 /// Mounts and agrees on a transport; `None` if the kernel doesn't have the one that must be.
 fn open(
-    mount_point: &Path,
-    source: &str,
-    flags: MountFlags,
+    call: &MountCall<'_>,
     (wanted, choice): (TransportKind, TransportChoice),
 ) -> Result<Option<(OwnedFd, Agreed)>> {
-    let fd = mount(mount_point, source, flags)?;
+    let mount_point = call.mount_point;
+    let fd = mount(call)?;
     let unmount = || {
         if let Err(error) = mount_point::unmount(mount_point, Unmount::Detach) {
             tracing::warn!("unmounting {}: {error}", mount_point.display());
@@ -181,11 +186,11 @@ fn open(
     }
 }
 
-fn mount(mount_point: &Path, source: &str, flags: MountFlags) -> Result<OwnedFd> {
-    let is_root = kernel::is_root();
-    let max_read = limits::MAX_IO_BYTES;
-    let call = MountCall { mount_point, source, flags, max_read, allow_other: is_root };
-    let mounted = if is_root { kernel::mount(&call) } else { kernel::mount_by_helper(&call) };
+fn mount(call: &MountCall<'_>) -> Result<OwnedFd> {
+    let mounted = match kernel::is_root() {
+        true => kernel::mount(call),
+        false => kernel::mount_by_helper(call),
+    };
     mounted.map_err(|error| {
         let hint = match error.raw_os_error() {
             Some(libc::EPERM) => " (in a container, mounting needs CAP_SYS_ADMIN)",
@@ -194,7 +199,7 @@ fn mount(mount_point: &Path, source: &str, flags: MountFlags) -> Result<OwnedFd>
             }
             _ => "",
         };
-        let what = format!("mounting on {}: {error}{hint}", mount_point.display());
+        let what = format!("mounting on {}: {error}{hint}", call.mount_point.display());
         Error::new(Error::from(error).code(), what)
     })
 }

@@ -113,8 +113,15 @@ fn flags_are_the_kernels_and_can_be_changed() {
 #[test]
 fn what_is_wrong_is_named() {
     let place = Place::new();
-    let said = place.helper("transprot=uring").expect_failure();
+    let refused = place.helper("transprot=uring");
+    assert_eq!(refused.status.code(), Some(32), "{}", refused.stderr);
+    let said = refused.expect_failure();
     assert!(said.contains("no mount option 'transprot=uring'"), "{said}");
+    // mount(8) says it on.
+    let said = place
+        .with_mount("mount -t skep ../data $PWD/mnt -o transprot=uring 2>&1 || echo exit code $?");
+    assert!(said.contains("no mount option 'transprot=uring'"), "{said}");
+    assert!(said.ends_with("exit code 32\n"), "{said}");
     let said = place.helper("transport=pigeon").expect_failure();
     assert!(said.contains("pigeon"), "{said}");
     let said = place.helper("log_limit=many").expect_failure();

@@ -102,6 +102,62 @@ fn an_ordinary_user_mounts_a_cluster_of_root() {
     cluster.stop();
 }
 
+/// A mount for others is asked for by who may, and not taken for one if it isn't.
+#[test]
+fn others_may_use_the_mount_of_an_ordinary_user_if_the_system_lets_them() {
+    let shape = Shape {
+        metadata_targets: 1,
+        storage_services: 1,
+        targets_per_service: 2,
+        ..Shape::default()
+    };
+    let cluster = Cluster::start(shape);
+    fs::write(cluster.path().join("file"), "for all\n").expect("written");
+    let token = cluster.data().join("management/join-token").display().to_string();
+    let mount = "mkdir -p mnt; ../skep mount --detach --cluster $(sed 's/.*@//' token) \
+                 --token-file token -o allow_other mnt 2>&1 || echo refused";
+    let umount = "../skep umount mnt";
+    let script = "cp \"$1\" token; chown nobody: token; \
+                  echo >../fuse.conf; mount --bind ../fuse.conf /etc/fuse.conf; nobody \"$2\"; \
+                  cat mnt/file; echo user_allow_other >../fuse.conf; nobody \"$2\"; \
+                  cat mnt/file; nobody \"$3\"";
+    let said = as_root("666", script, &[&token, mount, umount]).expect_success();
+    let (first, second) = said.split_once("refused\n").expect("refused at first");
+    assert!(first.contains("user_allow_other"), "{said}");
+    assert!(second.contains("is mounted;") && second.ends_with("for all\n"), "{said}");
+    cluster.stop();
+}
+
+/// Semantics say nothing of it: mount(8) does, with the helper and `fusermount3`.
+#[test]
+fn an_ordinary_user_mounts_a_line_of_fstab_with_user() {
+    let shape = Shape {
+        metadata_targets: 1,
+        storage_services: 1,
+        targets_per_service: 2,
+        ..Shape::default()
+    };
+    let cluster = Cluster::start(shape);
+    let home = cluster.path().join("nobody");
+    fs::create_dir(&home).expect("made");
+    chown(&home, Some(NOBODY), Some(NOBODY)).expect("given away");
+    let token = cluster.data().join("management/join-token").display().to_string();
+    let use_it = "mount $PWD/mnt && echo mine >mnt/nobody/file && cat mnt/nobody/file; \
+                  grep \" $PWD/mnt \" /proc/mounts; umount $PWD/mnt && ls mnt | wc -l";
+    let script = "set -e; cp \"$1\" token; chown nobody: token; mkdir mnt ../sbin; \
+                  chown nobody: mnt; cp -a /sbin/. ../sbin; \
+                  ln -s $(realpath ../skep) ../sbin/mount.skep; mount --bind ../sbin /sbin; \
+                  echo \"$(sed 's/.*@//' token) $PWD/mnt skep \
+                  noauto,user,token_file=$PWD/token 0 0\" \
+                  >../fstab; mount --bind ../fstab /etc/fstab; nobody \"$2\"";
+    let said = as_root("666", script, &[&token, use_it]).expect_success();
+    let lines: Vec<_> = said.lines().collect();
+    assert_eq!((lines[0], lines[lines.len() - 1]), ("mine", "0"), "{said}");
+    assert!(lines[1].contains("fuse.skep rw,nosuid,nodev"), "{said}");
+    assert_eq!(fs::read(home.join("file")).expect("there"), b"mine\n");
+    cluster.stop();
+}
+
 #[test]
 fn a_missing_helper_is_named_with_its_package() {
     let script = format!(

@@ -87,6 +87,7 @@ fn mount(
         mount_point: args.directory.clone(),
         source: access.name.clone(),
         flags: asked.flags,
+        allows_others: asked.allows_others,
         transport,
         has_job_patterns: args.has_job_patterns,
         validity: asked.attribute_timeout.unwrap_or(skep_fuse::VALIDITY),

@@ -19,6 +19,7 @@ pub(crate) fn serve_if_asked() -> Option<i32> {
     let options = ServeOptions {
         validity: skep_fuse::VALIDITY,
         flags: MountFlags::default(),
+        allows_others: false,
         mount_point: mount_point.into(),
         source: "memory".into(),
         transport: transport.parse().unwrap(),

@@ -17,7 +17,8 @@ const OF_OTHERS: &[&str] = &[
 ];
 const PREFIXES_OF_OTHERS: &[&str] = &["x-", "X-", "comment="];
 /// What `/proc/mounts` shows of every FUSE mount: mount(8) says it again at `mount -o remount`.
-const OF_THE_KERNEL: &[&str] = &["default_permissions", "allow_other"];
+const OF_THE_KERNEL: &[&str] = &["default_permissions"];
+const ALLOW_OTHER: &str = "allow_other";
 const PREFIXES_OF_THE_KERNEL: &[&str] = &["user_id=", "group_id=", "max_read="];
 
 /// An option that Skep itself takes, as the manual has it.
@@ -77,6 +78,15 @@ pub(crate) const OWN: &[OwnOption] = &[
 pub(crate) const COMMON: &[(&str, &str)] = &[
     ("ro, rw, nosuid, nodev, noexec, noatime, sync, dirsync, ...", "as for every file system"),
     (
+        "relatime, strictatime, atime, lazytime, ...",
+        "taken and without effect: reading never changes an access time",
+    ),
+    (
+        ALLOW_OTHER,
+        "others than who mounts may use it: for root always so; else /etc/fuse.conf has to say \
+         user_allow_other",
+    ),
+    (
         "defaults, noauto, nofail, _netdev, user, x-..., ...",
         "for mount(8) and systemd; Skep ignores them",
     ),
@@ -95,6 +105,8 @@ pub(crate) struct Options {
     pub(crate) is_remount: bool,
     /// How long the kernel may remember names and attributes, if not as long as usual.
     pub(crate) attribute_timeout: Option<Duration>,
+    /// Others than who mounts may use it, also if that isn't root.
+    pub(crate) allows_others: bool,
 }
 
 impl Options {
@@ -102,7 +114,8 @@ impl Options {
     pub(crate) fn words(self) -> String {
         let timeout = self.attribute_timeout;
         let timeout = timeout.map(|it| format!(",attribute_timeout={}", it.as_secs_f64()));
-        format!("{}{}", self.flags.words(), timeout.unwrap_or_default())
+        let others = if self.allows_others { ",allow_other" } else { "" };
+        format!("{}{}{others}", self.flags.words(), timeout.unwrap_or_default())
     }
 }
 
@@ -127,12 +140,13 @@ pub(crate) fn read(lists: &[String], is_sloppy: bool, args: &mut MountArgs) -> R
             continue;
         }
         let (name, value) = option.split_once('=').unwrap_or((option, ""));
-        if is_sloppy && !is_own(name) {
+        if is_sloppy && !is_own(name) && name != ALLOW_OTHER {
             continue;
         }
         match (name, value) {
             ("job_patterns", "") => args.has_job_patterns = true,
             ("remount", "") => options.is_remount = true,
+            (ALLOW_OTHER, "") => options.allows_others = true,
             ("token_file", file) if !file.is_empty() => {
                 args.cluster.token_file = Some(file.into());
             }
@@ -183,10 +197,10 @@ mod tests {
 
     #[test]
     fn what_is_asked_for_can_be_said_again() {
-        let list = ["ro,attribute_timeout=0.25,nosuid".to_owned()];
+        let list = ["ro,attribute_timeout=0.25,allow_other,nosuid".to_owned()];
         let options = read(&list, false, &mut MountArgs::default()).unwrap();
         assert_eq!(options.attribute_timeout, Some(Duration::from_millis(250)));
-        assert_eq!(options.words(), "ro,nosuid,attribute_timeout=0.25");
+        assert_eq!(options.words(), "ro,nosuid,attribute_timeout=0.25,allow_other");
         assert_eq!(read(&[options.words()], false, &mut MountArgs::default()).unwrap(), options);
     }
 
