@@ -159,6 +159,70 @@ fn a_mount_of_which_a_waiting_program_was_killed_ends() {
     }
 }
 
+/// Changes a mapped page, says so, and waits to be killed.
+const MAPPER: &str = "
+import mmap, sys
+with open(sys.argv[1], 'r+b') as file:
+    pages = mmap.mmap(file.fileno(), 65536)
+    pages[:4] = b'late'
+    print('changed', flush=True)
+    sys.stdin.read()
+";
+
+/// Lets stopped processes go on, also when a test fails: nothing that waits for them would end.
+struct Stopped(Vec<Process>);
+
+impl Stopped {
+    fn all(processes: Vec<Process>) -> Self {
+        processes.iter().for_each(|process| process.signal(Signal::STOP));
+        Self(processes)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|process| process.signal(Signal::CONT));
+    }
+}
+
+/// Semantics 4.1.
+#[test]
+fn umount_by_force_lets_go_who_was_killed_with_changed_pages() {
+    for transport in [Transport::Uring, Transport::Device] {
+        let cluster = small();
+        let scratch = Scratch::new();
+        fs::write(cluster.path().join("file"), vec![b'.'; 65_536]).expect("written");
+        let path = scratch.join("mnt");
+        let process = detach(&cluster, transport, &path);
+        let mut mapper = Command::new("python3")
+            .args(["-c", MAPPER])
+            .arg(path.join("file"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("python3 is there");
+        let mut lines = BufReader::new(mapper.stdout.take().expect("a pipe")).lines();
+        assert_eq!(lines.next().expect("a line").expect("text"), "changed");
+        let stopped = Stopped::all(cluster.processes("storage"));
+        mapper.kill().expect("our own child");
+        let state = |pid: u32| {
+            let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+            text.rsplit_once(") ")?.1.chars().next()
+        };
+        wait_for("it waits in the kernel", PATIENCE, || {
+            (state(mapper.id()) == Some('D')).then_some(())
+        });
+        // It may say that the mount is busy; whoever waits is let go nevertheless.
+        finish(Command::new("umount").arg("-f").arg(&path), PATIENCE);
+        wait_for("it ends", PATIENCE, || mapper.try_wait().expect("our own child"));
+        finish(Command::new("umount").arg("-l").arg(&path), PATIENCE);
+        drop(stopped);
+        ends(&process, &path);
+        assert_eq!(fs::read(cluster.path().join("file")).expect("read").len(), 65_536);
+        cluster.stop();
+    }
+}
+
 /// The log has the mount point in its name, and names have 255 bytes at most.
 #[test]
 fn mount_points_may_have_any_name() {

@@ -64,9 +64,8 @@ fn suite(name: &str) -> PathBuf {
     program
 }
 
-/// The tests of read-only file systems run by themselves: beside the others they find the file
-/// system busy now and then, a local one too. Those others are 385, of which the one that asks for
-/// `LINK_MAX` is skipped: `pathconf` doesn't tell.
+/// The tests of read-only file systems run by themselves. `docs/tests/external.md` says what is
+/// skipped and why.
 #[test]
 fn pjdfstest_passes() {
     for transport in TRANSPORTS {

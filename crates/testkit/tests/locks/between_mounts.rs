@@ -2,9 +2,10 @@
 
 use crate::Mounts;
 use crate::program::Program;
+use rustix::fs::{CWD, Mode, mkfifoat};
 use skep_testkit::suite::Case;
 use skep_testkit::{cluster, wait_for};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![locks:
@@ -15,6 +16,7 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![locks:
     holders_of_the_same_mount_are_named, who_waits_gets_it_in_the_order_of_coming,
     readers_overtake_a_waiting_writer_64_times, on_each_processor_256_wait,
     circles_over_several_files_and_of_open_files_are_refused,
+    what_is_no_regular_file_is_locked_for_its_mount_alone,
 ];
 
 pub(crate) const KINDS: [&str; 3] = ["posix", "ofd", "flock"];
@@ -44,6 +46,35 @@ fn a_lock_excludes_on_all_mounts(mounts: &Mounts) {
             neighbour.unlock(kind);
         }
     });
+}
+
+/// The kernel keeps such locks. If it passes them on one day, semantics say too little.
+///
+/// Semantics 6.1.
+fn what_is_no_regular_file_is_locked_for_its_mount_alone(mounts: &Mounts) {
+    let beside = |path: &Path, ending: &str| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(ending);
+        PathBuf::from(name)
+    };
+    std::fs::create_dir(beside(&mounts.one, "-directory")).expect("made");
+    mkfifoat(CWD, beside(&mounts.one, "-fifo"), Mode::RUSR | Mode::WUSR).expect("made");
+    for (ending, mode, kinds) in [("-directory", "read", &KINDS[2..]), ("-fifo", "write", &KINDS)] {
+        let program = |path: &Path| {
+            let mut program = Program::start();
+            program.open("f", &beside(path, ending), mode);
+            program
+        };
+        let (mut holder, mut other) = (program(&mounts.one), program(&mounts.other));
+        let mut neighbour = program(&mounts.one);
+        for kind in kinds {
+            assert_eq!(holder.try_lock(kind, "exclusive"), "ok", "{ending} {kind}");
+            assert_eq!(neighbour.try_lock(kind, "exclusive"), "EAGAIN", "{ending} {kind}");
+            assert_eq!(other.try_lock(kind, "exclusive"), "ok", "{ending} {kind}");
+            holder.unlock(kind);
+            other.unlock(kind);
+        }
+    }
 }
 
 /// Semantics 6.1.

@@ -7,7 +7,8 @@ use std::io::Write;
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![fsync:
-    of_files, of_directories, of_the_file_system, with_every_write, of_read_only_handles,
+    of_files, of_directories, of_the_file_system_is_no_error, with_every_write,
+    of_read_only_handles,
 ];
 
 fn of_files(root: &Path) {
@@ -26,7 +27,8 @@ fn of_directories(root: &Path) {
     ok(ok(File::open(root)).sync_all());
 }
 
-fn of_the_file_system(root: &Path) {
+/// More can't be asked: the kernel doesn't tell FUSE file systems of it (5.4).
+fn of_the_file_system_is_no_error(root: &Path) {
     for index in 0..20 {
         ok(fs::write(root.join(format!("file-{index}")), vec![1; 50_000]));
     }

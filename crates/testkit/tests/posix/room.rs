@@ -47,11 +47,13 @@ fn allocating_makes_longer_or_keeps_the_size(root: &Path) {
     refused(fallocate(&file, FallocateFlags::empty(), 0, 0), Errno::INVAL);
 }
 
+/// As `statfs` has it.
+pub(crate) const FUSE: i64 = 0x6573_5546;
+
 /// Semantics 2.11.
 fn more_than_there_is_is_refused(root: &Path) {
     let file = new(root, "file", b"abc");
     // A local ext4 would take all the room that there is before it says no.
-    const FUSE: i64 = 0x6573_5546;
     if ok(rustix::fs::fstatfs(&file)).f_type != FUSE {
         return;
     }
