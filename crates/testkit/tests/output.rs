@@ -212,6 +212,8 @@ fn commands_that_make_and_end_clusters_have_schemas_too() {
         let table = || fs::read_to_string("/proc/self/mounts").expect("there is one");
         let place = scratch.join("more").display().to_string();
         wait_for("it is mounted", PATIENCE, || table().contains(&place).then_some(()));
+        // The kernel has it in its table a moment before it is served.
+        fs::read_dir(&place).expect("served");
         run(&["umount", "more"]);
         let status = wait_for("the mount ends", PATIENCE, || mount.try_wait().expect("ours"));
         assert!(status.success(), "{status}");
