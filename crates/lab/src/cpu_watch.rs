@@ -74,6 +74,19 @@ impl CpuUse {
         let least_idle = idle.iter().copied().fold(1.0, f64::min);
         Self { samples, saturated_samples, mean_idle, least_idle, is_limit }
     }
+
+    /// What is said of it below a result.
+    pub fn in_words(&self) -> String {
+        let Self { samples, saturated_samples, mean_idle, .. } = self;
+        match self.is_limit {
+            false => format!("The processors were {:.0} % idle on average.", mean_idle * 100.0),
+            true => format!(
+                "INVALID: the processors of this host were the limit, in {saturated_samples} of \
+                 {samples} looks; what was measured says nothing of the emulated cluster. Take \
+                 lower rates."
+            ),
+        }
+    }
 }
 
 /// Watches the processors of this machine while something runs.

@@ -307,6 +307,9 @@ fn benchmarks_run_on_the_hosts_of_a_lab_and_drop_caches() {
         let value = finish(&mut command, PATIENCE).expect_success();
         let value: Value = serde_json::from_str(&value).expect("JSON");
         check(&format!("bench-{verb}"), &value);
+        // Others may have work for the processors, too: whether it counts can't be foreseen.
+        assert_eq!(value["is_valid"], !value["cpu"]["is_limit"].as_bool().expect("judged"));
+        assert!(value["cpu"]["samples"].as_u64() > Some(0), "{value}");
         let hosts = value["hosts"].as_array().expect("hosts");
         assert_eq!([&hosts[0]["name"], &hosts[1]["name"]], ["c1", "c2"]);
         value
@@ -343,6 +346,47 @@ fn benchmarks_run_on_the_hosts_of_a_lab_and_drop_caches() {
         names,
         [[first, one], [first, two], [second, one], [second, two], [one, two], [two, one]]
     );
+    lab.json("down", &[]);
+    assert_eq!(lab.remains(), NOTHING);
+}
+
+/// A shell's command that leaves no processor idle for some seconds, whatever else runs here.
+fn hog(seconds: u32) -> String {
+    let text = fs::read_to_string("/proc/stat").expect("/proc is mounted");
+    let is_processor = |line: &&str| line.starts_with("cpu") && !line.starts_with("cpu ");
+    let loops = text.lines().filter(is_processor).count() * 4;
+    // What runs with nice is no load: this is the opposite, within its session and, where the
+    // kernel has autogroups, against all others.
+    let endless = format!("timeout {seconds} nice -n -19 sh -c \"while :; do :; done\"");
+    format!(
+        "for i in $(seq {loops}); do setsid sh -c 'echo -19 >/proc/$$/autogroup; {endless}' \
+         </dev/null >/dev/null 2>&1 & done"
+    )
+}
+
+/// Command: skep lab run.
+#[test]
+fn what_the_processors_limited_is_marked_invalid() {
+    let lab = Lab::new();
+    lab.json("up", &SHAPE);
+    let script = format!("{}; wait", hog(3));
+    let run = lab.json("run", &["--host", "c1", "--", "sh", "-c", &script]);
+    check("lab-run", &run);
+    assert_eq!((&run["is_valid"], &run["cpu"]["is_limit"]), (&false.into(), &true.into()), "{run}");
+    let shown = lab.call("run", &["--host", "c1", "--", "sh", "-c", &script]).expect_success();
+    assert!(shown.contains("INVALID: the processors of this host"), "{shown}");
+
+    let bench = |format: &str| {
+        let mut command = Command::new(cluster::program());
+        command.args(["bench", "io", "--lab", lab.name(), "--output", format, "-w"]);
+        command.args(["-o", "file", "-b", "1m", "--keep-caches", "--before-phase", &hog(3)]);
+        finish(&mut command, PATIENCE).expect_success()
+    };
+    let value: Value = serde_json::from_str(&bench("json")).expect("JSON");
+    check("bench-io", &value);
+    assert_eq!(value["is_valid"], false, "{}", value["cpu"]);
+    let shown = bench("table");
+    assert!(shown.contains("SUMMARY") && shown.contains("INVALID: "), "{shown}");
     lab.json("down", &[]);
     assert_eq!(lab.remains(), NOTHING);
 }

@@ -49,7 +49,8 @@ pub(crate) struct HostArgs {
     /// File with a host on each line; what comes after a # or the first word is ignored
     #[arg(long, value_name = "FILE", conflicts_with = "hosts")]
     pub(crate) host_file: Option<PathBuf>,
-    /// The client hosts of a lab (`skep lab up`); a relative path is in the mount of each
+    /// The client hosts of a lab (`skep lab up`); a relative path is in the mount of each, and the
+    /// result says whether the processors of this machine were its limit
     #[arg(long, value_name = "NAME", conflicts_with_all = ["hosts", "host_file", "enter"])]
     pub(crate) lab: Option<String>,
     /// Processes on each host

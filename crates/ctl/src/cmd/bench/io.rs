@@ -1,8 +1,9 @@
 //! `skep bench io`: IOR's patterns.
 
-use super::{by, end_on_signals, end_progress, hosts, named, path_on_hosts, runner, show_progress};
+use super::witness::Witness;
+use super::{by, end_on_signals, hosts, named, path_on_hosts, runner};
 use crate::cli::bench::IoArgs;
-use crate::output::{print, render, table};
+use crate::output::{render, table};
 use skep_bench::io::{Outcome, Plan};
 use skep_bench::launcher::PhaseRecord;
 use skep_types::{Error, ErrorCode, Result};
@@ -15,11 +16,10 @@ pub(super) fn run(args: &IoArgs) -> Result<ExitCode> {
     end_on_signals()?;
     let runner = runner(args.tool.as_deref(), &args.runner);
     let processes = args.place.processes_per_host;
-    let mut progress = show_progress();
-    let result = skep_bench::io::run_by(runner.as_ref(), &plan, &hosts, processes, &mut progress);
-    end_progress();
-    let outcome = result?;
-    print(&outcome, as_table)?;
+    let mut witness = Witness::new(&args.place);
+    let mut see = |progress| witness.see(progress);
+    let result = skep_bench::io::run_by(runner.as_ref(), &plan, &hosts, processes, &mut see);
+    let outcome = witness.report(result, as_table)?;
     if let Some(why) = &outcome.failure {
         return Err(Error::new(ErrorCode::Io, why.clone()));
     }

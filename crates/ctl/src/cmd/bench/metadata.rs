@@ -1,8 +1,9 @@
 //! `skep bench metadata`: mdtest's phases.
 
-use super::{by, end_on_signals, end_progress, hosts, named, path_on_hosts, runner, show_progress};
+use super::witness::Witness;
+use super::{by, end_on_signals, hosts, named, path_on_hosts, runner};
 use crate::cli::bench::MetadataArgs;
-use crate::output::{print, render, table};
+use crate::output::{render, table};
 use skep_bench::metadata::{OPERATIONS, Outcome, Plan};
 use skep_types::{Error, ErrorCode, Result};
 use std::process::ExitCode;
@@ -13,12 +14,10 @@ pub(super) fn run(args: &MetadataArgs) -> Result<ExitCode> {
     end_on_signals()?;
     let processes = args.place.processes_per_host;
     let runner = runner(args.tool.as_deref(), &args.runner);
-    let mut progress = show_progress();
-    let result =
-        skep_bench::metadata::run_by(runner.as_ref(), &plan, &hosts, processes, &mut progress);
-    end_progress();
-    let outcome = result?;
-    print(&outcome, as_table)?;
+    let mut witness = Witness::new(&args.place);
+    let mut see = |progress| witness.see(progress);
+    let result = skep_bench::metadata::run_by(runner.as_ref(), &plan, &hosts, processes, &mut see);
+    let outcome = witness.report(result, as_table)?;
     match &outcome.failure {
         Some(why) => Err(Error::new(ErrorCode::Io, why.clone())),
         None => Ok(ExitCode::SUCCESS),

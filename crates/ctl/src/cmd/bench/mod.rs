@@ -1,16 +1,16 @@
-//! Verbs of `skep bench`, and what they share: hosts, progress, interruption.
+//! Verbs of `skep bench`, and what they share: hosts and interruption; [`witness`] has the rest.
 
 mod io;
 mod metadata;
 mod net;
 mod storage;
+mod validity;
+mod witness;
 
 use crate::cli::bench::{BenchVerb, HostArgs, RunnerArgs};
-use crate::output::is_for_people;
+use skep_bench::Host;
 use skep_bench::tool::{Runner, Tool};
-use skep_bench::{Host, Progress};
 use skep_types::{Error, ErrorCode, Result};
-use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -125,43 +125,6 @@ fn end_on_signals() -> Result<()> {
         }
     })?;
     Ok(())
-}
-
-/// Says on standard error what a run is doing: with a line that changes where a terminal shows it,
-/// else with a line for each phase. Programs are told nothing.
-fn show_progress() -> impl FnMut(Progress) {
-    let is_terminal = std::io::stderr().is_terminal();
-    let is_silent = !is_terminal && !is_for_people();
-    let mut phase = String::new();
-    move |progress| {
-        if is_silent {
-            return;
-        }
-        let mut stderr = std::io::stderr().lock();
-        // Nobody is left to be told that nobody can be told.
-        let _ = match progress {
-            Progress::Phase { phase: name, repetition } => {
-                phase = format!("{name} {repetition}");
-                let end = if is_terminal { "" } else { "\n" };
-                write!(stderr, "{}{phase}{end}", if is_terminal { "\r\x1b[K" } else { "" })
-            }
-            Progress::Moved { done, total } if is_terminal && total > 0 => {
-                let percent = done as f64 * 100.0 / total as f64;
-                write!(stderr, "\r\x1b[K{phase}: {percent:.0}%")
-            }
-            Progress::Moved { .. } => Ok(()),
-            Progress::Note(what) if is_terminal => writeln!(stderr, "\r\x1b[K{what}"),
-            Progress::Note(what) => writeln!(stderr, "{what}"),
-        };
-    }
-}
-
-/// Takes the line of progress away.
-fn end_progress() {
-    let mut stderr = std::io::stderr().lock();
-    if stderr.is_terminal() {
-        let _ = write!(stderr, "\r\x1b[K");
-    }
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
 //! `skep bench net`: the network between hosts and services, and between services.
 
-use super::{end_on_signals, end_progress, hosts, show_progress};
+use super::witness::Witness;
+use super::{end_on_signals, hosts};
 use crate::access::ClusterArgs;
 use crate::cli::bench::NetArgs;
-use crate::output::{print, render, table};
+use crate::output::{render, table};
 use crate::view::node_named;
 use skep_bench::net::{Measured, Outcome, Pair, Plan, Server};
 use skep_bench::statistics::median;
@@ -29,16 +30,18 @@ pub(super) fn run(args: &NetArgs, query: &ClusterArgs) -> Result<ExitCode> {
     let servers = crate::cmd::block_on(async move { chosen(&access.map().await?, &wanted) })?;
     let processes = args.place.processes_per_host;
     let to = (servers.as_slice(), token.as_str());
-    let from_hosts =
-        skep_bench::net::from_hosts(&plan, &hosts, processes, to, &mut show_progress());
-    let result = from_hosts.and_then(|outcome| {
-        crate::cmd::block_on(async move {
-            skep_bench::net::between_servers(outcome, &token, &mut show_progress()).await
-        })
-    });
-    end_progress();
-    let outcome = result?;
-    print(&outcome, as_table)?;
+    let mut witness = Witness::new(&args.place);
+    let mut see = |progress| witness.see(progress);
+    let result = skep_bench::net::from_hosts(&plan, &hosts, processes, to, &mut see);
+    let (result, witness) = crate::cmd::block_on(async move {
+        let mut see = |progress| witness.see(progress);
+        let result = match result {
+            Ok(outcome) => skep_bench::net::between_servers(outcome, &token, &mut see).await,
+            failed => failed,
+        };
+        Ok((result, witness))
+    })?;
+    let outcome = witness.report(result, as_table)?;
     match &outcome.failure {
         Some(why) => Err(Error::new(ErrorCode::Io, why.clone())),
         None => Ok(ExitCode::SUCCESS),

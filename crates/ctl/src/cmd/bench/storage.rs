@@ -1,6 +1,7 @@
 //! `skep bench storage`: each target's own speed. `skep bench slow-targets`: which are too slow.
 
-use super::{end_on_signals, end_progress, show_progress};
+use super::end_on_signals;
+use super::witness::{end_progress, show_progress};
 use crate::access::{Access, ClusterArgs, PATIENCE};
 use crate::cli::bench::{SlowTargetsArgs, StorageArgs};
 use crate::output::{print, render, table};

@@ -95,14 +95,5 @@ fn shown(report: &RunReport) -> String {
         let (sent, received) = (size(run.sent_bytes), size(run.received_bytes));
         hosts.add_row([run.host.clone(), end, seconds, sent, received]);
     }
-    let CpuUse { samples, saturated_samples, mean_idle, .. } = report.cpu;
-    let verdict = match report.is_valid {
-        true => format!("The processors were {:.0} % idle on average.", mean_idle * 100.0),
-        false => format!(
-            "INVALID: the processors of this host were the limit, in {saturated_samples} of \
-             {samples} looks; what was measured says nothing of the emulated cluster. Take lower \
-             rates."
-        ),
-    };
-    format!("{}{verdict}", render(&hosts))
+    format!("{}{}", render(&hosts), report.cpu.in_words())
 }

@@ -1,0 +1,101 @@
+//! Whether what is measured in a lab counts: whether the processors of this machine were not the
+//! limit.
+//!
+//! Outside of labs nothing is said of that: there processors are a part of what is measured.
+
+use crate::cli::bench::HostArgs;
+use serde::Serialize;
+use skep_bench::Progress;
+use skep_lab::{CpuUse, CpuWatch};
+
+/// A result as it is printed.
+#[derive(Debug, Serialize)]
+pub(super) struct Report<T> {
+    /// What was measured.
+    #[serde(flatten)]
+    pub(super) outcome: T,
+    /// What the processors of the lab's machine did, from the first phase on.
+    pub(super) cpu: Option<CpuUse>,
+    /// Whether what was measured says something of the lab.
+    pub(super) is_valid: Option<bool>,
+}
+
+impl<T> Report<T> {
+    fn new(outcome: T, cpu: Option<CpuUse>) -> Self {
+        Self { outcome, is_valid: cpu.as_ref().map(|cpu| !cpu.is_limit), cpu }
+    }
+
+    /// The result as text, and what is to be said of the processors.
+    pub(super) fn in_words(&self, outcome: impl FnOnce(&T) -> String) -> String {
+        let text = outcome(&self.outcome);
+        match &self.cpu {
+            None => text,
+            Some(cpu) => format!("{}\n\n{}\n", text.trim_end(), cpu.in_words()),
+        }
+    }
+}
+
+/// Watches the processors while something is measured in a lab.
+#[derive(Debug)]
+pub(super) struct Watch {
+    is_in_lab: bool,
+    running: Option<CpuWatch>,
+}
+
+impl Watch {
+    pub(super) fn new(place: &HostArgs) -> Self {
+        Self { is_in_lab: place.lab.is_some(), running: None }
+    }
+
+    /// Begins with the first phase: before it hosts are entered and processes started.
+    pub(super) fn look(&mut self, progress: &Progress) {
+        if self.is_in_lab && self.running.is_none() && matches!(progress, Progress::Phase { .. }) {
+            self.running = Some(CpuWatch::start());
+        }
+    }
+
+    pub(super) fn finish<T>(self, outcome: T) -> Report<T> {
+        Report::new(outcome, self.running.map(CpuWatch::finish))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn used(is_limit: bool) -> CpuUse {
+        let saturated_samples = if is_limit { 3 } else { 0 };
+        CpuUse { samples: 4, saturated_samples, mean_idle: 0.25, least_idle: 0.0, is_limit }
+    }
+
+    #[test]
+    fn what_the_processors_limited_is_marked() {
+        let shown = |cpu| {
+            let report = Report::new(serde_json::json!({"phases": []}), cpu);
+            let text = report.in_words(|_| "PHASE\n".to_owned());
+            (serde_json::to_value(&report).expect("JSON"), text)
+        };
+        let (value, text) = shown(Some(used(true)));
+        assert_eq!((&value["is_valid"], &value["cpu"]["is_limit"]), (&false.into(), &true.into()));
+        assert!(text.starts_with("PHASE\n\nINVALID: ") && text.contains("3 of 4 looks"), "{text}");
+        let (value, text) = shown(Some(used(false)));
+        assert_eq!((&value["is_valid"], &value["phases"]), (&true.into(), &serde_json::json!([])));
+        assert!(!text.contains("INVALID") && text.contains("25 % idle"), "{text}");
+        let (value, text) = shown(None);
+        assert!(value["is_valid"].is_null() && value["cpu"].is_null(), "{value}");
+        assert_eq!(text, "PHASE\n");
+    }
+
+    #[test]
+    fn only_labs_are_watched_and_from_the_first_phase_on() {
+        let phase = Progress::Phase { phase: "write".into(), repetition: 1 };
+        for (lab, is_watched) in [(None, false), (Some("lab".to_owned()), true)] {
+            let mut watch = Watch::new(&HostArgs { lab, ..HostArgs::default() });
+            watch.look(&Progress::Note("a host is entered".into()));
+            assert!(watch.running.is_none());
+            watch.look(&phase);
+            watch.look(&phase);
+            assert_eq!(watch.finish(()).is_valid.is_some(), is_watched);
+        }
+    }
+}
