@@ -70,6 +70,34 @@ pub enum Progress {
     },
     /// Something that doesn't stop it, but may matter for its results.
     Note(String),
+    /// A result, as soon as it is there.
+    Measured(Box<Measurement>),
+}
+
+/// A result of a run, by itself. What a run gives back at its end has all of them.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Measurement {
+    /// A phase of [`crate::io`] or [`crate::metadata`]; also one in which data were only compared.
+    Phase(PhaseRecord),
+    /// A pair of [`crate::net`].
+    Link {
+        /// Who measured to whom.
+        between: crate::net::Pair,
+        /// What was measured; its `pair` is the place among the pairs of the whole result.
+        #[serde(flatten)]
+        sample: crate::net::Sample,
+    },
+    /// All pairs of [`crate::net`] at the same time.
+    Total(crate::net::Total),
+    /// A target of [`crate::storage`].
+    Target(crate::storage::Sample),
+}
+
+impl Progress {
+    pub(crate) fn measured(measurement: Measurement) -> Self {
+        Self::Measured(Box::new(measurement))
+    }
 }
 
 /// Processes over all hosts.

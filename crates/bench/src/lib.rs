@@ -26,4 +26,4 @@ pub mod statistics;
 pub mod storage;
 pub mod tool;
 
-pub use launcher::{Host, Progress, agent, interrupt, worker};
+pub use launcher::{Host, Measurement, Progress, agent, interrupt, worker};

@@ -6,7 +6,7 @@
 
 pub mod outliers;
 
-use crate::launcher::{Progress, is_interrupted};
+use crate::launcher::{Measurement, Progress, is_interrupted};
 use crate::limits::{
     ASK_INTERVAL, ASK_PATIENCE, DEFAULT_PATIENCE_S, MAX_REPETITIONS, STOP_PATIENCE,
 };
@@ -246,7 +246,9 @@ async fn measure(
             continue;
         }
         for ((target, _), end) in targets.iter().zip(ends) {
-            outcome.samples.push(sample(target.id, phase, repetition, &end));
+            let sample = sample(target.id, phase, repetition, &end);
+            progress(Progress::measured(Measurement::Target(sample.clone())));
+            outcome.samples.push(sample);
         }
     }
     Ok(())

@@ -46,19 +46,31 @@ pub(crate) fn path<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S
 
 /// Prints a value in the chosen form.
 pub(crate) fn print<T: Serialize>(value: &T, as_text: impl FnOnce(&T) -> String) -> Result<()> {
+    let text = in_chosen_form(value, as_text)?;
+    match FORMAT.get() {
+        // A line for each thing, and there are none.
+        Some(OutputFormat::Ndjson) if text.is_empty() => Ok(()),
+        _ => say(&text),
+    }
+}
+
+/// A value in the chosen form, without an end of the last line; nothing for an empty list.
+pub(crate) fn in_chosen_form<T: Serialize>(
+    value: &T,
+    as_text: impl FnOnce(&T) -> String,
+) -> Result<String> {
     let unwritable = |error: serde_json::Error| Error::new(ErrorCode::Io, error.to_string());
     let text = match FORMAT.get() {
         None | Some(OutputFormat::Table) => as_text(value),
         Some(OutputFormat::Json) => serde_json::to_string_pretty(value).map_err(unwritable)?,
         Some(OutputFormat::Ndjson) => match serde_json::to_value(value).map_err(unwritable)? {
-            serde_json::Value::Array(things) if things.is_empty() => return Ok(()),
             serde_json::Value::Array(things) => {
                 things.iter().map(|thing| thing.to_string() + "\n").collect()
             }
             one => one.to_string(),
         },
     };
-    say(text.trim_end())
+    Ok(text.trim_end().to_owned())
 }
 
 /// Prints a line, or several. A reader that has gone away is no error.

@@ -416,6 +416,74 @@ fn storage_refuses_what_cannot_be_and_leaves_nothing_behind() {
     run(&["--targets", &target, "--size", "1m"]).expect_success();
 }
 
+/// `skep bench` with a standard output that can't take anything.
+fn run_on_full(arguments: &[&str]) -> Finished {
+    let mut command = Command::new("sh");
+    command.args(["-c", "exec \"$0\" \"$@\" >/dev/full"]).arg(cluster::program());
+    finish(command.arg("bench").args(arguments), PATIENCE)
+}
+
+/// The kinds of a file's lines.
+fn kinds(file: &Path) -> Vec<String> {
+    let text = fs::read_to_string(file).expect("a file of results");
+    assert!(text.ends_with('\n'), "{text}");
+    text.lines().map(|line| parse(line)["kind"].as_str().expect("a kind").to_owned()).collect()
+}
+
+#[test]
+fn results_outlive_a_disk_that_fills_up() {
+    let cluster = small_cluster();
+    let scratch = Scratch::new();
+    let small = scratch.directory("small");
+    let tmpfs = ["-t", "tmpfs", "-o", "size=64k", "skep-test-bench"];
+    finish(Command::new("mount").args(tmpfs).arg(&small), PATIENCE).expect_success();
+    let kept = small.join("kept.ndjson");
+    let (file, kept_as) = (scratch.join("file").display().to_string(), kept.display().to_string());
+    // Somebody takes all the room that is left when the run has begun.
+    let fill = format!("head -c 1m /dev/zero >{} || true", small.join("fill").display());
+    let io = ["io", "-o", &file, "-t", "64k", "-i", "3", "--before-phase", &fill];
+    let keep = ["--keep-caches", "--result-file", &kept_as];
+    let full = run_on_full(&[&io[..], &keep].concat());
+    let lines = kinds(&kept);
+    let again = run(&["io", "-o", &file, "--result-file", &kept_as]);
+    fs::remove_file(&kept).expect("removed");
+    let many = run(&["io", "-o", &file, "-i", "900", "--result-file", &kept_as]);
+    let left = kept.exists();
+    finish(Command::new("umount").arg(&small), PATIENCE).expect_success();
+    let said = full.expect_failure();
+    assert!(said.contains("standard output: No space left"), "{said}");
+    assert!(said.contains(&format!("all 6 results are in {kept_as}")), "{said}");
+    let phases = ["phase"; 6];
+    assert_eq!(lines, [&["benchmark"][..], &phases, &["end"]].concat());
+    assert!(again.expect_failure().contains("exists"), "what is there is not written over");
+    assert!(many.expect_failure().contains("No space left"), "before anything is measured");
+    assert!(!left && !Path::new(&file).exists());
+
+    // Without such a file, what was measured goes where it still can.
+    let said = run_on_full(&["io", "-o", &file, "--keep-caches"]);
+    let said = said.expect_failure();
+    assert!(said.contains("SUMMARY") && said.contains("--result-file"), "{said}");
+    let said = run_on_full(&["io", "-o", &file, "-b", "3"]);
+    assert!(said.expect_failure().contains("multiple"), "nothing was measured");
+
+    let data = cluster.data().display().to_string();
+    let place = cluster.path().display().to_string();
+    let of_cluster = ["--cluster", &data];
+    let metadata = ["metadata", "-d", &place, "-n", "5", "--keep-caches"];
+    let net = [&["net", "--messages", "4", "--message-size", "64k"][..], &of_cluster].concat();
+    let storage = [&["storage", "--size", "1m", "--threads", "1"][..], &of_cluster].concat();
+    for (arguments, kind) in [(&metadata[..], "phase"), (&net, "link"), (&storage, "target")] {
+        let kept = scratch.join(arguments[0]);
+        let keep = ["--result-file", &kept.display().to_string()].map(str::to_owned);
+        let keep = [keep[0].as_str(), keep[1].as_str()];
+        let said = run_on_full(&[arguments, &keep].concat());
+        assert!(said.expect_failure().contains("results are in"), "{arguments:?}");
+        let lines = kinds(&kept);
+        assert_eq!((lines[0].as_str(), lines[lines.len() - 1].as_str()), ("benchmark", "end"));
+        assert!(lines.len() > 4 && lines[1..lines.len() - 1].iter().all(|it| it == kind));
+    }
+}
+
 /// Command: skep bench net.
 #[test]
 fn net_measures_each_pair_in_both_directions() {

@@ -2,7 +2,7 @@
 
 use super::outcome::Outcome;
 use super::plan::{Phase, Plan};
-use crate::launcher::{Fleet, Host, Job, Progress, Step};
+use crate::launcher::{Fleet, Host, Job, Measurement, Progress, Step};
 use crate::tool::{Placed, Runner, Work};
 use skep_types::{Error, ErrorCode, Result};
 use std::path::PathBuf;
@@ -94,6 +94,7 @@ fn measure(
                 }
             }
             let record = fleet.phase(&step, progress)?;
+            progress(Progress::measured(Measurement::Phase(record.clone())));
             // What is only compared is not measured; but what was found counts.
             if phase != Phase::Check {
                 outcome.phases.push(record);

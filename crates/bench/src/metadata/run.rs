@@ -2,7 +2,7 @@
 
 use super::outcome::Outcome;
 use super::plan::Plan;
-use crate::launcher::{Fleet, Host, Job, Progress, Setup, Step};
+use crate::launcher::{Fleet, Host, Job, Measurement, Progress, Setup, Step};
 use crate::tool::{Placed, Runner, Work};
 use skep_types::Result;
 use std::path::PathBuf;
@@ -88,7 +88,9 @@ fn measure(
                 fleet.drop_caches(progress)?;
             }
             let step = Step { phase: phase.to_owned(), repetition, total };
-            outcome.phases.push(fleet.phase(&step, progress)?);
+            let record = fleet.phase(&step, progress)?;
+            progress(Progress::measured(Measurement::Phase(record.clone())));
+            outcome.phases.push(record);
         }
     }
     Ok(())
@@ -109,7 +111,9 @@ fn measure_parts(
             }
             for (phase, total) in part {
                 let step = Step { phase: phase.to_owned(), repetition, total };
-                outcome.phases.push(fleet.phase(&step, progress)?);
+                let record = fleet.phase(&step, progress)?;
+                progress(Progress::measured(Measurement::Phase(record.clone())));
+                outcome.phases.push(record);
             }
         }
         if plan.remove {

@@ -4,7 +4,7 @@ use super::outcome::{Measured, Outcome, Pair, Sample, Total};
 use super::plan::{Assignment, Key, Leg, Plan, Server};
 use super::work::identity;
 use crate::launcher::{
-    Fleet, Host, Job, LinkMeasure, PhaseRecord, Progress, Setup, Step, is_interrupted,
+    Fleet, Host, Job, LinkMeasure, Measurement, PhaseRecord, Progress, Setup, Step, is_interrupted,
 };
 use crate::limits::{ASK_PATIENCE, INTERRUPT_LOOK};
 use crate::storage::outliers::Rules;
@@ -75,10 +75,23 @@ fn measure_hosts(
             };
             let total = each * u64::from(link.message_bytes) * links;
             let record = fleet.phase(&Step { phase: name, repetition, total }, progress)?;
+            let known = (outcome.samples.len(), outcome.totals.len());
             take(&record, leg, assignment, outcome);
+            tell(outcome, known, progress);
         }
     }
     Ok(())
+}
+
+/// Tells what was measured since there were so many samples and totals.
+fn tell(outcome: &Outcome, known: (usize, usize), progress: &mut dyn FnMut(Progress)) {
+    for sample in &outcome.samples[known.0..] {
+        let (between, sample) = (outcome.pairs[sample.pair].clone(), sample.clone());
+        progress(Progress::measured(Measurement::Link { between, sample }));
+    }
+    for total in &outcome.totals[known.1..] {
+        progress(Progress::measured(Measurement::Total(total.clone())));
+    }
 }
 
 /// Puts what processes measured in a phase to the pairs.
@@ -170,7 +183,9 @@ async fn measure_servers(
                     let pair = pair_to(from.name.clone(), Some(from.node), &from.kind, to);
                     let place = outcome.place_of(pair);
                     let part = [measure_of(to, &reply)];
+                    let known = (outcome.samples.len(), outcome.totals.len());
                     outcome.samples.push(Sample::new(place, measured, repetition, &part));
+                    tell(outcome, known, progress);
                 }
             }
         }

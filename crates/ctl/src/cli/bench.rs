@@ -90,6 +90,15 @@ pub(crate) struct RunnerArgs {
     pub(crate) mpirun: String,
 }
 
+/// Where results are kept while a run goes on.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct ResultArgs {
+    /// Keep each result in this new file as soon as it is measured, as a line of JSON; room for
+    /// all of them is set aside before anything is measured
+    #[arg(long, value_name = "FILE")]
+    pub(crate) result_file: Option<PathBuf>,
+}
+
 /// IOR's options under IOR's letters.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct IoArgs {
@@ -162,6 +171,8 @@ pub(crate) struct IoArgs {
     /// Seed of random orders: the same seed gives the same order
     #[arg(long, default_value_t = 0, value_name = "NUMBER")]
     pub(crate) seed: u64,
+    #[command(flatten)]
+    pub(crate) results: ResultArgs,
 }
 
 /// mdtest's options under mdtest's letters.
@@ -230,6 +241,8 @@ pub(crate) struct MetadataArgs {
     /// Look at what the process so many places on has made: with 1 the one on the next host
     #[arg(short = 'N', long, default_value_t = 0, value_name = "NUMBER")]
     pub(crate) stride: u32,
+    #[command(flatten)]
+    pub(crate) results: ResultArgs,
 }
 
 /// What goes over the network.
@@ -264,6 +277,8 @@ pub(crate) struct NetArgs {
     /// How often all is done
     #[arg(long, default_value_t = 3, value_name = "NUMBER")]
     pub(crate) repetitions: u32,
+    #[command(flatten)]
+    pub(crate) results: ResultArgs,
 }
 
 /// What storage targets do.
@@ -296,6 +311,8 @@ pub(crate) struct StorageArgs {
     /// Give up when no target has moved anything for so long
     #[arg(long, default_value_t = skep_bench::limits::DEFAULT_PATIENCE_S, value_name = "SECONDS")]
     pub(crate) patience: u32,
+    #[command(flatten)]
+    pub(crate) results: ResultArgs,
 }
 
 /// How targets are judged.
@@ -304,7 +321,7 @@ pub(crate) struct SlowTargetsArgs {
     #[command(flatten)]
     pub(crate) storage: StorageArgs,
     /// Judge a result of `skep bench storage --output json`, and measure nothing
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "result_file")]
     pub(crate) result: Option<PathBuf>,
     /// Slow is what is slower than the others by so much
     #[arg(long, default_value_t = 10.0, value_name = "PERCENT")]

@@ -1,5 +1,6 @@
 //! `skep bench io`: IOR's patterns.
 
+use super::results::Size;
 use super::witness::Witness;
 use super::{by, end_on_signals, hosts, named, path_on_hosts, runner};
 use crate::cli::bench::IoArgs;
@@ -16,13 +17,17 @@ pub(super) fn run(args: &IoArgs) -> Result<ExitCode> {
     end_on_signals()?;
     let runner = runner(args.tool.as_deref(), &args.runner);
     let processes = args.place.processes_per_host;
-    let mut witness = Witness::new(&args.place);
+    let each = u64::from(plan.write) * (1 + u64::from(plan.verify_write)) + u64::from(plan.read);
+    let size = Size {
+        lines: each * u64::from(plan.repetitions),
+        parts: hosts.len() as u64 * u64::from(processes),
+        is_reported: runner.is_some(),
+    };
+    let witness = Witness::new(&args.place);
+    let mut witness = witness.keep(&args.results, ("io", &plan), size)?;
     let mut see = |progress| witness.see(progress);
     let result = skep_bench::io::run_by(runner.as_ref(), &plan, &hosts, processes, &mut see);
-    let outcome = witness.report(result, as_table)?;
-    if let Some(why) = &outcome.failure {
-        return Err(Error::new(ErrorCode::Io, why.clone()));
-    }
+    let outcome = witness.report(result, |it| it.failure.as_deref(), as_table)?;
     match outcome.errors() {
         0 => Ok(ExitCode::SUCCESS),
         errors => {

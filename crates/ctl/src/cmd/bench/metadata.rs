@@ -1,11 +1,12 @@
 //! `skep bench metadata`: mdtest's phases.
 
+use super::results::Size;
 use super::witness::Witness;
 use super::{by, end_on_signals, hosts, named, path_on_hosts, runner};
 use crate::cli::bench::MetadataArgs;
 use crate::output::{render, table};
 use skep_bench::metadata::{OPERATIONS, Outcome, Plan};
-use skep_types::{Error, ErrorCode, Result};
+use skep_types::Result;
 use std::process::ExitCode;
 
 pub(super) fn run(args: &MetadataArgs) -> Result<ExitCode> {
@@ -14,14 +15,17 @@ pub(super) fn run(args: &MetadataArgs) -> Result<ExitCode> {
     end_on_signals()?;
     let processes = args.place.processes_per_host;
     let runner = runner(args.tool.as_deref(), &args.runner);
-    let mut witness = Witness::new(&args.place);
+    let size = Size {
+        lines: OPERATIONS.len() as u64 * u64::from(plan.repetitions),
+        parts: hosts.len() as u64 * u64::from(processes),
+        is_reported: runner.is_some(),
+    };
+    let witness = Witness::new(&args.place);
+    let mut witness = witness.keep(&args.results, ("metadata", &plan), size)?;
     let mut see = |progress| witness.see(progress);
     let result = skep_bench::metadata::run_by(runner.as_ref(), &plan, &hosts, processes, &mut see);
-    let outcome = witness.report(result, as_table)?;
-    match &outcome.failure {
-        Some(why) => Err(Error::new(ErrorCode::Io, why.clone())),
-        None => Ok(ExitCode::SUCCESS),
-    }
+    witness.report(result, |it| it.failure.as_deref(), as_table)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn plan(args: &MetadataArgs) -> Result<Plan> {

@@ -3,6 +3,7 @@
 mod io;
 mod metadata;
 mod net;
+mod results;
 mod storage;
 mod validity;
 mod witness;

@@ -1,5 +1,6 @@
 //! `skep bench net`: the network between hosts and services, and between services.
 
+use super::results::Size;
 use super::witness::Witness;
 use super::{end_on_signals, hosts};
 use crate::access::ClusterArgs;
@@ -30,7 +31,9 @@ pub(super) fn run(args: &NetArgs, query: &ClusterArgs) -> Result<ExitCode> {
     let servers = crate::cmd::block_on(async move { chosen(&access.map().await?, &wanted) })?;
     let processes = args.place.processes_per_host;
     let to = (servers.as_slice(), token.as_str());
-    let mut witness = Witness::new(&args.place);
+    let size = size(&plan, hosts.len(), servers.len(), processes);
+    let witness = Witness::new(&args.place);
+    let mut witness = witness.keep(&args.results, ("net", &plan), size)?;
     let mut see = |progress| witness.see(progress);
     let result = skep_bench::net::from_hosts(&plan, &hosts, processes, to, &mut see);
     let (result, witness) = crate::cmd::block_on(async move {
@@ -41,10 +44,18 @@ pub(super) fn run(args: &NetArgs, query: &ClusterArgs) -> Result<ExitCode> {
         };
         Ok((result, witness))
     })?;
-    let outcome = witness.report(result, as_table)?;
-    match &outcome.failure {
-        Some(why) => Err(Error::new(ErrorCode::Io, why.clone())),
-        None => Ok(ExitCode::SUCCESS),
+    witness.report(result, |it| it.failure.as_deref(), as_table)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Each pair has a result of each kind, each stream and some round trips a record in it.
+fn size(plan: &Plan, hosts: usize, servers: usize, processes: u32) -> Size {
+    let pairs = (hosts + servers) as u64 * servers as u64 + 1;
+    let each = u64::from(plan.streams) + u64::from(plan.round_trips) / 16 + 1;
+    Size {
+        lines: pairs * Measured::ALL.len() as u64 * u64::from(plan.repetitions),
+        parts: each * u64::from(processes),
+        is_reported: false,
     }
 }
 

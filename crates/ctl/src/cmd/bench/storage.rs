@@ -1,11 +1,13 @@
 //! `skep bench storage`: each target's own speed. `skep bench slow-targets`: which are too slow.
 
 use super::end_on_signals;
-use super::witness::{end_progress, show_progress};
+use super::results::Size;
+use super::witness::{Witness, end_progress};
 use crate::access::{Access, ClusterArgs, PATIENCE};
-use crate::cli::bench::{SlowTargetsArgs, StorageArgs};
-use crate::output::{print, render, table};
+use crate::cli::bench::{HostArgs, SlowTargetsArgs, StorageArgs};
+use crate::output::{render, table};
 use serde::Serialize;
+use serde_json::{Value, json};
 use skep_bench::statistics::{Summary, median};
 use skep_bench::storage::outliers::{Judged, Rules, Verdict, judge};
 use skep_bench::storage::{Connected, Outcome, Plan, TargetRecord};
@@ -13,9 +15,14 @@ use skep_types::{ClusterMap, Error, ErrorCode, Result, TargetKind};
 use std::process::ExitCode;
 
 pub(super) fn run(args: &StorageArgs, query: &ClusterArgs) -> Result<ExitCode> {
-    let outcome = measure(args, query)?;
-    print(&outcome, as_table)?;
+    let (outcome, witness) = measure(args, query)?;
+    witness.print(&outcome, &end(&outcome), as_table)?;
     finish(&outcome)
+}
+
+/// The last line of a file of results.
+fn end(outcome: &Outcome) -> Value {
+    json!({"kind": "end", "failure": outcome.failure})
 }
 
 fn finish(outcome: &Outcome) -> Result<ExitCode> {
@@ -25,7 +32,7 @@ fn finish(outcome: &Outcome) -> Result<ExitCode> {
     }
 }
 
-fn measure(args: &StorageArgs, query: &ClusterArgs) -> Result<Outcome> {
+fn measure(args: &StorageArgs, query: &ClusterArgs) -> Result<(Outcome, Witness)> {
     let both = !args.write && !args.read;
     let plan = Plan {
         write: args.write || both,
@@ -42,11 +49,21 @@ fn measure(args: &StorageArgs, query: &ClusterArgs) -> Result<Outcome> {
     plan.check()?;
     let access = query.access(None)?;
     end_on_signals()?;
-    let wanted = args.targets.clone();
+    let (wanted, results) = (args.targets.clone(), args.results.clone());
+    // No process runs anywhere, in no lab.
+    let witness = Witness::new(&HostArgs::default());
     let result = crate::cmd::block_on(async move {
         let map = access.map().await?;
         let targets = connect(&access, &map, &wanted).await?;
-        skep_bench::storage::run(&plan, &targets, &mut show_progress()).await
+        let size = Size {
+            lines: 2 * targets.len() as u64 * u64::from(plan.repetitions),
+            parts: plan.threads.into(),
+            is_reported: false,
+        };
+        let mut witness = witness.keep(&results, ("storage", &plan), size)?;
+        let mut see = |progress| witness.see(progress);
+        let outcome = skep_bench::storage::run(&plan, &targets, &mut see).await?;
+        Ok((outcome, witness))
     });
     end_progress();
     result
@@ -132,16 +149,17 @@ pub(super) fn slow_targets(args: &SlowTargetsArgs, query: &ClusterArgs) -> Resul
         let what = "--slower-by is a share from 0 to 99 %, --confidence one from 50 to 99.9 %";
         return Err(Error::new(ErrorCode::InvalidArgument, what));
     }
-    let measured = match &args.result {
+    let (measured, witness) = match &args.result {
         None => measure(&args.storage, query)?,
         Some(file) => {
             let named = |what: String| {
                 Error::new(ErrorCode::InvalidArgument, format!("{}: {what}", file.display()))
             };
             let text = std::fs::read_to_string(file).map_err(|error| named(error.to_string()))?;
-            serde_json::from_str(&text).map_err(|error| {
+            let outcome = serde_json::from_str(&text).map_err(|error| {
                 named(format!("not a result of `skep bench storage --output json`: {error}"))
-            })?
+            })?;
+            (outcome, Witness::new(&HostArgs::default()))
         }
     };
     let targets = judge(&measured, rules);
@@ -154,7 +172,7 @@ pub(super) fn slow_targets(args: &SlowTargetsArgs, query: &ClusterArgs) -> Resul
     };
     let (slow, unclear) = (of(Verdict::Slow), of(Verdict::Unclear));
     let report = Report { rules, slow, unclear, targets, measured };
-    print(&report, in_words)?;
+    witness.print(&report, &end(&report.measured), in_words)?;
     finish(&report.measured)?;
     Ok(if report.slow.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -36,7 +36,7 @@ impl<T> Report<T> {
 }
 
 /// Watches the processors while something is measured in a lab.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Watch {
     is_in_lab: bool,
     running: Option<CpuWatch>,

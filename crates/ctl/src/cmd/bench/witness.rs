@@ -1,50 +1,112 @@
-//! What sees a run of a benchmark from its begin to its report: it shows progress, and watches the
-//! processors of a lab.
+//! What sees a run of a benchmark from its begin to its report: it shows progress, watches the
+//! processors of a lab, and keeps each result.
+//!
+//! # A full disk
+//! What was measured is lost only if nothing can take it: it is in the file of results if there is
+//! one, and a report that standard output can't take goes to standard error.
 
-use super::validity::Watch;
-use crate::cli::bench::HostArgs;
-use crate::output::{is_for_people, print};
+use super::results::{ResultFile, Size};
+use super::validity::{Report, Watch};
+use crate::cli::bench::{HostArgs, ResultArgs};
+use crate::output::{in_chosen_form, is_for_people, say};
 use serde::Serialize;
+use serde_json::{Value, json};
 use skep_bench::Progress;
-use skep_types::Result;
+use skep_types::{Error, ErrorCode, Result};
 use std::io::{IsTerminal, Write};
 
 /// Sees a run.
 pub(super) struct Witness {
     show: Box<dyn FnMut(Progress)>,
     watch: Watch,
+    results: Option<ResultFile>,
 }
 
 impl Witness {
+    /// One that watches a lab, if processes run in one.
     pub(super) fn new(place: &HostArgs) -> Self {
-        Self { show: Box::new(show_progress()), watch: Watch::new(place) }
+        Self { show: Box::new(show_progress()), watch: Watch::new(place), results: None }
+    }
+
+    /// Makes the file of results, if there is to be one.
+    ///
+    /// # Errors
+    /// If it can't be made: then nothing should be measured.
+    pub(super) fn keep(
+        mut self,
+        args: &ResultArgs,
+        (of, plan): (&str, &impl Serialize),
+        size: Size,
+    ) -> Result<Self> {
+        if let Some(path) = &args.result_file {
+            let made = ResultFile::create(path, of, plan, size);
+            self.results = Some(made.map_err(|error| error.within("--result-file"))?);
+        }
+        Ok(self)
     }
 
     /// What a run tells while it goes on.
     pub(super) fn see(&mut self, progress: Progress) {
         self.watch.look(&progress);
+        if let (Progress::Measured(result), Some(file)) = (&progress, &mut self.results) {
+            file.keep(result);
+        }
         (self.show)(progress);
     }
 
     /// Prints what was measured, with what was seen meanwhile, and gives it back.
     ///
     /// # Errors
-    /// Those of the run.
+    /// Those of the run; else why it isn't printed, or not in the file of results.
     pub(super) fn report<T: Serialize>(
-        self,
+        mut self,
         result: Result<T>,
+        failure: fn(&T) -> Option<&str>,
         as_text: impl FnOnce(&T) -> String,
     ) -> Result<T> {
         end_progress();
-        let report = self.watch.finish(result?);
-        print(&report, |report| report.in_words(as_text))?;
-        Ok(report.outcome)
+        let report = std::mem::take(&mut self.watch).finish(result?);
+        let Report { outcome, cpu, is_valid } = &report;
+        let failure = failure(outcome);
+        let end = json!({"kind": "end", "failure": failure, "cpu": cpu, "is_valid": is_valid});
+        self.print(&report, &end, |report| report.in_words(as_text))?;
+        match failure {
+            Some(why) => Err(Error::new(ErrorCode::Io, why)),
+            None => Ok(report.outcome),
+        }
+    }
+
+    /// Prints a report, and ends the file of results.
+    ///
+    /// # Errors
+    /// If either can't be written.
+    pub(super) fn print<T: Serialize>(
+        mut self,
+        report: &T,
+        end: &Value,
+        as_text: impl FnOnce(&T) -> String,
+    ) -> Result<()> {
+        let text = in_chosen_form(report, as_text)?;
+        let kept = self.results.as_mut().map(|file| file.finish(end));
+        let Err(error) = say(&text) else { return kept.unwrap_or(Ok(())) };
+        let place = match (&self.results, kept) {
+            (Some(file), Some(Ok(()))) => file.place(),
+            _ => {
+                // The last place that is left; nobody is to be told if it has no room either.
+                let _ = writeln!(std::io::stderr().lock(), "{text}");
+                "the report is on standard error instead; --result-file FILE keeps each result as \
+                 soon as it is measured"
+                    .to_owned()
+            }
+        };
+        let what = format!("standard output: {}; {place}", error.context());
+        Err(Error::new(error.code(), what))
     }
 }
 
 /// Says on standard error what a run is doing: with a line that changes where a terminal shows it,
 /// else with a line for each phase. Programs are told nothing.
-pub(super) fn show_progress() -> impl FnMut(Progress) {
+fn show_progress() -> impl FnMut(Progress) {
     let is_terminal = std::io::stderr().is_terminal();
     let is_silent = !is_terminal && !is_for_people();
     let mut phase = String::new();
@@ -64,7 +126,7 @@ pub(super) fn show_progress() -> impl FnMut(Progress) {
                 let percent = done as f64 * 100.0 / total as f64;
                 write!(stderr, "\r\x1b[K{phase}: {percent:.0}%")
             }
-            Progress::Moved { .. } => Ok(()),
+            Progress::Moved { .. } | Progress::Measured(_) => Ok(()),
             Progress::Note(what) if is_terminal => writeln!(stderr, "\r\x1b[K{what}"),
             Progress::Note(what) => writeln!(stderr, "{what}"),
         };

@@ -1,0 +1,197 @@
+//! A file that keeps each result of a run as soon as it is measured: lines of JSON.
+//!
+//! The first line says what is measured and how, the others are results, the last one tells that
+//! the run came to its end. Room for all of them is set aside before anything is measured, where
+//! the file system can do that: a disk that fills up meanwhile can't take it away. Where a line
+//! can't be written all the same, those before it stay, and the run goes on.
+//!
+//! A file in which nothing was measured is removed again.
+
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+use serde::Serialize;
+use serde_json::{Value, json};
+use skep_types::{Error, ErrorCode, Result};
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// What a result takes at most, without what it says of single processes.
+const LINE_BYTES: u64 = 1 << 10;
+/// What it takes more for each process, stream or round trip.
+const PART_BYTES: u64 = 512;
+/// What it takes more for each process where another program reports.
+const REPORT_BYTES: u64 = 16 << 10;
+
+/// How much a run will have to keep.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Size {
+    /// Results.
+    pub(super) lines: u64,
+    /// What each of them has a record of.
+    pub(super) parts: u64,
+    /// Whether another program does the work.
+    pub(super) is_reported: bool,
+}
+
+impl Size {
+    fn bytes(self) -> u64 {
+        let part = if self.is_reported { REPORT_BYTES } else { PART_BYTES };
+        self.lines.saturating_mul(LINE_BYTES.saturating_add(self.parts.saturating_mul(part)))
+    }
+}
+
+/// A file of results that is written.
+#[derive(Debug)]
+pub(super) struct ResultFile {
+    path: PathBuf,
+    file: File,
+    len: u64,
+    results: usize,
+    /// Why it has not all of them.
+    failure: Option<Error>,
+}
+
+impl ResultFile {
+    /// Makes the file.
+    ///
+    /// # Errors
+    /// `Exists` if there is such a file: nothing is written over. `NoSpace` if there isn't room for
+    /// what is going to be measured; then there is no file.
+    pub(super) fn create(path: &Path, of: &str, plan: &impl Serialize, size: Size) -> Result<Self> {
+        let file = match File::options().append(true).create_new(true).open(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                let what = format!("{} exists: name another file", path.display());
+                return Err(Error::new(ErrorCode::Exists, what));
+            }
+            opened => opened.map_err(|error| Error::from(error).within(path.display()))?,
+        };
+        let mut made = Self { path: path.to_owned(), file, len: 0, results: 0, failure: None };
+        let begin = json!({
+            "kind": "benchmark",
+            "of": of,
+            "skep_version": env!("CARGO_PKG_VERSION"),
+            "started_unix_s": skep_env::wall_time().seconds,
+            "plan": plan,
+        });
+        made.append(&begin)?;
+        made.reserve(size.bytes())?;
+        // The name of the new file has to outlast a power cut too.
+        let parent = path.parent().filter(|it| !it.as_os_str().is_empty());
+        File::open(parent.unwrap_or(Path::new("."))).and_then(|it| it.sync_all())?;
+        Ok(made)
+    }
+
+    /// Keeps a result. A first failure is remembered, and nothing is written any more.
+    pub(super) fn keep(&mut self, result: &impl Serialize) {
+        if self.failure.is_none() {
+            match self.append(result) {
+                Ok(()) => self.results += 1,
+                Err(error) => self.failure = Some(error),
+            }
+        }
+    }
+
+    /// Writes the last line, and gives back what was set aside and not needed.
+    ///
+    /// # Errors
+    /// What kept a result from being written.
+    pub(super) fn finish(&mut self, end: &Value) -> Result<()> {
+        let ended = match self.failure.take() {
+            Some(error) => Err(error),
+            None => self.append(end),
+        };
+        let _ = self.cut();
+        ended.map_err(|error| {
+            let what =
+                format!("{}; it has only the first {} results", error.context(), self.results);
+            Error::new(error.code(), what)
+        })
+    }
+
+    /// Where all results are, in words.
+    pub(super) fn place(&self) -> String {
+        format!("all {} results are in {}", self.results, self.path.display())
+    }
+
+    fn reserve(&self, bytes: u64) -> Result<()> {
+        match rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, self.len, bytes) {
+            // A file system that can't do it: then writing tells.
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INTR) => Ok(()),
+            Err(errno) => {
+                let what = format!("{}: room for {bytes} bytes of results", self.path.display());
+                Err(Error::from(std::io::Error::from(errno)).within(what))
+            }
+        }
+    }
+
+    /// Writes a line and syncs it; a part of one is cut off again.
+    fn append(&mut self, what: &impl Serialize) -> Result<()> {
+        let mut line = serde_json::to_string(what)
+            .map_err(|error| Error::new(ErrorCode::Io, error.to_string()))?;
+        line.push('\n');
+        let written = self.file.write_all(line.as_bytes()).and_then(|()| self.file.sync_data());
+        if let Err(error) = written {
+            let _ = self.cut();
+            return Err(Error::from(error).within(self.path.display()));
+        }
+        self.len += line.len() as u64;
+        Ok(())
+    }
+
+    fn cut(&self) -> Result<()> {
+        Ok(self.file.set_len(self.len)?)
+    }
+}
+
+impl Drop for ResultFile {
+    fn drop(&mut self) {
+        if self.results == 0 {
+            // Made here, and of no use: in the way of the next attempt.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: Size = Size { lines: 4, parts: 2, is_reported: false };
+
+    fn lines(path: &Path) -> Vec<Value> {
+        let text = std::fs::read_to_string(path).expect("a file");
+        assert!(text.ends_with('\n'), "{text}");
+        text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    }
+
+    #[test]
+    fn results_are_there_as_soon_as_they_are_kept() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let path = scratch.path().join("results");
+        let mut file = ResultFile::create(&path, "io", &json!({"a": 1}), SIZE).expect("made");
+        let found = lines(&path);
+        assert_eq!((&found[0]["of"], &found[0]["plan"]["a"]), (&"io".into(), &1.into()));
+        for number in 1..=2 {
+            file.keep(&json!({ "number": number }));
+            assert_eq!(lines(&path)[number]["number"], number);
+        }
+        let refused = ResultFile::create(&path, "io", &(), SIZE).expect_err("it exists");
+        assert_eq!(refused.code(), ErrorCode::Exists);
+        file.finish(&json!({"kind": "end"})).expect("written");
+        assert!(file.place().contains("all 2 results are in"), "{}", file.place());
+        drop(file);
+        assert_eq!(lines(&path).len(), 4);
+    }
+
+    #[test]
+    fn a_file_without_results_does_not_stay() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let path = scratch.path().join("results");
+        drop(ResultFile::create(&path, "io", &(), SIZE).expect("made"));
+        assert!(!path.exists());
+        let nowhere = scratch.path().join("none/results");
+        let error = ResultFile::create(&nowhere, "io", &(), SIZE).expect_err("no directory");
+        assert!(error.context().contains("none/results"), "{error}");
+    }
+}
