@@ -46,8 +46,13 @@ pub struct Report {
     pub runs_done: usize,
     /// Those of them that don't count, because something else than the system was the limit.
     pub runs_invalid: usize,
+    /// Each time that a run was made and didn't count, also if it was made again.
+    pub invalid: Vec<InvalidRun>,
     /// Whether the results of these are in figures and numbers all the same.
     pub includes_invalid: bool,
+    /// Runs before which caches could not be dropped everywhere: what they read may have been
+    /// cached.
+    pub runs_with_caches: usize,
     /// What the first step has found.
     pub calibrated: Option<CalibratedRecord>,
     /// What all of it means, in words.
@@ -69,8 +74,10 @@ pub struct ExperimentReport {
     pub axis: Factor,
     /// The results of each condition, in the order of their settings.
     pub groups: Vec<Group>,
-    /// Pairs of conditions that differ in one factor alone, which isn't a number.
+    /// Pairs of conditions that differ in one factor alone; of numbers, those next to each other.
     pub comparisons: Vec<Comparison>,
+    /// Pairs of allocations of one condition.
+    pub of_allocations: Vec<AllocationComparison>,
     /// Names of the files of its figures.
     pub figures: Vec<String>,
 }
@@ -119,8 +126,38 @@ pub struct Comparison {
     pub second: String,
     /// What both have in common, of what is varied.
     pub among: String,
+    /// Runs of each.
+    pub runs: [usize; 2],
     /// Welch's t test.
     pub welch: Welch,
+}
+
+/// Two allocations of the same condition.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct AllocationComparison {
+    /// The one that divides targets more evenly.
+    pub first: MinMax,
+    /// The other.
+    pub second: MinMax,
+    /// The condition, of what is varied.
+    pub among: String,
+    /// Runs of each.
+    pub runs: [usize; 2],
+    /// Welch's t test.
+    pub welch: Welch,
+}
+
+/// A run that doesn't count.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct InvalidRun {
+    /// Its place in the list of runs.
+    pub run: u32,
+    /// The experiment.
+    pub experiment: String,
+    /// UTC.
+    pub started_at: String,
+    /// Why.
+    pub because: String,
 }
 
 /// Makes the report of a journal; of all its runs, also of those that don't count, if that is said.
@@ -182,11 +219,27 @@ pub fn analyse(contents: &Contents, includes_invalid: bool) -> Report {
         runs_planned: order::list(&contents.plan).len(),
         runs_done: is_valid.len(),
         runs_invalid: is_valid.values().filter(|is_valid| !**is_valid).count(),
+        invalid: invalid(contents),
         includes_invalid,
+        runs_with_caches: last.values().filter(|run| !run.caches_dropped).count(),
         calibrated,
         conclusions: conclusions::draw(&experiments, calibrated.as_ref()),
         experiments,
     }
+}
+
+fn invalid(contents: &Contents) -> Vec<InvalidRun> {
+    let runs = contents.records.iter().filter_map(|record| match record {
+        Record::Trial(run) | Record::Run(run) if !run.is_valid => Some(run),
+        _ => None,
+    });
+    let invalid = |run: &RunRecord| InvalidRun {
+        run: run.run,
+        experiment: run.experiment.clone(),
+        started_at: run.started_at.clone(),
+        because: run.invalid_because.clone().unwrap_or_default(),
+    };
+    runs.map(invalid).collect()
 }
 
 /// The files of a report with their names: a page that needs no network, its figures, all points as
@@ -237,6 +290,7 @@ fn experiment(name: &str, title: &str, runs: &[&RunRecord]) -> Option<Experiment
         .filter_map(|(settings, runs)| group(settings, &runs, &varied))
         .collect();
     let comparisons = compare(&groups, &varied);
+    let of_allocations = groups.iter().flat_map(compare_allocations).collect();
     let mut report = ExperimentReport {
         name: name.to_owned(),
         title: title.to_owned(),
@@ -244,6 +298,7 @@ fn experiment(name: &str, title: &str, runs: &[&RunRecord]) -> Option<Experiment
         axis,
         groups,
         comparisons,
+        of_allocations,
         figures: Vec::new(),
     };
     report.figures = figures::names(&report);
@@ -284,7 +339,8 @@ fn label(settings: &Settings, factors: &[Factor]) -> String {
     if words.is_empty() { "all runs".to_owned() } else { words.join(", ") }
 }
 
-/// Welch's test for each pair of groups that differ in one factor alone that isn't a number.
+/// Welch's test for each pair of groups that differ in one factor alone: if it is a number, for
+/// those next to each other.
 fn compare(groups: &[Group], varied: &[Factor]) -> Vec<Comparison> {
     let mut comparisons = Vec::new();
     for (index, second) in groups.iter().enumerate() {
@@ -292,16 +348,43 @@ fn compare(groups: &[Group], varied: &[Factor]) -> Vec<Comparison> {
             let is_different = |it: &&Factor| it.text(&first.settings) != it.text(&second.settings);
             let different: Vec<Factor> = varied.iter().filter(is_different).copied().collect();
             let [factor] = different[..] else { continue };
-            if factor.is_number() {
+            let common: Vec<Factor> = varied.iter().filter(|it| **it != factor).copied().collect();
+            let of_common = |it: &Group| label(&it.settings, &common);
+            let is_between = |it: &Group| {
+                let [one, other] = [first, second].map(|it| factor.number(&it.settings));
+                let number = factor.number(&it.settings);
+                let is_inside = number > one.min(other) && number < one.max(other);
+                is_inside && of_common(it) == of_common(first)
+            };
+            if factor.is_number() && groups.iter().any(is_between) {
                 continue;
             }
             let Some(welch) = welch(&first.values, &second.values) else { continue };
-            let common: Vec<Factor> = varied.iter().filter(|it| **it != factor).copied().collect();
             comparisons.push(Comparison {
                 factor,
                 first: factor.text(&first.settings),
                 second: factor.text(&second.settings),
                 among: label(&first.settings, &common),
+                runs: [first, second].map(|it| it.values.len()),
+                welch,
+            });
+        }
+    }
+    comparisons
+}
+
+/// Welch's test for each pair of allocations of a condition.
+fn compare_allocations(group: &Group) -> Vec<AllocationComparison> {
+    let mut comparisons = Vec::new();
+    for (index, first) in group.allocations.iter().enumerate().rev() {
+        for second in group.allocations[..index].iter().rev() {
+            let Some(welch) = welch(&first.values, &second.values) else { continue };
+            comparisons.push(AllocationComparison {
+                // They are in the order of the smallest number.
+                first: first.min_max,
+                second: second.min_max,
+                among: group.label.clone(),
+                runs: [first, second].map(|it| it.values.len()),
                 welch,
             });
         }

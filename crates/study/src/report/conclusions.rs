@@ -2,20 +2,24 @@
 //!
 //! Every rule is stated beside it; where results don't carry a sentence, there is none.
 
+mod limits;
+
 use super::{Comparison, ExperimentReport, Factor, Group, label, mib};
-use crate::record::{CalibratedRecord, MinMax};
-use crate::statistics::mean;
+use crate::record::CalibratedRecord;
+use crate::statistics::{Welch, mean, welch};
 use serde::Serialize;
 use skep_types::size;
 use std::collections::BTreeMap;
 
 /// A mean that is less than this share below the best one is as good.
 const AS_GOOD: f64 = 0.05;
-/// Results of targets that share a server differ by less than this share if the server, or its
-/// link, is the limit.
-const FLAT: f64 = 0.15;
-/// A difference whose probability by chance is below this is one.
+/// A difference whose probability by chance is below this is one, if it is large enough.
 const SIGNIFICANT: f64 = 0.05;
+/// The least share that is a difference: with many runs that hardly scatter, chance alone would
+/// find any.
+const LEAST: f64 = 0.01;
+/// A value with which bandwidth is so much below that of smaller and of larger ones is named.
+const DIP: f64 = 0.15;
 
 /// A sentence, or several, on one subject.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -60,17 +64,17 @@ pub(super) fn draw(
 ) -> Vec<Conclusion> {
     let mut all = Vec::new();
     all.extend(calibrated.map(first_step));
+    all.extend(limits::draw(experiments));
     for experiment in experiments {
-        all.extend(limit_of_servers(experiment));
         all.extend(chooser(experiment));
         all.extend(count(experiment));
-        all.extend(hosts(experiment));
         for factor in [Factor::DataSize, Factor::Processes, Factor::Transfer] {
             all.extend(levels_off(experiment, factor));
         }
         all.extend(experiment.comparisons.iter().filter_map(|it| two_ways(experiment, it)));
         all.extend(applications(experiment));
         all.extend(experiment.groups.iter().filter_map(|group| modes(experiment, group)));
+        all.extend(allocations(experiment));
     }
     all
 }
@@ -143,81 +147,19 @@ fn among(common: &str) -> String {
     if common.is_empty() { String::new() } else { format!(" ({common})") }
 }
 
-/// What limits: looks at allocations with the same number of targets on each server. If more of
-/// them on each server bring less than 15 % more, what they share is the limit: the server's link
-/// (or the server). If bandwidth grows at least half as fast as their number, they are themselves.
-fn limit_of_servers(experiment: &ExperimentReport) -> Option<Conclusion> {
-    let others = |it: &&Factor| !matches!(it, Factor::Count | Factor::Chooser);
-    let others: Vec<Factor> = experiment.varied.iter().filter(others).copied().collect();
-    // Of what else varies, the values with which bandwidth is highest: others may be limited by
-    // something that isn't the servers.
-    let top = best(&experiment.groups.iter().collect::<Vec<_>>());
-    let common = label(&top.settings, &others);
-    let mut by_allocation: BTreeMap<MinMax, Vec<f64>> = BTreeMap::new();
-    for group in experiment.groups.iter().filter(|it| label(&it.settings, &others) == common) {
-        for it in &group.allocations {
-            by_allocation.entry(it.min_max).or_default().extend_from_slice(&it.values);
-        }
-    }
-    let means: BTreeMap<MinMax, f64> =
-        by_allocation.iter().map(|(min_max, values)| (*min_max, mean(values))).collect();
-    let even: Vec<(MinMax, f64)> =
-        means.iter().filter(|(it, _)| it.0 == it.1).map(|(it, mean)| (*it, *mean)).collect();
-    let (&(least, of_least), &(most, of_most)) = (even.first()?, even.last()?);
-    if least == most {
-        return None;
-    }
-    let growth = of_most / of_least - 1.0;
-    let wider = f64::from(most.1) / f64::from(least.1) - 1.0;
-    let mut figures: Vec<Figure> =
-        means.iter().map(|(it, mean)| bandwidth(format!("mean of {it}"), *mean)).collect();
-    figures.push(percent(format!("{most} over {least}"), growth));
-    let text = if growth < FLAT {
-        let uneven = uneven_ones(&means, of_most, &mut figures);
-        format!(
-            "The network is the limit: each server's link, or the server itself, not its targets. \
-             {most} targets on a server bring no more than {least}.{uneven}",
-            most = most.1,
-            least = least.1
-        )
-    } else if growth > 0.5 * wider {
-        format!(
-            "The targets are the limit: bandwidth grows with their number, by {:.0} % from {} to \
-             {} on each server. Large files should use all of them.",
-            growth * 100.0,
-            least.1,
-            most.1
-        )
-    } else {
-        format!(
-            "Few targets limit themselves, many are limited by what they share (the server's link, \
-             or the clients): from {} to {} on each server bandwidth grows by {:.0} %.",
-            least.1,
-            most.1,
-            growth * 100.0
-        )
-    };
-    Some(conclusion("limit", experiment, text, figures))
+/// Whether two groups differ: hardly by chance, and by enough to matter.
+pub(super) fn is_difference(welch: &Welch) -> bool {
+    let gain = welch.gain.abs().max((1.0 / (1.0 + welch.gain) - 1.0).abs());
+    welch.p < SIGNIFICANT && gain >= LEAST
 }
 
-/// How well bandwidth follows from the server that has the most targets: with its link as the
-/// limit, a file of (a,b) gets (a + b) / b times what one link gives.
-fn uneven_ones(means: &BTreeMap<MinMax, f64>, of_even: f64, figures: &mut Vec<Figure>) -> String {
-    // A single target can't be divided.
-    let uneven = || means.iter().filter(|(it, _)| it.0 != it.1 && it.0 + it.1 > 1);
-    let expected = |it: &MinMax| of_even / 2.0 * f64::from(it.0 + it.1) / f64::from(it.1);
-    let off = |(it, mean): (&MinMax, &f64)| (mean / expected(it) - 1.0).abs();
-    let Some(worst) = uneven().map(off).max_by(f64::total_cmp) else { return String::new() };
-    figures.push(percent("largest distance from what min/max says", worst));
-    let (lowest, low) = uneven().min_by(|one, two| one.1.total_cmp(two.1)).expect("one is there");
-    figures.push(percent(format!("even allocations over {lowest}"), of_even / low - 1.0));
-    format!(
-        " So the server with the most targets of a file decides: bandwidth follows the ratio \
-         min/max to within {:.0} %, and files whose targets are evenly divided get {:.0} % more \
-         than those of {lowest}.",
-        worst * 100.0,
-        (of_even / low - 1.0) * 100.0
-    )
+/// A share more or less, in words: `3 % more than shared`, `as much as shared`.
+pub(super) fn against(share: f64, other: &str) -> String {
+    match share {
+        share if share >= LEAST => format!("{:.0} % more than {other}", share * 100.0),
+        share if share <= -LEAST => format!("{:.0} % less than {other}", -share * 100.0),
+        _ => format!("as much as {other}"),
+    }
 }
 
 /// Which chooser: the one with the highest mean over all that else varies, if anywhere it gains
@@ -246,17 +188,16 @@ fn chooser(experiment: &ExperimentReport) -> Option<Conclusion> {
         _ => None,
     });
     let largest = gains.max_by(|one, two| one.0.total_cmp(&two.0));
-    let clearly = largest.filter(|(gain, _, it)| *gain > AS_GOOD && it.welch.p < SIGNIFICANT);
+    let clearly = largest.filter(|(gain, _, it)| *gain > AS_GOOD && is_difference(&it.welch));
     let text = match clearly {
         Some((gain, other, it)) => {
             figures.push(percent(format!("{chooser} over {other}{}", among(&it.among)), gain));
             figures.push(number("probability by chance (Welch)", it.welch.p));
             format!(
-                "Use the chooser {chooser}: with {} it gives {:.0} % more than {other}, over \
-                 everything {:.0} % more than the worst.",
+                "Use the chooser {chooser}: with {} it gives {}, over everything {}.",
                 it.among,
-                gain * 100.0,
-                (top / over_all.last().map_or(top, |it| it.0) - 1.0) * 100.0
+                against(gain, other),
+                against(top / over_all.last().map_or(top, |it| it.0) - 1.0, "the worst")
             )
         }
         None => "No chooser is clearly better than another here.".to_owned(),
@@ -300,56 +241,52 @@ fn mean_of(line: &[&Group]) -> f64 {
     mean(&line.iter().map(|group| group.summary.mean).collect::<Vec<_>>())
 }
 
-/// How many client hosts, and whether they are the limit: they are if the largest number that was
-/// tried is clearly better than the one before.
-fn hosts(experiment: &ExperimentReport) -> Option<Conclusion> {
-    let lines = lines(experiment, Factor::Hosts);
-    let (common, line) =
-        lines.iter().max_by(|one, two| mean_of(&one.1).total_cmp(&mean_of(&two.1)))?;
-    let enough = first_as_good(line);
-    let figures = means(line, Factor::Hosts);
-    let text = match enough.settings == line[line.len() - 1].settings {
-        true => format!(
-            "The clients are the limit{}: {} client hosts, the most that were tried, still get \
-             more than fewer do.",
-            among(common),
-            enough.settings.hosts
-        ),
-        false => format!(
-            "{} client hosts are enough{}: more get less than 5 % more.",
-            enough.settings.hosts,
-            among(common)
-        ),
-    };
-    Some(conclusion("hosts", experiment, text, figures))
-}
-
 /// From which value of a factor on bandwidth is as good as it gets.
 fn levels_off(experiment: &ExperimentReport, factor: Factor) -> Option<Conclusion> {
     let lines = lines(experiment, factor);
     let (common, line) =
         lines.iter().max_by(|one, two| mean_of(&one.1).total_cmp(&mean_of(&two.1)))?;
     let (enough, last) = (first_as_good(line), line[line.len() - 1]);
+    let mut figures = means(line, factor);
+    let dips = dips(line, factor, &mut figures);
     let text = match enough.settings == last.settings {
         true => format!(
-            "Bandwidth still grows with {} at {}, the most that was tried{}.",
+            "Bandwidth still grows with {} at {}, the most that was tried{}{dips}.",
             factor.word(),
             factor.text(&last.settings),
             among(common)
         ),
         false => format!(
-            "From {} {} on bandwidth grows by less than 5 %{}.",
+            "From {} {} on bandwidth grows by less than 5 %{}{dips}.",
             factor.word(),
             factor.text(&enough.settings),
             among(common)
         ),
     };
-    Some(conclusion(factor.word(), experiment, text, means(line, factor)))
+    Some(conclusion(factor.word(), experiment, text, figures))
+}
+
+/// Values with which bandwidth is more than 15 % below that of a smaller and of a larger one.
+fn dips(line: &[&Group], factor: Factor, figures: &mut Vec<Figure>) -> String {
+    let highest = |part: &[&Group]| part.iter().map(|it| it.summary.mean).fold(0.0, f64::max);
+    let mut text = String::new();
+    for (index, group) in line.iter().enumerate() {
+        let around = highest(&line[..index]).min(highest(&line[index + 1..]));
+        let below = 1.0 - group.summary.mean / around;
+        if around == 0.0 || below <= DIP {
+            continue;
+        }
+        let value = factor.text(&group.settings);
+        figures.push(percent(format!("{value} below smaller and larger ones"), below));
+        let percent = below * 100.0;
+        text += &format!("; but with {value} it is {percent:.0} % below smaller and larger ones");
+    }
+    text
 }
 
 /// Shared or separate targets, N-1 or N-N, writing or reading: two means and Welch's test.
 fn two_ways(experiment: &ExperimentReport, it: &Comparison) -> Option<Conclusion> {
-    if it.factor == Factor::Chooser {
+    if it.factor == Factor::Chooser || it.factor.is_number() {
         return None;
     }
     let figures = vec![
@@ -363,11 +300,18 @@ fn two_ways(experiment: &ExperimentReport, it: &Comparison) -> Option<Conclusion
         false => (&it.second, &it.first, 1.0 / (1.0 + it.welch.gain) - 1.0),
     };
     let common = if it.among == "all runs" { String::new() } else { among(&it.among) };
-    let text = match it.welch.p < SIGNIFICANT {
+    let text = match is_difference(&it.welch) {
         true => format!(
             "Of {}, {more} gives {:.1} % more than {less}{common} ({}).",
             it.factor.axis(),
             gain * 100.0,
+            chance(it.welch.p)
+        ),
+        false if gain < LEAST => format!(
+            "Of {}, {} gives as much as {}{common}: they differ by less than 1 % ({}).",
+            it.factor.axis(),
+            it.first,
+            it.second,
             chance(it.welch.p)
         ),
         false => format!(
@@ -397,17 +341,19 @@ fn applications(experiment: &ExperimentReport) -> Option<Conclusion> {
         if one.settings.applications != 1 {
             continue;
         }
-        let growth = last.summary.mean / one.summary.mean - 1.0;
+        let found = welch(&last.values, &one.values);
         for group in line {
             let what = format!("{} applications{}", group.settings.applications, among(common));
             figures.push(bandwidth(format!("together, {what}"), group.summary.mean));
             figures.push(bandwidth(format!("each, {what}"), group.mean_of_each_application));
         }
+        // Without a test, because there are too few runs, nothing is said to differ.
+        let growth = found.filter(is_difference).map_or(0.0, |it| it.gain);
+        figures.extend(found.map(|it| number(format!("p of these{}", among(common)), it.p)));
         sentences.push(format!(
-            "{} applications together get {:.0} % {} one alone{}.",
+            "{} applications together get {}{}.",
             last.settings.applications,
-            growth.abs() * 100.0,
-            if growth >= 0.0 { "more than" } else { "less than" },
+            against(growth, "one alone"),
             among(common)
         ));
     }
@@ -450,6 +396,41 @@ fn modes(experiment: &ExperimentReport, group: &Group) -> Option<Conclusion> {
         }));
     }
     Some(conclusion("modes", experiment, text, figures))
+}
+
+/// Whether it matters where the targets of a file lie, where results have no modes that say so.
+fn allocations(experiment: &ExperimentReport) -> Option<Conclusion> {
+    let mut figures = Vec::new();
+    let (mut alike, mut different) = (Vec::new(), Vec::new());
+    for it in &experiment.of_allocations {
+        let group = experiment.groups.iter().find(|group| group.label == it.among);
+        if group.and_then(|it| it.bimodality).is_some_and(|it| it.is_bimodal) {
+            continue;
+        }
+        let (first, second) = (it.first, it.second);
+        let pair = format!("{first} over {second} ({})", it.among);
+        figures.push(percent(pair.clone(), it.welch.gain));
+        figures.push(number(format!("probability by chance (Welch), {pair}"), it.welch.p));
+        let chance = format!("{}, {} and {} runs", chance(it.welch.p), it.runs[0], it.runs[1]);
+        match is_difference(&it.welch) {
+            true => different.push(format!(
+                "{first} gives {} ({}; {chance})",
+                against(it.welch.gain, &second.to_string()),
+                it.among
+            )),
+            false => alike.push(format!("{first} and {second} ({chance})")),
+        }
+    }
+    let mut text = Vec::new();
+    if !different.is_empty() {
+        text.push(format!("Where targets lie makes a difference: {}.", different.join("; ")));
+    }
+    if !alike.is_empty() {
+        let alike = alike.join(", ");
+        text.push(format!("Allocations that don't differ significantly: {alike}."));
+    }
+    let text = text.join(" ");
+    (!text.is_empty()).then(|| conclusion("allocation", experiment, text, figures))
 }
 
 fn conclusion(

@@ -1,9 +1,10 @@
 //! The report as one page that needs no network: text, tables, and figures within it.
 
 use super::figures::Drawn;
-use super::{Conclusion, ExperimentReport, Group, Report, mib};
+use super::{Conclusion, ExperimentReport, Group, InvalidRun, Report, mib};
 use crate::journal::Contents;
 use crate::record::Record;
+use crate::statistics::Welch;
 use std::fmt::Write;
 
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:62rem;margin:2rem auto;\
@@ -41,6 +42,7 @@ pub(super) fn page(contents: &Contents, report: &Report, figures: &[Drawn]) -> S
     for it in &report.experiments {
         experiment(&mut page, it, figures);
     }
+    page.push_str(&invalid(report));
     let _ = write!(page, "<h2>How it was measured</h2>\n{}", method());
     let plan = escaped(contents.study.plan.trim_end());
     let _ = write!(page, "<h2>Plan</h2>\n<pre>{plan}</pre>\n");
@@ -84,7 +86,36 @@ fn heading(report: &Report) -> String {
             report.runs_invalid
         );
     }
+    if report.runs_with_caches > 0 {
+        let _ = writeln!(
+            text,
+            "<p class=\"note\">Before {} of the runs caches were not dropped everywhere: what was written \
+             or read may have been in memory (points.csv names them).</p>",
+            report.runs_with_caches
+        );
+    }
     text
+}
+
+/// Each time that a run didn't count.
+fn invalid(report: &Report) -> String {
+    if report.invalid.is_empty() {
+        return String::new();
+    }
+    let line = |it: &InvalidRun| {
+        format!(
+            "<tr><td>{} {}</td><td>{}</td><td>{}</td></tr>\n",
+            escaped(&it.experiment),
+            it.run,
+            it.started_at,
+            escaped(&it.because)
+        )
+    };
+    let lines: String = report.invalid.iter().map(line).collect();
+    format!(
+        "<h2>Runs that didn't count</h2>\n<p>Those that were made again count by what they \
+         measured then.</p>\n<table><tr><th>run</th><th>begun</th><th>because</th></tr>\n{lines}</table>\n"
+    )
 }
 
 fn conclusion(it: &Conclusion) -> String {
@@ -176,28 +207,38 @@ fn allocations(page: &mut String, it: &ExperimentReport) {
 }
 
 fn comparisons(page: &mut String, it: &ExperimentReport) {
-    if it.comparisons.is_empty() {
+    if it.comparisons.is_empty() && it.of_allocations.is_empty() {
         return;
     }
     page.push_str(
-        "<table><tr><th>compared</th><th>among</th><th>difference</th><th>t</th><th>df</th>\
-         <th>p</th></tr>\n",
+        "<table><tr><th>compared</th><th>among</th><th>runs</th><th>difference</th><th>t</th>\
+         <th>df</th><th>p</th></tr>\n",
     );
     for it in &it.comparisons {
-        let _ = writeln!(
-            page,
-            "<tr><td>{} - {}</td><td>{}</td><td>{:+.1} %</td><td>{:.2}</td><td>{:.1}</td>\
-             <td>{:.4}</td></tr>",
-            escaped(&it.first),
-            escaped(&it.second),
-            escaped(&it.among),
-            it.welch.gain * 100.0,
-            it.welch.t,
-            it.welch.freedom,
-            it.welch.p
-        );
+        let compared = format!("{} {} - {}", it.factor.word(), it.first, it.second);
+        compared_pair(page, &compared, &it.among, it.runs, &it.welch);
+    }
+    for it in &it.of_allocations {
+        let compared = format!("{} - {}", it.first, it.second);
+        compared_pair(page, &compared, &it.among, it.runs, &it.welch);
     }
     page.push_str("</table>\n");
+}
+
+fn compared_pair(page: &mut String, pair: &str, among: &str, runs: [usize; 2], welch: &Welch) {
+    let _ = writeln!(
+        page,
+        "<tr><td>{}</td><td>{}</td><td>{}, {}</td><td>{:+.1} %</td><td>{:.2}</td><td>{:.1}</td>\
+         <td>{:.4}</td></tr>",
+        escaped(pair),
+        escaped(among),
+        runs[0],
+        runs[1],
+        welch.gain * 100.0,
+        welch.t,
+        welch.freedom,
+        welch.p
+    );
 }
 
 /// What the words of the report mean. All bandwidths are in MiB/s (2^20 bytes).
@@ -211,5 +252,7 @@ fn method() -> &'static str {
      deviation estimated from the sample; p by 4000 drawn samples): a small p says that the values \
      are not normal. modes: two where a mixture of two normal distributions is better than one by \
      more than 10 (Bayesian information criterion), they are apart (Ashman's D above 4), and each \
-     has a tenth of the runs. p of compared groups: Welch's t test, two-sided.</p>\n"
+     has a tenth of the runs. p of compared groups: Welch's t test, two-sided; words speak of a \
+     difference where p is below 0.05 and it is at least 1 %. No correction is made for the number \
+     of comparisons: of twenty pairs without a difference one has such a p.</p>\n"
 }

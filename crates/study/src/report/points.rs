@@ -7,7 +7,7 @@ use std::fmt::Write;
 const COLUMNS: &str = "kind,run,block,experiment,repetition,started_at,is_valid,data_bytes,hosts,\
                        processes,count,chooser,transfer_bytes,access,operation,applications,\
                        targets,bytes_per_second,min,max,targets_used,skew_seconds,\
-                       bytes_per_second_of_each_application";
+                       bytes_per_second_of_each_application,caches_dropped,invalid_because";
 
 pub(super) fn csv(contents: &Contents) -> String {
     let mut text = format!("{COLUMNS}\n");
@@ -21,8 +21,8 @@ pub(super) fn csv(contents: &Contents) -> String {
     text
 }
 
-/// No value has a comma or a quotation mark in it: names of plans can't, and the rest are numbers
-/// and words of ours.
+/// No value but the last has a comma or a quotation mark in it: names of plans can't, and the rest
+/// are numbers and words of ours.
 fn line(text: &mut String, kind: &str, run: &RunRecord) {
     let it = &run.settings;
     let min_max = run.allocation();
@@ -57,6 +57,13 @@ fn line(text: &mut String, kind: &str, run: &RunRecord) {
         joined(targets),
         format!("{skew:.6}"),
         joined(each),
+        run.caches_dropped.to_string(),
+        run.invalid_because.as_deref().map(quoted).unwrap_or_default(),
     ];
     let _ = writeln!(text, "{}", fields.join(","));
+}
+
+/// Text as RFC 4180 has it.
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('"', "\"\"").replace(['\r', '\n'], " "))
 }

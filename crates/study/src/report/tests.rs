@@ -46,10 +46,24 @@ fn rate(limit: Limit, it: MinMax) -> f64 {
 
 /// The journal of a study on such a system, with some noise.
 fn study(directory: &Path, limit: Limit) -> Contents {
-    let plan = Plan::parse(PLAN).expect("a plan");
+    made_up(directory, PLAN, &|settings, random| {
+        let chooser = settings.chooser.as_deref().unwrap_or("balanced");
+        let min_max = allocation(chooser, settings.count.unwrap_or(8), random);
+        let clients = f64::from(settings.hosts * settings.applications) * 30.0 * MIB;
+        (min_max, rate(limit, min_max).min(clients))
+    })
+}
+
+/// The journal of a study on a system of which is known where it puts a file, and how fast it is.
+fn made_up(
+    directory: &Path,
+    text: &str,
+    system: &dyn Fn(&Settings, &mut Random) -> (MinMax, f64),
+) -> Contents {
+    let plan = Plan::parse(text).expect("a plan");
     let header = StudyRecord {
         format: FORMAT,
-        plan: PLAN.to_owned(),
+        plan: text.to_owned(),
         started_at: "2026-01-01T00:00:00Z".to_owned(),
         skep_version: "0.1.0".to_owned(),
         place: "lab made-up".to_owned(),
@@ -63,12 +77,8 @@ fn study(directory: &Path, limit: Limit) -> Contents {
     for (_, block) in order::blocks(&plan) {
         for run in block {
             let settings = Settings::new(&run.condition, None).expect("nothing to find out");
-            let chooser = settings.chooser.as_deref().unwrap_or("balanced");
-            let min_max = allocation(chooser, settings.count.unwrap_or(8), &mut random);
-            let clients = f64::from(settings.hosts * settings.applications) * 30.0 * MIB;
-            let noise = 0.99 + 0.02 * random.share();
-            let bytes_per_second = rate(limit, min_max).min(clients) * noise;
-            let record = one(&run, settings, min_max, bytes_per_second);
+            let (min_max, rate) = system(&settings, &mut random);
+            let record = one(&run, settings, min_max, rate * (0.99 + 0.02 * random.share()));
             journal.append(&Record::Run(record)).expect("written");
         }
     }
@@ -118,17 +128,18 @@ fn a_system_behind_slow_links_is_found_to_be_one() {
 
     let limit = about(&report, "limit");
     assert_eq!(limit.len(), 1, "{limit:?}");
-    assert!(limit[0].text.starts_with("The network is the limit"), "{}", limit[0].text);
+    let said =
+        "With fewer than 4 client hosts the clients are the limit; from 4 on the network is: ";
+    assert!(limit[0].text.starts_with(said), "{}", limit[0].text);
     assert!(limit[0].figures.iter().any(|it| it.what == "mean of (1,3)" && it.value > 60.0));
     let chooser = about(&report, "chooser");
     assert!(chooser[0].text.contains("Use the chooser balanced"), "{}", chooser[0].text);
     let count = about(&report, "count");
     assert!(count[0].text.contains("Files of 2 targets"), "{}", count[0].text);
     assert!(count[0].text.contains("chooser balanced"), "{}", count[0].text);
-    let hosts = about(&report, "hosts");
-    assert!(hosts[0].text.starts_with("4 client hosts are enough"), "{}", hosts[0].text);
+    assert!(about(&report, "hosts").is_empty(), "it is said already");
     let sharing = about(&report, "targets");
-    assert!(sharing[0].text.contains("don't differ significantly"), "{}", sharing[0].text);
+    assert!(sharing[0].text.contains("differ by less than 1 %"), "{}", sharing[0].text);
 
     // Round-robin has two modes with 2, 3 and 6 targets, and none with 4, and balanced has none.
     let modes: Vec<&str> = about(&report, "modes").iter().map(|it| it.text.as_str()).collect();
@@ -145,12 +156,90 @@ fn a_system_of_slow_targets_is_found_to_be_one() {
     let scratch = tempfile::tempdir().expect("a directory");
     let report = analyse(&study(scratch.path(), Limit::Targets), false);
     let limit = about(&report, "limit");
-    assert!(limit[0].text.starts_with("The targets are the limit"), "{}", limit[0].text);
+    let said =
+        "With fewer than 4 client hosts the clients are the limit; from 4 on the targets are: ";
+    assert!(limit[0].text.starts_with(said), "{}", limit[0].text);
     let count = about(&report, "count");
     assert!(count[0].text.contains("Files of 8 targets"), "{}", count[0].text);
     assert!(about(&report, "modes").is_empty(), "where a file lies makes no difference");
     let chooser = about(&report, "chooser");
     assert!(!chooser[0].text.contains("Use the chooser"), "{}", chooser[0].text);
+    let lie = about(&report, "allocation");
+    assert!(lie[0].text.starts_with("Allocations that don't differ"), "{}", lie[0].text);
+    assert!(lie[0].text.contains("(1,1) and (0,2) (p = "), "{}", lie[0].text);
+}
+
+/// A study of one experiment with these factors, on a system without noise to speak of.
+fn of_factors(factors: &str, rate: &dyn Fn(&Settings) -> f64) -> Report {
+    let text = format!(
+        "name = 'x'\ntitle = 'x'\nrepetitions = 8\n[factors]\ndata-size = '256MiB'\nhosts = 2\n\
+         [[experiment]]\nname = 'a'\ntitle = 'a'\nfactors = {{ {factors} }}\n"
+    );
+    let scratch = tempfile::tempdir().expect("a directory");
+    let system = |settings: &Settings, _: &mut Random| (MinMax(4, 4), rate(settings) * MIB);
+    analyse(&made_up(scratch.path(), &text, &system), false)
+}
+
+#[test]
+fn a_difference_that_does_not_matter_is_none() {
+    for (more, said) in [(1.0, "as much as one alone"), (1.2, "% more than one alone")] {
+        let of = |it: &Settings| if it.applications > 1 { 90.0 * more } else { 90.0 };
+        let report = of_factors("applications = [1, 2, 4]", &of);
+        let text = &about(&report, "applications")[0].text;
+        assert!(text.contains(said), "{text}");
+    }
+    // However sure it is that it isn't chance.
+    let sure = Welch { t: 9.0, freedom: 20.0, p: 0.0001, gain: 0.005 };
+    assert!(!conclusions::is_difference(&sure));
+    assert!(conclusions::is_difference(&Welch { gain: -0.02, ..sure }));
+    assert!(!conclusions::is_difference(&Welch { gain: 0.5, p: 0.06, ..sure }));
+    for (share, said) in [(0.004, "as much as x"), (-0.03, "3 % less than x"), (0.01, "1 % more")] {
+        assert!(conclusions::against(share, "x").starts_with(said), "{share}");
+    }
+}
+
+#[test]
+fn a_size_with_which_bandwidth_drops_is_named() {
+    let of = |it: &Settings| if it.data_bytes == 256 << 20 { 50.0 } else { 80.0 };
+    let sizes = "data-size = ['64MiB', '128MiB', '256MiB', '512MiB']";
+    let report = of_factors(sizes, &of);
+    let text = &about(&report, "data-size")[0].text;
+    assert!(text.starts_with("From data-size 64MiB on"), "{text}");
+    assert!(text.contains("but with 256MiB it is 3"), "{text}");
+    // What is slow at an end has a neighbour on one side alone.
+    let of = |it: &Settings| if it.data_bytes <= 64 << 20 { 50.0 } else { 80.0 };
+    let report = of_factors(sizes, &of);
+    let text = &about(&report, "data-size")[0].text;
+    assert!(text.starts_with("From data-size 128MiB on") && !text.contains("but"), "{text}");
+}
+
+#[test]
+fn numbers_are_compared_with_those_next_to_them() {
+    let report = of_factors("hosts = [1, 2, 4], count = [2, 8]", &|it| f64::from(it.hosts));
+    let found: Vec<String> = report.experiments[0]
+        .comparisons
+        .iter()
+        .map(|it| format!("{} {}-{} {}", it.factor.word(), it.first, it.second, it.among))
+        .collect();
+    assert_eq!(found.len(), 7, "{found:?}");
+    assert!(found.contains(&"hosts 1-2 count 2".to_owned()), "{found:?}");
+    assert!(found.contains(&"hosts 2-4 count 8".to_owned()), "{found:?}");
+    assert!(found.contains(&"count 2-8 hosts 4".to_owned()), "{found:?}");
+    assert!(report.experiments[0].comparisons.iter().all(|it| it.runs == [8, 8]));
+}
+
+#[test]
+fn the_limit_is_said_once_with_the_hosts_that_it_takes() {
+    let of = |hosts: &str, of: &dyn Fn(&Settings) -> f64| {
+        let report = of_factors(&format!("hosts = {hosts}"), of);
+        let found = about(&report, "hosts");
+        assert_eq!(found.len(), 1, "{found:?}");
+        found[0].text.clone()
+    };
+    let text = of("[1, 2, 4]", &|it| f64::from(it.hosts) * 10.0);
+    assert!(text.starts_with("The clients are the limit: 4 client hosts, the most"), "{text}");
+    let text = of("[1, 2, 4]", &|_| 10.0);
+    assert!(text.starts_with("One client host is enough: more get less than 5 % more"), "{text}");
 }
 
 #[test]
@@ -182,6 +271,9 @@ fn a_report_is_whole_needs_no_network_and_is_the_same_each_time() {
     let csv = text("points.csv");
     assert_eq!(csv.lines().count(), 361);
     let columns = csv.lines().next().expect("a title").split(',').count();
+    assert!(
+        csv.starts_with("kind,run,") && csv.lines().next().is_some_and(|it| it.ends_with("ause"))
+    );
     assert!(csv.lines().all(|line| line.split(',').count() == columns));
     let json: serde_json::Value = serde_json::from_str(&text("report.json")).expect("JSON");
     assert_eq!(json["experiments"][0]["groups"].as_array().expect("groups").len(), 12);
@@ -195,8 +287,9 @@ fn runs_that_do_not_count_are_in_the_points_and_nowhere_else() {
         let Record::Run(run) = record else { continue };
         if run.experiment == "hosts" || run.run == 0 {
             run.is_valid = false;
-            run.invalid_because = Some("the CPU was the limit".to_owned());
+            run.invalid_because = Some("the CPU was the limit, \"wholly\"".to_owned());
         }
+        run.caches_dropped = run.run != 7;
     }
     let report = analyse(&contents, false);
     assert_eq!(report.runs_invalid, 81);
@@ -210,7 +303,14 @@ fn runs_that_do_not_count_are_in_the_points_and_nowhere_else() {
     assert_eq!(counted, 360, "unless it is said");
     let files = files(&contents, &report).expect("drawn");
     assert!(String::from_utf8_lossy(&files[0].1).contains("81 runs don't count"));
-    assert_eq!(String::from_utf8_lossy(&files[1].1).matches(",false,").count(), 81);
+    assert!(
+        String::from_utf8_lossy(&files[0].1)
+            .contains("Before 1 of the runs caches were not dropped")
+    );
+    assert_eq!((report.runs_with_caches, report.invalid.len()), (1, 81));
+    let csv = String::from_utf8_lossy(&files[1].1).into_owned();
+    let because = ",true,\"the CPU was the limit, \"\"wholly\"\"\"\n";
+    assert_eq!((csv.matches(because).count(), csv.matches(",false,\n").count()), (81, 1));
 }
 
 #[test]

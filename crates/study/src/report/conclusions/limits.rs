@@ -1,0 +1,212 @@
+//! What limits a system: its clients, its servers' links, or its targets; said in one sentence, so
+//! that what holds with few client hosts doesn't contradict what holds with many.
+
+use super::{
+    Conclusion, Figure, against, among, bandwidth, best, conclusion, first_as_good, lines, mean_of,
+    means, percent,
+};
+use crate::record::MinMax;
+use crate::report::{ExperimentReport, Factor, label};
+use crate::statistics::mean;
+use std::collections::BTreeMap;
+
+/// Results of targets that share a server differ by less than this share if the server, or its
+/// link, is the limit.
+const FLAT: f64 = 0.15;
+
+/// What is behind the clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Limit {
+    Network,
+    Targets,
+    Both,
+}
+
+/// What limits where clients don't.
+struct Servers<'a> {
+    experiment: &'a ExperimentReport,
+    limit: Limit,
+    /// What more there is to say of it.
+    text: String,
+    figures: Vec<Figure>,
+}
+
+/// How many client hosts it takes.
+struct Clients<'a> {
+    experiment: &'a ExperimentReport,
+    /// What those have in common that were compared.
+    common: String,
+    /// The fewest that are as good as the best.
+    enough: u32,
+    is_fewest: bool,
+    is_most: bool,
+    figures: Vec<Figure>,
+}
+
+/// One conclusion of clients and servers together; more where experiments say different things of
+/// servers.
+pub(super) fn draw(experiments: &[ExperimentReport]) -> Vec<Conclusion> {
+    let mut found: Vec<Servers<'_>> = Vec::new();
+    for servers in experiments.iter().filter_map(servers) {
+        if found.iter().all(|it| it.limit != servers.limit) {
+            found.push(servers);
+        }
+    }
+    // The experiment that asks for the most hosts: with fewer of them clients limit something.
+    let mut most: Option<Clients<'_>> = None;
+    for clients in experiments.iter().filter_map(clients) {
+        if most.as_ref().is_none_or(|it| it.enough < clients.enough) {
+            most = Some(clients);
+        }
+    }
+    if found.is_empty() {
+        return most.into_iter().map(clients_alone).collect();
+    }
+    found.into_iter().map(|servers| both(servers, most.as_ref())).collect()
+}
+
+fn both(servers: Servers<'_>, clients: Option<&Clients<'_>>) -> Conclusion {
+    let Servers { experiment, limit, text, mut figures } = servers;
+    let what = match limit {
+        Limit::Network => "network is",
+        Limit::Targets => "targets are",
+        Limit::Both => "targets of narrow files, and what the targets of wide ones share, are",
+    };
+    let text = match clients {
+        None => format!("The {what} the limit{text}"),
+        Some(clients) => {
+            figures.extend(clients.figures.iter().cloned());
+            let (enough, common) = (hosts(clients.enough), among(&clients.common));
+            match (clients.is_fewest, clients.is_most) {
+                (true, _) => format!(
+                    "From {enough} on, the fewest that were tried{common}, the {what} the \
+                     limit{text}"
+                ),
+                (_, true) => format!(
+                    "With fewer than {enough} the clients are the limit{common}; with {}, the \
+                     most that were tried, the {what}{text}",
+                    clients.enough
+                ),
+                _ => format!(
+                    "With fewer than {enough} the clients are the limit{common}; from {} on the \
+                     {what}{text}",
+                    clients.enough
+                ),
+            }
+        }
+    };
+    conclusion("limit", experiment, text, figures)
+}
+
+fn clients_alone(it: Clients<'_>) -> Conclusion {
+    let (enough, common) = (hosts(it.enough), among(&it.common));
+    let text = match it.is_most {
+        true => format!(
+            "The clients are the limit{common}: {enough}, the most that were tried, still get more \
+             than fewer do."
+        ),
+        false if it.enough == 1 => {
+            format!("One client host is enough{common}: more get less than 5 % more.")
+        }
+        false => format!("{enough} are enough{common}: more get less than 5 % more."),
+    };
+    conclusion("hosts", it.experiment, text, it.figures)
+}
+
+fn hosts(number: u32) -> String {
+    if number == 1 { "one client host".to_owned() } else { format!("{number} client hosts") }
+}
+
+/// How many client hosts, and whether they are the limit: they are below the first number that is
+/// as good as the best.
+fn clients(experiment: &ExperimentReport) -> Option<Clients<'_>> {
+    let lines = lines(experiment, Factor::Hosts);
+    let (common, line) =
+        lines.iter().max_by(|one, two| mean_of(&one.1).total_cmp(&mean_of(&two.1)))?;
+    let enough = first_as_good(line).settings.hosts;
+    Some(Clients {
+        experiment,
+        common: common.clone(),
+        enough,
+        is_fewest: enough == line[0].settings.hosts,
+        is_most: enough == line[line.len() - 1].settings.hosts,
+        figures: means(line, Factor::Hosts),
+    })
+}
+
+/// What limits where clients don't: looks at allocations with the same number of targets on each
+/// server. If more of them on each server bring less than 15 % more, what they share is the limit:
+/// the server's link (or the server). If bandwidth grows at least half as fast as their number,
+/// they are themselves.
+fn servers(experiment: &ExperimentReport) -> Option<Servers<'_>> {
+    let others = |it: &&Factor| !matches!(it, Factor::Count | Factor::Chooser);
+    let others: Vec<Factor> = experiment.varied.iter().filter(others).copied().collect();
+    // Of what else varies, the values with which bandwidth is highest: others may be limited by
+    // something that isn't the servers.
+    let top = best(&experiment.groups.iter().collect::<Vec<_>>());
+    let common = label(&top.settings, &others);
+    let mut by_allocation: BTreeMap<MinMax, Vec<f64>> = BTreeMap::new();
+    for group in experiment.groups.iter().filter(|it| label(&it.settings, &others) == common) {
+        for it in &group.allocations {
+            by_allocation.entry(it.min_max).or_default().extend_from_slice(&it.values);
+        }
+    }
+    let means: BTreeMap<MinMax, f64> =
+        by_allocation.iter().map(|(min_max, values)| (*min_max, mean(values))).collect();
+    let even: Vec<(MinMax, f64)> =
+        means.iter().filter(|(it, _)| it.0 == it.1).map(|(it, mean)| (*it, *mean)).collect();
+    let (&(least, of_least), &(most, of_most)) = (even.first()?, even.last()?);
+    if least == most {
+        return None;
+    }
+    let growth = of_most / of_least - 1.0;
+    let wider = f64::from(most.1) / f64::from(least.1) - 1.0;
+    let mut figures: Vec<Figure> =
+        means.iter().map(|(it, mean)| bandwidth(format!("mean of {it}"), *mean)).collect();
+    figures.push(percent(format!("{most} over {least}"), growth));
+    let (limit, text) = if growth < FLAT {
+        let uneven = uneven_ones(&means, of_most, &mut figures);
+        let text = format!(
+            ": each server's link, or the server itself, not its targets. {} targets on a server \
+             bring no more than {}.{uneven}",
+            most.1, least.1
+        );
+        (Limit::Network, text)
+    } else {
+        let how =
+            format!("by {:.0} % from {} to {} on each server", growth * 100.0, least.1, most.1);
+        match growth > 0.5 * wider {
+            true => (
+                Limit::Targets,
+                format!(
+                    ": bandwidth grows with their number, {how}. Large files should use all of \
+                     them."
+                ),
+            ),
+            false => (
+                Limit::Both,
+                format!(" (the server's link, or the clients): bandwidth grows {how}."),
+            ),
+        }
+    };
+    Some(Servers { experiment, limit, text, figures })
+}
+
+/// How well bandwidth follows from the server that has the most targets: with its link as the
+/// limit, a file of (a,b) gets (a + b) / b times what one link gives.
+fn uneven_ones(means: &BTreeMap<MinMax, f64>, of_even: f64, figures: &mut Vec<Figure>) -> String {
+    // A single target can't be divided.
+    let uneven = || means.iter().filter(|(it, _)| it.0 != it.1 && it.0 + it.1 > 1);
+    let expected = |it: &MinMax| of_even / 2.0 * f64::from(it.0 + it.1) / f64::from(it.1);
+    let off = |(it, mean): (&MinMax, &f64)| (mean / expected(it) - 1.0).abs();
+    let Some(worst) = uneven().map(off).max_by(f64::total_cmp) else { return String::new() };
+    figures.push(percent("largest distance from what min/max says", worst));
+    let (lowest, low) = uneven().min_by(|one, two| one.1.total_cmp(two.1)).expect("one is there");
+    figures.push(percent(format!("even allocations over {lowest}"), of_even / low - 1.0));
+    format!(
+        " So the server with the most targets of a file decides: bandwidth follows the ratio \
+         min/max to within {:.0} %, and files whose targets are evenly divided get {}.",
+        worst * 100.0,
+        against(of_even / low - 1.0, &format!("those of {lowest}"))
+    )
+}
