@@ -17,8 +17,8 @@ const PATTERN: &str = "user.skep.pattern";
 /// Somebody who isn't root.
 const USER: u32 = 23_456;
 
-/// Two servers of four targets, as in the study of Boito, Pallez and Teylo (CLUSTER 2022).
-/// Two servers of four targets; files lie on four from the first byte on.
+/// Two servers of four targets, as in the study of Boito, Pallez and Teylo (CLUSTER 2022). Files
+/// lie on four from the first byte on.
 fn scenario() -> Cluster {
     let cluster = Cluster::start(Shape {
         metadata_targets: 1,

@@ -2,6 +2,7 @@
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
+use skep_testkit::lab::Lab;
 use skep_testkit::program::{Finished, finish, run};
 use skep_testkit::{Scratch, cluster, schema, wait_for};
 use std::collections::{BTreeMap, BTreeSet};
@@ -90,7 +91,6 @@ fn journal() -> String {
 }
 
 /// Command: skep study report.
-/// Command: skep study report.
 #[test]
 fn a_report_is_made_of_a_journal_alone() {
     let scratch = Scratch::new();
@@ -136,7 +136,6 @@ fn what_is_no_study_has_no_report() {
     assert!(!scratch.join("report").exists(), "nothing is written");
 }
 
-/// Command: skep study plans, skep study plan.
 /// Command: skep study plans, skep study plan.
 #[test]
 fn ready_plans_are_listed_and_printed() {
@@ -348,22 +347,69 @@ fn studies_that_cannot_be_are_refused_before_anything_is_run() {
     assert_eq!(run(&["study", "run", "small", "--lab", "none"]).status.code(), Some(4));
 }
 
-/// A lab that is removed whatever happens.
-struct Lab(String);
+/// A plan for a lab of its own: short runs that write next to nothing.
+const OWN: &str = "name = 'own'\ntitle = 'Own'\nrepetitions = 3\nblock = 3\n\
+    lab = { shape = 'small', targets = 1, clients = 1 }\n\
+    [factors]\ndata-size = '256KiB'\nhosts = 1\nprocesses = 2\ntransfer = '64KiB'\n\
+    [[experiment]]\nname = 'count'\ntitle = 'How many?'\n\
+    factors = { count = [1, 2], chooser = ['balanced'] }\n";
 
-impl Lab {
-    fn up(name: &str, options: &[&str]) -> Self {
-        let lab = Self(name.to_owned());
-        let line = [&["lab", "up", "--name", name][..], options].concat();
-        skep(Path::new("/"), &line).expect_success();
-        lab
-    }
+/// `skep study run` of the plan here, in a lab that is made for it under this name.
+fn in_own_lab<'a>(lab: &'a Lab, more: &[&'a str]) -> Vec<&'a str> {
+    let line = ["study", "run", "./plan.toml", "--force", "--lab-name", lab.name()];
+    [&line[..], &["--directory", "study"], more].concat()
 }
 
-impl Drop for Lab {
-    fn drop(&mut self) {
-        skep(Path::new("/"), &["lab", "down", "--name", &self.0]);
-    }
+#[test]
+fn a_study_makes_a_lab_of_its_own_and_leaves_nothing_of_it() {
+    let (scratch, study) = prepare(OWN);
+    let lab = Lab::new();
+    let run = |more: &[&str]| skep(scratch.path(), &in_own_lab(&lab, more));
+    let ended = parse(&run(&["--output", "json"]).expect_success());
+    check("study-run", &ended);
+    assert_eq!((&ended["runs_done"], &ended["runs_planned"]), (&json!(6), &json!(6)));
+    assert_eq!(runs_of(&study).len(), 6);
+    assert_eq!(lab.remains(), Vec::<String>::new());
+    // A study that fails says why, and its lab is removed all the same.
+    fs::remove_dir_all(&study).expect("removed");
+    fs::write(&study, "a file").expect("written");
+    let said = run(&[]).expect_failure();
+    assert!(said.contains("study: File exists"), "{said}");
+    assert_eq!(lab.remains(), Vec::<String>::new());
+}
+
+#[test]
+fn a_study_in_a_lab_of_its_own_goes_on_in_another_after_control_c() {
+    let (scratch, study) = prepare(&OWN.replace("repetitions = 3", "repetitions = 15"));
+    let lab = Lab::new();
+    let mut command = Command::new(cluster::program());
+    command.current_dir(scratch.path()).args(in_own_lab(&lab, &[])).stdout(Stdio::piped());
+    let mut child = command.stderr(Stdio::null()).spawn().expect("started");
+    let before = wait_for("some runs", STUDY_PATIENCE, || {
+        let lines = journal_of(&study);
+        (lines.len() > 4).then_some(lines)
+    });
+    assert_ne!(lab.remains(), Vec::<String>::new());
+    kill_process(Pid::from_child(&child), Signal::INT).expect("our own child");
+    let status = wait_for("it ends", PATIENCE, || child.try_wait().expect("our own child"));
+    assert!(status.success(), "{status}");
+    let mut said = String::new();
+    let mut stdout = child.stdout.take().expect("a pipe");
+    std::io::Read::read_to_string(&mut stdout, &mut said).expect("text");
+    let go_on = format!("--directory study --lab-name {} --resume", lab.name());
+    assert!(said.contains(&go_on), "{said}");
+    assert_eq!(lab.remains(), Vec::<String>::new());
+    let interrupted = journal_of(&study);
+    assert_eq!(interrupted[..before.len()], before, "kept");
+    assert!(runs_of(&study).len() < 30, "it was interrupted");
+
+    skep(scratch.path(), &in_own_lab(&lab, &["--resume"])).expect_success();
+    assert_eq!(journal_of(&study)[..interrupted.len()], interrupted, "nothing is lost");
+    // Runs that this machine had no time for are made again, whenever.
+    let numbers: BTreeSet<u64> =
+        runs_of(&study).iter().map(|run| run["run"].as_u64().expect("a number")).collect();
+    assert_eq!(numbers.len(), 30);
+    assert_eq!(lab.remains(), Vec::<String>::new());
 }
 
 /// The short study over a whole emulated cluster: which targets each chooser takes, exactly, and
@@ -371,8 +417,9 @@ impl Drop for Lab {
 #[test]
 fn the_small_study_finds_what_is_known_of_its_lab() {
     let scratch = Scratch::new();
-    let lab = Lab::up("studytest", &["small", "--targets", "4", "--force"]);
-    let line = ["study", "run", "small", "--lab", &lab.0, "--directory", "study"];
+    let lab = Lab::new();
+    lab.call("up", &["small", "--targets", "4", "--force"]).expect_success();
+    let line = ["study", "run", "small", "--lab", lab.name(), "--directory", "study"];
     let ended =
         parse(&skep(scratch.path(), &[&line[..], &["--output", "json"]].concat()).expect_success());
     check("study-run", &ended);

@@ -53,6 +53,9 @@ pub(crate) struct StudyRunArgs {
     /// found there, and nothing asked
     #[arg(long, default_value = "ssh -o BatchMode=yes {host}", value_name = "COMMAND")]
     pub(crate) enter: String,
+    /// What the lab is called that is made for the study: studies at the same time need others
+    #[arg(long, default_value = "study", value_name = "NAME", conflicts_with_all = ["lab", "mount"])]
+    pub(crate) lab_name: String,
     /// Make the lab even if this machine is too slow for its rates; runs of which that is the limit
     /// don't count
     #[arg(long = "force", conflicts_with_all = ["lab", "mount"])]

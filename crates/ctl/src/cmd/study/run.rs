@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Set by the first signal: the run that is going on is the last one.
 static STOP: AtomicBool = AtomicBool::new(false);
-/// Name of the lab that is made for a study.
+/// Name of the lab that is made for a study, unless another is given.
 const OWN_LAB: &str = "study";
 
 /// What became of a study.
@@ -72,11 +72,11 @@ pub(crate) fn run(args: &StudyRunArgs) -> Result<()> {
     };
     let (place, own_lab) = place(args, &plan)?;
     let result = study(&text, &plan, &directory, place, begun);
-    if let Some(name) = own_lab {
-        tell_people(&format!("removing lab {name}"));
-        skep_lab::down(&name)?;
-    }
-    let end = result?;
+    let removed = own_lab.map_or(Ok(()), |name| remove(&name));
+    let end = match (result, &removed) {
+        (Err(error), Err(left)) => return Err(and_left(&error, left)),
+        (result, _) => result?,
+    };
     let written = report::write(&directory, false).map_err(|error| {
         error.within("everything measured is kept, but not its report (`skep study report`)")
     })?;
@@ -88,19 +88,37 @@ pub(crate) fn run(args: &StudyRunArgs) -> Result<()> {
         report: written.directory.join("index.html"),
         directory,
     };
-    let plan = args.plan.clone();
+    let mut line = format!("{} --directory {}", args.plan, ended.directory.display());
+    if args.lab_name != OWN_LAB {
+        line += &format!(" --lab-name {}", args.lab_name);
+    }
     print(&ended, |ended| {
         let summary = report::as_text(&written);
         if ended.is_finished {
             return summary;
         }
-        let directory = ended.directory.display();
         let why = match ended.runs_done == ended.runs_planned {
             true => "Make those again that don't count",
             false => "Go on",
         };
-        format!("{summary}\n{why}: skep study run {plan} --directory {directory} --resume")
+        format!("{summary}\n{why}: skep study run {line} --resume")
+    })?;
+    // What was measured comes first: a lab that stays is only in the way.
+    removed
+}
+
+/// Removes the lab that was made for a study.
+fn remove(name: &str) -> Result<()> {
+    tell_people(&format!("removing lab {name}"));
+    let removed = skep_lab::down(name).map(drop);
+    removed.map_err(|error| {
+        error.within(format_args!("lab {name} is left behind (`skep lab down --name {name}`)"))
     })
+}
+
+/// The error of a study, and that its lab is still there.
+fn and_left(error: &Error, left: &Error) -> Error {
+    Error::new(error.code(), format!("{}; besides, {}", error.context(), left.context()))
 }
 
 fn is_taken(directory: &Path) -> Error {
@@ -166,18 +184,17 @@ fn place(args: &StudyRunArgs, plan: &Plan) -> Result<(Place, Option<String>)> {
     plan.check_system(&shape(&description))?;
     let program = std::env::current_exe()?;
     let mut tell = |step: &str| tell_people(step);
-    let state = skep_lab::up(OWN_LAB, &description, &program, args.is_forced, &mut tell).map_err(
-        |error| match error.code() {
+    let state = skep_lab::up(&args.lab_name, &description, &program, args.is_forced, &mut tell)
+        .map_err(|error| match error.code() {
             ErrorCode::Exists => error.within("the lab of studies (--lab takes one that is up)"),
             _ => error,
-        },
-    )?;
+        })?;
     match lab::place(&state) {
         Ok(place) => Ok((place, Some(state.name))),
-        Err(error) => {
-            skep_lab::down(&state.name)?;
-            Err(error)
-        }
+        Err(error) => match remove(&state.name) {
+            Err(left) => Err(and_left(&error, &left)),
+            Ok(()) => Err(error),
+        },
     }
 }
 
