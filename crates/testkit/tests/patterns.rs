@@ -1,6 +1,7 @@
 //! Where files lie: choosers and stripe patterns over a real cluster.
 
 use rustix::fs::{XattrFlags, copy_file_range};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use skep_testkit::program::{Finished, finish, run};
 use skep_testkit::{Cluster, Scratch, Shape, cluster, wait_for};
@@ -94,6 +95,42 @@ fn round_robin_gives_the_allocations_of_the_study_and_balanced_only_the_best() {
         assert!(shown.contains(words), "{words}: {shown}");
     }
     assert_eq!(info(&cluster, &path)["pattern"]["origin"], json!("cluster"));
+    cluster.stop();
+}
+
+/// The services of a new file's targets; while it is empty, none of them is asked for anything.
+fn services_of_new(cluster: &Cluster, path: &Path) -> BTreeSet<String> {
+    fs::File::create_new(path).expect("made");
+    let part = part(cluster, path);
+    let targets = part["targets"].as_array().expect("targets");
+    targets.iter().map(|it| it["node_name"].as_str().expect("a name").to_owned()).collect()
+}
+
+#[test]
+fn targets_that_are_gone_are_not_chosen_until_they_are_back() {
+    let cluster = scenario();
+    let new =
+        |number: u32| services_of_new(&cluster, &cluster.path().join(format!("new-{number}")));
+    let both = new(0);
+    assert_eq!(both.len(), 2);
+    let gone = cluster.processes("storage").swap_remove(0);
+    // One that is killed is started again at once by its supervisor.
+    gone.signal(Signal::STOP);
+    let mut number = 0;
+    let mut found = |count: usize, what: &str| {
+        wait_for(what, PATIENCE, || {
+            number += 1;
+            let services = new(number);
+            (services.len() == count).then_some(services)
+        })
+    };
+    let others = found(1, "only the other service's targets are chosen");
+    assert!(others.is_subset(&both));
+    gone.kill();
+    assert_eq!(found(2, "those of a new process are chosen again"), both);
+    let path = cluster.path().join("written");
+    fs::write(&path, vec![7; 4 << 20]).expect("written");
+    assert_eq!(fs::read(&path).expect("read"), vec![7; 4 << 20]);
     cluster.stop();
 }
 
