@@ -107,6 +107,15 @@ pub fn merged(
         below.origin = PatternOrigin::Directory;
     }
     let Some(asked) = asked else { return below };
+    if let [only] = &asked.components[..]
+        && only.wanted == 0
+        && only.chooser == Chooser::Cluster
+        && below.components.len() > 1
+    {
+        let components = with_chunks_of(&below.components, only.chunk_bytes);
+        let (generation, origin) = (asked.generation, PatternOrigin::Asked);
+        return StripePattern { generation, origin, components };
+    }
     let first = below.components.first().cloned().unwrap_or_else(open_component);
     let over = |component: &Component| {
         let mut over = component.clone();
@@ -131,6 +140,24 @@ pub fn merged(
         origin: PatternOrigin::Asked,
         components: asked.components.iter().map(over).collect(),
     }
+}
+
+/// Components with chunks of another size. They begin where chunks end; one that has no bytes of
+/// its own any more is left out.
+fn with_chunks_of(components: &[Component], chunk_bytes: u64) -> Vec<Component> {
+    let mut new: Vec<Component> = Vec::new();
+    for component in components {
+        let mut component = component.clone();
+        if chunk_bytes != 0 {
+            component.chunk_bytes = chunk_bytes;
+            component.start = component.start.next_multiple_of(chunk_bytes);
+        }
+        if new.last().is_some_and(|last| last.start == component.start) {
+            new.pop();
+        }
+        new.push(component);
+    }
+    new
 }
 
 /// The same with the cluster's word wherever nobody else has said anything: where nobody has said

@@ -203,3 +203,21 @@ fn without_a_storage_target_there_is_no_room() {
     );
     assert_eq!(made.unwrap_err().code(), ErrorCode::NoSpace);
 }
+
+/// A file that has its components already, since nobody said how wide it is to be.
+#[test]
+fn who_asks_for_a_chunk_size_alone_leaves_files_narrow_at_first() {
+    let of_file = pattern(&[component(0, 512 * KIB, 1), component(4 * MIB, 512 * KIB, 32)]);
+    let asked = |chunk_bytes| {
+        let merged = merged(Some(&pattern(&[component(0, chunk_bytes, 0)])), Some(&of_file));
+        merged.check_asked().unwrap();
+        let parts = merged.components.iter().map(|it| (it.start, it.chunk_bytes, it.wanted));
+        parts.collect::<Vec<_>>()
+    };
+    assert_eq!(asked(MIB), [(0, MIB, 1), (4 * MIB, MIB, 32)]);
+    assert_eq!(asked(16 * MIB), [(0, 16 * MIB, 1), (16 * MIB, 16 * MIB, 32)]);
+    assert_eq!(asked(0), [(0, 512 * KIB, 1), (4 * MIB, 512 * KIB, 32)]);
+    let three = [component(0, 64 * KIB, 1), component(MIB, 64 * KIB, 4), component(2 * MIB, 0, 8)];
+    assert_eq!(with_chunks_of(&three, 4 * MIB).len(), 2);
+    assert_eq!(with_chunks_of(&three, 4 * MIB)[1].wanted, 8);
+}
