@@ -58,5 +58,7 @@ pub(crate) const MAX_CHECKED_FILES: usize = 1024;
 pub(crate) const DROP_PATIENCE: Duration = Duration::from_secs(1);
 /// How long an unmount that was asked for by a signal waits for the last open file.
 pub(crate) const DETACH_GRACE: Duration = Duration::from_secs(10);
+/// How long requests under way have to end when the kernel has ended the mount (`umount -f`).
+pub(crate) const END_GRACE: Duration = Duration::from_secs(2);
 /// Longest pause between looks at memory that a dropped operation still holds.
 pub(crate) const LONGEST_MEMORY_PAUSE: Duration = Duration::from_millis(50);

@@ -120,8 +120,21 @@ pub(crate) async fn run<F: FileSystem, P: Port>(
     });
     let grow = skep_env::spawn(replace_waiting(Rc::clone(&worker)));
     let stir = P::IS_SLUGGISH.then(|| skep_env::spawn(stir_queues(Rc::clone(&worker))));
-    while worker.ended.get() < worker.slots.borrow().len() {
+    while worker.ended.get() == 0 {
         worker.end.wait().await;
+    }
+    // The kernel has ended the mount: nobody waits for what is still under way, and a dead cluster
+    // would never answer it.
+    let all_end = async {
+        while worker.ended.get() < worker.slots.borrow().len() {
+            worker.end.wait().await;
+        }
+    };
+    if skep_env::timeout(limits::END_GRACE, all_end).await.is_none() {
+        let under_way = worker.slots.borrow().len() - worker.ended.get();
+        tracing::warn!("the mount has ended; {under_way} requests under way are given up");
+        let slots = worker.slots.take();
+        slots.iter().for_each(|slot| drop(slot.task.take()));
     }
     drop((watch, hear, grow, stir));
 }

@@ -301,11 +301,15 @@ fn a_mount_ends_while_the_cluster_is_away() {
         finish(Command::new("df").arg(idle.path()), PATIENCE).expect_success();
         idle.unmount();
         let path = busy.path().join("file");
-        let mut reader = Command::new("dd");
-        reader.arg(format!("if={}", path.display())).args(["of=/dev/null", "iflag=direct"]);
-        let mut reader = reader.stderr(Stdio::null()).spawn().expect("started");
+        // A program that goes on when it gets an error.
+        let (tell, told) = std::sync::mpsc::channel();
+        let reader = std::thread::spawn(move || {
+            tell.send(rustix::thread::gettid()).expect("somebody listens");
+            fs::read(path).map(|_| ())
+        });
+        let thread = told.recv().expect("it began").as_raw_nonzero();
         wait_for("the reader waits for the cluster", PATIENCE, || {
-            let place = fs::read_to_string(format!("/proc/{}/wchan", reader.id())).ok()?;
+            let place = fs::read_to_string(format!("/proc/self/task/{thread}/wchan")).ok()?;
             (place.contains("fuse") || place.contains("request_wait_answer")).then_some(())
         });
         let mut umount = Command::new("umount");
@@ -313,8 +317,8 @@ fn a_mount_ends_while_the_cluster_is_away() {
         assert!(said.contains("busy"), "{said}");
         finish(Command::new("umount").args(["-l", "-f"]).arg(busy.path()), PATIENCE)
             .expect_success();
-        let status = wait_for("the reader ends", PATIENCE, || reader.try_wait().expect("ours"));
-        assert!(!status.success(), "it got an error");
+        reader.join().expect("no panic").expect_err("the cluster is dead");
+        busy.wait_for_end();
         cluster.kill_all();
     }
 }
