@@ -127,6 +127,7 @@ impl Client {
         to_directory: InodeId,
         to_name: &[u8],
         no_replace: bool,
+        whiteout: Option<NewInode>,
     ) -> Result<()> {
         let request = Rename {
             from_directory,
@@ -134,6 +135,7 @@ impl Client {
             to_directory,
             to_name: to_name.into(),
             no_replace,
+            whiteout,
         };
         self.change(to_directory, request, ErrorCode::NotFound).await.map(|_| ())
     }

@@ -152,7 +152,7 @@ pub trait FileSystem: Clone + 'static {
     /// Removes an empty directory.
     fn remove_directory(&self, directory: InodeId, name: &[u8])
     -> impl Future<Output = Result<()>>;
-    /// Renames an entry.
+    /// Renames an entry, and may leave a mark at the old name that overlay file systems know.
     fn rename(
         &self,
         from_directory: InodeId,
@@ -160,6 +160,7 @@ pub trait FileSystem: Clone + 'static {
         to_directory: InodeId,
         to_name: &[u8],
         no_replace: bool,
+        whiteout: Option<NewInode>,
     ) -> impl Future<Output = Result<()>>;
     /// Swaps what two names point to.
     fn exchange(
@@ -394,8 +395,10 @@ impl FileSystem for Client {
         to_directory: InodeId,
         to_name: &[u8],
         no_replace: bool,
+        whiteout: Option<NewInode>,
     ) -> Result<()> {
-        Self::rename(self, from_directory, from_name, to_directory, to_name, no_replace).await
+        let (from, to) = (from_directory, to_directory);
+        Self::rename(self, from, from_name, to, to_name, no_replace, whiteout).await
     }
 
     async fn exchange(

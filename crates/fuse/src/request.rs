@@ -390,10 +390,11 @@ impl Request {
     }
 
     fn rename(&self, new_directory: u64, flags: u32) -> Result<Call, i32> {
-        let kind = match flags {
+        let has_whiteout = flags & libc::RENAME_WHITEOUT != 0;
+        let kind = match flags & !libc::RENAME_WHITEOUT {
             0 => RenameKind::Replace,
             libc::RENAME_NOREPLACE => RenameKind::OnlyIfFree,
-            libc::RENAME_EXCHANGE => RenameKind::Exchange,
+            libc::RENAME_EXCHANGE if !has_whiteout => RenameKind::Exchange,
             _ => return Err(libc::EINVAL),
         };
         let (from_name, to_name) = self.two_names()?;
@@ -404,6 +405,7 @@ impl Request {
                 to_directory: inode(new_directory),
                 to_name,
                 kind,
+                whiteout: has_whiteout.then(|| self.new_inode(0, 0)),
             },
         })
     }

@@ -72,6 +72,7 @@ impl World {
                 to_directory: self.any_directory(),
                 to_name: self.name(),
                 no_replace: self.random.percent(30),
+                whiteout: None,
             }),
             78..82 => self.change_attributes(),
             82..88 => self.xattr(),
@@ -305,6 +306,7 @@ impl World {
             end: handle.end,
             truncate_generation: handle.generation,
             may_leave_holes: false,
+            reach: 0,
         };
         let is_writer = handle.mode == md::OpenMode::Write;
         if self.random.percent(40) {

@@ -94,14 +94,15 @@ pub(crate) async fn remove_directory(
 }
 
 pub(crate) async fn rename(fs: &impl FileSystem, rename: Rename) -> Outcome {
-    let Rename { from_directory, from_name, to_directory, to_name, kind } = rename;
+    let Rename { from_directory, from_name, to_directory, to_name, kind, whiteout } = rename;
     let done = match kind {
         RenameKind::Exchange => {
             fs.exchange(from_directory, &from_name, to_directory, &to_name).await
         }
         RenameKind::Replace | RenameKind::OnlyIfFree => {
             let no_replace = kind == RenameKind::OnlyIfFree;
-            fs.rename(from_directory, &from_name, to_directory, &to_name, no_replace).await
+            let (from, to) = (from_directory, to_directory);
+            fs.rename(from, &from_name, to, &to_name, no_replace, whiteout).await
         }
     };
     match done {

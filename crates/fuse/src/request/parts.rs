@@ -1,6 +1,6 @@
 //! The parts of requests that have many.
 
-use skep_client::{Allocation, FileLock, HandleId, OpenMode, XattrMode};
+use skep_client::{Allocation, FileLock, HandleId, NewInode, OpenMode, XattrMode};
 use skep_env::Buf;
 use skep_types::InodeId;
 use std::ops::Range;
@@ -22,6 +22,8 @@ pub(crate) struct Rename {
     pub(crate) to_directory: InodeId,
     pub(crate) to_name: Vec<u8>,
     pub(crate) kind: RenameKind,
+    /// What is left at the old name.
+    pub(crate) whiteout: Option<NewInode>,
 }
 
 /// What becomes of what has the new name.

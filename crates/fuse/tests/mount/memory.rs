@@ -494,6 +494,7 @@ impl FileSystem for Memory {
         to_directory: InodeId,
         to_name: &[u8],
         no_replace: bool,
+        _whiteout: Option<NewInode>,
     ) -> Result<()> {
         self.with(|tree| {
             let inode = tree.find(from_directory, from_name)?;

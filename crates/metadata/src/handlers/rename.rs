@@ -11,11 +11,14 @@ use crate::limits::MAX_DEPTH;
 use crate::namespace::check_name;
 use crate::operation::Stop;
 use crate::steps;
-use skep_format::metadata::DentryRecord;
+use skep_format::metadata::{DentryRecord, InodeRecord};
 use skep_types::codec::Bytes;
 use skep_types::{Error, ErrorCode, FileKind, InodeId};
 use skep_wire::management::Done;
-use skep_wire::metadata::{GetEntryInfo, Lookup, Rename, Step};
+use skep_wire::metadata::{GetEntryInfo, Lookup, NewInode, Rename, Step};
+
+/// What overlay file systems mark a name with that is gone; its device number is 0.
+const WHITEOUT: FileKind = FileKind::CharDevice;
 
 pub(crate) fn run<E: Engine>(context: &mut Context<'_, E>, request: Rename) -> Result<Done, Stop> {
     check_name(&request.to_name)?;
@@ -40,7 +43,8 @@ pub(crate) fn run<E: Engine>(context: &mut Context<'_, E>, request: Rename) -> R
         }
     }
     // Within one target nothing is added by it.
-    if existing.is_none() && !context.is_local(request.from_directory)? {
+    let is_new_here = existing.is_none() && !context.is_local(request.from_directory)?;
+    if is_new_here || request.whiteout.is_some() {
         context.check_room()?;
     }
     let is_directory = kind == FileKind::Directory;
@@ -51,15 +55,15 @@ pub(crate) fn run<E: Engine>(context: &mut Context<'_, E>, request: Rename) -> R
     }
     let project = to.attributes.handed_down_project();
     drop(to);
-    let mut wanted = vec![(
-        request.from_directory,
-        Step::RemoveEntry {
-            directory: request.from_directory,
-            name: request.from_name.clone(),
-            inode,
-            kind,
-        },
-    )];
+    let (directory, name) = (request.from_directory, request.from_name.clone());
+    let leave = match &request.whiteout {
+        None => Step::RemoveEntry { directory, name, inode, kind },
+        Some(new) => {
+            let (new_inode, new_kind) = (make_whiteout(context, &request, new)?, WHITEOUT);
+            Step::ReplaceEntry { directory, name, inode, new_inode, new_kind }
+        }
+    };
+    let mut wanted = vec![(request.from_directory, leave)];
     // A file's change time is raised if that costs no other target; a directory's parent must be
     // right wherever it lives, and so must the project if the new place asks for one.
     if (is_directory && changes_parent) || project.is_some() || context.is_local(inode)? {
@@ -81,6 +85,26 @@ pub(crate) fn run<E: Engine>(context: &mut Context<'_, E>, request: Rename) -> R
         }
     }
     Ok(Done {})
+}
+
+/// Makes the inode that stays at the old name, here.
+fn make_whiteout<E: Engine>(
+    context: &mut Context<'_, E>,
+    request: &Rename,
+    new: &NewInode,
+) -> Result<InodeId, Stop> {
+    let inode = context.new_inode_id(request.to_directory.shard())?;
+    let attributes = context.new_attributes(inode, WHITEOUT, new, None);
+    context.put_inode(&InodeRecord {
+        attributes,
+        parent: request.from_directory,
+        pattern: None,
+        link_target: Bytes::default(),
+        has_xattrs: false,
+        high_water: 0,
+        may_be_named: false,
+    });
+    Ok(inode)
 }
 
 /// What a name points to, in a directory that may be served elsewhere.

@@ -3,9 +3,11 @@
 use crate::{Test, names, ok, refused};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
+use skep_testkit::Scratch;
+use skep_testkit::program::run;
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![rename:
@@ -16,6 +18,7 @@ pub(crate) const CASES: &[Test] = skep_testkit::cases![rename:
     exchanging_files, exchanging_directories, exchanging_different_kinds, exchanging_needs_both,
     exchanging_with_what_is_above_is_refused, exchanging_links_of_one_file,
     exchanging_by_many_at_once_loses_nothing, exchanging_in_circles_is_refused,
+    leaving_a_whiteout, a_whiteout_excludes_an_exchange, below_an_overlay,
 ];
 
 fn exchange(from: &Path, to: &Path) -> rustix::io::Result<()> {
@@ -380,4 +383,87 @@ fn exchanging_in_circles_is_refused(root: &Path) {
         assert!(swapped >= 1, "round {round}");
         assert_eq!(usize::from(a.is_dir()) + usize::from(b.is_dir()), 1, "round {round}");
     }
+}
+
+fn is_whiteout(path: &Path) -> bool {
+    let found = ok(fs::symlink_metadata(path));
+    let is_free = found.permissions().mode() & 0o7777 == 0 && found.nlink() == 1;
+    found.file_type().is_char_device() && found.rdev() == 0 && is_free
+}
+
+/// Sixteen directories: with two metadata targets, some lie on the other one.
+fn leaving_a_whiteout(root: &Path) {
+    let leave = |from: &Path, to: &Path, more: RenameFlags| {
+        renameat_with(CWD, from, CWD, to, RenameFlags::WHITEOUT | more)
+    };
+    let none = RenameFlags::empty();
+    for index in 0..16 {
+        let directory = root.join(format!("directory-{index}"));
+        ok(fs::create_dir(&directory));
+        let (inside, outside) = (directory.join("name"), root.join(format!("name-{index}")));
+        ok(fs::write(&inside, "text"));
+        ok(leave(&inside, &outside, none));
+        assert!(is_whiteout(&inside));
+        assert_eq!(ok(fs::read(&outside)), b"text");
+        refused(leave(&outside, &inside, RenameFlags::NOREPLACE), Errno::EXIST);
+        // The other way, over what marks the name.
+        ok(leave(&outside, &inside, none));
+        assert!(is_whiteout(&outside));
+        assert_eq!(ok(fs::read(&inside)), b"text");
+        // In one directory, and of a directory, which then counts no longer as one.
+        ok(leave(&inside, &directory.join("other"), none));
+        assert!(is_whiteout(&inside));
+        ok(fs::create_dir(directory.join("below")));
+        let links = ok(fs::metadata(&directory)).nlink();
+        ok(leave(&directory.join("below"), &root.join(format!("below-{index}")), none));
+        assert!(is_whiteout(&directory.join("below")));
+        assert_eq!(ok(fs::metadata(&directory)).nlink(), links - 1);
+        assert_eq!(names(&directory), ["below", "name", "other"]);
+        ok(fs::remove_file(&outside));
+        ok(fs::remove_dir_all(&directory));
+    }
+    refused(leave(&root.join("missing"), &root.join("a"), none), Errno::NOENT);
+    refused(fs::symlink_metadata(root.join("missing")), Errno::NOENT);
+}
+
+fn a_whiteout_excludes_an_exchange(root: &Path) {
+    for name in ["a", "b"] {
+        ok(fs::write(root.join(name), name));
+    }
+    let flags = RenameFlags::WHITEOUT | RenameFlags::EXCHANGE;
+    refused(renameat_with(CWD, root.join("a"), CWD, root.join("b"), flags), Errno::INVAL);
+    assert_eq!(names(root), ["a", "b"]);
+}
+
+/// As the upper directory of an overlay, as containers have it.
+fn below_an_overlay(root: &Path) {
+    let scratch = Scratch::new();
+    let (lower, merged) = (scratch.directory("lower"), scratch.directory("merged"));
+    for name in ["kept", "moved", "removed"] {
+        fs::write(lower.join(name), name).expect("written");
+    }
+    for name in ["upper", "work", "merged"] {
+        ok(fs::create_dir(root.join(name)));
+    }
+    let of = |name: &str| root.join(name).display().to_string();
+    let options =
+        format!("lowerdir={},upperdir={},workdir={}", lower.display(), of("upper"), of("work"));
+    let merged_text = merged.display().to_string();
+    run("mount", ["-t", "overlay", "overlay", "-o", &options, &merged_text]);
+    ok(fs::rename(merged.join("moved"), merged.join("away")));
+    ok(fs::remove_file(merged.join("removed")));
+    ok(fs::write(merged.join("kept"), "changed"));
+    let shown = names(&merged);
+    run("umount", [&merged_text]);
+    assert_eq!(shown, ["away", "kept"]);
+    assert_eq!(names(&root.join("upper")), ["away", "kept", "moved", "removed"]);
+    assert!(is_whiteout_of_overlay(&root.join("upper/moved")));
+    assert!(is_whiteout_of_overlay(&root.join("upper/removed")));
+    assert_eq!(ok(fs::read(root.join("upper/away"))), b"moved");
+    assert_eq!(ok(fs::read(root.join("upper/kept"))), b"changed");
+}
+
+fn is_whiteout_of_overlay(path: &Path) -> bool {
+    let found = ok(fs::symlink_metadata(path));
+    found.file_type().is_char_device() && found.rdev() == 0
 }

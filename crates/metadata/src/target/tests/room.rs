@@ -30,6 +30,7 @@ fn rename(from_directory: InodeId, to_name: &str) -> md::Rename {
         to_directory: InodeId::ROOT,
         to_name: to_name.as_bytes().into(),
         no_replace: false,
+        whiteout: None,
     }
 }
 
@@ -90,7 +91,8 @@ fn what_is_there_is_used_and_removed_on_a_full_disk() {
     assert_eq!(exists.code(), ErrorCode::Exists, "what it would say with room");
     let open = md::Open { inode, open: md::OpenMode::Read, truncate: false, must_have_name: false };
     story.ask(1, 1, (0, 5), &open).unwrap();
-    let written = md::WrittenExtent { end: 9, truncate_generation: 0, may_leave_holes: false };
+    let written =
+        md::WrittenExtent { end: 9, truncate_generation: 0, may_leave_holes: false, reach: 0 };
     let report = md::ReportWritten { inode, written };
     assert_eq!(story.ask(1, 1, (0, 6), &report).unwrap().attributes.size, 9);
     let longer = md::SetAttributes { size: Some(20), ..cut(inode) };

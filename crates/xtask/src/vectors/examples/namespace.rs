@@ -45,6 +45,7 @@ fn entries() -> Vec<Example> {
         to_directory: directory,
         to_name: a_name(),
         no_replace: true,
+        whiteout: Some(new_inode()),
     };
     let exchange = Exchange {
         from_directory: directory,
