@@ -115,6 +115,7 @@ impl Client {
                     Ok(length)
                 }
                 Err(error) => {
+                    copy.writing.reached(end);
                     // It would show when the file grows.
                     clear_behind(&client.0, &copy.file, &copy.writing, &(to_offset..end)).await;
                     Err(error)

@@ -74,6 +74,7 @@ impl Client {
                 writing.made_holes();
             }
             if what != Allocation::Punch {
+                writing.reached(range.end);
                 let reserved = change(&worker, &file, &writing, &range, Change::Reserve).await;
                 if let Err(error) = reserved {
                     // Otherwise one that is too large would leave no room to others.

@@ -50,7 +50,10 @@ impl Client {
             let (written, result) = what.pieces(&worker, &plan).await;
             match result {
                 Ok(()) => writing.wrote(offset..end),
-                Err(_) => what.blank(&worker, written).await,
+                Err(_) => {
+                    writing.reached(end);
+                    what.blank(&worker, written).await;
+                }
             }
             drop(writing);
             result?;

@@ -4,6 +4,7 @@
 
 use skep_types::{Attributes, ChunkFileKey, GroupId, HostIncarnation, InodeId};
 use skep_wire::metadata::WrittenExtent;
+use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,9 +30,15 @@ struct Inner {
     written_end: u64,
     /// One of those writes began beyond the end, or a part of the file was made a hole.
     may_leave_holes: bool,
+    /// Up to where this mount may have left something in chunk files, whatever the end is.
+    reach: u64,
     /// Writes so far, and how many of them metadata was told of.
     writes: u64,
     reported: u64,
+    /// Up to which of them it has on its device, and the furthest end that it was told of under
+    /// `truncate_generation`.
+    safe: u64,
+    told_end: u64,
     /// Another client truncated the file between writes of ours that metadata wasn't told of: which
     /// of them came later only the chunk files know.
     must_measure: bool,
@@ -70,6 +77,24 @@ pub(crate) struct Report {
     /// The end has to be asked from the chunk files first.
     pub(crate) must_measure: bool,
     upto: u64,
+}
+
+/// What metadata was told of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Told {
+    end: u64,
+    truncate_generation: u64,
+    upto: u64,
+}
+
+/// What metadata still knows of what it was told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kept {
+    All,
+    /// Not how far the file was written.
+    Shorter,
+    /// Not that the file was truncated.
+    Untruncated,
 }
 
 /// A chunk file with writes that nobody synced.
@@ -138,6 +163,7 @@ impl InodeState {
                     end: inner.written_end,
                     truncate_generation: inner.truncate_generation,
                     may_leave_holes: inner.may_leave_holes,
+                    reach: if inner.reach > inner.written_end { inner.reach } else { 0 },
                 },
                 must_measure: inner.must_measure,
                 upto: inner.writes,
@@ -145,11 +171,20 @@ impl InodeState {
         })
     }
 
-    /// Metadata was told, and answered with attributes.
-    pub(crate) fn reported(&self, report: &Report, attributes: &Attributes, now: Duration) {
+    /// Metadata was told, and answered with attributes; `is_durable`: when they were on its device.
+    pub(crate) fn reported(
+        &self,
+        report: &Report,
+        attributes: &Attributes,
+        is_durable: bool,
+        now: Duration,
+    ) {
         self.with(|inner| {
             let is_current = attributes.truncate_generation == report.extent.truncate_generation;
             if is_current {
+                // All that was told before is in the log before it.
+                inner.safe = if is_durable { inner.safe.max(report.upto) } else { inner.safe };
+                inner.told_end = inner.told_end.max(report.extent.end);
                 inner.reported = inner.reported.max(report.upto);
                 if report.must_measure
                     && inner.truncate_generation == attributes.truncate_generation
@@ -159,6 +194,46 @@ impl InodeState {
             }
             inner.observe(attributes, now);
         });
+    }
+
+    /// Whether metadata was told of something that may not be on its device yet.
+    pub(crate) fn is_told_undurably(&self) -> bool {
+        self.with(|inner| inner.safe < inner.reported)
+    }
+
+    /// What metadata was told so far.
+    pub(crate) fn told(&self) -> Told {
+        self.with(|inner| Told {
+            end: inner.told_end,
+            truncate_generation: inner.truncate_generation,
+            upto: inner.reported,
+        })
+    }
+
+    /// Compares what metadata was told with what it has on its device. What it doesn't know any
+    /// more, since its host has lost its power, is unreported again.
+    pub(crate) fn compare(&self, told: &Told, durable: &Attributes) -> Kept {
+        self.with(|inner| {
+            inner.safe = inner.safe.max(told.upto);
+            let is_as_told = inner.truncate_generation == told.truncate_generation;
+            match durable.truncate_generation.cmp(&told.truncate_generation) {
+                Ordering::Equal if durable.size < told.end => {
+                    inner.writes += u64::from(is_as_told);
+                    Kept::Shorter
+                }
+                Ordering::Less => {
+                    if is_as_told {
+                        // How far it reaches now only the chunk files know.
+                        inner.truncate_generation = durable.truncate_generation;
+                        inner.size = durable.size;
+                        inner.must_measure = true;
+                        inner.writes += 1;
+                    }
+                    Kept::Untruncated
+                }
+                _ => Kept::All,
+            }
+        })
     }
 
     /// What metadata wasn't told is not to be told any more: others may have had the file since.
@@ -322,6 +397,7 @@ impl Inner {
             self.must_measure |= self.reported < self.writes;
             self.truncate_generation = attributes.truncate_generation;
             self.written_end = 0;
+            self.told_end = 0;
             self.may_leave_holes &= self.must_measure;
         }
         self.size = attributes.size;
@@ -377,6 +453,14 @@ impl Writing {
 }
 
 impl Writing {
+    /// Chunk files may reach up to an end now, which the file may not.
+    pub(crate) fn reached(&self, end: u64) {
+        self.0.with(|inner| {
+            inner.writes += 1;
+            inner.reach = inner.reach.max(end);
+        });
+    }
+
     /// A part of the file may be a hole now; its size stays.
     pub(crate) fn made_holes(&self) {
         self.0.with(|inner| {
@@ -405,9 +489,11 @@ impl Truncating {
     /// The truncation is done; what this mount wrote before no longer counts.
     pub(crate) fn done(&self, attributes: &Attributes, now: Duration) {
         self.0.with(|inner| {
+            inner.writes += 1;
             inner.reported = inner.writes;
             inner.must_measure = false;
             inner.written_end = 0;
+            inner.told_end = 0;
             inner.may_leave_holes = false;
             inner.observe(attributes, now);
         });

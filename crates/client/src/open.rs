@@ -253,7 +253,7 @@ impl Client {
         };
         if let Some(report) = report {
             self.mount().caches.changed_by_us(inode, attributes.change_counter);
-            file.inode.reported(&report, &attributes, skep_env::now());
+            file.inode.reported(&report, &attributes, how.is_durable, skep_env::now());
         }
         Ok(())
     }

@@ -439,11 +439,21 @@ impl Client {
 
     /// Sends a request that modifies nothing to the group that serves an inode.
     pub(crate) async fn ask<R: Request>(&self, inode: InodeId, request: &R) -> Result<R::Reply> {
+        self.ask_so(inode, request, CallOptions::default()).await
+    }
+
+    /// The same; with `durable` in the options the answer comes when all that the group has
+    /// acknowledged before is on its device.
+    pub(crate) async fn ask_so<R: Request>(
+        &self,
+        inode: InodeId,
+        request: &R,
+        how: CallOptions,
+    ) -> Result<R::Reply> {
         loop {
             let group = self.group_of(inode)?;
             let session = self.session(group).await?.id;
-            let options =
-                CallOptions { session, trace: self.next_trace(), ..CallOptions::default() };
+            let options = CallOptions { session, trace: self.next_trace(), ..how.clone() };
             match self.router().call(group, request, options).await {
                 Ok((reply, _)) => return Ok(reply),
                 Err(error) if is_lost(&error) => {

@@ -1,7 +1,7 @@
 //! Making things durable, and telling metadata what was written: flush, fsync, syncfs, unmount.
 
 use crate::client::{Client, Worker};
-use crate::inode_state::{InodeState, Unsynced};
+use crate::inode_state::{InodeState, Kept, Unsynced};
 use crate::limits::{INODES_AT_ONCE, SHUTDOWN_PATIENCE};
 use crate::session::{Modify, is_lost};
 use crate::tables::{HandleId, OpenFile};
@@ -10,7 +10,7 @@ use skep_rpc::CallOptions;
 use skep_types::{
     Attributes, ChunkFileKey, Error, ErrorCode, GroupId, HostIncarnation, Result, TargetKind,
 };
-use skep_wire::metadata::{CloseSession, ReportWritten, SyncAll, WrittenExtent};
+use skep_wire::metadata::{CloseSession, GetAttributes, ReportWritten, SyncAll, WrittenExtent};
 use skep_wire::storage::SyncChunk;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -39,8 +39,7 @@ impl Client {
         self.sync_chunk_files(&file.inode).await?;
         let durable = Modify { is_durable: true, ..Modify::default() };
         if self.report_written(&file.inode, durable).await?.is_none() {
-            // Nothing new to tell, but what metadata was told may not be on its device yet.
-            self.sync_group(self.group_of(file.inode.id)?).await?;
+            self.sync_told(&file.inode).await?;
         }
         // Others may have had the file meanwhile.
         file.check_live()?;
@@ -76,7 +75,7 @@ impl Client {
                 report.extent.may_leave_holes = true;
             }
             let attributes = self.send_report(state, report.extent, how).await?;
-            state.reported(&report, &attributes, skep_env::now());
+            state.reported(&report, &attributes, how.is_durable, skep_env::now());
             let generation = attributes.truncate_generation;
             answer = Some(attributes);
             if generation == report.extent.truncate_generation {
@@ -103,6 +102,36 @@ impl Client {
         let attributes = reply.attributes;
         self.mount().caches.changed_by_us(state.id, attributes.change_counter);
         Ok(attributes)
+    }
+
+    /// Waits until what metadata was told of a file is on its device, and tells it again what its
+    /// host has lost with its power since.
+    ///
+    /// # Errors
+    /// `Io` if that was a truncation: others may have relied on the file as it is again.
+    async fn sync_told(&self, state: &Arc<InodeState>) -> Result<()> {
+        let told = state.told();
+        let how = CallOptions { durable: true, ..CallOptions::default() };
+        let request = GetAttributes { inode: state.id };
+        let durable = self.ask_so(state.id, &request, how).await?.attributes;
+        let kept = state.compare(&told, &durable);
+        if kept == Kept::All {
+            return Ok(());
+        }
+        tracing::warn!("file {}: metadata has lost what it was told, with its power", state.id);
+        let durable = Modify { is_durable: true, ..Modify::default() };
+        self.report_written(state, durable).await?;
+        match kept {
+            Kept::Untruncated => {
+                let text = format!(
+                    "file {}: a metadata host lost its power after it had acknowledged a \
+                     truncation and before that was synced: do it again",
+                    state.id
+                );
+                Err(Error::new(ErrorCode::Io, text))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Syncs all chunk files of an inode that have unsynced writes of this mount.
@@ -204,6 +233,9 @@ impl Client {
         let losses = state.losses();
         self.sync_chunk_files(state).await?;
         self.report_written(state, Modify::default()).await?;
+        if state.is_told_undurably() {
+            self.sync_told(state).await?;
+        }
         if state.losses() == losses { Ok(()) } else { Err(loss_of(state)) }
     }
 

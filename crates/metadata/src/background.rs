@@ -254,7 +254,8 @@ fn size_found<E: Engine>(
         if size > record.attributes.size {
             let truncate_generation = record.attributes.truncate_generation;
             // In which order it was written nobody knows any more.
-            let written = WrittenExtent { end: size, truncate_generation, may_leave_holes: true };
+            let written =
+                WrittenExtent { end: size, truncate_generation, may_leave_holes: true, reach: 0 };
             context.merge_written(&mut record, &written);
         }
         record.high_water = record.high_water.max(size);

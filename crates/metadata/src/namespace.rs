@@ -36,8 +36,9 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
 
 /// Checks how far a client says that it has written.
 pub(crate) fn check_written(written: &WrittenExtent) -> Result<()> {
-    if written.end > MAX_FILE_BYTES {
-        let what = format!("no file can have been written up to byte {}", written.end);
+    let end = written.end.max(written.reach);
+    if end > MAX_FILE_BYTES {
+        let what = format!("no file can have been written up to byte {end}");
         return Err(Error::new(ErrorCode::FileTooLarge, what));
     }
     Ok(())
@@ -297,7 +298,7 @@ impl<E: Engine> Context<'_, E> {
 
     /// Takes in how far a writer has come.
     pub(crate) fn merge_written(&mut self, record: &mut InodeRecord, written: &WrittenExtent) {
-        record.high_water = record.high_water.max(written.end);
+        record.high_water = record.high_water.max(written.end).max(written.reach);
         let attributes = &mut record.attributes;
         if written.truncate_generation == attributes.truncate_generation {
             attributes.size = attributes.size.max(written.end);

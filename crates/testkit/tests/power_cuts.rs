@@ -220,18 +220,74 @@ fn what_each_way_to_sync_has_made_safe_survives_a_power_cut() {
     cluster.stop();
 }
 
-/// A cluster whose storage targets alone lie on a disk of their own.
-fn with_storage_on(disk: &Path) -> Cluster {
-    let cluster = Cluster::start(Shape { storage_services: 1, ..Shape::default() });
+/// A cluster of which one service alone lies on a disk of its own.
+fn with_service_on(disk: &Path, name: &str) -> Cluster {
+    let shape = Shape { storage_services: 1, metadata_targets: 1, ..Shape::default() };
+    let cluster = Cluster::start(shape);
     cluster.stop();
-    let storage = cluster.data().join("storage-1");
-    finish(Command::new("cp").arg("-a").arg(&storage).arg(disk), PATIENCE).expect_success();
-    fs::remove_dir_all(&storage).expect("removed");
-    std::os::unix::fs::symlink(disk.join("storage-1"), &storage).expect("linked");
+    let service = cluster.data().join(name);
+    finish(Command::new("cp").arg("-a").arg(&service).arg(disk), PATIENCE).expect_success();
+    fs::remove_dir_all(&service).expect("removed");
+    std::os::unix::fs::symlink(disk.join(name), &service).expect("linked");
     // What a power cut finds that comes before a target has synced anything.
     rustix::fs::syncfs(File::open(disk).expect("opened")).expect("synced");
     cluster.up().expect_success();
     cluster
+}
+
+/// One service finds its disk as it was when the copy was made.
+fn lose_power(cluster: &Cluster, role: &str, disk: &mut Disk, copy: u32) {
+    let supervisor = cluster.processes("up").remove(0);
+    supervisor.signal(Signal::STOP);
+    cluster.processes(role).remove(0).kill();
+    disk.restore(copy);
+    supervisor.signal(Signal::CONT);
+}
+
+/// Semantics 3.3 and 3.5: a metadata host alone loses its power, under a mount that goes on, and
+/// with it what it was told of files and hadn't synced yet.
+#[test]
+fn what_metadata_forgot_of_a_file_is_told_again_before_that_is_called_safe() {
+    let scratch = Scratch::new();
+    let mut disk = Disk::new(&scratch, DISK_BYTES);
+    let mut cluster = with_service_on(disk.path(), "metadata-1");
+    let other = cluster.mount(Transport::Device);
+    let mut random = Random::new(7);
+    let (before, more) = (random.bytes(1 << 20), random.bytes(2 << 20));
+    for (mount, names) in [(cluster.path(), ["a", "b"]), (other.path(), ["c", "d"])] {
+        let open = |name: &str| {
+            let path = mount.join(name);
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
+        };
+        let [longer, cut] = names.map(|name| open(name).expect("made"));
+        for file in [&longer, &cut] {
+            file.write_all_at(&before, 0).expect("written");
+            file.sync_all().expect("synced");
+        }
+        let copy = disk.freeze_copy();
+        longer.write_all_at(&more, 1 << 20).expect("written");
+        // Each close tells metadata how far the file reaches.
+        drop(open(names[0]).expect("opened"));
+        cut.set_len(100).expect("cut");
+        lose_power(&cluster, "metadata", &mut disk, copy);
+
+        longer.sync_all().expect("metadata is told again");
+        let error = cut.sync_all().expect_err("it isn't cut any more");
+        assert_eq!(error.raw_os_error(), Some(5), "{error}");
+        cut.sync_all().expect("once, not again");
+        cut.set_len(100).expect("cut again");
+        cut.sync_all().expect("synced");
+        let copy = disk.freeze_copy();
+        lose_power(&cluster, "metadata", &mut disk, copy);
+        drop((longer, cut));
+        for mount in [cluster.path(), other.path()] {
+            let found = fs::read(mount.join(names[0])).expect("read");
+            assert!(found == [&before[..], &more].concat(), "{} bytes", found.len());
+            assert!(fs::read(mount.join(names[1])).expect("read") == before[..100]);
+        }
+    }
+    other.unmount();
+    cluster.stop();
 }
 
 /// Semantics 3.5: the storage host alone loses its power, under a mount that goes on.
@@ -239,7 +295,7 @@ fn with_storage_on(disk: &Path) -> Cluster {
 fn who_had_not_synced_when_storage_lost_its_power_is_told_once() {
     let scratch = Scratch::new();
     let mut disk = Disk::new(&scratch, DISK_BYTES);
-    let mut cluster = with_storage_on(disk.path());
+    let mut cluster = with_service_on(disk.path(), "storage-1");
     let other = cluster.mount(Transport::Device);
     let mut random = Random::new(6);
     let (before, lost) = (random.bytes(3 << 20), random.bytes(2 << 20));
@@ -258,12 +314,7 @@ fn who_had_not_synced_when_storage_lost_its_power_is_told_once() {
         let copy = disk.freeze_copy();
         hit.write_all_at(&lost, 1 << 20).expect("written");
 
-        let supervisor = cluster.processes("up").remove(0);
-        supervisor.signal(Signal::STOP);
-        cluster.processes("storage").remove(0).kill();
-        disk.restore(copy);
-        supervisor.signal(Signal::CONT);
-
+        lose_power(&cluster, "storage", &mut disk, copy);
         for (which, file) in [&hit, &second].into_iter().enumerate() {
             let error = file.sync_all().expect_err("what was written may be lost");
             assert_eq!(error.raw_os_error(), Some(5), "handle {which}: {error}");

@@ -226,6 +226,9 @@ record! {
         pub truncate_generation: u64,
         /// Whether a write began beyond the end as its writer knew it.
         pub may_leave_holes: bool,
+        /// Up to where chunk files may reach beyond the end, with room that is reserved or what a
+        /// failed write has left; zero: not beyond.
+        pub reach: u64,
     }
 }
 
@@ -358,6 +361,9 @@ record! {
         pub to_name: Bytes,
         /// Fail if the new name exists.
         pub no_replace: bool,
+        /// What is left at the old name, if anything: a character device with the number 0, which
+        /// overlay file systems take for the mark that a name below is gone.
+        pub whiteout: Option<NewInode>,
     }
 }
 

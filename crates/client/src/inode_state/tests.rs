@@ -21,7 +21,7 @@ fn key(index: u16) -> ChunkFileKey {
 }
 
 fn extent(end: u64, truncate_generation: u64) -> WrittenExtent {
-    WrittenExtent { end, truncate_generation, may_leave_holes: false }
+    WrittenExtent { end, truncate_generation, may_leave_holes: false, reach: 0 }
 }
 
 fn write(state: &Arc<InodeState>, end: u64, index: u16, incarnation: u64) {
@@ -42,7 +42,7 @@ fn the_size_includes_what_was_written_and_not_yet_reported() {
     assert_eq!(seen.size, 150);
     let report = state.unreported().unwrap();
     assert_eq!(report.extent, extent(150, 0));
-    state.reported(&report, &attributes(150, 0, 2), NOW);
+    state.reported(&report, &attributes(150, 0, 2), false, NOW);
     assert_eq!(state.unreported(), None);
     assert_eq!(state.size(), 150);
 }
@@ -53,7 +53,7 @@ fn a_write_during_a_report_is_reported_again() {
     write(&state, 10, 0, 1);
     let report = state.unreported().unwrap();
     write(&state, 20, 0, 1);
-    state.reported(&report, &attributes(10, 0, 2), NOW);
+    state.reported(&report, &attributes(10, 0, 2), false, NOW);
     assert_eq!(state.unreported().unwrap().extent.end, 20);
     assert_eq!(state.size(), 20);
 }
@@ -93,12 +93,12 @@ fn a_truncation_by_another_client_makes_unreported_writes_be_measured() {
     write(&state, 1000, 0, 1);
     let report = state.unreported().unwrap();
     // Metadata says that the file was cut meanwhile: the report has moved nothing.
-    state.reported(&report, &attributes(0, 1, 5), NOW);
+    state.reported(&report, &attributes(0, 1, 5), false, NOW);
     assert_eq!(state.size(), 0);
     let again = state.unreported().unwrap();
     assert!(again.must_measure);
     let again = Report { extent: extent(700, 1), ..again };
-    state.reported(&again, &attributes(700, 1, 6), NOW);
+    state.reported(&again, &attributes(700, 1, 6), false, NOW);
     assert_eq!(state.unreported(), None);
     write(&state, 800, 0, 1);
     assert!(!state.unreported().unwrap().must_measure);
@@ -119,7 +119,7 @@ fn a_write_that_begins_beyond_the_end_may_leave_a_hole() {
     assert!(!may_leave_holes(&state), "a truncation takes the holes with it");
     state.try_write().unwrap().wrote(20..30);
     let report = state.unreported().unwrap();
-    state.reported(&report, &attributes(30, 1, 3), NOW);
+    state.reported(&report, &attributes(30, 1, 3), false, NOW);
     state.observe(&attributes(0, 2, 4), NOW);
     state.try_write().unwrap().wrote(0..10);
     assert!(!may_leave_holes(&state), "and so does one by another client");
@@ -177,4 +177,54 @@ fn what_is_open_or_unsynced_is_not_idle() {
     assert!(state.is_closed_unsynced());
     state.synced(&state.unsynced()[0], HostIncarnation::new(1));
     assert!(state.is_idle());
+}
+
+#[test]
+fn what_is_left_beyond_the_end_is_reported_until_the_end_comes_to_it() {
+    let state = opened(100);
+    state.try_write().unwrap().reached(5000);
+    let report = state.unreported().unwrap();
+    assert_eq!(report.extent, WrittenExtent { reach: 5000, ..extent(0, 0) });
+    state.reported(&report, &attributes(100, 0, 2), false, NOW);
+    assert_eq!((state.unreported(), state.size()), (None, 100));
+    write(&state, 6000, 0, 1);
+    assert_eq!(state.unreported().unwrap().extent, extent(6000, 0));
+}
+
+#[test]
+fn what_metadata_has_lost_with_its_power_is_told_again() {
+    let state = opened(10);
+    write(&state, 500, 0, 1);
+    let report = state.unreported().unwrap();
+    state.reported(&report, &attributes(500, 0, 2), false, NOW);
+    assert!(state.is_told_undurably());
+    let told = state.told();
+    assert_eq!(state.compare(&told, &attributes(500, 0, 2)), Kept::All);
+    assert!(!state.is_told_undurably());
+    assert_eq!(state.unreported(), None);
+    assert_eq!(state.compare(&told, &attributes(10, 0, 1)), Kept::Shorter);
+    let again = state.unreported().unwrap();
+    assert_eq!(again.extent, extent(500, 0));
+    state.reported(&again, &attributes(500, 0, 2), true, NOW);
+    assert_eq!((state.unreported(), state.is_told_undurably()), (None, false));
+    // Somebody else has cut it since: nothing is lost.
+    assert_eq!(state.compare(&told, &attributes(3, 1, 3)), Kept::All);
+}
+
+#[test]
+fn a_truncation_that_metadata_has_lost_is_noticed() {
+    let state = opened(1000);
+    let told_before = state.told();
+    let truncating = state.try_truncate().unwrap();
+    truncating.done(&attributes(20, 1, 2), NOW);
+    drop(truncating);
+    assert!(state.is_told_undurably());
+    // Asked before, answered after: it says nothing of the truncation.
+    assert_eq!(state.compare(&told_before, &attributes(1000, 0, 1)), Kept::All);
+    let told = state.told();
+    assert_eq!(state.compare(&told, &attributes(1000, 0, 1)), Kept::Untruncated);
+    assert_eq!(state.size(), 1000);
+    let report = state.unreported().unwrap();
+    assert!(report.must_measure);
+    assert_eq!(report.extent.truncate_generation, 0);
 }

@@ -5,7 +5,7 @@ use skep_client::OpenMode;
 use skep_env::Buf;
 use skep_types::{ErrorCode, GRANULE_BYTES, InodeId, TargetId};
 use skep_wire::Request;
-use skep_wire::metadata::{ReportWritten, SetAttributes, SyncAll};
+use skep_wire::metadata::{GetAttributes, ReportWritten, SetAttributes, SyncAll};
 use skep_wire::storage::{ReadChunk, SyncChunk, WriteChunk};
 use std::time::Duration;
 
@@ -140,7 +140,27 @@ fn fsync_syncs_what_was_written_and_only_that_and_then_reports_durably() {
         assert_eq!(executed, Some((ReportWritten::ID, true)));
         client.fsync(handle, true).await.unwrap();
         assert_eq!(fake.count::<SyncChunk>(), 2);
-        assert_eq!(fake.count::<SyncAll>(), 1, "the name and the times have to be durable too");
+        let synced = fake.with_metadata(1, |it| it.asked_durably.clone());
+        assert_eq!(synced, [GetAttributes::ID], "the name and the times have to be durable too");
+    });
+}
+
+/// Semantics 3.3.
+#[test]
+fn what_metadata_forgot_with_its_power_is_told_again_by_fsync() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = create(&client, "a").await;
+        write(&client, handle, 0, &bytes(5000)).await;
+        client.flush(handle).await.unwrap();
+        let size = |fake: &crate::FakeCluster| {
+            fake.with_metadata(1, |it| it.inodes[&inode].attributes.size)
+        };
+        assert_eq!(size(&fake), 5000);
+        fake.with_metadata(1, |it| it.inodes.get_mut(&inode).unwrap().attributes.size = 0);
+        client.fsync(handle, false).await.unwrap();
+        assert_eq!(size(&fake), 5000);
+        let executed = fake.with_metadata(1, |it| it.executed.last().copied());
+        assert_eq!(executed, Some((ReportWritten::ID, true)));
     });
 }
 

@@ -1,7 +1,9 @@
 //! One call of a program, how it is chosen at random, and making it on a tree.
 
 use crate::view::{SLOTS, View};
-use rustix::fs::{AtFlags, FlockOperation, OFlags, RenameFlags, XattrFlags};
+use rustix::fs::{
+    AtFlags, FallocateFlags, FileType, FlockOperation, OFlags, RenameFlags, XattrFlags,
+};
 use skep_testkit::Random;
 use std::fmt;
 use std::path::PathBuf;
@@ -49,7 +51,7 @@ pub(crate) enum Time {
 pub(crate) enum Operation {
     Create(Place, u32),
     MakeDirectory(Place, u32),
-    MakePipe(Place, u32),
+    MakeNode(Place, FileType, u32),
     Symlink(PathBuf, Place),
     Link(Place, PathBuf, AtFlags),
     Rename(Place, PathBuf, RenameFlags),
@@ -74,6 +76,9 @@ pub(crate) enum Operation {
     ReadOpen(usize, u64, usize),
     WriteOpen(usize, u64, usize, u8),
     TruncateOpen(usize, u64),
+    AllocateOpen(usize, FallocateFlags, u64, u64),
+    /// Within one file.
+    CopyOpen(usize, u64, u64, usize),
     LookOpen(usize),
     PermissionsOpen(usize, u32),
     SyncOpen(usize),
@@ -107,13 +112,15 @@ impl Operation {
             | Self::ReadOpen(slot, ..)
             | Self::WriteOpen(slot, ..)
             | Self::TruncateOpen(slot, _)
+            | Self::AllocateOpen(slot, ..)
+            | Self::CopyOpen(slot, ..)
             | Self::LookOpen(slot)
             | Self::PermissionsOpen(slot, _)
             | Self::SyncOpen(slot)
             | Self::LockOpen(slot, _) => Some(*slot),
             Self::Create(place, _)
             | Self::MakeDirectory(place, _)
-            | Self::MakePipe(place, _)
+            | Self::MakeNode(place, ..)
             | Self::Symlink(_, place)
             | Self::Link(place, ..)
             | Self::Rename(place, ..)
@@ -143,7 +150,7 @@ impl Operation {
         let result = match self {
             Self::Create(place, mode) => view.create(place, *mode),
             Self::MakeDirectory(place, mode) => view.make_directory(place, *mode),
-            Self::MakePipe(place, mode) => view.make_pipe(place, *mode),
+            Self::MakeNode(place, kind, mode) => view.make_node(place, *kind, *mode),
             Self::Symlink(target, place) => view.make_symlink(target, place),
             Self::Link(place, to, flags) => view.link(place, to, *flags),
             Self::Rename(place, to, flags) => view.rename(place, to, *flags),
@@ -175,6 +182,10 @@ impl Operation {
                 view.write_open(*slot, *offset, &vec![*byte; *len])
             }
             Self::TruncateOpen(slot, len) => view.truncate_open(*slot, *len),
+            Self::AllocateOpen(slot, how, offset, len) => {
+                view.allocate_open(*slot, *how, *offset, *len)
+            }
+            Self::CopyOpen(slot, from, to, len) => view.copy_open(*slot, (*from, *to), *len),
             Self::LookOpen(slot) => view.look_open(*slot),
             Self::PermissionsOpen(slot, mode) => view.set_permissions_open(*slot, *mode),
             Self::SyncOpen(slot) => view.sync_open(*slot),
@@ -188,6 +199,13 @@ const ANY: AtFlags = AtFlags::empty();
 const NAMES: &[&str] = &["a", "b", "c", "d"];
 const OFFSETS: &[u64] = &[0, 1, 4095, 4096, 500_000, 524_287, 524_288, 1_048_576, 1_500_000];
 const LENGTHS: &[usize] = &[0, 1, 100, 4096, 5000, 70_000, 600_000];
+const ALLOCATIONS: &[FallocateFlags] = &[
+    FallocateFlags::empty(),
+    FallocateFlags::KEEP_SIZE,
+    FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE),
+    FallocateFlags::ZERO_RANGE,
+    FallocateFlags::ZERO_RANGE.union(FallocateFlags::KEEP_SIZE),
+];
 const SIZES: &[u64] = &[0, 1, 4095, 4096, 300_000, 524_288, 600_001, 2_000_000];
 const FILE_MODES: &[u32] = &[0o600, 0o644, 0o666, 0o777, 0o444, 0o4755, 0o2755, 0o6777, 0o2644, 0];
 const DIRECTORY_MODES: &[u32] = &[0o755, 0o777, 0o777, 0o1777, 0o2777, 0o700, 0o3775];
@@ -307,7 +325,7 @@ fn open(random: &mut Random) -> Operation {
 
 fn on_open(random: &mut Random) -> Operation {
     let slot = random.below(SLOTS);
-    match random.below(14) {
+    match random.below(18) {
         0 => Operation::Close(slot),
         1 => Operation::NameOpen(slot, path(random)),
         2..=4 => Operation::ReadOpen(slot, random.one_of(OFFSETS), random.one_of(LENGTHS)),
@@ -319,6 +337,14 @@ fn on_open(random: &mut Random) -> Operation {
         9 => Operation::LookOpen(slot),
         10 => Operation::PermissionsOpen(slot, random.one_of(FILE_MODES)),
         11 => Operation::SyncOpen(slot),
+        12 | 13 => {
+            let (how, offset) = (random.one_of(ALLOCATIONS), random.one_of(OFFSETS));
+            Operation::AllocateOpen(slot, how, offset, random.one_of(LENGTHS) as u64)
+        }
+        14 | 15 => {
+            let (from, to) = (random.one_of(OFFSETS), random.one_of(OFFSETS));
+            Operation::CopyOpen(slot, from, to, random.one_of(LENGTHS))
+        }
         _ => {
             let locks = [Lock::Shared, Lock::Exclusive, Lock::Unlock];
             Operation::LockOpen(slot, random.one_of(&locks))
@@ -332,7 +358,10 @@ pub(crate) fn operation(random: &mut Random) -> Operation {
     match random.below(40) {
         0..=2 => Operation::Create(it, random.one_of(FILE_MODES)),
         3..=6 => Operation::MakeDirectory(it, random.one_of(DIRECTORY_MODES)),
-        7 => Operation::MakePipe(it, random.one_of(FILE_MODES)),
+        7 => {
+            let kinds = [FileType::Fifo, FileType::Socket, FileType::CharacterDevice];
+            Operation::MakeNode(it, random.one_of(&kinds), random.one_of(FILE_MODES))
+        }
         8 => Operation::Symlink(target(random), it),
         9 | 10 => Operation::Link(it, path(random), random.one_of(&[ANY, AtFlags::SYMLINK_FOLLOW])),
         11..=13 => Operation::Rename(it, path(random), RenameFlags::empty()),

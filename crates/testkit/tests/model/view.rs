@@ -2,8 +2,8 @@
 
 use crate::operation::{Lock, Place, Time, User};
 use rustix::fs::{
-    AtFlags, CWD, FileType, Gid, Mode, OFlags, RenameFlags, Stat, Timespec, Timestamps, Uid,
-    XattrFlags,
+    AtFlags, CWD, FallocateFlags, FileType, Gid, Mode, OFlags, RenameFlags, Stat, Timespec,
+    Timestamps, Uid, XattrFlags,
 };
 use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
 use skep_testkit::tree;
@@ -117,8 +117,10 @@ impl View {
         nothing(rustix::fs::mkdir(self.at(place)?, mode(bits)))
     }
 
-    pub(crate) fn make_pipe(&self, place: &Place, bits: u32) -> Outcome {
-        nothing(rustix::fs::mknodat(CWD, self.at(place)?, FileType::Fifo, mode(bits), 0))
+    pub(crate) fn make_node(&self, place: &Place, kind: FileType, bits: u32) -> Outcome {
+        // The null device, if it is one.
+        let device = rustix::fs::makedev(1, 3);
+        nothing(rustix::fs::mknodat(CWD, self.at(place)?, kind, mode(bits), device))
     }
 
     pub(crate) fn make_symlink(&self, target: &Path, place: &Place) -> Outcome {
@@ -279,6 +281,35 @@ impl View {
 
     pub(crate) fn truncate_open(&self, slot: usize, len: u64) -> Outcome {
         nothing(self.file(slot)?.set_len(len))
+    }
+
+    pub(crate) fn allocate_open(
+        &self,
+        slot: usize,
+        how: FallocateFlags,
+        offset: u64,
+        len: u64,
+    ) -> Outcome {
+        nothing(rustix::fs::fallocate(self.file(slot)?, how, offset, len))
+    }
+
+    pub(crate) fn copy_open(
+        &self,
+        slot: usize,
+        (mut from, mut to): (u64, u64),
+        len: usize,
+    ) -> Outcome {
+        let file = self.file(slot)?;
+        let mut copied = 0;
+        // At once as much as the file system likes.
+        while copied < len {
+            let (source, place) = (Some(&mut from), Some(&mut to));
+            match rustix::fs::copy_file_range(file, source, file, place, len - copied)? {
+                0 => break,
+                some => copied += some,
+            }
+        }
+        Ok(copied.to_string())
     }
 
     pub(crate) fn look_open(&self, slot: usize) -> Outcome {

@@ -39,6 +39,8 @@ pub(crate) struct FakeMetadata {
     ended: Vec<SessionId>,
     /// Messages that were executed, with the durable flag.
     pub(crate) executed: Vec<(u16, bool)>,
+    /// Messages that only ask, and were to be answered when all before them was on the device.
+    pub(crate) asked_durably: Vec<u16>,
     /// Which layout all files have.
     pub(crate) generation: u32,
     /// Where the next directory is made.
@@ -72,6 +74,7 @@ impl FakeMetadata {
             sessions: HashMap::new(),
             ended: Vec::new(),
             executed: Vec::new(),
+            asked_durably: Vec::new(),
             generation: 1,
             directory_elsewhere: None,
         };
@@ -118,6 +121,7 @@ impl FakeMetadata {
         };
         if !line(header.message).unwrap().modifies {
             assert_eq!(header.sequence, 0);
+            self.asked_durably.extend(header.is_durable().then_some(header.message));
             return self.execute(header, body).map(Answer::Body);
         }
         assert!(header.slot < session.granted, "slot {} was never granted", header.slot);

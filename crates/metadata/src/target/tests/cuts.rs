@@ -6,7 +6,8 @@ use skep_wire::management::Done;
 /// A file of session 1 that is open for writing, and that says it has 10 bytes.
 fn written(story: &mut Story) -> InodeId {
     let inode = story.create(1, (0, 1));
-    let written = md::WrittenExtent { end: 10, truncate_generation: 0, may_leave_holes: false };
+    let written =
+        md::WrittenExtent { end: 10, truncate_generation: 0, may_leave_holes: false, reach: 0 };
     story.ask(1, 1, (0, 2), &md::ReportWritten { inode, written }).unwrap();
     inode
 }

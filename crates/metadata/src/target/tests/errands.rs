@@ -24,7 +24,8 @@ fn is_tried_again_after_a_pause<R: Request>(story: &mut Story) {
 fn a_refused_removal_is_tried_again_after_a_pause() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
-    let written = md::WrittenExtent { end: 10, truncate_generation: 0, may_leave_holes: false };
+    let written =
+        md::WrittenExtent { end: 10, truncate_generation: 0, may_leave_holes: false, reach: 0 };
     let close = md::Close { inode, open: md::OpenMode::Write, written: Some(written) };
     story.ask(1, 1, (0, 2), &close).unwrap();
     let unlink = md::Unlink { directory: InodeId::ROOT, name: b"a"[..].into() };

@@ -27,6 +27,7 @@ impl Story {
             end,
             truncate_generation: 0,
             may_leave_holes: false,
+            reach: 0,
         });
         let close = md::Close { inode, open: md::OpenMode::Write, written };
         self.ask(1, 1, at, &close).unwrap();

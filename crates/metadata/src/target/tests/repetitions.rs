@@ -40,7 +40,8 @@ fn every_connection_gets_the_answer_of_a_request_that_came_twice() {
 fn a_request_that_waits_is_dropped_when_a_newer_one_uses_its_slot() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
-    let written = md::WrittenExtent { end: 10, truncate_generation: 0, may_leave_holes: false };
+    let written =
+        md::WrittenExtent { end: 10, truncate_generation: 0, may_leave_holes: false, reach: 0 };
     story.ask(1, 1, (0, 2), &md::ReportWritten { inode, written }).unwrap();
     story.send(1, 1, (0, 3), &cut(inode));
     assert!(story.replies.is_empty(), "it waits for the chunk file to be cut");

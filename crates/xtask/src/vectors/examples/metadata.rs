@@ -133,8 +133,12 @@ fn files() -> Vec<Example> {
         pattern: None,
         ..opened.clone()
     };
-    let written =
-        WrittenExtent { end: 5_000_000_000, truncate_generation: 2, may_leave_holes: true };
+    let written = WrittenExtent {
+        end: 5_000_000_000,
+        truncate_generation: 2,
+        may_leave_holes: true,
+        reach: 0,
+    };
     let close = Close { inode: a_file(), open: OpenMode::Write, written: Some(written) };
     let close_unwritten = Close { open: OpenMode::Read, written: None, ..close.clone() };
     let closed = ClosedFile { inode: a_file(), open: OpenMode::Read };
