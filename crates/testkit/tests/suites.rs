@@ -9,6 +9,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -39,12 +40,17 @@ const FSX_LONGEST_RUN: u64 = 20_000;
 const FSX_SEGMENT: u64 = 2000;
 /// The file goes over several chunks on all targets. Without the least size `posix_fallocate` is
 /// called with no bytes at times, which POSIX refuses.
+const FSX_FILE_BYTES: usize = 6_000_000;
 const FSX: &str = "
 flen = 6000000
 [opsize]
 min = 1
 max = 1300000
 [weights]
+read = 1
+write = 1
+mapread = 1
+mapwrite = 1
 close_open = 1
 invalidate = 1
 truncate = 3
@@ -140,8 +146,28 @@ fn fsx_finds_what_was_written() {
     }
 }
 
+/// Tells a thread to stop, also when its test fails.
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Reads a file again and again until it is told to stop: whoever writes it shares it meanwhile.
+fn read_until(stop: &AtomicBool, path: &Path) {
+    while !stop.load(Ordering::Relaxed) {
+        match fs::read(path) {
+            Ok(bytes) => assert!(bytes.len() <= FSX_FILE_BYTES, "{} bytes", bytes.len()),
+            Err(error) => panic!("{}: {error}", path.display()),
+        }
+    }
+}
+
 /// Between segments of `fsx`, which compares with what it remembers, the file is the same on
-/// another mount. The mounts take turns, so each finds in its caches what the other made old.
+/// another mount. The mounts take turns, so each finds in its caches what the other made old; and
+/// in every other pair of segments the other mount reads it all the time.
 #[test]
 fn fsx_leaves_what_another_mount_sees() {
     let seed = fsx_seed();
@@ -149,7 +175,13 @@ fn fsx_leaves_what_another_mount_sees() {
     let second = cluster.mount(Transport::Device);
     let files = [cluster.path().join("file"), second.path().join("file")];
     for segment in 0..fsx_operations().div_ceil(FSX_SEGMENT) {
-        fsx(&files[segment as usize % 2], seed + segment, FSX_SEGMENT);
+        let (file, other) = (&files[segment as usize % 2], &files[(segment as usize + 1) % 2]);
+        let stop = AtomicBool::new(segment % 4 < 2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| read_until(&stop, other));
+            let _stops = Stops(&stop);
+            fsx(file, seed + segment, FSX_SEGMENT);
+        });
         let [one, other] = files.each_ref().map(|path| fs::read(path).expect("read"));
         assert_eq!(one.len(), other.len(), "segment {segment}");
         assert!(one == other, "segment {segment}");

@@ -21,6 +21,9 @@ pub(crate) struct Options {
     /// For xfstests: only the tests of `generic` with these numbers.
     #[arg(long, value_name = "NUMBER", value_delimiter = ',', requires = "tree")]
     tests: Vec<String>,
+    /// For fsx and the model: how many operations each of their tests makes.
+    #[arg(long)]
+    operations: Option<u64>,
     /// For xfstests: how many seconds each test may take.
     #[arg(long, default_value_t = 300)]
     seconds: u32,
@@ -34,6 +37,9 @@ struct Suite {
     case: &'static str,
     /// Programs and the Debian packages that have them.
     programs: &'static [(&'static str, &'static str)],
+    /// The variable that says how many operations each test makes, and how many if nobody asks for
+    /// others: many more than in CI.
+    operations: Option<(&'static str, u64)>,
     /// Part of `cargo xtask ci` as well.
     in_ci: bool,
 }
@@ -45,39 +51,51 @@ const SUITES: &[Suite] = &[
         test: "programs", case: "",
         programs: &[("git", "git"), ("rsync", "rsync"), ("make", "make"), ("gcc", "gcc"),
             ("python3", "python3")],
-        in_ci: true,
+        operations: None, in_ci: true,
     },
     Suite {
         name: "applications", what: "SQLite, git, make, rsync, tar, fio on two mounts at once",
         test: "applications", case: "",
         programs: &[("git", "git"), ("rsync", "rsync"), ("make", "make"), ("gcc", "gcc"),
             ("python3", "python3"), ("fio", "fio"), ("setfacl", "acl"), ("getfattr", "attr")],
-        in_ci: true,
+        operations: None, in_ci: true,
     },
     Suite {
-        name: "pjdfstest", what: "POSIX names, attributes and errors; and fsx",
-        test: "suites", case: "",
+        name: "pjdfstest", what: "POSIX names, attributes and errors",
+        test: "suites", case: "pjdfstest",
         programs: &[("unshare", "util-linux")],
-        in_ci: true,
+        operations: None, in_ci: true,
+    },
+    Suite {
+        name: "fsx", what: "a million operations on one file, on each transport and on two mounts",
+        test: "suites", case: "fsx",
+        programs: &[],
+        operations: Some(("SKEP_FSX_OPERATIONS", 1_000_000)), in_ci: false,
+    },
+    Suite {
+        name: "model", what: "random trees on two mounts against a local one, with kills",
+        test: "model", case: "",
+        programs: &[("setfacl", "acl")],
+        operations: Some(("SKEP_TEST_OPERATIONS", 100_000)), in_ci: false,
     },
     Suite {
         name: "postgres", what: "pgbench while services, the server and its mount are killed",
         test: "external", case: "external::postgres",
         programs: &[("initdb", "postgresql"), ("pg_amcheck", "postgresql"),
             ("psql", "postgresql-client"), ("pgbench", "postgresql-contrib")],
-        in_ci: false,
+        operations: None, in_ci: false,
     },
     Suite {
         name: "dbench", what: "office programs on a file server, on two mounts",
         test: "external", case: "external::dbench",
         programs: &[("dbench", "dbench")],
-        in_ci: false,
+        operations: None, in_ci: false,
     },
     Suite {
         name: "mpi", what: "MPI-IO: one file of ranks on two mounts",
         test: "external", case: "external::mpi",
         programs: &[("mpicc.mpich", "libmpich-dev"), ("mpirun.mpich", "mpich"), ("gcc", "gcc")],
-        in_ci: false,
+        operations: None, in_ci: false,
     },
     Suite {
         name: "xfstests", what: "the group generic of xfstests, from --tree",
@@ -85,7 +103,7 @@ const SUITES: &[Suite] = &[
         programs: &[("xfs_io", "xfsprogs"), ("chattr", "e2fsprogs"), ("setfacl", "acl"),
             ("getfattr", "attr"), ("bc", "bc"), ("gawk", "gawk"), ("killall", "psmisc"),
             ("uuidgen", "uuid-runtime"), ("quota", "quota"), ("fio", "fio"), ("dbench", "dbench")],
-        in_ci: false,
+        operations: None, in_ci: false,
     },
 ];
 
@@ -121,6 +139,9 @@ impl Suite {
         }
         if !options.tests.is_empty() {
             variables.push(("SKEP_XFSTESTS_TESTS", options.tests.join(",")));
+        }
+        if let Some((variable, usual)) = self.operations {
+            variables.push((variable, options.operations.unwrap_or(usual).to_string()));
         }
         if self.test == "suites" {
             suites::run()?;
