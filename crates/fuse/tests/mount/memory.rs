@@ -72,12 +72,11 @@ impl Tree {
 
     fn add_node(&mut self, parent: InodeId, kind: FileKind, new: NewInode) -> InodeId {
         let inode = InodeId::new(self.next());
-        let permissions = new.permissions & !new.umask;
         let attributes = Attributes {
             links: if kind == FileKind::Directory { 2 } else { 1 },
             uid: new.uid,
             gid: new.gid,
-            ..Attributes::new(inode, kind, permissions, skep_env::wall_time())
+            ..Attributes::new(inode, kind, new.permissions & !new.umask, skep_env::wall_time())
         };
         let node = Node {
             attributes,
