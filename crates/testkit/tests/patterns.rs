@@ -296,8 +296,8 @@ fn files_get_the_pattern_that_is_asked_for_until_they_are_written() {
 }
 
 /// As somebody who isn't root.
-fn as_user(arguments: &[&str], path: &Path) -> Finished {
-    let mut command = Command::new(cluster::program());
+fn as_user(program: &Path, arguments: &[&str], path: &Path) -> Finished {
+    let mut command = Command::new(program);
     command.arg("entry").args(arguments).arg(path).args(["--output", "json"]);
     finish(command.uid(USER).gid(USER), PATIENCE)
 }
@@ -307,6 +307,10 @@ fn users_set_patterns_on_what_they_own_within_limits() {
     let cluster = scenario();
     let around = cluster.path().parent().expect("a directory");
     fs::set_permissions(around, fs::Permissions::from_mode(0o755)).expect("its rights");
+    // Where others come to it, too.
+    let program = around.join("skep");
+    fs::copy(cluster::program(), &program).expect("copied");
+    let as_user = |arguments: &[&str], path: &Path| as_user(&program, arguments, path);
     let own = cluster.path().join("own");
     fs::create_dir(&own).expect("made");
     chown(&own, Some(USER), Some(USER)).expect("given away");
