@@ -128,11 +128,11 @@ impl Runner {
         Err(Error::new(ErrorCode::InvalidArgument, what))
     }
 
-    /// Who is started for a plan: with MPI one process, on the first host, for all.
+    /// Who is started for it: with MPI one process, on the first host, for all.
     ///
     /// # Errors
     /// `InvalidArgument` with everything that the program can't do.
-    pub(crate) fn place(
+    fn place(
         &self,
         work: Work,
         hosts: &[Host],
@@ -152,6 +152,28 @@ impl Runner {
             processes_per_host: if self.tool.is_mpi() { 1 } else { processes_per_host },
         })
     }
+}
+
+/// Who is started for a plan, whether a program does the work or the engine that is built in.
+///
+/// # Errors
+/// `InvalidArgument` with everything that the program can't do.
+pub(crate) fn place(
+    runner: Option<&Runner>,
+    work: Work,
+    hosts: &[Host],
+    processes_per_host: u32,
+    server_hosts: &[Host],
+) -> Result<Placed> {
+    if let Some(runner) = runner {
+        return runner.place(work, hosts, processes_per_host, server_hosts);
+    }
+    let job = match work {
+        Work::Io(plan) => Job::Io(plan),
+        Work::Metadata(plan) => Job::Metadata(plan),
+    };
+    let (hosts, server_hosts) = (hosts.to_vec(), server_hosts.to_vec());
+    Ok(Placed { job, hosts, server_hosts, processes_per_host })
 }
 
 /// Phases of names in the order in which mdtest does them, those of one execution together.

@@ -52,21 +52,30 @@ fn an_ordinary_user_starts_a_cluster_uses_it_and_ends_it() {
     assert!(said.contains("is down; its data stays"), "{said}");
 }
 
+fn cluster_of_root() -> Cluster {
+    Cluster::start(Shape {
+        metadata_targets: 1,
+        storage_services: 1,
+        targets_per_service: 2,
+        ..Shape::default()
+    })
+}
+
+/// With a directory that is the ordinary user's.
+fn cluster_with_a_home() -> Cluster {
+    let cluster = cluster_of_root();
+    let home = cluster.path().join("nobody");
+    fs::create_dir(&home).expect("made");
+    chown(&home, Some(NOBODY), Some(NOBODY)).expect("given away");
+    cluster
+}
+
 /// Only who mounted sees what is there, and may change or end the mount without being root.
 ///
 /// Command: skep mount, skep umount.
 #[test]
 fn an_ordinary_user_mounts_a_cluster_of_root() {
-    let shape = Shape {
-        metadata_targets: 1,
-        storage_services: 1,
-        targets_per_service: 2,
-        ..Shape::default()
-    };
-    let cluster = Cluster::start(shape);
-    let home = cluster.path().join("nobody");
-    fs::create_dir(&home).expect("made");
-    chown(&home, Some(NOBODY), Some(NOBODY)).expect("given away");
+    let cluster = cluster_with_a_home();
     fs::write(cluster.path().join("secret"), "x").expect("written");
     let secret = fs::Permissions::from_mode(0o600);
     fs::set_permissions(cluster.path().join("secret"), secret).expect("its rights");
@@ -98,20 +107,14 @@ fn an_ordinary_user_mounts_a_cluster_of_root() {
         assert!(line.contains(words), "no '{words}' in '{line}': {said}");
     }
     assert_eq!(expected.next(), None, "{said}");
-    assert_eq!(fs::read(home.join("file")).expect("there"), b"mine\n");
+    assert_eq!(fs::read(cluster.path().join("nobody/file")).expect("there"), b"mine\n");
     cluster.stop();
 }
 
 /// A mount for others is asked for by who may, and not taken for one if it isn't.
 #[test]
 fn others_may_use_the_mount_of_an_ordinary_user_if_the_system_lets_them() {
-    let shape = Shape {
-        metadata_targets: 1,
-        storage_services: 1,
-        targets_per_service: 2,
-        ..Shape::default()
-    };
-    let cluster = Cluster::start(shape);
+    let cluster = cluster_of_root();
     fs::write(cluster.path().join("file"), "for all\n").expect("written");
     let token = cluster.data().join("management/join-token").display().to_string();
     let mount = "mkdir -p mnt; ../skep mount --detach --cluster $(sed 's/.*@//' token) \
@@ -131,16 +134,7 @@ fn others_may_use_the_mount_of_an_ordinary_user_if_the_system_lets_them() {
 /// Semantics say nothing of it: mount(8) does, with the helper and `fusermount3`.
 #[test]
 fn an_ordinary_user_mounts_a_line_of_fstab_with_user() {
-    let shape = Shape {
-        metadata_targets: 1,
-        storage_services: 1,
-        targets_per_service: 2,
-        ..Shape::default()
-    };
-    let cluster = Cluster::start(shape);
-    let home = cluster.path().join("nobody");
-    fs::create_dir(&home).expect("made");
-    chown(&home, Some(NOBODY), Some(NOBODY)).expect("given away");
+    let cluster = cluster_with_a_home();
     let token = cluster.data().join("management/join-token").display().to_string();
     let use_it = "mount $PWD/mnt && echo mine >mnt/nobody/file && cat mnt/nobody/file; \
                   grep \" $PWD/mnt \" /proc/mounts; umount $PWD/mnt && ls mnt | wc -l";
@@ -154,7 +148,7 @@ fn an_ordinary_user_mounts_a_line_of_fstab_with_user() {
     let lines: Vec<_> = said.lines().collect();
     assert_eq!((lines[0], lines[lines.len() - 1]), ("mine", "0"), "{said}");
     assert!(lines[1].contains("fuse.skep rw,nosuid,nodev"), "{said}");
-    assert_eq!(fs::read(home.join("file")).expect("there"), b"mine\n");
+    assert_eq!(fs::read(cluster.path().join("nobody/file")).expect("there"), b"mine\n");
     cluster.stop();
 }
 

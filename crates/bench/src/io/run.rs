@@ -2,8 +2,8 @@
 
 use super::outcome::Outcome;
 use super::plan::{Phase, Plan};
-use crate::launcher::{Fleet, Host, Job, Measurement, Progress, Step};
-use crate::tool::{Placed, Runner, Work};
+use crate::launcher::{Fleet, Host, Measurement, Progress, Step};
+use crate::tool::{self, Runner, Work};
 use skep_types::{Error, ErrorCode, Result};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -37,23 +37,11 @@ pub fn run_by(
     let processes = crate::launcher::processes(hosts, processes_per_host)?;
     plan.check(processes)?;
     let mut plan = plan.clone();
-    let placed = match runner {
-        Some(runner) => {
-            let work = Work::Io(plan.clone());
-            runner.place(work, hosts, processes_per_host, &plan.server_hosts)?
-        }
-        None => {
-            if plan.is_stamped() {
-                plan.signature.get_or_insert_with(|| skep_env::random_u64() as u32);
-            }
-            Placed {
-                job: Job::Io(plan.clone()),
-                hosts: hosts.to_vec(),
-                server_hosts: plan.server_hosts.clone(),
-                processes_per_host,
-            }
-        }
-    };
+    if runner.is_none() && plan.is_stamped() {
+        plan.signature.get_or_insert_with(|| skep_env::random_u64() as u32);
+    }
+    let work = Work::Io(plan.clone());
+    let placed = tool::place(runner, work, hosts, processes_per_host, &plan.server_hosts)?;
     let mut fleet = Fleet::start(&crate::launcher::Setup {
         job: placed.job,
         hosts: &placed.hosts,
@@ -88,10 +76,7 @@ fn measure(
         for phase in plan.phases() {
             let step = Step { phase: phase.name().into(), repetition, total };
             if phase != Phase::Check {
-                fleet.run_before(plan.before_phase.as_deref(), progress)?;
-                if !plan.keep_caches {
-                    fleet.drop_caches(progress)?;
-                }
+                fleet.make_ready(plan.before_phase.as_deref(), plan.keep_caches, progress)?;
             }
             let record = fleet.phase(&step, progress)?;
             progress(Progress::measured(Measurement::Phase(record.clone())));

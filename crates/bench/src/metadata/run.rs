@@ -2,8 +2,8 @@
 
 use super::outcome::Outcome;
 use super::plan::Plan;
-use crate::launcher::{Fleet, Host, Job, Measurement, Progress, Setup, Step};
-use crate::tool::{Placed, Runner, Work};
+use crate::launcher::{Fleet, Host, Measurement, Progress, Setup, Step};
+use crate::tool::{self, Runner, Work};
 use skep_types::Result;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -38,18 +38,8 @@ pub fn run_by(
     if plan.create && plan.remove {
         plan.run.get_or_insert_with(|| skep_env::random_u64() as u32);
     }
-    let placed = match runner {
-        Some(runner) => {
-            let work = Work::Metadata(plan.clone());
-            runner.place(work, hosts, processes_per_host, &plan.server_hosts)?
-        }
-        None => Placed {
-            job: Job::Metadata(plan.clone()),
-            hosts: hosts.to_vec(),
-            server_hosts: plan.server_hosts.clone(),
-            processes_per_host,
-        },
-    };
+    let work = Work::Metadata(plan.clone());
+    let placed = tool::place(runner, work, hosts, processes_per_host, &plan.server_hosts)?;
     let mut fleet = Fleet::start(&Setup {
         job: placed.job,
         hosts: &placed.hosts,
@@ -83,10 +73,8 @@ fn measure(
 ) -> Result<()> {
     for repetition in 1..=outcome.plan.repetitions {
         for (phase, total) in outcome.plan.phases(outcome.processes) {
-            fleet.run_before(outcome.plan.before_phase.as_deref(), progress)?;
-            if !outcome.plan.keep_caches {
-                fleet.drop_caches(progress)?;
-            }
+            let (command, keep) = (&outcome.plan.before_phase, outcome.plan.keep_caches);
+            fleet.make_ready(command.as_deref(), keep, progress)?;
             let step = Step { phase: phase.to_owned(), repetition, total };
             let record = fleet.phase(&step, progress)?;
             progress(Progress::measured(Measurement::Phase(record.clone())));
@@ -105,10 +93,7 @@ fn measure_parts(
     let plan = outcome.plan.clone();
     for repetition in 1..=plan.repetitions {
         for part in crate::tool::parts(&plan.phases(outcome.processes)) {
-            fleet.run_before(plan.before_phase.as_deref(), progress)?;
-            if !plan.keep_caches {
-                fleet.drop_caches(progress)?;
-            }
+            fleet.make_ready(plan.before_phase.as_deref(), plan.keep_caches, progress)?;
             for (phase, total) in part {
                 let step = Step { phase: phase.to_owned(), repetition, total };
                 let record = fleet.phase(&step, progress)?;

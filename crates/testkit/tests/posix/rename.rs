@@ -385,10 +385,16 @@ fn exchanging_in_circles_is_refused(root: &Path) {
     }
 }
 
+/// Overlay file systems may give one whiteout several names, and permissions.
+fn is_whiteout_of_overlay(path: &Path) -> bool {
+    let found = ok(fs::symlink_metadata(path));
+    found.file_type().is_char_device() && found.rdev() == 0
+}
+
 fn is_whiteout(path: &Path) -> bool {
     let found = ok(fs::symlink_metadata(path));
     let is_free = found.permissions().mode() & 0o7777 == 0 && found.nlink() == 1;
-    found.file_type().is_char_device() && found.rdev() == 0 && is_free
+    is_whiteout_of_overlay(path) && is_free
 }
 
 /// Sixteen directories: with two metadata targets, some lie on the other one.
@@ -461,9 +467,4 @@ fn below_an_overlay(root: &Path) {
     assert!(is_whiteout_of_overlay(&root.join("upper/removed")));
     assert_eq!(ok(fs::read(root.join("upper/away"))), b"moved");
     assert_eq!(ok(fs::read(root.join("upper/kept"))), b"changed");
-}
-
-fn is_whiteout_of_overlay(path: &Path) -> bool {
-    let found = ok(fs::symlink_metadata(path));
-    found.file_type().is_char_device() && found.rdev() == 0
 }
