@@ -183,7 +183,9 @@ impl InodeState {
             let is_current = attributes.truncate_generation == report.extent.truncate_generation;
             if is_current {
                 // All that was told before is in the log before it.
-                inner.safe = if is_durable { inner.safe.max(report.upto) } else { inner.safe };
+                if is_durable {
+                    inner.safe = inner.safe.max(report.upto);
+                }
                 inner.told_end = inner.told_end.max(report.extent.end);
                 inner.reported = inner.reported.max(report.upto);
                 if report.must_measure

@@ -232,8 +232,8 @@ impl Client {
     async fn sync_inode(&self, state: &Arc<InodeState>) -> Result<()> {
         let losses = state.losses();
         self.sync_chunk_files(state).await?;
-        self.report_written(state, Modify::default()).await?;
-        if state.is_told_undurably() {
+        let durable = Modify { is_durable: true, ..Modify::default() };
+        if self.report_written(state, durable).await?.is_none() && state.is_told_undurably() {
             self.sync_told(state).await?;
         }
         if state.losses() == losses { Ok(()) } else { Err(loss_of(state)) }
