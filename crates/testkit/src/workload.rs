@@ -158,7 +158,7 @@ impl Worker {
         let synced = self.random.below(3) == 0;
         let path = self.root.join(&name);
         let started = Instant::now();
-        self.history.begins(&name, State::Partial);
+        self.history.begins(&name, State::Partial { inode: None });
         let failed = failed("create", &path);
         let options = OpenOptions::new().write(true).create_new(true).mode(0o640).clone();
         let mut file = options.open(&path).map_err(&failed)?;
@@ -201,7 +201,9 @@ impl Worker {
     }
 
     fn unlink(&mut self) -> Outcome {
-        let files = self.history.names(|it| matches!(it, State::File { .. } | State::Symlink(_)));
+        let files = self.history.names(|it| {
+            matches!(it, State::File { .. } | State::Partial { .. } | State::Symlink(_))
+        });
         if files.is_empty() {
             return Ok(());
         }

@@ -14,8 +14,12 @@ pub(crate) enum State {
     Directory,
     /// One of the files with a check of their own, that are never renamed.
     Fixed,
-    /// A file in the middle of being made: its contents may be anything.
-    Partial,
+    /// A file in the middle of being made: its contents may be anything, and its end may move until
+    /// the lease of the client that made it has run out.
+    Partial {
+        /// Its inode number, once it was seen.
+        inode: Option<u64>,
+    },
     /// A symbolic link.
     Symlink(PathBuf),
     /// A file that was written and closed.
@@ -33,6 +37,7 @@ impl State {
     pub(crate) fn inode(&self) -> Option<u64> {
         match self {
             Self::File { inode, .. } => Some(*inode),
+            Self::Partial { inode } => *inode,
             _ => None,
         }
     }
@@ -144,11 +149,30 @@ impl History {
         }
     }
 
+    /// The newest state that a cut keeps, with its place among the name's records.
+    fn kept(&self, name: &str, cut: &Cut) -> Option<(usize, &State)> {
+        let records = self.0.get(name)?;
+        let kept =
+            records.iter().rposition(|record| cut.keeps(record.acknowledged, record.durable))?;
+        Some((kept, &records[kept].state))
+    }
+
+    /// Whether the end of a file that was found at a name after a cut stays where it is: the file
+    /// was closed or synced, and that is known still.
+    pub(crate) fn is_end_known(&self, name: &str, inode: u64, cut: &Cut) -> bool {
+        let is_it = |state: &State, even_unsynced: bool| {
+            matches!(state, State::File { inode: known, synced, .. }
+                if *known == inode && (*synced || even_unsynced))
+        };
+        !cut.loses_unsynced_ends
+            || self.kept(name, cut).is_some_and(|(_, state)| is_it(state, true))
+            || self.possible(name, cut).into_iter().any(|state| is_it(state, false))
+    }
+
     /// All states that a name may be in after a cut.
     pub(crate) fn possible(&self, name: &str, cut: &Cut) -> Vec<&State> {
         let records = self.0.get(name).map_or(&[][..], Vec::as_slice);
-        let base =
-            records.iter().rposition(|record| cut.keeps(record.acknowledged, record.durable));
+        let base = self.kept(name, cut).map(|(index, _)| index);
         let mut possible: Vec<_> = records[base.unwrap_or(0)..]
             .iter()
             .filter(|record| record.started <= cut.ended)

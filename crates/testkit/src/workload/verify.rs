@@ -49,7 +49,7 @@ fn look(path: &Path) -> Result<(State, u64), String> {
 /// Why a state that was found isn't one that was possible; `None` if it is.
 fn mismatch(found: &State, possible: &State, cut: &Cut) -> Option<String> {
     match (found, possible) {
-        (State::File { .. }, State::Partial) => None,
+        (State::File { .. }, State::Partial { .. }) => None,
         (
             State::File { inode, content, .. },
             State::File { inode: expected_inode, content: expected, synced },
@@ -69,7 +69,7 @@ fn word(state: &State) -> String {
     match state {
         State::Absent => "absent".into(),
         State::Directory => "a directory".into(),
-        State::Fixed | State::Partial => "a file".into(),
+        State::Fixed | State::Partial { .. } => "a file".into(),
         State::Symlink(target) => format!("a link to {}", target.display()),
         State::File { inode, content, synced } => {
             format!("a file of {} bytes, inode {inode}, synced: {synced}", content.len())
@@ -122,6 +122,13 @@ impl Worker {
         problems.extend(self.inodes.check(&inodes, cut));
         problems.extend(self.log.check(&self.root, cut));
         problems.extend(self.blocks.check(&self.root, cut));
+        for (name, state) in &mut found {
+            if let Some(inode) = state.inode()
+                && !self.history.is_end_known(name, inode, cut)
+            {
+                *state = State::Partial { inode: Some(inode) };
+            }
+        }
         self.history.clear();
         self.inodes.replace(&inodes);
         for (name, state) in found {
