@@ -11,6 +11,7 @@
 //! Does not own: how many groups a file wants, nor what happens when a group fails later.
 
 mod balanced;
+mod domains;
 mod established;
 
 use balanced::Tier;
@@ -47,7 +48,8 @@ impl Candidates {
         // best there is: a file on fewer groups beats a file that can't be written.
         let usable = |fitness: &Fitness| *fitness <= Fitness::Low || Some(*fitness) == best;
         let tiers = by_fitness.into_iter().filter(|(fitness, _)| usable(fitness));
-        let tiers: Vec<_> = tiers.map(|(_, servers)| Tier::new(servers)).collect();
+        let domain_of = |node| map.node(node).map_or("", |node| node.domain.as_str());
+        let tiers: Vec<_> = tiers.map(|(_, servers)| Tier::new(servers, domain_of)).collect();
         let mut ring: Vec<_> = tiers.first().into_iter().flat_map(Tier::groups).collect();
         ring.sort_unstable();
         Self { tiers, ring }

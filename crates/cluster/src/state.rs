@@ -19,7 +19,7 @@ use crate::limits::{
 use crate::settings;
 use skep_types::codec::{Codec, record};
 use skep_types::map::{CapacityPool, Consistency, Policy, Reachability, ShardRange};
-use skep_types::registration::{ServerRegistration, TargetClaim};
+use skep_types::registration::{ServerRegistration, TargetClaim, domain_problem};
 use skep_types::{
     ClusterId, ClusterMap, Epoch, Error, ErrorCode, Group, GroupId, GroupMember, MapVersion,
     MemberState, Node, NodeId, NodeKind, Result, SHARD_COUNT, ShardId, Target, TargetId,
@@ -160,11 +160,14 @@ impl Durable {
         check_registration(registration)?;
         let node = self.node_identity(registration)?;
         let name = self.node_name(node, registration)?;
+        let before = || self.map.node(node).map(|node| node.domain.clone());
+        let domain = registration.domain.clone().or_else(before).unwrap_or_default();
         let new = Node {
             id: node,
             kind: registration.kind,
             name,
             addresses: registration.addresses.clone(),
+            domain,
             reachability: Reachability::Offline,
             version: registration.version.clone(),
         };
@@ -341,6 +344,7 @@ impl Durable {
             kind: NodeKind::Client,
             name,
             addresses: Vec::new(),
+            domain: String::new(),
             reachability: Reachability::Offline,
             version: version.clone(),
         };
@@ -434,7 +438,8 @@ pub fn kind_word(kind: NodeKind) -> &'static str {
 
 fn check_registration(registration: &ServerRegistration) -> Result<()> {
     let wrong = |what: String| Err(Error::new(ErrorCode::InvalidArgument, what));
-    let ServerRegistration { uuid, kind, name, addresses, version, targets, .. } = registration;
+    let ServerRegistration { uuid, kind, name, addresses, domain, version, targets, .. } =
+        registration;
     if *uuid == 0 || targets.iter().any(|claim| claim.uuid == 0) {
         return wrong("a registration without a uuid: the directory was not initialised".into());
     }
@@ -446,6 +451,10 @@ fn check_registration(registration: &ServerRegistration) -> Result<()> {
     }
     check_text("the name", name)?;
     check_text("the version", version)?;
+    let domain = domain.as_deref().filter(|domain| !domain.is_empty());
+    if let Some(problem) = domain.and_then(domain_problem) {
+        return wrong(problem);
+    }
     addresses.iter().try_for_each(|address| check_text("an address", address))?;
     let allowed = match kind {
         NodeKind::Metadata => Some(TargetKind::Metadata),

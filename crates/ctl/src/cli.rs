@@ -138,8 +138,9 @@ pub(crate) struct UpArgs {
     /// Transport between kernel and mount
     #[arg(long, default_value = DEFAULT_TRANSPORT, value_parser = values::transports())]
     pub(crate) transport: String,
-    /// A setting for all services of a kind, as in `metadata:metadata.sync=always`; may be repeated
-    #[arg(long = "set", value_name = "KIND:KEY=VALUE")]
+    /// A setting for all services of a kind, as in `metadata:metadata.sync=always`, for one, as in
+    /// `storage-2:node.domain=rack-2`, or for `all`; may be repeated
+    #[arg(long = "set", value_name = "SERVICE:KEY=VALUE")]
     pub(crate) set: Vec<String>,
     /// This is the process that stays in the background.
     #[arg(long, hide = true)]
@@ -429,6 +430,9 @@ pub(crate) struct ServiceArgs {
     /// Short for --set node.listen=ADDRESS
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) listen: Option<String>,
+    /// Short for --set node.domain=NAME: its failure domain, such as a rack; `none` for none
+    #[arg(long, value_name = "NAME")]
+    pub(crate) domain: Option<String>,
     /// Directory of a target; may be repeated
     #[arg(long, value_name = "DIR")]
     pub(crate) target: Vec<String>,

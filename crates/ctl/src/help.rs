@@ -30,6 +30,10 @@ const EXAMPLES: &[Examples] = &[
                 "sync each change of the namespace before it is answered",
                 "skep up --set metadata:metadata.sync=always",
             ),
+            (
+                "with the second storage service in a failure domain",
+                "skep up --set storage-2:node.domain=rack-2",
+            ),
         ],
     ),
     ("skep down", &[("stop the cluster in ./skep-data", "skep down")]),

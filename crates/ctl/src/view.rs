@@ -14,6 +14,7 @@ pub(crate) struct NodeLine {
     pub(crate) kind: &'static str,
     pub(crate) reachability: &'static str,
     pub(crate) addresses: Vec<String>,
+    pub(crate) domain: Option<String>,
     pub(crate) targets: Vec<u32>,
     pub(crate) version: String,
 }
@@ -75,6 +76,11 @@ pub(crate) fn consistency(state: Consistency) -> &'static str {
     }
 }
 
+/// A node's failure domain, if it has one.
+pub(crate) fn domain(node: &Node) -> Option<String> {
+    Some(node.domain.clone()).filter(|domain| !domain.is_empty())
+}
+
 /// All nodes, servers before clients.
 pub(crate) fn nodes(map: &ClusterMap) -> Vec<NodeLine> {
     let mut nodes: Vec<_> = map.nodes.iter().collect();
@@ -85,6 +91,7 @@ pub(crate) fn nodes(map: &ClusterMap) -> Vec<NodeLine> {
         kind: kind_word(node.kind),
         reachability: reachability(node.reachability),
         addresses: node.addresses.clone(),
+        domain: domain(node),
         targets: map.targets.iter().filter(|it| it.node == node.id).map(|it| it.id.raw()).collect(),
         version: node.version.clone(),
     };

@@ -82,6 +82,7 @@ impl Running {
             kind: NodeKind::Management,
             name: settings.node.name.clone(),
             addresses,
+            domain: settings.node.domain(),
             version: PROGRAM_VERSION.into(),
             targets: Vec::new(),
         };

@@ -34,6 +34,7 @@ fn server(kind: NodeKind, uuid: u128) -> Registration {
         kind,
         name: String::new(),
         addresses: vec!["127.0.0.1:1".into()],
+        domain: None,
         version: "test".into(),
         targets: vec![claim],
     };

@@ -1,21 +1,31 @@
 //! What it costs to choose the targets of a file, in isolation.
 //!
 //! `choose [FILES]` prints a line for each chooser, shape of cluster and count: nanoseconds for one
-//! choice, and for preparing a map, which happens when the map changes. Not a test: it asserts
-//! nothing.
+//! choice, and for preparing a map, which happens when the map changes. The default chooser has a
+//! second line, with the servers in failure domains. Not a test: it asserts nothing.
 
 use skep_cluster::placement::{Candidates, Cursor};
 use skep_types::map::{Capacity, CapacityPool, Consistency, Reachability};
 use skep_types::{
-    Chooser, ClusterId, ClusterMap, Epoch, Group, GroupId, GroupMember, MemberState, NodeId,
-    Target, TargetId, TargetKind,
+    Chooser, ClusterId, ClusterMap, Epoch, Group, GroupId, GroupMember, MemberState, Node, NodeId,
+    NodeKind, Target, TargetId, TargetKind,
 };
 use std::hint::black_box;
 use std::time::Duration;
 
-/// So many servers with so many targets each, all alike.
-fn map(servers: u32, targets: u32) -> ClusterMap {
+/// So many servers with so many targets each, all alike, and in so many failure domains; zero: in
+/// none.
+fn map(servers: u32, targets: u32, domains: u32) -> ClusterMap {
     let mut map = ClusterMap::empty(ClusterId::new([1; 16]));
+    map.nodes.extend((1..=servers).map(|number| Node {
+        id: NodeId::new(number),
+        kind: NodeKind::Storage,
+        name: format!("storage-{number}"),
+        addresses: Vec::new(),
+        domain: number.checked_rem(domains).map_or_else(String::new, |rack| format!("rack-{rack}")),
+        reachability: Reachability::Online,
+        version: String::new(),
+    }));
     for number in 1..=servers * targets {
         let id = TargetId::new(number);
         map.targets.push(Target {
@@ -42,24 +52,32 @@ fn nanoseconds(taken: Duration, times: u64) -> u64 {
     taken.as_nanos() as u64 / times.max(1)
 }
 
+/// What choices of one chooser cost.
+fn measured(candidates: &Candidates, chooser: Chooser, files: u64) -> String {
+    let per_count = [1, 4, 8, 64].map(|count| {
+        let mut cursor = Cursor::default();
+        let start = skep_env::now();
+        for file in 0..files {
+            black_box(candidates.choose(chooser, count, black_box(file), &mut cursor));
+        }
+        format!("{count}: {} ns", nanoseconds(skep_env::now() - start, files))
+    });
+    per_count.join(", ")
+}
+
 fn main() {
     let files = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(1_000_000);
-    for (servers, targets) in [(2, 4), (10, 12), (1_000, 8)] {
-        let map = map(servers, targets);
+    for (servers, targets, domains) in [(2, 4, 1), (4, 2, 2), (10, 12, 3), (1_000, 8, 40)] {
+        let map_without = map(servers, targets, 0);
         let start = skep_env::now();
-        let candidates = Candidates::new(&map);
+        let candidates = Candidates::new(&map_without);
         let prepared = nanoseconds(skep_env::now() - start, 1);
         println!("{servers} servers x {targets} targets: map prepared in {prepared} ns");
         for (chooser, word) in Chooser::ALL {
-            let per_count = [1, 4, 8, 64].map(|count| {
-                let mut cursor = Cursor::default();
-                let start = skep_env::now();
-                for file in 0..files {
-                    black_box(candidates.choose(chooser, count, black_box(file), &mut cursor));
-                }
-                format!("{count}: {} ns", nanoseconds(skep_env::now() - start, files))
-            });
-            println!("  {word:16} {}", per_count.join(", "));
+            println!("  {word:16} {}", measured(&candidates, chooser, files));
         }
+        let candidates = Candidates::new(&map(servers, targets, domains));
+        let shown = measured(&candidates, Chooser::Balanced, files);
+        println!("  {:16} {shown}", format!("in {domains} domains"));
     }
 }

@@ -277,6 +277,7 @@ impl Host {
             kind: self.kind,
             name: self.settings.name.clone(),
             addresses: advertised(listener, &self.settings.advertise, towards)?,
+            domain: self.settings.domain(),
             version: PROGRAM_VERSION.into(),
             targets: directories.iter().map(claim).collect(),
         };

@@ -156,6 +156,7 @@ mod tests {
             kind: NodeKind::Storage,
             name: "storage-1".into(),
             addresses: vec!["host:1".into()],
+            domain: String::new(),
             reachability: Reachability::Online,
             version: "1".into(),
         });

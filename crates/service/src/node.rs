@@ -2,6 +2,7 @@
 
 use crate::ByteSize;
 use serde::{Deserialize, Serialize};
+use skep_types::registration::domain_problem;
 use std::path::PathBuf;
 
 /// The source text of [`NodeSettings`], for [`crate::Settings::SOURCES`].
@@ -9,6 +10,9 @@ pub const SOURCE: &str = include_str!("node.rs");
 
 /// A log of less would hardly hold what one request says.
 const MIN_LOG_LIMIT: u64 = 4096;
+
+/// The setting of a service that is to have no failure domain any more.
+const NO_DOMAIN: &str = "none";
 
 /// Settings that every service has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,6 +31,11 @@ pub struct NodeSettings {
     /// it when the host has several networks or is behind a translated address. Empty: the address
     /// that it listens on, or this host's address on the way to management if it listens on all.
     pub advertise: Vec<String>,
+    /// Failure domain, such as `rack-2`: the name of what this service's host shares with others
+    /// and fails together with. Files with several targets get them from as many domains as
+    /// possible. Empty: the one that it had at its last start; at first none. `none`: none, so that
+    /// it is a domain by itself.
+    pub domain: String,
     /// What is logged: `error`, `warn`, `info`, `debug` or `trace`, also by part, as in
     /// `info,skep_rpc=debug`.
     pub log: String,
@@ -65,8 +74,18 @@ impl NodeSettings {
             name: String::new(),
             listen: format!("0.0.0.0:{port}"),
             advertise: Vec::new(),
+            domain: String::new(),
             log: "info".into(),
             log_limit: ByteSize(0),
+        }
+    }
+
+    /// The failure domain with which it registers.
+    pub fn domain(&self) -> Option<String> {
+        match self.domain.as_str() {
+            "" => None,
+            NO_DOMAIN => Some(String::new()),
+            name => Some(name.to_owned()),
         }
     }
 
@@ -86,6 +105,10 @@ impl NodeSettings {
         }
         if let Some(empty) = self.advertise.iter().position(String::is_empty) {
             problems.push(format!("`node.advertise`: address {} is empty", empty + 1));
+        }
+        let domain = self.domain().filter(|domain| !domain.is_empty());
+        if let Some(problem) = domain.as_deref().and_then(domain_problem) {
+            problems.push(format!("`node.domain`: {problem}"));
         }
         if let Err(problem) = crate::logging::check(&self.log) {
             problems.push(format!("`node.log`: {problem}"));
@@ -112,5 +135,18 @@ mod tests {
             assert!(problems.contains(words), "{words}: {problems}");
         }
         assert_eq!(target_problems(&targets[..1], &node), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_failure_domain_is_named_kept_or_taken_away() {
+        let mut node = NodeSettings::with_port(1);
+        node.directory = "/d".into();
+        for (setting, registered) in [("", None), ("rack-2", Some("rack-2")), ("none", Some(""))] {
+            node.domain = setting.into();
+            assert_eq!(node.domain().as_deref(), registered);
+            assert_eq!(node.problems(), Vec::<String>::new());
+        }
+        node.domain = "rack 2".into();
+        assert!(node.problems()[0].starts_with("`node.domain`: 'rack 2' can't"));
     }
 }

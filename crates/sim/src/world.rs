@@ -522,6 +522,7 @@ fn node(raw: u32, kind: NodeKind) -> skep_types::Node {
         kind,
         name: format!("node-{raw}"),
         addresses: Vec::new(),
+        domain: String::new(),
         reachability: Reachability::Online,
         version: String::new(),
     }

@@ -268,7 +268,7 @@ fn tables_have_a_header_and_lines() {
     };
     check(
         &["node", "list"],
-        "ID Name Kind Reachability Address Targets Version",
+        "ID Name Kind Reachability Address Domain Targets Version",
         &["storage-1", "storage", "Online", "127.0.0.1:"],
     );
     check(

@@ -134,6 +134,81 @@ fn targets_that_are_gone_are_not_chosen_until_they_are_back() {
     cluster.stop();
 }
 
+/// A cluster of four servers of one target each, that are started with failure domains.
+fn with_domains(directory: &Path, domains: &[(usize, &str)]) -> Cluster {
+    let option = |(number, name): &(usize, &str)| {
+        ["--set".to_owned(), format!("storage-{number}:node.domain={name}")]
+    };
+    let shape = Shape {
+        metadata_targets: 1,
+        storage_services: 4,
+        targets_per_service: 1,
+        more: domains.iter().flat_map(option).collect(),
+        ..Shape::default()
+    };
+    Cluster::start_in(directory, shape)
+}
+
+/// The failure domains of the storage servers, in the order of their names.
+fn domains(cluster: &Cluster) -> Vec<String> {
+    let nodes = cluster.skep_json(&["node", "list"]);
+    let text = |node: &Value, field: &str| node[field].as_str().unwrap_or("none").to_owned();
+    let storage = nodes.as_array().expect("a list").iter().filter(|it| it["kind"] == "storage");
+    let by_name: BTreeMap<_, _> =
+        storage.map(|it| (text(it, "name"), text(it, "domain"))).collect();
+    by_name.into_values().collect()
+}
+
+/// Where some new files lie: the names of their servers, in order.
+fn servers_of_files(cluster: &Cluster, name: &str) -> BTreeSet<String> {
+    let path = |number: usize| cluster.path().join(format!("{name}-{number}"));
+    let servers = |number: usize| services_of_new(cluster, &path(number));
+    (0..12).map(|number| servers(number).into_iter().collect::<Vec<_>>().join(" ")).collect()
+}
+
+#[test]
+fn files_of_two_targets_lie_in_two_failure_domains() {
+    let scratch = Scratch::new();
+    let racks = [(1, "rack-1"), (2, "rack-1"), (3, "rack-2"), (4, "rack-2")];
+    let cluster = with_domains(scratch.path(), &racks);
+    assert_eq!(domains(&cluster), racks.map(|(_, name)| name));
+    cluster.skep(&["config", "set", "stripe-from", "0"]);
+    cluster.skep(&["config", "set", "stripe-width", "2"]);
+    wait_for_rule(&cluster, "balanced", 2);
+    let pairs = servers_of_files(&cluster, "before");
+    let within = ["storage-1 storage-2", "storage-3 storage-4"];
+    assert!(pairs.len() > 1 && within.iter().all(|pair| !pairs.contains(*pair)), "{pairs:?}");
+    let path = cluster.path().join("before-0");
+    assert_eq!(part(&cluster, &path)["targets_per_domain"], json!([1, 1]));
+    let shown = cluster.skep(&["entry", "info", &path.display().to_string()]);
+    for words in ["even over failure domains", "failure domain (min,max): (1,1)", ", rack-2]"] {
+        assert!(shown.contains(words), "{words}: {shown}");
+    }
+    cluster.stop();
+
+    // Two are started with other domains, the others with none, and so keep theirs.
+    let cluster = with_domains(scratch.path(), &[(2, "rack-2"), (3, "rack-1")]);
+    assert_eq!(domains(&cluster), ["rack-1", "rack-2", "rack-1", "rack-2"]);
+    let mut round = 0;
+    wait_for("files follow the new domains", PATIENCE, || {
+        round += 1;
+        let pairs = servers_of_files(&cluster, &format!("after-{round}"));
+        let within = ["storage-1 storage-3", "storage-2 storage-4"];
+        within.iter().all(|pair| !pairs.contains(*pair)).then_some(())
+    });
+    cluster.stop();
+
+    let refused = |arguments: &[&str], words: &str| {
+        let failed = cluster::skep(arguments);
+        assert!(!failed.status.success() && failed.stderr.contains(words), "{}", failed.stderr);
+    };
+    let data = cluster.data().display().to_string();
+    let storage = ["storage", "--domain", "rack 2", "--directory", &data, "--target", "/t"];
+    refused(&storage, "can't name a failure domain");
+    let nobody = "storage-5:node.domain=rack-1";
+    refused(&["up", "--data-dir", &data, "--no-mount", "--set", nobody], "such as storage-1");
+}
+
 /// Runs `skep entry` as root.
 fn entry(arguments: &[&str], path: &Path) -> Finished {
     let path = path.display().to_string();

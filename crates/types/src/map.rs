@@ -142,6 +142,9 @@ record! {
         pub name: String,
         /// Where it listens, `host:port`, best first; empty for clients.
         pub addresses: Vec<String>,
+        /// Failure domain: servers of one domain fail together, as those of a rack do. Empty: it is
+        /// one by itself. Clients have none.
+        pub domain: String,
         /// Whether it answers.
         pub reachability: Reachability,
         /// Version of its program.
@@ -318,6 +321,11 @@ impl ClusterMap {
     /// made, and for the zero of those that are no members.
     pub fn has_removed(&self, node: NodeId) -> bool {
         node.raw() != 0 && node <= self.newest_node && self.node(node).is_none()
+    }
+
+    /// Whether any server has a failure domain that it may share with others.
+    pub fn has_domains(&self) -> bool {
+        self.nodes.iter().any(|node| !node.domain.is_empty())
     }
 
     /// The target of an id.

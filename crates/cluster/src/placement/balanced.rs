@@ -2,13 +2,15 @@
 //!
 //! A file of `count` groups gets the same number from each server to within one, as far as the
 //! servers have that many (a study of two servers with four targets each shows why: placed blindly,
-//! files of four targets land as 1 + 3 and get half the bandwidth). Groups with more free space are
-//! chosen more often. The stripe order alternates between servers, and the group that it starts
-//! with changes from file to file: small files lie on that one only.
+//! files of four targets land as 1 + 3 and get half the bandwidth). Which servers give one more is
+//! chosen so that failure domains are even too, if there are any ([`super::domains`]). Groups with
+//! more free space are chosen more often. The stripe order alternates between servers, and the
+//! group that it starts with changes from file to file: small files lie on that one only.
 //!
 //! Consecutive seeds spread best, since the draws are low-discrepancy sequences in the seed: a
 //! short run of consecutive seeds uses all groups about evenly, not only the average of many.
 
+use super::domains::Domains;
 use super::{Candidates, mix, scale};
 use skep_types::pattern::MAX_STRIPE_WIDTH;
 use skep_types::{GroupId, NodeId};
@@ -20,6 +22,8 @@ pub(super) struct Tier {
     pub(super) servers: Vec<Server>,
     /// Running sum of the servers' weights.
     sums: Vec<u64>,
+    /// None where they make no difference.
+    domains: Option<Domains>,
     pub(super) len: usize,
 }
 
@@ -33,7 +37,7 @@ pub(super) struct Server {
 
 /// Different sequences for the different draws, so that they are independent: the powers of the
 /// inverse root of x^5 = x + 1 (Roberts' generalisation of the golden ratio), times 2^64.
-const STEP_SERVER: u64 = 0xDB4F_0B91_75AE_2165;
+pub(super) const STEP_SERVER: u64 = 0xDB4F_0B91_75AE_2165;
 const STEP_GROUP: u64 = 0xBBE0_5633_03A4_615F;
 const STEP_FIRST_SERVER: u64 = 0xA0F2_EC75_A1FE_1575;
 const STEP_FIRST_GROUP: u64 = 0x89E1_8285_7D9E_D689;
@@ -56,10 +60,16 @@ impl Candidates {
 }
 
 impl Tier {
-    pub(super) fn new(by_node: BTreeMap<NodeId, Vec<(GroupId, u64)>>) -> Self {
+    /// From the groups of each server, with their weights. `domain_of` tells a server's failure
+    /// domain.
+    pub(super) fn new<'a>(
+        by_node: BTreeMap<NodeId, Vec<(GroupId, u64)>>,
+        domain_of: impl Fn(NodeId) -> &'a str,
+    ) -> Self {
         let mut tier = Self::default();
         let mut total = 0;
-        for groups in by_node.into_values() {
+        let mut domains = Vec::new();
+        for (node, groups) in by_node {
             let mut server = Server::default();
             let mut sum = 0;
             for (group, weight) in groups {
@@ -68,10 +78,12 @@ impl Tier {
                 server.sums.push(sum);
             }
             total += sum;
+            domains.push((domain_of(node), sum));
             tier.len += server.groups.len();
             tier.sums.push(total);
             tier.servers.push(server);
         }
+        tier.domains = Domains::new(&domains);
         tier
     }
 
@@ -126,7 +138,10 @@ impl Tier {
         let draw = Draw { seed, step: STEP_SERVER, salt: 0 };
         let mut picks = [0_u32; MAX_STRIPE_WIDTH];
         if count < self.servers.len() {
-            sample(&self.sums, draw, &mut picks[..count]);
+            match &self.domains {
+                None => sample(&self.sums, draw, &mut picks[..count]),
+                Some(domains) => domains.pick(&self.servers, 0, seed, &mut picks[..count]),
+            }
             for (share, pick) in shares.iter_mut().zip(&picks[..count]) {
                 *share = (*pick, 1);
             }
@@ -143,6 +158,11 @@ impl Tier {
             *share = (index as u32, server.groups.len().min(level) as u16);
         }
         let rest = count - filled(level);
+        if let Some(domains) = &self.domains {
+            domains.pick(&self.servers, level, seed, &mut picks[..rest]);
+            picks[..rest].iter().for_each(|pick| shares[*pick as usize].1 += 1);
+            return &shares[..self.servers.len()];
+        }
         sample(&self.sums, draw, &mut picks[..rest]);
         for pick in &picks[..rest] {
             // The draw doesn't know which servers have more, or got one: the next such one takes
@@ -160,10 +180,10 @@ impl Tier {
 
 /// A sequence of points in [0, 1), as fractions of 2^64.
 #[derive(Clone, Copy)]
-struct Draw {
-    seed: u64,
-    step: u64,
-    salt: u64,
+pub(super) struct Draw {
+    pub(super) seed: u64,
+    pub(super) step: u64,
+    pub(super) salt: u64,
 }
 
 impl Draw {
@@ -182,7 +202,7 @@ impl Draw {
 /// Stratified: the weights are laid on a ring that is cut into equal strata, and each stratum gives
 /// one pick; so neighbours are drawn together less often than by pure chance, and every run of
 /// seeds is even. Where two strata meet in one item, the second takes the next free one.
-fn sample(sums: &[u64], draw: Draw, picks: &mut [u32]) {
+pub(super) fn sample(sums: &[u64], draw: Draw, picks: &mut [u32]) {
     let items = sums.len();
     let strata = picks.len() as u64;
     let total = sums.last().copied().unwrap_or(0);

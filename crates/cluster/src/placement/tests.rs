@@ -1,10 +1,12 @@
 //! Placement: evenness over servers and targets, preferences, and what is never chosen.
 
 mod allocations;
+mod domains;
 
 use super::*;
 use crate::state::tests::{cluster, server};
 use proptest::prelude::*;
+use skep_types::NodeKind;
 use skep_types::map::Capacity;
 use std::collections::{BTreeSet, HashMap};
 

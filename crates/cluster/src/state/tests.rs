@@ -24,6 +24,7 @@ fn registration(kind: TargetKind, uuid: u128, targets: &[u128]) -> ServerRegistr
         },
         name: String::new(),
         addresses: vec![format!("host:{uuid}")],
+        domain: None,
         version: "0.1.0".into(),
         targets: targets.iter().map(|uuid| claim(kind, *uuid)).collect(),
     }
@@ -132,6 +133,24 @@ fn malformed_registrations_are_refused() {
     refused(&|r| r.targets[1].uuid = 21);
     refused(&|r| r.targets[1].uuid = 0);
     refused(&|r| r.name = "x".repeat(MAX_TEXT_BYTES + 1));
+    refused(&|r| r.domain = Some("x".repeat(65)));
+    refused(&|r| r.domain = Some("rack 2".into()));
+}
+
+#[test]
+fn a_server_keeps_its_failure_domain_until_it_comes_with_another() {
+    let mut state = cluster();
+    let mut register = |domain: Option<&str>| {
+        let mut registration = registration(TargetKind::Storage, 1, &[11]);
+        registration.domain = domain.map(String::from);
+        let outcome = state.apply(&Command::RegisterServer(registration)).unwrap();
+        (outcome.changed, state.map().node(outcome.node).unwrap().domain.clone())
+    };
+    assert_eq!(register(None), (true, String::new()));
+    assert_eq!(register(Some("rack-1")), (true, "rack-1".into()));
+    assert_eq!(register(None), (false, "rack-1".into()));
+    assert_eq!(register(Some("rack-2")), (true, "rack-2".into()));
+    assert_eq!(register(Some("")), (true, String::new()));
 }
 
 #[test]

@@ -71,7 +71,11 @@ fn overrides(args: &ServiceArgs, targets: &str) -> Result<Vec<(String, String)>>
         };
         overrides.push((key.trim().to_owned(), value.to_owned()));
     }
-    let short = [("node.directory", &args.directory), ("node.listen", &args.listen)];
+    let short = [
+        ("node.directory", &args.directory),
+        ("node.listen", &args.listen),
+        ("node.domain", &args.domain),
+    ];
     for (key, value) in short {
         overrides.extend(value.iter().map(|value| (key.to_owned(), value.clone())));
     }

@@ -2,7 +2,7 @@
 
 use crate::cli::UpArgs;
 use crate::local::children::{LOG_LIMIT, open_log, program, tail};
-use crate::local::layout::{Layout, WantedShape};
+use crate::local::layout::{Layout, Shape, WantedShape};
 use crate::local::readiness::Readiness;
 use crate::local::summary;
 use crate::local::supervisor::{self, Plan};
@@ -44,7 +44,7 @@ pub(super) fn run(args: UpArgs) -> Result<()> {
             targets_per_service: args.targets_per_service,
         })?
     };
-    let set = parse_settings(&args.set)?;
+    let set = parse_settings(&args.set, &shape)?;
     if args.detach {
         return detach(&args, &layout, mount_point.as_deref());
     }
@@ -68,16 +68,23 @@ fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).map_err(|error| Error::from(error).within(path.display()))
 }
 
-fn parse_settings(texts: &[String]) -> Result<Vec<(String, String)>> {
+/// Settings with whose they are: of all services, of those of a kind, or of one by its name.
+fn parse_settings(texts: &[String], shape: &Shape) -> Result<Vec<(String, String)>> {
+    let is_one_of = |name: &str, kind: &str, count: u16| {
+        (1..=count).any(|number| name == format!("{kind}-{number}"))
+    };
+    let is_known = |name: &str| {
+        ["management", "metadata", "storage", "all"].contains(&name)
+            || is_one_of(name, "metadata", shape.metadata_targets)
+            || is_one_of(name, "storage", shape.storage_services)
+    };
     let parse = |text: &String| match text.split_once(':') {
-        Some((kind @ ("management" | "metadata" | "storage" | "all"), setting)) => {
-            Ok((kind.to_owned(), setting.to_owned()))
-        }
+        Some((of, setting)) if is_known(of) => Ok((of.to_owned(), setting.to_owned())),
         _ => Err(Error::new(
             ErrorCode::Configuration,
             format!(
-                "--set {text}: write it as KIND:KEY=VALUE, with kind management, metadata, storage \
-                 or all"
+                "--set {text}: write it as SERVICE:KEY=VALUE, with service management, metadata, \
+                 storage, all, or the name of one, such as storage-1"
             ),
         )),
     };

@@ -167,7 +167,8 @@ impl Supervisor {
         for target in self.targets(kind, name) {
             arguments.extend(["--target".into(), target.display().to_string()]);
         }
-        for (_, setting) in self.plan.set.iter().filter(|(of, _)| of == kind || of == "all") {
+        let is_meant = |of: &str| [kind, name, "all"].contains(&of);
+        for (_, setting) in self.plan.set.iter().filter(|(of, _)| is_meant(of)) {
             arguments.extend(["--set".into(), setting.clone()]);
         }
         arguments

@@ -24,6 +24,7 @@ fn map(address: &str) -> ClusterMap {
         kind: NodeKind::Metadata,
         name: "metadata-1".into(),
         addresses: vec![address.into()],
+        domain: String::new(),
         reachability: Reachability::Online,
         version: String::new(),
     });

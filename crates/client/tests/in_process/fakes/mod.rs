@@ -232,6 +232,7 @@ fn map(cluster: ClusterId, address: &str) -> ClusterMap {
         kind,
         name: format!("node-{id}"),
         addresses: vec![address.to_owned()],
+        domain: String::new(),
         reachability: Reachability::Online,
         version: "0".into(),
     };

@@ -41,7 +41,7 @@ fn ring(shape: &[usize]) -> Vec<usize> {
 }
 
 /// Every way to take one of each set, as a list of indices.
-fn products(sizes: &[usize]) -> Vec<Vec<usize>> {
+pub(super) fn products(sizes: &[usize]) -> Vec<Vec<usize>> {
     sizes.iter().fold(vec![Vec::new()], |lists, size| {
         let longer =
             |list: Vec<usize>| (0..*size).map(move |last| [list.as_slice(), &[last]].concat());

@@ -2,6 +2,7 @@
 
 use crate::access::{Access, ClusterArgs, entry_at};
 use crate::output::{print, size, utc};
+use crate::view;
 use serde::Serialize;
 use skep_cluster::patterns;
 use skep_rpc::{CallOptions, Channel, MapCell, Router};
@@ -42,6 +43,8 @@ struct Place {
     group: u32,
     node: u32,
     node_name: String,
+    /// The server's failure domain.
+    domain: Option<String>,
     path: String,
 }
 
@@ -65,6 +68,8 @@ struct Part {
     targets: Vec<Stripe>,
     /// Smallest and largest number of targets on one server of those that store data.
     targets_per_server: Option<(usize, usize)>,
+    /// The same of failure domains, if any server has one.
+    targets_per_domain: Option<(usize, usize)>,
 }
 
 #[derive(Debug, Serialize)]
@@ -111,6 +116,7 @@ fn place(map: &ClusterMap, group: GroupId) -> Place {
         group: group.raw(),
         node: node.map_or(0, |node| node.id.raw()),
         node_name: node.map_or_else(|| "unknown".into(), |node| node.name.clone()),
+        domain: node.and_then(view::domain),
         path: target.map(|target| target.path.clone()).unwrap_or_default(),
     }
 }
@@ -142,21 +148,29 @@ fn effective(map: &ClusterMap, info: &EntryInfo) -> Option<StripePattern> {
     }
 }
 
-/// How many of the groups lie on the server that has the fewest of them, and on the one that has
-/// the most.
-fn allocation(map: &ClusterMap, groups: &[GroupId]) -> Option<(usize, usize)> {
+/// How many of the groups lie on the server, or whatever else `place` tells of it, that has the
+/// fewest of them, and on the one that has the most.
+fn allocation<P: Ord>(
+    map: &ClusterMap,
+    groups: &[GroupId],
+    place: impl Fn(NodeId) -> P,
+) -> Option<(usize, usize)> {
     let stored = map.groups.iter().filter(|group| group.kind == TargetKind::Storage);
     let servers = stored.filter_map(|group| map.primary(group.id)).map(|target| target.node);
-    let mut counts: BTreeMap<NodeId, usize> = servers.map(|node| (node, 0)).collect();
+    let mut counts: BTreeMap<P, usize> = servers.map(|node| (place(node), 0)).collect();
     for target in groups.iter().filter_map(|group| map.primary(*group)) {
-        *counts.entry(target.node).or_default() += 1;
+        *counts.entry(place(target.node)).or_default() += 1;
     }
     let counts = || counts.values().copied();
     counts().min().zip(counts().max()).filter(|_| !groups.is_empty())
 }
 
-fn why(component: &Component) -> String {
+fn why(map: &ClusterMap, component: &Component) -> String {
     let rule = match component.chooser {
+        Chooser::Cluster | Chooser::Balanced if map.has_domains() => {
+            "as many on each server to within one, as even over failure domains as that allows, \
+             targets with more free space more often"
+        }
         Chooser::Cluster | Chooser::Balanced => {
             "as many on each server to within one, targets with more free space more often"
         }
@@ -177,6 +191,11 @@ fn why(component: &Component) -> String {
 }
 
 fn describe_pattern(map: &ClusterMap, inode: InodeId, pattern: &StripePattern) -> Pattern {
+    // A server without one is a domain by itself.
+    let domain_of = |node: NodeId| match map.node(node).and_then(view::domain) {
+        Some(name) => Ok(name),
+        None => Err(node),
+    };
     let mut components = Vec::new();
     for (number, component) in pattern.components.iter().enumerate() {
         let stripe = |(index, group): (usize, &GroupId)| {
@@ -196,8 +215,10 @@ fn describe_pattern(map: &ClusterMap, inode: InodeId, pattern: &StripePattern) -
             chunk_bytes: component.chunk_bytes,
             targets_wanted: component.wanted,
             chooser: component.chooser.word(),
-            why: why(component),
-            targets_per_server: allocation(map, &component.groups),
+            why: why(map, component),
+            targets_per_server: allocation(map, &component.groups, |node| node),
+            targets_per_domain: allocation(map, &component.groups, domain_of)
+                .filter(|_| map.has_domains()),
             targets: component.groups.iter().enumerate().map(stripe).collect(),
         });
     }
@@ -273,6 +294,9 @@ fn describe_part(
     if let Some((min, max)) = part.targets_per_server {
         line(format!("+ Number of targets per server (min,max): ({min},{max})"));
     }
+    if let Some((min, max)) = part.targets_per_domain {
+        line(format!("+ Number of targets per failure domain (min,max): ({min},{max})"));
+    }
     if part.targets.is_empty() {
         return;
     }
@@ -284,6 +308,8 @@ fn describe_part(
             }
             _ => String::new(),
         };
-        line(format!("  + {} @ {} [ID: {}]{more}", place.target, place.node_name, place.node));
+        let domain = place.domain.as_ref().map(|name| format!(", {name}")).unwrap_or_default();
+        let Place { target, node_name, node, .. } = place;
+        line(format!("  + {target} @ {node_name} [ID: {node}{domain}]{more}"));
     }
 }

@@ -9,8 +9,9 @@ pub(crate) fn run(args: ClusterArgs) -> Result<()> {
     let access = args.access(None)?;
     let map = super::super::block_on(async move { access.map().await })?;
     print(&view::nodes(&map), |nodes| {
-        let mut shown =
-            table(&["ID", "Name", "Kind", "Reachability", "Address", "Targets", "Version"]);
+        let titles =
+            ["ID", "Name", "Kind", "Reachability", "Address", "Domain", "Targets", "Version"];
+        let mut shown = table(&titles);
         for node in nodes {
             let targets: Vec<String> = node.targets.iter().map(u32::to_string).collect();
             shown.add_row([
@@ -19,6 +20,7 @@ pub(crate) fn run(args: ClusterArgs) -> Result<()> {
                 node.kind,
                 node.reachability,
                 &node.addresses.join(", "),
+                node.domain.as_deref().unwrap_or("-"),
                 &targets.join(","),
                 &node.version,
             ]);

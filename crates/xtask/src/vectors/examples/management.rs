@@ -29,6 +29,7 @@ fn map() -> ClusterMap {
         kind,
         name: name.into(),
         addresses: vec![format!("10.0.0.{id}:8000"), format!("[fe80::{id}]:8000")],
+        domain: if kind == NodeKind::Storage { "rack-2".into() } else { String::new() },
         reachability,
         version: "0.1.0".into(),
     };
@@ -90,6 +91,7 @@ pub(super) fn examples() -> Vec<Example> {
         kind: NodeKind::Storage,
         name: "storage-1".into(),
         addresses: vec!["10.0.0.2:8000".into()],
+        domain: Some("rack-2".into()),
         version: "0.1.0".into(),
         targets: vec![claim],
     };

@@ -1,0 +1,201 @@
+//! Failure domains in the balanced chooser: which servers get one more.
+//!
+//! How many groups each server gives is settled to within one before any domain is looked at: that
+//! is what a file's bandwidth hangs on. What is left to choose is which servers give one more, or
+//! any at all. They are taken so that the numbers per domain are as even as possible: a domain gets
+//! one only while no other that has a server for it has fewer. Between domains that have the same,
+//! and between the servers of one, room and the file's seed decide, as between servers without
+//! domains.
+//!
+//! Where no two servers share a domain, or all do, nothing of this is used.
+
+use super::balanced::{Draw, STEP_SERVER, Server, sample};
+use skep_types::pattern::MAX_STRIPE_WIDTH;
+use std::collections::BTreeMap;
+
+/// The golden ratio: as a number it has nothing to do with the steps of the other draws.
+const STEP_DOMAIN: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// The servers of a tier by their failure domains.
+#[derive(Debug, Clone)]
+pub(super) struct Domains {
+    list: Vec<Domain>,
+    /// Running sum of the domains' weights.
+    sums: Vec<u64>,
+}
+
+/// The servers of one failure domain.
+#[derive(Debug, Clone, Default)]
+struct Domain {
+    /// Their places in the tier.
+    servers: Vec<u32>,
+    /// Running sum of their weights.
+    sums: Vec<u64>,
+}
+
+/// What one domain gives to a file.
+#[derive(Debug, Clone, Copy, Default)]
+struct Quota {
+    /// Groups that its servers give in any case.
+    base: u16,
+    /// How many of its servers can give one more.
+    room: u16,
+    /// How many of them do.
+    gives: u16,
+    /// Weight of the servers that can.
+    weight: u64,
+}
+
+impl Quota {
+    /// How many it has, if it can have more.
+    fn before_next(&self) -> Option<u16> {
+        (self.gives < self.room).then_some(self.base + self.gives)
+    }
+}
+
+impl Domains {
+    /// From the name of the domain (empty: the server is one by itself) and the weight of each
+    /// server, in the order of the tier. None if domains make no difference.
+    pub(super) fn new(servers: &[(&str, u64)]) -> Option<Self> {
+        if servers.iter().all(|(name, _)| name.is_empty()) {
+            return None;
+        }
+        let mut by_name: BTreeMap<(&str, u32), Domain> = BTreeMap::new();
+        for (server, (name, weight)) in (0..).zip(servers) {
+            let key = if name.is_empty() { ("", server) } else { (*name, 0) };
+            let domain = by_name.entry(key).or_default();
+            domain.servers.push(server);
+            domain.sums.push(weight + domain.sums.last().unwrap_or(&0));
+        }
+        if by_name.len() < 2 || by_name.len() == servers.len() {
+            return None;
+        }
+        let list: Vec<Domain> = by_name.into_values().collect();
+        let mut total = 0;
+        let sums = list.iter().map(|domain| {
+            total += domain.sums.last().unwrap_or(&0);
+            total
+        });
+        Some(Self { sums: sums.collect(), list })
+    }
+
+    /// Picks `picks.len()` different servers that have more than `level` groups. There are so many,
+    /// and at least one more unless none is wanted.
+    pub(super) fn pick(&self, servers: &[Server], level: usize, seed: u64, picks: &mut [u32]) {
+        if picks.is_empty() {
+            return;
+        }
+        let draw = Draw { seed, step: STEP_DOMAIN, salt: 0 };
+        if level == 0 && picks.len() <= self.list.len() {
+            // One of each of some domains, however many there are.
+            sample(&self.sums, draw, picks);
+            for pick in picks {
+                let domain = *pick as usize;
+                self.pick_within(domain, servers, level, seed, std::slice::from_mut(pick));
+            }
+            return;
+        }
+        // More are wanted than there are domains, or all servers have given: not many, in any case.
+        let mut quotas = [Quota::default(); MAX_STRIPE_WIDTH];
+        let quotas = &mut quotas[..self.list.len()];
+        for (quota, domain) in quotas.iter_mut().zip(&self.list) {
+            *quota = domain.quota(servers, level, picks.len());
+        }
+        share_out(quotas, picks.len(), draw);
+        let mut left = picks;
+        for (domain, quota) in quotas.iter().enumerate() {
+            let (own, others) = left.split_at_mut(usize::from(quota.gives));
+            self.pick_within(domain, servers, level, seed, own);
+            left = others;
+        }
+    }
+
+    /// Picks different servers of one domain that have more than `level` groups.
+    fn pick_within(
+        &self,
+        domain: usize,
+        servers: &[Server],
+        level: usize,
+        seed: u64,
+        picks: &mut [u32],
+    ) {
+        // Salts of the other draws are small.
+        let draw = Draw { seed, step: STEP_SERVER, salt: !(domain as u64) };
+        let Domain { servers: own, sums } = &self.list[domain];
+        if picks.is_empty() {
+            return;
+        }
+        if level == 0 {
+            sample(sums, draw, picks);
+            picks.iter_mut().for_each(|pick| *pick = own[*pick as usize]);
+            return;
+        }
+        let (mut able, mut sums) = ([0_u32; MAX_STRIPE_WIDTH], [0_u64; MAX_STRIPE_WIDTH]);
+        let (mut count, mut sum) = (0, 0);
+        for (server, weight) in self.list[domain].able(servers, level) {
+            sum += weight;
+            (able[count], sums[count]) = (server, sum);
+            count += 1;
+        }
+        sample(&sums[..count], draw, picks);
+        picks.iter_mut().for_each(|pick| *pick = able[*pick as usize]);
+    }
+}
+
+impl Domain {
+    /// Those that have more than `level` groups, and their weights.
+    fn able<'a>(
+        &'a self,
+        servers: &'a [Server],
+        level: usize,
+    ) -> impl Iterator<Item = (u32, u64)> + 'a {
+        let before = std::iter::once(&0).chain(&self.sums);
+        let weights = self.sums.iter().zip(before).map(|(sum, before)| sum - before);
+        let is_able =
+            move |(server, _): &(u32, u64)| servers[*server as usize].groups.len() > level;
+        self.servers.iter().copied().zip(weights).filter(is_able)
+    }
+
+    /// What it gives to a file if each server gives `level` groups, as far as it has them, and
+    /// `wanted` servers one more, none of which is of this domain yet.
+    fn quota(&self, servers: &[Server], level: usize, wanted: usize) -> Quota {
+        let all = || self.servers.iter().map(move |server| servers[*server as usize].groups.len());
+        let quota = |base: usize, room: usize, weight| Quota {
+            base: base as u16,
+            room: room.min(wanted) as u16,
+            gives: 0,
+            weight,
+        };
+        if level == 0 {
+            return quota(0, self.servers.len(), *self.sums.last().unwrap_or(&0));
+        }
+        let base = all().map(|groups| groups.min(level)).sum();
+        let room = all().filter(|groups| *groups > level).count();
+        quota(base, room, self.able(servers, level).map(|(_, weight)| weight).sum())
+    }
+}
+
+/// Lets the domains give `wanted` groups more, so that they give as evenly as possible.
+fn share_out(quotas: &mut [Quota], mut wanted: usize, draw: Draw) {
+    while wanted > 0 {
+        let least = quotas.iter().filter_map(Quota::before_next).min();
+        let is_next = |quota: &Quota| least.is_some() && quota.before_next() == least;
+        let count = quotas.iter().filter(|quota| is_next(quota)).count();
+        assert!(count > 0, "there are as many as wanted");
+        if count > wanted {
+            let (mut next, mut sums) = ([0_usize; MAX_STRIPE_WIDTH], [0_u64; MAX_STRIPE_WIDTH]);
+            let (mut found, mut sum) = (0, 0);
+            for (domain, quota) in quotas.iter().enumerate().filter(|(_, quota)| is_next(quota)) {
+                sum += quota.weight;
+                (next[found], sums[found]) = (domain, sum);
+                found += 1;
+            }
+            let mut picks = [0_u32; MAX_STRIPE_WIDTH];
+            sample(&sums[..count], draw, &mut picks[..wanted]);
+            picks[..wanted].iter().for_each(|pick| quotas[next[*pick as usize]].gives += 1);
+            return;
+        }
+        quotas.iter_mut().filter(|quota| is_next(quota)).for_each(|quota| quota.gives += 1);
+        wanted -= count;
+    }
+}
