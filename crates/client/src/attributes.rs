@@ -6,6 +6,7 @@ use crate::inode_state::{InodeState, Truncating};
 use crate::kept_caches::Shown;
 use crate::limits::{CONTENTION_PAUSE, FIRST_LOOK_PATIENCE, ROOT_PATIENCE};
 use crate::session::Modify;
+use crate::shown_names::NameSeen;
 use crate::tables::HandleId;
 use skep_types::{Attributes, ErrorCode, FileKind, InodeId, Result, Timestamp};
 use skep_wire::metadata::{GetAttributes, SetAttributes};
@@ -40,8 +41,8 @@ impl Client {
     }
 
     /// The attributes of an inode, with all that this mount has written, and how much it takes. A
-    /// directory that was removed (a program may still have it open) is shown as it was last seen,
-    /// without a name. The root is shown as it was last seen if metadata doesn't answer soon: `df`,
+    /// directory, pipe, socket or device that was removed (a program may still have it open) is
+    /// shown as it was last seen, without a name. The root is shown as it was last seen if metadata doesn't answer soon: `df`,
     /// `umount` and all that looks at every mount of a host would hang otherwise.
     ///
     /// # Errors
@@ -53,7 +54,7 @@ impl Client {
         };
         let attributes = match answer {
             Err(error) if matches!(error.code(), ErrorCode::NotFound | ErrorCode::Stale) => {
-                let seen = self.mount().directories.get(inode);
+                let seen = self.mount().special.get(inode);
                 Attributes { links: 0, size: 0, ..seen.ok_or(error)? }
             }
             result => result?,
@@ -93,11 +94,16 @@ impl Client {
         self.mount().caches.shown(attributes.inode, shown)
     }
 
+    /// Notes that the kernel is shown an inode under a name.
+    pub fn note_name(&self, directory: InodeId, name: &[u8], inode: InodeId) -> NameSeen {
+        self.mount().names.shown(directory, name, inode)
+    }
+
     /// Takes attributes that metadata gave, and raises their size to what this mount wrote.
     pub(crate) fn note_attributes(&self, attributes: &mut Attributes) {
         self.note_plain(attributes);
-        if attributes.kind == FileKind::Directory {
-            self.mount().note_directory(attributes);
+        if !matches!(attributes.kind, FileKind::Regular | FileKind::Symlink) {
+            self.mount().note_special(attributes);
             return;
         }
         if let Some(state) = self.mount().inodes.get(attributes.inode) {

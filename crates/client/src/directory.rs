@@ -27,11 +27,11 @@ impl Client {
     /// # Errors
     /// Those of asking metadata; a directory that was removed can be opened.
     pub async fn open_directory(&self, directory: InodeId) -> Result<bool> {
-        let (caches, directories) = (&self.mount().caches, &self.mount().directories);
+        let (caches, special) = (&self.mount().caches, &self.mount().special);
         if !caches.is_known(directory) {
             // Nothing was kept of it, so nothing need be asked: who listed it then saw at least
             // what is known of it now.
-            if let Some(seen) = directories.get(directory) {
+            if let Some(seen) = special.get(directory) {
                 caches.opened(directory, seen.change_counter);
             }
             return Ok(false);

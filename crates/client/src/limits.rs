@@ -20,8 +20,11 @@ pub(crate) const MAX_HANDLES: usize = 1 << 20;
 pub(crate) const MAX_CLOSED_UNSYNCED: usize = 1 << 16;
 /// Most inodes of whose caches is remembered which version they hold. 16 bytes each.
 pub(crate) const MAX_REMEMBERED_VERSIONS: usize = 1 << 18;
-/// Most directories whose attributes are remembered for when they are removed. 140 bytes each.
-pub(crate) const MAX_REMEMBERED_DIRECTORIES: usize = 1 << 14;
+/// Most names of which is remembered which inode the kernel was shown under them. 20 bytes each.
+pub(crate) const MAX_REMEMBERED_NAMES: usize = 1 << 17;
+/// Most directories and other special files whose attributes are remembered for when they are
+/// removed. 140 bytes each.
+pub(crate) const MAX_REMEMBERED_SPECIAL: usize = 1 << 14;
 /// Most inodes of which is remembered that they have no `security.capability`. 32 bytes each.
 pub(crate) const MAX_REMEMBERED_PLAIN: usize = 1 << 16;
 /// For how long: as long as the kernel may keep attributes.

@@ -5,11 +5,12 @@ use crate::file_locks::FileLocks;
 use crate::inode_state::InodeState;
 use crate::kept_caches::KeptCaches;
 use crate::limits::{
-    MANAGEMENT_PATIENCE, MANAGEMENT_PAUSE, MAX_REMEMBERED_DIRECTORIES, MAX_REMEMBERED_PLAIN,
+    MANAGEMENT_PATIENCE, MANAGEMENT_PAUSE, MAX_REMEMBERED_PLAIN, MAX_REMEMBERED_SPECIAL,
 };
 use crate::recalls::Recalls;
 use crate::recent::Recent;
 use crate::session::GroupSessions;
+use crate::shown_names::ShownNames;
 use crate::tables::{Handles, Inodes};
 use crate::xattr::Plain;
 use skep_rpc::{CallOptions, Channel, Connection, Identity, JoinToken, MapCell};
@@ -80,9 +81,10 @@ pub struct Mount {
     pub(crate) recalls: Recalls,
     /// Makes the kernel ask for a file's attributes anew. Protects the value alone.
     forget: Mutex<Option<Arc<Forget>>>,
-    /// Attributes of directories as they were last seen, for those that are removed while a program
-    /// has them open.
-    pub(crate) directories: Recent<Attributes>,
+    /// Attributes of directories, pipes, sockets and devices as they were last seen, for those that
+    /// are removed while a program has them open: the kernel doesn't tell of their opens.
+    pub(crate) special: Recent<Attributes>,
+    pub(crate) names: ShownNames,
     /// The root, as it was last seen. Protects the value alone.
     root: Mutex<Option<Attributes>>,
     /// Inodes without the extended attributes that the kernel asks for by itself.
@@ -132,7 +134,8 @@ impl Mount {
             locks: Arc::default(),
             recalls: Recalls::default(),
             forget: Mutex::default(),
-            directories: Recent::new(MAX_REMEMBERED_DIRECTORIES),
+            special: Recent::new(MAX_REMEMBERED_SPECIAL),
+            names: ShownNames::new(),
             root: Mutex::default(),
             plain: Recent::new(MAX_REMEMBERED_PLAIN),
             room: Mutex::default(),
@@ -173,12 +176,12 @@ impl Mount {
         Ok(())
     }
 
-    /// Notes what a directory is like.
-    pub(crate) fn note_directory(&self, attributes: &Attributes) {
+    /// Notes what a directory or another special file is like.
+    pub(crate) fn note_special(&self, attributes: &Attributes) {
         if attributes.inode == InodeId::ROOT {
             *self.root.lock().unwrap_or_else(PoisonError::into_inner) = Some(attributes.clone());
         }
-        self.directories.note(attributes.inode, attributes.clone());
+        self.special.note(attributes.inode, attributes.clone());
     }
 
     /// The root, as it was last seen.

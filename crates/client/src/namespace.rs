@@ -137,7 +137,10 @@ impl Client {
             no_replace,
             whiteout,
         };
-        self.change(to_directory, request, ErrorCode::NotFound).await.map(|_| ())
+        self.change(to_directory, request, ErrorCode::NotFound).await?;
+        let (from, to) = ((from_directory, from_name), (to_directory, to_name));
+        self.mount().names.renamed(from, to, false);
+        Ok(())
     }
 
     /// Swaps what two names point to; both must exist.
@@ -160,6 +163,9 @@ impl Client {
         };
         // A repetition would undo it.
         let how = Modify { is_undone_by_itself: true, ..Modify::default() };
-        self.modify(to_directory, request, how, |_, _| ()).await.map(|_| ())
+        self.modify(to_directory, request, how, |_, _| ()).await?;
+        let (from, to) = ((from_directory, from_name), (to_directory, to_name));
+        self.mount().names.renamed(from, to, true);
+        Ok(())
     }
 }

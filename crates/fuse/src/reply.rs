@@ -6,7 +6,7 @@ use crate::abi::{
 };
 use crate::errno;
 use crate::limits;
-use skep_client::{DirectoryEntries, EntryReply, HandleId, HeldLock, LockMode, Stat, StatFs};
+use skep_client::{EntryReply, HandleId, HeldLock, LockMode, Stat, StatFs};
 use skep_env::Buf;
 use skep_types::codec::{Codec, Writer};
 use skep_types::{Attributes, Error, FileKind, InodeId, Timestamp};
@@ -352,23 +352,24 @@ impl<'a> Listing<'a> {
         self.push(cursor, name, &EntryReply { inode, kind, attributes: None })
     }
 
-    /// Adds entries until one doesn't fit.
-    pub(crate) fn push_all(&mut self, entries: &DirectoryEntries) {
-        for one in &entries.entries {
-            if !self.push(one.cursor, &one.name, &one.entry) {
-                return;
-            }
-        }
+    /// Bytes of an entry, and with those that come before the next.
+    fn bytes_of(&self, name: &[u8]) -> (usize, usize) {
+        let prefix = if self.validity.is_some() { abi::ENTRY_OUT_BYTES } else { 0 };
+        let unpadded = prefix + abi::DIRENT_BYTES + name.len();
+        (unpadded, unpadded.next_multiple_of(8))
+    }
+
+    /// Whether an entry of this name fits.
+    pub(crate) fn has_room(&self, name: &[u8]) -> bool {
+        self.w.len() + self.bytes_of(name).1 <= self.room
     }
 
     /// Adds an entry; false if it doesn't fit.
-    fn push(&mut self, cursor: u64, name: &[u8], it: &EntryReply) -> bool {
-        let prefix = if self.validity.is_some() { abi::ENTRY_OUT_BYTES } else { 0 };
-        let unpadded = prefix + abi::DIRENT_BYTES + name.len();
-        let padded = unpadded.next_multiple_of(8);
-        if self.w.len() + padded > self.room {
+    pub(crate) fn push(&mut self, cursor: u64, name: &[u8], it: &EntryReply) -> bool {
+        if !self.has_room(name) {
             return false;
         }
+        let (unpadded, padded) = self.bytes_of(name);
         if let Some(validity) = &self.validity {
             // Without attributes the node id is zero, on which the kernel asks when it needs them
             // (unlike in LOOKUP, where zero says that there is no such entry).

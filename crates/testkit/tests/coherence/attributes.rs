@@ -1,22 +1,26 @@
 //! Attributes that only some inodes have: extended ones, access control lists, projects.
 
+use crate::statements::Stepwise;
 use crate::{Mounts, within_a_second};
 use rustix::fs::{
     AtFlags, CWD, Mode, OFlags, RenameFlags, XattrFlags, getxattr, linkat, listxattr, openat,
     renameat, renameat_with, setxattr,
 };
 use rustix::io::Errno;
+use rustix::process::Uid;
+use rustix::thread::set_thread_res_uid;
 use skep_testkit::program::run_in;
 use skep_testkit::suite::Case;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![attributes:
     attributes_that_are_set_are_seen, lists_of_who_may_are_seen,
-    lists_are_seen_under_a_new_name, lists_have_at_most_511_entries, projects_are_handed_down,
+    lists_are_seen_under_a_new_name, who_lost_a_file_with_a_list_may_not_change_it, lists_have_at_most_511_entries, projects_are_handed_down,
     projects_are_not_mixed, projects_decide_who_may_come,
     capabilities_of_the_other_go_with_writes,
 ];
@@ -91,6 +95,73 @@ fn lists_are_seen_under_a_new_name(mounts: &Mounts) {
     run_in(here, "setfacl", ["-b", "newer"]);
     fs::read_dir(there).expect("there").for_each(|entry| drop(entry.expect("listed").metadata()));
     assert!(!list("newer").contains("user:23456"), "under a name that was listed");
+}
+
+/// The owner is checked by the kernel, which has to take him from its last look at the name, also
+/// when it forgets the list at the same time; also of a name that the file didn't have before, and
+/// without dropping what is mounted on it.
+/// Semantics 1.2 and 1.17.
+fn who_lost_a_file_with_a_list_may_not_change_it(mounts: &Mounts) {
+    let (here, there) = (&mounts.one, &mounts.at_once);
+    for place in [here, there] {
+        fs::set_permissions(place, fs::Permissions::from_mode(0o755)).expect("changed");
+    }
+    // With nothing before it: chmod(1) looks at the file first.
+    let may = |name: &str| {
+        let change = || {
+            set_thread_res_uid(None, Uid::from_raw(23456), None).expect("root may");
+            fs::set_permissions(there.join(name), fs::Permissions::from_mode(0o700)).is_ok()
+        };
+        std::thread::scope(|scope| scope.spawn(change).join().expect("no panic"))
+    };
+    let make = |name: &str, is_directory: bool| {
+        let path = here.join(name);
+        match is_directory {
+            true => fs::create_dir(&path).expect("made"),
+            false => fs::write(&path, "x").expect("written"),
+        }
+        run_in(here, "setfacl", ["-m", "u:34567:rx", name]);
+        chown(&path, Some(23456), None).expect("changed");
+        // The kernel has it, and its list.
+        run_in(there, "getfacl", [name]);
+        assert!(may(name));
+        run_in(here, "setfacl", ["-m", "u:34567:rwx", name]);
+        run_in(there, "getfacl", [name]);
+    };
+    for is_directory in [true, false] {
+        make("same", is_directory);
+        chown(here.join("same"), Some(34567), None).expect("changed");
+        assert!(!may("same"), "directory: {is_directory}");
+        make("old", is_directory);
+        let script = format!(
+            "mount --bind {0} {0} && echo there; read go; stat {0} >&2; \
+                              mountpoint -q {0} && echo kept",
+            "same"
+        );
+        let mut inside = Command::new("unshare");
+        inside.args(["--mount", "--propagation", "private", "sh", "-ec", &script]);
+        let mut inside = Stepwise::start(there, inside.stderr(Stdio::null()));
+        assert_eq!(inside.line(), "there");
+        fs::rename(here.join("old"), here.join("new")).expect("renamed");
+        chown(here.join("new"), Some(34567), None).expect("changed");
+        assert!(!may("new"), "directory: {is_directory}");
+        chown(here.join("same"), Some(45678), None).expect("changed");
+        inside.go_on();
+        assert_eq!(inside.line(), "kept");
+        inside.end();
+        fs::rename(there.join("new"), there.join("newer")).expect("renamed");
+        chown(here.join("newer"), Some(23456), None).expect("changed");
+        assert!(may("newer"), "directory: {is_directory}");
+        chown(here.join("newer"), Some(34567), None).expect("changed");
+        assert!(!may("newer"), "directory: {is_directory}");
+        for name in ["same", "newer"] {
+            let removed = match is_directory {
+                true => fs::remove_dir(here.join(name)),
+                false => fs::remove_file(here.join(name)),
+            };
+            removed.expect("removed");
+        }
+    }
 }
 
 /// A list for `count` users besides owner, group, mask and the others, in the kernel's layout.

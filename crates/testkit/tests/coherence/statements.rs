@@ -14,7 +14,7 @@ use skep_testkit::{Random, eventually, wait_for};
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -27,7 +27,8 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![statements:
     a_directory_that_is_replaced_is_never_missing, listings_while_the_other_changes_them,
     reading_changes_no_time, an_open_file_stays_usable_without_permission,
     directories_are_as_large_as_they_have_entries, blocks_of_files_without_holes,
-    a_directory_that_the_other_removed_is_empty, pieces_of_large_writes_are_of_one_writer,
+    a_directory_that_the_other_removed_is_empty, a_device_that_the_other_removed_can_be_looked_at,
+    pieces_of_large_writes_are_of_one_writer,
     times_are_seen_when_the_writer_says_so, what_was_mapped_is_written_by_close,
     ranges_are_not_taken_out_or_put_in, reserved_room_is_a_hole, holes_stay_holes_in_copies,
     other_flags_are_refused, removed_files_can_be_written,
@@ -157,13 +158,13 @@ fn reading_changes_no_time(mounts: &Mounts) {
 }
 
 /// A program that waits for a line between its steps.
-struct Stepwise {
+pub(crate) struct Stepwise {
     child: Child,
     says: std::io::Lines<BufReader<std::process::ChildStdout>>,
 }
 
 impl Stepwise {
-    fn start(directory: &Path, command: &mut Command) -> Self {
+    pub(crate) fn start(directory: &Path, command: &mut Command) -> Self {
         command.current_dir(directory).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("started");
         let says = BufReader::new(child.stdout.take().expect("a pipe")).lines();
@@ -171,15 +172,15 @@ impl Stepwise {
     }
 
     /// The next line that it says.
-    fn line(&mut self) -> String {
+    pub(crate) fn line(&mut self) -> String {
         self.says.next().expect("a line").expect("text")
     }
 
-    fn go_on(&mut self) {
+    pub(crate) fn go_on(&mut self) {
         writeln!(self.child.stdin.as_mut().expect("a pipe")).expect("it runs");
     }
 
-    fn end(mut self) {
+    pub(crate) fn end(mut self) {
         assert!(self.child.wait().expect("our own child").success());
     }
 }
@@ -275,6 +276,18 @@ fn a_directory_that_the_other_removed_is_empty(mounts: &Mounts) {
     assert_eq!(inside.line(), "0");
     assert_eq!(inside.line(), "No such file");
     inside.end();
+}
+
+/// Semantics 1.14.
+fn a_device_that_the_other_removed_can_be_looked_at(mounts: &Mounts) {
+    let path = mounts.one.join("null");
+    run_in(&mounts.one, "mknod", ["null", "c", "1", "3"]);
+    let open = File::open(mounts.other.join("null")).expect("opened");
+    fs::remove_file(&path).expect("removed");
+    within_a_second("that it is gone", || {
+        let found = open.metadata().expect("still there for who has it open");
+        found.file_type().is_char_device() && found.nlink() == 0
+    });
 }
 
 /// Semantics 2.5.

@@ -10,7 +10,7 @@ use skep_testkit::tree;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -312,11 +312,24 @@ impl View {
         Ok(copied.to_string())
     }
 
+    /// Whether a directory or a device is open that is gone: the kernel doesn't tell FUSE of its
+    /// open, so what is left is what the mount remembers of it.
+    fn is_left_over(&self, slot: usize) -> io::Result<bool> {
+        let found = self.file(slot)?.metadata()?;
+        Ok(!found.is_file() && found.nlink() == 0)
+    }
+
     pub(crate) fn look_open(&self, slot: usize) -> Outcome {
+        if self.is_left_over(slot)? {
+            return Ok("left over".into());
+        }
         Ok(shown(&rustix::fs::fstat(self.file(slot)?)?))
     }
 
     pub(crate) fn set_permissions_open(&self, slot: usize, bits: u32) -> Outcome {
+        if self.is_left_over(slot)? {
+            return Ok("left over".into());
+        }
         nothing(self.file(slot)?.set_permissions(PermissionsExt::from_mode(bits)))
     }
 
