@@ -5,7 +5,7 @@ use crate::limits::PLAIN_VALID;
 use crate::session::Modify;
 use skep_types::codec::Bytes;
 use skep_types::{ACCESS_ACL, Attributes, DEFAULT_ACL, ErrorCode, InodeId, Result};
-use skep_wire::metadata::{GetXattr, ListXattrs, RemoveXattr, SetXattr, XattrMode};
+use skep_wire::metadata::{BytesReply, GetXattr, ListXattrs, RemoveXattr, SetXattr, XattrMode};
 use std::time::Duration;
 
 /// Whether the kernel asks for an attribute by itself: when permissions are checked, before a
@@ -43,6 +43,10 @@ impl Client {
                 Some(Plain::Since(at)) if skep_env::now() < at + PLAIN_VALID)
     }
 
+    fn has_seen_special(&self, inode: InodeId) -> bool {
+        self.mount().special.get(inode).is_some()
+    }
+
     /// Notes that one of these attributes is being set.
     fn forget_plain(&self, inode: InodeId, name: &[u8]) {
         if is_asked_for(name) {
@@ -50,7 +54,8 @@ impl Client {
         }
     }
 
-    /// Reads an extended attribute.
+    /// Reads an extended attribute. Of a directory, pipe, socket or device that was removed (a
+    /// program may still have it open) none is left.
     ///
     /// # Errors
     /// `NoAttribute`, `NotFound`.
@@ -58,8 +63,14 @@ impl Client {
         if self.is_known_to_lack(inode, name) {
             return Err(ErrorCode::NoAttribute.into());
         }
-        let Bytes(value) = self.ask(inode, &GetXattr { inode, name: name.into() }).await?.bytes;
-        Ok(value)
+        match self.ask(inode, &GetXattr { inode, name: name.into() }).await {
+            Ok(BytesReply { bytes: Bytes(value) }) => Ok(value),
+            // The kernel asks for a list before each step from a directory, and goes by the mode.
+            Err(error) if error.code() == ErrorCode::Stale && self.has_seen_special(inode) => {
+                Err(ErrorCode::NoAttribute.into())
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Sets an extended attribute; with an access control list perhaps clears the set-group-id bit.

@@ -257,6 +257,8 @@ fn blocks_of_files_without_holes(mounts: &Mounts) {
 fn a_directory_that_the_other_removed_is_empty(mounts: &Mounts) {
     fs::create_dir(mounts.one.join("directory")).expect("made");
     fs::write(mounts.one.join("directory/file"), "x").expect("written");
+    run_in(&mounts.one, "setfacl", ["-m", "u:34567:rx", "directory"]);
+    run_in(&mounts.one, "chown", ["23456", "directory"]);
     let open = File::open(mounts.other.join("directory")).expect("opened");
     let script = "echo there; read go; stat -c '%h %F' .; ls -A | wc -l; touch new 2>&1 | \
                   grep -o 'No such file'";
@@ -271,6 +273,11 @@ fn a_directory_that_the_other_removed_is_empty(mounts: &Mounts) {
         found.is_dir() && found.nlink() == 0
     });
     within_a_second("its name", || !mounts.other.join("directory").exists());
+    // A step from it is refused as from any that is empty, also if who may was listed.
+    let step = || rustix::fs::statat(&open, "any/other", AtFlags::empty());
+    for _ in 0..3 {
+        assert_eq!(step().expect_err("nothing is there"), Errno::NOENT);
+    }
     inside.go_on();
     assert_eq!(inside.line(), "0 directory");
     assert_eq!(inside.line(), "0");
