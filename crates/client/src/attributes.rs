@@ -95,8 +95,10 @@ impl Client {
     }
 
     /// Notes that the kernel is shown an inode under a name.
-    pub fn note_name(&self, directory: InodeId, name: &[u8], inode: InodeId) -> NameSeen {
-        self.mount().names.shown(directory, name, inode)
+    pub fn note_name(&self, directory: InodeId, name: &[u8], shown: &Attributes) -> NameSeen {
+        let seen = self.mount().names.shown(directory, name, shown.inode);
+        let has_others = shown.kind != FileKind::Directory && shown.links > 1;
+        if has_others { NameSeen::Never } else { seen }
     }
 
     /// Takes attributes that metadata gave, and raises their size to what this mount wrote.

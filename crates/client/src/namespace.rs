@@ -16,8 +16,11 @@ impl Client {
     /// # Errors
     /// `NotFound`, `NotDirectory`, `NameTooLong`.
     pub async fn lookup(&self, directory: InodeId, name: &[u8]) -> Result<Attributes> {
-        let reply = self.ask(directory, &Lookup { directory, name: name.into() }).await?;
-        self.attributes_of(reply).await
+        let found = self.ask(directory, &Lookup { directory, name: name.into() }).await;
+        if found.as_ref().is_err_and(|error| error.code() == ErrorCode::NotFound) {
+            self.mount().names.gone(directory, name);
+        }
+        self.attributes_of(found?).await
     }
 
     /// The attributes in a reply; asked for where they live if the reply has none.
@@ -103,7 +106,9 @@ impl Client {
     /// `NotFound`, `IsDirectory`.
     pub async fn unlink(&self, directory: InodeId, name: &[u8]) -> Result<()> {
         let request = Unlink { directory, name: name.into() };
-        self.change(directory, request, ErrorCode::NotFound).await.map(|_| ())
+        self.change(directory, request, ErrorCode::NotFound).await?;
+        self.mount().names.gone(directory, name);
+        Ok(())
     }
 
     /// Removes an empty directory.
@@ -112,7 +117,9 @@ impl Client {
     /// `NotFound`, `NotDirectory`, `NotEmpty`.
     pub async fn remove_directory(&self, directory: InodeId, name: &[u8]) -> Result<()> {
         let request = RemoveDirectory { directory, name: name.into() };
-        self.change(directory, request, ErrorCode::NotFound).await.map(|_| ())
+        self.change(directory, request, ErrorCode::NotFound).await?;
+        self.mount().names.gone(directory, name);
+        Ok(())
     }
 
     /// Renames an entry, and replaces what has the new name unless `no_replace`.

@@ -43,6 +43,14 @@ impl<V: Clone> Recent<V> {
         self.with(inode, |part| part.note(inode, value, self.most))
     }
 
+    /// Forgets what was noted of an inode.
+    pub(crate) fn forget(&self, inode: InodeId) {
+        self.with(inode, |part| {
+            part.young.remove(&inode);
+            part.old.remove(&inode);
+        });
+    }
+
     /// Whether what was noted of an inode may be forgotten.
     pub(crate) fn has_forgotten(&self, inode: InodeId) -> bool {
         self.with(inode, |part| part.has_forgotten)

@@ -1,7 +1,9 @@
 //! Under which names the kernel was shown which inodes: whether it can have an entry of a name that
 //! it asks for, or comes to the inode by a name that is new to it.
 //!
-//! Does not own: what the kernel still has of them. It may have forgotten any.
+//! Does not own: what the kernel still has of them. It may have forgotten any, and with the last of
+//! an inode's entries the inode; of an inode with several names, whose entries it forgets one by
+//! one, nothing that was shown says much.
 
 use crate::limits::MAX_REMEMBERED_NAMES;
 use crate::recent::Recent;
@@ -47,16 +49,21 @@ impl ShownNames {
         }
     }
 
+    /// Notes that there is no such name, and that the kernel learns it.
+    pub(crate) fn gone(&self, directory: InodeId, name: &[u8]) {
+        self.inodes.forget(self.key(directory, name));
+    }
+
     /// Notes that the kernel moves an entry, since this mount has renamed it; with `swaps` also the
     /// one that was there to where it came from.
     pub(crate) fn renamed(&self, from: (InodeId, &[u8]), to: (InodeId, &[u8]), swaps: bool) {
         let (from, to) = (self.key(from.0, from.1), self.key(to.0, to.1));
         let (moved, replaced) = (self.inodes.get(from), self.inodes.get(to));
-        if let Some(moved) = moved {
-            self.inodes.note(to, moved);
-        }
-        if let Some(replaced) = replaced.filter(|_| swaps) {
-            self.inodes.note(from, replaced);
+        for (key, inode) in [(to, moved), (from, replaced.filter(|_| swaps))] {
+            match inode {
+                Some(inode) => drop(self.inodes.note(key, inode)),
+                None => self.inodes.forget(key),
+            }
         }
     }
 }
@@ -77,6 +84,8 @@ mod tests {
         assert_eq!(names.shown(other, b"a", one), NameSeen::Never);
         assert_eq!(names.shown(ROOT, b"a", other), NameSeen::Never, "another took its place");
         assert_eq!(names.shown(ROOT, b"a", other), NameSeen::Before);
+        names.gone(ROOT, b"a");
+        assert_eq!(names.shown(ROOT, b"a", other), NameSeen::Never);
     }
 
     #[test]
@@ -86,6 +95,7 @@ mod tests {
         names.shown(ROOT, b"a", one);
         names.renamed((ROOT, b"a"), (other, b"b"), false);
         assert_eq!(names.shown(other, b"b", one), NameSeen::Before);
+        assert_eq!(names.shown(ROOT, b"a", one), NameSeen::Never, "it was moved away");
         names.shown(ROOT, b"c", other);
         names.renamed((ROOT, b"c"), (other, b"b"), true);
         assert_eq!(names.shown(other, b"b", other), NameSeen::Before);

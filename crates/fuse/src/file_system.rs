@@ -43,7 +43,7 @@ pub trait FileSystem: Clone + 'static {
     fn note_shown(&self, attributes: &Attributes) -> bool;
     /// Notes that the kernel is shown an inode under a name, and says whether it was before. Who
     /// remembers no names is never sure.
-    fn note_name(&self, _directory: InodeId, _name: &[u8], _inode: InodeId) -> NameSeen {
+    fn note_name(&self, _directory: InodeId, _name: &[u8], _shown: &Attributes) -> NameSeen {
         NameSeen::Unsure
     }
     /// Opens a regular file, perhaps cutting it to nothing.
@@ -264,8 +264,8 @@ impl FileSystem for Client {
         Self::note_shown(self, attributes)
     }
 
-    fn note_name(&self, directory: InodeId, name: &[u8], inode: InodeId) -> NameSeen {
-        Self::note_name(self, directory, name, inode)
+    fn note_name(&self, directory: InodeId, name: &[u8], shown: &Attributes) -> NameSeen {
+        Self::note_name(self, directory, name, shown)
     }
 
     async fn open(&self, inode: InodeId, mode: OpenMode, truncate: bool) -> Result<OpenedFile> {

@@ -59,7 +59,7 @@ impl<F: FileSystem> Context<F> {
         name: &[u8],
         attributes: &Attributes,
     ) -> bool {
-        let seen = self.file_system.note_name(directory, name, attributes.inode);
+        let seen = self.file_system.note_name(directory, name, attributes);
         if !self.file_system.note_shown(attributes) || seen == NameSeen::Before {
             return true;
         }

@@ -32,7 +32,7 @@ pub(crate) async fn lookup<F: FileSystem>(
 
 /// An entry that was made.
 fn made(fs: &impl FileSystem, directory: InodeId, name: &[u8], new: Attributes) -> Outcome {
-    fs.note_name(directory, name, new.inode);
+    fs.note_name(directory, name, &new);
     Ok(Answer::Entry(new))
 }
 
@@ -75,7 +75,7 @@ pub(crate) async fn create(
     let (directory, name) = (request.directory, request.name.clone());
     match fs.create(request).await {
         Ok(Created { attributes, handle: Some(handle), .. }) => {
-            fs.note_name(directory, &name, attributes.inode);
+            fs.note_name(directory, &name, &attributes);
             Ok(Answer::Created(attributes, handle, is_direct))
         }
         Ok(Created { handle: None, .. }) => Err(Failure::Errno(libc::EIO)),

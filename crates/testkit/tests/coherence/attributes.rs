@@ -20,7 +20,8 @@ use std::process::{Command, Stdio};
 
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![attributes:
     attributes_that_are_set_are_seen, lists_of_who_may_are_seen,
-    lists_are_seen_under_a_new_name, who_lost_a_file_with_a_list_may_not_change_it, lists_have_at_most_511_entries, projects_are_handed_down,
+    lists_are_seen_under_a_new_name, lists_are_seen_under_names_that_come_back,
+    who_lost_a_file_with_a_list_may_not_change_it, lists_have_at_most_511_entries, projects_are_handed_down,
     projects_are_not_mixed, projects_decide_who_may_come,
     capabilities_of_the_other_go_with_writes,
 ];
@@ -95,6 +96,27 @@ fn lists_are_seen_under_a_new_name(mounts: &Mounts) {
     run_in(here, "setfacl", ["-b", "newer"]);
     fs::read_dir(there).expect("there").for_each(|entry| drop(entry.expect("listed").metadata()));
     assert!(!list("newer").contains("user:23456"), "under a name that was listed");
+}
+
+/// Also under one of several, which this mount has removed and the other made anew.
+/// Semantics 1.17.
+fn lists_are_seen_under_names_that_come_back(mounts: &Mounts) {
+    let (here, there) = (&mounts.one, &mounts.at_once);
+    let list = |place: &Path| {
+        let mut found = vec![0; 1000];
+        let len = getxattr(place.join("two"), "system.posix_acl_access", &mut found[..]);
+        found.truncate(len.expect("there"));
+        found
+    };
+    fs::write(here.join("one"), "x").expect("written");
+    run_in(here, "setfacl", ["-m", "u:34567:r", "one"]);
+    fs::hard_link(here.join("one"), here.join("two")).expect("linked");
+    run_in(there, "getfacl", ["two"]);
+    fs::remove_file(there.join("two")).expect("removed");
+    run_in(there, "getfacl", ["one"]);
+    fs::hard_link(here.join("one"), here.join("two")).expect("linked");
+    run_in(here, "setfacl", ["-m", "u:34567:rwx", "two"]);
+    assert_eq!(list(there), list(here));
 }
 
 /// The owner is checked by the kernel, which has to take him from its last look at the name, also
