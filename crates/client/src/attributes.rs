@@ -42,8 +42,9 @@ impl Client {
 
     /// The attributes of an inode, with all that this mount has written, and how much it takes. A
     /// directory, pipe, socket or device that was removed (a program may still have it open) is
-    /// shown as it was last seen, without a name. The root is shown as it was last seen if metadata doesn't answer soon: `df`,
-    /// `umount` and all that looks at every mount of a host would hang otherwise.
+    /// shown as it was last seen, without a name. The root is shown as it was last seen if metadata
+    /// doesn't answer soon: `df`, `umount` and all that looks at every mount of a host would hang
+    /// otherwise.
     ///
     /// # Errors
     /// `NotFound`, `Stale`; those of storage for a file that may have holes.

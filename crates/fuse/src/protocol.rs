@@ -49,10 +49,10 @@ impl<F: FileSystem> Context<F> {
     }
 
     /// Notes that the kernel is shown an inode under a name that it looked up or listed; `false` if
-    /// it has to look again. Told to forget an inode's lists, it doesn't take the attributes of answers to
-    /// what it asked before, and would go on with an owner of long ago. It is told to look again
-    /// only of a name that it has nothing under: an entry that it has would be dropped, and with it
-    /// what is mounted below.
+    /// it has to look again. Told to forget an inode's lists, it doesn't take the attributes of
+    /// answers to what it asked before, and would go on with an owner of long ago. It is told to
+    /// look again only of a name that it has nothing under, or that is one of a file's several: an
+    /// entry that it has would be dropped, and with it what is mounted below.
     pub(crate) fn note_looked_up(
         &self,
         directory: InodeId,

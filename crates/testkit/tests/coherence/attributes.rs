@@ -21,8 +21,8 @@ use std::process::{Command, Stdio};
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![attributes:
     attributes_that_are_set_are_seen, lists_of_who_may_are_seen,
     lists_are_seen_under_a_new_name, lists_are_seen_under_names_that_come_back,
-    who_lost_a_file_with_a_list_may_not_change_it, lists_have_at_most_511_entries, projects_are_handed_down,
-    projects_are_not_mixed, projects_decide_who_may_come,
+    who_lost_a_file_with_a_list_may_not_change_it, lists_have_at_most_511_entries,
+    projects_are_handed_down, projects_are_not_mixed, projects_decide_who_may_come,
     capabilities_of_the_other_go_with_writes,
 ];
 
