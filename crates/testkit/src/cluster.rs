@@ -257,10 +257,13 @@ impl Cluster {
     /// # Panics
     /// As there.
     pub fn mount_with(&mut self, transport: Transport, options: &str) -> Mounted {
-        let path = self.mount_point.with_file_name(format!("mnt-{}", self.next_mount));
+        let name = format!("mnt-{}", self.next_mount);
+        let path = self.mount_point.with_file_name(&name);
         self.next_mount += 1;
         fs::create_dir_all(&path).expect("a directory to mount on");
-        let log = fs::File::create(path.with_extension("log")).expect("a log");
+        // Beside those of the others, which a test that fails shows.
+        let log = self.data.join("logs").join(name).with_extension("log");
+        let log = fs::File::create(log).expect("a log");
         let mut child = Command::new(program())
             .arg("mount")
             .arg("--cluster")
