@@ -475,6 +475,9 @@ impl Client {
     ) -> Result<R::Reply> {
         let request = Rc::new(request);
         let lost = Rc::new(Cell::new(false));
+        // Whether an earlier attempt may have been executed in a session that is gone. As long as
+        // it isn't, a repetition gets the answer of the first.
+        let mut is_forgotten = false;
         loop {
             let group = self.group_of(inode)?;
             let session = self.session(group).await?;
@@ -493,11 +496,12 @@ impl Client {
                     if how.cuts && error.code() == ErrorCode::Evicted {
                         return Err(error);
                     }
-                    if lost.get() && how.is_undone_by_itself {
+                    is_forgotten |= lost.get();
+                    if is_forgotten && how.is_undone_by_itself {
                         return Err(unknown_outcome(&error));
                     }
                 }
-                Err(error) if lost.get() && how.tell_tale == Some(error.code()) => {
+                Err(error) if is_forgotten && how.tell_tale == Some(error.code()) => {
                     return Err(unknown_outcome(&error));
                 }
                 result => return result,

@@ -190,6 +190,20 @@ fn an_outcome_that_went_with_the_session_is_not_made_up() {
     });
 }
 
+/// Semantics 4.3: a service that was killed and is back has its sessions still.
+#[test]
+fn what_a_repetition_is_answered_in_the_same_session_is_true() {
+    with_client(|fake, client| async move {
+        let root = InodeId::ROOT;
+        create(&client, "a").await;
+        fake.state.borrow_mut().lose_reply_of = Some(Unlink::ID);
+        let missing = client.unlink(root, b"missing").await.unwrap_err();
+        assert_eq!(missing.code(), ErrorCode::NotFound, "{missing}");
+        fake.state.borrow_mut().lose_reply_of = Some(Unlink::ID);
+        client.unlink(root, b"a").await.unwrap();
+    });
+}
+
 /// Semantics 4.3.
 #[test]
 fn an_exchange_that_may_have_been_done_is_not_done_again() {
