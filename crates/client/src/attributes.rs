@@ -6,7 +6,6 @@ use crate::inode_state::{InodeState, Truncating};
 use crate::kept_caches::Shown;
 use crate::limits::{CONTENTION_PAUSE, FIRST_LOOK_PATIENCE, ROOT_PATIENCE};
 use crate::session::Modify;
-use crate::shown_names::NameSeen;
 use crate::tables::HandleId;
 use skep_types::{Attributes, ErrorCode, FileKind, InodeId, Result, Timestamp};
 use skep_wire::metadata::{GetAttributes, SetAttributes};
@@ -93,13 +92,6 @@ impl Client {
     pub fn note_shown(&self, attributes: &Attributes) -> bool {
         let shown = Shown { version: attributes.change_counter, has_acl: attributes.has_acl };
         self.mount().caches.shown(attributes.inode, shown)
-    }
-
-    /// Notes that the kernel is shown an inode under a name.
-    pub fn note_name(&self, directory: InodeId, name: &[u8], shown: &Attributes) -> NameSeen {
-        let seen = self.mount().names.shown(directory, name, shown.inode);
-        let has_others = shown.kind != FileKind::Directory && shown.links > 1;
-        if has_others { NameSeen::Never } else { seen }
     }
 
     /// Takes attributes that metadata gave, and raises their size to what this mount wrote.

@@ -34,7 +34,6 @@ mod plan;
 mod recalls;
 mod recent;
 mod session;
-mod shown_names;
 mod sync;
 mod tables;
 mod xattr;
@@ -46,7 +45,6 @@ pub use directory::StatFs;
 pub use file_locks::{FileLock, Locked};
 pub use mount::{ClusterAccess, Forget, Mount, MountOptions};
 pub use open::{Created, OpenedFile};
-pub use shown_names::NameSeen;
 pub use skep_wire::file_locks::{HeldLock, LockKind, LockMode};
 pub use skep_wire::limits::LOCK_END;
 pub use skep_wire::metadata::{

@@ -20,8 +20,6 @@ pub(crate) const MAX_HANDLES: usize = 1 << 20;
 pub(crate) const MAX_CLOSED_UNSYNCED: usize = 1 << 16;
 /// Most inodes of whose caches is remembered which version they hold. 16 bytes each.
 pub(crate) const MAX_REMEMBERED_VERSIONS: usize = 1 << 18;
-/// Most names of which is remembered which inode the kernel was shown under them. 20 bytes each.
-pub(crate) const MAX_REMEMBERED_NAMES: usize = 1 << 17;
 /// Most directories and other special files whose attributes are remembered for when they are
 /// removed. 140 bytes each.
 pub(crate) const MAX_REMEMBERED_SPECIAL: usize = 1 << 14;

@@ -10,7 +10,6 @@ use crate::limits::{
 use crate::recalls::Recalls;
 use crate::recent::Recent;
 use crate::session::GroupSessions;
-use crate::shown_names::ShownNames;
 use crate::tables::{Handles, Inodes};
 use crate::xattr::Plain;
 use skep_rpc::{CallOptions, Channel, Connection, Identity, JoinToken, MapCell};
@@ -84,7 +83,6 @@ pub struct Mount {
     /// Attributes of directories, pipes, sockets and devices as they were last seen, for those that
     /// are removed while a program has them open: the kernel doesn't tell of their opens.
     pub(crate) special: Recent<Attributes>,
-    pub(crate) names: ShownNames,
     /// The root, as it was last seen. Protects the value alone.
     root: Mutex<Option<Attributes>>,
     /// Inodes without the extended attributes that the kernel asks for by itself.
@@ -135,7 +133,6 @@ impl Mount {
             recalls: Recalls::default(),
             forget: Mutex::default(),
             special: Recent::new(MAX_REMEMBERED_SPECIAL),
-            names: ShownNames::new(),
             root: Mutex::default(),
             plain: Recent::new(MAX_REMEMBERED_PLAIN),
             room: Mutex::default(),

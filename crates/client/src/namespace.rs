@@ -16,11 +16,8 @@ impl Client {
     /// # Errors
     /// `NotFound`, `NotDirectory`, `NameTooLong`.
     pub async fn lookup(&self, directory: InodeId, name: &[u8]) -> Result<Attributes> {
-        let found = self.ask(directory, &Lookup { directory, name: name.into() }).await;
-        if found.as_ref().is_err_and(|error| error.code() == ErrorCode::NotFound) {
-            self.mount().names.gone(directory, name);
-        }
-        self.attributes_of(found?).await
+        let reply = self.ask(directory, &Lookup { directory, name: name.into() }).await?;
+        self.attributes_of(reply).await
     }
 
     /// The attributes in a reply; asked for where they live if the reply has none.
@@ -106,9 +103,7 @@ impl Client {
     /// `NotFound`, `IsDirectory`.
     pub async fn unlink(&self, directory: InodeId, name: &[u8]) -> Result<()> {
         let request = Unlink { directory, name: name.into() };
-        self.change(directory, request, ErrorCode::NotFound).await?;
-        self.mount().names.gone(directory, name);
-        Ok(())
+        self.change(directory, request, ErrorCode::NotFound).await.map(|_| ())
     }
 
     /// Removes an empty directory.
@@ -117,9 +112,7 @@ impl Client {
     /// `NotFound`, `NotDirectory`, `NotEmpty`.
     pub async fn remove_directory(&self, directory: InodeId, name: &[u8]) -> Result<()> {
         let request = RemoveDirectory { directory, name: name.into() };
-        self.change(directory, request, ErrorCode::NotFound).await?;
-        self.mount().names.gone(directory, name);
-        Ok(())
+        self.change(directory, request, ErrorCode::NotFound).await.map(|_| ())
     }
 
     /// Renames an entry, and replaces what has the new name unless `no_replace`.
@@ -144,10 +137,7 @@ impl Client {
             no_replace,
             whiteout,
         };
-        self.change(to_directory, request, ErrorCode::NotFound).await?;
-        let (from, to) = ((from_directory, from_name), (to_directory, to_name));
-        self.mount().names.renamed(from, to, false);
-        Ok(())
+        self.change(to_directory, request, ErrorCode::NotFound).await.map(|_| ())
     }
 
     /// Swaps what two names point to; both must exist.
@@ -170,9 +160,6 @@ impl Client {
         };
         // A repetition would undo it.
         let how = Modify { is_undone_by_itself: true, ..Modify::default() };
-        self.modify(to_directory, request, how, |_, _| ()).await?;
-        let (from, to) = ((from_directory, from_name), (to_directory, to_name));
-        self.mount().names.renamed(from, to, true);
-        Ok(())
+        self.modify(to_directory, request, how, |_, _| ()).await.map(|_| ())
     }
 }

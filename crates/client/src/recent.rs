@@ -21,15 +21,12 @@ struct Part<V> {
     young: HashMap<InodeId, V>,
     /// What was young before; forgotten when `young` is full again.
     old: HashMap<InodeId, V>,
-    has_forgotten: bool,
 }
 
 impl<V: Clone> Recent<V> {
     /// A table of at most `most` inodes.
     pub(crate) fn new(most: usize) -> Self {
-        let part = || {
-            Mutex::new(Part { young: HashMap::new(), old: HashMap::new(), has_forgotten: false })
-        };
+        let part = || Mutex::new(Part { young: HashMap::new(), old: HashMap::new() });
         Self { parts: (0..TABLE_PARTS).map(|_| part()).collect(), most: most / TABLE_PARTS / 2 }
     }
 
@@ -41,19 +38,6 @@ impl<V: Clone> Recent<V> {
     /// Notes a value and gives the one noted before.
     pub(crate) fn note(&self, inode: InodeId, value: V) -> Option<V> {
         self.with(inode, |part| part.note(inode, value, self.most))
-    }
-
-    /// Forgets what was noted of an inode.
-    pub(crate) fn forget(&self, inode: InodeId) {
-        self.with(inode, |part| {
-            part.young.remove(&inode);
-            part.old.remove(&inode);
-        });
-    }
-
-    /// Whether what was noted of an inode may be forgotten.
-    pub(crate) fn has_forgotten(&self, inode: InodeId) -> bool {
-        self.with(inode, |part| part.has_forgotten)
     }
 
     /// Puts a value that is made of the one noted before.
@@ -86,8 +70,7 @@ impl<V> Part<V> {
 
     fn note(&mut self, inode: InodeId, value: V, most: usize) -> Option<V> {
         if self.young.len() >= most {
-            let forgotten = std::mem::replace(&mut self.old, std::mem::take(&mut self.young));
-            self.has_forgotten |= !forgotten.is_empty();
+            self.old = std::mem::take(&mut self.young);
         }
         let before = self.young.insert(inode, value);
         before.or_else(|| self.old.remove(&inode))

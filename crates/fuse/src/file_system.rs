@@ -3,8 +3,8 @@
 
 use skep_client::{
     Allocation, Client, CreateRequest, Created, DirectoryEntries, FileLock, Forget, HandleId,
-    HeldLock, Locked, NameSeen, NewInode, OpenMode, OpenedFile, SetAttributes, Sought, Stat,
-    StatFs, XattrMode,
+    HeldLock, Locked, NewInode, OpenMode, OpenedFile, SetAttributes, Sought, Stat, StatFs,
+    XattrMode,
 };
 use skep_env::Buf;
 use skep_types::{Attributes, InodeId, Result, StripePattern};
@@ -41,11 +41,6 @@ pub trait FileSystem: Clone + 'static {
     /// Notes that the kernel is shown these attributes. Says whether it may remember an access
     /// control list from before another mount changed the inode.
     fn note_shown(&self, attributes: &Attributes) -> bool;
-    /// Notes that the kernel is shown an inode under a name, and says whether it was before. Who
-    /// remembers no names is never sure.
-    fn note_name(&self, _directory: InodeId, _name: &[u8], _shown: &Attributes) -> NameSeen {
-        NameSeen::Unsure
-    }
     /// Opens a regular file, perhaps cutting it to nothing.
     fn open(
         &self,
@@ -262,10 +257,6 @@ impl FileSystem for Client {
 
     fn note_shown(&self, attributes: &Attributes) -> bool {
         Self::note_shown(self, attributes)
-    }
-
-    fn note_name(&self, directory: InodeId, name: &[u8], shown: &Attributes) -> NameSeen {
-        Self::note_name(self, directory, name, shown)
     }
 
     async fn open(&self, inode: InodeId, mode: OpenMode, truncate: bool) -> Result<OpenedFile> {

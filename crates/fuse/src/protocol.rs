@@ -10,8 +10,7 @@ use crate::reply::{Answer, Failure};
 use crate::request::Call;
 use crate::transport::TransportKind;
 use crate::waits::{Caller, Waits};
-use skep_client::NameSeen;
-use skep_types::{Attributes, FileKind, InodeId};
+use skep_types::FileKind;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
@@ -37,36 +36,6 @@ pub(crate) struct Context<F> {
     pub(crate) made_up_times: Cell<u32>,
 }
 
-impl<F: FileSystem> Context<F> {
-    /// Notes that the kernel is shown an inode under a name that it made, or without one. When it
-    /// asks for attributes, or looks at a name that it knows, it forgets the inode's access control
-    /// lists by itself; not so when it comes by another name to an inode that it knows (Linux
-    /// 6.18).
-    pub(crate) fn note_entry(&self, attributes: &Attributes) {
-        if self.file_system.note_shown(attributes) {
-            self.waits.drop_attributes(attributes.inode);
-        }
-    }
-
-    /// Notes that the kernel is shown an inode under a name that it looked up or listed; `false` if
-    /// it has to look again. Told to forget an inode's lists, it doesn't take the attributes of
-    /// answers to what it asked before, and would go on with an owner of long ago. It is told to
-    /// look again only of a name that it has nothing under, or that is one of a file's several: an
-    /// entry that it has would be dropped, and with it what is mounted below.
-    pub(crate) fn note_looked_up(
-        &self,
-        directory: InodeId,
-        name: &[u8],
-        attributes: &Attributes,
-    ) -> bool {
-        let seen = self.file_system.note_name(directory, name, attributes);
-        if !self.file_system.note_shown(attributes) || seen == NameSeen::Before {
-            return true;
-        }
-        !self.waits.drop_attributes(attributes.inode) || seen == NameSeen::Unsure
-    }
-}
-
 /// Performs a call. Cancel-safe where [`Call::may_be_dropped`] says so.
 pub(crate) async fn perform<F: FileSystem>(
     context: &Context<F>,
@@ -75,7 +44,7 @@ pub(crate) async fn perform<F: FileSystem>(
 ) -> Result<Answer, Failure> {
     let fs = &context.file_system;
     match call {
-        Call::Lookup { directory, name } => names::lookup(context, directory, &name).await,
+        Call::Lookup { directory, name } => names::lookup(fs, directory, &name).await,
         Call::MakeSymlink { directory, name, link_target, new } => {
             names::make_symlink(fs, directory, &name, &link_target, new).await
         }

@@ -6,7 +6,7 @@ use crate::abi::{
 };
 use crate::errno;
 use crate::limits;
-use skep_client::{EntryReply, HandleId, HeldLock, LockMode, Stat, StatFs};
+use skep_client::{DirectoryEntries, EntryReply, HandleId, HeldLock, LockMode, Stat, StatFs};
 use skep_env::Buf;
 use skep_types::codec::{Codec, Writer};
 use skep_types::{Attributes, Error, FileKind, InodeId, Timestamp};
@@ -114,6 +114,13 @@ pub(crate) struct Validity<'a> {
     pub(crate) usual: Duration,
     /// Of which inodes other mounts may change what the kernel would keep.
     pub(crate) is_shared: &'a dyn Fn(InodeId) -> bool,
+    /// Called once for each inode that the kernel is shown under a name: whether it may remember
+    /// access control lists of it from before another mount changed it. It forgets them when it
+    /// asks for attributes, or looks at a name that it knows; not so when it comes by another name
+    /// to an inode that it knows (Linux 6.18). If what it is shown isn't valid, it asks before it
+    /// checks any permission. (Telling it to forget the lists is no way: it then doesn't take the
+    /// attributes of this answer, and goes on with an owner of long ago.)
+    pub(crate) has_old_lists: &'a dyn Fn(&Attributes) -> bool,
 }
 
 impl Validity<'_> {
@@ -235,6 +242,8 @@ fn attr(attributes: &Attributes, blocks: u64) -> Attr {
 
 fn entry(attributes: &Attributes, validity: &Validity<'_>) -> EntryOut {
     let (blocks, of_attributes) = guessed_blocks(attributes, validity);
+    let must_ask = (validity.has_old_lists)(attributes);
+    let of_attributes = if must_ask { Duration::ZERO } else { of_attributes };
     let validity = validity.usual;
     EntryOut {
         nodeid: attributes.inode.raw(),
@@ -352,24 +361,23 @@ impl<'a> Listing<'a> {
         self.push(cursor, name, &EntryReply { inode, kind, attributes: None })
     }
 
-    /// Bytes of an entry, and with those that come before the next.
-    fn bytes_of(&self, name: &[u8]) -> (usize, usize) {
-        let prefix = if self.validity.is_some() { abi::ENTRY_OUT_BYTES } else { 0 };
-        let unpadded = prefix + abi::DIRENT_BYTES + name.len();
-        (unpadded, unpadded.next_multiple_of(8))
-    }
-
-    /// Whether an entry of this name fits.
-    pub(crate) fn has_room(&self, name: &[u8]) -> bool {
-        self.w.len() + self.bytes_of(name).1 <= self.room
+    /// Adds entries until one doesn't fit.
+    pub(crate) fn push_all(&mut self, entries: &DirectoryEntries) {
+        for one in &entries.entries {
+            if !self.push(one.cursor, &one.name, &one.entry) {
+                return;
+            }
+        }
     }
 
     /// Adds an entry; false if it doesn't fit.
-    pub(crate) fn push(&mut self, cursor: u64, name: &[u8], it: &EntryReply) -> bool {
-        if !self.has_room(name) {
+    fn push(&mut self, cursor: u64, name: &[u8], it: &EntryReply) -> bool {
+        let prefix = if self.validity.is_some() { abi::ENTRY_OUT_BYTES } else { 0 };
+        let unpadded = prefix + abi::DIRENT_BYTES + name.len();
+        let padded = unpadded.next_multiple_of(8);
+        if self.w.len() + padded > self.room {
             return false;
         }
-        let (unpadded, padded) = self.bytes_of(name);
         if let Some(validity) = &self.validity {
             // Without attributes the node id is zero, on which the kernel asks when it needs them
             // (unlike in LOOKUP, where zero says that there is no such entry).
@@ -413,7 +421,8 @@ mod tests {
 
     #[test]
     fn an_answer_that_does_not_fit_is_an_error_and_no_panic() {
-        let validity = Validity { usual: limits::VALIDITY, is_shared: &|_| false };
+        let validity =
+            Validity { usual: limits::VALIDITY, is_shared: &|_| false, has_old_lists: &|_| false };
         let fits = |len| encode(Answer::Bytes(vec![0; len]), &Buf::new(8), &validity);
         assert_eq!((fits(9), fits(8)), (Err(libc::EIO), Ok(8)));
     }

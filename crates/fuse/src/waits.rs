@@ -200,10 +200,9 @@ impl Waits {
         }
     }
 
-    /// Makes the kernel ask for a file's attributes anew, and drop those of answers that are on
-    /// their way to it. Says whether it knows the file. Never blocks.
-    pub(crate) fn drop_attributes(&self, inode: InodeId) -> bool {
-        tell_invalid(&self.device, inode, None)
+    /// Makes the kernel ask for a file's attributes anew. Never blocks.
+    pub(crate) fn drop_attributes(&self, inode: InodeId) {
+        forget_attributes(&self.device, inode);
     }
 
     /// Makes the kernel drop a file's attributes and its pages of a range, and write back those
@@ -271,8 +270,7 @@ pub(crate) const ALL_PAGES: Range<u64> = 0..u64::MAX;
 
 /// `FUSE_NOTIFY_INVAL_INODE`: attributes, and pages of a range too. An error means that the kernel
 /// has nothing of the file, or that the mount ends.
-/// Says whether it took it.
-fn tell_invalid(device: &OwnedFd, inode: InodeId, pages: Option<Range<u64>>) -> bool {
+fn tell_invalid(device: &OwnedFd, inode: InodeId, pages: Option<Range<u64>>) {
     let (offset, bytes) = match pages {
         None => (-1, 0),
         // No length: to the end.
@@ -282,11 +280,9 @@ fn tell_invalid(device: &OwnedFd, inode: InodeId, pages: Option<Range<u64>>) -> 
     let len = (abi::OUT_HEADER_BYTES + 24) as u32;
     OutHeader { len, error: abi::NOTIFY_INVAL_INODE, unique: 0 }.encode(&mut w);
     abi::InvalInodeOut { ino: inode.raw(), offset, len: bytes }.encode(&mut w);
-    let told = kernel::write(device, &Buf::copy_of(&w.finish()));
-    if let Err(error) = &told {
+    if let Err(error) = kernel::write(device, &Buf::copy_of(&w.finish())) {
         tracing::debug!("the kernel has nothing to drop of {inode}: {error}");
     }
-    told.is_ok()
 }
 
 /// Whether a signal that isn't blocked waits for a thread. One that is for the whole process counts

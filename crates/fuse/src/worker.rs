@@ -245,13 +245,16 @@ async fn serve<F: FileSystem, P: Port>(
         let outcome = match outcome {
             Ok(answer) => {
                 let context = &worker.context;
+                let fs = &context.file_system;
                 match (&answer, answer.attributes()) {
-                    (Answer::Entry(it) | Answer::Created(it, ..), _) => context.note_entry(it),
-                    (_, Some(it)) => drop(context.file_system.note_shown(it)),
-                    (_, None) => {}
+                    (Answer::Entry(..) | Answer::Created(..), _) | (_, None) => {}
+                    (_, Some(it)) => drop(fs.note_shown(it)),
                 }
-                let is_shared = |inode| context.file_system.is_shared(inode);
-                let validity = Validity { usual: context.validity, is_shared: &is_shared };
+                let validity = Validity {
+                    usual: context.validity,
+                    is_shared: &|inode| fs.is_shared(inode),
+                    has_old_lists: &|it| fs.note_shown(it),
+                };
                 reply::encode(answer, &slot.port.reply_memory(), &validity)
             }
             Err(failure) => Err(failure.errno(opcode, node)),

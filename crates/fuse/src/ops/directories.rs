@@ -21,29 +21,20 @@ pub(crate) async fn read<F: FileSystem>(
     room: u32,
     with_attributes: bool,
 ) -> Result<Answer, Failure> {
-    let is_shared = |inode| context.file_system.is_shared(inode);
-    let validity = Validity { usual: context.validity, is_shared: &is_shared };
+    let (is_shared, has_old_lists) =
+        (|inode| context.file_system.is_shared(inode), |it: &_| context.file_system.note_shown(it));
+    let validity =
+        Validity { usual: context.validity, is_shared: &is_shared, has_old_lists: &has_old_lists };
     let mut listing = Listing::new(room, with_attributes.then_some(validity));
     let after = if cursor <= DOT_DOT { 0 } else { cursor };
-    let mut got =
-        context.file_system.read_directory(directory, after, room, with_attributes).await?;
+    let got = context.file_system.read_directory(directory, after, room, with_attributes).await?;
     if cursor < DOT {
         listing.push_dot(DOT, directory);
     }
     if cursor < DOT_DOT {
         listing.push_dot(DOT_DOT, got.parent);
     }
-    for one in &mut got.entries {
-        if !listing.has_room(&one.name) {
-            break;
-        }
-        let shown = one.entry.attributes.as_ref();
-        if shown.is_some_and(|it| !context.note_looked_up(directory, &one.name, it)) {
-            // Without them the kernel looks at the name when it needs it.
-            one.entry.attributes = None;
-        }
-        listing.push(one.cursor, &one.name, &one.entry);
-    }
+    listing.push_all(&got);
     if listing.is_empty() && !got.entries.is_empty() {
         return Err(Failure::Errno(libc::EINVAL)); // As getdents(2): no room for a single one.
     }

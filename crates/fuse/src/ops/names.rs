@@ -1,21 +1,15 @@
 //! Operations on names: look up, make, remove, rename, link.
 
 use crate::file_system::FileSystem;
-use crate::protocol::Context;
 use crate::reply::{Answer, Failure};
 use crate::request::{Rename, RenameKind};
 use skep_client::{CreateRequest, Created, NewInode, OpenMode};
-use skep_types::{Attributes, ErrorCode, InodeId, StripePattern};
+use skep_types::{ErrorCode, InodeId, StripePattern};
 
 type Outcome = Result<Answer, Failure>;
 
 /// Looks a name up. `.` and `..` are asked for when an inode is found by its handle.
-pub(crate) async fn lookup<F: FileSystem>(
-    context: &Context<F>,
-    directory: InodeId,
-    name: &[u8],
-) -> Outcome {
-    let fs = &context.file_system;
+pub(crate) async fn lookup(fs: &impl FileSystem, directory: InodeId, name: &[u8]) -> Outcome {
     match name {
         b"." => return Ok(Answer::Entry(fs.attributes(directory).await?)),
         b".." => return Ok(Answer::Entry(fs.parent(directory).await?)),
@@ -23,17 +17,7 @@ pub(crate) async fn lookup<F: FileSystem>(
     }
     // A name that is missing is an error, which the kernel doesn't remember. It could, but programs
     // on several hosts look for a file that one of them makes, tell each other, and open it.
-    let found = fs.lookup(directory, name).await?;
-    match context.note_looked_up(directory, name, &found) {
-        true => Ok(Answer::Entry(found)),
-        false => Err(Failure::Errno(libc::ESTALE)),
-    }
-}
-
-/// An entry that was made.
-fn made(fs: &impl FileSystem, directory: InodeId, name: &[u8], new: Attributes) -> Outcome {
-    fs.note_name(directory, name, &new);
-    Ok(Answer::Entry(new))
+    Ok(Answer::Entry(fs.lookup(directory, name).await?))
 }
 
 pub(crate) async fn make_symlink(
@@ -43,8 +27,7 @@ pub(crate) async fn make_symlink(
     link_target: &[u8],
     new: NewInode,
 ) -> Outcome {
-    let link = fs.make_symlink(directory, name, link_target, new).await?;
-    made(fs, directory, name, link)
+    Ok(Answer::Entry(fs.make_symlink(directory, name, link_target, new).await?))
 }
 
 pub(crate) async fn make_directory(
@@ -53,14 +36,11 @@ pub(crate) async fn make_directory(
     name: &[u8],
     new: NewInode,
 ) -> Outcome {
-    let new = fs.make_directory(directory, name, new).await?;
-    made(fs, directory, name, new)
+    Ok(Answer::Entry(fs.make_directory(directory, name, new).await?))
 }
 
 pub(crate) async fn make_node(fs: &impl FileSystem, request: CreateRequest) -> Outcome {
-    let (directory, name) = (request.directory, request.name.clone());
-    let new = fs.create(request).await?.attributes;
-    made(fs, directory, &name, new)
+    Ok(Answer::Entry(fs.create(request).await?.attributes))
 }
 
 /// Makes and opens a file. The kernel asks for it when it found no entry; if one has appeared
@@ -72,10 +52,8 @@ pub(crate) async fn create(
     is_exclusive: bool,
     is_direct: bool,
 ) -> Outcome {
-    let (directory, name) = (request.directory, request.name.clone());
     match fs.create(request).await {
         Ok(Created { attributes, handle: Some(handle), .. }) => {
-            fs.note_name(directory, &name, &attributes);
             Ok(Answer::Created(attributes, handle, is_direct))
         }
         Ok(Created { handle: None, .. }) => Err(Failure::Errno(libc::EIO)),
@@ -141,8 +119,7 @@ pub(crate) async fn link(
     directory: InodeId,
     name: &[u8],
 ) -> Outcome {
-    let linked = fs.link(inode, directory, name).await?;
-    made(fs, directory, name, linked)
+    Ok(Answer::Entry(fs.link(inode, directory, name).await?))
 }
 
 pub(crate) async fn read_link(fs: &impl FileSystem, inode: InodeId) -> Outcome {

@@ -300,7 +300,7 @@ impl FileSystem for Memory {
         })
     }
 
-    fn note_shown(&self, _: &Attributes) -> bool {
+    fn note_shown(&self, _attributes: &Attributes) -> bool {
         false
     }
 

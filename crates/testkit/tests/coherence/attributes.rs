@@ -104,6 +104,7 @@ fn lists_are_seen_under_names_that_come_back(mounts: &Mounts) {
     let (here, there) = (&mounts.one, &mounts.at_once);
     let list = |place: &Path| {
         let mut found = vec![0; 1000];
+        fs::metadata(place.join("two")).expect("there");
         let len = getxattr(place.join("two"), "system.posix_acl_access", &mut found[..]);
         found.truncate(len.expect("there"));
         found
