@@ -158,11 +158,15 @@ impl History {
     }
 
     /// Whether the end of a file that was found at a name after a cut stays where it is: the file
-    /// was closed or synced, and that is known still.
-    pub(crate) fn is_end_known(&self, name: &str, inode: u64, cut: &Cut) -> bool {
-        let is_it = |state: &State, even_unsynced: bool| {
-            matches!(state, State::File { inode: known, synced, .. }
-                if *known == inode && (*synced || even_unsynced))
+    /// was closed or synced, that is known still, and it is as long as it was then. (What it was
+    /// told of a file that wasn't synced, a busy host may have lost although it kept the name.)
+    pub(crate) fn is_end_known(&self, name: &str, found: &State, cut: &Cut) -> bool {
+        let is_it = |state: &State, even_unsynced: bool| match (state, found) {
+            (
+                State::File { inode, content, synced },
+                State::File { inode: found, content: bytes, .. },
+            ) => inode == found && content.len() == bytes.len() && (*synced || even_unsynced),
+            _ => false,
         };
         !cut.loses_unsynced_ends
             || self.kept(name, cut).is_some_and(|(_, state)| is_it(state, true))

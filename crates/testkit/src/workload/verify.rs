@@ -124,7 +124,7 @@ impl Worker {
         problems.extend(self.blocks.check(&self.root, cut));
         for (name, state) in &mut found {
             if let Some(inode) = state.inode()
-                && !self.history.is_end_known(name, inode, cut)
+                && !self.history.is_end_known(name, state, cut)
             {
                 *state = State::Partial { inode: Some(inode) };
             }
