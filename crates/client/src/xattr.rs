@@ -43,10 +43,6 @@ impl Client {
                 Some(Plain::Since(at)) if skep_env::now() < at + PLAIN_VALID)
     }
 
-    fn has_seen_special(&self, inode: InodeId) -> bool {
-        self.mount().special.get(inode).is_some()
-    }
-
     /// Notes that one of these attributes is being set.
     fn forget_plain(&self, inode: InodeId, name: &[u8]) {
         if is_asked_for(name) {
@@ -66,7 +62,10 @@ impl Client {
         match self.ask(inode, &GetXattr { inode, name: name.into() }).await {
             Ok(BytesReply { bytes: Bytes(value) }) => Ok(value),
             // The kernel asks for a list before each step from a directory, and goes by the mode.
-            Err(error) if error.code() == ErrorCode::Stale && self.has_seen_special(inode) => {
+            Err(error)
+                if error.code() == ErrorCode::Stale
+                    && self.mount().special.get(inode).is_some() =>
+            {
                 Err(ErrorCode::NoAttribute.into())
             }
             Err(error) => Err(error),

@@ -47,17 +47,6 @@ pub(crate) enum Answer {
     Lock(Option<HeldLock>),
 }
 
-impl Answer {
-    /// The attributes that the kernel is shown with it.
-    pub(crate) fn attributes(&self) -> Option<&Attributes> {
-        match self {
-            Self::Entry(it) | Self::Created(it, ..) | Self::Attributes(it) => Some(it),
-            Self::Stat(stat) | Self::Statx(stat) => Some(&stat.attributes),
-            _ => None,
-        }
-    }
-}
-
 /// What the kernel may do with an opened file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpenFlags {
@@ -114,13 +103,13 @@ pub(crate) struct Validity<'a> {
     pub(crate) usual: Duration,
     /// Of which inodes other mounts may change what the kernel would keep.
     pub(crate) is_shared: &'a dyn Fn(InodeId) -> bool,
-    /// Called once for each inode that the kernel is shown under a name: whether it may remember
-    /// access control lists of it from before another mount changed it. It forgets them when it
-    /// asks for attributes, or looks at a name that it knows; not so when it comes by another name
-    /// to an inode that it knows (Linux 6.18). If what it is shown isn't valid, it asks before it
-    /// checks any permission. (Telling it to forget the lists is no way: it then doesn't take the
-    /// attributes of this answer, and goes on with an owner of long ago.)
-    pub(crate) has_old_lists: &'a dyn Fn(&Attributes) -> bool,
+    /// Notes, once for each, attributes that the kernel is shown; says whether it may remember
+    /// access control lists of the inode from before another mount changed it. It forgets them when
+    /// it asks for attributes, or looks at a name that it knows; not so when it comes by another
+    /// name to an inode that it knows (Linux 6.18). If what it is shown under a name isn't valid,
+    /// it asks before it checks any permission. (Telling it to forget the lists is no way: it then
+    /// doesn't take the attributes of this answer, and goes on with an owner of long ago.)
+    pub(crate) note_shown: &'a dyn Fn(&Attributes) -> bool,
 }
 
 impl Validity<'_> {
@@ -150,13 +139,16 @@ pub(crate) fn encode(answer: Answer, reply: &Buf, validity: &Validity<'_>) -> En
         }
         Answer::Opened(handle, flags) => opened(handle, flags).encode(&mut w),
         Answer::Attributes(attributes) => {
+            (validity.note_shown)(&attributes);
             attributes_out(&attributes, guessed_blocks(&attributes, validity)).encode(&mut w);
         }
         Answer::Stat(stat) => {
+            (validity.note_shown)(&stat.attributes);
             let validity = validity.of(&stat.attributes);
             attributes_out(&stat.attributes, (blocks(&stat), validity)).encode(&mut w);
         }
         Answer::Statx(stat) => {
+            (validity.note_shown)(&stat.attributes);
             let validity = validity.of(&stat.attributes);
             statx(&stat, validity).encode(&mut w);
             w.raw(&[0; abi::STATX_SPARE_BYTES]);
@@ -242,7 +234,7 @@ fn attr(attributes: &Attributes, blocks: u64) -> Attr {
 
 fn entry(attributes: &Attributes, validity: &Validity<'_>) -> EntryOut {
     let (blocks, of_attributes) = guessed_blocks(attributes, validity);
-    let must_ask = (validity.has_old_lists)(attributes);
+    let must_ask = (validity.note_shown)(attributes);
     let of_attributes = if must_ask { Duration::ZERO } else { of_attributes };
     let validity = validity.usual;
     EntryOut {
@@ -422,7 +414,7 @@ mod tests {
     #[test]
     fn an_answer_that_does_not_fit_is_an_error_and_no_panic() {
         let validity =
-            Validity { usual: limits::VALIDITY, is_shared: &|_| false, has_old_lists: &|_| false };
+            Validity { usual: limits::VALIDITY, is_shared: &|_| false, note_shown: &|_| false };
         let fits = |len| encode(Answer::Bytes(vec![0; len]), &Buf::new(8), &validity);
         assert_eq!((fits(9), fits(8)), (Err(libc::EIO), Ok(8)));
     }

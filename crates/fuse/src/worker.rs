@@ -22,7 +22,7 @@
 use crate::file_system::FileSystem;
 use crate::limits;
 use crate::protocol::{self, Context};
-use crate::reply::{self, Answer, Encoded, Failure, Validity};
+use crate::reply::{self, Encoded, Failure, Validity};
 use crate::request::Request;
 use crate::waits::{Caller, News};
 use skep_env::local::Notify;
@@ -246,14 +246,10 @@ async fn serve<F: FileSystem, P: Port>(
             Ok(answer) => {
                 let context = &worker.context;
                 let fs = &context.file_system;
-                match (&answer, answer.attributes()) {
-                    (Answer::Entry(..) | Answer::Created(..), _) | (_, None) => {}
-                    (_, Some(it)) => drop(fs.note_shown(it)),
-                }
                 let validity = Validity {
                     usual: context.validity,
                     is_shared: &|inode| fs.is_shared(inode),
-                    has_old_lists: &|it| fs.note_shown(it),
+                    note_shown: &|it| fs.note_shown(it),
                 };
                 reply::encode(answer, &slot.port.reply_memory(), &validity)
             }

@@ -70,13 +70,9 @@ fn absolute(path: &Path) -> Result<PathBuf> {
 
 /// Settings with whose they are: of all services, of those of a kind, or of one by its name.
 fn parse_settings(texts: &[String], shape: &Shape) -> Result<Vec<(String, String)>> {
-    let is_one_of = |name: &str, kind: &str, count: u16| {
-        (1..=count).any(|number| name == format!("{kind}-{number}"))
-    };
-    let is_known = |name: &str| {
-        ["management", "metadata", "storage", "all"].contains(&name)
-            || is_one_of(name, "metadata", shape.metadata_targets)
-            || is_one_of(name, "storage", shape.storage_services)
+    let is_known = |of: &str| {
+        ["management", "metadata", "storage", "all"].contains(&of)
+            || shape.services().any(|(_, name)| name == of)
     };
     let parse = |text: &String| match text.split_once(':') {
         Some((of, setting)) if is_known(of) => Ok((of.to_owned(), setting.to_owned())),

@@ -37,6 +37,16 @@ impl Default for Shape {
     }
 }
 
+impl Shape {
+    /// Kind and name of each metadata and storage service, in the order in which they start.
+    pub(crate) fn services(&self) -> impl Iterator<Item = (&'static str, String)> + use<> {
+        let kinds = [("metadata", self.metadata_targets), ("storage", self.storage_services)];
+        let names_of =
+            |(kind, count)| (1..=count).map(move |number| (kind, format!("{kind}-{number}")));
+        kinds.into_iter().flat_map(names_of)
+    }
+}
+
 /// What was asked for on the command line.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct WantedShape {

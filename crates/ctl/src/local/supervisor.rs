@@ -35,7 +35,7 @@ pub(crate) struct Plan {
     /// Where to mount; none: not at all.
     pub(crate) mount_point: Option<PathBuf>,
     pub(crate) transport: String,
-    /// Settings for all services of a kind: kind, `key=value`.
+    /// Settings: of the services of a kind, of one by its name, or of `all`; `key=value`.
     pub(crate) set: Vec<(String, String)>,
     /// Whether a terminal is attached: where to press Ctrl-C.
     pub(crate) in_foreground: bool,
@@ -81,22 +81,16 @@ impl Supervisor {
         self.initialise("management", Vec::new())?;
         self.add(Role::Management, "management", self.arguments("management", "management"));
         self.await_ready(1).await?;
-        let Shape { metadata_targets, storage_services, .. } = self.plan.shape;
-        let kinds = [
-            (Role::Metadata, "metadata", metadata_targets),
-            (Role::Storage, "storage", storage_services),
-        ];
-        for (role, kind, count) in kinds {
-            for number in 1..=count {
-                let name = format!("{kind}-{number}");
-                self.initialise(
-                    &name,
-                    vec!["--token-file".into(), self.plan.layout.token().display().to_string()],
-                )?;
-                self.add(role, &name, self.arguments(kind, &name));
-            }
+        let services: Vec<_> = self.plan.shape.services().collect();
+        for (kind, name) in &services {
+            self.initialise(
+                name,
+                vec!["--token-file".into(), self.plan.layout.token().display().to_string()],
+            )?;
+            let role = if *kind == "metadata" { Role::Metadata } else { Role::Storage };
+            self.add(role, name, self.arguments(kind, name));
         }
-        self.await_ready(usize::from(metadata_targets + storage_services)).await?;
+        self.await_ready(services.len()).await?;
         let access = self.access()?;
         self.await_registered(&access).await?;
         let (uid, gid) = self.plan.layout.owner()?;

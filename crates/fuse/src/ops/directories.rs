@@ -21,13 +21,14 @@ pub(crate) async fn read<F: FileSystem>(
     room: u32,
     with_attributes: bool,
 ) -> Result<Answer, Failure> {
-    let (is_shared, has_old_lists) =
-        (|inode| context.file_system.is_shared(inode), |it: &_| context.file_system.note_shown(it));
+    let fs = &context.file_system;
+    let is_shared = |inode| fs.is_shared(inode);
+    let note_shown = |it: &_| fs.note_shown(it);
     let validity =
-        Validity { usual: context.validity, is_shared: &is_shared, has_old_lists: &has_old_lists };
+        Validity { usual: context.validity, is_shared: &is_shared, note_shown: &note_shown };
     let mut listing = Listing::new(room, with_attributes.then_some(validity));
     let after = if cursor <= DOT_DOT { 0 } else { cursor };
-    let got = context.file_system.read_directory(directory, after, room, with_attributes).await?;
+    let got = fs.read_directory(directory, after, room, with_attributes).await?;
     if cursor < DOT {
         listing.push_dot(DOT, directory);
     }

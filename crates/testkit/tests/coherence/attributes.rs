@@ -156,13 +156,10 @@ fn who_lost_a_file_with_a_list_may_not_change_it(mounts: &Mounts) {
         chown(here.join("same"), Some(34567), None).expect("changed");
         assert!(!may("same"), "directory: {is_directory}");
         make("old", is_directory);
-        let script = format!(
-            "mount --bind {0} {0} && echo there; read go; stat {0} >&2; \
-                              mountpoint -q {0} && echo kept",
-            "same"
-        );
+        let script = "mount --bind same same && echo there; read go; stat same >&2; \
+                      mountpoint -q same && echo kept";
         let mut inside = Command::new("unshare");
-        inside.args(["--mount", "--propagation", "private", "sh", "-ec", &script]);
+        inside.args(["--mount", "--propagation", "private", "sh", "-ec", script]);
         let mut inside = Stepwise::start(there, inside.stderr(Stdio::null()));
         assert_eq!(inside.line(), "there");
         fs::rename(here.join("old"), here.join("new")).expect("renamed");

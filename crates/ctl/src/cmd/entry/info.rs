@@ -192,10 +192,7 @@ fn why(map: &ClusterMap, component: &Component) -> String {
 
 fn describe_pattern(map: &ClusterMap, inode: InodeId, pattern: &StripePattern) -> Pattern {
     // A server without one is a domain by itself.
-    let domain_of = |node: NodeId| match map.node(node).and_then(view::domain) {
-        Some(name) => Ok(name),
-        None => Err(node),
-    };
+    let domain_of = |node: NodeId| map.node(node).and_then(view::domain).ok_or(node);
     let mut components = Vec::new();
     for (number, component) in pattern.components.iter().enumerate() {
         let stripe = |(index, group): (usize, &GroupId)| {
