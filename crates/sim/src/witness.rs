@@ -333,7 +333,12 @@ impl Witness {
             _ => None,
         });
         pending.extend(self.cuts(changes));
-        let applied = self.order(&pending, changes)?;
+        let applied = self.order(&pending, changes).or_else(|problem| {
+            // What was found out about a dead writer's file may have come before a request of the
+            // same batch, whose reply shows it.
+            pending.extend(self.found_out(changes, chunk_size)?);
+            self.order(&pending, changes).map_err(|_| problem)
+        })?;
         let mut entry = Entry { target, lsn, applied: Vec::new() };
         for applied in applied {
             self.apply(&applied)?;
@@ -416,8 +421,8 @@ impl Witness {
                         }
                         continue;
                     }
-                } else if let Applied::Cut(inode, size) = step {
-                    next.cut(inode, size);
+                } else {
+                    apply_own(&mut next, &step);
                 }
                 let found = self.search(next, rest.clone(), changes, budget, problem);
                 if let Some(mut order) = found {
@@ -513,6 +518,17 @@ impl Witness {
             }
         }
         applied.extend(changes.freed_by_end.iter().map(|owner| Applied::Unlocked(*owner)));
+        applied.extend(self.found_out(changes, chunk_size)?);
+        Ok(applied)
+    }
+
+    /// The sizes that a batch brings of files which dead writers left.
+    fn found_out(
+        &self,
+        changes: &Changes,
+        chunk_size: &dyn Fn(&InodeRecord) -> u64,
+    ) -> Result<Vec<Applied>, String> {
+        let mut applied = Vec::new();
         for inode in &changes.sizes_found {
             let Some(Some(record)) = changes.inodes.get(inode) else { continue };
             let size = record.attributes.size;
@@ -540,25 +556,8 @@ impl Witness {
                 let done = self.model.apply(&op, id.0, reply);
                 done.map_err(|what| format!("{id:?} {op:?} {what}"))
             }
-            Applied::Nothing => Ok(()),
-            Applied::Closed(session, inode) => {
-                close_all(&mut self.model, *session, *inode);
-                Ok(())
-            }
-            Applied::Unlocked(owner) => {
-                if let Some(inode) = self.model.inodes.get_mut(&owner.inode) {
-                    inode.locks.remove(&(owner.session, owner.kind, owner.owner));
-                }
-                Ok(())
-            }
-            Applied::Cut(inode, size) => {
-                self.model.cut(*inode, *size);
-                Ok(())
-            }
-            Applied::Size(inode, size) => {
-                if let Some(inode) = self.model.inodes.get_mut(inode) {
-                    inode.size = inode.size.max(*size);
-                }
+            _ => {
+                apply_own(&mut self.model, applied);
                 Ok(())
             }
         }
@@ -605,6 +604,25 @@ impl Witness {
         self.windows.values_mut().for_each(|window| window.is_void = true);
         self.look();
         Ok(())
+    }
+}
+
+/// Applies what a target did without a client's request.
+fn apply_own(model: &mut Model, applied: &Applied) {
+    match applied {
+        Applied::Client(..) | Applied::Nothing => {}
+        Applied::Closed(session, inode) => close_all(model, *session, *inode),
+        Applied::Unlocked(owner) => {
+            if let Some(inode) = model.inodes.get_mut(&owner.inode) {
+                inode.locks.remove(&(owner.session, owner.kind, owner.owner));
+            }
+        }
+        Applied::Cut(inode, size) => model.cut(*inode, *size),
+        Applied::Size(inode, size) => {
+            if let Some(inode) = model.inodes.get_mut(inode) {
+                inode.size = inode.size.max(*size);
+            }
+        }
     }
 }
 
