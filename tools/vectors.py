@@ -296,6 +296,13 @@ def check_granules(shown):
     assert body["checksums"] == [crc32c(piece) for piece in pieces], "checksums of the data"
 
 
+def check_inline(shown):
+    """The checksum of bytes that a body itself carries."""
+    body = shown["body"]
+    if "bytes" in body and "checksum" in body:
+        assert body["checksum"] == crc32c(unescape(body["bytes"])), "checksum of the bytes"
+
+
 def check_message(reference, path):
     """Checks both files of a message; gives how many frames they have."""
     expected = json.loads(path.with_suffix(".json").read_text())
@@ -310,6 +317,7 @@ def check_message(reference, path):
         assert decode(reference, frame) == shown, f"{place}: decodes to other fields"
         assert encode_frame(reference, shown) == frame, f"{place}: encodes to other bytes"
         check_granules(shown)
+        check_inline(shown)
         body = frame[HEADER.size:HEADER.size + shown["header"]["body_bytes"]]
         for end in range(len(body)):
             try:

@@ -60,7 +60,8 @@ impl Client {
             result => result?,
         };
         let size = attributes.size;
-        let allocated = if attributes.is_sparse { self.allocated(inode).await? } else { None };
+        let allocated =
+            if attributes.is_sparse { self.allocated(inode, size).await? } else { None };
         Ok(Stat { attributes, allocated_bytes: allocated.map_or(size, |it| it.min(size)) })
     }
 

@@ -8,16 +8,19 @@ use skep_wire::storage::{ChunkStat, StatChunk};
 use std::rc::Rc;
 
 impl Client {
-    /// Bytes that the chunk files of an inode take, their checksums included; `None` for what has
-    /// no pattern.
-    pub(crate) async fn allocated(&self, inode: InodeId) -> Result<Option<u64>> {
+    /// Bytes that a file of `size` bytes takes: its chunk files, their checksums included, and what
+    /// lies in metadata, as if nothing of that was a hole; `None` for what has no pattern.
+    pub(crate) async fn allocated(&self, inode: InodeId, size: u64) -> Result<Option<u64>> {
         let pattern = match self.known_pattern(inode) {
             Some(pattern) => Some(pattern),
             None => self.entry_info(inode).await?.pattern,
         };
         let Some(pattern) = pattern else { return Ok(None) };
         let stats = self.chunk_stats(inode, &pattern).await?;
-        Ok(Some(stats.iter().fold(0, |sum: u64, (_, stat)| sum.saturating_add(stat.allocated))))
+        let inline = pattern.inline_bytes().min(size);
+        Ok(Some(
+            stats.iter().fold(inline, |sum: u64, (_, stat)| sum.saturating_add(stat.allocated)),
+        ))
     }
 
     /// The pattern of a file that this mount has open.

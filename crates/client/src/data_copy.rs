@@ -2,17 +2,18 @@
 //! copied there, the rest goes through this client.
 
 use crate::client::{Client, Worker};
-use crate::data_read::{ChunkRead, read_chunk};
+use crate::data_read::{PieceRead, read_piece};
 use crate::data_room::clear_behind;
-use crate::data_write::{ChunkWrite, begin_write, write_chunk};
+use crate::data_write::{Acknowledged, PieceWrite, begin_write, write_piece};
 use crate::driven::drive_for;
 use crate::inode_state::Writing;
 use crate::limits::{MAX_COPIED_BYTES, MAX_PIECE_BYTES, WRITE_GRACE};
+use crate::session::Modify;
 use crate::tables::{HandleId, OpenFile};
 use skep_cluster::striping::{Piece, pieces};
 use skep_env::Buf;
 use skep_rpc::CallOptions;
-use skep_types::{Error, ErrorCode, HostIncarnation, Result, StripePattern};
+use skep_types::{Error, ErrorCode, Result, StripePattern};
 use skep_wire::storage::CopyChunk;
 use std::ops::Range;
 use std::rc::Rc;
@@ -98,6 +99,7 @@ impl Client {
         )?;
         let writing = begin_write(&file.inode).await;
         let (client, inode) = (self.clone(), Arc::clone(&file.inode));
+        let inline = file.pattern.inline_bytes();
         let work = async move {
             let copy = Copy { source, file, writing };
             let mut result = copy.run_all(&client.0, runs).await;
@@ -123,6 +125,10 @@ impl Client {
             }
         };
         let copied = drive_for(WRITE_GRACE, work).await?;
+        if end <= inline {
+            // Unlike a chunk file, metadata doesn't tell by itself how far it was written.
+            self.report_written(&inode, Modify::default()).await?;
+        }
         self.tell_size(&inode).await?;
         Ok(copied)
     }
@@ -147,11 +153,10 @@ impl Copy {
             })
             .collect();
         let mut result = Ok(false);
-        for (run, task) in runs.iter().zip(tasks) {
+        for task in tasks {
             match task.await {
-                Ok((incarnation, run_has_holes)) => {
-                    let key = self.file.key_of(&run.to);
-                    self.writing.piece_written(key, run.to.group, incarnation);
+                Ok((acknowledged, run_has_holes)) => {
+                    acknowledged.note(&self.writing);
                     result = result.map(|has_holes| has_holes || run_has_holes);
                 }
                 Err(error) => result = result.and(Err(error)),
@@ -161,16 +166,15 @@ impl Copy {
     }
 }
 
-/// Copies one run; gives the incarnation of the host that has the copy, and whether there are holes
-/// in it.
+/// Copies one run; gives how the copy was acknowledged, and whether there are holes in it.
 async fn copy_run(
     worker: Rc<Worker>,
     source: &OpenFile,
     file: &Arc<OpenFile>,
     run: Run,
-) -> Result<(HostIncarnation, bool)> {
+) -> Result<(Acknowledged, bool)> {
     let Run { from, to } = run;
-    if from.group == to.group {
+    if let Some(group) = to.group.filter(|_| from.group == to.group) {
         let _place = worker.pieces.acquire().await;
         let key = file.key_of(&to);
         let request = CopyChunk {
@@ -182,27 +186,20 @@ async fn copy_run(
             length: to.length as u32,
         };
         let options = CallOptions { trace: worker.next_trace(), ..CallOptions::default() };
-        let copied = worker.change_storage(file, to.group, &request, options).await;
+        let copied = worker.change_storage(file, group, &request, options).await;
         let copied = copied.map_err(|error| error.within(format_args!("chunk file {key}")))?;
-        return Ok((copied.incarnation, copied.has_holes));
+        return Ok((Acknowledged::Chunk(key, group, copied.incarnation), copied.has_holes));
     }
     let data = Buf::new(from.length as usize);
-    let read = ChunkRead {
+    let read = PieceRead {
         key: source.key_of(&from),
         group: from.group,
         offset: from.offset_in_chunk_file,
         into: data.clone(),
     };
-    let has_holes = read_chunk(Rc::clone(&worker), read).await?;
-    let write = ChunkWrite {
-        file: Arc::clone(file),
-        key: file.key_of(&to),
-        stripe: file.stripe_of(&to),
-        group: to.group,
-        offset: to.offset_in_chunk_file,
-        data,
-    };
-    Ok((write_chunk(worker, write).await?, has_holes))
+    let has_holes = read_piece(Rc::clone(&worker), read).await?;
+    let write = PieceWrite { file: Arc::clone(file), piece: to, data, extends: false };
+    Ok((write_piece(worker, write).await?, has_holes))
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use crate::client::{Client, Worker};
 use crate::granules;
+use crate::inline;
 use crate::limits::{MAX_PIECE_BYTES, SIZE_TRUSTED_FOR};
 use crate::plan::plan;
 use crate::session::is_lost;
@@ -60,9 +61,9 @@ impl Client {
     async fn read_range(&self, file: &OpenFile, offset: u64, into: Buf) -> Result<()> {
         let range = offset..offset + into.len() as u64;
         let plan = plan(&file.pattern, range, MAX_PIECE_BYTES)?;
-        let chunk_read = |piece: &Piece| {
+        let piece_read = |piece: &Piece| {
             let start = piece.offset_in_range as usize;
-            ChunkRead {
+            PieceRead {
                 key: file.key_of(piece),
                 group: piece.group,
                 offset: piece.offset_in_chunk_file,
@@ -71,11 +72,11 @@ impl Client {
         };
         let mut has_holes = false;
         if let [piece] = &plan[..] {
-            has_holes = read_chunk(Rc::clone(&self.0), chunk_read(piece)).await?;
+            has_holes = read_piece(Rc::clone(&self.0), piece_read(piece)).await?;
         } else {
             let tasks: Vec<_> = plan
                 .iter()
-                .map(|piece| skep_env::spawn(read_chunk(Rc::clone(&self.0), chunk_read(piece))))
+                .map(|piece| skep_env::spawn(read_piece(Rc::clone(&self.0), piece_read(piece))))
                 .collect();
             for task in tasks {
                 has_holes |= task.await?;
@@ -117,18 +118,24 @@ impl OpenFile {
 }
 
 /// A piece to read.
-pub(crate) struct ChunkRead {
+pub(crate) struct PieceRead {
     pub(crate) key: ChunkFileKey,
-    pub(crate) group: GroupId,
-    /// First byte in the chunk file.
+    /// None: from metadata.
+    pub(crate) group: Option<GroupId>,
+    /// First byte in the chunk file, or of the file in metadata.
     pub(crate) offset: u64,
     pub(crate) into: Buf,
 }
 
-/// Reads one piece; says whether bytes were missing, which are zeros then.
-pub(crate) async fn read_chunk(worker: Rc<Worker>, what: ChunkRead) -> Result<bool> {
+/// Reads one piece; says whether bytes were missing that may be so because the file is gone: they
+/// are zeros then. Metadata knows whether a file is gone.
+pub(crate) async fn read_piece(worker: Rc<Worker>, what: PieceRead) -> Result<bool> {
     let _place = worker.pieces.acquire().await;
-    let ChunkRead { key, group, offset, into } = what;
+    let PieceRead { key, group, offset, into } = what;
+    let Some(group) = group else {
+        let of = (key.inode, key.generation);
+        return inline::read(Rc::clone(&worker), of, offset, &into).await.map(|()| false);
+    };
     let mut has_failed = false;
     loop {
         let error = match read_once(&worker, key, group, offset, &into).await {

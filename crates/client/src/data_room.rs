@@ -4,11 +4,13 @@
 use crate::client::{Client, Worker};
 use crate::data_write::begin_write;
 use crate::driven::drive_for;
+use crate::inline;
 use crate::inode_state::Writing;
 use crate::limits::WRITE_GRACE;
 use crate::session::Modify;
 use crate::tables::{HandleId, OpenFile};
 use skep_cluster::striping::{ChunkFileRange, chunk_ranges, pieces, position_in_file};
+use skep_env::Buf;
 use skep_rpc::CallOptions;
 use skep_types::{ChunkFileKey, HostIncarnation, MAX_FILE_BYTES, Result};
 use skep_wire::storage::{ClearChunk, ReserveChunk, SeekChunk};
@@ -108,6 +110,10 @@ impl Client {
         if offset >= size {
             return Ok(None);
         }
+        // What lies in metadata is data up to the end of the file.
+        if what == Sought::Data && offset < file.pattern.inline_bytes() {
+            return Ok(Some(offset));
+        }
         let tasks: Vec<_> = chunk_ranges(&file.pattern, offset..size)
             .map(|part| {
                 let (worker, file) = (Rc::clone(&self.0), Arc::clone(&file));
@@ -141,7 +147,10 @@ async fn change(
             skep_env::spawn(async move { change_chunk(worker, &file, part, what).await })
         })
         .collect();
-    let mut result = Ok(());
+    let mut result = match what {
+        Change::Reserve => Ok(()),
+        Change::Clear => clear_inline(worker, file, writing, range).await,
+    };
     for (part, task) in parts.iter().zip(tasks) {
         match task.await {
             Ok(incarnation) => writing.piece_written(key_of(file, part), part.group, incarnation),
@@ -149,6 +158,24 @@ async fn change(
         }
     }
     result.map_err(|error| error.within(format_args!("file {}", file.inode.id)))
+}
+
+/// Puts zeros over what lies of a range in metadata. They take no room there; nor is room reserved.
+async fn clear_inline(
+    worker: &Rc<Worker>,
+    file: &Arc<OpenFile>,
+    writing: &Writing,
+    range: &Range<u64>,
+) -> Result<()> {
+    let end = range.end.min(file.pattern.inline_bytes());
+    if range.start >= end {
+        return Ok(());
+    }
+    let zeros = Buf::new((end - range.start) as usize);
+    zeros.zero(0..zeros.len());
+    let written = inline::write(worker, file, (range.start, &zeros), false).await?;
+    writing.inline_written(written.mark);
+    Ok(())
 }
 
 /// Changes a range of a chunk file step by step; gives the incarnation of the host that has it.

@@ -6,6 +6,7 @@ use crate::data_room::newest_size;
 use crate::driven::{drive, drive_for};
 use crate::file_locks::{FileLock, Locked};
 use crate::granules;
+use crate::inline;
 use crate::inode_state::{InodeState, Writing};
 use crate::limits::{CONTENTION_PAUSE, MAX_PIECE_BYTES, WRITE_GRACE};
 use crate::plan::plan;
@@ -18,6 +19,7 @@ use skep_types::{
     ChunkFileKey, Error, ErrorCode, GroupId, HostIncarnation, MAX_FILE_BYTES, Result,
 };
 use skep_wire::file_locks::{LockKind, LockMode};
+use skep_wire::inline::{InlineMark, InlineWritten};
 use skep_wire::limits::LOCK_END;
 use skep_wire::metadata::OpenMode;
 use skep_wire::storage::{StripeHint, WriteChunk};
@@ -46,9 +48,12 @@ impl Client {
         let writing = begin_write(&file.inode).await;
         let worker = Rc::clone(&self.0);
         let work = async move {
-            let what = Write { file: &file, offset, data: &data, writing: &writing };
+            let is_inline = matches!(&plan[..], [Piece { group: None, .. }]);
+            let what = Write { file: &file, offset, data: &data, writing: &writing, is_inline };
             let (written, result) = what.pieces(&worker, &plan).await;
             match result {
+                // Metadata has done all or nothing of it, its end included.
+                _ if is_inline => {}
                 Ok(()) => writing.wrote(offset..end),
                 Err(_) => {
                     writing.reached(end);
@@ -156,6 +161,8 @@ struct Write<'a> {
     offset: u64,
     data: &'a Buf,
     writing: &'a Writing,
+    /// All of it lies in metadata.
+    is_inline: bool,
 }
 
 impl Write<'_> {
@@ -166,13 +173,15 @@ impl Write<'_> {
             let start = piece.offset_in_range as usize;
             self.data.slice(start..start + piece.length as usize)
         };
-        let send =
-            |piece: &Piece| write_chunk(Rc::clone(worker), self.chunk(*piece, data_of(piece)));
+        let send = |piece: &Piece| {
+            let what = self.piece(*piece, data_of(piece));
+            write_piece(Rc::clone(worker), PieceWrite { extends: self.is_inline, ..what })
+        };
         let mut written = Vec::new();
         let mut result = Ok(());
-        let mut note = |piece: &Piece, outcome: Result<HostIncarnation>| match outcome {
-            Ok(incarnation) => {
-                self.writing.piece_written(self.file.key_of(piece), piece.group, incarnation);
+        let mut note = |piece: &Piece, outcome: Result<Acknowledged>| match outcome {
+            Ok(acknowledged) => {
+                acknowledged.note(self.writing);
                 written.push(*piece);
             }
             Err(error) if result.is_ok() => {
@@ -209,24 +218,15 @@ impl Write<'_> {
             };
             let zeros = Buf::new(beyond.length as usize);
             zeros.zero(0..zeros.len());
-            match write_chunk(Rc::clone(worker), self.chunk(beyond, zeros)).await {
-                Ok(incarnation) => {
-                    self.writing.piece_written(self.file.key_of(&piece), piece.group, incarnation)
-                }
+            match write_piece(Rc::clone(worker), self.piece(beyond, zeros)).await {
+                Ok(acknowledged) => acknowledged.note(self.writing),
                 Err(error) => tracing::debug!("a failed write was not blanked: {error}"),
             }
         }
     }
 
-    fn chunk(&self, piece: Piece, data: Buf) -> ChunkWrite {
-        ChunkWrite {
-            file: Arc::clone(self.file),
-            key: self.file.key_of(&piece),
-            stripe: self.file.stripe_of(&piece),
-            group: piece.group,
-            offset: piece.offset_in_chunk_file,
-            data,
-        }
+    fn piece(&self, piece: Piece, data: Buf) -> PieceWrite {
+        PieceWrite { file: Arc::clone(self.file), piece, data, extends: false }
     }
 }
 
@@ -257,20 +257,52 @@ impl OpenFile {
 }
 
 /// A piece to write.
-pub(crate) struct ChunkWrite {
+pub(crate) struct PieceWrite {
     pub(crate) file: Arc<OpenFile>,
-    pub(crate) key: ChunkFileKey,
-    pub(crate) stripe: StripeHint,
-    pub(crate) group: GroupId,
-    /// First byte in the chunk file.
-    pub(crate) offset: u64,
+    pub(crate) piece: Piece,
     pub(crate) data: Buf,
+    /// In metadata: it is all of a write.
+    pub(crate) extends: bool,
 }
 
-/// Writes one piece; gives the incarnation of the host that has it.
-pub(crate) async fn write_chunk(worker: Rc<Worker>, what: ChunkWrite) -> Result<HostIncarnation> {
+/// How a piece was acknowledged.
+#[derive(Debug)]
+pub(crate) enum Acknowledged {
+    /// By storage, on a host of this incarnation.
+    Chunk(ChunkFileKey, GroupId, HostIncarnation),
+    /// By metadata, as a part of a write.
+    Inline(InlineMark),
+    /// By metadata, as all of a write, which has this end.
+    Extended(u64, Box<InlineWritten>),
+}
+
+impl Acknowledged {
+    /// Notes it.
+    pub(crate) fn note(self, writing: &Writing) {
+        match self {
+            Self::Chunk(key, group, incarnation) => writing.piece_written(key, group, incarnation),
+            Self::Inline(mark) => writing.inline_written(mark),
+            Self::Extended(end, written) => {
+                let InlineWritten { mark, attributes } = &*written;
+                writing.wrote_inline(end, *mark, attributes, skep_env::now());
+            }
+        }
+    }
+}
+
+/// Writes one piece.
+pub(crate) async fn write_piece(worker: Rc<Worker>, what: PieceWrite) -> Result<Acknowledged> {
     let _place = worker.pieces.acquire().await;
-    let ChunkWrite { file, key, stripe, group, offset, data } = what;
+    let PieceWrite { file, piece, data, extends } = what;
+    let offset = piece.offset_in_chunk_file;
+    let Some(group) = piece.group else {
+        let written = inline::write(&worker, &file, (offset, &data), extends).await?;
+        return Ok(match extends {
+            true => Acknowledged::Extended(offset + data.len() as u64, Box::new(written)),
+            false => Acknowledged::Inline(written.mark),
+        });
+    };
+    let (key, stripe) = (file.key_of(&piece), file.stripe_of(&piece));
     let checksums = granules::checksums(offset, data.bytes());
     let request = WriteChunk { key, stripe, offset, checksums };
     let mut has_failed = false;
@@ -281,7 +313,7 @@ pub(crate) async fn write_chunk(worker: Rc<Worker>, what: ChunkWrite) -> Result<
             ..CallOptions::default()
         };
         match worker.change_storage(&file, group, &request, options).await {
-            Ok(written) => return Ok(written.incarnation),
+            Ok(written) => return Ok(Acknowledged::Chunk(key, group, written.incarnation)),
             // Damaged on its way (`Protocol`): once more.
             Err(error) if error.code() == ErrorCode::Protocol && !has_failed => has_failed = true,
             Err(error) => return Err(error.within(format_args!("chunk file {key}"))),

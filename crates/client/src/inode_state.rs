@@ -3,6 +3,8 @@
 //! synced. Shared by all handles of the inode, on all threads. Pure: times come as arguments.
 
 use skep_types::{Attributes, ChunkFileKey, GroupId, HostIncarnation, InodeId};
+use skep_wire::inline::InlineMark;
+use skep_wire::limits::MAX_EPOCHS;
 use skep_wire::metadata::WrittenExtent;
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -45,6 +47,8 @@ struct Inner {
     writers: u32,
     is_truncating: bool,
     unsynced: HashMap<ChunkFileKey, ChunkFileState>,
+    /// The newest write of bytes in metadata of each epoch, by rising epoch, that nobody synced.
+    unsynced_inline: Vec<InlineMark>,
     losses: u64,
     opens: u32,
     /// How often it was opened when it wasn't open.
@@ -277,6 +281,22 @@ impl InodeState {
         });
     }
 
+    /// Marks of writes of bytes in metadata to be synced now.
+    pub(crate) fn unsynced_inline(&self) -> Vec<InlineMark> {
+        self.with(|inner| inner.unsynced_inline.clone())
+    }
+
+    /// Metadata has these on its device, or has lost some of them.
+    pub(crate) fn inline_synced(&self, marks: &[InlineMark], is_lost: bool) {
+        self.with(|inner| {
+            let is_new = |it: &InlineMark| {
+                !marks.iter().any(|mark| mark.epoch == it.epoch && mark.record >= it.record)
+            };
+            inner.unsynced_inline.retain(is_new);
+            inner.losses += u64::from(is_lost);
+        });
+    }
+
     /// How often acknowledged writes may have been lost; each handle tells its user once.
     pub(crate) fn losses(&self) -> u64 {
         self.with(|inner| inner.losses)
@@ -356,12 +376,12 @@ impl InodeState {
 
     /// Whether nothing has to be remembered of it.
     pub(crate) fn is_idle(&self) -> bool {
-        self.with(|inner| inner.opens == 0 && inner.unsynced.is_empty())
+        self.with(|inner| inner.opens == 0 && !inner.has_unsynced())
     }
 
     /// Whether it is closed but has writes that nobody synced.
     pub(crate) fn is_closed_unsynced(&self) -> bool {
-        self.with(|inner| inner.opens == 0 && !inner.unsynced.is_empty())
+        self.with(|inner| inner.opens == 0 && inner.has_unsynced())
     }
 
     /// Notes that a program locks something of it.
@@ -391,6 +411,23 @@ impl InodeState {
 }
 
 impl Inner {
+    fn has_unsynced(&self) -> bool {
+        !self.unsynced.is_empty() || !self.unsynced_inline.is_empty()
+    }
+
+    fn note_inline(&mut self, mark: InlineMark) {
+        let marks = &mut self.unsynced_inline;
+        match marks.binary_search_by_key(&mark.epoch, |it| it.epoch) {
+            Ok(at) => marks[at].record = marks[at].record.max(mark.record),
+            Err(at) => marks.insert(at, mark),
+        }
+        if marks.len() > MAX_EPOCHS {
+            // Metadata doesn't remember so many either.
+            marks.remove(0);
+            self.losses += 1;
+        }
+    }
+
     fn observe(&mut self, attributes: &Attributes, now: Duration) {
         if attributes.change_counter < self.change_counter {
             return;
@@ -439,6 +476,35 @@ impl Writing {
             if state.incarnation != incarnation {
                 state.incarnation = incarnation;
                 inner.losses += 1;
+            }
+        });
+    }
+
+    /// A piece in metadata was acknowledged, of a write whose end metadata is told of later.
+    pub(crate) fn inline_written(&self, mark: InlineMark) {
+        self.0.with(|inner| inner.note_inline(mark));
+    }
+
+    /// A write that lies in metadata as a whole was acknowledged: metadata knows its end and times.
+    pub(crate) fn wrote_inline(
+        &self,
+        end: u64,
+        mark: InlineMark,
+        attributes: &Attributes,
+        now: Duration,
+    ) {
+        self.0.with(|inner| {
+            inner.note_inline(mark);
+            let is_all_told = inner.reported == inner.writes;
+            inner.observe(attributes, now);
+            if attributes.truncate_generation == inner.truncate_generation {
+                inner.written_end = inner.written_end.max(end);
+                inner.told_end = inner.told_end.max(end);
+            }
+            if is_all_told {
+                // As if it was written and then told.
+                inner.writes += 1;
+                inner.reported = inner.writes;
             }
         });
     }

@@ -23,6 +23,7 @@ mod driven;
 mod eviction;
 mod file_locks;
 mod granules;
+mod inline;
 mod inode_state;
 mod kept_caches;
 mod limits;

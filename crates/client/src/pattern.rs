@@ -33,7 +33,14 @@ impl Client {
         let mut text = String::new();
         for (number, component) in pattern.components.iter().enumerate() {
             let end = striping::component_end(&pattern, number);
-            for (index, group) in component.groups.iter().enumerate() {
+            let of_inode;
+            let groups = if component.is_inline() {
+                of_inode = [self.group_of(inode)?];
+                &of_inode[..]
+            } else {
+                &component.groups[..]
+            };
+            for (index, group) in groups.iter().enumerate() {
                 let (target, node, host) = self.place_of(*group);
                 let (start, chunk) = (component.start, component.chunk_bytes);
                 let width = component.groups.len();

@@ -509,6 +509,30 @@ impl Client {
         }
     }
 
+    /// Sends a request that changes something through an open file. Not once this client was
+    /// evicted, under whichever session: others may have the file since. If this is dropped, the
+    /// request may yet be done: whoever takes the slot next goes before it.
+    pub(crate) async fn modify_through<R: Request>(
+        &self,
+        file: &OpenFile,
+        request: &Rc<R>,
+    ) -> Result<R::Reply> {
+        loop {
+            let group = self.group_of(file.inode.id)?;
+            let session = self.session(group).await?;
+            let slot = session.take_slot().await;
+            // Behind the session: a handle that is live now was opened under this one's client.
+            file.check_live()?;
+            let worker = Rc::clone(&self.0);
+            match attempt(worker, slot, Rc::clone(request), Modify::default(), None).await {
+                Err(error) if is_lost(&error) => {
+                    self.renew_session(group, session.id, &error).await;
+                }
+                result => return result,
+            }
+        }
+    }
+
     /// The metadata group that serves an inode.
     pub(crate) fn group_of(&self, inode: InodeId) -> Result<GroupId> {
         self.router().shard_group(inode.shard())

@@ -31,12 +31,12 @@ impl Client {
     /// size is needed to read the data.
     ///
     /// # Errors
-    /// `Io`, once for each handle, when acknowledged writes may have been lost by a storage host
-    /// that lost its power; `DeviceFailed`; `Stale`.
+    /// `Io`, once for each handle, when acknowledged writes may have been lost by a host that lost
+    /// its power; `DeviceFailed`; `Stale`.
     pub async fn fsync(&self, handle: HandleId, data_only: bool) -> Result<()> {
         let _ = data_only;
         let file = self.mount().handles.get_live(handle)?;
-        self.sync_chunk_files(&file.inode).await?;
+        self.sync_data(&file.inode).await?;
         let durable = Modify { is_durable: true, ..Modify::default() };
         if self.report_written(&file.inode, durable).await?.is_none() {
             self.sync_told(&file.inode).await?;
@@ -134,13 +134,16 @@ impl Client {
         }
     }
 
-    /// Syncs all chunk files of an inode that have unsynced writes of this mount.
-    async fn sync_chunk_files(&self, state: &Arc<InodeState>) -> Result<()> {
+    /// Syncs all chunk files of an inode that have unsynced writes of this mount, and its bytes in
+    /// metadata.
+    async fn sync_data(&self, state: &Arc<InodeState>) -> Result<()> {
         let unsynced = state.unsynced();
-        let mut result = Ok(());
+        let mut result = self.sync_inline(state).await;
         if let [one] = &unsynced[..] {
-            let incarnation = sync_chunk(Rc::clone(&self.0), one.key, one.group).await?;
-            state.synced(one, incarnation);
+            match sync_chunk(Rc::clone(&self.0), one.key, one.group).await {
+                Ok(incarnation) => state.synced(one, incarnation),
+                Err(error) => result = result.and(Err(error)),
+            }
         } else {
             let sync = |one: &Unsynced| {
                 skep_env::spawn(sync_chunk(Rc::clone(&self.0), one.key, one.group))
@@ -160,11 +163,11 @@ impl Client {
     /// Syncs an inode that nobody has open any more, because too many wait for that.
     pub(crate) async fn sync_closed(&self, state: &Arc<InodeState>) {
         let losses = state.losses();
-        match self.sync_chunk_files(state).await {
+        match self.sync_data(state).await {
             Ok(()) if state.losses() == losses => {}
             Ok(()) => tracing::error!(
-                "file {}: a storage host lost its power before what was written was synced, and \
-                 nobody had the file open to be told",
+                "file {}: a host lost its power before what was written was synced, and nobody had \
+                 the file open to be told",
                 state.id
             ),
             Err(error) => tracing::error!("{error}"),
@@ -231,7 +234,7 @@ impl Client {
 
     async fn sync_inode(&self, state: &Arc<InodeState>) -> Result<()> {
         let losses = state.losses();
-        self.sync_chunk_files(state).await?;
+        self.sync_data(state).await?;
         let durable = Modify { is_durable: true, ..Modify::default() };
         if self.report_written(state, durable).await?.is_none() && state.is_told_undurably() {
             self.sync_told(state).await?;
@@ -304,8 +307,8 @@ async fn sync_chunk(
 
 fn loss_of(state: &InodeState) -> Error {
     let text = format!(
-        "file {}: a storage host lost its power after it had acknowledged writes and before they \
-         were synced: write them again",
+        "file {}: a host lost its power after it had acknowledged writes and before they were \
+         synced: write them again",
         state.id
     );
     Error::new(ErrorCode::Io, text)

@@ -5,6 +5,7 @@
 //! count=4,chunk-size=1MiB,chooser=balanced
 //! targets=3:5:8
 //! count=1/from=16MiB,count=4/from=1GiB,count=all,chunk-size=4MiB
+//! inline/from=4KiB,count=1/from=4MiB,count=all
 //! ```
 //!
 //! Words of one component are joined by commas, components by slashes; in what is left out somebody
@@ -94,6 +95,7 @@ fn component(text: &str, map: &ClusterMap) -> Result<Component> {
         }
         seen.push(key);
         match key {
+            "inline" if !word.contains('=') => read.redundancy = Redundancy::Inline,
             "from" => read.start = bytes(key, value)?,
             "count" if value == "all" => read.wanted = MAX_STRIPE_WIDTH as u16,
             "count" => read.wanted = number(key, value)?,
@@ -114,7 +116,8 @@ fn component(text: &str, map: &ClusterMap) -> Result<Component> {
             }
             _ => {
                 return Err(wrong(format!(
-                    "'{word}' is none of count=, chunk-size=, chooser=, targets=, groups=, from="
+                    "'{word}' is none of count=, chunk-size=, chooser=, targets=, groups=, from=, \
+                     inline"
                 )));
             }
         }
@@ -165,6 +168,9 @@ pub fn text(pattern: &StripePattern) -> String {
             words.push(format!("from={}", size(component.start)));
             text.push('/');
         }
+        if component.is_inline() {
+            words.push("inline".to_owned());
+        }
         if component.chunk_bytes != 0 {
             words.push(format!("chunk-size={}", size(component.chunk_bytes)));
         }
@@ -214,6 +220,12 @@ mod tests {
             ("chunk-size=65536,chooser=roundrobin", "chunk-size=64KiB,chooser=roundrobin"),
             ("count=1/from=16MiB,count=4", "count=1/from=16MiB,count=4"),
             ("count=1/from=1GiB", "count=1/from=1GiB"),
+            ("inline/from=4KiB", "inline/from=4KiB"),
+            (
+                "inline/from=4096,count=1/from=4MiB,count=all",
+                "inline/from=4KiB,count=1/from=4MiB,count=256",
+            ),
+            ("inline/from=64KiB,chunk-size=1MiB", "inline/from=64KiB,chunk-size=1MiB"),
             (
                 &format!("targets={}:{}", storage[2], storage[0]),
                 &format!("groups={}:{}", group(2), group(0)),
@@ -254,6 +266,16 @@ mod tests {
             ("from=1MiB", "starts at byte 0"),
             ("count=1/count=2", "in the order of their start"),
             ("count=1/from=100000", "multiple of 65536"),
+            ("inline", "inline/from=4KiB"),
+            ("inline=4KiB/from=4KiB", "'inline=4KiB' is none of"),
+            ("inline/from=5000,count=1", "no multiple of 4 KiB up to 64 KiB"),
+            ("inline/from=68KiB", "no multiple of 4 KiB up to 64 KiB"),
+            ("inline/from=0", "in the order of their start"),
+            ("inline,count=1/from=4KiB", "no count, chunk size"),
+            ("inline,chunk-size=64KiB/from=64KiB", "no count, chunk size"),
+            ("inline,groups=2/from=4KiB", "no count, chunk size"),
+            ("count=1/inline,from=1MiB/from=2MiB", "only the first can be"),
+            ("inline/from=4KiB/from=100000", "multiple of 65536"),
         ] {
             let error = parse(text, &map).unwrap_err();
             assert!(error.context().contains(words), "{text}: {error}");

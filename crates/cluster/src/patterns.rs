@@ -107,16 +107,54 @@ pub fn merged(
         below.origin = PatternOrigin::Directory;
     }
     let Some(asked) = asked else { return below };
-    if let [only] = &asked.components[..]
-        && only.wanted == 0
-        && only.chooser == Chooser::Cluster
-        && below.components.len() > 1
-    {
-        let components = with_chunks_of(&below.components, only.chunk_bytes);
-        let (generation, origin) = (asked.generation, PatternOrigin::Asked);
-        return StripePattern { generation, origin, components };
+    let (of_below, below) = (below.inline_bytes(), on_groups(below.components));
+    let (of_asked, asked_for) = (asked.inline_bytes(), on_groups(asked.components.clone()));
+    let silent = |it: &Component| it.wanted == 0 && it.chooser == Chooser::Cluster;
+    // Who says nothing of targets says nothing against bytes in metadata either.
+    let (inline, components) = match &asked_for[..] {
+        [only] if silent(only) => {
+            let inline = if of_asked > 0 { of_asked } else { of_below };
+            match below.len() {
+                1 => (inline, laid_over(&asked_for, &below)),
+                _ => (inline, with_chunks_of(&below, only.chunk_bytes)),
+            }
+        }
+        _ => (of_asked, laid_over(&asked_for, &below)),
+    };
+    StripePattern {
+        generation: asked.generation,
+        origin: PatternOrigin::Asked,
+        components: with_inline(inline, components),
     }
-    let first = below.components.first().cloned().unwrap_or_else(open_component);
+}
+
+/// The components that lie on groups, the first from byte 0 on.
+fn on_groups(mut components: Vec<Component>) -> Vec<Component> {
+    components.retain(|component| !component.is_inline());
+    if let Some(first) = components.first_mut() {
+        first.start = 0;
+    }
+    components
+}
+
+/// The same with the first bytes in metadata, if any are to be.
+fn with_inline(bytes: u64, mut components: Vec<Component>) -> Vec<Component> {
+    if bytes == 0 {
+        return components;
+    }
+    // One that begins no later than they end has the bytes behind them.
+    let gone = components.iter().skip(1).take_while(|it| it.start <= bytes).count();
+    components.drain(..gone);
+    if let Some(first) = components.first_mut() {
+        first.start = bytes;
+    }
+    components.insert(0, Component::inline());
+    components
+}
+
+/// What is asked for, with the words of the first component below where it is silent.
+fn laid_over(asked: &[Component], below: &[Component]) -> Vec<Component> {
+    let first = below.first().cloned().unwrap_or_else(open_component);
     let over = |component: &Component| {
         let mut over = component.clone();
         if over.chunk_bytes == 0 {
@@ -135,11 +173,7 @@ pub fn merged(
         }
         over
     };
-    StripePattern {
-        generation: asked.generation,
-        origin: PatternOrigin::Asked,
-        components: asked.components.iter().map(over).collect(),
-    }
+    asked.iter().map(over).collect()
 }
 
 /// Components with chunks of another size. They begin where chunks end; one that has no bytes of
@@ -161,11 +195,14 @@ fn with_chunks_of(components: &[Component], chunk_bytes: u64) -> Vec<Component> 
 }
 
 /// The same with the cluster's word wherever nobody else has said anything: where nobody has said
-/// how many targets, the first bytes lie on one ([`Policy::stripe_from`]).
+/// how many targets, the first bytes lie on one ([`Policy::stripe_from`]), or before that in
+/// metadata ([`Policy::inline_bytes`]).
 pub fn resolved(pattern: &StripePattern, policy: &Policy) -> StripePattern {
     let mut pattern = pattern.clone();
-    let is_silent = matches!(&pattern.components[..], [only] if only.wanted == 0);
-    for component in &mut pattern.components {
+    let mut inline = pattern.inline_bytes();
+    let mut components = on_groups(pattern.components);
+    let is_silent = matches!(&components[..], [only] if only.wanted == 0);
+    for component in &mut components {
         if component.chunk_bytes == 0 {
             // The cluster's setting may have changed since the component's start was checked.
             let fits = 1_u64 << component.start.trailing_zeros().min(63);
@@ -179,8 +216,12 @@ pub fn resolved(pattern: &StripePattern, policy: &Policy) -> StripePattern {
         }
     }
     if is_silent {
-        narrow_at_first(&mut pattern.components, policy.stripe_from);
+        narrow_at_first(&mut components, policy.stripe_from);
+        if inline == 0 {
+            inline = policy.inline_bytes;
+        }
     }
+    pattern.components = with_inline(inline, components);
     pattern
 }
 
@@ -208,7 +249,8 @@ fn is_narrow_for_nothing(components: &[Component]) -> bool {
 /// `seed` is any number that differs from file to file.
 ///
 /// # Errors
-/// `NoSpace` if there is no storage target to choose.
+/// `NoSpace` if there is no storage target to choose; `InvalidArgument` if all words together make
+/// no pattern.
 pub fn with_groups(
     pattern: &StripePattern,
     policy: &Policy,
@@ -217,7 +259,9 @@ pub fn with_groups(
     cursor: &mut Cursor,
 ) -> Result<StripePattern> {
     let mut pattern = resolved(pattern, policy);
-    for component in &mut pattern.components {
+    let inline = pattern.inline_bytes();
+    let mut components = on_groups(std::mem::take(&mut pattern.components));
+    for component in &mut components {
         if component.chooser != Chooser::Listed {
             let wanted = usize::from(component.wanted);
             component.groups = candidates.choose(component.chooser, wanted, seed, cursor);
@@ -229,11 +273,14 @@ pub fn with_groups(
             ));
         }
     }
-    if is_narrow_for_nothing(&pattern.components) {
-        pattern.components.remove(0);
-        pattern.components[0].start = 0;
+    if is_narrow_for_nothing(&components) {
+        components.remove(0);
+        components[0].start = 0;
     }
+    pattern.components = with_inline(inline, components);
     pattern.generation = pattern.generation.max(1);
+    // What is put together of several words may have too many components.
+    pattern.check()?;
     Ok(pattern)
 }
 

@@ -9,7 +9,9 @@ use crate::limits::{
     MIN_HEARTBEAT_MS, MIN_LEASE_MS, NEWEST_FEATURE_LEVEL,
 };
 use skep_types::map::{Policy, UserPatterns};
-use skep_types::pattern::{Chooser, MAX_CHUNK_BYTES, MAX_STRIPE_WIDTH, MIN_CHUNK_BYTES};
+use skep_types::pattern::{
+    Chooser, INLINE_UNIT, MAX_CHUNK_BYTES, MAX_INLINE_BYTES, MAX_STRIPE_WIDTH, MIN_CHUNK_BYTES,
+};
 use skep_types::{ClusterId, ClusterMap, Error, ErrorCode, Result};
 
 /// What the number of a setting counts.
@@ -152,6 +154,20 @@ pub const SETTINGS: &[Setting] = &[
         place: Place::Policy {
             get: |policy| policy.stripe_from,
             put: |policy, value| policy.stripe_from = value,
+        },
+    },
+    Setting {
+        name: "inline-bytes",
+        unit: Unit::Bytes,
+        min: 0,
+        max: MAX_INLINE_BYTES,
+        is_power_of_two: false,
+        meaning: "how many bytes of new files whose directory says nothing else lie in metadata, \
+                  with their inode, so that files up to this cost no chunk file: a multiple of 4 \
+                  KiB; 0: none",
+        place: Place::Policy {
+            get: |policy| policy.inline_bytes,
+            put: |policy, value| policy.inline_bytes = value,
         },
     },
     Setting {
@@ -338,6 +354,15 @@ pub(crate) fn problems(policy: &Policy) -> Vec<String> {
              the other of the two first"
         ));
     }
+    let inline = policy.inline_bytes;
+    if problems.is_empty() && inline % INLINE_UNIT != 0 {
+        let (below, above) =
+            (inline / INLINE_UNIT * INLINE_UNIT, inline.next_multiple_of(INLINE_UNIT));
+        problems.push(format!(
+            "inline-bytes: {inline} bytes is not a multiple of {INLINE_UNIT}; {below} and {above} \
+             are"
+        ));
+    }
     let (least, most) = (policy.user_min_chunk_bytes, policy.user_max_chunk_bytes);
     if problems.is_empty() && least > most {
         problems.push(format!(
@@ -395,6 +420,7 @@ mod tests {
         assert!(refused("heartbeat", 3_000).contains("half a lease of 5000 ms"));
         assert!(refused("lease", 1_500).contains("change the other"));
         assert!(refused("chunk-size", 100_000).contains("65536 and 131072"));
+        assert!(refused("inline-bytes", 5_000).contains("4096 and 8192"));
         assert!(refused("colour", 1).contains("cleanup-interval"));
         assert!(refused("chooser", 7).contains("balanced, randomized, roundrobin"));
         change(&mut state, "user-chunk-size-max", 1 << 20).unwrap();

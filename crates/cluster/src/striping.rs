@@ -1,8 +1,10 @@
 //! Where in which chunk file each byte of a file lies, and back.
 //!
-//! A component of `width` groups is cut into chunks of `chunk_bytes`, counted from the component's
-//! start. Chunk `k` lies in the chunk file of index `k % width`, at `(k / width) * chunk_bytes`:
-//! chunk files are dense. Pure arithmetic; it doesn't know targets, networks or caches.
+//! A component of `width` groups is cut into chunks of `chunk_bytes`, counted from the multiple of
+//! that at or below the component's start (see [`base`]). Chunk `k` lies in the chunk file of index
+//! `k % width`, at `(k / width) * chunk_bytes`: chunk files are dense, but for a hole at the
+//! beginning of the first one of a component behind bytes in metadata. These have no chunk file.
+//! Pure arithmetic; it doesn't know targets, networks or caches.
 //!
 //! Callers have checked the pattern (`StripePattern::check`) when it came from outside.
 
@@ -10,16 +12,16 @@ use skep_types::pattern::StripePattern;
 use skep_types::{Component, Error, ErrorCode, GroupId, MAX_FILE_BYTES, Result};
 use std::ops::Range;
 
-/// A part of a file range that lies in one chunk.
+/// A part of a file range that lies in one chunk, or in metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
     /// Index of the component in the pattern.
     pub component: u16,
     /// Index of the group in the component; with the component it names the chunk file.
     pub index: u16,
-    /// The group that has the chunk file.
-    pub group: GroupId,
-    /// First byte of the piece in the chunk file.
+    /// The group that has the chunk file; none: the bytes lie in metadata, with the inode.
+    pub group: Option<GroupId>,
+    /// First byte of the piece in the chunk file; in the file, if it lies in metadata.
     pub offset_in_chunk_file: u64,
     /// First byte of the piece in the range that was asked for.
     pub offset_in_range: u64,
@@ -47,7 +49,8 @@ pub fn pieces(pattern: &StripePattern, range: Range<u64>) -> Result<Pieces<'_>> 
     }
     let component = component_at(pattern, range.start);
     let reached = &pattern.components[component..=component_at(pattern, range.end - 1)];
-    if let Some(index) = reached.iter().position(|component| component.groups.is_empty()) {
+    let is_without = |it: &Component| it.groups.is_empty() && !it.is_inline();
+    if let Some(index) = reached.iter().position(is_without) {
         return Err(Error::new(
             ErrorCode::InvalidArgument,
             format!("component {} of the stripe pattern has no groups yet", component + index),
@@ -86,19 +89,25 @@ impl Iterator for Pieces<'_> {
             self.component += 1;
         }
         let component = &self.pattern.components[self.component];
-        let width = component.groups.len() as u64;
-        let within = self.at - component.start;
-        let (chunk, offset) = (within / component.chunk_bytes, within % component.chunk_bytes);
-        let index = chunk % width;
         let end = component_end(self.pattern, self.component).min(self.range.end);
-        let piece = Piece {
+        let mut piece = Piece {
             component: self.component as u16,
-            index: index as u16,
-            group: component.groups[index as usize],
-            offset_in_chunk_file: chunk / width * component.chunk_bytes + offset,
+            index: 0,
+            group: None,
+            offset_in_chunk_file: self.at,
             offset_in_range: self.at - self.range.start,
-            length: (component.chunk_bytes - offset).min(end - self.at),
+            length: end - self.at,
         };
+        if !component.is_inline() {
+            let width = component.groups.len() as u64;
+            let within = self.at - base(component);
+            let (chunk, offset) = (within / component.chunk_bytes, within % component.chunk_bytes);
+            let index = chunk % width;
+            piece.index = index as u16;
+            piece.group = Some(component.groups[index as usize]);
+            piece.offset_in_chunk_file = chunk / width * component.chunk_bytes + offset;
+            piece.length = piece.length.min(component.chunk_bytes - offset);
+        }
         self.at += piece.length;
         Some(piece)
     }
@@ -118,7 +127,8 @@ pub struct ChunkFileSize {
 }
 
 /// The sizes of all chunk files of a file of `size` bytes without holes, in the order of the
-/// pattern; what a truncation to `size` cuts them to. Components without groups have none.
+/// pattern; what a truncation to `size` cuts them to. Components without groups have none, so bytes
+/// in metadata are in none of them.
 pub fn chunk_sizes(
     pattern: &StripePattern,
     size: u64,
@@ -154,9 +164,11 @@ pub fn chunk_ranges(
     range: Range<u64>,
 ) -> impl Iterator<Item = ChunkFileRange> + '_ {
     let (before, with) = (chunk_sizes(pattern, range.start), chunk_sizes(pattern, range.end));
-    before.zip(with).filter(|(start, end)| start.size < end.size).map(|(start, end)| {
+    before.zip(with).filter_map(|(start, end)| {
         let ChunkFileSize { component, index, group, .. } = start;
-        ChunkFileRange { component, index, group, range: start.size..end.size }
+        let first = start.size.max(hole(&pattern.components[usize::from(component)], index));
+        let range = first..end.size;
+        (!range.is_empty()).then_some(ChunkFileRange { component, index, group, range })
     })
 }
 
@@ -184,14 +196,14 @@ pub fn size_from_chunk(
 ) -> u64 {
     let Some(part) = pattern.components.get(usize::from(component)) else { return 0 };
     let width = part.groups.len() as u64;
-    if chunk_file_bytes == 0 || u64::from(index) >= width {
+    if chunk_file_bytes <= hole(part, index) || u64::from(index) >= width {
         return 0;
     }
     let last = chunk_file_bytes - 1;
     let chunk = u128::from(last / part.chunk_bytes) * u128::from(width) + u128::from(index);
     let within = chunk * u128::from(part.chunk_bytes) + u128::from(last % part.chunk_bytes) + 1;
     let end = component_end(pattern, usize::from(component));
-    u64::try_from(u128::from(part.start) + within).map_or(end, |size| size.min(end))
+    u64::try_from(u128::from(base(part)) + within).map_or(end, |size| size.min(end))
 }
 
 /// The size of a file whose chunk files have these `(component, index, bytes)`: the end of the last
@@ -208,11 +220,12 @@ pub fn size_from_chunks(
 
 /// How many chunk files hold a byte of a file of `size` bytes without holes.
 pub fn groups_touched(pattern: &StripePattern, size: u64) -> usize {
+    let on_groups = |(_, component): &(usize, &Component)| !component.is_inline();
     let in_component = |(number, component): (usize, &Component)| {
         let chunks = bytes_in_component(pattern, number, size).div_ceil(component.chunk_bytes);
         component.groups.len().min(usize::try_from(chunks).unwrap_or(usize::MAX))
     };
-    pattern.components.iter().enumerate().map(in_component).sum()
+    pattern.components.iter().enumerate().filter(on_groups).map(in_component).sum()
 }
 
 /// One beyond the last byte of the file that a component may hold.
@@ -220,9 +233,22 @@ pub fn component_end(pattern: &StripePattern, component: usize) -> u64 {
     pattern.components.get(component + 1).map_or(MAX_FILE_BYTES, |next| next.start)
 }
 
+/// Where the chunks of a component are counted from: the multiple of the chunk size at or below its
+/// start. They differ only behind bytes in metadata, where what was aligned stays so.
+fn base(component: &Component) -> u64 {
+    component.start - component.start.checked_rem(component.chunk_bytes).unwrap_or(0)
+}
+
+/// Bytes at the beginning of a chunk file that are none of the component's.
+fn hole(component: &Component, index: u16) -> u64 {
+    if index == 0 { component.start - base(component) } else { 0 }
+}
+
+/// Bytes of a component from its [`base`] on in a file of `size` bytes; zero if it has none.
 fn bytes_in_component(pattern: &StripePattern, number: usize, size: u64) -> u64 {
+    let component = &pattern.components[number];
     let end = component_end(pattern, number).min(size);
-    end.saturating_sub(pattern.components[number].start)
+    if end > component.start { end - base(component) } else { 0 }
 }
 
 /// Bytes of the chunk file of `index` when the component holds `bytes` without holes.
@@ -238,7 +264,7 @@ fn chunk_file_size(component: &Component, index: u64, bytes: u64) -> u64 {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use skep_types::pattern::MIN_CHUNK_BYTES;
+    use skep_types::pattern::{INLINE_UNIT, MIN_CHUNK_BYTES};
     use skep_types::{Chooser, PatternOrigin, Redundancy};
     use std::collections::BTreeMap;
 
@@ -261,7 +287,8 @@ mod tests {
 
     prop_compose! {
         fn any_pattern()(
-            parts in prop::collection::vec((0_u32..3, 1_u64..9, 1_u32..6), 1..4)
+            parts in prop::collection::vec((0_u32..3, 1_u64..9, 1_u32..6), 1..4),
+            inline_units in prop_oneof![Just(0), 1_u64..=16],
         ) -> StripePattern {
             let largest = MIN_CHUNK_BYTES << 2;
             let mut start = 0;
@@ -270,8 +297,17 @@ mod tests {
                 components.push(component(start, MIN_CHUNK_BYTES << shift, 1..1 + width));
                 start += chunks * largest;
             }
+            if inline_units > 0 {
+                components[0].start = inline_units * INLINE_UNIT;
+                components.insert(0, Component::inline());
+            }
             pattern(components)
         }
+    }
+
+    /// Bytes that are not in metadata of a range.
+    fn on_storage(pattern: &StripePattern, range: Range<u64>) -> u64 {
+        range.end.max(pattern.inline_bytes()) - range.start.max(pattern.inline_bytes())
     }
 
     #[test]
@@ -282,7 +318,7 @@ mod tests {
         let piece = |index, group, offset_in_chunk_file, offset_in_range, length| Piece {
             component: 0,
             index,
-            group: GroupId::new(group),
+            group: Some(GroupId::new(group)),
             offset_in_chunk_file,
             offset_in_range,
             length,
@@ -334,7 +370,14 @@ mod tests {
                 prop_assert_eq!(piece.offset_in_range, at);
                 prop_assert!(piece.length > 0);
                 let component = &pattern.components[usize::from(piece.component)];
-                prop_assert_eq!(component.groups[usize::from(piece.index)], piece.group);
+                let Some(group) = piece.group else {
+                    prop_assert!(component.is_inline());
+                    prop_assert_eq!(piece.offset_in_chunk_file, start + at);
+                    at += piece.length;
+                    prop_assert!(start + at <= pattern.inline_bytes());
+                    continue;
+                };
+                prop_assert_eq!(component.groups[usize::from(piece.index)], group);
                 let chunk = |offset| offset / component.chunk_bytes;
                 prop_assert_eq!(
                     chunk(piece.offset_in_chunk_file),
@@ -354,8 +397,10 @@ mod tests {
         #[test]
         fn chunk_files_of_a_whole_file_are_dense(pattern in any_pattern(), size in 0_u64..8 << 20) {
             let mut files = BTreeMap::new();
-            for piece in pieces(&pattern, 0..size).unwrap() {
-                let end = files.entry((piece.component, piece.index)).or_insert(0);
+            for piece in pieces(&pattern, 0..size).unwrap().filter(|it| it.group.is_some()) {
+                let component = &pattern.components[usize::from(piece.component)];
+                let first = hole(component, piece.index);
+                let end = files.entry((piece.component, piece.index)).or_insert(first);
                 prop_assert_eq!(*end, piece.offset_in_chunk_file);
                 *end += piece.length;
             }
@@ -364,9 +409,10 @@ mod tests {
             for chunk in chunk_sizes(&pattern, size) {
                 let written = files.get(&(chunk.component, chunk.index)).copied().unwrap_or(0);
                 prop_assert_eq!(chunk.size, written);
-                sum += chunk.size;
+                let component = &pattern.components[usize::from(chunk.component)];
+                sum += chunk.size.saturating_sub(hole(component, chunk.index));
             }
-            prop_assert_eq!(sum, size);
+            prop_assert_eq!(sum, on_storage(&pattern, 0..size));
         }
 
         #[test]
@@ -374,7 +420,8 @@ mod tests {
             pattern in any_pattern(), start in 0_u64..8 << 20, length in 0_u64..4 << 20,
         ) {
             let mut expected = BTreeMap::<_, Range<u64>>::new();
-            for piece in pieces(&pattern, start..start + length).unwrap() {
+            let whole = pieces(&pattern, start..start + length).unwrap();
+            for piece in whole.filter(|it| it.group.is_some()) {
                 let at = piece.offset_in_chunk_file;
                 let place = (piece.component, piece.index);
                 let range = expected.entry(place).or_insert(at..at);
@@ -397,7 +444,30 @@ mod tests {
             pattern in any_pattern(), size in 0_u64..8 << 20,
         ) {
             let sizes = chunk_sizes(&pattern, size).map(|c| (c.component, c.index, c.size));
-            prop_assert_eq!(size_from_chunks(&pattern, sizes), size);
+            let expected = if size > pattern.inline_bytes() { size } else { 0 };
+            prop_assert_eq!(size_from_chunks(&pattern, sizes), expected);
+        }
+
+        #[test]
+        fn bytes_in_metadata_move_no_others(
+            plain in any_pattern(), units in 1_u64..16, start in 0_u64..8 << 20,
+            length in 1_u64..4 << 20,
+        ) {
+            prop_assume!(plain.inline_bytes() == 0);
+            let mut inline = plain.clone();
+            inline.components[0].start = units * INLINE_UNIT;
+            inline.components.insert(0, Component::inline());
+            inline.check().unwrap();
+            let first = inline.inline_bytes();
+            let range = start.max(first)..(start + length).max(first);
+            let place = |piece: Piece, component| {
+                (component, piece.index, piece.group, piece.offset_in_chunk_file, piece.length)
+            };
+            let with = pieces(&inline, range.clone()).unwrap();
+            let with: Vec<_> = with.map(|it| place(it, it.component - 1)).collect();
+            let without = pieces(&plain, range).unwrap();
+            let without: Vec<_> = without.map(|it| place(it, it.component)).collect();
+            prop_assert_eq!(with, without);
         }
     }
 }

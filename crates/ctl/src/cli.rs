@@ -378,7 +378,8 @@ pub(crate) struct PatternArgs {
     #[arg(long, value_delimiter = ',', value_name = "IDS")]
     pub(crate) groups: Vec<String>,
     /// All of it as one text, as the attribute user.skep.pattern has it; needed for several
-    /// components, as in `count=1/from=16MiB,count=all`
+    /// components, as in `count=1/from=16MiB,count=all`; `inline/from=4KiB` puts the first bytes
+    /// into metadata
     #[arg(long, conflicts_with_all = ["num_targets", "chunk_size", "chooser", "targets", "groups"])]
     pub(crate) pattern: Option<String>,
 }

@@ -48,7 +48,7 @@ mod tests {
         map.version = MapVersion::new(0x22);
         let kept = KeptMap { node_uuid: 0x33, map };
         let bytes = kept.to_file();
-        assert_eq!(&bytes[..16], b"SKEPKMAP\x01\0\0\0\x73\0\0\0");
+        assert_eq!(&bytes[..16], b"SKEPKMAP\x01\0\0\0\x7b\0\0\0");
         assert_eq!(bytes[16..32], 0x33_u128.to_le_bytes());
         assert_eq!(bytes[32..48], [0x11; 16]);
         assert_eq!(bytes[48..56], 0x22_u64.to_le_bytes());

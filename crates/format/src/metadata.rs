@@ -4,7 +4,7 @@
 //! moving a shard is the copy of a range. `docs/format/metadata-keys.md` explains each.
 
 use siphasher::sip::SipHasher13;
-use skep_types::codec::{Bytes, Codec, Reader, record};
+use skep_types::codec::{Bytes, Codec, Reader, crc32c, record};
 use skep_types::{
     Attributes, ChunkFileKey, ClusterId, FileKind, GroupId, InodeId, Lsn, NodeId, Result,
     SessionId, StripePattern, Timestamp,
@@ -56,6 +56,12 @@ pub enum Key<'a> {
     Xattr(InodeId, &'a [u8]),
     /// How often an inode is open, over all sessions. Value: [`OpenCounts`].
     Opens(InodeId),
+    /// A start of the target, by its number. Value: the first log record that it could write, an
+    /// [`Lsn`].
+    Epoch(u64),
+    /// The first bytes of a file, where its pattern has them in metadata. Value: [`InlineRecord`];
+    /// none: zeros.
+    Inline(InodeId),
     /// The newest cluster map in which a client was missing whose sessions were ended for that.
     /// Value: a map version.
     Fence,
@@ -88,11 +94,13 @@ mod kind {
     pub(super) const SESSION_END: u8 = 11;
     pub(super) const FILE_LOCKS: u8 = 12;
     pub(super) const FENCE: u8 = 13;
+    pub(super) const EPOCH: u8 = 14;
 
     pub(super) const INODE: u8 = 1;
     pub(super) const DENTRY: u8 = 2;
     pub(super) const XATTR: u8 = 3;
     pub(super) const OPENS: u8 = 4;
+    pub(super) const INLINE: u8 = 5;
 }
 
 fn of_shard(inode: InodeId, kind: u8) -> Vec<u8> {
@@ -161,6 +169,7 @@ impl Key<'_> {
                 ],
             ),
             Self::Fence => of_target(kind::FENCE, &[]),
+            Self::Epoch(number) => of_target(kind::EPOCH, &[&number.to_be_bytes()]),
             Self::Inode(inode) => of_shard(*inode, kind::INODE),
             Self::Dentry(directory, cursor) => {
                 let mut key = of_shard(*directory, kind::DENTRY);
@@ -173,6 +182,7 @@ impl Key<'_> {
                 key
             }
             Self::Opens(inode) => of_shard(*inode, kind::OPENS),
+            Self::Inline(inode) => of_shard(*inode, kind::INLINE),
         }
     }
 
@@ -229,6 +239,11 @@ impl Key<'_> {
     /// Prefix of all promises.
     pub fn intents() -> Vec<u8> {
         of_target(kind::INTENT, &[])
+    }
+
+    /// Prefix of all starts that are remembered.
+    pub fn epochs() -> Vec<u8> {
+        of_target(kind::EPOCH, &[])
     }
 
     /// Prefix of all decisions.
@@ -322,6 +337,13 @@ pub fn inode_of(key: &[u8]) -> Option<InodeId> {
         .flatten()
 }
 
+/// If the first bytes of a file are at `key`: of which.
+pub fn inline_of(key: &[u8]) -> Option<InodeId> {
+    (key.len() == 12 && key[0] == OF_SHARD && key[3] == kind::INLINE)
+        .then(|| last_u64(key).map(InodeId::new))
+        .flatten()
+}
+
 /// If an entry is at `key`: its directory.
 pub fn directory_of_dentry(key: &[u8]) -> Option<InodeId> {
     (key.len() == 20 && key[0] == OF_SHARD && key[3] == kind::DENTRY)
@@ -369,6 +391,30 @@ record! {
         pub high_water: u64,
         /// Whether it was made without a name and has had none yet: it may be given one.
         pub may_be_named: bool,
+    }
+}
+
+record! {
+    /// The first bytes of a file as they are stored.
+    pub struct InlineRecord {
+        /// CRC-32C of the bytes.
+        pub checksum: u32,
+        /// The bytes up to the last that isn't zero: at least one, at most 64 KiB.
+        pub bytes: Bytes,
+    }
+}
+
+impl InlineRecord {
+    /// The record of bytes; none if all of them are zeros.
+    pub fn new(mut bytes: Vec<u8>) -> Option<Self> {
+        let end = bytes.iter().rposition(|byte| *byte != 0)? + 1;
+        bytes.truncate(end);
+        Some(Self { checksum: crc32c(&bytes), bytes: Bytes(bytes) })
+    }
+
+    /// The bytes, if they are what was stored.
+    pub fn checked(self) -> Option<Vec<u8>> {
+        (crc32c(&self.bytes) == self.checksum).then_some(self.bytes.0)
     }
 }
 
@@ -508,11 +554,14 @@ mod tests {
             Key::Dentry(inode, 256),
             Key::Xattr(inode, b"user.a"),
             Key::Opens(inode),
+            Key::Inline(inode),
         ] {
             assert_eq!(key.to_bytes()[..3], [1, 0, 7]);
         }
         assert_eq!(inode_of(&Key::Inode(inode).to_bytes()), Some(inode));
         assert_eq!(inode_of(&Key::Opens(inode).to_bytes()), None);
+        assert_eq!(inline_of(&Key::Inline(inode).to_bytes()), Some(inode));
+        assert_eq!(inline_of(&Key::Opens(inode).to_bytes()), None);
         let dentry = Key::Dentry(inode, 512).to_bytes();
         assert_eq!(directory_of_dentry(&dentry), Some(inode));
         assert_eq!(last_u64(&dentry), Some(512));
@@ -534,6 +583,19 @@ mod tests {
         let id = TransactionId { coordinator: GroupId::new(2), number: 77 };
         assert_eq!(transaction_of(&Key::Intent(id).to_bytes()), Some(id));
         assert_eq!(transaction_of(&Key::Finished(id).to_bytes()), Some(id));
+    }
+
+    #[test]
+    fn zeros_at_the_end_of_inline_bytes_are_not_stored_and_damage_is_noticed() {
+        let record = InlineRecord::new(vec![0, 7, 0, 0]).unwrap();
+        assert_eq!(record.bytes.0, [0, 7]);
+        assert_eq!(InlineRecord::new(vec![0; 100]), None);
+        assert_eq!(InlineRecord::new(Vec::new()), None);
+        let damaged = InlineRecord { bytes: Bytes(vec![0, 8]), ..record.clone() };
+        assert_eq!(damaged.checked(), None);
+        assert_eq!(record.checked(), Some(vec![0, 7]));
+        let numbers = [1, 255, 256].map(|number| Key::Epoch(number).to_bytes());
+        assert!(numbers.is_sorted() && numbers[2].starts_with(&Key::epochs()));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use crate::context::Context;
 use crate::cuts;
 use crate::engine::Engine;
+use crate::epochs;
 use crate::handlers::{decide, make_directory};
 use crate::limits::{
     ASK_AFTER, CLOSE_BYTES, END_KEPT_SECONDS, FORGET_EVERY, RETRY_PAUSE, SIZE_RECOVERIES_AT_ONCE,
@@ -127,6 +128,7 @@ pub(crate) fn run_internal<E: Engine>(
 ) -> Result<(), Stop> {
     match work {
         Internal::MakeRoot => make_root(context),
+        Internal::BeginEpoch => epochs::begin(context),
         Internal::ReserveNumbers => {
             let end = context.shared.numbers.reserved.0 + context.shared.limits.number_range;
             context.put(&Key::NumbersReserved, &end);
@@ -251,6 +253,7 @@ fn size_found<E: Engine>(
     }
     context.delete(&Key::SizeRecovery(inode));
     if let Some(mut record) = record {
+        let size = size.max(context.inline_reach(&record)?);
         if size > record.attributes.size {
             let truncate_generation = record.attributes.truncate_generation;
             // In which order it was written nobody knows any more.
@@ -351,6 +354,7 @@ impl<E: Engine> MetadataTarget<E> {
                 self.shared.numbers.reserved = (end, lsn);
                 self.background.is_reserving = false;
             }
+            Internal::BeginEpoch => self.after_epoch(lsn),
             Internal::SessionEnded(session) => self.background.ending.push_back(session),
             Internal::EndSession(session) => {
                 // The last piece removes the record; before it there is more to close.

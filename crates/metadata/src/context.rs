@@ -7,6 +7,7 @@
 
 use crate::cuts::Cuts;
 use crate::engine::Engine;
+use crate::epochs::Epochs;
 use crate::file_locks::FileLocks;
 use crate::limits::Limits;
 use crate::locks::{Locks, Owner, Resource};
@@ -51,6 +52,7 @@ pub(crate) struct Shared {
     pub(crate) file_locks: FileLocks,
     pub(crate) sharing: Sharing,
     pub(crate) numbers: Numbers,
+    pub(crate) epochs: Epochs,
     pub(crate) limits: Limits,
     /// What room is missing on the target's disk, if any is.
     pub(crate) shortage: Option<String>,

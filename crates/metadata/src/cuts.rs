@@ -98,21 +98,23 @@ pub(crate) fn truncate<E: Engine>(
             return Err(context.begin_cut(inode, size, cuts));
         }
     }
-    set_size(context, record, size);
+    set_size(context, record, size)?;
     Ok(())
 }
 
-/// Gives a file a size; no chunk file reaches beyond it.
+/// Gives a file a size, and cuts its bytes that are here to it; no chunk file reaches beyond it.
 pub(crate) fn set_size<E: Engine>(
     context: &mut Context<'_, E>,
     record: &mut InodeRecord,
     size: u64,
-) {
+) -> Result<()> {
+    context.cut_inline(record, size)?;
     let is_longer = size > record.attributes.size;
     record.attributes.is_sparse = size > 0 && (record.attributes.is_sparse || is_longer);
     record.attributes.size = size;
     record.attributes.truncate_generation += 1;
     context.touch_modified(&mut record.attributes);
+    Ok(())
 }
 
 impl<E: Engine> Context<'_, E> {
@@ -165,8 +167,15 @@ pub(crate) fn truncated<E: Engine>(
     }
     let size = cut.size;
     if let Some(mut record) = found {
-        set_size(context, &mut record, size);
-        context.put_inode(&record);
+        match set_size(context, &mut record, size) {
+            Err(error) if error.code() == ErrorCode::Corrupt => {
+                tracing::error!("not truncated for a client that has gone: {error}");
+            }
+            result => {
+                result?;
+                context.put_inode(&record);
+            }
+        }
     }
     Ok(())
 }

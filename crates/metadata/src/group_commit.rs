@@ -18,6 +18,7 @@ impl<E: Engine> MetadataTarget<E> {
         if numbers.reserved.1 <= lsn {
             numbers.usable = numbers.reserved.0;
         }
+        self.shared.epochs.synced(lsn);
         let still_gated = self.gated.split_off(&Lsn::new(lsn.raw() + 1));
         for waiting in std::mem::replace(&mut self.gated, still_gated).into_values().flatten() {
             self.replies.push(waiting);

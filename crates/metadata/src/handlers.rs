@@ -17,14 +17,17 @@ mod make_symlink;
 mod open;
 mod prepare;
 mod read_directory;
+mod read_inline;
 mod read_link;
 mod remove_directory;
 mod rename;
 mod report_written;
 mod set_attributes;
 mod set_pattern;
+mod sync_inline;
 mod unlink;
 mod which_exist;
+mod write_inline;
 mod xattr;
 
 use crate::context::Context;
@@ -33,7 +36,9 @@ use crate::operation::Stop;
 use skep_types::codec::{Codec, Reader};
 use skep_types::{Error, ErrorCode, InodeId};
 use skep_wire::management::Done;
-use skep_wire::{Request, file_locks as fl, metadata as md, sharing as sh, storage as st};
+use skep_wire::{
+    Request, file_locks as fl, inline as il, metadata as md, sharing as sh, storage as st,
+};
 
 fn with<E: Engine, R: Request>(
     context: &mut Context<'_, E>,
@@ -75,6 +80,9 @@ pub(crate) fn dispatch<E: Engine>(
         md::RemoveXattr::ID => with(c, xattr::remove),
         md::SetPattern::ID => with(c, set_pattern::run),
         md::GetEntryInfo::ID => with(c, get_entry_info::run),
+        il::WriteInline::ID => with(c, write_inline::run),
+        il::ReadInline::ID => with(c, read_inline::run),
+        il::SyncInline::ID => with(c, sync_inline::run),
         fl::SetLock::ID => with(c, file_locks::set),
         fl::TestLock::ID => with(c, file_locks::test),
         fl::ListLocks::ID => with(c, list_locks::run),

@@ -3,17 +3,20 @@
 //! Owns what a metadata target knows and decides. [`target::MetadataTarget`] is the pure state
 //! machine; [`service`] runs it for real. Reads on from there: [`engine`] is the store below,
 //! `handlers` has one file for each request, `steps` what transactions between targets are made of,
-//! `background` what a target does by itself, `cuts` how files are truncated, `file_locks` what
-//! applications have locked. Does not know chunk files beyond their names.
+//! `background` what a target does by itself, `cuts` how files are truncated, `inline` the
+//! first bytes of files that lie here, `file_locks` what applications have locked. Does not know
+//! chunk files beyond their names.
 
 mod acls;
 mod background;
 mod context;
 mod cuts;
 pub mod engine;
+mod epochs;
 mod file_locks;
 mod group_commit;
 mod handlers;
+mod inline;
 pub mod limits;
 mod lock_waits;
 mod locks;

@@ -6,12 +6,21 @@ use crate::file_locks::{Answered, Wanted, check};
 use crate::limits::WAIT_ANSWER;
 use crate::operation::ConnectionId;
 use crate::target::MetadataTarget;
+use skep_format::metadata::Key;
 use skep_types::codec::Codec;
 use skep_types::{Error, ErrorCode, Result};
 use skep_wire::file_locks::{EndWait, LockKind, LockWaited, WaitLock};
 use skep_wire::frame::Header;
 
 impl<E: Engine> MetadataTarget<E> {
+    /// Finds what is locked, at the target's start.
+    pub(crate) fn load_file_locks(&mut self) -> Result<()> {
+        for (key, value) in self.table.scan(&Key::all_file_locks(), &[], usize::MAX)? {
+            self.shared.file_locks.wrote(&key, Some(&value))?;
+        }
+        Ok(())
+    }
+
     /// Takes in a `WaitLock`; it is answered now or later.
     pub(crate) fn wait_for_lock(&mut self, connection: ConnectionId, header: Header, body: &[u8]) {
         if let Err(error) = self.park_wait(connection, &header, body) {

@@ -272,7 +272,7 @@ impl<E: Engine> Context<'_, E> {
         self.remove_inode(record)
     }
 
-    /// Removes an inode with its extended attributes.
+    /// Removes an inode with its extended attributes, and with its bytes as far as they are here.
     pub(crate) fn remove_inode(&mut self, record: &InodeRecord) -> Result<(), Stop> {
         let inode = record.attributes.inode;
         if record.has_xattrs {
@@ -280,6 +280,7 @@ impl<E: Engine> Context<'_, E> {
                 self.delete_raw(key);
             }
         }
+        self.remove_inline(record)?;
         let recovery = Key::SizeRecovery(inode);
         if self.get_raw(&recovery)?.is_some() {
             self.delete(&recovery);

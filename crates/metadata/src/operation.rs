@@ -35,6 +35,8 @@ pub(crate) struct SizeQuestion {
 pub(crate) enum Internal {
     /// Makes the root directory.
     MakeRoot,
+    /// Notes that another epoch has begun.
+    BeginEpoch,
     /// Reserves more numbers.
     ReserveNumbers,
     /// Notes that a session has ended.

@@ -20,8 +20,10 @@ use crate::background::{Background, Errand, transaction_in};
 use crate::context::{Context, Numbers, Shared};
 use crate::cuts::Cuts;
 use crate::engine::Engine;
+use crate::epochs::Epochs;
 use crate::file_locks::{FileLocks, Wanted};
 use crate::handlers;
+use crate::inline;
 use crate::limits::{FIRST_PAUSE, LONGEST_PAUSE, LONGEST_WAIT, Limits, SYNC_AFTER};
 use crate::locks::{Locks, Owner};
 use crate::operation::{CallId, ConnectionId, Internal, Operation, OutgoingCall, Source, Stop};
@@ -37,6 +39,7 @@ use skep_types::{
 };
 use skep_wire::file_locks::{HeldLock, LockSet, SetLock};
 use skep_wire::frame::Header;
+use skep_wire::inline::SyncInline;
 use skep_wire::metadata::{Decide, OpenSession, Prepare, SyncAll};
 use skep_wire::storage::WhichExist;
 use skep_wire::{Request, catalog};
@@ -83,9 +86,10 @@ pub(crate) struct Waiting {
 type Change = (Vec<u8>, Option<Vec<u8>>);
 
 /// What remembers the answer of a request.
-fn slot_change(header: &Header, lsn: Lsn, reply: &[u8]) -> Change {
+fn slot_change(header: &Header, lsn: Lsn, reply: &mut Vec<u8>) -> Result<Change> {
+    inline::stamp(header, lsn, reply)?;
     let record = SlotRecord { sequence: header.sequence, lsn, reply: Bytes(reply.to_vec()) };
-    (Key::Slot(header.session, header.slot).to_bytes(), Some(record.to_bytes()))
+    Ok((Key::Slot(header.session, header.slot).to_bytes(), Some(record.to_bytes())))
 }
 
 /// A metadata target. See the file's description.
@@ -199,6 +203,7 @@ impl<E: Engine> MetadataTarget<E> {
                 file_locks: FileLocks::default(),
                 sharing: Sharing::default(),
                 numbers: Numbers { next, usable: next, reserved: (next, last) },
+                epochs: Epochs::default(),
                 limits: start.limits,
                 shortage: None,
                 now: start.now,
@@ -232,6 +237,7 @@ impl<E: Engine> MetadataTarget<E> {
         target.load_background()?;
         target.load_file_locks()?;
         target.load_sharing()?;
+        target.load_epochs()?;
         target.set_map(start.map)?;
         Ok(target)
     }
@@ -504,8 +510,8 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    fn commit(&mut self, mut op: Operation, writes: Vec<Change>, reply: Vec<u8>) -> Result<()> {
-        let lsn = match self.take_changes(&op, writes, &reply) {
+    fn commit(&mut self, mut op: Operation, writes: Vec<Change>, mut reply: Vec<u8>) -> Result<()> {
+        let lsn = match self.take_changes(&op, writes, &mut reply) {
             Ok(lsn) => lsn,
             Err(error) => return self.fail(op, error),
         };
@@ -553,14 +559,16 @@ impl<E: Engine> MetadataTarget<E> {
         &mut self,
         op: &Operation,
         mut changes: Vec<Change>,
-        reply: &[u8],
+        reply: &mut Vec<u8>,
     ) -> Result<Lsn> {
         if let Some(number) = op.transaction {
             let decision = DecisionRecord { participants: op.participants.clone() };
             changes.push((Key::Decision(number).to_bytes(), Some(decision.to_bytes())));
         }
         let answered = op.header().filter(|_| op.session_needed().is_some());
-        changes.extend(answered.map(|header| slot_change(header, self.next_lsn, reply)));
+        if let Some(header) = answered {
+            changes.push(slot_change(header, self.next_lsn, reply)?);
+        }
         let bytes =
             changes.iter().map(|(key, value)| logged_bytes(key, value.as_deref())).sum::<usize>();
         let limits = &self.shared.limits;
@@ -572,7 +580,7 @@ impl<E: Engine> MetadataTarget<E> {
         if !self.table.has_room(bytes, limits.record_bytes) {
             self.end_record();
             if let (Some(header), Some(last)) = (answered, changes.last_mut()) {
-                *last = slot_change(header, self.next_lsn, reply);
+                *last = slot_change(header, self.next_lsn, reply)?;
             }
         }
         for (key, value) in changes {
@@ -590,13 +598,6 @@ impl<E: Engine> MetadataTarget<E> {
         let is_set = LockSet::from_bytes(reply)?.conflict.is_none();
         if let Some(wanted) = Wanted::of(header.session, &lock).filter(|_| is_set) {
             self.shared.file_locks.granted(lock.inode, &wanted, wait);
-        }
-        Ok(())
-    }
-
-    fn load_file_locks(&mut self) -> Result<()> {
-        for (key, value) in self.table.scan(&Key::all_file_locks(), &[], usize::MAX)? {
-            self.shared.file_locks.wrote(&key, Some(&value))?;
         }
         Ok(())
     }
@@ -625,7 +626,7 @@ impl<E: Engine> MetadataTarget<E> {
                 self.sessions.opened(header.session, body, reply, self.shared.now);
             }
             Decide::ID | Prepare::ID => is_durable = true,
-            SyncAll::ID | WhichExist::ID => is_durable = true,
+            SyncAll::ID | WhichExist::ID | SyncInline::ID => is_durable = true,
             _ => {}
         }
         // With nothing new to log, what the reply says was logged before.

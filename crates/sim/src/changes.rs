@@ -2,8 +2,9 @@
 
 use crate::model::{Inode, Model};
 use skep_format::metadata::{
-    Batch, DentryRecord, FileLocksRecord, InodeRecord, IntentRecord, Key, LockOwner, SlotRecord,
-    directory_of_dentry, inode_of, last_u64, lock_owner_of, name_cursor, xattr_of,
+    Batch, DentryRecord, FileLocksRecord, InlineRecord, InodeRecord, IntentRecord, Key, LockOwner,
+    SlotRecord, directory_of_dentry, inline_of, inode_of, last_u64, lock_owner_of, name_cursor,
+    xattr_of,
 };
 use skep_types::codec::Codec;
 use skep_types::{ACCESS_ACL, ClusterMap, DEFAULT_ACL, FileKind, InodeId, SessionId};
@@ -22,6 +23,8 @@ pub(crate) struct Changes {
     pub(crate) inodes: BTreeMap<InodeId, Option<InodeRecord>>,
     /// Extended attributes: whose, name, value.
     pub(crate) xattrs: Vec<(InodeId, Vec<u8>, Option<Vec<u8>>)>,
+    /// First bytes of files: whose, and what is stored.
+    pub(crate) inline: Vec<(InodeId, Vec<u8>)>,
     pub(crate) dentries: Vec<(InodeId, u64, Option<DentryRecord>)>,
     pub(crate) locks: Vec<(LockOwner, Option<FileLocksRecord>)>,
     /// Directories that are promised to another target, as they will be made.
@@ -65,6 +68,8 @@ impl Changes {
                 changes.locks.push((owner, value.map(decode).transpose()?));
             } else if let Some(inode) = inode_of(key) {
                 changes.inodes.insert(inode, value.map(decode).transpose()?);
+            } else if let Some(inode) = inline_of(key) {
+                changes.inline.push((inode, inline_bytes(value)?));
             } else if let Some((inode, name)) = xattr_of(key) {
                 changes.xattrs.push((inode, name.to_vec(), value.map(<[u8]>::to_vec)));
             } else if let Some(directory) = directory_of_dentry(key) {
@@ -77,6 +82,13 @@ impl Changes {
 
 fn decode<T: Codec>(value: &[u8]) -> Result<T, String> {
     T::from_bytes(value).map_err(|error| format!("a malformed value: {error}"))
+}
+
+/// The bytes in an inline record; none: there is no record.
+pub(crate) fn inline_bytes(value: Option<&[u8]>) -> Result<Vec<u8>, String> {
+    let Some(value) = value else { return Ok(Vec::new()) };
+    let record: InlineRecord = decode(value)?;
+    record.checked().ok_or_else(|| "inline bytes don't match their checksum".to_owned())
 }
 
 fn promised_directory(promise: IntentRecord) -> Option<(InodeId, Step)> {
@@ -190,6 +202,17 @@ pub(crate) fn fits(
         if expected.is_some_and(|it| it != value.as_ref()) {
             let name = name.escape_ascii();
             return Err(format!("{inode} got {name} = {value:?}; right is {expected:?}"));
+        }
+    }
+    for (inode, bytes) in &changes.inline {
+        // Those of a removed file go with it.
+        let expected = model.inodes.get(inode).map(|it| &it.inline);
+        if expected.is_some_and(|it| it != bytes) {
+            let (found, right) = (bytes.len(), expected.map(Vec::len));
+            return Err(format!("{inode} has {found} inline bytes; right are other {right:?}"));
+        }
+        if expected.is_none() && !bytes.is_empty() {
+            return Err(format!("{inode} got inline bytes; the reference has no such file"));
         }
     }
     for (inode, record) in &changes.inodes {

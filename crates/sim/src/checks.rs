@@ -1,12 +1,13 @@
 //! The checkers of the end: they look at what the targets have stored, key by key, when nothing is
 //! under way any more. Each says what it verifies, and what not.
 
+use crate::changes::inline_bytes;
 use crate::model::Model;
 use crate::storage::StorageProcess;
 use crate::world::World;
 use skep_format::metadata::{
     DentryRecord, FileLocksRecord, InodeRecord, Key, LockOwner, LockedRange, OpenCounts,
-    directory_of_dentry, inode_of, last_u64, lock_owner_of, removal,
+    directory_of_dentry, inline_of, inode_of, last_u64, lock_owner_of, removal,
 };
 use skep_metadata::target::SyncPolicy;
 use skep_types::codec::Codec;
@@ -27,6 +28,7 @@ pub(crate) struct Stored {
     sessions: BTreeSet<SessionId>,
     slots: BTreeSet<SessionId>,
     xattrs: BTreeMap<InodeId, BTreeMap<Vec<u8>, Vec<u8>>>,
+    inline: BTreeMap<InodeId, Vec<u8>>,
     /// Work that isn't done: intents, decisions, removals, sizes to be found out.
     unfinished: Vec<String>,
 }
@@ -68,6 +70,8 @@ impl Stored {
     fn take_of_shard(&mut self, key: &[u8], value: &[u8]) -> Result<(), String> {
         if let Some(inode) = inode_of(key) {
             self.inodes.insert(inode, decode(key, value)?);
+        } else if let Some(inode) = inline_of(key) {
+            self.inline.insert(inode, inline_bytes(Some(value))?);
         } else if let Some(directory) = directory_of_dentry(key) {
             self.entries.entry(directory).or_default().push(decode(key, value)?);
         } else {
@@ -179,7 +183,7 @@ impl Stored {
                 return Err(format!("inode {inode} has no name and isn't open"));
             }
         }
-        let gone = self.opens.keys().chain(self.xattrs.keys());
+        let gone = self.opens.keys().chain(self.xattrs.keys()).chain(self.inline.keys());
         match gone.clone().find(|it| !self.inodes.contains_key(it)) {
             Some(inode) => Err(format!("something is left of inode {inode}, which is gone")),
             None => Ok(()),
@@ -247,6 +251,7 @@ impl Stored {
             let xattrs = self.xattrs.get(inode).cloned().unwrap_or_default();
             let is_right = entries == expected.entries
                 && xattrs == expected.xattrs
+                && self.inline.get(inode).unwrap_or(&Vec::new()) == &expected.inline
                 && record.link_target.0 == expected.link_target
                 && record.attributes.permissions == expected.permissions
                 && record.attributes.project == expected.project

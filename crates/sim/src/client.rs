@@ -1,6 +1,7 @@
 //! A client: sessions with slots and sequences exactly as a real one uses them (`crates/client`),
 //! and tasks, each of which does one operation after the other.
 
+use crate::inline::Unsynced;
 use crate::network::{Asker, Node};
 use crate::operation::Op;
 use crate::recalls::Recalls;
@@ -26,6 +27,7 @@ pub(crate) struct ClientProcess {
     pub(crate) last_wait: u64,
     pub(crate) tasks: Vec<Task>,
     pub(crate) handles: Vec<Handle>,
+    pub(crate) inline_writes: Unsynced,
     pub(crate) recalls: Recalls,
 }
 
@@ -121,6 +123,7 @@ impl ClientProcess {
             last_wait: 0,
             tasks: (0..tasks).map(|_| Task::default()).collect(),
             handles: Vec::new(),
+            inline_writes: Unsynced::default(),
             recalls: Recalls::default(),
         }
     }
@@ -171,6 +174,7 @@ impl World {
         process.life += 1;
         process.sessions.clear();
         process.handles.clear();
+        process.inline_writes.clear();
         process.recalls = Recalls::default();
         for task in &mut process.tasks {
             if let Some(current) = task.current.take() {
@@ -457,6 +461,7 @@ impl World {
         if let Some(reply) = reply {
             let sent = (current.instance.map(|it| it.0), current.recalls_before);
             self.learn(client, &current.op, sent, reply);
+            self.learn_inline(client, &current.op, current.instance, reply);
             if let Some(next) = self.next_of_wait(&current.op, current.session, reply) {
                 return self.go_on_waiting(client, task, next);
             }

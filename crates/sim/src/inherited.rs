@@ -105,6 +105,7 @@ impl Inode {
         let mut merged = patterns::merged(asked, self.pattern.as_deref());
         merged.generation = self.pattern.as_ref().map_or(0, |old| old.generation) + 1;
         self.pattern = Some(of_file(&merged, map));
+        self.inline.clear();
     }
 
     /// Whether a pattern is the one that it should have. Which groups a rule chooses is not the
@@ -114,7 +115,8 @@ impl Inode {
             return self.pattern.is_none() && found.is_none();
         };
         let is_of_file = self.kind == FileKind::Regular;
-        let have_groups = found.components.iter().all(|component| {
+        let mut on_groups = found.components.iter().filter(|it| !it.is_inline());
+        let have_groups = on_groups.all(|component| {
             let mut groups = component.groups.clone();
             groups.sort_unstable();
             groups.dedup();

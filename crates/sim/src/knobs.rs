@@ -56,6 +56,8 @@ pub struct Knobs {
     pub policy: SyncPolicy,
     /// Limits of the metadata targets.
     pub limits: Limits,
+    /// How many bytes of new files lie in metadata unless somebody says otherwise.
+    pub inline_bytes: u64,
     /// Lease of sessions.
     pub lease: Duration,
     /// Bytes of a log segment.
@@ -110,6 +112,7 @@ impl Knobs {
                 scan_page: random.within(1, 4) as usize,
                 ..Limits::default()
             },
+            inline_bytes: if random.percent(60) { random.within(1, 2) * 4096 } else { 0 },
             lease: random.micros(800_000, 2_000_000),
             segment_bytes: random.within(600, 20_000) as usize,
             working_set: random.within(2, 8) as usize,

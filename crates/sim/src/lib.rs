@@ -11,6 +11,7 @@ mod checks;
 mod client;
 mod disk;
 mod inherited;
+mod inline;
 pub mod knobs;
 mod model;
 mod network;

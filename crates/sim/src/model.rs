@@ -2,6 +2,7 @@
 //! definition of what each operation means; it knows no targets, transactions or messages under
 //! way.
 
+mod inline;
 mod locks;
 
 use crate::operation::{Op, Summary};
@@ -13,6 +14,7 @@ use skep_types::{
     StripePattern,
 };
 use skep_wire::file_locks::{LockKind, LockMode, LockSet};
+use skep_wire::inline::InlineWritten;
 use skep_wire::metadata as md;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -51,6 +53,8 @@ pub(crate) struct Inode {
     pub(crate) may_be_named: bool,
     /// Where its bytes lie, without the groups that a rule chooses; or what it hands down.
     pub(crate) pattern: Option<Arc<StripePattern>>,
+    /// Its first bytes, where they lie in metadata, up to the last that isn't zero.
+    pub(crate) inline: Vec<u8>,
     /// How far writers have said that they had come.
     pub(crate) high_water: u64,
     /// A writer's session ended while it was open: nobody knows how far that one came.
@@ -140,7 +144,10 @@ impl Model {
                 Ok(Summary::Names(self.inode(it.inode)?.xattrs.keys().cloned().collect()))
             }
             Op::ReadDirectory(it) => self.directory(it.directory).map(|_| Summary::Done),
-            Op::CloseMany(_) | Op::WaitLock(_) | Op::EndWait(_) => Ok(Summary::Done),
+            Op::CloseMany(_) | Op::WaitLock(_) | Op::EndWait(_) | Op::SyncInline(_) => {
+                Ok(Summary::Done)
+            }
+            Op::ReadInline(it) => self.read_inline(it),
             Op::Create(it) => self.create_outcome(it),
             Op::CreateUnnamed(it) => self.directory(it.directory).map(|_| Summary::Done),
             Op::Link(it) => self.link_outcome(it),
@@ -286,6 +293,10 @@ impl Model {
                 FileKind::Directory => Some(ErrorCode::IsDirectory),
                 _ => Some(ErrorCode::InvalidArgument),
             },
+            Op::WriteInline(it) => {
+                let end = it.offset + it.bytes.len() as u64;
+                self.inline_file(it.inode, it.generation, end).err()
+            }
             Op::ReportWritten(_) => {
                 (inode.kind != FileKind::Regular).then_some(ErrorCode::InvalidArgument)
             }
@@ -444,6 +455,7 @@ impl Model {
     /// Gives a file a size.
     pub(crate) fn cut(&mut self, inode: InodeId, size: u64) {
         if let Some(inode) = self.inodes.get_mut(&inode) {
+            inode.set_inline(|bytes| bytes.truncate(size as usize));
             inode.size = size;
             inode.truncate_generation += 1;
         }
@@ -489,6 +501,11 @@ impl Model {
                 return Ok(());
             }
             Op::ReportWritten(it) => write(inode, &it.written),
+            Op::WriteInline(it) => {
+                inode.write_inline(it);
+                let written = decode::<InlineWritten>(reply)?;
+                return self.check(Some(&written.attributes));
+            }
             Op::SetAttributes(it) => {
                 if let Some(size) = it.size {
                     self.cut(it.inode, size);
@@ -659,6 +676,7 @@ impl Inode {
             opens: BTreeMap::new(),
             may_be_named: false,
             pattern: None,
+            inline: Vec::new(),
             high_water: 0,
             was_left_open: false,
         }

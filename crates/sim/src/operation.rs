@@ -3,7 +3,7 @@
 use skep_types::codec::Codec;
 use skep_types::{FileKind, InodeId};
 use skep_wire::Request;
-use skep_wire::{file_locks as fl, metadata as md};
+use skep_wire::{file_locks as fl, inline as il, metadata as md};
 
 macro_rules! operations {
     ($($module:ident::$name:ident $home:ident $([$index:literal])? $(.$field:ident)?,)*) => {
@@ -64,6 +64,9 @@ operations! {
     md::GetXattr inode,
     md::ListXattrs inode,
     md::ReadDirectory directory,
+    il::WriteInline inode,
+    il::ReadInline inode,
+    il::SyncInline inode,
     fl::SetLock lock.inode,
     fl::WaitLock lock.inode,
     fl::EndWait inode,
@@ -82,6 +85,7 @@ impl Op {
                 | Self::Rename(_)
                 | Self::SetXattr(_)
                 | Self::SetPattern(_)
+                | Self::WriteInline(_)
         )
     }
 
@@ -158,6 +162,7 @@ impl Summary {
             Op::ReadLink(_) | Op::GetXattr(_) => {
                 Self::Bytes(md::BytesReply::from_bytes(body).ok()?.bytes.0)
             }
+            Op::ReadInline(_) => Self::Bytes(il::InlineRead::from_bytes(body).ok()?.bytes.0),
             Op::ListXattrs(_) => {
                 let names = md::XattrNames::from_bytes(body).ok()?.names;
                 Self::Names(names.into_iter().map(|name| name.0).collect())

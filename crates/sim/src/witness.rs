@@ -232,6 +232,35 @@ impl Witness {
         ))
     }
 
+    /// A client was told that writes of inline bytes are safe, or that some of them are lost.
+    ///
+    /// # Errors
+    /// What is wrong with that.
+    pub(crate) fn inline_synced(
+        &mut self,
+        writes: &[InstanceId],
+        is_lost: bool,
+    ) -> Result<(), Violation> {
+        if self.is_blind {
+            return Ok(());
+        }
+        let is_there =
+            |id: &&InstanceId| self.instances.get(*id).is_some_and(|it| it.committed.is_some());
+        let missing = writes.iter().find(|id| !is_there(id));
+        match (missing, is_lost) {
+            (Some(id), false) => return Err(format!("the write {id:?} is lost, and called safe")),
+            (None, true) => return Err(format!("none of {writes:?} is lost, and some called so")),
+            _ => {}
+        }
+        for id in writes.iter().filter(|_| !is_lost) {
+            if let Some(instance) = self.instances.get_mut(id) {
+                // From now on no power cut may take it.
+                instance.is_durable = true;
+            }
+        }
+        Ok(())
+    }
+
     /// A client has read a directory to its end: `seen` are the entries, in order.
     ///
     /// # Errors
@@ -536,7 +565,7 @@ impl Witness {
             let size = record.attributes.size;
             match self.model.inodes.get(inode) {
                 Some(known) if size > known.size => {
-                    let most = chunk_size(record);
+                    let most = chunk_size(record).max(known.inline.len() as u64);
                     if size > most {
                         return Err(format!(
                             "{inode} got the size {size}, its chunk files end at {most}"

@@ -127,15 +127,20 @@ impl World {
         groups.rotate_left(start);
         groups.truncate(1 + self.random.index(groups.len()));
         let choosers = [Chooser::Cluster, Chooser::RoundRobin, Chooser::Randomized];
+        let inline = self.random.percent(50).then(|| [4 << 10, 8 << 10][self.random.index(2)]);
         let component = Component {
-            start: 0,
+            start: inline.unwrap_or(0),
             chunk_bytes: [0, 64 << 10, 128 << 10][self.random.index(3)],
             wanted: if is_listed { groups.len() as u16 } else { self.random.below(4) as u16 },
             redundancy: Redundancy::Stripe,
             chooser: if is_listed { Chooser::Listed } else { choosers[self.random.index(3)] },
             groups: if is_listed { groups } else { Vec::new() },
         };
-        StripePattern { generation: 0, origin: PatternOrigin::Asked, components: vec![component] }
+        let mut components = vec![component];
+        if inline.is_some() {
+            components.insert(0, Component::inline());
+        }
+        StripePattern { generation: 0, origin: PatternOrigin::Asked, components }
     }
 
     fn set_pattern(&mut self) -> Op {
@@ -312,6 +317,8 @@ impl World {
         if self.random.percent(40) {
             let op = self.lock(client, handle.inode);
             self.begin(client, task, op, is_durable);
+        } else if let Some(op) = self.inline(client, index).filter(|_| self.random.percent(60)) {
+            self.begin(client, task, op, is_durable);
         } else if is_writer && self.random.percent(50) && handle.pattern.is_some() {
             self.write(client, task, index);
         } else if is_writer && handle.end > 0 && self.random.percent(30) {
@@ -355,12 +362,10 @@ impl World {
         handle.is_busy = true;
         let handle = handle.clone();
         let Some(pattern) = &handle.pattern else { return };
-        let component = &pattern.components[0];
-        let stripe = st::StripeHint {
-            chunk_bytes: component.chunk_bytes,
-            width: component.groups.len() as u16,
-            component_start: 0,
-        };
+        // Nothing here looks at it.
+        let stripe = st::StripeHint { chunk_bytes: 0, width: 0, component_start: 0 };
+        // What lies in metadata is written by itself.
+        let (offset, end) = (offset + pattern.inline_bytes(), end + pattern.inline_bytes());
         let cut: Vec<_> = pieces(pattern, offset..end).map(Iterator::collect).unwrap_or_default();
         let (inode, session) = (handle.inode, handle.session);
         let write = Write { handle: handle.id, end, under_way: cut.len() };
@@ -380,7 +385,8 @@ impl World {
                 checksums: Vec::new(),
             });
             let header = Header { session, data_bytes: piece.length as u32, ..header };
-            self.call(Node::Client(client), piece.group, header, body, Asker::Write(task));
+            let group = piece.group.unwrap_or_default();
+            self.call(Node::Client(client), group, header, body, Asker::Write(task));
         }
     }
 

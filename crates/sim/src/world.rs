@@ -568,6 +568,7 @@ fn map(knobs: &Knobs) -> ClusterMap {
         default_chunk_bytes: 64 << 10,
         default_width: 2,
         stripe_from: 64 << 10,
+        inline_bytes: knobs.inline_bytes,
         user_patterns: UserPatterns::Targets,
         ..Policy::default()
     };

@@ -235,6 +235,9 @@ record! {
         pub default_width: u16,
         /// First byte that is striped; what comes before lies on one target. Zero: all is striped.
         pub stripe_from: u64,
+        /// How many bytes of files lie in metadata whose directory says nothing else: a multiple of
+        /// 4 KiB. Zero: none.
+        pub inline_bytes: u64,
         /// How often storage looks for chunk files that no inode owns.
         pub cleanup_interval_ms: u32,
         /// How the targets of files are chosen whose directory says nothing else.
@@ -258,6 +261,7 @@ impl Default for Policy {
             default_chunk_bytes: 512 << 10,
             default_width: 32,
             stripe_from: 4 << 20,
+            inline_bytes: 0,
             cleanup_interval_ms: 3_600_000,
             default_chooser: Chooser::Balanced,
             user_patterns: UserPatterns::Sizes,

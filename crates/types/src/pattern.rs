@@ -11,6 +11,9 @@ byte_enum! {
     pub enum Redundancy {
         /// Each byte on one group; copies, if any, are the group's members.
         Stripe = 1,
+        /// The bytes lie with the inode, in metadata: no groups, no chunks. The first component
+        /// only.
+        Inline = 2,
     }
 }
 
@@ -80,7 +83,8 @@ record! {
     pub struct Component {
         /// First byte in the file. The component ends where the next one starts.
         pub start: u64,
-        /// Bytes that go to one group before the next: a power of two from 64 KiB to 1 GiB.
+        /// Bytes that go to one group before the next: a power of two from 64 KiB to 1 GiB. Zero in
+        /// metadata.
         pub chunk_bytes: u64,
         /// How many groups were wanted; `groups` may hold fewer when the pool had fewer.
         pub wanted: u16,
@@ -113,6 +117,39 @@ pub const MAX_CHUNK_BYTES: u64 = 1 << 30;
 pub const MAX_STRIPE_WIDTH: usize = 256;
 /// Most components in one pattern.
 pub const MAX_COMPONENTS: usize = 16;
+/// Where bytes in metadata may end: at multiples of this.
+pub const INLINE_UNIT: u64 = 4 << 10;
+/// Most bytes of a file in metadata: each write changes the record of all of them.
+pub const MAX_INLINE_BYTES: u64 = 64 << 10;
+
+impl Component {
+    /// The first component of a pattern whose first bytes lie in metadata.
+    pub fn inline() -> Self {
+        Self {
+            start: 0,
+            chunk_bytes: 0,
+            wanted: 0,
+            redundancy: Redundancy::Inline,
+            chooser: Chooser::Cluster,
+            groups: Vec::new(),
+        }
+    }
+
+    /// Whether its bytes lie in metadata.
+    pub fn is_inline(&self) -> bool {
+        self.redundancy == Redundancy::Inline
+    }
+
+    /// Checks that one in metadata has nothing of those on groups.
+    fn check_inline(&self) -> Result<()> {
+        if *self == (Self { start: self.start, ..Self::inline() }) {
+            return Ok(());
+        }
+        let what =
+            "inline bytes lie in metadata: they have no count, chunk size, chooser or targets";
+        Err(Error::new(ErrorCode::InvalidArgument, what))
+    }
+}
 
 impl StripePattern {
     /// Checks what every user of a file's pattern relies on; call it on each pattern that comes
@@ -133,6 +170,14 @@ impl StripePattern {
         self.check_rules(true)
     }
 
+    /// How many bytes of the file lie in metadata; zero for most patterns.
+    pub fn inline_bytes(&self) -> u64 {
+        match &self.components[..] {
+            [first, next, ..] if first.is_inline() => next.start,
+            _ => 0,
+        }
+    }
+
     fn check_rules(&self, may_be_open: bool) -> Result<()> {
         let wrong = |what: String| Err(Error::new(ErrorCode::InvalidArgument, what));
         if self.components.is_empty() || self.components.len() > MAX_COMPONENTS {
@@ -142,6 +187,14 @@ impl StripePattern {
             return wrong("the first component of a stripe pattern starts at byte 0".into());
         }
         for (index, component) in self.components.iter().enumerate() {
+            if index > 0 && component.start <= self.components[index - 1].start {
+                return wrong("components must be in the order of their start".into());
+            }
+            if component.is_inline() {
+                component.check_inline()?;
+                self.check_inline_place(index)?;
+                continue;
+            }
             let size = component.chunk_bytes;
             let is_open = may_be_open && size == 0;
             let is_size =
@@ -157,11 +210,10 @@ impl StripePattern {
             {
                 return wrong(format!("a component lies on 1 to {MAX_STRIPE_WIDTH} groups"));
             }
-            if index > 0 && component.start <= self.components[index - 1].start {
-                return wrong("components must be in the order of their start".into());
-            }
+            // Where bytes in metadata end was checked with these.
             let unit = size.max(MIN_CHUNK_BYTES);
-            if component.start % unit != 0 {
+            let is_behind_inline = index > 0 && self.components[index - 1].is_inline();
+            if component.start % unit != 0 && !is_behind_inline {
                 return wrong(format!(
                     "component {index} starts at {}, which is no multiple of {unit}",
                     component.start
@@ -169,6 +221,24 @@ impl StripePattern {
             }
         }
         Ok(())
+    }
+
+    /// Checks that only the first component lies in metadata, and where it ends.
+    fn check_inline_place(&self, index: usize) -> Result<()> {
+        let what = match self.components.get(index + 1) {
+            _ if index > 0 => format!("component {index} is inline; only the first can be"),
+            None => "inline bytes end where another component starts, at most 64 KiB on: \
+                     inline/from=4KiB"
+                .into(),
+            Some(next) if next.start % INLINE_UNIT != 0 || next.start > MAX_INLINE_BYTES => {
+                format!(
+                    "inline bytes end at {}, which is no multiple of 4 KiB up to 64 KiB",
+                    next.start
+                )
+            }
+            Some(_) => return Ok(()),
+        };
+        Err(Error::new(ErrorCode::InvalidArgument, what))
     }
 }
 

@@ -2,8 +2,8 @@
 //! it. Numbers are never reused.
 
 use crate::{
-    Request, benchmark as bm, file_locks as fl, management as mg, metadata as md, node, session,
-    sharing as sh, storage as st,
+    Request, benchmark as bm, file_locks as fl, inline as il, management as mg, metadata as md,
+    node, session, sharing as sh, storage as st,
 };
 use skep_types::codec::{Described, FieldDoc};
 
@@ -124,6 +124,10 @@ catalog! {
     68 "metadata" reads fl::ListLocks => fl::LockList;
     70 "metadata" modifies md::Exchange => mg::Done;
     71 "metadata" modifies md::CreateUnnamed => md::Opened;
+    // Metadata: the first bytes of files.
+    72 "metadata" modifies il::WriteInline => il::InlineWritten;
+    73 "metadata" reads il::ReadInline => il::InlineRead;
+    74 "metadata" reads il::SyncInline => il::InlineSynced;
     // Metadata: for administrators.
     76 "metadata" reads md::ListSessions => md::SessionList;
     // Metadata: transactions between targets. Idempotent by their transaction id.

@@ -10,6 +10,7 @@ pub mod benchmark;
 pub mod catalog;
 pub mod file_locks;
 pub mod frame;
+pub mod inline;
 pub mod limits;
 pub mod management;
 pub mod metadata;

@@ -22,6 +22,9 @@ pub const MAX_SLOTS: u32 = 1024;
 pub const MAX_CLOSES: usize = 256;
 /// Most inodes asked about in one `WhichExist`.
 pub const MAX_INODES_ASKED: usize = 4096;
+/// Starts of a metadata target that it remembers, and most marks in one `SyncInline`: a write of an
+/// older start that nobody synced counts as lost.
+pub const MAX_EPOCHS: usize = 64;
 /// Locked ranges that one owner has on one file at most: each change writes all of them.
 pub const MAX_LOCK_RANGES: usize = 1024;
 /// End of what can be locked: the last byte that a file can have is before it.

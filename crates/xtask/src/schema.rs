@@ -16,7 +16,9 @@ use skep_types::{
     Chooser, HostIncarnation, InodeId, Lsn, MapVersion, NodeId, PatternOrigin, Redundancy, Result,
 };
 use skep_types::{SessionId, ShardId, StripePattern, TargetId, TargetKind, Timestamp};
-use skep_wire::{file_locks as fl, management as mg, metadata as md, sharing as sh, storage as st};
+use skep_wire::{
+    file_locks as fl, inline as il, management as mg, metadata as md, sharing as sh, storage as st,
+};
 
 /// A named type.
 pub(crate) struct Kind {
@@ -94,6 +96,7 @@ pub(crate) const KINDS: &[Kind] = &[
     record::<fl::LockRequest>(),
     record::<fl::HeldLock>(),
     record::<sh::Recall>(),
+    record::<il::InlineMark>(),
     record::<fl::FileUse>(),
     record::<mg::ClientEntry>(),
     record::<md::SessionEntry>(),

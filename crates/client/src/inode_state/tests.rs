@@ -228,3 +228,52 @@ fn a_truncation_that_metadata_has_lost_is_noticed() {
     assert!(report.must_measure);
     assert_eq!(report.extent.truncate_generation, 0);
 }
+
+fn mark(epoch: u64, record: u64) -> InlineMark {
+    InlineMark { epoch, record: skep_types::Lsn::new(record) }
+}
+
+#[test]
+fn a_write_that_metadata_has_as_a_whole_need_not_be_reported() {
+    let state = opened(10);
+    let writing = state.try_write().unwrap();
+    writing.wrote_inline(300, mark(1, 5), &attributes(300, 0, 2), NOW);
+    assert_eq!((state.size(), state.unreported(), state.must_tell_size()), (300, None, false));
+    assert!(state.is_told_undurably() && !state.is_idle());
+    // Metadata has lost it with its power: the size is told again.
+    let told = state.told();
+    assert_eq!(state.compare(&told, &attributes(10, 0, 1)), Kept::Shorter);
+    assert_eq!(state.unreported().unwrap().extent.end, 300);
+    // What others are yet to be told stays so.
+    write(&state, 9000, 0, 1);
+    writing.wrote_inline(400, mark(1, 6), &attributes(400, 0, 3), NOW);
+    assert_eq!(state.unreported().unwrap().extent.end, 9000);
+    // Somebody has cut the file since it was done, which was seen already.
+    state.observe(&attributes(0, 1, 9), NOW);
+    writing.wrote_inline(500, mark(1, 7), &attributes(500, 0, 8), NOW);
+    assert_eq!(state.size(), 0);
+}
+
+#[test]
+fn marks_of_each_epoch_are_kept_until_they_are_synced() {
+    let state = opened(0);
+    let writing = state.try_write().unwrap();
+    for (epoch, record) in [(2, 30), (1, 9), (2, 20), (1, 11)] {
+        writing.inline_written(mark(epoch, record));
+    }
+    let written = state.unsynced_inline();
+    assert_eq!(written, [mark(1, 11), mark(2, 30)]);
+    writing.inline_written(mark(2, 31));
+    state.inline_synced(&written, false);
+    assert_eq!(state.unsynced_inline(), [mark(2, 31)], "written meanwhile");
+    assert_eq!(state.losses(), 0);
+    state.inline_synced(&[mark(2, 31)], true);
+    assert_eq!((state.losses(), state.unsynced_inline().len()), (1, 0));
+    assert!(state.is_idle());
+    // More starts than metadata remembers: the oldest counts as lost.
+    for epoch in 1..=MAX_EPOCHS as u64 + 1 {
+        writing.inline_written(mark(epoch, epoch));
+    }
+    assert_eq!((state.losses(), state.unsynced_inline().len()), (2, MAX_EPOCHS));
+    assert_eq!(state.unsynced_inline()[0], mark(2, 2));
+}

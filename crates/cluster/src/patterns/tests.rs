@@ -221,3 +221,49 @@ fn who_asks_for_a_chunk_size_alone_leaves_files_narrow_at_first() {
     assert_eq!(with_chunks_of(&three, 4 * MIB).len(), 2);
     assert_eq!(with_chunks_of(&three, 4 * MIB)[1].wanted, 8);
 }
+
+#[test]
+fn bytes_in_metadata_go_with_whatever_comes_behind_them() {
+    let map = map();
+    let made = |asked: Option<&[Component]>, directory: Option<&[Component]>, policy: &Policy| {
+        let (asked, directory) = (asked.map(pattern), directory.map(pattern));
+        let merged = merged(asked.as_ref(), directory.as_ref());
+        merged.check_asked().unwrap();
+        let (mut cursor, candidates) = (Cursor::default(), all_online(&map));
+        let made = with_groups(&merged, policy, &candidates, 7, &mut cursor).unwrap();
+        let part = |it: &Component| (it.start, it.chunk_bytes, it.groups.len());
+        made.components.iter().map(part).collect::<Vec<_>>()
+    };
+    let (plain, chunk) = (Policy::default(), 512 * KIB);
+    let inline = |bytes| [Component::inline(), component(bytes, 0, 0)];
+    let of_four = [(0, 0, 0), (4 * KIB, chunk, 1), (4 * MIB, chunk, 4)];
+    // Whoever says no more than that leaves the rest to others.
+    assert_eq!(made(None, Some(&inline(4 * KIB)), &plain), of_four);
+    assert_eq!(made(Some(&inline(4 * KIB)), None, &plain), of_four);
+    let wide = [component(0, MIB, 1), component(8 * MIB, MIB, 3)];
+    let over_wide = made(Some(&inline(8 * KIB)), Some(&wide), &plain);
+    assert_eq!(over_wide, [(0, 0, 0), (8 * KIB, MIB, 1), (8 * MIB, MIB, 3)]);
+    // Who says nothing of it leaves it as it is; who says how many targets has said all.
+    let whole = [Component::inline(), component(4 * KIB, 0, 1), component(4 * MIB, 0, 3)];
+    let larger_chunks = made(Some(&[component(0, 16 * MIB, 0)]), Some(&whole), &plain);
+    assert_eq!(larger_chunks, [(0, 0, 0), (4 * KIB, 16 * MIB, 1), (16 * MIB, 16 * MIB, 3)]);
+    assert_eq!(made(Some(&[component(0, 0, 2)]), Some(&whole), &plain), [(0, chunk, 2)]);
+    let replaced = made(Some(&inline(64 * KIB)), Some(&whole), &plain);
+    assert_eq!(replaced, [(0, 0, 0), (64 * KIB, chunk, 1), (4 * MIB, chunk, 3)]);
+    // A component that has no bytes of its own any more goes.
+    let early = [component(0, 64 * KIB, 1), component(64 * KIB, 64 * KIB, 4)];
+    let pushed = made(Some(&inline(64 * KIB)), Some(&early), &plain);
+    assert_eq!(pushed, [(0, 0, 0), (64 * KIB, 64 * KIB, 4)]);
+    // The cluster's word, where nobody else has one.
+    let of_cluster = Policy { inline_bytes: 4 * KIB, ..plain.clone() };
+    assert_eq!(made(None, None, &of_cluster), of_four);
+    assert_eq!(made(Some(&[component(0, 0, 4)]), None, &of_cluster), [(0, chunk, 4)]);
+    let narrow = Policy { default_width: 1, ..of_cluster };
+    assert_eq!(made(None, None, &narrow), [(0, 0, 0), (4 * KIB, chunk, 1)]);
+    // All words together may be too many.
+    let sixteen: Vec<_> = (0..16).map(|it| component(it * MIB, 0, 1)).collect();
+    let merged = merged(Some(&pattern(&inline(4 * KIB))), Some(&pattern(&sixteen)));
+    let (mut cursor, candidates) = (Cursor::default(), all_online(&map));
+    let error = with_groups(&merged, &plain, &candidates, 7, &mut cursor).unwrap_err();
+    assert!(error.context().contains("1 to 16 components"), "{error}");
+}

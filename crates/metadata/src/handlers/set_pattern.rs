@@ -61,6 +61,8 @@ fn set_of_file<E: Engine>(
                     is: write a new file with another one";
         return Err(Error::new(ErrorCode::InUse, what).into());
     }
+    // A power cut may have taken the open of a client that has just written.
+    context.remove_inline(record)?;
     let old = record.pattern.take();
     let generation = old.as_ref().map_or(0, |old| old.generation) + 1;
     // What isn't asked for stays, but for the groups, which are chosen anew.

@@ -6,6 +6,7 @@ mod cuts;
 mod errands;
 mod file_locks;
 mod full;
+mod inline;
 mod many;
 mod patterns;
 mod records;

@@ -68,7 +68,11 @@ pub(super) fn targets(path: &Path) -> Result<Option<Vec<Target>>> {
     let mut found = Vec::new();
     for line in text.lines() {
         let words: Vec<&str> = line.split(' ').collect();
-        let [_, _, _, _, _, _, target, node, _] = words[..] else { return Err(unreadable()) };
+        let [_, _, chunk, _, _, _, target, node, _] = words[..] else { return Err(unreadable()) };
+        if chunk == "0" {
+            // Bytes in metadata.
+            continue;
+        }
         let id = target.strip_prefix('t').and_then(|id| id.parse().ok()).ok_or_else(unreadable)?;
         found.push(Target { server: node.to_owned(), id });
     }

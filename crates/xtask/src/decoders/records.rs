@@ -8,7 +8,7 @@ use skep_format::kept_map::KeptMap;
 use skep_format::log;
 use skep_format::management::{LogHead, Snapshot};
 use skep_format::metadata::{Batch, DecisionRecord, DentryRecord, InodeRecord, IntentRecord};
-use skep_format::metadata::{FileLocksRecord, LockedRange, Mutation, OpenCounts};
+use skep_format::metadata::{FileLocksRecord, InlineRecord, LockedRange, Mutation, OpenCounts};
 use skep_format::metadata::{SessionRecord, SlotRecord};
 use skep_types::codec::{Bytes, Codec, crc32c};
 use skep_types::{
@@ -101,6 +101,7 @@ fn check_metadata(bytes: &[u8]) {
         encodes_again(T::from_bytes(bytes), bytes, T::to_bytes);
     }
     check::<InodeRecord>(bytes);
+    check::<InlineRecord>(bytes);
     check::<DentryRecord>(bytes);
     check::<OpenCounts>(bytes);
     check::<SessionRecord>(bytes);
@@ -172,6 +173,7 @@ fn metadata_seeds() -> Vec<Vec<u8>> {
     ];
     vec![
         inode.to_bytes(),
+        InlineRecord { checksum: crc32c(b"first"), bytes: Bytes::from(&b"first"[..]) }.to_bytes(),
         dentry.to_bytes(),
         OpenCounts { readers: 1, writers: 2 }.to_bytes(),
         SessionRecord { client: NodeId::new(1), slots: 64 }.to_bytes(),

@@ -2,6 +2,7 @@
 //! show how the messages are meant.
 
 mod file_locks;
+mod inline;
 mod management;
 mod metadata;
 mod namespace;
@@ -23,6 +24,7 @@ pub(super) fn all() -> Vec<Example> {
     all.extend(namespace::examples());
     all.extend(file_locks::examples());
     all.extend(sharing::examples());
+    all.extend(inline::examples());
     all.extend(storage::examples());
     all
 }

@@ -8,7 +8,7 @@ use skep_cluster::patterns;
 use skep_rpc::{CallOptions, Channel, MapCell, Router};
 use skep_types::{
     Chooser, ChunkFileKey, ClusterMap, Component, FileKind, GroupId, InodeId, NodeId,
-    PatternOrigin, Result, StripePattern, Target, TargetKind,
+    PatternOrigin, Redundancy, Result, StripePattern, Target, TargetKind,
 };
 use skep_wire::metadata::{EntryInfo, GetEntryInfo};
 use std::collections::BTreeMap;
@@ -166,6 +166,9 @@ fn allocation<P: Ord>(
 }
 
 fn why(map: &ClusterMap, component: &Component) -> String {
+    if component.is_inline() {
+        return "they lie in metadata, with the inode".to_owned();
+    }
     let rule = match component.chooser {
         Chooser::Cluster | Chooser::Balanced if map.has_domains() => {
             "as many on each server to within one, as even over failure domains as that allows, \
@@ -208,10 +211,13 @@ fn describe_pattern(map: &ClusterMap, inode: InodeId, pattern: &StripePattern) -
         };
         components.push(Part {
             start_byte: component.start,
-            redundancy: "stripe",
+            redundancy: match component.redundancy {
+                Redundancy::Stripe => "stripe",
+                Redundancy::Inline => "inline",
+            },
             chunk_bytes: component.chunk_bytes,
             targets_wanted: component.wanted,
-            chooser: component.chooser.word(),
+            chooser: if component.is_inline() { "none" } else { component.chooser.word() },
             why: why(map, component),
             targets_per_server: allocation(map, &component.groups, |node| node),
             targets_per_domain: allocation(map, &component.groups, domain_of)
@@ -280,6 +286,12 @@ fn describe_part(
         line(format!("+ From byte {}:", part.start_byte));
     }
     line(format!("+ Type: {}", part.redundancy));
+    if part.redundancy == "inline" {
+        let mut starts = pattern.components.iter().map(|it| it.start_byte);
+        let end = starts.find(|start| *start > part.start_byte).unwrap_or_default();
+        line(format!("+ Bytes: {} ({})", size(end), part.why));
+        return;
+    }
     line(format!("+ Chunksize: {}", size(part.chunk_bytes)));
     // A directory only hands its pattern down: it has no targets itself, unless some are listed.
     let actual = match info.kind {

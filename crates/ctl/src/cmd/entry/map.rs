@@ -31,6 +31,7 @@ struct Part {
     start_byte: u64,
     /// None: the last component has no end.
     end_byte: Option<u64>,
+    /// Zero: the bytes lie in metadata, with the inode.
     chunk_bytes: u64,
     /// Chunk k of the component lies on the stripe of index k modulo their number.
     stripes: Vec<Stripe>,
@@ -114,13 +115,17 @@ fn read(text: &str) -> Option<Vec<Part>> {
 }
 
 fn pieces(parts: &[Part], start: u64, length: u64) -> Result<Vec<Piece>> {
-    let component = |part: &Part| Component {
-        start: part.start_byte,
-        chunk_bytes: part.chunk_bytes,
-        wanted: u16::try_from(part.stripes.len()).unwrap_or(u16::MAX),
-        redundancy: Redundancy::Stripe,
-        chooser: Chooser::Listed,
-        groups: part.stripes.iter().map(|stripe| GroupId::new(stripe.group)).collect(),
+    let component = |part: &Part| match part.chunk_bytes {
+        // What lies in metadata has no chunks.
+        0 => Component::inline(),
+        chunk_bytes => Component {
+            start: part.start_byte,
+            chunk_bytes,
+            wanted: u16::try_from(part.stripes.len()).unwrap_or(u16::MAX),
+            redundancy: Redundancy::Stripe,
+            chooser: Chooser::Listed,
+            groups: part.stripes.iter().map(|stripe| GroupId::new(stripe.group)).collect(),
+        },
     };
     let components = parts.iter().map(component).collect();
     let pattern = StripePattern { generation: 1, origin: PatternOrigin::Asked, components };
@@ -163,7 +168,11 @@ fn as_text(map: &Map) -> String {
         let end = part.end_byte.map_or_else(|| "-".to_owned(), |end| end.to_string());
         for stripe in &part.stripes {
             let [index, target, node, address] = shown(stripe);
-            let (start, chunk) = (part.start_byte.to_string(), size(part.chunk_bytes));
+            let chunk = match part.chunk_bytes {
+                0 => "-".to_owned(),
+                bytes => size(bytes),
+            };
+            let start = part.start_byte.to_string();
             lines.add_row([start, end.clone(), chunk, index, target, node, address]);
         }
     }

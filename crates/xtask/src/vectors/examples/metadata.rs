@@ -16,7 +16,7 @@ use skep_wire::metadata::{
     Step, SyncAll, TransactionId, WrittenExtent,
 };
 
-/// The pattern of a large file: narrow at its start, wide from 8 MiB on.
+/// The pattern of a large file: its first bytes in metadata, then narrow, wide from 8 MiB on.
 fn pattern() -> StripePattern {
     let component = |start: u64, chunk_bytes: u64, wanted: u16, groups: &[u32]| Component {
         start,
@@ -30,7 +30,8 @@ fn pattern() -> StripePattern {
         generation: 1,
         origin: PatternOrigin::Asked,
         components: vec![
-            component(0, 512 << 10, 1, &[5]),
+            Component::inline(),
+            component(4 << 10, 512 << 10, 1, &[5]),
             component(8 << 20, 1 << 20, 4, &[6, 3, 7, 4]),
             component(1 << 40, 4 << 20, 256, &[]),
         ],

@@ -1,0 +1,21 @@
+//! `ReadInline`: reads bytes that lie with the inode.
+
+use crate::context::Context;
+use crate::engine::Engine;
+use crate::operation::Stop;
+use skep_types::codec::{Bytes, crc32c};
+use skep_wire::inline::{InlineRead, ReadInline};
+
+pub(crate) fn run<E: Engine>(
+    context: &mut Context<'_, E>,
+    request: ReadInline,
+) -> Result<InlineRead, Stop> {
+    let end = request.offset.checked_add(u64::from(request.length));
+    context.inline_file(request.inode, request.generation, end)?;
+    let mut bytes = context.inline_bytes(request.inode)?;
+    let place = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(bytes.len());
+    let (start, end) = (place(request.offset), place(end.unwrap_or(u64::MAX)));
+    bytes.truncate(end);
+    let bytes = bytes.split_off(start);
+    Ok(InlineRead { checksum: crc32c(&bytes), bytes: Bytes(bytes) })
+}

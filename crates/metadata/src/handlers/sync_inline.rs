@@ -1,0 +1,21 @@
+//! `SyncInline`: whether inline writes are still there. It is answered when all that was logged
+//! before is on the device.
+
+use crate::context::Context;
+use crate::engine::Engine;
+use crate::operation::Stop;
+use skep_types::{Error, ErrorCode};
+use skep_wire::inline::{InlineSynced, SyncInline};
+use skep_wire::limits::MAX_EPOCHS;
+
+pub(crate) fn run<E: Engine>(
+    context: &mut Context<'_, E>,
+    request: SyncInline,
+) -> Result<InlineSynced, Stop> {
+    if request.written.len() > MAX_EPOCHS {
+        let what = format!("marks of more than {MAX_EPOCHS} epochs");
+        return Err(Error::new(ErrorCode::InvalidArgument, what).into());
+    }
+    let epochs = &context.shared.epochs;
+    Ok(InlineSynced { is_lost: request.written.iter().any(|mark| epochs.is_lost(mark)) })
+}

@@ -1,0 +1,49 @@
+//! `WriteInline`: writes bytes that lie with the inode; the size moves with them if that is all of
+//! the write.
+
+use crate::context::Context;
+use crate::engine::Engine;
+use crate::operation::Stop;
+use skep_types::codec::crc32c;
+use skep_types::{Error, ErrorCode, Lsn};
+use skep_wire::inline::{InlineMark, InlineWritten, WriteInline};
+use skep_wire::metadata::WrittenExtent;
+
+pub(crate) fn run<E: Engine>(
+    context: &mut Context<'_, E>,
+    request: WriteInline,
+) -> Result<InlineWritten, Stop> {
+    let WriteInline { inode, generation, offset, bytes, checksum, extends } = request;
+    if crc32c(&bytes) != checksum {
+        let what = format!("inline bytes for file {inode} don't match their checksum");
+        return Err(Error::new(ErrorCode::Protocol, what).into());
+    }
+    if bytes.is_empty() {
+        return Err(Error::new(ErrorCode::InvalidArgument, "no bytes to write").into());
+    }
+    let end = offset.checked_add(bytes.len() as u64);
+    let mut record = context.inline_file(inode, generation, end)?;
+    let Some(epoch) = context.shared.epochs.current() else { return Err(Stop::Unsynced) };
+    let before = context.inline_bytes(inode)?;
+    // Both are at most what a pattern may have in metadata.
+    let (start, end) = (offset as usize, offset as usize + bytes.len());
+    let mut after = before.clone();
+    after.resize(before.len().max(end), 0);
+    after[start..end].copy_from_slice(&bytes);
+    if context.put_inline(inode, &before, after) {
+        context.check_room()?;
+    }
+    if extends {
+        let written = WrittenExtent {
+            end: end as u64,
+            truncate_generation: record.attributes.truncate_generation,
+            may_leave_holes: offset > record.attributes.size,
+            reach: 0,
+        };
+        context.merge_written(&mut record, &written);
+        context.put_inode(&record);
+    }
+    // The record isn't known yet: see `inline::stamp`.
+    let mark = InlineMark { epoch, record: Lsn::default() };
+    Ok(InlineWritten { mark, attributes: record.attributes })
+}

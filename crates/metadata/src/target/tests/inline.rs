@@ -1,0 +1,328 @@
+//! The first bytes of files: written over each other, cut, removed; and whether a target knows what
+//! it has lost of them.
+
+use super::*;
+use skep_format::metadata::InlineRecord;
+use skep_types::codec::crc32c;
+use skep_types::{Chooser, Component, PatternOrigin, Redundancy, StripePattern};
+use skep_wire::inline as il;
+use skep_wire::inline::InlineMark;
+use skep_wire::management::Done;
+
+const INLINE: u64 = 4096;
+
+/// 4 KiB in metadata, the rest on one target.
+fn pattern() -> StripePattern {
+    let (redundancy, chooser) = (Redundancy::Stripe, Chooser::Cluster);
+    let (start, chunk_bytes, groups) = (INLINE, 0, Vec::new());
+    let rest = Component { start, chunk_bytes, wanted: 1, redundancy, chooser, groups };
+    let components = vec![Component::inline(), rest];
+    StripePattern { generation: 0, origin: PatternOrigin::Asked, components }
+}
+
+fn write(inode: InodeId, offset: u64, bytes: &[u8]) -> il::WriteInline {
+    let checksum = crc32c(bytes);
+    il::WriteInline { inode, generation: 1, offset, bytes: bytes.into(), checksum, extends: true }
+}
+
+impl Story {
+    /// A file of session 1 with bytes in metadata, open for writing. Its client uses the slots 2
+    /// and 3 for writes.
+    fn inline_file(&mut self) -> InodeId {
+        let new = md::NewInode { permissions: 0o600, umask: 0, uid: 0, gid: 0 };
+        let create = md::Create {
+            directory: InodeId::ROOT,
+            name: b"a".as_slice().into(),
+            kind: FileKind::Regular,
+            new,
+            device: 0,
+            exclusive: true,
+            open: md::OpenMode::Write,
+            pattern: Some(pattern()),
+        };
+        self.ask(1, 1, (0, 1), &create).unwrap().attributes.inode
+    }
+
+    fn written(&mut self, sequence: u64, request: &il::WriteInline) -> il::InlineWritten {
+        self.ask(1, 1, (2, sequence), request).unwrap()
+    }
+
+    fn read(&mut self, inode: InodeId, offset: u64, length: u32) -> Result<Vec<u8>> {
+        let request = il::ReadInline { inode, generation: 1, offset, length };
+        let read = self.ask(1, 2, (0, 0), &request)?;
+        assert_eq!(read.checksum, crc32c(&read.bytes));
+        Ok(read.bytes.0)
+    }
+
+    fn stored(&self, inode: InodeId) -> Option<Vec<u8>> {
+        self.target.table.get(&Key::Inline(inode).to_bytes()).unwrap()
+    }
+
+    fn is_lost(&mut self, inode: InodeId, written: &[InlineMark]) -> bool {
+        let request = il::SyncInline { inode, written: written.to_vec() };
+        self.ask(1, 2, (0, 0), &request).unwrap().is_lost
+    }
+
+    fn refused(&mut self, sequence: u64, request: &il::WriteInline) -> ErrorCode {
+        self.ask(1, 1, (3, sequence), request).unwrap_err().code()
+    }
+
+    /// The power goes: the log ends where it was so long.
+    fn cut_power(&mut self, log_bytes: usize) {
+        self.log.truncate(log_bytes);
+        self.restart();
+    }
+}
+
+#[test]
+fn writes_over_each_other_are_read_and_move_size_and_times() {
+    let mut story = Story::begin();
+    let inode = story.inline_file();
+    assert_eq!(story.read(inode, 0, 4096).unwrap(), []);
+    story.wall.seconds = 50;
+    let first = story.written(1, &write(inode, 0, b"hello world")).attributes;
+    assert_eq!((first.size, first.modified.seconds, first.is_sparse), (11, 50, false));
+    story.written(2, &write(inode, 6, b"there, you"));
+    assert_eq!(story.read(inode, 0, 4096).unwrap(), b"hello there, you");
+    assert_eq!(story.read(inode, 6, 5).unwrap(), b"there");
+    assert_eq!(story.read(inode, 16, 4080).unwrap(), []);
+    let behind = story.written(3, &write(inode, 100, b"x")).attributes;
+    assert_eq!((behind.size, behind.is_sparse), (101, true));
+    assert_eq!(story.read(inode, 14, 87).unwrap(), [b"ou", &[0; 84][..], b"x"].concat());
+    // Zeros take no room, and the file reaches to their end.
+    let zeros = story.written(4, &write(inode, 0, &[0; 4096])).attributes;
+    assert_eq!((zeros.size, story.stored(inode)), (4096, None));
+    story.restart();
+    assert_eq!(story.read(inode, 0, 4096).unwrap(), []);
+}
+
+/// Its end is reported when the bytes on storage are written too.
+#[test]
+fn a_part_of_a_write_moves_neither_size_nor_times() {
+    let mut story = Story::begin();
+    let inode = story.inline_file();
+    let before = story.ask(1, 2, (0, 0), &md::GetAttributes { inode }).unwrap().attributes;
+    let part = il::WriteInline { extends: false, ..write(inode, 4090, b"abcdef") };
+    story.wall.seconds = 50;
+    assert_eq!(story.written(1, &part).attributes, before);
+    assert_eq!(story.size(inode), 0);
+    assert_eq!(story.read(inode, 4090, 6).unwrap(), b"abcdef");
+}
+
+#[test]
+fn truncations_cut_what_is_stored_for_good() {
+    let mut story = Story::begin();
+    let inode = story.inline_file();
+    story.written(1, &write(inode, 0, b"0123456789"));
+    for (sequence, size) in [(2, 4), (3, 4096), (4, 20_000)] {
+        story.send(1, 1, (0, sequence), &md::SetAttributes { size: Some(size), ..cut(inode) });
+        story.answer::<st::TruncateChunk>(&Done {});
+        assert_eq!(story.size(inode), size);
+        assert_eq!(story.read(inode, 0, 4096).unwrap(), b"0123");
+    }
+    story.send(1, 1, (0, 5), &cut(inode));
+    story.answer::<st::TruncateChunk>(&Done {});
+    assert_eq!(story.stored(inode), None);
+    // While nobody may be writing, storage has nothing to do with it.
+    story.written(2, &write(inode, 0, b"again"));
+    let close = md::Close { inode, open: md::OpenMode::Write, written: None };
+    story.ask(1, 1, (0, 6), &close).unwrap();
+    let high_water = md::SetAttributes { size: Some(3), ..cut(inode) };
+    story.ask(1, 1, (0, 7), &high_water).unwrap();
+    assert_eq!(story.read(inode, 0, 4096).unwrap(), b"aga");
+    assert!(story.calls.is_empty());
+}
+
+#[test]
+fn a_removed_file_leaves_nothing_and_asks_nothing_of_storage() {
+    let mut story = Story::begin();
+    let inode = story.inline_file();
+    story.written(1, &write(inode, 0, b"bytes"));
+    let unlink = md::Unlink { directory: InodeId::ROOT, name: b"a".as_slice().into() };
+    story.ask(1, 1, (0, 2), &unlink).unwrap();
+    assert_eq!(story.read(inode, 0, 9).unwrap(), b"bytes", "it is open");
+    // As far as its last writer tells.
+    let close = md::Close { inode, open: md::OpenMode::Write, written: None };
+    story.ask(1, 1, (0, 3), &close).unwrap();
+    assert_eq!(story.stored(inode), None);
+    assert_eq!(story.read(inode, 0, 9).unwrap_err().code(), ErrorCode::Stale);
+    assert!(story.calls.is_empty(), "no chunk file was ever written");
+    assert_eq!(story.refused(1, &write(inode, 0, b"late")), ErrorCode::Stale);
+}
+
+#[test]
+fn what_cannot_be_is_refused_by_its_code() {
+    let mut story = Story::begin();
+    let inode = story.inline_file();
+    let good = write(inode, 0, b"bytes");
+    let plain = story.create_as("b", 1, (0, 2));
+    for (sequence, wrong, code) in [
+        (1, il::WriteInline { checksum: 1, ..good.clone() }, ErrorCode::Protocol),
+        (2, il::WriteInline { generation: 2, ..good.clone() }, ErrorCode::Stale),
+        (3, write(inode, 4092, b"bytes"), ErrorCode::InvalidArgument),
+        (4, write(inode, u64::MAX, b"bytes"), ErrorCode::InvalidArgument),
+        (5, write(inode, 0, b""), ErrorCode::InvalidArgument),
+        (6, write(plain, 0, b"bytes"), ErrorCode::InvalidArgument),
+        (7, write(InodeId::ROOT, 0, b"bytes"), ErrorCode::InvalidArgument),
+        (8, write(InodeId::new(999), 0, b"bytes"), ErrorCode::Stale),
+    ] {
+        assert_eq!(story.refused(sequence, &wrong), code, "{wrong:?}");
+    }
+    let code = |result: Result<Vec<u8>>| result.unwrap_err().code();
+    assert_eq!(code(story.read(inode, 1, 4096)), ErrorCode::InvalidArgument);
+    assert_eq!(code(story.read(inode, u64::MAX, 1)), ErrorCode::InvalidArgument);
+    assert_eq!(code(story.read(plain, 0, 1)), ErrorCode::InvalidArgument);
+    let written = vec![InlineMark { epoch: 1, record: Lsn::new(1) }; 65];
+    let many = story.ask(1, 2, (0, 0), &il::SyncInline { inode, written }).unwrap_err();
+    assert_eq!(many.code(), ErrorCode::InvalidArgument);
+    assert_eq!((story.size(inode), story.stored(inode)), (0, None));
+}
+
+#[test]
+fn a_full_disk_takes_what_needs_no_more_room() {
+    let mut story = Story::begin();
+    let inode = story.inline_file();
+    story.written(1, &write(inode, 0, b"0123456789"));
+    story.happens(Event::Room { shortage: Some("make room".to_owned()) });
+    assert_eq!(story.refused(1, &write(inode, 5, b"56789+")), ErrorCode::NoSpace);
+    assert_eq!(story.size(inode), 10, "nothing of it was done");
+    story.written(2, &write(inode, 5, b"abcde"));
+    story.written(3, &write(inode, 0, b"\0\0\0\0"));
+    assert_eq!(story.read(inode, 0, 4096).unwrap(), b"\0\0\0\x004abcde");
+    story.written(4, &write(inode, 10, &[0; 10]));
+    assert_eq!(story.size(inode), 20, "zeros need none");
+}
+
+/// The answer names the record that the write is in, also when a batch takes several.
+#[test]
+fn an_answer_names_the_record_and_is_repeated_as_it_was() {
+    let limits = Limits { record_bytes: 1024, ..Limits::default() };
+    let mut story = Story::begin_with(limits);
+    let inode = story.inline_file();
+    let of = |slot: u32, byte: u8| arrival(1, 1, (slot, 1), &write(inode, 0, &[byte; 600]));
+    story.happen_together(vec![of(2, 7), of(3, 8), of(1, 9)]);
+    let replies: Vec<_> = std::mem::take(&mut story.replies);
+    assert_eq!(replies.len(), 3);
+    let records = skep_format::log::scan(LOG, Lsn::new(1), &story.log).unwrap().records;
+    let mut marks = Vec::new();
+    for (reply, byte) in replies.into_iter().zip([7, 8, 9]) {
+        let written = il::InlineWritten::from_bytes(&reply.1.unwrap()).unwrap();
+        let record = records.iter().find(|it| it.lsn == written.mark.record).unwrap();
+        let holds = |bytes: &[u8]| record.payload.windows(600).any(|it| it == bytes);
+        assert!(holds(&[byte; 600]), "record {} holds {byte}", written.mark.record);
+        marks.push(written.mark);
+    }
+    assert!(marks[0].record < marks[2].record);
+    story.restart();
+    let again = story.ask(1, 1, (2, 1), &write(inode, 0, &[7; 600])).unwrap();
+    assert_eq!(again.mark, marks[0]);
+    assert_eq!(story.read(inode, 0, 600).unwrap(), [9; 600], "it was not done again");
+}
+
+#[test]
+fn a_target_knows_what_it_lost_with_its_power_and_that_a_kill_takes_nothing() {
+    let mut story = Story::begin();
+    let inode = story.inline_file();
+    let first = story.written(1, &write(inode, 0, b"first")).mark;
+    assert!(!story.is_lost(inode, &[first]));
+    let log_bytes = story.log.len();
+    let second = story.written(2, &write(inode, 5, b"second")).mark;
+    assert_eq!(first.epoch, second.epoch);
+    story.cut_power(log_bytes);
+    assert_eq!(story.size(inode), 5);
+    assert!(!story.is_lost(inode, &[first]));
+    assert!(story.is_lost(inode, &[second]) && story.is_lost(inode, &[first, second]));
+    let third = story.written(3, &write(inode, 5, b"third")).mark;
+    assert!(third.epoch > second.epoch && !story.is_lost(inode, &[first, third]));
+    story.restart();
+    assert!(!story.is_lost(inode, &[first, third]), "a kill loses nothing");
+    // However much comes then.
+    for sequence in 10..20 {
+        story.written(sequence, &write(inode, 0, b"more"));
+    }
+    story.restart();
+    assert!(story.is_lost(inode, &[second]) && !story.is_lost(inode, &[first, third]));
+    for _ in 0..70 {
+        story.restart();
+    }
+    assert!(story.is_lost(inode, &[first]), "that is too long ago");
+    let epochs = story.target.table.scan(&Key::epochs(), &[], usize::MAX).unwrap();
+    assert_eq!(epochs.len(), skep_wire::limits::MAX_EPOCHS);
+}
+
+/// A write that is answered before its epoch is on the device could be lost with the epoch, and the
+/// next start would be taken for the same one.
+#[test]
+fn nothing_is_answered_before_the_epoch_is_synced() {
+    let mut story = Story::begin();
+    let inode = story.inline_file();
+    story.kill();
+    story.now += Duration::from_millis(11);
+    let next = story.run(vec![arrival(1, 1, (2, 1), &write(inode, 0, b"early"))]);
+    assert!(story.replies.is_empty());
+    story.happen_together(next);
+    assert_eq!(story.replies.len(), 1);
+    assert_eq!(story.read(inode, 0, 9).unwrap(), b"early");
+}
+
+#[test]
+fn the_size_that_a_dead_writer_leaves_covers_its_bytes() {
+    let mut story = Story::begin();
+    let inode = story.inline_file();
+    let part = il::WriteInline { extends: false, ..write(inode, 4000, &[7; 96]) };
+    story.written(1, &part);
+    story.send(1, 1, (0, 0), &md::CloseSession {});
+    story.answer::<st::StatChunk>(&stat(0));
+    assert_eq!(story.size(inode), 4096);
+    assert_eq!(story.refused(1, &part), ErrorCode::StaleSession);
+}
+
+#[test]
+fn damaged_bytes_are_never_given_out_nor_built_upon() {
+    let mut story = Story::begin();
+    let inode = story.inline_file();
+    story.written(1, &write(inode, 0, b"0123456789"));
+    let damaged = InlineRecord { checksum: 1, bytes: b"0123456789".as_slice().into() };
+    story.target.table.write(Key::Inline(inode).to_bytes(), Some(damaged.to_bytes()));
+    let error = story.read(inode, 0, 4).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::Corrupt);
+    assert!(error.context().contains(&inode.to_string()), "{error}");
+    assert_eq!(story.refused(1, &write(inode, 0, b"x")), ErrorCode::Corrupt);
+    story.send(1, 1, (0, 2), &md::SetAttributes { size: Some(4), ..cut(inode) });
+    story.answer::<st::TruncateChunk>(&Done {});
+    let (_, result) = story.replies.pop().unwrap();
+    assert_eq!(result.unwrap_err().code(), ErrorCode::Corrupt);
+    // Cut to nothing, it is well again.
+    story.send(1, 1, (0, 3), &cut(inode));
+    story.answer::<st::TruncateChunk>(&Done {});
+    story.written(2, &write(inode, 0, b"new"));
+    assert_eq!(story.read(inode, 0, 4096).unwrap(), b"new");
+}
+
+/// A client that has gone leaves a truncation of damaged bytes: the target goes on.
+#[test]
+fn a_truncation_for_nobody_of_damaged_bytes_does_no_harm() {
+    let mut story = Story::begin();
+    let inode = story.inline_file();
+    story.written(1, &write(inode, 0, b"0123456789"));
+    story.send(1, 1, (0, 2), &md::SetAttributes { size: Some(4), ..cut(inode) });
+    story.send(1, 1, (0, 0), &md::CloseSession {});
+    let damaged = InlineRecord { checksum: 1, bytes: b"0123456789".as_slice().into() };
+    story.target.table.write(Key::Inline(inode).to_bytes(), Some(damaged.to_bytes()));
+    story.answer::<st::TruncateChunk>(&Done {});
+    assert_eq!(story.size(inode), 10);
+}
+
+#[test]
+fn the_attribute_of_what_is_open_for_writing_goes_and_sessions_count() {
+    let mut story = Story::begin();
+    let inode = story.inline_file();
+    let unknown = story.ask(1, 77, (0, 1), &write(inode, 0, b"x")).unwrap_err();
+    assert_eq!(unknown.code(), ErrorCode::StaleSession);
+    let name = b"security.capability".as_slice().into();
+    let (value, mode) = (b"all".as_slice().into(), md::XattrMode::Any);
+    let set = md::SetXattr { inode, name, value, mode, clear_set_group_id: false };
+    story.ask(1, 1, (0, 2), &set).unwrap();
+    let attributes = story.written(1, &write(inode, 0, b"x")).attributes;
+    assert!(!attributes.has_capability);
+}

@@ -1,0 +1,54 @@
+//! The part of the reference that has the first bytes of files.
+
+use super::{Inode, Model, Outcome};
+use crate::operation::Summary;
+use skep_types::{ErrorCode, FileKind, InodeId};
+use skep_wire::inline::{ReadInline, WriteInline};
+
+impl Model {
+    /// The file of a request about its first bytes.
+    pub(super) fn inline_file(
+        &self,
+        inode: InodeId,
+        generation: u32,
+        end: u64,
+    ) -> Result<&Inode, ErrorCode> {
+        let found = self.inode(inode)?;
+        let pattern = found.pattern.as_ref().filter(|_| found.kind == FileKind::Regular);
+        let pattern = pattern.ok_or(ErrorCode::InvalidArgument)?;
+        if pattern.generation != generation {
+            return Err(ErrorCode::Stale);
+        }
+        if end > pattern.inline_bytes() { Err(ErrorCode::InvalidArgument) } else { Ok(found) }
+    }
+
+    /// What a read would be answered now.
+    pub(super) fn read_inline(&self, it: &ReadInline) -> Outcome {
+        let end = it.offset + u64::from(it.length);
+        let bytes = &self.inline_file(it.inode, it.generation, end)?.inline;
+        let place = |at: u64| (at as usize).min(bytes.len());
+        Ok(Summary::Bytes(bytes[place(it.offset)..place(end)].to_vec()))
+    }
+}
+
+impl Inode {
+    /// Changes its first bytes.
+    pub(super) fn set_inline(&mut self, change: impl FnOnce(&mut Vec<u8>)) {
+        change(&mut self.inline);
+        let end = self.inline.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        self.inline.truncate(end);
+    }
+
+    /// Does a write.
+    pub(super) fn write_inline(&mut self, it: &WriteInline) {
+        let (start, end) = (it.offset as usize, it.offset as usize + it.bytes.len());
+        self.set_inline(|bytes| {
+            bytes.resize(bytes.len().max(end), 0);
+            bytes[start..end].copy_from_slice(&it.bytes);
+        });
+        if it.extends {
+            self.size = self.size.max(end as u64);
+            self.high_water = self.high_water.max(end as u64);
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! Examples of messages about the first bytes of files.
+
+use super::{a_file, attributes};
+use crate::vectors::{Example, example};
+use skep_types::codec::{Bytes, crc32c};
+use skep_types::{FileKind, Lsn};
+use skep_wire::inline::{
+    InlineMark, InlineRead, InlineSynced, InlineWritten, ReadInline, SyncInline, WriteInline,
+};
+
+pub(super) fn examples() -> Vec<Example> {
+    let bytes = Bytes::from(&b"#!/bin/sh\n"[..]);
+    let checksum = crc32c(&bytes);
+    let whole = WriteInline {
+        inode: a_file(),
+        generation: 1,
+        offset: 0,
+        bytes: bytes.clone(),
+        checksum,
+        extends: true,
+    };
+    let part = WriteInline { offset: 4086, extends: false, ..whole.clone() };
+    let mark = InlineMark { epoch: 3, record: Lsn::new(0x0102_0304_0506_0708) };
+    let attributes = attributes(a_file(), FileKind::Regular);
+    let read = ReadInline { inode: a_file(), generation: 1, offset: 512, length: 4096 };
+    let nothing = InlineRead { bytes: Bytes::default(), checksum: 0 };
+    let older = InlineMark { epoch: 2, record: Lsn::new(77) };
+    vec![
+        example(&whole, &InlineWritten { mark, attributes }).request(&part),
+        example(&read, &InlineRead { bytes, checksum }).reply::<ReadInline>(&nothing),
+        example(
+            &SyncInline { inode: a_file(), written: vec![older, mark] },
+            &InlineSynced { is_lost: false },
+        )
+        .reply::<SyncInline>(&InlineSynced { is_lost: true }),
+    ]
+}
