@@ -169,7 +169,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts a new one in a directory of its own.
+    /// Starts a new one in a directory of its own. The variable `SKEP_TEST_PATTERN` says which
+    /// stripe pattern its files get, so that any test can be run with another.
     ///
     /// # Panics
     /// If `skep up` fails.
@@ -177,7 +178,19 @@ impl Cluster {
         let scratch = Scratch::new();
         let mut cluster = Self::start_in(scratch.path(), shape);
         cluster.scratch = Some(scratch);
+        if let Ok(pattern) = std::env::var("SKEP_TEST_PATTERN") {
+            cluster.hand_down(&cluster.mount_point, &pattern);
+        }
         cluster
+    }
+
+    /// Makes a directory hand down a stripe pattern.
+    ///
+    /// # Panics
+    /// If it can't.
+    pub fn hand_down(&self, directory: &Path, pattern: &str) {
+        let words = ["entry", "set", "--pattern", pattern];
+        finish(Command::new(program()).args(words).arg(directory), PATIENCE).expect_success();
     }
 
     /// Starts one below a directory that belongs to the caller, new or as it was left there.

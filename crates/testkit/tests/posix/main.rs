@@ -1,8 +1,9 @@
 //! Every POSIX operation that Skep offers, one file for each, with calls of the standard library
 //! and of `rustix` only.
 //!
-//! Each test runs in a directory of its own, in three places: on the local file system, where it
-//! shows that the test itself is right, and on a mount over each transport.
+//! Each test runs in a directory of its own, in four places: on the local file system, where it
+//! shows that the test itself is right, on a mount over each transport, and where the first bytes
+//! of files lie in metadata.
 
 mod acls;
 mod attributes;
@@ -119,6 +120,13 @@ fn main() -> ExitCode {
             run_all(&mut suite, transport.name(), cluster.path());
             suite.check("the cluster stops", || cluster.stop());
         }
+    }
+    // As they are where the first bytes of files lie in metadata.
+    if suite.starts("inline", TABLES) {
+        let cluster = Cluster::start(Shape::default());
+        cluster.hand_down(cluster.path(), "inline/from=4KiB,count=1/from=4MiB,count=all");
+        run_all(&mut suite, "inline", cluster.path());
+        suite.check("the cluster stops", || cluster.stop());
     }
     suite.end()
 }

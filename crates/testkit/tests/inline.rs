@@ -1,0 +1,478 @@
+//! Files whose first bytes lie in metadata: that they are as others to programs on every mount,
+//! what they cost, what is said of them, and what kills and power cuts leave.
+
+use rustix::fs::{FallocateFlags, OFlags, SeekFrom, copy_file_range, fallocate, seek};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use skep_testkit::power::Disk;
+use skep_testkit::program::{Finished, finish, run_in};
+use skep_testkit::{Cluster, Mounted, Random, Scratch, Shape, Transport, cluster, wait_for};
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const PATTERN: &str = "inline/from=4KiB,count=1,chunk-size=64KiB/from=1MiB,count=all";
+const INLINE: usize = 4096;
+const DISK_BYTES: u64 = 4 << 30;
+
+fn entry(arguments: &[&str], path: &Path) -> Finished {
+    let mut command = Command::new(cluster::program());
+    command.arg("entry").args(arguments).args(["--output", "json"]).arg(path);
+    finish(&mut command, PATIENCE)
+}
+
+fn entry_json(arguments: &[&str], path: &Path) -> Value {
+    serde_json::from_str(&entry(arguments, path).expect_success()).expect("JSON")
+}
+
+/// All chunk files of the cluster.
+fn chunk_files(directory: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            found.extend(chunk_files(&path));
+        } else if path.components().any(|part| part.as_os_str() == "chunks") {
+            found.push(path);
+        }
+    }
+    found
+}
+
+fn open(path: &Path) -> File {
+    let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+    options.expect("opened")
+}
+
+/// A file and what it must hold, by the paths of two mounts.
+struct Checked {
+    paths: [PathBuf; 2],
+    expected: Vec<u8>,
+}
+
+impl Checked {
+    #[track_caller]
+    fn check(&self, what: &str) {
+        for path in &self.paths {
+            // Another mount may show attributes of a second ago; who opens reads the newest.
+            let found = fs::read(path).expect("read");
+            let at = found.iter().zip(&self.expected).position(|(a, b)| a != b);
+            let (len, right) = (found.len(), self.expected.len());
+            assert!(
+                found == self.expected,
+                "{what}: {} has {len} bytes, right are {right}; byte {at:?} differs",
+                path.display()
+            );
+        }
+    }
+
+    fn write(&mut self, file: &File, offset: usize, bytes: &[u8]) {
+        file.write_all_at(bytes, offset as u64).expect("written");
+        let end = offset + bytes.len();
+        self.expected.resize(self.expected.len().max(end), 0);
+        self.expected[offset..end].copy_from_slice(bytes);
+    }
+
+    fn resize(&mut self, file: &File, len: usize) {
+        file.set_len(len as u64).expect("cut");
+        self.expected.resize(len, 0);
+    }
+
+    fn clear(&mut self, file: &File, range: std::ops::Range<usize>, flags: FallocateFlags) {
+        let len = (range.end - range.start) as u64;
+        fallocate(file, flags, range.start as u64, len).expect("cleared");
+        let end = range.end.min(self.expected.len());
+        self.expected[range.start.min(end)..end].fill(0);
+    }
+}
+
+/// Two mounts, over both transports, of a cluster whose files begin in metadata.
+fn mounts() -> (Cluster, Mounted) {
+    let mut cluster = Cluster::start(Shape::default());
+    cluster.hand_down(cluster.path(), PATTERN);
+    let second = cluster.mount(Transport::Device);
+    (cluster, second)
+}
+
+fn end(cluster: Cluster, second: Mounted) {
+    second.unmount();
+    cluster.stop();
+}
+
+/// Commands: skep entry set, skep entry info, skep entry map.
+#[test]
+fn small_files_cost_no_chunk_file_and_their_pattern_says_so() {
+    let (cluster, second) = mounts();
+    let count = || chunk_files(cluster.data()).len();
+    for number in 0..20 {
+        let path = cluster.path().join(format!("file-{number}"));
+        fs::write(&path, vec![7; number * 200]).expect("written");
+        assert_eq!(
+            fs::read(second.path().join(format!("file-{number}"))).expect("read").len(),
+            number * 200
+        );
+    }
+    assert_eq!(count(), 0);
+    let path = cluster.path().join("file-19");
+    assert_eq!(fs::metadata(&path).expect("it").blocks(), 8);
+    let info = entry_json(&["info"], &path);
+    let first = &info["pattern"]["components"][0];
+    assert_eq!((&first["redundancy"], &first["targets_wanted"]), (&json!("inline"), &json!(0)));
+    assert_eq!(info["pattern"]["components"][1]["start_byte"], INLINE);
+    let text =
+        finish(Command::new(cluster::program()).args(["entry", "info"]).arg(&path), PATIENCE)
+            .expect_success();
+    assert!(text.contains("+ Type: inline") && text.contains("4 KiB"), "{text}");
+    let map = entry_json(&["map", "--offset", "0", "--length", "8KiB"], &path);
+    let pieces = map["pieces"].as_array().expect("pieces");
+    assert_eq!(pieces.len(), 2);
+    let metadata = info["metadata"]["target"].clone();
+    assert_eq!((&pieces[0]["length"], &pieces[0]["target"]), (&json!(INLINE), &metadata));
+    assert_ne!(pieces[1]["target"], metadata);
+    // One byte more is one chunk file.
+    let file = open(&path);
+    file.write_all_at(&[8; 10], 4090).expect("written");
+    assert_eq!(count(), 1);
+    drop(file);
+    for number in 0..20 {
+        fs::remove_file(cluster.path().join(format!("file-{number}"))).expect("removed");
+    }
+    wait_for("no chunk file is left", PATIENCE, || (count() == 0).then_some(()));
+    end(cluster, second);
+}
+
+#[test]
+fn what_cannot_be_in_metadata_is_refused_with_the_reason() {
+    let (cluster, second) = mounts();
+    let directory = cluster.path().join("directory");
+    fs::create_dir(&directory).expect("made");
+    for (text, words) in [
+        ("inline", "inline/from=4KiB"),
+        ("inline/from=5000", "no multiple of 4 KiB up to 64 KiB"),
+        ("inline/from=1MiB", "no multiple of 4 KiB up to 64 KiB"),
+        ("inline,count=2/from=4KiB", "no count"),
+        ("count=1/from=1MiB,inline/from=2MiB", "only the first can be"),
+    ] {
+        let failed = entry(&["set", "--pattern", text], &directory);
+        assert!(!failed.status.success(), "{text}");
+        assert!(failed.stderr.contains(words), "{text}: {}", failed.stderr);
+    }
+    end(cluster, second);
+}
+
+/// `skep config set inline-bytes` gives it to all files of which nobody says otherwise.
+#[test]
+fn the_clusters_setting_puts_the_first_bytes_of_new_files_into_metadata() {
+    let cluster = Cluster::start(Shape::default());
+    let shown = |path: &Path| entry_json(&["info"], path)["pattern"]["components"][0].clone();
+    let before = cluster.path().join("before");
+    fs::write(&before, "x").expect("written");
+    assert_eq!(shown(&before)["redundancy"], "stripe", "the default");
+    cluster.skep(&["config", "set", "inline-bytes", "8KiB"]);
+    let mut number = 0;
+    wait_for("new files follow the setting", PATIENCE, || {
+        number += 1;
+        let path = cluster.path().join(format!("new-{number}"));
+        fs::write(&path, "x").expect("written");
+        (shown(&path)["redundancy"] == "inline").then_some(())
+    });
+    assert_eq!(shown(&before)["redundancy"], "stripe", "it stays where it is");
+    let asked = cluster.path().join("asked");
+    entry_json(&["create", "--pattern", "count=2"], &asked);
+    assert_eq!(shown(&asked)["redundancy"], "stripe");
+    cluster.stop();
+}
+
+/// Semantics 2.1, 2.2, 2.6, 2.7, 2.11, 2.12 and 2.13 over the border.
+#[test]
+fn each_kind_of_change_over_the_border_is_seen_by_both_mounts() {
+    let (cluster, second) = mounts();
+    for (here, there) in [(cluster.path(), second.path()), (second.path(), cluster.path())] {
+        let name = format!("file-{}", here.display().to_string().len());
+        let mut it = Checked { paths: [here.join(&name), there.join(&name)], expected: Vec::new() };
+        let bytes = Random::new(5).bytes(200_000);
+        let file = open(&it.paths[0]);
+        it.write(&file, 100, &bytes[..50]);
+        it.check("a write behind the end");
+        it.write(&file, 0, &bytes[..3000]);
+        it.write(&file, 4000, &bytes[..200]);
+        it.check("a write over the border");
+        it.write(&file, 90_000, &bytes[..110_000]);
+        it.resize(&file, 4097);
+        it.check("cut behind the border");
+        it.resize(&file, 1000);
+        it.resize(&file, 9000);
+        it.check("cut before it and longer again");
+        it.write(&file, 0, &bytes[..9000]);
+        let (punch, zero) = (FallocateFlags::PUNCH_HOLE, FallocateFlags::ZERO_RANGE);
+        let keep = FallocateFlags::KEEP_SIZE;
+        it.clear(&file, 3000..6000, punch | keep);
+        it.check("a hole over the border");
+        it.clear(&file, 500..600, zero);
+        it.clear(&file, 8000..12_000, zero | keep);
+        it.check("zeros");
+        fallocate(&file, keep, 0, 100_000).expect("reserved");
+        it.check("room");
+        fallocate(&file, FallocateFlags::empty(), 2000, 10_000).expect("reserved");
+        it.expected.resize(12_000, 0);
+        it.check("longer by fallocate");
+        assert_eq!(seek(&file, SeekFrom::Data(10)).expect("data"), 10);
+        assert!(seek(&file, SeekFrom::Hole(10)).expect("a hole") >= INLINE as u64);
+
+        let mut appending = OpenOptions::new().append(true).open(&it.paths[0]).expect("opened");
+        it.resize(&file, 4000);
+        appending.write_all(&bytes[..300]).expect("appended");
+        it.expected.extend_from_slice(&bytes[..300]);
+        it.check("an append over the border");
+
+        // Mapped, by Python, so that this needs no unsafe code.
+        let program = format!(
+            "import mmap\n\
+             with open('{name}', 'r+b') as file:\n\
+             \x20   mapped = mmap.mmap(file.fileno(), 4300)\n\
+             \x20   mapped[7] = 0xAA\n\
+             \x20   mapped[4200] = 0xBB\n\
+             \x20   mapped.flush()\n"
+        );
+        run_in(here, "python3", ["-c", &program]);
+        (it.expected[7], it.expected[4200]) = (0xAA, 0xBB);
+        it.check("a mapping");
+        it.resize(&file, 0);
+        it.check("cut to nothing");
+        it.write(&file, 0, &bytes[..20]);
+        drop(file);
+
+        // Copies within the file and between files, of which one begins in metadata or both.
+        let plain = here.join("plain");
+        entry_json(&["create", "--pattern", "count=1"], &plain);
+        fs::write(&plain, &bytes[..20_000]).expect("written");
+        let (source, file) = (File::open(&plain).expect("opened"), open(&it.paths[0]));
+        let (mut from, mut to) = (5, 10);
+        copy_all(&source, &mut from, &file, &mut to, 15_000);
+        it.expected.resize(15_010, 0);
+        it.expected[10..15_010].copy_from_slice(&bytes[5..15_005]);
+        it.check("a copy from another");
+        let (mut from, mut to) = (0, 16_000);
+        copy_all(&file, &mut from, &file, &mut to, 5000);
+        it.expected.resize(21_000, 0);
+        it.expected.copy_within(0..5000, 16_000);
+        it.check("a copy within");
+        it.resize(&file, 0);
+        let (mut from, mut to) = (0, 0);
+        copy_all(&source, &mut from, &file, &mut to, 100);
+        it.expected = bytes[..100].to_vec();
+        it.check("a small copy");
+        drop((source, file));
+        fs::remove_file(&plain).expect("removed");
+        beside_the_cache(&mut it);
+        fs::remove_file(&it.paths[0]).expect("removed");
+    }
+    let count = || chunk_files(cluster.data()).len();
+    wait_for("no chunk file is left", PATIENCE, || (count() == 0).then_some(()));
+    end(cluster, second);
+}
+
+fn beside_the_cache(it: &mut Checked) {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).custom_flags(OFlags::DIRECT.bits() as i32);
+    let direct = options.open(&it.paths[0]).expect("opened");
+    let page = aligned(0x77);
+    direct.write_all_at(page.bytes(), 0).expect("written");
+    direct.write_all_at(page.bytes(), 4096).expect("written");
+    it.expected = vec![0x77; 8192];
+    it.check("direct writes");
+    drop(direct);
+}
+
+fn copy_all(from: &File, at: &mut u64, to: &File, place: &mut u64, len: usize) {
+    let mut left = len;
+    while left > 0 {
+        let copied = copy_file_range(from, Some(at), to, Some(place), left).expect("copied");
+        assert!(copied > 0);
+        left -= copied;
+    }
+}
+
+/// Memory that begins at a page.
+struct Page {
+    memory: Vec<u8>,
+    start: usize,
+}
+
+impl Page {
+    fn bytes(&self) -> &[u8] {
+        &self.memory[self.start..self.start + 4096]
+    }
+}
+
+fn aligned(byte: u8) -> Page {
+    let memory = vec![byte; 8192];
+    let start = memory.as_ptr().align_offset(4096);
+    Page { memory, start }
+}
+
+/// Random changes on one mount or the other, each closed before the next is opened, around the
+/// border of metadata and storage.
+#[test]
+fn random_changes_from_both_mounts_give_what_a_plain_file_would() {
+    let (cluster, second) = mounts();
+    let seed = Random::seed_of_run();
+    println!("SKEP_TEST_SEED={seed}");
+    let mut random = Random::new(seed);
+    let mut it = Checked {
+        paths: [cluster.path().join("file"), second.path().join("file")],
+        expected: Vec::new(),
+    };
+    for round in 0..300 {
+        let file = open(&it.paths[random.below(2)]);
+        for _ in 0..1 + random.below(4) {
+            let at = random.below(9000);
+            let len = 1 + random.below([10, 700, 6000][random.below(3)]);
+            match random.below(6) {
+                0..3 => it.write(&file, at, &random.bytes(len)),
+                3 => it.resize(&file, at),
+                4 => {
+                    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                    it.clear(&file, at..at + len, flags);
+                }
+                _ => file.sync_data().expect("synced"),
+            }
+        }
+        drop(file);
+        it.check(&format!("seed {seed}, round {round}"));
+    }
+    end(cluster, second);
+}
+
+/// Semantics 2.3 and 2.9: while both have it open.
+#[test]
+fn a_shared_file_is_as_the_last_write_left_it() {
+    let (cluster, second) = mounts();
+    let paths = [cluster.path().join("file"), second.path().join("file")];
+    let files = paths.each_ref().map(|path| open(path));
+    let mut random = Random::new(3);
+    let mut expected = vec![0; 6000];
+    files[0].write_all_at(&expected, 0).expect("written");
+    for round in 0..200 {
+        let (writer, reader) = (round % 2, (round + 1) % 2);
+        let at = random.below(5000);
+        let len = 1 + random.below(900);
+        let bytes = random.bytes(len);
+        files[writer].write_all_at(&bytes, at as u64).expect("written");
+        expected[at..at + bytes.len()].copy_from_slice(&bytes);
+        let mut found = vec![1; 6000];
+        files[reader].read_exact_at(&mut found, 0).expect("read");
+        assert!(found == expected, "round {round}");
+    }
+    drop(files);
+    let append = |path: &Path| OpenOptions::new().append(true).create(true).open(path);
+    let logs = paths.each_ref().map(|path| append(&path.with_file_name("log")).expect("opened"));
+    let lines = std::thread::scope(|scope| {
+        let threads: Vec<_> = logs
+            .into_iter()
+            .enumerate()
+            .map(|(which, mut log)| {
+                scope.spawn(move || {
+                    for number in 0..100 {
+                        let line = format!("{which} {number:03} {}\n", "x".repeat(40));
+                        log.write_all(line.as_bytes()).expect("appended");
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().expect("done"));
+        fs::read_to_string(paths[0].with_file_name("log")).expect("read")
+    });
+    let mut lines: Vec<_> = lines.lines().collect();
+    lines.sort_unstable();
+    lines.dedup();
+    assert_eq!(lines.len(), 200);
+    assert!(lines.iter().all(|line| line.len() == 46), "{lines:?}");
+    end(cluster, second);
+}
+
+/// Semantics 3.1: and who had not synced isn't told that anything was lost.
+#[test]
+fn a_killed_metadata_service_loses_no_bytes() {
+    let (cluster, second) = mounts();
+    for (round, mount) in [cluster.path(), second.path()].into_iter().enumerate() {
+        let name = format!("file-{round}");
+        let file = open(&mount.join(&name));
+        file.write_all_at(b"before", 0).expect("written");
+        cluster.processes("metadata").remove(0).kill();
+        file.write_all_at(b"after", 10).expect("written when it is back");
+        file.sync_all().expect("nothing was lost");
+        let expected = b"before\0\0\0\0after";
+        assert_eq!(fs::read(cluster.path().join(&name)).expect("read"), expected);
+        assert_eq!(fs::read(second.path().join(&name)).expect("read"), expected);
+    }
+    end(cluster, second);
+}
+
+/// A cluster of which the metadata service alone lies on a disk of its own.
+fn with_metadata_on(disk: &Path) -> Cluster {
+    let shape = Shape { storage_services: 1, metadata_targets: 1, ..Shape::default() };
+    let cluster = Cluster::start(shape);
+    cluster.hand_down(cluster.path(), PATTERN);
+    cluster.stop();
+    let service = cluster.data().join("metadata-1");
+    finish(Command::new("cp").arg("-a").arg(&service).arg(disk), PATIENCE).expect_success();
+    fs::remove_dir_all(&service).expect("removed");
+    std::os::unix::fs::symlink(disk.join("metadata-1"), &service).expect("linked");
+    rustix::fs::syncfs(File::open(disk).expect("opened")).expect("synced");
+    cluster.up().expect_success();
+    cluster
+}
+
+fn lose_power(cluster: &Cluster, disk: &mut Disk, copy: u32) {
+    let supervisor = cluster.processes("up").remove(0);
+    supervisor.signal(Signal::STOP);
+    cluster.processes("metadata").remove(0).kill();
+    disk.restore(copy);
+    supervisor.signal(Signal::CONT);
+}
+
+/// Semantics 3.3 and 3.5: a metadata host alone loses its power, under a mount that goes on, and
+/// with it bytes that it had acknowledged.
+#[test]
+fn who_had_not_synced_when_metadata_lost_its_power_is_told_once() {
+    let scratch = Scratch::new();
+    let mut disk = Disk::new(&scratch, DISK_BYTES);
+    let mut cluster = with_metadata_on(disk.path());
+    let other = cluster.mount(Transport::Device);
+    for (mount, names) in [(cluster.path(), ["a", "b"]), (other.path(), ["c", "d"])] {
+        let [untouched, hit] = names.map(|name| open(&mount.join(name)));
+        for file in [&untouched, &hit] {
+            file.write_all_at(&[1; 3000], 0).expect("written");
+            file.sync_all().expect("synced");
+        }
+        let second = open(&mount.join(names[1]));
+        let copy = disk.freeze_copy();
+        hit.write_all_at(&[2; 2000], 500).expect("written");
+        lose_power(&cluster, &mut disk, copy);
+        for (which, file) in [&hit, &second].into_iter().enumerate() {
+            let error = file.sync_all().expect_err("what was written is lost");
+            assert_eq!(error.raw_os_error(), Some(5), "handle {which}: {error}");
+            file.sync_all().unwrap_or_else(|error| panic!("once, not again: {error}"));
+        }
+        untouched.sync_all().expect("all that was written to it is there");
+        // Written again, it is there for good.
+        hit.write_all_at(&[3; 2000], 500).expect("written");
+        hit.sync_all().expect("synced");
+        let copy = disk.freeze_copy();
+        lose_power(&cluster, &mut disk, copy);
+        hit.sync_all().expect("nothing of it was lost");
+        drop((untouched, hit, second));
+        let expected = [vec![1; 500], vec![3; 2000], vec![1; 500]].concat();
+        for mount in [cluster.path(), other.path()] {
+            assert!(fs::read(mount.join(names[0])).expect("read") == [1; 3000]);
+            assert!(fs::read(mount.join(names[1])).expect("read") == expected);
+        }
+    }
+    other.unmount();
+    cluster.stop();
+}
