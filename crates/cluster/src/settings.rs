@@ -355,7 +355,7 @@ pub(crate) fn problems(policy: &Policy) -> Vec<String> {
         ));
     }
     let inline = policy.inline_bytes;
-    if problems.is_empty() && inline % INLINE_UNIT != 0 {
+    if problems.is_empty() && !inline.is_multiple_of(INLINE_UNIT) {
         let (below, above) =
             (inline / INLINE_UNIT * INLINE_UNIT, inline.next_multiple_of(INLINE_UNIT));
         problems.push(format!(
