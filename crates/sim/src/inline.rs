@@ -28,15 +28,6 @@ impl World {
         if most == 0 {
             return None;
         }
-        let written = self.clients[client].inline_writes.get(&inode);
-        if let Some(written) = written.filter(|_| self.random.percent(30)) {
-            // The newest of each epoch.
-            let newest: BTreeMap<_, _> =
-                written.iter().map(|(mark, _)| (mark.epoch, mark.record)).collect();
-            let mark = |(epoch, record)| InlineMark { epoch, record };
-            let written = newest.into_iter().map(mark).collect();
-            return Some(Op::SyncInline(SyncInline { inode, written }));
-        }
         let offset = self.random.below(most);
         let length = self.random.within(1, most - offset + 1).min(most - offset);
         if mode != OpenMode::Write || self.random.percent(30) {
@@ -54,6 +45,19 @@ impl World {
             bytes: bytes.into(),
             extends: self.random.percent(80),
         }))
+    }
+
+    /// A sync of a file of which a client has writes that it hasn't asked for yet.
+    pub(crate) fn sync_inline(&mut self, client: usize) -> Option<Op> {
+        let unsynced = &self.clients[client].inline_writes;
+        let which = self.random.index(unsynced.len().max(1));
+        let (inode, written) = unsynced.iter().nth(which)?;
+        // The newest of each epoch.
+        let newest: BTreeMap<_, _> =
+            written.iter().map(|(mark, _)| (mark.epoch, mark.record)).collect();
+        let mark = |(epoch, record)| InlineMark { epoch, record };
+        let written = newest.into_iter().map(mark).collect();
+        Some(Op::SyncInline(SyncInline { inode: *inode, written }))
     }
 
     /// Takes in what a client is told of such an operation.

@@ -36,6 +36,11 @@ impl World {
         if self.random.percent(20) && self.use_handle(client, task, is_durable) {
             return;
         }
+        if self.random.percent(10)
+            && let Some(op) = self.sync_inline(client)
+        {
+            return self.begin(client, task, op, is_durable);
+        }
         let op = match self.random.below(100) {
             0..4 => self.create_unnamed(),
             4..20 => self.create(),
