@@ -3,7 +3,8 @@
 //!
 //! What is checked besides what the witness does: a write that is called safe is there and stays,
 //! whatever power cuts come; a write that is called lost was. After an answer the client knows
-//! nothing of the writes that it was about, as a real one.
+//! nothing of the writes that it was about, as a real one. Of a start that is so long ago that the
+//! target has forgotten it, anything may be called lost.
 
 use crate::operation::Op;
 use crate::witness::InstanceId;
@@ -12,6 +13,7 @@ use skep_types::InodeId;
 use skep_types::codec::{Codec, crc32c};
 use skep_wire::inline::{InlineMark, InlineSynced, InlineWritten};
 use skep_wire::inline::{ReadInline, SyncInline, WriteInline};
+use skep_wire::limits::MAX_EPOCHS;
 use skep_wire::metadata::OpenMode;
 use std::collections::BTreeMap;
 
@@ -90,7 +92,12 @@ impl World {
                 if of_file.is_empty() {
                     unsynced.remove(&it.inode);
                 }
-                if !meant.is_empty() {
+                // A target's starts are numbered like its lives, or lower.
+                let oldest = it.written.iter().map(|mark| mark.epoch).min().unwrap_or_default();
+                let lives = self.targets.iter().map(|target| target.life).max();
+                let may_be_forgotten =
+                    lives.is_some_and(|lives| lives >= oldest + MAX_EPOCHS as u64);
+                if !meant.is_empty() && !(synced.is_lost && may_be_forgotten) {
                     let checked = self.witness.inline_synced(&meant, synced.is_lost);
                     self.check(checked);
                 }
