@@ -110,11 +110,19 @@ impl Client {
         if offset >= size {
             return Ok(None);
         }
-        // What lies in metadata is data up to the end of the file.
-        if what == Sought::Data && offset < file.pattern.inline_bytes() {
-            return Ok(Some(offset));
+        let inline = file.pattern.inline_bytes();
+        let mut behind = offset;
+        if offset < inline {
+            let data_end = inline::data_end(&self.0, &file, offset).await?;
+            match what {
+                Sought::Data if offset < data_end => return Ok(Some(offset)),
+                Sought::Hole if data_end < inline => {
+                    return Ok(Some(data_end.max(offset).min(size)));
+                }
+                Sought::Data | Sought::Hole => behind = inline.min(size),
+            }
         }
-        let tasks: Vec<_> = chunk_ranges(&file.pattern, offset..size)
+        let tasks: Vec<_> = chunk_ranges(&file.pattern, behind..size)
             .map(|part| {
                 let (worker, file) = (Rc::clone(&self.0), Arc::clone(&file));
                 skep_env::spawn(async move { seek_chunk(worker, &file, part, what).await })

@@ -8,6 +8,7 @@ use crate::tables::OpenFile;
 use skep_env::Buf;
 use skep_rpc::CallOptions;
 use skep_types::codec::{Bytes, crc32c};
+use skep_types::pattern::INLINE_UNIT;
 use skep_types::{Error, ErrorCode, InodeId, Result};
 use skep_wire::inline::{InlineWritten, ReadInline, SyncInline, WriteInline};
 use std::rc::Rc;
@@ -42,6 +43,20 @@ pub(crate) async fn read(
             return Err(Error::new(ErrorCode::Corrupt, text));
         }
     }
+}
+
+/// Where the data ends that `offset` lies in, or begins at; at or below `offset` if that lies in a
+/// hole. Known in blocks, and what follows in metadata is one hole.
+pub(crate) async fn data_end(worker: &Rc<Worker>, file: &OpenFile, offset: u64) -> Result<u64> {
+    let (inode, most) = (file.inode.id, file.pattern.inline_bytes());
+    let start = offset - offset % INLINE_UNIT;
+    let length = most.saturating_sub(start) as u32;
+    let generation = file.pattern.generation;
+    let request = ReadInline { inode, generation, offset: start, length };
+    let answer = Client(Rc::clone(worker)).ask(inode, &request).await;
+    let read = answer.map_err(|error| error.within(format_args!("file {inode}")))?;
+    let end = start + read.bytes.len() as u64;
+    Ok(end.next_multiple_of(INLINE_UNIT).min(most))
 }
 
 /// Writes bytes at an offset of the file. `extends`: they are all of a write, and the file reaches
