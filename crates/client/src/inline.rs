@@ -3,13 +3,13 @@
 //! write of several pieces promises, `data_read` and `data_write` know.
 
 use crate::client::{Client, Worker};
-use crate::inode_state::InodeState;
+use crate::inode_state::{InodeState, Told};
 use crate::tables::OpenFile;
 use skep_env::Buf;
 use skep_rpc::CallOptions;
 use skep_types::codec::{Bytes, crc32c};
 use skep_types::pattern::INLINE_UNIT;
-use skep_types::{Error, ErrorCode, InodeId, Result};
+use skep_types::{Attributes, Error, ErrorCode, InodeId, Result};
 use skep_wire::inline::{InlineWritten, ReadInline, SyncInline, WriteInline};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -97,16 +97,20 @@ pub(crate) async fn write(
 
 impl Client {
     /// Waits until what this mount has written of a file's inline bytes is on metadata's device, or
-    /// is known to be lost.
-    pub(crate) async fn sync_inline(&self, state: &Arc<InodeState>) -> Result<()> {
-        let written = state.unsynced_inline();
+    /// is known to be lost; gives what metadata had been told of the file before, and what of that
+    /// is on its device. `None` if there is nothing to wait for, or the file is gone.
+    pub(crate) async fn sync_inline(
+        &self,
+        state: &Arc<InodeState>,
+    ) -> Result<Option<(Told, Attributes)>> {
+        let (written, told) = (state.unsynced_inline(), state.told());
         if written.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         let request = SyncInline { inode: state.id, written };
         let how = CallOptions { durable: true, ..CallOptions::default() };
         let synced = self.ask_so(state.id, &request, how).await?;
         state.inline_synced(&request.written, synced.is_lost);
-        Ok(())
+        Ok(synced.attributes.map(|durable| (told, durable)))
     }
 }

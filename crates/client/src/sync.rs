@@ -1,7 +1,7 @@
 //! Making things durable, and telling metadata what was written: flush, fsync, syncfs, unmount.
 
 use crate::client::{Client, Worker};
-use crate::inode_state::{InodeState, Kept, Unsynced};
+use crate::inode_state::{InodeState, Kept, Told, Unsynced};
 use crate::limits::{INODES_AT_ONCE, SHUTDOWN_PATIENCE};
 use crate::session::{Modify, is_lost};
 use crate::tables::{HandleId, OpenFile};
@@ -36,10 +36,10 @@ impl Client {
     pub async fn fsync(&self, handle: HandleId, data_only: bool) -> Result<()> {
         let _ = data_only;
         let file = self.mount().handles.get_live(handle)?;
-        self.sync_data(&file.inode).await?;
+        let synced = self.sync_data(&file.inode).await?;
         let durable = Modify { is_durable: true, ..Modify::default() };
         if self.report_written(&file.inode, durable).await?.is_none() {
-            self.sync_told(&file.inode).await?;
+            self.sync_told(&file.inode, synced).await?;
         }
         // Others may have had the file meanwhile.
         file.check_live()?;
@@ -105,15 +105,25 @@ impl Client {
     }
 
     /// Waits until what metadata was told of a file is on its device, and tells it again what its
-    /// host has lost with its power since.
+    /// host has lost with its power since. `synced`: what it had been told when it was asked last,
+    /// and what was on its device then.
     ///
     /// # Errors
     /// `Io` if that was a truncation: others may have relied on the file as it is again.
-    async fn sync_told(&self, state: &Arc<InodeState>) -> Result<()> {
+    async fn sync_told(
+        &self,
+        state: &Arc<InodeState>,
+        synced: Option<(Told, Attributes)>,
+    ) -> Result<()> {
         let told = state.told();
-        let how = CallOptions { durable: true, ..CallOptions::default() };
-        let request = GetAttributes { inode: state.id };
-        let durable = self.ask_so(state.id, &request, how).await?.attributes;
+        let durable = match synced {
+            Some((before, durable)) if before == told => durable,
+            _ => {
+                let how = CallOptions { durable: true, ..CallOptions::default() };
+                let request = GetAttributes { inode: state.id };
+                self.ask_so(state.id, &request, how).await?.attributes
+            }
+        };
         let kept = state.compare(&told, &durable);
         if kept == Kept::All {
             return Ok(());
@@ -135,8 +145,8 @@ impl Client {
     }
 
     /// Syncs all chunk files of an inode that have unsynced writes of this mount, and its bytes in
-    /// metadata.
-    async fn sync_data(&self, state: &Arc<InodeState>) -> Result<()> {
+    /// metadata; gives what that told of metadata's device ([`Self::sync_inline`]).
+    async fn sync_data(&self, state: &Arc<InodeState>) -> Result<Option<(Told, Attributes)>> {
         let unsynced = state.unsynced();
         let mut result = self.sync_inline(state).await;
         if let [one] = &unsynced[..] {
@@ -164,8 +174,8 @@ impl Client {
     pub(crate) async fn sync_closed(&self, state: &Arc<InodeState>) {
         let losses = state.losses();
         match self.sync_data(state).await {
-            Ok(()) if state.losses() == losses => {}
-            Ok(()) => tracing::error!(
+            Ok(_) if state.losses() == losses => {}
+            Ok(_) => tracing::error!(
                 "file {}: a host lost its power before what was written was synced, and nobody had \
                  the file open to be told",
                 state.id
@@ -234,10 +244,10 @@ impl Client {
 
     async fn sync_inode(&self, state: &Arc<InodeState>) -> Result<()> {
         let losses = state.losses();
-        self.sync_data(state).await?;
+        let synced = self.sync_data(state).await?;
         let durable = Modify { is_durable: true, ..Modify::default() };
         if self.report_written(state, durable).await?.is_none() && state.is_told_undurably() {
-            self.sync_told(state).await?;
+            self.sync_told(state, synced).await?;
         }
         if state.losses() == losses { Ok(()) } else { Err(loss_of(state)) }
     }

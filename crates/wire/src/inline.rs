@@ -85,5 +85,7 @@ record! {
     pub struct InlineSynced {
         /// Whether one of the writes may be lost: the target's host has lost its power since.
         pub is_lost: bool,
+        /// The file's attributes, which are on the device as well; none if it is gone.
+        pub attributes: Option<Attributes>,
     }
 }

@@ -17,5 +17,7 @@ pub(crate) fn run<E: Engine>(
         return Err(Error::new(ErrorCode::InvalidArgument, what).into());
     }
     let epochs = &context.shared.epochs;
-    Ok(InlineSynced { is_lost: request.written.iter().any(|mark| epochs.is_lost(mark)) })
+    let is_lost = request.written.iter().any(|mark| epochs.is_lost(mark));
+    let found = context.find_inode(request.inode)?;
+    Ok(InlineSynced { is_lost, attributes: found.map(|record| record.attributes) })
 }

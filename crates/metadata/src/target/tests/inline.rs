@@ -96,6 +96,19 @@ fn writes_over_each_other_are_read_and_move_size_and_times() {
     assert_eq!(story.read(inode, 0, 4096).unwrap(), []);
 }
 
+/// So that an `fsync` needs no other request.
+#[test]
+fn a_sync_tells_what_is_on_the_device_of_the_file() {
+    let mut story = Story::begin();
+    let inode = story.inline_file();
+    let mark = story.written(1, &write(inode, 0, b"abcdef")).mark;
+    let request = il::SyncInline { inode, written: vec![mark] };
+    let synced = story.ask(1, 2, (0, 0), &request).unwrap();
+    assert_eq!(synced.attributes.map(|it| it.size), Some(6));
+    let gone = il::SyncInline { inode: InodeId::from_parts(inode.shard(), 1 << 40), ..request };
+    assert_eq!(story.ask(1, 2, (0, 0), &gone).unwrap().attributes, None);
+}
+
 /// Its end is reported when the bytes on storage are written too.
 #[test]
 fn a_part_of_a_write_moves_neither_size_nor_times() {

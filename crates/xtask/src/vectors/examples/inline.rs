@@ -26,12 +26,12 @@ pub(super) fn examples() -> Vec<Example> {
     let nothing = InlineRead { bytes: Bytes::default(), checksum: 0 };
     let older = InlineMark { epoch: 2, record: Lsn::new(77) };
     vec![
-        example(&whole, &InlineWritten { mark, attributes }).request(&part),
+        example(&whole, &InlineWritten { mark, attributes: attributes.clone() }).request(&part),
         example(&read, &InlineRead { bytes, checksum }).reply::<ReadInline>(&nothing),
         example(
             &SyncInline { inode: a_file(), written: vec![older, mark] },
-            &InlineSynced { is_lost: false },
+            &InlineSynced { is_lost: false, attributes: Some(attributes) },
         )
-        .reply::<SyncInline>(&InlineSynced { is_lost: true }),
+        .reply::<SyncInline>(&InlineSynced { is_lost: true, attributes: None }),
     ]
 }
