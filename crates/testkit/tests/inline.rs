@@ -133,6 +133,18 @@ fn small_files_cost_no_chunk_file_and_their_pattern_says_so() {
     let metadata = info["metadata"]["target"].clone();
     assert_eq!((&pieces[0]["length"], &pieces[0]["target"]), (&json!(INLINE), &metadata));
     assert_ne!(pieces[1]["target"], metadata);
+    // Whoever owns a file says so by an attribute, too.
+    let other = cluster.path().join("other");
+    fs::write(&other, "").expect("made");
+    let wanted = b"inline/from=8KiB,count=1";
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(&other, "user.skep.pattern", wanted, flags).expect("empty, and ours");
+    open(&other).write_all_at(&[9], 8191).expect("written");
+    assert_eq!(
+        (count(), entry_json(&["info"], &other)["pattern"]["components"][1]["start_byte"].take()),
+        (0, json!(8192))
+    );
+    fs::remove_file(&other).expect("removed");
     // One byte more is one chunk file.
     let file = open(&path);
     file.write_all_at(&[8; 10], 4090).expect("written");

@@ -612,6 +612,13 @@ fn jobs_ask_for_patterns_by_their_environment_where_a_mount_listens() {
     let part = part(&cluster, &path);
     assert_eq!((&part["targets_wanted"], &part["chunk_bytes"]), (&json!(7), &json!(1 << 20)));
     assert_eq!(info(&cluster, &path)["pattern"]["origin"], "asked");
+    make(&mount_point, "small", "inline/from=4KiB,count=7").expect_success();
+    let components = info(&cluster, &cluster.path().join("small"))["pattern"]["components"].take();
+    assert_eq!(components[0]["redundancy"], "inline");
+    assert_eq!(
+        (&components[1]["start_byte"], &components[1]["targets_wanted"]),
+        (&json!(4096), &json!(7))
+    );
     make(&mount_point, "silent", "").expect_success();
     assert_eq!(targets(&cluster, &cluster.path().join("silent")).len(), 4);
     let failed = make(&mount_point, "wrong", "count=many");
