@@ -13,11 +13,11 @@
 
 use crate::client::Client;
 use crate::driven::drive;
-use crate::limits::CONTENTION_PAUSE;
+use crate::limits::{CIRCLE_LOOK_AFTER, CONTENTION_PAUSE};
 use crate::session::Modify;
 use crate::tables::{HandleId, OpenFile};
 use skep_cluster::lock_ranges::LockRanges;
-use skep_types::{ErrorCode, GroupId, InodeId, Result};
+use skep_types::{Error, ErrorCode, GroupId, InodeId, Result};
 use skep_wire::file_locks::{
     EndWait, HeldLock, LockKind, LockMode, LockRequest, SetLock, TestLock, WaitLock,
 };
@@ -263,7 +263,7 @@ impl Client {
     }
 
     /// Waits until a lock may be had, or for some seconds; then it is to be tried to set. May be
-    /// dropped.
+    /// dropped. Looks meanwhile whether the wait closes a circle over several metadata targets.
     ///
     /// # Errors
     /// `Deadlock` if whoever is in the way waits for this owner; as [`Self::set_lock`].
@@ -273,9 +273,18 @@ impl Client {
         let end = EndWait { inode: owner.inode, wait };
         let mut waiting = Waiting { client: self.clone(), request: Some(end) };
         let request = WaitLock { lock: request_of(owner, lock), wait };
-        let result = self.ask(owner.inode, &request).await;
+        let mut asking = std::pin::pin!(self.ask(owner.inode, &request));
+        let answer = match skep_env::timeout(CIRCLE_LOOK_AFTER, asking.as_mut()).await {
+            Some(answer) => answer,
+            None if lock.kind == LockKind::Posix && self.must_give_way(lock.owner, wait).await => {
+                let what = "a circle of processes that wait at several metadata targets";
+                let what = format!("file {}: {what}", owner.inode);
+                return Err(Error::new(ErrorCode::Deadlock, what));
+            }
+            None => asking.await,
+        };
         waiting.request = None;
-        result.map(|_| ())
+        answer.map(|_| ())
     }
 
     /// A lock that is in the way of another, as `F_GETLK` asks for it. The process is zero if it is

@@ -27,6 +27,7 @@ mod inline;
 mod inode_state;
 mod kept_caches;
 mod limits;
+mod lock_circles;
 mod mount;
 mod namespace;
 mod open;

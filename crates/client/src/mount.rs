@@ -7,6 +7,7 @@ use crate::kept_caches::KeptCaches;
 use crate::limits::{
     MANAGEMENT_PATIENCE, MANAGEMENT_PAUSE, MAX_REMEMBERED_PLAIN, MAX_REMEMBERED_SPECIAL,
 };
+use crate::lock_circles::LockCircles;
 use crate::recalls::Recalls;
 use crate::recent::Recent;
 use crate::session::GroupSessions;
@@ -77,6 +78,7 @@ pub struct Mount {
     pub(crate) inodes: Inodes,
     pub(crate) caches: KeptCaches,
     pub(crate) locks: Arc<FileLocks>,
+    pub(crate) lock_circles: LockCircles,
     pub(crate) recalls: Recalls,
     /// Makes the kernel ask for a file's attributes anew. Protects the value alone.
     forget: Mutex<Option<Arc<Forget>>>,
@@ -130,6 +132,7 @@ impl Mount {
             inodes: Inodes::new(),
             caches: KeptCaches::new(),
             locks: Arc::default(),
+            lock_circles: LockCircles::default(),
             recalls: Recalls::default(),
             forget: Mutex::default(),
             special: Recent::new(MAX_REMEMBERED_SPECIAL),

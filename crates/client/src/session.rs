@@ -23,7 +23,7 @@ use crate::limits::{CONTENTION_PAUSE, REOPENS_AT_ONCE, SLOTS_PER_WORKER};
 use crate::tables::OpenFile;
 use skep_env::local::Notify;
 use skep_rpc::CallOptions;
-use skep_types::{Error, ErrorCode, GroupId, InodeId, NodeId, Result, SessionId};
+use skep_types::{Error, ErrorCode, GroupId, InodeId, NodeId, Result, SessionId, TargetKind};
 use skep_wire::Request;
 use skep_wire::limits::MAX_SLOTS;
 use skep_wire::metadata::{Open, OpenMode, OpenSession};
@@ -536,6 +536,13 @@ impl Client {
     /// The metadata group that serves an inode.
     pub(crate) fn group_of(&self, inode: InodeId) -> Result<GroupId> {
         self.router().shard_group(inode.shard())
+    }
+
+    /// All metadata groups.
+    pub(crate) fn metadata_groups(&self) -> Vec<GroupId> {
+        let map = self.map();
+        let groups = map.groups.iter().filter(|group| group.kind == TargetKind::Metadata);
+        groups.map(|group| group.id).collect()
     }
 }
 

@@ -7,9 +7,7 @@ use crate::session::{Modify, is_lost};
 use crate::tables::{HandleId, OpenFile};
 use skep_cluster::striping::size_from_chunks;
 use skep_rpc::CallOptions;
-use skep_types::{
-    Attributes, ChunkFileKey, Error, ErrorCode, GroupId, HostIncarnation, Result, TargetKind,
-};
+use skep_types::{Attributes, ChunkFileKey, Error, ErrorCode, GroupId, HostIncarnation, Result};
 use skep_wire::metadata::{CloseSession, GetAttributes, ReportWritten, SyncAll, WrittenExtent};
 use skep_wire::storage::SyncChunk;
 use std::rc::Rc;
@@ -228,11 +226,11 @@ impl Client {
     /// The first error met.
     pub async fn sync_names(&self) -> Result<()> {
         let mut result = Ok(());
-        let map = self.map();
-        let groups = map.groups.iter().filter(|group| group.kind == TargetKind::Metadata);
+        let groups = self.metadata_groups();
         let tasks: Vec<_> = groups
+            .into_iter()
             .map(|group| {
-                let (client, group) = (self.clone(), group.id);
+                let client = self.clone();
                 skep_env::spawn(async move { client.sync_group(group).await })
             })
             .collect();

@@ -16,11 +16,13 @@ use queue::{Queue, State, Wait};
 use skep_cluster::lock_ranges::LockRanges;
 use skep_format::metadata::{FileLocksRecord, LockOwner, LockedRange, decode_value, lock_owner_of};
 use skep_types::{Error, ErrorCode, InodeId, Result, SessionId};
-use skep_wire::file_locks::{HeldLock, LockKind, LockMode, LockRequest};
+use skep_wire::file_locks::{
+    HeldLock, ListedWait, LockKind, LockMode, LockParty, LockRequest, WaitList,
+};
 use skep_wire::frame::Header;
-use skep_wire::limits::LOCK_END;
+use skep_wire::limits::{LOCK_END, MAX_LISTED_HOLDERS, MAX_LISTED_WAITS};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
+use std::ops::{Bound, Range};
 use std::time::Duration;
 
 use crate::operation::ConnectionId;
@@ -391,6 +393,33 @@ impl FileLocks {
     }
 
     // ---- circles
+
+    /// Who waits for POSIX locks, and who holds what is in the way, from behind an owner on.
+    pub(crate) fn posix_waits(&self, after: LockParty) -> WaitList {
+        let mut list = WaitList { waits: Vec::new(), next: None };
+        let party = |(session, owner): Owner| LockParty { session, owner };
+        let behind = (Bound::Excluded((after.session, after.owner)), Bound::Unbounded);
+        let mut last = after;
+        for (owner, places) in self.waiting.range(behind) {
+            if list.waits.len() >= MAX_LISTED_WAITS {
+                list.next = Some(last);
+                break;
+            }
+            last = party(*owner);
+            let posix = places.iter().filter(|((_, kind), _)| *kind == LockKind::Posix);
+            for (place, number) in posix.take(MAX_LISTED_HOLDERS) {
+                let Some(file) = self.files.get(place) else { continue };
+                let wait = file.queue.get((owner.0, *number));
+                let wait = wait.filter(|it| !matches!(it.state, State::Called { .. }));
+                let Some(wait) = wait else { continue };
+                let holders = file.held_against(&wait.wanted).map(|it| party(it.owner));
+                let holders: BTreeSet<_> = holders.take(MAX_LISTED_HOLDERS).collect();
+                let holders = holders.into_iter().collect();
+                list.waits.push(ListedWait { waiter: last, wait: *number, holders });
+            }
+        }
+        list
+    }
 
     /// Whether who wants this would wait in the end for a lock that he holds himself. That another
     /// of his threads waits before others is none; nor is what he waits for under another kind,

@@ -11,6 +11,7 @@ mod get_attributes;
 mod get_entry_info;
 mod link;
 mod list_locks;
+mod list_waits;
 mod lookup;
 pub(crate) mod make_directory;
 mod make_symlink;
@@ -86,6 +87,7 @@ pub(crate) fn dispatch<E: Engine>(
         fl::SetLock::ID => with(c, file_locks::set),
         fl::TestLock::ID => with(c, file_locks::test),
         fl::ListLocks::ID => with(c, list_locks::run),
+        fl::ListWaits::ID => with(c, list_waits::run),
         md::SyncAll::ID => Ok(Done {}.to_bytes()),
         md::Prepare::ID => with(c, prepare::run),
         md::Decide::ID => with(c, decide::run),
@@ -119,6 +121,7 @@ pub(crate) fn home_inode(message: u16, body: &[u8]) -> Option<InodeId> {
         md::OpenSession::ID
         | md::KeepAlive::ID
         | md::ListSessions::ID
+        | fl::ListWaits::ID
         | md::CloseSession::ID
         | sh::WaitRecalls::ID
         | sh::AcknowledgeRecalls::ID

@@ -122,6 +122,7 @@ catalog! {
     66 "metadata" reads fl::WaitLock => fl::LockWaited;
     67 "metadata" reads fl::EndWait => mg::Done;
     68 "metadata" reads fl::ListLocks => fl::LockList;
+    69 "metadata" reads fl::ListWaits => fl::WaitList;
     70 "metadata" modifies md::Exchange => mg::Done;
     71 "metadata" modifies md::CreateUnnamed => md::Opened;
     // Metadata: the first bytes of files.

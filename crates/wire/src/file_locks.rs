@@ -141,6 +141,48 @@ record! {
 }
 
 record! {
+    /// Who holds or waits.
+    #[derive(Copy, Default, PartialOrd, Ord)]
+    pub struct LockParty {
+        /// The session.
+        pub session: SessionId,
+        /// Number of the owner within the session's client.
+        pub owner: u64,
+    }
+}
+
+record! {
+    /// Asks a target who waits there for POSIX locks, and for whom. Pages follow each other by
+    /// `after`.
+    pub struct ListWaits {
+        /// Only waits of those behind it; zero at the beginning.
+        pub after: LockParty,
+    }
+}
+
+record! {
+    /// A wait for a POSIX lock.
+    pub struct ListedWait {
+        /// Who waits.
+        pub waiter: LockParty,
+        /// Number of the wait, given once by the session's client.
+        pub wait: u64,
+        /// Who holds what is in its way, up to a limit.
+        pub holders: Vec<LockParty>,
+    }
+}
+
+record! {
+    /// Answer to [`ListWaits`].
+    pub struct WaitList {
+        /// By rising waiter. Who is told to try now is left out.
+        pub waits: Vec<ListedWait>,
+        /// `after` of the next page; none: all is told.
+        pub next: Option<LockParty>,
+    }
+}
+
+record! {
     /// Lists who has files open, and who has locked them or waits for that: of one file, or of all
     /// that this target has. Pages follow each other by `after_session` and `after_inode`.
     pub struct ListLocks {

@@ -33,6 +33,10 @@ pub const LOCK_END: u64 = 1 << 63;
 pub const MAX_LISTED_USES: usize = 256;
 /// See [`MAX_LISTED_USES`].
 pub const MAX_LISTED_LOCKS: usize = 256;
+/// About as many waits are in one `WaitList`: all of an owner are in the same.
+pub const MAX_LISTED_WAITS: usize = 256;
+/// Most waits of one owner, and most holders of each, in a `WaitList`.
+pub const MAX_LISTED_HOLDERS: usize = 64;
 /// Most clients in one `ClientList`.
 pub const MAX_LISTED_CLIENTS: usize = 1024;
 /// Most sessions in one `SessionList`.

@@ -95,6 +95,8 @@ pub(crate) const KINDS: &[Kind] = &[
     record::<md::TransactionId>(),
     record::<fl::LockRequest>(),
     record::<fl::HeldLock>(),
+    record::<fl::ListedWait>(),
+    record::<fl::LockParty>(),
     record::<sh::Recall>(),
     record::<il::InlineMark>(),
     record::<fl::FileUse>(),

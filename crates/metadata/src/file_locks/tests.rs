@@ -211,3 +211,34 @@ fn owners_of_another_kind_with_the_same_number_close_no_circle() {
     locks.wait(OTHER_FILE, waiting, 1, (1, Header::default(), NOW + WAIT_ANSWER));
     assert!(!locks.closes_circle(FILE, &wanted(2, LockMode::Exclusive, 0..10), 2));
 }
+
+#[test]
+fn who_waits_for_whom_is_listed_in_pages() {
+    let mut locks = FileLocks::default();
+    assert!(lock(&mut locks, 2, LockMode::Shared, 0..10));
+    assert!(lock(&mut locks, 4, LockMode::Shared, 5..10));
+    // One of many waits for both, the others only for the one at the beginning.
+    wait(&mut locks, 100, LockMode::Exclusive, 0..10, NOW);
+    for owner in 101..1000 {
+        wait(&mut locks, owner, LockMode::Exclusive, 0..1, NOW);
+    }
+    let party = |owner| LockParty { session: session_of(owner), owner };
+    let (mut found, mut after) = (Vec::new(), Some(LockParty::default()));
+    while let Some(from) = after {
+        let page = locks.posix_waits(from);
+        assert!(page.waits.len() <= MAX_LISTED_WAITS);
+        found.extend(page.waits);
+        after = page.next;
+    }
+    found.sort_by_key(|it| it.wait);
+    let waits: Vec<_> = found.iter().map(|it| (it.waiter, it.wait)).collect();
+    assert_eq!(waits, (100..1000).map(|owner| (party(owner), owner)).collect::<Vec<_>>());
+    assert_eq!(found[0].holders, [party(2), party(4)]);
+    assert!(found[1..].iter().all(|it| it.holders == [party(2)]));
+    // Who is called will try now; flock has no circles.
+    unlock(&mut locks, 4, 5..10);
+    unlock(&mut locks, 2, 0..10);
+    assert_eq!(called(&mut locks, NOW), [(100, true)]);
+    let first = locks.posix_waits(LockParty::default());
+    assert!(first.waits.iter().all(|it| it.wait != 100 && it.holders.is_empty()));
+}

@@ -16,6 +16,7 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![locks:
     holders_of_the_same_mount_are_named, who_waits_gets_it_in_the_order_of_coming,
     readers_overtake_a_waiting_writer_64_times, on_each_processor_256_wait,
     circles_over_several_files_and_of_open_files_are_refused,
+    circles_over_several_targets_are_found,
     what_is_no_regular_file_is_locked_for_its_mount_alone,
 ];
 
@@ -395,6 +396,57 @@ fn on_each_processor_256_wait(mounts: &Mounts) {
         assert_eq!(crowd.run("crowd_ends 256"), "ok", "round {round}");
         is_free_soon(&mut holder, "posix");
     }
+}
+
+/// Directories at the root lie on targets in turn: the first two whose files lie on different ones.
+fn apart(place: &Path) -> [PathBuf; 2] {
+    let root = place.parent().expect("it is in the mount");
+    let target = |path: &Path| {
+        let info =
+            cluster::skep(["entry", "info", "--output", "json", &path.display().to_string()]);
+        let info: serde_json::Value =
+            serde_json::from_str(&info.expect_success()).expect("it is JSON");
+        info["metadata"]["target"].clone()
+    };
+    let mut files = (0..64).map(|number| {
+        let directory = root.join(format!("apart-{number}"));
+        std::fs::create_dir_all(&directory).expect("made");
+        let file = directory.join("file");
+        std::fs::write(&file, "").expect("made");
+        file
+    });
+    let first = files.next().expect("64");
+    let other = files.find(|it| target(it) != target(&first)).expect("directories are spread");
+    [first, other]
+}
+
+/// Semantics 6.5.
+fn circles_over_several_targets_are_found(mounts: &Mounts) {
+    mounts.both_ways(|here, there| {
+        let files = apart(here);
+        let there = |file: &PathBuf| {
+            let root = here.parent().expect("it is in the mount");
+            there.parent().expect("in the other").join(file.strip_prefix(root).expect("below it"))
+        };
+        let (mut one, mut other) = (Program::start(), Program::start());
+        for (name, file) in ["a", "b"].into_iter().zip(&files) {
+            one.open(name, file, "write");
+            other.open(name, &there(file), "write");
+        }
+        one.ok("lock a posix exclusive 0 1 try");
+        other.ok("lock b posix exclusive 0 1 try");
+        one.begin("lock b posix exclusive 0 1 wait");
+        other.begin("lock a posix exclusive 0 1 wait");
+        // Either of them, not both.
+        let (is_one, said) = wait_for("one of both gives way", PATIENCE, || {
+            let by_one = one.said().map(|it| (true, it));
+            by_one.or_else(|| other.said().map(|it| (false, it)))
+        });
+        assert_eq!(said, "EDEADLK");
+        let (gave_way, left) = if is_one { (&mut one, &mut other) } else { (&mut other, &mut one) };
+        gave_way.ok(&format!("lock {} posix unlock 0 1 try", if is_one { "a" } else { "b" }));
+        assert_eq!(left.answer(), "ok");
+    });
 }
 
 /// Semantics 6.5.

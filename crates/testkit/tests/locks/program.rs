@@ -57,6 +57,11 @@ impl Program {
         self.answers.recv_timeout(PATIENCE).expect("the program answers")
     }
 
+    /// The answer to what it was told to begin, if it is there.
+    pub(crate) fn said(&self) -> Option<String> {
+        self.answers.try_recv().ok()
+    }
+
     /// Whether what it was told to begin isn't done after a while.
     #[track_caller]
     pub(crate) fn is_waiting(&self) -> bool {

@@ -4,8 +4,8 @@ use super::{a_file, attributes};
 use crate::vectors::{Example, example};
 use skep_types::{FileKind, InodeId, NodeId, SessionId};
 use skep_wire::file_locks::{
-    EndWait, FileUse, HeldLock, ListLocks, LockKind, LockList, LockMode, LockRequest, LockSet,
-    LockTested, LockWaited, SetLock, TestLock, WaitLock,
+    EndWait, FileUse, HeldLock, ListLocks, ListWaits, ListedWait, LockKind, LockList, LockMode,
+    LockParty, LockRequest, LockSet, LockTested, LockWaited, SetLock, TestLock, WaitList, WaitLock,
 };
 use skep_wire::limits::LOCK_END;
 use skep_wire::management::Done;
@@ -50,7 +50,12 @@ pub(super) fn examples() -> Vec<Example> {
         only_locked: true,
     };
     let page = LockList { uses: vec![in_use], next: Some((held.session, a_file())) };
+    let party = LockParty { session: held.session, owner: held.owner };
+    let holder = LockParty { session: SessionId::new(9 << 32), owner: 3 };
+    let waits = vec![ListedWait { waiter: party, wait: 5, holders: vec![holder] }];
     vec![
+        example(&ListWaits { after: LockParty::default() }, &WaitList { waits, next: Some(party) })
+            .reply::<ListWaits>(&WaitList { waits: Vec::new(), next: None }),
         example(&SetLock { lock, wait: 3 }, &set)
             .request(&SetLock { lock: flock, wait: 0 })
             .reply::<SetLock>(&refused),

@@ -1,0 +1,101 @@
+//! Looking for circles of waiters that span metadata targets, while a program waits for a POSIX lock
+//! (docs/design/0005-locks.md). What a circle is, `skep_cluster::lock_circles` knows; asked are all
+//! metadata targets, twice, by one waiter of a mount for all of them.
+
+use crate::client::Client;
+use crate::eviction::client_of;
+use crate::limits::{CIRCLE_LOOK_AGE, CIRCLE_LOOK_PATIENCE, MAX_CIRCLE_WAITS};
+use skep_cluster::lock_circles::{LockWaits, Party};
+use skep_rpc::CallOptions;
+use skep_types::{Error, ErrorCode, GroupId, Result};
+use skep_wire::file_locks::{ListWaits, LockParty};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// What was found when somebody of this mount looked last.
+#[derive(Debug, Default)]
+pub(crate) struct LockCircles {
+    /// When that was begun, and the waits that lasted while all were asked twice.
+    looked: Mutex<Option<(Duration, Arc<LockWaits>)>>,
+    is_looking: AtomicBool,
+}
+
+/// The right to look; given back when dropped.
+struct Look<'a>(&'a AtomicBool);
+
+impl Drop for Look<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+impl Client {
+    /// Whether a wait is the one to end of a circle over several metadata targets. If that can't be
+    /// found out now, it is not: who waits asks again.
+    pub(crate) async fn must_give_way(&self, owner: u64, wait: u64) -> bool {
+        let groups = self.metadata_groups();
+        // One target finds all circles by itself.
+        if groups.len() < 2 {
+            return false;
+        }
+        let waiter = (self.mount().node(), owner);
+        let circles = &self.mount().lock_circles;
+        let looked = circles.looked.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let is_new = |began: Duration| skep_env::now().saturating_sub(began) < CIRCLE_LOOK_AGE;
+        if let Some((began, waits)) = looked
+            && is_new(began)
+            && waits.has(waiter, wait)
+        {
+            return waits.gives_way(waiter, wait);
+        }
+        if circles.is_looking.swap(true, Ordering::Acquire) {
+            return false;
+        }
+        let _look = Look(&circles.is_looking);
+        let began = skep_env::now();
+        let looking = skep_env::timeout(CIRCLE_LOOK_PATIENCE, self.steady_waits(&groups));
+        match looking.await.unwrap_or_else(|| Err(no_answer())) {
+            Ok(waits) => {
+                let waits = Arc::new(waits);
+                let looked = Some((began, Arc::clone(&waits)));
+                *circles.looked.lock().unwrap_or_else(PoisonError::into_inner) = looked;
+                waits.gives_way(waiter, wait)
+            }
+            Err(error) => {
+                tracing::debug!("who waits for locks is not known: {error}");
+                false
+            }
+        }
+    }
+
+    async fn steady_waits(&self, groups: &[GroupId]) -> Result<LockWaits> {
+        let first = self.lock_waits(groups).await?;
+        Ok(first.steady(&self.lock_waits(groups).await?))
+    }
+
+    /// Who waits now for POSIX locks, at all metadata targets; of very many not all.
+    async fn lock_waits(&self, groups: &[GroupId]) -> Result<LockWaits> {
+        let mut waits = LockWaits::default();
+        for group in groups {
+            let mut after = Some(LockParty::default());
+            while let Some(request) = after.map(|after| ListWaits { after }) {
+                let options = CallOptions { trace: self.next_trace(), ..CallOptions::default() };
+                let (page, _) = self.router().call(*group, &request, options).await?;
+                for it in page.waits {
+                    waits.add(party(it.waiter), it.wait, it.holders.into_iter().map(party));
+                }
+                after = page.next.filter(|_| waits.len() < MAX_CIRCLE_WAITS);
+            }
+        }
+        Ok(waits)
+    }
+}
+
+fn no_answer() -> Error {
+    Error::new(ErrorCode::TimedOut, "some metadata target doesn't answer")
+}
+
+fn party(it: LockParty) -> Party {
+    (client_of(it.session), it.owner)
+}

@@ -1,0 +1,13 @@
+//! `ListWaits`: who waits for POSIX locks, and for whom.
+
+use crate::context::Context;
+use crate::engine::Engine;
+use crate::operation::Stop;
+use skep_wire::file_locks::{ListWaits, WaitList};
+
+pub(crate) fn run<E: Engine>(
+    context: &mut Context<'_, E>,
+    request: ListWaits,
+) -> Result<WaitList, Stop> {
+    Ok(context.shared.file_locks.posix_waits(request.after))
+}
