@@ -1,6 +1,6 @@
 //! Looking for circles of waiters that span metadata targets, while a program waits for a POSIX
-//! lock (docs/design/0005-locks.md). What a circle is, `skep_cluster::lock_circles` knows; asked are
-//! all metadata targets, twice, by one waiter of a mount for all of them.
+//! lock (docs/design/0005-locks.md). What a circle is, `skep_cluster::lock_circles` knows. All
+//! metadata targets are asked, twice, by one waiter of a mount for all of them.
 
 use crate::client::Client;
 use crate::eviction::client_of;
