@@ -51,6 +51,8 @@ pub(crate) struct Handle {
     pub(crate) inode: InodeId,
     pub(crate) mode: md::OpenMode,
     pub(crate) session: SessionId,
+    /// The request that opened it.
+    pub(crate) opened_by: InstanceId,
     pub(crate) generation: u64,
     pub(crate) pattern: Option<skep_types::StripePattern>,
     pub(crate) end: u64,
@@ -459,7 +461,7 @@ impl World {
         let Some(current) = self.clients[client].tasks[task].current.take() else { return };
         self.witness.close_window(current.window);
         if let Some(reply) = reply {
-            let sent = (current.instance.map(|it| it.0), current.recalls_before);
+            let sent = (current.instance, current.recalls_before);
             self.learn(client, &current.op, sent, reply);
             self.learn_inline(client, &current.op, current.instance, reply);
             if let Some(next) = self.next_of_wait(&current.op, current.session, reply) {

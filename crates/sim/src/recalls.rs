@@ -62,6 +62,8 @@ impl World {
     }
 
     /// Whoever has a file open that several clients have open, one of them for writing, knows that.
+    /// But for those whose open a power cut took back: nobody knows that they have it
+    /// (docs/design/0008-shared-files.md, failure cases).
     pub(crate) fn check_sharing(&mut self, inode: InodeId) {
         let running = self.targets.iter().filter_map(|target| target.running.as_ref());
         let holders: Vec<_> = running.flat_map(|it| it.holders_of_shared(inode)).collect();
@@ -70,6 +72,7 @@ impl World {
             let of_file = process.handles.iter().filter(|handle| handle.inode == inode);
             let unaware = of_file
                 .filter(|it| holders.contains(&it.session) && !it.is_shared)
+                .filter(|it| self.witness.is_done(it.opened_by))
                 .map(|it| it.session)
                 .next();
             if let Some(session) = unaware {

@@ -244,9 +244,7 @@ impl Witness {
         if self.is_blind {
             return Ok(());
         }
-        let is_there =
-            |id: &&InstanceId| self.instances.get(*id).is_some_and(|it| it.committed.is_some());
-        let missing = writes.iter().find(|id| !is_there(id));
+        let missing = writes.iter().find(|id| !self.is_done(**id));
         match (missing, is_lost) {
             (Some(id), false) => return Err(format!("the write {id:?} is lost, and called safe")),
             (None, true) => return Err(format!("none of {writes:?} is lost, and some called so")),
@@ -259,6 +257,11 @@ impl Witness {
             }
         }
         Ok(())
+    }
+
+    /// Whether a request was done, and no power cut took that back.
+    pub(crate) fn is_done(&self, id: InstanceId) -> bool {
+        self.instances.get(&id).is_some_and(|it| it.committed.is_some())
     }
 
     /// A client has read a directory to its end: `seen` are the entries, in order.

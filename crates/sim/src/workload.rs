@@ -4,12 +4,13 @@
 use crate::client::{Handle, Write};
 use crate::network::{Asker, Node};
 use crate::operation::Op;
+use crate::witness::InstanceId;
 use crate::world::{Happening, Phase, World, message};
 use skep_cluster::striping::pieces;
 use skep_types::codec::{Bytes, Codec};
 use skep_types::{
     ACCESS_ACL, Acl, AclEntry, Chooser, ChunkFileKey, Component, DEFAULT_ACL, FileKind, GroupId,
-    InodeId, PatternOrigin, Redundancy, SessionId, StripePattern, Who,
+    InodeId, PatternOrigin, Redundancy, StripePattern, Who,
 };
 use skep_wire::file_locks::{LockKind, LockMode, LockRequest, SetLock};
 use skep_wire::frame::Header;
@@ -400,7 +401,7 @@ impl World {
         &mut self,
         client: usize,
         op: &Op,
-        (session, recalls_before): (Option<SessionId>, usize),
+        (instance, recalls_before): (Option<InstanceId>, usize),
         reply: &[u8],
     ) {
         match op {
@@ -409,9 +410,9 @@ impl World {
             | Op::Open(md::Open { open, .. }) => {
                 let Ok(opened) = md::Opened::from_bytes(reply) else { return };
                 self.hear_of(opened.attributes.inode, opened.attributes.kind);
-                if let Some(session) = session {
+                if let Some(instance) = instance {
                     let inode = opened.attributes.inode;
-                    self.keep_handle(client, *open, session, opened, recalls_before);
+                    self.keep_handle(client, *open, instance, opened, recalls_before);
                     self.check_sharing(inode);
                 }
             }
@@ -437,7 +438,7 @@ impl World {
         &mut self,
         client: usize,
         mode: md::OpenMode,
-        session: SessionId,
+        opened_by: InstanceId,
         opened: md::Opened,
         recalls_before: usize,
     ) {
@@ -452,6 +453,7 @@ impl World {
             let others = process.handles.iter_mut().filter(|it| it.inode == attributes.inode);
             others.for_each(|handle| handle.is_shared = true);
         }
+        let session = opened_by.0;
         let is_current = process.sessions.values().any(|it| it.id == session);
         if mode != md::OpenMode::No && attributes.kind == FileKind::Regular && is_current {
             process.next_handle += 1;
@@ -460,6 +462,7 @@ impl World {
                 inode: attributes.inode,
                 mode,
                 session,
+                opened_by,
                 generation: attributes.truncate_generation,
                 pattern,
                 end: 0,
