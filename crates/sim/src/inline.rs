@@ -97,7 +97,8 @@ impl World {
                 let lives = self.targets.iter().map(|target| target.life).max();
                 let may_be_forgotten =
                     lives.is_some_and(|lives| lives >= oldest + MAX_EPOCHS as u64);
-                if !meant.is_empty() && !(synced.is_lost && may_be_forgotten) {
+                let is_explained = synced.is_lost && may_be_forgotten;
+                if !meant.is_empty() && !is_explained {
                     let checked = self.witness.inline_synced(&meant, synced.is_lost);
                     self.check(checked);
                 }
