@@ -323,9 +323,12 @@ impl<E: Engine> Context<'_, E> {
             return Ok(true);
         }
         if mode != OpenMode::Write && !has_writers {
-            // One who waits to write to it needn't wait for this session too.
             let is_recalled = self.shared.sharing.is_recalled(inode);
-            self.shared.sharing.informed_by_open(inode, session);
+            // One who waits to write to it needn't wait for this session too; but for what it has
+            // open already, whose answer may have said otherwise, and come before this one's.
+            if !holders.contains(&session) {
+                self.shared.sharing.informed_by_open(inode, session);
+            }
             return Ok(is_recalled);
         }
         // Also this session, if it has the file open already: what it opened before must not rely

@@ -142,6 +142,28 @@ fn who_makes_a_file_shared_is_told_of_what_he_had_open_before() {
     assert_eq!(story.opened(), Some(true));
 }
 
+/// All of these waited for a writer that closes. The first open of session 2 is answered that it is
+/// alone, the second that it isn't; the writer after it was answered as if both were known.
+#[test]
+fn who_was_told_by_one_open_that_he_is_alone_is_recalled_for_it() {
+    let mut story = Story::begin();
+    let session = md::OpenSession { client: NodeId::new(9), slots: 4 };
+    story.ask(1, 3, (0, 0), &session).unwrap();
+    let inode = story.create(1, (0, 1));
+    let open = |open| md::Open { inode, open, truncate: false, must_have_name: false };
+    story.send(11, 2, (0, 1), &open(READ));
+    story.send(12, 3, (0, 1), &open(READ));
+    story.send(13, 2, (1, 1), &open(READ));
+    story.send(14, 3, (1, 1), &open(WRITE));
+    assert!(story.replies.is_empty());
+    story.send(5, 1, (0, 2), &md::Close { inode, open: WRITE, written: None });
+    let is_answered = |story: &Story, on| story.replies.iter().any(|it| it.0 == on);
+    assert!([11, 12, 13].into_iter().all(|on| is_answered(&story, on)));
+    assert!(!is_answered(&story, 14), "what session 2 opened first doesn't know");
+    story.learns_that_it_shares(2, inode);
+    assert!(is_answered(&story, 14));
+}
+
 #[test]
 fn who_closes_or_ends_needs_not_be_waited_for() {
     let mut story = Story::begin();
