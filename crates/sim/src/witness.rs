@@ -371,6 +371,7 @@ impl Witness {
             // What was found out about a dead writer's file may have come before a request of the
             // same batch, whose reply shows it.
             pending.extend(self.found_out(changes, chunk_size)?);
+            pending.extend(self.cuts_of_removed(changes));
             self.order(&pending, changes).map_err(|_| problem)
         })?;
         let mut entry = Entry { target, lsn, applied: Vec::new() };
@@ -527,6 +528,14 @@ impl Witness {
             }
         }
         cuts
+    }
+
+    /// The same of files that the batch removes: what is left of them tells nothing.
+    fn cuts_of_removed(&self, changes: &Changes) -> Vec<Applied> {
+        let removed = changes.inodes.iter().filter(|(_, record)| record.is_none());
+        let cut =
+            removed.filter(|(inode, _)| self.sizes_wanted(**inode, u64::MAX).next().is_some());
+        cut.map(|(inode, _)| Applied::Cut(*inode, u64::MAX)).collect()
     }
 
     /// The truncations of a file that were asked for and not done, to at most `most` bytes.
