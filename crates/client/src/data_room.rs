@@ -110,32 +110,36 @@ impl Client {
         if offset >= size {
             return Ok(None);
         }
-        let inline = file.pattern.inline_bytes();
-        let mut behind = offset;
-        if offset < inline {
-            let data_end = inline::data_end(&self.0, &file, offset).await?;
-            match what {
-                Sought::Data if offset < data_end => return Ok(Some(offset)),
-                Sought::Hole if data_end < inline => {
-                    return Ok(Some(data_end.max(offset).min(size)));
-                }
-                Sought::Data | Sought::Hole => behind = inline.min(size),
-            }
-        }
-        let tasks: Vec<_> = chunk_ranges(&file.pattern, behind..size)
-            .map(|part| {
-                let (worker, file) = (Rc::clone(&self.0), Arc::clone(&file));
-                skep_env::spawn(async move { seek_chunk(worker, &file, part, what).await })
-            })
-            .collect();
-        let mut found = size;
-        for task in tasks {
-            found = found.min(task.await?.unwrap_or(size));
-        }
+        let found = self.sought(&file, offset..size, what).await?;
         // Or the file is gone, because this client was out of touch for longer than its lease.
         self.confirm_lease(file.inode.id).await?;
         file.check_live()?;
         Ok(Some(found).filter(|found| what == Sought::Hole || *found < size))
+    }
+
+    /// Where the range first has what is sought; its end if nowhere.
+    async fn sought(&self, file: &Arc<OpenFile>, range: Range<u64>, what: Sought) -> Result<u64> {
+        let inline = file.pattern.inline_bytes();
+        let mut start = range.start;
+        if start < inline {
+            let data_end = inline::data_end(&self.0, file, start).await?;
+            match what {
+                Sought::Data if start < data_end => return Ok(start),
+                Sought::Hole if data_end < inline => return Ok(data_end.max(start).min(range.end)),
+                Sought::Data | Sought::Hole => start = inline.min(range.end),
+            }
+        }
+        let tasks: Vec<_> = chunk_ranges(&file.pattern, start..range.end)
+            .map(|part| {
+                let (worker, file) = (Rc::clone(&self.0), Arc::clone(file));
+                skep_env::spawn(async move { seek_chunk(worker, &file, part, what).await })
+            })
+            .collect();
+        let mut found = range.end;
+        for task in tasks {
+            found = found.min(task.await?.unwrap_or(range.end));
+        }
+        Ok(found)
     }
 }
 
