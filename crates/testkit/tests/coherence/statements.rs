@@ -30,7 +30,7 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![statements:
     a_directory_that_the_other_removed_is_empty, a_device_that_the_other_removed_can_be_looked_at,
     pieces_of_large_writes_are_of_one_writer,
     times_are_seen_when_the_writer_says_so, what_was_mapped_is_written_by_close,
-    ranges_are_not_taken_out_or_put_in, reserved_room_is_a_hole, holes_stay_holes_in_copies,
+    ranges_are_not_taken_out_or_put_in, reserved_room_is_a_hole, holes_stay_holes_in_copies, copies_end_where_the_source_was_seen_to_end,
     other_flags_are_refused, removed_files_can_be_written,
 ];
 
@@ -430,6 +430,33 @@ fn holes_stay_holes_in_copies(mounts: &Mounts) {
         assert!(blocks < 1000, "{blocks} blocks");
     }
     assert_eq!(seek(&copy, SeekFrom::Data(1 << 20)), Ok(20 << 20));
+}
+
+/// The kernel copies up to the end of the source that it knows: that which `fstat` told, also after
+/// it had told another moments before. Semantics 2.13.
+fn copies_end_where_the_source_was_seen_to_end(mounts: &Mounts) {
+    for round in 0..20_u64 {
+        let name = format!("source-{round}");
+        let source = new(&mounts.one.join(&name), b"");
+        let copy = new(&mounts.one.join(format!("copy-{round}")), b"");
+        let len = 100_000 * (1 + round % 3);
+        assert_eq!(rustix::fs::fstat(&source).expect("there").st_size, 0);
+        let bytes = vec![round as u8; len as usize];
+        let there = mounts.other.join(&name);
+        let there = OpenOptions::new().write(true).open(there).expect("opened");
+        there.write_all_at(&bytes, 0).expect("written");
+        if round % 2 == 0 {
+            drop(there);
+        }
+        assert_eq!(rustix::fs::fstat(&source).expect("there").st_size as u64, len);
+        let (mut from, mut to) = (0, 0);
+        while from < len {
+            let rest = usize::try_from(len - from).expect("not much");
+            let done = copy_file_range(&source, Some(&mut from), &copy, Some(&mut to), rest);
+            assert!(done.expect("copied") > 0, "round {round}: {from} of {len} bytes");
+        }
+        assert!(fs::read(mounts.other.join(format!("copy-{round}"))).expect("read") == bytes);
+    }
 }
 
 /// Semantics 1.20.

@@ -295,6 +295,7 @@ impl View {
         nothing(rustix::fs::fallocate(self.file(slot)?, how, offset, len))
     }
 
+    /// Looks at it first: the kernel copies up to the end that it knows (semantics 2.13).
     pub(crate) fn copy_open(
         &self,
         slot: usize,
@@ -302,6 +303,7 @@ impl View {
         len: usize,
     ) -> Outcome {
         let file = self.file(slot)?;
+        file.metadata()?;
         let mut copied = 0;
         // At once as much as the file system likes.
         while copied < len {
