@@ -11,7 +11,7 @@
 
 mod queue;
 
-use crate::limits::{MAX_CIRCLE_STEPS, MAX_OVERTAKEN};
+use crate::limits::MAX_CIRCLE_STEPS;
 use queue::{Queue, State, Wait};
 use skep_cluster::lock_ranges::LockRanges;
 use skep_format::metadata::{FileLocksRecord, LockOwner, LockedRange, decode_value, lock_owner_of};
@@ -138,7 +138,7 @@ pub(crate) struct FileLocks {
     waits: usize,
     /// Where each owner waits.
     waiting: BTreeMap<Owner, BTreeSet<(Place, u64)>>,
-    /// Files of which something was released, so that others may be called.
+    /// Files of which something was released, or isn't kept any more, so that others may be called.
     released: BTreeSet<Place>,
 }
 
@@ -230,23 +230,21 @@ impl FileLocks {
     }
 
     /// What keeps a lock from being set: what is held, what others were called for, and who was
-    /// overtaken often enough. `wait` is the asker's own number, or zero.
+    /// overtaken so often that he has a barrier. `wait` is the asker's own number, or zero.
     pub(crate) fn in_the_way(
         &self,
         inode: InodeId,
         wanted: &Wanted,
         wait: u64,
+        now: Duration,
     ) -> Option<HeldLock> {
         let file = self.files.get(&(inode, wanted.kind))?;
         let held = file.held_against(wanted).next();
-        let called = || {
-            let before = file.queue.before((wanted.owner.0, wait));
-            let firm = |it: &&Wait| {
-                matches!(it.state, State::Called { .. }) || it.overtaken >= MAX_OVERTAKEN
-            };
-            before.filter(firm).find(|it| it.wanted.conflicts(wanted)).map(|it| it.wanted.clone())
+        let firm = || {
+            let mut firm = file.queue.firm_before((wanted.owner.0, wait), now);
+            firm.find(|it| it.wanted.conflicts(wanted)).map(|it| it.wanted.clone())
         };
-        held.or_else(called).map(|it| it.told())
+        held.or_else(firm).map(|it| it.told())
     }
 
     /// What a session holds of a file and waits for, in the order of ranges and of the queue.
@@ -335,11 +333,11 @@ impl FileLocks {
     }
 
     /// A lock was set: its wait is over, and those of others that conflict were overtaken.
-    pub(crate) fn granted(&mut self, inode: InodeId, wanted: &Wanted, wait: u64) {
+    pub(crate) fn granted(&mut self, inode: InodeId, wanted: &Wanted, wait: u64, now: Duration) {
         let place = (inode, wanted.kind);
         let Some(file) = self.files.get_mut(&place) else { return };
         let own = (wanted.owner.0, wait);
-        file.queue.overtake(own, |it| it.conflicts(wanted));
+        file.queue.overtake(own, now, |it| it.conflicts(wanted));
         self.end_wait(place, own);
     }
 
@@ -389,6 +387,7 @@ impl FileLocks {
             for gone in file.queue.expire(now, answered) {
                 self.ended(place, &gone);
             }
+            self.released.insert(place);
         }
     }
 
@@ -410,7 +409,7 @@ impl FileLocks {
             for (place, number) in posix.take(MAX_LISTED_HOLDERS) {
                 let Some(file) = self.files.get(place) else { continue };
                 let wait = file.queue.get((owner.0, *number));
-                let wait = wait.filter(|it| !matches!(it.state, State::Called { .. }));
+                let wait = wait.filter(|it| !it.is_called());
                 let Some(wait) = wait else { continue };
                 let holders = file.held_against(&wait.wanted).map(|it| party(it.owner));
                 let holders: BTreeSet<_> = holders.take(MAX_LISTED_HOLDERS).collect();
@@ -421,31 +420,31 @@ impl FileLocks {
         list
     }
 
-    /// Whether who wants this would wait in the end for a lock that he holds himself. That another
-    /// of his threads waits before others is none; nor is what he waits for under another kind,
-    /// whose owners have numbers of their own.
-    pub(crate) fn closes_circle(&self, inode: InodeId, wanted: &Wanted, wait: u64) -> bool {
+    /// Whether who wants this would wait in the end for a lock that he holds himself. What he waits
+    /// for under another kind is none: its owners have numbers of their own. Nor is who only stands
+    /// before him in the queue: he can be overtaken.
+    pub(crate) fn closes_circle(&self, inode: InodeId, wanted: &Wanted) -> bool {
         let mut seen = BTreeSet::new();
         let mut steps = 0;
-        let mut next = vec![(inode, wanted.clone(), wait)];
-        while let Some((inode, wanted_next, number)) = next.pop() {
-            for blocker in self.blockers(inode, &wanted_next, number, wanted.owner) {
+        let mut next = vec![(inode, wanted)];
+        while let Some((inode, wanted_next)) = next.pop() {
+            for holder in self.holders(inode, wanted_next) {
                 steps += 1;
-                if blocker == wanted.owner {
+                if holder == wanted.owner {
                     return true;
                 }
                 if steps > MAX_CIRCLE_STEPS {
                     return false;
                 }
-                if !seen.insert(blocker) {
+                if !seen.insert(holder) {
                     continue;
                 }
-                let waits = self.waiting.get(&blocker).into_iter().flatten();
+                let waits = self.waiting.get(&holder).into_iter().flatten();
                 for (place, number) in waits.filter(|(place, _)| place.1 == wanted.kind) {
                     let found =
-                        self.files.get(place).and_then(|file| file.queue.get((blocker.0, *number)));
-                    if let Some(it) = found.filter(|it| !matches!(it.state, State::Called { .. })) {
-                        next.push((place.0, it.wanted.clone(), *number));
+                        self.files.get(place).and_then(|file| file.queue.get((holder.0, *number)));
+                    if let Some(it) = found.filter(|it| !it.is_called()) {
+                        next.push((place.0, &it.wanted));
                     }
                 }
             }
@@ -453,21 +452,11 @@ impl FileLocks {
         false
     }
 
-    /// The owners for whom a wait has to wait: those of locks, and of waits before it but for the
-    /// `asker`'s.
-    fn blockers(
-        &self,
-        inode: InodeId,
-        wanted: &Wanted,
-        wait: u64,
-        asker: Owner,
-    ) -> BTreeSet<Owner> {
-        let Some(file) = self.files.get(&(inode, wanted.kind)) else { return BTreeSet::new() };
-        let held = file.held_against(wanted).map(|it| it.owner);
-        let before = file.queue.before((wanted.owner.0, wait));
-        let conflicts = |it: &&Wait| it.wanted.owner != asker && it.wanted.conflicts(wanted);
-        let before = before.filter(conflicts).map(|it| it.wanted.owner);
-        held.chain(before).take(MAX_CIRCLE_STEPS).collect()
+    /// The owners of locks that are in the way of another.
+    fn holders(&self, inode: InodeId, wanted: &Wanted) -> BTreeSet<Owner> {
+        let file = self.files.get(&(inode, wanted.kind));
+        let held = file.into_iter().flat_map(|file| file.held_against(wanted));
+        held.map(|it| it.owner).take(MAX_CIRCLE_STEPS).collect()
     }
 }
 

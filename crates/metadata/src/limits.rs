@@ -94,8 +94,14 @@ pub const WAIT_ANSWER: Duration = Duration::from_secs(5);
 /// How long nobody else gets what somebody was called for, and how long somebody who is to ask
 /// again keeps his place: many times what a message takes.
 pub const CALL_KEPT: Duration = Duration::from_secs(1);
-/// How many later ones may get a lock while somebody waits whom it keeps waiting.
+/// How many later ones may get a lock while somebody waits whom it keeps waiting, before nobody
+/// may for a time.
 pub const MAX_OVERTAKEN: u32 = 64;
+/// How long nobody may the first time; each next time twice as long. Then those may whom it held
+/// up: who waits for them may be the one whose lock is waited for.
+pub const BARRIER: Duration = Duration::from_secs(1);
+/// How long nobody may at most.
+pub const LONGEST_BARRIER: Duration = Duration::from_secs(600);
 /// Waits of a file that are looked at when something is released: those behind them ask again by
 /// themselves.
 pub const CALLS_LOOKED_AT: usize = 1000;

@@ -39,7 +39,7 @@ impl<E: Engine> MetadataTarget<E> {
         let (place, number) = ((lock.inode, lock.kind), (header.session, wait));
         let limits = &self.shared.limits;
         let locks = &mut self.shared.file_locks;
-        if lock.kind == LockKind::Posix && locks.closes_circle(lock.inode, &wanted, wait) {
+        if lock.kind == LockKind::Posix && locks.closes_circle(lock.inode, &wanted) {
             locks.end_wait(place, number);
             let what = format!("file {}: a circle of waiting processes", lock.inode);
             return Err(Error::new(ErrorCode::Deadlock, what));

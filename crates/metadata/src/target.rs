@@ -597,7 +597,8 @@ impl<E: Engine> MetadataTarget<E> {
         let SetLock { lock, wait } = SetLock::from_bytes(body)?;
         let is_set = LockSet::from_bytes(reply)?.conflict.is_none();
         if let Some(wanted) = Wanted::of(header.session, &lock).filter(|_| is_set) {
-            self.shared.file_locks.granted(lock.inode, &wanted, wait);
+            let now = self.shared.now;
+            self.shared.file_locks.granted(lock.inode, &wanted, wait, now);
         }
         Ok(())
     }

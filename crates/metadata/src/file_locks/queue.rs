@@ -1,7 +1,7 @@
 //! Who waits for locks of one kind on one file, in the order in which they came.
 
 use super::{Answered, Wanted};
-use crate::limits::{CALL_KEPT, CALLS_LOOKED_AT};
+use crate::limits::{BARRIER, CALL_KEPT, CALLS_LOOKED_AT, LONGEST_BARRIER, MAX_OVERTAKEN};
 use crate::operation::ConnectionId;
 use skep_types::SessionId;
 use skep_wire::frame::Header;
@@ -24,13 +24,42 @@ pub(super) struct Wait {
     pub(super) number: u64,
     pub(super) wanted: Wanted,
     pub(super) state: State,
-    /// How many that came later got what was in his way.
-    pub(super) overtaken: u32,
+    /// How many that came later got what was in his way, since his last barrier.
+    overtaken: u32,
+    /// Nobody overtakes him until then.
+    barrier: Option<Duration>,
+    /// How many he has had before.
+    barriers: u32,
 }
 
 impl Wait {
     fn is(&self, wait: (SessionId, u64)) -> bool {
         (self.wanted.owner.0, self.number) == wait
+    }
+
+    pub(super) fn is_called(&self) -> bool {
+        matches!(self.state, State::Called { .. })
+    }
+
+    fn has_barrier(&self, now: Duration) -> bool {
+        self.barrier.is_some_and(|until| now < until)
+    }
+
+    /// Notes that somebody overtook him. Each barrier is twice as long as that before.
+    fn overtaken(&mut self, now: Duration) {
+        self.end_barrier(now);
+        self.overtaken = self.overtaken.saturating_add(1);
+        if self.overtaken >= MAX_OVERTAKEN && self.barrier.is_none() {
+            let longer = 1_u32.checked_shl(self.barriers).unwrap_or(u32::MAX);
+            self.barrier = Some(now + BARRIER.saturating_mul(longer).min(LONGEST_BARRIER));
+        }
+    }
+
+    fn end_barrier(&mut self, now: Duration) {
+        if self.barrier.is_some_and(|until| until <= now) {
+            (self.barrier, self.overtaken) = (None, 0);
+            self.barriers += 1;
+        }
     }
 }
 
@@ -55,9 +84,16 @@ impl Queue {
         self.get(wait).is_some()
     }
 
-    /// Those before a wait; all, if it isn't there.
-    pub(super) fn before(&self, wait: (SessionId, u64)) -> impl Iterator<Item = &Wait> {
-        self.0.iter().take_while(move |it| !it.is(wait))
+    /// Those before a wait (all, if it isn't there) that mustn't be overtaken now: who was called,
+    /// and who has a barrier. That holds up none who was called himself, before it was there.
+    pub(super) fn firm_before(
+        &self,
+        wait: (SessionId, u64),
+        now: Duration,
+    ) -> impl Iterator<Item = &Wait> {
+        let passes = self.get(wait).is_some_and(Wait::is_called);
+        let before = self.0.iter().take_while(move |it| !it.is(wait));
+        before.filter(move |it| it.is_called() || !passes && it.has_barrier(now))
     }
 
     /// Adds a wait at the end, or gives one that is there another state. Gives whether it is new,
@@ -81,7 +117,7 @@ impl Queue {
             };
             return (false, answered);
         }
-        self.0.push(Wait { number, wanted, state, overtaken: 0 });
+        self.0.push(Wait { number, wanted, state, overtaken: 0, barrier: None, barriers: 0 });
         (true, None)
     }
 
@@ -91,38 +127,45 @@ impl Queue {
     }
 
     /// Notes in those before a wait that something that conflicts was given away.
-    pub(super) fn overtake(&mut self, own: (SessionId, u64), conflicts: impl Fn(&Wanted) -> bool) {
+    pub(super) fn overtake(
+        &mut self,
+        own: (SessionId, u64),
+        now: Duration,
+        conflicts: impl Fn(&Wanted) -> bool,
+    ) {
         let before = self.0.iter_mut().take_while(|it| !it.is(own));
-        for wait in before.filter(|it| conflicts(&it.wanted)) {
-            wait.overtaken = wait.overtaken.saturating_add(1);
-        }
+        before.filter(|it| conflicts(&it.wanted)).for_each(|it| it.overtaken(now));
     }
 
-    /// Calls those whose lock nobody holds against them, and nobody before them waits for.
+    /// Calls those whose lock nobody holds against them, but for what somebody before them could
+    /// have as well, or has a barrier for.
     pub(super) fn call(
         &mut self,
         now: Duration,
         is_held: impl Fn(&Wanted) -> bool,
         answered: &mut Vec<Answered>,
     ) {
-        for index in 0..self.0.len().min(CALLS_LOOKED_AT) {
-            let (before, rest) = self.0.split_at_mut(index);
-            let Some(wait) = rest.first_mut() else { return };
-            let State::Parked { .. } = wait.state else { continue };
-            let is_blocked = before.iter().any(|it| it.wanted.conflicts(&wait.wanted));
-            if !is_blocked && !is_held(&wait.wanted) {
+        let mut firm: Vec<Wanted> = Vec::new();
+        for wait in self.0.iter_mut().take(CALLS_LOOKED_AT) {
+            let is_blocked = firm.iter().any(|it| it.conflicts(&wait.wanted));
+            let is_held = !is_blocked && is_held(&wait.wanted);
+            if !is_blocked && !is_held && matches!(wait.state, State::Parked { .. }) {
                 wait.answer(State::Called { until: now + CALL_KEPT }, answered);
+            }
+            if !is_held || wait.is_called() || wait.has_barrier(now) {
+                firm.push(wait.wanted.clone());
             }
         }
     }
 
     /// Whether [`Self::expire`] has anything to do.
     pub(super) fn is_due(&self, now: Duration) -> bool {
-        self.0.iter().any(|it| it.until() <= now)
+        self.0.iter().any(|it| it.until() <= now || it.barrier.is_some_and(|until| until <= now))
     }
 
-    /// Answers what has waited for long, and gives those whose asker hasn't come.
+    /// Answers what has waited for long, ends barriers, and gives those whose asker hasn't come.
     pub(super) fn expire(&mut self, now: Duration, answered: &mut Vec<Answered>) -> Vec<Wait> {
+        self.0.iter_mut().for_each(|it| it.end_barrier(now));
         for wait in self.0.iter_mut().filter(|it| it.until() <= now) {
             if let State::Parked { .. } = wait.state {
                 wait.answer(State::Away { until: now + CALL_KEPT }, answered);

@@ -1,7 +1,7 @@
 //! The table against a model of single bytes, the order of calls, and circles.
 
 use super::*;
-use crate::limits::{CALL_KEPT, WAIT_ANSWER};
+use crate::limits::{BARRIER, CALL_KEPT, MAX_OVERTAKEN, WAIT_ANSWER};
 use proptest::prelude::*;
 use skep_format::metadata::Key;
 use skep_types::codec::Codec;
@@ -26,17 +26,21 @@ fn wanted(owner: u64, mode: LockMode, range: Range<u64>) -> Wanted {
 
 /// What a `SetLock` does; whether it was granted.
 fn set(locks: &mut FileLocks, request: &LockRequest, wait: u64) -> bool {
+    set_at(NOW, locks, request, wait)
+}
+
+fn set_at(now: Duration, locks: &mut FileLocks, request: &LockRequest, wait: u64) -> bool {
     let session = session_of(request.owner);
     let (inode, kind, owner) = (request.inode, request.kind, request.owner);
     let wanted = Wanted::of(session, request);
-    if wanted.as_ref().is_some_and(|it| locks.in_the_way(inode, it, wait).is_some()) {
+    if wanted.as_ref().is_some_and(|it| locks.in_the_way(inode, it, wait, now).is_some()) {
         return false;
     }
     let of = LockOwner { inode, kind, session, owner };
     let value = locks.after(&of, request).map(|record| record.to_bytes());
     locks.wrote(&Key::FileLocks(of).to_bytes(), value.as_deref()).unwrap();
     if let Some(wanted) = wanted {
-        locks.granted(inode, &wanted, wait);
+        locks.granted(inode, &wanted, wait, now);
     }
     true
 }
@@ -152,15 +156,59 @@ fn who_waits_long_asks_again_and_keeps_his_place_if_he_does() {
     assert_eq!((locks.wait_count(), locks.files.len()), (0, 0));
 }
 
+/// How many readers, from an owner on, get a lock at once.
+fn readers(locks: &mut FileLocks, from: u64, now: Duration) -> u32 {
+    let shared = |owner| request(FILE, owner, Some(LockMode::Shared), 0..10);
+    (from..from + 1000).take_while(|owner| set_at(now, locks, &shared(*owner), 0)).count() as u32
+}
+
 #[test]
 fn a_writer_is_overtaken_by_readers_only_so_often() {
     let mut locks = FileLocks::default();
     assert!(lock(&mut locks, 1, LockMode::Shared, 0..10));
-    wait(&mut locks, 2, LockMode::Exclusive, 0..10, NOW);
+    wait(&mut locks, 2, LockMode::Exclusive, 0..10, NOW + 60 * BARRIER);
     assert_eq!(called(&mut locks, NOW), []);
-    let overtaking = (10..).take_while(|owner| lock(&mut locks, *owner, LockMode::Shared, 0..10));
-    assert_eq!(overtaking.count() as u32, MAX_OVERTAKEN);
+    assert_eq!(readers(&mut locks, 10, NOW), MAX_OVERTAKEN);
     assert!(lock(&mut locks, 3, LockMode::Shared, 10..20), "elsewhere nobody waits");
+    // His time is over, and the next one is longer.
+    let later = NOW + BARRIER;
+    assert_eq!(called(&mut locks, later), []);
+    assert_eq!(readers(&mut locks, 1000, later), MAX_OVERTAKEN);
+    assert_eq!(called(&mut locks, later + BARRIER), []);
+    assert_eq!(readers(&mut locks, 2000, later + BARRIER), 0);
+    assert_eq!(readers(&mut locks, 2000, later + 2 * BARRIER), MAX_OVERTAKEN);
+}
+
+/// On one host such a reader is held up by nobody, and its lock may be what others wait for.
+#[test]
+fn who_is_held_up_by_a_waiting_writer_alone_is_let_by_after_a_time() {
+    let mut locks = FileLocks::default();
+    assert!(lock(&mut locks, 1, LockMode::Shared, 0..10));
+    assert!(lock(&mut locks, 9, LockMode::Exclusive, 20..30));
+    wait(&mut locks, 2, LockMode::Exclusive, 0..30, NOW + 60 * BARRIER);
+    for owner in 100..200 {
+        wait(&mut locks, owner, LockMode::Shared, 5..25, NOW + 60 * BARRIER);
+    }
+    assert_eq!(called(&mut locks, NOW), []);
+    // The writer can't have it yet, the readers can.
+    unlock(&mut locks, 9, 20..30);
+    let all: Vec<_> = (100..200).map(|owner| (owner, true)).collect();
+    assert_eq!(called(&mut locks, NOW), all);
+    for owner in 100..200 {
+        let shared = request(FILE, owner, Some(LockMode::Shared), 5..25);
+        assert!(set(&mut locks, &shared, owner), "{owner} was called");
+    }
+    // Now it has a barrier. Who is held up by it waits for nobody who waits for him.
+    assert!(!lock(&mut locks, 300, LockMode::Shared, 0..10));
+    wait(&mut locks, 300, LockMode::Shared, 0..10, NOW + 60 * BARRIER);
+    let elsewhere = request(OTHER_FILE, 300, Some(LockMode::Exclusive), 0..1);
+    assert!(set(&mut locks, &elsewhere, 0));
+    let of_1 = Wanted::of(session_of(1), &LockRequest { owner: 1, ..elsewhere }).unwrap();
+    assert!(!locks.closes_circle(OTHER_FILE, &of_1));
+    assert_eq!(called(&mut locks, NOW), []);
+    assert_eq!(called(&mut locks, NOW + BARRIER), [(300, true)]);
+    let shared = request(FILE, 300, Some(LockMode::Shared), 0..10);
+    assert!(set_at(NOW + BARRIER, &mut locks, &shared, 300));
 }
 
 #[test]
@@ -173,15 +221,15 @@ fn circles_are_found_over_files_and_sessions() {
     // 1 waits for 2, 2 for 3; 3 must not wait for 1.
     wait(&mut locks, 1, LockMode::Shared, 1..2, NOW);
     let for_3 = Wanted::of(session_of(2), &LockRequest { owner: 2, ..elsewhere }).unwrap();
-    assert!(!locks.closes_circle(OTHER_FILE, &for_3, 2));
+    assert!(!locks.closes_circle(OTHER_FILE, &for_3));
     locks.wait(OTHER_FILE, for_3, 2, (2, Header::default(), NOW + WAIT_ANSWER));
     let closing = wanted(3, LockMode::Exclusive, 0..5);
-    assert!(locks.closes_circle(FILE, &closing, 3));
-    assert!(!locks.closes_circle(FILE, &wanted(3, LockMode::Exclusive, 7..8), 3));
-    assert!(!locks.closes_circle(FILE, &wanted(4, LockMode::Exclusive, 0..5), 4));
+    assert!(locks.closes_circle(FILE, &closing));
+    assert!(!locks.closes_circle(FILE, &wanted(3, LockMode::Exclusive, 7..8)));
+    assert!(!locks.closes_circle(FILE, &wanted(4, LockMode::Exclusive, 0..5)));
     // Without the one in the middle there is none.
     locks.end_wait((OTHER_FILE, LockKind::Posix), (session_of(2), 2));
-    assert!(!locks.closes_circle(FILE, &closing, 3));
+    assert!(!locks.closes_circle(FILE, &closing));
 }
 
 #[test]
@@ -191,11 +239,11 @@ fn a_thread_behind_others_who_wait_for_another_thread_closes_no_circle() {
     wait(&mut locks, 2, LockMode::Exclusive, 0..10, NOW);
     wait(&mut locks, 3, LockMode::Exclusive, 0..10, NOW);
     let of_another_thread = wanted(2, LockMode::Exclusive, 0..10);
-    assert!(!locks.closes_circle(FILE, &of_another_thread, 22));
+    assert!(!locks.closes_circle(FILE, &of_another_thread));
     // But what it holds does.
     assert!(lock(&mut locks, 2, LockMode::Exclusive, 20..30));
     wait(&mut locks, 1, LockMode::Exclusive, 20..30, NOW);
-    assert!(locks.closes_circle(FILE, &of_another_thread, 22));
+    assert!(locks.closes_circle(FILE, &of_another_thread));
 }
 
 #[test]
@@ -209,7 +257,7 @@ fn owners_of_another_kind_with_the_same_number_close_no_circle() {
     assert!(set(&mut locks, &flock(2, LockMode::Exclusive), 0));
     let waiting = Wanted::of(session_of(1), &flock(1, LockMode::Shared)).unwrap();
     locks.wait(OTHER_FILE, waiting, 1, (1, Header::default(), NOW + WAIT_ANSWER));
-    assert!(!locks.closes_circle(FILE, &wanted(2, LockMode::Exclusive, 0..10), 2));
+    assert!(!locks.closes_circle(FILE, &wanted(2, LockMode::Exclusive, 0..10)));
 }
 
 #[test]

@@ -21,7 +21,9 @@ pub(crate) fn set<E: Engine>(
     let locks = &context.shared.file_locks;
     let holds = locks.holds(&of);
     let wanted = Wanted::of(session, &lock);
-    let conflict = wanted.and_then(|wanted| locks.in_the_way(lock.inode, &wanted, request.wait));
+    let now = context.shared.now;
+    let conflict =
+        wanted.and_then(|wanted| locks.in_the_way(lock.inode, &wanted, request.wait, now));
     if conflict.is_some() {
         if lock.kind == LockKind::Flock && holds {
             // As on Linux: two that hold it shared and both want it alone would wait for ever.
