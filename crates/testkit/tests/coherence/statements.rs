@@ -30,7 +30,8 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![statements:
     a_directory_that_the_other_removed_is_empty, a_device_that_the_other_removed_can_be_looked_at,
     pieces_of_large_writes_are_of_one_writer,
     times_are_seen_when_the_writer_says_so, what_was_mapped_is_written_by_close,
-    ranges_are_not_taken_out_or_put_in, reserved_room_is_a_hole, holes_stay_holes_in_copies, copies_end_where_the_source_was_seen_to_end,
+    ranges_are_not_taken_out_or_put_in, reserved_room_is_a_hole, holes_stay_holes_in_copies,
+    copies_end_where_the_source_was_seen_to_end,
     other_flags_are_refused, removed_files_can_be_written,
 ];
 
