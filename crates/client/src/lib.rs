@@ -45,7 +45,7 @@ pub use client::Client;
 pub use data_room::{Allocation, Sought};
 pub use directory::StatFs;
 pub use file_locks::{FileLock, Locked};
-pub use mount::{ClusterAccess, Forget, Mount, MountOptions};
+pub use mount::{ClusterAccess, Forget, LogControl, Mount, MountOptions};
 pub use open::{Created, OpenedFile};
 pub use skep_wire::file_locks::{HeldLock, LockKind, LockMode};
 pub use skep_wire::limits::LOCK_END;

@@ -20,6 +20,7 @@ use skep_types::{
 };
 use skep_wire::Request;
 use skep_wire::management::{RegisterClient, Registered};
+use skep_wire::node::LogLevel;
 use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -57,6 +58,32 @@ pub struct MountOptions {
     pub workers: usize,
     /// How long to try while management can't be reached or the cluster isn't formatted yet.
     pub patience: Duration,
+    /// The log of this process, for management.
+    pub log: LogControl,
+}
+
+/// What changes or tells what this process logs, as `SetLogLevel` asks for it.
+type ChangeLog = dyn Fn(Option<&str>) -> Result<LogLevel> + Send + Sync;
+
+/// A process's log, as the mount knows it; none by default.
+#[derive(Clone, Default)]
+pub struct LogControl(pub Option<Arc<ChangeLog>>);
+
+impl LogControl {
+    /// Changes what is logged, or only tells it.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for what isn't a level; `Unsupported` if there is no log.
+    pub(crate) fn change(&self, level: Option<&str>) -> Result<LogLevel> {
+        let none = || Error::new(ErrorCode::Unsupported, "this client has no log");
+        self.0.as_ref().ok_or_else(none)?(level)
+    }
+}
+
+impl std::fmt::Debug for LogControl {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("LogControl")
+    }
 }
 
 /// Makes the kernel forget the attributes that it has of an inode. Never blocks.

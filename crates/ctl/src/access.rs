@@ -188,6 +188,18 @@ impl Access {
         self.management().call(request, Some(PATIENCE)).await.map_err(hint)
     }
 
+    /// Asks management once, and waits so long for an answer that others have to give.
+    ///
+    /// # Errors
+    /// Management's answer; `TimedOut` if there is none in time.
+    pub(crate) async fn ask_once<R: Request>(
+        &self,
+        request: &R,
+        patience: Duration,
+    ) -> Result<R::Reply> {
+        self.management().call_once(request, patience).await
+    }
+
     /// The newest map.
     pub(crate) async fn map(&self) -> Result<ClusterMap> {
         let update = self.ask(&GetMap { known: MapVersion::new(0) }).await?;

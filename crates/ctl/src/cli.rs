@@ -210,11 +210,11 @@ pub(crate) struct UmountArgs {
 pub(crate) enum NodeVerb {
     /// List all nodes
     List(ClusterArgs),
-    /// Show what running services log, or change it until they end
+    /// Show what running services and mounts log, or change it until they end
     LogLevel {
         #[command(flatten)]
         query: ClusterArgs,
-        /// A service by name or id, or `all` services
+        /// A service or mount by name or id, `all` services, or all `mounts`
         node: String,
         /// A level, a filter such as `info,skep_storage=debug`, or `default` for what its settings
         /// say

@@ -73,6 +73,7 @@ const EXAMPLES: &[Examples] = &[
         &[
             ("what all services log", "skep node log-level all"),
             ("more of one", "skep node log-level storage-1 debug"),
+            ("more of one part of a mount", "skep node log-level n12 info,skep_client=debug"),
             ("as its settings say", "skep node log-level storage-1 default"),
         ],
     ),

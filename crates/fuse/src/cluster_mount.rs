@@ -3,7 +3,7 @@
 use crate::mount::{self, ServeOptions};
 use crate::mount_point;
 use crate::session;
-use skep_client::{Client, ClusterAccess, Mount};
+use skep_client::{Client, ClusterAccess, LogControl, Mount};
 use skep_types::{Error, Result};
 use std::future::Future;
 use std::sync::Arc;
@@ -21,6 +21,8 @@ pub struct ClusterOptions {
     pub version: String,
     /// How long to try while management can't be reached or the cluster isn't formatted yet.
     pub patience: Duration,
+    /// The log of this process, for management.
+    pub log: LogControl,
 }
 
 /// Mounts a cluster and serves it until it is unmounted, from outside or after a signal; then takes
@@ -42,6 +44,7 @@ pub fn mount(cluster: ClusterOptions, options: ServeOptions) -> Result<()> {
         // One more takes leave at the end.
         workers: workers + 1,
         patience: cluster.patience,
+        log: cluster.log,
     };
     let mount = run(Mount::new(client_options))?;
     let in_background = Arc::clone(&mount);

@@ -4,6 +4,7 @@
 //! published. Nothing that was not synced is ever answered or seen.
 
 use crate::journal::Journal;
+use crate::log_orders::LogOrders;
 use skep_cluster::state::ClientDetails;
 use skep_cluster::{ClusterState, Command, Outcome, SoftState};
 use skep_env::local::Notify;
@@ -20,6 +21,8 @@ pub(crate) struct Authority {
     inner: RefCell<Inner>,
     /// There is a newer map.
     pub(crate) changed: Notify,
+    /// What clients are to do with their logs.
+    pub(crate) log_orders: LogOrders,
 }
 
 #[derive(Debug)]
@@ -46,7 +49,8 @@ impl Authority {
         let published = Rc::new(state.map().clone());
         let inner =
             RefCell::new(Inner { state, soft, journal, room: None, published, encoded: None });
-        let authority = Rc::new(Self { inner, changed: Notify::default() });
+        let authority =
+            Rc::new(Self { inner, changed: Notify::default(), log_orders: LogOrders::default() });
         authority.command(&Command::Start)?;
         Ok(authority)
     }

@@ -12,6 +12,7 @@ mod directory;
 mod handlers;
 mod journal;
 mod limits;
+mod log_orders;
 mod settings;
 
 pub use directory::initialise;

@@ -12,7 +12,10 @@ use std::rc::Rc;
 /// Answers a request to a node: refuses what nodes don't know.
 pub fn answer(incoming: &Incoming, outbox: &Rc<Outbox>) {
     let result = match incoming.header.message {
-        SetLogLevel::ID => SetLogLevel::from_bytes(&incoming.body).and_then(set_log_level),
+        SetLogLevel::ID => {
+            let request = SetLogLevel::from_bytes(&incoming.body);
+            request.and_then(|request| set_log_level(request.level.as_deref()))
+        }
         other => {
             let what = format!("message {other} is not for a node: it names no target");
             Err(Error::new(ErrorCode::Unsupported, what))
@@ -24,9 +27,13 @@ pub fn answer(incoming: &Incoming, outbox: &Rc<Outbox>) {
     }
 }
 
-fn set_log_level(request: SetLogLevel) -> Result<LogLevel> {
-    let level = match request.level {
-        Some(level) => logging::change(&level)?,
+/// Changes what this process logs, as [`SetLogLevel`] says it, or only tells it.
+///
+/// # Errors
+/// `InvalidArgument` for what isn't a level; `NotReady` before the log was started.
+pub fn set_log_level(level: Option<&str>) -> Result<LogLevel> {
+    let level = match level {
+        Some(level) => logging::change(level)?,
         None => logging::level()
             .ok_or_else(|| Error::new(ErrorCode::NotReady, "this process has no log"))?,
     };

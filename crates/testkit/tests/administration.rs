@@ -54,11 +54,20 @@ fn log_levels_change_in_running_services_and_mounts() {
     for (arguments, words) in [
         (["storage-1", "loud,=="], "log level 'loud,=='"),
         (["nobody", "debug"], "skep node list"),
-        ([client.as_str(), "debug"], "`skep client list` shows its host and its process"),
+        ([client.as_str(), "loud,=="], "log level 'loud,=='"),
     ] {
         let said = refusal(&cluster, &[&["node", "log-level"], &arguments[..]].concat());
         assert!(said.contains(words), "{arguments:?}: {said}");
     }
+    let mounts: Vec<String> = levels(&["mounts"]);
+    assert_eq!(mounts, ["info"]);
+    let one: Vec<String> = levels(&[&client, "debug,skep_client=trace"]);
+    assert_eq!(one, ["debug,skep_client=trace"]);
+    assert!(log("mount.log").contains("the log level is debug,skep_client=trace now; it was info"));
+    let one: Vec<String> = levels(&[&client, "default"]);
+    assert_eq!(one, ["info"]);
+
+    // If it doesn't answer, there are signals.
     let clients = cluster.skep_json(&["client", "list"]);
     let pid = clients[0]["pid"].to_string();
     let kill = |signal: &str| {
@@ -70,8 +79,12 @@ fn log_levels_change_in_running_services_and_mounts() {
     });
     kill("-USR2");
     wait_for("and less again", PATIENCE, || {
-        log("mount.log").contains("the log level is info now; it was debug").then_some(())
+        log("mount.log").ends_with("the log level is info now; it was debug\n").then_some(())
     });
+    kill("-STOP");
+    let said = refusal(&cluster, &["node", "log-level", &client]);
+    kill("-CONT");
+    assert!(said.contains("said nothing for") && said.contains("kill -USR1"), "{said}");
     cluster.stop();
 }
 

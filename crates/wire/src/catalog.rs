@@ -87,6 +87,8 @@ catalog! {
     22 "management" reads mg::SetPolicy => mg::MapUpdate;
     23 "management" reads mg::ChangeSetting => mg::SettingChanged;
     24 "management" reads mg::ListClients => mg::ClientList;
+    25 "management" reads mg::OrderLogLevel => node::LogLevel;
+    26 "management" reads mg::LogOrderDone => mg::Done;
     30 "management" reads mg::Evict => mg::Done;
     // Metadata: sessions.
     32 "metadata" reads md::OpenSession => md::SessionOpened;

@@ -1,5 +1,6 @@
 //! Messages to management: registration, heartbeats, the cluster map.
 
+use crate::node::LogLevel;
 use skep_types::codec::record;
 use skep_types::map::{Capacity, ClusterMap, Policy};
 use skep_types::registration::ServerRegistration;
@@ -65,8 +66,46 @@ record! {
         /// Room for files in the whole cluster, as storage reported it last; none right after
         /// management's start, before it has heard from all.
         pub room: Option<Capacity>,
+        /// For clients, which take no connections: what somebody wants of their log.
+        pub log_order: Option<LogOrder>,
         /// The map, if there is a newer one than the sender's.
         pub map: Option<ClusterMap>,
+    }
+}
+
+record! {
+    /// A client is to change what it logs, or to say what that is. It comes with each heartbeat's
+    /// answer until the client has sent its [`LogOrderDone`].
+    pub struct LogOrder {
+        /// Which order it is.
+        pub number: u64,
+        /// As in `SetLogLevel`.
+        pub level: Option<String>,
+    }
+}
+
+record! {
+    /// Changes what a client logs, until it ends, or only asks. Answered when the client has
+    /// answered.
+    pub struct OrderLogLevel {
+        /// The client.
+        pub client: NodeId,
+        /// As in `SetLogLevel`.
+        pub level: Option<String>,
+    }
+}
+
+record! {
+    /// A client has carried out a [`LogOrder`].
+    pub struct LogOrderDone {
+        /// The client.
+        pub client: NodeId,
+        /// The order's.
+        pub number: u64,
+        /// What it logs; none: it won't do it.
+        pub level: Option<LogLevel>,
+        /// Why it won't.
+        pub refusal: String,
     }
 }
 

@@ -17,7 +17,8 @@ use skep_types::{
 };
 use skep_types::{SessionId, ShardId, StripePattern, TargetId, TargetKind, Timestamp};
 use skep_wire::{
-    file_locks as fl, inline as il, management as mg, metadata as md, sharing as sh, storage as st,
+    file_locks as fl, inline as il, management as mg, metadata as md, node, sharing as sh,
+    storage as st,
 };
 
 /// A named type.
@@ -101,6 +102,8 @@ pub(crate) const KINDS: &[Kind] = &[
     record::<il::InlineMark>(),
     record::<fl::FileUse>(),
     record::<mg::ClientEntry>(),
+    record::<mg::LogOrder>(),
+    record::<node::LogLevel>(),
     record::<md::SessionEntry>(),
     record::<st::StripeHint>(),
     choice::<FileKind>(),

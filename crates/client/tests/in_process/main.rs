@@ -51,6 +51,7 @@ fn options(fake: &FakeCluster) -> MountOptions {
         version: "0".into(),
         workers: 2,
         patience: Duration::from_millis(500),
+        log: skep_client::LogControl::default(),
     }
 }
 

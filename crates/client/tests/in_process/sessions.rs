@@ -315,6 +315,7 @@ fn threads_of_one_mount_work_side_by_side() {
             version: "0".into(),
             workers: 2,
             patience: Duration::from_secs(5),
+            log: skep_client::LogControl::default(),
         })
         .await
     });

@@ -11,12 +11,14 @@ use crate::local::readiness::Readiness;
 use crate::output::print;
 use options::Options;
 use serde::Serialize;
+use skep_client::LogControl;
 use skep_fuse::{ClusterOptions, ServeOptions, TransportChoice, TransportKind};
 use skep_service::ByteSize;
 use skep_types::{Error, ErrorCode, Result};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long management may be away when a mount begins.
@@ -76,6 +78,7 @@ fn mount(
             .map_or_else(|_| "unknown".into(), |name| name.trim().to_owned()),
         version: skep_service::PROGRAM_VERSION.into(),
         patience: PATIENCE,
+        log: LogControl(Some(Arc::new(skep_service::node_requests::set_log_level))),
     };
     let shown = absolute(&args.directory)?.display().to_string();
     let on_ready = move |transport: TransportKind| {

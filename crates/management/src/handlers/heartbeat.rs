@@ -3,15 +3,16 @@
 use crate::authority::Authority;
 use skep_rpc::{Incoming, Outbox};
 use skep_types::codec::Codec;
-use skep_types::{Error, ErrorCode, MapVersion, Result};
+use skep_types::{Error, ErrorCode, MapVersion, NodeId, Result};
 use skep_wire::management::{Heartbeat, MapUpdate};
 use std::rc::Rc;
 
 pub(super) fn handle(authority: &Authority, incoming: &Incoming, outbox: &Rc<Outbox>) {
     match note(authority, &incoming.body) {
-        Ok(known) => {
-            // A `Heard`: the room, then what a `MapUpdate` holds, which is encoded already.
+        Ok((node, known)) => {
+            // A `Heard`, which ends with what a `MapUpdate` holds: that is encoded already.
             let mut body = authority.room().to_bytes();
+            body.extend(authority.log_orders.of(node).to_bytes());
             match authority.newer(known) {
                 Some(update) => body.extend_from_slice(&update),
                 None => body.extend(MapUpdate { map: None }.to_bytes()),
@@ -22,8 +23,8 @@ pub(super) fn handle(authority: &Authority, incoming: &Incoming, outbox: &Rc<Out
     }
 }
 
-/// Notes that the sender is alive; gives the version of the map that it has.
-fn note(authority: &Authority, body: &[u8]) -> Result<MapVersion> {
+/// Notes that the sender is alive; gives who it is, and the version of the map that it has.
+fn note(authority: &Authority, body: &[u8]) -> Result<(NodeId, MapVersion)> {
     let Heartbeat { node, known, capacities } = Heartbeat::from_bytes(body)?;
     if authority.map().node(node).is_none() {
         return Err(Error::new(
@@ -32,5 +33,5 @@ fn note(authority: &Authority, body: &[u8]) -> Result<MapVersion> {
         ));
     }
     authority.heard(node, &capacities);
-    Ok(known)
+    Ok((node, known))
 }

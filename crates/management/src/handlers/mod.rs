@@ -7,6 +7,8 @@ mod get_map;
 mod heartbeat;
 mod leave;
 mod list_clients;
+mod log_order_done;
+mod order_log_level;
 mod register_client;
 mod register_server;
 mod set_policy;
@@ -42,7 +44,7 @@ fn answer_map(outbox: &Rc<Outbox>, request: &Header, newer: Option<Rc<[u8]>>) {
     }
 }
 
-/// Answers a request, now or (only `GetMap`) later.
+/// Answers a request, now or (`GetMap`, `OrderLogLevel`) later.
 pub(crate) fn dispatch(authority: &Rc<Authority>, incoming: Incoming, outbox: &Rc<Outbox>) {
     match incoming.header.message {
         messages::RegisterServer::ID => {
@@ -61,6 +63,8 @@ pub(crate) fn dispatch(authority: &Rc<Authority>, incoming: Incoming, outbox: &R
             answer(authority, &incoming, outbox, change_setting::handle);
         }
         messages::ListClients::ID => answer(authority, &incoming, outbox, list_clients::handle),
+        messages::OrderLogLevel::ID => order_log_level::handle(authority, incoming, outbox),
+        messages::LogOrderDone::ID => answer(authority, &incoming, outbox, log_order_done::handle),
         node::SetLogLevel::ID => skep_service::node_requests::answer(&incoming, outbox),
         message if link_requests::is_one(message) => link_requests::answer(None, incoming, outbox),
         other => {

@@ -174,7 +174,11 @@ impl FakeCluster {
             Heartbeat::ID => {
                 let node = Heartbeat::from_bytes(body)?.node;
                 match self.state.borrow().clients.contains(&node) {
-                    true => Ok(Answer::of(&Heard { room: self.state.borrow().room, map: None })),
+                    true => Ok(Answer::of(&Heard {
+                        room: self.state.borrow().room,
+                        log_order: None,
+                        map: None,
+                    })),
                     false => Err(Error::new(ErrorCode::Stale, "unknown client")),
                 }
             }

@@ -1,8 +1,8 @@
 //! What a mount logs, changed while it runs: SIGUSR1 makes its log more detailed by one step,
 //! SIGUSR2 puts it back to what the mount was started with.
 //!
-//! Signals and not a message, since management can't call a mount, and since they work in the very
-//! case in which a log is wanted: when nothing else answers.
+//! `skep node log-level` does it through management; signals work in the very case in which a log
+//! is wanted: when nothing else answers.
 
 use skep_service::logging;
 use skep_types::Result;

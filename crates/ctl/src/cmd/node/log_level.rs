@@ -1,4 +1,5 @@
-//! `skep node log-level`: what running services log, shown or changed until they end.
+//! `skep node log-level`: what running services and mounts log, shown or changed until they end.
+//! Mounts take no connections: management tells them with the answer to their next heartbeat.
 
 use crate::access::{Access, ClusterArgs, PATIENCE};
 use crate::output::{print, render, table};
@@ -7,10 +8,17 @@ use serde::Serialize;
 use skep_cluster::state::kind_word;
 use skep_rpc::CallOptions;
 use skep_types::{ClusterMap, Error, ErrorCode, Node, NodeKind, Result, TargetId};
+use skep_wire::management::OrderLogLevel;
 use skep_wire::node::{LogLevel, SetLogLevel};
 use std::process::ExitCode;
+use std::time::Duration;
 
-/// A service and what it logs.
+/// Nodes that are asked at a time.
+const AT_ONCE: usize = 100;
+/// A mount hears of it within one; another may be lost.
+const HEARTBEATS: u32 = 2;
+
+/// A node and what it logs.
 #[derive(Debug, Serialize)]
 struct Line {
     id: u32,
@@ -21,10 +29,12 @@ struct Line {
     error: Option<String>,
 }
 
-/// Shows or changes the level of one service, or of all. The exit code says whether all answered.
+/// Shows or changes the level of one node, of all services or of all mounts. The exit code says
+/// whether all answered.
 pub(crate) fn run(query: ClusterArgs, node: &str, level: Option<&str>) -> Result<ExitCode> {
     let access = query.access(None)?;
     let wanted = node.to_owned();
+    let is_one = !matches!(node, "all" | "mounts");
     let level = level.map(|level| match level {
         "default" => String::new(),
         level => level.to_owned(),
@@ -32,15 +42,25 @@ pub(crate) fn run(query: ClusterArgs, node: &str, level: Option<&str>) -> Result
     let lines = super::super::block_on(async move {
         let map = access.map().await?;
         let nodes = chosen(&map, &wanted)?;
+        let heartbeat = Duration::from_millis(u64::from(map.policy.heartbeat_ms));
         let mut lines = Vec::new();
-        for node in nodes {
-            let outcome = ask(&access, node, level.clone()).await;
-            // Of one node the error is the answer; a wrong level is wrong for all.
-            match outcome {
-                Err(error) if wanted != "all" || error.code() == ErrorCode::InvalidArgument => {
-                    return Err(error.within(format_args!("{} ({})", node.name, node.id)));
+        // Each mount answers with its next heartbeat, so many wait for theirs at once.
+        for some in nodes.chunks(AT_ONCE) {
+            let asked: Vec<_> = some
+                .iter()
+                .map(|node| {
+                    let (access, node, level) = (access.clone(), (*node).clone(), level.clone());
+                    skep_env::spawn(async move { ask(&access, &node, level, heartbeat).await })
+                })
+                .collect();
+            for (node, outcome) in some.iter().zip(asked) {
+                // Of one node the error is the answer; a wrong level is wrong for all.
+                match outcome.await {
+                    Err(error) if is_one || error.code() == ErrorCode::InvalidArgument => {
+                        return Err(error.within(format_args!("{} ({})", node.name, node.id)));
+                    }
+                    outcome => lines.push(line(node, outcome)),
                 }
-                outcome => lines.push(line(node, outcome)),
             }
         }
         Ok(lines)
@@ -53,30 +73,42 @@ pub(crate) fn run(query: ClusterArgs, node: &str, level: Option<&str>) -> Result
 }
 
 fn chosen<'a>(map: &'a ClusterMap, wanted: &str) -> Result<Vec<&'a Node>> {
-    if wanted == "all" {
-        return Ok(map.nodes.iter().filter(|node| node.kind != NodeKind::Client).collect());
-    }
-    let node = node_named(map, wanted)?;
-    match node.kind {
-        NodeKind::Client => Err(Error::new(
-            ErrorCode::Unsupported,
-            format!(
-                "{} is a mount, which takes no connections; `skep client list` shows its host and \
-                 its process: there, `kill -USR1 PID` makes its log more detailed by one step, \
-                 `kill -USR2 PID` puts it back",
-                node.name
-            ),
-        )),
-        _ => Ok(vec![node]),
+    let of_kind = |is_wanted: fn(NodeKind) -> bool| {
+        Ok(map.nodes.iter().filter(|node| is_wanted(node.kind)).collect())
+    };
+    match wanted {
+        "all" => of_kind(|kind| kind != NodeKind::Client),
+        "mounts" => of_kind(|kind| kind == NodeKind::Client),
+        name => Ok(vec![node_named(map, name)?]),
     }
 }
 
-async fn ask(access: &Access, node: &Node, level: Option<String>) -> Result<LogLevel> {
+/// Asks a service itself, and a mount by way of management.
+async fn ask(
+    access: &Access,
+    node: &Node,
+    level: Option<String>,
+    heartbeat: Duration,
+) -> Result<LogLevel> {
+    if node.kind == NodeKind::Client {
+        let order = OrderLogLevel { client: node.id, level };
+        return access.ask_once(&order, PATIENCE + HEARTBEATS * heartbeat).await.map_err(silent);
+    }
     let (_, connection) = access.connect(node, TargetId::default(), PATIENCE).await?;
     let options = CallOptions { time_left: Some(PATIENCE), ..CallOptions::default() };
     let asked = connection.call(&SetLogLevel { level }, &options).await;
     connection.close();
     asked.map(|(reply, _)| reply)
+}
+
+/// What helps with a mount that doesn't answer.
+fn silent(error: Error) -> Error {
+    if error.code() != ErrorCode::TimedOut {
+        return error;
+    }
+    let hint = "`skep client list` shows its host and its process: there, `kill -USR1 PID` makes \
+                its log more detailed by one step, `kill -USR2 PID` puts it back";
+    Error::new(error.code(), format!("{}; {hint}", error.context()))
 }
 
 fn line(node: &Node, outcome: Result<LogLevel>) -> Line {

@@ -9,8 +9,10 @@ use skep_types::{
 };
 use skep_wire::management::{
     ChangeSetting, ClientEntry, ClientList, Done, Evict, Format, GetMap, Heard, Heartbeat, Leave,
-    ListClients, MapUpdate, RegisterClient, RegisterServer, Registered, SetPolicy, SettingChanged,
+    ListClients, LogOrder, LogOrderDone, MapUpdate, OrderLogLevel, RegisterClient, RegisterServer,
+    Registered, SetPolicy, SettingChanged,
 };
+use skep_wire::node::LogLevel;
 
 fn capacity() -> Capacity {
     Capacity {
@@ -129,11 +131,34 @@ pub(super) fn examples() -> Vec<Example> {
         next: Some(NodeId::new(9)),
     };
     let policy = Policy { lease_ms: 8_000, ..Policy::default() };
+    let level = LogLevel { current: "debug".into(), configured: "info".into() };
+    let done = LogOrderDone {
+        client: NodeId::new(9),
+        number: 3,
+        level: Some(level.clone()),
+        refusal: String::new(),
+    };
     vec![
         example(&server, &registered(2, &[2])),
         example(&client, &registered(9, &[])),
-        example(&heartbeat, &Heard { room: None, map: None })
-            .reply::<Heartbeat>(&Heard { room: Some(capacity()), map: Some(map()) }),
+        example(&heartbeat, &Heard { room: None, log_order: None, map: None })
+            .reply::<Heartbeat>(&Heard {
+                room: Some(capacity()),
+                log_order: Some(LogOrder { number: 3, level: Some("debug".into()) }),
+                map: Some(map()),
+            })
+            .reply::<Heartbeat>(&Heard {
+                room: None,
+                log_order: Some(LogOrder { number: 4, level: None }),
+                map: None,
+            }),
+        example(&OrderLogLevel { client: NodeId::new(9), level: Some("debug".into()) }, &level)
+            .request(&OrderLogLevel { client: NodeId::new(9), level: None }),
+        example(&done, &Done {}).request(&LogOrderDone {
+            level: None,
+            refusal: "log level 'loud': no such level".into(),
+            ..done.clone()
+        }),
         example(&GetMap { known: MapVersion::new(20) }, &update).reply::<GetMap>(&nothing_new),
         example(&Leave { node: NodeId::new(9) }, &Done {}),
         example(&Evict { client: NodeId::new(9) }, &Done {}),
