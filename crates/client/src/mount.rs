@@ -105,9 +105,9 @@ impl Mount {
     /// Registers this process as a client. Call it inside `skep_env::block_on`, on any thread.
     ///
     /// # Errors
-    /// `AuthenticationFailed`, `VersionMismatch` and whatever else time doesn't mend at once;
-    /// `Disconnected` or `TimedOut` when management can't be reached and `NotReady` when the cluster
-    /// isn't formatted, after `patience`.
+    /// `AuthenticationFailed`, `VersionMismatch` and whatever else time doesn't mend at once; after
+    /// `patience`, `Disconnected` or `TimedOut` when management can't be reached, and `NotReady`
+    /// when the cluster isn't formatted.
     pub async fn new(options: MountOptions) -> Result<Arc<Self>> {
         let registered = Self::register_patiently(&options).await?;
         Ok(Arc::new(Self {

@@ -44,8 +44,8 @@ impl Readiness {
         count
     }
 
-    /// Waits until it is said, and gives how often it was; without `patience`, for ever. `has_ended`
-    /// gives the reason when it never will be.
+    /// Waits until it is said, and gives how often it was; without `patience`, for ever.
+    /// `has_ended` gives the reason when it never will be.
     pub(crate) async fn wait(
         &self,
         patience: Option<Duration>,
