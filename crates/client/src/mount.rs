@@ -5,7 +5,8 @@ use crate::file_locks::FileLocks;
 use crate::inode_state::InodeState;
 use crate::kept_caches::KeptCaches;
 use crate::limits::{
-    MANAGEMENT_PATIENCE, MANAGEMENT_PAUSE, MAX_REMEMBERED_PLAIN, MAX_REMEMBERED_SPECIAL,
+    LONGEST_MANAGEMENT_PAUSE, MANAGEMENT_PATIENCE, MANAGEMENT_PAUSE, MAX_REMEMBERED_PLAIN,
+    MAX_REMEMBERED_SPECIAL,
 };
 use crate::lock_circles::LockCircles;
 use crate::recalls::Recalls;
@@ -16,7 +17,8 @@ use crate::xattr::Plain;
 use skep_rpc::{CallOptions, Channel, Connection, Identity, JoinToken, MapCell};
 use skep_types::map::Capacity;
 use skep_types::{
-    Attributes, ClusterMap, Error, ErrorCode, InodeId, NodeId, NodeKind, Result, TargetId,
+    Attributes, ClusterMap, Error, ErrorCode, InodeId, NodeId, NodeKind, Result, RetryClass,
+    TargetId,
 };
 use skep_wire::Request;
 use skep_wire::management::{RegisterClient, Registered};
@@ -56,8 +58,9 @@ pub struct MountOptions {
     pub version: String,
     /// Threads that will have a [`crate::Client`] each.
     pub workers: usize,
-    /// How long to try while management can't be reached or the cluster isn't formatted yet.
-    pub patience: Duration,
+    /// How long to try while management can't be reached or the cluster isn't formatted yet; none:
+    /// for ever.
+    pub patience: Option<Duration>,
     /// The log of this process, for management.
     pub log: LogControl,
 }
@@ -129,29 +132,11 @@ impl Mount {
     /// Registers this process as a client. Call it inside `skep_env::block_on`, on any thread.
     ///
     /// # Errors
-    /// `AuthenticationFailed` or `VersionMismatch` at once; `Disconnected` when management can't be
-    /// reached and `NotReady` when the cluster isn't formatted, after `patience`.
+    /// `AuthenticationFailed`, `VersionMismatch` and whatever else time doesn't mend at once; after
+    /// `patience`, `Disconnected` or `TimedOut` when management can't be reached, and `NotReady`
+    /// when the cluster isn't formatted.
     pub async fn new(options: MountOptions) -> Result<Arc<Self>> {
-        let deadline = skep_env::now() + options.patience;
-        let registered = loop {
-            let error = match Self::register(&options).await {
-                Ok(registered) if registered.map.formatted => break registered,
-                Ok(registered) => {
-                    Self::leave(&options, registered.node).await;
-                    Error::new(
-                        ErrorCode::NotReady,
-                        "the cluster is not formatted: start its metadata services, then run \
-                         `skep cluster format`",
-                    )
-                }
-                Err(error) => error,
-            };
-            let is_passing = matches!(error.code(), ErrorCode::NotReady | ErrorCode::Disconnected);
-            if !is_passing || skep_env::now() + MANAGEMENT_PAUSE > deadline {
-                return Err(error);
-            }
-            skep_env::sleep(MANAGEMENT_PAUSE).await;
-        };
+        let registered = Self::register_patiently(&options).await?;
         Ok(Arc::new(Self {
             cell: MapCell::new(registered.map, registered.node),
             sessions: GroupSessions::default(),
@@ -171,6 +156,44 @@ impl Mount {
             is_ending: AtomicBool::new(false),
             options,
         }))
+    }
+
+    /// Registers; tries as long as it may for what passes, and logs once for each kind of obstacle
+    /// what is waited for.
+    async fn register_patiently(options: &MountOptions) -> Result<Registered> {
+        let deadline = options.patience.map(|patience| skep_env::now() + patience);
+        let span = match options.patience {
+            Some(patience) => format!("for {} s in all", patience.as_secs_f64()),
+            None => "without end".into(),
+        };
+        let mut told = Vec::new();
+        let mut pause = MANAGEMENT_PAUSE;
+        loop {
+            let error = match Self::register(options).await {
+                Ok(registered) if registered.map.formatted => return Ok(registered),
+                Ok(registered) => {
+                    Self::leave(options, registered.node).await;
+                    Error::new(
+                        ErrorCode::NotReady,
+                        "the cluster is not formatted: start its metadata services, then run \
+                         `skep cluster format`",
+                    )
+                }
+                Err(error) => error,
+            };
+            let now = skep_env::now();
+            if !passes(error.code()) || deadline.is_some_and(|deadline| now >= deadline) {
+                return Err(error);
+            }
+            if !told.contains(&error.code()) {
+                told.push(error.code());
+                tracing::warn!("{error}; trying on, {span}");
+            }
+            // The last try is made when the time is over, not before.
+            let left = deadline.map_or(pause, |deadline| deadline.saturating_sub(now));
+            skep_env::sleep(pause.min(left)).await;
+            pause = (pause * 2).min(LONGEST_MANAGEMENT_PAUSE);
+        }
     }
 
     async fn register(options: &MountOptions) -> Result<Registered> {
@@ -312,6 +335,12 @@ impl Mount {
     pub(crate) fn begin_end(&self) -> bool {
         !self.is_ending.swap(true, Ordering::AcqRel)
     }
+}
+
+/// Whether time may mend what kept us from registering. Of `TimedOut` nothing is known; what was
+/// registered without our knowledge ends with its lease.
+fn passes(code: ErrorCode) -> bool {
+    code.retry_class() != RetryClass::Never || code == ErrorCode::TimedOut
 }
 
 fn identity(cluster: &ClusterAccess, node: NodeId) -> Identity {

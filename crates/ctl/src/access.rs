@@ -89,13 +89,19 @@ impl ClusterArgs {
         };
         let mut token = token_in(file)?;
         token.addresses = name.split(',').map(str::to_owned).collect();
-        if let Some(wrong) = token.addresses.iter().find(|address| !address.contains(':')) {
+        if let Some(wrong) = token.addresses.iter().find(|address| !is_address(address)) {
             return Err(unknown(format!(
                 "'{wrong}' is neither a directory nor an address of the form host:port"
             )));
         }
         Ok(Access { token, name: name.to_owned(), token_file: file.clone() })
     }
+}
+
+/// Whether a text has the form `host:port`. Whether there is such a host may be known later.
+fn is_address(text: &str) -> bool {
+    let parts = text.rsplit_once(':');
+    parts.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
 }
 
 /// The token in a file that the user has named.
@@ -169,6 +175,14 @@ impl Access {
     /// # Errors
     /// Management's answer; if there is none, with the way out.
     pub(crate) async fn ask<R: Request>(&self, request: &R) -> Result<R::Reply> {
+        self.ask_within(request, Some(PATIENCE)).await
+    }
+
+    async fn ask_within<R: Request>(
+        &self,
+        request: &R,
+        patience: Option<Duration>,
+    ) -> Result<R::Reply> {
         let hint = |error: Error| {
             let hint = match error.code() {
                 ErrorCode::Disconnected | ErrorCode::TimedOut if Path::new(&self.name).exists() => {
@@ -185,7 +199,7 @@ impl Access {
             };
             Error::new(error.code(), format!("{}{hint}", error.context()))
         };
-        self.management().call(request, Some(PATIENCE)).await.map_err(hint)
+        self.management().call(request, patience).await.map_err(hint)
     }
 
     /// Asks management once, and waits so long for an answer that others have to give.
@@ -202,7 +216,12 @@ impl Access {
 
     /// The newest map.
     pub(crate) async fn map(&self) -> Result<ClusterMap> {
-        let update = self.ask(&GetMap { known: MapVersion::new(0) }).await?;
+        self.map_within(Some(PATIENCE)).await
+    }
+
+    /// The newest map, for which management is tried for so long; without a limit, for ever.
+    pub(crate) async fn map_within(&self, patience: Option<Duration>) -> Result<ClusterMap> {
+        let update = self.ask_within(&GetMap { known: MapVersion::new(0) }, patience).await?;
         let missing = || Error::new(ErrorCode::Protocol, "management gave no map");
         update.map.ok_or_else(missing)
     }
@@ -308,6 +327,16 @@ mod tests {
             Some(("/mnt/a b".into(), "fuse.skep".into(), "/data/x y".into()))
         );
         assert_eq!(parse_mount(b""), None);
+    }
+
+    #[test]
+    fn addresses_have_a_host_and_a_port() {
+        for right in ["10.0.0.1:7400", "[::1]:7400", "management.example:7400"] {
+            assert!(is_address(right), "{right}");
+        }
+        for wrong in ["10.0.0.1", ":7400", "a:", "a:port", "a:70000", "a:7400,"] {
+            assert!(!is_address(wrong), "{wrong}");
+        }
     }
 
     #[test]

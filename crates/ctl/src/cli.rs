@@ -9,7 +9,9 @@ pub(crate) use lab::{LabRunArgs, LabUpArgs, LabVerb};
 pub(crate) use study::{StudyRunArgs, StudyVerb};
 
 use crate::access::ClusterArgs;
+use crate::cmd::mount::retry::Retry;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use rustix::process::Pid;
 use skep_service::ByteSize;
 use std::path::PathBuf;
 
@@ -179,6 +181,15 @@ pub(crate) struct MountArgs {
     /// Go on in the background once it is mounted; otherwise Ctrl-C unmounts
     #[arg(long)]
     pub(crate) detach: bool,
+    /// This is the process that stays in the background.
+    #[arg(long, hide = true)]
+    pub(crate) in_background: bool,
+    /// Who has called the helper: mount(8). When it ends, nobody waits for the mount any more.
+    #[arg(skip)]
+    pub(crate) caller: Option<Pid>,
+    /// How long to try while management can't be reached; 15 seconds unless set
+    #[arg(long, value_name = "SECONDS|forever")]
+    pub(crate) retry: Option<Retry>,
     /// Transport between kernel and mount
     #[arg(long, default_value = DEFAULT_TRANSPORT, value_parser = values::transports())]
     pub(crate) transport: String,
@@ -192,7 +203,8 @@ pub(crate) struct MountArgs {
     /// in the background, 16 MiB unless set
     #[arg(long)]
     pub(crate) log_limit: Option<ByteSize>,
-    /// Where a mount in the background logs to
+    /// Where a mount in the background logs to. Unless set: the logs of a cluster in a local
+    /// directory, /var/log/skep for root, ~/.local/state/skep for others
     #[arg(long)]
     pub(crate) log_file: Option<PathBuf>,
 }

@@ -70,7 +70,8 @@ pub(crate) fn page_of_the_helper() -> (String, String) {
     let examples = "  # by hand\n  \
                     mount -t skep 10.0.0.1:7400 /mnt/skep -o token_file=/etc/skep/token\n  \
                     # a line of /etc/fstab\n  \
-                    10.0.0.1:7400 /mnt/skep skep _netdev,nosuid,token_file=/etc/skep/token 0 0";
+                    10.0.0.1:7400 /mnt/skep skep _netdev,nofail,retry=80,\
+                    token_file=/etc/skep/token 0 0";
     let options = help::mount_option_list();
     page(command, "mount.skep", 8, &options, Some(examples.to_owned()))
 }

@@ -70,6 +70,11 @@ fn each_service_has_a_unit_whose_command_line_the_program_takes() {
         assert_eq!(value(&unit, "Unit", "AssertPathExists"), file);
         assert_eq!(value(&unit, "Service", "Type"), "notify");
         assert_eq!(value(&unit, "Install", "WantedBy"), "skep.target");
+        // Mounts of network file systems come after it and go before it; nobody else may want the
+        // target by which that is said.
+        assert_eq!(value(&unit, "Unit", "Before"), "remote-fs-pre.target");
+        let wanted = value(&unit, "Unit", "Wants");
+        assert!(wanted.split(' ').any(|it| it == "remote-fs-pre.target"), "{wanted}");
         // The sample that the unit's comment speaks of is a file for that command line.
         let sample = run(Path::new(PROGRAM), &[kind, "--print-sample"]);
         let config = place.path().join(format!("{kind}-a.toml"));
@@ -103,6 +108,10 @@ fn the_example_of_a_mount_unit_says_what_mount_skep_takes() {
     assert_eq!((what("Where").as_str(), what("Type").as_str()), ("/mnt/skep", "skep"));
     let options = what("Options");
     assert!(options.split(',').any(|option| option == "_netdev"), "{options}");
+    // The mount gives up before systemd does, and says why.
+    let seconds = |text: &str| text.parse::<u32>().expect("seconds");
+    let retry = options.split(',').find_map(|option| option.strip_prefix("retry="));
+    assert!(seconds(retry.expect("it waits")) < seconds(&what("TimeoutSec")), "{options}");
     let options = options.replace("token_file=/etc/skep/token", &token);
     assert!(options.contains(&token), "{options}");
     let helper = place.path().join("mount.skep");

@@ -38,7 +38,10 @@ pub use file_system::{
     MountMark, Space, boot_id, mount_mark, raise_file_limit, remove_file, space,
 };
 pub use mailbox::{Mailbox, MailboxSender};
-pub use process::{replace_output, send_group_signal, send_signal, spawn_child, spawn_detached};
+pub use process::{
+    outlive_parent, replace_output, send_group_signal, send_signal, spawn_child, spawn_detached,
+    spawn_detaching,
+};
 pub use signals::Signals;
 pub use socket::{Part, TcpListener, TcpStream};
 pub use threads::{available_cpus, spawn_thread};

@@ -18,18 +18,25 @@ pub fn spawn_child(command: &mut Command) -> io::Result<Child> {
     unsafe {
         command.pre_exec(move || {
             Signals::unblock_all();
-            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) < 0 {
-                return Err(io::Error::last_os_error());
-            }
-            // The parent may have ended before the call above.
-            if libc::getppid() as u32 == parent {
-                Ok(())
-            } else {
-                Err(io::Error::from_raw_os_error(libc::ESRCH))
-            }
+            end_with_parent(parent)
         })
     };
     command.spawn()
+}
+
+/// Lets this process get `SIGTERM` when the thread that started it ends. For `pre_exec`.
+fn end_with_parent(parent: u32) -> io::Result<()> {
+    // SAFETY: a plain system call, async-signal-safe.
+    if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // The parent may have ended before the call above.
+    // SAFETY: as above.
+    if unsafe { libc::getppid() } as u32 == parent {
+        Ok(())
+    } else {
+        Err(io::Error::from_raw_os_error(libc::ESRCH))
+    }
 }
 
 /// Starts a process that goes on when its parent ends: in a session of its own, without terminal.
@@ -41,10 +48,41 @@ pub fn spawn_detached(command: &mut Command) -> io::Result<Child> {
     unsafe {
         command.pre_exec(|| {
             Signals::unblock_all();
-            if libc::setsid() < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+            begin_session()
         })
     };
     command.spawn()
+}
+
+/// As [`spawn_detached`], for a process that has to earn it: until it calls [`outlive_parent`], it
+/// gets `SIGTERM` when the calling thread ends, for whatever reason.
+///
+/// # Errors
+/// As `Command::spawn`.
+pub fn spawn_detaching(command: &mut Command) -> io::Result<Child> {
+    let parent = std::process::id();
+    // SAFETY: as above.
+    unsafe {
+        command.pre_exec(move || {
+            Signals::unblock_all();
+            begin_session()?;
+            end_with_parent(parent)
+        })
+    };
+    command.spawn()
+}
+
+/// Lets this process go on when its parent ends, if it was started to end with it. Call it on the
+/// first thread: the kernel keeps the signal with that one.
+pub fn outlive_parent() {
+    // SAFETY: a plain system call. Zero means no signal, which is never refused.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, 0) };
+}
+
+/// Leaves the terminal. For `pre_exec`.
+fn begin_session() -> io::Result<()> {
+    // SAFETY: a plain system call, async-signal-safe.
+    if unsafe { libc::setsid() } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Lets standard error, and standard output if `both`, go on in a file.
@@ -127,8 +165,10 @@ mod tests {
 
     #[test]
     fn a_child_ends_with_the_thread_that_started_it() {
-        let thread = std::thread::spawn(|| spawn_child(Command::new("sleep").arg("1000")).unwrap());
-        let mut child = thread.join().unwrap();
-        assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGTERM));
+        for start in [spawn_child, spawn_detaching] {
+            let body = move || start(Command::new("sleep").arg("1000")).unwrap();
+            let mut child = std::thread::spawn(body).join().unwrap();
+            assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGTERM));
+        }
     }
 }

@@ -3,6 +3,8 @@
 use crate::buffer::Buf;
 use crate::event_loop::{Traffic, submit, submit_traffic};
 use crate::file::check;
+use crate::mailbox::Mailbox;
+use crate::threads::spawn_thread;
 use io_uring::{opcode, types};
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -99,15 +101,33 @@ fn set_option(fd: &OwnedFd, level: i32, option: i32, value: i32) {
     };
 }
 
+fn look_up_at_once(address: &str) -> io::Result<SocketAddr> {
+    let none = || io::Error::new(io::ErrorKind::NotFound, format!("{address}: no address"));
+    address.to_socket_addrs()?.next().ok_or_else(none)
+}
+
+/// The address behind `host:port`. For a name the system may ask servers that don't answer, for
+/// half a minute: that is left to a thread, so that the loop can see to other things.
+async fn look_up(address: &str) -> io::Result<SocketAddr> {
+    if let Ok(numbers) = address.parse::<SocketAddr>() {
+        return Ok(numbers);
+    }
+    let (sender, mailbox) = Mailbox::new(1)?;
+    let name = address.to_owned();
+    spawn_thread("skep-look-up".into(), None, move || {
+        // Who asked may have given up; there is room for one answer.
+        let _ = sender.send(look_up_at_once(&name));
+    })?;
+    mailbox.receive().await?
+}
+
 impl TcpStream {
     /// Connects to `host:port`.
     ///
     /// # Errors
     /// As `connect(2)`, or when the host has no address.
     pub async fn connect(address: &str) -> io::Result<Self> {
-        let resolved = address.to_socket_addrs()?.next().ok_or_else(|| {
-            io::Error::new(io::ErrorKind::NotFound, format!("{address}: no address"))
-        })?;
+        let resolved = look_up(address).await?;
         let fd = Rc::new(new_socket(&resolved)?);
         let target = Box::new(socket_address(&resolved));
         let entry =
@@ -243,9 +263,7 @@ impl TcpListener {
     /// # Errors
     /// As `bind(2)`: `AddrInUse` if something listens there already.
     pub fn bind(address: &str) -> io::Result<Self> {
-        let resolved = address.to_socket_addrs()?.next().ok_or_else(|| {
-            io::Error::new(io::ErrorKind::NotFound, format!("{address}: no address"))
-        })?;
+        let resolved = look_up_at_once(address)?;
         let fd = new_socket(&resolved)?;
         set_option(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1);
         let (storage, len) = socket_address(&resolved);
@@ -309,6 +327,18 @@ mod tests {
             assert!(bytes[3_000_000..3_006_000].iter().all(|byte| *byte == 1));
             assert!(bytes[3_006_000..].iter().all(|byte| *byte == 9));
             assert_eq!(stream.receive(Buf::new(1)).await.unwrap(), 0);
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn names_are_looked_up() {
+        block_on(async {
+            let listener = TcpListener::bind("localhost:0").unwrap();
+            let port = listener.local_address().unwrap().port();
+            TcpStream::connect(&format!("localhost:{port}")).await.unwrap();
+            let error = TcpStream::connect("localhost:port").await.unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
         })
         .unwrap();
     }

@@ -4,10 +4,12 @@ use crate::mount::{self, ServeOptions};
 use crate::mount_point;
 use crate::session;
 use skep_client::{Client, ClusterAccess, LogControl, Mount};
-use skep_types::{Error, Result};
+use skep_env::Signals;
+use skep_types::{Error, ErrorCode, Result};
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 /// Which cluster to mount, and who we are to it.
@@ -19,8 +21,9 @@ pub struct ClusterOptions {
     pub host: String,
     /// Version of the program, for people.
     pub version: String,
-    /// How long to try while management can't be reached or the cluster isn't formatted yet.
-    pub patience: Duration,
+    /// How long to try while management can't be reached or the cluster isn't formatted yet; none:
+    /// for ever.
+    pub patience: Option<Duration>,
     /// The log of this process, for management.
     pub log: LogControl,
 }
@@ -29,7 +32,8 @@ pub struct ClusterOptions {
 /// leave of the cluster.
 ///
 /// # Errors
-/// As [`crate::serve`], and as [`Mount::new`] when the cluster can't be reached or refuses us.
+/// As [`crate::serve`], and as [`Mount::new`] when the cluster can't be reached or refuses us;
+/// `Interrupted` when a signal ends the wait for it.
 pub fn mount(cluster: ClusterOptions, options: ServeOptions) -> Result<()> {
     // Before any thread is started: each must leave the signals to the one that waits for them.
     let signals = mount::take_signals(&options)?;
@@ -46,7 +50,7 @@ pub fn mount(cluster: ClusterOptions, options: ServeOptions) -> Result<()> {
         patience: cluster.patience,
         log: cluster.log,
     };
-    let mount = run(Mount::new(client_options))?;
+    let (mount, signals) = run(register(client_options, signals))?;
     let in_background = Arc::clone(&mount);
     let background = skep_env::spawn_thread("skep-background".into(), None, move || {
         skep_env::block_on(in_background.run_background())
@@ -74,6 +78,35 @@ pub fn mount(cluster: ClusterOptions, options: ServeOptions) -> Result<()> {
         tracing::warn!("the mount's background work: {error}");
     }
     served
+}
+
+/// Registers at the cluster, which may take as long as the options allow, unless a signal comes.
+/// Gives the signals back.
+async fn register(
+    options: skep_client::MountOptions,
+    signals: Option<Signals>,
+) -> Result<(Arc<Mount>, Option<Signals>)> {
+    let registering = Mount::new(options);
+    let registered = match &signals {
+        Some(signals) => unless_signalled(signals, registering).await,
+        None => Some(registering.await),
+    };
+    let ended = || Error::new(ErrorCode::Interrupted, "a signal came before it was mounted");
+    Ok((registered.ok_or_else(ended)??, signals))
+}
+
+/// Waits until a future is ready, and drops it if a signal comes before.
+async fn unless_signalled<T>(signals: &Signals, future: impl Future<Output = T>) -> Option<T> {
+    let mut future = std::pin::pin!(future);
+    let mut signal = std::pin::pin!(signals.next());
+    std::future::poll_fn(|context| {
+        // The signal first: what was taken from the kernel must not be lost if both are there.
+        if signal.as_mut().poll(context).is_ready() {
+            return Poll::Ready(None);
+        }
+        future.as_mut().poll(context).map(Some)
+    })
+    .await
 }
 
 fn run<T: 'static>(future: impl Future<Output = Result<T>> + 'static) -> Result<T> {

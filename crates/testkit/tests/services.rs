@@ -13,6 +13,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Where mounts in the background log to; not to the logs of the system that runs the tests.
+const LOGS_VARIABLE: &str = "LOGS_DIRECTORY";
 
 /// A service, and the socket to which it says how it is.
 struct Service {
@@ -88,7 +90,8 @@ fn services_tell_their_manager_and_join_by_the_token_that_is_printed() {
     let (services, token) = start_all(&scratch, "127.0.0.1");
     let run = |arguments: &[&str]| {
         let mut command = Command::new(cluster::program());
-        finish(command.current_dir(scratch.path()).args(arguments), PATIENCE).expect_success()
+        command.current_dir(scratch.path()).args(arguments).env(LOGS_VARIABLE, scratch.path());
+        finish(&mut command, PATIENCE).expect_success()
     };
     let mount_point = scratch.directory("mnt").display().to_string();
     // Mounted by nothing but the token that was printed: it says where management is.
@@ -124,6 +127,7 @@ fn a_client_that_was_cut_off_beyond_its_lease_writes_nothing_over_what_others_wr
     fs::write(scratch.join("token"), token).expect("written");
     let mount = |mut command: Command, name: &str| {
         command.args(["mount", "--detach", "--token-file"]).arg(scratch.join("token"));
+        command.env(LOGS_VARIABLE, scratch.path());
         finish(command.arg(scratch.directory(name)), PATIENCE).expect_success();
     };
     mount(host.command_in_network(&cluster::program()), "far");

@@ -1,5 +1,5 @@
 //! `skep up` and `skep mount` as an ordinary user: they mount through `fusermount3`, and say what
-//! is missing where that can't be.
+//! is missing where that can't be; they log where that user writes alone.
 //!
 //! The user is `nobody`. Each test has a mount namespace of its own with its own `/dev/fuse`, so
 //! that neither the rights nor the mounts of the machine are touched.
@@ -31,7 +31,8 @@ fn as_root(device: &str, script: &str, arguments: &[&str]) -> Finished {
     fs::copy(cluster::program(), scratch.join("skep")).expect("copied");
     let setup = format!(
         "mknod -m {device} ../fuse c 10 229 && mount --bind ../fuse /dev/fuse && \
-         nobody() {{ setpriv --reuid {NOBODY} --regid {NOBODY} --clear-groups sh -c \"$1\"; }}; \
+         nobody() {{ HOME=$PWD setpriv --reuid {NOBODY} --regid {NOBODY} --clear-groups \
+         sh -c \"$1\"; }}; \
          {script}"
     );
     let mut command = Command::new("unshare");
@@ -142,7 +143,7 @@ fn an_ordinary_user_mounts_a_line_of_fstab_with_user() {
                   chown nobody: mnt; cp -a /sbin/. ../sbin; \
                   ln -s $(realpath ../skep) ../sbin/mount.skep; mount --bind ../sbin /sbin; \
                   echo \"$(sed 's/.*@//' token) $PWD/mnt skep \
-                  noauto,user,token_file=$PWD/token 0 0\" \
+                  noauto,user,token_file=$PWD/token,log_file=$PWD/mount.log 0 0\" \
                   >../fstab; mount --bind ../fstab /etc/fstab; nobody \"$2\"";
     let said = as_root("666", script, &[&token, use_it]).expect_success();
     let lines: Vec<_> = said.lines().collect();
@@ -150,6 +151,48 @@ fn an_ordinary_user_mounts_a_line_of_fstab_with_user() {
     assert!(lines[1].contains("fuse.skep rw,nosuid,nodev"), "{said}");
     assert_eq!(fs::read(cluster.path().join("nobody/file")).expect("there"), b"mine\n");
     cluster.stop();
+}
+
+/// Tries to mount where no cluster is, which has a log all the same; says where that is.
+const TRY: &str = "../skep mount --detach --cluster 127.0.0.1:1 --token-file token --retry 0 mnt \
+                   2>&1 | sed -n 's/All of its log: //p'";
+
+/// In one file for each mount point, where nobody else can put something in its way.
+#[test]
+fn mounts_in_the_background_log_where_only_their_user_writes() {
+    let script = format!(
+        "set -e; umask 022; ../skep management --init --directory m --listen 127.0.0.1:0 \
+         >init.log; cp m/join-token token; chown nobody: token; mkdir mnt tmp ../log; \
+         chown nobody: tmp; mount --bind ../log /var/log; pwd; {TRY}; {TRY}; \
+         stat -c %a /var/log/skep; ls /var/log/skep | wc -l; \
+         LOGS_DIRECTORY=$PWD/unit:/nowhere {TRY}; nobody \"{TRY}\"; \
+         stat -c %a .local/state/skep; nobody \"XDG_STATE_HOME=$PWD/state {TRY}\"; \
+         temporary=\"XDG_STATE_HOME=state HOME=/nowhere TMPDIR=$PWD/tmp {TRY}\"; \
+         nobody \"$temporary\"; stat -c %a tmp/skep-{NOBODY}; rm -r tmp/skep-{NOBODY}; \
+         mkdir -m 777 tmp/skep-{NOBODY}; nobody \"$temporary\"; ls tmp/skep-{NOBODY} | wc -l"
+    );
+    let said = as_root("666", &script, &[]).expect_success();
+    let lines: Vec<_> = said.lines().collect();
+    let home = lines[0];
+    let log = format!("mount{}-mnt.log", home.replace('/', "-"));
+    let expected = [
+        format!("/var/log/skep/{log}"),
+        format!("/var/log/skep/{log}"),
+        "755".into(),
+        "1".into(),
+        format!("{home}/unit/{log}"),
+        format!("{home}/.local/state/skep/{log}"),
+        "700".into(),
+        format!("{home}/state/skep/{log}"),
+        format!("{home}/tmp/skep-{NOBODY}/{log}"),
+        "700".into(),
+    ];
+    assert_eq!(lines.len(), 1 + expected.len() + 2, "{said}");
+    assert_eq!(lines[1..=expected.len()], expected, "{said}");
+    // Somebody else's directory is not used.
+    let (other, within) = (lines[lines.len() - 2], lines[lines.len() - 1]);
+    assert!(other.starts_with(&format!("{home}/tmp/skep-{NOBODY}-")), "{said}");
+    assert_eq!(within, "0", "{said}");
 }
 
 #[test]

@@ -50,7 +50,7 @@ fn options(fake: &FakeCluster) -> MountOptions {
         host: "here".into(),
         version: "0".into(),
         workers: 2,
-        patience: Duration::from_millis(500),
+        patience: Some(Duration::from_millis(500)),
         log: skep_client::LogControl::default(),
     }
 }

@@ -1,9 +1,9 @@
 //! What the mount and management tell each other.
 
 use crate::{create, options, until, with_client};
-use skep_client::Mount;
+use skep_client::{Mount, MountOptions};
 use skep_types::{ErrorCode, MapVersion};
-use skep_wire::management::Heartbeat;
+use skep_wire::management::{Heartbeat, Leave};
 
 #[test]
 fn a_new_map_arrives_by_itself() {
@@ -39,9 +39,22 @@ fn an_unformatted_cluster_is_refused_and_the_way_out_named() {
 }
 
 #[test]
+fn a_mount_that_has_all_time_waits_until_the_cluster_is_there() {
+    with_client(|fake, _| async move {
+        fake.state.borrow_mut().map.as_mut().unwrap().formatted = false;
+        let patient = MountOptions { patience: None, ..options(&fake) };
+        let mounting = skep_env::spawn(Mount::new(patient));
+        until(|| fake.count::<Leave>() > 1).await;
+        fake.state.borrow_mut().map.as_mut().unwrap().formatted = true;
+        mounting.await.unwrap();
+    });
+}
+
+#[test]
 fn management_that_does_not_answer_and_a_wrong_secret_are_told_apart() {
     with_client(|fake, _| async move {
-        let mut wrong = options(&fake);
+        // No patience mends it.
+        let mut wrong = MountOptions { patience: None, ..options(&fake) };
         wrong.cluster.token.secret = skep_rpc::Secret::generate();
         let error = Mount::new(wrong).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::AuthenticationFailed);

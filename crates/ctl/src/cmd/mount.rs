@@ -2,32 +2,30 @@
 
 pub(crate) mod helper;
 mod log_level;
+mod log_place;
 pub(crate) mod options;
+pub(crate) mod retry;
 
-use crate::access::Access;
+use crate::access::{Access, PATIENCE};
 use crate::cli::{DEFAULT_TRANSPORT, MountArgs};
-use crate::local::children::{LOG_LIMIT, open_log, program, tail};
+use crate::local::children::{LOG_LIMIT, program, tail};
 use crate::local::readiness::Readiness;
 use crate::output::print;
 use options::Options;
+use retry::Retry;
 use serde::Serialize;
 use skep_client::LogControl;
 use skep_fuse::{ClusterOptions, ServeOptions, TransportChoice, TransportKind};
 use skep_service::ByteSize;
 use skep_types::{Error, ErrorCode, Result};
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::PathBuf;
-use std::process::Stdio;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long management may be away when a mount begins.
-const PATIENCE: Duration = Duration::from_secs(15);
-/// How long a mount in the background may take to begin.
-const BACKGROUND_PATIENCE: Duration = Duration::from_secs(60);
-
-/// Bytes of a mount point in the name of its log, at most: with the others there may be 255.
-const LONGEST_LOG_NAME: usize = 150;
+/// How long a mount in the background may take to begin, beyond the time that it may wait for
+/// management.
+const BACKGROUND_PATIENCE: Duration = Duration::from_secs(45);
 
 /// A mount that serves.
 #[derive(Debug, Serialize)]
@@ -58,7 +56,10 @@ pub(crate) fn run(args: &MountArgs) -> Result<()> {
     }
     skep_fuse::check_mount_point(&args.directory)?;
     match (args.is_dry_run, args.detach) {
-        (true, _) => super::block_on(async move { access.map().await.map(drop) }),
+        (true, _) => {
+            let patience = args.retry.map_or(Some(PATIENCE), Retry::patience);
+            super::block_on(async move { access.map_within(patience).await.map(drop) })
+        }
         (false, true) => detach(args, options, &access),
         (false, false) => mount(args, options, transport, &access),
     }
@@ -72,16 +73,22 @@ fn mount(
 ) -> Result<()> {
     skep_service::logging::start(&args.log, args.log_limit.unwrap_or(ByteSize(0)))?;
     log_level::follow_signals()?;
+    let retry = args.retry.unwrap_or_default();
     let cluster = ClusterOptions {
         cluster: access.token.clone().into(),
         host: std::fs::read_to_string("/proc/sys/kernel/hostname")
             .map_or_else(|_| "unknown".into(), |name| name.trim().to_owned()),
         version: skep_service::PROGRAM_VERSION.into(),
-        patience: PATIENCE,
+        patience: retry.patience(),
         log: LogControl(Some(Arc::new(skep_service::node_requests::set_log_level))),
     };
     let shown = absolute(&args.directory)?.display().to_string();
+    let in_background = args.in_background;
     let on_ready = move |transport: TransportKind| {
+        if in_background {
+            // Before whoever waits for the mount hears of it, and ends.
+            skep_env::outlive_parent();
+        }
         let mounted = Mounted { mount_point: shown, transport: Some(transport.to_string()) };
         let _ = print(&mounted, |_| format!("mounted, transport {transport}"));
         skep_service::notify::ready();
@@ -99,7 +106,22 @@ fn mount(
     };
     let served = skep_fuse::mount(cluster, options);
     skep_service::notify::stopping();
-    served
+    served.map_err(|error| with_way_out(error, retry))
+}
+
+/// Of a cluster that wasn't there says for how long it was tried, and how that is changed.
+fn with_way_out(error: Error, retry: Retry) -> Error {
+    let (Retry::For(span), ErrorCode::Disconnected | ErrorCode::TimedOut | ErrorCode::NotReady) =
+        (retry, error.code())
+    else {
+        return error;
+    };
+    let what = format!(
+        "{}; tried for {} s: the mount option retry=SECONDS, or retry=forever, says how long",
+        error.context(),
+        span.as_secs_f64()
+    );
+    Error::new(error.code(), what)
 }
 
 /// Refuses to change what a mount's process was started with. What is as asked for already may be
@@ -135,25 +157,23 @@ fn refuse_what_stays(args: &MountArgs, asked: Options) -> Result<()> {
     Ok(())
 }
 
-fn absolute(path: &std::path::Path) -> Result<PathBuf> {
+fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).map_err(|error| Error::from(error).within(path.display()))
 }
 
-/// Starts this program again behind the terminal, and waits until it has mounted.
+/// Starts this program again behind the terminal, and waits until it has mounted. What was started
+/// ends with this process until then: nobody would know of a mount that comes later.
 fn detach(args: &MountArgs, asked: Options, access: &Access) -> Result<()> {
     let directory = absolute(&args.directory)?;
-    let log_path = match &args.log_file {
-        Some(path) => path.clone(),
-        None => log_file(access, &directory),
-    };
-    let log = open_log(&log_path)?;
+    let (log_path, log) = log_place::open(args.log_file.as_deref(), access, &directory)?;
     let log_start = log.metadata()?.len();
     let readiness = Readiness::new()?;
     let mut command = program();
-    command.args(["mount", "--cluster", &access.name, "--token-file"]);
+    command.args(["mount", "--in-background", "--cluster", &access.name, "--token-file"]);
     command.arg(absolute(&access.token_file)?);
     command.args(["--transport", &args.transport, "--log", &args.log]);
-    command.args(["--options", &asked.words()]);
+    let retry = args.retry.unwrap_or_default();
+    command.args(["--options", &asked.words(), "--retry", &retry.to_string()]);
     let limit = args.log_limit.unwrap_or(LOG_LIMIT);
     command.args(["--log-limit", &limit.to_string()]);
     if args.has_job_patterns {
@@ -161,15 +181,18 @@ fn detach(args: &MountArgs, asked: Options, access: &Access) -> Result<()> {
     }
     command.arg(&directory).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     readiness.tell(&mut command);
-    let mut child = skep_env::spawn_detached(&mut command)?;
+    let mut child = skep_env::spawn_detaching(&mut command)?;
+    let patience = retry.patience().map(|span| span + BACKGROUND_PATIENCE);
+    let caller = args.caller;
     super::block_on(async move {
         let has_ended = || {
-            child.try_wait().ok().flatten().map(|_| {
-                let what = format!("nothing was mounted:\n{}", tail(&log_path, log_start, 5));
-                Error::new(ErrorCode::NotReady, what)
-            })
+            if caller.is_some() && caller != rustix::process::getppid() {
+                let what = "nothing was mounted: who waited for it has ended";
+                return Some(Error::new(ErrorCode::Interrupted, what));
+            }
+            why_it_ended(&mut child, &log_path, log_start)
         };
-        readiness.wait(BACKGROUND_PATIENCE, has_ended).await.map(|_| ())
+        readiness.wait(patience, has_ended).await.map(|_| ())
     })?;
     if args.is_quiet {
         return Ok(());
@@ -178,22 +201,10 @@ fn detach(args: &MountArgs, asked: Options, access: &Access) -> Result<()> {
     print(&mounted, |it| format!("{} is mounted; `skep umount {0}` unmounts it.", it.mount_point))
 }
 
-/// In the cluster's directory, if it is a local one; otherwise among the temporary files.
-fn log_file(access: &Access, mount_point: &std::path::Path) -> PathBuf {
-    let mut name = mount_point.display().to_string().replace('/', "-");
-    if name.len() > LONGEST_LOG_NAME {
-        // The end of a path says more of it than its beginning.
-        let mut start = name.len() - LONGEST_LOG_NAME;
-        while !name.is_char_boundary(start) {
-            start += 1;
-        }
-        let mut hasher = DefaultHasher::new();
-        name.hash(&mut hasher);
-        name = format!("-{:016x}{}", hasher.finish(), &name[start..]);
-    }
-    let logs = std::path::Path::new(&access.name).join("logs");
-    match logs.is_dir() {
-        true => logs.join(format!("mount{name}.log")),
-        false => std::env::temp_dir().join(format!("skep-mount{name}-{}.log", std::process::id())),
-    }
+/// If the process in the background has ended: what it has logged.
+fn why_it_ended(child: &mut Child, log: &Path, log_start: u64) -> Option<Error> {
+    child.try_wait().ok().flatten()?;
+    let lines = tail(log, log_start, 5);
+    let what = format!("nothing was mounted:\n{lines}\nAll of its log: {}", log.display());
+    Some(Error::new(ErrorCode::NotReady, what))
 }

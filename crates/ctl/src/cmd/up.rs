@@ -124,7 +124,7 @@ fn detach(args: &UpArgs, layout: &Layout, mount_point: Option<&Path>) -> Result<
                 Error::new(ErrorCode::NotReady, format!("the cluster did not start:\n{lines}"))
             })
         };
-        readiness.wait(PATIENCE, has_ended).await?;
+        readiness.wait(Some(PATIENCE), has_ended).await?;
         summary::print(&layout, mount_point.as_deref(), false).await
     })
 }

@@ -16,7 +16,7 @@ pub(crate) async fn give_root_to(access: &Access, uid: u32, gid: u32) -> Result<
         host: "skep up".into(),
         version: skep_service::PROGRAM_VERSION.into(),
         workers: 1,
-        patience: PATIENCE,
+        patience: Some(PATIENCE),
         log: LogControl::default(),
     });
     let client = Client::new(mount.await?, 0)?;

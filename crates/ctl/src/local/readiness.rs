@@ -6,8 +6,12 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::process::Command;
 use std::time::Duration;
 
-/// How often it is looked for.
+/// How often it is looked for, at first.
 const PAUSE: Duration = Duration::from_millis(10);
+/// How often where it takes long.
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+/// The pause is this part of the time that has passed.
+const PAUSES: u32 = 20;
 
 /// Where a child process says that it is ready.
 #[derive(Debug)]
@@ -40,14 +44,14 @@ impl Readiness {
         count
     }
 
-    /// Waits until it is said, and gives how often it was. `has_ended` gives the reason when it
-    /// never will be.
+    /// Waits until it is said, and gives how often it was; without `patience`, for ever.
+    /// `has_ended` gives the reason when it never will be.
     pub(crate) async fn wait(
         &self,
-        patience: Duration,
+        patience: Option<Duration>,
         mut has_ended: impl FnMut() -> Option<Error>,
     ) -> Result<usize> {
-        let deadline = skep_env::now() + patience;
+        let start = skep_env::now();
         loop {
             match self.take() {
                 0 => {}
@@ -56,11 +60,12 @@ impl Readiness {
             if let Some(error) = has_ended() {
                 return Err(error);
             }
-            if skep_env::now() > deadline {
+            let passed = skep_env::now() - start;
+            if let Some(patience) = patience.filter(|patience| passed > *patience) {
                 let what = format!("it was not ready within {} s", patience.as_secs());
                 return Err(Error::new(ErrorCode::TimedOut, what));
             }
-            skep_env::sleep(PAUSE).await;
+            skep_env::sleep((passed / PAUSES).clamp(PAUSE, LONGEST_PAUSE)).await;
         }
     }
 }

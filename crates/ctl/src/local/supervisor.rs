@@ -236,7 +236,7 @@ impl Supervisor {
                 let mut ends = services.iter_mut();
                 ends.find_map(|service| service.take_end().map(|status| service.failed(status)))
             };
-            match self.readiness.wait(START_PATIENCE, has_ended).await {
+            match self.readiness.wait(Some(START_PATIENCE), has_ended).await {
                 Ok(more) => ready += more,
                 Err(error) if error.code() == ErrorCode::TimedOut => return Err(self.too_late()),
                 Err(error) => return Err(error),

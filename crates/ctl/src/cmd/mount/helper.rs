@@ -46,6 +46,7 @@ fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<MountArgs> {
         is_quiet: true,
         transport: DEFAULT_TRANSPORT.into(),
         log: DEFAULT_LOG.into(),
+        caller: rustix::process::getppid(),
         ..MountArgs::default()
     };
     let mut arguments = arguments.into_iter();

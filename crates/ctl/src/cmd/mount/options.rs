@@ -1,5 +1,6 @@
 //! The list behind `-o`, as `mount` and `/etc/fstab` have it.
 
+use super::retry::Retry;
 use crate::cli::MountArgs;
 use skep_fuse::MountFlags;
 use skep_service::ByteSize;
@@ -45,6 +46,12 @@ pub(crate) const OWN: &[OwnOption] = &[
         "how kernel and mount speak to each other; `auto` takes io_uring where the kernel has it",
     ),
     OwnOption::new(
+        "retry",
+        Some("SECONDS|forever"),
+        "how long to try while management can't be reached, 15 if not set; what time doesn't mend \
+         fails at once",
+    ),
+    OwnOption::new(
         "attribute_timeout",
         Some("SECONDS"),
         "how long the kernel may remember names and attributes that it was told, at most 3600, 1 \
@@ -55,7 +62,13 @@ pub(crate) const OWN: &[OwnOption] = &[
         Some("LEVEL"),
         "what is logged: `error`, `warn`, `info`, `debug`, `trace`, or a filter",
     ),
-    OwnOption::new("log_file", Some("FILE"), "where a mount in the background logs to"),
+    OwnOption::new(
+        "log_file",
+        Some("FILE"),
+        "where a mount in the background logs to; if not set, to mount-NAME.log, NAME being the \
+         mount point with dashes, among the logs of a cluster in a local directory, in \
+         /var/log/skep for root and in ~/.local/state/skep for others",
+    ),
     OwnOption::new(
         "log_limit",
         Some("SIZE"),
@@ -153,6 +166,11 @@ pub(crate) fn read(lists: &[String], is_sloppy: bool, args: &mut MountArgs) -> R
             ("transport", name) if !name.is_empty() => name.clone_into(&mut args.transport),
             ("log", filter) if !filter.is_empty() => filter.clone_into(&mut args.log),
             ("log_file", file) if !file.is_empty() => args.log_file = Some(file.into()),
+            ("retry", time) => {
+                let retry: Result<Retry, _> = time.parse();
+                let retry = retry.map_err(|why| refused(format!("option {option}: {why}")))?;
+                args.retry = Some(retry);
+            }
             ("log_limit", size) => {
                 let size: Result<ByteSize, _> = size.parse();
                 let size = size.map_err(|why| refused(format!("option {option}: {why}")))?;
@@ -253,13 +271,28 @@ mod tests {
         for OwnOption { name, value, .. } in OWN {
             let typed = match *value {
                 None => (*name).to_owned(),
-                Some("SECONDS") => format!("{name}=1"),
                 Some("SIZE") => format!("{name}=1MiB"),
-                Some(value) => format!("{name}={}", value.split('|').next().unwrap()),
+                Some(value) => match value.split('|').next().unwrap() {
+                    "SECONDS" => format!("{name}=1"),
+                    word => format!("{name}={word}"),
+                },
             };
             read(std::slice::from_ref(&typed), false, &mut MountArgs::default())
                 .unwrap_or_else(|error| panic!("{typed}: {error}"));
         }
+    }
+
+    #[test]
+    fn how_long_is_tried_goes_to_the_arguments() {
+        let mut args = MountArgs::default();
+        let list = ["retry=80,ro".to_owned(), "retry=forever".to_owned()];
+        read(&list[..1], false, &mut args).unwrap();
+        assert_eq!(args.retry, Some(Retry::For(Duration::from_secs(80))));
+        // The last counts, as with other file systems.
+        read(&list, false, &mut args).unwrap();
+        assert_eq!(args.retry, Some(Retry::Forever));
+        let error = read(&["retry=soon".to_owned()], true, &mut args).unwrap_err();
+        assert!(error.to_string().contains("option retry=soon: a number of seconds"), "{error}");
     }
 
     #[test]

@@ -1,0 +1,170 @@
+//! Where a mount in the background logs to, unless it is told.
+//!
+//! Of a cluster in a local directory it is there, beside the logs of the services. Of others it is
+//! one file for each mount point, the same at each mount, so that people find it and old ones don't
+//! pile up: below `/var/log` for root, below the user's state directory (as the XDG base directory
+//! specification has it) for others. systemd says by a variable where the logs of a unit lie.
+//!
+//! # Hazard: what others have put there
+//! Root opens these files, by names that anybody can guess. In a directory in which others may
+//! write, a link under such a name would lead root to append to any file, and so would one under
+//! the name of the next log. So what is there already must be a file of our own, and among
+//! temporary files the log lies in a directory in which nobody else can write.
+
+use super::absolute;
+use crate::access::Access;
+use crate::local::children::open_log;
+use rustix::process::{Uid, geteuid};
+use skep_types::{Error, ErrorCode, Result};
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Bytes of a mount point in the name of its log, at most: with the others there may be 255.
+const LONGEST_LOG_NAME: usize = 150;
+/// What systemd sets for a unit with `LogsDirectory=`; of several directories the first is meant.
+const LOGS_VARIABLE: &str = "LOGS_DIRECTORY";
+const LOGS_OF_ROOT: &str = "/var/log/skep";
+
+/// Opens the log of a mount to append to; gives its path, too.
+///
+/// # Errors
+/// The system's, naming the file that nothing else could replace.
+pub(super) fn open(
+    told: Option<&Path>,
+    access: &Access,
+    mount_point: &Path,
+) -> Result<(PathBuf, File)> {
+    if let Some(path) = told {
+        return Ok((absolute(path)?, open_log(path)?));
+    }
+    let name = file_name(mount_point);
+    // An address is no path, and must not be taken for one that is below the current directory.
+    let of_cluster = Path::new(&access.name).join("logs");
+    if of_cluster.is_absolute() && of_cluster.is_dir() {
+        let path = of_cluster.join(&name);
+        return Ok((path.clone(), open_log(&path)?));
+    }
+    if let Some(path) = usual_directory().map(|directory| directory.join(&name))
+        && let Ok(file) = open_own(&path)
+    {
+        return Ok((path, file));
+    }
+    let path = temporary_directory()?.join(&name);
+    let file = open_own(&path).map_err(|error| Error::from(error).within(path.display()))?;
+    Ok((path, file))
+}
+
+/// The mount point with dashes, in its end if it is long: that says more of it than its beginning.
+fn file_name(mount_point: &Path) -> String {
+    let mut name = mount_point.display().to_string().replace('/', "-");
+    if name.len() > LONGEST_LOG_NAME {
+        let mut start = name.len() - LONGEST_LOG_NAME;
+        while !name.is_char_boundary(start) {
+            start += 1;
+        }
+        let mut hasher = DefaultHasher::new();
+        name.hash(&mut hasher);
+        name = format!("-{:016x}{}", hasher.finish(), &name[start..]);
+    }
+    format!("mount{name}.log")
+}
+
+fn usual_directory() -> Option<PathBuf> {
+    let state = match std::env::var(LOGS_VARIABLE) {
+        Ok(directories) => {
+            let first = directories.split(':').next().map(PathBuf::from);
+            return first.filter(|path| path.is_absolute());
+        }
+        Err(_) if geteuid().is_root() => return Some(LOGS_OF_ROOT.into()),
+        Err(_) => std::env::var_os("XDG_STATE_HOME").map(PathBuf::from),
+    };
+    // The specification wants relative ones to be ignored.
+    let state = state.filter(|path| path.is_absolute());
+    let state = state.or_else(|| Some(std::env::home_dir()?.join(".local/state")))?;
+    state.is_absolute().then(|| state.join("skep"))
+}
+
+/// Opens a file that belongs to this user, and makes it and its directory if there is none. Not
+/// what a link leads to.
+fn open_own(path: &Path) -> io::Result<File> {
+    let user = geteuid();
+    if let Some(parent) = path.parent() {
+        let mode = if user.is_root() { 0o755 } else { 0o700 };
+        DirBuilder::new().recursive(true).mode(mode).create(parent)?;
+    }
+    // A pipe that nobody reads would be waited for.
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let file = OpenOptions::new().create(true).append(true).custom_flags(flags).open(path)?;
+    let found = file.metadata()?;
+    match found.is_file() && found.uid() == user.as_raw() {
+        true => Ok(file),
+        false => Err(ErrorKind::PermissionDenied.into()),
+    }
+}
+
+/// A directory of our own among the temporary files; a new one if somebody else has that name.
+fn temporary_directory() -> Result<PathBuf> {
+    let (parent, user) = (std::env::temp_dir(), geteuid());
+    let usual = parent.join(format!("skep-{}", user.as_raw()));
+    if make_private(&usual, user).is_ok() {
+        return Ok(usual);
+    }
+    let path = parent.join(format!("skep-{}-{:032x}", user.as_raw(), skep_env::random_u128()));
+    make_private(&path, user).map_err(|error| {
+        let what = format!("no place for a log, also not {}: {error}", path.display());
+        Error::new(ErrorCode::Io, format!("{what}; name one with --log-file or log_file="))
+    })?;
+    Ok(path)
+}
+
+/// Makes a directory in which only this user can write, or finds that it is one.
+fn make_private(path: &Path, user: Uid) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    // Not through a link.
+    let found = std::fs::symlink_metadata(path)?;
+    let is_private = found.is_dir() && found.uid() == user.as_raw() && found.mode() & 0o022 == 0;
+    if is_private { Ok(()) } else { Err(ErrorKind::PermissionDenied.into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn a_mount_point_gives_one_name() {
+        assert_eq!(file_name(Path::new("/mnt/skep")), "mount-mnt-skep.log");
+        let long = PathBuf::from(format!("/{}/end", "x".repeat(300)));
+        let name = file_name(&long);
+        assert!(name.len() < 200 && name.ends_with("x-end.log"), "{name}");
+        assert_eq!(name, file_name(&long));
+        assert_ne!(name, file_name(Path::new(&format!("/{}/end", "x".repeat(301)))));
+    }
+
+    #[test]
+    fn what_others_may_have_put_there_is_not_opened() {
+        let place = tempfile::tempdir().unwrap();
+        let (log, secret) = (place.path().join("new/a.log"), place.path().join("secret"));
+        open_own(&log).unwrap();
+        open_own(&log).unwrap();
+        std::fs::write(&secret, "").unwrap();
+        let link = place.path().join("link");
+        symlink(&secret, &link).unwrap();
+        assert_eq!(open_own(&link).unwrap_err().raw_os_error(), Some(libc::ELOOP));
+        let user = geteuid();
+        let private = place.path().join("private");
+        make_private(&private, user).unwrap();
+        make_private(&private, user).unwrap();
+        std::fs::set_permissions(&private, std::fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(make_private(&private, user).is_err());
+        symlink(place.path().join("new"), place.path().join("link-to-new")).unwrap();
+        assert!(make_private(&place.path().join("link-to-new"), user).is_err());
+        assert!(make_private(&secret, user).is_err());
+    }
+}

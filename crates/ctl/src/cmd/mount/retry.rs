@@ -1,0 +1,87 @@
+//! How long a mount that begins goes on trying while management can't be reached.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// Unless somebody says more: long enough for a management that is restarted, short enough for
+/// people who have mistyped its address.
+const USUAL: Duration = Duration::from_secs(15);
+/// Who wants to wait for longer than a day may as well wait for ever.
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
+const FOREVER: &str = "forever";
+
+/// How long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Retry {
+    /// At least one attempt is made.
+    For(Duration),
+    Forever,
+}
+
+impl Retry {
+    /// As a span; none: without end.
+    pub(crate) fn patience(self) -> Option<Duration> {
+        match self {
+            Self::For(span) => Some(span),
+            Self::Forever => None,
+        }
+    }
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self::For(USUAL)
+    }
+}
+
+impl fmt::Display for Retry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::For(span) => write!(f, "{}", span.as_secs_f64()),
+            Self::Forever => f.write_str(FOREVER),
+        }
+    }
+}
+
+impl FromStr for Retry {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == FOREVER {
+            return Ok(Self::Forever);
+        }
+        let span = text.parse::<f64>().ok();
+        let span = span.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        span.filter(|span| *span <= LONGEST).map(Self::For).ok_or_else(|| {
+            format!(
+                "a number of seconds is wanted, at most {}, or the word {FOREVER}",
+                LONGEST.as_secs()
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_seconds_or_for_ever_and_can_be_said_again() {
+        for (text, expected) in [
+            ("80", Retry::For(Duration::from_secs(80))),
+            ("0", Retry::For(Duration::ZERO)),
+            ("0.25", Retry::For(Duration::from_millis(250))),
+            ("86400", Retry::For(LONGEST)),
+            ("forever", Retry::Forever),
+        ] {
+            let retry: Retry = text.parse().unwrap();
+            assert_eq!(retry, expected);
+            assert_eq!(retry.to_string(), text);
+        }
+        for wrong in ["", "soon", "-1", "nan", "inf", "86401", "1e300", "80s"] {
+            let why = wrong.parse::<Retry>().unwrap_err();
+            assert!(why.contains("at most 86400") && why.contains("forever"), "{wrong}: {why}");
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Mounts that begin while management is away, as at boot: they wait as long as they were told to,
+//! and whoever ends them meanwhile leaves nothing behind.
+
+use rustix::process::{Pid, Signal, kill_process};
+use skep_testkit::process::{self, Process};
+use skep_testkit::program::{Finished, finish};
+use skep_testkit::scratch::mounts_below;
+use skep_testkit::{Cluster, Shape, cluster, wait_for};
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a mount waits unless it is told.
+const USUAL_RETRY: Duration = Duration::from_secs(15);
+/// What a mount logs that waits.
+const WAITS: &str = "trying on";
+
+/// A host that mounts a cluster of which nothing runs.
+struct Host {
+    cluster: Cluster,
+    /// Has the cluster's token, and the program under the name of the helper.
+    path: PathBuf,
+    /// Where management will be.
+    address: String,
+}
+
+impl Host {
+    fn new() -> Self {
+        let cluster = Cluster::start(Shape {
+            metadata_targets: 1,
+            storage_services: 1,
+            targets_per_service: 1,
+            ..Shape::default()
+        });
+        let path = cluster.data().with_file_name("host");
+        fs::create_dir_all(&path).expect("made");
+        symlink(cluster::program(), path.join("mount.skep")).expect("linked");
+        let management = cluster.data().join("management");
+        fs::copy(management.join("join-token"), path.join("token")).expect("copied");
+        let address = fs::read_to_string(management.join("address")).expect("an address");
+        cluster.stop();
+        Self { cluster, path, address: address.trim().to_owned() }
+    }
+
+    fn token(&self) -> String {
+        self.path.join("token").display().to_string()
+    }
+
+    /// The helper as mount(8) calls it, for a directory that is there, with some more options.
+    fn helper(&self, name: &str, token: &str, options: &str) -> Command {
+        let mount_point = self.path.join(name);
+        fs::create_dir_all(&mount_point).expect("made");
+        let mut command = Command::new(self.path.join("mount.skep"));
+        command.arg(&self.address).arg(mount_point);
+        command.args(["-o", &format!("token_file={token},{}", self.logging(name, options))]);
+        command
+    }
+
+    fn log(&self, name: &str) -> PathBuf {
+        self.path.join(name).with_extension("log")
+    }
+
+    fn logging(&self, name: &str, options: &str) -> String {
+        format!("log_file={},{options}", self.log(name).display())
+    }
+
+    /// Begins to mount by the helper.
+    fn begin(&self, name: &str, options: &str) -> Begun {
+        Begun::new(self, name, self.helper(name, &self.token(), options))
+    }
+
+    /// By mount(8) itself, which looks for the helper in `/sbin` alone: in a mount namespace where
+    /// it is there.
+    fn begin_by_mount(&self, name: &str, options: &str) -> Begun {
+        let mount_point = self.path.join(name);
+        fs::create_dir_all(&mount_point).expect("made");
+        let script = "cp -a /sbin/. sbin && cp -P mount.skep sbin && mount --bind sbin /sbin && \
+                      exec mount -t skep \"$1\" \"$2\" -o \"$3\"";
+        let options = format!("token_file={},{}", self.token(), self.logging(name, options));
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-ec", script, "sh"]);
+        command.arg(&self.address).arg(mount_point).arg(options).current_dir(&self.path);
+        Begun::new(self, name, command)
+    }
+
+    /// In the foreground, where standard error is the log.
+    fn begin_in_front(&self, name: &str, options: &[&str]) -> Begun {
+        let mount_point = self.path.join(name);
+        fs::create_dir_all(&mount_point).expect("made");
+        let mut command = Command::new(cluster::program());
+        command.args(["mount", "--cluster", &self.address, "--token-file", &self.token()]);
+        command.args(options).arg(mount_point);
+        let mut begun = Begun::new(self, name, command);
+        begun.log.clone_from(&begun.said);
+        begun
+    }
+}
+
+/// A mount that has begun. Killed when dropped.
+struct Begun {
+    child: Child,
+    since: Instant,
+    mount_point: PathBuf,
+    log: PathBuf,
+    /// What it has written to standard error.
+    said: PathBuf,
+}
+
+impl Begun {
+    fn new(host: &Host, name: &str, mut command: Command) -> Self {
+        let said = host.path.join(format!("{name}-said.log"));
+        let since = Instant::now();
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        command.stderr(fs::File::create(&said).expect("a file"));
+        let child = command.spawn().expect("it can be started");
+        let mount_point = host.path.join(name);
+        Self { child, since, mount_point, log: host.log(name), said }
+    }
+
+    fn await_wait(&self) {
+        wait_for("it waits for management", PATIENCE, || {
+            fs::read_to_string(&self.log).ok()?.contains(WAITS).then_some(())
+        });
+    }
+
+    fn is_waiting(&mut self) -> bool {
+        self.child.try_wait().expect("our own child").is_none()
+    }
+
+    fn end(&mut self) -> ExitStatus {
+        wait_for("it ends", PATIENCE, || self.child.try_wait().expect("our own child"))
+    }
+
+    /// Waits until it has failed; gives what it said.
+    fn failure(&mut self) -> String {
+        let status = self.end();
+        let said = fs::read_to_string(&self.said).expect("text");
+        assert!(status.code().is_some_and(|code| code != 0), "{status}: {said}");
+        said
+    }
+
+    /// Its processes: of the helper, and in the background.
+    fn processes(&self) -> Vec<Process> {
+        process::below(&self.mount_point)
+    }
+
+    fn await_nothing_left(&self) {
+        let left = || self.processes().is_empty().then_some(());
+        wait_for("nothing is left of it", PATIENCE, left);
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// Runs a command that is to fail by itself.
+fn refusal(mut command: Command) -> String {
+    let finished: Finished = finish(&mut command, PATIENCE);
+    finished.expect_failure()
+}
+
+fn write_to_and_unmount(host: &Host, mount_point: &Path, name: &str) {
+    fs::write(mount_point.join(name), name).expect("written");
+    let found = fs::read_to_string(host.cluster.path().join(name)).expect("read");
+    assert_eq!(found, name);
+    finish(Command::new("umount").arg(mount_point), PATIENCE).expect_success();
+}
+
+#[test]
+fn a_mount_waits_for_management_as_long_as_it_was_told() {
+    let host = Host::new();
+    let mut usual = host.begin("usual", "defaults");
+    let mut patient = host.begin("patient", "retry=600");
+    let mut by_mount = host.begin_by_mount("by-mount", "retry=forever");
+    let mut dry = host.begin_in_front("dry", &["--dry-run", "--retry", "600"]);
+    for begun in [&usual, &patient, &by_mount] {
+        begun.await_wait();
+    }
+    let said = refusal(host.helper("wrong", &host.token(), "retry=soon"));
+    assert!(said.contains("retry=soon"), "{said}");
+    let said = refusal(host.helper("wrong", "/nowhere", "retry=forever"));
+    assert!(said.contains("/nowhere"), "{said}");
+
+    let said = usual.failure();
+    assert!(usual.since.elapsed() >= USUAL_RETRY, "{said}");
+    for words in [host.address.as_str(), "Connection refused", "retry=SECONDS"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    assert!(said.contains(&format!("log: {}", usual.log.display())), "{said}");
+    usual.await_nothing_left();
+
+    assert!(patient.is_waiting() && by_mount.is_waiting() && dry.is_waiting());
+    host.cluster.up().expect_success();
+    for begun in [&mut patient, &mut by_mount, &mut dry] {
+        let status = begun.end();
+        assert!(status.success(), "{status}, see {}", begun.log.display());
+    }
+    let log = fs::read_to_string(&patient.log).expect("a log");
+    let told = log.lines().filter(|it| it.contains(WAITS) && it.contains("Connection refused"));
+    assert_eq!(told.count(), 1, "{log}");
+    // The mount goes on without those who waited for it.
+    write_to_and_unmount(&host, &patient.mount_point, "file");
+    patient.await_nothing_left();
+    // That of mount(8) is in the mount namespace of its process alone.
+    let serving = by_mount.processes();
+    assert_eq!(serving.len(), 1, "{serving:?}");
+    serving[0].signal(Signal::TERM);
+    by_mount.await_nothing_left();
+
+    // Time doesn't mend a wrong token.
+    let token = fs::read_to_string(host.token()).expect("a token");
+    let secret = token.split('-').nth(2).expect("a secret").split('@').next().expect("a secret");
+    let wrong = host.path.join("wrong-token").display().to_string();
+    fs::write(&wrong, token.replace(secret, &"0".repeat(secret.len()))).expect("written");
+    let said = refusal(host.helper("wrong", &wrong, "retry=forever"));
+    assert!(said.contains("token is wrong"), "{said}");
+    host.cluster.stop();
+}
+
+#[test]
+fn who_ends_a_mount_that_waits_leaves_nothing_of_it() {
+    let host = Host::new();
+    let mut by_mount = host.begin_by_mount("by-mount", "retry=forever");
+    let mut by_helper = host.begin("by-helper", "retry=forever");
+    let mut in_background = host.begin("in-background", "retry=forever");
+    let mut in_front = host.begin_in_front("in-front", &["--retry", "forever"]);
+    let all = [&by_mount, &by_helper, &in_background, &in_front];
+    for begun in all {
+        begun.await_wait();
+    }
+    // The helper, and what it has started.
+    assert_eq!(by_mount.processes().len(), 2);
+    assert_eq!(by_helper.processes().len(), 2);
+
+    by_mount.child.kill().expect("our own child");
+    by_helper.child.kill().expect("our own child");
+    let behind = in_background.processes();
+    let behind = behind.iter().find(|process| process.role() == "mount").expect("it runs");
+    behind.signal(Signal::TERM);
+    kill_process(Pid::from_child(&in_front.child), Signal::TERM).expect("our own child");
+    for begun in [&mut in_background, &mut in_front] {
+        let said = begun.failure();
+        assert!(said.contains("a signal came before it was mounted"), "{said}");
+    }
+    for begun in [&mut by_mount, &mut by_helper] {
+        begun.end();
+    }
+    for begun in [&by_mount, &by_helper, &in_background, &in_front] {
+        begun.await_nothing_left();
+    }
+    assert_eq!(mounts_below(&host.path), Vec::<PathBuf>::new());
+}
