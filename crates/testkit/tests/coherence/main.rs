@@ -2,6 +2,7 @@
 //! Data from close to open, names and attributes within a second.
 
 mod attributes;
+mod kernel;
 mod races;
 mod shared;
 mod statements;
@@ -565,7 +566,8 @@ fn sizes_are_seen_when_the_writer_says_so(mounts: &Mounts) {
 fn main() -> ExitCode {
     let mut suite = Suite::from_arguments();
     let place = "uring-and-device";
-    let all = [CASES, attributes::CASES, races::CASES, shared::CASES, statements::CASES];
+    let all =
+        [CASES, attributes::CASES, kernel::CASES, races::CASES, shared::CASES, statements::CASES];
     if suite.starts(place, &all) {
         let mut cluster = Cluster::start(Shape::default());
         let second = cluster.mount(Transport::Device);
