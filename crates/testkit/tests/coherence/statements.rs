@@ -176,8 +176,13 @@ impl Stepwise {
         self.says.next().expect("a line").expect("text")
     }
 
+    /// Says a line to it.
+    pub(crate) fn tell(&mut self, line: &str) {
+        writeln!(self.child.stdin.as_mut().expect("a pipe"), "{line}").expect("it runs");
+    }
+
     pub(crate) fn go_on(&mut self) {
-        writeln!(self.child.stdin.as_mut().expect("a pipe")).expect("it runs");
+        self.tell("");
     }
 
     pub(crate) fn end(mut self) {
