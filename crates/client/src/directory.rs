@@ -1,6 +1,7 @@
 //! Directories as lists, and what is known of the whole file system and of one entry.
 
 use crate::client::Client;
+use crate::limits::ROOT_PATIENCE;
 use skep_types::{Attributes, ErrorCode, InodeId, MAX_NAME_BYTES, Result};
 use skep_wire::limits::MAX_DIRECTORY_BYTES;
 use skep_wire::metadata::{DirectoryEntries, EntryInfo, GetEntryInfo, ReadDirectory};
@@ -22,7 +23,8 @@ pub struct StatFs {
 
 impl Client {
     /// Begins to list a directory. Says whether a listing that was made since it was opened before
-    /// is still right: nothing changed in between.
+    /// is still right: nothing changed in between. The root is opened also while metadata doesn't
+    /// answer: `df` opens what it is asked about.
     ///
     /// # Errors
     /// Those of asking metadata; a directory that was removed can be opened.
@@ -36,10 +38,18 @@ impl Client {
             }
             return Ok(false);
         }
-        match self.attributes(directory).await {
-            Ok(attributes) => Ok(caches.opened(directory, attributes.change_counter)),
-            Err(gone) if matches!(gone.code(), ErrorCode::NotFound | ErrorCode::Stale) => Ok(false),
-            Err(error) => Err(error),
+        let answer = match directory {
+            InodeId::ROOT => skep_env::timeout(ROOT_PATIENCE, self.attributes(directory)).await,
+            _ => Some(self.attributes(directory).await),
+        };
+        match answer {
+            Some(Ok(attributes)) => Ok(caches.opened(directory, attributes.change_counter)),
+            Some(Err(gone)) if matches!(gone.code(), ErrorCode::NotFound | ErrorCode::Stale) => {
+                Ok(false)
+            }
+            Some(Err(error)) => Err(error),
+            // Whoever lists it asks, and waits.
+            None => Ok(false),
         }
     }
 

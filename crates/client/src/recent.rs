@@ -80,6 +80,20 @@ impl<V> Part<V> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::MAX_REMEMBERED_SPECIAL;
+
+    /// Semantics 1.14: of directories, pipes and devices.
+    #[test]
+    fn the_last_eight_thousand_are_remembered_and_not_all() {
+        let (recent, count) = (Recent::new(MAX_REMEMBERED_SPECIAL), 40_000);
+        for number in 1..=count {
+            recent.note(InodeId::new(number), ());
+        }
+        let is_known = |number: &u64| recent.get(InodeId::new(*number)).is_some();
+        assert!((count - 7_999..=count).all(|number| is_known(&number)));
+        let known = (1..=count).filter(is_known).count();
+        assert!(known <= MAX_REMEMBERED_SPECIAL, "{known}");
+    }
 
     #[test]
     fn what_was_noted_long_ago_is_forgotten() {

@@ -1,7 +1,7 @@
 //! Extended attributes.
 
 use crate::client::Client;
-use crate::limits::PLAIN_VALID;
+use crate::limits::{PLAIN_VALID, ROOT_PATIENCE};
 use crate::session::Modify;
 use skep_types::codec::Bytes;
 use skep_types::{ACCESS_ACL, Attributes, DEFAULT_ACL, ErrorCode, InodeId, Result};
@@ -43,6 +43,12 @@ impl Client {
                 Some(Plain::Since(at)) if skep_env::now() < at + PLAIN_VALID)
     }
 
+    /// Whether this is the root, and had none of these attributes when it was last seen.
+    fn is_plain_root(&self, inode: InodeId) -> bool {
+        let is_plain = |seen: Attributes| !seen.has_capability && !seen.has_acl;
+        inode == InodeId::ROOT && self.mount().seen_root().is_some_and(is_plain)
+    }
+
     /// Notes that one of these attributes is being set.
     fn forget_plain(&self, inode: InodeId, name: &[u8]) {
         if is_asked_for(name) {
@@ -59,7 +65,15 @@ impl Client {
         if self.is_known_to_lack(inode, name) {
             return Err(ErrorCode::NoAttribute.into());
         }
-        match self.ask(inode, &GetXattr { inode, name: name.into() }).await {
+        let request = GetXattr { inode, name: name.into() };
+        let answer = match self.is_plain_root(inode) && is_asked_for(name) {
+            // `df` of any user comes here, and mustn't hang while metadata doesn't answer.
+            true => skep_env::timeout(ROOT_PATIENCE, self.ask(inode, &request))
+                .await
+                .unwrap_or_else(|| Err(ErrorCode::NoAttribute.into())),
+            false => self.ask(inode, &request).await,
+        };
+        match answer {
             Ok(BytesReply { bytes: Bytes(value) }) => Ok(value),
             // The kernel asks for a list before each step from a directory, and goes by the mode.
             Err(error)

@@ -59,11 +59,19 @@ pub(crate) fn in_chosen_form<T: Serialize>(
     value: &T,
     as_text: impl FnOnce(&T) -> String,
 ) -> Result<String> {
+    in_form(FORMAT.get().copied().unwrap_or(OutputFormat::Table), value, as_text)
+}
+
+fn in_form<T: Serialize>(
+    format: OutputFormat,
+    value: &T,
+    as_text: impl FnOnce(&T) -> String,
+) -> Result<String> {
     let unwritable = |error: serde_json::Error| Error::new(ErrorCode::Io, error.to_string());
-    let text = match FORMAT.get() {
-        None | Some(OutputFormat::Table) => as_text(value),
-        Some(OutputFormat::Json) => serde_json::to_string_pretty(value).map_err(unwritable)?,
-        Some(OutputFormat::Ndjson) => match serde_json::to_value(value).map_err(unwritable)? {
+    let text = match format {
+        OutputFormat::Table => as_text(value),
+        OutputFormat::Json => serde_json::to_string_pretty(value).map_err(unwritable)?,
+        OutputFormat::Ndjson => match serde_json::to_value(value).map_err(unwritable)? {
             serde_json::Value::Array(things) => {
                 things.iter().map(|thing| thing.to_string() + "\n").collect()
             }
@@ -172,6 +180,38 @@ mod tests {
         assert_eq!(
             (span(999), span(1_500), span(90_000)),
             ("999ms".into(), "1.5s".into(), "1.5min".into())
+        );
+    }
+
+    #[test]
+    fn lists_have_a_line_for_each_thing_and_all_else_has_one() {
+        #[derive(Serialize)]
+        struct Thing {
+            name: &'static str,
+            parts: Vec<u32>,
+        }
+        let thing = |name| Thing { name, parts: vec![1, 2] };
+        let lines = |value: &dyn Fn(OutputFormat) -> Result<String>| {
+            let [json, by_line] = [OutputFormat::Json, OutputFormat::Ndjson].map(value);
+            let json: serde_json::Value = serde_json::from_str(&json.unwrap()).unwrap();
+            let by_line: Vec<serde_json::Value> =
+                by_line.unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+            (json, by_line)
+        };
+        for list in [vec![thing("a\nb"), thing("c")], vec![thing("a")], Vec::new()] {
+            let (json, by_line) = lines(&|format| in_form(format, &list, |_| "for people".into()));
+            assert_eq!(json, serde_json::Value::Array(by_line));
+        }
+        let one = thing("a\nb");
+        let (json, by_line) = lines(&|format| in_form(format, &one, |_| "for people".into()));
+        assert_eq!([json], by_line[..]);
+        assert_eq!(
+            in_form(OutputFormat::Ndjson, &Vec::<u32>::new(), |_| "none".into()),
+            Ok("".into())
+        );
+        assert_eq!(
+            in_form(OutputFormat::Table, &one, |_| "for people \n".into()),
+            Ok("for people".into())
         );
     }
 

@@ -4,7 +4,8 @@
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use skep_testkit::program::{Finished, finish};
-use skep_testkit::{Cluster, Scratch, Shape, Transport, cluster, process, schema, wait_for};
+use skep_testkit::schema::{check, check_lines};
+use skep_testkit::{Cluster, Scratch, Shape, Transport, cluster, process, wait_for};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -16,13 +17,6 @@ const ENTER: [&str; 2] = ["--enter", "env HOST={host}"];
 
 fn parse(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
-}
-
-fn check(name: &str, value: &Value) {
-    let schemas = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/schemas");
-    let text = fs::read_to_string(schemas.join(format!("{name}.json"))).expect("a schema");
-    let problems = schema::problems(&parse(&text), value);
-    assert_eq!(problems, Vec::<String>::new(), "{name}: {value}");
 }
 
 /// `skep bench`; caches of the machine are left alone, since others use it too.
@@ -359,6 +353,10 @@ fn targets_measure_themselves_and_are_judged() {
     let judged = parse(&judged.stdout);
     check("bench-slow-targets", &judged);
     assert_eq!(judged["slow"].to_string(), format!("[{}]", ids[2]));
+    let by_line = run("slow-targets", &["--result", &place, "--output", "ndjson"]);
+    assert_eq!(by_line.status.code(), Some(1), "{}", by_line.stderr);
+    let by_line = check_lines("bench-slow-targets", &by_line.stdout);
+    assert_eq!(by_line["slow"], judged["slow"]);
     let said = run("slow-targets", &["--result", &place]).stdout;
     let words = format!("confidence of at least 95.0 %: {}.", ids[2]);
     assert!(said.contains(&words), "{said}");

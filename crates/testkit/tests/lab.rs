@@ -4,9 +4,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use skep_testkit::lab::Lab;
 use skep_testkit::program::finish;
-use skep_testkit::{Scratch, cluster, schema, wait_for};
+use skep_testkit::schema::{check, check_lines};
+use skep_testkit::{Scratch, cluster, wait_for};
 use std::fs;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -22,11 +22,15 @@ const MEGABYTES: u32 = 4;
 const RATES: [&str; 4] = ["--client-link", "64Mbit", "--target-rate", "5MB/s"];
 const SHAPE: [&str; 7] = ["--servers", "2", "--targets", "1", "--clients", "2", "--in-memory"];
 
-fn check(name: &str, value: &Value) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/schemas/{name}.json"));
-    let text = fs::read_to_string(&path).expect("a schema");
-    let schema = serde_json::from_str(&text).expect("JSON");
-    assert_eq!(schema::problems(&schema, value), NOTHING, "{name}: {value}");
+/// Runs a command of labs that succeeds, and checks what it prints as `json` and as `ndjson`; gives
+/// the value.
+fn checked(lab: &Lab, verb: &str, more: &[&str]) -> Value {
+    let schema = format!("lab-{verb}");
+    let lines = lab.call(verb, &[&["--output", "ndjson"], more].concat()).expect_success();
+    check_lines(&schema, &lines);
+    let value = lab.json(verb, more);
+    check(&schema, &value);
+    value
 }
 
 fn kill(pid: u32) {
@@ -89,13 +93,13 @@ fn a_lab_has_mounts_on_hosts_whose_links_and_targets_have_the_rates_asked_for() 
     let names: Vec<_> =
         up["hosts"].as_array().expect("hosts").iter().map(|host| host["name"].clone()).collect();
     assert_eq!(names, ["m1", "s1", "s2", "c1", "c2"]);
-    check("lab-status", &lab.json("status", &[]));
+    checked(&lab, "status", &[]);
 
     // Both mounts, from outside and from the hosts.
     fs::write(lab.mount("c1").join("greeting"), "hello").expect("written");
     assert_eq!(fs::read_to_string(lab.mount("c2").join("greeting")).expect("read"), "hello");
-    let run = lab.json("run", &["--", "sh", "-c", "cat greeting; echo $SKEP_LAB_HOST >&2"]);
-    check("lab-run", &run);
+    let script = ["--", "sh", "-c", "cat greeting; echo $SKEP_LAB_HOST >&2"];
+    let run = checked(&lab, "run", &script);
     for (host, name) in run["hosts"].as_array().expect("hosts").iter().zip(["c1", "c2"]) {
         assert_eq!((&host["host"], &host["exit_code"]), (&name.into(), &0.into()));
         assert_eq!(
@@ -112,7 +116,7 @@ fn a_lab_has_mounts_on_hosts_whose_links_and_targets_have_the_rates_asked_for() 
     let received = |host: usize| status["hosts"][host]["received_bytes"].as_u64().expect("bytes");
     assert!(received(1) + received(2) > 32_000_000, "{status}");
 
-    check("lab-down", &lab.json("down", &["--dry-run"]));
+    checked(&lab, "down", &["--dry-run"]);
     assert_ne!(lab.remains(), NOTHING);
     let down = lab.json("down", &[]);
     check("lab-down", &down);
@@ -252,8 +256,8 @@ fn what_cannot_be_made_is_refused_before_anything_is() {
     refused(&["--link", "100Gbit"], 1, "--force");
     // A description in a file, and what it would make.
     fs::write(&file, "servers = 3\ntargets = 1\nlink = \"80Mbit\"\n").expect("written");
-    let plan = lab.json("up", &[&file.display().to_string(), "--clients", "1", "--dry-run"]);
-    check("lab-up", &plan);
+    let file = file.display().to_string();
+    let plan = checked(&lab, "up", &[&file, "--clients", "1", "--dry-run"]);
     assert_eq!(plan["hosts"].as_array().map(Vec::len), Some(5), "{plan}");
     assert_eq!(plan["hosts"][1]["link_bytes_per_second"], 10_000_000);
     assert_eq!(lab.remains(), NOTHING);
@@ -264,11 +268,13 @@ fn what_cannot_be_made_is_refused_before_anything_is() {
         true => drop(lab.call("up", &["--delay", "1ms", "--dry-run"]).expect_success()),
         false => refused(&["--delay", "1ms"], 1, "netem"),
     }
-    check("lab-shapes", &serde_json::from_str(&shapes()).expect("JSON"));
+    check("lab-shapes", &serde_json::from_str(&shapes("json")).expect("JSON"));
+    let shapes = check_lines("lab-shapes", &shapes("ndjson"));
+    assert!(shapes.as_array().is_some_and(|shapes| shapes.len() > 2), "{shapes}");
 }
 
-fn shapes() -> String {
-    cluster::skep(["lab", "shapes", "--output", "json"]).expect_success()
+fn shapes(format: &str) -> String {
+    cluster::skep(["lab", "shapes", "--output", format]).expect_success()
 }
 
 #[test]

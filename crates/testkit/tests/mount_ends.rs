@@ -15,6 +15,11 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Longest time that `umount` may take when no server answers.
 const UMOUNT_PATIENCE: Duration = Duration::from_secs(10);
+/// The same when servers take what is sent to them and say nothing: each question has to run out of
+/// time.
+const SILENT_PATIENCE: Duration = Duration::from_secs(20);
+/// The supervisor first, or it would look after the others.
+const SERVICES: [&str; 4] = ["up", "management", "metadata", "storage"];
 
 fn small() -> Cluster {
     Cluster::start(Shape {
@@ -77,8 +82,7 @@ fn umount_ends_mounts_while_the_cluster_is_away() {
         let ways = ["fresh", "used", "told"].map(|name| scratch.join(name));
         let processes = ways.each_ref().map(|path| detach(&cluster, transport, path));
         fs::write(ways[1].join("file"), "text").expect("written");
-        // The supervisor first, or it would start the others again.
-        for role in ["up", "management", "metadata", "storage"] {
+        for role in SERVICES {
             cluster.processes(role).iter().for_each(Process::kill);
         }
         finish(Command::new("umount").arg(&ways[0]), UMOUNT_PATIENCE).expect_success();
@@ -149,7 +153,7 @@ fn a_mount_of_which_a_waiting_program_was_killed_ends() {
         };
         wait_for("it waits for the lock", PATIENCE, waits);
         drop(waiter);
-        for role in ["up", "management", "metadata", "storage"] {
+        for role in SERVICES {
             cluster.processes(role).iter().for_each(Process::kill);
         }
         finish(Command::new("umount").arg(&path), PATIENCE).expect_success();
@@ -219,6 +223,83 @@ fn umount_by_force_lets_go_who_was_killed_with_changed_pages() {
         drop(stopped);
         ends(&process, &path);
         assert_eq!(fs::read(cluster.path().join("file")).expect("read").len(), 65_536);
+        cluster.stop();
+    }
+}
+
+/// A program that reads a file, killed when this is dropped. It isn't waited for: as long as the
+/// servers stand still it may have to stay.
+struct Reader(Child);
+
+impl Reader {
+    fn of(path: &Path) -> Self {
+        let mut command = Command::new("cat");
+        command.arg(path).stdin(Stdio::null()).stdout(Stdio::null());
+        Self(command.spawn().expect("cat can be started"))
+    }
+
+    /// Waits until it waits for the mount.
+    fn waits(&self) {
+        wait_for("the reader waits for the mount", PATIENCE, || {
+            let place = fs::read_to_string(format!("/proc/{}/wchan", self.0.id())).ok()?;
+            (place.contains("fuse") || place.contains("request_wait_answer")).then_some(())
+        });
+    }
+
+    /// Kills it, and waits until it is gone.
+    fn end(mut self) {
+        self.0.kill().expect("our own child");
+        wait_for("the killed reader ends", SILENT_PATIENCE, || {
+            self.0.try_wait().expect("our own child")
+        });
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+    }
+}
+
+/// Connections to what is stopped stay open: nobody learns of it but by waiting.
+/// Semantics 4.1 and 4.10.
+#[test]
+fn mounts_end_while_the_services_are_stopped() {
+    for transport in Transport::ALL {
+        let cluster = small();
+        let scratch = Scratch::new();
+        fs::write(cluster.path().join("file"), "text").expect("written");
+        let ways = ["fresh", "used", "told", "busy"].map(|name| scratch.join(name));
+        let processes = ways.each_ref().map(|path| detach(&cluster, transport, path));
+        let [fresh, used, _, busy] = &ways;
+        fs::write(used.join("own"), "text").expect("written");
+        let services = SERVICES.iter().flat_map(|role| cluster.processes(role)).collect();
+        let stopped = Stopped::all(services);
+        let run = |command: &mut Command| finish(command, SILENT_PATIENCE).expect_success();
+        // It opens the directory, the second time as one that is known; and for other users the
+        // kernel looks for an access control list.
+        run(Command::new("df").arg(used));
+        let of_user = ["--reuid", "65534", "--regid", "65534", "--clear-groups", "df"];
+        run(Command::new("setpriv").args(of_user).arg(used));
+        processes[2].signal(Signal::TERM);
+        run(Command::new("umount").arg(fresh));
+        run(Command::new(cluster::program()).arg("umount").arg(used));
+        let reader = Reader::of(&busy.join("file"));
+        reader.waits();
+        let said = finish(Command::new("umount").arg(busy), SILENT_PATIENCE).expect_failure();
+        assert!(said.contains("busy"), "{said}");
+        run(Command::new("umount").arg("-l").arg(busy));
+        assert!(!is_mounted(busy));
+        assert!(processes[3].runs(), "as long as somebody uses it");
+        reader.end();
+        for (process, path) in processes.iter().zip(&ways) {
+            ends(process, path);
+        }
+        drop(stopped);
+        // What is still mounted goes on.
+        let file = cluster.path().join("file");
+        let found = finish(Command::new("cat").arg(file), PATIENCE).expect_success();
+        assert_eq!(found, "text");
         cluster.stop();
     }
 }

@@ -4,31 +4,20 @@
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use skep_testkit::program::{Finished, finish};
-use skep_testkit::{Cluster, Scratch, Shape, Transport, cluster, schema, wait_for};
+use skep_testkit::schema::{self, check, check_lines};
+use skep_testkit::{Cluster, Scratch, Shape, Transport, cluster, wait_for};
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn schemas() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/schemas")
-}
-
 fn parse(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
-}
-
-/// Checks a value against a command's schema.
-fn check(name: &str, value: &Value) {
-    let path = schemas().join(format!("{name}.json"));
-    let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{name}: {error}"));
-    let problems = schema::problems(&parse(&text), value);
-    assert_eq!(problems, Vec::<String>::new(), "{name}: {value}");
 }
 
 /// Runs a command in a directory, and checks both forms of JSON against its schema; the second run
@@ -42,31 +31,18 @@ fn check_command(directory: &Path, arguments: &[&str], name: &str) -> Value {
     };
     let value = parse(&run("json"));
     check(name, &value);
-    let lines = run("ndjson");
-    match value.as_array() {
-        Some(list) => {
-            assert!(!list.is_empty(), "{name}: nothing to check");
-            let lines: Vec<_> = lines.lines().map(parse).collect();
-            assert_eq!(lines.len(), list.len(), "{name}: {lines:?}");
-            check(name, &lines.into());
-        }
-        None => check_line(name, &lines),
-    }
+    let by_line = check_lines(name, &run("ndjson"));
+    assert_ne!(value.as_array().map(Vec::len), Some(0), "{name}: nothing to check");
+    assert_eq!(value.as_array().map(Vec::len), by_line.as_array().map(Vec::len), "{name}");
     value
 }
 
 /// Checks a value that is printed as `json` or `ndjson`.
 fn check_printed(name: &str, printed: &str, format: &str) {
     match format {
-        "ndjson" => check_line(name, printed),
+        "ndjson" => drop(check_lines(name, printed)),
         _ => check(name, &parse(printed)),
     }
-}
-
-/// Checks a value that is printed on one line.
-fn check_line(name: &str, lines: &str) {
-    assert_eq!(lines.lines().count(), 1, "{name}: {lines}");
-    check(name, &parse(lines));
 }
 
 /// Runs a command as people do: a header with `titles`, or none, and a line with `words`.
@@ -154,7 +130,7 @@ fn what_commands_print_for_programs_is_as_their_schemas_say() {
         cluster::skep(arguments).expect_success()
     };
     check("entry-create", &parse(&create("new", "json")));
-    check_line("entry-create", &create("newer", "ndjson"));
+    check_lines("entry-create", &create("newer", "ndjson"));
     for mut locker in lockers {
         drop(locker.stdin.take());
         let status = wait_for("a locker ends", PATIENCE, || locker.try_wait().expect("ours"));
@@ -202,7 +178,7 @@ fn commands_that_make_and_end_clusters_have_schemas_too() {
     check("mount", &mounted);
     assert_eq!(mounted["transport"], Value::Null, "the process in the background knows");
     run(&["umount", "more"]);
-    check_line("mount", &run(&[&mount[..], &["ndjson"]].concat()));
+    check_lines("mount", &run(&[&mount[..], &["ndjson"]].concat()));
     run(&["umount", "more"]);
     for format in ["json", "ndjson"] {
         let mut command = Command::new(cluster::program());
@@ -223,7 +199,7 @@ fn commands_that_make_and_end_clusters_have_schemas_too() {
         assert_eq!(parse(&printed)["transport"], "device");
     }
     assert_eq!(check_command(scratch.path(), &["down"], "down")["was_up"], true);
-    check_line("up", &up("ndjson", &["--no-mount"]));
+    check_lines("up", &up("ndjson", &["--no-mount"]));
     assert_eq!(parse(&run(&["down", "--output", "json"]))["was_up"], true);
 }
 
@@ -353,7 +329,7 @@ fn format_one(format: &str) {
 }
 
 /// Commands that print nothing, or what is no data.
-const WITHOUT_SCHEMA: [&str; 3] = ["umount", "completion", "study-plan"];
+const WITHOUT_SCHEMA: [&str; 2] = ["umount", "completion"];
 
 #[test]
 fn every_command_that_prints_data_has_a_schema() {
@@ -369,7 +345,7 @@ fn every_command_that_prints_data_has_a_schema() {
             "management" | "metadata" | "storage" => "service-init",
             name => name,
         };
-        let is_there = schemas().join(format!("{schema}.json")).exists();
+        let is_there = schema::directory().join(format!("{schema}.json")).exists();
         assert_ne!(is_there, WITHOUT_SCHEMA.contains(&name), "{name}");
         commands += 1;
     }

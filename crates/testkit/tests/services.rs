@@ -3,7 +3,8 @@
 use rustix::process::{Pid, Signal, kill_process};
 use skep_testkit::network::Host;
 use skep_testkit::program::finish;
-use skep_testkit::{Scratch, cluster, wait_for};
+use skep_testkit::scratch::mounts_below;
+use skep_testkit::{Scratch, cluster, process, wait_for};
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
@@ -103,6 +104,13 @@ fn services_tell_their_manager_and_join_by_the_token_that_is_printed() {
     services.into_iter().rev().for_each(Service::end);
 }
 
+/// Mounts in the background by the token that lies in a directory, on a directory there.
+fn mount_by_token(scratch: &Scratch, mut command: Command, name: &str) {
+    command.args(["mount", "--detach", "--token-file"]).arg(scratch.join("token"));
+    command.env(LOGS_VARIABLE, scratch.path());
+    finish(command.arg(scratch.directory(name)), PATIENCE).expect_success();
+}
+
 /// Writes to a file until that fails, and says how it failed.
 const WRITER: &str = r#"
 import errno, os, sys
@@ -125,11 +133,7 @@ fn a_client_that_was_cut_off_beyond_its_lease_writes_nothing_over_what_others_wr
     let host = Host::new();
     let (services, token) = start_all(&scratch, &host.our_address);
     fs::write(scratch.join("token"), token).expect("written");
-    let mount = |mut command: Command, name: &str| {
-        command.args(["mount", "--detach", "--token-file"]).arg(scratch.join("token"));
-        command.env(LOGS_VARIABLE, scratch.path());
-        finish(command.arg(scratch.directory(name)), PATIENCE).expect_success();
-    };
+    let mount = |command: Command, name: &str| mount_by_token(&scratch, command, name);
     mount(host.command_in_network(&cluster::program()), "far");
     mount(Command::new(cluster::program()), "near");
     let management = scratch.join("management").display().to_string();
@@ -161,5 +165,42 @@ fn a_client_that_was_cut_off_beyond_its_lease_writes_nothing_over_what_others_wr
     for name in ["far", "near"] {
         finish(Command::new("umount").arg(scratch.join(name)), PATIENCE).expect_success();
     }
+    services.into_iter().rev().for_each(Service::end);
+}
+
+/// Longest time that `df` and `umount` may take when nothing comes back from the network.
+const SILENT_PATIENCE: Duration = Duration::from_secs(20);
+
+/// What is sent to the servers is lost, and nobody says so.
+/// Semantics 4.10.
+#[test]
+fn mounts_of_a_host_that_is_cut_off_end() {
+    let scratch = Scratch::new();
+    let host = Host::new();
+    let (services, token) = start_all(&scratch, &host.our_address);
+    fs::write(scratch.join("token"), token).expect("written");
+    let ways = ["fresh", "used", "told"];
+    for name in ways {
+        mount_by_token(&scratch, host.command_in_network(&cluster::program()), name);
+    }
+    fs::write(scratch.join("used/file"), "text").expect("written");
+    host.set_link(false);
+    let run = |command: &mut Command| finish(command, SILENT_PATIENCE).expect_success();
+    for _ in 0..2 {
+        run(Command::new("df").arg(scratch.join("used")));
+    }
+    for name in &ways[..2] {
+        run(Command::new("umount").arg(scratch.join(name)));
+    }
+    for process in process::below(&scratch.join(ways[2])) {
+        process.signal(Signal::TERM);
+    }
+    for place in ways.map(|name| scratch.join(name)) {
+        wait_for("the mount ends", PATIENCE, || {
+            let left = (process::below(&place).len(), mounts_below(&place).len());
+            (left == (0, 0)).then_some(())
+        });
+    }
+    host.set_link(true);
     services.into_iter().rev().for_each(Service::end);
 }

@@ -4,7 +4,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use skep_testkit::lab::Lab;
 use skep_testkit::program::{Finished, finish, run};
-use skep_testkit::{Scratch, cluster, schema, wait_for};
+use skep_testkit::schema::{check, check_lines};
+use skep_testkit::{Scratch, cluster, wait_for};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,12 +38,16 @@ fn runs_of(study: &Path) -> Vec<Value> {
     records.filter(|record| record["kind"] == "run").collect()
 }
 
-/// Checks a value against a command's schema.
-fn check(name: &str, value: &Value) {
-    let schemas = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/schemas");
-    let text = fs::read_to_string(schemas.join(format!("{name}.json"))).expect("a schema");
-    let schema = serde_json::from_str(&text).expect("JSON");
-    assert_eq!(schema::problems(&schema, value), Vec::<String>::new(), "{name}: {value}");
+/// Runs a command that succeeds, and checks what it prints as `ndjson` and then as `json`; gives
+/// the value.
+fn checked(directory: &Path, arguments: &[&str], name: &str) -> Value {
+    let run = |format: &str| {
+        skep(directory, &[arguments, &["--output", format]].concat()).expect_success()
+    };
+    check_lines(name, &run("ndjson"));
+    let value = parse(&run("json"));
+    check(name, &value);
+    value
 }
 
 const PLAN: &str = "name = 'x'\ntitle = 'A title'\nrepetitions = 10\n\
@@ -99,10 +104,7 @@ fn a_report_is_made_of_a_journal_alone() {
     // The line at the end was cut off while it was written.
     let text = journal() + "{\"kind\":\"run\",\"run\":40,";
     fs::write(study.join("journal.ndjson"), &text).expect("a journal");
-    let report = ["study", "report", "study", "--output", "json"];
-    let value = skep(scratch.path(), &report).expect_success();
-    let value: Value = serde_json::from_str(&value).expect("JSON");
-    check("study-report", &value);
+    let value = checked(scratch.path(), &["study", "report", "study"], "study-report");
     assert_eq!(value["report"]["runs_done"], 40);
     let conclusions = value["report"]["conclusions"].as_array().expect("a list");
     let said = |about: &str| -> Vec<&str> {
@@ -140,14 +142,28 @@ fn what_is_no_study_has_no_report() {
 #[test]
 fn ready_plans_are_listed_and_printed() {
     let scratch = Scratch::new();
-    let list = skep(scratch.path(), &["study", "plans", "--output", "json"]).expect_success();
-    let list: Value = serde_json::from_str(&list).expect("JSON");
-    check("study-plans", &list);
+    let list = checked(scratch.path(), &["study", "plans"], "study-plans");
     for plan in list.as_array().expect("a list") {
         let name = plan["name"].as_str().expect("a name");
         let text = skep(scratch.path(), &["study", "plan", name]).expect_success();
         assert!(text.contains(&format!("name = \"{name}\"")), "{text}");
+        let value = checked(scratch.path(), &["study", "plan", name], "study-plan");
+        assert_eq!((&value["name"], &value["title"]), (&plan["name"], &plan["title"]));
+        assert_eq!(value["lab"]["shape"], plan["lab"], "{value}");
+        let experiments = value["experiments"].as_array().expect("a list");
+        assert_eq!(experiments.len(), plan["experiments"].as_array().expect("a list").len());
     }
+    let site = checked(scratch.path(), &["study", "plan", "site"], "study-plan");
+    assert_eq!(
+        (&site["shortest_wait_ms"], &site["longest_wait_ms"]),
+        (&json!(60_000), &json!(1_800_000))
+    );
+    let factors = &site["experiments"][0]["factors"];
+    assert_eq!(factors["data_bytes"], json!([null]), "to be found out");
+    assert_eq!(factors["transfer_bytes"], json!([1 << 20]));
+    assert_eq!(factors["count"], json!([1, 2, 4, 8]));
+    assert_eq!(factors["chooser"], json!(["balanced", "roundrobin"]));
+    assert_eq!(factors["access"], json!(["shared-file"]), "what isn't said is there too");
     let unknown = skep(scratch.path(), &["study", "plan", "scenario9"]);
     assert_eq!(unknown.status.code(), Some(4));
     assert!(unknown.expect_failure().contains("scenario1, scenario2"));
@@ -174,9 +190,7 @@ const RUN: [&str; 7] = ["study", "run", "./plan.toml", "--mount", "mount", "--di
 #[test]
 fn a_study_on_any_file_system_measures_each_condition_as_often_as_planned() {
     let (scratch, study) = prepare(QUICK);
-    let dry = [&RUN[..], &["--dry-run", "--output", "json"]].concat();
-    let dry = parse(&skep(scratch.path(), &dry).expect_success());
-    check("study-run-dry", &dry);
+    let dry = checked(scratch.path(), &[&RUN[..], &["--dry-run"]].concat(), "study-run-dry");
     assert_eq!(dry["blocks"].as_array().expect("blocks").len(), 4);
     assert!(!study.exists(), "nothing was run");
     let ended = [&RUN[..], &["--output", "json"]].concat();
@@ -184,6 +198,10 @@ fn a_study_on_any_file_system_measures_each_condition_as_often_as_planned() {
     check("study-run", &ended);
     assert_eq!((&ended["runs_done"], &ended["is_finished"]), (&json!(32), &json!(true)));
     assert!(scratch.join(ended["report"].as_str().expect("a path")).exists());
+    // Nothing is left to be run.
+    let again = [&RUN[..], &["--resume", "--output", "ndjson"]].concat();
+    let again = check_lines("study-run", &skep(scratch.path(), &again).expect_success());
+    assert_eq!(again, ended);
     let planned = dry["blocks"].as_array().expect("blocks").iter();
     let planned: Vec<&Value> =
         planned.flat_map(|block| block.as_array().expect("runs")).map(|run| &run["run"]).collect();

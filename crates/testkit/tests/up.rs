@@ -23,6 +23,8 @@ fn text(value: &Value) -> &str {
     value.as_str().expect("a text")
 }
 
+/// Semantics 5.7: what a group holds, one target holds alone.
+///
 /// Command: skep node list, skep target list, skep health df, skep health check.
 #[test]
 fn the_default_shape_is_shown_in_all_lists() {
@@ -45,6 +47,11 @@ fn the_default_shape_is_shown_in_all_lists() {
         let path = Path::new(text(&target["path"]));
         assert!(path.join("skep-identity").exists(), "{}", path.display());
     }
+    let groups = cluster.skep_json(&["group", "list"]);
+    let groups = groups.as_array().expect("a list");
+    assert_eq!(groups.len(), targets.len());
+    let members = |group: &Value| group["members"].as_array().map(Vec::len);
+    assert!(groups.iter().all(|group| members(group) == Some(1)), "{groups:?}");
     // All of them share one file system, so the whole has no more room than each has.
     let of = |path: &Path| rustix::fs::statvfs(path).expect("room");
     let (host, mount) = (of(cluster.data()), of(cluster.path()));

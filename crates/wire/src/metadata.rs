@@ -530,7 +530,7 @@ record! {
 }
 
 record! {
-    /// Waits until all that was acknowledged is on the device (`syncfs`).
+    /// Waits until all that was acknowledged is on the device (`fsync` of a directory).
     pub struct SyncAll {}
 }
 

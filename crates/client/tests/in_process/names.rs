@@ -59,6 +59,17 @@ fn the_root_is_shown_while_metadata_is_away() {
 }
 
 #[test]
+fn the_root_is_opened_while_metadata_is_away_but_nothing_kept_of_it_is_right() {
+    with_client(|fake, client| async move {
+        client.stat(InodeId::ROOT).await.unwrap();
+        assert!(!client.open_directory(InodeId::ROOT).await.unwrap(), "nothing is kept yet");
+        assert!(client.open_directory(InodeId::ROOT).await.unwrap());
+        fake.state.borrow_mut().is_down = true;
+        assert!(!client.open_directory(InodeId::ROOT).await.unwrap());
+    });
+}
+
+#[test]
 fn a_create_opens_a_file_that_exists_unless_exclusive() {
     with_client(|_, client| async move {
         let (inode, _) = create(&client, "a").await;

@@ -2,9 +2,11 @@
 //! Data from close to open, names and attributes within a second.
 
 mod attributes;
+mod kernel;
 mod races;
 mod shared;
 mod statements;
+mod versions;
 
 use rustix::fs::{CWD, FallocateFlags, RenameFlags, copy_file_range, fallocate, renameat_with};
 use skep_testkit::suite::{Case, Suite};
@@ -565,7 +567,15 @@ fn sizes_are_seen_when_the_writer_says_so(mounts: &Mounts) {
 fn main() -> ExitCode {
     let mut suite = Suite::from_arguments();
     let place = "uring-and-device";
-    let all = [CASES, attributes::CASES, races::CASES, shared::CASES, statements::CASES];
+    let all = [
+        CASES,
+        attributes::CASES,
+        kernel::CASES,
+        races::CASES,
+        shared::CASES,
+        statements::CASES,
+        versions::CASES,
+    ];
     if suite.starts(place, &all) {
         let mut cluster = Cluster::start(Shape::default());
         let second = cluster.mount(Transport::Device);

@@ -13,7 +13,7 @@ use skep_testkit::suite::Case;
 use skep_testkit::{Random, eventually, wait_for};
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -177,8 +177,13 @@ impl Stepwise {
         self.says.next().expect("a line").expect("text")
     }
 
+    /// Says a line to it.
+    pub(crate) fn tell(&mut self, line: &str) {
+        writeln!(self.child.stdin.as_mut().expect("a pipe"), "{line}").expect("it runs");
+    }
+
     pub(crate) fn go_on(&mut self) {
-        writeln!(self.child.stdin.as_mut().expect("a pipe")).expect("it runs");
+        self.tell("");
     }
 
     pub(crate) fn end(mut self) {
@@ -274,6 +279,8 @@ fn a_directory_that_the_other_removed_is_empty(mounts: &Mounts) {
         found.is_dir() && found.nlink() == 0
     });
     within_a_second("its name", || !mounts.other.join("directory").exists());
+    let changed = open.set_permissions(fs::Permissions::from_mode(0o700));
+    assert_eq!(changed.expect_err("nothing is left").kind(), ErrorKind::StaleNetworkFileHandle);
     // A step from it is refused as from any that is empty, also if who may was listed.
     let step = || rustix::fs::statat(&open, "any/other", AtFlags::empty());
     for _ in 0..3 {
@@ -296,6 +303,8 @@ fn a_device_that_the_other_removed_can_be_looked_at(mounts: &Mounts) {
         let found = open.metadata().expect("still there for who has it open");
         found.file_type().is_char_device() && found.nlink() == 0
     });
+    let changed = open.set_permissions(fs::Permissions::from_mode(0o600));
+    assert_eq!(changed.expect_err("nothing is left").kind(), ErrorKind::StaleNetworkFileHandle);
 }
 
 /// Semantics 2.5.

@@ -27,7 +27,8 @@ fn of_directories(root: &Path) {
     ok(ok(File::open(root)).sync_all());
 }
 
-/// More can't be asked: the kernel doesn't tell FUSE file systems of it (5.4).
+/// More can't be asked: the kernel doesn't tell FUSE file systems of it.
+/// Semantics 5.4.
 fn of_the_file_system_is_no_error(root: &Path) {
     for index in 0..20 {
         ok(fs::write(root.join(format!("file-{index}")), vec![1; 50_000]));

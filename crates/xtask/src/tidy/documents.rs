@@ -173,9 +173,10 @@ fn run_commands(comment: &str) -> impl Iterator<Item = &str> {
     list.trim_end_matches('.').split(", ").filter(|name| !name.is_empty())
 }
 
-/// The number of the statement that a line of the document begins.
+/// The number of the statement that a line of the document begins, in a list or in a table.
 fn statement(line: &str) -> Option<&str> {
-    line.strip_prefix("- **")?.split_once("**").map(|(number, _)| number)
+    let line = line.strip_prefix("- **").or_else(|| line.strip_prefix("| **"))?;
+    line.split_once("**").map(|(number, _)| number)
 }
 
 /// The numbers of the statements that a comment says to be tested.
@@ -229,6 +230,7 @@ mod tests {
         assert_eq!(numbers("//! Semantics 1.4, 2.10 and 3.1."), ["1.4", "2.10", "3.1"]);
         assert_eq!(numbers("/// Semantics of 1.4"), [""; 0]);
         assert_eq!(statement("- **2.10** A file is"), Some("2.10"));
-        assert_eq!(statement("| **5.1** | locks"), None);
+        assert_eq!(statement("| **5.4** | `syncfs(2)` | they"), Some("5.4"));
+        assert_eq!(statement("| | what | what happens |"), None);
     }
 }

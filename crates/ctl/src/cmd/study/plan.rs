@@ -1,8 +1,126 @@
-//! `skep study plan`: the text of a ready plan, as it would stand in a file.
+//! `skep study plan`: a ready plan. People get its text, as it would stand in a file; programs get
+//! what is read from that: all factors of each experiment, also those that the text leaves out.
 
-use crate::output::say;
+use crate::output::print;
+use serde::Serialize;
+use skep_study::plan::{Calibration, Experiment, Factors, Lab, Level, Plan};
+use skep_study::plans;
 use skep_types::Result;
+use std::time::Duration;
+
+#[derive(Debug, Serialize)]
+struct PlanReport {
+    name: String,
+    title: String,
+    about: String,
+    seed: u64,
+    /// Runs in a block.
+    block: u32,
+    /// Between blocks; null: as is right for the place.
+    shortest_wait_ms: Option<u64>,
+    longest_wait_ms: Option<u64>,
+    lab: Option<LabReport>,
+    calibration: CalibrationReport,
+    experiments: Vec<ExperimentReport>,
+}
+
+/// What is null is as the shape has it.
+#[derive(Debug, Serialize)]
+struct LabReport {
+    shape: String,
+    servers: Option<u16>,
+    targets_per_server: Option<u16>,
+    clients: Option<u16>,
+    link: Option<String>,
+    target_rate: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct CalibrationReport {
+    data_bytes: Vec<u64>,
+    hosts: Vec<u32>,
+    repetitions: u32,
+    tolerance: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct ExperimentReport {
+    name: String,
+    title: String,
+    repetitions: u32,
+    factors: FactorsReport,
+}
+
+#[derive(Debug, Serialize)]
+struct FactorsReport {
+    /// Null: what the first step finds.
+    data_bytes: Vec<Option<u64>>,
+    hosts: Vec<Option<u32>>,
+    processes: Vec<u32>,
+    /// Null: as the file system decides.
+    count: Vec<Option<u32>>,
+    chooser: Vec<Option<String>>,
+    transfer_bytes: Vec<u64>,
+    access: Vec<&'static str>,
+    operation: Vec<&'static str>,
+    applications: Vec<u32>,
+    targets: Vec<&'static str>,
+}
 
 pub(crate) fn run(name: &str) -> Result<()> {
-    say(skep_study::plans::text(name)?.trim_end())
+    let text = plans::text(name)?;
+    print(&report(Plan::parse(text)?), |_| text.to_owned())
+}
+
+fn report(plan: Plan) -> PlanReport {
+    let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    PlanReport {
+        name: plan.name,
+        title: plan.title,
+        about: plan.about,
+        seed: plan.seed,
+        block: plan.block,
+        shortest_wait_ms: plan.wait.map(|(shortest, _)| milliseconds(shortest)),
+        longest_wait_ms: plan.wait.map(|(_, longest)| milliseconds(longest)),
+        lab: plan.lab.map(lab),
+        calibration: calibration(plan.calibration),
+        experiments: plan.experiments.into_iter().map(experiment).collect(),
+    }
+}
+
+fn lab(lab: Lab) -> LabReport {
+    let Lab { shape, servers, targets, clients, link, target_rate } = lab;
+    LabReport { shape, servers, targets_per_server: targets, clients, link, target_rate }
+}
+
+fn calibration(calibration: Calibration) -> CalibrationReport {
+    let Calibration { data_bytes, hosts, repetitions, tolerance } = calibration;
+    CalibrationReport { data_bytes, hosts, repetitions, tolerance }
+}
+
+fn experiment(experiment: Experiment) -> ExperimentReport {
+    let Experiment { name, title, repetitions, factors } = experiment;
+    ExperimentReport { name, title, repetitions, factors: factors_report(factors) }
+}
+
+fn factors_report(factors: Factors) -> FactorsReport {
+    FactorsReport {
+        data_bytes: factors.data_bytes.into_iter().map(fixed).collect(),
+        hosts: factors.hosts.into_iter().map(fixed).collect(),
+        processes: factors.processes,
+        count: factors.count,
+        chooser: factors.chooser,
+        transfer_bytes: factors.transfer_bytes,
+        access: factors.access.into_iter().map(|it| it.word()).collect(),
+        operation: factors.operation.into_iter().map(|it| it.word()).collect(),
+        applications: factors.applications,
+        targets: factors.targets.into_iter().map(|it| it.word()).collect(),
+    }
+}
+
+fn fixed<T>(level: Level<T>) -> Option<T> {
+    match level {
+        Level::Fixed(value) => Some(value),
+        Level::Calibrated => None,
+    }
 }

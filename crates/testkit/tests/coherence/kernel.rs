@@ -1,0 +1,158 @@
+//! What the kernel of a mount does by itself, for its own programs alone: who watches files, or
+//! leases them, learns nothing of other mounts. And what nobody does.
+
+use crate::statements::Stepwise;
+use crate::{Mounts, within_a_second};
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+use rustix::io::Errno;
+use skep_testkit::program::run_in;
+use skep_testkit::suite::Case;
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::process::Command;
+
+pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![kernel:
+    who_watches_is_told_of_his_own_mount, who_watches_all_opens_is_told_of_his_own_mount,
+    leases_end_by_opens_of_their_own_mount, nobody_counts_what_users_have,
+];
+
+/// All that a watch has to tell, with the names.
+fn told(watch: &OwnedFd) -> Vec<(ReadFlags, String)> {
+    let mut room = [MaybeUninit::uninit(); 4096];
+    let mut reader = inotify::Reader::new(watch, &mut room);
+    let mut events = Vec::new();
+    loop {
+        match reader.next() {
+            Ok(event) => {
+                let name = event.file_name().map(|name| name.to_string_lossy().into_owned());
+                events.push((event.events(), name.unwrap_or_default()));
+            }
+            Err(Errno::AGAIN) => return events,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Semantics 5.8.
+fn who_watches_is_told_of_his_own_mount(mounts: &Mounts) {
+    for (here, there) in [(&mounts.one, &mounts.other), (&mounts.other, &mounts.one)] {
+        let watch = inotify::init(CreateFlags::NONBLOCK).expect("a watch");
+        let changes = WatchFlags::CREATE
+            | WatchFlags::MODIFY
+            | WatchFlags::ATTRIB
+            | WatchFlags::CLOSE_WRITE
+            | WatchFlags::MOVE
+            | WatchFlags::DELETE;
+        inotify::add_watch(&watch, here.as_path(), changes).expect("watched");
+        fs::write(there.join("theirs"), "x").expect("written");
+        assert_eq!(fs::read(here.join("theirs")).expect("seen"), b"x");
+        let more = OpenOptions::new().append(true).open(there.join("theirs"));
+        more.expect("opened").write_all(b"yz").expect("written");
+        assert_eq!(fs::read(here.join("theirs")).expect("seen"), b"xyz");
+        fs::rename(there.join("theirs"), there.join("moved")).expect("renamed");
+        within_a_second("the rename", || !here.join("theirs").exists());
+        assert!(here.join("moved").exists());
+        fs::remove_file(there.join("moved")).expect("removed");
+        within_a_second("the removal", || !here.join("moved").exists());
+        let foreign = told(&watch);
+        assert!(foreign.is_empty(), "{foreign:?}");
+
+        fs::write(here.join("ours"), "x").expect("written");
+        fs::remove_file(here.join("ours")).expect("removed");
+        let told = told(&watch);
+        for change in
+            [ReadFlags::CREATE, ReadFlags::MODIFY, ReadFlags::CLOSE_WRITE, ReadFlags::DELETE]
+        {
+            assert!(told.contains(&(change, "ours".to_owned())), "{change:?}: {told:?}");
+        }
+    }
+}
+
+/// Watches files of this directory that are closed after writing (`fanotify(7)`), and says after
+/// each line how many there were.
+const WATCHER: &str = "
+import ctypes, os, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+FAN_NONBLOCK, FAN_MARK_ADD, AT_FDCWD = 2, 1, -100
+FAN_CLOSE_WRITE, FAN_EVENT_ON_CHILD = 8, 0x08000000
+group = libc.fanotify_init(FAN_NONBLOCK, os.O_RDONLY)
+mask = ctypes.c_uint64(FAN_CLOSE_WRITE | FAN_EVENT_ON_CHILD)
+assert libc.fanotify_mark(group, FAN_MARK_ADD, mask, AT_FDCWD, b'.') == 0, ctypes.get_errno()
+print('watches', flush=True)
+for line in sys.stdin:
+    count = 0
+    try:
+        told = os.read(group, 4096)
+    except BlockingIOError:
+        told = b''
+    while told:
+        length, _, _, _, _, file, _ = struct.unpack_from('=IBBHQii', told)
+        os.close(file)
+        told = told[length:]
+        count += 1
+    print(count, flush=True)
+";
+
+/// Semantics 5.8.
+fn who_watches_all_opens_is_told_of_his_own_mount(mounts: &Mounts) {
+    for (here, there) in [(&mounts.one, &mounts.other), (&mounts.other, &mounts.one)] {
+        let mut watcher = Stepwise::start(here, Command::new("python3").args(["-c", WATCHER]));
+        assert_eq!(watcher.line(), "watches");
+        for (place, expected) in [(there, "0"), (here, "1")] {
+            fs::write(place.join("file"), "x").expect("written");
+            assert_eq!(fs::read(here.join("file")).expect("seen"), b"x");
+            watcher.go_on();
+            assert_eq!(watcher.line(), expected);
+        }
+        fs::remove_file(here.join("file")).expect("removed");
+    }
+}
+
+/// Has a lease for writing on a file; says whether it still holds after the first line of input,
+/// then waits until it is asked to give it up, and does.
+const LEASER: &str = "
+import fcntl, os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGIO])
+file = os.open('file', os.O_RDWR)
+fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+print('has it', flush=True)
+sys.stdin.readline()
+has_it = fcntl.fcntl(file, fcntl.F_GETLEASE) == fcntl.F_WRLCK and not signal.sigpending()
+print('still has it' if has_it else 'was asked', flush=True)
+asked = signal.sigtimedwait([signal.SIGIO], 60)
+fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+print('was asked' if asked else 'was never asked', flush=True)
+";
+
+/// Semantics 5.9.
+fn leases_end_by_opens_of_their_own_mount(mounts: &Mounts) {
+    fs::write(mounts.one.join("file"), "ours").expect("written");
+    for (here, there) in [(&mounts.one, &mounts.other), (&mounts.other, &mounts.one)] {
+        let mut leaser = Stepwise::start(here, Command::new("python3").args(["-c", LEASER]));
+        assert_eq!(leaser.line(), "has it");
+        fs::write(there.join("file"), "theirs").expect("nothing is in the way");
+        leaser.go_on();
+        assert_eq!(leaser.line(), "still has it");
+        std::thread::scope(|scope| {
+            let opener = scope.spawn(|| File::open(here.join("file")));
+            assert_eq!(leaser.line(), "was asked");
+            opener.join().expect("no panic").expect("opened when the lease was given up");
+        });
+        leaser.end();
+    }
+}
+
+/// Semantics 5.6.
+fn nobody_counts_what_users_have(mounts: &Mounts) {
+    // quotactl_fd(2), to get the quota of user 0.
+    let program = "import ctypes, errno, os\n\
+         libc, room = ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(256)\n\
+         file = os.open('.', os.O_RDONLY)\n\
+         answer = libc.syscall(443, file, 0x800007 << 8, 0, room)\n\
+         print(answer, errno.errorcode[ctypes.get_errno()])\n";
+    for place in [&mounts.one, &mounts.other] {
+        assert_eq!(run_in(place, "python3", ["-c", program]), "-1 ENOSYS\n");
+    }
+}

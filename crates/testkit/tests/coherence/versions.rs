@@ -1,0 +1,362 @@
+//! Which versions of pages others find while a file is written, mapped, cleared and cut.
+//!
+//! One mount changes a file page by page. Every eight bytes of a page say which page it is and
+//! which change wrote them, and changes are counted. Readers on both mounts note how far a page was
+//! before they read it: they must find that change or a later one that has begun, and each page of
+//! one change alone. Nothing is compared with a whole that would have to stand still.
+
+use crate::Mounts;
+use crate::statements::Stepwise;
+use rustix::fs::{FallocateFlags, fallocate};
+use skep_testkit::Random;
+use skep_testkit::suite::Case;
+use std::fs::{self, File, OpenOptions};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![versions:
+    no_read_finds_what_was_written_over_before_it_began,
+];
+
+const PAGE: usize = 4096;
+const PAGES: usize = 64;
+/// Pages from here on are cut off now and then. Who maps them would be ended by that.
+const KEPT: usize = 32;
+/// How long a file is changed, and how often each reader reads at least meanwhile.
+const SPAN: Duration = Duration::from_millis(1200);
+const ENOUGH: usize = 10;
+/// How long that may take at most.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a page consists of after a change.
+fn word(change: u64, page: usize) -> u64 {
+    (change << 8) | page as u64
+}
+
+fn offset(page: usize) -> u64 {
+    (page * PAGE) as u64
+}
+
+fn words(bytes: &[u8]) -> Vec<u64> {
+    let parts = bytes.chunks_exact(8).map(|part| part.try_into().expect("eight bytes"));
+    parts.map(u64::from_le_bytes).collect()
+}
+
+/// Pages that are written through a mapping alone: the kernel may write them out half changed.
+fn is_mapped(page: usize) -> bool {
+    page % 4 == 3
+}
+
+/// Changes of a page, by number.
+#[derive(Default)]
+struct Page {
+    /// The last that has returned.
+    done: AtomicU64,
+    /// The last that had returned when the writer closed the file.
+    closed: AtomicU64,
+    /// The last that has begun.
+    begun: AtomicU64,
+    /// The last that has begun and leaves zeros.
+    cleared: AtomicU64,
+}
+
+/// What is known of a file. Only the writer moves it on.
+struct Story {
+    pages: [Page; PAGES],
+    is_over: AtomicBool,
+}
+
+impl Story {
+    /// Of a file of zeros.
+    fn new() -> Self {
+        let pages = std::array::from_fn(|_| Page::default());
+        Self { pages, is_over: AtomicBool::new(false) }
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::SeqCst)
+    }
+
+    fn done(&self, page: usize) -> u64 {
+        self.pages[page].done.load(Ordering::SeqCst)
+    }
+
+    fn closed(&self, page: usize) -> u64 {
+        self.pages[page].closed.load(Ordering::SeqCst)
+    }
+
+    /// Makes a change of some pages.
+    fn change(&self, pages: Range<usize>, number: u64, clears: bool, call: impl FnOnce()) {
+        for page in &self.pages[pages.clone()] {
+            if clears {
+                page.cleared.store(number, Ordering::SeqCst);
+            }
+            page.begun.store(number, Ordering::SeqCst);
+        }
+        call();
+        for page in &self.pages[pages] {
+            page.done.store(number, Ordering::SeqCst);
+        }
+    }
+
+    /// Checks what a read found of a page that had come at least so far when it began.
+    fn check(&self, page: usize, found: &[u64], least: u64) {
+        let Page { begun, cleared, .. } = &self.pages[page];
+        let (cleared, most) = (cleared.load(Ordering::SeqCst), begun.load(Ordering::SeqCst));
+        for &word in found {
+            let (change, of) = (word >> 8, word & 0xff);
+            let is_right = match word {
+                0 => cleared >= least,
+                _ => of == page as u64 && (least..=most).contains(&change),
+            };
+            assert!(
+                is_right,
+                "page {page} was at change {least} before and is at {most} now (cleared by \
+                 {cleared}): found {change} of page {of}"
+            );
+        }
+    }
+
+    /// As [`Self::check`], for a read of the whole page that no mapping writes.
+    fn check_whole(&self, page: usize, found: &[u64], least: u64) {
+        self.check(page, found, least);
+        let mut written = found.iter().filter(|word| **word != 0);
+        let first = written.next();
+        assert!(written.all(|word| Some(word) == first), "page {page} is of several changes");
+    }
+}
+
+/// Ends all others when one ends, also if it fails.
+struct Stops<'a>(&'a Story);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.is_over.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Writes pages of a file as it is told, through a mapping.
+const MAPPER: &str = "
+import mmap, sys
+PAGE = 4096
+with open(sys.argv[1], 'r+b') as file:
+    mapped = mmap.mmap(file.fileno(), 0)
+    print('mapped', flush=True)
+    for line in sys.stdin:
+        page, word = (int(number) for number in line.split())
+        mapped[page * PAGE:(page + 1) * PAGE] = word.to_bytes(8, 'little') * (PAGE // 8)
+        mapped.flush(page * PAGE, PAGE)
+        print('synced', flush=True)
+";
+
+/// Opens and maps a file for each line; says which words each of its first pages has.
+const LOOKER: &str = "
+import mmap, sys
+PAGE, pages = 4096, int(sys.argv[2])
+for line in sys.stdin:
+    with open(sys.argv[1], 'rb') as file:
+        with mmap.mmap(file.fileno(), pages * PAGE, prot=mmap.PROT_READ) as mapped:
+            found = mapped[:]
+    words = (set(memoryview(found[at:at + PAGE]).cast('Q')) for at in range(0, len(found), PAGE))
+    print(' '.join(','.join(map(str, of_page)) for of_page in words), flush=True)
+";
+
+/// Who changes the file.
+struct Writer<'a> {
+    story: &'a Story,
+    random: Random,
+    /// The change that is under way, or was last.
+    number: u64,
+    path: PathBuf,
+    file: File,
+    mapper: Stepwise,
+}
+
+impl Writer<'_> {
+    fn step(&mut self) {
+        self.number += 1;
+        match self.random.below(100) {
+            0..70 => self.write(),
+            70..85 => self.clear(),
+            85..90 => self.cut(),
+            90..95 => self.file.sync_all().expect("synced"),
+            _ => self.reopen(),
+        }
+    }
+
+    fn write(&mut self) {
+        let (story, page) = (self.story, self.random.below(PAGES));
+        let word = word(self.number, page);
+        story.change(page..page + 1, self.number, false, || {
+            if is_mapped(page) {
+                self.mapper.tell(&format!("{page} {word}"));
+                assert_eq!(self.mapper.line(), "synced");
+            } else {
+                let bytes = word.to_le_bytes().repeat(PAGE / 8);
+                // One call: two would be two writes.
+                assert_eq!(self.file.write_at(&bytes, offset(page)).expect("written"), PAGE);
+            }
+        });
+    }
+
+    fn clear(&mut self) {
+        let page = self.random.below(PAGES);
+        self.story.change(page..page + 1, self.number, true, || {
+            let flags = FallocateFlags::KEEP_SIZE | FallocateFlags::PUNCH_HOLE;
+            fallocate(&self.file, flags, offset(page), PAGE as u64).expect("punched");
+        });
+    }
+
+    /// Cuts the end off, and puts zeros in its place.
+    fn cut(&mut self) {
+        let page = KEPT + self.random.below(PAGES - KEPT);
+        self.story.change(page..PAGES, self.number, true, || {
+            self.file.set_len(offset(page)).expect("cut");
+            self.file.set_len(offset(PAGES)).expect("longer again");
+        });
+    }
+
+    fn reopen(&mut self) {
+        // Opened before the other is closed, or there would be nothing to put in its place.
+        let file = open(&self.path);
+        drop(std::mem::replace(&mut self.file, file));
+        for page in (0..PAGES).filter(|page| !is_mapped(*page)) {
+            let done = self.story.done(page);
+            self.story.pages[page].closed.store(done, Ordering::SeqCst);
+        }
+    }
+}
+
+fn open(path: &Path) -> File {
+    OpenOptions::new().read(true).write(true).open(path).expect("opened")
+}
+
+/// Reads random pages, at most so many at once.
+fn read(story: &Story, looks: &AtomicUsize, file: &File, most: usize, mut random: Random) {
+    let _stops = Stops(story);
+    let mut bytes = vec![0; most * PAGE];
+    while !story.is_over() {
+        let count = 1 + random.below(most);
+        let first = random.below(PAGES - count + 1);
+        let least: Vec<_> = (first..first + count).map(|page| story.done(page)).collect();
+        let bytes = &mut bytes[..count * PAGE];
+        let len = file.read_at(bytes, offset(first)).expect("read");
+        // What is cut off at the moment will be zeros.
+        bytes[len..].fill(0);
+        for ((page, found), least) in (first..).zip(bytes.chunks_exact(PAGE)).zip(least) {
+            match is_mapped(page) {
+                true => story.check(page, &words(found), least),
+                false => story.check_whole(page, &words(found), least),
+            }
+        }
+        looks.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// Opens and maps the file again and again: who does finds at least what was closed before.
+fn look(story: &Story, looks: &AtomicUsize, looker: &mut Stepwise) {
+    let _stops = Stops(story);
+    while !story.is_over() {
+        let least: Vec<_> = (0..KEPT).map(|page| story.closed(page)).collect();
+        looker.tell("");
+        let line = looker.line();
+        let found: Vec<_> = line.split(' ').collect();
+        assert_eq!(found.len(), KEPT, "{line}");
+        for (page, (found, least)) in found.into_iter().zip(least).enumerate() {
+            let words = found.split(',').map(|word| word.parse::<u64>().expect("a number"));
+            story.check(page, &words.collect::<Vec<_>>(), least);
+        }
+        looks.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// Who reads on the other mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Readers {
+    /// Who had the file open before it was written, and nobody else: what other programs of that
+    /// mount do at the same moment may hide a change from them (2.3).
+    FromBefore,
+    /// Who opens it while it is written, and maps it.
+    New,
+}
+
+fn run(writer: &Path, reader: &Path, readers: Readers, mut random: Random) {
+    let name = format!("file-{readers:?}");
+    let (here, there) = (writer.join(&name), reader.join(&name));
+    File::create(&here).and_then(|file| file.set_len(offset(PAGES))).expect("made");
+    let from_before = [(); 2].map(|()| File::open(&there).expect("opened"));
+    for file in &from_before {
+        // So that the kernel has something to forget.
+        file.read_exact_at(&mut vec![1; PAGES * PAGE], 0).expect("read");
+    }
+    let story = Story::new();
+    let mut mapper = Command::new("python3");
+    mapper.args(["-c", MAPPER, &name]);
+    let mut writer = Writer {
+        story: &story,
+        random: Random::new(random.number()),
+        number: 0,
+        path: here.clone(),
+        file: open(&here),
+        mapper: Stepwise::start(writer, &mut mapper),
+    };
+    assert_eq!(writer.mapper.line(), "mapped");
+    let files = match readers {
+        Readers::FromBefore => from_before,
+        Readers::New => from_before.map(|_| File::open(&there).expect("opened")),
+    };
+    let same_mount = File::open(&here).expect("opened");
+    let mut looker = (readers == Readers::New).then(|| {
+        let mut looker = Command::new("python3");
+        looker.args(["-c", LOOKER, &name, &KEPT.to_string()]);
+        Stepwise::start(reader, &mut looker)
+    });
+    let looks = [(); 4].map(|()| AtomicUsize::new(0));
+    let (looking, many) = (looker.as_mut(), if readers == Readers::New { 4 } else { 3 });
+    std::thread::scope(|scope| {
+        let _stops = Stops(&story);
+        let reading = [(&files[0], 1), (&files[1], 5), (&same_mount, 1)];
+        for ((file, most), looks) in reading.into_iter().zip(&looks) {
+            let (story, random) = (&story, Random::new(random.number()));
+            scope.spawn(move || read(story, looks, file, most, random));
+        }
+        if let Some(looker) = looking {
+            let (story, looks) = (&story, &looks[3]);
+            scope.spawn(move || look(story, looks, looker));
+        }
+        let begin = Instant::now();
+        let were_enough = || looks[..many].iter().all(|it| it.load(Ordering::SeqCst) >= ENOUGH);
+        while !story.is_over() && (begin.elapsed() < SPAN || !were_enough()) {
+            assert!(begin.elapsed() < PATIENCE, "all read at the same time: {looks:?}");
+            writer.step();
+        }
+    });
+    let Writer { file, mapper, number, .. } = writer;
+    mapper.end();
+    drop(file);
+    println!("    {name}: {number} changes, {looks:?} reads");
+    for path in [&here, &there] {
+        let bytes = fs::read(path).expect("read");
+        assert_eq!(bytes.len(), PAGES * PAGE);
+        for (page, found) in bytes.chunks_exact(PAGE).enumerate() {
+            story.check_whole(page, &words(found), story.done(page));
+        }
+    }
+    fs::remove_file(&here).expect("removed");
+}
+
+/// Semantics 2.1, 2.2, 2.3, 2.5, 2.7 and 2.8.
+fn no_read_finds_what_was_written_over_before_it_began(mounts: &Mounts) {
+    let seed = Random::seed_of_run();
+    println!("    seed {seed} (SKEP_TEST_SEED={seed} repeats it)");
+    let mut random = Random::new(seed);
+    for (writer, reader) in [(&mounts.one, &mounts.other), (&mounts.other, &mounts.one)] {
+        for readers in [Readers::FromBefore, Readers::New] {
+            run(writer, reader, readers, Random::new(random.number()));
+        }
+    }
+}
