@@ -324,14 +324,36 @@ impl Cluster {
         crate::scratch::clear(&self.mount_point);
     }
 
+    /// All chunk files of its targets, in no order. Some may come and go meanwhile.
+    pub fn chunk_files(&self) -> Vec<PathBuf> {
+        let (mut found, mut directories) = (Vec::new(), vec![self.data.clone()]);
+        while let Some(directory) = directories.pop() {
+            // What has vanished since it was listed is no file.
+            for entry in std::fs::read_dir(&directory).into_iter().flatten().flatten() {
+                let path = entry.path();
+                if path.is_dir() {
+                    directories.push(path);
+                } else if path.components().any(|part| part.as_os_str() == "chunks") {
+                    found.push(path);
+                }
+            }
+        }
+        found
+    }
+
     /// Runs `skep` with these arguments and `--cluster` for this one.
     ///
     /// # Panics
     /// If it fails.
     pub fn skep(&self, arguments: &[&str]) -> String {
+        self.try_skep(arguments).expect_success()
+    }
+
+    /// As [`Self::skep`], whether it fails or not.
+    pub fn try_skep(&self, arguments: &[&str]) -> Finished {
         let mut command = Command::new(program());
         command.args(arguments).arg("--cluster").arg(&self.data);
-        finish(&mut command, PATIENCE).expect_success()
+        finish(&mut command, PATIENCE)
     }
 
     /// As [`Self::skep`], and reads the JSON that it prints.

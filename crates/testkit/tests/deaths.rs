@@ -60,10 +60,7 @@ fn what_a_dead_client_had_without_a_name_is_gone() {
             file
         })
         .collect();
-    let chunk_files = || {
-        let arguments = [".", "-path", "*/chunks/*", "-type", "f"];
-        skep_testkit::program::run_in(cluster.data(), "find", arguments).lines().count()
-    };
+    let chunk_files = || cluster.chunk_files().len();
     assert!(chunk_files() >= 4, "{} chunk files", chunk_files());
     second.kill();
     drop(open);

@@ -29,20 +29,6 @@ fn entry_json(arguments: &[&str], path: &Path) -> Value {
     serde_json::from_str(&entry(arguments, path).expect_success()).expect("JSON")
 }
 
-/// All chunk files of the cluster.
-fn chunk_files(directory: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-        let path = entry.path();
-        if path.is_dir() {
-            found.extend(chunk_files(&path));
-        } else if path.components().any(|part| part.as_os_str() == "chunks") {
-            found.push(path);
-        }
-    }
-    found
-}
-
 fn open(path: &Path) -> File {
     let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
     options.expect("opened")
@@ -107,7 +93,7 @@ fn end(cluster: Cluster, second: Mounted) {
 #[test]
 fn small_files_cost_no_chunk_file_and_their_pattern_says_so() {
     let (cluster, second) = mounts();
-    let count = || chunk_files(cluster.data()).len();
+    let count = || cluster.chunk_files().len();
     for number in 0..20 {
         let path = cluster.path().join(format!("file-{number}"));
         fs::write(&path, vec![7; number * 200]).expect("written");
@@ -283,7 +269,7 @@ fn each_kind_of_change_over_the_border_is_seen_by_both_mounts() {
         beside_the_cache(&mut it);
         fs::remove_file(&it.paths[0]).expect("removed");
     }
-    let count = || chunk_files(cluster.data()).len();
+    let count = || cluster.chunk_files().len();
     wait_for("no chunk file is left", PATIENCE, || (count() == 0).then_some(()));
     end(cluster, second);
 }

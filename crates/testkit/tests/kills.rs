@@ -9,7 +9,6 @@
 use skep_testkit::process::Process;
 use skep_testkit::workload::{Cut, Worker};
 use skep_testkit::{Cluster, Random, Shape, Transport, wait_for};
-use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -130,24 +129,6 @@ fn entry_info_on_all(cluster: &Cluster) {
     }
 }
 
-/// All chunk files of a cluster: on every storage target, below `chunks`.
-fn chunk_files(data: &Path) -> BTreeSet<std::path::PathBuf> {
-    let mut found = Vec::new();
-    for service in fs::read_dir(data).expect("listed").map(|it| it.expect("an entry").path()) {
-        let name = service.file_name().and_then(|it| it.to_str()).unwrap_or_default();
-        if !name.starts_with("storage-") {
-            continue;
-        }
-        for target in fs::read_dir(&service).expect("listed").map(|it| it.expect("entry").path()) {
-            let chunks = target.join("chunks");
-            if chunks.is_dir() {
-                all_files(&chunks, &mut found);
-            }
-        }
-    }
-    found.into_iter().filter(|path| path.is_file()).collect()
-}
-
 /// Removes everything: then no chunk file may be left, since none belongs to a file.
 /// Semantics 4.5.
 fn nothing_is_orphaned(cluster: &Cluster, workers: &mut Vec<Worker>) {
@@ -156,7 +137,7 @@ fn nothing_is_orphaned(cluster: &Cluster, workers: &mut Vec<Worker>) {
         fs::remove_dir_all(worker.root()).expect("removed");
     }
     wait_for("no chunk file is left of removed files", CLEAN_UP, || {
-        chunk_files(cluster.data()).is_empty().then_some(())
+        cluster.chunk_files().is_empty().then_some(())
     });
 }
 
@@ -167,7 +148,7 @@ fn kills_on(transport: Transport) {
     let cluster = Cluster::start(Shape { transport, ..Shape::default() });
     let mut workers: Vec<_> =
         (0..WORKERS).map(|number| Worker::new(cluster.path(), number, seed)).collect();
-    assert!(chunk_files(cluster.data()).len() > 1, "chunk files are looked for where they are");
+    assert!(cluster.chunk_files().len() > 1, "chunk files are looked for where they are");
     let mut kills = 0;
     while kills < KILLS {
         let count = CLIENT_KILL_EVERY - 1;

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -506,20 +506,6 @@ fn copies_between_files_of_the_same_targets_are_made_there() {
     cluster.stop();
 }
 
-/// All chunk files of the cluster.
-fn chunk_files(directory: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-        let path = entry.path();
-        if path.is_dir() {
-            found.extend(chunk_files(&path));
-        } else if path.components().any(|part| part.as_os_str() == "chunks") {
-            found.push(path);
-        }
-    }
-    found
-}
-
 /// Command: skep entry map.
 #[test]
 fn progressive_files_are_narrow_at_their_start_and_wide_further_on() {
@@ -581,7 +567,7 @@ fn progressive_files_are_narrow_at_their_start_and_wide_further_on() {
     is_seen("what was cut", &expected);
     drop(file);
     // A small file lies on one target.
-    let count = || chunk_files(cluster.data()).len();
+    let count = || cluster.chunk_files().len();
     let before = count();
     fs::write(directory.join("small"), bytes(300_000, 2)).expect("written");
     assert_eq!(count(), before + 1);

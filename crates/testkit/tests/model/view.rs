@@ -272,7 +272,8 @@ impl View {
         Ok(hash(&bytes[..done]))
     }
 
-    /// Looks at it afterwards: then other mounts are told of what was written.
+    /// Looks at it afterwards: then other mounts are told of what was written, and that isn't taken
+    /// for newer than a time which another mount sets next (semantics 2.4).
     pub(crate) fn write_open(&self, slot: usize, at: u64, bytes: &[u8]) -> Outcome {
         let file = self.file(slot)?;
         file.metadata()?;
@@ -285,6 +286,7 @@ impl View {
         nothing(self.file(slot)?.set_len(len))
     }
 
+    /// Looks at it afterwards, as after writing.
     pub(crate) fn allocate_open(
         &self,
         slot: usize,
@@ -292,10 +294,14 @@ impl View {
         offset: u64,
         len: u64,
     ) -> Outcome {
-        nothing(rustix::fs::fallocate(self.file(slot)?, how, offset, len))
+        let file = self.file(slot)?;
+        let result = nothing(rustix::fs::fallocate(file, how, offset, len));
+        file.metadata()?;
+        result
     }
 
-    /// Looks at it first: the kernel copies up to the end that it knows (semantics 2.13).
+    /// Looks at it first: the kernel copies up to the end that it knows (semantics 2.13). And
+    /// afterwards, as after writing.
     pub(crate) fn copy_open(
         &self,
         slot: usize,
@@ -313,6 +319,7 @@ impl View {
                 some => copied += some,
             }
         }
+        file.metadata()?;
         Ok(copied.to_string())
     }
 
