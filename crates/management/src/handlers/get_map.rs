@@ -3,17 +3,14 @@
 //! Many nodes wait at a time, and each gets the whole map: changes that follow each other closely
 //! are told together, the more so the more wait.
 
-use super::answer_map;
+use super::{answer_map, longest_wait};
 use crate::authority::Authority;
-use crate::limits::{
-    ANSWER_BEFORE_DEADLINE, LONGEST_PAUSE, LONGEST_WAIT, MAX_WAITING, PAUSE_PER_WAITING,
-};
+use crate::limits::{LONGEST_PAUSE, MAX_WAITING, PAUSE_PER_WAITING};
 use skep_rpc::{Incoming, Outbox};
 use skep_types::codec::Codec;
 use skep_wire::management::GetMap;
 use std::cell::Cell;
 use std::rc::Rc;
-use std::time::Duration;
 
 thread_local! {
     /// Requests that wait. Management has one thread.
@@ -26,11 +23,7 @@ pub(super) fn handle(authority: &Rc<Authority>, incoming: Incoming, outbox: &Rc<
         Err(error) => return outbox.refuse(&incoming.header, &error),
     };
     let newer = authority.newer(request.known);
-    let wait = match incoming.header.time_left_ms {
-        0 => LONGEST_WAIT,
-        left => Duration::from_millis(u64::from(left)).min(LONGEST_WAIT),
-    };
-    let wait = wait.saturating_sub(ANSWER_BEFORE_DEADLINE).max(wait / 2);
+    let wait = longest_wait(&incoming.header);
     let must_wait = newer.is_none() && request.known.raw() != 0;
     if !must_wait || WAITING.get() >= MAX_WAITING {
         return answer_map(outbox, &incoming.header, newer);

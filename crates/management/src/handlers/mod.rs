@@ -14,6 +14,7 @@ mod register_server;
 mod set_policy;
 
 use crate::authority::Authority;
+use crate::limits::{ANSWER_BEFORE_DEADLINE, LONGEST_WAIT};
 use skep_rpc::{Incoming, Outbox};
 use skep_service::link_requests;
 use skep_types::{Error, ErrorCode, Result};
@@ -21,6 +22,7 @@ use skep_wire::Request;
 use skep_wire::frame::Header;
 use skep_wire::{management as messages, node};
 use std::rc::Rc;
+use std::time::Duration;
 
 /// Decodes a request and answers it with what `handle` says.
 fn answer<R: Request>(
@@ -42,6 +44,15 @@ fn answer_map(outbox: &Rc<Outbox>, request: &Header, newer: Option<Rc<[u8]>>) {
         Some(body) => outbox.reply_raw(request, &body),
         None => outbox.reply(request, &messages::MapUpdate { map: None }),
     }
+}
+
+/// How long a request may wait, so that its answer still comes in time.
+fn longest_wait(request: &Header) -> Duration {
+    let wait = match request.time_left_ms {
+        0 => LONGEST_WAIT,
+        left => Duration::from_millis(u64::from(left)).min(LONGEST_WAIT),
+    };
+    wait.saturating_sub(ANSWER_BEFORE_DEADLINE).max(wait / 2)
 }
 
 /// Answers a request, now or (`GetMap`, `OrderLogLevel`) later.

@@ -1,7 +1,7 @@
 //! `OrderLogLevel`: what a client is to log. Answered when it has been told and has answered.
 
+use super::longest_wait;
 use crate::authority::Authority;
-use crate::limits::{ANSWER_BEFORE_DEADLINE, LONGEST_WAIT};
 use skep_rpc::{Incoming, Outbox};
 use skep_types::codec::Codec;
 use skep_types::{Error, ErrorCode, NodeId, NodeKind, Result};
@@ -15,11 +15,7 @@ pub(super) fn handle(authority: &Rc<Authority>, incoming: Incoming, outbox: &Rc<
         Ok(request) => request,
         Err(error) => return outbox.refuse(&incoming.header, &error),
     };
-    let wait = match incoming.header.time_left_ms {
-        0 => LONGEST_WAIT,
-        left => Duration::from_millis(u64::from(left)).min(LONGEST_WAIT),
-    };
-    let wait = wait.saturating_sub(ANSWER_BEFORE_DEADLINE).max(wait / 2);
+    let wait = longest_wait(&incoming.header);
     let (authority, outbox) = (Rc::clone(authority), Rc::clone(outbox));
     skep_env::spawn(async move {
         match order(&authority, request, wait).await {
