@@ -87,6 +87,9 @@ impl World {
                         |it: &InlineMark| it.epoch == mark.epoch && it.record >= mark.record;
                     it.written.iter().any(asked)
                 };
+                // Another task has asked of the same writes meanwhile, and was answered.
+                let is_known = |mark: &InlineMark| of_file.iter().any(|(known, _)| known == mark);
+                let was_told = !it.written.iter().all(is_known);
                 let meant: Vec<_> =
                     of_file.extract_if(.., |(mark, _)| is_meant(mark)).map(|it| it.1).collect();
                 if of_file.is_empty() {
@@ -97,7 +100,7 @@ impl World {
                 let lives = self.targets.iter().map(|target| target.life).max();
                 let may_be_forgotten =
                     lives.is_some_and(|lives| lives >= oldest + MAX_EPOCHS as u64);
-                let is_explained = synced.is_lost && may_be_forgotten;
+                let is_explained = synced.is_lost && (may_be_forgotten || was_told);
                 if !meant.is_empty() && !is_explained {
                     let checked = self.witness.inline_synced(&meant, synced.is_lost);
                     self.check(checked);

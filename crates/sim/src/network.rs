@@ -77,6 +77,8 @@ pub(crate) struct Connection {
     pub(crate) is_open: bool,
     /// Whether requests on it arrive although it broke.
     pub(crate) is_late: bool,
+    /// Whether anything has come over it to the side that serves.
+    pub(crate) has_arrived: bool,
     last_there: Duration,
     last_back: Duration,
 }
@@ -133,6 +135,7 @@ impl Network {
             callee,
             is_open: true,
             is_late: false,
+            has_arrived: false,
             last_there: Duration::ZERO,
             last_back: Duration::ZERO,
         };
@@ -190,6 +193,20 @@ impl Network {
             }
         }
         tags
+    }
+
+    /// Whether the side that serves has ended a connection, since a later one on the same channel
+    /// has reached it (`skep_rpc::Channel`): a target's channel is the same in all its lives, a
+    /// client has others in each.
+    pub(crate) fn is_superseded(&self, number: u64) -> bool {
+        let Some(old) = self.connections.get(&number) else { return false };
+        let is_same = |it: &Connection| {
+            let (node, life) = it.caller;
+            let is_caller =
+                node == old.caller.0 && (life == old.caller.1 || matches!(node, Node::Target(_)));
+            is_caller && it.callee.0 == old.callee.0
+        };
+        self.connections.range(number + 1..).any(|(_, it)| it.has_arrived && is_same(it))
     }
 
     /// Open connections of a node, on either side or on the serving side only.

@@ -381,11 +381,17 @@ impl World {
         if self.life(callee.0) != callee.1 {
             return;
         }
+        if let Some(connection) = self.network.connections.get_mut(&number) {
+            connection.has_arrived |= !was_late;
+        }
         match callee.0 {
             Node::Target(target) => self.request(target, number, header, body),
             Node::Storage(storage) if self.storages[storage].is_running => {
                 // Its writer wrote again since, on another connection, which has ended this one.
                 if was_late && header.message == WRITE && self.life(caller) == caller_life {
+                    return;
+                }
+                if was_late && self.network.is_superseded(number) {
                     return;
                 }
                 let result = self.storages[storage].serve(&header, &body, self.knobs.plant);

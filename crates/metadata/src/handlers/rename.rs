@@ -51,7 +51,13 @@ pub(crate) fn run<E: Engine>(context: &mut Context<'_, E>, request: Rename) -> R
     let changes_parent = request.from_directory != request.to_directory;
     if is_directory && changes_parent {
         context.hold_rename_lock()?;
-        check_no_loop(context, inode, request.to_directory)?;
+        if let Err(stop) = check_no_loop(context, inode, request.to_directory) {
+            if let Stop::Fail(_) = stop {
+                // It was read before the lock was held what is to be moved.
+                confirm_source(context, request.from_directory, &request.from_name, inode)?;
+            }
+            return Err(stop);
+        }
     }
     let project = to.attributes.handed_down_project();
     drop(to);
@@ -124,8 +130,8 @@ pub(super) fn source<E: Engine>(
     Ok((entry.inode, entry.kind))
 }
 
-/// Looks once more where a name leads that was read before another name was found to lead to the
-/// same file: perhaps they changed places in between.
+/// Looks once more where a name leads that was read before something was found of that file:
+/// another name of it, or that it lies above the new place. Perhaps it was moved in between.
 pub(super) fn confirm_source<E: Engine>(
     context: &mut Context<'_, E>,
     directory: InodeId,
