@@ -181,17 +181,19 @@ impl Mount {
                 }
                 Err(error) => error,
             };
-            let now = skep_env::now();
-            if !passes(error.code()) || deadline.is_some_and(|deadline| now >= deadline) {
+            if !passes(error.code()) {
                 return Err(error);
+            }
+            let left = deadline.map(|deadline| deadline.saturating_sub(skep_env::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Err(given_up(&error, &span));
             }
             if !told.contains(&error.code()) {
                 told.push(error.code());
                 tracing::warn!("{error}; trying on, {span}");
             }
             // The last try is made when the time is over, not before.
-            let left = deadline.map_or(pause, |deadline| deadline.saturating_sub(now));
-            skep_env::sleep(pause.min(left)).await;
+            skep_env::sleep(left.unwrap_or(pause).min(pause)).await;
             pause = (pause * 2).min(LONGEST_MANAGEMENT_PAUSE);
         }
     }
@@ -341,6 +343,15 @@ impl Mount {
 /// registered without our knowledge ends with its lease.
 fn passes(code: ErrorCode) -> bool {
     code.retry_class() != RetryClass::Never || code == ErrorCode::TimedOut
+}
+
+/// Says for how long a cluster was tried, and how that is changed.
+fn given_up(error: &Error, span: &str) -> Error {
+    let what = format!(
+        "{}; tried {span}: the mount option retry=SECONDS, or retry=forever, says how long",
+        error.context()
+    );
+    Error::new(error.code(), what)
 }
 
 fn identity(cluster: &ClusterAccess, node: NodeId) -> Identity {

@@ -30,7 +30,7 @@ struct Inner {
     state: ClusterState,
     soft: SoftState,
     journal: Journal,
-    /// Room in the whole cluster, as it was at the last tick.
+    /// Room in the whole cluster: as in the published map, or as it was at a tick since.
     room: Option<Capacity>,
     /// What everybody may see.
     published: Rc<ClusterMap>,
@@ -170,6 +170,9 @@ impl Authority {
         let mut inner = self.inner.borrow_mut();
         let mut map = inner.state.map().clone();
         inner.soft.overlay(&mut map);
+        // Not only at the next tick: who mounts when the first targets came would hear that there
+        // were none.
+        inner.room = inner.soft.room(&map);
         inner.published = Rc::new(map);
         inner.encoded = None;
         drop(inner);

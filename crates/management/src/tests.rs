@@ -1,10 +1,11 @@
 //! Management over real sockets, with members as services and clients are.
 
 use super::*;
+use skep_cluster::ClusterState;
 use skep_rpc::{Change, JoinToken, Management, Membership, Registration, Secret};
 use skep_types::map::{Capacity, Policy, Reachability};
 use skep_types::registration::TargetClaim;
-use skep_types::{MapVersion, TargetKind};
+use skep_types::{ClusterId, MapVersion, TargetKind};
 use skep_wire::management::{Format, GetMap, RegisterClient, RegisterServer, SetPolicy};
 use std::time::Duration;
 
@@ -85,6 +86,29 @@ impl Drop for InThread {
 
 fn block_on(test: impl Future<Output = ()> + 'static) {
     skep_env::block_on(test).unwrap();
+}
+
+#[test]
+fn room_is_told_with_the_first_target_and_not_a_tick_later() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().to_owned();
+    block_on(async move {
+        let cluster = ClusterId::new([7; 16]);
+        Journal::create(&path, &ClusterState::new(cluster)).unwrap();
+        let (journal, state) = Journal::open(&path, cluster).unwrap();
+        let authority = Authority::start(state, journal).unwrap();
+        authority.tick();
+        assert_eq!(authority.room(), Some(Capacity::default()));
+        let Registration::Server(RegisterServer { server, capacities }) =
+            server(NodeKind::Storage, 10)
+        else {
+            unreachable!("a server")
+        };
+        let outcome = authority.command(&Command::RegisterServer(server)).unwrap();
+        assert_eq!(authority.room(), None, "the target has yet to say what room it has");
+        authority.heard(outcome.node, &[(outcome.targets[0], capacities[0])]);
+        assert_eq!(authority.room(), Some(capacities[0]));
+    });
 }
 
 #[test]

@@ -73,13 +73,12 @@ fn mount(
 ) -> Result<()> {
     skep_service::logging::start(&args.log, args.log_limit.unwrap_or(ByteSize(0)))?;
     log_level::follow_signals()?;
-    let retry = args.retry.unwrap_or_default();
     let cluster = ClusterOptions {
         cluster: access.token.clone().into(),
         host: std::fs::read_to_string("/proc/sys/kernel/hostname")
             .map_or_else(|_| "unknown".into(), |name| name.trim().to_owned()),
         version: skep_service::PROGRAM_VERSION.into(),
-        patience: retry.patience(),
+        patience: args.retry.unwrap_or_default().patience(),
         log: LogControl(Some(Arc::new(skep_service::node_requests::set_log_level))),
     };
     let shown = absolute(&args.directory)?.display().to_string();
@@ -106,22 +105,7 @@ fn mount(
     };
     let served = skep_fuse::mount(cluster, options);
     skep_service::notify::stopping();
-    served.map_err(|error| with_way_out(error, retry))
-}
-
-/// Of a cluster that wasn't there says for how long it was tried, and how that is changed.
-fn with_way_out(error: Error, retry: Retry) -> Error {
-    let (Retry::For(span), ErrorCode::Disconnected | ErrorCode::TimedOut | ErrorCode::NotReady) =
-        (retry, error.code())
-    else {
-        return error;
-    };
-    let what = format!(
-        "{}; tried for {} s: the mount option retry=SECONDS, or retry=forever, says how long",
-        error.context(),
-        span.as_secs_f64()
-    );
-    Error::new(error.code(), what)
+    served
 }
 
 /// Refuses to change what a mount's process was started with. What is as asked for already may be
