@@ -58,8 +58,8 @@ pub(crate) const CONTENTION_PAUSE: Duration = Duration::from_millis(1);
 pub(crate) const CLOSE_DELAY: Duration = Duration::from_millis(5);
 /// How long the setting of a stripe pattern waits for such closes of the file.
 pub(crate) const CLOSES_PATIENCE: Duration = Duration::from_secs(1);
-/// How long somebody who wants to open a file waits for a close here that is on its way: several
-/// times [`CLOSE_DELAY`].
+/// How long somebody who wants to open a file, or to set its stripe pattern, waits for a close here
+/// that is on its way: several times [`CLOSE_DELAY`].
 pub(crate) const CLOSE_PATIENCE: Duration = Duration::from_millis(50);
 /// Recalls that are noted for opens under way: one that takes longer than so many others counts as
 /// recalled. 16 bytes each.

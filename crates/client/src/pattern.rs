@@ -1,7 +1,7 @@
 //! Stripe patterns as programs see and set them through a mount, as text (`user.skep.pattern`).
 
 use crate::client::Client;
-use crate::limits::{CLOSE_DELAY, CLOSES_PATIENCE};
+use crate::limits::{CLOSE_DELAY, CLOSE_PATIENCE, CLOSES_PATIENCE};
 use crate::session::Modify;
 use skep_cluster::{pattern_text, striping};
 use skep_types::{ErrorCode, FileKind, GroupId, InodeId, MAX_FILE_BYTES, Result, StripePattern};
@@ -87,9 +87,20 @@ impl Client {
     /// written.
     pub async fn set_pattern(&self, inode: InodeId, text: Option<&[u8]>, uid: u32) -> Result<()> {
         let pattern = text.map(|text| self.read_pattern(text)).transpose()?;
-        self.closes_told(inode).await;
-        let request = SetPattern { inode, pattern, uid };
-        self.modify(inode, request, Modify::default(), |_, _| ()).await.map(|_| ())
+        let mut deadline = None;
+        loop {
+            self.closes_told(inode).await;
+            let is_open = !self.mount().handles.select(|file| file.inode.id == inode).is_empty();
+            let request = SetPattern { inode, pattern: pattern.clone(), uid };
+            let done = self.modify(inode, request, Modify::default(), |_, _| ()).await.map(|_| ());
+            let is_in_use = done.as_ref().is_err_and(|error| error.code() == ErrorCode::InUse);
+            let now = skep_env::now();
+            if !is_in_use || !is_open || now > *deadline.get_or_insert(now + CLOSE_PATIENCE) {
+                return done;
+            }
+            // close(2) doesn't wait until the kernel has told us of it.
+            skep_env::sleep(CLOSE_DELAY).await;
+        }
     }
 
     /// Waits until metadata has been told of all closes of a file by this mount: for a program, it

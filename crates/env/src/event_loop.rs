@@ -80,6 +80,9 @@ struct Loop {
     last_traffic: Traffic,
     last_traffic_time: Duration,
     expected_replies: usize,
+    /// How often it looked for completions without sleeping.
+    #[cfg(test)]
+    spun: u64,
 }
 
 thread_local! {
@@ -118,6 +121,8 @@ impl Loop {
             last_traffic: Traffic::None,
             last_traffic_time: Duration::ZERO,
             expected_replies: 0,
+            #[cfg(test)]
+            spun: 0,
         })
     }
 
@@ -239,6 +244,10 @@ impl Loop {
         let start = clock::now();
         let limit = next_timer.map_or(self.spin, |left| left.min(self.spin));
         while clock::now().saturating_sub(start) < limit {
+            #[cfg(test)]
+            {
+                self.spun += 1;
+            }
             if self.ring.submission().taskrun() {
                 self.enter()?;
             }
@@ -529,7 +538,7 @@ mod tests {
     fn futures_take_turns_and_timers_fire_in_order() {
         let order = block_on(async {
             let order = Rc::new(RefCell::new(Vec::new()));
-            let tasks: Vec<_> = [30_u64, 10, 20]
+            let tasks: Vec<_> = [300_u64, 100, 200]
                 .into_iter()
                 .map(|delay| {
                     let order = Rc::clone(&order);
@@ -544,7 +553,7 @@ mod tests {
             }
             order.take()
         });
-        assert_eq!(order.unwrap(), [10, 20, 30]);
+        assert_eq!(order.unwrap(), [100, 200, 300]);
     }
 
     #[test]
@@ -555,15 +564,8 @@ mod tests {
         assert_eq!(result.unwrap(), None);
     }
 
-    fn thread_cpu_time() -> Duration {
-        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: `time` is valid for writes.
-        unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-    }
-
-    /// CPU time of a loop that may spin for ten seconds and waits 200 ms for a timer.
-    fn cost_of_waiting(last_traffic: Traffic, age: Duration, expects: bool) -> Duration {
+    /// Whether a loop that may spin for ten seconds does so while it waits 20 ms for a timer.
+    fn spins(last_traffic: Traffic, age: Duration, expects: bool) -> bool {
         block_on(async move {
             set_spin(Duration::from_secs(10));
             let _expected = expects.then(expect_reply);
@@ -571,19 +573,19 @@ mod tests {
                 it.last_traffic = last_traffic;
                 it.last_traffic_time = clock::now() - age;
             });
-            let before = thread_cpu_time();
-            sleep(Duration::from_millis(200)).await;
-            thread_cpu_time() - before
+            sleep(Duration::from_millis(20)).await;
+            with_loop(|it| it.spun > 0)
         })
         .unwrap()
     }
 
     #[test]
     fn only_a_conversation_is_worth_spinning() {
-        let check = |traffic, age, expects, spins| {
-            let cost = cost_of_waiting(traffic, age, expects);
-            // Some of the 200 ms may go to other tests, for which the spin makes way.
-            assert_eq!(cost > Duration::from_millis(5), spins, "{traffic:?} {age:?}: {cost:?}");
+        let check = |traffic, age, expects, expected| {
+            // On a busy machine the thread may get its turn only when the conversation is over.
+            let tries = if expected { 50 } else { 1 };
+            let found = (0..tries).any(|_| spins(traffic, age, expects));
+            assert_eq!(found, expected, "{traffic:?} {age:?}");
         };
         let (now, old) = (Duration::ZERO, CONVERSATION_PAUSE * 2);
         check(Traffic::Sent, now, false, true);

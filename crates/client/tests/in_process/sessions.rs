@@ -8,7 +8,7 @@ use skep_client::{Client, Mount, OpenMode};
 use skep_types::{ErrorCode, InodeId};
 use skep_wire::Request;
 use skep_wire::metadata::{
-    Close, CloseMany, Create, Exchange, KeepAlive, MakeDirectory, OpenSession, Unlink,
+    Close, CloseMany, Create, Exchange, KeepAlive, MakeDirectory, OpenSession, SetPattern, Unlink,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -129,6 +129,25 @@ fn closes_with_nothing_to_tell_go_together_and_no_handle_outlives_its_close() {
         until(|| fake.with_metadata(1, |it| it.open_count()) == 0).await;
         assert_eq!(fake.count::<Close>(), 0);
         assert!(fake.count::<CloseMany>() < 50);
+    });
+}
+
+/// The kernel tells of a close after the program has gone on.
+#[test]
+fn a_pattern_is_set_by_who_has_just_closed_the_file() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = create(&client, "a").await;
+        let error = client.set_pattern(inode, None, 0).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::InUse, "it stays open");
+        let refused = fake.count::<SetPattern>();
+        assert!(refused > 1);
+        let setting = {
+            let client = client.clone();
+            skep_env::spawn(async move { client.set_pattern(inode, None, 0).await })
+        };
+        until(|| fake.count::<SetPattern>() > refused).await;
+        client.close(handle).await.unwrap();
+        setting.await.unwrap();
     });
 }
 

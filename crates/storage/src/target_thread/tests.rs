@@ -16,6 +16,7 @@ use skep_types::{
 use skep_wire::storage as messages;
 use std::path::Path;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 const CLUSTER: ClusterId = ClusterId::new([3; 16]);
 const TARGET: TargetId = TargetId::new(8);
@@ -23,8 +24,18 @@ const STRIPE: messages::StripeHint =
     messages::StripeHint { chunk_bytes: 512 << 10, width: 4, component_start: 0 };
 
 fn directory(path: &Path) -> Directory {
-    if let Ok(directory) = Directory::open(path, DirectoryKind::StorageTarget, Some(CLUSTER)) {
-        return directory;
+    if skep_store::identity::is_initialised(path) {
+        // A program that another test starts has copies of all descriptors for a moment, and the
+        // lock of the directory with them.
+        let deadline = skep_env::now() + Duration::from_secs(10);
+        loop {
+            match Directory::open(path, DirectoryKind::StorageTarget, Some(CLUSTER)) {
+                Err(error) if error.context().contains("in use") && skep_env::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                found => return found.unwrap(),
+            }
+        }
     }
     let identity = DirectoryIdentity {
         kind: DirectoryKind::StorageTarget,
@@ -259,7 +270,10 @@ fn an_emulated_rate_holds_replies_back_and_nothing_else() {
         // What the device has nothing to do with is answered meanwhile, and the data are there.
         let stat = messages::StatChunk { key: key(2) };
         while !connection.call(&stat, &options).await.unwrap().0.exists {}
-        assert!(!first.is_finished() && !second.is_finished());
+        // Unless making the files took as long as the device takes for the first.
+        if passed() < 0.3 {
+            assert!(!first.is_finished() && !second.is_finished());
+        }
         // One after the other: the second is done when both are, and so is a sync.
         connection.call(&messages::SyncChunk { key: key(1) }, &options).await.unwrap();
         assert!(passed() >= 0.5, "{}", passed());

@@ -53,7 +53,7 @@ pub(crate) fn sqlite_journal_of_a_killed_writer(places: &Places) {
     writer.kill().expect("our own child");
     writer.wait().expect("our own child");
     let journal = places.other.join("base.db-journal");
-    wait_for("the journal of the killed writer", Duration::from_secs(5), || {
+    wait_for("the journal of the killed writer", PATIENCE, || {
         journal.metadata().is_ok_and(|it| it.len() > 512).then_some(())
     });
     sqlite(&["check", &base(&places.other), "a:5"]);

@@ -87,9 +87,13 @@ def write(key, text):
     return "ok"
 
 
-def alarm(seconds):
+def lock_until(seconds, *what):
+    """Locks; an alarm ends the wait."""
     signal.setitimer(signal.ITIMER_REAL, float(seconds))
-    return "ok"
+    try:
+        return lock(*what)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def fork_and_close(key):
@@ -157,7 +161,6 @@ def crowd_ends(times):
 
 
 CALLS = {
-    "alarm": alarm,
     "close": close,
     "count": count,
     "crowd_begins": crowd_begins,
@@ -166,6 +169,7 @@ CALLS = {
     "duplicate": duplicate,
     "fork_and_close": fork_and_close,
     "lock": lock,
+    "lock_until": lock_until,
     "open": open_file,
     "read": read,
     "test": test,

@@ -13,7 +13,7 @@ use skep_wire::management::Done;
 use skep_wire::metadata::{
     AttributesReply, Close, CloseMany, CloseSession, Create, EntryReply, Exchange, GetAttributes,
     KeepAlive, LeaseRenewed, Lookup, MakeDirectory, Open, OpenMode, OpenSession, Opened,
-    ReportWritten, SessionOpened, SetAttributes, SyncAll, Unlink, WrittenExtent,
+    ReportWritten, SessionOpened, SetAttributes, SetPattern, SyncAll, Unlink, WrittenExtent,
 };
 use std::collections::HashMap;
 
@@ -216,6 +216,13 @@ impl FakeMetadata {
                 let (first, second) = (self.entry(from.0, &from.1)?, self.entry(to.0, &to.1)?);
                 self.entries.insert(from, second);
                 self.entries.insert(to, first);
+                Done {}.to_bytes()
+            }
+            SetPattern::ID => {
+                let inode = self.inode(SetPattern::from_bytes(body)?.inode)?;
+                if !inode.opens.is_empty() {
+                    return code(ErrorCode::InUse);
+                }
                 Done {}.to_bytes()
             }
             other => panic!("metadata was sent message {other}"),
