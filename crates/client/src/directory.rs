@@ -78,7 +78,7 @@ impl Client {
     /// # Errors
     /// None now; other sources may have some.
     pub async fn statfs(&self) -> Result<StatFs> {
-        let room = self.mount().room();
+        let room = self.mount().room().await;
         Ok(StatFs {
             total_bytes: room.total_bytes,
             free_bytes: room.free_bytes,

@@ -6,7 +6,7 @@ use crate::inode_state::InodeState;
 use crate::kept_caches::KeptCaches;
 use crate::limits::{
     LONGEST_MANAGEMENT_PAUSE, MANAGEMENT_PATIENCE, MANAGEMENT_PAUSE, MAX_REMEMBERED_PLAIN,
-    MAX_REMEMBERED_SPECIAL,
+    MAX_REMEMBERED_SPECIAL, ROOM_PAUSE,
 };
 use crate::lock_circles::LockCircles;
 use crate::recalls::Recalls;
@@ -18,7 +18,7 @@ use skep_rpc::{CallOptions, Channel, Connection, Identity, JoinToken, MapCell};
 use skep_types::map::Capacity;
 use skep_types::{
     Attributes, ClusterMap, Error, ErrorCode, InodeId, NodeId, NodeKind, Result, RetryClass,
-    TargetId,
+    TargetId, TargetKind,
 };
 use skep_wire::Request;
 use skep_wire::management::{RegisterClient, Registered};
@@ -121,6 +121,8 @@ pub struct Mount {
     pub(crate) plain: Recent<Plain>,
     /// Room in the whole cluster, as management told it last. Protects the value alone.
     room: Mutex<Option<Capacity>>,
+    /// When it was registered first.
+    begun: Duration,
     /// Protects the set alone: workers that have their client.
     taken_workers: Mutex<HashSet<usize>>,
     /// The last id of this client that was removed from the cluster.
@@ -151,6 +153,7 @@ impl Mount {
             root: Mutex::default(),
             plain: Recent::new(MAX_REMEMBERED_PLAIN),
             room: Mutex::default(),
+            begun: skep_env::now(),
             taken_workers: Mutex::default(),
             evicted: AtomicU32::new(0),
             is_ending: AtomicBool::new(false),
@@ -295,9 +298,24 @@ impl Mount {
 
     /// Room for files in the whole cluster: as heartbeats bring it, or as the map shows it, which
     /// leaves out small changes, before the first of them.
-    pub(crate) fn room(&self) -> Capacity {
-        let held = *self.room.lock().unwrap_or_else(PoisonError::into_inner);
-        held.unwrap_or_else(|| self.map().room(|target| target.capacity))
+    ///
+    /// Management that has just been started may have heard of no target yet, or not of all. Who
+    /// asks a mount that has begun then waits, for one lease after the begin at most.
+    pub(crate) async fn room(&self) -> Capacity {
+        loop {
+            let held = *self.room.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(held) = held {
+                return held;
+            }
+            let map = self.map();
+            let mut storage = map.targets.iter().filter(|it| it.kind == TargetKind::Storage);
+            let are_all_heard = storage.all(|target| target.capacity.total_bytes > 0);
+            let lease = Duration::from_millis(u64::from(map.policy.lease_ms));
+            if are_all_heard || skep_env::now() >= self.begun + lease {
+                return map.room(|target| target.capacity);
+            }
+            skep_env::sleep(ROOM_PAUSE).await;
+        }
     }
 
     /// Whether a process of this mount has ever locked bytes of a file: then every `close(2)` may

@@ -13,6 +13,9 @@ use std::time::Duration;
 
 /// How long commands may take, on a machine that does much else.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long `skep up` and `skep down` may take: longer than they themselves wait for any of their
+/// services.
+const UP_PATIENCE: Duration = Duration::from_secs(200);
 /// Attribute of a mount's root that says which transport it uses.
 const TRANSPORT_ATTRIBUTE: &str = "user.skep.transport";
 
@@ -208,7 +211,7 @@ impl Cluster {
     /// Calls `skep up`, for a cluster that was stopped.
     ///
     /// # Panics
-    /// If it takes longer than a minute.
+    /// If it takes longer than 200 s.
     pub fn up(&self) -> Finished {
         let shape = &self.shape;
         let mut command = Command::new(program());
@@ -218,7 +221,7 @@ impl Cluster {
         command.args(["--storage-services", &shape.storage_services.to_string()]);
         command.args(["--targets-per-service", &shape.targets_per_service.to_string()]);
         command.args(["--transport", shape.transport.name()]);
-        finish(command.args(&shape.more), PATIENCE)
+        finish(command.args(&shape.more), UP_PATIENCE)
     }
 
     /// `skep down`, and checks that nothing is left running or mounted.
@@ -226,8 +229,9 @@ impl Cluster {
     /// # Panics
     /// If it fails or leaves something.
     pub fn stop(&self) {
-        skep([OsStr::new("down"), OsStr::new("--data-dir"), self.data.as_os_str()])
-            .expect_success();
+        let mut command = Command::new(program());
+        command.args(["down", "--data-dir"]).arg(&self.data);
+        finish(&mut command, UP_PATIENCE).expect_success();
         let left = wait_for("a stopped cluster has no processes", PATIENCE, || {
             let left = process::below(&self.data);
             left.is_empty().then_some(left)

@@ -3,6 +3,7 @@
 use crate::{process, program, wait::eventually};
 use rustix::process::Signal;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -24,9 +25,17 @@ impl Scratch {
     pub fn new() -> Self {
         let parent =
             std::env::var_os("SKEP_TEST_DIRECTORY").map_or_else(std::env::temp_dir, PathBuf::from);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = parent.join(format!("skep-test-{}-{number}", std::process::id()));
-        fs::create_dir_all(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        fs::create_dir_all(&parent).unwrap_or_else(|error| panic!("{}: {error}", parent.display()));
+        let path = loop {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let path = parent.join(format!("skep-test-{}-{number}", std::process::id()));
+            match fs::create_dir(&path) {
+                Ok(()) => break path,
+                // Of a process that was killed, and had the same id.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) => panic!("{}: {error}", path.display()),
+            }
+        };
         Self(path.canonicalize().expect("just made"))
     }
 

@@ -655,14 +655,14 @@ fn io_keeps_what_was_measured_when_a_process_dies() {
 
 #[test]
 fn io_does_not_wait_for_ever_for_a_process_that_stands_still() {
-    let mut run = Endless::start(&["--output", "json", "--patience", "2"]);
+    let mut run = Endless::start(&["--output", "json", "--patience", "10"]);
     run.wait_for_repetitions();
     let workers = run.workers();
     workers.iter().for_each(|worker| worker.signal(Signal::STOP));
     let ended = run.end();
     assert_eq!(ended.code, Some(1), "{}", ended.error);
     let why = ended.outcome["failure"].as_str().unwrap_or(&ended.error);
-    assert!(why.contains("nothing has moved for 2 s"), "{why}");
+    assert!(why.contains("nothing has moved for 10 s"), "{why}");
     // They clean up when they can.
     workers.iter().for_each(|worker| worker.signal(Signal::CONT));
     run.wait_for_clean();

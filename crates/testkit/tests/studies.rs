@@ -12,9 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(60);
 /// For a whole study.
-const STUDY_PATIENCE: Duration = Duration::from_secs(400);
+const STUDY_PATIENCE: Duration = Duration::from_secs(1200);
 
 fn skep(directory: &Path, arguments: &[&str]) -> Finished {
     let mut command = Command::new(cluster::program());
@@ -260,12 +259,12 @@ fn a_study_that_is_interrupted_ends_after_its_run_and_goes_on_later() {
     let mut command = Command::new(cluster::program());
     command.current_dir(scratch.path()).args(RUN).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().expect("started");
-    let before = wait_for("some runs", PATIENCE, || {
+    let before = wait_for("some runs", STUDY_PATIENCE, || {
         let lines = journal_of(&study);
         (lines.len() > 4).then_some(lines)
     });
     kill_process(Pid::from_child(&child), Signal::INT).expect("our own child");
-    let status = wait_for("it ends", PATIENCE, || child.try_wait().expect("our own child"));
+    let status = wait_for("it ends", STUDY_PATIENCE, || child.try_wait().expect("our own child"));
     assert!(status.success(), "{status}");
     let mut said = String::new();
     let mut stdout = child.stdout.take().expect("a pipe");
@@ -409,7 +408,7 @@ fn a_study_in_a_lab_of_its_own_goes_on_in_another_after_control_c() {
     });
     assert_ne!(lab.remains(), Vec::<String>::new());
     kill_process(Pid::from_child(&child), Signal::INT).expect("our own child");
-    let status = wait_for("it ends", PATIENCE, || child.try_wait().expect("our own child"));
+    let status = wait_for("it ends", STUDY_PATIENCE, || child.try_wait().expect("our own child"));
     assert!(status.success(), "{status}");
     let mut said = String::new();
     let mut stdout = child.stdout.take().expect("a pipe");

@@ -28,11 +28,15 @@ const DEADLINE: Duration = Duration::from_secs(20);
 fn with_client<F: Future<Output = ()> + 'static>(
     test: impl FnOnce(FakeCluster, Client) -> F + 'static,
 ) {
-    let done = skep_env::block_on(async {
-        let fake = FakeCluster::start();
+    with_fake(|fake| async move {
         let client = mount(&fake).await;
-        skep_env::timeout(DEADLINE, test(fake, client)).await
+        test(fake, client).await;
     });
+}
+
+fn with_fake<F: Future<Output = ()> + 'static>(test: impl FnOnce(FakeCluster) -> F + 'static) {
+    let done =
+        skep_env::block_on(async { skep_env::timeout(DEADLINE, test(FakeCluster::start())).await });
     assert_eq!(done.unwrap(), Some(()), "the test didn't end within {DEADLINE:?}");
 }
 

@@ -1,12 +1,13 @@
 //! Names and attributes.
 
 use crate::fakes::METADATA_GROUPS;
-use crate::{NEW, create, create_request, until, with_client};
+use crate::{NEW, create, create_request, mount, until, with_client, with_fake};
 use skep_client::StatFs;
 use skep_types::map::Capacity;
-use skep_types::{Attributes, ErrorCode, InodeId};
+use skep_types::{Attributes, ClusterMap, ErrorCode, InodeId, Target, TargetKind};
 use skep_wire::management::Heartbeat;
 use skep_wire::metadata::{GetAttributes, Lookup, OpenSession};
+use std::time::Duration;
 
 #[test]
 fn a_lookup_is_one_message() {
@@ -99,6 +100,40 @@ fn a_create_opens_a_file_whose_inode_lives_in_another_shard() {
         client.close(found.handle.unwrap()).await.unwrap();
         until(|| fake.with_metadata(group, |it| it.open_count()) == opens).await;
     });
+}
+
+#[test]
+fn room_is_shown_when_all_targets_were_heard_or_after_a_lease() {
+    for is_told in [true, false] {
+        with_fake(move |fake| async move {
+            let lease = Duration::from_millis(if is_told { 60_000 } else { 300 });
+            fake.state.borrow_mut().map.as_mut().expect("a map").policy.lease_ms =
+                lease.as_millis() as u32;
+            let unheard = |target: &&mut Target| target.kind == TargetKind::Storage;
+            let forget = |map: &mut ClusterMap| {
+                let one = map.targets.iter_mut().find(unheard).expect("storage");
+                one.capacity = Capacity::default();
+            };
+            forget(fake.state.borrow_mut().map.as_mut().expect("a map"));
+            let begun = skep_env::now();
+            let client = mount(&fake).await;
+            let asking = {
+                let client = client.clone();
+                skep_env::spawn(async move { client.statfs().await.unwrap().total_bytes })
+            };
+            let before = fake.count::<Heartbeat>();
+            until(|| fake.count::<Heartbeat>() > before + 3).await;
+            if is_told {
+                assert!(!asking.is_finished(), "one target was not heard");
+                let told = Capacity { total_bytes: 9, ..Capacity::default() };
+                fake.state.borrow_mut().room = Some(told);
+                assert_eq!(asking.await, 9);
+            } else {
+                assert_eq!(asking.await, 3 << 40, "what is known of the others");
+                assert!(skep_env::now() >= begun + lease);
+            }
+        });
+    }
 }
 
 #[test]

@@ -75,8 +75,8 @@ fn a_wait_for_a_lock_ends_with_a_signal(transport: &str) {
             assert_eq!(ended.next().unwrap().unwrap(), "interrupted");
             sent_at.elapsed()
         };
-        // Not only when somebody looks whether the caller was killed. (Five times, for a machine that
-        // stands still for a moment.)
+        // Not only when somebody looks whether the caller was killed. (Five times, for a machine
+        // that stands still for a moment.)
         let fastest = (0..5).map(|_| end_a_wait()).min().unwrap();
         assert!(fastest < Duration::from_millis(200), "{fastest:?}");
     }

@@ -77,7 +77,8 @@ impl Disk {
 
     /// Puts the copy in the place of the disk.
     fn restore(&mut self) {
-        // A worker of the ring, or a program that another test starts, may have a file for a moment.
+        // A worker of the ring, or a program that another test starts, may have a file for a
+        // moment.
         let deadline = skep_env::now() + Duration::from_secs(20);
         while !succeeds("umount", &[text(&self.inner)]) {
             assert!(skep_env::now() < deadline, "nobody uses the disk any more");
