@@ -61,6 +61,8 @@ pub struct MountOptions {
     /// How long to try while management can't be reached or the cluster isn't formatted yet; none:
     /// for ever.
     pub patience: Option<Duration>,
+    /// What says how long that is, for who waited in vain; empty: nobody can change it.
+    pub patience_set_by: &'static str,
     /// The log of this process, for management.
     pub log: LogControl,
 }
@@ -189,7 +191,7 @@ impl Mount {
             }
             let left = deadline.map(|deadline| deadline.saturating_sub(skep_env::now()));
             if left.is_some_and(|left| left.is_zero()) {
-                return Err(given_up(&error, &span));
+                return Err(given_up(&error, &span, options.patience_set_by));
             }
             if !told.contains(&error.code()) {
                 told.push(error.code());
@@ -364,12 +366,12 @@ fn passes(code: ErrorCode) -> bool {
 }
 
 /// Says for how long a cluster was tried, and how that is changed.
-fn given_up(error: &Error, span: &str) -> Error {
-    let what = format!(
-        "{}; tried {span}: the mount option retry=SECONDS, or retry=forever, says how long",
-        error.context()
-    );
-    Error::new(error.code(), what)
+fn given_up(error: &Error, span: &str, set_by: &str) -> Error {
+    let way_out = match set_by {
+        "" => String::new(),
+        set_by => format!(": {set_by} says how long"),
+    };
+    Error::new(error.code(), format!("{}; tried {span}{way_out}", error.context()))
 }
 
 fn identity(cluster: &ClusterAccess, node: NodeId) -> Identity {

@@ -87,31 +87,23 @@ impl Client {
     /// written.
     pub async fn set_pattern(&self, inode: InodeId, text: Option<&[u8]>, uid: u32) -> Result<()> {
         let pattern = text.map(|text| self.read_pattern(text)).transpose()?;
-        let mut deadline = None;
-        loop {
-            self.closes_told(inode).await;
-            let is_open = !self.mount().handles.select(|file| file.inode.id == inode).is_empty();
-            let request = SetPattern { inode, pattern: pattern.clone(), uid };
-            let done = self.modify(inode, request, Modify::default(), |_, _| ()).await.map(|_| ());
-            let is_in_use = done.as_ref().is_err_and(|error| error.code() == ErrorCode::InUse);
-            let now = skep_env::now();
-            if !is_in_use || !is_open || now > *deadline.get_or_insert(now + CLOSE_PATIENCE) {
-                return done;
-            }
-            // close(2) doesn't wait until the kernel has told us of it.
-            skep_env::sleep(CLOSE_DELAY).await;
-        }
+        self.closes_told(inode).await;
+        let request = SetPattern { inode, pattern, uid };
+        self.modify(inode, request, Modify::default(), |_, _| ()).await.map(|_| ())
     }
 
     /// Waits until metadata has been told of all closes of a file by this mount: for a program, it
-    /// is closed already.
+    /// is closed already. For a moment also while it is open here: close(2) doesn't wait until the
+    /// kernel has told us of it.
     async fn closes_told(&self, inode: InodeId) {
-        let deadline = skep_env::now() + CLOSES_PATIENCE;
-        let is_closing = || {
-            let handles = &self.mount().handles;
-            !handles.select(|file| file.inode.id == inode && file.is_closing()).is_empty()
-        };
-        while is_closing() && skep_env::now() < deadline {
+        let begun = skep_env::now();
+        loop {
+            let open = self.mount().handles.select(|file| file.inode.id == inode);
+            let are_closing = open.iter().all(|file| file.is_closing());
+            let patience = if are_closing { CLOSES_PATIENCE } else { CLOSE_PATIENCE };
+            if open.is_empty() || skep_env::now() >= begun + patience {
+                return;
+            }
             skep_env::sleep(CLOSE_DELAY).await;
         }
     }

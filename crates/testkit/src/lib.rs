@@ -33,4 +33,4 @@ pub mod workload;
 pub use cluster::{Cluster, Mounted, Shape, Transport};
 pub use random::Random;
 pub use scratch::Scratch;
-pub use wait::{eventually, wait_for};
+pub use wait::{eventually, seen_within, wait_for};

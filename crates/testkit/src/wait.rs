@@ -33,3 +33,21 @@ pub fn wait_for<T>(what: &str, patience: Duration, condition: impl FnMut() -> Op
         None => panic!("{what}: not so within {patience:?}"),
     }
 }
+
+/// Looks until `is_seen`, and checks that who begins to look `within` so long sees it, however long
+/// looking takes.
+///
+/// # Panics
+/// When a look that began later doesn't; `what` is named.
+#[track_caller]
+pub fn seen_within(what: &str, within: Duration, is_seen: impl Fn() -> bool) {
+    let start = Instant::now();
+    loop {
+        let began = start.elapsed();
+        if is_seen() {
+            return;
+        }
+        assert!(began <= within, "{what}: not seen by who began to look after {began:?}");
+        std::thread::sleep(INTERVAL);
+    }
+}

@@ -5,12 +5,14 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use skep_testkit::power::Disk;
 use skep_testkit::program::finish;
-use skep_testkit::{Cluster, Scratch, Shape, Transport, cluster, eventually, process, wait_for};
+use skep_testkit::{
+    Cluster, Scratch, Shape, Transport, cluster, eventually, process, seen_within, wait_for,
+};
 use std::fs;
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -142,18 +144,9 @@ fn the_room_of_a_mount_is_at_most_three_seconds_old() {
     for is_there in [true, false, true, false] {
         let before = free(cluster.path());
         stranger.set(is_there);
-        let since = Instant::now();
-        loop {
-            let began = since.elapsed();
-            if has_moved(before, free(cluster.path())) {
-                break;
-            }
-            assert!(
-                began <= Duration::from_secs(3) + MARGIN,
-                "not shown to a look after {began:?}"
-            );
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        seen_within("the mount's room", Duration::from_secs(3) + MARGIN, || {
+            has_moved(before, free(cluster.path()))
+        });
     }
     cluster.stop();
 }

@@ -60,7 +60,11 @@ fn management_that_does_not_answer_and_a_wrong_secret_are_told_apart() {
         assert_eq!(error.code(), ErrorCode::AuthenticationFailed);
         let mut nowhere = options(&fake);
         nowhere.cluster.addresses = vec!["127.0.0.1:1".into()];
-        let error = Mount::new(nowhere).await.unwrap_err();
-        assert_eq!(error.code(), ErrorCode::Disconnected);
+        for (set_by, end) in [("", "in all"), ("the moon", "in all: the moon says how long")] {
+            nowhere.patience_set_by = set_by;
+            let error = Mount::new(nowhere.clone()).await.unwrap_err();
+            assert_eq!(error.code(), ErrorCode::Disconnected);
+            assert!(error.context().ends_with(&format!("; tried for 0.5 s {end}")), "{error}");
+        }
     });
 }

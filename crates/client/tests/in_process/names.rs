@@ -4,7 +4,7 @@ use crate::fakes::METADATA_GROUPS;
 use crate::{NEW, create, create_request, mount, until, with_client, with_fake};
 use skep_client::StatFs;
 use skep_types::map::Capacity;
-use skep_types::{Attributes, ClusterMap, ErrorCode, InodeId, Target, TargetKind};
+use skep_types::{Attributes, ErrorCode, InodeId, TargetKind};
 use skep_wire::management::Heartbeat;
 use skep_wire::metadata::{GetAttributes, Lookup, OpenSession};
 use std::time::Duration;
@@ -107,14 +107,11 @@ fn room_is_shown_when_all_targets_were_heard_or_after_a_lease() {
     for is_told in [true, false] {
         with_fake(move |fake| async move {
             let lease = Duration::from_millis(if is_told { 60_000 } else { 300 });
-            fake.state.borrow_mut().map.as_mut().expect("a map").policy.lease_ms =
-                lease.as_millis() as u32;
-            let unheard = |target: &&mut Target| target.kind == TargetKind::Storage;
-            let forget = |map: &mut ClusterMap| {
-                let one = map.targets.iter_mut().find(unheard).expect("storage");
-                one.capacity = Capacity::default();
-            };
-            forget(fake.state.borrow_mut().map.as_mut().expect("a map"));
+            if let Some(map) = &mut fake.state.borrow_mut().map {
+                map.policy.lease_ms = lease.as_millis() as u32;
+                let storage = map.targets.iter_mut().find(|it| it.kind == TargetKind::Storage);
+                storage.expect("a target").capacity = Capacity::default();
+            }
             let begun = skep_env::now();
             let client = mount(&fake).await;
             let asking = {

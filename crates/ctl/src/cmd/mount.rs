@@ -79,6 +79,7 @@ fn mount(
             .map_or_else(|_| "unknown".into(), |name| name.trim().to_owned()),
         version: skep_service::PROGRAM_VERSION.into(),
         patience: args.retry.unwrap_or_default().patience(),
+        patience_set_by: "the mount option retry=SECONDS, or retry=forever,",
         log: LogControl(Some(Arc::new(skep_service::node_requests::set_log_level))),
     };
     let shown = absolute(&args.directory)?.display().to_string();

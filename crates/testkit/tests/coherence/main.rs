@@ -10,7 +10,7 @@ mod versions;
 
 use rustix::fs::{CWD, FallocateFlags, RenameFlags, copy_file_range, fallocate, renameat_with};
 use skep_testkit::suite::{Case, Suite};
-use skep_testkit::{Cluster, Random, Shape, Transport, wait_for};
+use skep_testkit::{Cluster, Random, Shape, Transport, seen_within, wait_for};
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
@@ -18,7 +18,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The same directory, through two mounts.
 struct Mounts {
@@ -129,22 +129,9 @@ fn a_name_that_was_removed_leads_to_a_new_file(mounts: &Mounts) {
     }
 }
 
-/// Looks until `is_seen`, and checks that who begins to look a second after the change sees it,
-/// however long looking takes.
 #[track_caller]
 fn within_a_second(what: &str, is_seen: impl Fn() -> bool) {
-    let start = Instant::now();
-    loop {
-        let began = start.elapsed();
-        if is_seen() {
-            return;
-        }
-        assert!(
-            began <= STALENESS + MARGIN,
-            "{what}: not seen by who began to look after {began:?}"
-        );
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    seen_within(what, STALENESS + MARGIN, is_seen);
 }
 
 /// Semantics 1.2 and 1.3.
