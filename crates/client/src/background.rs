@@ -5,7 +5,7 @@
 use crate::client::Client;
 use crate::limits::{MANAGEMENT_PAUSE, MAP_POLL};
 use crate::mount::{Mount, ask, connect_to_management};
-use crate::recalls::follow_sessions;
+use crate::notifications::follow_sessions;
 use crate::session::{is_lost, lease_of};
 use skep_env::local::Notify;
 use skep_rpc::{CallOptions, Connection};

@@ -61,9 +61,9 @@ pub(crate) const CLOSES_PATIENCE: Duration = Duration::from_secs(1);
 /// How long somebody who wants to open a file, or to set its stripe pattern, waits for a close here
 /// that is on its way: several times [`CLOSE_DELAY`].
 pub(crate) const CLOSE_PATIENCE: Duration = Duration::from_millis(50);
-/// Recalls that are noted for opens under way: one that takes longer than so many others counts as
-/// recalled. 16 bytes each.
-pub(crate) const MAX_NOTED_RECALLS: usize = 4096;
+/// Notifications that are noted for opens under way: one that takes longer than so many others counts as
+/// notified. 16 bytes each.
+pub(crate) const MAX_NOTED_NOTIFICATIONS: usize = 4096;
 /// How long a write goes on whose caller was killed: servers that answer have done it by then, and
 /// with others the caller must be able to go.
 pub(crate) const WRITE_GRACE: Duration = Duration::from_secs(1);

@@ -9,7 +9,7 @@ use crate::limits::{
     MAX_REMEMBERED_SPECIAL, ROOM_PAUSE,
 };
 use crate::lock_circles::LockCircles;
-use crate::recalls::Recalls;
+use crate::notifications::Notifications;
 use crate::recent::Recent;
 use crate::session::GroupSessions;
 use crate::tables::{Handles, Inodes};
@@ -111,7 +111,7 @@ pub struct Mount {
     pub(crate) caches: KeptCaches,
     pub(crate) locks: Arc<FileLocks>,
     pub(crate) lock_circles: LockCircles,
-    pub(crate) recalls: Recalls,
+    pub(crate) notifications: Notifications,
     /// Makes the kernel ask for a file's attributes anew. Protects the value alone.
     forget: Mutex<Option<Arc<Forget>>>,
     /// Attributes of directories, pipes, sockets and devices as they were last seen, for those that
@@ -149,7 +149,7 @@ impl Mount {
             caches: KeptCaches::new(),
             locks: Arc::default(),
             lock_circles: LockCircles::default(),
-            recalls: Recalls::default(),
+            notifications: Notifications::default(),
             forget: Mutex::default(),
             special: Recent::new(MAX_REMEMBERED_SPECIAL),
             root: Mutex::default(),
@@ -275,7 +275,7 @@ impl Mount {
     /// be relied on any more.
     pub(crate) fn share(&self, inode: &InodeState) {
         inode.set_shared();
-        self.recalls.note_shared();
+        self.notifications.note_shared();
         let forget = self.forget.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(forget) = forget {
             (forget.0)(inode.id);
@@ -284,7 +284,7 @@ impl Mount {
 
     /// Whether other clients have a file open that this mount has open, and one of all may write.
     pub fn is_shared(&self, inode: InodeId) -> bool {
-        self.recalls.has_shared() && self.inodes.get(inode).is_some_and(|it| it.is_shared())
+        self.notifications.has_shared() && self.inodes.get(inode).is_some_and(|it| it.is_shared())
     }
 
     /// Whether the kernel may have pages of a file from reads since it was opened

@@ -2,7 +2,7 @@
 
 use crate::client::Client;
 use crate::driven::drive;
-use crate::recalls::Position;
+use crate::notifications::Position;
 use crate::session::Modify;
 use crate::tables::{HandleId, OpenFile};
 use skep_types::{Attributes, Error, ErrorCode, InodeId, Result, StripePattern};
@@ -45,7 +45,7 @@ impl Client {
         self.mount().handles.check_room()?;
         let mode = request.open;
         loop {
-            let before = self.mount().recalls.position();
+            let before = self.mount().notifications.position();
             let error = match self.send_create(request.clone()).await {
                 Ok(opened) => return self.created(opened, mode, before),
                 Err(error) => error,
@@ -85,7 +85,7 @@ impl Client {
         self.mount().handles.check_room()?;
         let request = CreateUnnamed { directory, new, open, pattern };
         let orphan = move |client: Client, result| client.close_orphan(result, open);
-        let before = self.mount().recalls.position();
+        let before = self.mount().notifications.position();
         let opened = self.modify(directory, request, Modify::default(), orphan).await?;
         self.created(opened, open, before)
     }
@@ -96,7 +96,7 @@ impl Client {
         if entry.kind != skep_types::FileKind::Regular {
             return Err(error);
         }
-        let before = self.mount().recalls.position();
+        let before = self.mount().notifications.position();
         let opened = self.send_open(entry.inode, request.open, false, Modify::default()).await?;
         self.created(opened, request.open, before)
     }
@@ -120,7 +120,7 @@ impl Client {
     /// files.
     pub async fn open(&self, inode: InodeId, mode: OpenMode, truncate: bool) -> Result<OpenedFile> {
         self.mount().handles.check_room()?;
-        let before = self.mount().recalls.position();
+        let before = self.mount().notifications.position();
         let state = truncate.then(|| self.mount().inodes.get(inode)).flatten();
         let Some(state) = state else {
             let how = Modify { cuts: truncate, ..Modify::default() };
@@ -168,9 +168,9 @@ impl Client {
         let mount = self.mount();
         let inode = mount.inodes.open(attributes.inode);
         inode.observe(&attributes, skep_env::now());
-        // Others may have come while the answer was on its way. Whoever takes the recall in from
+        // Others may have come while the answer was on its way. Whoever takes the notification in from
         // now on finds the inode in the table.
-        if is_shared || mount.recalls.has_come_since(before, attributes.inode) {
+        if is_shared || mount.notifications.has_come_since(before, attributes.inode) {
             mount.share(&inode);
         }
         let is_shared = inode.is_shared();

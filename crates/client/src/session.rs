@@ -324,7 +324,7 @@ impl Client {
         let lease = lease_of(opened.lease_ms);
         let granted = Granted { slots: opened.slots.min(slots), lease };
         mount.sessions.opened(group, id, granted, now);
-        mount.recalls.follow(group, id);
+        mount.notifications.follow(group, id);
         Ok(granted.slots)
     }
 

@@ -123,8 +123,8 @@ pub(crate) fn home_inode(message: u16, body: &[u8]) -> Option<InodeId> {
         | md::ListSessions::ID
         | fl::ListWaits::ID
         | md::CloseSession::ID
-        | sh::WaitRecalls::ID
-        | sh::AcknowledgeRecalls::ID
+        | sh::WaitNotifications::ID
+        | sh::AcknowledgeNotifications::ID
         | md::CloseMany::ID
         | md::SyncAll::ID
         | md::Prepare::ID

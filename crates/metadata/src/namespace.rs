@@ -323,20 +323,20 @@ impl<E: Engine> Context<'_, E> {
             return Ok(true);
         }
         if mode != OpenMode::Write && !has_writers {
-            let is_recalled = self.shared.sharing.is_recalled(inode);
+            let is_being_shared = self.shared.sharing.is_being_shared(inode);
             // One who waits to write to it needn't wait for this session too; but for what it has
             // open already, whose answer may have said otherwise, and come before this one's.
             if !holders.contains(&session) {
                 self.shared.sharing.informed_by_open(inode, session);
             }
-            return Ok(is_recalled);
+            return Ok(is_being_shared);
         }
         // Also this session, if it has the file open already: what it opened before must not rely
         // on being alone from the moment on in which others are answered, and that may be before
         // the answer to this is there.
         let holders = holders.to_vec();
         let number = self.next_number()?;
-        if self.shared.sharing.recall(inode, &holders, number) {
+        if self.shared.sharing.notify(inode, &holders, number) {
             return Ok(true);
         }
         self.shared.locks.try_take(&Resource::Sharing(inode), Owner::Holders(inode));

@@ -20,7 +20,7 @@ use skep_wire::frame::Header;
 use skep_wire::metadata::{
     AskDecision, CloseSession, Decide, KeepAlive, ListSessions, OpenSession,
 };
-use skep_wire::sharing::{AcknowledgeRecalls, WaitRecalls};
+use skep_wire::sharing::{AcknowledgeNotifications, WaitNotifications};
 use skep_wire::{Request, catalog};
 
 /// Requests that modify nothing but are about a session.
@@ -29,8 +29,8 @@ const NEED_SESSION: [u16; 6] = [
     CloseSession::ID,
     WaitLock::ID,
     EndWait::ID,
-    WaitRecalls::ID,
-    AcknowledgeRecalls::ID,
+    WaitNotifications::ID,
+    AcknowledgeNotifications::ID,
 ];
 
 impl<E: Engine> MetadataTarget<E> {
@@ -83,8 +83,8 @@ impl<E: Engine> MetadataTarget<E> {
                     Ok(()) => self.reply_now(connection, header, Vec::new()),
                     Err(error) => self.refuse(connection, header, error),
                 },
-                WaitRecalls::ID => self.wait_for_recalls(connection, header, &body),
-                AcknowledgeRecalls::ID => match self.take_acknowledgement(&header, &body) {
+                WaitNotifications::ID => self.wait_for_notifications(connection, header, &body),
+                AcknowledgeNotifications::ID => match self.take_acknowledgement(&header, &body) {
                     Ok(()) => self.reply_now(connection, header, Vec::new()),
                     Err(error) => self.refuse(connection, header, error),
                 },
@@ -135,7 +135,7 @@ impl<E: Engine> MetadataTarget<E> {
             | KeepAlive::ID
             | CloseSession::ID
             | EndWait::ID
-            | AcknowledgeRecalls::ID => usize::MAX,
+            | AcknowledgeNotifications::ID => usize::MAX,
             _ if line.modifies => self.shared.limits.parked,
             _ => self.shared.limits.parked + PARKED_RESERVE,
         };

@@ -4,34 +4,34 @@
 //! `docs/design/0008-shared-files.md`.
 //!
 //! Who has what open is in the store; this table is a copy by file, which follows each key that a
-//! transaction writes ([`Sharing::wrote`]) and is loaded at the start. What is being recalled is in
+//! transaction writes ([`Sharing::wrote`]) and is loaded at the start. What is being notified is in
 //! memory only: after a restart the request that needs it comes again.
 //!
 //! # Invariants
 //! - A file that several sessions have open, one of them for writing, is known as shared to all of
-//!   them: by the answer to their open, or by a recall that they acknowledged.
-//! - A recall ends when all who had to know do, or have the file open no longer.
+//!   them: by the answer to their open, or by a notification that they acknowledged.
+//! - A notification ends when all who had to know do, or have the file open no longer.
 
 use crate::limits::WAIT_ANSWER;
 use crate::operation::ConnectionId;
 use skep_format::metadata::session_open_of;
 use skep_types::{InodeId, SessionId};
 use skep_wire::frame::Header;
-use skep_wire::limits::MAX_RECALLS;
-use skep_wire::sharing::Recall;
+use skep_wire::limits::MAX_NOTIFICATIONS;
+use skep_wire::sharing::Notification;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 /// A file whose holders are being told that it is shared.
 #[derive(Debug, Default)]
-struct Recalled {
+struct NotifiedFile {
     /// Sessions that know.
     informed: BTreeSet<SessionId>,
     /// Those that don't, and the number under which each was told.
     missing: BTreeMap<SessionId, u64>,
 }
 
-/// A request to be told of recalls.
+/// A request to be told of notifications.
 #[derive(Debug)]
 struct Poll {
     connection: ConnectionId,
@@ -46,7 +46,7 @@ struct Poll {
 pub(crate) struct Told {
     pub(crate) connection: ConnectionId,
     pub(crate) header: Header,
-    pub(crate) recalls: Vec<Recall>,
+    pub(crate) notifications: Vec<Notification>,
 }
 
 /// See the file's description.
@@ -54,7 +54,7 @@ pub(crate) struct Told {
 pub(crate) struct Sharing {
     /// Looked into, never walked through: its order is not that of a simulation.
     holders: HashMap<InodeId, Vec<SessionId>>,
-    recalled: BTreeMap<InodeId, Recalled>,
+    notified: BTreeMap<InodeId, NotifiedFile>,
     /// What each session was told, or is to be, and hasn't acknowledged.
     pending: BTreeMap<SessionId, BTreeMap<u64, InodeId>>,
     polls: BTreeMap<SessionId, Poll>,
@@ -62,7 +62,7 @@ pub(crate) struct Sharing {
     due: BTreeSet<(Duration, SessionId)>,
     /// Sessions that may have something to be told.
     news: BTreeSet<SessionId>,
-    /// Files whose recall has ended in this batch.
+    /// Files whose notification has ended in this batch.
     ended: Vec<InodeId>,
 }
 
@@ -87,8 +87,8 @@ impl Sharing {
         }
         self.knows(session, inode);
         // It may open the file again, and be told that it is alone.
-        if let Some(recalled) = self.recalled.get_mut(&inode) {
-            recalled.informed.remove(&session);
+        if let Some(notified) = self.notified.get_mut(&inode) {
+            notified.informed.remove(&session);
         }
     }
 
@@ -97,33 +97,33 @@ impl Sharing {
         self.holders.get(&inode).map_or(&[], Vec::as_slice)
     }
 
-    // ---- recalls
+    // ---- notifications
 
     /// Whether somebody waits to share a file.
-    pub(crate) fn is_recalled(&self, inode: InodeId) -> bool {
-        self.recalled.contains_key(&inode)
+    pub(crate) fn is_being_shared(&self, inode: InodeId) -> bool {
+        self.notified.contains_key(&inode)
     }
 
     /// A session learns by the answer to its open that a file is shared.
     pub(crate) fn informed_by_open(&mut self, inode: InodeId, session: SessionId) {
-        if let Some(recalled) = self.recalled.get_mut(&inode) {
-            recalled.informed.insert(session);
+        if let Some(notified) = self.notified.get_mut(&inode) {
+            notified.informed.insert(session);
         }
     }
 
     /// Has sessions told that a file is shared, under a number that was never used; whether all of
     /// them know already.
-    pub(crate) fn recall(&mut self, inode: InodeId, others: &[SessionId], number: u64) -> bool {
-        let recalled = self.recalled.entry(inode).or_default();
+    pub(crate) fn notify(&mut self, inode: InodeId, others: &[SessionId], number: u64) -> bool {
+        let notified = self.notified.entry(inode).or_default();
         for session in others {
-            if recalled.informed.contains(session) || recalled.missing.contains_key(session) {
+            if notified.informed.contains(session) || notified.missing.contains_key(session) {
                 continue;
             }
-            recalled.missing.insert(*session, number);
+            notified.missing.insert(*session, number);
             self.pending.entry(*session).or_default().insert(number, inode);
             self.news.insert(*session);
         }
-        recalled.missing.is_empty()
+        notified.missing.is_empty()
     }
 
     /// A session knows what it was told under these numbers.
@@ -138,10 +138,10 @@ impl Sharing {
 
     /// A session needn't be waited for any longer.
     fn knows(&mut self, session: SessionId, inode: InodeId) {
-        let Some(recalled) = self.recalled.get_mut(&inode) else { return };
-        let Some(number) = recalled.missing.remove(&session) else { return };
-        recalled.informed.insert(session);
-        if recalled.missing.is_empty() {
+        let Some(notified) = self.notified.get_mut(&inode) else { return };
+        let Some(number) = notified.missing.remove(&session) else { return };
+        notified.informed.insert(session);
+        if notified.missing.is_empty() {
             self.ended.push(inode);
         }
         if let Some(pending) = self.pending.get_mut(&session) {
@@ -152,22 +152,22 @@ impl Sharing {
         }
     }
 
-    /// Files whose recall has ended since this was last asked. Who waited for it runs again in the
+    /// Files whose notification has ended since this was last asked. Who waited for it runs again in the
     /// same batch; who knows is remembered until [`Self::end_batch`].
     pub(crate) fn take_ended(&mut self) -> Vec<InodeId> {
         std::mem::take(&mut self.ended)
     }
 
-    /// Forgets recalls that have ended.
+    /// Forgets notifications that have ended.
     pub(crate) fn end_batch(&mut self) {
-        if !self.recalled.is_empty() {
-            self.recalled.retain(|_, recalled| !recalled.missing.is_empty());
+        if !self.notified.is_empty() {
+            self.notified.retain(|_, notified| !notified.missing.is_empty());
         }
     }
 
     // ---- telling
 
-    /// Keeps a session's request to be told of recalls other than `known`. Gives the one before,
+    /// Keeps a session's request to be told of notifications other than `known`. Gives the one before,
     /// which is to be answered with nothing.
     pub(crate) fn poll(
         &mut self,
@@ -190,7 +190,7 @@ impl Sharing {
     pub(crate) fn end_poll(&mut self, session: SessionId) -> Option<Told> {
         let Poll { connection, header, until, .. } = self.polls.remove(&session)?;
         self.due.remove(&(until, session));
-        Some(Told { connection, header, recalls: Vec::new() })
+        Some(Told { connection, header, notifications: Vec::new() })
     }
 
     /// Requests that are to be answered now.
@@ -200,12 +200,12 @@ impl Sharing {
             let Some(poll) = self.polls.get(&session) else { continue };
             let pending = self.pending.get(&session).into_iter().flatten();
             let new = pending.filter(|(number, _)| !poll.known.contains(number));
-            let recalls: Vec<_> = new
-                .map(|(number, inode)| Recall { number: *number, inode: *inode })
-                .take(MAX_RECALLS)
+            let notifications: Vec<_> = new
+                .map(|(number, inode)| Notification { number: *number, inode: *inode })
+                .take(MAX_NOTIFICATIONS)
                 .collect();
-            if !recalls.is_empty() {
-                told.extend(self.end_poll(session).map(|it| Told { recalls, ..it }));
+            if !notifications.is_empty() {
+                told.extend(self.end_poll(session).map(|it| Told { notifications, ..it }));
             }
         }
         while let Some((until, session)) = self.due.first().copied().filter(|(at, _)| *at <= now) {

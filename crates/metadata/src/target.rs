@@ -274,7 +274,7 @@ impl<E: Engine> MetadataTarget<E> {
         self.wake_paused();
         self.run_ready()?;
         self.call_lock_waits();
-        self.tell_recalls();
+        self.send_notifications();
         self.end_batch();
         Ok(std::mem::take(&mut self.actions))
     }
@@ -367,7 +367,7 @@ impl<E: Engine> MetadataTarget<E> {
 
     fn run_ready(&mut self) -> Result<()> {
         loop {
-            self.end_recalls();
+            self.end_notifications();
             let Some(id) = self.ready.pop_front() else { return Ok(()) };
             if let Some(op) = self.operations.remove(&id) {
                 self.run(op)?;

@@ -3,8 +3,8 @@
 
 use crate::inline::Unsynced;
 use crate::network::{Asker, Node};
+use crate::notifications::Notifications;
 use crate::operation::Op;
-use crate::recalls::Recalls;
 use crate::witness::InstanceId;
 use crate::world::{Happening, Phase, World, message};
 use skep_types::codec::Codec;
@@ -28,7 +28,7 @@ pub(crate) struct ClientProcess {
     pub(crate) tasks: Vec<Task>,
     pub(crate) handles: Vec<Handle>,
     pub(crate) inline_writes: Unsynced,
-    pub(crate) recalls: Recalls,
+    pub(crate) notifications: Notifications,
 }
 
 /// A session at a group.
@@ -77,8 +77,8 @@ pub(crate) struct Current {
     instance: Option<InstanceId>,
     /// The session in which it was sent.
     session: SessionId,
-    /// Recalls that had come when it was sent.
-    recalls_before: usize,
+    /// Notifications that had come when it was sent.
+    notifications_before: usize,
     /// For a listing: what was read so far.
     seen: Vec<(Vec<u8>, InodeId)>,
     /// For a write: its handle, end, messages under way.
@@ -93,7 +93,7 @@ impl Current {
             window: 0,
             instance: None,
             session: SessionId::default(),
-            recalls_before: 0,
+            notifications_before: 0,
             seen: Vec::new(),
             write,
         }
@@ -126,7 +126,7 @@ impl ClientProcess {
             tasks: (0..tasks).map(|_| Task::default()).collect(),
             handles: Vec::new(),
             inline_writes: Unsynced::default(),
-            recalls: Recalls::default(),
+            notifications: Notifications::default(),
         }
     }
 
@@ -177,7 +177,7 @@ impl World {
         process.sessions.clear();
         process.handles.clear();
         process.inline_writes.clear();
-        process.recalls = Recalls::default();
+        process.notifications = Notifications::default();
         for task in &mut process.tasks {
             if let Some(current) = task.current.take() {
                 self.witness.close_window(current.window);
@@ -270,7 +270,7 @@ impl World {
             header.flags |= FLAG_DURABLE;
         }
         let mut instance = None;
-        let recalls_before = process.recalls.come.len();
+        let notifications_before = process.notifications.come.len();
         if op.modifies() {
             session.sequences[task] += 1;
             header.slot = task as u32;
@@ -287,7 +287,7 @@ impl World {
         if let Some(current) = &mut self.clients[client].tasks[task].current {
             current.instance = instance;
             current.session = id;
-            current.recalls_before = recalls_before;
+            current.notifications_before = notifications_before;
             if let Some(window) = window {
                 self.witness.close_window(std::mem::replace(&mut current.window, window));
             }
@@ -351,8 +351,12 @@ impl World {
             }
             Asker::Task(task) => self.task_answer(client, *task, &result),
             Asker::Write(task) => self.chunk_written(client, *task, &result),
-            Asker::Recalls(group, session) => self.recalled(client, (*group, *session), &result),
-            Asker::Acknowledge(number) => drop(self.clients[client].recalls.at_work.remove(number)),
+            Asker::Notifications(group, session) => {
+                self.notified(client, (*group, *session), &result)
+            }
+            Asker::Acknowledge(number) => {
+                drop(self.clients[client].notifications.at_work.remove(number))
+            }
             Asker::Goodbye | Asker::Target(_) | Asker::Cleaner(_) => {}
         }
     }
@@ -364,7 +368,7 @@ impl World {
         match result {
             Ok(_) => {
                 session.is_open = true;
-                self.wait_for_recalls(client, group, id);
+                self.wait_for_notifications(client, group, id);
                 let Some(session) = self.clients[client].sessions.get_mut(&group) else { return };
                 for task in std::mem::take(&mut session.waiting) {
                     self.attempt(client, task);
@@ -461,7 +465,7 @@ impl World {
         let Some(current) = self.clients[client].tasks[task].current.take() else { return };
         self.witness.close_window(current.window);
         if let Some(reply) = reply {
-            let sent = (current.instance, current.recalls_before);
+            let sent = (current.instance, current.notifications_before);
             self.learn(client, &current.op, sent, reply);
             self.learn_inline(client, &current.op, current.instance, reply);
             if let Some(next) = self.next_of_wait(&current.op, current.session, reply) {

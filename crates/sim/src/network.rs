@@ -39,8 +39,8 @@ pub(crate) enum Asker {
     /// A client renews a session: group.
     KeepAlive(GroupId),
     /// A client waits to be told what it may not rely on any longer: group, session.
-    Recalls(GroupId, skep_types::SessionId),
-    /// A client says that it was told: number of the recall.
+    Notifications(GroupId, skep_types::SessionId),
+    /// A client says that it was told: number of the notification.
     Acknowledge(u64),
     /// A client ends a session.
     Goodbye,

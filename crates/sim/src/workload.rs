@@ -401,7 +401,7 @@ impl World {
         &mut self,
         client: usize,
         op: &Op,
-        (instance, recalls_before): (Option<InstanceId>, usize),
+        (instance, notifications_before): (Option<InstanceId>, usize),
         reply: &[u8],
     ) {
         match op {
@@ -412,7 +412,7 @@ impl World {
                 self.hear_of(opened.attributes.inode, opened.attributes.kind);
                 if let Some(instance) = instance {
                     let inode = opened.attributes.inode;
-                    self.keep_handle(client, *open, instance, opened, recalls_before);
+                    self.keep_handle(client, *open, instance, opened, notifications_before);
                     self.check_sharing(inode);
                 }
             }
@@ -440,11 +440,11 @@ impl World {
         mode: md::OpenMode,
         opened_by: InstanceId,
         opened: md::Opened,
-        recalls_before: usize,
+        notifications_before: usize,
     ) {
         let md::Opened { attributes, pattern, is_shared, .. } = opened;
         let process = &mut self.clients[client];
-        let come = process.recalls.come.get(recalls_before..).unwrap_or_default();
+        let come = process.notifications.come.get(notifications_before..).unwrap_or_default();
         // A client goes on as it is until its last handle of the file is closed.
         let mut of_file = process.handles.iter().filter(|it| it.inode == attributes.inode);
         let is_known = of_file.any(|handle| handle.is_shared);

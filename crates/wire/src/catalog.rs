@@ -140,8 +140,8 @@ catalog! {
     // Metadata, asked by storage.
     83 "metadata" reads st::WhichExist => st::Existing;
     // Metadata: what clients may not rely on any longer.
-    84 "metadata" reads sh::WaitRecalls => sh::Recalls;
-    85 "metadata" reads sh::AcknowledgeRecalls => mg::Done;
+    84 "metadata" reads sh::WaitNotifications => sh::Notifications;
+    85 "metadata" reads sh::AcknowledgeNotifications => mg::Done;
     // Storage.
     96 "storage" reads st::WriteChunk => st::Written;
     97 "storage" reads st::ReadChunk => st::ReadDone;

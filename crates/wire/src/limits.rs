@@ -43,7 +43,7 @@ pub const MAX_LISTED_CLIENTS: usize = 1024;
 pub const MAX_LISTED_SESSIONS: usize = 256;
 /// Up to here the open files of a session are counted in a `SessionList`.
 pub const MAX_COUNTED_OPENS: usize = 4096;
-/// Most recalls in one `Recalls`, and most that a client is at.
-pub const MAX_RECALLS: usize = 1024;
+/// Most notifications in one `Notifications`, and most that a client is at.
+pub const MAX_NOTIFICATIONS: usize = 1024;
 /// Longest deadline that a request may carry.
 pub const MAX_TIME_LEFT_MS: u32 = 3_600_000;

@@ -8,8 +8,8 @@ record! {
     /// A file that a client has open is about to be shared: others have it open too, and one of all
     /// of them may write.
     #[derive(Copy)]
-    pub struct Recall {
-        /// Number of the recall, never used again.
+    pub struct Notification {
+        /// Number of the notification, never used again.
         pub number: u64,
         /// The file.
         pub inode: InodeId,
@@ -18,24 +18,24 @@ record! {
 
 record! {
     /// Waits until there is something that the session has to know, for some seconds at most.
-    pub struct WaitRecalls {
-        /// Recalls that the client is at: it doesn't have to be told of them again.
+    pub struct WaitNotifications {
+        /// Notifications that the client is at: it doesn't have to be told of them again.
         pub known: Vec<u64>,
     }
 }
 
 record! {
-    /// Answer to [`WaitRecalls`].
-    pub struct Recalls {
+    /// Answer to [`WaitNotifications`].
+    pub struct Notifications {
         /// What the session has to know; nothing: ask again.
-        pub recalls: Vec<Recall>,
+        pub notifications: Vec<Notification>,
     }
 }
 
 record! {
     /// The client knows that files are shared, and acts accordingly from now on.
-    pub struct AcknowledgeRecalls {
-        /// Numbers of the recalls.
+    pub struct AcknowledgeNotifications {
+        /// Numbers of the notifications.
         pub numbers: Vec<u64>,
     }
 }

@@ -98,7 +98,7 @@ pub(crate) const KINDS: &[Kind] = &[
     record::<fl::HeldLock>(),
     record::<fl::ListedWait>(),
     record::<fl::LockParty>(),
-    record::<sh::Recall>(),
+    record::<sh::Notification>(),
     record::<il::InlineMark>(),
     record::<fl::FileUse>(),
     record::<mg::ClientEntry>(),

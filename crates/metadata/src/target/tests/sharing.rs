@@ -2,9 +2,11 @@
 
 use super::*;
 use crate::limits::WAIT_ANSWER;
-use skep_wire::sharing::{AcknowledgeRecalls, Recall, Recalls, WaitRecalls};
+use skep_wire::sharing::{
+    AcknowledgeNotifications, Notification, Notifications, WaitNotifications,
+};
 
-/// Connection on which a session waits for recalls.
+/// Connection on which a session waits for notifications.
 fn poll_of(session: u64) -> ConnectionId {
     1000 + session
 }
@@ -34,28 +36,29 @@ impl Story {
         Some(md::Opened::from_bytes(&result.unwrap()).unwrap().is_shared)
     }
 
-    fn waits_for_recalls(&mut self, session: u64, known: Vec<u64>) {
-        self.send(poll_of(session), session, (0, 0), &WaitRecalls { known });
+    fn waits_for_notifications(&mut self, session: u64, known: Vec<u64>) {
+        self.send(poll_of(session), session, (0, 0), &WaitNotifications { known });
     }
 
     /// What a session was told.
-    fn told(&mut self, session: u64) -> Option<Vec<Recall>> {
+    fn told(&mut self, session: u64) -> Option<Vec<Notification>> {
         let index = self.replies.iter().position(|(on, _)| *on == poll_of(session))?;
         let (_, result) = self.replies.remove(index);
-        Some(Recalls::from_bytes(&result.unwrap()).unwrap().recalls)
+        Some(Notifications::from_bytes(&result.unwrap()).unwrap().notifications)
     }
 
     fn acknowledges(&mut self, session: u64, number: u64) {
-        self.send(7, session, (0, 0), &AcknowledgeRecalls { numbers: vec![number] });
+        self.send(7, session, (0, 0), &AcknowledgeNotifications { numbers: vec![number] });
         self.replies.retain(|(connection, _)| *connection != 7);
     }
 
     /// A session is told of a file, and acknowledges.
     pub(super) fn learns_that_it_shares(&mut self, session: u64, inode: InodeId) {
-        self.waits_for_recalls(session, Vec::new());
-        let told = self.told(session).expect("a recall");
-        let recall = told.iter().find(|it| it.inode == inode).expect("a recall of the file");
-        self.acknowledges(session, recall.number);
+        self.waits_for_notifications(session, Vec::new());
+        let told = self.told(session).expect("a notification");
+        let notification =
+            told.iter().find(|it| it.inode == inode).expect("a notification of the file");
+        self.acknowledges(session, notification.number);
     }
 
     /// Asks for something that opens a file which a session has open; that one learns of it.
@@ -81,7 +84,7 @@ const WRITE: md::OpenMode = md::OpenMode::Write;
 fn an_open_waits_until_who_has_the_file_knows() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
-    story.waits_for_recalls(1, Vec::new());
+    story.waits_for_notifications(1, Vec::new());
     assert_eq!(story.told(1), None);
     assert_eq!(story.opens(2, (0, 1), inode, READ), None);
     let told = story.told(1).expect("who waits is told at once");
@@ -92,7 +95,7 @@ fn an_open_waits_until_who_has_the_file_knows() {
     assert_eq!(story.opened(), None, "another session has nothing to acknowledge");
     story.acknowledges(1, told[0].number);
     assert_eq!(story.opened(), Some(true));
-    story.waits_for_recalls(1, Vec::new());
+    story.waits_for_notifications(1, Vec::new());
     assert_eq!(story.told(1), None, "there is nothing left to be told");
     // Who comes now needs nobody to be told: all know.
     assert_eq!(story.opens(2, (0, 2), inode, WRITE), Some(true));
@@ -145,7 +148,7 @@ fn who_makes_a_file_shared_is_told_of_what_he_had_open_before() {
 /// All of these waited for a writer that closes. The first open of session 2 is answered that it is
 /// alone, the second that it isn't; the writer after it was answered as if both were known.
 #[test]
-fn who_was_told_by_one_open_that_he_is_alone_is_recalled_for_it() {
+fn second_open_by_a_client_is_notified_when_the_file_becomes_shared() {
     let mut story = Story::begin();
     let session = md::OpenSession { client: NodeId::new(9), slots: 4 };
     story.ask(1, 3, (0, 0), &session).unwrap();
@@ -217,34 +220,34 @@ fn who_closes_and_opens_again_is_told_again() {
 }
 
 #[test]
-fn a_recall_comes_again_after_a_lost_answer_and_after_a_restart() {
+fn a_notification_is_repeated_after_a_lost_reply_and_after_a_restart() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     assert_eq!(story.opens(2, (0, 1), inode, READ), None);
-    story.waits_for_recalls(1, Vec::new());
+    story.waits_for_notifications(1, Vec::new());
     let first = story.told(1).unwrap()[0].number;
     // The answer was lost on its way.
-    story.waits_for_recalls(1, Vec::new());
+    story.waits_for_notifications(1, Vec::new());
     assert_eq!(story.told(1).unwrap()[0].number, first);
-    story.waits_for_recalls(1, vec![first]);
+    story.waits_for_notifications(1, vec![first]);
     assert_eq!(story.told(1), None, "it is at it");
     story.restart();
     assert_eq!(story.opens(2, (0, 1), inode, READ), None, "it asks again");
     story.acknowledges(1, first);
-    assert_eq!(story.opened(), None, "that was about another recall");
+    assert_eq!(story.opened(), None, "that was about another notification");
     story.learns_that_it_shares(1, inode);
     assert_eq!(story.opened(), Some(true));
 }
 
 #[test]
-fn who_waits_for_recalls_is_answered_now_and_then() {
+fn a_wait_for_notifications_is_answered_after_its_time_limit() {
     let mut story = Story::begin();
-    story.waits_for_recalls(1, Vec::new());
+    story.waits_for_notifications(1, Vec::new());
     story.now += WAIT_ANSWER;
     story.happens(Event::Tick);
     assert_eq!(story.told(1), Some(Vec::new()));
-    story.waits_for_recalls(1, Vec::new());
-    story.waits_for_recalls(1, Vec::new());
+    story.waits_for_notifications(1, Vec::new());
+    story.waits_for_notifications(1, Vec::new());
     assert_eq!(story.told(1), Some(Vec::new()), "of two the older is answered");
     assert_eq!(story.told(1), None);
     story.send(5, 1, (0, 0), &md::CloseSession {});

@@ -7,12 +7,12 @@ use crate::world::{World, message};
 use skep_types::codec::Codec;
 use skep_types::{GroupId, InodeId, Result, SessionId};
 use skep_wire::frame::Header;
-use skep_wire::sharing::{AcknowledgeRecalls, Recalls as Told, WaitRecalls};
+use skep_wire::sharing::{AcknowledgeNotifications, Notifications as Told, WaitNotifications};
 use std::collections::BTreeSet;
 
 /// What a client was told.
 #[derive(Debug, Default)]
-pub(crate) struct Recalls {
+pub(crate) struct Notifications {
     /// Files, in the order in which they came.
     pub(crate) come: Vec<InodeId>,
     /// Numbers that are not acknowledged yet.
@@ -21,15 +21,20 @@ pub(crate) struct Recalls {
 
 impl World {
     /// A client waits to be told what is shared.
-    pub(crate) fn wait_for_recalls(&mut self, client: usize, group: GroupId, session: SessionId) {
-        let known = self.clients[client].recalls.at_work.iter().copied().collect();
-        let (header, body) = message(&WaitRecalls { known });
+    pub(crate) fn wait_for_notifications(
+        &mut self,
+        client: usize,
+        group: GroupId,
+        session: SessionId,
+    ) {
+        let known = self.clients[client].notifications.at_work.iter().copied().collect();
+        let (header, body) = message(&WaitNotifications { known });
         let header = Header { session, ..header };
-        self.call(Node::Client(client), group, header, body, Asker::Recalls(group, session));
+        self.call(Node::Client(client), group, header, body, Asker::Notifications(group, session));
     }
 
     /// A client was told.
-    pub(crate) fn recalled(
+    pub(crate) fn notified(
         &mut self,
         client: usize,
         (group, session): (GroupId, SessionId),
@@ -44,21 +49,24 @@ impl World {
             Err(error) if is_lost(error) => {
                 return self.replace_session(client, group, session, error);
             }
-            Err(error) => return self.fail(format!("client {client} hears no recalls: {error}")),
+            Err(error) => {
+                return self.fail(format!("client {client} hears no notifications: {error}"));
+            }
         };
-        let Ok(told) = told else { return self.fail("recalls are malformed".to_owned()) };
-        for recall in told.recalls {
+        let Ok(told) = told else { return self.fail("notifications are malformed".to_owned()) };
+        for notification in told.notifications {
             let process = &mut self.clients[client];
-            process.recalls.come.push(recall.inode);
-            process.recalls.at_work.insert(recall.number);
-            let handles = process.handles.iter_mut().filter(|it| it.inode == recall.inode);
+            process.notifications.come.push(notification.inode);
+            process.notifications.at_work.insert(notification.number);
+            let handles = process.handles.iter_mut().filter(|it| it.inode == notification.inode);
             handles.for_each(|handle| handle.is_shared = true);
-            let (header, body) = message(&AcknowledgeRecalls { numbers: vec![recall.number] });
+            let (header, body) =
+                message(&AcknowledgeNotifications { numbers: vec![notification.number] });
             let header = Header { session, ..header };
-            let asker = Asker::Acknowledge(recall.number);
+            let asker = Asker::Acknowledge(notification.number);
             self.call(Node::Client(client), group, header, body, asker);
         }
-        self.wait_for_recalls(client, group, session);
+        self.wait_for_notifications(client, group, session);
     }
 
     /// Whoever has a file open that several clients have open, one of them for writing, knows that.

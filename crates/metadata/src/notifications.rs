@@ -1,5 +1,5 @@
-//! `WaitRecalls` and `AcknowledgeRecalls`, and when those who wait are answered. They take no slot
-//! and are no operations: a client that is at work must hear of a recall all the same.
+//! `WaitNotifications` and `AcknowledgeNotifications`, and when those who wait are answered. They take no slot
+//! and are no operations: a client that is at work must hear of a notification all the same.
 
 use crate::engine::Engine;
 use crate::locks::Owner;
@@ -10,8 +10,8 @@ use skep_format::metadata::{Key, OpenCounts};
 use skep_types::codec::Codec;
 use skep_types::{Error, ErrorCode, InodeId, Result, SessionId};
 use skep_wire::frame::Header;
-use skep_wire::limits::MAX_RECALLS;
-use skep_wire::sharing::{AcknowledgeRecalls, Recalls, WaitRecalls};
+use skep_wire::limits::MAX_NOTIFICATIONS;
+use skep_wire::sharing::{AcknowledgeNotifications, Notifications, WaitNotifications};
 
 fn protocol(what: &str) -> Error {
     Error::new(ErrorCode::Protocol, what)
@@ -25,16 +25,18 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Takes in a `WaitRecalls`; it is answered at the end of the batch or later.
-    pub(crate) fn wait_for_recalls(
+    /// Takes in a `WaitNotifications`; it is answered at the end of the batch or later.
+    pub(crate) fn wait_for_notifications(
         &mut self,
         connection: ConnectionId,
         header: Header,
         body: &[u8],
     ) {
-        let request = match WaitRecalls::from_bytes(body) {
-            Ok(request) if request.known.len() <= MAX_RECALLS => request,
-            Ok(_) => return self.refuse(connection, header, protocol("too many recalls at once")),
+        let request = match WaitNotifications::from_bytes(body) {
+            Ok(request) if request.known.len() <= MAX_NOTIFICATIONS => request,
+            Ok(_) => {
+                return self.refuse(connection, header, protocol("too many notifications at once"));
+            }
             Err(error) => return self.refuse(connection, header, protocol(error.context())),
         };
         let now = self.shared.now;
@@ -43,23 +45,23 @@ impl<E: Engine> MetadataTarget<E> {
         }
     }
 
-    /// Takes in an `AcknowledgeRecalls`.
+    /// Takes in an `AcknowledgeNotifications`.
     pub(crate) fn take_acknowledgement(&mut self, header: &Header, body: &[u8]) -> Result<()> {
-        let AcknowledgeRecalls { numbers } =
-            AcknowledgeRecalls::from_bytes(body).map_err(|error| protocol(error.context()))?;
+        let AcknowledgeNotifications { numbers } = AcknowledgeNotifications::from_bytes(body)
+            .map_err(|error| protocol(error.context()))?;
         self.shared.sharing.acknowledged(header.session, &numbers);
         Ok(())
     }
 
-    /// Lets those run again who waited for recalls that have ended.
-    pub(crate) fn end_recalls(&mut self) {
+    /// Lets those run again who waited for notifications that have ended.
+    pub(crate) fn end_notifications(&mut self) {
         for inode in self.shared.sharing.take_ended() {
             self.release(Owner::Holders(inode));
         }
     }
 
     /// Answers those who may have something to be told, and those who are to ask again.
-    pub(crate) fn tell_recalls(&mut self) {
+    pub(crate) fn send_notifications(&mut self) {
         self.shared.sharing.end_batch();
         for told in self.shared.sharing.tell(self.shared.now) {
             self.answer_poll(told);
@@ -75,7 +77,7 @@ impl<E: Engine> MetadataTarget<E> {
     }
 
     fn answer_poll(&mut self, told: Told) {
-        let Told { connection, header, recalls } = told;
-        self.reply_now(connection, header, Recalls { recalls }.to_bytes());
+        let Told { connection, header, notifications } = told;
+        self.reply_now(connection, header, Notifications { notifications }.to_bytes());
     }
 }

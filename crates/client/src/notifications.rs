@@ -4,27 +4,27 @@
 //! One task for each session waits to be told, on the thread of the mount's background work: so no
 //! worker has an answer outstanding for ever.
 //!
-//! # Hazard: a recall that overtakes the answer to an open
+//! # Hazard: a notification that overtakes the answer to an open
 //! Metadata may tell that a file is shared before the answer to this mount's open of it is here,
-//! which says that it isn't. So files that were recalled lately are noted, and an open looks
+//! which says that it isn't. So files that were notified lately are noted, and an open looks
 //! whether its file was since it was asked for.
 
 use crate::client::Client;
 use crate::inode_state::InodeState;
-use crate::limits::{CLOSE_PATIENCE, CONTENTION_PAUSE, MANAGEMENT_PAUSE, MAX_NOTED_RECALLS};
+use crate::limits::{CLOSE_PATIENCE, CONTENTION_PAUSE, MANAGEMENT_PAUSE, MAX_NOTED_NOTIFICATIONS};
 use crate::session::{Modify, is_lost};
 use skep_env::{Mailbox, MailboxSender};
 use skep_rpc::CallOptions;
 use skep_types::{GroupId, InodeId, Result, SessionId};
-use skep_wire::limits::MAX_RECALLS;
-use skep_wire::sharing::{AcknowledgeRecalls, Recall, WaitRecalls};
+use skep_wire::limits::MAX_NOTIFICATIONS;
+use skep_wire::sharing::{AcknowledgeNotifications, Notification, WaitNotifications};
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How many recalls had come at some moment.
+/// How many notifications had come at some moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Position(u64);
 
@@ -38,9 +38,9 @@ struct Inner {
     waiting: Vec<(GroupId, SessionId)>,
 }
 
-/// Recalls of a mount.
+/// Notifications of a mount.
 #[derive(Debug, Default)]
-pub(crate) struct Recalls {
+pub(crate) struct Notifications {
     /// Protects the fields alone; nothing is awaited under it.
     inner: Mutex<Inner>,
     /// How many have come.
@@ -49,7 +49,7 @@ pub(crate) struct Recalls {
     shared: AtomicU64,
 }
 
-impl Recalls {
+impl Notifications {
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -59,17 +59,17 @@ impl Recalls {
         Position(self.count.load(Ordering::Acquire))
     }
 
-    /// Notes that a file was recalled.
+    /// Notes that a file was notified.
     fn note(&self, inode: InodeId) {
         let mut inner = self.inner();
         let number = self.count.fetch_add(1, Ordering::AcqRel) + 1;
         inner.noted.push_back((number, inode));
-        if inner.noted.len() > MAX_NOTED_RECALLS {
+        if inner.noted.len() > MAX_NOTED_NOTIFICATIONS {
             inner.noted.pop_front();
         }
     }
 
-    /// Whether a file was recalled after some moment; also if so many others were that nobody knows
+    /// Whether a file was notified after some moment; also if so many others were that nobody knows
     /// any more.
     pub(crate) fn has_come_since(&self, position: Position, inode: InodeId) -> bool {
         if self.position() == position {
@@ -119,9 +119,9 @@ const MAX_FOLLOWED: usize = 1 << 16;
 pub(crate) async fn follow_sessions(client: Client) {
     let (sender, mailbox) = match Mailbox::new(MAX_FOLLOWED) {
         Ok(both) => both,
-        Err(error) => return tracing::error!("recalls can't be followed: {error}"),
+        Err(error) => return tracing::error!("notifications can't be followed: {error}"),
     };
-    client.mount().recalls.set_follower(sender);
+    client.mount().notifications.set_follower(sender);
     let followed = Rc::new(RefCell::new(HashSet::new()));
     while let Ok((group, session)) = mailbox.receive().await {
         // Two threads may have opened it at once.
@@ -142,48 +142,53 @@ impl Client {
         let at_work = Rc::new(RefCell::new(BTreeSet::new()));
         while self.mount().sessions.is_current(group, session) && !self.mount().is_ending() {
             let known: Vec<_> = at_work.borrow().iter().copied().collect();
-            if known.len() >= MAX_RECALLS {
+            if known.len() >= MAX_NOTIFICATIONS {
                 skep_env::sleep(CONTENTION_PAUSE).await;
                 continue;
             }
             let options = CallOptions { session, ..CallOptions::default() };
-            let recalls = match self.router().call(group, &WaitRecalls { known }, options).await {
-                Ok((answer, _)) => answer.recalls,
-                Err(error) if is_lost(&error) && !self.mount().is_ending() => {
-                    return self.renew_session(group, session, &error).await;
-                }
-                Err(error) => {
-                    tracing::debug!("session {session}: recalls can't be heard: {error}");
-                    skep_env::sleep(MANAGEMENT_PAUSE).await;
-                    continue;
-                }
-            };
-            for recall in recalls {
-                at_work.borrow_mut().insert(recall.number);
+            let notifications =
+                match self.router().call(group, &WaitNotifications { known }, options).await {
+                    Ok((answer, _)) => answer.notifications,
+                    Err(error) if is_lost(&error) && !self.mount().is_ending() => {
+                        return self.renew_session(group, session, &error).await;
+                    }
+                    Err(error) => {
+                        tracing::debug!("session {session}: notifications can't be heard: {error}");
+                        skep_env::sleep(MANAGEMENT_PAUSE).await;
+                        continue;
+                    }
+                };
+            for notification in notifications {
+                at_work.borrow_mut().insert(notification.number);
                 let (client, at_work) = (self.clone(), Rc::clone(&at_work));
                 skep_env::spawn(async move {
-                    client.take_recall((group, session), recall).await;
-                    at_work.borrow_mut().remove(&recall.number);
+                    client.handle_notification((group, session), notification).await;
+                    at_work.borrow_mut().remove(&notification.number);
                 })
                 .detach();
             }
         }
     }
 
-    /// Does what a recall asks for, and says so.
-    async fn take_recall(&self, (group, session): (GroupId, SessionId), recall: Recall) {
+    /// Does what a notification asks for, and says so.
+    async fn handle_notification(
+        &self,
+        (group, session): (GroupId, SessionId),
+        notification: Notification,
+    ) {
         let mount = self.mount();
-        mount.recalls.note(recall.inode);
-        if let Some(state) = mount.inodes.get(recall.inode)
+        mount.notifications.note(notification.inode);
+        if let Some(state) = mount.inodes.get(notification.inode)
             && let Err(error) = self.begin_to_share(&state).await
         {
             // Its size is found out when this client has closed it or has gone.
-            tracing::debug!("file {}: {error}", recall.inode);
+            tracing::debug!("file {}: {error}", notification.inode);
         }
-        let request = AcknowledgeRecalls { numbers: vec![recall.number] };
+        let request = AcknowledgeNotifications { numbers: vec![notification.number] };
         let options = CallOptions { session, ..CallOptions::default() };
         if let Err(error) = self.router().call(group, &request, options).await {
-            tracing::debug!("recall {}: {error}", recall.number);
+            tracing::debug!("notification {}: {error}", notification.number);
         }
     }
 
@@ -217,19 +222,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_open_sees_the_recalls_that_came_since_it_was_asked_for() {
-        let recalls = Recalls::default();
+    fn an_open_sees_notifications_that_arrived_since_it_was_sent() {
+        let notifications = Notifications::default();
         let (a, b) = (InodeId::new(1), InodeId::new(2));
-        recalls.note(a);
-        let before = recalls.position();
-        assert!(!recalls.has_come_since(before, a), "that one came before");
-        recalls.note(b);
-        assert!(recalls.has_come_since(before, b));
-        assert!(!recalls.has_come_since(before, a));
-        for _ in 0..MAX_NOTED_RECALLS {
-            recalls.note(b);
+        notifications.note(a);
+        let before = notifications.position();
+        assert!(!notifications.has_come_since(before, a), "that one came before");
+        notifications.note(b);
+        assert!(notifications.has_come_since(before, b));
+        assert!(!notifications.has_come_since(before, a));
+        for _ in 0..MAX_NOTED_NOTIFICATIONS {
+            notifications.note(b);
         }
-        assert!(recalls.has_come_since(before, a), "so many have come that nobody knows");
-        assert!(!recalls.has_come_since(recalls.position(), a));
+        assert!(notifications.has_come_since(before, a), "so many have come that nobody knows");
+        assert!(!notifications.has_come_since(notifications.position(), a));
     }
 }
