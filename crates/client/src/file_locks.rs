@@ -13,7 +13,7 @@
 
 use crate::client::Client;
 use crate::driven::drive;
-use crate::limits::{CIRCLE_LOOK_AFTER, CONTENTION_PAUSE};
+use crate::limits::{CONTENTION_PAUSE, DEADLOCK_SEARCH_AFTER};
 use crate::session::Modify;
 use crate::tables::{HandleId, OpenFile};
 use skep_cluster::lock_ranges::LockRanges;
@@ -263,7 +263,7 @@ impl Client {
     }
 
     /// Waits until a lock may be had, or for some seconds; then it is to be tried to set. May be
-    /// dropped. Looks meanwhile whether the wait closes a circle over several metadata targets.
+    /// dropped. Looks meanwhile whether the wait closes a cycle over several metadata targets.
     ///
     /// # Errors
     /// `Deadlock` if whoever is in the way waits for this owner; as [`Self::set_lock`].
@@ -274,10 +274,10 @@ impl Client {
         let mut waiting = Waiting { client: self.clone(), request: Some(end) };
         let request = WaitLock { lock: request_of(owner, lock), wait };
         let mut asking = std::pin::pin!(self.ask(owner.inode, &request));
-        let answer = match skep_env::timeout(CIRCLE_LOOK_AFTER, asking.as_mut()).await {
+        let answer = match skep_env::timeout(DEADLOCK_SEARCH_AFTER, asking.as_mut()).await {
             Some(answer) => answer,
             None if lock.kind == LockKind::Posix && self.must_give_way(lock.owner, wait).await => {
-                let what = "a circle of processes that wait at several metadata targets";
+                let what = "a deadlock cycle of processes that wait at several metadata targets";
                 let what = format!("file {}: {what}", owner.inode);
                 return Err(Error::new(ErrorCode::Deadlock, what));
             }

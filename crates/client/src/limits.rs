@@ -43,13 +43,13 @@ pub(crate) const FIRST_LOOK_PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) const ROOT_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a program waits for a lock until it is looked whether that is for itself in the end, on
 /// another metadata target: few waits last so long.
-pub(crate) const CIRCLE_LOOK_AFTER: Duration = Duration::from_secs(1);
+pub(crate) const DEADLOCK_SEARCH_AFTER: Duration = Duration::from_secs(1);
 /// How long it may take until all metadata targets were asked; then it is tried again later.
-pub(crate) const CIRCLE_LOOK_PATIENCE: Duration = Duration::from_secs(1);
+pub(crate) const DEADLOCK_SEARCH_TIMEOUT: Duration = Duration::from_secs(1);
 /// What was found counts for other waits of the mount for so long.
-pub(crate) const CIRCLE_LOOK_AGE: Duration = Duration::from_secs(3);
-/// Among about so many waits a circle is looked for.
-pub(crate) const MAX_CIRCLE_WAITS: usize = 100_000;
+pub(crate) const DEADLOCK_SEARCH_MAX_AGE: Duration = Duration::from_secs(3);
+/// Among about so many waits a cycle is looked for.
+pub(crate) const MAX_DEADLOCK_WAITS: usize = 100_000;
 /// Pause while another thread finishes what must be finished first (a truncation, the renewal of a
 /// session). Threads have no way to wake each other here, and this is rare.
 pub(crate) const CONTENTION_PAUSE: Duration = Duration::from_millis(1);

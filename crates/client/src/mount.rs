@@ -1,6 +1,7 @@
 //! What all threads of a mount share: who it is to the cluster, the newest map, sessions, open
 //! files.
 
+use crate::deadlock::DeadlockSearch;
 use crate::file_locks::FileLocks;
 use crate::inode_state::InodeState;
 use crate::kept_caches::KeptCaches;
@@ -8,7 +9,6 @@ use crate::limits::{
     LONGEST_MANAGEMENT_PAUSE, MANAGEMENT_PATIENCE, MANAGEMENT_PAUSE, MAX_REMEMBERED_PLAIN,
     MAX_REMEMBERED_SPECIAL, ROOM_PAUSE,
 };
-use crate::lock_circles::LockCircles;
 use crate::notifications::Notifications;
 use crate::recent::Recent;
 use crate::session::GroupSessions;
@@ -110,7 +110,7 @@ pub struct Mount {
     pub(crate) inodes: Inodes,
     pub(crate) caches: KeptCaches,
     pub(crate) locks: Arc<FileLocks>,
-    pub(crate) lock_circles: LockCircles,
+    pub(crate) deadlock: DeadlockSearch,
     pub(crate) notifications: Notifications,
     /// Makes the kernel ask for a file's attributes anew. Protects the value alone.
     forget: Mutex<Option<Arc<Forget>>>,
@@ -148,7 +148,7 @@ impl Mount {
             inodes: Inodes::new(),
             caches: KeptCaches::new(),
             locks: Arc::default(),
-            lock_circles: LockCircles::default(),
+            deadlock: DeadlockSearch::default(),
             notifications: Notifications::default(),
             forget: Mutex::default(),
             special: Recent::new(MAX_REMEMBERED_SPECIAL),

@@ -11,7 +11,7 @@
 
 mod queue;
 
-use crate::limits::MAX_CIRCLE_STEPS;
+use crate::limits::MAX_DEADLOCK_STEPS;
 use queue::{Queue, State, Wait};
 use skep_cluster::lock_ranges::LockRanges;
 use skep_format::metadata::{FileLocksRecord, LockOwner, LockedRange, decode_value, lock_owner_of};
@@ -391,7 +391,7 @@ impl FileLocks {
         }
     }
 
-    // ---- circles
+    // ---- cycles
 
     /// Who waits for POSIX locks, and who holds what is in the way, from behind an owner on.
     pub(crate) fn posix_waits(&self, after: LockParty) -> WaitList {
@@ -423,7 +423,7 @@ impl FileLocks {
     /// Whether who wants this would wait in the end for a lock that he holds himself. What he waits
     /// for under another kind is none: its owners have numbers of their own. Nor is who only stands
     /// before him in the queue: he can be overtaken.
-    pub(crate) fn closes_circle(&self, inode: InodeId, wanted: &Wanted) -> bool {
+    pub(crate) fn closes_cycle(&self, inode: InodeId, wanted: &Wanted) -> bool {
         let mut seen = BTreeSet::new();
         let mut steps = 0;
         let mut next = vec![(inode, wanted)];
@@ -433,7 +433,7 @@ impl FileLocks {
                 if holder == wanted.owner {
                     return true;
                 }
-                if steps > MAX_CIRCLE_STEPS {
+                if steps > MAX_DEADLOCK_STEPS {
                     return false;
                 }
                 if !seen.insert(holder) {
@@ -456,7 +456,7 @@ impl FileLocks {
     fn holders(&self, inode: InodeId, wanted: &Wanted) -> BTreeSet<Owner> {
         let file = self.files.get(&(inode, wanted.kind));
         let held = file.into_iter().flat_map(|file| file.held_against(wanted));
-        held.map(|it| it.owner).take(MAX_CIRCLE_STEPS).collect()
+        held.map(|it| it.owner).take(MAX_DEADLOCK_STEPS).collect()
     }
 }
 

@@ -105,8 +105,8 @@ pub const LONGEST_BARRIER: Duration = Duration::from_secs(600);
 /// Waits of a file that are looked at when something is released: those behind them ask again by
 /// themselves.
 pub const CALLS_LOOKED_AT: usize = 1000;
-/// Owners that a search for a circle of waiting ones looks at.
-pub const MAX_CIRCLE_STEPS: usize = 10_000;
+/// Owners that a search for a cycle of waiting ones looks at.
+pub const MAX_DEADLOCK_STEPS: usize = 10_000;
 /// Opens that one `ListLocks` looks at.
 pub const USES_LOOKED_AT: usize = 10_000;
 /// Deepest directory that a rename may move something into.

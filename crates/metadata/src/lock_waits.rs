@@ -39,9 +39,9 @@ impl<E: Engine> MetadataTarget<E> {
         let (place, number) = ((lock.inode, lock.kind), (header.session, wait));
         let limits = &self.shared.limits;
         let locks = &mut self.shared.file_locks;
-        if lock.kind == LockKind::Posix && locks.closes_circle(lock.inode, &wanted) {
+        if lock.kind == LockKind::Posix && locks.closes_cycle(lock.inode, &wanted) {
             locks.end_wait(place, number);
-            let what = format!("file {}: a circle of waiting processes", lock.inode);
+            let what = format!("file {}: a deadlock cycle of waiting processes", lock.inode);
             return Err(Error::new(ErrorCode::Deadlock, what));
         }
         if locks.wait_count() >= limits.lock_waits && !locks.is_waiting(place, number) {

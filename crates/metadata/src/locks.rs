@@ -3,7 +3,7 @@
 //! Only promises to other groups, the rename lock, truncations (`cuts`) and those who have a file
 //! open that is about to be shared (`sharing`) hold anything.
 //! Operations of this target hold nothing while they wait: they run again from the start and check
-//! everything in the transaction that commits. So there is no circle of waiters.
+//! everything in the transaction that commits. So there is no cycle of waiters.
 
 use skep_types::InodeId;
 use skep_wire::metadata::TransactionId;

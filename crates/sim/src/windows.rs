@@ -21,7 +21,7 @@ pub(crate) struct Window {
     pub(crate) always: BTreeMap<Vec<u8>, InodeId>,
     pub(crate) ever: BTreeSet<(Vec<u8>, InodeId)>,
     /// For a wait: somebody may have waited for the asker at some moment.
-    may_be_circle: bool,
+    may_be_deadlock: bool,
     /// The history was changed by a power cut: a listing can't be judged any more.
     pub(crate) is_void: bool,
 }
@@ -63,7 +63,7 @@ impl Window {
             were_same: false,
             always,
             ever: BTreeSet::new(),
-            may_be_circle: false,
+            may_be_deadlock: false,
             is_void: false,
         };
         window.look(model);
@@ -72,8 +72,8 @@ impl Window {
 
     /// Whether an answer was right at some moment since.
     pub(crate) fn is_right(&self, answer: &Result<Summary, ErrorCode>) -> bool {
-        let is_circle = self.may_be_circle && *answer == Err(ErrorCode::Deadlock);
-        self.outcomes.contains(answer) || is_circle || is_right_by_halves(self, answer)
+        let is_cycle = self.may_be_deadlock && *answer == Err(ErrorCode::Deadlock);
+        self.outcomes.contains(answer) || is_cycle || is_right_by_halves(self, answer)
     }
 
     /// Whether it is this rename or exchange, and nothing was right to be done at some moment.
@@ -120,7 +120,7 @@ impl Window {
                 }
             }
             Op::WaitLock(it) => {
-                self.may_be_circle |= model.may_be_waited_for(self.session, &it.lock);
+                self.may_be_deadlock |= model.may_be_waited_for(self.session, &it.lock);
             }
             Op::ReadDirectory(it) => {
                 let empty = BTreeMap::new();

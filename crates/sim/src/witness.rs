@@ -158,7 +158,7 @@ impl Witness {
         if let Op::WaitLock(it) = op {
             let by = (session, it.lock.kind, it.lock.owner);
             self.model.waits.insert((it.lock.inode, by, it.lock.start, it.lock.end));
-            // Another's wait may have become part of a circle.
+            // Another's wait may have become part of a cycle.
             self.look();
         }
         let window = Window::new(op.clone(), session, &self.model);

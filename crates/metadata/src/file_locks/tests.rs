@@ -1,4 +1,4 @@
-//! The table against a model of single bytes, the order of calls, and circles.
+//! The table against a model of single bytes, the order of calls, and cycles.
 
 use super::*;
 use crate::limits::{BARRIER, CALL_KEPT, MAX_OVERTAKEN, WAIT_ANSWER};
@@ -204,7 +204,7 @@ fn who_is_held_up_by_a_waiting_writer_alone_is_let_by_after_a_time() {
     let elsewhere = request(OTHER_FILE, 300, Some(LockMode::Exclusive), 0..1);
     assert!(set(&mut locks, &elsewhere, 0));
     let of_1 = Wanted::of(session_of(1), &LockRequest { owner: 1, ..elsewhere }).unwrap();
-    assert!(!locks.closes_circle(OTHER_FILE, &of_1));
+    assert!(!locks.closes_cycle(OTHER_FILE, &of_1));
     assert_eq!(called(&mut locks, NOW), []);
     assert_eq!(called(&mut locks, NOW + BARRIER), [(300, true)]);
     let shared = request(FILE, 300, Some(LockMode::Shared), 0..10);
@@ -212,7 +212,7 @@ fn who_is_held_up_by_a_waiting_writer_alone_is_let_by_after_a_time() {
 }
 
 #[test]
-fn circles_are_found_over_files_and_sessions() {
+fn deadlocks_are_found_across_files_and_sessions() {
     let mut locks = FileLocks::default();
     assert!(lock(&mut locks, 1, LockMode::Exclusive, 0..1));
     assert!(lock(&mut locks, 2, LockMode::Exclusive, 1..2));
@@ -221,33 +221,33 @@ fn circles_are_found_over_files_and_sessions() {
     // 1 waits for 2, 2 for 3; 3 must not wait for 1.
     wait(&mut locks, 1, LockMode::Shared, 1..2, NOW);
     let for_3 = Wanted::of(session_of(2), &LockRequest { owner: 2, ..elsewhere }).unwrap();
-    assert!(!locks.closes_circle(OTHER_FILE, &for_3));
+    assert!(!locks.closes_cycle(OTHER_FILE, &for_3));
     locks.wait(OTHER_FILE, for_3, 2, (2, Header::default(), NOW + WAIT_ANSWER));
     let closing = wanted(3, LockMode::Exclusive, 0..5);
-    assert!(locks.closes_circle(FILE, &closing));
-    assert!(!locks.closes_circle(FILE, &wanted(3, LockMode::Exclusive, 7..8)));
-    assert!(!locks.closes_circle(FILE, &wanted(4, LockMode::Exclusive, 0..5)));
+    assert!(locks.closes_cycle(FILE, &closing));
+    assert!(!locks.closes_cycle(FILE, &wanted(3, LockMode::Exclusive, 7..8)));
+    assert!(!locks.closes_cycle(FILE, &wanted(4, LockMode::Exclusive, 0..5)));
     // Without the one in the middle there is none.
     locks.end_wait((OTHER_FILE, LockKind::Posix), (session_of(2), 2));
-    assert!(!locks.closes_circle(FILE, &closing));
+    assert!(!locks.closes_cycle(FILE, &closing));
 }
 
 #[test]
-fn a_thread_behind_others_who_wait_for_another_thread_closes_no_circle() {
+fn queueing_behind_waiters_is_not_a_deadlock() {
     let mut locks = FileLocks::default();
     assert!(lock(&mut locks, 1, LockMode::Exclusive, 0..10));
     wait(&mut locks, 2, LockMode::Exclusive, 0..10, NOW);
     wait(&mut locks, 3, LockMode::Exclusive, 0..10, NOW);
     let of_another_thread = wanted(2, LockMode::Exclusive, 0..10);
-    assert!(!locks.closes_circle(FILE, &of_another_thread));
+    assert!(!locks.closes_cycle(FILE, &of_another_thread));
     // But what it holds does.
     assert!(lock(&mut locks, 2, LockMode::Exclusive, 20..30));
     wait(&mut locks, 1, LockMode::Exclusive, 20..30, NOW);
-    assert!(locks.closes_circle(FILE, &of_another_thread));
+    assert!(locks.closes_cycle(FILE, &of_another_thread));
 }
 
 #[test]
-fn owners_of_another_kind_with_the_same_number_close_no_circle() {
+fn owners_of_different_lock_kinds_close_no_cycle() {
     let mut locks = FileLocks::default();
     assert!(lock(&mut locks, 1, LockMode::Exclusive, 0..10));
     let flock = |owner, mode| LockRequest {
@@ -257,7 +257,7 @@ fn owners_of_another_kind_with_the_same_number_close_no_circle() {
     assert!(set(&mut locks, &flock(2, LockMode::Exclusive), 0));
     let waiting = Wanted::of(session_of(1), &flock(1, LockMode::Shared)).unwrap();
     locks.wait(OTHER_FILE, waiting, 1, (1, Header::default(), NOW + WAIT_ANSWER));
-    assert!(!locks.closes_circle(FILE, &wanted(2, LockMode::Exclusive, 0..10)));
+    assert!(!locks.closes_cycle(FILE, &wanted(2, LockMode::Exclusive, 0..10)));
 }
 
 #[test]
@@ -283,7 +283,7 @@ fn who_waits_for_whom_is_listed_in_pages() {
     assert_eq!(waits, (100..1000).map(|owner| (party(owner), owner)).collect::<Vec<_>>());
     assert_eq!(found[0].holders, [party(2), party(4)]);
     assert!(found[1..].iter().all(|it| it.holders == [party(2)]));
-    // Who is called will try now; flock has no circles.
+    // Who is called will try now; flock has no cycles.
     unlock(&mut locks, 4, 5..10);
     unlock(&mut locks, 2, 0..10);
     assert_eq!(called(&mut locks, NOW), [(100, true)]);

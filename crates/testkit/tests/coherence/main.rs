@@ -438,7 +438,7 @@ fn names_that_are_exchanged_are_never_missing(mounts: &Mounts) {
     });
 }
 
-/// Semantics 1.7: of two renames that would together make a circle, one is refused.
+/// Semantics 1.7: of two renames that would together make a loop, one is refused.
 fn directories_moved_into_each_other_stay_a_tree(mounts: &Mounts) {
     for round in 0..60 {
         let top = mounts.one.join(format!("round-{round}"));

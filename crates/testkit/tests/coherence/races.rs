@@ -126,7 +126,7 @@ fn exchange(top: &Path, first: &str, second: &str) -> rustix::io::Result<()> {
 
 /// In each round as many mounts as there are names in `ring` exchange at once: the first with what
 /// is below the second, and so on, the last with what is below the first. All of them together
-/// would make a circle that nothing leads to. Which way the one is refused that would close it
+/// would make a loop that nothing leads to. Which way the one is refused that would close it
 /// depends on whether its mount has heard of the others: then its names lead elsewhere already.
 fn exchange_in_a_ring(mounts: &Mounts, ring: &[&str], rounds: usize) {
     for round in 0..rounds {

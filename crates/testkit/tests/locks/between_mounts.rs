@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![locks:
     a_lock_excludes_on_all_mounts, kinds_do_not_see_each_other, a_wait_ends_when_the_lock_is_free,
     a_signal_ends_a_wait, ranges_split_merge_and_change, closing_gives_posix_locks_back,
-    other_locks_last_until_the_last_close, circles_are_refused, counters_lose_no_update,
+    other_locks_last_until_the_last_close, deadlocks_are_refused, counters_lose_no_update,
     many_wait_and_all_get_their_turn, an_owner_has_at_most_1024_ranges,
     holders_of_the_same_mount_are_named, who_waits_gets_it_in_the_order_of_coming,
     readers_overtake_a_waiting_writer_64_times, who_could_have_it_is_not_kept_by_who_waits,
     on_each_processor_256_wait,
-    circles_over_several_files_and_of_open_files_are_refused,
-    circles_over_several_targets_are_found,
+    deadlocks_across_files_and_of_open_file_locks_are_refused,
+    deadlocks_across_targets_are_found,
     what_is_no_regular_file_is_locked_for_its_mount_alone,
 ];
 
@@ -222,7 +222,7 @@ fn other_locks_last_until_the_last_close(mounts: &Mounts) {
 }
 
 /// Semantics 6.5.
-fn circles_are_refused(mounts: &Mounts) {
+fn deadlocks_are_refused(mounts: &Mounts) {
     mounts.both_ways(|here, there| {
         let (mut one, mut other) = (Program::on(here), Program::on(there));
         one.ok("lock f posix exclusive 0 1 try");
@@ -447,7 +447,7 @@ fn apart(place: &Path) -> [PathBuf; 2] {
 }
 
 /// Semantics 6.5.
-fn circles_over_several_targets_are_found(mounts: &Mounts) {
+fn deadlocks_across_targets_are_found(mounts: &Mounts) {
     mounts.both_ways(|here, there| {
         let files = apart(here);
         let there = |file: &PathBuf| {
@@ -476,7 +476,7 @@ fn circles_over_several_targets_are_found(mounts: &Mounts) {
 }
 
 /// Semantics 6.5.
-fn circles_over_several_files_and_of_open_files_are_refused(mounts: &Mounts) {
+fn deadlocks_across_files_and_of_open_file_locks_are_refused(mounts: &Mounts) {
     mounts.both_ways(|here, there| {
         // Files of one directory lie on the same target.
         let second = |place: &Path| place.with_extension("second");

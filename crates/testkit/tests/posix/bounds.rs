@@ -19,7 +19,7 @@ use std::time::{Duration, SystemTime};
 pub(crate) const CASES: &[Test] = skep_testkit::cases![bounds:
     names_of_255_and_256_bytes, paths_of_4096_bytes, names_that_are_no_text,
     trees_deeper_than_paths, targets_and_attributes_that_are_no_text, many_directories,
-    circles_of_links,
+    loops_of_links,
     times_before_1970_and_after_2106, the_largest_owners, large_device_numbers, many_links,
     the_time_of_creation_stays, set_group_id_directories,
 ];
@@ -136,7 +136,7 @@ fn many_directories(root: &Path) {
     assert_eq!(ok(fs::metadata(root)).nlink(), 1002);
 }
 
-fn circles_of_links(root: &Path) {
+fn loops_of_links(root: &Path) {
     ok(symlink("self", root.join("self")));
     refused(fs::metadata(root.join("self")), Errno::LOOP);
     ok(symlink("b", root.join("a")));

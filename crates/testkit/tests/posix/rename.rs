@@ -14,10 +14,10 @@ pub(crate) const CASES: &[Test] = skep_testkit::cases![rename:
     within_a_directory, to_another_directory, over_a_file, over_an_open_file, over_a_directory,
     of_what_is_missing, types_must_fit, into_itself, between_links_of_one_file, without_replacing,
     of_directories_moves_all_below, of_directories_counts_links, back_and_forth,
-    by_many_at_once_loses_nothing, of_a_symbolic_link, in_circles_is_refused,
+    by_many_at_once_loses_nothing, of_a_symbolic_link, into_its_own_subtree_is_refused,
     exchanging_files, exchanging_directories, exchanging_different_kinds, exchanging_needs_both,
     exchanging_with_what_is_above_is_refused, exchanging_links_of_one_file,
-    exchanging_by_many_at_once_loses_nothing, exchanging_in_circles_is_refused,
+    exchanging_by_many_at_once_loses_nothing, exchanging_with_its_own_subtree_is_refused,
     leaving_a_whiteout, a_whiteout_excludes_an_exchange, below_an_overlay,
 ];
 
@@ -210,8 +210,8 @@ fn of_a_symbolic_link(root: &Path) {
     assert!(ok(fs::symlink_metadata(root.join("moved"))).is_file());
 }
 
-/// Two moves that would make a circle together: one of them must lose.
-fn in_circles_is_refused(root: &Path) {
+/// Two moves that would make a loop together: one of them must lose.
+fn into_its_own_subtree_is_refused(root: &Path) {
     for round in 0..20 {
         let (a, b) = (root.join(format!("a{round}")), root.join(format!("b{round}")));
         ok(fs::create_dir(&a));
@@ -366,8 +366,8 @@ fn exchanging_by_many_at_once_loses_nothing(root: &Path) {
     assert_eq!(found, (0..8).map(|index| index.to_string()).collect::<Vec<_>>());
 }
 
-/// Two exchanges that would make a circle together: one of them must lose.
-fn exchanging_in_circles_is_refused(root: &Path) {
+/// Two exchanges that would make a loop together: one of them must lose.
+fn exchanging_with_its_own_subtree_is_refused(root: &Path) {
     for round in 0..20 {
         let (a, b) = (root.join(format!("a{round}")), root.join(format!("b{round}")));
         for directory in [&a, &b] {

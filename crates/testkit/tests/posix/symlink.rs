@@ -7,7 +7,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![symlink:
-    keeps_its_target_as_it_is, is_followed, may_point_nowhere, in_a_circle, refuses_what_exists,
+    keeps_its_target_as_it_is, is_followed, may_point_nowhere, in_a_loop, refuses_what_exists,
 ];
 
 fn keeps_its_target_as_it_is(root: &Path) {
@@ -45,7 +45,7 @@ fn may_point_nowhere(root: &Path) {
     assert_eq!(ok(fs::read_link(&link)), PathBuf::from("nowhere"));
 }
 
-fn in_a_circle(root: &Path) {
+fn in_a_loop(root: &Path) {
     ok(symlink("b", root.join("a")));
     ok(symlink("a", root.join("b")));
     refused(fs::metadata(root.join("a")), Errno::LOOP);

@@ -158,7 +158,7 @@ fn a_session_that_closes_a_file_has_nothing_locked_of_it() {
 }
 
 #[test]
-fn a_circle_of_two_sessions_is_refused() {
+fn a_deadlock_of_two_sessions_is_refused() {
     let mut story = Story::begin();
     let (a, b) = (story.create_as("a", 1, (0, 1)), story.create_as("b", 1, (0, 2)));
     assert!(story.locks(1, (0, 3), exclusive(a, 5)));

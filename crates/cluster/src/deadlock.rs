@@ -1,10 +1,10 @@
-//! Circles of programs that wait for each other's POSIX locks on files of several metadata targets:
-//! whether there is one, and who of it gives way. A circle among the files of one target that
+//! Cycles of programs that wait for each other's POSIX locks on files of several metadata targets:
+//! whether there is one, and who of it gives way. A cycle among the files of one target that
 //! target finds by itself, before it forms (`docs/design/0005-locks.md`).
 //!
 //! Targets are asked one after the other, so what they tell doesn't belong to one moment. But a
 //! wait that is there both times when everybody is asked twice was there all the time between; only
-//! those count ([`LockWaits::steady`]). Who waits can't give back what he holds, so a circle of
+//! those count ([`LockWaits::steady`]). Who waits can't give back what he holds, so a cycle of
 //! such waits is one.
 
 use skep_types::NodeId;
@@ -60,8 +60,8 @@ impl LockWaits {
         steady
     }
 
-    /// Whether a wait is in a circle, and the one of it that has to end: that with the highest
-    /// client and number. So of each circle exactly one gives way, without a word between clients.
+    /// Whether a wait is in a cycle, and the one of it that has to end: that with the highest
+    /// client and number. So of each cycle exactly one gives way, without a word between clients.
     pub fn gives_way(&self, waiter: Party, number: u64) -> bool {
         let holders = |party: &Party, number: &u64| self.waits.get(party)?.get(number);
         let mut next: Vec<Party> =
@@ -100,22 +100,22 @@ mod tests {
     }
 
     #[test]
-    fn one_of_a_circle_gives_way() {
-        let circle = waits(&[(1, &[2]), (2, &[3, 9]), (3, &[1])]);
-        let who: Vec<_> = (1..=3).filter(|it| circle.gives_way(party(*it), *it)).collect();
+    fn one_wait_of_each_deadlock_cycle_is_refused() {
+        let cycle = waits(&[(1, &[2]), (2, &[3, 9]), (3, &[1])]);
+        let who: Vec<_> = (1..=3).filter(|it| cycle.gives_way(party(*it), *it)).collect();
         assert_eq!(who, [2], "client 2 is the highest");
         let chain = waits(&[(1, &[2]), (2, &[3])]);
         assert!((1..=3).all(|it| !chain.gives_way(party(it), it)));
     }
 
     #[test]
-    fn who_waits_before_a_circle_is_not_of_it() {
+    fn a_waiter_outside_the_cycle_is_not_refused() {
         let waits = waits(&[(1, &[4]), (4, &[1]), (8, &[1])]);
         assert!(!waits.gives_way(party(8), 8));
     }
 
     #[test]
-    fn what_was_there_once_only_makes_no_circle() {
+    fn a_wait_seen_only_once_closes_no_cycle() {
         let first = waits(&[(1, &[2]), (2, &[1, 3])]);
         assert!(first.gives_way(party(2), 2));
         // The holder has changed.
@@ -130,10 +130,10 @@ mod tests {
     }
 
     proptest! {
-        /// As by trying all ways: who gives way is the highest of some circle through it, and while
-        /// there is a circle, somebody does.
+        /// As by trying all ways: who gives way is the highest of some cycle through it, and while
+        /// there is a cycle, somebody does.
         #[test]
-        fn circles_end(edges in prop::collection::vec((0u64..7, 0u64..7), 0..14)) {
+        fn every_deadlock_cycle_is_broken(edges in prop::collection::vec((0u64..7, 0u64..7), 0..14)) {
             let mut by_waiter: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
             for (waiter, holder) in edges.into_iter().filter(|(a, b)| a != b) {
                 by_waiter.entry(waiter).or_default().push(holder);
@@ -141,9 +141,9 @@ mod tests {
             loop {
                 let edges: Vec<_> = by_waiter.iter().map(|(a, b)| (*a, &b[..])).collect();
                 let waits = waits(&edges);
-                let is_circle = has_circle(&by_waiter);
+                let is_cycle = has_cycle(&by_waiter);
                 let gives = by_waiter.keys().copied().find(|it| waits.gives_way(party(*it), *it));
-                prop_assert_eq!(gives.is_some(), is_circle);
+                prop_assert_eq!(gives.is_some(), is_cycle);
                 let Some(gives) = gives else { break };
                 by_waiter.remove(&gives);
             }
@@ -151,7 +151,7 @@ mod tests {
     }
 
     /// Those who wait for nobody, or for such alone, are taken away; is somebody left?
-    fn has_circle(edges: &BTreeMap<u64, Vec<u64>>) -> bool {
+    fn has_cycle(edges: &BTreeMap<u64, Vec<u64>>) -> bool {
         let mut left: BTreeMap<_, _> = edges.clone();
         loop {
             let before = left.len();

@@ -1,11 +1,11 @@
-//! Looking for circles of waiters that span metadata targets, while a program waits for a POSIX
-//! lock (docs/design/0005-locks.md). What a circle is, `skep_cluster::lock_circles` knows. All
+//! Looking for cycles of waiters that span metadata targets, while a program waits for a POSIX
+//! lock (docs/design/0005-locks.md). What a cycle is, `skep_cluster::deadlock` knows. All
 //! metadata targets are asked, twice, by one waiter of a mount for all of them.
 
 use crate::client::Client;
 use crate::eviction::client_of;
-use crate::limits::{CIRCLE_LOOK_AGE, CIRCLE_LOOK_PATIENCE, MAX_CIRCLE_WAITS};
-use skep_cluster::lock_circles::{LockWaits, Party};
+use crate::limits::{DEADLOCK_SEARCH_MAX_AGE, DEADLOCK_SEARCH_TIMEOUT, MAX_DEADLOCK_WAITS};
+use skep_cluster::deadlock::{LockWaits, Party};
 use skep_rpc::CallOptions;
 use skep_types::{Error, ErrorCode, GroupId, Result};
 use skep_wire::file_locks::{ListWaits, LockParty};
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// What was found when somebody of this mount looked last.
 #[derive(Debug, Default)]
-pub(crate) struct LockCircles {
+pub(crate) struct DeadlockSearch {
     /// When that was begun, and the waits that lasted while all were asked twice.
     looked: Mutex<Option<(Duration, Arc<LockWaits>)>>,
     is_looking: AtomicBool,
@@ -31,35 +31,36 @@ impl Drop for Look<'_> {
 }
 
 impl Client {
-    /// Whether a wait is the one to end of a circle over several metadata targets. If that can't be
+    /// Whether a wait is the one to end of a cycle over several metadata targets. If that can't be
     /// found out now, it is not: who waits asks again.
     pub(crate) async fn must_give_way(&self, owner: u64, wait: u64) -> bool {
         let groups = self.metadata_groups();
-        // One target finds all circles by itself.
+        // One target finds all cycles by itself.
         if groups.len() < 2 {
             return false;
         }
         let waiter = (self.mount().node(), owner);
-        let circles = &self.mount().lock_circles;
-        let looked = circles.looked.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let is_new = |began: Duration| skep_env::now().saturating_sub(began) < CIRCLE_LOOK_AGE;
+        let cycles = &self.mount().deadlock;
+        let looked = cycles.looked.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let is_new =
+            |began: Duration| skep_env::now().saturating_sub(began) < DEADLOCK_SEARCH_MAX_AGE;
         if let Some((began, waits)) = looked
             && is_new(began)
             && waits.has(waiter, wait)
         {
             return waits.gives_way(waiter, wait);
         }
-        if circles.is_looking.swap(true, Ordering::Acquire) {
+        if cycles.is_looking.swap(true, Ordering::Acquire) {
             return false;
         }
-        let _look = Look(&circles.is_looking);
+        let _look = Look(&cycles.is_looking);
         let began = skep_env::now();
-        let looking = skep_env::timeout(CIRCLE_LOOK_PATIENCE, self.steady_waits(&groups));
+        let looking = skep_env::timeout(DEADLOCK_SEARCH_TIMEOUT, self.steady_waits(&groups));
         match looking.await.unwrap_or_else(|| Err(no_answer())) {
             Ok(waits) => {
                 let waits = Arc::new(waits);
                 let looked = Some((began, Arc::clone(&waits)));
-                *circles.looked.lock().unwrap_or_else(PoisonError::into_inner) = looked;
+                *cycles.looked.lock().unwrap_or_else(PoisonError::into_inner) = looked;
                 waits.gives_way(waiter, wait)
             }
             Err(error) => {
@@ -85,7 +86,7 @@ impl Client {
                 for it in page.waits {
                     waits.add(party(it.waiter), it.wait, it.holders.into_iter().map(party));
                 }
-                after = page.next.filter(|_| waits.len() < MAX_CIRCLE_WAITS);
+                after = page.next.filter(|_| waits.len() < MAX_DEADLOCK_WAITS);
             }
         }
         Ok(waits)
