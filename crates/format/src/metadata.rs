@@ -36,8 +36,8 @@ pub enum Key<'a> {
     /// A file whose writer died: its size is what its chunk files say. Value: number of the death,
     /// a `u64`.
     SizeRecovery(InodeId),
-    /// A promise to another group's transaction. Value: [`IntentRecord`].
-    Intent(TransactionId),
+    /// A prepared transaction to another group's transaction. Value: [`PreparedRecord`].
+    Prepared(TransactionId),
     /// A transaction of this group that is committed, and whom that has to be told. Value:
     /// [`DecisionRecord`].
     Decision(u64),
@@ -88,7 +88,7 @@ mod kind {
     pub(super) const SESSION_OPEN: u8 = 5;
     pub(super) const REMOVAL: u8 = 6;
     pub(super) const SIZE_RECOVERY: u8 = 7;
-    pub(super) const INTENT: u8 = 8;
+    pub(super) const PREPARED: u8 = 8;
     pub(super) const DECISION: u8 = 9;
     pub(super) const FINISHED: u8 = 10;
     pub(super) const SESSION_END: u8 = 11;
@@ -153,7 +153,7 @@ impl Key<'_> {
             Self::SizeRecovery(inode) => {
                 of_target(kind::SIZE_RECOVERY, &[&inode.raw().to_be_bytes()])
             }
-            Self::Intent(id) => of_target(kind::INTENT, &[&transaction(id)]),
+            Self::Prepared(id) => of_target(kind::PREPARED, &[&transaction(id)]),
             Self::Decision(number) => of_target(kind::DECISION, &[&number.to_be_bytes()]),
             Self::Finished(id) => of_target(kind::FINISHED, &[&transaction(id)]),
             Self::SessionEnd(session) => {
@@ -236,9 +236,9 @@ impl Key<'_> {
         of_target(kind::SIZE_RECOVERY, &[])
     }
 
-    /// Prefix of all promises.
-    pub fn intents() -> Vec<u8> {
-        of_target(kind::INTENT, &[])
+    /// Prefix of all prepared transactions.
+    pub fn prepared() -> Vec<u8> {
+        of_target(kind::PREPARED, &[])
     }
 
     /// Prefix of all starts that are remembered.
@@ -494,8 +494,8 @@ record! {
 }
 
 record! {
-    /// A promise: these steps will be done when the coordinator says so.
-    pub struct IntentRecord {
+    /// A prepared transaction: these steps will be done when the coordinator says so.
+    pub struct PreparedRecord {
         /// The steps.
         pub steps: Vec<Step>,
         /// Attributes that were answered.
@@ -581,7 +581,7 @@ mod tests {
         let bytes = Key::Removal(GroupId::new(6), key).to_bytes();
         assert_eq!(removal(&bytes), Some((GroupId::new(6), key)));
         let id = TransactionId { coordinator: GroupId::new(2), number: 77 };
-        assert_eq!(transaction_of(&Key::Intent(id).to_bytes()), Some(id));
+        assert_eq!(transaction_of(&Key::Prepared(id).to_bytes()), Some(id));
         assert_eq!(transaction_of(&Key::Finished(id).to_bytes()), Some(id));
     }
 

@@ -15,7 +15,7 @@ use crate::steps;
 use crate::target::{MetadataTarget, Purpose};
 use skep_cluster::striping;
 use skep_format::metadata::{
-    DecisionRecord, InodeRecord, IntentRecord, Key, OpenCounts, SessionRecord, decode_value,
+    DecisionRecord, InodeRecord, Key, OpenCounts, PreparedRecord, SessionRecord, decode_value,
     is_work_item, last_u64, removal, transaction_of,
 };
 use skep_types::codec::Codec;
@@ -86,7 +86,7 @@ pub(crate) struct Background {
     pub(crate) ending: VecDeque<SessionId>,
     recovering: BTreeMap<InodeId, SizeRecovery>,
     /// Promises that wait for their end, and when to ask (again).
-    promises: BTreeMap<TransactionId, Duration>,
+    prepared: BTreeMap<TransactionId, Duration>,
     is_reserving: bool,
     /// When the next search for ends to be forgotten begins, or goes on.
     forget_at: Duration,
@@ -141,7 +141,9 @@ pub(crate) fn run_internal<E: Engine>(
             keys.iter().for_each(|key| context.delete_raw(key.clone()));
             Ok(())
         }
-        Internal::EndPromise { transaction, commit } => decide::end(context, *transaction, *commit),
+        Internal::EndPrepared { transaction, commit } => {
+            decide::end(context, *transaction, *commit)
+        }
         Internal::Truncated(inode) => cuts::truncated(context, *inode),
         Internal::SizeFound { inode, size, found_for } => {
             size_found(context, *inode, *size, *found_for)
@@ -272,13 +274,13 @@ impl<E: Engine> MetadataTarget<E> {
         self.background.look = true;
         self.load_removals()?;
         let now = self.shared.now;
-        for (key, value) in self.table.scan(&Key::intents(), &[], usize::MAX)? {
+        for (key, value) in self.table.scan(&Key::prepared(), &[], usize::MAX)? {
             let Some(transaction) = transaction_of(&key) else { continue };
-            let intent: IntentRecord = decode_value(&key, &value)?;
-            for resource in steps::resources(&intent.steps, &intent.attributes) {
-                self.shared.locks.try_take(&resource, Owner::Promise(transaction));
+            let record: PreparedRecord = decode_value(&key, &value)?;
+            for resource in steps::resources(&record.steps, &record.attributes) {
+                self.shared.locks.try_take(&resource, Owner::Prepared(transaction));
             }
-            self.background.promises.insert(transaction, now);
+            self.background.prepared.insert(transaction, now);
         }
         for (key, value) in self.table.scan(&Key::decisions(), &[], usize::MAX)? {
             let Some(number) = last_u64(&key) else { continue };
@@ -298,7 +300,7 @@ impl<E: Engine> MetadataTarget<E> {
             self.background.is_reserving = true;
             self.start_internal(Internal::ReserveNumbers);
         }
-        self.ask_about_promises();
+        self.ask_for_decisions();
         if let Some(session) = self.background.ending.pop_front() {
             self.start_internal(Internal::EndSession(session));
         }
@@ -363,9 +365,9 @@ impl<E: Engine> MetadataTarget<E> {
                     self.background.ending.push_back(session);
                 }
             }
-            Internal::EndPromise { transaction, .. } => {
-                self.background.promises.remove(&transaction);
-                self.release(Owner::Promise(transaction));
+            Internal::EndPrepared { transaction, .. } => {
+                self.background.prepared.remove(&transaction);
+                self.release(Owner::Prepared(transaction));
             }
             Internal::Truncated(inode) => self.end_cut(inode),
             Internal::SizeFound { inode, .. } => {
@@ -378,29 +380,29 @@ impl<E: Engine> MetadataTarget<E> {
 
     /// A coordinator has told how its transaction ended, and that is committed here.
     pub(crate) fn after_decide(&mut self, transaction: TransactionId) {
-        self.background.promises.remove(&transaction);
-        self.release(Owner::Promise(transaction));
+        self.background.prepared.remove(&transaction);
+        self.release(Owner::Prepared(transaction));
     }
 
-    /// Notes a promise, if one was made.
+    /// Notes a prepared transaction, if one was made.
     pub(crate) fn after_prepare(&mut self, transaction: TransactionId) -> Result<()> {
-        if self.table.get(&Key::Intent(transaction).to_bytes())?.is_some() {
-            self.background.promises.insert(transaction, self.shared.now + ASK_AFTER);
+        if self.table.get(&Key::Prepared(transaction).to_bytes())?.is_some() {
+            self.background.prepared.insert(transaction, self.shared.now + ASK_AFTER);
         }
         Ok(())
     }
 
-    fn ask_about_promises(&mut self) {
+    fn ask_for_decisions(&mut self) {
         let now = self.shared.now;
         let due: Vec<_> = self
             .background
-            .promises
+            .prepared
             .iter()
             .filter(|(_, at)| **at <= now)
             .map(|(transaction, _)| *transaction)
             .collect();
         for transaction in due {
-            self.background.promises.insert(transaction, now + ASK_AFTER);
+            self.background.prepared.insert(transaction, now + ASK_AFTER);
             let call = OutgoingCall::new(transaction.coordinator, &AskDecision { transaction });
             self.call(call, Purpose::Background(Errand::Ask(transaction)));
         }
@@ -573,12 +575,12 @@ impl<E: Engine> MetadataTarget<E> {
             }
             Errand::Ask(transaction) => {
                 let decision = result.and_then(|body| DecisionReply::from_bytes(&body));
-                let is_open = self.background.promises.contains_key(&transaction);
+                let is_open = self.background.prepared.contains_key(&transaction);
                 if let (Ok(DecisionReply { decision }), true) = (decision, is_open)
                     && decision != Decision::Pending
                 {
                     let commit = decision == Decision::Committed;
-                    self.start_internal(Internal::EndPromise { transaction, commit });
+                    self.start_internal(Internal::EndPrepared { transaction, commit });
                 }
             }
             Errand::Cut(inode) => self.on_cut(inode, result),

@@ -19,7 +19,7 @@ use skep_format::metadata::{InodeRecord, Key, OpenCounts, decode_value};
 use skep_types::codec::Codec;
 use skep_types::{ClusterMap, Error, ErrorCode, GroupId, InodeId, Lsn, Result, ShardId, Timestamp};
 use skep_wire::Request;
-use skep_wire::metadata::{Prepare, Prepared, Step, TransactionId};
+use skep_wire::metadata::{Prepare, PrepareReply, Step, TransactionId};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -82,7 +82,7 @@ pub(crate) struct Context<'a, E> {
     pub(crate) outgoing: Vec<(usize, OutgoingCall)>,
     next_answer: usize,
     owner: Owner,
-    keeps_promise: bool,
+    applies_prepared: bool,
 }
 
 impl<'a, E: Engine> Context<'a, E> {
@@ -97,20 +97,20 @@ impl<'a, E: Engine> Context<'a, E> {
             outgoing: Vec::new(),
             next_answer: 0,
             owner,
-            keeps_promise: false,
+            applies_prepared: false,
         }
     }
 
-    /// Makes the context act for a promise, whose locks then are its own.
+    /// Makes the context act for a prepared transaction, whose locks then are its own.
     pub(crate) fn act_for(&mut self, transaction: TransactionId) {
-        self.owner = Owner::Promise(transaction);
+        self.owner = Owner::Prepared(transaction);
     }
 
-    /// Makes the context keep a promise: what other promises hold is not in its way, since what was
+    /// Makes the context keep a prepared transaction: what other prepared transactions hold is not in its way, since what was
     /// promised was checked against them.
-    pub(crate) fn keep_promise(&mut self, transaction: TransactionId) {
+    pub(crate) fn apply_prepared(&mut self, transaction: TransactionId) {
         self.act_for(transaction);
-        self.keeps_promise = true;
+        self.applies_prepared = true;
     }
 
     pub(crate) fn into_writes(self) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
@@ -186,7 +186,7 @@ impl<'a, E: Engine> Context<'a, E> {
 
     /// Stops while another transaction holds a resource.
     pub(crate) fn check_free(&self, resource: Resource) -> Result<(), Stop> {
-        if self.keeps_promise || self.shared.locks.is_free(&resource, Some(self.owner)) {
+        if self.applies_prepared || self.shared.locks.is_free(&resource, Some(self.owner)) {
             Ok(())
         } else {
             Err(Stop::Held(resource))
@@ -312,12 +312,12 @@ impl<'a, E: Engine> Context<'a, E> {
         self.next_answer < self.op.asked.len()
     }
 
-    /// Gets promises from groups under this operation's transaction. They are kept if the operation
+    /// Gets prepared transactions from groups under this operation's transaction. They are kept if the operation
     /// succeeds, and taken back if it doesn't.
     pub(crate) fn prepare(
         &mut self,
         steps: Vec<(GroupId, Vec<Step>)>,
-    ) -> Result<Vec<Prepared>, Stop> {
+    ) -> Result<Vec<PrepareReply>, Stop> {
         if steps.is_empty() {
             return Ok(Vec::new());
         }

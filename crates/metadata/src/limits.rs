@@ -30,7 +30,7 @@ pub const MAX_DOUBTS: u32 = 16;
 pub const LONGEST_PAUSE: Duration = Duration::from_millis(64);
 /// Longest time that a target waits for something to happen.
 pub const LONGEST_WAIT: Duration = Duration::from_millis(250);
-/// A promise older than this makes the participant ask the coordinator.
+/// A prepared transaction older than this makes the participant ask the coordinator.
 pub const ASK_AFTER: Duration = Duration::from_secs(1);
 /// Pause after which what another group has refused (a removal, a question, a decision) is tried
 /// again.

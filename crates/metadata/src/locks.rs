@@ -1,6 +1,6 @@
 //! What transactions between groups hold while they are undecided.
 //!
-//! Only promises to other groups, the rename lock, truncations (`cuts`) and those who have a file
+//! Only prepared transactions to other groups, the rename lock, truncations (`cuts`) and those who have a file
 //! open that is about to be shared (`sharing`) hold anything.
 //! Operations of this target hold nothing while they wait: they run again from the start and check
 //! everything in the transaction that commits. So there is no cycle of waiters.
@@ -27,8 +27,8 @@ pub(crate) enum Resource {
 /// Who holds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owner {
-    /// A promise to a transaction.
-    Promise(TransactionId),
+    /// A prepared transaction to a transaction.
+    Prepared(TransactionId),
     /// An operation of this target (the rename lock only).
     Operation(u64),
     /// The truncation of a file that is on its way.

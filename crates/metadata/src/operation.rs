@@ -47,8 +47,8 @@ pub(crate) enum Internal {
     Confirmed { number: u64, participant: GroupId },
     /// Removes keys: of work that is done, and of what need not be remembered any longer.
     Forget(Vec<Vec<u8>>),
-    /// A promise's transaction has ended.
-    EndPromise { transaction: TransactionId, commit: bool },
+    /// A prepared transaction's transaction has ended.
+    EndPrepared { transaction: TransactionId, commit: bool },
     /// The chunk files of a file were cut for somebody who has gone.
     Truncated(skep_types::InodeId),
     /// The chunk files of a file whose writer died say that it has this size.
@@ -124,9 +124,9 @@ pub(crate) struct Operation {
     pub(crate) body: Vec<u8>,
     /// What it has asked others, in the order of its calls.
     pub(crate) asked: Vec<Asked>,
-    /// The transaction that it coordinates, once it has asked for a promise.
+    /// The transaction that it coordinates, once it has asked for a prepared transaction.
     pub(crate) transaction: Option<u64>,
-    /// Groups that were asked for promises under `transaction`.
+    /// Groups that were asked for prepared transactions under `transaction`.
     pub(crate) participants: Vec<GroupId>,
     /// The transaction that holds the rename lock at the root's group for it.
     pub(crate) rename_lock: Option<(u64, GroupId)>,

@@ -11,7 +11,7 @@ use skep_types::{Attributes, Error, ErrorCode, FileKind, GroupId, InodeId};
 use skep_wire::limits::MAX_LINKS;
 use skep_wire::metadata::Step;
 
-/// What a promise of steps holds. `answers` are the attributes that they answered with.
+/// What a prepared transaction of steps holds. `answers` are the attributes that they answered with.
 pub(crate) fn resources(steps: &[Step], answers: &[Attributes]) -> Vec<Resource> {
     let mut answers = answers.iter();
     let held = |step: &Step| match step {
@@ -183,10 +183,13 @@ fn doubt<E: Engine>(context: &Context<'_, E>, stop: Stop) -> Stop {
 }
 
 fn no_answer() -> Error {
-    Error::new(ErrorCode::Corrupt, "a promise lost the attributes that it answered with")
+    Error::new(
+        ErrorCode::Corrupt,
+        "a prepared transaction lost the attributes that it answered with",
+    )
 }
 
-/// Does steps where their inodes live: here at once, elsewhere as promises of this operation's
+/// Does steps where their inodes live: here at once, elsewhere as prepared transactions of this operation's
 /// transaction. Each step comes with the inode that says where.
 pub(crate) fn do_anywhere<E: Engine>(
     context: &mut Context<'_, E>,

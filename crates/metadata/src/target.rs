@@ -8,7 +8,7 @@
 //! # Invariants
 //! - A reply to a modifying request leaves after its log record was appended.
 //! - No log record is longer than its reader accepts: see [`Limits::operation_bytes`].
-//! - What others build on (promises, commits, removals of chunk files, answers about which inodes
+//! - What others build on (prepared transactions, commits, removals of chunk files, answers about which inodes
 //!   exist) leaves after the record was synced.
 //! - After an error of the engine the target is of no more use: [`MetadataTarget::handle`] fails.
 
@@ -490,7 +490,7 @@ impl<E: Engine> MetadataTarget<E> {
             || error.code() != ErrorCode::Protocol
                 && op.header().is_some_and(|header| header.message == Decide::ID);
         if is_fatal {
-            // A promise that can't be kept, or state that can't be read: going on would make it
+            // A prepared transaction that can't be kept, or state that can't be read: going on would make it
             // worse.
             return Err(error.within("metadata target"));
         }

@@ -2,9 +2,9 @@
 
 use crate::model::{Inode, Model};
 use skep_format::metadata::{
-    Batch, DentryRecord, FileLocksRecord, InlineRecord, InodeRecord, IntentRecord, Key, LockOwner,
-    SlotRecord, directory_of_dentry, inline_of, inode_of, last_u64, lock_owner_of, name_cursor,
-    xattr_of,
+    Batch, DentryRecord, FileLocksRecord, InlineRecord, InodeRecord, Key, LockOwner,
+    PreparedRecord, SlotRecord, directory_of_dentry, inline_of, inode_of, last_u64, lock_owner_of,
+    name_cursor, xattr_of,
 };
 use skep_types::codec::Codec;
 use skep_types::{ACCESS_ACL, ClusterMap, DEFAULT_ACL, FileKind, InodeId, SessionId};
@@ -28,7 +28,7 @@ pub(crate) struct Changes {
     pub(crate) dentries: Vec<(InodeId, u64, Option<DentryRecord>)>,
     pub(crate) locks: Vec<(LockOwner, Option<FileLocksRecord>)>,
     /// Directories that are promised to another target, as they will be made.
-    pub(crate) promised: Vec<(InodeId, Step)>,
+    pub(crate) prepared: Vec<(InodeId, Step)>,
     /// Those of them that were freed since their session has ended.
     pub(crate) freed_by_end: BTreeSet<LockOwner>,
 }
@@ -37,7 +37,7 @@ impl Changes {
     pub(crate) fn of(batch: &Batch) -> Result<Self, String> {
         let slots = Key::slots_of(SessionId::default())[..2].to_vec();
         let (opens, sizes) = (Key::session_opens(), Key::size_recoveries());
-        let (ends, intents) = (Key::session_ends(), Key::intents());
+        let (ends, prepared) = (Key::session_ends(), Key::prepared());
         let mut changes = Self::default();
         for change in &batch.mutations {
             let key = change.key.0.as_slice();
@@ -61,9 +61,9 @@ impl Changes {
             } else if key.starts_with(&sizes) {
                 // Found; or found, and to be found anew since another writer died in this batch.
                 changes.sizes_found.push(InodeId::new(id));
-            } else if key.starts_with(&intents) {
-                let promise: Option<IntentRecord> = value.map(decode).transpose()?;
-                changes.promised.extend(promise.and_then(promised_directory));
+            } else if key.starts_with(&prepared) {
+                let record: Option<PreparedRecord> = value.map(decode).transpose()?;
+                changes.prepared.extend(record.and_then(prepared_directory));
             } else if let Some(owner) = lock_owner_of(key) {
                 changes.locks.push((owner, value.map(decode).transpose()?));
             } else if let Some(inode) = inode_of(key) {
@@ -91,15 +91,15 @@ pub(crate) fn inline_bytes(value: Option<&[u8]>) -> Result<Vec<u8>, String> {
     record.checked().ok_or_else(|| "inline bytes don't match their checksum".to_owned())
 }
 
-fn promised_directory(promise: IntentRecord) -> Option<(InodeId, Step)> {
+fn prepared_directory(record: PreparedRecord) -> Option<(InodeId, Step)> {
     let is_directory = |it: &Step| matches!(it, Step::MakeDirectoryInode { .. });
-    let step = promise.steps.into_iter().find(is_directory)?;
-    promise.attributes.first().map(|attributes| (attributes.inode, step))
+    let step = record.steps.into_iter().find(is_directory)?;
+    record.attributes.first().map(|attributes| (attributes.inode, step))
 }
 
 /// Whether a new directory has what was promised: what it is handed down is known then, and its
 /// directory may have been changed in the batch in which it was made, before or after that.
-pub(crate) fn fits_promise(new: &Inode, promised: &Step) -> Result<(), String> {
+pub(crate) fn fits_prepared(new: &Inode, prepared: &Step) -> Result<(), String> {
     let Step::MakeDirectoryInode {
         pattern,
         project,
@@ -107,7 +107,7 @@ pub(crate) fn fits_promise(new: &Inode, promised: &Step) -> Result<(), String> {
         access_acl,
         default_acl,
         ..
-    } = promised
+    } = prepared
     else {
         return Ok(());
     };
@@ -116,7 +116,7 @@ pub(crate) fn fits_promise(new: &Inode, promised: &Step) -> Result<(), String> {
         && (new.project, new.hands_down_project) == (*project, *hands_down_project)
         && acl(ACCESS_ACL) == access_acl.0
         && acl(DEFAULT_ACL) == default_acl.0;
-    if is_right { Ok(()) } else { Err(format!("was promised as {promised:?}; right is {new:?}")) }
+    if is_right { Ok(()) } else { Err(format!("was prepared as {prepared:?}; right is {new:?}")) }
 }
 
 /// Whether the names that a batch leaves are those of the reference.

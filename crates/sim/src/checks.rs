@@ -29,7 +29,7 @@ pub(crate) struct Stored {
     slots: BTreeSet<SessionId>,
     xattrs: BTreeMap<InodeId, BTreeMap<Vec<u8>, Vec<u8>>>,
     inline: BTreeMap<InodeId, Vec<u8>>,
-    /// Work that isn't done: intents, decisions, removals, sizes to be found out.
+    /// Work that isn't done: prepared, decisions, removals, sizes to be found out.
     unfinished: Vec<String>,
 }
 
@@ -88,7 +88,7 @@ impl Stored {
 
     fn take_of_target(&mut self, target: usize, key: &[u8], value: &[u8]) -> Result<(), String> {
         let unfinished = [
-            (Key::intents(), "promise"),
+            (Key::prepared(), "prepared transaction"),
             (Key::decisions(), "decision"),
             (Key::removals(), "removal"),
             (Key::size_recoveries(), "size to be found out"),

@@ -355,7 +355,7 @@ impl World {
                 self.notified(client, (*group, *session), &result)
             }
             Asker::Acknowledge(number) => {
-                drop(self.clients[client].notifications.at_work.remove(number))
+                self.clients[client].notifications.at_work.remove(number);
             }
             Asker::Goodbye | Asker::Target(_) | Asker::Cleaner(_) => {}
         }

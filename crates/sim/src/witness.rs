@@ -24,7 +24,7 @@
 //! between targets; the checkers of the end look at them). Owners, and times of anything. Who of
 //! those who wait gets a lock first.
 
-use crate::changes::{Changes, fits, fits_promise};
+use crate::changes::{Changes, fits, fits_prepared};
 use crate::client::is_lost;
 use crate::model::Model;
 use crate::operation::{Op, Summary};
@@ -87,7 +87,7 @@ pub(crate) struct Witness {
     windows: BTreeMap<u64, Window>,
     next_window: u64,
     /// Directories as targets have promised to make them.
-    promised: BTreeMap<InodeId, Step>,
+    prepared: BTreeMap<InodeId, Step>,
     /// Operations that committed.
     pub(crate) commits: u64,
     /// An operation committed in the batch that ended its session, which leaves no slot's record:
@@ -117,7 +117,7 @@ impl Witness {
             ended: BTreeMap::new(),
             windows: BTreeMap::new(),
             next_window: 0,
-            promised: BTreeMap::new(),
+            prepared: BTreeMap::new(),
             commits: 0,
             is_blind: false,
             has_seen_full_disks: false,
@@ -339,7 +339,7 @@ impl Witness {
         changes: &Changes,
         chunk_size: &dyn Fn(&InodeRecord) -> u64,
     ) -> Result<(), Violation> {
-        self.promised.extend(changes.promised.iter().cloned());
+        self.prepared.extend(changes.prepared.iter().cloned());
         let mut pending = Vec::new();
         for (session, slot, record) in &changes.slots {
             let id = (*session, *slot, record.sequence);
@@ -442,7 +442,7 @@ impl Witness {
                 if let Applied::Client(id, reply) = &step {
                     let Some(instance) = self.instances.get(id) else { continue };
                     let done = next.apply(&instance.op, id.0, reply);
-                    let done = done.and_then(|()| self.as_promised(&next, &instance.op, reply));
+                    let done = done.and_then(|()| self.as_prepared(&next, &instance.op, reply));
                     let is_nothing = match done {
                         Ok(()) => self.was_nothing(id.0, &instance.op, changes),
                         Err(_) => self.may_be_nothing(&instance.op),
@@ -470,11 +470,11 @@ impl Witness {
     }
 
     /// Whether a directory that is made on another target is as that one has promised it.
-    fn as_promised(&self, model: &Model, op: &Op, reply: &[u8]) -> Result<(), String> {
+    fn as_prepared(&self, model: &Model, op: &Op, reply: &[u8]) -> Result<(), String> {
         let Op::MakeDirectory(_) = op else { return Ok(()) };
         let made = EntryReply::from_bytes(reply).map_err(|error| error.to_string())?.inode;
-        match (self.promised.get(&made), model.inodes.get(&made)) {
-            (Some(promised), Some(new)) => fits_promise(new, promised),
+        match (self.prepared.get(&made), model.inodes.get(&made)) {
+            (Some(prepared), Some(new)) => fits_prepared(new, prepared),
             _ => Ok(()),
         }
     }

@@ -134,7 +134,7 @@ catalog! {
     // Metadata: for administrators.
     76 "metadata" reads md::ListSessions => md::SessionList;
     // Metadata: transactions between targets. Idempotent by their transaction id.
-    80 "metadata" reads md::Prepare => md::Prepared;
+    80 "metadata" reads md::Prepare => md::PrepareReply;
     81 "metadata" reads md::Decide => mg::Done;
     82 "metadata" reads md::AskDecision => md::DecisionReply;
     // Metadata, asked by storage.

@@ -4,7 +4,7 @@
 mod transactions;
 
 pub use transactions::{
-    AskDecision, Decide, Decision, DecisionReply, Prepare, Prepared, Step, TransactionId,
+    AskDecision, Decide, Decision, DecisionReply, Prepare, PrepareReply, Step, TransactionId,
 };
 
 use skep_types::codec::{Bytes, record};

@@ -5,7 +5,7 @@ use crate::context::Context;
 use crate::engine::Engine;
 use crate::operation::Stop;
 use crate::steps;
-use skep_format::metadata::{IntentRecord, Key};
+use skep_format::metadata::{Key, PreparedRecord};
 use skep_wire::management::Done;
 use skep_wire::metadata::{Decide, Step, TransactionId};
 
@@ -14,17 +14,17 @@ pub(crate) fn run<E: Engine>(context: &mut Context<'_, E>, request: Decide) -> R
     Ok(Done {})
 }
 
-/// Ends a promise. The caller gives back what it held, once this is committed.
+/// Ends a prepared transaction. The caller gives back what it held, once this is committed.
 pub(crate) fn end<E: Engine>(
     context: &mut Context<'_, E>,
     transaction: TransactionId,
     commit: bool,
 ) -> Result<(), Stop> {
-    context.keep_promise(transaction);
-    if let Some(intent) = context.get::<IntentRecord>(&Key::Intent(transaction))? {
+    context.apply_prepared(transaction);
+    if let Some(record) = context.get::<PreparedRecord>(&Key::Prepared(transaction))? {
         if commit {
-            let mut answers = intent.attributes.iter();
-            for step in &intent.steps {
+            let mut answers = record.attributes.iter();
+            for step in &record.steps {
                 let answer = match step {
                     Step::MakeDirectoryInode { .. } | Step::AddLink { .. } => answers.next(),
                     _ => None,
@@ -32,7 +32,7 @@ pub(crate) fn end<E: Engine>(
                 steps::apply(context, step, answer)?;
             }
         }
-        context.delete(&Key::Intent(transaction));
+        context.delete(&Key::Prepared(transaction));
     }
     // A request to prepare that is still under way must not find an empty place.
     let now = context.wall();

@@ -28,9 +28,9 @@ pub(crate) fn run<E: Engine>(
         let prepared = context.prepare(vec![(group, vec![step])])?;
         prepared.into_iter().next().and_then(|it| it.attributes.into_iter().next())
     };
-    let attributes =
-        attributes.ok_or_else(|| Error::new(ErrorCode::Protocol, "promise without attributes"))?;
-    // A promise that was given for it is taken back.
+    let attributes = attributes
+        .ok_or_else(|| Error::new(ErrorCode::Protocol, "prepare reply without attributes"))?;
+    // A prepared transaction that was given for it is taken back.
     steps::check_project(directory.attributes.handed_down_project(), &attributes)?;
     let (inode, kind) = (request.inode, attributes.kind);
     context.insert_dentry(request.directory, &request.name, inode, kind)?;

@@ -1,4 +1,4 @@
-//! `Prepare`: promises steps to another group's transaction. Never waits: what another transaction
+//! `Prepare`: prepared transactions steps to another group's transaction. Never waits: what another transaction
 //! holds makes the answer "busy". The answer leaves when the promise is on the device.
 
 use crate::context::Context;
@@ -7,21 +7,21 @@ use crate::limits::MAX_STEPS;
 use crate::locks::Owner;
 use crate::operation::Stop;
 use crate::steps;
-use skep_format::metadata::{IntentRecord, Key};
+use skep_format::metadata::{Key, PreparedRecord};
 use skep_types::{Error, ErrorCode, Timestamp};
-use skep_wire::metadata::{Prepare, Prepared};
+use skep_wire::metadata::{Prepare, PrepareReply};
 
 pub(crate) fn run<E: Engine>(
     context: &mut Context<'_, E>,
     request: Prepare,
-) -> Result<Prepared, Stop> {
+) -> Result<PrepareReply, Stop> {
     let transaction = request.transaction;
     if request.steps.len() > MAX_STEPS {
         let what = format!("{} steps at once, at most {MAX_STEPS}", request.steps.len());
         return Err(Error::new(ErrorCode::InvalidArgument, what).into());
     }
-    if let Some(intent) = context.get::<IntentRecord>(&Key::Intent(transaction))? {
-        return Ok(Prepared { busy: false, attributes: intent.attributes });
+    if let Some(record) = context.get::<PreparedRecord>(&Key::Prepared(transaction))? {
+        return Ok(PrepareReply { busy: false, attributes: record.attributes });
     }
     if context.get::<Timestamp>(&Key::Finished(transaction))?.is_some() {
         let what = "the transaction has ended: this request was long under way";
@@ -32,17 +32,17 @@ pub(crate) fn run<E: Engine>(
     for step in &request.steps {
         match steps::check(context, step) {
             Ok(answer) => attributes.extend(answer),
-            Err(Stop::Held(_)) => return Ok(Prepared { busy: true, attributes: Vec::new() }),
+            Err(Stop::Held(_)) => return Ok(PrepareReply { busy: true, attributes: Vec::new() }),
             Err(stop) => return Err(stop),
         }
     }
     // All are free: nothing can come between, since one operation runs at a time.
     for resource in steps::resources(&request.steps, &attributes) {
-        let taken = context.shared.locks.try_take(&resource, Owner::Promise(transaction));
+        let taken = context.shared.locks.try_take(&resource, Owner::Prepared(transaction));
         assert!(taken, "a resource that was free stays free within one operation");
     }
     let since = context.wall();
-    let intent = IntentRecord { steps: request.steps, attributes, since };
-    context.put(&Key::Intent(transaction), &intent);
-    Ok(Prepared { busy: false, attributes: intent.attributes })
+    let record = PreparedRecord { steps: request.steps, attributes, since };
+    context.put(&Key::Prepared(transaction), &record);
+    Ok(PrepareReply { busy: false, attributes: record.attributes })
 }

@@ -100,7 +100,7 @@ record! {
 
 record! {
     /// A promise: the participant commits or aborts as it is told, whatever happens.
-    pub struct Prepared {
+    pub struct PrepareReply {
         /// Nothing was promised: another transaction holds what is needed. Try again later.
         pub busy: bool,
         /// Attributes that steps answered with, in their order.

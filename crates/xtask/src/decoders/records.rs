@@ -7,7 +7,7 @@ use skep_format::identity::{DirectoryKind, Identity};
 use skep_format::kept_map::KeptMap;
 use skep_format::log;
 use skep_format::management::{LogHead, Snapshot};
-use skep_format::metadata::{Batch, DecisionRecord, DentryRecord, InodeRecord, IntentRecord};
+use skep_format::metadata::{Batch, DecisionRecord, DentryRecord, InodeRecord, PreparedRecord};
 use skep_format::metadata::{FileLocksRecord, InlineRecord, LockedRange, Mutation, OpenCounts};
 use skep_format::metadata::{SessionRecord, SlotRecord};
 use skep_types::codec::{Bytes, Codec, crc32c};
@@ -107,7 +107,7 @@ fn check_metadata(bytes: &[u8]) {
     check::<SessionRecord>(bytes);
     check::<SlotRecord>(bytes);
     check::<FileLocksRecord>(bytes);
-    check::<IntentRecord>(bytes);
+    check::<PreparedRecord>(bytes);
     check::<DecisionRecord>(bytes);
     check::<Batch>(bytes);
 }
@@ -161,7 +161,7 @@ fn metadata_seeds() -> Vec<Vec<u8>> {
     let name = Bytes::from(&b"name"[..]);
     let dentry =
         DentryRecord { name: name.clone(), inode: InodeId::new(9), kind: FileKind::Regular };
-    let intent = IntentRecord {
+    let record = PreparedRecord {
         steps: vec![Step::AddLink { inode: InodeId::new(9) }, Step::LockRename],
         attributes: vec![attributes()],
         since: Timestamp::default(),
@@ -179,7 +179,7 @@ fn metadata_seeds() -> Vec<Vec<u8>> {
         SessionRecord { client: NodeId::new(1), slots: 64 }.to_bytes(),
         SlotRecord { sequence: 1, lsn: Lsn::new(2), reply: name }.to_bytes(),
         FileLocksRecord { pid: 7, ranges: vec![locked] }.to_bytes(),
-        intent.to_bytes(),
+        record.to_bytes(),
         DecisionRecord { participants: vec![GroupId::new(1)] }.to_bytes(),
         Batch { mutations }.to_bytes(),
         TransactionId { coordinator: GroupId::new(1), number: 2 }.to_bytes(),

@@ -117,7 +117,7 @@ fn what_is_there_is_used_and_removed_on_a_full_disk() {
 }
 
 #[test]
-fn promises_that_add_are_refused_on_a_full_disk_and_those_that_were_made_are_kept() {
+fn a_full_disk_refuses_prepares_that_add_and_keeps_earlier_ones() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     let prepare = |number, step| md::Prepare {
@@ -135,13 +135,13 @@ fn promises_that_add_are_refused_on_a_full_disk_and_those_that_were_made_are_kep
         default_acl: Vec::new().into(),
     };
     let before = prepare(1, make.clone());
-    let promised = story.ask(1, 0, (0, 0), &before).unwrap();
+    let prepared = story.ask(1, 0, (0, 0), &before).unwrap();
     story.happens(short());
     let error = story.ask(1, 0, (0, 0), &prepare(2, make)).unwrap_err();
     assert_eq!((error.code(), error.context()), (ErrorCode::NoSpace, WHAT));
     let decide = md::Decide { transaction: before.transaction, commit: true };
     story.ask(1, 0, (0, 0), &decide).unwrap();
-    let made = promised.attributes[0].inode;
+    let made = prepared.attributes[0].inode;
     story.ask(1, 2, (0, 0), &md::GetAttributes { inode: made }).unwrap();
     let own = md::TransactionId { coordinator: GroupId::new(1), number: 99 };
     story.ask(1, 0, (0, 0), &md::AskDecision { transaction: own }).unwrap();

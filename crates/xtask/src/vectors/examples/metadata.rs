@@ -11,9 +11,9 @@ use skep_wire::management::Done;
 use skep_wire::metadata::{
     AskDecision, AttributesReply, Close, CloseMany, CloseSession, ClosedFile, Create,
     CreateUnnamed, Decide, Decision, DecisionReply, EntryInfo, GetEntryInfo, KeepAlive,
-    LeaseRenewed, ListSessions, NewInode, Open, OpenMode, OpenSession, Opened, Prepare, Prepared,
-    ReportWritten, SessionEntry, SessionList, SessionOpened, SetAttributes, SetPattern, SetTime,
-    Step, SyncAll, TransactionId, WrittenExtent,
+    LeaseRenewed, ListSessions, NewInode, Open, OpenMode, OpenSession, Opened, Prepare,
+    PrepareReply, ReportWritten, SessionEntry, SessionList, SessionOpened, SetAttributes,
+    SetPattern, SetTime, Step, SyncAll, TransactionId, WrittenExtent,
 };
 
 /// The pattern of a large file: its first bytes in metadata, then narrow, wide from 8 MiB on.
@@ -200,8 +200,8 @@ fn transactions() -> Vec<Example> {
         },
     ];
     let made = attributes(a_directory(), FileKind::Directory);
-    let prepared = Prepared { busy: false, attributes: vec![made] };
-    let busy = Prepared { busy: true, attributes: Vec::new() };
+    let prepared = PrepareReply { busy: false, attributes: vec![made] };
+    let busy = PrepareReply { busy: true, attributes: Vec::new() };
     let decision = |decision| DecisionReply { decision };
     vec![
         example(&Prepare { transaction, steps }, &prepared).reply::<Prepare>(&busy),
