@@ -10,7 +10,7 @@ use crate::session::{is_lost, lease_of};
 use skep_env::local::Notify;
 use skep_rpc::{CallOptions, Connection};
 use skep_types::{ClusterMap, ErrorCode, GroupId, Result, SessionId};
-use skep_wire::management::{GetMap, Heartbeat, LogOrder, LogOrderDone};
+use skep_wire::management::{ConfirmLogLevel, GetMap, Heartbeat, LogLevelChange};
 use skep_wire::metadata::KeepAlive;
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -115,17 +115,17 @@ async fn send_heartbeat(mount: &Mount, link: &mut Link<'_>, changed: &Notify) ->
     let heard = ask(&connection, &heartbeat).await?;
     mount.note_room(heard.room);
     take_map(mount, heard.map, changed);
-    if let Some(order) = heard.log_order {
+    if let Some(order) = heard.log_level_change {
         ask(&connection, &carry_out(mount, order)).await?;
     }
     Ok(())
 }
 
 /// Changes what is logged, as somebody wants it.
-fn carry_out(mount: &Mount, order: LogOrder) -> LogOrderDone {
+fn carry_out(mount: &Mount, order: LogLevelChange) -> ConfirmLogLevel {
     let changed = mount.options.log.change(order.level.as_deref());
     let refusal = changed.as_ref().err().map(|error| error.context().to_owned());
-    LogOrderDone {
+    ConfirmLogLevel {
         client: mount.node(),
         number: order.number,
         level: changed.ok(),

@@ -19,7 +19,7 @@ use skep_types::{
     ChunkFileKey, Error, ErrorCode, GroupId, HostIncarnation, MAX_FILE_BYTES, Result,
 };
 use skep_wire::file_locks::{LockKind, LockMode};
-use skep_wire::inline::{InlineMark, InlineWritten};
+use skep_wire::inline::{InlineMark, WriteInlineReply};
 use skep_wire::limits::LOCK_END;
 use skep_wire::metadata::OpenMode;
 use skep_wire::storage::{StripeHint, WriteChunk};
@@ -273,7 +273,7 @@ pub(crate) enum Acknowledged {
     /// By metadata, as a part of a write.
     Inline(InlineMark),
     /// By metadata, as all of a write, which has this end.
-    Extended(u64, Box<InlineWritten>),
+    Extended(u64, Box<WriteInlineReply>),
 }
 
 impl Acknowledged {
@@ -283,7 +283,7 @@ impl Acknowledged {
             Self::Chunk(key, group, incarnation) => writing.piece_written(key, group, incarnation),
             Self::Inline(mark) => writing.inline_written(mark),
             Self::Extended(end, written) => {
-                let InlineWritten { mark, attributes } = &*written;
+                let WriteInlineReply { mark, attributes } = &*written;
                 writing.wrote_inline(end, *mark, attributes, skep_env::now());
             }
         }

@@ -10,7 +10,7 @@ use skep_rpc::CallOptions;
 use skep_types::codec::{Bytes, crc32c};
 use skep_types::pattern::INLINE_UNIT;
 use skep_types::{Attributes, Error, ErrorCode, InodeId, Result};
-use skep_wire::inline::{InlineWritten, ReadInline, SyncInline, WriteInline};
+use skep_wire::inline::{ReadInline, SyncInline, WriteInline, WriteInlineReply};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -66,7 +66,7 @@ pub(crate) async fn write(
     file: &Arc<OpenFile>,
     (offset, data): (u64, &Buf),
     extends: bool,
-) -> Result<InlineWritten> {
+) -> Result<WriteInlineReply> {
     let bytes = Bytes::from(data.bytes());
     let request = Rc::new(WriteInline {
         inode: file.inode.id,

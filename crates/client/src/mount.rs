@@ -21,7 +21,7 @@ use skep_types::{
     TargetId, TargetKind,
 };
 use skep_wire::Request;
-use skep_wire::management::{RegisterClient, Registered};
+use skep_wire::management::{RegisterClient, RegisterReply};
 use skep_wire::node::LogLevel;
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -165,7 +165,7 @@ impl Mount {
 
     /// Registers; tries as long as it may for what passes, and logs once for each kind of obstacle
     /// what is waited for.
-    async fn register_patiently(options: &MountOptions) -> Result<Registered> {
+    async fn register_patiently(options: &MountOptions) -> Result<RegisterReply> {
         let deadline = options.patience.map(|patience| skep_env::now() + patience);
         let span = match options.patience {
             Some(patience) => format!("for {} s in all", patience.as_secs_f64()),
@@ -203,7 +203,7 @@ impl Mount {
         }
     }
 
-    async fn register(options: &MountOptions) -> Result<Registered> {
+    async fn register(options: &MountOptions) -> Result<RegisterReply> {
         let connection = connect_to_management(&options.cluster, NodeId::default()).await?;
         let request = RegisterClient {
             host: options.host.clone(),

@@ -6,7 +6,9 @@ use crate::notifications::Position;
 use crate::session::Modify;
 use crate::tables::{HandleId, OpenFile};
 use skep_types::{Attributes, Error, ErrorCode, InodeId, Result, StripePattern};
-use skep_wire::metadata::{Close, Create, CreateUnnamed, Lookup, NewInode, Open, OpenMode, Opened};
+use skep_wire::metadata::{
+    Close, Create, CreateUnnamed, Lookup, NewInode, Open, OpenMode, OpenReply,
+};
 use std::sync::Arc;
 
 /// A file that was made, or found.
@@ -61,7 +63,7 @@ impl Client {
         }
     }
 
-    async fn send_create(&self, request: Create) -> Result<Opened> {
+    async fn send_create(&self, request: Create) -> Result<OpenReply> {
         let how = match request.exclusive {
             true => Modify::telling(ErrorCode::Exists),
             false => Modify::default(),
@@ -101,7 +103,7 @@ impl Client {
         self.created(opened, request.open, before)
     }
 
-    fn created(&self, opened: Opened, mode: OpenMode, before: Position) -> Result<Created> {
+    fn created(&self, opened: OpenReply, mode: OpenMode, before: Position) -> Result<Created> {
         let created = opened.created;
         let attributes = opened.attributes.clone();
         let handle = match mode {
@@ -153,7 +155,7 @@ impl Client {
         open: OpenMode,
         truncate: bool,
         how: Modify,
-    ) -> Result<Opened> {
+    ) -> Result<OpenReply> {
         let state = self.mount().inodes.get(inode);
         let must_have_name = !state.is_some_and(|it| it.has_live_handles());
         let orphan = move |client: Client, result| client.close_orphan(result, open);
@@ -162,8 +164,13 @@ impl Client {
 
     /// Keeps an opened file under a new handle. Nothing is awaited between the reply and this, so
     /// no open can be lost in between. `before`: when the file was asked for.
-    fn add_handle(&self, opened: Opened, mode: OpenMode, before: Position) -> Result<OpenedFile> {
-        let Opened { attributes, pattern, is_shared, .. } = opened;
+    fn add_handle(
+        &self,
+        opened: OpenReply,
+        mode: OpenMode,
+        before: Position,
+    ) -> Result<OpenedFile> {
+        let OpenReply { attributes, pattern, is_shared, .. } = opened;
         let pattern = checked(attributes.inode, pattern)?;
         let mount = self.mount();
         let inode = mount.inodes.open(attributes.inode);
@@ -183,7 +190,7 @@ impl Client {
     }
 
     /// Closes a file that was opened for a caller who no longer waits.
-    pub(crate) fn close_orphan(&self, result: Result<Opened>, mode: OpenMode) {
+    pub(crate) fn close_orphan(&self, result: Result<OpenReply>, mode: OpenMode) {
         let Ok(opened) = result else { return };
         if mode == OpenMode::No || opened.pattern.is_none() {
             return;

@@ -116,7 +116,7 @@ pub(crate) async fn perform<F: FileSystem>(
 
 /// Undoes what an answer that nobody receives would have handed over: the open of a killed caller.
 pub(crate) async fn abandon<F: FileSystem>(context: &Context<F>, outcome: Result<Answer, Failure>) {
-    if let Ok(Answer::Created(_, handle, _) | Answer::Opened(handle, _)) = outcome
+    if let Ok(Answer::Created(_, handle, _) | Answer::OpenReply(handle, _)) = outcome
         && let Err(error) = context.file_system.close(handle).await
     {
         tracing::warn!("closing a file that was opened for a killed process: {error}");

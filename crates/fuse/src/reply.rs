@@ -28,7 +28,7 @@ pub(crate) enum Answer {
     /// The same with the time of creation.
     Statx(Stat),
     /// An opened file.
-    Opened(HandleId, OpenFlags),
+    OpenReply(HandleId, OpenFlags),
     /// An opened directory; whether the kernel may keep what it knows of its entries.
     OpenedDirectory(bool),
     /// So many bytes, which lie in the reply's memory already.
@@ -137,7 +137,7 @@ pub(crate) fn encode(answer: Answer, reply: &Buf, validity: &Validity<'_>) -> En
             let flags = OpenFlags { keep_cache: true, no_flush: false, is_direct };
             opened(handle, flags).encode(&mut w);
         }
-        Answer::Opened(handle, flags) => opened(handle, flags).encode(&mut w),
+        Answer::OpenReply(handle, flags) => opened(handle, flags).encode(&mut w),
         Answer::Attributes(attributes) => {
             (validity.note_shown)(&attributes);
             attributes_out(&attributes, guessed_blocks(&attributes, validity)).encode(&mut w);

@@ -4,7 +4,7 @@
 //! published. Nothing that was not synced is ever answered or seen.
 
 use crate::journal::Journal;
-use crate::log_orders::LogOrders;
+use crate::log_level_changes::LogLevelChanges;
 use skep_cluster::state::ClientDetails;
 use skep_cluster::{ClusterState, Command, Outcome, SoftState};
 use skep_env::local::Notify;
@@ -22,7 +22,7 @@ pub(crate) struct Authority {
     /// There is a newer map.
     pub(crate) changed: Notify,
     /// What clients are to do with their logs.
-    pub(crate) log_orders: LogOrders,
+    pub(crate) log_level_changes: LogLevelChanges,
 }
 
 #[derive(Debug)]
@@ -49,8 +49,11 @@ impl Authority {
         let published = Rc::new(state.map().clone());
         let inner =
             RefCell::new(Inner { state, soft, journal, room: None, published, encoded: None });
-        let authority =
-            Rc::new(Self { inner, changed: Notify::default(), log_orders: LogOrders::default() });
+        let authority = Rc::new(Self {
+            inner,
+            changed: Notify::default(),
+            log_level_changes: LogLevelChanges::default(),
+        });
         authority.command(&Command::Start)?;
         Ok(authority)
     }

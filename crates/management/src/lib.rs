@@ -12,7 +12,7 @@ mod directory;
 mod handlers;
 mod journal;
 mod limits;
-mod log_orders;
+mod log_level_changes;
 mod settings;
 
 pub use directory::initialise;

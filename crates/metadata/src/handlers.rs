@@ -36,7 +36,7 @@ use crate::engine::Engine;
 use crate::operation::Stop;
 use skep_types::codec::{Codec, Reader};
 use skep_types::{Error, ErrorCode, InodeId};
-use skep_wire::management::Done;
+use skep_wire::management::EmptyReply;
 use skep_wire::{
     Request, file_locks as fl, inline as il, metadata as md, sharing as sh, storage as st,
 };
@@ -88,7 +88,7 @@ pub(crate) fn dispatch<E: Engine>(
         fl::TestLock::ID => with(c, file_locks::test),
         fl::ListLocks::ID => with(c, list_locks::run),
         fl::ListWaits::ID => with(c, list_waits::run),
-        md::SyncAll::ID => Ok(Done {}.to_bytes()),
+        md::SyncAll::ID => Ok(EmptyReply {}.to_bytes()),
         md::Prepare::ID => with(c, prepare::run),
         md::Decide::ID => with(c, decide::run),
         st::WhichExist::ID => with(c, which_exist::run),

@@ -17,13 +17,13 @@ use skep_types::codec::Codec;
 use skep_types::{Error, ErrorCode, FileKind, InodeId, Lsn, Result, StripePattern};
 use skep_wire::Request;
 use skep_wire::frame::Header;
-use skep_wire::inline::{InlineWritten, WriteInline};
+use skep_wire::inline::{WriteInline, WriteInlineReply};
 
 /// Puts the number of the log record into the answer to an inline write, which is known only when
 /// the record is.
 pub(crate) fn stamp(header: &Header, lsn: Lsn, reply: &mut Vec<u8>) -> Result<()> {
     if header.message == WriteInline::ID {
-        let mut written = InlineWritten::from_bytes(reply)?;
+        let mut written = WriteInlineReply::from_bytes(reply)?;
         written.mark.record = lsn;
         *reply = written.to_bytes();
     }

@@ -9,7 +9,7 @@ use crate::target::MetadataTarget;
 use skep_format::metadata::Key;
 use skep_types::codec::Codec;
 use skep_types::{Error, ErrorCode, Result};
-use skep_wire::file_locks::{EndWait, LockKind, LockWaited, WaitLock};
+use skep_wire::file_locks::{EndWait, LockKind, WaitLock, WaitLockReply};
 use skep_wire::frame::Header;
 
 impl<E: Engine> MetadataTarget<E> {
@@ -75,6 +75,6 @@ impl<E: Engine> MetadataTarget<E> {
 
     fn answer_wait(&mut self, answered: Answered) {
         let Answered { connection, header, is_called } = answered;
-        self.reply_now(connection, header, LockWaited { is_called }.to_bytes());
+        self.reply_now(connection, header, WaitLockReply { is_called }.to_bytes());
     }
 }

@@ -16,7 +16,7 @@ use skep_format::metadata::{Key, SessionRecord, decode_value, last_u64};
 use skep_types::codec::Codec;
 use skep_types::{Error, ErrorCode, MapVersion, NodeId, Result, RetryClass, SessionId};
 use skep_wire::frame::Header;
-use skep_wire::metadata::{LeaseRenewed, OpenSession, SessionOpened};
+use skep_wire::metadata::{KeepAliveReply, OpenSession, OpenSessionReply};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
@@ -128,7 +128,7 @@ impl Sessions {
 
     /// Notes that a session is open, by the request and its answer.
     pub(crate) fn opened(&mut self, session: SessionId, body: &[u8], reply: &[u8], now: Duration) {
-        let (asked, reply) = (OpenSession::from_bytes(body), SessionOpened::from_bytes(reply));
+        let (asked, reply) = (OpenSession::from_bytes(body), OpenSessionReply::from_bytes(reply));
         if let (Ok(OpenSession { client, .. }), Ok(reply)) = (asked, reply) {
             let known = self.all.get(&session);
             let lease = known.map_or(Duration::ZERO, |session| session.lease);
@@ -162,7 +162,7 @@ pub(crate) fn open_session<E: Engine>(context: &mut Context<'_, E>) -> Result<Ve
     };
     context.put(&Key::Session(session), &record);
     let lease_ms = context.shared.map.policy.lease_ms;
-    Ok(SessionOpened { slots: record.slots, lease_ms }.to_bytes())
+    Ok(OpenSessionReply { slots: record.slots, lease_ms }.to_bytes())
 }
 
 impl<E: Engine> MetadataTarget<E> {
@@ -191,12 +191,12 @@ impl<E: Engine> MetadataTarget<E> {
     }
 
     /// A client renews its lease, and hears by which one it has to renew from now on.
-    pub(crate) fn keep_alive(&mut self, session: SessionId, known_ms: u32) -> LeaseRenewed {
+    pub(crate) fn keep_alive(&mut self, session: SessionId, known_ms: u32) -> KeepAliveReply {
         let lease_ms = self.shared.map.policy.lease_ms;
         if let Some(session) = self.sessions.all.get_mut(&session) {
             session.lease = milliseconds(lease_ms.max(known_ms.min(MAX_LEASE_MS)));
         }
-        LeaseRenewed { lease_ms }
+        KeepAliveReply { lease_ms }
     }
 
     /// Lets all leases begin anew if the target itself stood still (its process or its host was

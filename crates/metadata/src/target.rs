@@ -37,7 +37,7 @@ use skep_types::{
     ClusterMap, Error, ErrorCode, GroupId, InodeId, Lsn, MapVersion, Result, ShardId, TargetKind,
     Timestamp,
 };
-use skep_wire::file_locks::{HeldLock, LockSet, SetLock};
+use skep_wire::file_locks::{HeldLock, SetLock, SetLockReply};
 use skep_wire::frame::Header;
 use skep_wire::inline::SyncInline;
 use skep_wire::metadata::{Decide, OpenSession, Prepare, SyncAll};
@@ -595,7 +595,7 @@ impl<E: Engine> MetadataTarget<E> {
     /// Notes that a lock was set, or was not to be had.
     fn after_set_lock(&mut self, header: &Header, body: &[u8], reply: &[u8]) -> Result<()> {
         let SetLock { lock, wait } = SetLock::from_bytes(body)?;
-        let is_set = LockSet::from_bytes(reply)?.conflict.is_none();
+        let is_set = SetLockReply::from_bytes(reply)?.conflict.is_none();
         if let Some(wanted) = Wanted::of(header.session, &lock).filter(|_| is_set) {
             let now = self.shared.now;
             self.shared.file_locks.granted(lock.inode, &wanted, wait, now);

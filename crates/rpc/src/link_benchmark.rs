@@ -10,9 +10,9 @@ use crate::limits::{LINK_LOOK, LINK_PATIENCE, MAX_LINK_BYTES, MAX_LINK_STREAMS, 
 use skep_env::{Buf, Task};
 use skep_types::codec::crc32c;
 use skep_types::{Error, ErrorCode, GRANULE_BYTES, Result, TargetId};
-use skep_wire::benchmark::{DataGiven, DiscardData, GiveData};
+use skep_wire::benchmark::{DiscardData, GiveData, GiveDataReply};
 use skep_wire::limits::MAX_DATA_BYTES;
-use skep_wire::management::Done;
+use skep_wire::management::EmptyReply;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
@@ -127,22 +127,22 @@ fn compare(bytes: &[u8], expected: &[u32]) -> Result<()> {
 ///
 /// # Errors
 /// `Protocol` if data and checksums don't agree.
-pub fn discard(request: &DiscardData, data: Option<&Buf>) -> Result<Done> {
-    compare(data.map_or(&[], Buf::bytes), &request.checksums).map(|()| Done {})
+pub fn discard(request: &DiscardData, data: Option<&Buf>) -> Result<EmptyReply> {
+    compare(data.map_or(&[], Buf::bytes), &request.checksums).map(|()| EmptyReply {})
 }
 
 /// Answers [`GiveData`].
 ///
 /// # Errors
 /// `LimitReached` for more than fits into a frame.
-pub fn give(request: GiveData) -> Result<(DataGiven, Buf)> {
+pub fn give(request: GiveData) -> Result<(GiveDataReply, Buf)> {
     let len = request.bytes as usize;
     if len > MAX_DATA_BYTES {
         let what = format!("{len} bytes asked for, {MAX_DATA_BYTES} fit into a reply");
         return Err(Error::new(ErrorCode::LimitReached, what));
     }
     let data = meaningless(len);
-    Ok((DataGiven { checksums: checksums(data.bytes()) }, data))
+    Ok((GiveDataReply { checksums: checksums(data.bytes()) }, data))
 }
 
 /// One connection, and what it has done.

@@ -19,7 +19,9 @@ use skep_types::map::Capacity;
 use skep_types::registration::ServerRegistration;
 use skep_types::{ClusterMap, Error, ErrorCode, NodeId, NodeKind, Result, RetryClass, TargetId};
 use skep_wire::Request;
-use skep_wire::management::{GetMap, Heartbeat, Leave, RegisterClient, RegisterServer, Registered};
+use skep_wire::management::{
+    GetMap, Heartbeat, Leave, RegisterClient, RegisterReply, RegisterServer,
+};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -46,7 +48,7 @@ impl Registration {
         &self,
         management: &Management,
         patience: Option<Duration>,
-    ) -> Result<Registered> {
+    ) -> Result<RegisterReply> {
         match self {
             Self::Server(server) => management.call(server, patience).await,
             Self::Client(client) => management.call(client, patience).await,
@@ -54,7 +56,7 @@ impl Registration {
     }
 
     /// Takes the ids that management gave, for the next time.
-    fn confirm(&mut self, registered: &Registered) {
+    fn confirm(&mut self, registered: &RegisterReply) {
         if let Self::Server(RegisterServer { server, .. }) = self {
             server.node = registered.node;
             for (target, id) in server.targets.iter_mut().zip(&registered.targets) {
@@ -231,12 +233,12 @@ pub enum Change {
     /// There is another map in the cell.
     Map,
     /// A node that began with a kept map is registered now; comes before its first [`Self::Map`].
-    Joined(Box<Registered>),
+    Joined(Box<RegisterReply>),
     /// Management refuses a node that began with a kept map. Nothing more will come.
     Refused(Error),
     /// Management had forgotten the node, and it has registered again. A client has a new id now,
     /// and its sessions are gone.
-    Rejoined(Box<Registered>),
+    Rejoined(Box<RegisterReply>),
 }
 
 impl Membership {
@@ -250,7 +252,7 @@ impl Membership {
         token: &JoinToken,
         mut registration: Registration,
         patience: Option<Duration>,
-    ) -> Result<(Rc<Self>, Registered)> {
+    ) -> Result<(Rc<Self>, RegisterReply)> {
         let management = Management::new(token, registration.kind());
         let registered = registration.send(&management, patience).await?;
         registration.confirm(&registered);
@@ -269,7 +271,7 @@ impl Membership {
         token: &JoinToken,
         request: RegisterServer,
         kept: Option<ClusterMap>,
-    ) -> Result<(Rc<Self>, Option<Registered>)> {
+    ) -> Result<(Rc<Self>, Option<RegisterReply>)> {
         let RegisterServer { server: ServerRegistration { node, kind, .. }, .. } = request;
         let registration = Registration::Server(request);
         let patience = kept.is_some().then_some(PATIENCE_WITH_KEPT_MAP);

@@ -10,7 +10,7 @@ use skep_types::{
     ChunkFileKey, ClusterId, ClusterMap, Error, ErrorCode, GroupId, InodeId, NodeId, NodeKind,
     TargetId,
 };
-use skep_wire::storage::{ReadChunk, ReadDone};
+use skep_wire::storage::{ReadChunk, ReadChunkReply};
 use std::sync::Arc;
 
 fn identity(cluster: u8, secret: &Secret) -> Identity {
@@ -52,7 +52,7 @@ fn serve(server: Identity) -> String {
                     let data = Buf::copy_of(&vec![request.offset as u8; request.length as usize]);
                     outbox.reply_data(
                         &incoming.header,
-                        &ReadDone { checksums: vec![] },
+                        &ReadChunkReply { checksums: vec![] },
                         vec![data],
                     );
                 }

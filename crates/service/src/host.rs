@@ -24,7 +24,7 @@ use skep_types::registration::{ServerRegistration, TargetClaim};
 use skep_types::{
     ClusterMap, Error, ErrorCode, NodeId, NodeKind, Result, Target, TargetId, TargetKind,
 };
-use skep_wire::management::{RegisterServer, Registered};
+use skep_wire::management::{RegisterReply, RegisterServer};
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -324,8 +324,8 @@ impl Served {
     }
 
     /// Keeps the ids that management gave, and starts the targets that don't run yet.
-    fn start_all(&self, registered: &Registered) -> Result<()> {
-        let Registered { node, targets, .. } = registered;
+    fn start_all(&self, registered: &RegisterReply) -> Result<()> {
+        let RegisterReply { node, targets, .. } = registered;
         self.node.borrow_mut().directory.assign(*node, TargetId::default())?;
         for (slot, target) in self.waiting.borrow_mut().iter_mut().zip(targets) {
             if let Some(mut directory) = slot.take() {

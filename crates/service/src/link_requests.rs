@@ -6,7 +6,7 @@ use skep_rpc::{Identity, Incoming, MapCell, Outbox};
 use skep_types::codec::Codec;
 use skep_types::{Error, ErrorCode, Result, TargetId};
 use skep_wire::Request;
-use skep_wire::benchmark::{DiscardData, GiveData, LinkMeasured, MeasureLink};
+use skep_wire::benchmark::{DiscardData, GiveData, MeasureLink, MeasureLinkReply};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ impl Links {
         Rc::new(Self { identity, map, is_measuring: Cell::new(false) })
     }
 
-    async fn measure(&self, request: MeasureLink, time_left: Duration) -> Result<LinkMeasured> {
+    async fn measure(&self, request: MeasureLink, time_left: Duration) -> Result<MeasureLinkReply> {
         if self.is_measuring.replace(true) {
             let what = "another measurement of the network is under way here; try again later";
             return Err(Error::new(ErrorCode::InUse, what));
@@ -70,12 +70,12 @@ impl Links {
     }
 }
 
-fn reply(result: &LinkResult) -> LinkMeasured {
+fn reply(result: &LinkResult) -> MeasureLinkReply {
     let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     let begin = result.begin();
     let part =
         |(from, to): &(Duration, Duration)| (nanoseconds(*from - begin), nanoseconds(*to - begin));
-    LinkMeasured {
+    MeasureLinkReply {
         address: result.address.clone(),
         bytes: result.bytes,
         streams: result.streams.iter().map(part).collect(),

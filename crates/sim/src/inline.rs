@@ -11,7 +11,7 @@ use crate::witness::InstanceId;
 use crate::world::World;
 use skep_types::InodeId;
 use skep_types::codec::{Codec, crc32c};
-use skep_wire::inline::{InlineMark, InlineSynced, InlineWritten};
+use skep_wire::inline::{InlineMark, SyncInlineReply, WriteInlineReply};
 use skep_wire::inline::{ReadInline, SyncInline, WriteInline};
 use skep_wire::limits::MAX_EPOCHS;
 use skep_wire::metadata::OpenMode;
@@ -73,14 +73,14 @@ impl World {
         let unsynced = &mut self.clients[client].inline_writes;
         match op {
             Op::WriteInline(it) => {
-                let Ok(written) = InlineWritten::from_bytes(reply) else { return };
+                let Ok(written) = WriteInlineReply::from_bytes(reply) else { return };
                 let Some(instance) = instance else { return };
                 let of_file = unsynced.entry(it.inode).or_default();
                 of_file.push((written.mark, instance));
                 of_file.sort_by_key(|(mark, _)| (mark.epoch, mark.record));
             }
             Op::SyncInline(it) => {
-                let Ok(synced) = InlineSynced::from_bytes(reply) else { return };
+                let Ok(synced) = SyncInlineReply::from_bytes(reply) else { return };
                 let Some(of_file) = unsynced.get_mut(&it.inode) else { return };
                 let is_meant = |mark: &InlineMark| {
                     let asked =

@@ -13,8 +13,8 @@ use skep_types::{
     ACCESS_ACL, ClusterMap, DEFAULT_ACL, ErrorCode, FileKind, GroupId, InodeId, SessionId,
     StripePattern,
 };
-use skep_wire::file_locks::{LockKind, LockMode, LockSet};
-use skep_wire::inline::InlineWritten;
+use skep_wire::file_locks::{LockKind, LockMode, SetLockReply};
+use skep_wire::inline::WriteInlineReply;
 use skep_wire::metadata as md;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -352,7 +352,7 @@ impl Model {
         match op {
             Op::Create(it) => self.apply_create(it, session, reply),
             Op::CreateUnnamed(it) => {
-                let reply = decode::<md::Opened>(reply)?;
+                let reply = decode::<md::OpenReply>(reply)?;
                 let (inode, asked) = (reply.attributes.inode, it.pattern.as_ref());
                 self.make(it.directory, inode, FileKind::Regular, &it.new, asked)?;
                 let new = self.at(inode)?;
@@ -422,7 +422,7 @@ impl Model {
         session: SessionId,
         reply: &[u8],
     ) -> Result<(), String> {
-        let reply = decode::<md::Opened>(reply)?;
+        let reply = decode::<md::OpenReply>(reply)?;
         let inode = reply.attributes.inode;
         let existing = self.at(it.directory)?.entries.get(&it.name.0).copied();
         if reply.created != existing.is_none() || existing.is_some_and(|it| it != inode) {
@@ -487,7 +487,7 @@ impl Model {
                     self.cut(it.inode, 0);
                 }
                 self.open(it.inode, session, it.open)?;
-                return self.check_opened(&decode::<md::Opened>(reply)?);
+                return self.check_opened(&decode::<md::OpenReply>(reply)?);
             }
             Op::Close(it) => {
                 if let Some(written) = &it.written {
@@ -503,7 +503,7 @@ impl Model {
             Op::ReportWritten(it) => write(inode, &it.written),
             Op::WriteInline(it) => {
                 inode.write_inline(it);
-                let written = decode::<InlineWritten>(reply)?;
+                let written = decode::<WriteInlineReply>(reply)?;
                 return self.check(Some(&written.attributes));
             }
             Op::SetAttributes(it) => {
@@ -532,7 +532,7 @@ impl Model {
                 return Ok(());
             }
             Op::SetLock(it) => {
-                let set = decode::<LockSet>(reply)?;
+                let set = decode::<SetLockReply>(reply)?;
                 lock(inode, session, &it.lock, &set)?;
                 if let Some(conflict) = &set.conflict {
                     self.check_conflict(session, &it.lock, conflict)?;
@@ -560,7 +560,7 @@ impl Model {
     }
 
     /// Checks what a file is opened with.
-    fn check_opened(&self, reply: &md::Opened) -> Result<(), String> {
+    fn check_opened(&self, reply: &md::OpenReply) -> Result<(), String> {
         let inode = self.inodes.get(&reply.attributes.inode);
         if inode.is_some_and(|it| !it.has_pattern(reply.pattern.as_ref())) {
             let expected = inode.map(|it| &it.pattern);

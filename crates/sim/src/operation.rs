@@ -162,7 +162,7 @@ impl Summary {
             Op::ReadLink(_) | Op::GetXattr(_) => {
                 Self::Bytes(md::BytesReply::from_bytes(body).ok()?.bytes.0)
             }
-            Op::ReadInline(_) => Self::Bytes(il::InlineRead::from_bytes(body).ok()?.bytes.0),
+            Op::ReadInline(_) => Self::Bytes(il::ReadInlineReply::from_bytes(body).ok()?.bytes.0),
             Op::ListXattrs(_) => {
                 let names = md::XattrNames::from_bytes(body).ok()?.names;
                 Self::Names(names.into_iter().map(|name| name.0).collect())

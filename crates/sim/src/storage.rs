@@ -7,7 +7,7 @@ use crate::world::{Happening, World, message};
 use skep_types::codec::Codec;
 use skep_types::{ChunkFileKey, ClusterMap, Error, ErrorCode, NodeId, Result, SessionId};
 use skep_wire::frame::Header;
-use skep_wire::management::Done;
+use skep_wire::management::EmptyReply;
 use skep_wire::{Request, storage as st};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -69,7 +69,8 @@ impl StorageProcess {
                 let end = write.offset + u64::from(header.data_bytes);
                 let size = self.chunks.entry(write.key).or_default();
                 *size = (*size).max(end);
-                let written = st::Written { incarnation: Default::default(), free_bytes: 1 << 40 };
+                let written =
+                    st::WriteChunkReply { incarnation: Default::default(), free_bytes: 1 << 40 };
                 Ok(written.to_bytes())
             }
             st::TruncateChunk::ID => {
@@ -77,7 +78,7 @@ impl StorageProcess {
                 if let Some(size) = self.chunks.get_mut(&cut.key) {
                     *size = cut.size;
                 }
-                Ok(Done {}.to_bytes())
+                Ok(EmptyReply {}.to_bytes())
             }
             st::StatChunk::ID => {
                 let key = decode::<st::StatChunk>(body)?.key;
@@ -96,7 +97,7 @@ impl StorageProcess {
                         self.chunks.remove(&key);
                     }
                 }
-                Ok(Done {}.to_bytes())
+                Ok(EmptyReply {}.to_bytes())
             }
             other => Err(Error::new(ErrorCode::Unsupported, format!("message {other}"))),
         }
@@ -105,7 +106,7 @@ impl StorageProcess {
     /// Metadata has told which inodes exist.
     pub(crate) fn cleaned(&mut self, keys: &[ChunkFileKey], result: Result<Vec<u8>>) {
         self.is_cleaning -= 1;
-        let existing = result.and_then(|body| st::Existing::from_bytes(&body));
+        let existing = result.and_then(|body| st::WhichExistReply::from_bytes(&body));
         for (key, exists) in keys.iter().zip(existing.map(|it| it.exists).unwrap_or_default()) {
             if !exists {
                 self.chunks.remove(key);

@@ -13,7 +13,7 @@ use skep_types::codec::Codec;
 use skep_types::{ClusterMap, GroupId, Lsn, Result, SessionId, TargetId};
 use skep_wire::Request;
 use skep_wire::frame::Header;
-use skep_wire::management::Done;
+use skep_wire::management::EmptyReply;
 use skep_wire::metadata::Decide;
 use std::sync::Arc;
 use std::time::Duration;
@@ -246,7 +246,7 @@ impl World {
             Action::Call { call, request } => {
                 let is_commit = request.message == Decide::ID && request.body.last() == Some(&1);
                 if is_commit && self.knobs.plant == Some(Plant::LoseDecide) {
-                    return self.answered(index, call, Ok(Done {}.to_bytes()));
+                    return self.answered(index, call, Ok(EmptyReply {}.to_bytes()));
                 }
                 let running = self.targets[index].running.as_ref();
                 let header = Header {

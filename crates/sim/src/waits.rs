@@ -11,19 +11,19 @@ use crate::operation::Op;
 use crate::world::{Happening, Phase, World};
 use skep_types::SessionId;
 use skep_types::codec::Codec;
-use skep_wire::file_locks::{EndWait, LockRequest, LockSet, LockWaited, SetLock, WaitLock};
+use skep_wire::file_locks::{EndWait, LockRequest, SetLock, SetLockReply, WaitLock, WaitLockReply};
 
 impl World {
     /// What a task does next that wants a lock and hasn't got it.
     pub(crate) fn next_of_wait(&mut self, op: &Op, session: SessionId, reply: &[u8]) -> Option<Op> {
         match op {
             Op::SetLock(SetLock { lock, wait }) if *wait != 0 => {
-                let set = LockSet::from_bytes(reply).ok()?;
+                let set = SetLockReply::from_bytes(reply).ok()?;
                 set.conflict.map(|_| self.wait_on(session, *lock, *wait))
             }
             Op::WaitLock(WaitLock { lock, wait }) => {
                 let (lock, wait) = (*lock, *wait);
-                match LockWaited::from_bytes(reply).ok()?.is_called {
+                match WaitLockReply::from_bytes(reply).ok()?.is_called {
                     true => Some(Op::SetLock(SetLock { lock, wait })),
                     false => Some(self.wait_on(session, lock, wait)),
                 }

@@ -408,7 +408,7 @@ impl World {
             Op::Create(md::Create { open, .. })
             | Op::CreateUnnamed(md::CreateUnnamed { open, .. })
             | Op::Open(md::Open { open, .. }) => {
-                let Ok(opened) = md::Opened::from_bytes(reply) else { return };
+                let Ok(opened) = md::OpenReply::from_bytes(reply) else { return };
                 self.hear_of(opened.attributes.inode, opened.attributes.kind);
                 if let Some(instance) = instance {
                     let inode = opened.attributes.inode;
@@ -439,10 +439,10 @@ impl World {
         client: usize,
         mode: md::OpenMode,
         opened_by: InstanceId,
-        opened: md::Opened,
+        opened: md::OpenReply,
         notifications_before: usize,
     ) {
-        let md::Opened { attributes, pattern, is_shared, .. } = opened;
+        let md::OpenReply { attributes, pattern, is_shared, .. } = opened;
         let process = &mut self.clients[client];
         let come = process.notifications.come.get(notifications_before..).unwrap_or_default();
         // A client goes on as it is until its last handle of the file is closed.

@@ -78,7 +78,7 @@ record! {
 
 record! {
     /// Answer to [`GiveData`], with the bulk data.
-    pub struct DataGiven {
+    pub struct GiveDataReply {
         /// CRC-32C of each 4,096 bytes of the data.
         pub checksums: Vec<u32>,
     }
@@ -107,7 +107,7 @@ record! {
 
 record! {
     /// Answer to [`MeasureLink`].
-    pub struct LinkMeasured {
+    pub struct MeasureLinkReply {
         /// The address at which the other service answered.
         pub address: String,
         /// Bytes of bulk data that were moved.

@@ -74,90 +74,90 @@ catalog! {
     // A running process.
     3 "any" reads node::SetLogLevel => node::LogLevel;
     // Benchmarks of the network.
-    4 "any" reads bm::DiscardData => mg::Done;
-    5 "any" reads bm::GiveData => bm::DataGiven;
-    6 "any" reads bm::MeasureLink => bm::LinkMeasured;
+    4 "any" reads bm::DiscardData => mg::EmptyReply;
+    5 "any" reads bm::GiveData => bm::GiveDataReply;
+    6 "any" reads bm::MeasureLink => bm::MeasureLinkReply;
     // Management. Commands are idempotent by their contents.
-    16 "management" reads mg::RegisterServer => mg::Registered;
-    17 "management" reads mg::RegisterClient => mg::Registered;
-    18 "management" reads mg::Heartbeat => mg::Heard;
+    16 "management" reads mg::RegisterServer => mg::RegisterReply;
+    17 "management" reads mg::RegisterClient => mg::RegisterReply;
+    18 "management" reads mg::Heartbeat => mg::HeartbeatReply;
     19 "management" reads mg::GetMap => mg::MapUpdate;
-    20 "management" reads mg::Leave => mg::Done;
+    20 "management" reads mg::Leave => mg::EmptyReply;
     21 "management" reads mg::Format => mg::MapUpdate;
     22 "management" reads mg::SetPolicy => mg::MapUpdate;
-    23 "management" reads mg::ChangeSetting => mg::SettingChanged;
+    23 "management" reads mg::ChangeSetting => mg::ChangeSettingReply;
     24 "management" reads mg::ListClients => mg::ClientList;
-    25 "management" reads mg::OrderLogLevel => node::LogLevel;
-    26 "management" reads mg::LogOrderDone => mg::Done;
-    30 "management" reads mg::Evict => mg::Done;
+    25 "management" reads mg::SetClientLogLevel => node::LogLevel;
+    26 "management" reads mg::ConfirmLogLevel => mg::EmptyReply;
+    30 "management" reads mg::Evict => mg::EmptyReply;
     // Metadata: sessions.
-    32 "metadata" reads md::OpenSession => md::SessionOpened;
-    33 "metadata" reads md::KeepAlive => md::LeaseRenewed;
-    34 "metadata" reads md::CloseSession => mg::Done;
+    32 "metadata" reads md::OpenSession => md::OpenSessionReply;
+    33 "metadata" reads md::KeepAlive => md::KeepAliveReply;
+    34 "metadata" reads md::CloseSession => mg::EmptyReply;
     // Metadata: the namespace.
     40 "metadata" reads md::Lookup => md::EntryReply;
     41 "metadata" reads md::GetAttributes => md::AttributesReply;
     42 "metadata" modifies md::SetAttributes => md::AttributesReply;
-    43 "metadata" modifies md::Create => md::Opened;
-    44 "metadata" modifies md::Open => md::Opened;
+    43 "metadata" modifies md::Create => md::OpenReply;
+    44 "metadata" modifies md::Open => md::OpenReply;
     45 "metadata" modifies md::Close => md::AttributesReply;
     46 "metadata" modifies md::ReportWritten => md::AttributesReply;
     47 "metadata" modifies md::MakeDirectory => md::EntryReply;
     48 "metadata" modifies md::MakeSymlink => md::EntryReply;
     49 "metadata" reads md::ReadLink => md::BytesReply;
     50 "metadata" modifies md::Link => md::EntryReply;
-    51 "metadata" modifies md::Unlink => mg::Done;
-    52 "metadata" modifies md::RemoveDirectory => mg::Done;
-    53 "metadata" modifies md::Rename => mg::Done;
+    51 "metadata" modifies md::Unlink => mg::EmptyReply;
+    52 "metadata" modifies md::RemoveDirectory => mg::EmptyReply;
+    53 "metadata" modifies md::Rename => mg::EmptyReply;
     54 "metadata" reads md::ReadDirectory => md::DirectoryEntries;
     55 "metadata" reads md::GetXattr => md::BytesReply;
-    56 "metadata" modifies md::SetXattr => mg::Done;
+    56 "metadata" modifies md::SetXattr => mg::EmptyReply;
     57 "metadata" reads md::ListXattrs => md::XattrNames;
-    58 "metadata" modifies md::RemoveXattr => mg::Done;
-    59 "metadata" modifies md::SetPattern => mg::Done;
+    58 "metadata" modifies md::RemoveXattr => mg::EmptyReply;
+    59 "metadata" modifies md::SetPattern => mg::EmptyReply;
     60 "metadata" reads md::GetEntryInfo => md::EntryInfo;
-    61 "metadata" reads md::SyncAll => mg::Done;
-    62 "metadata" modifies md::CloseMany => mg::Done;
+    61 "metadata" reads md::SyncAll => mg::EmptyReply;
+    62 "metadata" modifies md::CloseMany => mg::EmptyReply;
     // Metadata: locks of applications.
-    64 "metadata" modifies fl::SetLock => fl::LockSet;
-    65 "metadata" reads fl::TestLock => fl::LockTested;
-    66 "metadata" reads fl::WaitLock => fl::LockWaited;
-    67 "metadata" reads fl::EndWait => mg::Done;
+    64 "metadata" modifies fl::SetLock => fl::SetLockReply;
+    65 "metadata" reads fl::TestLock => fl::TestLockReply;
+    66 "metadata" reads fl::WaitLock => fl::WaitLockReply;
+    67 "metadata" reads fl::EndWait => mg::EmptyReply;
     68 "metadata" reads fl::ListLocks => fl::LockList;
     69 "metadata" reads fl::ListWaits => fl::WaitList;
-    70 "metadata" modifies md::Exchange => mg::Done;
-    71 "metadata" modifies md::CreateUnnamed => md::Opened;
+    70 "metadata" modifies md::Exchange => mg::EmptyReply;
+    71 "metadata" modifies md::CreateUnnamed => md::OpenReply;
     // Metadata: the first bytes of files.
-    72 "metadata" modifies il::WriteInline => il::InlineWritten;
-    73 "metadata" reads il::ReadInline => il::InlineRead;
-    74 "metadata" reads il::SyncInline => il::InlineSynced;
+    72 "metadata" modifies il::WriteInline => il::WriteInlineReply;
+    73 "metadata" reads il::ReadInline => il::ReadInlineReply;
+    74 "metadata" reads il::SyncInline => il::SyncInlineReply;
     // Metadata: for administrators.
     76 "metadata" reads md::ListSessions => md::SessionList;
     // Metadata: transactions between targets. Idempotent by their transaction id.
     80 "metadata" reads md::Prepare => md::PrepareReply;
-    81 "metadata" reads md::Decide => mg::Done;
+    81 "metadata" reads md::Decide => mg::EmptyReply;
     82 "metadata" reads md::AskDecision => md::DecisionReply;
     // Metadata, asked by storage.
-    83 "metadata" reads st::WhichExist => st::Existing;
+    83 "metadata" reads st::WhichExist => st::WhichExistReply;
     // Metadata: what clients may not rely on any longer.
     84 "metadata" reads sh::WaitNotifications => sh::Notifications;
-    85 "metadata" reads sh::AcknowledgeNotifications => mg::Done;
+    85 "metadata" reads sh::AcknowledgeNotifications => mg::EmptyReply;
     // Storage.
-    96 "storage" reads st::WriteChunk => st::Written;
-    97 "storage" reads st::ReadChunk => st::ReadDone;
-    98 "storage" reads st::SyncChunk => st::Synced;
-    99 "storage" reads st::TruncateChunk => mg::Done;
+    96 "storage" reads st::WriteChunk => st::WriteChunkReply;
+    97 "storage" reads st::ReadChunk => st::ReadChunkReply;
+    98 "storage" reads st::SyncChunk => st::SyncChunkReply;
+    99 "storage" reads st::TruncateChunk => mg::EmptyReply;
     100 "storage" reads st::StatChunk => st::ChunkStat;
-    101 "storage" reads st::RemoveChunks => mg::Done;
+    101 "storage" reads st::RemoveChunks => mg::EmptyReply;
     102 "storage" reads st::ListChunks => st::ChunkList;
-    103 "storage" reads st::ReserveChunk => st::Advanced;
-    104 "storage" reads st::ClearChunk => st::Advanced;
-    105 "storage" reads st::SeekChunk => st::Sought;
-    106 "storage" reads st::CopyChunk => st::Copied;
+    103 "storage" reads st::ReserveChunk => st::ChunkRangeReply;
+    104 "storage" reads st::ClearChunk => st::ChunkRangeReply;
+    105 "storage" reads st::SeekChunk => st::SeekChunkReply;
+    106 "storage" reads st::CopyChunk => st::CopyChunkReply;
     // Storage: benchmarks. Idempotent by the number of their run.
-    107 "storage" reads bm::StartBenchmark => mg::Done;
+    107 "storage" reads bm::StartBenchmark => mg::EmptyReply;
     108 "storage" reads bm::AskBenchmark => bm::BenchmarkProgress;
-    109 "storage" reads bm::StopBenchmark => mg::Done;
+    109 "storage" reads bm::StopBenchmark => mg::EmptyReply;
 }
 
 /// The line of a message number.

@@ -86,7 +86,7 @@ record! {
 
 record! {
     /// Answer to [`SetLock`].
-    pub struct LockSet {
+    pub struct SetLockReply {
         /// Who is in the way; none: it is done.
         pub conflict: Option<HeldLock>,
         /// The file's attributes, so that who has the lock knows whether his pages are right.
@@ -104,7 +104,7 @@ record! {
 
 record! {
     /// Answer to [`TestLock`].
-    pub struct LockTested {
+    pub struct TestLockReply {
         /// A lock that is in the way; none: there is none.
         pub conflict: Option<HeldLock>,
     }
@@ -124,7 +124,7 @@ record! {
 
 record! {
     /// Answer to [`WaitLock`].
-    pub struct LockWaited {
+    pub struct WaitLockReply {
         /// Whether `SetLock` has good prospects now, for a moment; otherwise wait again.
         pub is_called: bool,
     }

@@ -37,7 +37,7 @@ record! {
 
 record! {
     /// Answer to [`WriteInline`].
-    pub struct InlineWritten {
+    pub struct WriteInlineReply {
         /// When it was taken in.
         pub mark: InlineMark,
         /// The file's attributes after it.
@@ -61,7 +61,7 @@ record! {
 
 record! {
     /// Answer to [`ReadInline`].
-    pub struct InlineRead {
+    pub struct ReadInlineReply {
         /// The bytes; what is missing of those wanted is zeros.
         pub bytes: Bytes,
         /// CRC-32C of the bytes.
@@ -82,7 +82,7 @@ record! {
 
 record! {
     /// Answer to [`SyncInline`].
-    pub struct InlineSynced {
+    pub struct SyncInlineReply {
         /// Whether one of the writes may be lost: the target's host has lost its power since.
         pub is_lost: bool,
         /// The file's attributes, which are on the device as well; none if it is gone.

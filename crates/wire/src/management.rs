@@ -8,7 +8,7 @@ use skep_types::{MapVersion, NodeId, TargetId, Timestamp};
 
 record! {
     /// Nothing to say but success.
-    pub struct Done {}
+    pub struct EmptyReply {}
 }
 
 record! {
@@ -23,7 +23,7 @@ record! {
 
 record! {
     /// The ids that a server has now.
-    pub struct Registered {
+    pub struct RegisterReply {
         /// The node's.
         pub node: NodeId,
         /// The targets', in the order of the request.
@@ -62,12 +62,12 @@ record! {
 
 record! {
     /// What management answers to a heartbeat.
-    pub struct Heard {
+    pub struct HeartbeatReply {
         /// Room for files in the whole cluster, as storage reported it last; none right after
         /// management's start, before it has heard from all.
         pub room: Option<Capacity>,
         /// For clients, which take no connections: what somebody wants of their log.
-        pub log_order: Option<LogOrder>,
+        pub log_level_change: Option<LogLevelChange>,
         /// The map, if there is a newer one than the sender's.
         pub map: Option<ClusterMap>,
     }
@@ -75,8 +75,8 @@ record! {
 
 record! {
     /// A client is to change what it logs, or to say what that is. It comes with each heartbeat's
-    /// answer until the client has sent its [`LogOrderDone`].
-    pub struct LogOrder {
+    /// answer until the client has sent its [`ConfirmLogLevel`].
+    pub struct LogLevelChange {
         /// Which order it is.
         pub number: u64,
         /// As in `SetLogLevel`.
@@ -87,7 +87,7 @@ record! {
 record! {
     /// Changes what a client logs, until it ends, or only asks. Answered when the client has
     /// answered.
-    pub struct OrderLogLevel {
+    pub struct SetClientLogLevel {
         /// The client.
         pub client: NodeId,
         /// As in `SetLogLevel`.
@@ -96,8 +96,8 @@ record! {
 }
 
 record! {
-    /// A client has carried out a [`LogOrder`].
-    pub struct LogOrderDone {
+    /// A client has carried out a [`LogLevelChange`].
+    pub struct ConfirmLogLevel {
         /// The client.
         pub client: NodeId,
         /// The order's.
@@ -170,7 +170,7 @@ record! {
 
 record! {
     /// Answer to [`ChangeSetting`].
-    pub struct SettingChanged {
+    pub struct ChangeSettingReply {
         /// The number of before.
         pub before: u64,
         /// The map version from which on the new number holds.

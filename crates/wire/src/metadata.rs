@@ -25,7 +25,7 @@ record! {
 
 record! {
     /// Answer to [`OpenSession`].
-    pub struct SessionOpened {
+    pub struct OpenSessionReply {
         /// Slots granted: numbers 0 to `slots` - 1 may be used.
         pub slots: u32,
         /// The session ends when nothing was heard of it for so long.
@@ -44,7 +44,7 @@ record! {
 
 record! {
     /// Answer to [`KeepAlive`].
-    pub struct LeaseRenewed {
+    pub struct KeepAliveReply {
         /// The lease by which to renew from now on.
         pub lease_ms: u32,
     }
@@ -197,7 +197,7 @@ byte_enum! {
 
 record! {
     /// An opened regular file.
-    pub struct Opened {
+    pub struct OpenReply {
         /// Whether the request made it.
         pub created: bool,
         /// Its attributes.

@@ -34,7 +34,7 @@ record! {
 
 record! {
     /// Answer to [`WriteChunk`].
-    pub struct Written {
+    pub struct WriteChunkReply {
         /// If it differs between a write and its sync, the write may have been lost.
         pub incarnation: HostIncarnation,
         /// Bytes that the target has left for its clients.
@@ -56,7 +56,7 @@ record! {
 
 record! {
     /// Answer to [`ReadChunk`], with the bulk data.
-    pub struct ReadDone {
+    pub struct ReadChunkReply {
         /// CRC-32C of each granule piece of the data, cut at multiples of 4,096 in the chunk file.
         pub checksums: Vec<u32>,
     }
@@ -72,7 +72,7 @@ record! {
 
 record! {
     /// Answer to [`SyncChunk`].
-    pub struct Synced {
+    pub struct SyncChunkReply {
         /// If it differs from that of a write, the write may have been lost.
         pub incarnation: HostIncarnation,
     }
@@ -115,7 +115,7 @@ record! {
 
 record! {
     /// Answer to [`ReserveChunk`] and [`ClearChunk`].
-    pub struct Advanced {
+    pub struct ChunkRangeReply {
         /// If it differs from that of a sync, what was done may have been lost.
         pub incarnation: HostIncarnation,
         /// What lies before this byte of the chunk file is done. If that isn't all, it is to be
@@ -139,7 +139,7 @@ record! {
 record! {
     /// Answer to [`SeekChunk`].
     #[derive(Copy)]
-    pub struct Sought {
+    pub struct SeekChunkReply {
         /// The first such byte in the chunk file. All that lies beyond its end is a hole; so only
         /// data may be missing.
         pub at: Option<u64>,
@@ -167,7 +167,7 @@ record! {
 
 record! {
     /// Answer to [`CopyChunk`].
-    pub struct Copied {
+    pub struct CopyChunkReply {
         /// If it differs from that of a sync, the copy may have been lost.
         pub incarnation: HostIncarnation,
         /// Whether a part of the range was a hole, and is one in the copy.
@@ -235,7 +235,7 @@ record! {
 
 record! {
     /// Answer to [`WhichExist`].
-    pub struct Existing {
+    pub struct WhichExistReply {
         /// For each inode asked about, whether it exists (unlinked but open counts).
         pub exists: Vec<bool>,
     }

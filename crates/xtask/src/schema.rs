@@ -102,7 +102,7 @@ pub(crate) const KINDS: &[Kind] = &[
     record::<il::InlineMark>(),
     record::<fl::FileUse>(),
     record::<mg::ClientEntry>(),
-    record::<mg::LogOrder>(),
+    record::<mg::LogLevelChange>(),
     record::<node::LogLevel>(),
     record::<md::SessionEntry>(),
     record::<st::StripeHint>(),

@@ -10,7 +10,7 @@ use crate::limits::{ASK_PATIENCE, INTERRUPT_LOOK};
 use crate::storage::outliers::Rules;
 use skep_rpc::{CallOptions, Channel, Connection, Identity};
 use skep_types::{Error, ErrorCode, NodeId, Result};
-use skep_wire::benchmark::{LinkMeasured, MeasureLink};
+use skep_wire::benchmark::{MeasureLink, MeasureLinkReply};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -212,7 +212,7 @@ async fn ask(
     plan: &Plan,
     measured: Measured,
     to: &Server,
-) -> Result<LinkMeasured> {
+) -> Result<MeasureLinkReply> {
     let link = plan.link(measured);
     let request = MeasureLink {
         node: NodeId::new(to.node),
@@ -235,7 +235,7 @@ async fn ask(
     }
 }
 
-fn measure_of(to: &Server, reply: &LinkMeasured) -> LinkMeasure {
+fn measure_of(to: &Server, reply: &MeasureLinkReply) -> LinkMeasure {
     let seconds = |nanoseconds: u64| nanoseconds as f64 / 1e9;
     let streams = reply.streams.iter().map(|(begin, end)| (seconds(*begin), seconds(*end)));
     LinkMeasure {

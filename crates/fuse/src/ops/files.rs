@@ -37,13 +37,14 @@ pub(crate) async fn open<F: FileSystem>(
         no_flush: mode == OpenMode::Read && !context.file_system.has_process_locks(),
         is_direct: (opened.is_shared || appends) && context.has_direct_mmap,
     };
-    note_synced(&context.file_system, is_synced, Ok(Answer::Opened(opened.handle, flags)))
+    note_synced(&context.file_system, is_synced, Ok(Answer::OpenReply(opened.handle, flags)))
 }
 
 /// Remembers of a handle that was opened with `O_SYNC` or `O_DSYNC`, for what the kernel tells
 /// without the handle's flags.
 pub(crate) fn note_synced(fs: &impl FileSystem, is_synced: bool, outcome: Outcome) -> Outcome {
-    if is_synced && let Ok(Answer::Opened(handle, _) | Answer::Created(_, handle, _)) = &outcome {
+    if is_synced && let Ok(Answer::OpenReply(handle, _) | Answer::Created(_, handle, _)) = &outcome
+    {
         fs.set_synced(*handle);
     }
     outcome

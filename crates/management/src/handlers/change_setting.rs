@@ -3,9 +3,9 @@
 use crate::authority::Authority;
 use skep_cluster::settings::Setting;
 use skep_types::Result;
-use skep_wire::management::{ChangeSetting, SettingChanged};
+use skep_wire::management::{ChangeSetting, ChangeSettingReply};
 
-pub(super) fn handle(authority: &Authority, request: ChangeSetting) -> Result<SettingChanged> {
+pub(super) fn handle(authority: &Authority, request: ChangeSetting) -> Result<ChangeSettingReply> {
     let ChangeSetting { name, value, is_dry_run } = request;
     let setting = Setting::named(&name)?;
     let map = authority.map();
@@ -21,5 +21,5 @@ pub(super) fn handle(authority: &Authority, request: ChangeSetting) -> Result<Se
         let (before, value) = (show(before), show(value));
         tracing::info!("setting {name} was changed from {before} to {value}");
     }
-    Ok(SettingChanged { before, version: authority.map().version })
+    Ok(ChangeSettingReply { before, version: authority.map().version })
 }

@@ -3,11 +3,11 @@
 
 use crate::authority::Authority;
 use skep_types::{Error, ErrorCode, NodeKind, Result};
-use skep_wire::management::{Done, Evict};
+use skep_wire::management::{EmptyReply, Evict};
 
-pub(super) fn handle(authority: &Authority, request: Evict) -> Result<Done> {
+pub(super) fn handle(authority: &Authority, request: Evict) -> Result<EmptyReply> {
     let map = authority.map();
-    let Some(node) = map.node(request.client) else { return Ok(Done {}) };
+    let Some(node) = map.node(request.client) else { return Ok(EmptyReply {}) };
     if node.kind != NodeKind::Client {
         let what = format!("{} ({}) is a server; only clients are evicted", node.id, node.name);
         return Err(Error::new(ErrorCode::NotPermitted, what));
@@ -19,5 +19,5 @@ pub(super) fn handle(authority: &Authority, request: Evict) -> Result<Done> {
         node.id,
         node.name
     );
-    Ok(Done {})
+    Ok(EmptyReply {})
 }

@@ -10,9 +10,9 @@ use std::rc::Rc;
 pub(super) fn handle(authority: &Authority, incoming: &Incoming, outbox: &Rc<Outbox>) {
     match note(authority, &incoming.body) {
         Ok((node, known)) => {
-            // A `Heard`, which ends with what a `MapUpdate` holds: that is encoded already.
+            // A `HeartbeatReply`, which ends with what a `MapUpdate` holds: that is encoded already.
             let mut body = authority.room().to_bytes();
-            body.extend(authority.log_orders.of(node).to_bytes());
+            body.extend(authority.log_level_changes.of(node).to_bytes());
             match authority.newer(known) {
                 Some(update) => body.extend_from_slice(&update),
                 None => body.extend(MapUpdate { map: None }.to_bytes()),

@@ -2,15 +2,15 @@
 
 use crate::authority::Authority;
 use skep_types::{NodeKind, Result};
-use skep_wire::management::{Done, Leave};
+use skep_wire::management::{EmptyReply, Leave};
 
-pub(super) fn handle(authority: &Authority, request: Leave) -> Result<Done> {
+pub(super) fn handle(authority: &Authority, request: Leave) -> Result<EmptyReply> {
     let map = authority.map();
-    let Some(node) = map.node(request.node) else { return Ok(Done {}) };
+    let Some(node) = map.node(request.node) else { return Ok(EmptyReply {}) };
     match node.kind {
         NodeKind::Client => authority.remove_client(node.id)?,
         _ => authority.left(node.id),
     }
     tracing::info!("{} ({}) left", node.id, node.name);
-    Ok(Done {})
+    Ok(EmptyReply {})
 }

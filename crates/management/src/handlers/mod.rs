@@ -1,16 +1,16 @@
 //! The requests that management answers, one file each, and the table that finds them.
 
 mod change_setting;
+mod confirm_log_level;
 mod evict;
 mod format;
 mod get_map;
 mod heartbeat;
 mod leave;
 mod list_clients;
-mod log_order_done;
-mod order_log_level;
 mod register_client;
 mod register_server;
+mod set_client_log_level;
 mod set_policy;
 
 use crate::authority::Authority;
@@ -55,7 +55,7 @@ fn longest_wait(request: &Header) -> Duration {
     wait.saturating_sub(ANSWER_BEFORE_DEADLINE).max(wait / 2)
 }
 
-/// Answers a request, now or (`GetMap`, `OrderLogLevel`) later.
+/// Answers a request, now or (`GetMap`, `SetClientLogLevel`) later.
 pub(crate) fn dispatch(authority: &Rc<Authority>, incoming: Incoming, outbox: &Rc<Outbox>) {
     match incoming.header.message {
         messages::RegisterServer::ID => {
@@ -74,8 +74,12 @@ pub(crate) fn dispatch(authority: &Rc<Authority>, incoming: Incoming, outbox: &R
             answer(authority, &incoming, outbox, change_setting::handle);
         }
         messages::ListClients::ID => answer(authority, &incoming, outbox, list_clients::handle),
-        messages::OrderLogLevel::ID => order_log_level::handle(authority, incoming, outbox),
-        messages::LogOrderDone::ID => answer(authority, &incoming, outbox, log_order_done::handle),
+        messages::SetClientLogLevel::ID => {
+            set_client_log_level::handle(authority, incoming, outbox)
+        }
+        messages::ConfirmLogLevel::ID => {
+            answer(authority, &incoming, outbox, confirm_log_level::handle)
+        }
         node::SetLogLevel::ID => skep_service::node_requests::answer(&incoming, outbox),
         message if link_requests::is_one(message) => link_requests::answer(None, incoming, outbox),
         other => {

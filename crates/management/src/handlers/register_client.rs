@@ -4,9 +4,9 @@ use crate::authority::Authority;
 use skep_cluster::Command;
 use skep_cluster::command::ClientRegistration;
 use skep_types::Result;
-use skep_wire::management::{RegisterClient, Registered};
+use skep_wire::management::{RegisterClient, RegisterReply};
 
-pub(super) fn handle(authority: &Authority, request: RegisterClient) -> Result<Registered> {
+pub(super) fn handle(authority: &Authority, request: RegisterClient) -> Result<RegisterReply> {
     let RegisterClient { host, mount_point, version, pid } = request;
     let registered = skep_env::wall_time();
     let registration = ClientRegistration { host, mount_point, version, pid, registered };
@@ -17,5 +17,5 @@ pub(super) fn handle(authority: &Authority, request: RegisterClient) -> Result<R
     if let Some(node) = map.node(outcome.node) {
         tracing::info!("client {} ({}) registered", node.id, node.name);
     }
-    Ok(Registered { node: outcome.node, targets: Vec::new(), map })
+    Ok(RegisterReply { node: outcome.node, targets: Vec::new(), map })
 }

@@ -4,9 +4,9 @@ use crate::authority::Authority;
 use skep_cluster::Command;
 use skep_cluster::state::kind_word;
 use skep_types::Result;
-use skep_wire::management::{RegisterServer, Registered};
+use skep_wire::management::{RegisterReply, RegisterServer};
 
-pub(super) fn handle(authority: &Authority, request: RegisterServer) -> Result<Registered> {
+pub(super) fn handle(authority: &Authority, request: RegisterServer) -> Result<RegisterReply> {
     let RegisterServer { server, capacities } = request;
     let command = Command::RegisterServer(server);
     let outcome = match authority.command(&command) {
@@ -29,5 +29,5 @@ pub(super) fn handle(authority: &Authority, request: RegisterServer) -> Result<R
             node.addresses.join(", ")
         );
     }
-    Ok(Registered { node: outcome.node, targets: outcome.targets, map: (*map).clone() })
+    Ok(RegisterReply { node: outcome.node, targets: outcome.targets, map: (*map).clone() })
 }

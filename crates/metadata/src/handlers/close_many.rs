@@ -6,13 +6,13 @@ use crate::handlers::close;
 use crate::operation::Stop;
 use skep_types::{Error, ErrorCode};
 use skep_wire::limits::MAX_CLOSES;
-use skep_wire::management::Done;
+use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{Close, CloseMany};
 
 pub(crate) fn run<E: Engine>(
     context: &mut Context<'_, E>,
     request: CloseMany,
-) -> Result<Done, Stop> {
+) -> Result<EmptyReply, Stop> {
     if request.files.len() > MAX_CLOSES {
         let text = format!("{} opens to close, at most {MAX_CLOSES}", request.files.len());
         return Err(Error::new(ErrorCode::InvalidArgument, text).into());
@@ -24,5 +24,5 @@ pub(crate) fn run<E: Engine>(
         }
         close::run(context, Close { inode: file.inode, open: file.open, written: None })?;
     }
-    Ok(Done {})
+    Ok(EmptyReply {})
 }

@@ -8,12 +8,12 @@ use crate::operation::Stop;
 use skep_format::metadata::InodeRecord;
 use skep_types::codec::Bytes;
 use skep_types::{Error, ErrorCode, FileKind};
-use skep_wire::metadata::{Create, NewInode, Open, OpenMode, Opened};
+use skep_wire::metadata::{Create, NewInode, Open, OpenMode, OpenReply};
 
 pub(crate) fn run<E: Engine>(
     context: &mut Context<'_, E>,
     request: Create,
-) -> Result<Opened, Stop> {
+) -> Result<OpenReply, Stop> {
     check_name(&request.name)?;
     if matches!(request.kind, FileKind::Directory | FileKind::Symlink) {
         let context = "directories and symbolic links have requests of their own";
@@ -48,7 +48,7 @@ pub(crate) fn run<E: Engine>(
         context.count_open(inode, request.open)?;
     }
     let InodeRecord { attributes, pattern, .. } = record;
-    Ok(Opened { created: true, attributes, pattern, is_shared: false })
+    Ok(OpenReply { created: true, attributes, pattern, is_shared: false })
 }
 
 /// A new file of a directory, with all that it inherits; the caller stores it.

@@ -8,12 +8,12 @@ use crate::operation::Stop;
 use skep_format::metadata::InodeRecord;
 use skep_types::codec::Bytes;
 use skep_types::{Error, ErrorCode, FileKind};
-use skep_wire::metadata::{Create, CreateUnnamed, OpenMode, Opened};
+use skep_wire::metadata::{Create, CreateUnnamed, OpenMode, OpenReply};
 
 pub(crate) fn run<E: Engine>(
     context: &mut Context<'_, E>,
     request: CreateUnnamed,
-) -> Result<Opened, Stop> {
+) -> Result<OpenReply, Stop> {
     if request.open == OpenMode::No {
         return Err(Error::new(ErrorCode::InvalidArgument, "open mode is missing").into());
     }
@@ -34,5 +34,5 @@ pub(crate) fn run<E: Engine>(
     context.put_inode(&record);
     context.count_open(record.attributes.inode, request.open)?;
     let InodeRecord { attributes, pattern, .. } = record;
-    Ok(Opened { created: true, attributes, pattern, is_shared: false })
+    Ok(OpenReply { created: true, attributes, pattern, is_shared: false })
 }

@@ -6,12 +6,15 @@ use crate::engine::Engine;
 use crate::operation::Stop;
 use crate::steps;
 use skep_format::metadata::{Key, PreparedRecord};
-use skep_wire::management::Done;
+use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{Decide, Step, TransactionId};
 
-pub(crate) fn run<E: Engine>(context: &mut Context<'_, E>, request: Decide) -> Result<Done, Stop> {
+pub(crate) fn run<E: Engine>(
+    context: &mut Context<'_, E>,
+    request: Decide,
+) -> Result<EmptyReply, Stop> {
     end(context, request.transaction, request.commit)?;
-    Ok(Done {})
+    Ok(EmptyReply {})
 }
 
 /// Ends a prepared transaction. The caller gives back what it held, once this is committed.

@@ -9,13 +9,13 @@ use crate::namespace::check_name;
 use crate::operation::Stop;
 use crate::steps;
 use skep_types::{ErrorCode, FileKind, InodeId};
-use skep_wire::management::Done;
+use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{Exchange, GetEntryInfo, Step};
 
 pub(crate) fn run<E: Engine>(
     context: &mut Context<'_, E>,
     request: Exchange,
-) -> Result<Done, Stop> {
+) -> Result<EmptyReply, Stop> {
     check_name(&request.to_name)?;
     check_name(&request.from_name)?;
     let (from_directory, to_directory) = (request.from_directory, request.to_directory);
@@ -25,7 +25,7 @@ pub(crate) fn run<E: Engine>(
     if second.inode == first {
         // Two names of one file, or one name twice: as in a rename, nothing happens.
         confirm_source(context, from_directory, &request.from_name, first)?;
-        return Ok(Done {});
+        return Ok(EmptyReply {});
     }
     let changes_parent = from_directory != to_directory;
     let from_project = match changes_parent {
@@ -68,7 +68,7 @@ pub(crate) fn run<E: Engine>(
     let mut to = context.directory(to_directory)?;
     let found = context.dentry(to_directory, &request.to_name)?.ok_or(ErrorCode::NotFound)?;
     context.point_entry(&mut to, found, first, first_kind);
-    Ok(Done {})
+    Ok(EmptyReply {})
 }
 
 /// The project that a directory hands down, wherever it is served. Elsewhere only the name in it is

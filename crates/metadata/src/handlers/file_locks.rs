@@ -6,13 +6,13 @@ use crate::file_locks::{Wanted, check};
 use crate::operation::Stop;
 use skep_format::metadata::{Key, LockOwner};
 use skep_types::{Error, ErrorCode};
-use skep_wire::file_locks::{LockKind, LockSet, LockTested, SetLock, TestLock};
+use skep_wire::file_locks::{LockKind, SetLock, SetLockReply, TestLock, TestLockReply};
 use skep_wire::limits::MAX_LOCK_RANGES;
 
 pub(crate) fn set<E: Engine>(
     context: &mut Context<'_, E>,
     request: SetLock,
-) -> Result<LockSet, Stop> {
+) -> Result<SetLockReply, Stop> {
     let lock = request.lock;
     check(&lock)?;
     let session = context.session()?;
@@ -29,7 +29,7 @@ pub(crate) fn set<E: Engine>(
             // As on Linux: two that hold it shared and both want it alone would wait for ever.
             context.delete(&Key::FileLocks(of));
         }
-        return Ok(LockSet { conflict, attributes });
+        return Ok(SetLockReply { conflict, attributes });
     }
     match locks.after(&of, &lock) {
         Some(record) => {
@@ -44,17 +44,17 @@ pub(crate) fn set<E: Engine>(
         None if holds => context.delete(&Key::FileLocks(of)),
         None => {}
     }
-    Ok(LockSet { conflict: None, attributes })
+    Ok(SetLockReply { conflict: None, attributes })
 }
 
 pub(crate) fn test<E: Engine>(
     context: &mut Context<'_, E>,
     request: TestLock,
-) -> Result<LockTested, Stop> {
+) -> Result<TestLockReply, Stop> {
     check(&request.lock)?;
     let wanted = Wanted::of(context.session()?, &request.lock).ok_or_else(|| {
         Error::new(ErrorCode::InvalidArgument, "nothing is in the way of an unlock")
     })?;
     let conflict = context.shared.file_locks.conflict(request.lock.inode, &wanted);
-    Ok(LockTested { conflict })
+    Ok(TestLockReply { conflict })
 }

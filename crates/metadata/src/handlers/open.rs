@@ -6,9 +6,12 @@ use crate::engine::Engine;
 use crate::operation::Stop;
 use skep_format::metadata::InodeRecord;
 use skep_types::{Error, ErrorCode, FileKind};
-use skep_wire::metadata::{Open, OpenMode, Opened};
+use skep_wire::metadata::{Open, OpenMode, OpenReply};
 
-pub(crate) fn run<E: Engine>(context: &mut Context<'_, E>, request: Open) -> Result<Opened, Stop> {
+pub(crate) fn run<E: Engine>(
+    context: &mut Context<'_, E>,
+    request: Open,
+) -> Result<OpenReply, Stop> {
     let mut record = context.inode(request.inode)?;
     match record.attributes.kind {
         FileKind::Regular => {}
@@ -33,5 +36,5 @@ pub(crate) fn run<E: Engine>(context: &mut Context<'_, E>, request: Open) -> Res
     }
     context.count_open(request.inode, request.open)?;
     let InodeRecord { attributes, pattern, .. } = record;
-    Ok(Opened { created: false, attributes, pattern, is_shared })
+    Ok(OpenReply { created: false, attributes, pattern, is_shared })
 }

@@ -4,12 +4,12 @@ use crate::context::Context;
 use crate::engine::Engine;
 use crate::operation::Stop;
 use skep_types::codec::{Bytes, crc32c};
-use skep_wire::inline::{InlineRead, ReadInline};
+use skep_wire::inline::{ReadInline, ReadInlineReply};
 
 pub(crate) fn run<E: Engine>(
     context: &mut Context<'_, E>,
     request: ReadInline,
-) -> Result<InlineRead, Stop> {
+) -> Result<ReadInlineReply, Stop> {
     let end = request.offset.checked_add(u64::from(request.length));
     context.inline_file(request.inode, request.generation, end)?;
     let mut bytes = context.inline_bytes(request.inode)?;
@@ -17,5 +17,5 @@ pub(crate) fn run<E: Engine>(
     let (start, end) = (place(request.offset), place(end.unwrap_or(u64::MAX)));
     bytes.truncate(end);
     let bytes = bytes.split_off(start);
-    Ok(InlineRead { checksum: crc32c(&bytes), bytes: Bytes(bytes) })
+    Ok(ReadInlineReply { checksum: crc32c(&bytes), bytes: Bytes(bytes) })
 }

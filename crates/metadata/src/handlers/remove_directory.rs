@@ -5,13 +5,13 @@ use crate::engine::Engine;
 use crate::operation::Stop;
 use crate::steps;
 use skep_types::{ErrorCode, FileKind};
-use skep_wire::management::Done;
+use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{RemoveDirectory, Step};
 
 pub(crate) fn run<E: Engine>(
     context: &mut Context<'_, E>,
     request: RemoveDirectory,
-) -> Result<Done, Stop> {
+) -> Result<EmptyReply, Stop> {
     let mut directory = context.directory(request.directory)?;
     let Some((cursor, dentry)) = context.dentry(request.directory, &request.name)? else {
         return Err(ErrorCode::NotFound.into());
@@ -23,5 +23,5 @@ pub(crate) fn run<E: Engine>(
     steps::do_anywhere(context, vec![(dentry.inode, step)])?;
     context.remove_dentry(request.directory, cursor)?;
     context.change_directory(&mut directory, -1, -1);
-    Ok(Done {})
+    Ok(EmptyReply {})
 }

@@ -14,13 +14,16 @@ use crate::steps;
 use skep_format::metadata::{DentryRecord, InodeRecord};
 use skep_types::codec::Bytes;
 use skep_types::{Error, ErrorCode, FileKind, InodeId};
-use skep_wire::management::Done;
+use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{GetEntryInfo, Lookup, NewInode, Rename, Step};
 
 /// What overlay file systems mark a name with that is gone; its device number is 0.
 const WHITEOUT: FileKind = FileKind::CharDevice;
 
-pub(crate) fn run<E: Engine>(context: &mut Context<'_, E>, request: Rename) -> Result<Done, Stop> {
+pub(crate) fn run<E: Engine>(
+    context: &mut Context<'_, E>,
+    request: Rename,
+) -> Result<EmptyReply, Stop> {
     check_name(&request.to_name)?;
     check_name(&request.from_name)?;
     let to = context.directory(request.to_directory)?;
@@ -33,7 +36,7 @@ pub(crate) fn run<E: Engine>(context: &mut Context<'_, E>, request: Rename) -> R
         if existing.inode == inode {
             // Two names of one file: POSIX wants nothing to happen.
             confirm_source(context, request.from_directory, &request.from_name, inode)?;
-            return Ok(Done {});
+            return Ok(EmptyReply {});
         }
         match (kind, existing.kind) {
             (FileKind::Directory, FileKind::Directory) => {}
@@ -90,7 +93,7 @@ pub(crate) fn run<E: Engine>(context: &mut Context<'_, E>, request: Rename) -> R
             context.change_directory(&mut to, 1, i32::from(is_directory));
         }
     }
-    Ok(Done {})
+    Ok(EmptyReply {})
 }
 
 /// Makes the inode that stays at the old name, here.

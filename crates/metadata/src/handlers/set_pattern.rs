@@ -11,13 +11,13 @@ use crate::operation::Stop;
 use skep_cluster::patterns;
 use skep_format::metadata::InodeRecord;
 use skep_types::{Error, ErrorCode, FileKind, PatternOrigin};
-use skep_wire::management::Done;
+use skep_wire::management::EmptyReply;
 use skep_wire::metadata::SetPattern;
 
 pub(crate) fn run<E: Engine>(
     context: &mut Context<'_, E>,
     request: SetPattern,
-) -> Result<Done, Stop> {
+) -> Result<EmptyReply, Stop> {
     let mut record = context.inode(request.inode)?;
     let uid = request.uid;
     if uid != 0 && uid != record.attributes.uid {
@@ -43,7 +43,7 @@ pub(crate) fn run<E: Engine>(
     }
     context.touch_changed(&mut record.attributes);
     context.put_inode(&record);
-    Ok(Done {})
+    Ok(EmptyReply {})
 }
 
 fn set_of_file<E: Engine>(

@@ -5,13 +5,13 @@ use crate::context::Context;
 use crate::engine::Engine;
 use crate::operation::Stop;
 use skep_types::{Error, ErrorCode};
-use skep_wire::inline::{InlineSynced, SyncInline};
+use skep_wire::inline::{SyncInline, SyncInlineReply};
 use skep_wire::limits::MAX_EPOCHS;
 
 pub(crate) fn run<E: Engine>(
     context: &mut Context<'_, E>,
     request: SyncInline,
-) -> Result<InlineSynced, Stop> {
+) -> Result<SyncInlineReply, Stop> {
     if request.written.len() > MAX_EPOCHS {
         let what = format!("marks of more than {MAX_EPOCHS} epochs");
         return Err(Error::new(ErrorCode::InvalidArgument, what).into());
@@ -19,5 +19,5 @@ pub(crate) fn run<E: Engine>(
     let epochs = &context.shared.epochs;
     let is_lost = request.written.iter().any(|mark| epochs.is_lost(mark));
     let found = context.find_inode(request.inode)?;
-    Ok(InlineSynced { is_lost, attributes: found.map(|record| record.attributes) })
+    Ok(SyncInlineReply { is_lost, attributes: found.map(|record| record.attributes) })
 }

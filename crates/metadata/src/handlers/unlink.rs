@@ -5,10 +5,13 @@ use crate::engine::Engine;
 use crate::operation::Stop;
 use crate::steps;
 use skep_types::{ErrorCode, FileKind};
-use skep_wire::management::Done;
+use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{Step, Unlink};
 
-pub(crate) fn run<E: Engine>(context: &mut Context<'_, E>, request: Unlink) -> Result<Done, Stop> {
+pub(crate) fn run<E: Engine>(
+    context: &mut Context<'_, E>,
+    request: Unlink,
+) -> Result<EmptyReply, Stop> {
     let mut directory = context.directory(request.directory)?;
     let Some((cursor, dentry)) = context.dentry(request.directory, &request.name)? else {
         return Err(ErrorCode::NotFound.into());
@@ -19,5 +22,5 @@ pub(crate) fn run<E: Engine>(context: &mut Context<'_, E>, request: Unlink) -> R
     steps::do_anywhere(context, vec![(dentry.inode, Step::DropLink { inode: dentry.inode })])?;
     context.remove_dentry(request.directory, cursor)?;
     context.change_directory(&mut directory, -1, 0);
-    Ok(Done {})
+    Ok(EmptyReply {})
 }

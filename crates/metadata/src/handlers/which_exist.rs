@@ -7,12 +7,12 @@ use crate::operation::Stop;
 use skep_format::metadata::Key;
 use skep_types::{Error, ErrorCode};
 use skep_wire::limits::MAX_INODES_ASKED;
-use skep_wire::storage::{Existing, WhichExist};
+use skep_wire::storage::{WhichExist, WhichExistReply};
 
 pub(crate) fn run<E: Engine>(
     context: &mut Context<'_, E>,
     request: WhichExist,
-) -> Result<Existing, Stop> {
+) -> Result<WhichExistReply, Stop> {
     if request.inodes.len() > MAX_INODES_ASKED {
         return Err(Error::new(ErrorCode::LimitReached, "too many inodes at once").into());
     }
@@ -25,5 +25,5 @@ pub(crate) fn run<E: Engine>(
         }
         exists.push(context.get_raw(&Key::Inode(inode))?.is_some());
     }
-    Ok(Existing { exists })
+    Ok(WhichExistReply { exists })
 }

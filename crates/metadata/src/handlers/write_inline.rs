@@ -6,13 +6,13 @@ use crate::engine::Engine;
 use crate::operation::Stop;
 use skep_types::codec::crc32c;
 use skep_types::{Error, ErrorCode, Lsn};
-use skep_wire::inline::{InlineMark, InlineWritten, WriteInline};
+use skep_wire::inline::{InlineMark, WriteInline, WriteInlineReply};
 use skep_wire::metadata::WrittenExtent;
 
 pub(crate) fn run<E: Engine>(
     context: &mut Context<'_, E>,
     request: WriteInline,
-) -> Result<InlineWritten, Stop> {
+) -> Result<WriteInlineReply, Stop> {
     let WriteInline { inode, generation, offset, bytes, checksum, extends } = request;
     if crc32c(&bytes) != checksum {
         let what = format!("inline bytes for file {inode} don't match their checksum");
@@ -45,5 +45,5 @@ pub(crate) fn run<E: Engine>(
     }
     // The record isn't known yet: see `inline::stamp`.
     let mark = InlineMark { epoch, record: Lsn::default() };
-    Ok(InlineWritten { mark, attributes: record.attributes })
+    Ok(WriteInlineReply { mark, attributes: record.attributes })
 }

@@ -9,7 +9,7 @@ use skep_format::metadata::{InodeRecord, Key};
 use skep_types::codec::Bytes;
 use skep_types::{Error, ErrorCode, InodeId, Result};
 use skep_wire::limits::{MAX_XATTR_LIST_BYTES, MAX_XATTR_NAME_BYTES, MAX_XATTR_VALUE_BYTES};
-use skep_wire::management::Done;
+use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{
     BytesReply, GetXattr, ListXattrs, RemoveXattr, SetXattr, XattrMode, XattrNames,
 };
@@ -54,7 +54,7 @@ pub(crate) fn get<E: Engine>(
 pub(crate) fn set<E: Engine>(
     context: &mut Context<'_, E>,
     request: SetXattr,
-) -> Result<Done, Stop> {
+) -> Result<EmptyReply, Stop> {
     check(&request.name)?;
     if request.value.len() > MAX_XATTR_VALUE_BYTES {
         return Err(ErrorCode::TooLarge.into());
@@ -66,7 +66,7 @@ pub(crate) fn set<E: Engine>(
         context.set_acl(&mut record, &request.name, &request.value, clear)?;
         context.touch_changed(&mut record.attributes);
         context.put_inode(&record);
-        return Ok(Done {});
+        return Ok(EmptyReply {});
     }
     let key = Key::Xattr(request.inode, &request.name);
     let exists = context.get_raw(&key)?.is_some();
@@ -88,7 +88,7 @@ pub(crate) fn set<E: Engine>(
     record.attributes.has_capability |= request.name.0 == CAPABILITY;
     context.touch_changed(&mut record.attributes);
     context.put_inode(&record);
-    Ok(Done {})
+    Ok(EmptyReply {})
 }
 
 pub(crate) fn list<E: Engine>(
@@ -102,7 +102,7 @@ pub(crate) fn list<E: Engine>(
 pub(crate) fn remove<E: Engine>(
     context: &mut Context<'_, E>,
     request: RemoveXattr,
-) -> Result<Done, Stop> {
+) -> Result<EmptyReply, Stop> {
     check(&request.name)?;
     let mut record = context.inode(request.inode)?;
     let key = Key::Xattr(request.inode, &request.name);
@@ -116,5 +116,5 @@ pub(crate) fn remove<E: Engine>(
     record.attributes.has_capability &= request.name.0 != CAPABILITY;
     context.touch_changed(&mut record.attributes);
     context.put_inode(&record);
-    Ok(Done {})
+    Ok(EmptyReply {})
 }

@@ -4,7 +4,7 @@
 use super::{Inode, Model, Owner, Wait};
 use skep_cluster::lock_ranges::LockRanges;
 use skep_types::{InodeId, SessionId};
-use skep_wire::file_locks::{HeldLock, LockKind, LockMode, LockRequest, LockSet};
+use skep_wire::file_locks::{HeldLock, LockKind, LockMode, LockRequest, SetLockReply};
 
 impl Model {
     /// A lock is refused for what somebody holds, or for what somebody wants who has waited.
@@ -70,7 +70,7 @@ pub(super) fn lock(
     inode: &mut Inode,
     session: SessionId,
     request: &LockRequest,
-    reply: &LockSet,
+    reply: &SetLockReply,
 ) -> Result<(), String> {
     let owner = (session, request.kind, request.owner);
     let is_refused = reply.conflict.is_some();

@@ -4,17 +4,17 @@ use super::Call;
 use crate::chunk_store::ChunkStore;
 use skep_env::Buf;
 use skep_types::Result;
-use skep_wire::storage::{Advanced, ClearChunk};
+use skep_wire::storage::{ChunkRangeReply, ClearChunk};
 use std::rc::Rc;
 
 pub(super) async fn handle(
     store: &Rc<ChunkStore>,
     call: Call<ClearChunk>,
-) -> Result<(Advanced, Option<Buf>)> {
+) -> Result<(ChunkRangeReply, Option<Buf>)> {
     let ClearChunk { key, offset, length } = call.request;
     let end = store.clear(&key, offset..offset.saturating_add(length)).await?;
     if call.is_durable {
         store.sync(&key).await?;
     }
-    Ok((Advanced { incarnation: store.incarnation(), end }, None))
+    Ok((ChunkRangeReply { incarnation: store.incarnation(), end }, None))
 }

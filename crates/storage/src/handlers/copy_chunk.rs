@@ -5,13 +5,13 @@ use crate::chunk_store::{ChunkStore, CopySource};
 use skep_env::Buf;
 use skep_types::{Error, ErrorCode, Result};
 use skep_wire::limits::MAX_DATA_BYTES;
-use skep_wire::storage::{Copied, CopyChunk};
+use skep_wire::storage::{CopyChunk, CopyChunkReply};
 use std::rc::Rc;
 
 pub(super) async fn handle(
     store: &Rc<ChunkStore>,
     call: Call<CopyChunk>,
-) -> Result<(Copied, Option<Buf>)> {
+) -> Result<(CopyChunkReply, Option<Buf>)> {
     let CopyChunk { from, from_offset, to, stripe, to_offset, length } = call.request;
     if length as usize > MAX_DATA_BYTES {
         return Err(Error::new(
@@ -27,5 +27,5 @@ pub(super) async fn handle(
     if call.is_durable {
         store.sync(&to).await?;
     }
-    Ok((Copied { incarnation: store.incarnation(), has_holes }, None))
+    Ok((CopyChunkReply { incarnation: store.incarnation(), has_holes }, None))
 }

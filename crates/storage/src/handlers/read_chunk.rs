@@ -5,13 +5,13 @@ use crate::chunk_store::{ChunkStore, ReadData};
 use skep_env::Buf;
 use skep_types::{Error, ErrorCode, Result};
 use skep_wire::limits::MAX_DATA_BYTES;
-use skep_wire::storage::{ReadChunk, ReadDone};
+use skep_wire::storage::{ReadChunk, ReadChunkReply};
 use std::rc::Rc;
 
 pub(super) async fn handle(
     store: &Rc<ChunkStore>,
     call: Call<ReadChunk>,
-) -> Result<(ReadDone, Option<Buf>)> {
+) -> Result<(ReadChunkReply, Option<Buf>)> {
     let ReadChunk { key, offset, length } = call.request;
     if length as usize > MAX_DATA_BYTES {
         return Err(Error::new(
@@ -20,5 +20,5 @@ pub(super) async fn handle(
         ));
     }
     let ReadData { data, checksums } = store.read(&key, offset, length).await?;
-    Ok((ReadDone { checksums }, Some(data)))
+    Ok((ReadChunkReply { checksums }, Some(data)))
 }

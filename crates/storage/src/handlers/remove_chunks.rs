@@ -5,14 +5,14 @@ use crate::chunk_store::ChunkStore;
 use crate::limits::MAX_REMOVED;
 use skep_env::Buf;
 use skep_types::{Error, ErrorCode, Result};
-use skep_wire::management::Done;
+use skep_wire::management::EmptyReply;
 use skep_wire::storage::RemoveChunks;
 use std::rc::Rc;
 
 pub(super) async fn handle(
     store: &Rc<ChunkStore>,
     call: Call<RemoveChunks>,
-) -> Result<(Done, Option<Buf>)> {
+) -> Result<(EmptyReply, Option<Buf>)> {
     let keys = call.request.keys;
     if keys.len() > MAX_REMOVED {
         return Err(Error::new(
@@ -21,5 +21,5 @@ pub(super) async fn handle(
         ));
     }
     store.remove(&keys).await?;
-    Ok((Done {}, None))
+    Ok((EmptyReply {}, None))
 }

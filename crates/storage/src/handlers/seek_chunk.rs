@@ -4,17 +4,17 @@ use super::Call;
 use crate::chunk_store::ChunkStore;
 use skep_env::Buf;
 use skep_types::Result;
-use skep_wire::storage::{SeekChunk, Sought};
+use skep_wire::storage::{SeekChunk, SeekChunkReply};
 use std::rc::Rc;
 
 pub(super) async fn handle(
     store: &Rc<ChunkStore>,
     call: Call<SeekChunk>,
-) -> Result<(Sought, Option<Buf>)> {
+) -> Result<(SeekChunkReply, Option<Buf>)> {
     let SeekChunk { key, offset, wants_data } = call.request;
     let at = match wants_data {
         true => store.next_data(&key, offset).await?,
         false => Some(store.next_hole(&key, offset).await?),
     };
-    Ok((Sought { at }, None))
+    Ok((SeekChunkReply { at }, None))
 }

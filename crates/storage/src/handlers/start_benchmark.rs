@@ -6,14 +6,14 @@ use crate::chunk_store::ChunkStore;
 use skep_env::Buf;
 use skep_types::Result;
 use skep_wire::benchmark::StartBenchmark;
-use skep_wire::management::Done;
+use skep_wire::management::EmptyReply;
 use std::rc::Rc;
 
 pub(super) async fn handle(
     benchmark: &Rc<Benchmark>,
     store: &Rc<ChunkStore>,
     call: Call<StartBenchmark>,
-) -> Result<(Done, Option<Buf>)> {
+) -> Result<(EmptyReply, Option<Buf>)> {
     benchmark.start(call.request, store.free_bytes())?;
-    Ok((Done {}, None))
+    Ok((EmptyReply {}, None))
 }

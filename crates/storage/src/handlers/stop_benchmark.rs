@@ -5,13 +5,13 @@ use crate::benchmark::Benchmark;
 use skep_env::Buf;
 use skep_types::Result;
 use skep_wire::benchmark::StopBenchmark;
-use skep_wire::management::Done;
+use skep_wire::management::EmptyReply;
 use std::rc::Rc;
 
 pub(super) async fn handle(
     benchmark: &Rc<Benchmark>,
     call: Call<StopBenchmark>,
-) -> Result<(Done, Option<Buf>)> {
+) -> Result<(EmptyReply, Option<Buf>)> {
     benchmark.stop(call.request.run).await?;
-    Ok((Done {}, None))
+    Ok((EmptyReply {}, None))
 }

@@ -4,13 +4,13 @@ use super::Call;
 use crate::chunk_store::ChunkStore;
 use skep_env::Buf;
 use skep_types::Result;
-use skep_wire::storage::{SyncChunk, Synced};
+use skep_wire::storage::{SyncChunk, SyncChunkReply};
 use std::rc::Rc;
 
 pub(super) async fn handle(
     store: &Rc<ChunkStore>,
     call: Call<SyncChunk>,
-) -> Result<(Synced, Option<Buf>)> {
+) -> Result<(SyncChunkReply, Option<Buf>)> {
     store.sync(&call.request.key).await?;
-    Ok((Synced { incarnation: store.incarnation() }, None))
+    Ok((SyncChunkReply { incarnation: store.incarnation() }, None))
 }

@@ -4,19 +4,20 @@ use super::Call;
 use crate::chunk_store::ChunkStore;
 use skep_env::Buf;
 use skep_types::Result;
-use skep_wire::storage::{WriteChunk, Written};
+use skep_wire::storage::{WriteChunk, WriteChunkReply};
 use std::rc::Rc;
 
 pub(super) async fn handle(
     store: &Rc<ChunkStore>,
     call: Call<WriteChunk>,
-) -> Result<(Written, Option<Buf>)> {
+) -> Result<(WriteChunkReply, Option<Buf>)> {
     let WriteChunk { key, stripe, offset, checksums } = call.request;
     let data = call.data.unwrap_or_else(|| Buf::new(0));
     store.write(&key, stripe, offset, &data, &checksums).await?;
     if call.is_durable {
         store.sync(&key).await?;
     }
-    let written = Written { incarnation: store.incarnation(), free_bytes: store.free_bytes() };
+    let written =
+        WriteChunkReply { incarnation: store.incarnation(), free_bytes: store.free_bytes() };
     Ok((written, None))
 }

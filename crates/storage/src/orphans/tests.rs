@@ -10,7 +10,7 @@ use skep_types::{
     ClusterId, ClusterMap, Epoch, Group, GroupMember, MemberState, Node, NodeId, NodeKind, ShardId,
     Target, TargetId, TargetKind,
 };
-use skep_wire::storage::{Existing, StripeHint};
+use skep_wire::storage::{StripeHint, WhichExistReply};
 
 const CLUSTER: ClusterId = ClusterId::new([4; 16]);
 const METADATA: TargetId = TargetId::new(1);
@@ -57,7 +57,7 @@ async fn metadata(listener: TcpListener, identity: Identity) {
     while let Ok(Some(incoming)) = requests.next().await {
         let request = WhichExist::from_bytes(&incoming.body).unwrap();
         let exists = request.inodes.iter().map(|inode| inode.number() % 2 == 0).collect();
-        outbox.reply(&incoming.header, &Existing { exists });
+        outbox.reply(&incoming.header, &WhichExistReply { exists });
     }
 }
 

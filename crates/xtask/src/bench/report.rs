@@ -168,7 +168,7 @@ impl Report {
 const PAGE_HEAD: &str = "\
 # Benchmarks
 
-Written by `cargo xtask bench --write-page`. One run on one machine, everything on it: daemons,
+WriteChunkReply by `cargo xtask bench --write-page`. One run on one machine, everything on it: daemons,
 clients and disks (MACHINE).
 **Ratios within the run count; rates of different machines or days can't be compared.**
 

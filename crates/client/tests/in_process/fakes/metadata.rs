@@ -9,11 +9,11 @@ use skep_types::{
 use skep_wire::Request;
 use skep_wire::catalog::line;
 use skep_wire::frame::Header;
-use skep_wire::management::Done;
+use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{
     AttributesReply, Close, CloseMany, CloseSession, Create, EntryReply, Exchange, GetAttributes,
-    KeepAlive, LeaseRenewed, Lookup, MakeDirectory, Open, OpenMode, OpenSession, Opened,
-    ReportWritten, SessionOpened, SetAttributes, SetPattern, SyncAll, Unlink, WrittenExtent,
+    KeepAlive, KeepAliveReply, Lookup, MakeDirectory, Open, OpenMode, OpenReply, OpenSession,
+    OpenSessionReply, ReportWritten, SetAttributes, SetPattern, SyncAll, Unlink, WrittenExtent,
 };
 use std::collections::HashMap;
 
@@ -114,7 +114,7 @@ impl FakeMetadata {
             }
             let granted = self.sessions.entry(header.session).or_default();
             granted.granted = wanted;
-            return Ok(Answer::of(&SessionOpened { slots: wanted, lease_ms: LEASE_MS }));
+            return Ok(Answer::of(&OpenSessionReply { slots: wanted, lease_ms: LEASE_MS }));
         }
         let Some(session) = self.sessions.get(&header.session) else {
             return code(ErrorCode::StaleSession);
@@ -160,12 +160,12 @@ impl FakeMetadata {
     fn execute(&mut self, header: &Header, body: &[u8]) -> Result<Vec<u8>> {
         let session = header.session;
         Ok(match header.message {
-            KeepAlive::ID => LeaseRenewed { lease_ms: LEASE_MS }.to_bytes(),
-            SyncAll::ID => Done {}.to_bytes(),
+            KeepAlive::ID => KeepAliveReply { lease_ms: LEASE_MS }.to_bytes(),
+            SyncAll::ID => EmptyReply {}.to_bytes(),
             CloseSession::ID => {
                 self.sessions.remove(&session);
                 self.ended.push(session);
-                Done {}.to_bytes()
+                EmptyReply {}.to_bytes()
             }
             Lookup::ID => {
                 let Lookup { directory, name } = Lookup::from_bytes(body)?;
@@ -195,7 +195,7 @@ impl FakeMetadata {
                     let request = Close { inode: file.inode, open: file.open, written: None };
                     assert!(self.close(session, &request).is_ok(), "{file:?} is not open");
                 }
-                Done {}.to_bytes()
+                EmptyReply {}.to_bytes()
             }
             ReportWritten::ID => {
                 let request = ReportWritten::from_bytes(body)?;
@@ -208,7 +208,7 @@ impl FakeMetadata {
                 if self.inode(inode)?.opens.is_empty() {
                     self.inodes.remove(&inode);
                 }
-                Done {}.to_bytes()
+                EmptyReply {}.to_bytes()
             }
             Exchange::ID => {
                 let it = Exchange::from_bytes(body)?;
@@ -216,20 +216,20 @@ impl FakeMetadata {
                 let (first, second) = (self.entry(from.0, &from.1)?, self.entry(to.0, &to.1)?);
                 self.entries.insert(from, second);
                 self.entries.insert(to, first);
-                Done {}.to_bytes()
+                EmptyReply {}.to_bytes()
             }
             SetPattern::ID => {
                 let inode = self.inode(SetPattern::from_bytes(body)?.inode)?;
                 if !inode.opens.is_empty() {
                     return code(ErrorCode::InUse);
                 }
-                Done {}.to_bytes()
+                EmptyReply {}.to_bytes()
             }
             other => panic!("metadata was sent message {other}"),
         })
     }
 
-    fn create(&mut self, session: SessionId, request: Create) -> Result<Opened> {
+    fn create(&mut self, session: SessionId, request: Create) -> Result<OpenReply> {
         let found = self.entry(request.directory, &request.name).ok();
         if found.is_some() && request.exclusive {
             return code(ErrorCode::Exists);
@@ -252,10 +252,10 @@ impl FakeMetadata {
             *inode.opens.entry(session).or_default() += 1;
         }
         let attributes = inode.attributes.clone();
-        Ok(Opened { created, attributes, pattern: Some(pattern), is_shared: false })
+        Ok(OpenReply { created, attributes, pattern: Some(pattern), is_shared: false })
     }
 
-    fn open(&mut self, session: SessionId, request: &Open) -> Result<Opened> {
+    fn open(&mut self, session: SessionId, request: &Open) -> Result<OpenReply> {
         let inode = self.inode(request.inode)?;
         *inode.opens.entry(session).or_default() += 1;
         if request.truncate {
@@ -265,7 +265,7 @@ impl FakeMetadata {
         }
         let attributes = inode.attributes.clone();
         let pattern = StripePattern { generation: self.generation, ..pattern() };
-        Ok(Opened { created: false, attributes, pattern: Some(pattern), is_shared: false })
+        Ok(OpenReply { created: false, attributes, pattern: Some(pattern), is_shared: false })
     }
 
     fn close(&mut self, session: SessionId, request: &Close) -> Result<AttributesReply> {

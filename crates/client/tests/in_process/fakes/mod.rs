@@ -16,7 +16,7 @@ use skep_types::{
 };
 use skep_wire::Request;
 use skep_wire::management::{
-    Done, GetMap, Heard, Heartbeat, Leave, MapUpdate, RegisterClient, Registered,
+    EmptyReply, GetMap, Heartbeat, HeartbeatReply, Leave, MapUpdate, RegisterClient, RegisterReply,
 };
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -169,14 +169,14 @@ impl FakeCluster {
                 let node = NodeId::new(state.next_node);
                 state.clients.insert(node);
                 let map = state.map.clone().unwrap();
-                Ok(Answer::of(&Registered { node, targets: vec![], map }))
+                Ok(Answer::of(&RegisterReply { node, targets: vec![], map }))
             }
             Heartbeat::ID => {
                 let node = Heartbeat::from_bytes(body)?.node;
                 match self.state.borrow().clients.contains(&node) {
-                    true => Ok(Answer::of(&Heard {
+                    true => Ok(Answer::of(&HeartbeatReply {
                         room: self.state.borrow().room,
-                        log_order: None,
+                        log_level_change: None,
                         map: None,
                     })),
                     false => Err(Error::new(ErrorCode::Stale, "unknown client")),
@@ -191,7 +191,7 @@ impl FakeCluster {
             }
             Leave::ID => {
                 self.state.borrow_mut().clients.remove(&Leave::from_bytes(body)?.node);
-                Ok(Answer::of(&Done {}))
+                Ok(Answer::of(&EmptyReply {}))
             }
             other => panic!("management was sent message {other}"),
         }

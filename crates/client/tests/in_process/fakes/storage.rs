@@ -8,10 +8,10 @@ use skep_types::{
     ChunkFileKey, Error, ErrorCode, GRANULE_BYTES, HostIncarnation, Result, Timestamp,
 };
 use skep_wire::Request;
-use skep_wire::management::Done;
+use skep_wire::management::EmptyReply;
 use skep_wire::storage::{
-    ChunkStat, ReadChunk, ReadDone, RemoveChunks, StatChunk, SyncChunk, Synced, TruncateChunk,
-    WriteChunk, Written,
+    ChunkStat, ReadChunk, ReadChunkReply, RemoveChunks, StatChunk, SyncChunk, SyncChunkReply,
+    TruncateChunk, WriteChunk, WriteChunkReply,
 };
 use std::collections::HashMap;
 
@@ -45,19 +45,19 @@ impl FakeStorage {
             WriteChunk::ID => {
                 let request = WriteChunk::from_bytes(body)?;
                 self.write(&request, incoming.data.as_ref().unwrap().bytes())?;
-                Answer::of(&Written { incarnation, free_bytes: 1 << 30 })
+                Answer::of(&WriteChunkReply { incarnation, free_bytes: 1 << 30 })
             }
             ReadChunk::ID => self.read(&ReadChunk::from_bytes(body)?),
             SyncChunk::ID => {
                 SyncChunk::from_bytes(body)?;
-                Answer::of(&Synced { incarnation })
+                Answer::of(&SyncChunkReply { incarnation })
             }
             TruncateChunk::ID => {
                 let request = TruncateChunk::from_bytes(body)?;
                 if let Some(file) = self.files.get_mut(&request.key) {
                     file.resize(request.size as usize, 0);
                 }
-                Answer::of(&Done {})
+                Answer::of(&EmptyReply {})
             }
             StatChunk::ID => {
                 let file = self.files.get(&StatChunk::from_bytes(body)?.key);
@@ -69,7 +69,7 @@ impl FakeStorage {
                 for key in RemoveChunks::from_bytes(body)?.keys {
                     self.files.remove(&key);
                 }
-                Answer::of(&Done {})
+                Answer::of(&EmptyReply {})
             }
             other => panic!("storage was sent message {other}"),
         })
@@ -103,6 +103,6 @@ impl FakeStorage {
             self.flipped_reads -= 1;
             data.write(0, &[data.bytes()[0] ^ 1]);
         }
-        Answer::Data(ReadDone { checksums }.to_bytes(), data)
+        Answer::Data(ReadChunkReply { checksums }.to_bytes(), data)
     }
 }

@@ -6,7 +6,7 @@ use crate::output::print;
 use serde::Serialize;
 use skep_cluster::settings::Setting;
 use skep_types::Result;
-use skep_wire::management::{ChangeSetting, SettingChanged};
+use skep_wire::management::{ChangeSetting, ChangeSettingReply};
 
 /// The word for the value that a setting has in a new cluster.
 const DEFAULT: &str = "default";
@@ -32,7 +32,7 @@ pub(crate) fn run(query: ClusterArgs, name: &str, value: &str, is_dry_run: bool)
     };
     let access = query.access(None)?;
     let request = ChangeSetting { name: name.to_owned(), value, is_dry_run };
-    let SettingChanged { before, version } =
+    let ChangeSettingReply { before, version } =
         super::super::block_on(async move { access.ask(&request).await })?;
     let changed = Changed {
         name: setting.name,

@@ -8,7 +8,7 @@ use serde::Serialize;
 use skep_cluster::state::kind_word;
 use skep_rpc::CallOptions;
 use skep_types::{ClusterMap, Error, ErrorCode, Node, NodeKind, Result, TargetId};
-use skep_wire::management::OrderLogLevel;
+use skep_wire::management::SetClientLogLevel;
 use skep_wire::node::{LogLevel, SetLogLevel};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -91,7 +91,7 @@ async fn ask(
     heartbeat: Duration,
 ) -> Result<LogLevel> {
     if node.kind == NodeKind::Client {
-        let order = OrderLogLevel { client: node.id, level };
+        let order = SetClientLogLevel { client: node.id, level };
         return access.ask_once(&order, PATIENCE + HEARTBEATS * heartbeat).await.map_err(silent);
     }
     let (_, connection) = access.connect(node, TargetId::default(), PATIENCE).await?;

@@ -1,7 +1,7 @@
 //! Truncations that are on their way while something happens to their client or their file.
 
 use super::*;
-use skep_wire::management::Done;
+use skep_wire::management::EmptyReply;
 
 /// A file of session 1 that is open for writing, and that says it has 10 bytes.
 fn written(story: &mut Story) -> InodeId {
@@ -22,7 +22,7 @@ fn a_truncation_is_brought_to_its_end_when_its_client_has_gone() {
     story.send(1, 1, (0, 0), &md::CloseSession {});
     assert_eq!(story.calls.len(), 1, "the size is not asked for while the chunk file is being cut");
     assert_eq!(story.size(inode), 10);
-    story.answer::<st::TruncateChunk>(&Done {});
+    story.answer::<st::TruncateChunk>(&EmptyReply {});
     assert_eq!(story.size(inode), 0);
     story.answer::<st::StatChunk>(&stat(0));
     assert_eq!(story.size(inode), 0);
@@ -39,7 +39,7 @@ fn what_is_to_be_cut_is_decided_once() {
     let close = md::Close { inode, open: md::OpenMode::Write, written: None };
     story.ask(1, 1, (0, 2), &close).unwrap();
     assert!(story.replies.is_empty());
-    story.answer::<st::TruncateChunk>(&Done {});
+    story.answer::<st::TruncateChunk>(&EmptyReply {});
     let attributes = md::AttributesReply::from_bytes(story.replies[0].1.as_ref().unwrap());
     assert_eq!(attributes.unwrap().attributes.truncate_generation, 1);
 }
@@ -52,10 +52,10 @@ fn truncations_of_one_file_come_one_after_the_other() {
     let to_five = md::SetAttributes { size: Some(5), ..cut(inode) };
     story.send(1, 2, (0, 1), &to_five);
     assert_eq!(story.calls.len(), 1);
-    story.answer::<st::TruncateChunk>(&Done {});
+    story.answer::<st::TruncateChunk>(&EmptyReply {});
     assert_eq!(story.replies.len(), 1);
     // The file is open for writing: the second one can't know how far its chunk files reach.
-    story.answer::<st::TruncateChunk>(&Done {});
+    story.answer::<st::TruncateChunk>(&EmptyReply {});
     assert_eq!(story.replies.len(), 2);
     assert_eq!(story.size(inode), 5);
 }
@@ -68,7 +68,7 @@ fn a_refused_cut_is_answered_and_the_next_truncation_can_begin() {
         story.send(1, 1, (0, sequence), &cut(inode));
         let (call, _) = story.calls.remove(0);
         let refusal = Error::new(ErrorCode::DeviceFailed, "no disk");
-        let result = if is_refused { Err(refusal) } else { Ok(Done {}.to_bytes()) };
+        let result = if is_refused { Err(refusal) } else { Ok(EmptyReply {}.to_bytes()) };
         story.happens(Event::Answer { call, result });
         let (_, result) = story.replies.remove(0);
         assert_eq!(result.map_err(|error| error.code()).err(), is_refused.then_some(ErrorCode::Io));

@@ -33,7 +33,7 @@ fn a_refused_removal_is_tried_again_after_a_pause() {
     for _ in 0..2 {
         is_tried_again_after_a_pause::<st::RemoveChunks>(&mut story);
     }
-    story.answer::<st::RemoveChunks>(&skep_wire::management::Done {});
+    story.answer::<st::RemoveChunks>(&skep_wire::management::EmptyReply {});
     story.happens(Event::Tick);
     assert!(story.target.table.scan(&Key::removals(), &[], 1).unwrap().is_empty());
 }

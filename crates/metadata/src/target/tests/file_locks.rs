@@ -3,7 +3,8 @@
 use super::*;
 use crate::limits::WAIT_ANSWER;
 use skep_wire::file_locks::{
-    EndWait, ListLocks, LockKind, LockList, LockMode, LockRequest, LockWaited, TestLock, WaitLock,
+    EndWait, ListLocks, LockKind, LockList, LockMode, LockRequest, TestLock, WaitLock,
+    WaitLockReply,
 };
 use skep_wire::limits::{LOCK_END, MAX_LOCK_RANGES};
 
@@ -41,7 +42,7 @@ impl Story {
     fn called(&mut self, on: ConnectionId) -> Result<bool> {
         let index = self.replies.iter().position(|(connection, _)| *connection == on);
         let (_, result) = self.replies.remove(index.expect("an answer"));
-        result.map(|body| LockWaited::from_bytes(&body).unwrap().is_called)
+        result.map(|body| WaitLockReply::from_bytes(&body).unwrap().is_called)
     }
 
     fn list(&mut self, inode: InodeId) -> LockList {

@@ -7,7 +7,7 @@ use skep_types::codec::crc32c;
 use skep_types::{Chooser, Component, PatternOrigin, Redundancy, StripePattern};
 use skep_wire::inline as il;
 use skep_wire::inline::InlineMark;
-use skep_wire::management::Done;
+use skep_wire::management::EmptyReply;
 
 const INLINE: u64 = 4096;
 
@@ -43,7 +43,7 @@ impl Story {
         self.ask(1, 1, (0, 1), &create).unwrap().attributes.inode
     }
 
-    fn written(&mut self, sequence: u64, request: &il::WriteInline) -> il::InlineWritten {
+    fn written(&mut self, sequence: u64, request: &il::WriteInline) -> il::WriteInlineReply {
         self.ask(1, 1, (2, sequence), request).unwrap()
     }
 
@@ -129,12 +129,12 @@ fn truncations_cut_what_is_stored_for_good() {
     story.written(1, &write(inode, 0, b"0123456789"));
     for (sequence, size) in [(2, 4), (3, 4096), (4, 20_000)] {
         story.send(1, 1, (0, sequence), &md::SetAttributes { size: Some(size), ..cut(inode) });
-        story.answer::<st::TruncateChunk>(&Done {});
+        story.answer::<st::TruncateChunk>(&EmptyReply {});
         assert_eq!(story.size(inode), size);
         assert_eq!(story.read(inode, 0, 4096).unwrap(), b"0123");
     }
     story.send(1, 1, (0, 5), &cut(inode));
-    story.answer::<st::TruncateChunk>(&Done {});
+    story.answer::<st::TruncateChunk>(&EmptyReply {});
     assert_eq!(story.stored(inode), None);
     // While nobody may be writing, storage has nothing to do with it.
     story.written(2, &write(inode, 0, b"again"));
@@ -219,7 +219,7 @@ fn an_answer_names_the_record_and_is_repeated_as_it_was() {
     let records = skep_format::log::scan(LOG, Lsn::new(1), &story.log).unwrap().records;
     let mut marks = Vec::new();
     for (reply, byte) in replies.into_iter().zip([7, 8, 9]) {
-        let written = il::InlineWritten::from_bytes(&reply.1.unwrap()).unwrap();
+        let written = il::WriteInlineReply::from_bytes(&reply.1.unwrap()).unwrap();
         let record = records.iter().find(|it| it.lsn == written.mark.record).unwrap();
         let holds = |bytes: &[u8]| record.payload.windows(600).any(|it| it == bytes);
         assert!(holds(&[byte; 600]), "record {} holds {byte}", written.mark.record);
@@ -302,12 +302,12 @@ fn damaged_bytes_are_never_given_out_nor_built_upon() {
     assert!(error.context().contains(&inode.to_string()), "{error}");
     assert_eq!(story.refused(1, &write(inode, 0, b"x")), ErrorCode::Corrupt);
     story.send(1, 1, (0, 2), &md::SetAttributes { size: Some(4), ..cut(inode) });
-    story.answer::<st::TruncateChunk>(&Done {});
+    story.answer::<st::TruncateChunk>(&EmptyReply {});
     let (_, result) = story.replies.pop().unwrap();
     assert_eq!(result.unwrap_err().code(), ErrorCode::Corrupt);
     // Cut to nothing, it is well again.
     story.send(1, 1, (0, 3), &cut(inode));
-    story.answer::<st::TruncateChunk>(&Done {});
+    story.answer::<st::TruncateChunk>(&EmptyReply {});
     story.written(2, &write(inode, 0, b"new"));
     assert_eq!(story.read(inode, 0, 4096).unwrap(), b"new");
 }
@@ -322,7 +322,7 @@ fn a_truncation_for_nobody_of_damaged_bytes_does_no_harm() {
     story.send(1, 1, (0, 0), &md::CloseSession {});
     let damaged = InlineRecord { checksum: 1, bytes: b"0123456789".as_slice().into() };
     story.target.table.write(Key::Inline(inode).to_bytes(), Some(damaged.to_bytes()));
-    story.answer::<st::TruncateChunk>(&Done {});
+    story.answer::<st::TruncateChunk>(&EmptyReply {});
     assert_eq!(story.size(inode), 10);
 }
 

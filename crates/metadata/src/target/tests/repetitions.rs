@@ -28,7 +28,7 @@ fn every_connection_gets_the_answer_of_a_request_that_came_twice() {
         story.send(on, 1, (0, 2), &cut(inode));
     }
     assert!(story.replies.is_empty());
-    story.answer::<st::TruncateChunk>(&skep_wire::management::Done {});
+    story.answer::<st::TruncateChunk>(&skep_wire::management::EmptyReply {});
     let mut connections: Vec<_> = story.replies.iter().map(|(on, _)| *on).collect();
     connections.sort_unstable();
     assert_eq!(connections, [5, 6]);
@@ -52,7 +52,7 @@ fn a_request_that_waits_is_dropped_when_a_newer_one_uses_its_slot() {
     let (_, older) = replies.remove(0);
     assert_eq!(older.unwrap_err().code(), ErrorCode::Stale);
     assert!(replies.remove(0).1.is_ok());
-    story.answer::<st::TruncateChunk>(&skep_wire::management::Done {});
+    story.answer::<st::TruncateChunk>(&skep_wire::management::EmptyReply {});
     assert_eq!(story.size(inode), 0, "chunk files are cut, so the file gets that size");
     assert!(story.ask(1, 1, (0, 4), &newer).is_ok(), "the newer one's answer is remembered");
 }

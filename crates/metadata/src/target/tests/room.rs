@@ -97,7 +97,7 @@ fn what_is_there_is_used_and_removed_on_a_full_disk() {
     assert_eq!(story.ask(1, 1, (0, 6), &report).unwrap().attributes.size, 9);
     let longer = md::SetAttributes { size: Some(20), ..cut(inode) };
     story.send(1, 1, (0, 7), &longer);
-    story.answer::<st::TruncateChunk>(&skep_wire::management::Done {});
+    story.answer::<st::TruncateChunk>(&skep_wire::management::EmptyReply {});
     assert!(matches!(story.replies.pop(), Some((1, Ok(_)))));
     assert_eq!(story.size(inode), 20);
     story.ask(1, 1, (0, 8), &rename(root, "c")).unwrap();
@@ -112,7 +112,7 @@ fn what_is_there_is_used_and_removed_on_a_full_disk() {
     story.ask(1, 2, (0, 0), &md::CloseSession {}).unwrap();
     story.happens(Event::Tick);
     assert_eq!(story.calls.last().unwrap().1.message, st::RemoveChunks::ID, "its chunk files go");
-    story.answer::<st::RemoveChunks>(&skep_wire::management::Done {});
+    story.answer::<st::RemoveChunks>(&skep_wire::management::EmptyReply {});
     assert!(story.target.is_idle());
 }
 

@@ -12,7 +12,7 @@ fn an_operation_is_refused_when_its_session_ended_while_it_waited() {
     story.send(5, 1, (0, 1), &open);
     story.learns_that_it_shares(2, inode);
     story.ask(1, 1, (0, 0), &md::CloseSession {}).unwrap();
-    story.answer::<st::TruncateChunk>(&skep_wire::management::Done {});
+    story.answer::<st::TruncateChunk>(&skep_wire::management::EmptyReply {});
     let (_, result) = story.replies.pop().expect("an answer");
     assert_eq!(result.unwrap_err().code(), ErrorCode::StaleSession);
     let slots = story.target.table.scan(&Key::slots_of(SessionId::new(1)), &[], 9).unwrap();

@@ -33,7 +33,7 @@ impl Story {
     fn opened(&mut self) -> Option<bool> {
         let index = self.replies.iter().position(|(connection, _)| *connection == 1)?;
         let (_, result) = self.replies.remove(index);
-        Some(md::Opened::from_bytes(&result.unwrap()).unwrap().is_shared)
+        Some(md::OpenReply::from_bytes(&result.unwrap()).unwrap().is_shared)
     }
 
     fn waits_for_notifications(&mut self, session: u64, known: Vec<u64>) {
@@ -122,7 +122,7 @@ fn readers_alone_share_nothing_until_one_writes() {
         &md::Open { inode, open: READ, truncate: false, must_have_name: false },
     );
     let (on, result) = story.replies.pop().unwrap();
-    assert_eq!((on, md::Opened::from_bytes(&result.unwrap()).unwrap().is_shared), (3, true));
+    assert_eq!((on, md::OpenReply::from_bytes(&result.unwrap()).unwrap().is_shared), (3, true));
     story.learns_that_it_shares(1, inode);
     assert_eq!(story.opened(), Some(true));
 }
@@ -212,7 +212,8 @@ fn who_closes_and_opens_again_is_told_again() {
     story.replies.clear();
     story.send(5, 3, (0, 2), &closed);
     let index = story.replies.iter().position(|(on, _)| *on == 6).expect("an answer");
-    let opened = md::Opened::from_bytes(story.replies.remove(index).1.as_ref().unwrap()).unwrap();
+    let opened =
+        md::OpenReply::from_bytes(story.replies.remove(index).1.as_ref().unwrap()).unwrap();
     assert!(!opened.is_shared, "it is alone");
     assert_eq!(story.opened(), None, "the first session doesn't know");
     story.learns_that_it_shares(1, inode);

@@ -12,7 +12,7 @@ fn a_size_from_before_a_truncation_is_asked_for_anew() {
     let asked = story.calls.remove(0);
     assert_eq!(asked.1.message, st::StatChunk::ID);
     story.send(1, 2, (0, 1), &cut(inode));
-    story.answer::<st::TruncateChunk>(&skep_wire::management::Done {});
+    story.answer::<st::TruncateChunk>(&skep_wire::management::EmptyReply {});
     story.replies.clear();
     let result = Ok(stat(100).to_bytes());
     story.happens(Event::Answer { call: asked.0, result });

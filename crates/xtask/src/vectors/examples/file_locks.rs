@@ -5,10 +5,11 @@ use crate::vectors::{Example, example};
 use skep_types::{FileKind, InodeId, NodeId, SessionId};
 use skep_wire::file_locks::{
     EndWait, FileUse, HeldLock, ListLocks, ListWaits, ListedWait, LockKind, LockList, LockMode,
-    LockParty, LockRequest, LockSet, LockTested, LockWaited, SetLock, TestLock, WaitList, WaitLock,
+    LockParty, LockRequest, SetLock, SetLockReply, TestLock, TestLockReply, WaitList, WaitLock,
+    WaitLockReply,
 };
 use skep_wire::limits::LOCK_END;
-use skep_wire::management::Done;
+use skep_wire::management::EmptyReply;
 
 pub(super) fn examples() -> Vec<Example> {
     let lock = LockRequest {
@@ -30,8 +31,8 @@ pub(super) fn examples() -> Vec<Example> {
         pid: 815,
     };
     let flock = LockRequest { kind: LockKind::Flock, mode: None, start: 0, ..lock };
-    let set = LockSet { conflict: None, attributes: attributes(a_file(), FileKind::Regular) };
-    let refused = LockSet { conflict: Some(held), ..set.clone() };
+    let set = SetLockReply { conflict: None, attributes: attributes(a_file(), FileKind::Regular) };
+    let refused = SetLockReply { conflict: Some(held), ..set.clone() };
     let in_use = FileUse {
         session: held.session,
         client: NodeId::new(9),
@@ -59,10 +60,10 @@ pub(super) fn examples() -> Vec<Example> {
         example(&SetLock { lock, wait: 3 }, &set)
             .request(&SetLock { lock: flock, wait: 0 })
             .reply::<SetLock>(&refused),
-        example(&TestLock { lock }, &LockTested { conflict: None })
-            .reply::<TestLock>(&LockTested { conflict: Some(held) }),
-        example(&WaitLock { lock, wait: 3 }, &LockWaited { is_called: true }),
-        example(&EndWait { inode: a_file(), wait: 3 }, &Done {}),
+        example(&TestLock { lock }, &TestLockReply { conflict: None })
+            .reply::<TestLock>(&TestLockReply { conflict: Some(held) }),
+        example(&WaitLock { lock, wait: 3 }, &WaitLockReply { is_called: true }),
+        example(&EndWait { inode: a_file(), wait: 3 }, &EmptyReply {}),
         example(&list, &page).reply::<ListLocks>(&LockList { uses: Vec::new(), next: None }),
     ]
 }

@@ -5,7 +5,8 @@ use crate::vectors::{Example, example};
 use skep_types::codec::{Bytes, crc32c};
 use skep_types::{FileKind, Lsn};
 use skep_wire::inline::{
-    InlineMark, InlineRead, InlineSynced, InlineWritten, ReadInline, SyncInline, WriteInline,
+    InlineMark, ReadInline, ReadInlineReply, SyncInline, SyncInlineReply, WriteInline,
+    WriteInlineReply,
 };
 
 pub(super) fn examples() -> Vec<Example> {
@@ -23,15 +24,15 @@ pub(super) fn examples() -> Vec<Example> {
     let mark = InlineMark { epoch: 3, record: Lsn::new(0x0102_0304_0506_0708) };
     let attributes = attributes(a_file(), FileKind::Regular);
     let read = ReadInline { inode: a_file(), generation: 1, offset: 512, length: 4096 };
-    let nothing = InlineRead { bytes: Bytes::default(), checksum: 0 };
+    let nothing = ReadInlineReply { bytes: Bytes::default(), checksum: 0 };
     let older = InlineMark { epoch: 2, record: Lsn::new(77) };
     vec![
-        example(&whole, &InlineWritten { mark, attributes: attributes.clone() }).request(&part),
-        example(&read, &InlineRead { bytes, checksum }).reply::<ReadInline>(&nothing),
+        example(&whole, &WriteInlineReply { mark, attributes: attributes.clone() }).request(&part),
+        example(&read, &ReadInlineReply { bytes, checksum }).reply::<ReadInline>(&nothing),
         example(
             &SyncInline { inode: a_file(), written: vec![older, mark] },
-            &InlineSynced { is_lost: false, attributes: Some(attributes) },
+            &SyncInlineReply { is_lost: false, attributes: Some(attributes) },
         )
-        .reply::<SyncInline>(&InlineSynced { is_lost: true, attributes: None }),
+        .reply::<SyncInline>(&SyncInlineReply { is_lost: true, attributes: None }),
     ]
 }

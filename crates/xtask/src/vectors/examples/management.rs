@@ -8,9 +8,9 @@ use skep_types::{
     MemberState, Node, NodeId, NodeKind, ShardId, Target, TargetId, TargetKind, Timestamp,
 };
 use skep_wire::management::{
-    ChangeSetting, ClientEntry, ClientList, Done, Evict, Format, GetMap, Heard, Heartbeat, Leave,
-    ListClients, LogOrder, LogOrderDone, MapUpdate, OrderLogLevel, RegisterClient, RegisterServer,
-    Registered, SetPolicy, SettingChanged,
+    ChangeSetting, ChangeSettingReply, ClientEntry, ClientList, ConfirmLogLevel, EmptyReply, Evict,
+    Format, GetMap, Heartbeat, HeartbeatReply, Leave, ListClients, LogLevelChange, MapUpdate,
+    RegisterClient, RegisterReply, RegisterServer, SetClientLogLevel, SetPolicy,
 };
 use skep_wire::node::LogLevel;
 
@@ -104,7 +104,7 @@ pub(super) fn examples() -> Vec<Example> {
         version: "0.1.0".into(),
         pid: 4_711,
     };
-    let registered = |node: u32, targets: &[u32]| Registered {
+    let registered = |node: u32, targets: &[u32]| RegisterReply {
         node: NodeId::new(node),
         targets: targets.iter().copied().map(TargetId::new).collect(),
         map: map(),
@@ -117,7 +117,7 @@ pub(super) fn examples() -> Vec<Example> {
         capacities: vec![(TargetId::new(2), capacity()), (TargetId::new(3), Capacity::default())],
     };
     let change = ChangeSetting { name: "lease".into(), value: 8_000, is_dry_run: true };
-    let changed = SettingChanged { before: 5_000, version: MapVersion::new(21) };
+    let changed = ChangeSettingReply { before: 5_000, version: MapVersion::new(21) };
     let entry = ClientEntry {
         node: NodeId::new(9),
         host: "login-1".into(),
@@ -132,7 +132,7 @@ pub(super) fn examples() -> Vec<Example> {
     };
     let policy = Policy { lease_ms: 8_000, ..Policy::default() };
     let level = LogLevel { current: "debug".into(), configured: "info".into() };
-    let done = LogOrderDone {
+    let done = ConfirmLogLevel {
         client: NodeId::new(9),
         number: 3,
         level: Some(level.clone()),
@@ -141,27 +141,27 @@ pub(super) fn examples() -> Vec<Example> {
     vec![
         example(&server, &registered(2, &[2])),
         example(&client, &registered(9, &[])),
-        example(&heartbeat, &Heard { room: None, log_order: None, map: None })
-            .reply::<Heartbeat>(&Heard {
+        example(&heartbeat, &HeartbeatReply { room: None, log_level_change: None, map: None })
+            .reply::<Heartbeat>(&HeartbeatReply {
                 room: Some(capacity()),
-                log_order: Some(LogOrder { number: 3, level: Some("debug".into()) }),
+                log_level_change: Some(LogLevelChange { number: 3, level: Some("debug".into()) }),
                 map: Some(map()),
             })
-            .reply::<Heartbeat>(&Heard {
+            .reply::<Heartbeat>(&HeartbeatReply {
                 room: None,
-                log_order: Some(LogOrder { number: 4, level: None }),
+                log_level_change: Some(LogLevelChange { number: 4, level: None }),
                 map: None,
             }),
-        example(&OrderLogLevel { client: NodeId::new(9), level: Some("debug".into()) }, &level)
-            .request(&OrderLogLevel { client: NodeId::new(9), level: None }),
-        example(&done, &Done {}).request(&LogOrderDone {
+        example(&SetClientLogLevel { client: NodeId::new(9), level: Some("debug".into()) }, &level)
+            .request(&SetClientLogLevel { client: NodeId::new(9), level: None }),
+        example(&done, &EmptyReply {}).request(&ConfirmLogLevel {
             level: None,
             refusal: "log level 'loud': no such level".into(),
             ..done.clone()
         }),
         example(&GetMap { known: MapVersion::new(20) }, &update).reply::<GetMap>(&nothing_new),
-        example(&Leave { node: NodeId::new(9) }, &Done {}),
-        example(&Evict { client: NodeId::new(9) }, &Done {}),
+        example(&Leave { node: NodeId::new(9) }, &EmptyReply {}),
+        example(&Evict { client: NodeId::new(9) }, &EmptyReply {}),
         example(&Format {}, &update),
         example(&SetPolicy { policy }, &update),
         example(&change, &changed),

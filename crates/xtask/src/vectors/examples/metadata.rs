@@ -7,13 +7,13 @@ use skep_types::{
     Chooser, Component, FileKind, GroupId, NodeId, PatternOrigin, Redundancy, SessionId,
     StripePattern,
 };
-use skep_wire::management::Done;
+use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{
     AskDecision, AttributesReply, Close, CloseMany, CloseSession, ClosedFile, Create,
     CreateUnnamed, Decide, Decision, DecisionReply, EntryInfo, GetEntryInfo, KeepAlive,
-    LeaseRenewed, ListSessions, NewInode, Open, OpenMode, OpenSession, Opened, Prepare,
-    PrepareReply, ReportWritten, SessionEntry, SessionList, SessionOpened, SetAttributes,
-    SetPattern, SetTime, Step, SyncAll, TransactionId, WrittenExtent,
+    KeepAliveReply, ListSessions, NewInode, Open, OpenMode, OpenReply, OpenSession,
+    OpenSessionReply, Prepare, PrepareReply, ReportWritten, SessionEntry, SessionList,
+    SetAttributes, SetPattern, SetTime, Step, SyncAll, TransactionId, WrittenExtent,
 };
 
 /// The pattern of a large file: its first bytes in metadata, then narrow, wide from 8 MiB on.
@@ -68,11 +68,11 @@ fn sessions() -> Vec<Example> {
     let list = SessionList { sessions: vec![entry], next: Some(SessionId::new(9 << 32 | 1)) };
     let open = OpenSession { client: NodeId::new(9), slots: 64 };
     vec![
-        example(&open, &SessionOpened { slots: 32, lease_ms: 5_000 }),
-        example(&KeepAlive { lease_ms: 8_000 }, &LeaseRenewed { lease_ms: 5_000 }),
-        example(&CloseSession {}, &Done {}),
+        example(&open, &OpenSessionReply { slots: 32, lease_ms: 5_000 }),
+        example(&KeepAlive { lease_ms: 8_000 }, &KeepAliveReply { lease_ms: 5_000 }),
+        example(&CloseSession {}, &EmptyReply {}),
         example(&ListSessions { after: SessionId::new(8 << 32) }, &list),
-        example(&SyncAll {}, &Done {}),
+        example(&SyncAll {}, &EmptyReply {}),
     ]
 }
 
@@ -123,13 +123,13 @@ fn files() -> Vec<Example> {
         open: OpenMode::Write,
         pattern: None,
     };
-    let opened = Opened {
+    let opened = OpenReply {
         created: true,
         attributes: file.clone(),
         pattern: Some(pattern()),
         is_shared: true,
     };
-    let made_device = Opened {
+    let made_device = OpenReply {
         attributes: attributes(a_file(), FileKind::CharDevice),
         pattern: None,
         ..opened.clone()
@@ -157,12 +157,12 @@ fn files() -> Vec<Example> {
     vec![
         example(&everything, &reply).request(&nothing),
         example(&create, &opened).request(&device).reply::<Create>(&made_device),
-        example(&unnamed, &Opened { pattern: None, ..opened.clone() }),
-        example(&open, &Opened { created: false, ..opened }),
+        example(&unnamed, &OpenReply { pattern: None, ..opened.clone() }),
+        example(&open, &OpenReply { created: false, ..opened }),
         example(&close, &reply).request(&close_unwritten),
-        example(&close_many, &Done {}),
+        example(&close_many, &EmptyReply {}),
         example(&ReportWritten { inode: a_file(), written }, &reply),
-        example(&inherited, &Done {}),
+        example(&inherited, &EmptyReply {}),
         example(&GetEntryInfo { inode: a_file() }, &info),
     ]
 }
@@ -205,7 +205,7 @@ fn transactions() -> Vec<Example> {
     let decision = |decision| DecisionReply { decision };
     vec![
         example(&Prepare { transaction, steps }, &prepared).reply::<Prepare>(&busy),
-        example(&Decide { transaction, commit: true }, &Done {}),
+        example(&Decide { transaction, commit: true }, &EmptyReply {}),
         example(&AskDecision { transaction }, &decision(Decision::Pending))
             .reply::<AskDecision>(&decision(Decision::Aborted))
             .reply::<AskDecision>(&decision(Decision::Committed)),

@@ -4,7 +4,7 @@ use super::{a_directory, a_file, a_name, attributes};
 use crate::vectors::{Example, example};
 use skep_types::codec::Bytes;
 use skep_types::{FileKind, InodeId};
-use skep_wire::management::Done;
+use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{
     AttributesReply, BytesReply, DirectoryEntries, DirectoryEntry, EntryReply, Exchange,
     GetAttributes, GetXattr, Link, ListXattrs, Lookup, MakeDirectory, MakeSymlink, NewInode,
@@ -60,10 +60,10 @@ fn entries() -> Vec<Example> {
         example(&symlink, &entry(a_file(), FileKind::Symlink)),
         example(&ReadLink { inode: a_file() }, &BytesReply { bytes: link_target }),
         example(&link, &entry(a_file(), FileKind::Socket)),
-        example(&Unlink { directory, name: a_name() }, &Done {}),
-        example(&RemoveDirectory { directory, name: Bytes::from(vec![b'x'; 255]) }, &Done {}),
-        example(&rename, &Done {}),
-        example(&exchange, &Done {}),
+        example(&Unlink { directory, name: a_name() }, &EmptyReply {}),
+        example(&RemoveDirectory { directory, name: Bytes::from(vec![b'x'; 255]) }, &EmptyReply {}),
+        example(&rename, &EmptyReply {}),
+        example(&exchange, &EmptyReply {}),
     ]
 }
 
@@ -102,9 +102,9 @@ fn xattrs() -> Vec<Example> {
     let names = XattrNames { names: vec![name.clone(), Bytes::from(&b"user.x"[..])] };
     vec![
         example(&GetXattr { inode, name: name.clone() }, &BytesReply { bytes: value }),
-        example(&set, &Done {}).request(&create),
+        example(&set, &EmptyReply {}).request(&create),
         example(&ListXattrs { inode }, &names),
-        example(&RemoveXattr { inode, name }, &Done {}),
+        example(&RemoveXattr { inode, name }, &EmptyReply {}),
     ]
 }
 

@@ -2,7 +2,7 @@
 
 use super::a_file;
 use crate::vectors::{Example, example};
-use skep_wire::management::Done;
+use skep_wire::management::EmptyReply;
 use skep_wire::sharing::{
     AcknowledgeNotifications, Notification, Notifications, WaitNotifications,
 };
@@ -16,6 +16,6 @@ pub(super) fn examples() -> Vec<Example> {
         )
         .request(&WaitNotifications { known: Vec::new() })
         .reply::<WaitNotifications>(&Notifications { notifications: Vec::new() }),
-        example(&AcknowledgeNotifications { numbers: vec![notification.number] }, &Done {}),
+        example(&AcknowledgeNotifications { numbers: vec![notification.number] }, &EmptyReply {}),
     ]
 }

@@ -5,11 +5,12 @@ use crate::vectors::{Example, example};
 use skep_types::codec::crc32c;
 use skep_types::{ChunkFileKey, GRANULE_BYTES, HostIncarnation};
 use skep_wire::benchmark::{AskBenchmark, BenchmarkProgress, StartBenchmark, StopBenchmark};
-use skep_wire::management::Done;
+use skep_wire::management::EmptyReply;
 use skep_wire::storage::{
-    Advanced, ChunkList, ChunkStat, ClearChunk, Copied, CopyChunk, Existing, ListChunks, ReadChunk,
-    ReadDone, RemoveChunks, ReserveChunk, SeekChunk, Sought, StatChunk, StripeHint, SyncChunk,
-    Synced, TruncateChunk, WhichExist, WriteChunk, Written,
+    ChunkList, ChunkRangeReply, ChunkStat, ClearChunk, CopyChunk, CopyChunkReply, ListChunks,
+    ReadChunk, ReadChunkReply, RemoveChunks, ReserveChunk, SeekChunk, SeekChunkReply, StatChunk,
+    StripeHint, SyncChunk, SyncChunkReply, TruncateChunk, WhichExist, WhichExistReply, WriteChunk,
+    WriteChunkReply,
 };
 
 fn key() -> ChunkFileKey {
@@ -35,14 +36,14 @@ fn data_messages() -> Vec<Example> {
         checksums: checksums(offset, &data),
     };
     let incarnation = HostIncarnation::new(0x1234_5678_9abc_def0);
-    let written = Written { incarnation, free_bytes: 15 << 40 };
+    let written = WriteChunkReply { incarnation, free_bytes: 15 << 40 };
     let read = ReadChunk { key: key(), offset, length: 1 << 20 };
-    let done = ReadDone { checksums: checksums(offset, &data) };
-    let hole = ReadDone { checksums: Vec::new() };
+    let done = ReadChunkReply { checksums: checksums(offset, &data) };
+    let hole = ReadChunkReply { checksums: Vec::new() };
     vec![
         example(&write, &written).data(false, &data),
         example(&read, &done).data(true, &data).reply::<ReadChunk>(&hole),
-        example(&SyncChunk { key: key() }, &Synced { incarnation }),
+        example(&SyncChunk { key: key() }, &SyncChunkReply { incarnation }),
     ]
 }
 
@@ -60,10 +61,11 @@ fn room_messages() -> Vec<Example> {
         length: 1 << 20,
     };
     vec![
-        example(&reserve, &Advanced { incarnation, end: (1 << 30) + 4_097 }),
-        example(&clear, &Advanced { incarnation, end: 4_095 }),
-        example(&seek, &Sought { at: Some(12_288) }).reply::<SeekChunk>(&Sought { at: None }),
-        example(&copy, &Copied { incarnation, has_holes: true }),
+        example(&reserve, &ChunkRangeReply { incarnation, end: (1 << 30) + 4_097 }),
+        example(&clear, &ChunkRangeReply { incarnation, end: 4_095 }),
+        example(&seek, &SeekChunkReply { at: Some(12_288) })
+            .reply::<SeekChunk>(&SeekChunkReply { at: None }),
+        example(&copy, &CopyChunkReply { incarnation, has_holes: true }),
     ]
 }
 
@@ -90,9 +92,9 @@ fn benchmark_messages() -> Vec<Example> {
         ..under_way.clone()
     };
     vec![
-        example(&start, &Done {}),
+        example(&start, &EmptyReply {}),
         example(&AskBenchmark { run }, &under_way).reply::<AskBenchmark>(&failed),
-        example(&StopBenchmark { run }, &Done {}),
+        example(&StopBenchmark { run }, &EmptyReply {}),
     ]
 }
 
@@ -108,11 +110,11 @@ pub(super) fn examples() -> Vec<Example> {
     all.extend(room_messages());
     all.extend(benchmark_messages());
     all.extend([
-        example(&TruncateChunk { key: key(), size: 4_095 }, &Done {}),
+        example(&TruncateChunk { key: key(), size: 4_095 }, &EmptyReply {}),
         example(&StatChunk { key: key() }, &stat).reply::<StatChunk>(&absent),
-        example(&RemoveChunks { keys }, &Done {}),
+        example(&RemoveChunks { keys }, &EmptyReply {}),
         example(&list, &page).reply::<ListChunks>(&last),
-        example(&which, &Existing { exists: vec![true, false] }),
+        example(&which, &WhichExistReply { exists: vec![true, false] }),
     ]);
     all
 }

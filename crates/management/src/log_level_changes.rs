@@ -6,24 +6,24 @@
 use crate::limits::MAX_LOG_ORDERS;
 use skep_env::local::{Receiver, Sender, oneshot};
 use skep_types::{Error, ErrorCode, NodeId, Result};
-use skep_wire::management::{LogOrder, LogOrderDone};
+use skep_wire::management::{ConfirmLogLevel, LogLevelChange};
 use skep_wire::node::LogLevel;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 /// Orders that aren't carried out yet, one for each client.
 #[derive(Debug, Default)]
-pub(crate) struct LogOrders {
+pub(crate) struct LogLevelChanges {
     inner: RefCell<Inner>,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
     last: u64,
-    orders: BTreeMap<NodeId, (LogOrder, Sender<Result<LogLevel>>)>,
+    orders: BTreeMap<NodeId, (LogLevelChange, Sender<Result<LogLevel>>)>,
 }
 
-impl LogOrders {
+impl LogLevelChanges {
     /// Has a client told to log so. The answer comes where this gives: none, if another order for
     /// this client came meanwhile.
     ///
@@ -42,17 +42,17 @@ impl LogOrders {
         inner.last += 1;
         let number = inner.last;
         let (sender, receiver) = oneshot();
-        inner.orders.insert(client, (LogOrder { number, level }, sender));
+        inner.orders.insert(client, (LogLevelChange { number, level }, sender));
         Ok((number, receiver))
     }
 
     /// What a client is to do.
-    pub(crate) fn of(&self, client: NodeId) -> Option<LogOrder> {
+    pub(crate) fn of(&self, client: NodeId) -> Option<LogLevelChange> {
         self.inner.borrow().orders.get(&client).map(|(order, _)| order.clone())
     }
 
     /// A client has carried out an order. One that nobody waits for any more is none.
-    pub(crate) fn done(&self, done: LogOrderDone) {
+    pub(crate) fn done(&self, done: ConfirmLogLevel) {
         if let Some(sender) = self.take(done.client, done.number) {
             let refused = || Error::new(ErrorCode::InvalidArgument, done.refusal);
             sender.send(done.level.ok_or_else(refused));
@@ -81,13 +81,13 @@ mod tests {
         Some(LogLevel { current: current.into(), configured: "info".into() })
     }
 
-    fn done(number: u64, level: Option<LogLevel>) -> LogOrderDone {
-        LogOrderDone { client: CLIENT, number, level, refusal: "no such level".into() }
+    fn done(number: u64, level: Option<LogLevel>) -> ConfirmLogLevel {
+        ConfirmLogLevel { client: CLIENT, number, level, refusal: "no such level".into() }
     }
 
     #[test]
     fn an_order_is_told_until_it_is_done() {
-        let orders = LogOrders::default();
+        let orders = LogLevelChanges::default();
         let (number, answer) = orders.add(CLIENT, Some("debug".into())).unwrap();
         for _ in 0..2 {
             let order = orders.of(CLIENT).expect("it waits");
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn a_later_order_takes_the_place_of_an_earlier_one() {
-        let orders = LogOrders::default();
+        let orders = LogLevelChanges::default();
         let (first, of_first) = orders.add(CLIENT, Some("debug".into())).unwrap();
         let (second, of_second) = orders.add(CLIENT, None).unwrap();
         orders.done(done(first, level("debug")));
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn there_is_an_end_to_orders() {
-        let orders = LogOrders::default();
+        let orders = LogLevelChanges::default();
         let ids = 1..=u32::try_from(MAX_LOG_ORDERS).unwrap();
         let all: Vec<_> = ids.map(|id| orders.add(NodeId::new(id), None).unwrap()).collect();
         let more = orders.add(NodeId::new(u32::MAX), None);

@@ -1,17 +1,17 @@
-//! `OrderLogLevel`: what a client is to log. Answered when it has been told and has answered.
+//! `SetClientLogLevel`: what a client is to log. Answered when it has been told and has answered.
 
 use super::longest_wait;
 use crate::authority::Authority;
 use skep_rpc::{Incoming, Outbox};
 use skep_types::codec::Codec;
 use skep_types::{Error, ErrorCode, NodeId, NodeKind, Result};
-use skep_wire::management::OrderLogLevel;
+use skep_wire::management::SetClientLogLevel;
 use skep_wire::node::LogLevel;
 use std::rc::Rc;
 use std::time::Duration;
 
 pub(super) fn handle(authority: &Rc<Authority>, incoming: Incoming, outbox: &Rc<Outbox>) {
-    let request = match OrderLogLevel::from_bytes(&incoming.body) {
+    let request = match SetClientLogLevel::from_bytes(&incoming.body) {
         Ok(request) => request,
         Err(error) => return outbox.refuse(&incoming.header, &error),
     };
@@ -26,15 +26,19 @@ pub(super) fn handle(authority: &Rc<Authority>, incoming: Incoming, outbox: &Rc<
     .detach();
 }
 
-async fn order(authority: &Authority, request: OrderLogLevel, wait: Duration) -> Result<LogLevel> {
-    let OrderLogLevel { client, level } = request;
+async fn order(
+    authority: &Authority,
+    request: SetClientLogLevel,
+    wait: Duration,
+) -> Result<LogLevel> {
+    let SetClientLogLevel { client, level } = request;
     let map = authority.map();
     let node = map.node(client).filter(|node| node.kind == NodeKind::Client);
     let Some(node) = node else {
         let what = format!("{client} is no client of this cluster (`skep client list`)");
         return Err(Error::new(ErrorCode::NotFound, what));
     };
-    let (number, answer) = authority.log_orders.add(client, level)?;
+    let (number, answer) = authority.log_level_changes.add(client, level)?;
     // However this ends: nobody waits for it then.
     let _waits = Waits { authority, client, number };
     let name = &node.name;
@@ -60,6 +64,6 @@ struct Waits<'a> {
 
 impl Drop for Waits<'_> {
     fn drop(&mut self) {
-        self.authority.log_orders.give_up(self.client, self.number);
+        self.authority.log_level_changes.give_up(self.client, self.number);
     }
 }

@@ -1,0 +1,10 @@
+//! `ConfirmLogLevel`: a client says what it logs now.
+
+use crate::authority::Authority;
+use skep_types::Result;
+use skep_wire::management::{ConfirmLogLevel, EmptyReply};
+
+pub(super) fn handle(authority: &Authority, request: ConfirmLogLevel) -> Result<EmptyReply> {
+    authority.log_level_changes.done(request);
+    Ok(EmptyReply {})
+}
