@@ -185,7 +185,7 @@ fn a_server_begins_with_the_map_it_kept_and_takes_what_management_says_later() {
         let newest = cell.load();
         assert!(newest.version < kept.version);
         assert_eq!(newest.node(registered.node).unwrap().reachability, Reachability::Online);
-        // With management there, a kept map is of no use; and a refusal stands.
+        // With management there, a cached map is of no use; and a refusal stands.
         let (_, again) =
             Membership::begin(&token, request.clone(), Some(kept.clone())).await.unwrap();
         assert_eq!(again.unwrap().node, registered.node);

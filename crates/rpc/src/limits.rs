@@ -24,7 +24,7 @@ pub(crate) const MANAGEMENT_DEADLINE: Duration = Duration::from_secs(5);
 pub(crate) const LONG_POLL: Duration = Duration::from_secs(30);
 /// How long a service that could begin with the map of before waits for management first: one that
 /// runs answers within milliseconds, and what it says is newer.
-pub(crate) const PATIENCE_WITH_KEPT_MAP: Duration = Duration::from_secs(1);
+pub(crate) const TIMEOUT_WITH_CACHED_MAP: Duration = Duration::from_secs(1);
 /// Connections by which a link is measured: each holds a message at both ends.
 pub(crate) const MAX_LINK_STREAMS: u16 = 64;
 /// Bytes that go over a link in one measurement: more than a minute of the quickest networks.

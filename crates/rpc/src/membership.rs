@@ -11,7 +11,7 @@ use crate::access::{Channel, Identity, JoinToken};
 use crate::client::{CallOptions, Connection};
 use crate::limits::{
     FIRST_BACKOFF, LONG_POLL, LONGEST_MANAGEMENT_BACKOFF, MANAGEMENT_DEADLINE,
-    PATIENCE_WITH_KEPT_MAP,
+    TIMEOUT_WITH_CACHED_MAP,
 };
 use crate::routing::MapCell;
 use skep_env::local::Notify;
@@ -220,7 +220,7 @@ pub struct Membership {
     management: Rc<Management>,
     registration: RefCell<Registration>,
     cell: Arc<MapCell>,
-    /// Not yet, if it began with a kept map.
+    /// Not yet, if it began with a cached map.
     is_registered: Cell<bool>,
     is_leaving: Cell<bool>,
     /// The cluster's settings are others than before: who sleeps by one of them looks again.
@@ -232,9 +232,9 @@ pub struct Membership {
 pub enum Change {
     /// There is another map in the cell.
     Map,
-    /// A node that began with a kept map is registered now; comes before its first [`Self::Map`].
+    /// A node that began with a cached map is registered now; comes before its first [`Self::Map`].
     Joined(Box<RegisterReply>),
-    /// Management refuses a node that began with a kept map. Nothing more will come.
+    /// Management refuses a node that began with a cached map. Nothing more will come.
     Refused(Error),
     /// Management had forgotten the node, and it has registered again. A client has a new id now,
     /// and its sessions are gone.
@@ -274,12 +274,12 @@ impl Membership {
     ) -> Result<(Rc<Self>, Option<RegisterReply>)> {
         let RegisterServer { server: ServerRegistration { node, kind, .. }, .. } = request;
         let registration = Registration::Server(request);
-        let patience = kept.is_some().then_some(PATIENCE_WITH_KEPT_MAP);
+        let patience = kept.is_some().then_some(TIMEOUT_WITH_CACHED_MAP);
         let joining = Self::join(token, registration.clone(), patience);
         let Some(kept) = kept else {
             return joining.await.map(|(member, registered)| (member, Some(registered)));
         };
-        match skep_env::timeout(PATIENCE_WITH_KEPT_MAP, joining).await {
+        match skep_env::timeout(TIMEOUT_WITH_CACHED_MAP, joining).await {
             Some(Ok((member, registered))) => Ok((member, Some(registered))),
             Some(Err(error)) if is_final(&error) => Err(error),
             _ => {
@@ -366,7 +366,7 @@ impl Membership {
         }
     }
 
-    /// Registers a node that began with a kept map, however long that takes.
+    /// Registers a node that began with a cached map, however long that takes.
     async fn register_at_last(&self, on_change: &impl Fn(Change)) -> Result<()> {
         let registration = self.registration.borrow().clone();
         let registered = registration.send(&self.management, None).await?;

@@ -3,11 +3,11 @@
 //!
 //! The main thread listens, authenticates peers, keeps the membership, and hands each connection to
 //! the thread that owns the target which the peer wants. With management down it starts those
-//! targets that the map of before knows ([`crate::kept_map`]). Owns no request: what a target does
+//! targets that the map of before knows ([`crate::cached_map`]). Owns no request: what a target does
 //! is the service's own ([`Host::run`] gets it as a function).
 
+use crate::cached_map;
 use crate::directory::NodeDirectory;
-use crate::kept_map;
 use crate::link_requests::{self, Links};
 use crate::listen::{IfTaken, advertised, listen};
 use crate::node::NodeSettings;
@@ -201,7 +201,7 @@ impl Host {
             listen(&self.settings.listen, &self.settings.directory, IfTaken::Move).await?;
         let registration = self.registration(&node, &directories, &listener)?;
         let own_node = registration.server.node;
-        let kept = kept_map::read(&node)
+        let kept = cached_map::read(&node)
             .filter(|map| directories.iter().any(|it| is_known(map, own_node, it)));
         let (membership, registered) =
             until_signal(&signals, Membership::begin(&node.token, registration, kept)).await?;
@@ -221,7 +221,7 @@ impl Host {
             Some(registered) => served.start_all(&registered)?,
             None => served.start_known()?,
         }
-        let keeping_map = skep_env::spawn(kept_map::keep(
+        let keeping_map = skep_env::spawn(cached_map::keep(
             self.settings.directory.clone(),
             node_uuid,
             served.membership.map_cell(),

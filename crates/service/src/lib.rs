@@ -4,13 +4,13 @@
 //! service has ([`node`]), logging, readiness towards the service manager, the signals that end a
 //! service, requests about the running process ([`node_requests`]) and about the network
 //! ([`link_requests`]), listening on an address that stays the same over restarts, the host of
-//! targets ([`host`]), and the cluster map that it keeps over restarts ([`kept_map`]). Does not own
+//! targets ([`host`]), and the cluster map that it keeps over restarts ([`cached_map`]). Does not own
 //! what any one service does, nor how it joins the cluster (that is `skep_rpc::membership`).
 
+pub mod cached_map;
 pub mod config;
 pub mod directory;
 pub mod host;
-pub mod kept_map;
 pub mod link_requests;
 pub mod listen;
 mod log_file;

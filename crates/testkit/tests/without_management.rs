@@ -43,7 +43,7 @@ impl Service {
     }
 
     /// Waits until it has kept a map of this start, or a later one.
-    fn await_kept_map(&self, since: SystemTime) {
+    fn await_cached_map(&self, since: SystemTime) {
         wait_for("the cluster map is kept", PATIENCE, || {
             let file = fs::metadata(self.directory.join("kept-map")).ok()?;
             (file.modified().expect("a time") >= since).then_some(())
@@ -82,7 +82,7 @@ impl Loose {
         let since = SystemTime::now();
         services.iter_mut().for_each(Service::start);
         for service in services.iter().filter(|it| !it.is("management")) {
-            service.await_kept_map(since);
+            service.await_cached_map(since);
         }
         let mount = cluster.mount(Transport::Uring);
         Self { services, mount, cluster }

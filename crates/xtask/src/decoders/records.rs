@@ -1,10 +1,10 @@
 //! Decoders of what lies on disks, with good input to start from.
 
 use super::Decoder;
+use skep_format::cached_map::CachedMap;
 use skep_format::chunk::{self, DirtyLogHeader, DirtyRegion, FoundPage, GRANULES, PAGE_BYTES};
 use skep_format::chunk::{HostMark, RegionHeader, RegionIdentity, TargetState};
 use skep_format::identity::{DirectoryKind, Identity};
-use skep_format::kept_map::KeptMap;
 use skep_format::log;
 use skep_format::management::{LogHead, Snapshot};
 use skep_format::metadata::{Batch, DecisionRecord, DentryRecord, InodeRecord, PreparedRecord};
@@ -47,7 +47,7 @@ fn with_checksum(bytes: &[u8]) -> Vec<u8> {
 fn check_sealed(bytes: &[u8]) {
     for bytes in [bytes.to_vec(), with_checksum(bytes)] {
         encodes_again(Identity::from_file(&bytes), &bytes, Identity::to_file);
-        encodes_again(KeptMap::from_file(&bytes), &bytes, KeptMap::to_file);
+        encodes_again(CachedMap::from_file(&bytes), &bytes, CachedMap::to_file);
         encodes_again(LogHead::from_file(&bytes), &bytes, LogHead::to_file);
         encodes_again(Snapshot::from_file(&bytes), &bytes, Snapshot::to_file);
         encodes_again(TargetState::from_file(&bytes), &bytes, TargetState::to_file);
@@ -68,7 +68,7 @@ fn sealed_seeds() -> Vec<Vec<u8>> {
     let incarnation = HostIncarnation::new(6);
     vec![
         identity.to_file(),
-        KeptMap { node_uuid: 1, map: ClusterMap::empty(CLUSTER) }.to_file(),
+        CachedMap { node_uuid: 1, map: ClusterMap::empty(CLUSTER) }.to_file(),
         LogHead { cluster: CLUSTER, first: Lsn::new(9) }.to_file(),
         Snapshot { cluster: CLUSTER, applied: Lsn::new(9), state }.to_file(),
         TargetState { start: 5, incarnation, clean: true, failed: false, host }.to_file(),

@@ -11,7 +11,7 @@
 use crate::directory::NodeDirectory;
 use skep_env::Mailbox;
 use skep_env::local::Notify;
-use skep_format::kept_map::KeptMap;
+use skep_format::cached_map::CachedMap;
 use skep_rpc::MapCell;
 use skep_store::atomic::replace_atomically;
 use skep_types::map::{Capacity, CapacityPool, Reachability};
@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// File in a service's directory.
-pub const KEPT_MAP_FILE: &str = "kept-map";
+pub const CACHED_MAP_FILE: &str = "kept-map";
 
 /// Between two writes: clients that come in crowds change the map with each of them.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -32,7 +32,7 @@ const ROOM_PAUSE: Duration = Duration::from_secs(60);
 /// The map that a node kept, as far as it may be trusted: nobody counts as heard. None if there is
 /// none, or none that can be used, which is said in the log.
 pub(crate) fn read(node: &NodeDirectory) -> Option<ClusterMap> {
-    let path = node.directory.path().join(KEPT_MAP_FILE);
+    let path = node.directory.path().join(CACHED_MAP_FILE);
     let identity = node.directory.identity();
     match read_file(&path, identity.cluster, identity.node_uuid) {
         Ok(map) => map,
@@ -49,7 +49,7 @@ fn read_file(path: &Path, cluster: ClusterId, node_uuid: u128) -> Result<Option<
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    let KeptMap { node_uuid: found, map } = KeptMap::from_file(&bytes)?;
+    let CachedMap { node_uuid: found, map } = CachedMap::from_file(&bytes)?;
     if found != node_uuid || map.cluster != cluster {
         let what = format!("kept by another node ({found:032x} of cluster {})", map.cluster);
         return Err(Error::new(ErrorCode::Configuration, what));
@@ -95,7 +95,7 @@ pub(crate) async fn keep(
     cell: Arc<MapCell>,
     changed: Rc<Notify>,
 ) {
-    let path = directory.join(KEPT_MAP_FILE);
+    let path = directory.join(CACHED_MAP_FILE);
     let mut kept: Option<Arc<ClusterMap>> = None;
     let mut written_at: Option<Duration> = None;
     let mut has_complained = false;
@@ -112,7 +112,7 @@ pub(crate) async fn keep(
             skep_env::timeout(left, news).await;
             continue;
         }
-        let result = write(path.clone(), KeptMap { node_uuid, map: (*newest).clone() }).await;
+        let result = write(path.clone(), CachedMap { node_uuid, map: (*newest).clone() }).await;
         written_at = Some(skep_env::now());
         match result {
             Ok(()) => {
@@ -132,7 +132,7 @@ pub(crate) async fn keep(
 }
 
 /// Writes on a thread of its own: two syncs can take longer than a lease on a busy disk.
-async fn write(path: PathBuf, kept: KeptMap) -> Result<()> {
+async fn write(path: PathBuf, kept: CachedMap) -> Result<()> {
     let (sender, done) = Mailbox::new(1)?;
     let body = move || {
         // Nobody waits for it if the service has ended.
@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn a_map_is_found_again_and_that_of_another_node_or_a_damaged_one_is_not_used() {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join(KEPT_MAP_FILE);
+        let path = directory.path().join(CACHED_MAP_FILE);
         let cluster = map().cluster;
         assert_eq!(read_file(&path, cluster, 5).unwrap(), None);
         let file = path.clone();
