@@ -113,7 +113,7 @@ async fn send_heartbeat(mount: &Mount, link: &mut Link<'_>, changed: &Notify) ->
     let known = mount.cell.version();
     let heartbeat = Heartbeat { node: mount.node(), known, capacities: Vec::new() };
     let heard = ask(&connection, &heartbeat).await?;
-    mount.note_room(heard.room);
+    mount.note_capacity(heard.capacity);
     take_map(mount, heard.map, changed);
     if let Some(order) = heard.log_level_change {
         ask(&connection, &carry_out(mount, order)).await?;

@@ -2,8 +2,8 @@
 //! copied there, the rest goes through this client.
 
 use crate::client::{Client, Worker};
+use crate::data_allocate::clear_behind;
 use crate::data_read::{PieceRead, read_piece};
-use crate::data_room::clear_behind;
 use crate::data_write::{Acknowledged, PieceWrite, begin_write, write_piece};
 use crate::driven::drive_for;
 use crate::inode_state::Writing;

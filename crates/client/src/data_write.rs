@@ -2,7 +2,7 @@
 //! write is done when all its pieces are acknowledged; there is no write-behind.
 
 use crate::client::{Client, Worker};
-use crate::data_room::newest_size;
+use crate::data_allocate::newest_size;
 use crate::driven::{drive, drive_for};
 use crate::file_locks::{FileLock, Locked};
 use crate::granules;

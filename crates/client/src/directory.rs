@@ -78,12 +78,12 @@ impl Client {
     /// # Errors
     /// None now; other sources may have some.
     pub async fn statfs(&self) -> Result<StatFs> {
-        let room = self.mount().room().await;
+        let capacity = self.mount().capacity().await;
         Ok(StatFs {
-            total_bytes: room.total_bytes,
-            free_bytes: room.free_bytes,
-            files: room.total_inodes,
-            free_files: room.free_inodes,
+            total_bytes: capacity.total_bytes,
+            free_bytes: capacity.free_bytes,
+            files: capacity.total_inodes,
+            free_files: capacity.free_inodes,
             name_max: MAX_NAME_BYTES as u32,
         })
     }

@@ -69,8 +69,8 @@ pub(crate) const MAX_NOTED_NOTIFICATIONS: usize = 4096;
 pub(crate) const WRITE_GRACE: Duration = Duration::from_secs(1);
 /// How long management may hold a request for the map.
 pub(crate) const MAP_POLL: Duration = Duration::from_secs(20);
-/// Pause between looks for the room of which management has yet to hear.
-pub(crate) const ROOM_PAUSE: Duration = Duration::from_millis(20);
+/// Pause between looks for the space of which management has yet to hear.
+pub(crate) const CAPACITY_POLL: Duration = Duration::from_millis(20);
 /// Pause after management couldn't be reached.
 pub(crate) const MANAGEMENT_PAUSE: Duration = Duration::from_millis(250);
 /// Longest pause of a mount that begins, which doubles: management may be away for long, and all

@@ -6,8 +6,8 @@ use crate::file_locks::FileLocks;
 use crate::inode_state::InodeState;
 use crate::kept_caches::KeptCaches;
 use crate::limits::{
-    LONGEST_MANAGEMENT_PAUSE, MANAGEMENT_PATIENCE, MANAGEMENT_PAUSE, MAX_REMEMBERED_PLAIN,
-    MAX_REMEMBERED_SPECIAL, ROOM_PAUSE,
+    CAPACITY_POLL, LONGEST_MANAGEMENT_PAUSE, MANAGEMENT_PATIENCE, MANAGEMENT_PAUSE,
+    MAX_REMEMBERED_PLAIN, MAX_REMEMBERED_SPECIAL,
 };
 use crate::notifications::Notifications;
 use crate::recent::Recent;
@@ -122,7 +122,7 @@ pub struct Mount {
     /// Inodes without the extended attributes that the kernel asks for by itself.
     pub(crate) plain: Recent<Plain>,
     /// Room in the whole cluster, as management told it last. Protects the value alone.
-    room: Mutex<Option<Capacity>>,
+    capacity: Mutex<Option<Capacity>>,
     /// When it was registered first.
     begun: Duration,
     /// Protects the set alone: workers that have their client.
@@ -154,7 +154,7 @@ impl Mount {
             special: Recent::new(MAX_REMEMBERED_SPECIAL),
             root: Mutex::default(),
             plain: Recent::new(MAX_REMEMBERED_PLAIN),
-            room: Mutex::default(),
+            capacity: Mutex::default(),
             begun: skep_env::now(),
             taken_workers: Mutex::default(),
             evicted: AtomicU32::new(0),
@@ -293,9 +293,9 @@ impl Mount {
         self.inodes.get(inode).is_some_and(|it| it.is_cached())
     }
 
-    pub(crate) fn note_room(&self, room: Option<Capacity>) {
-        let mut held = self.room.lock().unwrap_or_else(PoisonError::into_inner);
-        *held = room.or(*held);
+    pub(crate) fn note_capacity(&self, capacity: Option<Capacity>) {
+        let mut held = self.capacity.lock().unwrap_or_else(PoisonError::into_inner);
+        *held = capacity.or(*held);
     }
 
     /// Room for files in the whole cluster: as heartbeats bring it, or as the map shows it, which
@@ -303,9 +303,9 @@ impl Mount {
     ///
     /// Management that has just been started may have heard of no target yet, or not of all. Who
     /// asks a mount that has begun then waits, for one lease after the begin at most.
-    pub(crate) async fn room(&self) -> Capacity {
+    pub(crate) async fn capacity(&self) -> Capacity {
         loop {
-            let held = *self.room.lock().unwrap_or_else(PoisonError::into_inner);
+            let held = *self.capacity.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(held) = held {
                 return held;
             }
@@ -314,9 +314,9 @@ impl Mount {
             let are_all_heard = storage.all(|target| target.capacity.total_bytes > 0);
             let lease = Duration::from_millis(u64::from(map.policy.lease_ms));
             if are_all_heard || skep_env::now() >= self.begun + lease {
-                return map.room(|target| target.capacity);
+                return map.total_capacity(|target| target.capacity);
             }
-            skep_env::sleep(ROOM_PAUSE).await;
+            skep_env::sleep(CAPACITY_POLL).await;
         }
     }
 

@@ -95,7 +95,7 @@ impl Notifications {
         let mut inner = self.inner();
         let inner = &mut *inner;
         match &inner.follower {
-            // It has room for more sessions than there are groups.
+            // It has space for more sessions than there are groups.
             Some(follower) => {
                 let _ = follower.send((group, session));
             }

@@ -44,7 +44,7 @@ impl Client {
     /// # Errors
     /// `Exists`, `NotFound`, `NotDirectory`, `NameTooLong`, `NoSpace`.
     pub async fn create(&self, request: Create) -> Result<Created> {
-        self.mount().handles.check_room()?;
+        self.mount().handles.check_limit()?;
         let mode = request.open;
         loop {
             let before = self.mount().notifications.position();
@@ -84,7 +84,7 @@ impl Client {
         open: OpenMode,
         pattern: Option<StripePattern>,
     ) -> Result<Created> {
-        self.mount().handles.check_room()?;
+        self.mount().handles.check_limit()?;
         let request = CreateUnnamed { directory, new, open, pattern };
         let orphan = move |client: Client, result| client.close_orphan(result, open);
         let before = self.mount().notifications.position();
@@ -121,7 +121,7 @@ impl Client {
     /// `IsDirectory`, `InvalidArgument` for what can't be opened, `LimitReached` with too many open
     /// files.
     pub async fn open(&self, inode: InodeId, mode: OpenMode, truncate: bool) -> Result<OpenedFile> {
-        self.mount().handles.check_room()?;
+        self.mount().handles.check_limit()?;
         let before = self.mount().notifications.position();
         let state = truncate.then(|| self.mount().inodes.get(inode)).flatten();
         let Some(state) = state else {

@@ -39,8 +39,8 @@ fn cut(mut rest: Piece, max_bytes: u64) -> impl Iterator<Item = Piece> {
         if rest.length == 0 {
             return None;
         }
-        let room = max_bytes - rest.offset_in_chunk_file % GRANULE_BYTES;
-        let part = Piece { length: rest.length.min(room), ..rest };
+        let left = max_bytes - rest.offset_in_chunk_file % GRANULE_BYTES;
+        let part = Piece { length: rest.length.min(left), ..rest };
         rest.offset_in_chunk_file += part.length;
         rest.offset_in_range += part.length;
         rest.length -= part.length;

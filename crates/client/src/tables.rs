@@ -173,7 +173,7 @@ impl Handles {
     }
 
     /// Whether another handle may be opened.
-    pub(crate) fn check_room(&self) -> Result<()> {
+    pub(crate) fn check_limit(&self) -> Result<()> {
         if self.count.load(Ordering::Relaxed) < MAX_HANDLES {
             return Ok(());
         }

@@ -1,5 +1,5 @@
 //! Pure decisions about the cluster: what management knows and how it changes ([`state`]), who
-//! answers and how much room there is ([`reachability`]), which groups a new file lies on
+//! answers and how much space there is ([`reachability`]), which groups a new file lies on
 //! ([`placement`]), what patterns may be asked for ([`patterns`]) and how people write them
 //! ([`pattern_text`]), where in which chunk file each byte of a file lies ([`striping`]), what
 //! locks make of an owner's ranges ([`lock_ranges`]), who waits for whom in a cycle

@@ -44,7 +44,7 @@ impl Candidates {
             servers.entry(target.node).or_default().push((group.id, weight));
         }
         let best = by_fitness.keys().next().copied();
-        // Groups with little room join those with enough; anything worse is used only if it is the
+        // Groups with little space join those with enough; anything worse is used only if it is the
         // best there is: a file on fewer groups beats a file that can't be written.
         let usable = |fitness: &Fitness| *fitness <= Fitness::Low || Some(*fitness) == best;
         let tiers = by_fitness.into_iter().filter(|(fitness, _)| usable(fitness));
@@ -111,7 +111,7 @@ fn fitness(target: &Target) -> Fitness {
     }
 }
 
-/// On how many storage targets the room of a file system is divided, by its number.
+/// On how many storage targets the space of a file system is divided, by its number.
 fn sharing(map: &ClusterMap) -> HashMap<u128, u64> {
     let mut shares = HashMap::new();
     let storage = map.targets.iter().filter(|target| target.kind == TargetKind::Storage);

@@ -1,4 +1,4 @@
-//! Who answers at the moment, and how much room there is: what management learns from heartbeats.
+//! Who answers at the moment, and how much space there is: what management learns from heartbeats.
 //!
 //! Soft state: not logged, lost at a restart, learnt again within one heartbeat. Until then a node
 //! counts as `ProbablyOffline`: nothing was heard from it, and nothing speaks for its end. Time is
@@ -80,13 +80,13 @@ impl SoftState {
 
     /// Room for files in the whole cluster, as it was reported last, however little it changed.
     /// None while targets may still be heard for the first time: for one lease after the start.
-    pub fn room(&self, map: &ClusterMap) -> Option<Capacity> {
+    pub fn total_capacity(&self, map: &ClusterMap) -> Option<Capacity> {
         let is_waited_for = self.ticked_ms - self.started_ms < u64::from(map.policy.lease_ms);
         let mut storage = map.targets.iter().filter(|target| target.kind == TargetKind::Storage);
         if is_waited_for && storage.any(|target| !self.newest.contains_key(&target.id)) {
             return None;
         }
-        Some(map.room(|target| self.newest.get(&target.id).copied().unwrap_or_default()))
+        Some(map.total_capacity(|target| self.newest.get(&target.id).copied().unwrap_or_default()))
     }
 
     /// A server said that it ends: it is offline at once. Says whether that is a change.
@@ -160,7 +160,7 @@ impl SoftState {
     }
 }
 
-/// The capacity pool of a target with this much room. A target that hasn't reported yet is
+/// The capacity pool of a target with this much space. A target that hasn't reported yet is
 /// `Normal`.
 pub fn capacity_pool(capacity: &Capacity) -> CapacityPool {
     let below = |free: u64, total: u64, percent: u64, cap: u64| {
@@ -292,12 +292,18 @@ mod tests {
     fn only_notable_changes_of_room_are_shown() {
         let (state, mut soft, ..) = heard();
         let target = state.map().targets[0].id;
-        let room = |free_bytes| Capacity { total_bytes: 1_000, free_bytes, ..Capacity::default() };
-        assert!(soft.report(target, room(500)));
-        assert!(!soft.report(target, room(490)));
-        assert!(soft.report(target, room(489)));
-        assert!(soft.report(target, Capacity { total_bytes: 999, ..room(489) }));
-        assert!(soft.report(target, Capacity { total_bytes: 999, file_system: 7, ..room(489) }));
+        let total_capacity =
+            |free_bytes| Capacity { total_bytes: 1_000, free_bytes, ..Capacity::default() };
+        assert!(soft.report(target, total_capacity(500)));
+        assert!(!soft.report(target, total_capacity(490)));
+        assert!(soft.report(target, total_capacity(489)));
+        assert!(soft.report(target, Capacity { total_bytes: 999, ..total_capacity(489) }));
+        assert!(
+            soft.report(
+                target,
+                Capacity { total_bytes: 999, file_system: 7, ..total_capacity(489) }
+            )
+        );
         let mut map = state.map().clone();
         soft.overlay(&mut map);
         assert_eq!(map.targets[0].capacity.free_bytes, 489);
@@ -307,24 +313,25 @@ mod tests {
     fn the_whole_room_is_the_newest_once_all_are_heard_or_a_lease_has_passed() {
         let (state, mut soft, ..) = heard();
         let [first, second] = [0, 1].map(|index| state.map().targets[index].id);
-        let room = |free_bytes| Capacity { total_bytes: 1_000, free_bytes, ..Capacity::default() };
-        assert_eq!(soft.room(state.map()), None);
-        soft.report(first, room(500));
-        assert_eq!(soft.room(state.map()), None);
+        let total_capacity =
+            |free_bytes| Capacity { total_bytes: 1_000, free_bytes, ..Capacity::default() };
+        assert_eq!(soft.total_capacity(state.map()), None);
+        soft.report(first, total_capacity(500));
+        assert_eq!(soft.total_capacity(state.map()), None);
         let mut late = soft.clone();
         late.tick(LEASE, &state);
-        assert_eq!(late.room(state.map()), Some(room(500)));
-        soft.report(second, room(300));
-        assert!(!soft.report(second, room(299)), "too little for a new map");
-        let whole = soft.room(state.map()).unwrap();
+        assert_eq!(late.total_capacity(state.map()), Some(total_capacity(500)));
+        soft.report(second, total_capacity(300));
+        assert!(!soft.report(second, total_capacity(299)), "too little for a new map");
+        let whole = soft.total_capacity(state.map()).unwrap();
         assert_eq!((whole.total_bytes, whole.free_bytes), (2_000, 799));
     }
 
     #[test]
     fn capacity_pools_follow_bytes_and_inodes() {
         let check = |total_bytes, free_bytes, total_inodes, free_inodes, expected| {
-            let room = Capacity { total_bytes, free_bytes, ..Capacity::default() };
-            let capacity = Capacity { total_inodes, free_inodes, ..room };
+            let total_capacity = Capacity { total_bytes, free_bytes, ..Capacity::default() };
+            let capacity = Capacity { total_inodes, free_inodes, ..total_capacity };
             assert_eq!(capacity_pool(&capacity), expected, "{capacity:?}");
         };
         check(0, 0, 0, 0, CapacityPool::Normal);

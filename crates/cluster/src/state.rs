@@ -2,7 +2,7 @@
 //! change it. A pure state machine: the same commands in the same order give the same state.
 //!
 //! Owns the identity of nodes and targets (an id belongs to one uuid for ever) and the map version.
-//! Does not own who answers at the moment and how much room there is: that is soft, see
+//! Does not own who answers at the moment and how much space there is: that is soft, see
 //! [`crate::reachability`], and is laid over the map before it is published.
 //!
 //! # Map versions

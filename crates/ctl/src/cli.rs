@@ -307,7 +307,7 @@ pub(crate) enum GroupVerb {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum HealthVerb {
-    /// Show the room on all targets
+    /// Show the space on all targets
     Df(ClusterArgs),
     /// Connect to every server, and explain what is wrong
     Check(ClusterArgs),

@@ -150,20 +150,20 @@ pub(crate) fn df(lines: &[TargetLine]) -> String {
     let class = |kind: &str, title: &str| {
         let titles = ["TargetID", "Pool", ">Total", ">Free", ">%", ">ITotal", ">IFree", ">%"];
         let mut shown = table(&titles);
-        let mut add = |name: String, pool: &str, room: Capacity| {
-            let inodes = |number: u64| match room.total_inodes {
+        let mut add = |name: String, pool: &str, capacity: Capacity| {
+            let inodes = |number: u64| match capacity.total_inodes {
                 0 => "-".to_owned(),
                 _ => count(number),
             };
             shown.add_row([
                 name,
                 pool.to_owned(),
-                size(room.total_bytes),
-                size(room.free_bytes),
-                percent(room.free_bytes, room.total_bytes),
-                inodes(room.total_inodes),
-                inodes(room.free_inodes),
-                percent(room.free_inodes, room.total_inodes),
+                size(capacity.total_bytes),
+                size(capacity.free_bytes),
+                percent(capacity.free_bytes, capacity.total_bytes),
+                inodes(capacity.total_inodes),
+                inodes(capacity.free_inodes),
+                percent(capacity.free_inodes, capacity.total_inodes),
             ]);
         };
         let of_kind = || lines.iter().filter(|line| line.kind == kind);

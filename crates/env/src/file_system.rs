@@ -222,7 +222,7 @@ impl File {
         Ok(self.next_data(range.start)?.is_some_and(|at| at < range.end))
     }
 
-    /// Whether a part of a range is a hole or beyond the end. It may have room all the same, see
+    /// Whether a part of a range is a hole or beyond the end. It may have space all the same, see
     /// [`Self::allocated_bytes`].
     ///
     /// # Errors
@@ -231,7 +231,7 @@ impl File {
         Ok(self.next_hole(range.start)?.is_none_or(|at| at < range.end))
     }
 
-    /// How many bytes of a range have room that is theirs, whether they were written or
+    /// How many bytes of a range have space that is theirs, whether they were written or
     /// [reserved](Self::reserve). Where the file system doesn't tell of the latter (tmpfs), those
     /// written.
     ///

@@ -17,7 +17,7 @@ record! {
     pub struct CachedMap {
         /// Drawn when the node that kept it was initialised.
         pub node_uuid: u128,
-        /// The map. Who answered and how much room there was may be older than its version says.
+        /// The map. Who answered and how much space there was may be older than its version says.
         pub map: ClusterMap,
     }
 }

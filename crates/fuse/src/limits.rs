@@ -20,7 +20,7 @@ pub(crate) const MAX_IOCTL_BYTES: usize = 64;
 pub(crate) const MAX_BACKGROUND: u16 = 128;
 /// From so many on the kernel holds its read-ahead back.
 pub(crate) const CONGESTION_THRESHOLD: u16 = 96;
-/// Requests under way on one worker. Beyond it they wait in the kernel. Each has room for
+/// Requests under way on one worker. Beyond it they wait in the kernel. Each has space for
 /// [`MAX_IO_BYTES`], of which only what was used takes memory.
 pub(crate) const SLOTS_PER_WORKER: usize = 16;
 /// Most threads for `/dev/fuse`: more contend for the one queue that they share.

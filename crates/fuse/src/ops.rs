@@ -1,5 +1,6 @@
 //! The operations, a file for each group of them.
 
+pub(crate) mod allocation;
 pub(crate) mod attributes;
 pub(crate) mod directories;
 pub(crate) mod files;
@@ -7,5 +8,4 @@ pub(crate) mod jobs;
 pub(crate) mod locks;
 pub(crate) mod names;
 pub(crate) mod privileges;
-pub(crate) mod room;
 pub(crate) mod xattrs;

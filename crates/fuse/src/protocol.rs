@@ -5,7 +5,7 @@
 
 use crate::file_system::FileSystem;
 use crate::ops::privileges::CheckedFiles;
-use crate::ops::{attributes, directories, files, jobs, locks, names, room, xattrs};
+use crate::ops::{allocation, attributes, directories, files, jobs, locks, names, xattrs};
 use crate::reply::{Answer, Failure};
 use crate::request::Call;
 use crate::transport::TransportKind;
@@ -81,8 +81,8 @@ pub(crate) async fn perform<F: FileSystem>(
             attributes::set(context, change, handle, kill_privileges, caller).await
         }
         Call::StatFs => attributes::statfs(fs).await,
-        Call::ReadFlags { inode, form, room } => {
-            attributes::read_flags(fs, inode, form, room).await
+        Call::ReadFlags { inode, form, max_bytes } => {
+            attributes::read_flags(fs, inode, form, max_bytes).await
         }
         Call::SetFlags { inode, hands_down_project, project } => {
             attributes::set_flags(fs, inode, hands_down_project, project).await
@@ -91,11 +91,11 @@ pub(crate) async fn perform<F: FileSystem>(
         Call::OpenDirectory { directory } => directories::open(fs, directory).await,
         Call::Read { read } => files::read(fs, read).await,
         Call::Write { write } => files::write(context, write, caller).await,
-        Call::Allocate { allocate } => room::allocate(context, allocate, caller).await,
+        Call::Allocate { allocate } => allocation::allocate(context, allocate, caller).await,
         Call::Seek { inode, handle, offset, what } => {
-            room::seek(context, inode, handle, (offset, what), caller).await
+            allocation::seek(context, inode, handle, (offset, what), caller).await
         }
-        Call::Copy { copy } => room::copy(context, copy, caller).await,
+        Call::Copy { copy } => allocation::copy(context, copy, caller).await,
         Call::Flush { handle, owner } => files::flush(fs, handle, owner).await,
         Call::Close { handle } => files::close(fs, handle).await,
         Call::Fsync { handle, data_only } => files::fsync(fs, handle, data_only).await,
@@ -106,9 +106,11 @@ pub(crate) async fn perform<F: FileSystem>(
         Call::ReadDirectory { directory, cursor, max_bytes, with_attributes } => {
             directories::read(context, directory, cursor, max_bytes, with_attributes).await
         }
-        Call::GetXattr { inode, name, room } => xattrs::get(context, inode, &name, room).await,
+        Call::GetXattr { inode, name, max_bytes } => {
+            xattrs::get(context, inode, &name, max_bytes).await
+        }
         Call::SetXattr { change } => xattrs::set(fs, change).await,
-        Call::ListXattrs { inode, uid, room } => xattrs::list(fs, inode, uid, room).await,
+        Call::ListXattrs { inode, uid, max_bytes } => xattrs::list(fs, inode, uid, max_bytes).await,
         Call::RemoveXattr { inode, name, uid } => xattrs::remove(fs, inode, &name, uid).await,
         Call::Nothing => Ok(Answer::Empty),
     }

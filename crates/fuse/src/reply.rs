@@ -155,7 +155,7 @@ pub(crate) fn encode(answer: Answer, reply: &Buf, validity: &Validity<'_>) -> En
         }
         Answer::Lock(held) => lock(held).encode(&mut w),
         Answer::OpenedDirectory(keep_cache) => opened_directory(keep_cache).encode(&mut w),
-        Answer::StatFs(room) => stat_fs(&room).encode(&mut w),
+        Answer::StatFs(max_bytes) => stat_fs(&max_bytes).encode(&mut w),
         Answer::Ioctl(bytes) => {
             let done = IoctlOut { result: 0, ioctl_flags: 0, in_vectors: 0, out_vectors: 0 };
             done.encode(&mut w);
@@ -300,16 +300,16 @@ fn statx(stat: &Stat, validity: Duration) -> StatxOut {
     }
 }
 
-fn stat_fs(room: &StatFs) -> StatFsOut {
+fn stat_fs(max_bytes: &StatFs) -> StatFsOut {
     const BLOCK: u64 = 4096;
     StatFsOut {
-        blocks: room.total_bytes / BLOCK,
-        free_blocks: room.free_bytes / BLOCK,
-        available_blocks: room.free_bytes / BLOCK,
-        files: room.files,
-        free_files: room.free_files,
+        blocks: max_bytes.total_bytes / BLOCK,
+        free_blocks: max_bytes.free_bytes / BLOCK,
+        available_blocks: max_bytes.free_bytes / BLOCK,
+        files: max_bytes.files,
+        free_files: max_bytes.free_files,
         block_size: BLOCK as u32,
-        name_bytes: room.name_max,
+        name_bytes: max_bytes.name_max,
         fragment_size: BLOCK as u32,
         padding: 0,
         spare: 0,
@@ -320,7 +320,7 @@ fn stat_fs(room: &StatFs) -> StatFsOut {
 /// Entries of a directory as the kernel wants them, as many as fit.
 pub(crate) struct Listing<'a> {
     w: Writer,
-    room: usize,
+    max_bytes: usize,
     /// Whether entries have their attributes, and how long the kernel may remember them.
     validity: Option<Validity<'a>>,
 }
@@ -332,8 +332,8 @@ pub(crate) const DOT_DOT: u64 = 2;
 
 impl<'a> Listing<'a> {
     /// An empty one with room for so many bytes.
-    pub(crate) fn new(room: u32, validity: Option<Validity<'a>>) -> Self {
-        Self { w: Writer::new(), room: room as usize, validity }
+    pub(crate) fn new(max_bytes: u32, validity: Option<Validity<'a>>) -> Self {
+        Self { w: Writer::new(), max_bytes: max_bytes as usize, validity }
     }
 
     /// Whether nothing was added yet.
@@ -367,7 +367,7 @@ impl<'a> Listing<'a> {
         let prefix = if self.validity.is_some() { abi::ENTRY_OUT_BYTES } else { 0 };
         let unpadded = prefix + abi::DIRENT_BYTES + name.len();
         let padded = unpadded.next_multiple_of(8);
-        if self.w.len() + padded > self.room {
+        if self.w.len() + padded > self.max_bytes {
             return false;
         }
         if let Some(validity) = &self.validity {

@@ -67,12 +67,12 @@ pub(crate) enum Call {
     SyncNames,
     SyncAll,
     ReadDirectory { directory: InodeId, cursor: u64, max_bytes: u32, with_attributes: bool },
-    GetXattr { inode: InodeId, name: Vec<u8>, room: u32 },
+    GetXattr { inode: InodeId, name: Vec<u8>, max_bytes: u32 },
     SetXattr { change: XattrChange },
-    ListXattrs { inode: InodeId, uid: u32, room: u32 },
+    ListXattrs { inode: InodeId, uid: u32, max_bytes: u32 },
     RemoveXattr { inode: InodeId, name: Vec<u8>, uid: u32 },
     StatFs,
-    ReadFlags { inode: InodeId, form: FlagsForm, room: u32 },
+    ReadFlags { inode: InodeId, form: FlagsForm, max_bytes: u32 },
     SetFlags { inode: InodeId, hands_down_project: bool, project: Option<u32> },
     Nothing,
 }
@@ -499,15 +499,15 @@ impl Request {
     /// The project of an inode and whether a directory hands it down; other flags there aren't.
     fn ioctl(&self) -> Result<Call, i32> {
         let arguments: IoctlIn = self.arguments()?;
-        let (inode, room) = (self.node(), arguments.out_bytes);
+        let (inode, max_bytes) = (self.node(), arguments.out_bytes);
         let mut payload = Reader::new(self.payload.bytes());
         let only = |flags: u32, known: u32| match flags & !known {
             0 => Ok(flags != 0),
             _ => Err(libc::EOPNOTSUPP),
         };
         Ok(match arguments.command {
-            ioctl::GET_FLAGS => Call::ReadFlags { inode, form: FlagsForm::Number, room },
-            ioctl::GET_FS_XATTR => Call::ReadFlags { inode, form: FlagsForm::FsXattr, room },
+            ioctl::GET_FLAGS => Call::ReadFlags { inode, form: FlagsForm::Number, max_bytes },
+            ioctl::GET_FS_XATTR => Call::ReadFlags { inode, form: FlagsForm::FsXattr, max_bytes },
             ioctl::SET_FLAGS => {
                 let flags = u32::decode(&mut payload).map_err(|_| libc::EINVAL)?;
                 let hands_down_project = only(flags, ioctl::FLAG_PROJECT_INHERIT)?;
@@ -530,11 +530,11 @@ impl Request {
         Ok(match opcode {
             Opcode::GetXattr => {
                 let arguments: GetXattrIn = self.arguments()?;
-                Call::GetXattr { inode, name: self.name()?, room: arguments.size }
+                Call::GetXattr { inode, name: self.name()?, max_bytes: arguments.size }
             }
             Opcode::ListXattr => {
                 let arguments: GetXattrIn = self.arguments()?;
-                Call::ListXattrs { inode, uid: self.header.uid, room: arguments.size }
+                Call::ListXattrs { inode, uid: self.header.uid, max_bytes: arguments.size }
             }
             Opcode::SetXattr => {
                 let mut fixed = self.arguments.bytes().to_vec();

@@ -64,7 +64,7 @@ impl Interrupts {
     pub(crate) fn interrupt(&self, unique: u64) {
         self.with(|inner| {
             if let Some(worker) = inner.waiting.get(&unique) {
-                // A worker has room for more news than it has requests.
+                // A worker has space for more news than it has requests.
                 let _ = worker.send(News::Interrupted(unique));
                 return;
             }

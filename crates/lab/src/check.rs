@@ -47,7 +47,7 @@ pub(crate) fn check(name: &str, description: &Description) -> Result<()> {
     }
     check_root()?;
     check_name_is_free(name, description)?;
-    check_memory(description, memory_room())?;
+    check_memory(description, free_memory())?;
     for (program, package) in NEEDED {
         let paths = std::env::var_os("PATH").unwrap_or_default();
         if !std::env::split_paths(&paths).any(|path| path.join(program).exists()) {
@@ -74,17 +74,17 @@ pub(crate) fn check(name: &str, description: &Description) -> Result<()> {
     Ok(())
 }
 
-/// Checks that targets in memory have room.
-fn check_memory(description: &Description, room: u64) -> Result<()> {
+/// Checks that targets in memory have space.
+fn check_memory(description: &Description, free: u64) -> Result<()> {
     let targets = u64::from(description.servers) * u64::from(description.targets);
     let needed = targets * MIN_TARGET_MEMORY;
-    if description.in_memory && room < needed {
+    if description.in_memory && free < needed {
         let mebibytes = |bytes: u64| bytes >> 20;
         let what = format!(
             "{targets} targets in memory need {} MiB at least, and there are {} MiB for them: keep \
              them --on-disk, or take fewer",
             mebibytes(needed),
-            mebibytes(room)
+            mebibytes(free)
         );
         return Err(refused(ErrorCode::NoSpace, what));
     }
@@ -129,7 +129,7 @@ fn check_name_is_free(name: &str, description: &Description) -> Result<()> {
 }
 
 /// Bytes that targets in memory may take.
-pub(crate) fn memory_room() -> u64 {
+pub(crate) fn free_memory() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
@@ -149,6 +149,6 @@ mod tests {
         assert!(refused.context().contains("need 512 MiB"), "{refused}");
         lab.in_memory = false;
         assert!(check_memory(&lab, 0).is_ok());
-        assert!(memory_room() > 0);
+        assert!(free_memory() > 0);
     }
 }

@@ -1,7 +1,7 @@
 //! Making a lab.
 
 use crate::capacity;
-use crate::check::{check, memory_room};
+use crate::check::{check, free_memory};
 use crate::data;
 use crate::description::{Description, check_name};
 use crate::down::{MAKER, down};
@@ -78,7 +78,7 @@ fn claim(state: &mut State) -> Result<()> {
 }
 
 fn make(state: &mut State, program: &Path, tell: &mut dyn FnMut(&str)) -> Result<()> {
-    let memory = memory_room();
+    let memory = free_memory();
     data::make(state, memory)?;
     tell(&format!("{} hosts and their links", state.hosts.len()));
     make_bridge(state)?;

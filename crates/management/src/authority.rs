@@ -31,7 +31,7 @@ struct Inner {
     soft: SoftState,
     journal: Journal,
     /// Room in the whole cluster: as in the published map, or as it was at a tick since.
-    room: Option<Capacity>,
+    total_capacity: Option<Capacity>,
     /// What everybody may see.
     published: Rc<ClusterMap>,
     /// The same as the body of a `MapUpdate`, once somebody has asked: a new map goes to everybody.
@@ -47,8 +47,14 @@ impl Authority {
     pub(crate) fn start(state: ClusterState, journal: Journal) -> Result<Rc<Self>> {
         let soft = SoftState::new(now_ms(), &state);
         let published = Rc::new(state.map().clone());
-        let inner =
-            RefCell::new(Inner { state, soft, journal, room: None, published, encoded: None });
+        let inner = RefCell::new(Inner {
+            state,
+            soft,
+            journal,
+            total_capacity: None,
+            published,
+            encoded: None,
+        });
         let authority = Rc::new(Self {
             inner,
             changed: Notify::default(),
@@ -64,8 +70,8 @@ impl Authority {
     }
 
     /// Room for files in the whole cluster, if enough was heard to tell.
-    pub(crate) fn room(&self) -> Option<Capacity> {
-        self.inner.borrow().room
+    pub(crate) fn total_capacity(&self) -> Option<Capacity> {
+        self.inner.borrow().total_capacity
     }
 
     /// The body of a `MapUpdate` with the map, if it is newer than the asker's.
@@ -121,7 +127,7 @@ impl Authority {
         Ok(outcome)
     }
 
-    /// A node registered, or sent a heartbeat with the room on its targets.
+    /// A node registered, or sent a heartbeat with the space on its targets.
     pub(crate) fn heard(&self, node: NodeId, capacities: &[(TargetId, Capacity)]) {
         let mut inner = self.inner.borrow_mut();
         let mut changed = inner.soft.heard(now_ms(), node);
@@ -149,9 +155,9 @@ impl Authority {
     /// Lets time pass.
     pub(crate) fn tick(&self) {
         let mut inner = self.inner.borrow_mut();
-        let Inner { state, soft, room, .. } = &mut *inner;
+        let Inner { state, soft, total_capacity, .. } = &mut *inner;
         let passed = soft.tick(now_ms(), state);
-        *room = soft.room(state.map());
+        *total_capacity = soft.total_capacity(state.map());
         drop(inner);
         self.soft_change(passed.changed);
         for client in passed.expired_clients {
@@ -175,7 +181,7 @@ impl Authority {
         inner.soft.overlay(&mut map);
         // Not only at the next tick: who mounts when the first targets came would hear that there
         // were none.
-        inner.room = inner.soft.room(&map);
+        inner.total_capacity = inner.soft.total_capacity(&map);
         inner.published = Rc::new(map);
         inner.encoded = None;
         drop(inner);

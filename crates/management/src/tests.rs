@@ -98,16 +98,16 @@ fn room_is_told_with_the_first_target_and_not_a_tick_later() {
         let (journal, state) = Journal::open(&path, cluster).unwrap();
         let authority = Authority::start(state, journal).unwrap();
         authority.tick();
-        assert_eq!(authority.room(), Some(Capacity::default()));
+        assert_eq!(authority.total_capacity(), Some(Capacity::default()));
         let Registration::Server(RegisterServer { server, capacities }) =
             server(NodeKind::Storage, 10)
         else {
             unreachable!("a server")
         };
         let outcome = authority.command(&Command::RegisterServer(server)).unwrap();
-        assert_eq!(authority.room(), None, "the target has yet to say what room it has");
+        assert_eq!(authority.total_capacity(), None, "the target has yet to say what space it has");
         authority.heard(outcome.node, &[(outcome.targets[0], capacities[0])]);
-        assert_eq!(authority.room(), Some(capacities[0]));
+        assert_eq!(authority.total_capacity(), Some(capacities[0]));
     });
 }
 

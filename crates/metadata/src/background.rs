@@ -495,8 +495,8 @@ impl<E: Engine> MetadataTarget<E> {
     }
 
     fn start_size_recoveries(&mut self) -> Result<()> {
-        let room = SIZE_RECOVERIES_AT_ONCE.saturating_sub(self.background.recovering.len());
-        if room == 0 {
+        let free_space = SIZE_RECOVERIES_AT_ONCE.saturating_sub(self.background.recovering.len());
+        if free_space == 0 {
             return Ok(());
         }
         let prefix = Key::size_recoveries();

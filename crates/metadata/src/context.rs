@@ -175,7 +175,7 @@ impl<'a, E: Engine> Context<'a, E> {
     ///
     /// # Errors
     /// `NoSpace` naming the target and the way out.
-    pub(crate) fn check_room(&self) -> Result<()> {
+    pub(crate) fn check_free_space(&self) -> Result<()> {
         match &self.shared.shortage {
             None => Ok(()),
             Some(what) => Err(Error::new(ErrorCode::NoSpace, what.as_str())),

@@ -3,7 +3,7 @@
 //! Whether acknowledged writes are still there, `epochs` tells.
 //!
 //! # Invariants
-//! - Zeros at the end are not stored; so what is cleared takes no room, and no byte is said to be
+//! - Zeros at the end are not stored; so what is cleared takes no space, and no byte is said to be
 //!   there that nobody wrote.
 //! - Bytes beyond the size are part of a write that is under way, or that has failed and is about
 //!   to be cleared. When its writer dies the size is found out as that of chunk files is: it covers
@@ -75,7 +75,7 @@ impl<E: Engine> Context<'_, E> {
         })
     }
 
-    /// Stores a file's first bytes in the place of `before`; gives whether they take more room.
+    /// Stores a file's first bytes in the place of `before`; gives whether they take more space.
     pub(crate) fn put_inline(&mut self, inode: InodeId, before: &[u8], bytes: Vec<u8>) -> bool {
         let key = Key::Inline(inode);
         match InlineRecord::new(bytes) {

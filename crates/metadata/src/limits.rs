@@ -78,10 +78,10 @@ pub const RESERVE_BYTES: u64 = 512 << 20;
 pub const RESERVE_DIVISOR: u64 = 8;
 /// Files that can still be made on a file system that has enough of them: segments and tables.
 pub const RESERVE_INODES: u64 = 256;
-/// How long a look at the room is good for.
-pub const ROOM_VALID: Duration = LONGEST_WAIT;
+/// How long a look at the space is good for.
+pub const FREE_SPACE_VALID: Duration = LONGEST_WAIT;
 /// Bytes of log after which it isn't any more.
-pub const ROOM_LOG_BYTES: u64 = 4 << 20;
+pub const FREE_SPACE_LOG_BYTES: u64 = 4 << 20;
 /// With less than this free, a failure of log or store is put down to the full disk.
 pub const FULL_BYTES: u64 = 64 << 20;
 /// Locked ranges that a target keeps: about 100 bytes each in memory.

@@ -7,9 +7,9 @@
 
 use crate::engine::Engine;
 use crate::engine::fjall_engine::FjallEngine;
+use crate::free_space::FreeSpaceGauge;
 use crate::limits::Limits;
 use crate::operation::{CallId, ConnectionId, OutgoingCall};
-use crate::room::RoomGauge;
 use crate::settings::MetadataSettings;
 use crate::target::{Action, Event, MetadataTarget, Start, SyncPolicy};
 use skep_env::local::Notify;
@@ -40,7 +40,7 @@ fn host(settings: &MetadataSettings) -> Host {
         kind: NodeKind::Metadata,
         settings: settings.node.clone(),
         targets: settings.targets.clone(),
-        reserve: crate::room::reserve,
+        reserve: crate::free_space::reserve,
     }
 }
 
@@ -61,10 +61,10 @@ pub fn run(settings: &MetadataSettings) -> Result<()> {
     let policy = SyncPolicy::from(settings.metadata.sync);
     let cache_bytes = settings.metadata.cache.0;
     host(settings).run(move |start| {
-        let mut room = RoomGauge::new(start.target, start.directory.path());
+        let mut free_space = FreeSpaceGauge::new(start.target, start.directory.path());
         let serving = async move {
-            let served = Shell::serve(start, policy, cache_bytes, &mut room).await;
-            served.map_err(|error| room.explain(error))
+            let served = Shell::serve(start, policy, cache_bytes, &mut free_space).await;
+            served.map_err(|error| free_space.explain(error))
         };
         skep_env::block_on(serving)
             .map_err(|error| Error::new(ErrorCode::Io, format!("event loop: {error}")))?
@@ -91,7 +91,7 @@ impl Shell {
         start: TargetStart,
         policy: SyncPolicy,
         cache_bytes: u64,
-        room: &mut RoomGauge,
+        free_space: &mut FreeSpaceGauge,
     ) -> Result<()> {
         skep_env::set_spin(SPIN);
         let TargetStart { directory, target: id, token, identity, map, events, ready } = start;
@@ -145,14 +145,14 @@ impl Shell {
                 }
             }
             let now = skep_env::now();
-            if let Some(event) = room.look(now) {
-                // First, so that nothing is taken that there is no room for.
+            if let Some(event) = free_space.look(now) {
+                // First, so that nothing is taken that there is no space for.
                 events.insert(0, event);
             }
             events.push(Event::Tick);
             let actions = target.handle(events, now, skep_env::wall_time())?;
             shell.router.need(target.fence());
-            room.logged(actions.iter().map(Action::logged_bytes).sum());
+            free_space.logged(actions.iter().map(Action::logged_bytes).sum());
             shell.carry_out(actions, &mut log, &target)?;
         }
         log.sync()?;

@@ -44,7 +44,7 @@ pub(crate) fn check<E: Engine>(
             default_acl,
             ..
         } => {
-            context.check_room()?;
+            context.check_free_space()?;
             let mut attributes = make_directory::new_inode(context, new)?;
             attributes.project = *project;
             attributes.hands_down_project = *hands_down_project;

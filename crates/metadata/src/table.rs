@@ -101,7 +101,7 @@ impl<E: Engine> Table<E> {
     }
 
     /// Whether changes of so many [`logged_bytes`] fit into the batch's log record.
-    pub(crate) fn has_room(&self, bytes: usize, record_bytes: usize) -> bool {
+    pub(crate) fn fits(&self, bytes: usize, record_bytes: usize) -> bool {
         !self.has_batch() || self.batch_bytes + bytes <= record_bytes
     }
 

@@ -264,7 +264,7 @@ impl<E: Engine> MetadataTarget<E> {
                 Event::Synced { lsn } => self.on_synced(lsn)?,
                 Event::Map(map) => self.set_map(map)?,
                 Event::Checkpointed { .. } => self.is_checkpointing = false,
-                Event::Room { shortage } => self.shared.shortage = shortage,
+                Event::FreeSpace { shortage } => self.shared.shortage = shortage,
                 Event::Tick => {}
             }
             self.run_ready()?;
@@ -577,7 +577,7 @@ impl<E: Engine> MetadataTarget<E> {
             let what = format!("it would change {bytes} bytes at once, at most {most} can be");
             return Err(Error::new(ErrorCode::TooLarge, what));
         }
-        if !self.table.has_room(bytes, limits.record_bytes) {
+        if !self.table.fits(bytes, limits.record_bytes) {
             self.end_record();
             if let (Some(header), Some(last)) = (answered, changes.last_mut()) {
                 *last = slot_change(header, self.next_lsn, reply)?;

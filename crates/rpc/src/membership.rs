@@ -328,7 +328,7 @@ impl Membership {
         &self.management
     }
 
-    /// Sends heartbeats and takes new maps, for ever; spawn it. `capacities` tells the room on the
+    /// Sends heartbeats and takes new maps, for ever; spawn it. `capacities` tells the space on the
     /// node's targets (blocking is not welcome); `on_change` is told what is new.
     pub async fn keep(
         self: Rc<Self>,

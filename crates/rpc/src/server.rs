@@ -75,7 +75,7 @@ impl IncomingStream {
     /// # Errors
     /// `Disconnected` or `Protocol`; the connection is of no more use then.
     pub async fn next(&mut self) -> Result<Option<Incoming>> {
-        self.outbox.has_room().await;
+        self.outbox.below_limit().await;
         let Some((header, crc)) = self.reader.header().await? else {
             return Ok(None);
         };
@@ -108,7 +108,7 @@ impl std::fmt::Debug for Outbox {
 }
 
 impl Outbox {
-    async fn has_room(&self) {
+    async fn below_limit(&self) {
         while self.waiting_bytes.get() > MAX_OUTBOX_BYTES {
             self.drained.wait().await;
         }

@@ -32,8 +32,8 @@ impl FrameReader {
                 self.end -= self.start;
                 self.start = 0;
             }
-            let room = self.ahead.slice(self.end..self.ahead.len());
-            let got = self.stream.receive(room).await.map_err(disconnected)?;
+            let buffer = self.ahead.slice(self.end..self.ahead.len());
+            let got = self.stream.receive(buffer).await.map_err(disconnected)?;
             if got == 0 {
                 return match self.end - self.start {
                     0 => Ok(false),

@@ -5,7 +5,7 @@
 //!
 //! # When it is written
 //! What places requests (nodes, targets, groups, shards, settings) is kept at once, at most once a
-//! second. Who answers and how much room there is changes with nearly every heartbeat of a busy
+//! second. Who answers and how much space there is changes with nearly every heartbeat of a busy
 //! cluster: room alone is kept once a minute, and who answers is not kept at all.
 
 use crate::directory::NodeDirectory;
@@ -27,7 +27,7 @@ pub const CACHED_MAP_FILE: &str = "kept-map";
 /// Between two writes: clients that come in crowds change the map with each of them.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Between two writes of nothing but room: it only weighs where new files go.
-const ROOM_PAUSE: Duration = Duration::from_secs(60);
+const FREE_SPACE_WRITE_PAUSE: Duration = Duration::from_secs(60);
 
 /// The map that a node kept, as far as it may be trusted: nobody counts as heard. None if there is
 /// none, or none that can be used, which is said in the log.
@@ -64,7 +64,7 @@ fn without_reachability(mut map: ClusterMap) -> ClusterMap {
     map
 }
 
-/// What must not be lost: all but who answers and how much room there is. The version counts those
+/// What must not be lost: all but who answers and how much space there is. The version counts those
 /// too, so it tells nothing.
 fn without_soft_fields(map: &ClusterMap) -> ClusterMap {
     let mut map = without_reachability(map.clone());
@@ -82,10 +82,10 @@ fn pause(kept: Option<&ClusterMap>, newest: &ClusterMap) -> Option<Duration> {
     if without_soft_fields(kept) != without_soft_fields(newest) {
         return Some(PAUSE);
     }
-    let room = |map: &ClusterMap| -> Vec<Capacity> {
+    let free_space = |map: &ClusterMap| -> Vec<Capacity> {
         map.targets.iter().map(|target| target.capacity).collect()
     };
-    (room(kept) != room(newest)).then_some(ROOM_PAUSE)
+    (free_space(kept) != free_space(newest)).then_some(FREE_SPACE_WRITE_PAUSE)
 }
 
 /// Keeps the newest map, for ever; spawn it. `changed` says that there is another one in the cell.
@@ -189,7 +189,7 @@ mod tests {
         check(changed(|_| ()), None);
         check(changed(|map| map.nodes[0].reachability = Reachability::Offline), None);
         check(changed(|map| map.targets[0].reachability = Reachability::Online), None);
-        check(changed(|map| map.targets[0].capacity.free_bytes = 40), Some(ROOM_PAUSE));
+        check(changed(|map| map.targets[0].capacity.free_bytes = 40), Some(FREE_SPACE_WRITE_PAUSE));
         check(changed(|map| map.nodes[0].addresses[0] = "host:2".into()), Some(PAUSE));
         check(changed(|map| map.targets[0].consistency = Consistency::Bad), Some(PAUSE));
         check(changed(|map| map.policy.lease_ms += 1), Some(PAUSE));

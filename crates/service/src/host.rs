@@ -270,7 +270,7 @@ impl Host {
             kind,
             path: absolute(directory.path()),
         };
-        let room = |directory: &Directory| capacity(directory.path(), self.reserve);
+        let free_space = |directory: &Directory| capacity(directory.path(), self.reserve);
         let server = ServerRegistration {
             node: node.directory.identity().node,
             uuid: node.directory.identity().node_uuid,
@@ -281,7 +281,7 @@ impl Host {
             version: PROGRAM_VERSION.into(),
             targets: directories.iter().map(claim).collect(),
         };
-        Ok(RegisterServer { server, capacities: directories.iter().map(room).collect() })
+        Ok(RegisterServer { server, capacities: directories.iter().map(free_space).collect() })
     }
 }
 

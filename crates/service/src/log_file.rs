@@ -77,7 +77,7 @@ fn is_same(one: &std::fs::Metadata, other: &std::fs::Metadata) -> bool {
     (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 
-/// Lets the outputs go on in a new file if theirs has no room for the line; gives its size then.
+/// Lets the outputs go on in a new file if theirs has no space for the line; gives its size then.
 fn rotate(limit: u64, line: u64) -> io::Result<u64> {
     let Some((path, file)) = output_file(2) else { return Ok(0) };
     if file.len() + line <= limit {

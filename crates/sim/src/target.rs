@@ -58,7 +58,7 @@ impl TargetProcess {
     /// Whether nothing is under way and all is on the device.
     pub(crate) fn is_idle(&self) -> bool {
         let is_idle = self.running.as_ref().is_some_and(MetadataTarget::is_idle);
-        let is_news = |event: &Event| !matches!(event, Event::Tick | Event::Room { .. });
+        let is_news = |event: &Event| !matches!(event, Event::Tick | Event::FreeSpace { .. });
         let has_news = self.inbox.iter().any(is_news);
         is_idle && !has_news && self.unsynced.is_empty()
     }
@@ -87,7 +87,7 @@ impl World {
                 process.life += 1;
                 process.inbox.clear();
                 process.is_scheduled = false;
-                self.tell_room(index);
+                self.report_free_space(index);
             }
             Err(error) => self.fail(format!("target {index} does not start: {error}")),
         }
@@ -112,16 +112,16 @@ impl World {
         self.wake_target(target);
     }
 
-    /// A target's disk gets full, or has room again.
+    /// A target's disk gets full, or has space again.
     pub(crate) fn set_full(&mut self, target: usize, is_full: bool) {
         self.targets[target].is_full = is_full;
-        self.tell_room(target);
+        self.report_free_space(target);
     }
 
-    fn tell_room(&mut self, target: usize) {
+    fn report_free_space(&mut self, target: usize) {
         let process = &mut self.targets[target];
         let shortage = process.is_full.then(|| format!("the disk of target {target} is full"));
-        process.inbox.push(Event::Room { shortage });
+        process.inbox.push(Event::FreeSpace { shortage });
         self.wake_target(target);
     }
 

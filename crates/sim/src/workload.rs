@@ -515,7 +515,7 @@ impl World {
                 self.witness.has_seen_full_disks = true;
                 self.set_full(target, true);
                 let pause = self.random.micros(5_000, 3_000_000);
-                self.after(pause, Happening::Room { target });
+                self.after(pause, Happening::FreeSpace { target });
             }
             _ => {}
         }

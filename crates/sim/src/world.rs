@@ -66,7 +66,7 @@ pub(crate) enum Happening {
     Restart {
         node: Node,
     },
-    Room {
+    FreeSpace {
         target: usize,
     },
     Fault,
@@ -238,7 +238,7 @@ impl World {
                 self.storages[storage].is_running = true;
             }
             Happening::Restart { node: Node::Client(client) } => self.start_client(client),
-            Happening::Room { target } => self.set_full(target, false),
+            Happening::FreeSpace { target } => self.set_full(target, false),
             Happening::Fault => self.fault(),
             Happening::Step { client, life, task } => self.next_operation(client, life, task),
             Happening::KeepAlive { client, life } => self.keep_alive(client, life),

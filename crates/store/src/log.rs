@@ -7,7 +7,7 @@
 //! # A full disk
 //! Room is allocated ahead of the end, so that what ends things can still be logged when others
 //! have filled the disk. A segment is begun only where there is room for it; without, the present
-//! one goes on. An append that finds no room nevertheless leaves the log as it was.
+//! one goes on. An append that finds no space nevertheless leaves the log as it was.
 
 use crate::atomic::sync_directory;
 use skep_env::File;
@@ -81,7 +81,7 @@ fn make_segment(path: &Path) -> std::io::Result<File> {
     }
 }
 
-fn is_for_want_of_room(error: &std::io::Error) -> bool {
+fn is_out_of_space(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
 }
 
@@ -189,7 +189,7 @@ impl Log {
         let last = self.segments[self.segments.len() - 1];
         let path = segment_path(&self.directory, last);
         let what = format!("log {}: {error}", path.display());
-        match is_for_want_of_room(&error) {
+        match is_out_of_space(&error) {
             true => Error::new(ErrorCode::NoSpace, what),
             false => Error::new(ErrorCode::DeviceFailed, what),
         }
@@ -204,7 +204,7 @@ impl Log {
     fn begin_segment(&mut self, first: Lsn) -> Result<()> {
         let made = self.directory.join(NEXT_SEGMENT);
         let file = match make_segment(&made) {
-            Err(error) if is_for_want_of_room(&error) => {
+            Err(error) if is_out_of_space(&error) => {
                 self.segment_ends_at = self.offset + ASK_AGAIN_BYTES;
                 return match std::fs::remove_file(&made) {
                     Err(error) if error.kind() != ErrorKind::NotFound => Err(at(&made)(error)),
@@ -383,7 +383,7 @@ mod tests {
         std::fs::remove_file(root.join("stranger")).unwrap();
         assert_eq!(append(&mut log).unwrap(), count + 1, "it was as if nothing had been tried");
         append(&mut log).unwrap();
-        assert_eq!(log.segments.len(), 2, "the next segment is begun when it has room");
+        assert_eq!(log.segments.len(), 2, "the next segment is begun when it has space");
         assert_eq!(open(&directory).unwrap().records.len() as u64, count + 2);
     }
 }

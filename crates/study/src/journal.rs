@@ -158,7 +158,7 @@ impl Journal {
     fn unwritable(&self, error: &std::io::Error) -> Error {
         let way_out = match error.kind() {
             std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
-                ": everything measured until now is kept; make room there, and go on by --resume"
+                ": everything measured until now is kept; free space there, and go on by --resume"
             }
             _ => "; go on by --resume when that is mended",
         };

@@ -229,7 +229,7 @@ fn directories_of_others_are_refused_by_name() {
     cluster.stop();
 }
 
-/// Writes until there is no room, and checks that what was acknowledged is there and nothing else.
+/// Writes until there is no space, and checks that what was acknowledged is there and nothing else.
 fn fill(path: &Path) -> usize {
     let mut random = Random::new(5);
     let bytes = random.bytes(1 << 20);
@@ -285,7 +285,7 @@ fn with_metadata_on(disk: &Path) -> Cluster {
     cluster
 }
 
-/// Takes all the room of a disk.
+/// Takes all the space of a disk.
 fn take_all(path: &Path) {
     let mut file = File::create(path).expect("made");
     for block in [1 << 20, 4096] {
@@ -296,7 +296,7 @@ fn take_all(path: &Path) {
     }
 }
 
-/// Nothing new is taken, for want of room and nothing else, as soon as the target has noticed.
+/// Nothing new is taken, for want of space and nothing else, as soon as the target has noticed.
 #[track_caller]
 fn takes_nothing_new(root: &Path) {
     let probe = root.join("probe");
@@ -385,7 +385,7 @@ fn a_full_metadata_target_takes_nothing_new_and_serves_the_rest() {
     cluster.stop();
 }
 
-/// Changes that take no room of their own still have to be logged: when even that finds none, the
+/// Changes that take no space of their own still have to be logged: when even that finds none, the
 /// service ends and says why. Nothing acknowledged is lost, and who waits goes on when there is
 /// room.
 /// Semantics 4.8.
@@ -418,7 +418,7 @@ fn a_metadata_target_that_cannot_log_ends_and_goes_on_when_there_is_room() {
         let log = cluster.data().join("logs/metadata-1.log");
         let said = eventually(FULL_PATIENCE, || {
             let text = fs::read_to_string(&log).ok()?;
-            text.contains("is full: make room there").then_some(())
+            text.contains("is full: free space there").then_some(())
         });
         // Before anything is judged: the changes that wait could not end without.
         fs::remove_file(&stranger).expect("removed");

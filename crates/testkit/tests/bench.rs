@@ -437,7 +437,7 @@ fn results_outlive_a_disk_that_fills_up() {
     finish(Command::new("mount").args(tmpfs).arg(&small), PATIENCE).expect_success();
     let kept = small.join("kept.ndjson");
     let (file, kept_as) = (scratch.join("file").display().to_string(), kept.display().to_string());
-    // Somebody takes all the room that is left when the run has begun.
+    // Somebody takes all the space that is left when the run has begun.
     let fill = format!("head -c 1m /dev/zero >{} || true", small.join("fill").display());
     let io = ["io", "-o", &file, "-t", "64k", "-i", "3", "--before-phase", &fill];
     let keep = ["--keep-caches", "--result-file", &kept_as];

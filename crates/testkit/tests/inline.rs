@@ -214,7 +214,7 @@ fn each_kind_of_change_over_the_border_is_seen_by_both_mounts() {
         it.clear(&file, 8000..12_000, zero | keep);
         it.check("zeros");
         fallocate(&file, keep, 0, 100_000).expect("reserved");
-        it.check("room");
+        it.check("space");
         fallocate(&file, FallocateFlags::empty(), 2000, 10_000).expect("reserved");
         it.expected.resize(12_000, 0);
         it.check("longer by fallocate");

@@ -203,8 +203,8 @@ fn a_mount_waits_for_management_as_long_as_it_was_told() {
         assert!(status.success(), "{status}, see {}", begun.log.display());
     }
     // Management has just been started, and yet to hear of some targets, maybe.
-    let room = rustix::fs::statvfs(&patient.mount_point).expect("room");
-    assert!(room.f_blocks > 0, "zero is shown");
+    let capacity = rustix::fs::statvfs(&patient.mount_point).expect("statvfs");
+    assert!(capacity.f_blocks > 0, "zero is shown");
     let log = fs::read_to_string(&patient.log).expect("a log");
     let told = log.lines().filter(|it| it.contains(WAITS) && it.contains("Connection refused"));
     assert_eq!(told.count(), 1, "{log}");

@@ -54,8 +54,8 @@ fn the_default_shape_is_shown_in_all_lists() {
     assert_eq!(groups.len(), targets.len());
     let members = |group: &Value| group["members"].as_array().map(Vec::len);
     assert!(groups.iter().all(|group| members(group) == Some(1)), "{groups:?}");
-    // All of them share one file system, so the whole has no more room than each has.
-    let of = |path: &Path| rustix::fs::statvfs(path).expect("room");
+    // All of them share one file system, so the whole has no more space than each has.
+    let of = |path: &Path| rustix::fs::statvfs(path).expect("statvfs");
     let (host, mount) = (of(cluster.data()), of(cluster.path()));
     let total = |it: &rustix::fs::StatVfs| it.f_blocks * it.f_frsize;
     assert!(total(&host).abs_diff(total(&mount)) <= mount.f_frsize);
@@ -87,14 +87,14 @@ fn the_room_of_a_mount_follows_that_of_the_disk_in_small_steps_too() {
         let (host, mount) = (free(cluster.data()) - reserve, free(cluster.path()));
         host.abs_diff(mount) < 32 << 20
     };
-    wait_for("the room is that of the disk", PATIENCE, || follows().then_some(()));
+    wait_for("the space is that of the disk", PATIENCE, || follows().then_some(()));
     // Less than a hundredth of the disk.
     let path = cluster.path().join("large");
     fs::write(&path, vec![1; 128 << 20]).expect("written");
     fs::File::open(&path).expect("there").sync_all().expect("synced");
-    wait_for("the room has shrunk with it", PATIENCE, || follows().then_some(()));
+    wait_for("the space has shrunk with it", PATIENCE, || follows().then_some(()));
     fs::remove_file(&path).expect("removed");
-    wait_for("the room has grown again", PATIENCE, || follows().then_some(()));
+    wait_for("the space has grown again", PATIENCE, || follows().then_some(()));
     cluster.stop();
 }
 
@@ -123,8 +123,8 @@ impl Stranger<'_> {
 
 /// Bytes that users may still write.
 fn free(path: &Path) -> u64 {
-    let room = rustix::fs::statvfs(path).expect("room");
-    room.f_bavail * room.f_frsize
+    let capacity = rustix::fs::statvfs(path).expect("statvfs");
+    capacity.f_bavail * capacity.f_frsize
 }
 
 /// Whether free bytes have changed by what a stranger takes, or nearly so.

@@ -80,7 +80,7 @@ codes! {
     FileTooLarge = 13, Never;
     /// The attribute doesn't exist.
     NoAttribute = 14, Never;
-    /// The value doesn't fit into the room that the caller gave, or that an inode has.
+    /// The value doesn't fit into the space that the caller gave, or that an inode has.
     TooLarge = 15, Never;
     /// The object was removed, or the handle belongs to an ended session.
     Stale = 16, Never;

@@ -57,7 +57,7 @@ byte_enum! {
 }
 
 byte_enum! {
-    /// How much room a target has, computed from free space and free inodes.
+    /// How much space a target has, computed from free space and free inodes.
     pub enum CapacityPool {
         /// Enough.
         Normal = 1,
@@ -346,7 +346,7 @@ impl ClusterMap {
 
     /// Room for files: each storage group counts once, as its primary has it, since its members
     /// hold the same data, and each file system counts once. `capacity` tells that of a target.
-    pub fn room(&self, capacity: impl Fn(&Target) -> Capacity) -> Capacity {
+    pub fn total_capacity(&self, capacity: impl Fn(&Target) -> Capacity) -> Capacity {
         let storage = self.groups.iter().filter(|group| group.kind == TargetKind::Storage);
         let primaries = storage.filter_map(|group| self.primary(group.id));
         Capacity::together(primaries.map(capacity))
@@ -377,7 +377,7 @@ mod tests {
 
     #[test]
     fn a_file_system_counts_once_however_many_targets_lie_on_it() {
-        let room = |file_system, free_bytes| Capacity {
+        let total_capacity = |file_system, free_bytes| Capacity {
             total_bytes: 100,
             free_bytes,
             total_inodes: 10,
@@ -390,8 +390,8 @@ mod tests {
             assert_eq!(found, (total_bytes, free_bytes, free_inodes), "{of:?}");
         };
         check(&[], 0, 0, 0);
-        check(&[room(7, 50), room(7, 40), room(7, 45)], 100, 40, 5);
-        check(&[room(7, 50), room(8, 40)], 200, 90, 10);
-        check(&[room(0, 50), room(0, 40), room(8, 1)], 300, 91, 15);
+        check(&[total_capacity(7, 50), total_capacity(7, 40), total_capacity(7, 45)], 100, 40, 5);
+        check(&[total_capacity(7, 50), total_capacity(8, 40)], 200, 90, 10);
+        check(&[total_capacity(0, 50), total_capacity(0, 40), total_capacity(8, 1)], 300, 91, 15);
     }
 }

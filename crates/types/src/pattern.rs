@@ -23,7 +23,7 @@ byte_enum! {
     pub enum Chooser {
         /// The one that the cluster's settings name. Only in what a directory hands down.
         Cluster = 0,
-        /// The same number of each server, those with more room more often.
+        /// The same number of each server, those with more space more often.
         Balanced = 1,
         /// Random ones of equal parts of the ring of all groups.
         Randomized = 2,

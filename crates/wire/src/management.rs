@@ -65,7 +65,7 @@ record! {
     pub struct HeartbeatReply {
         /// Room for files in the whole cluster, as storage reported it last; none right after
         /// management's start, before it has heard from all.
-        pub room: Option<Capacity>,
+        pub capacity: Option<Capacity>,
         /// For clients, which take no connections: what somebody wants of their log.
         pub log_level_change: Option<LogLevelChange>,
         /// The map, if there is a newer one than the sender's.

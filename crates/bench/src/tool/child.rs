@@ -19,8 +19,8 @@ fn drain(mut from: impl Read, keep: usize) -> String {
     let mut kept = Vec::new();
     let mut buffer = [0; 16 << 10];
     while let Ok(len @ 1..) = from.read(&mut buffer) {
-        let room = keep.saturating_sub(kept.len()).min(len);
-        kept.extend_from_slice(&buffer[..room]);
+        let free = keep.saturating_sub(kept.len()).min(len);
+        kept.extend_from_slice(&buffer[..free]);
     }
     String::from_utf8_lossy(&kept).into_owned()
 }

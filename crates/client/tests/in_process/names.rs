@@ -123,7 +123,7 @@ fn room_is_shown_when_all_targets_were_heard_or_after_a_lease() {
             if is_told {
                 assert!(!asking.is_finished(), "one target was not heard");
                 let told = Capacity { total_bytes: 9, ..Capacity::default() };
-                fake.state.borrow_mut().room = Some(told);
+                fake.state.borrow_mut().capacity = Some(told);
                 assert_eq!(asking.await, 9);
             } else {
                 assert_eq!(asking.await, 3 << 40, "what is known of the others");
@@ -146,8 +146,8 @@ fn room_is_the_sum_over_storage_groups() {
         assert_eq!(client.statfs().await.unwrap(), expected);
         // What a heartbeat's answer says is newer than the map, until one says something else.
         let told = Capacity { total_bytes: 9, free_bytes: 5, ..Capacity::default() };
-        for room in [Some(told), None] {
-            fake.state.borrow_mut().room = room;
+        for capacity in [Some(told), None] {
+            fake.state.borrow_mut().capacity = capacity;
             let before = fake.count::<Heartbeat>();
             until(|| fake.count::<Heartbeat>() > before + 1).await;
             let found = client.statfs().await.unwrap();

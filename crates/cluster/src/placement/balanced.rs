@@ -102,9 +102,9 @@ impl Tier {
         let mut end = 0;
         for (server, share) in shares.iter() {
             let salt = 1 + u64::from(*server);
-            let room = &mut picks[end..end + usize::from(*share)];
+            let slots = &mut picks[end..end + usize::from(*share)];
             let sums = &self.servers[*server as usize].sums;
-            sample(sums, Draw { seed, step: STEP_GROUP, salt }, room);
+            sample(sums, Draw { seed, step: STEP_GROUP, salt }, slots);
             end += usize::from(*share);
         }
         // In rounds over the servers, the first of which differs from file to file.

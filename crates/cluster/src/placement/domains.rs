@@ -39,7 +39,7 @@ struct Quota {
     /// Groups that its servers give in any case.
     base: u16,
     /// How many of its servers can give one more.
-    room: u16,
+    slots: u16,
     /// How many of them do.
     gives: u16,
     /// Weight of the servers that can.
@@ -49,7 +49,7 @@ struct Quota {
 impl Quota {
     /// How many it has, if it can have more.
     fn before_next(&self) -> Option<u16> {
-        (self.gives < self.room).then_some(self.base + self.gives)
+        (self.gives < self.slots).then_some(self.base + self.gives)
     }
 }
 
@@ -160,9 +160,9 @@ impl Domain {
     /// `wanted` servers one more, none of which is of this domain yet.
     fn quota(&self, servers: &[Server], level: usize, wanted: usize) -> Quota {
         let all = || self.servers.iter().map(move |server| servers[*server as usize].groups.len());
-        let quota = |base: usize, room: usize, weight| Quota {
+        let quota = |base: usize, slots: usize, weight| Quota {
             base: base as u16,
-            room: room.min(wanted) as u16,
+            slots: slots.min(wanted) as u16,
             gives: 0,
             weight,
         };
@@ -170,8 +170,8 @@ impl Domain {
             return quota(0, self.servers.len(), *self.sums.last().unwrap_or(&0));
         }
         let base = all().map(|groups| groups.min(level)).sum();
-        let room = all().filter(|groups| *groups > level).count();
-        quota(base, room, self.able(servers, level).map(|(_, weight)| weight).sum())
+        let slots = all().filter(|groups| *groups > level).count();
+        quota(base, slots, self.able(servers, level).map(|(_, weight)| weight).sum())
     }
 }
 

@@ -115,7 +115,7 @@ fn targets_that_share_a_file_system_share_its_weight() {
     }
     let [counts, _] = uses(&map, 1, 0..40_000);
     let shared = [counts[0], counts[1], counts[2] / 2.0];
-    assert_even(&shared, 0.05, "the third has as much room as the other two together");
+    assert_even(&shared, 0.05, "the third has as much space as the other two together");
 }
 
 #[test]

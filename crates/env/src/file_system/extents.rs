@@ -1,4 +1,4 @@
-//! Which parts of a file have room on the device: `FS_IOC_FIEMAP`, as `linux/fiemap.h` has it.
+//! Which parts of a file have space on the device: `FS_IOC_FIEMAP`, as `linux/fiemap.h` has it.
 
 use std::io;
 use std::ops::Range;
@@ -53,7 +53,7 @@ pub(super) fn allocated(file: RawFd, range: Range<u64>) -> io::Result<u64> {
             reserved: 0,
             extents: [Extent::default(); EXTENTS],
         };
-        // SAFETY: the kernel writes no more extents than the struct says that it has room for.
+        // SAFETY: the kernel writes no more extents than the struct says that it has space for.
         if unsafe { libc::ioctl(file, FS_IOC_FIEMAP, &raw mut map) } != 0 {
             return Err(io::Error::last_os_error());
         }

@@ -70,7 +70,7 @@ pub(crate) async fn read_flags(
     fs: &impl FileSystem,
     inode: InodeId,
     form: FlagsForm,
-    room: u32,
+    max_bytes: u32,
 ) -> Outcome {
     let found = fs.attributes(inode).await?;
     let flag = |bit: u32| if found.hands_down_project { bit } else { 0 };
@@ -86,7 +86,7 @@ pub(crate) async fn read_flags(
         }
         .to_bytes(),
     };
-    bytes.resize(limits::MAX_IOCTL_BYTES.min(room as usize), 0);
+    bytes.resize(limits::MAX_IOCTL_BYTES.min(max_bytes as usize), 0);
     Ok(Answer::Ioctl(bytes))
 }
 

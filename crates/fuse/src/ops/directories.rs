@@ -18,7 +18,7 @@ pub(crate) async fn read<F: FileSystem>(
     context: &Context<F>,
     directory: InodeId,
     cursor: u64,
-    room: u32,
+    max_bytes: u32,
     with_attributes: bool,
 ) -> Result<Answer, Failure> {
     let fs = &context.file_system;
@@ -26,9 +26,9 @@ pub(crate) async fn read<F: FileSystem>(
     let note_shown = |it: &_| fs.note_shown(it);
     let validity =
         Validity { usual: context.validity, is_shared: &is_shared, note_shown: &note_shown };
-    let mut listing = Listing::new(room, with_attributes.then_some(validity));
+    let mut listing = Listing::new(max_bytes, with_attributes.then_some(validity));
     let after = if cursor <= DOT_DOT { 0 } else { cursor };
-    let got = fs.read_directory(directory, after, room, with_attributes).await?;
+    let got = fs.read_directory(directory, after, max_bytes, with_attributes).await?;
     if cursor < DOT {
         listing.push_dot(DOT, directory);
     }
@@ -37,7 +37,7 @@ pub(crate) async fn read<F: FileSystem>(
     }
     listing.push_all(&got);
     if listing.is_empty() && !got.entries.is_empty() {
-        return Err(Failure::Errno(libc::EINVAL)); // As getdents(2): no room for a single one.
+        return Err(Failure::Errno(libc::EINVAL)); // As getdents(2): no space for a single one.
     }
     Ok(listing.finish())
 }

@@ -63,9 +63,9 @@ pub(crate) async fn read(fs: &impl FileSystem, read: Read) -> Outcome {
     if !is_direct {
         fs.note_cached(handle);
     }
-    let room = into.len();
+    let max_bytes = into.len();
     let count = fs.read(handle, offset, into).await?;
-    Ok(Answer::Data(count.min(room)))
+    Ok(Answer::Data(count.min(max_bytes)))
 }
 
 pub(crate) async fn write<F: FileSystem>(

@@ -44,11 +44,11 @@ fn check(name: &[u8]) -> Result<(), Failure> {
     }
 }
 
-/// A value, or its size for callers that have no room yet.
-fn sized(bytes: Vec<u8>, room: u32) -> Outcome {
-    if room == 0 {
+/// A value, or its size for callers that have no space yet.
+fn sized(bytes: Vec<u8>, max_bytes: u32) -> Outcome {
+    if max_bytes == 0 {
         Ok(Answer::Size(bytes.len() as u32))
-    } else if bytes.len() > room as usize {
+    } else if bytes.len() > max_bytes as usize {
         Err(Failure::Errno(libc::ERANGE))
     } else {
         Ok(Answer::Bytes(bytes))
@@ -59,13 +59,13 @@ pub(crate) async fn get<F: FileSystem>(
     context: &Context<F>,
     inode: InodeId,
     name: &[u8],
-    room: u32,
+    max_bytes: u32,
 ) -> Outcome {
     if inode == InodeId::ROOT && name == TRANSPORT_XATTR.as_bytes() {
-        return sized(context.transport.to_string().into_bytes(), room);
+        return sized(context.transport.to_string().into_bytes(), max_bytes);
     }
     if inode == InodeId::ROOT && name == TIMEOUT_XATTR.as_bytes() {
-        return sized(context.validity.as_secs_f64().to_string().into_bytes(), room);
+        return sized(context.validity.as_secs_f64().to_string().into_bytes(), max_bytes);
     }
     check(name)?;
     let fs = &context.file_system;
@@ -74,7 +74,7 @@ pub(crate) async fn get<F: FileSystem>(
         Ok(MAP_XATTR) => fs.pattern_map(inode).await?,
         _ => fs.get_xattr(inode, name).await?,
     };
-    sized(value, room)
+    sized(value, max_bytes)
 }
 
 pub(crate) async fn set(fs: &impl FileSystem, change: XattrChange) -> Outcome {
@@ -95,21 +95,26 @@ pub(crate) async fn set(fs: &impl FileSystem, change: XattrChange) -> Outcome {
     };
     match fs.set_xattr(inode, &name, &value, mode, clear_set_group_id).await {
         Ok(()) => Ok(Answer::Empty),
-        // What xattr(7) has for "no more room in this inode"; ERANGE is about the caller's buffer.
+        // What xattr(7) has for "no more space in this inode"; ERANGE is about the caller's buffer.
         Err(error) if error.code() == ErrorCode::TooLarge => Err(Failure::Errno(libc::ENOSPC)),
         Err(error) => Err(error.into()),
     }
 }
 
 /// The names of all attributes; those of `trusted.` are for root.
-pub(crate) async fn list(fs: &impl FileSystem, inode: InodeId, uid: u32, room: u32) -> Outcome {
+pub(crate) async fn list(
+    fs: &impl FileSystem,
+    inode: InodeId,
+    uid: u32,
+    max_bytes: u32,
+) -> Outcome {
     let mut bytes = Vec::new();
     let all = fs.list_xattrs(inode).await?.into_iter();
     for name in all.filter(|name| uid == 0 || !name.starts_with(b"trusted.")) {
         bytes.extend_from_slice(&name);
         bytes.push(0);
     }
-    sized(bytes, room)
+    sized(bytes, max_bytes)
 }
 
 /// A target that isn't there mustn't look like a file that isn't.

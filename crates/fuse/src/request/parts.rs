@@ -76,7 +76,7 @@ pub(crate) struct Write {
     pub(crate) kill_privileges: bool,
 }
 
-/// The parts of an allocation, whether of room or of a hole.
+/// The parts of an allocation, whether of space or of a hole.
 #[derive(Debug)]
 pub(crate) struct Allocate {
     pub(crate) inode: InodeId,

@@ -183,9 +183,9 @@ impl Port for DevicePort {
             self.send(&reply);
         }
         let _turn = self.device.turn().await;
-        let room = self.request.slice(REQUEST_AT..MEMORY_BYTES);
+        let buffer = self.request.slice(REQUEST_AT..MEMORY_BYTES);
         loop {
-            match kernel::read(&self.device.fd, &room) {
+            match kernel::read(&self.device.fd, &buffer) {
                 Ok(len) => {
                     if let Received::Request(request) = self.received(len) {
                         return Some(request);

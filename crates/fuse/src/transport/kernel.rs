@@ -281,15 +281,15 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
     let mut byte = [0_u8; 1];
     let mut vector = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
     // Aligned for the control header, with room for one descriptor.
-    let mut room = [0_u64; 8];
+    let mut buffer = [0_u64; 8];
     // SAFETY: all-zero is a valid `msghdr`; what it is made to point to outlives the call. The
-    // macros check that a control message is within the room that the kernel filled.
+    // macros check that a control message is within the space that the kernel filled.
     let raw = unsafe {
         let mut message = std::mem::zeroed::<libc::msghdr>();
         message.msg_iov = &raw mut vector;
         message.msg_iovlen = 1;
-        message.msg_control = room.as_mut_ptr().cast();
-        message.msg_controllen = size_of_val(&room);
+        message.msg_control = buffer.as_mut_ptr().cast();
+        message.msg_controllen = size_of_val(&buffer);
         checked(libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC))?;
         let control = libc::CMSG_FIRSTHDR(&raw const message);
         if control.is_null()
@@ -309,8 +309,8 @@ pub(crate) fn stat_fs(path: &Path) -> io::Result<()> {
     let path = c_string(path.as_os_str())?;
     // SAFETY: the string ends with a zero byte, and the result is written to a valid place.
     let result = unsafe {
-        let mut room = std::mem::zeroed::<libc::statfs>();
-        libc::statfs(path.as_ptr(), &raw mut room)
+        let mut buffer = std::mem::zeroed::<libc::statfs>();
+        libc::statfs(path.as_ptr(), &raw mut buffer)
     };
     checked(result as isize).map(|_| ())
 }

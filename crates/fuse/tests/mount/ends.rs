@@ -90,9 +90,9 @@ fn inside(path: &Path) -> (u64, u64) {
     let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
     // SAFETY: the string ends with a zero byte; all-zero is a valid result to overwrite.
     unsafe {
-        let mut room = std::mem::zeroed::<libc::statvfs>();
-        assert_eq!(libc::statvfs(path.as_ptr(), &raw mut room), 0);
-        (room.f_files, room.f_ffree)
+        let mut buffer = std::mem::zeroed::<libc::statvfs>();
+        assert_eq!(libc::statvfs(path.as_ptr(), &raw mut buffer), 0);
+        (buffer.f_files, buffer.f_ffree)
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) const TESTS: &[Test] = &[
     ("a_wait_for_a_lock_ends_with_a_signal", a_wait_for_a_lock_ends_with_a_signal),
-    ("waits_for_locks_leave_room_for_others", waits_for_locks_leave_room_for_others),
+    ("lock_waits_leave_requests_for_others", lock_waits_leave_requests_for_others),
     ("an_unlock_behind_many_waits_is_served", an_unlock_behind_many_waits_is_served),
     ("a_killed_waiter_goes_and_gets_nothing", a_killed_waiter_goes_and_gets_nothing),
 ];
@@ -87,7 +87,7 @@ fn locking(path: &Path) -> Child {
     Command::new("flock").arg(path).arg("true").stderr(Stdio::null()).spawn().unwrap()
 }
 
-fn waits_for_locks_leave_room_for_others(transport: &str) {
+fn lock_waits_leave_requests_for_others(transport: &str) {
     let it = mounted(transport);
     // Twice: places of the first time serve again.
     for round in 0..2 {

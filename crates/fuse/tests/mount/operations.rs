@@ -18,7 +18,7 @@ pub(crate) const TESTS: &[Test] = &[
         "changes_through_synchronous_handles_are_synced",
         changes_through_synchronous_handles_are_synced,
     ),
-    ("holes_take_no_room", holes_take_no_room),
+    ("holes_take_no_space", holes_take_no_space),
     ("direct_io_is_served", direct_io_is_served),
     ("mapped_memory_reaches_the_file", mapped_memory_reaches_the_file),
     ("unlinked_files_live_while_open", unlinked_files_live_while_open),
@@ -77,9 +77,9 @@ fn changes_through_synchronous_handles_are_synced(transport: &str) {
     fs::write(&source, pattern(5000)).unwrap();
     let source = File::open(&source).unwrap();
     let syncs = |path: &Path| -> u32 {
-        let mut room = [0; 20];
-        let len = xattr(path, "user.syncs", &mut room).unwrap();
-        std::str::from_utf8(&room[..len]).unwrap().parse().unwrap()
+        let mut buffer = [0; 20];
+        let len = xattr(path, "user.syncs", &mut buffer).unwrap();
+        std::str::from_utf8(&buffer[..len]).unwrap().parse().unwrap()
     };
     let mut before = 0;
     let mut check = |is_synced: bool| {
@@ -120,7 +120,7 @@ fn changes_through_synchronous_handles_are_synced(transport: &str) {
 
 /// What a file with holes takes changes with each write: the kernel must not rely on what it was
 /// told with the name or with a new length.
-fn holes_take_no_room(transport: &str) {
+fn holes_take_no_space(transport: &str) {
     let it = mounted(transport);
     let path = it.join("file");
     fs::write(&path, pattern(5000)).unwrap();
@@ -318,13 +318,13 @@ fn attributes_change(transport: &str) {
     assert_eq!(fs::metadata(it.join("directory")).unwrap().mode(), 0o041_750, "umask 022");
     let path = std::ffi::CString::new(it.path.to_str().unwrap()).unwrap();
     // SAFETY: the string ends with a zero byte; all-zero is a valid result to overwrite.
-    let room = unsafe {
-        let mut room = std::mem::zeroed::<libc::statvfs>();
-        assert_eq!(libc::statvfs(path.as_ptr(), &raw mut room), 0);
-        room
+    let buffer = unsafe {
+        let mut buffer = std::mem::zeroed::<libc::statvfs>();
+        assert_eq!(libc::statvfs(path.as_ptr(), &raw mut buffer), 0);
+        buffer
     };
-    assert_eq!(room.f_blocks * room.f_frsize, 1 << 40);
-    assert_eq!(room.f_namemax, 255);
+    assert_eq!(buffer.f_blocks * buffer.f_frsize, 1 << 40);
+    assert_eq!(buffer.f_namemax, 255);
 }
 
 fn writing_takes_privileges_away(transport: &str) {
@@ -350,12 +350,12 @@ fn writing_takes_privileges_away(transport: &str) {
     assert_eq!(fs::metadata(&path).unwrap().mode(), 0o106_777);
 }
 
-fn xattr(path: &Path, name: &str, room: &mut [u8]) -> Result<usize, i32> {
+fn xattr(path: &Path, name: &str, buffer: &mut [u8]) -> Result<usize, i32> {
     let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
     let name = std::ffi::CString::new(name).unwrap();
-    // SAFETY: strings end with zero bytes; the room is valid for its length.
+    // SAFETY: strings end with zero bytes; the space is valid for its length.
     let len = unsafe {
-        libc::getxattr(path.as_ptr(), name.as_ptr(), room.as_mut_ptr().cast(), room.len())
+        libc::getxattr(path.as_ptr(), name.as_ptr(), buffer.as_mut_ptr().cast(), buffer.len())
     };
     usize::try_from(len).map_err(|_| std::io::Error::last_os_error().raw_os_error().unwrap())
 }
@@ -377,38 +377,38 @@ fn extended_attributes(transport: &str) {
     let it = mounted(transport);
     let path = it.join("file");
     fs::write(&path, "x").unwrap();
-    let mut room = [0; 64];
-    assert_eq!(xattr(&path, "user.colour", &mut room), Err(libc::ENODATA));
+    let mut buffer = [0; 64];
+    assert_eq!(xattr(&path, "user.colour", &mut buffer), Err(libc::ENODATA));
     assert_eq!(set_xattr(&path, "user.colour", b"red", libc::XATTR_REPLACE), Err(libc::ENODATA));
     set_xattr(&path, "user.colour", b"red", libc::XATTR_CREATE).unwrap();
     assert_eq!(set_xattr(&path, "user.colour", b"x", libc::XATTR_CREATE), Err(libc::EEXIST));
     set_xattr(&path, "user.empty", b"", 0).unwrap();
     assert_eq!(xattr(&path, "user.colour", &mut []), Ok(3));
-    assert_eq!(xattr(&path, "user.colour", &mut room[..2]), Err(libc::ERANGE));
-    assert_eq!(xattr(&path, "user.colour", &mut room), Ok(3));
-    assert_eq!(room[..3], *b"red");
+    assert_eq!(xattr(&path, "user.colour", &mut buffer[..2]), Err(libc::ERANGE));
+    assert_eq!(xattr(&path, "user.colour", &mut buffer), Ok(3));
+    assert_eq!(buffer[..3], *b"red");
     let large = pattern(65_536);
     set_xattr(&path, "user.large", &large, 0).unwrap();
     let mut got = vec![0; 65_536];
     assert_eq!(xattr(&path, "user.large", &mut got), Ok(65_536));
     assert!(got == large);
     let text = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
-    // SAFETY: the string ends with a zero byte; the room is valid for its length.
-    let len = unsafe { libc::listxattr(text.as_ptr(), room.as_mut_ptr().cast(), room.len()) };
-    assert_eq!(room[..len as usize], *b"user.colour\0user.empty\0user.large\0");
+    // SAFETY: the string ends with a zero byte; the space is valid for its length.
+    let len = unsafe { libc::listxattr(text.as_ptr(), buffer.as_mut_ptr().cast(), buffer.len()) };
+    assert_eq!(buffer[..len as usize], *b"user.colour\0user.empty\0user.large\0");
     // SAFETY: both strings end with zero bytes.
     assert_eq!(unsafe { libc::removexattr(text.as_ptr(), c"user.colour".as_ptr()) }, 0);
-    assert_eq!(xattr(&path, "user.colour", &mut room), Err(libc::ENODATA));
-    assert_eq!(xattr(&path, "security.capability", &mut room), Err(libc::ENODATA));
+    assert_eq!(xattr(&path, "user.colour", &mut buffer), Err(libc::ENODATA));
+    assert_eq!(xattr(&path, "security.capability", &mut buffer), Err(libc::ENODATA));
     assert_eq!(set_xattr(&path, "trusted.x", b"1", 0), Ok(()));
     assert_eq!(set_xattr(&path, "system.x", b"1", 0), Err(libc::EOPNOTSUPP));
 }
 
 fn the_transport_can_be_asked_for(transport: &str) {
     let it = mounted(transport);
-    let mut room = [0; 64];
-    let len = xattr(&it.path, skep_fuse::TRANSPORT_XATTR, &mut room).unwrap();
-    assert_eq!(room[..len], *transport.as_bytes());
+    let mut buffer = [0; 64];
+    let len = xattr(&it.path, skep_fuse::TRANSPORT_XATTR, &mut buffer).unwrap();
+    assert_eq!(buffer[..len], *transport.as_bytes());
 }
 
 fn many_threads_at_once(transport: &str) {

@@ -11,7 +11,7 @@ pub(super) fn handle(authority: &Authority, incoming: &Incoming, outbox: &Rc<Out
     match note(authority, &incoming.body) {
         Ok((node, known)) => {
             // A `HeartbeatReply`, which ends with what a `MapUpdate` holds: that is encoded already.
-            let mut body = authority.room().to_bytes();
+            let mut body = authority.total_capacity().to_bytes();
             body.extend(authority.log_level_changes.of(node).to_bytes());
             match authority.newer(known) {
                 Some(update) => body.extend_from_slice(&update),

@@ -52,7 +52,7 @@ impl FjallEngine {
         Ok(engine)
     }
 
-    /// Allocates the room that the journal grows into: fjall gives it a length only, and would find
+    /// Allocates the space that the journal grows into: fjall gives it a length only, and would find
     /// out too late that others have filled the disk. Where it can't be had, nothing is lost yet.
     fn allocate_journal(&self) {
         let number = |path: &PathBuf| {
@@ -65,7 +65,7 @@ impl FjallEngine {
         let opened = File::open(&path, std::fs::OpenOptions::new().write(true));
         let allocated = opened.and_then(|file| file.reserve(0..JOURNAL_BYTES));
         if let Err(error) = allocated {
-            tracing::debug!("no room is kept for {}: {error}", path.display());
+            tracing::debug!("no space is kept for {}: {error}", path.display());
         }
     }
 

@@ -57,7 +57,7 @@ pub(super) fn new_file<E: Engine>(
     directory: &InodeRecord,
     request: &Create,
 ) -> Result<InodeRecord, Stop> {
-    context.check_room()?;
+    context.check_free_space()?;
     let inode = context.new_inode_id(request.directory.shard())?;
     let inherited = context.inherited(directory, request.kind, &request.new)?;
     let new = NewInode { permissions: inherited.permissions, ..request.new };

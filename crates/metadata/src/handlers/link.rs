@@ -17,7 +17,7 @@ pub(crate) fn run<E: Engine>(
     if context.dentry(request.directory, &request.name)?.is_some() {
         return Err(ErrorCode::Exists.into());
     }
-    context.check_room()?;
+    context.check_free_space()?;
     let step = Step::AddLink { inode: request.inode };
     let attributes = if context.is_local(request.inode)? {
         let attributes = steps::check(context, &step)?;

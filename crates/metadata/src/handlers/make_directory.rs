@@ -25,7 +25,7 @@ pub(crate) fn run<E: Engine>(
     if context.dentry(request.directory, &request.name)?.is_some() {
         return Err(ErrorCode::Exists.into());
     }
-    context.check_room()?;
+    context.check_free_space()?;
     let group = choose_group(context, &directory, &request.name);
     // Another group doesn't know this directory: what it hands down is worked out here.
     let kind = FileKind::Directory;

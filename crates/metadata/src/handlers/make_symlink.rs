@@ -24,7 +24,7 @@ pub(crate) fn run<E: Engine>(
     if context.dentry(request.directory, &request.name)?.is_some() {
         return Err(ErrorCode::Exists.into());
     }
-    context.check_room()?;
+    context.check_free_space()?;
     let inode = context.new_inode_id(request.directory.shard())?;
     let kind = FileKind::Symlink;
     let mut attributes =

@@ -48,7 +48,7 @@ pub(crate) fn run<E: Engine>(
     // Within one target nothing is added by it.
     let is_new_here = existing.is_none() && !context.is_local(request.from_directory)?;
     if is_new_here || request.whiteout.is_some() {
-        context.check_room()?;
+        context.check_free_space()?;
     }
     let is_directory = kind == FileKind::Directory;
     let changes_parent = request.from_directory != request.to_directory;

@@ -27,7 +27,7 @@ pub(crate) fn run<E: Engine>(
     if let Some(asked) = &request.pattern {
         patterns::check_asked(&context.shared.map, asked, uid)?;
     }
-    context.check_room()?;
+    context.check_free_space()?;
     match record.attributes.kind {
         FileKind::Directory => {
             record.pattern = request.pattern.map(|mut pattern| {

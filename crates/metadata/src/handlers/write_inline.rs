@@ -31,7 +31,7 @@ pub(crate) fn run<E: Engine>(
     after.resize(before.len().max(end), 0);
     after[start..end].copy_from_slice(&bytes);
     if context.put_inline(inode, &before, after) {
-        context.check_room()?;
+        context.check_free_space()?;
     }
     if extends {
         let written = WrittenExtent {

@@ -61,7 +61,7 @@ pub(crate) fn set<E: Engine>(
     }
     let mut record = context.inode(request.inode)?;
     if is_acl(&request.name) {
-        context.check_room()?;
+        context.check_free_space()?;
         let clear = request.clear_set_group_id;
         context.set_acl(&mut record, &request.name, &request.value, clear)?;
         context.touch_changed(&mut record.attributes);
@@ -82,7 +82,7 @@ pub(crate) fn set<E: Engine>(
             return Err(Error::new(ErrorCode::NoSpace, what).into());
         }
     }
-    context.check_room()?;
+    context.check_free_space()?;
     context.put_raw(&key, &request.value);
     record.has_xattrs = true;
     record.attributes.has_capability |= request.name.0 == CAPABILITY;

@@ -36,8 +36,8 @@ pub enum Event {
         /// Up to which record.
         lsn: Lsn,
     },
-    /// Somebody has looked how much room the log and the engine have on their disk.
-    Room {
+    /// Somebody has looked how much space the log and the engine have on their disk.
+    FreeSpace {
         /// None: enough. Otherwise what is missing, and what to do about it: what adds something is
         /// refused with these words until this is said again.
         shortage: Option<String>,

@@ -10,7 +10,7 @@
 use super::ChunkStore;
 use super::chunk_file::{ChunkFile, Region, granule_in_region, whole_granules};
 use super::region::{UNKNOWN_STRIPE, physical_range};
-use super::space::Room;
+use super::space::FreeSpace;
 use super::write::Incoming;
 use crate::limits::MAX_CLEARED_STEPS;
 use skep_env::Buf;
@@ -36,7 +36,7 @@ struct Part {
 struct Plan {
     /// In regions that have a page.
     parts: Vec<Part>,
-    /// Physical: what has no page reads as zeros already, but may have room.
+    /// Physical: what has no page reads as zeros already, but may have space.
     holes: Vec<Range<u64>>,
     /// Logical: what lies before it is planned.
     end: u64,
@@ -107,7 +107,7 @@ impl ChunkStore {
         }
         let incoming = Incoming { offset: range.start, data: &zeros, checksums: &checksums };
         // It is allocated already.
-        self.write_locked(file, UNKNOWN_STRIPE, &incoming, Room::Plenty).await
+        self.write_locked(file, UNKNOWN_STRIPE, &incoming, FreeSpace::Plenty).await
     }
 
     /// Clears whole granules; gives how far it came.

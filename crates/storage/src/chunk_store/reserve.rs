@@ -5,7 +5,7 @@
 
 use super::ChunkStore;
 use super::chunk_file::{ChunkFile, whole_granules};
-use super::space::Room;
+use super::space::FreeSpace;
 use crate::limits::MAX_RESERVED_BYTES;
 use skep_format::chunk::{
     MAX_CHUNK_FILE_BYTES, PAGE_BYTES, page_offset, physical_offset, region_of,
@@ -39,11 +39,12 @@ impl ChunkStore {
                 Some(file) => self.lacking(file, &placed(&range))?,
                 None => range.end - range.start,
             };
-            let room = if lacking > 0 { self.space.admit(lacking) } else { Room::Plenty };
-            if room == Room::None {
+            let free_space =
+                if lacking > 0 { self.space.admit(lacking) } else { FreeSpace::Plenty };
+            if free_space == FreeSpace::None {
                 return Err(self.no_space());
             }
-            let file = self.file_to_write(key, room)?;
+            let file = self.file_to_write(key, free_space)?;
             let step = range.start..range.end.min(range.start.saturating_add(MAX_RESERVED_BYTES));
             let _guard = file.lock.write(whole_granules(&step)).await;
             if file.is_removed.get() {
@@ -78,7 +79,7 @@ impl ChunkStore {
         Ok(())
     }
 
-    /// How many bytes of a physical range have no room yet.
+    /// How many bytes of a physical range have no space yet.
     pub(super) fn lacking(&self, file: &ChunkFile, range: &Range<u64>) -> Result<u64> {
         let allocated = file.file.allocated_bytes(range.clone());
         let allocated = allocated.map_err(|error| file.io_error(error))?;

@@ -1,4 +1,4 @@
-//! How much room a target has left, without asking the file system at each write.
+//! How much space a target has left, without asking the file system at each write.
 
 use crate::limits::{MAX_RESERVE_BYTES, RESERVE_DIVISOR, SCARCE_BYTES, SPACE_VALID};
 use skep_env::{Space, space};
@@ -7,9 +7,9 @@ use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What is known about the room for a write.
+/// What is known about the space for a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Room {
+pub(crate) enum FreeSpace {
     /// There is enough, for others too.
     Plenty,
     /// There is enough now, but it should be reserved before data is written.
@@ -68,17 +68,17 @@ impl SpaceGauge {
     }
 
     /// Whether there is room for `bytes` more, which then count as written.
-    pub(crate) fn admit(&self, bytes: u64) -> Room {
+    pub(crate) fn admit(&self, bytes: u64) -> FreeSpace {
         let mut free = self.free_bytes();
         if free < bytes.saturating_add(SCARCE_BYTES) {
             self.look();
             free = self.estimate();
         }
         if free < bytes {
-            return Room::None;
+            return FreeSpace::None;
         }
         self.written_since.set(self.written_since.get() + bytes);
-        if free - bytes < SCARCE_BYTES { Room::Scarce } else { Room::Plenty }
+        if free - bytes < SCARCE_BYTES { FreeSpace::Scarce } else { FreeSpace::Plenty }
     }
 }
 

@@ -1,11 +1,11 @@
 //! The store as a whole: what it promises in use, after crashes, and with damage.
 
+mod allocation;
 mod crash;
 mod damage;
 mod full;
 mod model;
 mod power_cut;
-mod room;
 
 use super::*;
 use skep_env::Buf;

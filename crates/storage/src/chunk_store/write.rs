@@ -4,7 +4,7 @@
 use super::ChunkStore;
 use super::chunk_file::{ChunkFile, Region, granule_in_region, whole_granules};
 use super::region::{knows_stripe, physical_range};
-use super::space::Room;
+use super::space::FreeSpace;
 use crate::limits::{INLINE_WRITE_BYTES, SLOW_PAUSE, SLOW_WRITE};
 use skep_env::Buf;
 use skep_format::chunk::{
@@ -107,10 +107,10 @@ impl ChunkStore {
         if data.is_empty() {
             return Ok(());
         }
-        let room = self.space.admit(data.len() as u64);
+        let free_space = self.space.admit(data.len() as u64);
         loop {
-            let file = self.file_to_write(key, room)?;
-            if self.write_if_there(&file, stripe, &incoming, room).await? {
+            let file = self.file_to_write(key, free_space)?;
+            if self.write_if_there(&file, stripe, &incoming, free_space).await? {
                 return Ok(());
             }
         }
@@ -122,13 +122,13 @@ impl ChunkStore {
         file: &Rc<ChunkFile>,
         stripe: StripeHint,
         incoming: &Incoming<'_>,
-        room: Room,
+        free_space: FreeSpace,
     ) -> Result<bool> {
         let _guard = file.lock.write(whole_granules(&incoming.range())).await;
         if file.is_removed.get() {
             return Ok(false);
         }
-        self.write_locked(file, stripe, incoming, room).await?;
+        self.write_locked(file, stripe, incoming, free_space).await?;
         Ok(true)
     }
 
@@ -139,8 +139,12 @@ impl ChunkStore {
         )
     }
 
-    pub(super) fn file_to_write(&self, key: &ChunkFileKey, room: Room) -> Result<Rc<ChunkFile>> {
-        if room == Room::None {
+    pub(super) fn file_to_write(
+        &self,
+        key: &ChunkFileKey,
+        free_space: FreeSpace,
+    ) -> Result<Rc<ChunkFile>> {
+        if free_space == FreeSpace::None {
             return self.existing(key)?.ok_or_else(|| self.no_space());
         }
         self.existing_or_new(key)
@@ -151,13 +155,13 @@ impl ChunkStore {
         file: &Rc<ChunkFile>,
         stripe: StripeHint,
         incoming: &Incoming<'_>,
-        room: Room,
+        free_space: FreeSpace,
     ) -> Result<()> {
         let range = incoming.range();
         let _changing =
             self.dirty.change(file.key, region_of(range.start)..region_of(range.end - 1) + 1);
         let writes = self.prepare(file, incoming).await?;
-        if let Err(error) = self.secure_room(file, &writes, room) {
+        if let Err(error) = self.secure_space(file, &writes, free_space) {
             self.drop_if_new(file);
             return Err(error);
         }
@@ -234,14 +238,19 @@ impl ChunkStore {
     }
 
     /// Makes sure that the file system won't run out of space in the middle, as far as it lets us.
-    fn secure_room(&self, file: &ChunkFile, writes: &[RegionWrite], room: Room) -> Result<()> {
+    fn secure_space(
+        &self,
+        file: &ChunkFile,
+        writes: &[RegionWrite],
+        free_space: FreeSpace,
+    ) -> Result<()> {
         for write in writes {
             let data = physical_range(&write.range);
             let page = skep_format::chunk::page_offset(write.index);
             let ranges = [page..page + skep_format::chunk::PAGE_BYTES, data];
-            match room {
-                Room::Plenty => {}
-                Room::Scarce => {
+            match free_space {
+                FreeSpace::Plenty => {}
+                FreeSpace::Scarce => {
                     for range in ranges {
                         match file.file.reserve(range) {
                             Err(error) if error.kind() != std::io::ErrorKind::Unsupported => {
@@ -252,7 +261,7 @@ impl ChunkStore {
                     }
                 }
                 // Overwriting takes no space, nor does writing where it was reserved.
-                Room::None => {
+                FreeSpace::None => {
                     for range in ranges {
                         if self.lacking(file, &range)? > 0 {
                             return Err(self.no_space());

@@ -39,14 +39,14 @@ fn attributes_that_are_set_are_seen(mounts: &Mounts) {
     }
     // Names may take 64 KiB together.
     let name = |index: u32| format!("user.{index:0>250}");
-    let room = (0..300).find(|index| match setxattr(&here, name(*index), b"", any) {
+    let limit = (0..300).find(|index| match setxattr(&here, name(*index), b"", any) {
         Ok(()) => false,
         Err(error) => {
             assert_eq!(error, Errno::NOSPC);
             true
         }
     });
-    assert_eq!(room, Some(255));
+    assert_eq!(limit, Some(255));
     let mut names = vec![0; 65_536];
     let len = listxattr(&there, &mut names[..]).expect("listed");
     assert_eq!(names[..len].iter().filter(|byte| **byte == 0).count(), 258);

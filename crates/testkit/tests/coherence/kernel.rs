@@ -20,8 +20,8 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![kernel:
 
 /// All that a watch has to tell, with the names.
 fn told(watch: &OwnedFd) -> Vec<(ReadFlags, String)> {
-    let mut room = [MaybeUninit::uninit(); 4096];
-    let mut reader = inotify::Reader::new(watch, &mut room);
+    let mut buffer = [MaybeUninit::uninit(); 4096];
+    let mut reader = inotify::Reader::new(watch, &mut buffer);
     let mut events = Vec::new();
     loop {
         match reader.next() {
@@ -148,9 +148,9 @@ fn leases_end_by_opens_of_their_own_mount(mounts: &Mounts) {
 fn nobody_counts_what_users_have(mounts: &Mounts) {
     // quotactl_fd(2), to get the quota of user 0.
     let program = "import ctypes, errno, os\n\
-         libc, room = ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(256)\n\
+         libc, buffer = ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(256)\n\
          file = os.open('.', os.O_RDONLY)\n\
-         answer = libc.syscall(443, file, 0x800007 << 8, 0, room)\n\
+         answer = libc.syscall(443, file, 0x800007 << 8, 0, buffer)\n\
          print(answer, errno.errorcode[ctypes.get_errno()])\n";
     for place in [&mounts.one, &mounts.other] {
         assert_eq!(run_in(place, "python3", ["-c", program]), "-1 ENOSYS\n");

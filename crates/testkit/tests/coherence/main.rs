@@ -268,7 +268,7 @@ fn truncated_by_the_other(mounts: &Mounts) {
     }
 }
 
-/// A size is a number: no disk under it need have room for it. Also while a writer has the file
+/// A size is a number: no disk under it need have space for it. Also while a writer has the file
 /// open, when nobody knows how far its chunk files reach.
 /// Semantics 2.10.
 fn truncated_to_what_no_disk_holds(mounts: &Mounts) {

@@ -1,7 +1,7 @@
 //! Names, paths, numbers and times at the ends of what there is, and beyond: the same answers as
 //! those of the local file system.
 
-use crate::room::FUSE;
+use crate::allocation::FUSE;
 use crate::{Test, names, ok, refused};
 use rustix::fs::{
     AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, StatxFlags, Timespec, Timestamps,
@@ -191,7 +191,7 @@ fn large_device_numbers(root: &Path) {
     }
 }
 
-/// ext4 has room for 65,000 links of a file, XFS and Skep for two thousand million. The limit of
+/// ext4 has space for 65,000 links of a file, XFS and Skep for two thousand million. The limit of
 /// another file system, on which these tests run too, is none of Skep.
 fn many_links(root: &Path) {
     let file = root.join("file");

@@ -6,6 +6,7 @@
 //! of files lie in metadata.
 
 mod acls;
+mod allocation;
 mod attributes;
 mod bounds;
 mod create;
@@ -20,7 +21,6 @@ mod read_write;
 mod readdir;
 mod rename;
 mod rmdir;
-mod room;
 mod special;
 mod statfs;
 mod symlink;
@@ -55,7 +55,7 @@ const TABLES: &[&[Test]] = &[
     readdir::CASES,
     rename::CASES,
     rmdir::CASES,
-    room::CASES,
+    allocation::CASES,
     special::CASES,
     statfs::CASES,
     symlink::CASES,

@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![read_write:
-    small_and_large, holes_are_zeros, holes_take_no_room, at_the_end, appending,
+    small_and_large, holes_are_zeros, holes_take_no_space, at_the_end, appending,
     appending_by_many_at_once, random_ranges, by_many_threads, the_same_file_through_two_handles,
     in_many_parts, after_reopening, growing_byte_by_byte, copying_within_the_kernel,
 ];
@@ -39,7 +39,7 @@ fn holes_are_zeros(root: &Path) {
 
 /// A file takes what was written to it, and a little for what the file system keeps of it.
 /// Semantics 1.13.
-fn holes_take_no_room(root: &Path) {
+fn holes_take_no_space(root: &Path) {
     const LEN: u64 = 100 << 20;
     let file = open(&root.join("file"));
     let takes = |least: u64| {

@@ -46,7 +46,7 @@ impl Answer {
 pub(crate) struct State {
     pub(crate) map: Option<ClusterMap>,
     /// What management answers to heartbeats.
-    pub(crate) room: Option<Capacity>,
+    pub(crate) capacity: Option<Capacity>,
     pub(crate) next_node: u32,
     pub(crate) clients: HashSet<NodeId>,
     pub(crate) metadata: HashMap<TargetId, FakeMetadata>,
@@ -175,7 +175,7 @@ impl FakeCluster {
                 let node = Heartbeat::from_bytes(body)?.node;
                 match self.state.borrow().clients.contains(&node) {
                     true => Ok(Answer::of(&HeartbeatReply {
-                        room: self.state.borrow().room,
+                        capacity: self.state.borrow().capacity,
                         log_level_change: None,
                         map: None,
                     })),

@@ -28,11 +28,11 @@ pub(crate) struct FakeStorage {
 
 fn checksums(offset: u64, mut bytes: &[u8]) -> Vec<u32> {
     let mut checksums = Vec::new();
-    let mut room = (GRANULE_BYTES - offset % GRANULE_BYTES) as usize;
+    let mut left = (GRANULE_BYTES - offset % GRANULE_BYTES) as usize;
     while !bytes.is_empty() {
-        let (granule, rest) = bytes.split_at(room.min(bytes.len()));
+        let (granule, rest) = bytes.split_at(left.min(bytes.len()));
         checksums.push(crc32c(granule));
-        (bytes, room) = (rest, GRANULE_BYTES as usize);
+        (bytes, left) = (rest, GRANULE_BYTES as usize);
     }
     checksums
 }

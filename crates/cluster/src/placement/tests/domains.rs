@@ -128,7 +128,7 @@ fn room_weighs_between_domains_and_within_them() {
         gives.iter_mut().zip(&servers).for_each(|(sum, count)| *sum += f64::from(*count == 2));
     }
     assert_eq!((gives[0], gives[1]), (0.0, 12_000.0));
-    assert_even(&[gives[2] * 1.0, gives[3] * 2.0], 0.1, "a server with half the room");
+    assert_even(&[gives[2] * 1.0, gives[3] * 2.0], 0.1, "a server with half the space");
 }
 
 #[test]

@@ -92,7 +92,7 @@ impl Witness {
         let place = match (&self.results, kept) {
             (Some(file), Some(Ok(()))) => file.place(),
             _ => {
-                // The last place that is left; nobody is to be told if it has no room either.
+                // The last place that is left; nobody is to be told if it has no space either.
                 let _ = writeln!(std::io::stderr().lock(), "{text}");
                 "the report is on standard error instead; --result-file FILE keeps each result as \
                  soon as it is measured"

@@ -97,7 +97,7 @@ pub(super) fn explained(errno: Errno, path: &Path, text: &str) -> Error {
         Errno::EXIST => (ErrorCode::Exists, "it exists already".to_owned()),
         Errno::NOENT => (ErrorCode::NotFound, "no such file or directory".to_owned()),
         Errno::NOSPC => {
-            (ErrorCode::NoSpace, "no room, or no storage target: `skep health check`".to_owned())
+            (ErrorCode::NoSpace, "no space, or no storage target: `skep health check`".to_owned())
         }
         other => (ErrorCode::Io, other.to_string()),
     };

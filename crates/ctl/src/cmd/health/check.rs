@@ -139,14 +139,14 @@ fn problems_of_map(map: &ClusterMap) -> Vec<Problem> {
         match target.capacity_pool {
             CapacityPool::Normal => {}
             CapacityPool::Low => add(
-                format!("{name} has little room left"),
-                "new files avoid it while others have room; free space or add targets",
+                format!("{name} has little space left"),
+                "new files avoid it while others have space; free space or add targets",
             ),
             CapacityPool::Emergency => add(
                 format!("{name} is almost full"),
                 match target.kind {
                     TargetKind::Metadata => {
-                        "it takes no new files and directories, or soon won't; make room on its \
+                        "it takes no new files and directories, or soon won't; free space on its \
                          disk, or remove files and directories"
                     }
                     TargetKind::Storage => {

@@ -1,4 +1,4 @@
-//! `skep health df`: the room on all targets.
+//! `skep health df`: the space on all targets.
 
 use crate::access::ClusterArgs;
 use crate::output::print;

@@ -47,8 +47,8 @@ pub(super) fn run(args: &LabRunArgs) -> Result<ExitCode> {
         }
         let [out, err] = kept.entry(host.to_owned()).or_default();
         let kept = if stream == Stream::Out { out } else { err };
-        let room = MAX_KEPT_BYTES.saturating_sub(kept.len()).min(line.len());
-        kept.extend_from_slice(&line[..room]);
+        let free = MAX_KEPT_BYTES.saturating_sub(kept.len()).min(line.len());
+        kept.extend_from_slice(&line[..free]);
     };
     let timeout = args.timeout.map(|timeout| timeout.0);
     let run = skep_lab::run(&state, &hosts, &args.command, timeout, &mut tell)?;

@@ -89,7 +89,7 @@ fn writes_over_each_other_are_read_and_move_size_and_times() {
     let behind = story.written(3, &write(inode, 100, b"x")).attributes;
     assert_eq!((behind.size, behind.is_sparse), (101, true));
     assert_eq!(story.read(inode, 14, 87).unwrap(), [b"ou", &[0; 84][..], b"x"].concat());
-    // Zeros take no room, and the file reaches to their end.
+    // Zeros take no space, and the file reaches to their end.
     let zeros = story.written(4, &write(inode, 0, &[0; 4096])).attributes;
     assert_eq!((zeros.size, story.stored(inode)), (4096, None));
     story.restart();
@@ -196,7 +196,7 @@ fn a_full_disk_takes_what_needs_no_more_room() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     story.written(1, &write(inode, 0, b"0123456789"));
-    story.happens(Event::Room { shortage: Some("make room".to_owned()) });
+    story.happens(Event::FreeSpace { shortage: Some("free space".to_owned()) });
     assert_eq!(story.refused(1, &write(inode, 5, b"56789+")), ErrorCode::NoSpace);
     assert_eq!(story.size(inode), 10, "nothing of it was done");
     story.written(2, &write(inode, 5, b"abcde"));

@@ -49,7 +49,7 @@ impl Drop for Mounted {
     }
 }
 
-/// Takes all the room that there is.
+/// Takes all the space that there is.
 fn fill(path: &Path) {
     use std::io::Write;
     let mut file = std::fs::File::create(path).unwrap();
@@ -65,10 +65,10 @@ fn free_bytes(path: &Path) -> u64 {
     skep_env::space(path).unwrap().free_bytes
 }
 
-/// Waits until a disk has so much room. What was removed is given back by threads of the kernel (by
+/// Waits until a disk has so much space. What was removed is given back by threads of the kernel (by
 /// XFS always, elsewhere if the last to let go of the file is a worker of the ring): a moment
 /// later, on a busy machine whenever they have their turn.
-async fn room_is_back(path: &Path, bytes: u64) {
+async fn space_is_back(path: &Path, bytes: u64) {
     let deadline = skep_env::now() + Duration::from_secs(30);
     while free_bytes(path) < bytes {
         assert!(skep_env::now() < deadline, "{} bytes free of {bytes}", free_bytes(path));
@@ -106,7 +106,7 @@ fn on_small_disks_of<F: Future<Output = ()> + 'static>(
 fn a_full_disk_refuses_writes_whole_and_serves_the_rest() {
     on_small_disks(16, |dir| async move {
         let store = open(&dir);
-        let room = free_bytes(&dir);
+        let free_space = free_bytes(&dir);
         let mut written = 0;
         let data = pattern(3, 100_000);
         let error = loop {
@@ -128,7 +128,7 @@ fn a_full_disk_refuses_writes_whole_and_serves_the_rest() {
         write(&store, key(1), 1000, &data).await.unwrap();
         store.sync(&key(1)).await.unwrap();
         store.remove(&[key(1)]).await.unwrap();
-        room_is_back(&dir, room / 2).await;
+        space_is_back(&dir, free_space / 2).await;
         write(&store, key(2), 0, &data).await.unwrap();
         store.close().await.unwrap();
     });
@@ -140,7 +140,7 @@ fn a_write_that_runs_out_in_the_middle_is_undone() {
         let store = open(&dir);
         let old = pattern(1, 600_000);
         write(&store, key(1), 100_000, &old).await.unwrap();
-        let room = free_bytes(&dir);
+        let free_space = free_bytes(&dir);
         // A stranger takes the rest behind the back of the gauge.
         fill(&dir.join("stranger"));
         let file = store.existing(&key(1)).unwrap().unwrap();
@@ -148,7 +148,8 @@ fn a_write_that_runs_out_in_the_middle_is_undone() {
             let data = Buf::copy_of(&pattern(9, len as usize));
             let checksums = piece_checksums(offset, data.bytes());
             let incoming = write::Incoming { offset, data: &data, checksums: &checksums };
-            let written = store.write_if_there(&file, STRIPE, &incoming, space::Room::Plenty).await;
+            let written =
+                store.write_if_there(&file, STRIPE, &incoming, space::FreeSpace::Plenty).await;
             let error = written.unwrap_err();
             assert_eq!(error.code(), ErrorCode::NoSpace, "{error}");
             assert_eq!(store.stat(&key(1)).unwrap().size, 700_000);
@@ -159,7 +160,7 @@ fn a_write_that_runs_out_in_the_middle_is_undone() {
             read(&store, key(1), 650_000, 1 << 20).await.unwrap().len()
         };
         std::fs::remove_file(dir.join("stranger")).unwrap();
-        room_is_back(&dir, room / 2).await;
+        space_is_back(&dir, free_space / 2).await;
         write(&store, key(1), 650_000, &pattern(9, MIB as usize)).await.unwrap();
         assert_eq!(unharmed(Rc::clone(&store)).await, MIB as usize);
         store.close().await.unwrap();
@@ -220,14 +221,17 @@ fn a_full_disk_takes_writes_where_room_was_reserved() {
     // What tmpfs has reserved it doesn't tell.
     on_small_disks_of(&["ext4", "xfs"], 16, |dir| async move {
         let store = open(&dir);
-        let room = store.free_bytes();
+        let free_space = store.free_bytes();
         assert_eq!(store.reserve(&key(1), 0..3 * MIB).await.unwrap(), 3 * MIB);
         let data = pattern(3, 100_000);
         let mut written = 0;
         while write(&store, key(2), written, &data).await.is_ok() {
             written += data.len() as u64;
         }
-        assert!(written + 2 * MIB < room, "{written} of {room}: what is reserved isn't for others");
+        assert!(
+            written + 2 * MIB < free_space,
+            "{written} of {free_space}: what is reserved isn't for others"
+        );
         let error = store.reserve(&key(3), 0..MIB).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::NoSpace);
         assert_eq!(store.reserve(&key(1), 0..3 * MIB).await.unwrap(), 3 * MIB, "it has it");

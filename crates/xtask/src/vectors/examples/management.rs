@@ -141,14 +141,14 @@ pub(super) fn examples() -> Vec<Example> {
     vec![
         example(&server, &registered(2, &[2])),
         example(&client, &registered(9, &[])),
-        example(&heartbeat, &HeartbeatReply { room: None, log_level_change: None, map: None })
+        example(&heartbeat, &HeartbeatReply { capacity: None, log_level_change: None, map: None })
             .reply::<Heartbeat>(&HeartbeatReply {
-                room: Some(capacity()),
+                capacity: Some(capacity()),
                 log_level_change: Some(LogLevelChange { number: 3, level: Some("debug".into()) }),
                 map: Some(map()),
             })
             .reply::<Heartbeat>(&HeartbeatReply {
-                room: None,
+                capacity: None,
                 log_level_change: Some(LogLevelChange { number: 4, level: None }),
                 map: None,
             }),

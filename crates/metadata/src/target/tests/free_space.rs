@@ -1,11 +1,11 @@
-//! A target whose disk gets full, and has room again.
+//! A target whose disk gets full, and has space again.
 
 use super::*;
 
-const WHAT: &str = "target t1 has 1 MiB left under /data: make room there";
+const WHAT: &str = "target t1 has 1 MiB left under /data: free space there";
 
 fn short() -> Event {
-    Event::Room { shortage: Some(WHAT.to_owned()) }
+    Event::FreeSpace { shortage: Some(WHAT.to_owned()) }
 }
 
 const NEW: md::NewInode = md::NewInode { permissions: 0o700, umask: 0, uid: 0, gid: 0 };
@@ -34,7 +34,7 @@ fn rename(from_directory: InodeId, to_name: &str) -> md::Rename {
     }
 }
 
-/// Checks that a request is refused for want of room, and that the refusal says where.
+/// Checks that a request is refused for want of space, and that the refusal says where.
 #[track_caller]
 fn refused<R: Request>(story: &mut Story, sequence: u64, request: &R)
 where
@@ -62,7 +62,7 @@ fn what_adds_something_is_refused_on_a_full_disk_until_there_is_room() {
     refused(&mut story, 6, &md::SetXattr { inode, name, value, mode, clear_set_group_id: false });
     let pattern = md::SetPattern { inode: root, pattern: None, uid: 0 };
     refused(&mut story, 7, &pattern);
-    story.happens(Event::Room { shortage: None });
+    story.happens(Event::FreeSpace { shortage: None });
     story.ask(1, 1, (0, 8), &new).unwrap();
 }
 

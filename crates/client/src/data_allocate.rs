@@ -23,7 +23,7 @@ use std::sync::Arc;
 pub enum Allocation {
     /// It gets room; what it holds stays.
     Reserve,
-    /// It becomes zeros and has room.
+    /// It becomes zeros and has space.
     Zero,
     /// It becomes a hole, as far as it can.
     Punch,
@@ -79,7 +79,7 @@ impl Client {
                 writing.reached(range.end);
                 let reserved = change(&worker, &file, &writing, &range, Change::Reserve).await;
                 if let Err(error) = reserved {
-                    // Otherwise one that is too large would leave no room to others.
+                    // Otherwise one that is too large would leave no space to others.
                     clear_behind(&worker, &file, &writing, &range).await;
                     return Err(error);
                 }
@@ -172,7 +172,7 @@ async fn change(
     result.map_err(|error| error.within(format_args!("file {}", file.inode.id)))
 }
 
-/// Puts zeros over what lies of a range in metadata. They take no room there; nor is room reserved.
+/// Puts zeros over what lies of a range in metadata. They take no space there; nor is room reserved.
 async fn clear_inline(
     worker: &Rc<Worker>,
     file: &Arc<OpenFile>,

@@ -10,7 +10,7 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
-pub(crate) const CASES: &[Test] = skep_testkit::cases![room:
+pub(crate) const CASES: &[Test] = skep_testkit::cases![allocation:
     allocating_makes_longer_or_keeps_the_size, more_than_there_is_is_refused,
     a_punched_range_is_zero_and_a_hole, zeroed_ranges, what_is_mapped_is_no_hole,
     copies_within_and_between_files, copies_keep_what_is_beside_them, privileges_go,
@@ -53,7 +53,7 @@ pub(crate) const FUSE: i64 = 0x6573_5546;
 /// Semantics 2.11.
 fn more_than_there_is_is_refused(root: &Path) {
     let file = new(root, "file", b"abc");
-    // A local ext4 would take all the room that there is before it says no.
+    // A local ext4 would take all the space that there is before it says no.
     if ok(rustix::fs::fstatfs(&file)).f_type != FUSE {
         return;
     }

@@ -1,7 +1,8 @@
-//! How much room a target's disk has left: looked at from time to time, and told to the target.
+//! How much space a target's disk has left: looked at from time to time, and told to the target.
 
 use crate::limits::{
-    FULL_BYTES, RESERVE_BYTES, RESERVE_DIVISOR, RESERVE_INODES, ROOM_LOG_BYTES, ROOM_VALID,
+    FREE_SPACE_LOG_BYTES, FREE_SPACE_VALID, FULL_BYTES, RESERVE_BYTES, RESERVE_DIVISOR,
+    RESERVE_INODES,
 };
 use crate::target::Event;
 use skep_env::{Space, space};
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 /// Looks at the file system that holds a target.
 #[derive(Debug)]
-pub(crate) struct RoomGauge {
+pub(crate) struct FreeSpaceGauge {
     target: TargetId,
     directory: PathBuf,
     looked_at: Option<Duration>,
@@ -19,7 +20,7 @@ pub(crate) struct RoomGauge {
     is_short: bool,
 }
 
-impl RoomGauge {
+impl FreeSpaceGauge {
     /// A gauge that hasn't looked yet.
     pub(crate) fn new(target: TargetId, directory: &Path) -> Self {
         let directory = directory.to_owned();
@@ -33,8 +34,8 @@ impl RoomGauge {
 
     /// Looks if it is time, and gives what is to be told to the target.
     pub(crate) fn look(&mut self, now: Duration) -> Option<Event> {
-        let is_fresh = self.looked_at.is_some_and(|at| now < at + ROOM_VALID);
-        if is_fresh && self.logged_since < ROOM_LOG_BYTES {
+        let is_fresh = self.looked_at.is_some_and(|at| now < at + FREE_SPACE_VALID);
+        if is_fresh && self.logged_since < FREE_SPACE_LOG_BYTES {
             return None;
         }
         self.looked_at = Some(now);
@@ -44,17 +45,17 @@ impl RoomGauge {
         let shortage = is_short(&found).then(|| self.shortage(&found));
         match &shortage {
             Some(what) if !self.is_short => tracing::error!("{what}"),
-            None if self.is_short => tracing::info!("target {} has room again", self.target),
+            None if self.is_short => tracing::info!("target {} has space again", self.target),
             _ => {}
         }
         self.is_short = shortage.is_some();
-        Some(Event::Room { shortage })
+        Some(Event::FreeSpace { shortage })
     }
 
     fn shortage(&self, found: &Space) -> String {
         format!(
             "target {} has {} MiB and {} inodes left on the disk under {} and takes nothing new: \
-             make room on that disk; removing files and directories works",
+             make free_space on that disk; removing files and directories works",
             self.target,
             found.free_bytes >> 20,
             found.free_inodes,
@@ -74,7 +75,7 @@ impl RoomGauge {
             return error;
         }
         let what = format!(
-            "the disk under {} is full: make room there and start the service again, it goes on \
+            "the disk under {} is full: make free_space there and start the service again, it goes on \
              from where it was ({})",
             self.directory.display(),
             error.context()
@@ -97,8 +98,8 @@ pub(crate) fn reserve(total_bytes: u64) -> u64 {
 mod tests {
     use super::*;
 
-    fn gauge() -> RoomGauge {
-        RoomGauge::new(TargetId::new(7), Path::new("/"))
+    fn gauge() -> FreeSpaceGauge {
+        FreeSpaceGauge::new(TargetId::new(7), Path::new("/"))
     }
 
     #[test]
@@ -116,17 +117,17 @@ mod tests {
     fn it_is_looked_at_again_after_a_while_and_after_much_was_logged() {
         let (mut gauge, at) = (gauge(), Duration::from_secs(1));
         assert!(gauge.look(at).is_some());
-        assert!(gauge.look(at + ROOM_VALID / 2).is_none());
-        gauge.logged(ROOM_LOG_BYTES);
-        assert!(gauge.look(at + ROOM_VALID / 2).is_some());
-        assert!(gauge.look(at + ROOM_VALID).is_none());
-        assert!(gauge.look(at + 2 * ROOM_VALID).is_some());
+        assert!(gauge.look(at + FREE_SPACE_VALID / 2).is_none());
+        gauge.logged(FREE_SPACE_LOG_BYTES);
+        assert!(gauge.look(at + FREE_SPACE_VALID / 2).is_some());
+        assert!(gauge.look(at + FREE_SPACE_VALID).is_none());
+        assert!(gauge.look(at + 2 * FREE_SPACE_VALID).is_some());
     }
 
     #[test]
     fn a_failure_for_want_of_room_says_what_to_do_and_others_stay() {
         let full = gauge().explain(Error::new(ErrorCode::NoSpace, "log /x: full"));
-        assert!(full.context().contains("make room") && full.context().contains("log /x"));
+        assert!(full.context().contains("free space") && full.context().contains("log /x"));
         let other = gauge().explain(Error::new(ErrorCode::Corrupt, "log /x: damaged"));
         assert_eq!(other.code(), ErrorCode::Corrupt);
         assert_eq!(other.context(), "log /x: damaged");
