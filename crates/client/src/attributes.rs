@@ -115,7 +115,7 @@ impl Client {
     pub async fn set_attributes(&self, change: SetAttributes) -> Result<Attributes> {
         let inode = change.inode;
         let Some(state) = self.mount().inodes.get(inode) else {
-            let how = Modify { cuts: change.size.is_some(), ..Modify::default() };
+            let how = Modify { truncates: change.size.is_some(), ..Modify::default() };
             return self.send_attributes(change, how).await;
         };
         // A report that came later would move the time that is set here, or the size.
@@ -128,7 +128,7 @@ impl Client {
         let truncating = self.claim_truncation(&state).await;
         let client = self.clone();
         let truncation = async move {
-            let how = Modify { is_driven: true, cuts: true, ..Modify::default() };
+            let how = Modify { is_driven: true, truncates: true, ..Modify::default() };
             // Metadata cuts the chunk files that it knows to be written.
             client.report_written(&state, how).await?;
             let attributes = client.send_attributes(change, how).await?;

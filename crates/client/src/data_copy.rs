@@ -27,7 +27,7 @@ struct Run {
     to: Piece,
 }
 
-/// Cuts a copy into runs, in order, each of at most `max_bytes`.
+/// TruncationTable a copy into runs, in order, each of at most `max_bytes`.
 ///
 /// # Errors
 /// As [`pieces`].

@@ -41,7 +41,7 @@ impl Client {
         }
         let lost = mount.handles.select(|file| file.mode == OpenMode::Write && !file.is_stale());
         for file in &lost {
-            file.set_cut_off();
+            file.set_fenced();
             file.inode.forget_unreported();
         }
         tracing::error!(

@@ -74,7 +74,7 @@ pub(crate) const CAPACITY_POLL: Duration = Duration::from_millis(20);
 /// Pause after management couldn't be reached.
 pub(crate) const MANAGEMENT_PAUSE: Duration = Duration::from_millis(250);
 /// Longest pause of a mount that begins, which doubles: management may be away for long, and all
-/// hosts of a cluster may wait for it after a power cut.
+/// hosts of a cluster may wait for it after a power loss.
 pub(crate) const LONGEST_MANAGEMENT_PAUSE: Duration = Duration::from_secs(1);
 /// Longest wait for management's answer to anything but a request for the map.
 pub(crate) const MANAGEMENT_PATIENCE: Duration = Duration::from_secs(5);

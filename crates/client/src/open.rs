@@ -125,14 +125,14 @@ impl Client {
         let before = self.mount().notifications.position();
         let state = truncate.then(|| self.mount().inodes.get(inode)).flatten();
         let Some(state) = state else {
-            let how = Modify { cuts: truncate, ..Modify::default() };
+            let how = Modify { truncates: truncate, ..Modify::default() };
             let opened = self.send_open(inode, mode, truncate, how).await?;
             return self.add_handle(opened, mode, before);
         };
         let truncating = self.claim_truncation(&state).await;
         let client = self.clone();
         let opening = async move {
-            let how = Modify { is_driven: true, cuts: truncate, ..Modify::default() };
+            let how = Modify { is_driven: true, truncates: truncate, ..Modify::default() };
             client.report_written(&state, how).await?;
             let opened = client.send_open(inode, mode, truncate, how).await?;
             truncating.done(&opened.attributes, skep_env::now());

@@ -6,7 +6,7 @@ use skep_types::{GRANULE_BYTES, Result, StripePattern};
 use std::ops::Range;
 
 /// The pieces of a file range, each for one message of at most `max_bytes` (a multiple of the
-/// granule). Cuts lie at granules of the chunk file, so that no granule is written in two halves.
+/// granule). TruncationTable lie at granules of the chunk file, so that no granule is written in two halves.
 ///
 /// # Errors
 /// As [`pieces`].

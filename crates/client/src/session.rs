@@ -282,7 +282,7 @@ pub(crate) struct Modify {
     pub(crate) is_undone_by_itself: bool,
     /// It cuts a file: it isn't sent again after this client was evicted, since others may have the
     /// file since.
-    pub(crate) cuts: bool,
+    pub(crate) truncates: bool,
     /// The caller already runs as a task that nobody drops.
     pub(crate) is_driven: bool,
 }
@@ -388,7 +388,7 @@ impl Client {
         if lost != client_of(id) {
             // Opened while this client was being removed.
             let writable = files.iter().filter(|file| file.mode == OpenMode::Write);
-            writable.for_each(|file| file.set_cut_off());
+            writable.for_each(|file| file.set_fenced());
         }
         let files: Vec<_> = files.into_iter().filter(|file| !file.is_stale()).collect();
         for files in files.chunks(REOPENS_AT_ONCE) {
@@ -493,7 +493,7 @@ impl Client {
             match result {
                 Err(error) if is_lost(&error) => {
                     self.renew_session(group, session.id, &error).await;
-                    if how.cuts && error.code() == ErrorCode::Evicted {
+                    if how.truncates && error.code() == ErrorCode::Evicted {
                         return Err(error);
                     }
                     is_forgotten |= lost.get();

@@ -40,7 +40,7 @@ pub(crate) struct OpenFile {
     /// What was locked through it was lost with the session: nothing but close works.
     has_lost_locks: AtomicBool,
     /// It was open for writing when this client was evicted: nothing but close works.
-    is_cut_off: AtomicBool,
+    is_fenced: AtomicBool,
     is_closing: AtomicBool,
     /// What is changed through it is to be on the devices when the call returns.
     is_synced: AtomicBool,
@@ -57,7 +57,7 @@ impl OpenFile {
             pattern,
             is_stale: AtomicBool::new(false),
             has_lost_locks: AtomicBool::new(false),
-            is_cut_off: AtomicBool::new(false),
+            is_fenced: AtomicBool::new(false),
             is_closing: AtomicBool::new(false),
             is_synced: AtomicBool::new(false),
             seen_losses,
@@ -69,8 +69,8 @@ impl OpenFile {
     }
 
     /// Others may have had the file since.
-    pub(crate) fn set_cut_off(&self) {
-        self.is_cut_off.store(true, Ordering::Release);
+    pub(crate) fn set_fenced(&self) {
+        self.is_fenced.store(true, Ordering::Release);
     }
 
     pub(crate) fn set_locks_lost(&self) {
@@ -79,7 +79,7 @@ impl OpenFile {
 
     /// Whether nothing but close works.
     pub(crate) fn is_stale(&self) -> bool {
-        self.is_stale.load(Ordering::Acquire) || self.is_cut_off.load(Ordering::Acquire)
+        self.is_stale.load(Ordering::Acquire) || self.is_fenced.load(Ordering::Acquire)
     }
 
     /// Checks that it wasn't found removed when its session was lost, that others can't have had it
@@ -96,7 +96,7 @@ impl OpenFile {
         if !self.is_stale() {
             return Ok(());
         }
-        if self.is_cut_off.load(Ordering::Acquire) {
+        if self.is_fenced.load(Ordering::Acquire) {
             let text = format!(
                 "file {}: this client was out of touch for longer than its lease, and others may \
                  have written to it since: open it anew",

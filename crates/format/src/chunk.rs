@@ -68,7 +68,7 @@ pub fn logical_size(physical: u64) -> u64 {
         + (physical % REGION_STRIDE).saturating_sub(PAGE_BYTES)
 }
 
-/// Cuts a logical range at the borders of regions, in order: region and logical range.
+/// TruncationTable a logical range at the borders of regions, in order: region and logical range.
 pub fn region_pieces(range: Range<u64>) -> impl Iterator<Item = (u64, Range<u64>)> {
     let mut at = range.start;
     std::iter::from_fn(move || {
@@ -138,7 +138,7 @@ pub enum FoundPage {
     Blank,
     /// Header and checksums are as they were written.
     Whole(RegionHeader, Box<[u32; GRANULES]>),
-    /// The header is as it was written, the rest is not: torn by a power cut, or damaged.
+    /// The header is as it was written, the rest is not: torn by a power loss, or damaged.
     Torn(RegionHeader),
     /// The header is damaged. A sector is never torn, so no crash explains it.
     Damaged(String),

@@ -5,7 +5,7 @@
 //!
 //! # Crash rule
 //! A record counts when its checksum is right and its number follows that of the record before it.
-//! After a power cut any part of what was not synced may be missing, with later parts present. Each
+//! After a power loss any part of what was not synced may be missing, with later parts present. Each
 //! record therefore says up to which record the log was synced when it was written: a gap before
 //! that point is damage (an error), a gap after it is where the log ends.
 

@@ -2,7 +2,6 @@
 //! whose writer died, transactions that wait for the end of others.
 
 use crate::context::Context;
-use crate::cuts;
 use crate::engine::Engine;
 use crate::epochs;
 use crate::handlers::{decide, make_directory};
@@ -13,6 +12,7 @@ use crate::locks::{Owner, Resource};
 use crate::operation::{Internal, OutgoingCall, SizeQuestion, Stop};
 use crate::steps;
 use crate::target::{MetadataTarget, Purpose};
+use crate::truncations;
 use skep_cluster::striping;
 use skep_format::metadata::{
     DecisionRecord, InodeRecord, Key, OpenCounts, PreparedRecord, SessionRecord, decode_value,
@@ -32,7 +32,7 @@ use std::time::Duration;
 
 /// What an answer from another group is for, when no operation waits for it.
 #[derive(Debug)]
-pub(crate) enum Errand {
+pub(crate) enum BackgroundCall {
     /// A participant was told how a transaction ended.
     Told { number: u64, group: GroupId, commit: bool },
     /// Chunk files were to be removed; the keys of the work items.
@@ -40,7 +40,7 @@ pub(crate) enum Errand {
     /// A coordinator was asked how a transaction ended.
     Ask(TransactionId),
     /// A chunk file was to be cut for a truncation.
-    Cut(InodeId),
+    Truncation(InodeId),
     /// A chunk file was asked for its size.
     Stat { inode: InodeId, component: u16, index: u16 },
 }
@@ -144,7 +144,7 @@ pub(crate) fn run_internal<E: Engine>(
         Internal::EndPrepared { transaction, commit } => {
             decide::end(context, *transaction, *commit)
         }
-        Internal::Truncated(inode) => cuts::truncated(context, *inode),
+        Internal::Truncated(inode) => truncations::truncated(context, *inode),
         Internal::SizeFound { inode, size, found_for } => {
             size_found(context, *inode, *size, *found_for)
         }
@@ -242,9 +242,9 @@ fn size_found<E: Engine>(
     found_for: SizeQuestion,
 ) -> Result<(), Stop> {
     let Some(death) = context.get::<u64>(&Key::SizeRecovery(inode))? else { return Ok(()) };
-    if context.shared.cuts.contains(inode) {
+    if context.shared.truncations.contains(inode) {
         // What it was found from is being cut.
-        return Err(Stop::Held(Resource::Cut(inode)));
+        return Err(Stop::Held(Resource::Truncation(inode)));
     }
     let record = context.find_inode(inode)?;
     let truncate_generation =
@@ -369,7 +369,7 @@ impl<E: Engine> MetadataTarget<E> {
                 self.background.prepared.remove(&transaction);
                 self.release(Owner::Prepared(transaction));
             }
-            Internal::Truncated(inode) => self.end_cut(inode),
+            Internal::Truncated(inode) => self.end_truncation(inode),
             Internal::SizeFound { inode, .. } => {
                 self.background.recovering.remove(&inode);
                 self.background.look = true;
@@ -404,7 +404,7 @@ impl<E: Engine> MetadataTarget<E> {
         for transaction in due {
             self.background.prepared.insert(transaction, now + ASK_AFTER);
             let call = OutgoingCall::new(transaction.coordinator, &AskDecision { transaction });
-            self.call(call, Purpose::Background(Errand::Ask(transaction)));
+            self.call(call, Purpose::Background(BackgroundCall::Ask(transaction)));
         }
     }
 
@@ -490,7 +490,7 @@ impl<E: Engine> MetadataTarget<E> {
         }
         self.background.cursors.insert(group, cursor);
         let call = OutgoingCall::new(group, &RemoveChunks { keys });
-        self.call(call, Purpose::Background(Errand::Remove { group, items }));
+        self.call(call, Purpose::Background(BackgroundCall::Remove { group, items }));
         Ok(())
     }
 
@@ -500,7 +500,7 @@ impl<E: Engine> MetadataTarget<E> {
             return Ok(());
         }
         let prefix = Key::size_recoveries();
-        let skipped = self.background.resting_sizes.len() + self.shared.cuts.len();
+        let skipped = self.background.resting_sizes.len() + self.shared.truncations.len();
         let limit = 2 * SIZE_RECOVERIES_AT_ONCE + skipped;
         for (key, _) in self.table.engine().scan(&prefix, &[], limit)? {
             let Some(inode) = last_u64(&key).map(InodeId::new) else { continue };
@@ -508,7 +508,7 @@ impl<E: Engine> MetadataTarget<E> {
             let Some(death) = self.table.get(&key)? else { continue };
             let is_new = !self.background.recovering.contains_key(&inode)
                 && !self.background.resting_sizes.contains_key(&inode)
-                && !self.shared.cuts.contains(inode);
+                && !self.shared.truncations.contains(inode);
             if is_new && self.background.recovering.len() < SIZE_RECOVERIES_AT_ONCE {
                 self.recover_size(inode, decode_value(&key, &death)?)?;
             }
@@ -537,7 +537,7 @@ impl<E: Engine> MetadataTarget<E> {
             };
             let call = OutgoingCall::new(chunk.group, &StatChunk { key });
             let (component, index) = (chunk.component, chunk.index);
-            self.call(call, Purpose::Background(Errand::Stat { inode, component, index }));
+            self.call(call, Purpose::Background(BackgroundCall::Stat { inode, component, index }));
         }
         let recovery =
             SizeRecovery { pattern, found_for, waiting: all.len(), size: 0, has_failed: false };
@@ -545,10 +545,10 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Takes in what an errand has brought.
-    pub(crate) fn on_errand(&mut self, errand: Errand, result: Result<Vec<u8>>) {
-        match errand {
-            Errand::Told { number, group, commit } => match result {
+    /// Takes in what an call has brought.
+    pub(crate) fn on_background_reply(&mut self, call: BackgroundCall, result: Result<Vec<u8>>) {
+        match call {
+            BackgroundCall::Told { number, group, commit } => match result {
                 // An abort need not be confirmed: who hasn't heard of it asks.
                 _ if !commit => {}
                 Ok(_) => self.start_internal(Internal::Confirmed { number, participant: group }),
@@ -558,7 +558,7 @@ impl<E: Engine> MetadataTarget<E> {
                     self.background.untold.push((at, group, number));
                 }
             },
-            Errand::Remove { group, items } => {
+            BackgroundCall::Remove { group, items } => {
                 self.background.removing.remove(&group);
                 match result {
                     Ok(_) => {
@@ -573,7 +573,7 @@ impl<E: Engine> MetadataTarget<E> {
                     }
                 }
             }
-            Errand::Ask(transaction) => {
+            BackgroundCall::Ask(transaction) => {
                 let decision = result.and_then(|body| DecisionReply::from_bytes(&body));
                 let is_open = self.background.prepared.contains_key(&transaction);
                 if let (Ok(DecisionReply { decision }), true) = (decision, is_open)
@@ -583,8 +583,8 @@ impl<E: Engine> MetadataTarget<E> {
                     self.start_internal(Internal::EndPrepared { transaction, commit });
                 }
             }
-            Errand::Cut(inode) => self.on_cut(inode, result),
-            Errand::Stat { inode, component, index } => {
+            BackgroundCall::Truncation(inode) => self.on_truncated(inode, result),
+            BackgroundCall::Stat { inode, component, index } => {
                 let stat = result.and_then(|body| ChunkStat::from_bytes(&body));
                 let Some(recovery) = self.background.recovering.get_mut(&inode) else { return };
                 match stat {
@@ -619,7 +619,7 @@ impl<E: Engine> MetadataTarget<E> {
         }
     }
 
-    /// How a transaction of this group ended, as far as a power cut can't change it.
+    /// How a transaction of this group ended, as far as a power loss can't change it.
     pub(crate) fn decision(&self, transaction: TransactionId) -> Result<DecisionReply> {
         let key = Key::Decision(transaction.number).to_bytes();
         let decision = if self.table.get_synced::<DecisionRecord>(&key)?.is_some() {

@@ -5,7 +5,6 @@
 //! [`Stop`]; it then runs again from the start, with the answers it got remembered, and all that it
 //! had written dropped. What it returns in the end was decided and written in one transaction.
 
-use crate::cuts::Cuts;
 use crate::engine::Engine;
 use crate::epochs::Epochs;
 use crate::file_locks::FileLocks;
@@ -14,6 +13,7 @@ use crate::locks::{Locks, Owner, Resource};
 use crate::operation::{Asked, Operation, OutgoingCall, Stop};
 use crate::sharing::Sharing;
 use crate::table::{Table, logged_bytes};
+use crate::truncations::TruncationTable;
 use skep_cluster::placement::{Candidates, Cursor};
 use skep_format::metadata::{InodeRecord, Key, OpenCounts, decode_value};
 use skep_types::codec::Codec;
@@ -48,7 +48,7 @@ pub(crate) struct Shared {
     pub(crate) cursor: Cursor,
     pub(crate) locks: Locks,
     /// Truncations on their way.
-    pub(crate) cuts: Cuts,
+    pub(crate) truncations: TruncationTable,
     pub(crate) file_locks: FileLocks,
     pub(crate) sharing: Sharing,
     pub(crate) numbers: Numbers,

@@ -112,7 +112,7 @@ mod tests {
         // A kill after record 100: the next start goes on behind it.
         epochs.begin(Lsn::new(101));
         assert!(!epochs.is_lost(&mark(1, 100)));
-        // A power cut took what came after record 150.
+        // A power loss took what came after record 150.
         epochs.begin(Lsn::new(151));
         assert!(!epochs.is_lost(&mark(2, 150)));
         assert!(epochs.is_lost(&mark(2, 151)));

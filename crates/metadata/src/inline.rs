@@ -89,11 +89,11 @@ impl<E: Engine> Context<'_, E> {
         false
     }
 
-    /// Cuts what is stored to a size of the file.
+    /// TruncationTable what is stored to a size of the file.
     ///
     /// # Errors
     /// `Corrupt` if it isn't what was written, and some of it would stay.
-    pub(crate) fn cut_inline(&mut self, record: &InodeRecord, size: u64) -> Result<()> {
+    pub(crate) fn truncate_inline(&mut self, record: &InodeRecord, size: u64) -> Result<()> {
         let inode = record.attributes.inode;
         if size == 0 {
             return self.remove_inline(record);

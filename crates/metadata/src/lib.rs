@@ -3,14 +3,13 @@
 //! Owns what a metadata target knows and decides. [`target::MetadataTarget`] is the pure state
 //! machine; [`service`] runs it for real. Reads on from there: [`engine`] is the store below,
 //! `handlers` has one file for each request, `steps` what transactions between targets are made of,
-//! `background` what a target does by itself, `cuts` how files are truncated, `inline` the
+//! `background` what a target does by itself, `truncations` how files are truncated, `inline` the
 //! first bytes of files that lie here, `file_locks` what applications have locked. Does not know
 //! chunk files beyond their names.
 
 mod acls;
 mod background;
 mod context;
-mod cuts;
 pub mod engine;
 mod epochs;
 mod file_locks;
@@ -33,6 +32,7 @@ mod sharing;
 mod steps;
 mod table;
 pub mod target;
+mod truncations;
 
 pub use service::{initialise, run};
 pub use settings::MetadataSettings;

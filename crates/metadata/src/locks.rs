@@ -1,6 +1,6 @@
 //! What transactions between groups hold while they are undecided.
 //!
-//! Only prepared transactions to other groups, the rename lock, truncations (`cuts`) and those who have a file
+//! Only prepared transactions to other groups, the rename lock, truncations (`truncations`) and those who have a file
 //! open that is about to be shared (`sharing`) hold anything.
 //! Operations of this target hold nothing while they wait: they run again from the start and check
 //! everything in the transaction that commits. So there is no cycle of waiters.
@@ -18,8 +18,8 @@ pub(crate) enum Resource {
     Dentry(InodeId, Vec<u8>),
     /// The right to move directories between parents.
     Rename,
-    /// The chunk files of a file, while a truncation cuts them.
-    Cut(InodeId),
+    /// The chunk files of a file, while a truncation truncations them.
+    Truncation(InodeId),
     /// That others have a file open without knowing that they share it.
     Sharing(InodeId),
 }
@@ -32,7 +32,7 @@ pub(crate) enum Owner {
     /// An operation of this target (the rename lock only).
     Operation(u64),
     /// The truncation of a file that is on its way.
-    Cut(InodeId),
+    Truncation(InodeId),
     /// Those who have a file open and are being told that they share it.
     Holders(InodeId),
 }

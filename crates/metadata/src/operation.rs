@@ -69,7 +69,7 @@ pub(crate) enum Stop {
     /// It waits for the log to be synced (numbers are being reserved).
     Unsynced,
     /// It waits for chunk files to be cut, which these calls ask for.
-    Cutting(Vec<OutgoingCall>),
+    Truncating(Vec<OutgoingCall>),
     /// What it asked for at first is no longer what it needs: run it again from scratch.
     Changed,
 }
@@ -131,7 +131,7 @@ pub(crate) struct Operation {
     /// The transaction that holds the rename lock at the root's group for it.
     pub(crate) rename_lock: Option<(u64, GroupId)>,
     /// The file whose chunk files it has begun to cut.
-    pub(crate) cut: Option<skep_types::InodeId>,
+    pub(crate) truncation: Option<skep_types::InodeId>,
     /// How often it had to start again.
     pub(crate) restarts: u32,
 }
@@ -147,7 +147,7 @@ impl Operation {
             transaction: None,
             participants: Vec::new(),
             rename_lock: None,
-            cut: None,
+            truncation: None,
             restarts: 0,
         }
     }

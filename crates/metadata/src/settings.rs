@@ -37,8 +37,8 @@ pub struct MetadataSettings {
 #[serde(deny_unknown_fields)]
 pub struct TargetSettings {
     /// When changes are synced to the device. `interval`: at most 10 ms later, and at once for
-    /// `fsync` and `O_SYNC`; a power cut may then cost the last 10 ms, never consistency. `always`:
-    /// before each reply; set it when nothing that a program was told may be lost to a power cut,
+    /// `fsync` and `O_SYNC`; a power loss may then cost the last 10 ms, never consistency. `always`:
+    /// before each reply; set it when nothing that a program was told may be lost to a power loss,
     /// and expect fewer changes per second from each client.
     pub sync: Sync,
     /// Memory for what was read from the store, for each target. More helps when many files are in

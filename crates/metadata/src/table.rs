@@ -3,7 +3,7 @@
 //!
 //! # Invariants
 //! - A mutation reaches the engine only after its log record is on the device; so the engine never
-//!   holds what a power cut could take from the log.
+//!   holds what a power loss could take from the log.
 //! - The engine's contents are always those after one certain log record: what is being synced is
 //!   kept apart (`syncing`) from what came later (`current`), even for one key.
 

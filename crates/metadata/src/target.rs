@@ -16,9 +16,8 @@ mod events;
 
 pub use events::{Action, Event};
 
-use crate::background::{Background, Errand, transaction_in};
+use crate::background::{Background, BackgroundCall, transaction_in};
 use crate::context::{Context, Numbers, Shared};
-use crate::cuts::Cuts;
 use crate::engine::Engine;
 use crate::epochs::Epochs;
 use crate::file_locks::{FileLocks, Wanted};
@@ -30,6 +29,7 @@ use crate::operation::{CallId, ConnectionId, Internal, Operation, OutgoingCall, 
 use crate::sessions::Sessions;
 use crate::sharing::Sharing;
 use crate::table::{Table, logged_bytes};
+use crate::truncations::TruncationTable;
 use skep_cluster::placement::{Candidates, Cursor};
 use skep_format::metadata::{DecisionRecord, Key, SlotRecord};
 use skep_types::codec::{Bytes, Codec};
@@ -64,7 +64,7 @@ pub(crate) enum Purpose {
         id: u64,
         index: usize,
     },
-    Background(Errand),
+    Background(BackgroundCall),
     /// Whoever asked has started again or failed.
     Nobody,
 }
@@ -72,7 +72,7 @@ pub(crate) enum Purpose {
 impl Purpose {
     /// Whether it is to tell how a transaction of this group ended.
     fn is_about(&self, transaction: u64) -> bool {
-        matches!(self, Self::Background(Errand::Told { number, .. }) if *number == transaction)
+        matches!(self, Self::Background(BackgroundCall::Told { number, .. }) if *number == transaction)
     }
 }
 
@@ -199,7 +199,7 @@ impl<E: Engine> MetadataTarget<E> {
                 candidates: Candidates::new(&start.map),
                 cursor: Cursor::default(),
                 locks: Locks::default(),
-                cuts: Cuts::default(),
+                truncations: TruncationTable::default(),
                 file_locks: FileLocks::default(),
                 sharing: Sharing::default(),
                 numbers: Numbers { next, usable: next, reserved: (next, last) },
@@ -409,10 +409,10 @@ impl<E: Engine> MetadataTarget<E> {
                 }
                 self.operations.insert(op.id, op);
             }
-            Err(Stop::Cutting(calls)) => {
+            Err(Stop::Truncating(calls)) => {
                 for call in calls {
-                    let errand = Errand::Cut(op.cut.unwrap_or_default());
-                    self.call(call, Purpose::Background(errand));
+                    let purpose = BackgroundCall::Truncation(op.truncation.unwrap_or_default());
+                    self.call(call, Purpose::Background(purpose));
                 }
                 self.operations.insert(op.id, op);
             }
@@ -495,7 +495,7 @@ impl<E: Engine> MetadataTarget<E> {
             return Err(error.within("metadata target"));
         }
         self.abandon(&mut op);
-        self.leave_cut(&op);
+        self.leave_truncation(&op);
         if let Source::Peer { connection, header } = op.source {
             let slot = (header.session, header.slot);
             self.sessions.clear_running(slot, op.id);
@@ -524,8 +524,8 @@ impl<E: Engine> MetadataTarget<E> {
         // The next one to hold it walks the tree as it will be, and builds on it elsewhere.
         self.give_back_rename_lock(&mut op, Some(lsn));
         self.release(Owner::Operation(op.id));
-        if let Some(inode) = op.cut {
-            self.end_cut(inode);
+        if let Some(inode) = op.truncation {
+            self.end_truncation(inode);
         }
         match op.source {
             Source::Internal(work) => self.after_internal(work, lsn),
@@ -653,8 +653,7 @@ impl<E: Engine> MetadataTarget<E> {
         let transaction =
             skep_wire::metadata::TransactionId { coordinator: self.shared.group, number };
         let request = OutgoingCall::new(group, &Decide { transaction, commit });
-        let errand = Errand::Told { number, group, commit };
-        let purpose = Purpose::Background(errand);
+        let purpose = Purpose::Background(BackgroundCall::Told { number, group, commit });
         match after {
             Some(lsn) if lsn > self.synced => {
                 self.sync_now = true;
@@ -674,7 +673,7 @@ impl<E: Engine> MetadataTarget<E> {
                     self.ready.push_back(id);
                 }
             }
-            Some(Purpose::Background(errand)) => self.on_errand(errand, result),
+            Some(Purpose::Background(call)) => self.on_background_reply(call, result),
             Some(Purpose::Nobody) | None => {}
         }
     }

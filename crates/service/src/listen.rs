@@ -50,7 +50,7 @@ pub async fn listen(listen: &str, directory: &Path, if_taken: IfTaken) -> Result
     let address = listener.local_address()?.to_string();
     let file = directory.join(ADDRESS_FILE);
     if read_address(&file).as_ref() != Some(&address) {
-        // Durably: tokens hold management's address, and after a power cut the other nodes look
+        // Durably: tokens hold management's address, and after a power loss the other nodes look
         // for it there and nowhere else.
         replace_atomically(&file, format!("{address}\n").as_bytes())?;
     }

@@ -271,16 +271,16 @@ impl Stored {
     /// Verifies that a file that was never cut, and that nobody writes, is at least as long as its
     /// chunk files say: what was written under a session that ended is not lost to the size. Leaves
     /// out files in `unsure` (written after a lost session, or given-up truncations), and runs in
-    /// which a power cut may have taken the opens of writers.
+    /// which a power loss may have taken the opens of writers.
     pub(crate) fn check_sizes(&self, world: &World) -> Result<(), String> {
-        if world.knobs.faults.power_cuts && world.knobs.policy == SyncPolicy::Interval {
+        if world.knobs.faults.power_losses && world.knobs.policy == SyncPolicy::Interval {
             return Ok(());
         }
         for (inode, record) in &self.inodes {
             let is_written = self.opens.get(inode).is_some_and(|it| it.writers > 0);
-            let is_cut = record.attributes.truncate_generation > 0;
+            let is_truncated = record.attributes.truncate_generation > 0;
             let is_file = record.attributes.kind == FileKind::Regular;
-            if !is_file || is_written || is_cut || world.unsure.contains(inode) {
+            if !is_file || is_written || is_truncated || world.unsure.contains(inode) {
                 continue;
             }
             let end = World::chunk_size(&world.storages, world.targets.len(), record);

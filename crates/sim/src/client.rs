@@ -181,7 +181,7 @@ impl World {
         for task in &mut process.tasks {
             if let Some(current) = task.current.take() {
                 self.witness.close_window(current.window);
-                self.unsure.extend(current.op.cuts().map(|(inode, _)| inode));
+                self.unsure.extend(current.op.truncations().map(|(inode, _)| inode));
             }
         }
         let node = Node::Client(client);
@@ -429,7 +429,7 @@ impl World {
     fn try_anew(&mut self, client: usize, task: usize, lost: SessionId, why: &Error) {
         let Some(current) = &self.clients[client].tasks[task].current else { return };
         let needs_session = matches!(current.op, Op::Close(_) | Op::CloseMany(_));
-        self.unsure.extend(current.op.cuts().map(|(inode, _)| inode));
+        self.unsure.extend(current.op.truncations().map(|(inode, _)| inode));
         if let Some(group) = self.map.shard_group(current.op.home().shard()) {
             self.replace_session(client, group, lost, why);
         }

@@ -1,7 +1,7 @@
-//! The disk of a metadata target's log: real bytes in segments, of which a power cut takes or tears
+//! The disk of a metadata target's log: real bytes in segments, of which a power loss takes or tears
 //! what was not synced.
 //!
-//! # What a power cut leaves
+//! # What a power loss leaves
 //! All bytes that a finished sync covered. Of the rest, any set of 512-byte sectors: one that is
 //! lost reads as zeros, or the segment is shorter. A kill of the process leaves everything.
 
@@ -75,7 +75,7 @@ impl LogDisk {
     }
 
     /// Takes away what the device may not have.
-    pub(crate) fn power_cut(&mut self, random: &mut Random) {
+    pub(crate) fn power_loss(&mut self, random: &mut Random) {
         let mode = random.below(4);
         for segment in &mut self.segments {
             let mut kept = segment.bytes.clone();
@@ -154,10 +154,10 @@ mod tests {
     }
 
     #[test]
-    fn a_power_cut_keeps_what_was_synced_and_recovery_reads_it() {
+    fn a_power_loss_keeps_synced_bytes_and_recovery_reads_them() {
         for seed in 0..300 {
             let mut disk = filled(9);
-            disk.power_cut(&mut Random::new(seed));
+            disk.power_loss(&mut Random::new(seed));
             let records = disk.recover().expect("nothing that was synced is lost");
             assert!(records.len() >= 9, "seed {seed}: {}", records.len());
             assert!(records.iter().zip(1..).all(|(record, lsn)| record.0.raw() == lsn));

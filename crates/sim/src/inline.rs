@@ -2,7 +2,7 @@
 //! whether they are safe.
 //!
 //! What is checked besides what the witness does: a write that is called safe is there and stays,
-//! whatever power cuts come; a write that is called lost was. After an answer the client knows
+//! whatever power losses come; a write that is called lost was. After an answer the client knows
 //! nothing of the writes that it was about, as a real one. Of a start that is so long ago that the
 //! target has forgotten it, anything may be called lost.
 

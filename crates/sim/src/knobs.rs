@@ -11,7 +11,7 @@ pub struct Faults {
     /// Processes of targets are killed.
     pub kills: bool,
     /// Targets lose power.
-    pub power_cuts: bool,
+    pub power_losses: bool,
     /// Connections break; what is on them may arrive late.
     pub breaks: bool,
     /// Pairs of nodes can't reach each other for a while.
@@ -85,7 +85,7 @@ impl Knobs {
         let mut fault = |percent| all || random.percent(percent);
         let faults = Faults {
             kills: fault(40),
-            power_cuts: fault(40),
+            power_losses: fault(40),
             breaks: fault(50),
             partitions: fault(30),
             slowness: fault(40),

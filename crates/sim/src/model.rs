@@ -453,7 +453,7 @@ impl Model {
     }
 
     /// Gives a file a size.
-    pub(crate) fn cut(&mut self, inode: InodeId, size: u64) {
+    pub(crate) fn truncate(&mut self, inode: InodeId, size: u64) {
         if let Some(inode) = self.inodes.get_mut(&inode) {
             inode.set_inline(|bytes| bytes.truncate(size as usize));
             inode.size = size;
@@ -484,7 +484,7 @@ impl Model {
         match op {
             Op::Open(it) => {
                 if it.truncate {
-                    self.cut(it.inode, 0);
+                    self.truncate(it.inode, 0);
                 }
                 self.open(it.inode, session, it.open)?;
                 return self.check_opened(&decode::<md::OpenReply>(reply)?);
@@ -496,7 +496,7 @@ impl Model {
                 // Answered as before the file may be disposed of.
                 self.check(Some(&decode::<md::AttributesReply>(reply)?.attributes))?;
                 let is_writer = it.open == md::OpenMode::Write;
-                // A power cut may have taken the open.
+                // A power loss may have taken the open.
                 let _ = self.close(it.inode, session, (!is_writer).into(), is_writer.into());
                 return Ok(());
             }
@@ -508,7 +508,7 @@ impl Model {
             }
             Op::SetAttributes(it) => {
                 if let Some(size) = it.size {
-                    self.cut(it.inode, size);
+                    self.truncate(it.inode, size);
                 }
                 let inode = self.at(it.inode)?;
                 inode.set_permissions(it.permissions.unwrap_or(inode.permissions));

@@ -70,7 +70,7 @@ impl World {
     }
 
     /// Whoever has a file open that several clients have open, one of them for writing, knows that.
-    /// But for those whose open a power cut took back: nobody knows that they have it
+    /// But for those whose open a power loss took back: nobody knows that they have it
     /// (docs/design/0008-shared-files.md, failure cases).
     pub(crate) fn check_sharing(&mut self, inode: InodeId) {
         let running = self.targets.iter().filter_map(|target| target.running.as_ref());

@@ -95,7 +95,7 @@ impl Op {
     }
 
     /// The file whose chunk files it cuts or extends, and the size that it gets.
-    pub(crate) fn cuts(&self) -> Option<(InodeId, u64)> {
+    pub(crate) fn truncations(&self) -> Option<(InodeId, u64)> {
         match self {
             Self::SetAttributes(it) => it.size.map(|size| (it.inode, size)),
             Self::Open(it) => it.truncate.then_some((it.inode, 0)),

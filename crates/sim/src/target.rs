@@ -192,7 +192,7 @@ impl World {
         self.at(due, Happening::Tick { target: index, ticks });
         // The process may end at any moment, also between two actions of a batch.
         let faults = self.knobs.faults;
-        let may_end = (faults.kills || faults.power_cuts) && self.phase == Phase::Busy;
+        let may_end = (faults.kills || faults.power_losses) && self.phase == Phase::Busy;
         let ends_after =
             (may_end && self.random.below(400) == 0).then(|| self.random.index(actions.len() + 1));
         for (number, action) in actions.into_iter().enumerate() {
@@ -202,8 +202,8 @@ impl World {
             self.act(index, action);
         }
         if ends_after.is_some() {
-            let is_power_cut = faults.power_cuts && (!faults.kills || self.random.percent(50));
-            self.end_target(index, is_power_cut);
+            let is_power_loss = faults.power_losses && (!faults.kills || self.random.percent(50));
+            self.end_target(index, is_power_loss);
         }
     }
 
@@ -266,20 +266,20 @@ impl World {
         }
     }
 
-    /// Ends a target's process: a kill leaves what was written, a power cut what was synced.
-    pub(crate) fn end_target(&mut self, index: usize, is_power_cut: bool) {
+    /// Ends a target's process: a kill leaves what was written, a power loss what was synced.
+    pub(crate) fn end_target(&mut self, index: usize, is_power_loss: bool) {
         let process = &mut self.targets[index];
         let Some(running) = process.running.take() else { return };
         self.faults += 1;
-        self.trace.note(self.now, || format!("target {index} ends, power cut: {is_power_cut}"));
+        self.trace.note(self.now, || format!("target {index} ends, power loss: {is_power_loss}"));
         let mut engine = running.engine().clone();
-        if is_power_cut || self.random.percent(50) {
+        if is_power_loss || self.random.percent(50) {
             let survivors = self.random.index(engine.batches_since_checkpoint() + 1);
-            engine = engine.after_power_cut(survivors);
+            engine = engine.after_power_loss(survivors);
         }
         let oldest = process.unsynced.first().map(|(_, at)| *at);
-        if is_power_cut {
-            process.disk.power_cut(&mut self.random);
+        if is_power_loss {
+            process.disk.power_loss(&mut self.random);
         }
         let last_written = process.unsynced.last().map(|(lsn, _)| *lsn);
         process.unsynced.clear();
@@ -290,23 +290,23 @@ impl World {
         // A log that was trimmed may have lost all that came after the checkpoint.
         let last = records.last().map(|(lsn, _)| *lsn).max(applied(&engine));
         process.at_rest = Some((engine, records));
-        if let Some(lost_from) = oldest.filter(|_| is_power_cut) {
+        if let Some(lost_from) = oldest.filter(|_| is_power_loss) {
             self.check_age(index, lost_from);
         }
-        if is_power_cut {
-            let result = self.witness.power_cut(index, last.unwrap_or_default());
+        if is_power_loss {
+            let result = self.witness.power_loss(index, last.unwrap_or_default());
             self.check(result);
         } else if last_written.is_some_and(|written| last != Some(written)) {
             self.fail(format!("a kill of target {index} lost records: {last:?}"));
         }
         let node = Node::Target(index);
         self.network.forget_calls(node);
-        self.break_all(node, if is_power_cut { 1_500_000 } else { 5_000 });
+        self.break_all(node, if is_power_loss { 1_500_000 } else { 5_000 });
         let pause = self.random.micros(500, 600_000);
         self.after(pause, Happening::Restart { node });
     }
 
-    /// Under `interval` a power cut costs no more than the last sync interval; on slow disks one
+    /// Under `interval` a power loss costs no more than the last sync interval; on slow disks one
     /// sync that was under way, and the one with what came while it was.
     fn check_age(&mut self, index: usize, oldest: Duration) {
         let is_slow = self.knobs.faults.slowness;

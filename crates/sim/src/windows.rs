@@ -22,7 +22,7 @@ pub(crate) struct Window {
     pub(crate) ever: BTreeSet<(Vec<u8>, InodeId)>,
     /// For a wait: somebody may have waited for the asker at some moment.
     may_be_deadlock: bool,
-    /// The history was changed by a power cut: a listing can't be judged any more.
+    /// The history was changed by a power loss: a listing can't be judged any more.
     pub(crate) is_void: bool,
 }
 

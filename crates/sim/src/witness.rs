@@ -16,7 +16,7 @@
 //! - entries and files that a batch writes must be those of the reference after it;
 //! - what a client is answered must be that reply, or (reads, refusals) what the reference would
 //!   have answered at some moment between asking and answering;
-//! - a power cut takes the operations back whose records are lost: none that was acknowledged as
+//! - a power loss takes the operations back whose records are lost: none that was acknowledged as
 //!   durable, and none after which another target built (then the rest no longer fits the model).
 //!
 //! # What it does not check
@@ -49,7 +49,7 @@ struct Instance {
     answered: bool,
     is_durable: bool,
     refused: bool,
-    /// Replies that it gave before power cuts took it.
+    /// Replies that it gave before power losses took it.
     lost: Vec<Vec<u8>>,
 }
 
@@ -66,7 +66,7 @@ enum Applied {
     /// A session has ended: what it had locked is freed.
     Unlocked(LockOwner),
     /// The target brought a truncation to its end whose client has gone.
-    Cut(InodeId, u64),
+    Truncated(InodeId, u64),
 }
 
 struct Entry {
@@ -252,14 +252,14 @@ impl Witness {
         }
         for id in writes.iter().filter(|_| !is_lost) {
             if let Some(instance) = self.instances.get_mut(id) {
-                // From now on no power cut may take it.
+                // From now on no power loss may take it.
                 instance.is_durable = true;
             }
         }
         Ok(())
     }
 
-    /// Whether a request was done, and no power cut took that back.
+    /// Whether a request was done, and no power loss took that back.
     pub(crate) fn is_done(&self, id: InstanceId) -> bool {
         self.instances.get(&id).is_some_and(|it| it.committed.is_some())
     }
@@ -366,12 +366,12 @@ impl Witness {
             Applied::Client(id, _) => self.arrivals.get(id).copied(),
             _ => None,
         });
-        pending.extend(self.cuts(changes));
+        pending.extend(self.truncations(changes));
         let applied = self.order(&pending, changes).or_else(|problem| {
             // What was found out about a dead writer's file may have come before a request of the
             // same batch, whose reply shows it.
             pending.extend(self.found_out(changes, chunk_size)?);
-            pending.extend(self.cuts_of_removed(changes));
+            pending.extend(self.truncations_of_removed(changes));
             self.order(&pending, changes).map_err(|_| problem)
         })?;
         let mut entry = Entry { target, lsn, applied: Vec::new() };
@@ -434,7 +434,7 @@ impl Witness {
             }
             let mut rest = left.clone();
             let steps = match rest.remove(index) {
-                Applied::Cut(inode, size) => self.sizes_wanted(inode, size).collect(),
+                Applied::Truncated(inode, size) => self.sizes_wanted(inode, size).collect(),
                 step => vec![step],
             };
             for mut step in steps {
@@ -511,42 +511,42 @@ impl Witness {
 
     /// Truncations that a batch brings to their end without a client: a file was cut once more than
     /// by the batch's requests, to a size that somebody asked for who never heard that it was done.
-    fn cuts(&self, changes: &Changes) -> Vec<Applied> {
-        let mut cuts = Vec::new();
+    fn truncations(&self, changes: &Changes) -> Vec<Applied> {
+        let mut truncations = Vec::new();
         for (inode, record) in &changes.inodes {
             let (Some(record), Some(known)) = (record, self.model.inodes.get(inode)) else {
                 continue;
             };
-            let cuts_it = |(session, slot, it): &&(SessionId, u32, SlotRecord)| {
+            let truncates_it = |(session, slot, it): &&(SessionId, u32, SlotRecord)| {
                 let instance = self.instances.get(&(*session, *slot, it.sequence));
-                instance.and_then(|it| it.op.cuts()).is_some_and(|(cut, _)| cut == *inode)
+                instance.and_then(|it| it.op.truncations()).is_some_and(|(cut, _)| cut == *inode)
             };
-            let by_requests = changes.slots.iter().filter(cuts_it).count() as u64;
+            let by_requests = changes.slots.iter().filter(truncates_it).count() as u64;
             let attributes = &record.attributes;
             if attributes.truncate_generation == known.truncate_generation + by_requests + 1 {
                 // Requests of the batch may have made it shorter still.
                 let most = if by_requests == 0 { attributes.size } else { u64::MAX };
-                cuts.push(Applied::Cut(*inode, most));
+                truncations.push(Applied::Truncated(*inode, most));
             }
         }
-        cuts
+        truncations
     }
 
     /// The same of files that the batch removes: what is left of them tells nothing.
-    fn cuts_of_removed(&self, changes: &Changes) -> Vec<Applied> {
+    fn truncations_of_removed(&self, changes: &Changes) -> Vec<Applied> {
         let removed = changes.inodes.iter().filter(|(_, record)| record.is_none());
         let cut =
             removed.filter(|(inode, _)| self.sizes_wanted(**inode, u64::MAX).next().is_some());
-        cut.map(|(inode, _)| Applied::Cut(*inode, u64::MAX)).collect()
+        cut.map(|(inode, _)| Applied::Truncated(*inode, u64::MAX)).collect()
     }
 
     /// The truncations of a file that were asked for and not done, to at most `most` bytes.
     fn sizes_wanted(&self, inode: InodeId, most: u64) -> impl Iterator<Item = Applied> {
         let open = self.instances.values().filter(|it| it.committed.is_none());
-        let wanted = open.filter_map(|it| it.op.cuts());
+        let wanted = open.filter_map(|it| it.op.truncations());
         wanted
             .filter(move |(cut, to)| *cut == inode && *to <= most)
-            .map(|(inode, to)| Applied::Cut(inode, to))
+            .map(|(inode, to)| Applied::Truncated(inode, to))
     }
 
     /// What the target did by itself in a batch.
@@ -612,11 +612,11 @@ impl Witness {
         self.windows.values_mut().for_each(|window| window.look(&self.model));
     }
 
-    /// A power cut has left a target with the records up to `last`.
+    /// A power loss has left a target with the records up to `last`.
     ///
     /// # Errors
     /// What was lost that must not be.
-    pub(crate) fn power_cut(&mut self, target: usize, last: Lsn) -> Result<(), Violation> {
+    pub(crate) fn power_loss(&mut self, target: usize, last: Lsn) -> Result<(), Violation> {
         self.ended.retain(|_, (at, lsn)| *at != target || *lsn <= last);
         let is_lost = |entry: &Entry| entry.target == target && entry.lsn > last;
         if self.is_blind || !self.history.iter().any(is_lost) {
@@ -627,7 +627,9 @@ impl Witness {
             if lost.is_some_and(|(at, lsn, _)| *at == target && *lsn > last) {
                 if instance.answered && instance.is_durable && !instance.refused {
                     let op = &instance.op;
-                    return Err(format!("{op:?} was acknowledged as durable, a power cut took it"));
+                    return Err(format!(
+                        "{op:?} was acknowledged as durable, a power loss took it"
+                    ));
                 }
                 instance.lost.extend(instance.committed.take().map(|it| it.2));
             }
@@ -641,7 +643,7 @@ impl Witness {
             for applied in &entry.applied {
                 self.apply(applied).map_err(|what| {
                     let (target, lsn) = (entry.target, entry.lsn);
-                    format!("built on what a power cut took: target {target}, {lsn}: {what}")
+                    format!("built on what a power loss took: target {target}, {lsn}: {what}")
                 })?;
             }
         }
@@ -662,7 +664,7 @@ fn apply_own(model: &mut Model, applied: &Applied) {
                 inode.locks.remove(&(owner.session, owner.kind, owner.owner));
             }
         }
-        Applied::Cut(inode, size) => model.cut(*inode, *size),
+        Applied::Truncated(inode, size) => model.truncate(*inode, *size),
         Applied::Size(inode, size) => {
             if let Some(inode) = model.inodes.get_mut(inode) {
                 inode.size = inode.size.max(*size);

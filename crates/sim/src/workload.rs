@@ -485,8 +485,8 @@ impl World {
         let target = self.random.index(self.targets.len());
         match which {
             0 if faults.kills => self.end_target(target, false),
-            1 if faults.power_cuts => self.end_target(target, true),
-            2 if faults.power_cuts => {
+            1 if faults.power_losses => self.end_target(target, true),
+            2 if faults.power_losses => {
                 for target in 0..self.targets.len() {
                     self.end_target(target, true);
                 }

@@ -1,4 +1,4 @@
-//! The clean-up of chunk files that no inode owns, as a power cut of a metadata target can leave
+//! The clean-up of chunk files that no inode owns, as a power loss of a metadata target can leave
 //! them: it forgets a creation whose data are already here.
 //!
 //! Only chunk files older than the interval are looked at, and only what metadata says is gone is

@@ -13,7 +13,7 @@ fn io_error(what: &str, path: &Path) -> impl Fn(std::io::Error) -> Error {
 }
 
 /// Replaces (or creates) the file at `path` durably: when this returns, the new bytes survive a
-/// power cut; after a crash before that, the file holds the old bytes or the new ones, never a
+/// power loss; after a crash before that, the file holds the old bytes or the new ones, never a
 /// mixture.
 ///
 /// Blocks for two syncs: for what changes rarely.

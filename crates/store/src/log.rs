@@ -124,7 +124,7 @@ impl Log {
         {
             let std_file = file.borrow_std();
             std_file.set_len(offset).map_err(at(&path))?;
-            // What is replayed must not be lost by a later power cut: it goes into the store.
+            // What is replayed must not be lost by a later power loss: it goes into the store.
             std_file.sync_all().map_err(at(&path))?;
         }
         sync_directory(directory)?;
@@ -142,7 +142,7 @@ impl Log {
         Ok(Recovered { log, records, cut_bytes: length - offset })
     }
 
-    /// Appends a record: it survives the end of the process, and after a sync a power cut.
+    /// Appends a record: it survives the end of the process, and after a sync a power loss.
     ///
     /// # Errors
     /// `TooLarge` if the record is one that nobody could read back, `NoSpace` if the disk is full:

@@ -75,7 +75,7 @@ impl Journal {
             let _ = std::fs::remove_file(&journal.path);
             return Err(error);
         }
-        // The name of the new file has to outlast a power cut too.
+        // The name of the new file has to outlast a power loss too.
         File::open(directory).and_then(|it| it.sync_all()).map_err(within)?;
         Ok(journal)
     }
@@ -138,7 +138,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Cuts off everything behind the last whole line, and what was set aside.
+    /// TruncationTable off everything behind the last whole line, and what was set aside.
     fn cut(&self) -> Result<()> {
         let cut = self.file.set_len(self.len).and_then(|()| self.file.sync_data());
         cut.map_err(|error| Error::from(error).within(self.path.display()))

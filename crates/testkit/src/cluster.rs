@@ -322,7 +322,7 @@ impl Cluster {
         found
     }
 
-    /// Kills everything at once, as a power cut does to processes.
+    /// Kills everything at once, as a power loss does to processes.
     pub fn kill_all(&self) {
         crate::scratch::clear(&self.data);
         crate::scratch::clear(&self.mount_point);

@@ -66,7 +66,7 @@ impl Host {
         command
     }
 
-    /// Cuts the link, or puts it back.
+    /// TruncationTable the link, or puts it back.
     ///
     /// # Panics
     /// If that fails.

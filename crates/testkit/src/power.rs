@@ -1,4 +1,4 @@
-//! Power cuts: a disk whose contents can be had as they were at one moment.
+//! Power losses: a disk whose contents can be had as they were at one moment.
 //!
 //! The disk is an XFS on a loop device. Its backing file lies on another XFS and is copied by
 //! reflink while everything runs: at once, and without what the file system on the disk holds in
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// A disk that survives power cuts as disks do.
+/// A disk that survives power losses as disks do.
 #[derive(Debug)]
 pub struct Disk {
     host: PathBuf,

@@ -471,7 +471,7 @@ fn a_truncated_log_tail_is_cut_off_and_said() {
     let cluster = with_a_log();
     let (last, bytes) = last_segment(&cluster);
     let file = OpenOptions::new().write(true).open(&last).expect("opened");
-    // In the middle of the last record, as a power cut leaves it.
+    // In the middle of the last record, as a power loss leaves it.
     file.set_len(bytes.len() as u64 - 20).expect("truncated");
     drop(file);
     cluster.up().expect_success();

@@ -1,5 +1,5 @@
 //! Files whose first bytes lie in metadata: that they are as others to programs on every mount,
-//! what they cost, what is said of them, and what kills and power cuts leave.
+//! what they cost, what is said of them, and what kills and power losses leave.
 
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom, copy_file_range, fallocate, seek};
 use rustix::process::Signal;

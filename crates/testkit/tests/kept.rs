@@ -117,7 +117,7 @@ fn what_files_are_is_the_same_on_another_mount_and_after_a_restart() {
     assert_eq!(state(&third.path().join("all")), before);
     third.unmount();
     second.unmount();
-    // Once in order, and once as by a power cut to all processes.
+    // Once in order, and once as by a power loss to all processes.
     for in_order in [true, false] {
         match in_order {
             true => cluster.stop(),

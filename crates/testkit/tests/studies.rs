@@ -293,7 +293,7 @@ fn a_study_that_is_interrupted_ends_after_its_run_and_goes_on_later() {
     assert!(refused.expect_failure().contains("another plan"));
     assert_eq!(journal_of(&study), interrupted, "untouched");
 
-    // As a power cut in the middle of a line leaves it.
+    // As a power loss in the middle of a line leaves it.
     let path = study.join("journal.ndjson");
     let torn = fs::read_to_string(&path).expect("a file") + "{\"kind\":\"run\",\"ru";
     fs::write(&path, torn).expect("written");

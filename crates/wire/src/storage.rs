@@ -79,7 +79,7 @@ record! {
 }
 
 record! {
-    /// Cuts a chunk file; one that is shorter or doesn't exist stays as it is.
+    /// TruncationTable a chunk file; one that is shorter or doesn't exist stays as it is.
     pub struct TruncateChunk {
         /// The chunk file.
         pub key: ChunkFileKey,

@@ -33,10 +33,10 @@ impl MemoryEngine {
         self.since.clear();
     }
 
-    /// What is left after a power cut of which `survivors` batches since the checkpoint were
+    /// What is left after a power loss of which `survivors` batches since the checkpoint were
     /// written.
     #[must_use]
-    pub fn after_power_cut(&self, survivors: usize) -> Self {
+    pub fn after_power_loss(&self, survivors: usize) -> Self {
         let mut live = self.durable.clone();
         self.since.iter().take(survivors).for_each(|batch| change(&mut live, batch));
         Self { durable: live.clone(), live, since: Vec::new() }

@@ -22,7 +22,7 @@ pub(crate) fn run<E: Engine>(
         writers: u32::from(request.open == OpenMode::Write),
     };
     let session = context.session()?;
-    // A power cut may have taken the open with the last moments before it. What was written since
+    // A power loss may have taken the open with the last moments before it. What was written since
     // counts all the same.
     context.uncount_opens(session, request.inode, closed)?;
     if record.attributes.links == 0 && context.opens(request.inode)?.is_zero() {

@@ -1,9 +1,9 @@
 //! `Open`: counts an open of a regular file by the session, perhaps cutting the file first.
 
 use crate::context::Context;
-use crate::cuts;
 use crate::engine::Engine;
 use crate::operation::Stop;
+use crate::truncations;
 use skep_format::metadata::InodeRecord;
 use skep_types::{Error, ErrorCode, FileKind};
 use skep_wire::metadata::{Open, OpenMode, OpenReply};
@@ -30,7 +30,7 @@ pub(crate) fn run<E: Engine>(
     }
     let is_shared = context.check_shared(request.inode, request.open)?;
     if request.truncate {
-        cuts::truncate(context, &mut record, 0)?;
+        truncations::truncate(context, &mut record, 0)?;
         context.drop_capability(&mut record);
         context.put_inode(&record);
     }

@@ -1,10 +1,10 @@
 //! `SetAttributes`: `chmod`, `chown`, `utimes`, `truncate`.
 
 use crate::context::Context;
-use crate::cuts;
 use crate::engine::Engine;
 use crate::namespace::PERMISSION_BITS;
 use crate::operation::Stop;
+use crate::truncations;
 use skep_types::{ErrorCode, FileKind, Timestamp};
 use skep_wire::metadata::{AttributesReply, SetAttributes, SetTime};
 
@@ -14,7 +14,7 @@ pub(crate) fn run<E: Engine>(
 ) -> Result<AttributesReply, Stop> {
     let mut record = context.inode(request.inode)?;
     if let Some(size) = request.size {
-        cuts::truncate(context, &mut record, size)?;
+        truncations::truncate(context, &mut record, size)?;
     }
     let is_owned_anew = request.uid.is_some() || request.gid.is_some();
     if is_owned_anew || request.size.is_some() {

@@ -61,7 +61,7 @@ fn set_of_file<E: Engine>(
                     is: write a new file with another one";
         return Err(Error::new(ErrorCode::InUse, what).into());
     }
-    // A power cut may have taken the open of a client that has just written.
+    // A power loss may have taken the open of a client that has just written.
     context.remove_inline(record)?;
     let old = record.pattern.take();
     let generation = old.as_ref().map_or(0, |old| old.generation) + 1;

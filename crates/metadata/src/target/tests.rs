@@ -1,9 +1,8 @@
 //! Bugs that were found, by the simulator or by thought, each as the shortest story that shows it.
 //! One target, one storage group; the test plays clients, storage and the disk.
 
+mod background_calls;
 mod closes;
-mod cuts;
-mod errands;
 mod file_locks;
 mod free_space;
 mod full;
@@ -15,6 +14,7 @@ mod repetitions;
 mod sessions;
 mod sharing;
 mod sizes;
+mod truncations;
 
 use super::*;
 use crate::engine::memory::MemoryEngine;
@@ -224,7 +224,7 @@ impl Story {
     }
 }
 
-fn cut(inode: InodeId) -> md::SetAttributes {
+fn truncate(inode: InodeId) -> md::SetAttributes {
     md::SetAttributes {
         inode,
         permissions: None,

@@ -69,7 +69,7 @@ impl ChunkFile {
     pub(crate) fn new(key: ChunkFileKey, path: PathBuf, file: std::fs::File) -> Result<Rc<Self>> {
         let failed = |error: std::io::Error| Error::from(error).within(path.display());
         let mut length = file.metadata().map_err(failed)?.len();
-        // A power cut may leave a part of a page at the end. It describes nothing, and would look
+        // A power loss may leave a part of a page at the end. It describes nothing, and would look
         // like a damaged one if the file grew again.
         if (1..PAGE_BYTES).contains(&(length % REGION_STRIDE)) {
             length -= length % REGION_STRIDE;

@@ -3,9 +3,9 @@
 //!
 //! # Crashes
 //! As with a write: a region that is known to be on the device is named in the dirty log before
-//! anything of it goes; then its data become a hole, then its page says so. Whatever a power cut
+//! anything of it goes; then its data become a hole, then its page says so. Whatever a power loss
 //! leaves of that is taken as it is. Pages of regions that are cleared stay: without one, data that
-//! came back with the power cut would have no description.
+//! came back with the power loss would have no description.
 
 use super::ChunkStore;
 use super::chunk_file::{ChunkFile, Region, granule_in_region, whole_granules};
@@ -79,7 +79,7 @@ impl ChunkStore {
         if range.start <= held && range.end > held {
             // Behind the end there is nothing but room that was reserved. ext4 gives it back when a
             // file is cut, not for a hole there.
-            self.cut_to_size(file)?;
+            self.truncate_to_size(file)?;
         }
         Ok(range.end)
     }

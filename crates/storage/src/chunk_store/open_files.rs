@@ -72,7 +72,7 @@ impl OpenFiles {
     }
 
     /// Drops region pages from `from` on, which were cut off.
-    pub(crate) fn cut_regions(&mut self, file: &ChunkFile, from: u64) {
+    pub(crate) fn truncate_regions(&mut self, file: &ChunkFile, from: u64) {
         let is_cached = self.files.get(&file.key).is_some_and(|it| std::ptr::eq(&**it, file));
         let mut regions = file.regions.borrow_mut();
         let before = regions.len();
@@ -152,7 +152,7 @@ mod tests {
         }
         assert!(cache.pages < MAX_CACHED_PAGES);
         assert!(long.regions.borrow().contains_key(&0), "in use");
-        cache.cut_regions(&long, 0);
+        cache.truncate_regions(&long, 0);
         assert_eq!(cache.pages, 0);
     }
 }

@@ -10,7 +10,7 @@ use std::io;
 use std::rc::Rc;
 
 impl ChunkStore {
-    /// Removes chunk files; returns when that survives a power cut, so whoever asked need not ask
+    /// Removes chunk files; returns when that survives a power loss, so whoever asked need not ask
     /// again. Those that don't exist are skipped: but their absence is made durable too, since they
     /// may have been removed just before the last start.
     ///

@@ -5,7 +5,7 @@ mod crash;
 mod damage;
 mod full;
 mod model;
-mod power_cut;
+mod power_loss;
 
 use super::*;
 use skep_env::Buf;

@@ -6,7 +6,7 @@ use skep_format::chunk::{DirtyRegion, REGION_BYTES, RegionHeader, granule_checks
 use skep_types::{ChunkFileKey, GRANULE_BYTES, Result};
 
 impl ChunkStore {
-    /// Cuts a chunk file; one that is shorter, or doesn't exist, stays as it is: what lies behind
+    /// TruncationTable a chunk file; one that is shorter, or doesn't exist, stays as it is: what lies behind
     /// its end reads as zeros anyway. Not cancel-safe, see the module.
     ///
     /// # Errors
@@ -31,16 +31,16 @@ impl ChunkStore {
         let last = region_of(size.saturating_sub(1));
         let _changing = self.dirty.change(file.key, last..last + 1);
         file.note_change();
-        self.cut_checksums(file, last, size).await?;
+        self.truncate_checksums(file, last, size).await?;
         file.size.set(size);
-        self.cut_to_size(file)?;
-        self.open.borrow_mut().cut_regions(file, last + 1);
+        self.truncate_to_size(file)?;
+        self.open.borrow_mut().truncate_regions(file, last + 1);
         self.dirty.cut(&file.key, last + 1);
         Ok(())
     }
 
     /// Gives the region that holds the new end the checksums that it will have.
-    async fn cut_checksums(&self, file: &ChunkFile, last: u64, size: u64) -> Result<()> {
+    async fn truncate_checksums(&self, file: &ChunkFile, last: u64, size: u64) -> Result<()> {
         let region = self.region(file, last).await?;
         let Some(header) = region.header.get() else { return Ok(()) };
         let tail = size % GRANULE_BYTES;
@@ -62,14 +62,14 @@ impl ChunkStore {
         {
             let mut checksums = region.checksums.borrow_mut();
             // A size at the end of the region cuts none of its granules.
-            let first_cut = if size > 0 && tail == 0 && start == (last + 1) * REGION_BYTES {
+            let first_truncation = if size > 0 && tail == 0 && start == (last + 1) * REGION_BYTES {
                 checksums.len()
             } else {
                 granule_in_region(start)
             };
-            checksums[first_cut..].fill(0);
+            checksums[first_truncation..].fill(0);
             if tail > 0 {
-                checksums[first_cut] = tail_checksum;
+                checksums[first_truncation] = tail_checksum;
             }
         }
         let start = self.state.get().start;

@@ -14,7 +14,7 @@ impl ChunkStore {
     /// Gives a file its old length back, and its regions checksums of what they hold now. The
     /// caller holds the file's lock for the writes that failed.
     pub(super) async fn undo(&self, file: &ChunkFile, writes: &[RegionWrite]) -> Result<()> {
-        self.cut_to_size(file)?;
+        self.truncate_to_size(file)?;
         for write in writes {
             let kept = write.range.start..write.range.end.min(file.size.get());
             if write.was_blank && self.punch(file, write.index, &kept)? {

@@ -81,7 +81,7 @@ impl Incoming<'_> {
 impl ChunkStore {
     /// Writes `data` at `offset` of a chunk file, which is created if need be. `checksums` are
     /// those of its granule pieces. When this returns the data survive the end of the process, and
-    /// after [`Self::sync`] a power cut. Not cancel-safe, see the module.
+    /// after [`Self::sync`] a power loss. Not cancel-safe, see the module.
     ///
     /// # Errors
     /// `Protocol` if the data don't match the checksums, `NoSpace` or `FileTooLarge`: nothing was
@@ -335,7 +335,7 @@ impl ChunkStore {
     }
 
     /// Length that the file has on disk for its size.
-    pub(super) fn cut_to_size(&self, file: &ChunkFile) -> Result<()> {
+    pub(super) fn truncate_to_size(&self, file: &ChunkFile) -> Result<()> {
         file.file
             .borrow_std()
             .set_len(physical_length(file.size.get()))

@@ -1,4 +1,4 @@
-//! `RemoveChunks`: chunk files go, and stay gone after a power cut.
+//! `RemoveChunks`: chunk files go, and stay gone after a power loss.
 
 use super::Call;
 use crate::chunk_store::ChunkStore;

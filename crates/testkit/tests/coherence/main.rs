@@ -114,9 +114,14 @@ fn a_name_that_was_removed_leads_to_a_new_file(mounts: &Mounts) {
         let kept = (round % 2 == 0).then(|| File::open(&here).expect("opened"));
         assert!(there.exists());
         fs::remove_file(&here).expect("removed");
-        let is_cut = round % 4 < 2;
+        let is_truncated = round % 4 < 2;
         let mut options = OpenOptions::new();
-        let new = options.append(!is_cut).write(is_cut).truncate(is_cut).create(true).open(&there);
+        let new = options
+            .append(!is_truncated)
+            .write(is_truncated)
+            .truncate(is_truncated)
+            .create(true)
+            .open(&there);
         let mut new = new.expect("opened");
         new.write_all(b"new").expect("written");
         drop(new);

@@ -211,7 +211,7 @@ impl Writer<'_> {
         });
     }
 
-    /// Cuts the end off, and puts zeros in its place.
+    /// TruncationTable the end off, and puts zeros in its place.
     fn cut(&mut self) {
         let page = KEPT + self.random.below(PAGES - KEPT);
         self.story.change(page..PAGES, self.number, true, || {

@@ -1,4 +1,4 @@
-//! Syncing. That it reaches the disk, tests of power cuts show; here, that all forms of it work.
+//! Syncing. That it reaches the disk, tests of power losses show; here, that all forms of it work.
 
 use crate::{Test, ok};
 use rustix::fs::{Mode, OFlags};

@@ -76,7 +76,7 @@ impl ResultFile {
         });
         made.append(&begin)?;
         made.reserve(size.bytes())?;
-        // The name of the new file has to outlast a power cut too.
+        // The name of the new file has to outlast a power loss too.
         let parent = path.parent().filter(|it| !it.as_os_str().is_empty());
         File::open(parent.unwrap_or(Path::new("."))).and_then(|it| it.sync_all())?;
         Ok(made)

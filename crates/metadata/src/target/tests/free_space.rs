@@ -95,7 +95,7 @@ fn what_is_there_is_used_and_removed_on_a_full_disk() {
         md::WrittenExtent { end: 9, truncate_generation: 0, may_leave_holes: false, reach: 0 };
     let report = md::ReportWritten { inode, written };
     assert_eq!(story.ask(1, 1, (0, 6), &report).unwrap().attributes.size, 9);
-    let longer = md::SetAttributes { size: Some(20), ..cut(inode) };
+    let longer = md::SetAttributes { size: Some(20), ..truncate(inode) };
     story.send(1, 1, (0, 7), &longer);
     story.answer::<st::TruncateChunk>(&skep_wire::management::EmptyReply {});
     assert!(matches!(story.replies.pop(), Some((1, Ok(_)))));

@@ -68,7 +68,7 @@ impl Story {
     }
 
     /// The power goes: the log ends where it was so long.
-    fn cut_power(&mut self, log_bytes: usize) {
+    fn lose_power(&mut self, log_bytes: usize) {
         self.log.truncate(log_bytes);
         self.restart();
     }
@@ -123,24 +123,24 @@ fn a_part_of_a_write_moves_neither_size_nor_times() {
 }
 
 #[test]
-fn truncations_cut_what_is_stored_for_good() {
+fn truncations_remove_stored_bytes_for_good() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     story.written(1, &write(inode, 0, b"0123456789"));
     for (sequence, size) in [(2, 4), (3, 4096), (4, 20_000)] {
-        story.send(1, 1, (0, sequence), &md::SetAttributes { size: Some(size), ..cut(inode) });
+        story.send(1, 1, (0, sequence), &md::SetAttributes { size: Some(size), ..truncate(inode) });
         story.answer::<st::TruncateChunk>(&EmptyReply {});
         assert_eq!(story.size(inode), size);
         assert_eq!(story.read(inode, 0, 4096).unwrap(), b"0123");
     }
-    story.send(1, 1, (0, 5), &cut(inode));
+    story.send(1, 1, (0, 5), &truncate(inode));
     story.answer::<st::TruncateChunk>(&EmptyReply {});
     assert_eq!(story.stored(inode), None);
     // While nobody may be writing, storage has nothing to do with it.
     story.written(2, &write(inode, 0, b"again"));
     let close = md::Close { inode, open: md::OpenMode::Write, written: None };
     story.ask(1, 1, (0, 6), &close).unwrap();
-    let high_water = md::SetAttributes { size: Some(3), ..cut(inode) };
+    let high_water = md::SetAttributes { size: Some(3), ..truncate(inode) };
     story.ask(1, 1, (0, 7), &high_water).unwrap();
     assert_eq!(story.read(inode, 0, 4096).unwrap(), b"aga");
     assert!(story.calls.is_empty());
@@ -241,7 +241,7 @@ fn a_target_knows_what_it_lost_with_its_power_and_that_a_kill_takes_nothing() {
     let log_bytes = story.log.len();
     let second = story.written(2, &write(inode, 5, b"second")).mark;
     assert_eq!(first.epoch, second.epoch);
-    story.cut_power(log_bytes);
+    story.lose_power(log_bytes);
     assert_eq!(story.size(inode), 5);
     assert!(!story.is_lost(inode, &[first]));
     assert!(story.is_lost(inode, &[second]) && story.is_lost(inode, &[first, second]));
@@ -301,12 +301,12 @@ fn damaged_bytes_are_never_given_out_nor_built_upon() {
     assert_eq!(error.code(), ErrorCode::Corrupt);
     assert!(error.context().contains(&inode.to_string()), "{error}");
     assert_eq!(story.refused(1, &write(inode, 0, b"x")), ErrorCode::Corrupt);
-    story.send(1, 1, (0, 2), &md::SetAttributes { size: Some(4), ..cut(inode) });
+    story.send(1, 1, (0, 2), &md::SetAttributes { size: Some(4), ..truncate(inode) });
     story.answer::<st::TruncateChunk>(&EmptyReply {});
     let (_, result) = story.replies.pop().unwrap();
     assert_eq!(result.unwrap_err().code(), ErrorCode::Corrupt);
     // Cut to nothing, it is well again.
-    story.send(1, 1, (0, 3), &cut(inode));
+    story.send(1, 1, (0, 3), &truncate(inode));
     story.answer::<st::TruncateChunk>(&EmptyReply {});
     story.written(2, &write(inode, 0, b"new"));
     assert_eq!(story.read(inode, 0, 4096).unwrap(), b"new");
@@ -318,7 +318,7 @@ fn a_truncation_for_nobody_of_damaged_bytes_does_no_harm() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     story.written(1, &write(inode, 0, b"0123456789"));
-    story.send(1, 1, (0, 2), &md::SetAttributes { size: Some(4), ..cut(inode) });
+    story.send(1, 1, (0, 2), &md::SetAttributes { size: Some(4), ..truncate(inode) });
     story.send(1, 1, (0, 0), &md::CloseSession {});
     let damaged = InlineRecord { checksum: 1, bytes: b"0123456789".as_slice().into() };
     story.target.table.write(Key::Inline(inode).to_bytes(), Some(damaged.to_bytes()));

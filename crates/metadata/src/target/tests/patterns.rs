@@ -76,7 +76,7 @@ fn a_file_that_was_ever_written_keeps_its_pattern() {
         assert_eq!((error.code(), story.pattern(inode)), (ErrorCode::InUse, before.clone()));
     };
     refused(&mut story);
-    story.send(1, 1, (0, 3), &cut(inode));
+    story.send(1, 1, (0, 3), &truncate(inode));
     story.answer::<st::TruncateChunk>(&skep_wire::management::EmptyReply {});
     assert_eq!(story.size(inode), 0);
     refused(&mut story);

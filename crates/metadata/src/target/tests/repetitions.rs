@@ -25,7 +25,7 @@ fn every_connection_gets_the_answer_of_a_request_that_came_twice() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     for on in [5, 6] {
-        story.send(on, 1, (0, 2), &cut(inode));
+        story.send(on, 1, (0, 2), &truncate(inode));
     }
     assert!(story.replies.is_empty());
     story.answer::<st::TruncateChunk>(&skep_wire::management::EmptyReply {});
@@ -43,9 +43,9 @@ fn a_request_that_waits_is_dropped_when_a_newer_one_uses_its_slot() {
     let written =
         md::WrittenExtent { end: 10, truncate_generation: 0, may_leave_holes: false, reach: 0 };
     story.ask(1, 1, (0, 2), &md::ReportWritten { inode, written }).unwrap();
-    story.send(1, 1, (0, 3), &cut(inode));
+    story.send(1, 1, (0, 3), &truncate(inode));
     assert!(story.replies.is_empty(), "it waits for the chunk file to be cut");
-    let newer = md::SetAttributes { size: None, permissions: Some(0o644), ..cut(inode) };
+    let newer = md::SetAttributes { size: None, permissions: Some(0o644), ..truncate(inode) };
     story.send(1, 1, (0, 4), &newer);
     let mut replies = std::mem::take(&mut story.replies);
     replies.sort_by_key(|(_, result)| result.is_ok());

@@ -244,7 +244,7 @@ fn nothing_of_a_silent_client_is_given_back_before_the_map_says_that_it_was_remo
         story.happens(Event::Tick);
     }
     assert_eq!(story.evicted[..2], [NodeId::new(9); 2], "it asks again");
-    let refused = story.ask(1, 1, (0, 2), &cut(inode)).unwrap_err();
+    let refused = story.ask(1, 1, (0, 2), &truncate(inode)).unwrap_err();
     assert_eq!(refused.code(), ErrorCode::Evicted);
     let opens = |story: &Story| {
         story.target.table.scan(&Key::opens_of(SessionId::new(1)), &[], 9).unwrap().len()

@@ -11,7 +11,7 @@ fn a_size_from_before_a_truncation_is_asked_for_anew() {
     story.ask(1, 1, (0, 0), &md::CloseSession {}).unwrap();
     let asked = story.calls.remove(0);
     assert_eq!(asked.1.message, st::StatChunk::ID);
-    story.send(1, 2, (0, 1), &cut(inode));
+    story.send(1, 2, (0, 1), &truncate(inode));
     story.answer::<st::TruncateChunk>(&skep_wire::management::EmptyReply {});
     story.replies.clear();
     let result = Ok(stat(100).to_bytes());

@@ -1,4 +1,4 @@
-//! Holes and reserved room: where they begin, what they take, and what power cuts leave of them.
+//! Holes and reserved room: where they begin, what they take, and what power losses leave of them.
 
 use super::*;
 

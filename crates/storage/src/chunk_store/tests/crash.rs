@@ -1,4 +1,4 @@
-//! Power cuts: what the device holds afterwards is made by changing the files of a closed store,
+//! Power losses: what the device holds afterwards is made by changing the files of a closed store,
 //! and a new start must tell torn writes from damage.
 
 use super::*;
@@ -44,7 +44,7 @@ fn a_new_region_whose_page_was_lost_or_torn_is_taken_as_it_is() {
 }
 
 #[test]
-fn a_file_cut_short_by_a_power_cut_is_read_to_its_end() {
+fn a_file_shortened_by_a_power_loss_is_read_to_its_end() {
     for length in [0, 100, 4096, 5000, page_offset(1) + 17, page_offset(1) + 5000] {
         run(|dir| async move {
             let store = open(&dir);
@@ -163,7 +163,7 @@ fn the_incarnation_changes_when_the_page_cache_is_gone() {
         let first = start(host).incarnation();
         assert_eq!(start(host).incarnation(), first, "killed");
         let booted = start(other);
-        assert_ne!(booted.incarnation(), first, "power cut");
+        assert_ne!(booted.incarnation(), first, "power loss");
         booted.close().await.unwrap();
         assert_eq!(start(host).incarnation(), booted.incarnation(), "ended cleanly, then booted");
     });

@@ -18,7 +18,7 @@ fn written(story: &mut Story) -> InodeId {
 fn a_truncation_is_brought_to_its_end_when_its_client_has_gone() {
     let mut story = Story::begin();
     let inode = written(&mut story);
-    story.send(1, 1, (0, 3), &cut(inode));
+    story.send(1, 1, (0, 3), &truncate(inode));
     story.send(1, 1, (0, 0), &md::CloseSession {});
     assert_eq!(story.calls.len(), 1, "the size is not asked for while the chunk file is being cut");
     assert_eq!(story.size(inode), 10);
@@ -32,10 +32,10 @@ fn a_truncation_is_brought_to_its_end_when_its_client_has_gone() {
 /// Which chunk files have to be cut was looked at again when an answer came. A writer had closed
 /// the file meanwhile, so there were fewer: those asked for at first were no longer waited for.
 #[test]
-fn what_is_to_be_cut_is_decided_once() {
+fn a_truncation_size_is_decided_once() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
-    story.send(1, 2, (0, 1), &cut(inode));
+    story.send(1, 2, (0, 1), &truncate(inode));
     let close = md::Close { inode, open: md::OpenMode::Write, written: None };
     story.ask(1, 1, (0, 2), &close).unwrap();
     assert!(story.replies.is_empty());
@@ -48,8 +48,8 @@ fn what_is_to_be_cut_is_decided_once() {
 fn truncations_of_one_file_come_one_after_the_other() {
     let mut story = Story::begin();
     let inode = written(&mut story);
-    story.send(1, 1, (0, 3), &cut(inode));
-    let to_five = md::SetAttributes { size: Some(5), ..cut(inode) };
+    story.send(1, 1, (0, 3), &truncate(inode));
+    let to_five = md::SetAttributes { size: Some(5), ..truncate(inode) };
     story.send(1, 2, (0, 1), &to_five);
     assert_eq!(story.calls.len(), 1);
     story.answer::<st::TruncateChunk>(&EmptyReply {});
@@ -61,11 +61,11 @@ fn truncations_of_one_file_come_one_after_the_other() {
 }
 
 #[test]
-fn a_refused_cut_is_answered_and_the_next_truncation_can_begin() {
+fn a_refused_truncation_is_answered_and_the_next_can_begin() {
     let mut story = Story::begin();
     let inode = written(&mut story);
     for (sequence, is_refused) in [(3, true), (4, false)] {
-        story.send(1, 1, (0, sequence), &cut(inode));
+        story.send(1, 1, (0, sequence), &truncate(inode));
         let (call, _) = story.calls.remove(0);
         let refusal = Error::new(ErrorCode::DeviceFailed, "no disk");
         let result = if is_refused { Err(refusal) } else { Ok(EmptyReply {}.to_bytes()) };

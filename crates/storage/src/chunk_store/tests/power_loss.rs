@@ -1,4 +1,4 @@
-//! Power cuts for real: a store on a loop device whose image is copied by reflink while it works.
+//! Power losses for real: a store on a loop device whose image is copied by reflink while it works.
 //! The copy has what was on the device at that moment, and nothing of what the kernel held in
 //! memory.
 //!
@@ -226,16 +226,16 @@ async fn work(
     store: Rc<ChunkStore>,
     random: Rc<Random>,
     model: Rc<RefCell<Vec<Expected>>>,
-    start_cut: impl FnOnce() -> std::thread::JoinHandle<bool>,
+    start_truncation: impl FnOnce() -> std::thread::JoinHandle<bool>,
 ) -> HostIncarnation {
-    let mut start_cut = Some(start_cut);
+    let mut start_truncation = Some(start_truncation);
     let mut cut = None;
     let cut_at = 40 + random.below(60);
     let mut step = 0;
     while !cut.as_ref().is_some_and(std::thread::JoinHandle::is_finished) {
         step += 1;
         if step == cut_at {
-            cut = start_cut.take().map(|start| start());
+            cut = start_truncation.take().map(|start| start());
         }
         let file = random.below(FILES);
         let mut expected = std::mem::take(&mut model.borrow_mut()[file as usize]);

@@ -16,7 +16,7 @@
 //! that wanted it has died. If the truncation were given up meanwhile, the cut would come all the
 //! same: into what others wrote to the file since and were told is stored.
 //!
-//! Only a restart of this process gives up cuts, with the connections that they were sent on. If
+//! Only a restart of this process gives up truncations, with the connections that they were sent on. If
 //! the client that asked is alive it asks again; if it died too, bytes beyond the size that it
 //! wanted may read as zeros.
 
@@ -35,7 +35,7 @@ use std::collections::BTreeMap;
 
 /// A truncation whose chunk files are being cut.
 #[derive(Debug)]
-struct Cut {
+struct Truncation {
     /// The size that the file gets.
     size: u64,
     /// The operation that wants it, while that is there.
@@ -48,9 +48,9 @@ struct Cut {
 
 /// Truncations on their way, by file.
 #[derive(Debug, Default)]
-pub(crate) struct Cuts(BTreeMap<InodeId, Cut>);
+pub(crate) struct TruncationTable(BTreeMap<InodeId, Truncation>);
 
-impl Cuts {
+impl TruncationTable {
     /// Whether chunk files of this file are being cut.
     pub(crate) fn contains(&self, inode: InodeId) -> bool {
         self.0.contains_key(&inode)
@@ -62,7 +62,7 @@ impl Cuts {
     }
 }
 
-/// Cuts or extends a file. Also what opening with `O_TRUNC` does.
+/// TruncationTable or extends a file. Also what opening with `O_TRUNC` does.
 pub(crate) fn truncate<E: Engine>(
     context: &mut Context<'_, E>,
     record: &mut InodeRecord,
@@ -77,11 +77,11 @@ pub(crate) fn truncate<E: Engine>(
         return Err(ErrorCode::FileTooLarge.into());
     }
     let inode = record.attributes.inode;
-    if !context.has_cut(inode)?
+    if !context.has_truncation(inode)?
         && let reach = context.reach(record)?
         && let Some(pattern) = record.pattern.as_ref().filter(|_| reach > size)
     {
-        let mut cuts = Vec::new();
+        let mut truncations = Vec::new();
         let sizes = striping::chunk_sizes(pattern, size);
         for (chunk, most) in sizes.zip(striping::chunk_sizes(pattern, reach)) {
             if most.size > chunk.size {
@@ -91,24 +91,24 @@ pub(crate) fn truncate<E: Engine>(
                     component: chunk.component,
                     index: chunk.index,
                 };
-                cuts.push((chunk.group, TruncateChunk { key, size: chunk.size }));
+                truncations.push((chunk.group, TruncateChunk { key, size: chunk.size }));
             }
         }
-        if !cuts.is_empty() {
-            return Err(context.begin_cut(inode, size, cuts));
+        if !truncations.is_empty() {
+            return Err(context.begin_truncation(inode, size, truncations));
         }
     }
     set_size(context, record, size)?;
     Ok(())
 }
 
-/// Gives a file a size, and cuts its bytes that are here to it; no chunk file reaches beyond it.
+/// Gives a file a size, and truncations its bytes that are here to it; no chunk file reaches beyond it.
 pub(crate) fn set_size<E: Engine>(
     context: &mut Context<'_, E>,
     record: &mut InodeRecord,
     size: u64,
 ) -> Result<()> {
-    context.cut_inline(record, size)?;
+    context.truncate_inline(record, size)?;
     let is_longer = size > record.attributes.size;
     record.attributes.is_sparse = size > 0 && (record.attributes.is_sparse || is_longer);
     record.attributes.size = size;
@@ -118,17 +118,17 @@ pub(crate) fn set_size<E: Engine>(
 }
 
 impl<E: Engine> Context<'_, E> {
-    /// Whether the chunk files were cut for this operation. `false`: nobody cuts them now.
+    /// Whether the chunk files were cut for this operation. `false`: nobody truncations them now.
     ///
     /// # Errors
     /// A refusal of storage. Stops while chunk files are being cut, for this operation or another.
-    pub(crate) fn has_cut(&self, inode: InodeId) -> Result<bool, Stop> {
-        let Some(cut) = self.shared.cuts.0.get(&inode) else { return Ok(false) };
-        if cut.operation != Some(self.op.id) {
-            return Err(Stop::Held(Resource::Cut(inode)));
+    pub(crate) fn has_truncation(&self, inode: InodeId) -> Result<bool, Stop> {
+        let Some(truncation) = self.shared.truncations.0.get(&inode) else { return Ok(false) };
+        if truncation.operation != Some(self.op.id) {
+            return Err(Stop::Held(Resource::Truncation(inode)));
         }
-        match (&cut.failure, cut.waiting) {
-            (_, 1..) => Err(Stop::Cutting(Vec::new())),
+        match (&truncation.failure, truncation.waiting) {
+            (_, 1..) => Err(Stop::Truncating(Vec::new())),
             (Some(error), _) => {
                 let error = of_another(error.clone());
                 Err(Error::within(error, format_args!("truncating {inode}")).into())
@@ -138,19 +138,20 @@ impl<E: Engine> Context<'_, E> {
     }
 
     /// Begins to cut chunk files, so that the file can get a size.
-    pub(crate) fn begin_cut(
+    pub(crate) fn begin_truncation(
         &mut self,
         inode: InodeId,
         size: u64,
-        cuts: Vec<(GroupId, TruncateChunk)>,
+        truncations: Vec<(GroupId, TruncateChunk)>,
     ) -> Stop {
         let operation = Some(self.op.id);
-        let cut = Cut { size, operation, waiting: cuts.len(), failure: None };
-        self.shared.cuts.0.insert(inode, cut);
-        self.shared.locks.try_take(&Resource::Cut(inode), Owner::Cut(inode));
-        self.op.cut = Some(inode);
-        let call = |(group, cut): (GroupId, TruncateChunk)| OutgoingCall::new(group, &cut);
-        Stop::Cutting(cuts.into_iter().map(call).collect())
+        let truncation = Truncation { size, operation, waiting: truncations.len(), failure: None };
+        self.shared.truncations.0.insert(inode, truncation);
+        self.shared.locks.try_take(&Resource::Truncation(inode), Owner::Truncation(inode));
+        self.op.truncation = Some(inode);
+        let call =
+            |(group, truncation): (GroupId, TruncateChunk)| OutgoingCall::new(group, &truncation);
+        Stop::Truncating(truncations.into_iter().map(call).collect())
     }
 }
 
@@ -160,12 +161,12 @@ pub(crate) fn truncated<E: Engine>(
     inode: InodeId,
 ) -> Result<(), Stop> {
     let found = context.find_inode(inode)?;
-    let Some(cut) = context.shared.cuts.0.get(&inode) else { return Ok(()) };
-    if let Some(error) = &cut.failure {
+    let Some(truncation) = context.shared.truncations.0.get(&inode) else { return Ok(()) };
+    if let Some(error) = &truncation.failure {
         tracing::warn!("{inode} may be cut in part, for a client that has gone: {error}");
         return Ok(());
     }
-    let size = cut.size;
+    let size = truncation.size;
     if let Some(mut record) = found {
         match set_size(context, &mut record, size) {
             Err(error) if error.code() == ErrorCode::Corrupt => {
@@ -182,38 +183,38 @@ pub(crate) fn truncated<E: Engine>(
 
 impl<E: Engine> MetadataTarget<E> {
     /// Takes in that a chunk file was cut, or why it wasn't.
-    pub(crate) fn on_cut(&mut self, inode: InodeId, result: Result<Vec<u8>>) {
-        let Some(cut) = self.shared.cuts.0.get_mut(&inode) else { return };
-        cut.waiting -= 1;
-        cut.failure = cut.failure.take().or(result.err());
-        if cut.waiting > 0 {
+    pub(crate) fn on_truncated(&mut self, inode: InodeId, result: Result<Vec<u8>>) {
+        let Some(truncation) = self.shared.truncations.0.get_mut(&inode) else { return };
+        truncation.waiting -= 1;
+        truncation.failure = truncation.failure.take().or(result.err());
+        if truncation.waiting > 0 {
             return;
         }
-        match cut.operation {
+        match truncation.operation {
             Some(operation) => self.ready.push_back(operation),
             None => self.start_internal(Internal::Truncated(inode)),
         }
     }
 
     /// The operation that wanted a truncation goes without having logged it.
-    pub(crate) fn leave_cut(&mut self, op: &Operation) {
-        let Some(inode) = op.cut else { return };
-        let Some(cut) = self.shared.cuts.0.get_mut(&inode) else { return };
-        if cut.operation != Some(op.id) {
+    pub(crate) fn leave_truncation(&mut self, op: &Operation) {
+        let Some(inode) = op.truncation else { return };
+        let Some(truncation) = self.shared.truncations.0.get_mut(&inode) else { return };
+        if truncation.operation != Some(op.id) {
             return;
         }
-        cut.operation = None;
-        if cut.waiting == 0 && cut.failure.is_some() {
-            self.end_cut(inode);
-        } else if cut.waiting == 0 {
+        truncation.operation = None;
+        if truncation.waiting == 0 && truncation.failure.is_some() {
+            self.end_truncation(inode);
+        } else if truncation.waiting == 0 {
             self.start_internal(Internal::Truncated(inode));
         }
     }
 
     /// A truncation was logged.
-    pub(crate) fn end_cut(&mut self, inode: InodeId) {
-        self.shared.cuts.0.remove(&inode);
-        self.release(Owner::Cut(inode));
+    pub(crate) fn end_truncation(&mut self, inode: InodeId) {
+        self.shared.truncations.0.remove(&inode);
+        self.release(Owner::Truncation(inode));
         // Its size may have to be found out.
         self.background.look_again();
     }

@@ -1,4 +1,4 @@
-//! Power cuts: the data directories lie on a disk whose state at one moment is kept in mid-run; a
+//! Power losses: the data directories lie on a disk whose state at one moment is kept in mid-run; a
 //! cluster started on that state has what `metadata.sync` and `fsync` promised.
 //!
 //! Ten cuts hit a workload, half under `metadata.sync = interval` (10 ms), half under `always`.
@@ -19,7 +19,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Cuts under each setting of `metadata.sync`.
+/// TruncationTable under each setting of `metadata.sync`.
 const CUTS: usize = 5;
 const WORKERS: u64 = 4;
 /// Operations between two cuts, at most.
@@ -192,7 +192,7 @@ impl Way {
 /// Semantics 3.3: also of one call alone, in each of its ways, on new files and on old ones that
 /// become longer.
 #[test]
-fn what_each_way_to_sync_has_made_safe_survives_a_power_cut() {
+fn synced_bytes_survive_a_power_loss_for_each_way_to_sync() {
     const LENGTHS: [usize; 3] = [10, 300_000, 2_000_000];
     let (scratch, elsewhere) = (Scratch::new(), Scratch::new());
     let mut disk = Disk::new(&scratch, DISK_BYTES);
@@ -250,7 +250,7 @@ fn with_service_on(disk: &Path, name: &str) -> Cluster {
     finish(Command::new("cp").arg("-a").arg(&service).arg(disk), PATIENCE).expect_success();
     fs::remove_dir_all(&service).expect("removed");
     std::os::unix::fs::symlink(disk.join(name), &service).expect("linked");
-    // What a power cut finds that comes before a target has synced anything.
+    // What a power loss finds that comes before a target has synced anything.
     rustix::fs::syncfs(File::open(disk).expect("opened")).expect("synced");
     cluster.up().expect_success();
     cluster
