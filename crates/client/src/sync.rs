@@ -25,14 +25,13 @@ impl Client {
     }
 
     /// Waits until everything that was written to the file, through whichever handle of this mount,
-    /// is on the devices, and the size and times with it. `data_only` has no weaker meaning: the
-    /// size is needed to read the data.
+    /// is on the devices, and the size and times with it. `fdatasync(2)` does the same: the size is
+    /// needed to read the data.
     ///
     /// # Errors
     /// `Io`, once for each handle, when acknowledged writes may have been lost by a host that lost
     /// its power; `DeviceFailed`; `Stale`.
-    pub async fn fsync(&self, handle: HandleId, data_only: bool) -> Result<()> {
-        let _ = data_only;
+    pub async fn fsync(&self, handle: HandleId) -> Result<()> {
         let file = self.mount().handles.get_live(handle)?;
         let synced = self.sync_data(&file.inode).await?;
         let durable = Modify { is_durable: true, ..Modify::default() };

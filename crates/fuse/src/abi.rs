@@ -131,8 +131,6 @@ pub const LOCK_IS_FLOCK: u32 = 1 << 0;
 pub const NOTIFY_INVAL_INODE: u32 = 2;
 /// [`SetXattrIn::more_flags`]: clear set-group-id with an access control list.
 pub const SET_XATTR_KILL_SGID: u32 = 1 << 0;
-/// [`FsyncIn::fsync_flags`]: data only.
-pub const FSYNC_DATA_ONLY: u32 = 1 << 0;
 /// `statx` mask: all basic fields and the time of creation.
 pub const STATX_BASIC_AND_BTIME: u32 = 0x0fff;
 

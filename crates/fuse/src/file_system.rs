@@ -120,7 +120,7 @@ pub trait FileSystem: Clone + 'static {
     /// Whether that was noted.
     fn is_synced(&self, handle: HandleId) -> bool;
     /// Waits until what was written is on the devices.
-    fn fsync(&self, handle: HandleId, data_only: bool) -> impl Future<Output = Result<()>>;
+    fn fsync(&self, handle: HandleId) -> impl Future<Output = Result<()>>;
     /// The open has ended.
     fn close(&self, handle: HandleId) -> impl Future<Output = Result<()>>;
     /// Makes a directory.
@@ -345,8 +345,8 @@ impl FileSystem for Client {
         Self::is_synced(self, handle)
     }
 
-    async fn fsync(&self, handle: HandleId, data_only: bool) -> Result<()> {
-        Self::fsync(self, handle, data_only).await
+    async fn fsync(&self, handle: HandleId) -> Result<()> {
+        Self::fsync(self, handle).await
     }
 
     async fn close(&self, handle: HandleId) -> Result<()> {

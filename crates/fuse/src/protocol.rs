@@ -98,7 +98,7 @@ pub(crate) async fn perform<F: FileSystem>(
         Call::Copy { copy } => allocation::copy(context, copy, caller).await,
         Call::Flush { handle, owner } => files::flush(fs, handle, owner).await,
         Call::Close { handle } => files::close(fs, handle).await,
-        Call::Fsync { handle, data_only } => files::fsync(fs, handle, data_only).await,
+        Call::Fsync { handle } => files::fsync(fs, handle).await,
         Call::TestLock { lock } => locks::test(fs, lock).await,
         Call::SetLock { lock, waits } => locks::set(context, lock, waits, caller).await,
         Call::SyncNames => files::sync_names(fs).await,

@@ -19,7 +19,7 @@ use skep_types::{FileKind, InodeId, Timestamp};
 mod parts;
 
 pub(crate) use parts::{
-    Allocate, Copy, DataOnly, FlagsForm, Lock, Open, Read, Rename, RenameKind, Write, XattrChange,
+    Allocate, Copy, FlagsForm, Lock, Open, Read, Rename, RenameKind, Write, XattrChange,
 };
 
 /// One request, as a transport hands it over.
@@ -61,7 +61,7 @@ pub(crate) enum Call {
     Copy { copy: Copy },
     Flush { handle: HandleId, owner: u64 },
     Close { handle: HandleId },
-    Fsync { handle: HandleId, data_only: bool },
+    Fsync { handle: HandleId },
     TestLock { lock: Lock },
     SetLock { lock: Lock, waits: bool },
     SyncNames,
@@ -454,16 +454,14 @@ impl Request {
                         appends: appends(&arguments),
                         is_direct: has_flag(arguments.flags, libc::O_DIRECT)
                             && arguments.write_flags & abi::WRITE_CACHE == 0,
-                        sync: has_flag(arguments.flags, libc::O_DSYNC)
-                            .then(|| DataOnly(!has_flag(arguments.flags, libc::O_SYNC))),
+                        is_synced: has_flag(arguments.flags, libc::O_DSYNC),
                         kill_privileges: arguments.write_flags & abi::WRITE_KILL_SUIDGID != 0,
                     },
                 }
             }
             Opcode::Fsync => {
                 let arguments: FsyncIn = self.arguments()?;
-                let data_only = arguments.fsync_flags & abi::FSYNC_DATA_ONLY != 0;
-                Call::Fsync { handle: HandleId::new(arguments.handle), data_only }
+                Call::Fsync { handle: HandleId::new(arguments.handle) }
             }
             // `fuse_flush_in` has handle and owner where `fuse_release_in` has them.
             Opcode::Flush => {

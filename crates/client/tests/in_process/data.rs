@@ -134,11 +134,11 @@ fn fsync_syncs_what_was_written_and_only_that_and_then_reports_durably() {
     with_client(|fake, client| async move {
         let (_, handle) = create(&client, "a").await;
         write(&client, handle, 0, &bytes(100_000)).await;
-        client.fsync(handle, false).await.unwrap();
+        client.fsync(handle).await.unwrap();
         assert_eq!(fake.count::<SyncChunk>(), 2, "100,000 bytes lie in two chunks");
         let executed = fake.with_metadata(1, |it| it.executed.last().copied());
         assert_eq!(executed, Some((ReportWritten::ID, true)));
-        client.fsync(handle, true).await.unwrap();
+        client.fsync(handle).await.unwrap();
         assert_eq!(fake.count::<SyncChunk>(), 2);
         let synced = fake.with_metadata(1, |it| it.asked_durably.clone());
         assert_eq!(synced, [GetAttributes::ID], "the name and the times have to be durable too");
@@ -157,7 +157,7 @@ fn what_metadata_forgot_with_its_power_is_told_again_by_fsync() {
         };
         assert_eq!(size(&fake), 5000);
         fake.with_metadata(1, |it| it.inodes.get_mut(&inode).unwrap().attributes.size = 0);
-        client.fsync(handle, false).await.unwrap();
+        client.fsync(handle).await.unwrap();
         assert_eq!(size(&fake), 5000);
         let executed = fake.with_metadata(1, |it| it.executed.last().copied());
         assert_eq!(executed, Some((ReportWritten::ID, true)));
@@ -172,7 +172,7 @@ fn fsync_covers_what_was_written_through_another_handle_that_is_closed() {
         write(&client, handle, 0, b"x").await;
         client.close(handle).await.unwrap();
         let again = client.open(inode, OpenMode::Read, false).await.unwrap();
-        client.fsync(again.handle, false).await.unwrap();
+        client.fsync(again.handle).await.unwrap();
         assert_eq!(fake.count::<SyncChunk>(), 1);
     });
 }
@@ -185,14 +185,14 @@ fn a_storage_host_that_lost_its_power_makes_fsync_fail_once_for_each_handle() {
         let second = client.open(inode, OpenMode::Read, false).await.unwrap().handle;
         write(&client, handle, 0, b"lost").await;
         fake.each_storage(|storage| storage.incarnation += 1);
-        let error = client.fsync(handle, false).await.unwrap_err();
+        let error = client.fsync(handle).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::Io);
         assert!(error.context().contains("lost its power"), "{error}");
-        assert_eq!(client.fsync(second, false).await.unwrap_err().code(), ErrorCode::Io);
-        client.fsync(handle, false).await.unwrap();
+        assert_eq!(client.fsync(second).await.unwrap_err().code(), ErrorCode::Io);
+        client.fsync(handle).await.unwrap();
         write(&client, handle, 0, b"kept").await;
-        client.fsync(handle, false).await.unwrap();
-        client.fsync(second, false).await.unwrap();
+        client.fsync(handle).await.unwrap();
+        client.fsync(second).await.unwrap();
     });
 }
 

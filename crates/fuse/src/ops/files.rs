@@ -5,7 +5,7 @@ use crate::file_system::FileSystem;
 use crate::limits;
 use crate::protocol::Context;
 use crate::reply::{Answer, Failure, OpenFlags};
-use crate::request::{DataOnly, Open, Read, Write};
+use crate::request::{Open, Read, Write};
 use crate::waits::Caller;
 use skep_client::{HandleId, OpenMode};
 use skep_types::InodeId;
@@ -53,7 +53,7 @@ pub(crate) fn note_synced(fs: &impl FileSystem, is_synced: bool, outcome: Outcom
 /// Ends a change through a handle: it is on the devices then if the handle says so.
 pub(crate) async fn sync_if_asked(fs: &impl FileSystem, handle: HandleId) -> Result<(), Failure> {
     if fs.is_synced(handle) {
-        fs.fsync(handle, true).await?;
+        fs.fsync(handle).await?;
     }
     Ok(())
 }
@@ -73,7 +73,8 @@ pub(crate) async fn write<F: FileSystem>(
     write: Write,
     caller: Caller,
 ) -> Outcome {
-    let Write { inode, handle, offset, data, appends, is_direct, sync, kill_privileges } = write;
+    let Write { inode, handle, offset, data, appends, is_direct, is_synced, kill_privileges } =
+        write;
     if kill_privileges {
         privileges::take_away(context, inode, caller).await?;
     }
@@ -86,8 +87,8 @@ pub(crate) async fn write<F: FileSystem>(
         drop_pages(context, inode, offset..offset.saturating_add(u64::from(size)), caller).await;
     }
     result?;
-    if let Some(DataOnly(data_only)) = sync {
-        context.file_system.fsync(handle, data_only).await?;
+    if is_synced {
+        context.file_system.fsync(handle).await?;
     }
     Ok(Answer::Size(size))
 }
@@ -130,8 +131,8 @@ pub(crate) async fn close(fs: &impl FileSystem, handle: HandleId) -> Outcome {
     Ok(Answer::Empty)
 }
 
-pub(crate) async fn fsync(fs: &impl FileSystem, handle: HandleId, data_only: bool) -> Outcome {
-    fs.fsync(handle, data_only).await?;
+pub(crate) async fn fsync(fs: &impl FileSystem, handle: HandleId) -> Outcome {
+    fs.fsync(handle).await?;
     Ok(Answer::Empty)
 }
 

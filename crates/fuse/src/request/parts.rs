@@ -71,8 +71,8 @@ pub(crate) struct Write {
     pub(crate) appends: bool,
     /// With `O_DIRECT`, and not what the page cache writes back.
     pub(crate) is_direct: bool,
-    /// The descriptor was opened with `O_SYNC` or `O_DSYNC`; the latter asks for data only.
-    pub(crate) sync: Option<DataOnly>,
+    /// The descriptor was opened with `O_SYNC` or `O_DSYNC`.
+    pub(crate) is_synced: bool,
     pub(crate) kill_privileges: bool,
 }
 
@@ -117,7 +117,3 @@ pub(crate) struct XattrChange {
     pub(crate) clear_set_group_id: bool,
     pub(crate) uid: u32,
 }
-
-/// Whether only data has to reach the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct DataOnly(pub(crate) bool);

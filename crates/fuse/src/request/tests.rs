@@ -56,7 +56,7 @@ fn a_write_that_claims_more_than_came_is_refused() {
     assert_eq!(parse(b"abc").unwrap_err(), libc::EINVAL);
     let Ok(Call::Write { write }) = parse(b"abcde") else { panic!("a write") };
     assert_eq!(write.data.bytes(), b"abcd");
-    assert_eq!(write.sync, Some(DataOnly(true)));
+    assert!(write.is_synced);
 }
 
 #[test]

@@ -400,7 +400,7 @@ impl FileSystem for Memory {
         self.with(|tree| Ok(tree.synced.contains(&handle))).unwrap()
     }
 
-    async fn fsync(&self, handle: HandleId, _data_only: bool) -> Result<()> {
+    async fn fsync(&self, handle: HandleId) -> Result<()> {
         self.with(|tree| tree.opened(handle).map(|node| node.syncs += 1))
     }
 
