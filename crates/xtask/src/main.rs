@@ -29,6 +29,15 @@ enum Command {
     Ci(ci::Options),
     /// Checks the rules that compilers don't know: layers, headers, lengths, names in documents.
     Tidy,
+    /// Lists the sentences that `tidy` counts as unclear.
+    Language {
+        /// Only areas that begin with this, such as `crates/client` or `messages`.
+        #[arg(default_value = "")]
+        area: String,
+        /// Write down the counts that have fallen, and list nothing.
+        #[arg(long)]
+        lower: bool,
+    },
     /// Writes the generated documents.
     Docs {
         /// Write nothing; fail if a document is stale.
@@ -61,6 +70,7 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Ci(options) => ci::run(&options),
         Command::Tidy => tidy::run(),
+        Command::Language { area, lower } => tidy::language(&area, lower),
         Command::Docs { check } => docs::run(check),
         Command::Vectors { check } => vectors::run(check),
         Command::Fuzz(options) => fuzz::run(&options),

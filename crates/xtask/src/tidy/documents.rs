@@ -58,6 +58,42 @@ fn is_path(name: &str, is_document: bool) -> bool {
     is_plain && (starts || is_document && ends)
 }
 
+/// Checks that each function which a document names as `file.rs::function` is in that file.
+///
+/// # Errors
+/// If a document can't be read.
+pub(super) fn check_functions(
+    files: &[PathBuf],
+    sources: &[(PathBuf, String)],
+) -> Outcome<Problems> {
+    let mut problems = Problems::new();
+    for path in files.iter().filter(|path| path.extension().is_some_and(|it| it == "md")) {
+        for (index, line) in read(path)?.lines().enumerate() {
+            for name in line.split('`').skip(1).step_by(2) {
+                let Some((file, function)) = name.split_once(".rs::") else { continue };
+                let file = format!("{file}.rs");
+                let function = function.rsplit("::").next().unwrap_or(function);
+                let mut found = sources.iter().filter(|(source, _)| source.ends_with(&file));
+                if !found.any(|(_, text)| defines(text, function)) {
+                    let place = format!("{}:{}", path.display(), index + 1);
+                    problems.push(format!("{place}: {file} has no function or type {function}"));
+                }
+            }
+        }
+    }
+    Ok(problems)
+}
+
+/// Whether a source text defines a function or a type.
+fn defines(text: &str, name: &str) -> bool {
+    ["fn ", "struct ", "enum ", "trait ", "const "].iter().any(|keyword| {
+        text.match_indices(&format!("{keyword}{name}")).any(|(at, found)| {
+            let rest = &text[at + found.len()..];
+            !rest.starts_with(|letter: char| letter.is_alphanumeric() || letter == '_')
+        })
+    })
+}
+
 /// Checks that every message in the catalog has vectors.
 pub(super) fn check_vectors() -> Problems {
     let mut problems = Problems::new();
@@ -206,6 +242,12 @@ mod tests {
         assert_eq!(count("see `crates/xtask/src/absent.rs` and `absent.md`"), 2);
         assert_eq!(count("see `crates/<name>/src/lib.rs`, `/etc/x.md`, `a b.rs`"), 0);
         assert_eq!(count("[here](absent.md) [there](https://example.org/x.md) [up](#top)"), 1);
+    }
+
+    #[test]
+    fn definitions_are_found_by_their_whole_name() {
+        assert!(defines("pub async fn close(x: u8) {}", "close"));
+        assert!(!defines("fn close_all() {}", "close"));
     }
 
     #[test]

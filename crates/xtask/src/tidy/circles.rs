@@ -1,0 +1,222 @@
+//! Import circles between the files of one crate: files that use each other in a loop can only be
+//! understood together.
+//!
+//! A file and its submodules count as one direction only (a parent names its children, and they may
+//! use its types), so edges between a module and its ancestors are left out.
+
+use super::Problems;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+/// Circles that are known and accepted, by the first file of each, with the reason.
+const ACCEPTED: &[(&str, &str)] = &[];
+
+/// Crates that aren't checked: the simulator is one world of which each file has a part.
+const UNCHECKED: &[&str] = &["sim"];
+
+/// A module: the names from the crate's root to it.
+type Module = Vec<String>;
+
+/// Checks the product's crates; `sources` are all Rust files with their texts.
+pub(super) fn check(sources: &[(PathBuf, String)]) -> Problems {
+    let mut crates: BTreeMap<String, Vec<(Module, &PathBuf, &str)>> = BTreeMap::new();
+    for (path, text) in sources {
+        let name = path.to_string_lossy();
+        let Some((crate_name, rest)) =
+            name.strip_prefix("crates/").and_then(|it| it.split_once("/src/"))
+        else {
+            continue;
+        };
+        let is_test = name.contains("/tests/") || name.ends_with("/tests.rs");
+        if is_test || UNCHECKED.contains(&crate_name) {
+            continue;
+        }
+        let text = text.split("\n#[cfg(test)]").next().unwrap_or(text);
+        crates.entry(crate_name.to_owned()).or_default().push((module_of(rest), path, text));
+    }
+    let mut problems = Problems::new();
+    for files in crates.values() {
+        let modules: BTreeSet<&Module> = files.iter().map(|(module, ..)| module).collect();
+        let edges: BTreeMap<&Module, BTreeSet<&Module>> = files
+            .iter()
+            .map(|(module, _, text)| (module, used_modules(module, text, &modules)))
+            .collect();
+        for circle in circles(&edges) {
+            let path = |module: &&Module| {
+                let file = files.iter().find(|(it, ..)| it == *module);
+                file.map_or_else(String::new, |(_, path, _)| path.display().to_string())
+            };
+            let names: Vec<_> = circle.iter().map(path).collect();
+            if ACCEPTED.iter().all(|(first, _)| *first != names[0]) {
+                problems.push(format!(
+                    "{}: import each other in a circle; move what they share below both",
+                    names.join(", ")
+                ));
+            }
+        }
+    }
+    problems
+}
+
+/// The module of a file below `src/`.
+fn module_of(file: &str) -> Module {
+    let path = file.trim_end_matches(".rs");
+    let mut parts: Module = path.split('/').map(str::to_owned).collect();
+    if matches!(parts.last().map(String::as_str), Some("mod" | "lib" | "main")) {
+        parts.pop();
+    }
+    parts
+}
+
+/// The modules that a file's text names by paths from the crate's root or from its own place.
+fn used_modules<'a>(
+    module: &Module,
+    text: &str,
+    modules: &BTreeSet<&'a Module>,
+) -> BTreeSet<&'a Module> {
+    let mut used = BTreeSet::new();
+    for path in paths(text) {
+        let mut place: Module = match path.first().map(String::as_str) {
+            Some("crate") => Vec::new(),
+            Some("super") => module.clone(),
+            _ => continue,
+        };
+        for part in path.iter().filter(|part| *part != "crate") {
+            match part.as_str() {
+                "super" => drop(place.pop()),
+                "self" => {}
+                name => place.push(name.to_owned()),
+            }
+        }
+        // The longest prefix that is a file; the rest names an item in it.
+        while !place.is_empty() && !modules.contains(&place) {
+            place.pop();
+        }
+        let is_ancestry = module.starts_with(&place) || place.starts_with(module);
+        if let Some(found) = modules.get(&place).filter(|_| !is_ancestry) {
+            used.insert(*found);
+        }
+    }
+    used
+}
+
+/// All paths that begin with `crate` or `super`, with groups in braces taken apart.
+fn paths(text: &str) -> Vec<Vec<String>> {
+    let code: String =
+        text.lines().map(|line| line.split("//").next().unwrap_or_default()).collect();
+    let mut found = Vec::new();
+    for start in ["crate::", "super::"] {
+        for (at, _) in code.match_indices(start) {
+            let is_whole =
+                code[..at].chars().next_back().is_none_or(|it| !is_word(it) && it != ':');
+            if is_whole {
+                expand(&mut Vec::new(), &code[at..], &mut found);
+            }
+        }
+    }
+    found
+}
+
+fn is_word(letter: char) -> bool {
+    letter.is_alphanumeric() || letter == '_'
+}
+
+/// Adds the paths at the start of `text` behind `prefix`; returns how many bytes it read.
+fn expand(prefix: &mut Vec<String>, text: &str, found: &mut Vec<Vec<String>>) -> usize {
+    let len = prefix.len();
+    let mut at = 0;
+    loop {
+        let rest = &text[at..];
+        if rest.starts_with('{') {
+            at += 1;
+            while let Some(letter) = text[at..].chars().next() {
+                if is_word(letter) {
+                    at += expand(prefix, &text[at..], found);
+                    continue;
+                }
+                at += letter.len_utf8();
+                if letter == '}' {
+                    break;
+                }
+            }
+            break;
+        }
+        let end = rest.find(|letter: char| !is_word(letter)).unwrap_or(rest.len());
+        prefix.push(rest[..end].to_owned());
+        at += end;
+        if text[at..].starts_with("::")
+            && text[at + 2..].starts_with(|it: char| is_word(it) || it == '{')
+        {
+            at += 2;
+            continue;
+        }
+        found.push(prefix.clone());
+        break;
+    }
+    prefix.truncate(len);
+    at
+}
+
+/// Groups of more than one module that reach each other.
+fn circles<'a>(edges: &BTreeMap<&'a Module, BTreeSet<&'a Module>>) -> Vec<Vec<&'a Module>> {
+    let reach: BTreeMap<&Module, BTreeSet<&Module>> =
+        edges.keys().map(|module| (*module, reachable(module, edges))).collect();
+    let mut circles: Vec<Vec<&Module>> = Vec::new();
+    for (module, reached) in &reach {
+        if !reached.contains(module) || circles.iter().any(|circle| circle.contains(module)) {
+            continue;
+        }
+        circles.push(reached.iter().filter(|it| reach[**it].contains(module)).copied().collect());
+    }
+    circles
+}
+
+fn reachable<'a>(
+    from: &'a Module,
+    edges: &BTreeMap<&'a Module, BTreeSet<&'a Module>>,
+) -> BTreeSet<&'a Module> {
+    let mut reached = BTreeSet::new();
+    let mut open = vec![from];
+    while let Some(module) = open.pop() {
+        for next in edges.get(module).into_iter().flatten() {
+            if reached.insert(*next) {
+                open.push(next);
+            }
+        }
+    }
+    reached
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problems(files: &[(&str, &str)]) -> usize {
+        let sources = files.iter().map(|(path, text)| (PathBuf::from(path), (*text).to_owned()));
+        check(&sources.collect::<Vec<_>>()).len()
+    }
+
+    #[test]
+    fn files_that_use_each_other_are_a_circle() {
+        let a = ("crates/x/src/a.rs", "use crate::{\n    b::{self, One},\n    c,\n};");
+        let back = ("crates/x/src/b.rs", "fn f() { super::a::g() }");
+        let forth = ("crates/x/src/b.rs", "use crate::c::Two;");
+        let c = ("crates/x/src/c.rs", "");
+        assert_eq!(problems(&[a, back, c]), 1);
+        assert_eq!(problems(&[a, forth, c]), 0);
+    }
+
+    #[test]
+    fn parents_and_children_are_no_circle() {
+        let parent = ("crates/x/src/a.rs", "mod b;\nuse crate::a::b::One;");
+        let child = ("crates/x/src/a/b.rs", "use super::Two;");
+        assert_eq!(problems(&[parent, child]), 0);
+    }
+
+    #[test]
+    fn comments_and_unit_tests_make_no_edges() {
+        let a = ("crates/x/src/a.rs", "use crate::b::One;");
+        let b = ("crates/x/src/b.rs", "// crate::a\n\n#[cfg(test)]\nmod tests { use crate::a; }");
+        assert_eq!(problems(&[a, b]), 0);
+    }
+}

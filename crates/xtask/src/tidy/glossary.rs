@@ -1,0 +1,156 @@
+//! The glossary: each row's type exists, and no identifier has a word that the glossary forbids.
+
+use super::Problems;
+use super::rust_text::{Kind, prose};
+use crate::repository::{Outcome, read};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+const GLOSSARY: &str = "docs/glossary.md";
+
+/// A row of one of the glossary's tables.
+struct Row<'a> {
+    types: Vec<&'a str>,
+    forbidden: Vec<&'a str>,
+}
+
+/// Checks the glossary against the identifiers of the product's crates.
+///
+/// # Errors
+/// If the glossary can't be read.
+pub(super) fn check(sources: &[(PathBuf, String)]) -> Outcome<Problems> {
+    let glossary = read(GLOSSARY)?;
+    let mut defined = BTreeSet::new();
+    let mut used: Vec<(String, String)> = Vec::new();
+    for (path, text) in sources {
+        let name = path.to_string_lossy();
+        if !name.starts_with("crates/") || name.starts_with("crates/xtask/src/tidy/") {
+            continue;
+        }
+        for (line, identifier) in identifiers(text) {
+            if is_defined(text, identifier) {
+                defined.insert(identifier.to_owned());
+            }
+            used.push((identifier.to_owned(), format!("{name}:{line}")));
+        }
+    }
+    let mut problems = Problems::new();
+    for row in rows(&glossary) {
+        for name in row.types.iter().filter(|name| !is_known(name, &defined)) {
+            problems.push(format!("{GLOSSARY}: type {name} does not exist"));
+        }
+        for word in row.forbidden {
+            let hit = used.iter().find(|(identifier, _)| has_word(identifier, word));
+            if let Some((identifier, place)) = hit {
+                problems.push(format!(
+                    "{place}: {identifier} has a word that {GLOSSARY} forbids: {word}"
+                ));
+            }
+        }
+    }
+    Ok(problems)
+}
+
+/// The rows of all tables with four columns: word, meaning, types, forbidden words. Only what
+/// stands in backticks counts in the last two.
+fn rows(glossary: &str) -> impl Iterator<Item = Row<'_>> {
+    glossary.lines().filter_map(|line| {
+        let cells: Vec<_> = line.strip_prefix('|')?.trim_end_matches('|').split('|').collect();
+        let [_, _, types, forbidden] = cells[..] else { return None };
+        Some(Row { types: in_backticks(types), forbidden: in_backticks(forbidden) })
+    })
+}
+
+fn in_backticks(cell: &str) -> Vec<&str> {
+    cell.split('`').skip(1).step_by(2).collect()
+}
+
+/// Whether a type of the glossary exists; for `Type::member` both names must be defined somewhere.
+fn is_known(name: &str, defined: &BTreeSet<String>) -> bool {
+    name.split("::").all(|part| defined.contains(part))
+}
+
+/// Whether an identifier is defined in a text, as a type, a field, a variant or a function.
+fn is_defined(text: &str, identifier: &str) -> bool {
+    let starts = ["struct ", "enum ", "trait ", "type ", "fn ", "    "];
+    let ends = ["(", " {", ":", ";", "<", ",", " ="];
+    starts.iter().any(|start| {
+        let whole = format!("{start}{identifier}");
+        text.match_indices(&whole).any(|(at, _)| {
+            let rest = &text[at + whole.len()..];
+            ends.iter().any(|end| rest.starts_with(end))
+        })
+    })
+}
+
+/// The identifiers of a source text outside of comments and strings, each once, with its first
+/// line.
+fn identifiers(text: &str) -> Vec<(usize, &str)> {
+    let mut seen = BTreeSet::new();
+    let mut found = Vec::new();
+    let literals: BTreeSet<usize> =
+        prose(text).iter().filter(|it| it.kind == Kind::Literal).map(|it| it.line).collect();
+    for (index, line) in text.lines().enumerate() {
+        let code = line.split("//").next().unwrap_or_default();
+        let code = match literals.contains(&(index + 1)) {
+            true => code.split('"').next().unwrap_or_default(),
+            false => code,
+        };
+        for word in code.split(|letter: char| !letter.is_alphanumeric() && letter != '_') {
+            let begins = word.starts_with(|letter: char| letter.is_alphabetic() || letter == '_');
+            if begins && seen.insert(word) {
+                found.push((index + 1, word));
+            }
+        }
+    }
+    found
+}
+
+/// Whether one of the words of an identifier, in snake case or camel case, is `word`.
+fn has_word(identifier: &str, word: &str) -> bool {
+    let mut words = vec![String::new()];
+    let mut was_lower = false;
+    for letter in identifier.chars() {
+        if letter == '_' || letter.is_uppercase() && was_lower {
+            words.push(String::new());
+        }
+        was_lower = letter.is_lowercase();
+        if letter != '_' {
+            words.last_mut().expect("there is always one").extend(letter.to_lowercase());
+        }
+    }
+    let wanted: Vec<_> = word.split([' ', '_', '-']).map(str::to_lowercase).collect();
+    words.windows(wanted.len()).any(|window| window == wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_found_in_both_cases_of_identifiers() {
+        assert!(has_word("free_room", "room") && has_word("RoomGauge", "room"));
+        assert!(has_word("KEPT_MAP_FILE", "kept map"));
+        assert!(!has_word("broom", "room") && !has_word("roommate", "room"));
+    }
+
+    #[test]
+    fn rows_have_types_and_forbidden_words_in_backticks() {
+        let text = "| word | meaning | type | not |\n|---|---|---|---|\n| lock | x | `A`, `B::c` | `d` e |";
+        let row = rows(text).last().unwrap();
+        assert_eq!((row.types, row.forbidden), (vec!["A", "B::c"], vec!["d"]));
+    }
+
+    #[test]
+    fn identifiers_in_comments_and_strings_do_not_count() {
+        let names: Vec<_> =
+            identifiers("let a = \"room\"; // room\nfn b() {}").into_iter().collect();
+        assert_eq!(names, [(1, "let"), (1, "a"), (2, "fn"), (2, "b")]);
+    }
+
+    #[test]
+    fn definitions_differ_from_uses() {
+        assert!(is_defined("pub struct Aa {", "Aa") && is_defined("    Bb,", "Bb"));
+        assert!(!is_defined("use x::Aa;", "Aa"));
+    }
+}

@@ -1,0 +1,48 @@
+//! Commit subjects: at most 72 characters, one idea, so that `git log` can be searched.
+
+use super::Problems;
+use crate::repository::{Outcome, output};
+
+/// Longest subject of a commit, in characters.
+const MAX_SUBJECT: usize = 72;
+/// The last commit to which the rule doesn't apply: those before it are older than the rule.
+const SINCE: &str = "ae64fd9";
+
+/// Checks the subjects of all commits since the rule began. Without that commit (a copy without
+/// history) there is nothing to check.
+///
+/// # Errors
+/// If git can't list the commits.
+pub(super) fn check() -> Outcome<Problems> {
+    let commit = format!("{SINCE}^{{commit}}");
+    if output("git", &["rev-parse", "--quiet", "--verify", &commit]).is_err() {
+        return Ok(Problems::new());
+    }
+    let range = format!("{SINCE}..HEAD");
+    let listed = output("git", &["log", "--no-merges", "--format=%h %s", &range])?;
+    let commits = listed.lines().filter_map(|line| line.split_once(' '));
+    Ok(commits
+        .filter_map(|(commit, subject)| Some(format!("{commit}: {}", fault(subject)?)))
+        .collect())
+}
+
+/// Returns the sentence that says what is wrong with a subject, if anything is.
+fn fault(subject: &str) -> Option<String> {
+    let length = subject.chars().count();
+    if length > MAX_SUBJECT {
+        return Some(format!("the subject has {length} characters, {MAX_SUBJECT} are allowed"));
+    }
+    subject.contains(';').then(|| "the subject has two ideas: make two commits".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_subjects_and_those_with_two_ideas_are_refused() {
+        assert_eq!(fault("client: wait for closes before setting a pattern"), None);
+        assert!(fault(&"a".repeat(MAX_SUBJECT + 1)).is_some());
+        assert!(fault("client: wait for closes; tests: ask less").is_some());
+    }
+}

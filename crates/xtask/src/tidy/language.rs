@@ -1,0 +1,361 @@
+//! The language of comments, messages, test names and documents. Counts the marks of sentences that
+//! need a second reading (no agent, a pronoun for a program, a verb that hides the protocol step),
+//! by area, and fails when a count rises above the one in `language-counts.txt`.
+//!
+//! The marks are regular expressions: they miss bad sentences and hit some good ones. So areas that
+//! only developers read have a count that may fall but not rise, and `cargo xtask tidy --lower`
+//! writes it down when it fell. Texts for users have none ([`CLEAN`]).
+//!
+//! Doesn't own the words that the glossary forbids: see [`super::glossary`].
+
+use super::Problems;
+use super::rust_text::{Kind, prose};
+use crate::repository::{Outcome, read, root};
+use regex::Regex;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+/// A mark of an unclear sentence, and what to write instead.
+struct Marker {
+    pattern: &'static str,
+    advice: &'static str,
+    /// Whether texts for users are held to it too. Some marks hit too many good sentences.
+    is_strict: bool,
+}
+
+const fn strict(pattern: &'static str, advice: &'static str) -> Marker {
+    Marker { pattern, advice, is_strict: true }
+}
+
+const fn lenient(pattern: &'static str, advice: &'static str) -> Marker {
+    Marker { pattern, advice, is_strict: false }
+}
+
+#[rustfmt::skip]
+const MARKERS: &[Marker] = &[
+    strict(r"^(Who|Whom|Whoever|Whose|What|Whatever|Which|Whichever)\b[^?]*$", "begin with the agent, not with a who/what clause"),
+    strict(r"\b(for|than|and|or|of|by|from|to|with|if|that|but|as) who(m|ever|mever)?\b", "name the agent instead of `who`"),
+    strict(r"(?i)\bwho(m)?ever\b", "name the agent instead of `whoever`"),
+    strict(r"(?i)\b(none: |is none\b|are none\b|none if\b|is no (size|number|rate|option)\b)", "write \"`None` means ...\", or what was expected"),
+    strict(r"\b(tell|tells|told|telling|hear|hears|heard)\b", "use the protocol's verb: send, reply, report, notify, log"),
+    strict(r"(?i)\b(nobody|somebody|everybody|anybody)\b", "name the client, session, caller or thread"),
+    strict(r"(?i)\b(he|him|his|himself)\b", "name the client, session, caller or thread"),
+    strict(r"\b(has|have|had) the word\b|'s word\b", "use the protocol's verb"),
+    strict(r"See the (file|module)'s description", "repeat the one sentence"),
+    lenient(r"\b[Tt]hose (that|of|who|which)\b", "repeat the noun"),
+    lenient(r"\b(says|said|saying)\b", "use the protocol's verb: send, reply, report, notify, log"),
+    lenient(r"\b(of|by|with|under) (which|whom|what)\b", "make two sentences"),
+    lenient(r"\b(is|are|was|were) to be\b|\bto be had\b", "name the agent and use the active voice"),
+    lenient(r"\bso (long|many|much)\b", "name the parameter"),
+];
+
+static COMPILED: LazyLock<Vec<(Regex, &'static Marker)>> = LazyLock::new(|| {
+    let compile = |it: &'static Marker| (Regex::new(it.pattern).expect("a valid pattern"), it);
+    MARKERS.iter().map(compile).collect()
+});
+
+/// Words that no test name has: a test name is a guarantee with a subject.
+const UNCLEAR_IN_TEST_NAMES: &[&str] = &[
+    "who", "whom", "whose", "what", "whoever", "nobody", "somebody", "told", "he", "his", "hears",
+];
+/// Longest test name, in characters.
+const MAX_TEST_NAME: usize = 60;
+
+/// Areas that users read: the strict marks may not occur at all.
+const CLEAN: &[&str] = &[
+    "README.md",
+    "ARCHITECTURE.md",
+    "docs/semantics.md",
+    "docs/glossary.md",
+    "docs/operations",
+    "docs/commands",
+    MESSAGES,
+];
+/// The area of all string literals of the program: help, errors, log lines.
+const MESSAGES: &str = "messages";
+
+/// Files that quote what they forbid, and documents that are written by programs or quote output.
+const EXEMPT: &[&str] = &[
+    "crates/xtask/src/tidy/",
+    "docs/studies/",
+    "docs/commands/output",
+    "docs/operations/output.md",
+];
+
+/// Where the counts stand, a line each: the area and the count.
+const COUNTS: &str = "crates/xtask/src/tidy/language-counts.txt";
+
+/// A sentence with a mark: where it stands, what it is, what to do.
+struct Finding {
+    place: String,
+    sentence: String,
+    advice: &'static str,
+}
+
+/// Checks all files: no mark in what users read, and not more than before elsewhere.
+///
+/// # Errors
+/// If a file can't be read.
+pub(super) fn check(files: &[PathBuf]) -> Outcome<Problems> {
+    let counts = read(COUNTS)?;
+    let limits = limits(&counts);
+    let mut problems = Problems::new();
+    for (area, findings) in findings(files)? {
+        let limit = limits.get(area.as_str()).copied().unwrap_or(0);
+        if findings.len() <= limit {
+            continue;
+        }
+        problems.push(format!(
+            "{area}: {} sentences have marks of unclear language, {limit} had; make yours clear \
+             (`cargo xtask language {area}` lists all)",
+            findings.len()
+        ));
+        if limit == 0 {
+            problems.extend(findings.iter().map(describe));
+        }
+    }
+    Ok(problems)
+}
+
+/// Prints the findings of the areas whose names begin with `prefix`.
+///
+/// # Errors
+/// If a file can't be read.
+pub(super) fn list(files: &[PathBuf], prefix: &str) -> Outcome {
+    for (area, findings) in findings(files)? {
+        if area.starts_with(prefix) {
+            println!("{area}: {}", findings.len());
+            findings.iter().for_each(|it| println!("  {}", describe(it)));
+        }
+    }
+    Ok(())
+}
+
+/// Writes the counts of today where they are lower than those written down.
+///
+/// # Errors
+/// If a file can't be read or written.
+pub(super) fn lower(files: &[PathBuf]) -> Outcome {
+    let counts = read(COUNTS).unwrap_or_default();
+    let before = limits(&counts);
+    let mut text = String::new();
+    for (area, findings) in findings(files)? {
+        let count = before.get(area.as_str()).copied().unwrap_or(usize::MAX).min(findings.len());
+        if count > 0 && !CLEAN.contains(&area.as_str()) {
+            text.push_str(&format!("{area} {count}\n"));
+        }
+    }
+    std::fs::write(root().join(COUNTS), text).map_err(|error| format!("{COUNTS}: {error}"))
+}
+
+fn limits(counts: &str) -> BTreeMap<&str, usize> {
+    let lines = counts.lines().filter_map(|line| line.rsplit_once(' '));
+    lines.filter_map(|(area, count)| Some((area, count.parse().ok()?))).collect()
+}
+
+fn describe(finding: &Finding) -> String {
+    let sentence: String = finding.sentence.chars().take(120).collect();
+    format!("{}: {}: {sentence}", finding.place, finding.advice)
+}
+
+/// All findings by area.
+fn findings(files: &[PathBuf]) -> Outcome<BTreeMap<String, Vec<Finding>>> {
+    let mut areas: BTreeMap<String, Vec<Finding>> = BTreeMap::new();
+    for path in files {
+        let name = path.to_string_lossy();
+        if EXEMPT.iter().any(|exempt| name.starts_with(exempt)) {
+            continue;
+        }
+        if name.ends_with(".rs") {
+            check_rust(path, &read(path)?, &mut areas);
+        } else if name.ends_with(".md") {
+            let area = area_of(path);
+            let is_clean = CLEAN.contains(&area.as_str());
+            let found = areas.entry(area).or_default();
+            for (line, text) in markdown_paragraphs(&read(path)?) {
+                found.extend(marked(&format!("{name}:{line}"), &text, is_clean));
+            }
+        }
+    }
+    Ok(areas)
+}
+
+/// The crate, the folder of documents or the file that a path belongs to.
+fn area_of(path: &Path) -> String {
+    let parts: Vec<_> = path.iter().map(|part| part.to_string_lossy()).collect();
+    parts[..parts.len().min(2)].join("/")
+}
+
+fn check_rust(path: &Path, source: &str, areas: &mut BTreeMap<String, Vec<Finding>>) {
+    let name = path.to_string_lossy();
+    let area = area_of(path);
+    let tests_from = tests_begin(source);
+    for piece in prose(source) {
+        let place = format!("{name}:{}", piece.line);
+        let is_tested = is_test_file(&name) || piece.line >= tests_from;
+        match piece.kind {
+            Kind::Literal if !piece.text.contains(' ') => {}
+            Kind::Literal if !is_tested && !is_unshipped(&name) => {
+                areas.entry(MESSAGES.into()).or_default().extend(marked(&place, &piece.text, true));
+            }
+            _ => areas.entry(area.clone()).or_default().extend(marked(&place, &piece.text, false)),
+        }
+    }
+    let tests = test_names(source).filter_map(|(line, test)| {
+        let advice = unclear_test_name(test)?;
+        Some(Finding { place: format!("{name}:{line}"), sentence: test.to_owned(), advice })
+    });
+    areas.entry(area).or_default().extend(tests);
+}
+
+fn is_test_file(name: &str) -> bool {
+    name.contains("/tests/") || name.ends_with("/tests.rs") || name.contains("/examples/")
+}
+
+/// Crates that users never run.
+fn is_unshipped(name: &str) -> bool {
+    ["crates/sim/", "crates/testkit/", "crates/xtask/", "fuzz/"]
+        .iter()
+        .any(|it| name.starts_with(it))
+}
+
+/// The line of the unit tests at the end of a source file.
+fn tests_begin(source: &str) -> usize {
+    source.lines().position(|line| line == "#[cfg(test)]").map_or(usize::MAX, |index| index + 1)
+}
+
+/// The sentences of a paragraph that have a mark, one finding each.
+fn marked(place: &str, paragraph: &str, only_strict: bool) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for sentence in sentences(paragraph) {
+        let marker = COMPILED
+            .iter()
+            .filter(|(_, marker)| marker.is_strict || !only_strict)
+            .find(|(pattern, _)| pattern.is_match(&sentence));
+        findings.extend(marker.map(|(_, marker)| Finding {
+            place: place.to_owned(),
+            sentence: sentence.clone(),
+            advice: marker.advice,
+        }));
+    }
+    findings
+}
+
+/// Splits a paragraph into sentences. Code in backticks is left out: it is no prose.
+fn sentences(paragraph: &str) -> Vec<String> {
+    let prose: String = paragraph
+        .split('`')
+        .enumerate()
+        .map(|(at, it)| if at % 2 == 0 { it } else { "x" })
+        .collect();
+    let mut sentences = vec![String::new()];
+    let mut before = ' ';
+    for letter in prose.chars() {
+        let begins = letter.is_uppercase() || letter == '[' || letter == '"';
+        let last = sentences.last_mut().expect("there is always one");
+        if begins && before == ' ' && last.trim_end().ends_with(['.', ':', ';', '!', '?']) {
+            sentences.push(String::new());
+        }
+        sentences.last_mut().expect("there is always one").push(letter);
+        before = letter;
+    }
+    sentences.iter().map(|it| it.trim().to_owned()).filter(|it| !it.is_empty()).collect()
+}
+
+/// Paragraphs, list items and table cells of a document with their first lines; no code blocks.
+fn markdown_paragraphs(text: &str) -> Vec<(usize, String)> {
+    let mut paragraphs: Vec<(usize, String)> = Vec::new();
+    let mut is_code = false;
+    let mut is_open = false;
+    for (index, line) in text.lines().enumerate() {
+        let trimmed = line.trim();
+        if trimmed.starts_with("```") {
+            is_code = !is_code;
+            is_open = false;
+            continue;
+        }
+        if is_code || trimmed.is_empty() || trimmed.starts_with('#') || line.starts_with("    ") {
+            is_open = false;
+            continue;
+        }
+        if trimmed.starts_with('|') {
+            let cells = trimmed.split('|').map(str::trim).filter(|cell| !cell.is_empty());
+            paragraphs.extend(cells.map(|cell| (index + 1, cell.to_owned())));
+            is_open = false;
+            continue;
+        }
+        let is_item = trimmed.starts_with("- ") || trimmed.starts_with("* ");
+        let text = trimmed.trim_start_matches(['-', '*', ' ']);
+        match paragraphs.last_mut() {
+            Some((_, open)) if is_open && !is_item => {
+                open.push(' ');
+                open.push_str(text);
+            }
+            _ => paragraphs.push((index + 1, text.to_owned())),
+        }
+        is_open = true;
+    }
+    paragraphs
+}
+
+/// The names of the `#[test]` functions of a source file, with their lines.
+fn test_names(source: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut is_test = false;
+    source.lines().enumerate().filter_map(move |(index, line)| {
+        let line = line.trim();
+        if line == "#[test]" {
+            is_test = true;
+            return None;
+        }
+        let name = line.strip_prefix("fn ")?.split('(').next()?;
+        std::mem::take(&mut is_test).then_some((index + 1, name))
+    })
+}
+
+fn unclear_test_name(name: &str) -> Option<&'static str> {
+    if name.len() > MAX_TEST_NAME {
+        return Some("a test name has at most 60 characters");
+    }
+    let is_unclear = name.split('_').any(|word| UNCLEAR_IN_TEST_NAMES.contains(&word));
+    is_unclear.then_some("name a test after what it guarantees: subject, verb, condition")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn count(text: &str) -> usize {
+        marked("x", text, false).len()
+    }
+
+    #[test]
+    fn unclear_sentences_are_counted_once_each() {
+        assert_eq!(count("Who waits is told. The client retries."), 1);
+        assert_eq!(count("Nobody hears of it. He waits for those that wait."), 2);
+        assert_eq!(count("None: whoever has it."), 1);
+    }
+
+    #[test]
+    fn clear_sentences_and_code_have_no_marks() {
+        assert_eq!(count("Returns the sessions that have the file open."), 0);
+        assert_eq!(count("The target sends `told` to each client."), 0);
+        assert_eq!(count("Which file is open?"), 0);
+    }
+
+    #[test]
+    fn table_cells_and_list_items_are_paragraphs_of_their_own() {
+        let text = "One\ntwo.\n\n- three\n- four\n\n| five | six |\n```\nWho\n```\n";
+        let found: Vec<_> = markdown_paragraphs(text).into_iter().map(|it| it.1).collect();
+        assert_eq!(found, ["One two.", "three", "four", "five", "six"]);
+    }
+
+    #[test]
+    fn test_names_are_guarantees_of_limited_length() {
+        assert!(unclear_test_name("who_waits_is_served").is_some());
+        assert!(unclear_test_name(&"a".repeat(MAX_TEST_NAME + 1)).is_some());
+        assert!(unclear_test_name("a_waiter_is_served_in_order").is_none());
+        let names: Vec<_> = test_names("    #[test]\n    fn a_b() {}\n fn c() {}").collect();
+        assert_eq!(names, [(2, "a_b")]);
+    }
+}
