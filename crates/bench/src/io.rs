@@ -12,7 +12,9 @@ mod run;
 mod stamp;
 mod work;
 
-pub use outcome::Outcome;
+/// The results of a run.
+pub type Outcome = crate::workload::Outcome<Plan>;
+
 pub(crate) use pattern::reads_data_of;
 pub use plan::Plan;
 pub use run::{run, run_by};

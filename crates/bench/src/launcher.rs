@@ -27,7 +27,6 @@ pub(crate) use worker::{Control, Engine};
 use crate::limits::{MAX_HOSTS, MAX_PROCESSES, MAX_PROCESSES_PER_HOST};
 use serde::{Deserialize, Serialize};
 use skep_types::{Error, ErrorCode, Result};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A host of a benchmark.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,55 +47,6 @@ impl Host {
     pub fn over_ssh(name: &str) -> Self {
         let enter = ["ssh", "-o", "BatchMode=yes", name];
         Self { name: name.into(), enter: enter.map(str::to_owned).into() }
-    }
-}
-
-/// What a run is doing.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Progress {
-    /// A phase begins.
-    Phase {
-        /// Its name.
-        phase: String,
-        /// Of all repetitions, from 1.
-        repetition: u32,
-    },
-    /// So much of a phase is done.
-    Moved {
-        /// Bytes or operations of all processes.
-        done: u64,
-        /// Of so many.
-        total: u64,
-    },
-    /// Something that doesn't stop it, but may matter for its results.
-    Note(String),
-    /// A result, as soon as it is there.
-    Measured(Box<Measurement>),
-}
-
-/// A result of a run, by itself. What a run gives back at its end has all of them.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Measurement {
-    /// A phase of [`crate::io`] or [`crate::metadata`]; also one in which data were only compared.
-    Phase(PhaseRecord),
-    /// A pair of [`crate::net`].
-    Link {
-        /// Who measured to whom.
-        between: crate::net::Pair,
-        /// What was measured; its `pair` is the place among the pairs of the whole result.
-        #[serde(flatten)]
-        sample: crate::net::Sample,
-    },
-    /// All pairs of [`crate::net`] at the same time.
-    Total(crate::net::Total),
-    /// A target of [`crate::storage`].
-    Target(crate::storage::Sample),
-}
-
-impl Progress {
-    pub(crate) fn measured(measurement: Measurement) -> Self {
-        Self::Measured(Box::new(measurement))
     }
 }
 
@@ -126,16 +76,4 @@ pub(crate) fn processes(hosts: &[Host], per_host: u32) -> Result<u32> {
         return refuse(format!("{all} processes; at most {MAX_PROCESSES} are possible"));
     }
     Ok(all)
-}
-
-/// Set by a signal; looked at by every run of this process.
-static IS_INTERRUPTED: AtomicBool = AtomicBool::new(false);
-
-/// Ends all runs of this process soon: they give back what they have measured.
-pub fn interrupt() {
-    IS_INTERRUPTED.store(true, Ordering::Relaxed);
-}
-
-pub(crate) fn is_interrupted() -> bool {
-    IS_INTERRUPTED.load(Ordering::Relaxed)
 }

@@ -21,9 +21,12 @@ pub mod launcher;
 pub mod limits;
 pub mod metadata;
 pub mod net;
+mod progress;
 mod random;
 pub mod statistics;
 pub mod storage;
 pub mod tool;
+mod workload;
 
-pub use launcher::{Host, Measurement, Progress, agent, interrupt, worker};
+pub use launcher::{Host, agent, worker};
+pub use progress::{Measurement, Progress, interrupt};

@@ -10,7 +10,9 @@ mod plan;
 mod run;
 mod work;
 
-pub use outcome::Outcome;
+/// The results of a run.
+pub type Outcome = crate::workload::Outcome<Plan>;
+
 pub use plan::{OPERATIONS, Plan};
 pub use run::{run, run_by};
 pub(crate) use work::MetadataEngine;

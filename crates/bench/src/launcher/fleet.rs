@@ -2,11 +2,12 @@
 
 use super::link::{Heard, Link};
 use super::protocol::{Answer, Job, Measure, Order, Says, Step};
-use super::{Host, HostRecord, HostUse, PhaseRecord, ProcessRecord, Progress, is_interrupted};
+use super::{Host, HostRecord, HostUse, PhaseRecord, ProcessRecord};
 use crate::environment::Environment;
 use crate::limits::{
     CACHES_PATIENCE, CLOCK_TRIPS, END_PATIENCE, HEARTBEAT, MAX_WAITING, START_PATIENCE,
 };
+use crate::progress::{Progress, is_interrupted};
 use skep_types::{Error, ErrorCode, Result};
 use std::collections::BTreeSet;
 use std::path::PathBuf;

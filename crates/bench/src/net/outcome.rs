@@ -1,36 +1,10 @@
 //! What was measured: every single result, and what it was measured on.
 
-use super::plan::{Plan, Server};
+use super::plan::{Measured, Plan, Server};
 use crate::launcher::{HostRecord, LinkMeasure};
 use crate::statistics::median;
 use crate::storage::outliers::{Compared, Rules, Verdict, compare};
 use serde::{Deserialize, Serialize};
-
-/// What is measured of a pair.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Measured {
-    /// Data go from the first to the second.
-    Send,
-    /// The first gets data from the second.
-    Receive,
-    /// The first asks, the second answers.
-    RoundTrip,
-}
-
-impl Measured {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Send, Self::Receive, Self::RoundTrip];
-
-    /// Its name in results.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Send => "send",
-            Self::Receive => "receive",
-            Self::RoundTrip => "round_trip",
-        }
-    }
-}
 
 /// Who measures to whom.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

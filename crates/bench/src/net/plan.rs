@@ -1,6 +1,5 @@
 //! What is measured, between whom.
 
-use super::outcome::Measured;
 use crate::limits::{DEFAULT_PATIENCE_S, MAX_REPETITIONS};
 use serde::{Deserialize, Serialize};
 use skep_rpc::link_benchmark::LinkPlan;
@@ -44,6 +43,32 @@ impl Default for Plan {
             between_servers: true,
             all_at_once: false,
             patience_s: DEFAULT_PATIENCE_S,
+        }
+    }
+}
+
+/// What is measured of a pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Measured {
+    /// Data go from the first to the second.
+    Send,
+    /// The first gets data from the second.
+    Receive,
+    /// The first asks, the second answers.
+    RoundTrip,
+}
+
+impl Measured {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Send, Self::Receive, Self::RoundTrip];
+
+    /// Its name in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Send => "send",
+            Self::Receive => "receive",
+            Self::RoundTrip => "round_trip",
         }
     }
 }

@@ -1,12 +1,11 @@
 //! A run from its start to its end: first the hosts, then the services.
 
-use super::outcome::{Measured, Outcome, Pair, Sample, Total};
-use super::plan::{Assignment, Key, Leg, Plan, Server};
+use super::outcome::{Outcome, Pair, Sample, Total};
+use super::plan::{Assignment, Key, Leg, Measured, Plan, Server};
 use super::work::identity;
-use crate::launcher::{
-    Fleet, Host, Job, LinkMeasure, Measurement, PhaseRecord, Progress, Setup, Step, is_interrupted,
-};
+use crate::launcher::{Fleet, Host, Job, LinkMeasure, PhaseRecord, Setup, Step};
 use crate::limits::{ASK_PATIENCE, INTERRUPT_LOOK};
+use crate::progress::{Measurement, Progress, is_interrupted};
 use crate::storage::outliers::Rules;
 use skep_rpc::{CallOptions, Channel, Connection, Identity};
 use skep_types::{Error, ErrorCode, NodeId, Result};

@@ -1,7 +1,6 @@
 //! What a process of a host does.
 
-use super::outcome::Measured;
-use super::plan::{Assignment, Leg, Server};
+use super::plan::{Assignment, Leg, Measured, Server};
 use crate::launcher::{Control, Engine, LinkMeasure, Measure, Seat, Step};
 use crate::limits::NET_SPIN;
 use skep_rpc::link_benchmark::{self, LinkResult};
