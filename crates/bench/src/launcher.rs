@@ -1,13 +1,14 @@
-//! Starts processes on hosts, holds them at barriers, and brings their times together.
+//! Starts processes on hosts, holds them at barriers, and converts their times to one time line.
 //!
-//! The controller starts an *agent* on each host ([`agent()`]) by the host's prefix, and speaks
-//! with it in lines of JSON over its standard input and output: no ports are needed, and whatever
-//! reaches a host (ssh, `ip netns exec`, nothing) will do. An agent starts the *workers* of its
-//! host ([`worker()`]), processes each, and hands on what is said. When a controller ends, however
-//! it ends, agents and workers see the end of their input and end too, and take back what they
-//! made.
+//! The controller starts an *agent* on each host ([`agent()`]) by the host's prefix command and
+//! exchanges lines of JSON with it over the agent's standard input and output. That needs no port,
+//! and any command that reaches a host works (ssh, `ip netns exec`, or none). An agent starts the
+//! *workers* of its host ([`worker()`]), one process each, and forwards their messages. When a
+//! controller ends, in whatever way, agents and workers see the end of their input, remove the
+//! files that they made, and end too.
 //!
-//! Nothing waits for ever: who says nothing is given up after the run's patience.
+//! Nothing waits for ever: the run fails when a process sends nothing for the time limit of the
+//! run.
 
 mod agent;
 mod fleet;
@@ -31,29 +32,29 @@ use skep_types::{Error, ErrorCode, Result};
 /// A host of a benchmark.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Host {
-    /// What it is called in results, and for `{host}` in paths.
+    /// Its name in results, and for `{host}` in paths.
     pub name: String,
-    /// What is put before a command to run it there; nothing: this host.
+    /// The command prefix that runs a command there; empty for this host.
     pub enter: Vec<String>,
 }
 
 impl Host {
-    /// The host on which this runs.
+    /// The host on which this process runs.
     pub fn here() -> Self {
         Self { name: "localhost".into(), enter: Vec::new() }
     }
 
-    /// One that ssh reaches without a password, and on which `skep` is in the search path.
+    /// A host that ssh reaches without a password, and on which `skep` is in the search path.
     pub fn over_ssh(name: &str) -> Self {
         let enter = ["ssh", "-o", "BatchMode=yes", name];
         Self { name: name.into(), enter: enter.map(str::to_owned).into() }
     }
 }
 
-/// Processes over all hosts.
+/// Returns the number of processes over all hosts.
 ///
 /// # Errors
-/// `InvalidArgument` for none, or more than there may be; or two hosts of one name.
+/// `InvalidArgument` for zero processes or more than the limit, or for two hosts of one name.
 pub(crate) fn processes(hosts: &[Host], per_host: u32) -> Result<u32> {
     let refuse = |what: String| Err(Error::new(ErrorCode::InvalidArgument, what));
     if hosts.is_empty() || per_host == 0 {

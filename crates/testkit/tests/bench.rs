@@ -110,7 +110,7 @@ fn io_refuses_what_cannot_be_and_leaves_nothing_behind() {
     refused(&["--processes-per-host", "0"], 2, "at least one process");
     refused(&["--hosts", "a,a", "--enter", "env"], 2, "named twice");
     refused(&["--host-file", "/nowhere"], 2, "/nowhere");
-    refused(&["--hosts", "a", "--enter", "false"], 3, "host a can't be reached");
+    refused(&["--hosts", "a", "--enter", "false"], 3, "host a cannot be reached");
     refused(&["--hosts", "a", "--enter", "no-such-program"], 3, "no-such-program");
     refused(&["--hosts", "a", "--enter", "echo Welcome"], 3, "Welcome");
     refused(&["-r"], 1, "No such file");

@@ -1,11 +1,12 @@
-//! All agents and workers of a run, from the controller's side.
+//! All agents and workers of a run, as the controller sees them: starting them, and waiting for
+//! answers. Phases are in `phase`, preparation of hosts in `ready`, the end in `end`.
 
 mod end;
 mod phase;
 mod ready;
 
-use super::link::{Heard, Link};
-use super::protocol::{Answer, Job, Order, Says};
+use super::link::{AgentEvent, Link};
+use super::protocol::{Answer, Job, Order, WorkerMessage};
 use super::{Host, HostRecord};
 use crate::environment::Environment;
 use crate::limits::{CLOCK_TRIPS, HEARTBEAT, MAX_WAITING, START_PATIENCE};
@@ -16,48 +17,48 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
-/// What a fleet is started with.
+/// Arguments of [`Fleet::start`].
 pub(crate) struct Setup<'a> {
     pub(crate) job: Job,
     pub(crate) hosts: &'a [Host],
     /// Hosts without processes, on which caches are dropped too.
     pub(crate) server_hosts: &'a [Host],
     pub(crate) processes_per_host: u32,
-    /// Where the job works.
+    /// Directory or file on which the job works.
     pub(crate) path: Option<PathBuf>,
-    /// How long processes may stand still in a phase.
+    /// Longest time without progress in a phase.
     pub(crate) patience: Duration,
 }
 
 /// Agents and workers.
 pub(crate) struct Fleet {
-    /// Those with workers first.
+    /// Agents with workers first.
     links: Vec<Link>,
-    inbox: Receiver<(usize, Heard)>,
+    inbox: Receiver<(usize, AgentEvent)>,
     records: Vec<HostRecord>,
     hosts: usize,
     processes: u32,
     patience: Duration,
     /// Ranks of workers that have ended.
     dead: BTreeSet<u32>,
-    /// Ranks of workers that don't say anything any more.
+    /// Ranks of workers that have stopped sending.
     hung: BTreeSet<u32>,
-    /// Whether a phase has begun, so that there may be something to clean up.
+    /// Whether a phase has begun, so that there may be files to remove.
     has_begun: bool,
     caches_dropped: bool,
-    /// Whether it was said already that caches can't be dropped.
-    has_noted: bool,
-    /// Whether it was said already what is done on all hosts.
-    has_told_command: bool,
+    /// Whether a note about caches that cannot be dropped was sent.
+    has_noted_caches: bool,
+    /// Whether the note about the command on all hosts was sent.
+    has_noted_command: bool,
 }
 
-/// What an answer means to who waits.
+/// The meaning of an answer for the loop that waits.
 enum Turn {
-    /// Nothing was waited for, or it doesn't show that anything moves.
+    /// Not the expected answer, or no sign of progress.
     Other,
-    /// Something has moved.
+    /// The phase made progress.
     Moved,
-    /// All that was waited for has come.
+    /// All expected answers are here.
     Complete,
 }
 
@@ -69,7 +70,7 @@ impl Fleet {
     /// Starts agents on all hosts, compares clocks, and starts all workers.
     ///
     /// # Errors
-    /// What keeps a host from being reached, or a process from being started.
+    /// If a host cannot be reached, or a process cannot be started.
     pub(crate) fn start(setup: &Setup<'_>) -> Result<Self> {
         let (sender, inbox) = sync_channel(MAX_WAITING);
         let all: Vec<&Host> = setup.hosts.iter().chain(setup.server_hosts).collect();
@@ -84,8 +85,8 @@ impl Fleet {
             hung: BTreeSet::new(),
             has_begun: false,
             caches_dropped: false,
-            has_noted: false,
-            has_told_command: false,
+            has_noted_caches: false,
+            has_noted_command: false,
         };
         fleet.greet(&all, setup)?;
         for number in 0..fleet.links.len() {
@@ -95,21 +96,21 @@ impl Fleet {
         Ok(fleet)
     }
 
-    /// Says that processes run on so many of the first hosts, though they are not workers.
+    /// Records that processes run on the first `count` hosts, though they are not workers.
     pub(crate) fn mark_hosts(&mut self, count: usize) {
         self.records.iter_mut().take(count).for_each(|record| record.has_processes = true);
     }
 
-    /// What the hosts are.
+    /// Returns the records of all hosts.
     pub(crate) fn records(&self) -> Vec<HostRecord> {
         self.records.clone()
     }
 
-    fn tell_all(&mut self, order: &Order) {
-        self.links.iter_mut().for_each(|link| link.tell(order));
+    fn send_all(&mut self, order: &Order) {
+        self.links.iter_mut().for_each(|link| link.send(order));
     }
 
-    /// Takes answers until all have come. Stops when nothing has moved for `patience`.
+    /// Passes answers to `take` until it has all. Fails after `patience` without progress.
     fn wait(
         &mut self,
         what: &str,
@@ -122,12 +123,12 @@ impl Fleet {
                 return Err(Error::new(ErrorCode::Interrupted, "interrupted"));
             }
             match self.inbox.recv_timeout(HEARTBEAT) {
-                Ok((number, Heard::Answer(answer))) => match take(self, number, *answer)? {
+                Ok((number, AgentEvent::Answer(answer))) => match take(self, number, *answer)? {
                     Turn::Complete => return Ok(()),
                     Turn::Moved => moved = skep_env::now(),
                     Turn::Other => {}
                 },
-                Ok((number, Heard::Ended(why))) => {
+                Ok((number, AgentEvent::Ended(why))) => {
                     return Err(self.ended(number, &why));
                 }
                 Err(RecvTimeoutError::Disconnected) => return Err(protocol("all agents ended")),
@@ -150,7 +151,7 @@ impl Fleet {
         }
         let name = &self.links[number].name;
         let why = if why.is_empty() { "no reason was given" } else { why };
-        let what = format!("host {name} can't be reached, or its agent has ended: {why}");
+        let what = format!("host {name} cannot be reached, or its agent has ended: {why}");
         Error::new(ErrorCode::Disconnected, what)
     }
 
@@ -158,12 +159,12 @@ impl Fleet {
         for (link, host) in self.links.iter_mut().zip(all) {
             let path = setup.path.as_ref().map(|path| path.display().to_string());
             let path = path.map(|path| path.replace("{host}", &host.name));
-            link.tell(&Order::Hello { path });
+            link.send(&Order::Hello { path });
         }
         let mut found: Vec<Option<Environment>> = vec![None; all.len()];
         let result = self.wait("waiting for agents", START_PATIENCE, |_, number, answer| {
             let Answer::Hello(environment) = answer else {
-                return Err(protocol("an agent said something before its name"));
+                return Err(protocol("an agent sent an answer before its description"));
             };
             found[number] = Some(environment);
             Ok(if found.iter().all(Option::is_some) { Turn::Complete } else { Turn::Moved })
@@ -192,7 +193,8 @@ impl Fleet {
         Ok(())
     }
 
-    /// Finds out how far a host's clock is ahead: the quickest of some round trips says it best.
+    /// Measures how far a host's clock is ahead: the shortest of some round trips gives the best
+    /// estimate.
     fn compare_clock(&mut self, number: usize) -> Result<()> {
         let here = Environment::of_this_host(None).boot_id;
         if !here.is_empty() && self.records[number].environment.boot_id == here {
@@ -201,7 +203,7 @@ impl Fleet {
         let mut best: Option<(f64, f64)> = None;
         for _ in 0..CLOCK_TRIPS {
             let before = skep_env::now();
-            self.links[number].tell(&Order::Clock);
+            self.links[number].send(&Order::Clock);
             let mut there = 0.0;
             self.wait("comparing clocks", START_PATIENCE, |_, _, answer| match answer {
                 Answer::Clock(now) => {
@@ -224,41 +226,41 @@ impl Fleet {
         Ok(())
     }
 
-    /// Deals out ranks to hosts one by one.
+    /// Assigns ranks to hosts in turn.
     fn start_workers(&mut self, setup: &Setup<'_>) -> Result<()> {
         let (hosts, of) = (self.hosts, self.processes);
         for number in 0..hosts {
             let ranks = (0..of).filter(|rank| *rank as usize % hosts == number).collect();
             let host = self.links[number].name.clone();
             let job = setup.job.clone();
-            self.links[number].tell(&Order::Start { job, ranks, of, host });
+            self.links[number].send(&Order::Start { job, ranks, of, host });
         }
         let mut missing: BTreeSet<u32> = (0..of).collect();
         self.wait("starting processes", START_PATIENCE, |fleet, number, answer| {
             match answer {
-                Answer::Worker { rank, says: Says::Ready } => missing.remove(&rank),
+                Answer::Worker { rank, message: WorkerMessage::Ready } => missing.remove(&rank),
                 other => return Err(fleet.unexpected(number, &other)),
             };
             Ok(if missing.is_empty() { Turn::Complete } else { Turn::Moved })
         })
     }
 
-    /// What an answer that nobody waits for means.
+    /// Returns the error for an answer that no loop expects.
     fn unexpected(&mut self, number: usize, answer: &Answer) -> Error {
         let host = self.links[number].name.clone();
         match answer {
             Answer::Died { rank, how } => {
                 self.dead.insert(*rank);
-                let what = format!("process {rank} on host {host} is gone: {how}");
+                let what = format!("process {rank} on host {host} has ended: {how}");
                 Error::new(ErrorCode::Io, what)
             }
             Answer::Failed(what) => Error::new(ErrorCode::Io, format!("host {host}: {what}")),
-            other => protocol(&format!("host {host} said {other:?} where nobody asked")),
+            other => protocol(&format!("host {host} sent an unexpected {other:?}")),
         }
     }
 }
 
-fn start_links(all: &[&Host], sender: &SyncSender<(usize, Heard)>) -> Result<Vec<Link>> {
+fn start_links(all: &[&Host], sender: &SyncSender<(usize, AgentEvent)>) -> Result<Vec<Link>> {
     let start = |(number, host): (usize, &&Host)| Link::start(host, number, sender.clone());
     all.iter().enumerate().map(start).collect()
 }

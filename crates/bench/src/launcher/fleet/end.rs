@@ -2,7 +2,7 @@
 
 use super::{Fleet, Turn};
 use crate::launcher::link::Link;
-use crate::launcher::protocol::{Answer, Order, Says};
+use crate::launcher::protocol::{Answer, Order, WorkerMessage};
 use crate::limits::END_PATIENCE;
 use crate::progress::is_interrupted;
 use skep_types::Result;
@@ -10,18 +10,18 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 impl Fleet {
-    /// Ends a run. Gives why there isn't more of what was measured, if there was a failure.
+    /// Ends a run. If it failed after the first result, returns the reason.
     ///
     /// # Errors
-    /// The failure, if nothing was measured.
+    /// The failure, if there is no result.
     pub(crate) fn conclude(
         &mut self,
         result: Result<()>,
         was_measured: bool,
     ) -> Result<Option<String>> {
         let Err(error) = result else {
-            // With what the workers made left as it is.
-            self.tell_all(&Order::Finish);
+            // The workers leave their files as they are.
+            self.send_all(&Order::Finish);
             return Ok(None);
         };
         self.clean_after_failure();
@@ -31,10 +31,10 @@ impl Fleet {
         }
     }
 
-    /// Whoever still can takes back what was made, for the dead too.
+    /// Lets the living workers remove the files of all workers, dead ones included.
     fn clean_after_failure(&mut self) {
         if !self.has_begun || is_interrupted() {
-            // The end of their input lets workers clean up, too.
+            // The end of their input makes workers remove their files, too.
             return;
         }
         let hosts = self.hosts;
@@ -45,12 +45,12 @@ impl Fleet {
         let dead: Vec<u32> = self.dead.iter().copied().collect();
         for (number, link) in self.links[..hosts].iter_mut().enumerate() {
             let dead = if number == first { dead.clone() } else { Vec::new() };
-            link.tell(&Order::Clean { dead });
+            link.send(&Order::Clean { dead });
         }
-        // That failed before: what goes wrong here would hide it.
+        // The run has failed already: an error here would hide the reason.
         let _ = self.wait("cleaning up", END_PATIENCE, |fleet, _, answer| {
             match answer {
-                Answer::Worker { rank, says: Says::Cleaned } => {
+                Answer::Worker { rank, message: WorkerMessage::Cleaned } => {
                     missing.remove(&rank);
                 }
                 Answer::Died { rank, .. } => {
@@ -65,12 +65,12 @@ impl Fleet {
 }
 
 impl Drop for Fleet {
-    /// Lets all agents end by themselves, for as long as that may take.
+    /// Waits until all agents have ended by themselves, within the time limit.
     fn drop(&mut self) {
         self.links.iter_mut().for_each(Link::dismiss);
         let deadline = skep_env::now() + END_PATIENCE;
         while !self.links.iter_mut().all(Link::has_ended) && skep_env::now() < deadline {
-            // Answers must be taken, or who sends them would wait.
+            // Without a reader of the answers, an agent could block on its output.
             if self.inbox.recv_timeout(Duration::from_millis(20)).is_err() {
                 std::thread::park_timeout(Duration::from_millis(5));
             }

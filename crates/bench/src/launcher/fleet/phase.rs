@@ -1,7 +1,7 @@
 //! One phase on all workers: the barrier, the work, and the end of the last worker.
 
 use super::{Fleet, Turn, protocol};
-use crate::launcher::protocol::{Answer, Measure, Order, Says, Step};
+use crate::launcher::protocol::{Answer, Measure, Order, Step, WorkerMessage};
 use crate::launcher::record::{HostUse, PhaseRecord, ProcessRecord};
 use crate::limits::END_PATIENCE;
 use crate::progress::{Progress, is_interrupted};
@@ -9,12 +9,12 @@ use skep_types::{Error, ErrorCode, Result};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// What is known of a phase that runs.
+/// Progress of a running phase.
 struct Parts {
-    /// By rank.
+    /// Results by rank.
     measures: Vec<Option<Measure>>,
     moved: Vec<u64>,
-    /// By host.
+    /// Share of busy CPU time by host.
     busy: Vec<Option<f64>>,
 }
 
@@ -30,7 +30,7 @@ impl Parts {
 }
 
 fn no_such_rank() -> Error {
-    protocol("an agent spoke of a process that there isn't")
+    protocol("an agent reported a rank that does not exist")
 }
 
 fn failed(rank: u32, host: &str, why: &str) -> Error {
@@ -45,7 +45,7 @@ impl Fleet {
     /// Runs a phase on all workers: a barrier, the work, and the end of the last.
     ///
     /// # Errors
-    /// The first failure of any process; all have given the phase up then.
+    /// The first failure of any process, after all have given the phase up.
     pub(crate) fn phase(
         &mut self,
         step: &Step,
@@ -55,7 +55,7 @@ impl Fleet {
         progress(Progress::Phase { phase: phase.clone(), repetition });
         self.prepare(step)?;
         self.has_begun = true;
-        self.tell_all(&Order::Go);
+        self.send_all(&Order::Go);
         let (measures, busy) = self.gather(step, progress)?;
         let hosts = self.hosts;
         let processes = measures.into_iter().enumerate().map(|(rank, mut measure)| {
@@ -76,18 +76,18 @@ impl Fleet {
     }
 
     fn prepare(&mut self, step: &Step) -> Result<()> {
-        self.tell_all(&Order::Prepare(step.clone()));
+        self.send_all(&Order::Prepare(step.clone()));
         let mut missing: BTreeSet<u32> = (0..self.processes).collect();
         let mut refused = Vec::new();
         let (what, patience) = (format!("preparing to {}", step.phase), self.patience);
         self.wait(&what, patience, |fleet, number, answer| {
             match answer {
-                Answer::Worker { rank, says: Says::Prepared(result) } => {
+                Answer::Worker { rank, message: WorkerMessage::Prepared(result) } => {
                     let host = &fleet.links[number].name;
                     refused.extend(result.err().map(|why| (rank, host.clone(), why)));
                     missing.remove(&rank);
                 }
-                // Of the phase before.
+                // A late report of the phase before.
                 Answer::CpuBusy(_) => return Ok(Turn::Other),
                 other => return Err(fleet.unexpected(number, &other)),
             }
@@ -100,8 +100,8 @@ impl Fleet {
         }
     }
 
-    /// Waits for the end of a phase. After a failure all others are told to give up, and those that
-    /// still do are waited for.
+    /// Waits for the end of a phase. After a failure it orders all workers to give up, and waits
+    /// for those that still answer.
     fn gather(
         &mut self,
         step: &Step,
@@ -111,12 +111,12 @@ impl Fleet {
         let Err(first) = self.take_parts(step, self.patience, &mut parts, progress) else {
             return Ok((parts.measures.into_iter().flatten().collect(), parts.busy));
         };
-        self.tell_all(&Order::Abort);
-        // Each round ends all of it or one process more.
+        self.send_all(&Order::Abort);
+        // Each round ends the whole wait, or finds one more failed process.
         while !parts.is_over(&self.dead) && !is_interrupted() {
             let again = self.take_parts(step, END_PATIENCE, &mut parts, progress);
             if again.is_err_and(|error| error.code() == ErrorCode::TimedOut) {
-                // Those are not to be waited for any more.
+                // These workers have stopped sending: the end of the run does not wait for them.
                 let count = parts.measures.len() as u32;
                 let is_silent = |rank: &u32| parts.measures[*rank as usize].is_none();
                 self.hung.extend((0..count).filter(is_silent));
@@ -126,7 +126,7 @@ impl Fleet {
         Err(first)
     }
 
-    /// Takes what workers say of a phase, until it is over or one of them fails.
+    /// Takes the reports of workers about a phase, until it is over or one of them fails.
     fn take_parts(
         &mut self,
         step: &Step,
@@ -136,16 +136,16 @@ impl Fleet {
     ) -> Result<()> {
         self.wait(&step.phase, patience, |fleet, number, answer| {
             let turn = match answer {
-                Answer::Worker { rank, says: Says::Moved(amount) } => {
+                Answer::Worker { rank, message: WorkerMessage::Moved(amount) } => {
                     let moved = parts.moved.get_mut(rank as usize).ok_or_else(no_such_rank)?;
                     match std::mem::replace(moved, amount) == amount {
                         true => Turn::Other,
                         false => Turn::Moved,
                     }
                 }
-                Answer::Worker { rank, says: Says::Done { measure, failure } } => {
-                    let place = parts.measures.get_mut(rank as usize).ok_or_else(no_such_rank)?;
-                    *place = Some(measure);
+                Answer::Worker { rank, message: WorkerMessage::Done { measure, failure } } => {
+                    let slot = parts.measures.get_mut(rank as usize).ok_or_else(no_such_rank)?;
+                    *slot = Some(measure);
                     if let Some(why) = failure {
                         return Err(failed(rank, &fleet.links[number].name, &why));
                     }

@@ -1,4 +1,4 @@
-//! What happens on the hosts before a phase: a command of the plan, and empty caches.
+//! Preparation of hosts before a phase: the plan's command, and empty caches.
 
 use super::{Fleet, Turn};
 use crate::launcher::protocol::{Answer, Order};
@@ -8,11 +8,11 @@ use skep_types::{Error, ErrorCode, Result};
 use std::collections::BTreeSet;
 
 impl Fleet {
-    /// Makes all hosts ready for a measurement: by a command, if one is named, and without what
-    /// their caches hold, unless that is to be kept.
+    /// Prepares all hosts for a measurement: runs `command`, if there is one, and drops their
+    /// caches unless `keep_caches`.
     ///
     /// # Errors
-    /// If the command fails anywhere, or a host has gone.
+    /// If the command fails on a host, or an agent has ended.
     pub(crate) fn make_ready(
         &mut self,
         command: Option<&str>,
@@ -23,24 +23,24 @@ impl Fleet {
         if keep_caches { Ok(()) } else { self.drop_caches(progress) }
     }
 
-    /// Lets a shell do something on all hosts with processes, if there is anything to do.
+    /// Runs a shell command on all hosts with processes, if there is one.
     ///
     /// # Errors
-    /// If it fails on one of them, or a host has gone.
+    /// If it fails on a host, or an agent has ended.
     fn run_before(
         &mut self,
         command: Option<&str>,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<()> {
         let Some(command) = command else { return Ok(()) };
-        if !std::mem::replace(&mut self.has_told_command, true) {
+        if !std::mem::replace(&mut self.has_noted_command, true) {
             progress(Progress::Note(format!("on all hosts: {command}")));
         }
         let mut asked = BTreeSet::new();
         for (number, record) in self.records.iter().enumerate() {
             if record.has_processes {
                 let command = command.replace("{host}", &record.name);
-                self.links[number].tell(&Order::Run(command));
+                self.links[number].send(&Order::Run(command));
                 asked.insert(number);
             }
         }
@@ -54,8 +54,8 @@ impl Fleet {
         }
     }
 
-    /// Waits until those who were asked for something that can fail have answered; gives what went
-    /// wrong, with the host. `take` gives back an answer that is another one.
+    /// Waits for the answers of the agents in `asked`; returns their problems, each with the host's
+    /// name. `take` returns an answer that it does not expect.
     fn problems_of(
         &mut self,
         what: &str,
@@ -78,10 +78,10 @@ impl Fleet {
         Ok(problems)
     }
 
-    /// Drops caches on all hosts, once for each kernel. Where that can't be, it is noted once.
+    /// Drops caches on all hosts, once for each kernel. Sends one note if a host cannot.
     ///
     /// # Errors
-    /// If a host has gone.
+    /// If an agent has ended.
     fn drop_caches(&mut self, progress: &mut dyn FnMut(Progress)) -> Result<()> {
         let mut kernels = BTreeSet::new();
         let mut asked = BTreeSet::new();
@@ -91,14 +91,14 @@ impl Fleet {
                 asked.insert(number);
             }
         }
-        asked.iter().for_each(|number| self.links[*number].tell(&Order::DropCaches));
+        asked.iter().for_each(|number| self.links[*number].send(&Order::DropCaches));
         let problems = self.problems_of("dropping caches", asked, |answer| match answer {
             Answer::CachesDropped(problem) => Ok(problem),
             other => Err(Box::new(other)),
         })?;
         self.caches_dropped = problems.is_empty();
-        if let Some(problem) = problems.first().filter(|_| !self.has_noted) {
-            self.has_noted = true;
+        if let Some(problem) = problems.first().filter(|_| !self.has_noted_caches) {
+            self.has_noted_caches = true;
             progress(Progress::Note(problem.clone()));
         }
         Ok(())
