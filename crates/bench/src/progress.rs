@@ -1,4 +1,4 @@
-//! What a run reports while it goes on, and how it is interrupted.
+//! Progress reports of a run, and its interruption.
 
 use crate::launcher::PhaseRecord;
 use crate::net::outcome::{Pair, Sample as LinkSample, Total};
@@ -6,7 +6,7 @@ use crate::storage::outcome::Sample as TargetSample;
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What a run is doing.
+/// A progress report.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Progress {
     /// A phase begins.

@@ -1,8 +1,8 @@
-//! Each storage target's own speed, without network: in the manner of BeeGFS's StorageBench.
+//! The speed of each storage target without the network, in the manner of BeeGFS's StorageBench.
 //!
-//! Targets write and read files of their own (`StartBenchmark` in `skep_wire::benchmark`); this
-//! starts them, asks how far they are, and sees to it that they remove their files again.
-//! [`outliers`] judges what was measured.
+//! Targets write and read files of their own (`StartBenchmark` in `skep_wire::benchmark`). This
+//! module starts them, asks for their progress, and makes sure that they remove their files.
+//! [`outliers`] finds slow targets in the results.
 
 pub(crate) mod outcome;
 pub mod outliers;
@@ -19,7 +19,7 @@ use skep_wire::benchmark::{AskBenchmark, BenchmarkProgress, StartBenchmark, Stop
 use std::rc::Rc;
 use std::time::Duration;
 
-/// A target and the way to it.
+/// A target with a connection to it.
 pub type Connected = (TargetRecord, Rc<Connection>);
 
 fn options(patience: Duration) -> CallOptions {
@@ -36,8 +36,8 @@ fn named(target: &TargetRecord, error: &Error) -> Error {
     Error::new(error.code(), format!("target {id} on {node_name}: {words}"))
 }
 
-/// Measures targets. Whatever happens, they are told to remove their files; those that can't be
-/// told do it when nobody asks them any more.
+/// Measures targets. Afterwards, also after a failure, it orders them to remove their files. A
+/// target that it cannot reach removes them when no questions arrive any longer.
 ///
 /// # Errors
 /// As [`crate::io::run`].
@@ -48,7 +48,10 @@ pub async fn run(
 ) -> Result<Outcome> {
     plan.check()?;
     if targets.is_empty() {
-        return Err(Error::new(ErrorCode::NotFound, "there is no such storage target"));
+        return Err(Error::new(
+            ErrorCode::NotFound,
+            "the plan names no storage target of this cluster",
+        ));
     }
     let mut outcome = Outcome {
         plan: plan.clone(),
@@ -157,7 +160,7 @@ async fn wait(
         progress(Progress::Moved { done: moved.iter().sum(), total });
         if skep_env::now() - last > patience {
             let silent = ends.iter().position(Option::is_none).map(|index| &targets[index].0);
-            let what = format!("nothing has moved for {} s", patience.as_secs());
+            let what = format!("no progress for {} s", patience.as_secs());
             let error = Error::new(ErrorCode::TimedOut, what);
             return Err(silent.map_or_else(|| error.clone(), |target| named(target, &error)));
         }
@@ -201,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn plans_that_cannot_be_are_refused() {
+    fn invalid_plans_are_refused() {
         let problem = |change: fn(&mut Plan)| {
             let mut plan = Plan::default();
             change(&mut plan);

@@ -29,7 +29,7 @@ pub struct Outcome<P> {
     pub failure: Option<String>,
 }
 
-/// What happens to the record of a phase.
+/// Use of the record of a phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Recording {
     /// It is a result.

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 /// # Errors
 /// `InvalidArgument` for a plan that cannot be run; else the reason why there is no result: a host
 /// that cannot be reached, a file that exists, a full disk. Once there is a result, the run returns
-/// it, and [`Outcome::failure`] says why there are no more.
+/// it, and [`Outcome::failure`] has the reason why there are no more.
 pub fn run(
     plan: &Plan,
     hosts: &[Host],

@@ -136,7 +136,7 @@ impl Fleet {
             }
             if skep_env::now() - moved > patience {
                 let seconds = patience.as_secs();
-                let what = format!("{what}: nothing has moved for {seconds} s");
+                let what = format!("{what}: no progress for {seconds} s");
                 return Err(Error::new(ErrorCode::TimedOut, what));
             }
         }

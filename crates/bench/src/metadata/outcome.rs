@@ -1,4 +1,4 @@
-//! What the results of a run mean: rates of its phases.
+//! Rates of the phases in the results of a run.
 
 use super::plan::Plan;
 use crate::statistics::Summary;

@@ -4,7 +4,7 @@ use super::plan::Plan;
 use crate::statistics::Summary;
 use serde::{Deserialize, Serialize};
 
-/// A target that is measured.
+/// A measured target.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TargetRecord {
     /// Its id.
@@ -24,24 +24,24 @@ pub struct Sample {
     pub target: u32,
     /// `write` or `read`.
     pub phase: String,
-    /// From 1.
+    /// The repetition, from 1.
     pub repetition: u32,
     /// Bytes of all its threads.
     pub bytes: u64,
-    /// From the first thread's begin to the last one's end.
+    /// From the begin of the first thread to the end of the last.
     pub seconds: f64,
     /// Bytes over the time.
     pub bandwidth_mib_per_s: f64,
-    /// Whether data went past the page cache.
+    /// Whether the target used direct I/O, past the page cache.
     pub is_direct: bool,
-    /// Of each thread: begin and end, in seconds from the start.
+    /// Begin and end of each thread, in seconds from the start.
     pub threads: Vec<(f64, f64)>,
 }
 
-/// What was measured.
+/// The results of a run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Outcome {
-    /// What was asked for.
+    /// The plan that was run.
     pub plan: Plan,
     /// Seconds since 1970 when it began.
     pub started_unix_s: i64,
@@ -49,7 +49,7 @@ pub struct Outcome {
     pub targets: Vec<TargetRecord>,
     /// All measurements, in order.
     pub samples: Vec<Sample>,
-    /// Why it ended before all was done.
+    /// Why the run ended before its plan was done.
     pub failure: Option<String>,
 }
 
@@ -60,7 +60,7 @@ impl Outcome {
         of_both.map(|sample| sample.bandwidth_mib_per_s).collect()
     }
 
-    /// A phase over all targets and repetitions; none if it was not measured.
+    /// A phase over all targets and repetitions; `None` if it has no result.
     pub fn summary(&self, phase: &str) -> Option<Summary> {
         let of_phase = self.samples.iter().filter(|it| it.phase == phase);
         let rates: Vec<f64> = of_phase.map(|sample| sample.bandwidth_mib_per_s).collect();

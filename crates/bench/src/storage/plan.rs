@@ -4,26 +4,26 @@ use crate::limits::{DEFAULT_PATIENCE_S, MAX_REPETITIONS};
 use serde::{Deserialize, Serialize};
 use skep_types::{Error, ErrorCode, Result};
 
-/// What targets are to do.
+/// The work of each target.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Plan {
-    /// Files are written. They always are, since what is read must have been written; without this
-    /// it isn't measured.
+    /// Measure writing. Targets write in any case, since they need the data for reading; without
+    /// this the result is dropped.
     pub write: bool,
-    /// Files are read.
+    /// Measure reading.
     pub read: bool,
-    /// Files of each target, written and read at the same time.
+    /// Files of each target, which it writes and reads at the same time.
     pub threads: u16,
     /// Bytes of each file.
     pub size_bytes: u64,
-    /// Bytes moved at once.
+    /// Bytes of one transfer.
     pub block_bytes: u32,
-    /// How often all is done.
+    /// Number of repetitions.
     pub repetitions: u32,
-    /// One target after the other, instead of all at the same time.
+    /// Targets work one after the other, instead of all at the same time.
     pub one_by_one: bool,
-    /// How long targets may stand still.
+    /// Longest time without progress of the targets, in seconds.
     pub patience_s: u32,
 }
 
@@ -43,7 +43,7 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// Checks what doesn't need a target to be known.
+    /// Checks everything that needs no knowledge of the targets.
     ///
     /// # Errors
     /// `InvalidArgument` with everything that is wrong.
@@ -54,7 +54,7 @@ impl Plan {
                 problems.push(what.to_owned());
             }
         };
-        must(self.write || self.read, "nothing is to be measured: neither writing nor reading");
+        must(self.write || self.read, "the plan measures nothing: enable writing or reading");
         must(self.threads > 0, "at least one thread is needed");
         must(self.block_bytes > 0, "the block size must not be 0");
         must(
