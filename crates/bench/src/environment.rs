@@ -1,13 +1,13 @@
-//! What a host is, so that a result can be judged later.
+//! The environment of a host, kept with results so that they can be judged later.
 
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::Path;
 
-/// A host, and what is mounted where the benchmark works.
+/// A host, and the file system on which the benchmark works.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Environment {
-    /// Its name as the kernel has it.
+    /// The host name of the kernel.
     pub host_name: String,
     /// Release of the kernel.
     pub kernel: String,
@@ -15,33 +15,33 @@ pub struct Environment {
     pub cpu: String,
     /// CPUs that the agent may use.
     pub cpus: usize,
-    /// Memory.
+    /// Memory in bytes.
     pub memory_bytes: u64,
-    /// Version of Skep's program there.
+    /// Version of the program `skep` on it.
     pub skep_version: String,
-    /// The same for agents on one kernel: those of network namespaces, for example.
+    /// The kernel's boot id: equal for agents on one kernel, such as those of network namespaces.
     pub boot_id: String,
     /// Whether the agent runs as root, and so can drop caches.
     pub is_root: bool,
-    /// What is mounted where the benchmark works.
+    /// The mount on which the benchmark works.
     pub mount: Option<Mount>,
 }
 
-/// A line of the table of mounts.
+/// A line of the mount table.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {
-    /// The directory.
+    /// The mount point.
     pub point: String,
     /// Type of the file system.
     pub kind: String,
-    /// What is mounted.
+    /// The source of the mount.
     pub source: String,
     /// Options of the mount and of the file system.
     pub options: String,
 }
 
 impl Environment {
-    /// Of this host. Files below `path` are not touched: they may be on a mount that hangs.
+    /// Describes this host. Doesn't touch files below `path`: they may be on a mount that hangs.
     pub(crate) fn of_this_host(path: Option<&Path>) -> Self {
         let line = |file: &str| fs::read_to_string(file).unwrap_or_default().trim().to_owned();
         let cpu_info = line("/proc/cpuinfo");
@@ -70,7 +70,7 @@ impl Environment {
 /// The mount below which an absolute path lies, by `/proc/self/mountinfo`.
 fn mount_of(mounts: &str, path: &Path) -> Option<Mount> {
     let found = mounts.lines().filter_map(parse).filter(|mount| path.starts_with(&mount.point));
-    // The longest wins; of several at one point, the last.
+    // The longest mount point wins; of several mounts at one point, the last.
     found.max_by_key(|mount| mount.point.len())
 }
 

@@ -2,8 +2,8 @@
 //! order or at random.
 //!
 //! A phase counts from the first process that begins to open its file to the last that has closed
-//! it, as IOR's does. One difference: the one file of all processes is made before the clock
-//! starts, by the first process and so that nothing that exists is written over.
+//! it, as IOR's does. One difference: the first process creates the file that all processes share
+//! before the clock starts, and never overwrites an existing file.
 
 mod outcome;
 mod pattern;
@@ -12,7 +12,9 @@ mod run;
 mod stamp;
 mod work;
 
-pub use outcome::Outcome;
+/// The results of a run.
+pub type Outcome = crate::workload::Outcome<Plan>;
+
 pub(crate) use pattern::reads_data_of;
 pub use plan::Plan;
 pub use run::{run, run_by};

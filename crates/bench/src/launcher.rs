@@ -1,13 +1,14 @@
-//! Starts processes on hosts, holds them at barriers, and brings their times together.
+//! Starts processes on hosts, holds them at barriers, and converts their times to one time line.
 //!
-//! The controller starts an *agent* on each host ([`agent()`]) by the host's prefix, and speaks
-//! with it in lines of JSON over its standard input and output: no ports are needed, and whatever
-//! reaches a host (ssh, `ip netns exec`, nothing) will do. An agent starts the *workers* of its
-//! host ([`worker()`]), processes each, and hands on what is said. When a controller ends, however
-//! it ends, agents and workers see the end of their input and end too, and take back what they
-//! made.
+//! The controller starts an *agent* on each host ([`agent()`]) by the host's prefix command and
+//! exchanges lines of JSON with it over the agent's standard input and output. That needs no port,
+//! and any command that reaches a host works (ssh, `ip netns exec`, or none). An agent starts the
+//! *workers* of its host ([`worker()`]), one process each, and forwards their messages. When a
+//! controller ends, in whatever way, agents and workers see the end of their input, remove the
+//! files that they made, and end too.
 //!
-//! Nothing waits for ever: who says nothing is given up after the run's patience.
+//! Nothing waits for ever: the run fails when a process sends nothing for the time limit of the
+//! run.
 
 mod agent;
 mod fleet;
@@ -27,83 +28,33 @@ pub(crate) use worker::{Control, Engine};
 use crate::limits::{MAX_HOSTS, MAX_PROCESSES, MAX_PROCESSES_PER_HOST};
 use serde::{Deserialize, Serialize};
 use skep_types::{Error, ErrorCode, Result};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A host of a benchmark.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Host {
-    /// What it is called in results, and for `{host}` in paths.
+    /// Its name in results, and for `{host}` in paths.
     pub name: String,
-    /// What is put before a command to run it there; nothing: this host.
+    /// The command prefix that runs a command there; empty for this host.
     pub enter: Vec<String>,
 }
 
 impl Host {
-    /// The host on which this runs.
+    /// The host on which this process runs.
     pub fn here() -> Self {
         Self { name: "localhost".into(), enter: Vec::new() }
     }
 
-    /// One that ssh reaches without a password, and on which `skep` is in the search path.
+    /// A host that ssh reaches without a password, and on which `skep` is in the search path.
     pub fn over_ssh(name: &str) -> Self {
         let enter = ["ssh", "-o", "BatchMode=yes", name];
         Self { name: name.into(), enter: enter.map(str::to_owned).into() }
     }
 }
 
-/// What a run is doing.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Progress {
-    /// A phase begins.
-    Phase {
-        /// Its name.
-        phase: String,
-        /// Of all repetitions, from 1.
-        repetition: u32,
-    },
-    /// So much of a phase is done.
-    Moved {
-        /// Bytes or operations of all processes.
-        done: u64,
-        /// Of so many.
-        total: u64,
-    },
-    /// Something that doesn't stop it, but may matter for its results.
-    Note(String),
-    /// A result, as soon as it is there.
-    Measured(Box<Measurement>),
-}
-
-/// A result of a run, by itself. What a run gives back at its end has all of them.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Measurement {
-    /// A phase of [`crate::io`] or [`crate::metadata`]; also one in which data were only compared.
-    Phase(PhaseRecord),
-    /// A pair of [`crate::net`].
-    Link {
-        /// Who measured to whom.
-        between: crate::net::Pair,
-        /// What was measured; its `pair` is the place among the pairs of the whole result.
-        #[serde(flatten)]
-        sample: crate::net::Sample,
-    },
-    /// All pairs of [`crate::net`] at the same time.
-    Total(crate::net::Total),
-    /// A target of [`crate::storage`].
-    Target(crate::storage::Sample),
-}
-
-impl Progress {
-    pub(crate) fn measured(measurement: Measurement) -> Self {
-        Self::Measured(Box::new(measurement))
-    }
-}
-
-/// Processes over all hosts.
+/// Returns the number of processes over all hosts.
 ///
 /// # Errors
-/// `InvalidArgument` for none, or more than there may be; or two hosts of one name.
+/// `InvalidArgument` for zero processes or more than the limit, or for two hosts of one name.
 pub(crate) fn processes(hosts: &[Host], per_host: u32) -> Result<u32> {
     let refuse = |what: String| Err(Error::new(ErrorCode::InvalidArgument, what));
     if hosts.is_empty() || per_host == 0 {
@@ -126,16 +77,4 @@ pub(crate) fn processes(hosts: &[Host], per_host: u32) -> Result<u32> {
         return refuse(format!("{all} processes; at most {MAX_PROCESSES} are possible"));
     }
     Ok(all)
-}
-
-/// Set by a signal; looked at by every run of this process.
-static IS_INTERRUPTED: AtomicBool = AtomicBool::new(false);
-
-/// Ends all runs of this process soon: they give back what they have measured.
-pub fn interrupt() {
-    IS_INTERRUPTED.store(true, Ordering::Relaxed);
-}
-
-pub(crate) fn is_interrupted() -> bool {
-    IS_INTERRUPTED.load(Ordering::Relaxed)
 }

@@ -1,8 +1,8 @@
-//! Names in mdtest's manner: a tree of directories, and items in them that are created, looked at,
-//! read and removed.
+//! Names in mdtest's manner: a tree of directories, and items in them that processes create, stat,
+//! read and remove.
 //!
-//! Names are in mdtest's manner (`test-dir.0`, `mdtest_tree.0`, `file.mdtest.3.17`), and always the
-//! same where one run makes items and another looks at them.
+//! Names follow mdtest (`test-dir.0`, `mdtest_tree.0`, `file.mdtest.3.17`). They are always the
+//! same where one run creates items and another reads them.
 
 mod items;
 mod outcome;
@@ -10,7 +10,9 @@ mod plan;
 mod run;
 mod work;
 
-pub use outcome::Outcome;
+/// The results of a run.
+pub type Outcome = crate::workload::Outcome<Plan>;
+
 pub use plan::{OPERATIONS, Plan};
 pub use run::{run, run_by};
 pub(crate) use work::MetadataEngine;

@@ -6,13 +6,13 @@
 //! hosts measure by processes of their own, which the launcher starts; services are asked to
 //! measure to others. Each pair has its own bandwidth in both directions, and its round trips.
 
-mod outcome;
+pub(crate) mod outcome;
 mod plan;
 mod run;
 mod work;
 
-pub use outcome::{Judged, Measured, Outcome, Pair, Sample, Total};
-pub use plan::{Plan, Server};
+pub use outcome::{Judged, Outcome, Pair, Sample, Total};
+pub use plan::{Measured, Plan, Server};
 pub use run::{between_servers, from_hosts};
 
 pub(crate) use plan::Assignment;

@@ -1,6 +1,7 @@
 //! Random orders that need no memory, the same for the same seed.
 
-/// Mixes the bits of a number so that neighbours become strangers (the finisher of SplitMix64).
+/// Mixes the bits of a number so that neighbouring numbers get unrelated values (the finisher of
+/// SplitMix64).
 pub(crate) fn mix(value: u64) -> u64 {
     let mut mixed = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -10,8 +11,8 @@ pub(crate) fn mix(value: u64) -> u64 {
 
 /// A permutation of `0..count`.
 ///
-/// Four rounds of a Feistel network over the next even power of two; what falls outside of the
-/// range goes through it again until it doesn't, which takes fewer than four turns on average.
+/// Four rounds of a Feistel network over the next even power of two. A result outside of the range
+/// goes through it again, fewer than four times on average.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Permutation {
     count: u64,
@@ -20,13 +21,13 @@ pub(crate) struct Permutation {
 }
 
 impl Permutation {
-    /// The permutation of a seed.
+    /// Returns the permutation of a seed.
     pub(crate) fn new(count: u64, seed: u64) -> Self {
         let bits = u64::BITS - count.saturating_sub(1).leading_zeros();
         Self { count, half_bits: bits.div_ceil(2).max(1), seed: mix(seed) }
     }
 
-    /// What is at a place of it; `index` is below the count.
+    /// Returns the element at `index`, which is below the count.
     pub(crate) fn at(&self, index: u64) -> u64 {
         assert!(index < self.count, "an index of the permutation");
         let mut value = self.once(index);

@@ -1,22 +1,22 @@
-//! Few numbers about many.
+//! Summaries of repeated measurements.
 
 use serde::{Deserialize, Serialize};
 
-/// What IOR and mdtest print of repeated measurements.
+/// The figures that IOR and mdtest print of repeated measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// The greatest.
+    /// The largest value.
     pub max: f64,
-    /// The least.
+    /// The smallest value.
     pub min: f64,
     /// The arithmetic mean.
     pub mean: f64,
-    /// The standard deviation of all (not of a sample of them), as IOR and mdtest have it.
+    /// The standard deviation of the population (not of a sample), as IOR and mdtest print it.
     pub std_dev: f64,
 }
 
 impl Summary {
-    /// Of at least one value.
+    /// Returns the summary of some values; `None` if there are none.
     pub fn of(values: &[f64]) -> Option<Self> {
         if values.is_empty() {
             return None;
@@ -45,8 +45,8 @@ pub fn median(values: &[f64]) -> Option<f64> {
     }
 }
 
-/// The median distance from the median, scaled so that it is the standard deviation where values
-/// are normally distributed; hardly moved by outliers.
+/// The median distance from the median, scaled so that it equals the standard deviation for
+/// normally distributed values. Outliers hardly move it.
 pub fn median_deviation(values: &[f64]) -> Option<f64> {
     const OF_NORMAL: f64 = 1.4826;
     let middle = median(values)?;

@@ -1,157 +1,25 @@
-//! Each storage target's own speed, without network: in the manner of BeeGFS's StorageBench.
+//! The speed of each storage target without the network, in the manner of BeeGFS's StorageBench.
 //!
-//! Targets write and read files of their own (`StartBenchmark` in `skep_wire::benchmark`); this
-//! starts them, asks how far they are, and sees to it that they remove their files again.
-//! [`outliers`] judges what was measured.
+//! Targets write and read files of their own (`StartBenchmark` in `skep_wire::benchmark`). This
+//! module starts them, asks for their progress, and makes sure that they remove their files.
+//! [`outliers`] finds slow targets in the results.
 
+pub(crate) mod outcome;
 pub mod outliers;
+mod plan;
 
-use crate::launcher::{Measurement, Progress, is_interrupted};
-use crate::limits::{
-    ASK_INTERVAL, ASK_PATIENCE, DEFAULT_PATIENCE_S, MAX_REPETITIONS, STOP_PATIENCE,
-};
-use crate::statistics::Summary;
-use serde::{Deserialize, Serialize};
+pub use outcome::{Outcome, Sample, TargetRecord};
+pub use plan::Plan;
+
+use crate::limits::{ASK_INTERVAL, ASK_PATIENCE, STOP_PATIENCE};
+use crate::progress::{Measurement, Progress, is_interrupted};
 use skep_rpc::{CallOptions, Connection};
 use skep_types::{Error, ErrorCode, Result};
 use skep_wire::benchmark::{AskBenchmark, BenchmarkProgress, StartBenchmark, StopBenchmark};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// What targets are to do.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Plan {
-    /// Files are written. They always are, since what is read must have been written; without this
-    /// it isn't measured.
-    pub write: bool,
-    /// Files are read.
-    pub read: bool,
-    /// Files of each target, written and read at the same time.
-    pub threads: u16,
-    /// Bytes of each file.
-    pub size_bytes: u64,
-    /// Bytes moved at once.
-    pub block_bytes: u32,
-    /// How often all is done.
-    pub repetitions: u32,
-    /// One target after the other, instead of all at the same time.
-    pub one_by_one: bool,
-    /// How long targets may stand still.
-    pub patience_s: u32,
-}
-
-impl Default for Plan {
-    fn default() -> Self {
-        Self {
-            write: true,
-            read: true,
-            threads: 4,
-            size_bytes: 256 << 20,
-            block_bytes: 1 << 20,
-            repetitions: 1,
-            one_by_one: false,
-            patience_s: DEFAULT_PATIENCE_S,
-        }
-    }
-}
-
-/// A target that is measured.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TargetRecord {
-    /// Its id.
-    pub id: u32,
-    /// Id of its service.
-    pub node: u32,
-    /// Name of its service.
-    pub node_name: String,
-    /// Its directory.
-    pub path: String,
-}
-
-/// One measurement of one target.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Sample {
-    /// The target.
-    pub target: u32,
-    /// `write` or `read`.
-    pub phase: String,
-    /// From 1.
-    pub repetition: u32,
-    /// Bytes of all its threads.
-    pub bytes: u64,
-    /// From the first thread's begin to the last one's end.
-    pub seconds: f64,
-    /// Bytes over the time.
-    pub bandwidth_mib_per_s: f64,
-    /// Whether data went past the page cache.
-    pub is_direct: bool,
-    /// Of each thread: begin and end, in seconds from the start.
-    pub threads: Vec<(f64, f64)>,
-}
-
-/// What was measured.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Outcome {
-    /// What was asked for.
-    pub plan: Plan,
-    /// Seconds since 1970 when it began.
-    pub started_unix_s: i64,
-    /// All targets.
-    pub targets: Vec<TargetRecord>,
-    /// All measurements, in order.
-    pub samples: Vec<Sample>,
-    /// Why it ended before all was done.
-    pub failure: Option<String>,
-}
-
-impl Outcome {
-    /// Bandwidths of a target in a phase.
-    pub fn bandwidths(&self, target: u32, phase: &str) -> Vec<f64> {
-        let of_both = self.samples.iter().filter(|it| it.target == target && it.phase == phase);
-        of_both.map(|sample| sample.bandwidth_mib_per_s).collect()
-    }
-
-    /// A phase over all targets and repetitions; none if it was not measured.
-    pub fn summary(&self, phase: &str) -> Option<Summary> {
-        let of_phase = self.samples.iter().filter(|it| it.phase == phase);
-        let rates: Vec<f64> = of_phase.map(|sample| sample.bandwidth_mib_per_s).collect();
-        Summary::of(&rates)
-    }
-}
-
-impl Plan {
-    /// Checks what doesn't need a target to be known.
-    ///
-    /// # Errors
-    /// `InvalidArgument` with everything that is wrong.
-    pub fn check(&self) -> Result<()> {
-        let mut problems = Vec::new();
-        let mut must = |holds: bool, what: &str| {
-            if !holds {
-                problems.push(what.to_owned());
-            }
-        };
-        must(self.write || self.read, "nothing is to be measured: neither writing nor reading");
-        must(self.threads > 0, "at least one thread is needed");
-        must(self.block_bytes > 0, "the block size must not be 0");
-        must(
-            self.size_bytes > 0 && self.size_bytes.is_multiple_of(self.block_bytes.max(1).into()),
-            "the size must be a multiple of the block size",
-        );
-        must(
-            (1..=MAX_REPETITIONS).contains(&self.repetitions),
-            &format!("repetitions are 1 to {MAX_REPETITIONS}"),
-        );
-        must(self.patience_s > 0, "patience must not be 0");
-        if problems.is_empty() {
-            return Ok(());
-        }
-        Err(Error::new(ErrorCode::InvalidArgument, problems.join("; ")))
-    }
-}
-
-/// A target and the way to it.
+/// A target with a connection to it.
 pub type Connected = (TargetRecord, Rc<Connection>);
 
 fn options(patience: Duration) -> CallOptions {
@@ -168,8 +36,8 @@ fn named(target: &TargetRecord, error: &Error) -> Error {
     Error::new(error.code(), format!("target {id} on {node_name}: {words}"))
 }
 
-/// Measures targets. Whatever happens, they are told to remove their files; those that can't be
-/// told do it when nobody asks them any more.
+/// Measures targets. Afterwards, also after a failure, it orders them to remove their files. A
+/// target that it cannot reach removes them when no questions arrive any longer.
 ///
 /// # Errors
 /// As [`crate::io::run`].
@@ -180,7 +48,10 @@ pub async fn run(
 ) -> Result<Outcome> {
     plan.check()?;
     if targets.is_empty() {
-        return Err(Error::new(ErrorCode::NotFound, "there is no such storage target"));
+        return Err(Error::new(
+            ErrorCode::NotFound,
+            "the plan names no storage target of this cluster",
+        ));
     }
     let mut outcome = Outcome {
         plan: plan.clone(),
@@ -289,7 +160,7 @@ async fn wait(
         progress(Progress::Moved { done: moved.iter().sum(), total });
         if skep_env::now() - last > patience {
             let silent = ends.iter().position(Option::is_none).map(|index| &targets[index].0);
-            let what = format!("nothing has moved for {} s", patience.as_secs());
+            let what = format!("no progress for {} s", patience.as_secs());
             let error = Error::new(ErrorCode::TimedOut, what);
             return Err(silent.map_or_else(|| error.clone(), |target| named(target, &error)));
         }
@@ -333,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn plans_that_cannot_be_are_refused() {
+    fn invalid_plans_are_refused() {
         let problem = |change: fn(&mut Plan)| {
             let mut plan = Plan::default();
             change(&mut plan);

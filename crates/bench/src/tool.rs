@@ -1,11 +1,11 @@
-//! Programs of others in place of the built-in engines: IOR, mdtest, fio and IOzone, with the same
-//! options, by the same protocol, into the same results.
+//! Other programs in place of the built-in engines: IOR, mdtest, fio and IOzone, with the same
+//! options, the same protocol and the same results.
 //!
-//! The launcher's hosts, repetitions, dropped caches and records are those of the built-in engines;
-//! each phase is one execution of the program, and what it reports is kept beside the numbers read
-//! from it. IOR and mdtest are one job of MPI, which knows its processes only together; fio and
-//! IOzone are executed by each process of the launcher. An option that a program can't follow is
-//! refused, never left out.
+//! Hosts, repetitions, dropped caches and records are the launcher's, as with the built-in engines.
+//! Each phase is one execution of the program, and its own report is kept beside the numbers read
+//! from it. IOR and mdtest run as one MPI job, which reports its processes only together; with fio
+//! and IOzone each process of the launcher executes the program. A plan with an option that the
+//! program lacks is refused; no option is dropped in silence.
 
 mod child;
 mod engine;
@@ -22,13 +22,13 @@ use crate::{io, metadata};
 use serde::{Deserialize, Serialize};
 use skep_types::{Error, ErrorCode, Result};
 
-/// A program.
+/// Another benchmark program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tool {
     /// <https://github.com/hpc/ior>
     Ior,
-    /// Of the same source.
+    /// From the source of IOR.
     Mdtest,
     /// <https://github.com/axboe/fio>
     Fio,
@@ -47,17 +47,17 @@ impl Tool {
         }
     }
 
-    /// By its name.
+    /// Returns the program with a name.
     pub fn named(name: &str) -> Option<Self> {
         [Self::Ior, Self::Mdtest, Self::Fio, Self::Iozone].into_iter().find(|it| it.name() == name)
     }
 
-    /// Whether it is started by MPI.
+    /// Whether MPI starts it.
     pub(crate) fn is_mpi(self) -> bool {
         matches!(self, Self::Ior | Self::Mdtest)
     }
 
-    /// Where to get it.
+    /// Tells where to get it.
     pub(crate) fn source(self) -> &'static str {
         match self {
             Self::Ior | Self::Mdtest => {
@@ -73,16 +73,16 @@ impl Tool {
     }
 }
 
-/// A program and how to start it.
+/// A program, and how to start it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Runner {
     /// The program.
     pub tool: Tool,
-    /// The command that starts jobs of MPI, with options of its own.
+    /// The command that starts MPI jobs, with its own options.
     pub mpirun: Vec<String>,
 }
 
-/// What is done by a program.
+/// The plan that a program carries out.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Work {
@@ -90,18 +90,18 @@ pub(crate) enum Work {
     Metadata(metadata::Plan),
 }
 
-/// What a process has to know to do it.
+/// All that a process needs to run the program.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Assignment {
     pub(crate) runner: Runner,
     pub(crate) work: Work,
-    /// All hosts with processes; ranks are dealt out to them one by one.
+    /// All hosts with processes; ranks go to them in turn.
     pub(crate) hosts: Vec<Host>,
     /// Processes over all hosts.
     pub(crate) processes: u32,
 }
 
-/// Who is started where.
+/// The job, and the hosts on which its workers start.
 pub(crate) struct Placed {
     pub(crate) job: Job,
     pub(crate) hosts: Vec<Host>,
@@ -110,28 +110,28 @@ pub(crate) struct Placed {
 }
 
 impl Runner {
-    /// Refuses a plan that the program can't follow.
+    /// Refuses a plan that the program cannot follow.
     fn check(&self, work: &Work) -> Result<()> {
         let problems = match (self.tool, work) {
             (Tool::Ior, Work::Io(plan)) => ior::problems(plan),
             (Tool::Fio, Work::Io(plan)) => fio::problems(plan),
             (Tool::Iozone, Work::Io(plan)) => iozone::problems(plan),
-            // It can all that is asked of the engine that does the same.
+            // Its engine offers everything that a plan can ask for.
             (Tool::Mdtest, Work::Metadata(_)) => Vec::new(),
-            (_, Work::Io(_)) => vec!["it moves no data".into()],
-            (_, Work::Metadata(_)) => vec!["it makes no names as mdtest does".into()],
+            (_, Work::Io(_)) => vec!["it cannot move data".into()],
+            (_, Work::Metadata(_)) => vec!["it cannot create names as mdtest does".into()],
         };
         if problems.is_empty() {
             return Ok(());
         }
-        let what = format!("{} can't do that: {}", self.tool.name(), problems.join("; "));
+        let what = format!("{} cannot run this plan: {}", self.tool.name(), problems.join("; "));
         Err(Error::new(ErrorCode::InvalidArgument, what))
     }
 
-    /// Who is started for it: with MPI one process, on the first host, for all.
+    /// Returns the workers to start: with MPI, one on the first host for all processes.
     ///
     /// # Errors
-    /// `InvalidArgument` with everything that the program can't do.
+    /// `InvalidArgument` with everything that the program cannot do.
     fn place(
         &self,
         work: Work,
@@ -154,10 +154,10 @@ impl Runner {
     }
 }
 
-/// Who is started for a plan, whether a program does the work or the engine that is built in.
+/// Returns the workers to start for a plan, for a program or for the built-in engine.
 ///
 /// # Errors
-/// `InvalidArgument` with everything that the program can't do.
+/// `InvalidArgument` with everything that the program cannot do.
 pub(crate) fn place(
     runner: Option<&Runner>,
     work: Work,
@@ -176,7 +176,7 @@ pub(crate) fn place(
     Ok(Placed { job, hosts, server_hosts, processes_per_host })
 }
 
-/// Phases of names in the order in which mdtest does them, those of one execution together.
+/// Groups the phases by the executions of mdtest that do them, in mdtest's order.
 pub(crate) fn parts(phases: &[(&'static str, u64)]) -> Vec<Vec<(&'static str, u64)>> {
     use mdtest::Part;
     let of = |part| {
@@ -187,7 +187,7 @@ pub(crate) fn parts(phases: &[(&'static str, u64)]) -> Vec<Vec<(&'static str, u6
     all.into_iter().filter(|part| !part.is_empty()).collect()
 }
 
-/// What is said of options for which a program has none, where they are asked for.
+/// Returns the refusals of a program for options that it lacks, where the plan uses them.
 fn refused(table: &[(bool, &str)]) -> Vec<String> {
     let asked = table.iter().filter(|(is_asked, _)| *is_asked);
     asked.map(|(_, what)| (*what).to_owned()).collect()
@@ -198,23 +198,23 @@ fn words<const N: usize>(words: [&str; N]) -> Vec<String> {
     words.map(str::to_owned).to_vec()
 }
 
-/// What is read from a program's output about a phase.
+/// Figures from a program's output about a phase.
 #[derive(Debug, Clone, PartialEq)]
 struct Report {
     /// Bytes moved.
     bytes: u64,
     /// Operations done.
     operations: u64,
-    /// How long it took, as the program says.
+    /// Duration in seconds, as the program reports it.
     seconds: f64,
-    /// Of that, as far as it is told: opening, closing.
+    /// Seconds of that for open and close, if the program reports them.
     open_s: f64,
     close_s: f64,
-    /// What it said, for whoever wants to know more.
+    /// The program's own report.
     said: serde_json::Value,
 }
 
-/// A number that must be there.
+/// Returns a number of the output.
 fn number(value: &serde_json::Value, name: &str) -> std::result::Result<f64, String> {
     value[name].as_f64().ok_or_else(|| format!("its output has no number '{name}'"))
 }

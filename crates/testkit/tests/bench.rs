@@ -110,7 +110,7 @@ fn io_refuses_what_cannot_be_and_leaves_nothing_behind() {
     refused(&["--processes-per-host", "0"], 2, "at least one process");
     refused(&["--hosts", "a,a", "--enter", "env"], 2, "named twice");
     refused(&["--host-file", "/nowhere"], 2, "/nowhere");
-    refused(&["--hosts", "a", "--enter", "false"], 3, "host a can't be reached");
+    refused(&["--hosts", "a", "--enter", "false"], 3, "host a cannot be reached");
     refused(&["--hosts", "a", "--enter", "no-such-program"], 3, "no-such-program");
     refused(&["--hosts", "a", "--enter", "echo Welcome"], 3, "Welcome");
     refused(&["-r"], 1, "No such file");
@@ -265,9 +265,9 @@ fn other_programs_are_refused_what_they_cannot_do_and_named_when_they_are_missin
         assert_eq!(finished.status.code(), Some(2), "{arguments:?}: {}", finished.stderr);
         assert!(finished.stderr.contains(words), "{arguments:?}: {}", finished.stderr);
     };
-    refused(&["io", "--tool", "fio", "-o", &file, "-W"], "fio can't do that: comparing");
+    refused(&["io", "--tool", "fio", "-o", &file, "-W"], "fio cannot run this plan: comparing");
     refused(&["io", "--tool", "fio", "-o", &file, "-s", "2"], "segments (-s)");
-    refused(&["io", "--tool", "ior", "-o", &file, "-R"], "ior can't do that: comparing");
+    refused(&["io", "--tool", "ior", "-o", &file, "-R"], "ior cannot run this plan: comparing");
     refused(&["io", "--tool", "iozone", "-o", &file], "ask for a file each (-F)");
     refused(&["io", "--tool", "mdtest", "-o", &file], "invalid value 'mdtest'");
     fs::write(&file, "precious").expect("written");
@@ -662,7 +662,7 @@ fn io_does_not_wait_for_ever_for_a_process_that_stands_still() {
     let ended = run.end();
     assert_eq!(ended.code, Some(1), "{}", ended.error);
     let why = ended.outcome["failure"].as_str().unwrap_or(&ended.error);
-    assert!(why.contains("nothing has moved for 10 s"), "{why}");
+    assert!(why.contains("no progress for 10 s"), "{why}");
     // They clean up when they can.
     workers.iter().for_each(|worker| worker.signal(Signal::CONT));
     run.wait_for_clean();

@@ -1,37 +1,17 @@
-//! What was measured: every single result, and what it was measured on.
+//! Rates of the phases in the results of a run.
 
 use super::plan::Plan;
-use crate::launcher::{HostRecord, PhaseRecord};
 use crate::statistics::Summary;
-use serde::{Deserialize, Serialize};
+use crate::workload::Outcome;
 
-/// What a run has measured.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Outcome {
-    /// What was asked for.
-    pub plan: Plan,
-    /// What wrote and read; `skep` unless another tool did.
-    pub tool: String,
-    /// Processes over all hosts.
-    pub processes: u32,
-    /// Seconds since 1970 when it began.
-    pub started_unix_s: i64,
-    /// All hosts with what they are.
-    pub hosts: Vec<HostRecord>,
-    /// Each phase of each repetition that came to its end, in order.
-    pub phases: Vec<PhaseRecord>,
-    /// Why it ended before all was done; what was measured until then is in `phases`.
-    pub failure: Option<String>,
-}
-
-impl Outcome {
+impl Outcome<Plan> {
     /// Bandwidths of a phase in all repetitions, in MiB/s.
     pub fn bandwidths(&self, phase: &str) -> Vec<f64> {
         let of_phase = self.phases.iter().filter(|record| record.phase == phase);
         of_phase.map(|record| record.bandwidth_mib_per_s).collect()
     }
 
-    /// Those in few numbers; none if the phase was not measured.
+    /// Summary of the bandwidths of a phase; `None` if the phase has no result.
     pub fn summary(&self, phase: &str) -> Option<Summary> {
         Summary::of(&self.bandwidths(phase))
     }

@@ -1,29 +1,29 @@
-//! Which process moves which bytes, in which order. Pure.
+//! The offsets that each process reads or writes, in their order. Pure.
 
 use super::plan::Plan;
 use crate::random::{Permutation, mix};
 
-/// The transfers of one process: offsets in its file, in the order in which they are made.
+/// The transfers of one process: offsets in its file, in the order of the transfers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Transfers {
     transfer: u64,
     block: u64,
-    /// From one block of this process to its next.
+    /// Distance from one block of this process to its next.
     stride: u64,
-    /// Where its first block begins.
+    /// Offset of its first block.
     start: u64,
     count: u64,
     order: Option<Permutation>,
 }
 
-/// Whose data a process reads: with `-C` that of the process after it. Processes are dealt out
-/// to hosts one by one, so that one runs on the next host.
+/// Returns the rank whose data a process reads: with `-C`, that of the next process. Ranks go to
+/// hosts in turn, so the next process runs on the next host.
 pub(crate) fn reads_data_of(plan: &Plan, rank: u32, processes: u32) -> u32 {
     if plan.reorder { (rank + 1) % processes } else { rank }
 }
 
 impl Transfers {
-    /// Those with the data of a rank.
+    /// Returns the transfers with the data of a rank.
     pub(crate) fn of(plan: &Plan, data_of: u32, processes: u32) -> Self {
         let (rank, processes) = (u64::from(data_of), u64::from(processes));
         let count = plan.block_bytes / plan.transfer_bytes * plan.segments;
@@ -35,7 +35,7 @@ impl Transfers {
         Self { transfer: plan.transfer_bytes, block: plan.block_bytes, stride, start, count, order }
     }
 
-    /// Offsets of all, in order.
+    /// Returns the offsets of all transfers, in order.
     pub(crate) fn offsets(self) -> impl Iterator<Item = u64> {
         let per_block = self.block / self.transfer;
         (0..self.count).map(move |index| {
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn random_orders_are_their_own_for_each_rank_and_the_same_each_time() {
+    fn random_orders_differ_by_rank_and_repeat_by_seed() {
         let plan = Plan {
             transfer_bytes: 8,
             block_bytes: 8 * 64,

@@ -1,4 +1,4 @@
-//! What is moved, in IOR's words.
+//! The plan of a run, in IOR's terms, and its check.
 
 use crate::launcher::Host;
 use crate::limits::{DEFAULT_PATIENCE_S, MAX_REPETITIONS, MAX_TRANSFER_BYTES};
@@ -6,23 +6,23 @@ use serde::{Deserialize, Serialize};
 use skep_types::{Error, ErrorCode, Result};
 use std::path::PathBuf;
 
-/// Bytes at which transfers past the page cache have to begin and end everywhere.
+/// Alignment of direct transfers: their offsets and lengths are multiples of it.
 const DIRECT_UNIT: u64 = 512;
-/// A word of what is written; transfers consist of whole ones.
+/// A word of the written data; a transfer has whole words only.
 pub(crate) const WORD_BYTES: u64 = 8;
 
-/// A test in IOR's manner. Letters of IOR's options stand at the fields.
+/// A test in IOR's manner. The fields name the letters of IOR's options.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Plan {
-    /// `-o`: an absolute path; `{host}` in it is the name of the host on which a process runs. With
-    /// a file for each process, names end in a dot and the process's number in eight digits.
+    /// `-o`: an absolute path. `{host}` in it stands for the name of the host on which a process
+    /// runs. With a file for each process, a dot and the rank in eight digits follow.
     pub path: String,
     /// `-t`: bytes of one system call.
     pub transfer_bytes: u64,
-    /// `-b`: bytes of one process in one segment, in one piece.
+    /// `-b`: contiguous bytes of one process in one segment.
     pub block_bytes: u64,
-    /// `-s`: so often all blocks of all processes follow each other in the file.
+    /// `-s`: how many times the blocks of all processes follow each other in the file.
     pub segments: u64,
     /// `-F`: each process has a file of its own.
     pub file_per_process: bool,
@@ -30,41 +30,41 @@ pub struct Plan {
     pub write: bool,
     /// `-r`.
     pub read: bool,
-    /// `-z`: transfers of a process come in random order.
+    /// `-z`: the transfers of a process are in random order.
     pub random: bool,
-    /// `-C`: a process reads what the one after it wrote, which runs on the next host.
+    /// `-C`: a process reads the data of the next process, which runs on the next host.
     pub reorder: bool,
     /// `-e`: `fsync` after writing, within the measured time.
     pub fsync: bool,
     /// `-k`: files are not removed at the end.
     pub keep: bool,
-    /// `-E`: files exist and are written over; they are not removed.
+    /// `-E`: files exist already; the run overwrites them and doesn't remove them.
     pub use_existing: bool,
-    /// `-i`: how often all is done.
+    /// `-i`: number of repetitions.
     pub repetitions: u32,
-    /// `-W`: what was written is read again and compared, outside the measured time.
+    /// `-W`: the run reads the written data again and compares it, outside the measured time.
     pub verify_write: bool,
-    /// `-R`: what is read is compared, within the measured time.
+    /// `-R`: processes compare the data that they read, within the measured time.
     pub verify_read: bool,
-    /// `-B`: past the page cache.
+    /// `-B`: direct I/O, past the page cache.
     pub direct: bool,
-    /// `-G`: the number by which what is written tells its run. Needed to compare what an earlier
-    /// run wrote.
+    /// `-G`: the number in the written data that identifies the run. Needed to compare the data of
+    /// an earlier run.
     pub signature: Option<u32>,
-    /// Of random orders.
+    /// Seed of the random orders.
     pub seed: u64,
-    /// Caches are left as they are between phases.
+    /// Hosts keep their caches between phases.
     pub keep_caches: bool,
-    /// What the hardware can move at most in a second, in bytes: to compare with.
+    /// Largest bandwidth of the hardware in bytes per second, to compare with.
     pub limit_bytes_per_s: Option<u64>,
-    /// How many operations it can do at most in a second.
+    /// Largest rate of the hardware in operations per second, to compare with.
     pub limit_operations_per_s: Option<u64>,
-    /// What a shell does on each host with processes before each phase, {host} being its name: to
-    /// mount anew, for example.
+    /// Shell command that each host with processes runs before each phase, for example to mount
+    /// anew. `{host}` in it stands for the host's name.
     pub before_phase: Option<String>,
-    /// Hosts on which no process runs, but caches are dropped too.
+    /// Hosts without processes that drop their caches too.
     pub server_hosts: Vec<Host>,
-    /// How long a run waits for processes that don't move.
+    /// Longest time without progress of a process, in seconds.
     pub patience_s: u32,
 }
 
@@ -99,11 +99,11 @@ impl Default for Plan {
     }
 }
 
-/// What a process moves, or does outside the measured time.
+/// A phase: the transfers of a process, or work outside the measured time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     Write,
-    /// Reads what was written and compares it.
+    /// Reads the written data and compares it.
     Check,
     Read,
     Remove,
@@ -120,7 +120,7 @@ impl Phase {
         }
     }
 
-    /// By its name.
+    /// Returns the phase with a name.
     pub(crate) fn named(name: &str) -> Option<Self> {
         [Self::Write, Self::Check, Self::Read, Self::Remove]
             .into_iter()
@@ -143,10 +143,7 @@ impl Plan {
         let unit = if self.direct { DIRECT_UNIT } else { WORD_BYTES };
         must(self.path.starts_with('/'), "the path (-o) must be absolute");
         must(!self.path.ends_with('/'), "the path (-o) must name a file, not a directory");
-        must(
-            self.write || self.read,
-            "nothing is to be done: neither writing (-w) nor reading (-r)",
-        );
+        must(self.write || self.read, "the plan does nothing: enable writing (-w) or reading (-r)");
         must(self.transfer_bytes > 0, "the transfer size (-t) must not be 0");
         must(self.transfer_bytes <= MAX_TRANSFER_BYTES, "the transfer size (-t) is at most 1 GiB");
         must(
@@ -185,17 +182,17 @@ impl Plan {
         Err(Error::new(ErrorCode::InvalidArgument, problems.join("; ")))
     }
 
-    /// Bytes that one process moves in a phase; none if there is no such number.
+    /// Bytes that one process moves in a phase; `None` on overflow.
     pub fn bytes_per_process(&self) -> Option<u64> {
         self.block_bytes.checked_mul(self.segments)
     }
 
-    /// Bytes that all processes move in a phase; none if there is no such number.
+    /// Bytes that all processes move in a phase; `None` on overflow.
     pub fn total_bytes(&self, processes: u32) -> Option<u64> {
         self.bytes_per_process()?.checked_mul(u64::from(processes))
     }
 
-    /// What is measured or checked in one repetition, in order.
+    /// The phases of one repetition, in order.
     pub(crate) fn phases(&self) -> Vec<Phase> {
         let all = [
             (self.write, Phase::Write),
@@ -205,12 +202,12 @@ impl Plan {
         all.into_iter().filter(|(is_wanted, _)| *is_wanted).map(|(_, phase)| phase).collect()
     }
 
-    /// Whether what is written tells file, offset and run at each word.
+    /// Whether each word of the written data identifies its file, offset and run.
     pub(crate) fn is_stamped(&self) -> bool {
         self.verify_write || self.verify_read || self.signature.is_some()
     }
 
-    /// The file of a rank, as a host sees it.
+    /// The path of a rank's file on its host.
     pub(crate) fn file_of(&self, rank: u32, host: &str) -> PathBuf {
         let path = self.path.replace("{host}", host);
         if self.file_per_process { format!("{path}.{rank:08}").into() } else { path.into() }
@@ -248,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_named_as_iors() {
+    fn file_names_follow_ior() {
         let mut plan = Plan { path: "/mnt/{host}/f".into(), ..Plan::default() };
         assert_eq!(plan.file_of(3, "a"), PathBuf::from("/mnt/a/f"));
         plan.file_per_process = true;

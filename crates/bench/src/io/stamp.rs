@@ -1,9 +1,9 @@
-//! What is written, so that it can be told later: each word of eight bytes says run, file and
-//! place.
+//! The content of written data, by which readers check it: each word of eight bytes identifies run,
+//! rank and offset.
 //!
-//! A word is, from its highest bits: 12 bits of the run's signature, 14 of the rank whose data it
-//! is, 38 of its offset in the file in words (files repeat after 2 TiB). None is zero: the
-//! signature never is, so that a hole is told from data.
+//! A word has, from its highest bits: 12 bits of the run's signature, 14 of the rank that wrote it,
+//! 38 of its offset in the file in words (so content repeats after 2 TiB). No word is zero, since
+//! the signature is not zero: that separates data from holes.
 
 use super::plan::WORD_BYTES;
 use std::fmt;
@@ -13,21 +13,21 @@ const RANK_BITS: u32 = 14;
 const RUN_BITS: u32 = 12;
 const WORD: usize = WORD_BYTES as usize;
 
-/// Whose data, of which run.
+/// The origin of a word: which rank wrote it in which run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stamp {
     run: u64,
     rank: u64,
 }
 
-/// Bytes that are not what they should be.
+/// Bytes that differ from the expected ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mismatch {
-    /// Where, in the file.
+    /// Offset in the file.
     offset: u64,
     expected: u64,
     found: u64,
-    /// Wrong words in the range that was compared.
+    /// Number of wrong words in the compared range.
     pub(crate) words: u64,
 }
 
@@ -37,7 +37,7 @@ impl Stamp {
         Self { run: u64::from(signature) % kinds + 1, rank: u64::from(rank) % (1 << RANK_BITS) }
     }
 
-    /// The word before the first.
+    /// The word at offset zero, from which the others are counted.
     fn base(self) -> u64 {
         (self.run << (RANK_BITS + PLACE_BITS)) | (self.rank << PLACE_BITS)
     }
@@ -48,14 +48,14 @@ impl Stamp {
         (0_u64..).map(move |index| base | ((first + index) & ((1 << PLACE_BITS) - 1)))
     }
 
-    /// Fills a buffer that will lie at an offset; both in whole words.
+    /// Fills a buffer for an offset of the file. Both are whole words.
     pub(crate) fn fill(self, buffer: &mut [u8], offset: u64) {
         for (bytes, word) in buffer.chunks_exact_mut(WORD).zip(self.words(offset)) {
             bytes.copy_from_slice(&word.to_le_bytes());
         }
     }
 
-    /// What is wrong with what was read at an offset.
+    /// Compares the bytes that were read at an offset; returns their difference.
     pub(crate) fn compare(self, buffer: &[u8], offset: u64) -> Option<Mismatch> {
         let mut first = None;
         let mut words = 0;
@@ -72,7 +72,7 @@ impl Stamp {
     }
 }
 
-/// Says what a word is.
+/// Describes a word.
 fn describe(word: u64) -> String {
     if word == 0 {
         return "zeros".into();
@@ -86,7 +86,7 @@ fn describe(word: u64) -> String {
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (expected, found) = (describe(self.expected), describe(self.found));
-        write!(f, "byte {}: {expected} was expected, {found} was read", self.offset)
+        write!(f, "byte {}: expected {expected}, read {found}", self.offset)
     }
 }
 
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn data_tells_run_file_and_place() {
+    fn data_identifies_run_rank_and_offset() {
         let (mut buffer, stamp) = (vec![0; 4096], Stamp::new(7, 3));
         stamp.fill(&mut buffer, 8192);
         assert_eq!(stamp.compare(&buffer, 8192), None);
@@ -107,7 +107,7 @@ mod tests {
         buffer[4000..4008].fill(0);
         let hole = stamp.compare(&buffer, 8192).unwrap();
         assert_eq!((hole.words, hole.offset), (1, 8192 + 4000));
-        assert!(hole.to_string().ends_with("zeros was read"));
+        assert!(hole.to_string().ends_with("read zeros"));
     }
 
     #[test]

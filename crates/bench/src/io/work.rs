@@ -1,4 +1,4 @@
-//! What one process does.
+//! One process of a run: opens its file, moves its data, and removes the file.
 
 use super::pattern::{Transfers, reads_data_of};
 use super::plan::{Phase, Plan};
@@ -11,7 +11,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Alignment of transfers in memory, for those past the page cache.
+/// Alignment of buffers in memory, for direct I/O.
 const ALIGNMENT: usize = 4096;
 
 /// A process of an `io` run.
@@ -19,11 +19,11 @@ pub(crate) struct IoEngine {
     plan: Plan,
     seat: Seat,
     buffer: Aligned,
-    /// Whether the file that this process writes was made by this run.
+    /// Whether this run created the file that this process writes.
     has_made: bool,
 }
 
-/// Memory at an aligned address.
+/// A buffer at an aligned address.
 struct Aligned {
     memory: Vec<u8>,
     start: usize,
@@ -50,16 +50,17 @@ impl IoEngine {
     pub(crate) fn new(plan: Plan, seat: Seat) -> Self {
         let len = usize::try_from(plan.transfer_bytes).expect("a plan's transfers are bounded");
         let mut buffer = Aligned::new(len);
-        // Not zeros, which file systems may leave out; other for each process.
+        // Not zeros, which file systems may leave out, and different for each process.
         Stamp::new(plan.signature.unwrap_or(1), seat.rank).fill(buffer.bytes(), 0);
         Self { plan, seat, buffer, has_made: false }
     }
 
-    /// Whose data is moved in a phase.
+    /// Returns the rank whose data this process moves in a phase.
     fn data_of(&self, phase: Phase) -> u32 {
         match phase {
             Phase::Write | Phase::Remove => self.seat.rank,
-            // Checking, too: what a process has just written is still in its own caches.
+            // The check also reads data of another process: a process has its own data in its
+            // cache.
             Phase::Check | Phase::Read => reads_data_of(&self.plan, self.seat.rank, self.seat.of),
         }
     }
@@ -68,7 +69,8 @@ impl IoEngine {
         self.plan.file_of(rank, &self.seat.host)
     }
 
-    /// Whether this process makes and removes its file: in N-1 the first does it for all.
+    /// Whether this process creates and removes its file: with one shared file, rank 0 does it for
+    /// all.
     fn is_maker(&self) -> bool {
         self.plan.file_per_process || self.seat.rank == 0
     }
@@ -102,7 +104,7 @@ impl IoEngine {
         Ok(())
     }
 
-    /// Makes sure that there is enough to read, and that it isn't in this host's cache.
+    /// Checks that the file is long enough, and drops it from this host's cache.
     fn prepare_read(&self, phase: Phase) -> Result<(), String> {
         let path = self.file_of(self.data_of(phase));
         let file = File::open(&path).map_err(at(&path, "open"))?;
@@ -111,10 +113,10 @@ impl IoEngine {
         let needed = self.plan.total_bytes(sharers).unwrap_or(u64::MAX);
         if len < needed {
             let name = path.display();
-            return Err(format!("{name} has {len} bytes, {needed} are to be read"));
+            return Err(format!("{name} has {len} bytes; the plan reads {needed}"));
         }
         if phase == Phase::Check || !self.plan.keep_caches {
-            // Refused where there is no cache to speak of; then there is nothing to do.
+            // File systems without a page cache refuse this; then there is nothing to drop.
             let _ = rustix::fs::fadvise(&file, 0, None, Advice::DontNeed);
         }
         Ok(())
@@ -148,7 +150,7 @@ impl IoEngine {
         let path = self.file_of(data_of);
         for offset in Transfers::of(&self.plan, data_of, self.seat.of).offsets() {
             if control.is_aborted() {
-                return Err("given up, since another process failed".into());
+                return Err("aborted, since another process failed".into());
             }
             let buffer = self.buffer.bytes();
             if is_stamped {
@@ -214,7 +216,7 @@ impl Engine for IoEngine {
             Some(Phase::Write) => self.prepare_write(),
             Some(phase @ (Phase::Check | Phase::Read)) => self.prepare_read(phase),
             Some(Phase::Remove) => Ok(()),
-            None => Err(format!("there is no phase {}", step.phase)),
+            None => Err(format!("unknown phase {}", step.phase)),
         }
     }
 
@@ -227,7 +229,7 @@ impl Engine for IoEngine {
         match Phase::named(&step.phase) {
             Some(Phase::Remove) => self.remove(),
             Some(phase) => self.move_data(phase, measure, control),
-            None => Err(format!("there is no phase {}", step.phase)),
+            None => Err(format!("unknown phase {}", step.phase)),
         }
     }
 
@@ -236,7 +238,8 @@ impl Engine for IoEngine {
         if !self.makes_files() {
             return;
         }
-        // Of dead processes it is only known that they were to make what did not exist.
+        // A dead process may not have come to create its file; its plan says only that no such file
+        // existed before.
         for rank in dead {
             if self.plan.file_per_process || *rank == 0 {
                 let _ = fs::remove_file(self.file_of(*rank));
@@ -253,7 +256,7 @@ mod tests {
         Step { phase: phase.name().into(), repetition: 1, total: 0 }
     }
 
-    /// All processes of a plan, one after the other in each phase.
+    /// Runs all processes of a plan, one after the other in each phase.
     fn engines(plan: &Plan, of: u32) -> Vec<IoEngine> {
         plan.check(of).unwrap();
         let seat = |rank| Seat { rank, of, host: "here".into() };
@@ -287,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_and_compared_in_both_layouts() {
+    fn written_data_is_read_and_compared_in_both_layouts() {
         for file_per_process in [false, true] {
             let place = tempfile::tempdir().unwrap();
             let plan = Plan { file_per_process, ..small_plan(place.path()) };
@@ -300,7 +303,7 @@ mod tests {
             }
             let files = fs::read_dir(place.path()).unwrap().count();
             assert_eq!(files, if file_per_process { 3 } else { 1 });
-            // One wrong byte is found, and where.
+            // The check reports one wrong byte and its place.
             let path = plan.file_of(if file_per_process { 1 } else { 0 }, "here");
             let file = OpenOptions::new().write(true).open(&path).unwrap();
             file.write_all_at(b"!", 4097).unwrap();
@@ -330,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn an_existing_file_is_written_over_and_stays_when_that_is_asked_for() {
+    fn an_existing_file_is_overwritten_and_kept_with_use_existing() {
         let place = tempfile::tempdir().unwrap();
         let plan = Plan { use_existing: true, ..small_plan(place.path()) };
         fs::write(&plan.path, "").unwrap();
@@ -348,6 +351,6 @@ mod tests {
         let plan = Plan { write: false, verify_write: false, ..small_plan(place.path()) };
         fs::write(&plan.path, "short").unwrap();
         let refused = perform(&mut engines(&plan, 1), Phase::Read).unwrap_err();
-        assert!(refused.contains("has 5 bytes, 24576 are to be read"), "{refused}");
+        assert!(refused.contains("has 5 bytes; the plan reads 24576"), "{refused}");
     }
 }

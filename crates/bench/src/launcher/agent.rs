@@ -1,9 +1,10 @@
-//! An agent: what the controller has on a host.
+//! An agent: the controller's process on a host.
 //!
-//! Starts the host's workers and hands on what is said. One thread for each worker reads it; the
-//! main thread reads the controller. It ends, and with it its workers, when the controller does.
+//! Starts the host's workers and forwards their messages. One thread for each worker reads from it;
+//! the main thread reads from the controller. When the controller ends, the agent ends, and its
+//! workers with it.
 
-use super::protocol::{Answer, Order, Says, hear, say};
+use super::protocol::{Answer, Order, WorkerMessage, read_line, write_line};
 use crate::environment::{Environment, cpu_ticks};
 use crate::limits::{END_PATIENCE, MAX_PROCESSES_PER_HOST};
 use skep_types::{Error, ErrorCode, Result};
@@ -18,23 +19,24 @@ use std::thread::JoinHandle;
 /// Arguments of `skep` that make it a worker.
 const WORKER_ARGUMENTS: [&str; 2] = ["bench", "worker"];
 
-/// What all threads of an agent share: the way to the controller, and what is known of a phase.
-/// Locked for a line at a time.
+/// State that all threads of an agent share: the output to the controller, and the progress of the
+/// current phase. Each thread locks it for one line at a time.
 struct Up {
     out: std::io::Stdout,
     working: usize,
-    /// Ticks of the CPUs when the phase began: busy ones, and all.
+    /// Ticks of the CPUs at the start of the phase: busy ones, and all.
     ticks: (u64, u64),
 }
 
 type Shared = Arc<Mutex<Up>>;
 
 impl Up {
-    fn tell(&mut self, answer: &Answer) -> Result<()> {
-        Ok(say(&mut self.out, answer)?)
+    fn send(&mut self, answer: &Answer) -> Result<()> {
+        Ok(write_line(&mut self.out, answer)?)
     }
 
-    /// A worker is done with its phase; after the last the controller hears of the CPUs.
+    /// Counts a worker that has ended its phase; after the last one, reports the CPU use to the
+    /// controller.
     fn one_is_done(&mut self) -> Result<()> {
         self.working = self.working.saturating_sub(1);
         if self.working > 0 {
@@ -46,7 +48,7 @@ impl Up {
             return Ok(());
         }
         let share = busy.saturating_sub(self.ticks.0) as f64 / passed as f64;
-        self.tell(&Answer::CpuBusy(share))
+        self.send(&Answer::CpuBusy(share))
     }
 }
 
@@ -59,21 +61,21 @@ struct Worker {
     reader: JoinHandle<()>,
 }
 
-/// Follows the controller at the other end of standard input and output, until that ends.
+/// Follows the orders of the controller, which come from standard input, until the input ends.
 ///
 /// # Errors
-/// If the controller says what can't be understood, or can't be told anything.
+/// If an order is malformed, or an answer cannot be written.
 pub fn agent() -> Result<()> {
     let mut input = BufReader::new(std::io::stdin());
     let up = Up { out: std::io::stdout(), working: 0, ticks: (0, 0) };
     let shared: Shared = Arc::new(Mutex::new(up));
     let mut workers = Vec::new();
     let result = follow(&mut input, &shared, &mut workers);
-    // The end of their input ends them, and they take back what they made.
+    // The workers see the end of their input, remove their files, and end.
     workers.iter_mut().for_each(|worker| worker.input = None);
     let deadline = skep_env::now() + END_PATIENCE;
     for worker in workers {
-        // One that hangs in the kernel can't be waited for.
+        // A worker that hangs in the kernel cannot be waited for.
         while !worker.reader.is_finished() && skep_env::now() < deadline {
             std::thread::park_timeout(std::time::Duration::from_millis(20));
         }
@@ -83,16 +85,16 @@ pub fn agent() -> Result<()> {
 
 fn follow(input: &mut impl BufRead, shared: &Shared, workers: &mut Vec<Worker>) -> Result<()> {
     let mut path = None;
-    while let Some(order) = hear::<Order>(input)? {
+    while let Some(order) = read_line::<Order>(input)? {
         match order {
             Order::Hello { path: named } => {
                 path = named;
                 let here = Environment::of_this_host(path.as_deref().map(Path::new));
-                lock(shared).tell(&Answer::Hello(here))?;
+                lock(shared).send(&Answer::Hello(here))?;
             }
             Order::Clock => {
                 let now = skep_env::now().as_secs_f64();
-                lock(shared).tell(&Answer::Clock(now))?;
+                lock(shared).send(&Answer::Clock(now))?;
             }
             Order::Start { job, ranks, of, host } => {
                 for rank in ranks.into_iter().take(MAX_PROCESSES_PER_HOST as usize) {
@@ -101,19 +103,19 @@ fn follow(input: &mut impl BufRead, shared: &Shared, workers: &mut Vec<Worker>) 
                     match start(rank, &first, shared) {
                         Ok(worker) => workers.push(worker),
                         Err(error) => {
-                            let what = format!("process {rank} can't be started: {error}");
-                            lock(shared).tell(&Answer::Failed(what))?;
+                            let what = format!("process {rank} cannot be started: {error}");
+                            lock(shared).send(&Answer::Failed(what))?;
                         }
                     }
                 }
             }
             Order::DropCaches => {
                 let problem = drop_caches(path.as_deref()).err();
-                lock(shared).tell(&Answer::CachesDropped(problem))?;
+                lock(shared).send(&Answer::CachesDropped(problem))?;
             }
             Order::Run(command) => {
                 let problem = run(&command).err();
-                lock(shared).tell(&Answer::Ran(problem))?;
+                lock(shared).send(&Answer::Ran(problem))?;
             }
             order => hand_on(order, shared, workers),
         }
@@ -121,7 +123,7 @@ fn follow(input: &mut impl BufRead, shared: &Shared, workers: &mut Vec<Worker>) 
     Ok(())
 }
 
-/// Gives an order to all workers. One that is dead is reported by who reads it.
+/// Sends an order to all workers. The thread that reads from a dead worker reports its death.
 fn hand_on(order: Order, shared: &Shared, workers: &mut [Worker]) {
     if matches!(order, Order::Go) {
         let mut up = lock(shared);
@@ -129,14 +131,14 @@ fn hand_on(order: Order, shared: &Shared, workers: &mut [Worker]) {
         up.ticks = cpu_ticks();
     }
     let mut rest = order.clone();
-    // What the dead have made is taken back once.
+    // One worker removes the files of all dead workers.
     if let Order::Clean { dead } = &mut rest {
         dead.clear();
     }
     let mut next = &order;
     for worker in workers.iter_mut().filter(|worker| !worker.reader.is_finished()) {
         let input = worker.input.as_mut();
-        if input.is_none_or(|input| say(input, next).is_err()) {
+        if input.is_none_or(|input| write_line(input, next).is_err()) {
             worker.input = None;
         } else {
             next = &rest;
@@ -148,29 +150,31 @@ fn start(rank: u32, first: &Order, shared: &Shared) -> Result<Worker> {
     let program = std::env::current_exe()?;
     let mut command = Command::new(program);
     command.args(WORKER_ARGUMENTS).stdin(Stdio::piped()).stdout(Stdio::piped());
-    // Not bound to this process's life by a signal: at the end of its input it clears up first.
+    // No signal ties the worker to this process's life: at the end of its input it removes its
+    // files first.
     let mut child = command.stderr(Stdio::inherit()).spawn()?;
     let piped = || Error::new(ErrorCode::Io, "a child without pipes");
     let mut input = child.stdin.take().ok_or_else(piped)?;
     let output = child.stdout.take().ok_or_else(piped)?;
-    say(&mut input, first)?;
+    write_line(&mut input, first)?;
     let shared = Arc::clone(shared);
     let read = move || read_worker(rank, child, output, &shared);
     let reader = skep_env::spawn_thread(format!("worker-{rank}"), None, read)?;
     Ok(Worker { input: Some(input), reader })
 }
 
-/// Hands on what a worker says, until it ends.
+/// Forwards the messages of a worker until it ends.
 fn read_worker(rank: u32, mut child: Child, output: ChildStdout, shared: &Shared) {
     let mut output = BufReader::new(output);
     let mut is_working = false;
     let how = loop {
-        match hear::<Says>(&mut output) {
-            Ok(Some(says)) => {
-                is_working = matches!(says, Says::Moved(_)) || (is_working && !is_done(&says));
+        match read_line::<WorkerMessage>(&mut output) {
+            Ok(Some(message)) => {
+                is_working = matches!(message, WorkerMessage::Moved(_))
+                    || (is_working && !is_done(&message));
                 let mut up = lock(shared);
-                let is_done = is_done(&says);
-                let told = up.tell(&Answer::Worker { rank, says });
+                let is_done = is_done(&message);
+                let told = up.send(&Answer::Worker { rank, message });
                 if told.and_then(|()| if is_done { up.one_is_done() } else { Ok(()) }).is_err() {
                     break "the controller has gone".into();
                 }
@@ -183,11 +187,11 @@ fn read_worker(rank: u32, mut child: Child, output: ChildStdout, shared: &Shared
     if is_working {
         let _ = up.one_is_done();
     }
-    let _ = up.tell(&Answer::Died { rank, how });
+    let _ = up.send(&Answer::Died { rank, how });
 }
 
-fn is_done(says: &Says) -> bool {
-    matches!(says, Says::Done { .. })
+fn is_done(message: &WorkerMessage) -> bool {
+    matches!(message, WorkerMessage::Done { .. })
 }
 
 fn ending(child: &mut Child) -> String {
@@ -200,13 +204,13 @@ fn ending(child: &mut Child) -> String {
     }
 }
 
-/// Lets a shell do something; what it prints is not for the controller, unless it fails. That goes
-/// to a file: what is left running may keep a pipe open.
+/// Runs a command in a shell. Its output goes to a file, since processes that it leaves running
+/// could hold a pipe open; the controller gets the last line if the command fails.
 fn run(command: &str) -> std::result::Result<(), String> {
     let name = format!("skep-bench-{:016x}", skep_env::random_u64());
     let path = std::env::temp_dir().join(name);
     let result = run_into(command, &path);
-    // If it was never made, that is the error.
+    // If the file was never created, the command's own error is returned.
     let _ = fs::remove_file(&path);
     result
 }
@@ -227,10 +231,11 @@ fn run_into(command: &str, path: &Path) -> std::result::Result<(), String> {
     Err(format!("'{command}' ended with {status}: {last}"))
 }
 
-/// Writes back what is dirty, and empties the kernel's caches of this host.
+/// Writes back dirty pages, and drops the kernel's caches of this host.
 fn drop_caches(path: Option<&str>) -> std::result::Result<(), String> {
     const FILE: &str = "/proc/sys/vm/drop_caches";
-    // The file system that is measured first: what it writes back makes others dirty.
+    // First the measured file system: writing it back makes pages of the file systems below it
+    // dirty.
     let directory = path.and_then(|path| Path::new(path).parent());
     if let Some(file) = directory.and_then(|directory| fs::File::open(directory).ok()) {
         rustix::fs::syncfs(&file).map_err(|error| format!("syncfs: {error}"))?;
@@ -239,6 +244,6 @@ fn drop_caches(path: Option<&str>) -> std::result::Result<(), String> {
         return Err("not root: caches of the kernel were not dropped".into());
     }
     rustix::fs::sync();
-    // 3: pages, and names with attributes.
+    // 3: pages, dentries and inodes.
     fs::write(FILE, "3").map_err(|error| format!("{FILE}: {error}"))
 }

@@ -1,7 +1,7 @@
 //! The controller's end of an agent.
 
 use super::Host;
-use super::protocol::{Answer, Order, hear, say};
+use super::protocol::{Answer, Order, read_line, write_line};
 use crate::limits::{KEPT_ERRORS_BYTES, LAST_PATIENCE};
 use skep_types::{Error, ErrorCode, Result};
 use std::io::{BufReader, Read};
@@ -14,11 +14,11 @@ use std::time::Duration;
 /// Arguments of `skep` that make it an agent.
 const AGENT_ARGUMENTS: [&str; 2] = ["bench", "agent"];
 
-/// What an agent's readers give the controller.
+/// Events from the threads that read from agents.
 #[derive(Debug)]
-pub(super) enum Heard {
+pub(super) enum AgentEvent {
     Answer(Box<Answer>),
-    /// It has ended; the last that it wrote to its error output.
+    /// The agent has ended; the end of its error output.
     Ended(String),
 }
 
@@ -31,18 +31,18 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Starts an agent; what it says comes through `inbox` with its number.
+    /// Starts an agent; its answers come through `inbox` with `number`.
     ///
     /// # Errors
-    /// If the command that is to reach the host can't be started.
+    /// If the command that reaches the host cannot be started.
     pub(super) fn start(
         host: &Host,
         number: usize,
-        inbox: SyncSender<(usize, Heard)>,
+        inbox: SyncSender<(usize, AgentEvent)>,
     ) -> Result<Self> {
         let named = |error: std::io::Error| {
             let by = host.enter.first().map_or("skep", String::as_str);
-            let what = format!("host {} can't be reached by '{by}': {error}", host.name);
+            let what = format!("host {} cannot be reached by '{by}': {error}", host.name);
             Error::new(ErrorCode::Disconnected, what)
         };
         let program = program_on(host).map_err(named)?;
@@ -60,19 +60,20 @@ impl Link {
         Ok(Self { name: host.name.clone(), child, input, reader: Some(reader) })
     }
 
-    /// Says something to it. If it has gone, whoever waits for its answer will hear of that.
-    pub(super) fn tell(&mut self, order: &Order) {
-        if self.input.as_mut().is_some_and(|input| say(input, order).is_err()) {
+    /// Sends an order to the agent. If it has ended, the loop that waits for its answer gets that
+    /// event.
+    pub(super) fn send(&mut self, order: &Order) {
+        if self.input.as_mut().is_some_and(|input| write_line(input, order).is_err()) {
             self.input = None;
         }
     }
 
-    /// Lets it end: its input ends.
+    /// Closes the agent's input, so that it ends.
     pub(super) fn dismiss(&mut self) {
         self.input = None;
     }
 
-    /// Whether it has ended.
+    /// Whether the agent has ended.
     pub(super) fn has_ended(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
     }
@@ -81,20 +82,21 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         self.input = None;
-        // By now it has been given time to end by itself.
+        // By now the agent has had time to end by itself.
         if !self.has_ended() {
             let _ = self.child.kill();
         }
-        // One that hangs in the kernel can't be waited for; it ends with what it hangs on.
+        // An agent that hangs in the kernel cannot be waited for; it ends when the kernel releases
+        // it.
         let _ = within(LAST_PATIENCE, || self.has_ended());
         drop(self.reader.take());
     }
 }
 
-/// Looks again and again, for so long.
-fn within(patience: Duration, mut holds: impl FnMut() -> bool) -> bool {
-    let deadline = skep_env::now() + patience;
-    while !holds() {
+/// Polls `is_over` until it is true or `limit` has passed.
+fn within(limit: Duration, mut is_over: impl FnMut() -> bool) -> bool {
+    let deadline = skep_env::now() + limit;
+    while !is_over() {
         if skep_env::now() > deadline {
             return false;
         }
@@ -103,7 +105,7 @@ fn within(patience: Duration, mut holds: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// The program on a host: behind ssh it is looked for there, elsewhere it is this one.
+/// The program on a host: ssh finds it in the search path there, elsewhere it is this executable.
 fn program_on(host: &Host) -> std::io::Result<PathBuf> {
     let is_remote = host.enter.first().is_some_and(|word| word.ends_with("ssh"));
     if is_remote { Ok("skep".into()) } else { std::env::current_exe() }
@@ -113,15 +115,15 @@ fn read_agent(
     number: usize,
     output: ChildStdout,
     errors: ChildStderr,
-    inbox: &SyncSender<(usize, Heard)>,
+    inbox: &SyncSender<(usize, AgentEvent)>,
 ) {
-    // Read beside the answers, or an agent with much to complain about would wait for ever.
+    // A thread of its own reads the errors: an agent with a full error pipe would block.
     let complaints = skep_env::spawn_thread(format!("errors-{number}"), None, || last_of(errors));
     let mut output = BufReader::new(output);
     let why = loop {
-        match hear::<Answer>(&mut output) {
+        match read_line::<Answer>(&mut output) {
             Ok(Some(answer)) => {
-                if inbox.send((number, Heard::Answer(Box::new(answer)))).is_err() {
+                if inbox.send((number, AgentEvent::Answer(Box::new(answer)))).is_err() {
                     return;
                 }
             }
@@ -129,14 +131,14 @@ fn read_agent(
             Err(error) => break error.to_string(),
         }
     };
-    // A worker may hold the pipe of an agent that was killed.
+    // A worker may hold the error pipe of a killed agent open.
     let complaints = complaints.ok().filter(|it| within(LAST_PATIENCE, || it.is_finished()));
     let said = complaints.filter(|_| why.is_empty()).and_then(|it| it.join().ok());
     let what = [why, said.unwrap_or_default()].concat();
-    let _ = inbox.send((number, Heard::Ended(what.trim().to_owned())));
+    let _ = inbox.send((number, AgentEvent::Ended(what.trim().to_owned())));
 }
 
-/// The end of what can be read.
+/// Returns the end of a stream.
 fn last_of(mut from: impl Read) -> String {
     let keep = KEPT_ERRORS_BYTES as usize;
     let mut last = Vec::new();

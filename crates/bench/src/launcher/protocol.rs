@@ -1,4 +1,4 @@
-//! What controller, agents and workers say to each other: a line of JSON each.
+//! Messages between controller, agents and workers: one line of JSON each.
 
 use crate::environment::Environment;
 use crate::io;
@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, Read, Write};
 
-/// What workers are to do.
+/// The work of a run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Job {
@@ -18,13 +18,13 @@ pub(crate) enum Job {
     Tool(Box<tool::Assignment>),
 }
 
-/// A process among all.
+/// The position of a process among all.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Seat {
     pub(crate) rank: u32,
     /// Processes over all hosts.
     pub(crate) of: u32,
-    /// Its host's name.
+    /// Name of its host.
     pub(crate) host: String,
 }
 
@@ -32,25 +32,25 @@ pub(crate) struct Seat {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Step {
     pub(crate) phase: String,
-    /// From 1.
+    /// The repetition, from 1.
     pub(crate) repetition: u32,
-    /// What all processes will have moved at its end, for progress.
+    /// Bytes or operations of all processes by its end, for the progress display.
     pub(crate) total: u64,
 }
 
-/// From the controller.
+/// Orders of the controller.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Order {
-    /// Who are you? The path is where the benchmark will work.
+    /// Describe your host. The path is the one on which the benchmark will work.
     Hello { path: Option<String> },
-    /// What time is it?
+    /// Report the time of your clock.
     Clock,
     /// Start workers with these ranks.
     Start { job: Job, ranks: Vec<u32>, of: u32, host: String },
-    /// Write back what is dirty, and forget what is cached.
+    /// Write back dirty pages, and drop the caches.
     DropCaches,
-    /// Let a shell do this.
+    /// Run this command in a shell.
     Run(String),
     /// To all workers: get ready for a phase.
     Prepare(Step),
@@ -58,56 +58,58 @@ pub(crate) enum Order {
     Go,
     /// To all workers: give the phase up.
     Abort,
-    /// To all workers: take back what was made; the first of an agent also for these dead ones.
+    /// To all workers: remove the files of the run; the first worker of an agent also removes those
+    /// of these dead ones.
     Clean { dead: Vec<u32> },
-    /// To all workers: all is done. One whose input ends without that takes back what it made.
+    /// To all workers: the run is over. A worker whose input ends without this order removes its
+    /// files.
     Finish,
 }
 
-/// From an agent.
+/// Answers of an agent.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Answer {
     Hello(Environment),
     /// Seconds since boot.
     Clock(f64),
-    /// What kept caches from being dropped, if anything did.
+    /// Why caches were not dropped; `None` if they were.
     CachesDropped(Option<String>),
-    /// What kept a shell from doing what it was to, if anything did.
+    /// Why the shell command failed; `None` if it did not.
     Ran(Option<String>),
-    /// A worker says something.
+    /// A message of a worker.
     Worker {
         rank: u32,
-        says: Says,
+        message: WorkerMessage,
     },
-    /// A worker has ended without being told to.
+    /// A worker has ended without an order to end.
     Died {
         rank: u32,
         how: String,
     },
-    /// All workers are done with a phase, in which CPUs were busy for this share of the time.
+    /// All workers have ended a phase, in which CPUs were busy for this share of the time.
     CpuBusy(f64),
-    /// An order can't be followed.
+    /// An order failed.
     Failed(String),
 }
 
-/// From a worker.
+/// Messages of a worker.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Says {
+pub(crate) enum WorkerMessage {
     /// It has read its job.
     Ready,
-    /// It is ready for a phase, or why it can't be.
+    /// It is ready for a phase, or the reason why it cannot be.
     Prepared(Result<(), String>),
-    /// It has moved so much in this phase.
+    /// Bytes or operations of this worker in this phase until now.
     Moved(u64),
     /// A phase has ended.
     Done { measure: Measure, failure: Option<String> },
-    /// What was made is taken back.
+    /// Its files are removed.
     Cleaned,
 }
 
-/// What a process has measured in a phase. Times are seconds on the clock of its host.
+/// The results of a process in a phase. Times are seconds on the clock of its host.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measure {
     /// When it began.
@@ -118,32 +120,32 @@ pub struct Measure {
     pub open_s: f64,
     /// Time in `fsync` and `close`.
     pub close_s: f64,
-    /// Bytes that were moved.
+    /// Bytes that it moved.
     pub bytes: u64,
-    /// Operations that were done.
+    /// Operations that it did.
     pub operations: u64,
-    /// Operations that gave wrong data.
+    /// Operations that returned wrong data.
     pub errors: u64,
-    /// The first of them.
+    /// The first of these, in words.
     pub first_error: Option<String>,
-    /// What another program was called with, if it did the work.
+    /// The command line of another program, if one did the work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
-    /// What it reported.
+    /// The report of that program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reported: Option<serde_json::Value>,
-    /// Links that were measured, where that is what was done. Times of a phase are on the
-    /// controller's time line here, too.
+    /// The measured links, for a job that measures links. The times in them are on the controller's
+    /// time line, too.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<LinkMeasure>,
 }
 
-/// What a process has measured of the network to a service.
+/// The results of a process for the network to a service.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct LinkMeasure {
     /// Id of the service's node.
     pub node: u32,
-    /// Where it answered.
+    /// The address at which the service answered.
     pub address: String,
     /// Bytes that were moved.
     pub bytes: u64,
@@ -154,18 +156,20 @@ pub struct LinkMeasure {
 }
 
 /// Writes a line.
-pub(crate) fn say<T: Serialize>(to: &mut impl Write, what: &T) -> std::io::Result<()> {
+pub(crate) fn write_line<T: Serialize>(to: &mut impl Write, what: &T) -> std::io::Result<()> {
     let mut line = serde_json::to_string(what)?;
     line.push('\n');
     to.write_all(line.as_bytes())?;
     to.flush()
 }
 
-/// Reads a line; none at the end of the input.
+/// Reads a line; `None` at the end of the input.
 ///
 /// # Errors
-/// The system's; `InvalidData` for what can't be understood.
-pub(crate) fn hear<T: DeserializeOwned>(from: &mut impl BufRead) -> std::io::Result<Option<T>> {
+/// The error of the system; `InvalidData` for a malformed line.
+pub(crate) fn read_line<T: DeserializeOwned>(
+    from: &mut impl BufRead,
+) -> std::io::Result<Option<T>> {
     let mut line = String::new();
     from.take(MAX_LINE_BYTES as u64).read_line(&mut line)?;
     if line.is_empty() {
@@ -182,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_is_heard() {
+    fn messages_survive_a_round_trip() {
         let mut lines = Vec::new();
         let order = Order::Start {
             job: Job::Io(io::Plan::default()),
@@ -190,19 +194,19 @@ mod tests {
             of: 4,
             host: "a".into(),
         };
-        say(&mut lines, &order).unwrap();
-        say(&mut lines, &Order::Go).unwrap();
+        write_line(&mut lines, &order).unwrap();
+        write_line(&mut lines, &Order::Go).unwrap();
         let mut input = lines.as_slice();
         assert!(matches!(
-            hear(&mut input).unwrap(),
+            read_line(&mut input).unwrap(),
             Some(Order::Start { ranks, of: 4, .. }) if ranks == [1, 3]
         ));
-        assert!(matches!(hear(&mut input).unwrap(), Some(Order::Go)));
-        assert!(hear::<Order>(&mut input).unwrap().is_none());
-        let refused = hear::<Order>(&mut "Welcome to a host!\n".as_bytes()).unwrap_err();
+        assert!(matches!(read_line(&mut input).unwrap(), Some(Order::Go)));
+        assert!(read_line::<Order>(&mut input).unwrap().is_none());
+        let refused = read_line::<Order>(&mut "Welcome to a host!\n".as_bytes()).unwrap_err();
         assert!(refused.to_string().contains("Welcome"), "{refused}");
-        // A line without an end doesn't fill the memory.
+        // A line without an end must not fill the memory.
         let endless = vec![b'x'; 2 * MAX_LINE_BYTES];
-        assert!(hear::<Order>(&mut endless.as_slice()).is_err());
+        assert!(read_line::<Order>(&mut endless.as_slice()).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! What a phase was, with each process of it.
+//! The record of a phase, with each process of it.
 
 use super::Measure;
 use crate::environment::Environment;
@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 /// A host of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HostRecord {
-    /// As it was named.
+    /// Its name in the plan.
     pub name: String,
     /// Whether processes ran there; if not, only its caches were dropped.
     pub has_processes: bool,
-    /// What it is.
+    /// Its environment.
     pub environment: Environment,
-    /// How far its clock was ahead of the controller's, when the run began.
+    /// Seconds by which its clock was ahead of the controller's at the start of the run.
     pub clock_offset_s: f64,
-    /// How wrong that may be.
+    /// Possible error of that offset, in seconds.
     pub clock_error_s: f64,
 }
 
@@ -24,13 +24,13 @@ pub struct HostRecord {
 pub struct PhaseRecord {
     /// Its name.
     pub phase: String,
-    /// Of all repetitions, from 1.
+    /// The repetition, from 1.
     pub repetition: u32,
-    /// When the first process began.
+    /// Begin of the first process.
     pub begin_s: f64,
-    /// When the last was done.
+    /// End of the last process.
     pub end_s: f64,
-    /// The time between.
+    /// The time between these two.
     pub seconds: f64,
     /// Bytes of all processes.
     pub bytes: u64,
@@ -40,11 +40,11 @@ pub struct PhaseRecord {
     pub bandwidth_mib_per_s: f64,
     /// Operations over the time.
     pub operations_per_s: f64,
-    /// From the first process's begin to the last one's.
+    /// From the begin of the first process to the begin of the last.
     pub start_skew_s: f64,
-    /// Operations that gave wrong data.
+    /// Operations that returned wrong data.
     pub errors: u64,
-    /// The first of them.
+    /// The first of these, in words.
     pub first_error: Option<String>,
     /// Whether caches were dropped on all hosts before it.
     pub caches_dropped: bool,
@@ -57,11 +57,11 @@ pub struct PhaseRecord {
 /// A process in a phase.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ProcessRecord {
-    /// Its number, from 0.
+    /// Its rank, from 0.
     pub rank: u32,
-    /// Where it ran.
+    /// Its host.
     pub host: String,
-    /// What it measured, on the controller's time line.
+    /// Its results, on the controller's time line.
     #[serde(flatten)]
     pub measure: Measure,
 }
@@ -71,12 +71,13 @@ pub struct ProcessRecord {
 pub struct HostUse {
     /// Its name.
     pub name: String,
-    /// The share of the time in which its CPUs were busy, with whatever; none if too short to tell.
+    /// The share of the time in which its CPUs were busy with any work; `None` if the phase was too
+    /// short.
     pub cpu_busy: Option<f64>,
 }
 
 impl PhaseRecord {
-    /// Puts processes together.
+    /// Combines the results of all processes.
     pub(crate) fn new(
         phase: String,
         repetition: u32,

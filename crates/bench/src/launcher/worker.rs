@@ -1,9 +1,9 @@
 //! A worker: one process of a run.
 //!
-//! Its main thread works; one thread reads orders, so that giving up and the end of the input are
-//! seen at any time; one tells how far it is.
+//! Its main thread works. A second thread reads orders, so that the worker sees an abort or the end
+//! of the input at any time. A third one reports progress.
 
-use super::protocol::{Job, Measure, Order, Says, Seat, Step, hear, say};
+use super::protocol::{Job, Measure, Order, Seat, Step, WorkerMessage, read_line, write_line};
 use crate::io::IoEngine;
 use crate::limits::{HEARTBEAT, MAX_WAITING};
 use crate::metadata::MetadataEngine;
@@ -15,13 +15,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 
-/// What a process does in the phases of a job.
+/// The work of a process in the phases of a job.
 pub(crate) trait Engine {
     /// Gets ready for a phase, outside the measured time.
     fn prepare(&mut self, step: &Step) -> std::result::Result<(), String>;
 
-    /// Carries a phase out, and counts in `measure` what is done. Begin and end are the caller's,
-    /// unless they are given here.
+    /// Carries a phase out, and adds its results to `measure`. The caller sets begin and end,
+    /// unless the engine does.
     fn perform(
         &mut self,
         step: &Step,
@@ -29,11 +29,11 @@ pub(crate) trait Engine {
         control: &Arc<Control>,
     ) -> std::result::Result<(), String>;
 
-    /// Takes back what was made; of dead processes too, which had begun to make it.
+    /// Removes the files of this process, and of the processes in `dead`.
     fn clean(&mut self, dead: &[u32]);
 }
 
-/// What a working engine and the rest of its process tell each other.
+/// State that a working engine shares with the other threads of its process.
 #[derive(Debug, Default)]
 pub(crate) struct Control {
     is_aborted: AtomicBool,
@@ -42,7 +42,7 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Whether the phase is to be given up.
+    /// Whether the engine must give the phase up.
     pub(crate) fn is_aborted(&self) -> bool {
         self.is_aborted.load(Ordering::Relaxed) || self.has_ended.load(Ordering::Relaxed)
     }
@@ -52,7 +52,7 @@ impl Control {
         self.is_aborted.store(true, Ordering::Relaxed);
     }
 
-    /// Says that more is done.
+    /// Adds to the progress.
     pub(crate) fn move_on(&self, amount: u64) {
         self.moved.fetch_add(amount, Ordering::Relaxed);
     }
@@ -61,25 +61,28 @@ impl Control {
 /// Standard output, a line at a time.
 type Out = Arc<Mutex<std::io::Stdout>>;
 
-fn tell(out: &Out, says: &Says) -> Result<()> {
+fn send(out: &Out, message: &WorkerMessage) -> Result<()> {
     let mut out = out.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    Ok(say(&mut *out, says)?)
+    Ok(write_line(&mut *out, message)?)
 }
 
-/// Works on what its agent says, until that ends its input.
+/// Follows the orders of its agent until the input ends.
 ///
 /// # Errors
-/// If the agent says what can't be understood, or can't be told anything.
+/// If an order is malformed, or an answer cannot be written.
 pub fn worker() -> Result<()> {
-    // Stopped processes whose parent ends are hung up on by the kernel: that must not keep this one
-    // from taking back what it made.
+    // The kernel sends SIGHUP to stopped processes whose parent ends: that must not keep this one
+    // from removing its files.
     let _hang_up = skep_env::Signals::take(&[rustix::process::Signal::HUP.as_raw()])?;
     let mut input = BufReader::new(std::io::stdin());
-    let Some(Order::Start { job, ranks, of, host }) = hear(&mut input)? else {
-        return Err(Error::new(ErrorCode::Protocol, "a worker is told first what its job is"));
+    let Some(Order::Start { job, ranks, of, host }) = read_line(&mut input)? else {
+        return Err(Error::new(
+            ErrorCode::Protocol,
+            "expected the job of the worker as the first order",
+        ));
     };
     let Some(rank) = ranks.first().copied() else {
-        return Err(Error::new(ErrorCode::Protocol, "a worker has a rank"));
+        return Err(Error::new(ErrorCode::Protocol, "expected a rank for the worker"));
     };
     let seat = Seat { rank, of, host };
     let mut engine: Box<dyn Engine> = match job {
@@ -95,18 +98,18 @@ pub fn worker() -> Result<()> {
     let out: Out = Arc::new(Mutex::new(std::io::stdout()));
     let spawned = skep_env::spawn_thread("orders".into(), None, listen);
     drop(spawned?);
-    tell(&out, &Says::Ready)?;
+    send(&out, &WorkerMessage::Ready)?;
     let result = follow(&mut *engine, &orders, &control, &out);
     if !matches!(result, Ok(End::Finished)) {
-        // Its agent has ended, or can't be told anything any more.
+        // The agent has ended, or an answer cannot be written.
         engine.clean(&[]);
     }
     result.map(drop)
 }
 
-/// Hands orders on, but sees at once what can't wait.
+/// Forwards orders to the main thread, but sets the abort flag at once.
 fn listen(mut input: BufReader<std::io::Stdin>, orders: &SyncSender<Order>, control: &Control) {
-    while let Ok(Some(order)) = hear(&mut input) {
+    while let Ok(Some(order)) = read_line(&mut input) {
         if matches!(order, Order::Abort) {
             control.abort();
         } else if orders.send(order).is_err() {
@@ -133,26 +136,31 @@ fn follow(
         match order {
             Order::Prepare(next) => {
                 control.is_aborted.store(false, Ordering::Relaxed);
-                tell(out, &Says::Prepared(engine.prepare(&next)))?;
+                send(out, &WorkerMessage::Prepared(engine.prepare(&next)))?;
                 step = Some(next);
             }
             Order::Go => {
                 let Some(step) = step.take() else { continue };
                 let (measure, failure) = perform(engine, &step, control, out)?;
-                tell(out, &Says::Done { measure, failure })?;
+                send(out, &WorkerMessage::Done { measure, failure })?;
             }
             Order::Clean { dead } => {
                 engine.clean(&dead);
-                tell(out, &Says::Cleaned)?;
+                send(out, &WorkerMessage::Cleaned)?;
             }
             Order::Finish => return Ok(End::Finished),
-            _ => return Err(Error::new(ErrorCode::Protocol, "this order is not for workers")),
+            _ => {
+                return Err(Error::new(
+                    ErrorCode::Protocol,
+                    "received an order that is not for workers",
+                ));
+            }
         }
     }
     Ok(End::Lost)
 }
 
-/// Carries out a phase, while another thread tells how far it is.
+/// Carries out a phase while another thread reports its progress.
 fn perform(
     engine: &mut dyn Engine,
     step: &Step,
@@ -161,16 +169,16 @@ fn perform(
 ) -> Result<(Measure, Option<String>)> {
     control.moved.store(0, Ordering::Relaxed);
     let (finished, waits) = sync_channel::<()>(1);
-    let (seen, told) = (Arc::clone(control), Arc::clone(out));
+    let (seen, shared_out) = (Arc::clone(control), Arc::clone(out));
     let beat = move || {
         while waits.recv_timeout(HEARTBEAT) == Err(RecvTimeoutError::Timeout) {
-            let _ = tell(&told, &Says::Moved(seen.moved.load(Ordering::Relaxed)));
+            let _ = send(&shared_out, &WorkerMessage::Moved(seen.moved.load(Ordering::Relaxed)));
         }
     };
     let heart = skep_env::spawn_thread("progress".into(), None, beat)?;
     let mut measure = Measure { begin_s: skep_env::now().as_secs_f64(), ..Measure::default() };
     let failure = engine.perform(step, &mut measure, control).err();
-    // Who knows better has said it.
+    // An engine with better times has set them.
     if measure.end_s == 0.0 {
         measure.end_s = skep_env::now().as_secs_f64();
     }

@@ -1,10 +1,10 @@
-//! Where directories of the tree and items lie. Pure.
+//! The paths of the directories of a tree and of the items in them. Pure.
 
 use super::plan::Plan;
 use std::path::{Path, PathBuf};
 
-/// The directories of a tree below `top`, parents before children. The children of directory `k`
-/// are `k * b + 1` to `k * b + b`, as mdtest counts them.
+/// The directories of a tree below `top`, parents before children. As in mdtest, the children of
+/// directory `k` are `k * b + 1` to `k * b + b`.
 pub(crate) fn tree(plan: &Plan, top: &Path, owner: u32) -> Vec<PathBuf> {
     let name = |index: u64| match plan.unique_trees {
         true => format!("mdtest_tree.{owner}.{index}"),
@@ -22,7 +22,7 @@ pub(crate) fn tree(plan: &Plan, top: &Path, owner: u32) -> Vec<PathBuf> {
     paths
 }
 
-/// The items of a process in a tree: directory by directory.
+/// The items of a process in a tree, directory by directory.
 pub(crate) fn items<'a>(
     plan: &Plan,
     tree: &'a [PathBuf],
@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn trees_have_mdtests_names() {
+    fn tree_names_follow_mdtest() {
         let plan = Plan { depth: 2, branching: 2, items: Some(7), ..Plan::default() };
         let paths = tree(&plan, Path::new("/t"), 1);
         assert_eq!(paths.len(), 7);

@@ -1,4 +1,4 @@
-//! What is done to names, in mdtest's words.
+//! The plan of a run, in mdtest's terms, and its check.
 
 use crate::launcher::Host;
 use crate::limits::{DEFAULT_PATIENCE_S, MAX_DIRECTORIES, MAX_REPETITIONS, MAX_TRANSFER_BYTES};
@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 use skep_types::{Error, ErrorCode, Result};
 use std::path::PathBuf;
 
-/// A test in mdtest's manner. Letters of mdtest's options stand at the fields.
+/// A test in mdtest's manner. The fields name the letters of mdtest's options.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Plan {
-    /// `-d`: an absolute path of a directory that exists; `{host}` in it is the name of the host on
-    /// which a process runs.
+    /// `-d`: the absolute path of an existing directory. `{host}` in it stands for the name of the
+    /// host on which a process runs.
     pub directory: String,
     /// `-n`: items of each process, over all directories.
     pub items: Option<u64>,
@@ -21,7 +21,7 @@ pub struct Plan {
     pub depth: u32,
     /// `-b`: directories in each directory of the tree.
     pub branching: u64,
-    /// `-L`: items are in the leaves of the tree only.
+    /// `-L`: items only in the leaves of the tree.
     pub leaves_only: bool,
     /// `-u`: each process has a tree of its own.
     pub unique_trees: bool,
@@ -37,29 +37,29 @@ pub struct Plan {
     pub read: bool,
     /// `-r`.
     pub remove: bool,
-    /// `-i`: how often all is done.
+    /// `-i`: number of repetitions.
     pub repetitions: u32,
-    /// `-w`: bytes that are written into each new file.
+    /// `-w`: bytes that a process writes into each new file.
     pub write_bytes: u64,
-    /// `-e`: bytes that are read of each file.
+    /// `-e`: bytes that a process reads of each file.
     pub read_bytes: u64,
-    /// `-y`: files are synced after they are written.
+    /// `-y`: a process syncs files after it writes them.
     pub sync: bool,
-    /// `-N`: a process looks at what the process so many places on has made; reads twice as far on,
-    /// removes three times.
+    /// `-N`: a process stats the items of the process whose rank is larger by `stride`. It reads
+    /// those of twice that distance, and removes those of three times.
     pub stride: u32,
-    /// Tells the directories of a run from those of others. None where another run is to find what
-    /// this one makes. Whoever removes and makes the same names again within a moment may find that
-    /// other hosts still remember the old ones.
+    /// A number in the name of the run's directory. `None` for a run that uses the items of another
+    /// run. Without a number, a run that creates names again right after their removal may meet
+    /// hosts that still cache the old ones.
     pub run: Option<u32>,
-    /// Caches are left as they are between phases.
+    /// Hosts keep their caches between phases.
     pub keep_caches: bool,
-    /// What a shell does on each host with processes before each phase, {host} being its name: to
-    /// mount anew, for example.
+    /// Shell command that each host with processes runs before each phase, for example to mount
+    /// anew. `{host}` in it stands for the host's name.
     pub before_phase: Option<String>,
-    /// Hosts on which no process runs, but caches are dropped too.
+    /// Hosts without processes that drop their caches too.
     pub server_hosts: Vec<Host>,
-    /// How long a run waits for processes that don't move.
+    /// Longest time without progress of a process, in seconds.
     pub patience_s: u32,
 }
 
@@ -93,7 +93,7 @@ impl Default for Plan {
     }
 }
 
-/// What can be measured: names in results and in mdtest's table, in the order of that table.
+/// All measured operations: names in results and in mdtest's table, in the order of that table.
 pub const OPERATIONS: [(&str, &str); 9] = [
     ("directory_creation", "Directory creation"),
     ("directory_stat", "Directory stat"),
@@ -106,7 +106,7 @@ pub const OPERATIONS: [(&str, &str); 9] = [
     ("tree_removal", "Tree removal"),
 ];
 
-/// What a process does in a phase.
+/// The operation of a process in a phase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Act {
     Create,
@@ -115,7 +115,7 @@ pub(crate) enum Act {
     Remove,
 }
 
-/// To what it does it.
+/// The objects of that operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Object {
     Tree,
@@ -137,7 +137,7 @@ const PHASES: [(&str, Object, Act); 9] = [
     ("tree_removal", Object::Tree, Act::Remove),
 ];
 
-/// A phase by its name.
+/// Returns the phase with a name.
 pub(crate) fn phase_named(name: &str) -> Option<(Object, Act)> {
     let found = PHASES.iter().find(|(phase, ..)| *phase == name);
     found.map(|(_, object, act)| (*object, *act))
@@ -158,7 +158,7 @@ impl Plan {
         must(self.directory.starts_with('/'), "the directory (-d) must be absolute");
         must(
             self.items.is_some() != self.items_per_directory.is_some(),
-            "say how many items: either for each process (-n) or for each directory (-I)",
+            "give the number of items, either for each process (-n) or for each directory (-I)",
         );
         must(self.branching > 0, "the tree must have branches (-b)");
         must(
@@ -167,7 +167,7 @@ impl Plan {
         );
         must(
             self.create || self.stat || self.read || self.remove,
-            "nothing is to be done: neither -C nor -T, -E or -r",
+            "the plan does nothing: enable one of -C, -T, -E, -r",
         );
         must(
             (1..=MAX_REPETITIONS).contains(&self.repetitions),
@@ -175,13 +175,13 @@ impl Plan {
         );
         must(
             self.repetitions == 1 || self.create == self.remove,
-            "what is only created or only removed can't be repeated (-i)",
+            "a plan that only creates or only removes cannot be repeated (-i)",
         );
         let most = self.write_bytes.max(self.read_bytes);
         must(most <= MAX_TRANSFER_BYTES, "files (-w, -e) have at most 1 GiB");
         must(
             !self.create || self.read_bytes <= self.write_bytes,
-            "no more can be read (-e) than is written (-w)",
+            "the bytes to read (-e) must not exceed those to write (-w)",
         );
         must(self.patience_s > 0, "patience must not be 0");
         let fits = self.tree_size().is_some_and(|size| size <= MAX_DIRECTORIES);
@@ -200,14 +200,14 @@ impl Plan {
         Err(Error::new(ErrorCode::InvalidArgument, problems.join("; ")))
     }
 
-    /// Directories of the tree; none if there is no such number.
+    /// Directories of the tree; `None` on overflow.
     pub(crate) fn tree_size(&self) -> Option<u64> {
         (0..=self.depth).try_fold(0_u64, |sum, level| {
             sum.checked_add(self.branching.checked_pow(level)?).filter(|it| *it <= 1 << 40)
         })
     }
 
-    /// The first directory with items and the one behind the last, as numbers in the tree.
+    /// The range of directories that have items, as numbers in the tree.
     pub(crate) fn directories_with_items(&self) -> std::ops::Range<u64> {
         let all = self.tree_size().unwrap_or(0);
         let leaves = self.branching.saturating_pow(self.depth);
@@ -227,7 +227,7 @@ impl Plan {
         self.items_in_directory().saturating_mul(range.end - range.start)
     }
 
-    /// The phases of a repetition with what all processes do in them, in order.
+    /// The phases of a repetition with the operations of all processes, in order.
     pub(crate) fn phases(&self, processes: u32) -> Vec<(&'static str, u64)> {
         let is_wanted = |object, act| match (object, act) {
             (Object::File, _) if self.directories_only => false,
@@ -246,7 +246,7 @@ impl Plan {
         wanted.map(|(name, object, _)| (*name, count(*object))).collect()
     }
 
-    /// The directory of a repetition, from 1, as a host sees it.
+    /// The directory of a repetition (from 1), as a host sees it.
     pub(crate) fn test_directory(&self, repetition: u32, host: &str) -> PathBuf {
         let directory = PathBuf::from(self.directory.replace("{host}", host));
         let number = repetition - 1;
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_asked_for_is_done() {
+    fn only_enabled_operations_run() {
         let names = |plan: &Plan| plan.phases(2).iter().map(|(name, _)| *name).collect::<Vec<_>>();
         assert_eq!(names(&plan()).len(), 9);
         let some = Plan { files_only: true, stat: false, read: false, remove: false, ..plan() };

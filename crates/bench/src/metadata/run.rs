@@ -1,14 +1,14 @@
-//! A run from its start to its end.
+//! The phases of a run, in mdtest's order, for the loop in [`crate::workload`].
 
-use super::outcome::Outcome;
 use super::plan::Plan;
-use crate::launcher::{Fleet, Host, Measurement, Progress, Setup, Step};
+use crate::launcher::Host;
+use crate::progress::Progress;
 use crate::tool::{self, Runner, Work};
+use crate::workload::{self, Common, Outcome, Phase, Recording, Workload};
 use skep_types::Result;
 use std::path::PathBuf;
-use std::time::Duration;
 
-/// Runs a plan on hosts, `processes_per_host` on each; processes are dealt out to hosts one by one.
+/// Runs a plan on hosts, `processes_per_host` on each; ranks go to the hosts in turn.
 ///
 /// # Errors
 /// As [`crate::io::run`].
@@ -17,94 +17,77 @@ pub fn run(
     hosts: &[Host],
     processes_per_host: u32,
     progress: &mut dyn FnMut(Progress),
-) -> Result<Outcome> {
+) -> Result<Outcome<Plan>> {
     run_by(None, plan, hosts, processes_per_host, progress)
 }
 
-/// As [`run`], with another program that does the work, if one is named.
+/// As [`run`], with another program that does the work, if `runner` names one.
 ///
 /// # Errors
-/// Also if the program isn't there, or can't follow the plan.
+/// Also if the program is missing, or cannot follow the plan.
 pub fn run_by(
     runner: Option<&Runner>,
     plan: &Plan,
     hosts: &[Host],
     processes_per_host: u32,
     progress: &mut dyn FnMut(Progress),
-) -> Result<Outcome> {
-    let processes = crate::launcher::processes(hosts, processes_per_host)?;
-    plan.check(processes)?;
-    let mut plan = plan.clone();
-    if plan.create && plan.remove {
-        plan.run.get_or_insert_with(|| skep_env::random_u64() as u32);
-    }
-    let work = Work::Metadata(plan.clone());
-    let placed = tool::place(runner, work, hosts, processes_per_host, &plan.server_hosts)?;
-    let mut fleet = Fleet::start(&Setup {
-        job: placed.job,
-        hosts: &placed.hosts,
-        server_hosts: &placed.server_hosts,
-        processes_per_host: placed.processes_per_host,
-        path: Some(PathBuf::from(&plan.directory).join("test-dir.0")),
-        patience: Duration::from_secs(u64::from(plan.patience_s)),
-    })?;
-    fleet.mark_hosts(hosts.len());
-    let mut outcome = Outcome {
-        tool: runner.map_or("skep", |runner| runner.tool.name()).into(),
-        processes,
-        started_unix_s: skep_env::wall_time().seconds,
-        hosts: fleet.records(),
-        phases: Vec::new(),
-        failure: None,
-        plan,
-    };
-    let result = match runner {
-        Some(_) => measure_parts(&mut fleet, &mut outcome, progress),
-        None => measure(&mut fleet, &mut outcome, progress),
-    };
-    outcome.failure = fleet.conclude(result, !outcome.phases.is_empty())?;
-    Ok(outcome)
+) -> Result<Outcome<Plan>> {
+    workload::run(runner, plan, hosts, processes_per_host, progress)
 }
 
-fn measure(
-    fleet: &mut Fleet,
-    outcome: &mut Outcome,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<()> {
-    for repetition in 1..=outcome.plan.repetitions {
-        for (phase, total) in outcome.plan.phases(outcome.processes) {
-            let (command, keep) = (&outcome.plan.before_phase, outcome.plan.keep_caches);
-            fleet.make_ready(command.as_deref(), keep, progress)?;
-            let step = Step { phase: phase.to_owned(), repetition, total };
-            let record = fleet.phase(&step, progress)?;
-            progress(Progress::measured(Measurement::Phase(record.clone())));
-            outcome.phases.push(record);
-        }
-    }
-    Ok(())
+fn measured((name, total): (&'static str, u64), is_prepared: bool) -> Phase {
+    Phase { name: name.to_owned(), total, is_prepared, recording: Recording::Keep }
 }
 
-/// Another program does several phases in one execution; caches are dropped before each of these.
-fn measure_parts(
-    fleet: &mut Fleet,
-    outcome: &mut Outcome,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<()> {
-    let plan = outcome.plan.clone();
-    for repetition in 1..=plan.repetitions {
-        for part in crate::tool::parts(&plan.phases(outcome.processes)) {
-            fleet.make_ready(plan.before_phase.as_deref(), plan.keep_caches, progress)?;
-            for (phase, total) in part {
-                let step = Step { phase: phase.to_owned(), repetition, total };
-                let record = fleet.phase(&step, progress)?;
-                progress(Progress::measured(Measurement::Phase(record.clone())));
-                outcome.phases.push(record);
-            }
-        }
-        if plan.remove {
-            let step = Step { phase: crate::tool::CLEAN_UP.into(), repetition, total: 0 };
-            fleet.phase(&step, progress)?;
+impl Workload for Plan {
+    fn check(&self, processes: u32) -> Result<()> {
+        Self::check(self, processes)
+    }
+
+    fn draw_signature(&mut self, _is_own: bool) {
+        if self.create && self.remove {
+            self.run.get_or_insert_with(|| skep_env::random_u64() as u32);
         }
     }
-    Ok(())
+
+    fn work(&self) -> Work {
+        Work::Metadata(self.clone())
+    }
+
+    fn path(&self) -> PathBuf {
+        PathBuf::from(&self.directory).join("test-dir.0")
+    }
+
+    fn common(&self) -> Common<'_> {
+        Common {
+            repetitions: self.repetitions,
+            before_phase: self.before_phase.as_deref(),
+            keep_caches: self.keep_caches,
+            server_hosts: &self.server_hosts,
+            patience_s: self.patience_s,
+        }
+    }
+
+    /// Another program does several phases in one execution: the hosts drop their caches before
+    /// each execution, and a phase that cleans up ends the repetition.
+    fn phases(&self, _repetition: u32, processes: u32, is_own: bool) -> Vec<Phase> {
+        let phases = Self::phases(self, processes);
+        if is_own {
+            return phases.into_iter().map(|phase| measured(phase, true)).collect();
+        }
+        let mut all = Vec::new();
+        for execution in tool::parts(&phases) {
+            let phases = execution.into_iter().enumerate();
+            all.extend(phases.map(|(index, phase)| measured(phase, index == 0)));
+        }
+        if self.remove {
+            all.push(Phase {
+                name: tool::CLEAN_UP.into(),
+                total: 0,
+                is_prepared: false,
+                recording: Recording::Discard,
+            });
+        }
+        all
+    }
 }

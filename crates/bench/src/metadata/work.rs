@@ -1,4 +1,4 @@
-//! What one process does.
+//! One process of a run: creates, stats, reads and removes its items.
 
 use super::items::{items, tree};
 use super::plan::{Act, Object, Plan, phase_named};
@@ -14,9 +14,9 @@ pub(crate) struct MetadataEngine {
     plan: Plan,
     seat: Seat,
     buffer: Vec<u8>,
-    /// The test's directory, if this process has made it.
+    /// The test's directory, if this process created it.
     made: Option<PathBuf>,
-    /// The test's directory of the last phase.
+    /// The test's directory in the last phase.
     current: Option<PathBuf>,
 }
 
@@ -27,7 +27,7 @@ impl MetadataEngine {
         Self { plan, seat, buffer, made: None, current: None }
     }
 
-    /// Whose items a process takes, as mdtest shifts them.
+    /// Returns the rank whose items a process takes; mdtest shifts ranks in this way.
     fn owner(&self, act: Act) -> u32 {
         let shifts = match act {
             Act::Create => 0,
@@ -39,7 +39,8 @@ impl MetadataEngine {
         (place % u64::from(self.seat.of)) as u32
     }
 
-    /// Makes or removes the directories of a tree: its own, or the first process all's.
+    /// Creates or removes the directories of a tree: each process its own, or rank 0 the shared
+    /// one.
     fn change_tree(&self, act: Act, top: &Path, tally: &mut Tally<'_>) -> Result<(), String> {
         if !self.plan.unique_trees && self.seat.rank != 0 {
             return Ok(());
@@ -100,7 +101,7 @@ impl MetadataEngine {
     }
 }
 
-/// Counts what is done, and notices that all is to be given up.
+/// Counts an operation, and fails if the phase is aborted.
 struct Tally<'a> {
     measure: &'a mut Measure,
     control: &'a Control,
@@ -112,7 +113,7 @@ impl Tally<'_> {
         self.measure.operations += 1;
         self.control.move_on(1);
         match self.control.is_aborted() {
-            true => Err("given up, since another process failed".into()),
+            true => Err("aborted, since another process failed".into()),
             false => Ok(()),
         }
     }
@@ -143,14 +144,15 @@ impl Engine for MetadataEngine {
         measure: &mut Measure,
         control: &Arc<Control>,
     ) -> Result<(), String> {
-        let (object, act) = phase_named(&step.phase).ok_or("there is no such phase")?;
+        let (object, act) = phase_named(&step.phase).ok_or("unknown phase")?;
         let top = self.plan.test_directory(step.repetition, &self.seat.host);
         let mut tally = Tally { measure, control };
         if object != Object::Tree {
             return self.change_items(object, act, &top, &mut tally);
         }
         self.change_tree(act, &top, &mut tally)?;
-        // With trees of their own the last to come removes it; nobody knows who that is.
+        // With one tree for each process, the last process removes the directory, and no process
+        // can tell which one is last.
         if act == Act::Remove {
             match fs::remove_dir(&top) {
                 Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
@@ -165,7 +167,7 @@ impl Engine for MetadataEngine {
     fn clean(&mut self, dead: &[u32]) {
         let of_dead = self.current.take().filter(|_| dead.contains(&0) && self.plan.create);
         let Some(top) = self.made.take().or(of_dead) else { return };
-        // Others may still be making items.
+        // Other processes may still create items.
         for _ in 0..CLEAN_TRIES {
             match fs::remove_dir_all(&top) {
                 Ok(()) => break,
@@ -186,7 +188,7 @@ mod tests {
         (0..of).map(|rank| MetadataEngine::new(plan.clone(), seat(rank))).collect()
     }
 
-    /// All phases on all engines; gives the operations of each.
+    /// Runs all phases on all engines; returns the operations of each.
     fn run(
         plan: &Plan,
         engines: &mut [MetadataEngine],
@@ -206,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_made_seen_and_removed() {
+    fn items_are_created_found_and_removed() {
         for unique_trees in [false, true] {
             let place = tempfile::tempdir().unwrap();
             let plan = Plan {
@@ -229,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn one_run_makes_what_another_looks_at() {
+    fn one_run_stats_the_items_of_another() {
         let place = tempfile::tempdir().unwrap();
         let all = Plan {
             directory: place.path().display().to_string(),
@@ -243,7 +245,7 @@ mod tests {
         run(&all, &mut engines(&all, 2)).unwrap();
         let files = fs::read_dir(place.path().join("test-dir.0/mdtest_tree.0")).unwrap().count();
         assert_eq!(files, 10);
-        // A second time it is in the way, and stays.
+        // A second run finds the directory and leaves it as it is.
         let mut again = engines(&all, 2);
         assert!(run(&all, &mut again).unwrap_err().contains("exists"));
         again.iter_mut().for_each(|engine| engine.clean(&[]));
@@ -254,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_after_a_failure_is_removed() {
+    fn files_of_a_failed_run_are_removed() {
         let place = tempfile::tempdir().unwrap();
         let plan = Plan {
             directory: place.path().display().to_string(),
@@ -266,7 +268,7 @@ mod tests {
         };
         let mut engines = engines(&plan, 2);
         run(&plan, &mut engines).unwrap();
-        // The first is dead; another clears up for it.
+        // The first process is dead; another one removes its files.
         engines[1].clean(&[0]);
         assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
     }

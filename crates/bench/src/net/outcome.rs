@@ -1,41 +1,15 @@
-//! What was measured: every single result, and what it was measured on.
+//! The results of a network benchmark: every single measurement, and the hosts and services.
 
-use super::plan::{Plan, Server};
+use super::plan::{Measured, Plan, Server};
 use crate::launcher::{HostRecord, LinkMeasure};
 use crate::statistics::median;
 use crate::storage::outliers::{Compared, Rules, Verdict, compare};
 use serde::{Deserialize, Serialize};
 
-/// What is measured of a pair.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Measured {
-    /// Data go from the first to the second.
-    Send,
-    /// The first gets data from the second.
-    Receive,
-    /// The first asks, the second answers.
-    RoundTrip,
-}
-
-impl Measured {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Send, Self::Receive, Self::RoundTrip];
-
-    /// Its name in results.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Send => "send",
-            Self::Receive => "receive",
-            Self::RoundTrip => "round_trip",
-        }
-    }
-}
-
-/// Who measures to whom.
+/// The two ends of a link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pair {
-    /// Name of the host or the service that connects.
+    /// Name of the host or service that connects.
     pub from: String,
     /// Id of its node, if it is a service.
     pub from_node: Option<u32>,
@@ -43,42 +17,42 @@ pub struct Pair {
     pub from_kind: String,
     /// Name of the service that answers.
     pub to: String,
-    /// Id of its node.
+    /// Id of the answering node.
     pub to_node: u32,
-    /// Its kind.
+    /// Kind of that service.
     pub to_kind: String,
 }
 
 /// One measurement of a pair.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// Place of the pair in the list of pairs.
+    /// Index of the pair in the list of pairs.
     pub pair: usize,
-    /// What was measured.
+    /// The measured quantity.
     pub measured: Measured,
-    /// From 1.
+    /// The repetition, from 1.
     pub repetition: u32,
-    /// Where the second answered.
+    /// Address at which the service answered.
     pub address: String,
-    /// Bytes of all streams; round trips have none.
+    /// Bytes of all streams; zero for round trips.
     pub bytes: u64,
-    /// From the first stream's begin to the last one's end.
+    /// From the begin of the first stream to the end of the last.
     pub seconds: f64,
-    /// Bytes over the time; none of round trips.
+    /// Bytes over the time; `None` for round trips.
     pub bandwidth_mib_per_s: Option<f64>,
-    /// Of each stream: begin and end, in seconds from the first begin.
+    /// Begin and end of each stream, in seconds from the first begin.
     pub streams: Vec<(f64, f64)>,
-    /// The median of the round trips, in microseconds; none if they were not measured.
+    /// The median of the round trips in microseconds; `None` if there are none.
     pub round_trip_us: Option<f64>,
     /// Each round trip, in microseconds.
     pub round_trips_us: Vec<f64>,
-    /// The share of the time in which the CPUs of the first, if it is a host, were busy with
-    /// whatever; none if too short to tell.
+    /// The share of the time in which the CPUs of the connecting host were busy with any work.
+    /// `None` for services, or if the time was too short.
     pub from_cpu_busy: Option<f64>,
 }
 
 impl Sample {
-    /// Puts together what one or several processes measured of a pair.
+    /// Combines the measurements of one or several processes for a pair.
     pub(super) fn new(
         pair: usize,
         measured: Measured,
@@ -108,7 +82,7 @@ impl Sample {
         }
     }
 
-    /// What is compared: more is better.
+    /// The value to compare: more is better.
     fn rate(&self) -> f64 {
         let trips = self.round_trip_us.map(|trip| 1e6 / trip);
         self.bandwidth_mib_per_s.or(trips).unwrap_or(0.0)
@@ -118,17 +92,17 @@ impl Sample {
 /// All pairs of hosts and services at the same time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Total {
-    /// What was measured.
+    /// The measured quantity.
     pub measured: Measured,
-    /// From 1.
+    /// The repetition, from 1.
     pub repetition: u32,
     /// Bytes of all pairs.
     pub bytes: u64,
-    /// From the first stream's begin to the last one's end.
+    /// From the begin of the first stream to the end of the last.
     pub seconds: f64,
     /// Bytes over the time.
     pub bandwidth_mib_per_s: f64,
-    /// From the first process's begin to the last one's.
+    /// From the begin of the first process to the begin of the last.
     pub start_skew_s: f64,
 }
 
@@ -144,10 +118,10 @@ pub struct Judged {
     pub compared: Compared,
 }
 
-/// What was measured.
+/// The results of a run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Outcome {
-    /// What was asked for.
+    /// The plan that was run.
     pub plan: Plan,
     /// Seconds since 1970 when it began.
     pub started_unix_s: i64,

@@ -1,13 +1,12 @@
-//! What is measured, between whom.
+//! The plan of a network benchmark: what each pair of hosts and services measures.
 
-use super::outcome::Measured;
 use crate::limits::{DEFAULT_PATIENCE_S, MAX_REPETITIONS};
 use serde::{Deserialize, Serialize};
 use skep_rpc::link_benchmark::LinkPlan;
 use skep_types::{Error, ErrorCode, Result, TargetId};
 use std::fmt;
 
-/// What goes over each link.
+/// The plan of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Plan {
@@ -17,9 +16,9 @@ pub struct Plan {
     pub messages: u32,
     /// Connections from each process to each service; one message is under way on each.
     pub streams: u16,
-    /// Messages without data that are timed one by one; none: round trips are not measured.
+    /// Messages without data that are timed one by one; zero: no round trips are measured.
     pub round_trips: u32,
-    /// How often all is done.
+    /// Number of repetitions.
     pub repetitions: u32,
     /// Links from hosts to services.
     pub from_hosts: bool,
@@ -28,7 +27,7 @@ pub struct Plan {
     /// All hosts send to all services at the same time; else one pair after the other has the
     /// network to itself. Round trips are always measured one pair after the other.
     pub all_at_once: bool,
-    /// How long anybody is waited for.
+    /// Longest time to wait for a host or service, in seconds.
     pub patience_s: u32,
 }
 
@@ -48,7 +47,33 @@ impl Default for Plan {
     }
 }
 
-/// A service to which, or from which, is measured.
+/// A quantity that is measured for a pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Measured {
+    /// Data go from the connecting end to the answering end.
+    Send,
+    /// Data go from the answering end to the connecting end.
+    Receive,
+    /// The connecting end sends a request, the other one replies.
+    RoundTrip,
+}
+
+impl Measured {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Send, Self::Receive, Self::RoundTrip];
+
+    /// Its name in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Send => "send",
+            Self::Receive => "receive",
+            Self::RoundTrip => "round_trip",
+        }
+    }
+}
+
+/// A service at one end of a measured link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Server {
     /// Id of its node.
@@ -59,27 +84,27 @@ pub struct Server {
     pub kind: String,
     /// Version of its program.
     pub version: String,
-    /// Where it listens.
+    /// Addresses on which it listens.
     pub addresses: Vec<String>,
-    /// Its storage targets: messages go to their threads, one stream after the other. None: to the
-    /// service itself.
+    /// Its storage targets: messages go to their threads, one stream after the other. Empty for a
+    /// service without targets: messages go to the service itself.
     pub targets: Vec<u32>,
 }
 
 impl Server {
-    /// Its targets as messages name them.
+    /// Its targets, by the ids in messages.
     pub(crate) fn target_ids(&self) -> Vec<TargetId> {
         self.targets.iter().copied().map(TargetId::new).collect()
     }
 
-    /// Whether it connects to other services by itself.
+    /// Whether it can connect to other services and measure to them.
     pub(crate) fn is_source(&self) -> bool {
         self.kind != "management"
     }
 }
 
 impl Plan {
-    /// What goes over one link in a measurement.
+    /// The transfers over one link in a measurement.
     pub(crate) fn link(&self, measured: Measured) -> LinkPlan {
         let is_receiving = measured == Measured::Receive;
         match measured {
@@ -95,7 +120,7 @@ impl Plan {
         }
     }
 
-    /// What is measured of each pair, in order.
+    /// The measured quantities of each pair, in order.
     pub(crate) fn measured(&self) -> Vec<Measured> {
         let mut all = vec![Measured::Send, Measured::Receive];
         if self.round_trips > 0 {
@@ -104,7 +129,7 @@ impl Plan {
         all
     }
 
-    /// Checks what doesn't need a service to be known.
+    /// Checks everything that needs no knowledge of the services.
     ///
     /// # Errors
     /// `InvalidArgument` with everything that is wrong.
@@ -117,7 +142,7 @@ impl Plan {
         };
         must(
             self.from_hosts || self.between_servers,
-            "nothing is to be measured: neither from hosts nor between services",
+            "the plan measures nothing: enable links from hosts or between services",
         );
         must(self.message_bytes > 0, "the message size must not be 0");
         must(
@@ -138,7 +163,7 @@ impl Plan {
     }
 }
 
-/// The key to a cluster, as text: shown to nobody.
+/// The join token of a cluster, as text. Never printed.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Key(pub(crate) String);
 
@@ -148,7 +173,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// What a process of a host has to know.
+/// All that a process of a host needs.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Assignment {
     pub(crate) plan: Plan,
@@ -158,11 +183,11 @@ pub(crate) struct Assignment {
     pub(crate) token: Key,
 }
 
-/// A phase of the hosts: who measures what to whom.
+/// A phase of the hosts: the quantity, and the pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Leg {
     pub(crate) measured: Measured,
-    /// Places of a host and a service; none: all to all.
+    /// Indexes of a host and a service; `None` for all hosts to all services.
     pub(crate) pair: Option<(usize, usize)>,
 }
 
@@ -204,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn plans_that_cannot_be_are_refused() {
+    fn invalid_plans_are_refused() {
         let problem = |change: fn(&mut Plan)| {
             let mut plan = Plan::default();
             change(&mut plan);

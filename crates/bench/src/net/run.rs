@@ -1,12 +1,11 @@
-//! A run from its start to its end: first the hosts, then the services.
+//! A run: first from hosts to services, then between services.
 
-use super::outcome::{Measured, Outcome, Pair, Sample, Total};
-use super::plan::{Assignment, Key, Leg, Plan, Server};
+use super::outcome::{Outcome, Pair, Sample, Total};
+use super::plan::{Assignment, Key, Leg, Measured, Plan, Server};
 use super::work::identity;
-use crate::launcher::{
-    Fleet, Host, Job, LinkMeasure, Measurement, PhaseRecord, Progress, Setup, Step, is_interrupted,
-};
+use crate::launcher::{Fleet, Host, Job, LinkMeasure, PhaseRecord, Setup, Step};
 use crate::limits::{ASK_PATIENCE, INTERRUPT_LOOK};
+use crate::progress::{Measurement, Progress, is_interrupted};
 use crate::storage::outliers::Rules;
 use skep_rpc::{CallOptions, Channel, Connection, Identity};
 use skep_types::{Error, ErrorCode, NodeId, Result};
@@ -14,8 +13,9 @@ use skep_wire::benchmark::{MeasureLink, MeasureLinkReply};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Measures from hosts to services with `processes_per_host` on each host; gives an outcome without
-/// measurements if the plan doesn't ask for these. The token is that of the cluster, as text.
+/// Measures from hosts to services with `processes_per_host` on each host. Returns an outcome
+/// without measurements if the plan doesn't ask for these. The token is that of the cluster, as
+/// text.
 ///
 /// # Errors
 /// As [`crate::io::run`].
@@ -29,7 +29,7 @@ pub fn from_hosts(
     let processes = crate::launcher::processes(hosts, processes_per_host)?;
     plan.check()?;
     if servers.is_empty() {
-        return Err(Error::new(ErrorCode::NotFound, "there is no such service"));
+        return Err(Error::new(ErrorCode::NotFound, "the plan names no service of this cluster"));
     }
     let mut outcome = Outcome::new(plan.clone(), servers.to_vec());
     if !plan.from_hosts {
@@ -83,7 +83,7 @@ fn measure_hosts(
     Ok(())
 }
 
-/// Tells what was measured since there were so many samples and totals.
+/// Reports the samples and totals beyond the first ones, which are reported already.
 fn tell(outcome: &Outcome, known: (usize, usize), progress: &mut dyn FnMut(Progress)) {
     for sample in &outcome.samples[known.0..] {
         let (between, sample) = (outcome.pairs[sample.pair].clone(), sample.clone());
@@ -94,7 +94,7 @@ fn tell(outcome: &Outcome, known: (usize, usize), progress: &mut dyn FnMut(Progr
     }
 }
 
-/// Puts what processes measured in a phase to the pairs.
+/// Adds the results of processes in a phase to the pairs.
 fn take(record: &PhaseRecord, leg: Leg, assignment: &Assignment, outcome: &mut Outcome) {
     for host in &assignment.hosts {
         for server in &assignment.servers {
@@ -138,11 +138,11 @@ fn pair_to(from: String, from_node: Option<u32>, from_kind: &str, server: &Serve
     }
 }
 
-/// Lets services measure to each other, one pair after the other, if the plan asks for that, and
-/// adds it to the outcome. What was measured before is kept whatever happens.
+/// Makes services measure to each other, one pair after the other, if the plan asks for that, and
+/// adds the results to the outcome. Earlier results stay in it, whatever happens.
 ///
 /// # Errors
-/// What kept it from being measured, if the outcome would have no measurement at all.
+/// The reason for the failure, if the outcome would have no measurement at all.
 pub async fn between_servers(
     mut outcome: Outcome,
     token: &str,
@@ -193,9 +193,9 @@ async fn measure_servers(
     Ok(())
 }
 
-/// Connects to the thread of a service that is to measure: of storage, one that has files.
+/// Connects to the thread of a service that measures: in storage, one with a target.
 async fn connect(identity: &Identity, server: &Server) -> Result<Rc<Connection>> {
-    let mut last = Error::new(ErrorCode::Disconnected, "it has no address");
+    let mut last = Error::new(ErrorCode::Disconnected, "the service has no address");
     let target = server.target_ids().first().copied().unwrap_or_default();
     for address in &server.addresses {
         match Connection::connect(address, identity, target, Channel::NONE).await {
@@ -206,7 +206,7 @@ async fn connect(identity: &Identity, server: &Server) -> Result<Rc<Connection>>
     Err(last.within(&server.name))
 }
 
-/// Lets a service measure, and waits for what it has found; not once this run is interrupted.
+/// Makes a service measure, and waits for its results unless this run is interrupted.
 async fn ask(
     connection: &Rc<Connection>,
     plan: &Plan,

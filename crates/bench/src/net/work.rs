@@ -1,7 +1,6 @@
-//! What a process of a host does.
+//! A process on a host: measures to services.
 
-use super::outcome::Measured;
-use super::plan::{Assignment, Leg, Server};
+use super::plan::{Assignment, Leg, Measured, Server};
 use crate::launcher::{Control, Engine, LinkMeasure, Measure, Seat, Step};
 use crate::limits::NET_SPIN;
 use skep_rpc::link_benchmark::{self, LinkResult};
@@ -16,7 +15,7 @@ pub(crate) struct NetEngine {
     seat: Seat,
 }
 
-/// Who a benchmark is, to services.
+/// The identity of a benchmark towards services.
 pub(super) fn identity(token: &str) -> Result<Identity> {
     let token: JoinToken = token.parse()?;
     Ok(Identity {
@@ -46,7 +45,7 @@ impl NetEngine {
 
     fn leg(&self, step: &Step) -> std::result::Result<Leg, String> {
         let found = self.assignment.legs().into_iter().find(|(name, _)| *name == step.phase);
-        found.map(|(_, leg)| leg).ok_or_else(|| format!("there is no phase {}", step.phase))
+        found.map(|(_, leg)| leg).ok_or_else(|| format!("unknown phase {}", step.phase))
     }
 
     /// The services to which this process measures in a phase.
@@ -54,13 +53,13 @@ impl NetEngine {
         let hosts = self.assignment.hosts.len();
         let rank = self.seat.rank as usize;
         let Some((host, server)) = leg.pair else { return self.assignment.servers.clone() };
-        // Round trips are those of one process alone.
+        // Only one process measures round trips.
         let is_one = leg.measured != Measured::RoundTrip || rank < hosts;
         let is_mine = rank % hosts == host && is_one;
         is_mine.then(|| self.assignment.servers[server].clone()).into_iter().collect()
     }
 
-    /// Measures to services, at the same time.
+    /// Measures to several services at the same time.
     fn measure(
         &self,
         servers: Vec<Server>,
@@ -117,7 +116,7 @@ impl Engine for NetEngine {
         }
         let links =
             self.measure(servers, leg.measured, control).map_err(|error| match error.code() {
-                ErrorCode::Interrupted => "given up, since another process failed".into(),
+                ErrorCode::Interrupted => "aborted, since another process failed".into(),
                 _ => error.context().to_owned(),
             })?;
         measure.bytes = links.iter().map(|link| link.bytes).sum();

@@ -1,25 +1,24 @@
-//! Which targets are slower than the others, and how sure that is.
+//! Finds targets that are slower than the others, with the confidence of that.
 //!
-//! A target is compared by its median with the median of all targets; how far medians spread is
-//! told by their median deviation. Both hardly move when a few targets are slow. That a difference
-//! is none of chance is told by the test of Mann and Whitney: how likely it would be to find the
-//! target's samples so far below the others' if all were of one kind, times the number of targets,
-//! since any of them could have been found (Bonferroni). Nothing is assumed about how rates are
-//! distributed.
+//! Compares the median of a target with the median of all targets, in units of the median
+//! deviation: a few slow targets hardly move either. Whether the difference could be chance follows
+//! from the test of Mann and Whitney: the probability that the target's samples lie so far below
+//! the others' if all came from one distribution. It is multiplied by the number of targets, since
+//! any of them could have been found (Bonferroni). No distribution of the rates is assumed.
 
 use super::Outcome;
 use crate::statistics::{median, median_deviation};
 use serde::{Deserialize, Serialize};
 
-/// What is said of a target.
+/// The verdict about a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// As quick as the others, as far as it matters.
+    /// As fast as the others, or the difference is too small to matter.
     Fine,
-    /// Slower than the others, and that surely.
+    /// Slower than the others, with enough confidence.
     Slow,
-    /// It seems slower; more repetitions would tell.
+    /// Apparently slower; more repetitions would decide.
     Unclear,
 }
 
@@ -34,23 +33,23 @@ pub struct Judged {
     pub samples: usize,
     /// Their median.
     pub median_mib_per_s: f64,
-    /// By how much it is below the median of the others' medians, as a share of that; less than
-    /// nothing if it is above.
+    /// How far it is below the median of the others' medians, as a share of that; negative if it is
+    /// above.
     pub slower_by: f64,
-    /// The same in deviations of all medians; none where these are all the same.
+    /// The same in deviations of all medians; `None` where these are all equal.
     pub deviations: Option<f64>,
-    /// How sure it is that it is slower at all: 0 to 1.
+    /// Confidence that it is slower at all: 0 to 1.
     pub confidence: f64,
-    /// What follows.
+    /// The verdict.
     pub verdict: Verdict,
 }
 
-/// What must hold for a target to be called slow.
+/// The rules by which a target counts as slow.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Rules {
-    /// It is slower than the others by this share at least.
+    /// It is slower than the others by at least this share.
     pub slower_by: f64,
-    /// It is that with this confidence at least.
+    /// It is slower with at least this confidence.
     pub confidence: f64,
 }
 
@@ -60,7 +59,7 @@ impl Default for Rules {
     }
 }
 
-/// Judges all targets in all phases that were measured.
+/// Judges all targets in all measured phases.
 pub fn judge(outcome: &Outcome, rules: Rules) -> Vec<Judged> {
     let mut judged = Vec::new();
     for phase in ["write", "read"] {
@@ -92,25 +91,26 @@ fn judge_one(all: &[(u32, Vec<f64>)], index: usize, phase: &str, rules: Rules) -
     })
 }
 
-/// One of several things that were measured, compared with the others.
+/// One of several measured objects, compared with the others.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Compared {
     /// Its measurements.
     pub samples: usize,
     /// Their median.
     pub median: f64,
-    /// By how much that is below the median of the others' medians, as a share of it; less than
-    /// nothing if it is above.
+    /// How far that is below the median of the others' medians, as a share of it; negative if it is
+    /// above.
     pub slower_by: f64,
-    /// The same in deviations of all medians; none where these are all the same.
+    /// The same in deviations of all medians; `None` where these are all equal.
     pub deviations: Option<f64>,
-    /// How sure it is that it is slower at all: 0 to 1.
+    /// Confidence that it is slower at all: 0 to 1.
     pub confidence: f64,
-    /// What follows.
+    /// The verdict.
     pub verdict: Verdict,
 }
 
-/// Compares one of several things, of which more is better, with the others; none without samples.
+/// Compares one of several lists of samples, of which more is better, with the others; `None`
+/// without samples.
 pub fn compare(all: &[Vec<f64>], index: usize, rules: Rules) -> Option<Compared> {
     let samples = &all[index];
     let medians: Vec<f64> = all.iter().filter_map(|samples| median(samples)).collect();
@@ -139,17 +139,19 @@ pub fn compare(all: &[Vec<f64>], index: usize, rules: Rules) -> Option<Compared>
     })
 }
 
-/// Pairs up to which all orders are counted; beyond that a normal distribution is close enough.
+/// Number of pairs up to which all orders are counted; beyond it the normal distribution is close
+/// enough.
 const COUNTED_PAIRS: usize = 2_000;
 
-/// How likely it is, if both lists are of one kind, that the first lies as far below the second as
-/// it does, or farther: the one-sided test of Mann and Whitney. Equal values count as not below.
+/// The probability, if both lists come from one distribution, that the first lies as far below the
+/// second as it does, or farther: the one-sided test of Mann and Whitney. Equal values count as not
+/// below.
 fn chance_of_being_so_low(first: &[f64], second: &[f64]) -> f64 {
     let (n, m) = (first.len(), second.len());
     if n == 0 || m == 0 {
         return 1.0;
     }
-    // Pairs in which the first is not below the second: 0 if all of it is below.
+    // Pairs in which the first is not below the second: 0 if the whole list is below.
     let pairs = first.iter().map(|own| second.iter().filter(|other| own >= other).count());
     let above: usize = pairs.sum();
     if n * m <= COUNTED_PAIRS {
@@ -160,11 +162,11 @@ fn chance_of_being_so_low(first: &[f64], second: &[f64]) -> f64 {
     normal_below((above as f64 + 0.5 - mean) / deviation)
 }
 
-/// The share of all orders of n and m values in which at most `above` pairs have the first above
-/// the second.
+/// The share of all orders of n and m values in which the first is above the second in at most
+/// `above` pairs.
 fn share_of_orders(n: usize, m: usize, above: usize) -> f64 {
     // counts[i][u]: orders of i values of the first among the values of the second taken so far,
-    // with u pairs. As shares, since the numbers are beyond any integer.
+    // with u pairs. They are shares, since the numbers exceed any integer.
     let mut shares = vec![vec![0.0; n * m + 1]; n + 1];
     shares[0][0] = 1.0;
     for taken in 1..=n + m {
@@ -176,8 +178,8 @@ fn share_of_orders(n: usize, m: usize, above: usize) -> f64 {
             let total = taken as f64;
             let mut next = vec![0.0; n * m + 1];
             for (pairs, place) in next.iter_mut().enumerate() {
-                // The greatest of those taken is of the second, or of the first and so above all
-                // of the second.
+                // The largest value so far is from the second list, or it is from the first and so
+                // above all values of the second.
                 let of_second = if other > 0 { shares[own][pairs] * other as f64 } else { 0.0 };
                 let of_first = match own > 0 && pairs >= other {
                     true => shares[own - 1][pairs - other] * own as f64,
@@ -246,9 +248,9 @@ mod tests {
         let slow: &[f64] = &[71.0, 69.0, 70.0, 73.0, 68.0];
         assert_eq!(verdicts(&[fine, other, slow, fine]), [Fine, Fine, Slow, Fine]);
         assert_eq!(verdicts(&[fine, other, fine, other]), [Fine; 4]);
-        // One measurement of each says nothing, however large the difference.
+        // One measurement of each decides nothing, however large the difference.
         assert_eq!(verdicts(&[&[100.0], &[99.0], &[10.0]]), [Fine, Fine, Unclear]);
-        // A little slower is fine, however sure.
+        // A small difference is accepted, however sure.
         let little: &[f64] = &[95.0, 95.1, 95.2, 95.3, 95.4];
         assert_eq!(verdicts(&[fine, other, little]), [Fine; 3]);
         assert_eq!(verdicts(&[fine]), [Fine]);
@@ -256,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn confidence_and_distance_are_said() {
+    fn confidence_and_distance_are_reported() {
         let fine: &[f64] = &[100.0, 98.0, 103.0, 101.0, 99.0];
         let slow: &[f64] = &[50.0, 49.0, 51.0, 50.0, 52.0];
         let judged = judge(&outcome(&[fine, fine, fine, slow]), Rules::default());
@@ -267,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn orders_are_counted_rightly_and_the_normal_distribution_is_near() {
+    fn exact_counts_agree_with_the_normal_distribution() {
         // Three against three: 20 orders; 1, 1, 2, 3, 3, 3, ... of them with 0, 1, 2, ... pairs.
         for (above, orders) in [(0, 1.0), (1, 2.0), (2, 4.0), (3, 7.0), (4, 10.0), (9, 20.0)] {
             assert!((share_of_orders(3, 3, above) - orders / 20.0).abs() < 1e-12, "{above}");

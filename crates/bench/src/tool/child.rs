@@ -8,13 +8,13 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 
-/// What a program printed, and when it had ended: seconds since boot.
+/// The output of a program, and the time of its end in seconds since boot.
 pub(super) struct Printed {
     pub(super) text: String,
     pub(super) end_s: f64,
 }
 
-/// What can be read, up to a limit; all of it is taken.
+/// Reads a stream to its end and returns at most `keep` bytes of it.
 fn drain(mut from: impl Read, keep: usize) -> String {
     let mut kept = Vec::new();
     let mut buffer = [0; 16 << 10];
@@ -25,7 +25,7 @@ fn drain(mut from: impl Read, keep: usize) -> String {
     String::from_utf8_lossy(&kept).into_owned()
 }
 
-/// A child that is ended, with all that it started, when this is dropped.
+/// A child process; dropping this ends it with all processes that it started.
 struct Group(Child);
 
 impl Group {
@@ -41,7 +41,7 @@ impl Drop for Group {
         if matches!(self.0.try_wait(), Ok(Some(_))) {
             return;
         }
-        // mpirun ends what it has started elsewhere if it is asked, and not if it is killed.
+        // mpirun ends its remote processes when it gets SIGTERM, but not when it gets SIGKILL.
         self.signal(Signal::TERM);
         let deadline = skep_env::now() + TOOL_END_PATIENCE;
         while skep_env::now() < deadline && matches!(self.0.try_wait(), Ok(None)) {
@@ -52,23 +52,23 @@ impl Drop for Group {
     }
 }
 
-/// Runs a command to its end, unless the phase is given up.
+/// Runs a command to its end, unless the phase is aborted.
 ///
 /// # Errors
-/// In words: that it can't be started, or how it failed and the last that it said.
+/// In words: the command cannot be started, or how it failed with the end of its output.
 pub(super) fn run(command: &[String], control: &Control) -> Result<Printed, String> {
     let [program, arguments @ ..] = command else { return Err("an empty command".into()) };
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = command.process_group(0).spawn();
-    let mut child = Group(child.map_err(|error| format!("{program} can't be started: {error}"))?);
+    let mut child = Group(child.map_err(|error| format!("{program} cannot be started: {error}"))?);
     let (Some(output), Some(errors)) = (child.0.stdout.take(), child.0.stderr.take()) else {
         return Err("a child without pipes".into());
     };
     let (finished, waits) = sync_channel::<(String, f64)>(1);
     let read = move || {
         let text = drain(output, MAX_OUTPUT_BYTES);
-        // The end of its output is its end.
+        // The command has ended when its output ends.
         let _ = finished.send((text, skep_env::now().as_secs_f64()));
     };
     let failed = |error: std::io::Error| error.to_string();
@@ -81,9 +81,9 @@ pub(super) fn run(command: &[String], control: &Control) -> Result<Printed, Stri
             Ok(printed) => break printed,
             Err(RecvTimeoutError::Timeout) if !control.is_aborted() => {}
             Err(RecvTimeoutError::Timeout) => {
-                return Err("given up, since another process failed".into());
+                return Err("aborted, since another process failed".into());
             }
-            Err(RecvTimeoutError::Disconnected) => return Err("its output can't be read".into()),
+            Err(RecvTimeoutError::Disconnected) => return Err("cannot read its output".into()),
         }
     };
     let status = child.0.wait().map_err(|error| error.to_string())?;
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_prints_and_how_it_fails_is_told() {
+    fn output_and_failure_of_a_program_are_returned() {
         let control = Control::default();
         let before = skep_env::now().as_secs_f64();
         let printed = sh("echo one; echo two", &control).ok().unwrap();
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_ended_with_all_that_it_started_when_its_phase_is_given_up() {
+    fn an_aborted_phase_ends_the_program_and_its_children() {
         let control = Arc::new(Control::default());
         let place = tempfile::tempdir().unwrap();
         let file = place.path().join("pid");
@@ -140,8 +140,8 @@ mod tests {
         }
         let pid = std::fs::read_to_string(&file).unwrap();
         control.abort();
-        assert!(running.join().unwrap().unwrap().contains("given up"));
-        // Whoever inherits it may not have looked at its end yet.
+        assert!(running.join().unwrap().unwrap().contains("aborted"));
+        // A process that inherited the pipe may not have seen its end yet.
         let has_ended = || {
             let state = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
             state.map_or(true, |it| it.contains(") Z"))

@@ -1,4 +1,4 @@
-//! A process of a run whose work another program does.
+//! A process of a run in which another program does the work.
 
 use super::mdtest::Part;
 use super::mpi::{self, Dialect};
@@ -12,16 +12,17 @@ use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What the phase is called in which the directory of a repetition is removed.
+/// Name of the phase that removes the directory of a repetition.
 pub(crate) const CLEAN_UP: &str = "clean up";
 
-/// A process that starts a program: each its own, or the first one for all by MPI.
+/// A process that starts a program: each process its own, or with MPI the first one for all.
 pub(crate) struct ToolEngine {
     assignment: Assignment,
     seat: Seat,
-    /// What this process's program has made, or may have begun to make, and not removed.
+    /// Files and directories that the program has created, or may have begun to create, and not
+    /// removed.
     made: Vec<PathBuf>,
-    /// What an execution has reported about phases to come.
+    /// Results of an execution for phases that are still to come.
     reports: BTreeMap<String, (Report, String)>,
 }
 
@@ -31,13 +32,13 @@ fn at(path: &Path, what: &str) -> impl Fn(std::io::Error) -> String {
     move |error| format!("{what} {}: {error}", path.display())
 }
 
-/// Whether a program is found in the search path.
+/// Whether a program is in the search path.
 fn is_there(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     program.contains('/') || std::env::split_paths(&path).any(|place| place.join(program).is_file())
 }
 
-/// A file with a name of its own, which goes with this value.
+/// A file with a unique name; dropping this removes it.
 struct Temporary(PathBuf);
 
 impl Temporary {
@@ -49,16 +50,16 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // One that was never made isn't there.
+        // A file that was never created is missing.
         let _ = fs::remove_file(&self.0);
     }
 }
 
-/// What a program has done in a phase.
+/// The results of a program in a phase.
 struct Done {
     report: Report,
     command: String,
-    /// When it ended; seconds since boot.
+    /// Time of its end, in seconds since boot.
     end_s: f64,
 }
 
@@ -88,7 +89,7 @@ impl ToolEngine {
         })
     }
 
-    /// The files of the processes that this one stands for.
+    /// The files of the processes for which this one stands.
     fn files(&self, plan: &io::Plan) -> Vec<PathBuf> {
         let host = &self.seat.host;
         match (plan.file_per_process, self.tool().is_mpi()) {
@@ -100,7 +101,8 @@ impl ToolEngine {
         }
     }
 
-    /// Refuses files that exist, as the built-in engine does, and makes what a program can't.
+    /// Refuses existing files, as the built-in engine does, and creates files that the program
+    /// cannot.
     fn prepare_write(&mut self, plan: &io::Plan) -> InWords<()> {
         let is_maker = plan.file_per_process || self.seat.rank == 0;
         if plan.use_existing || !is_maker {
@@ -116,7 +118,8 @@ impl ToolEngine {
         }
         self.made.clone_from(&files);
         if self.tool() == Tool::Fio && !plan.file_per_process {
-            // It would make one anew that is too short, and each process of it another.
+            // The program itself would create a file that is too short, and a different one in each
+            // process.
             let file = OpenOptions::new().write(true).create_new(true).open(&files[0]);
             let total = plan.total_bytes(self.seat.of).unwrap_or(0);
             file.and_then(|file| file.set_len(total)).map_err(at(&files[0], "make"))?;
@@ -129,7 +132,7 @@ impl ToolEngine {
         io::reads_data_of(plan, self.seat.rank, self.seat.of)
     }
 
-    /// Makes sure that there is enough to read; a program would make what is missing.
+    /// Checks that files are long enough to read; a program would create missing ones.
     fn prepare_read(&self, plan: &io::Plan) -> InWords<()> {
         let files = match self.tool().is_mpi() {
             true => self.files(plan),
@@ -142,10 +145,10 @@ impl ToolEngine {
             let len = file.metadata().map_err(at(&path, "look at"))?.len();
             if len < needed {
                 let name = path.display();
-                return Err(format!("{name} has {len} bytes, {needed} are to be read"));
+                return Err(format!("{name} has {len} bytes; the plan reads {needed}"));
             }
             if !plan.keep_caches {
-                // Refused where there is no cache to speak of; then there is nothing to do.
+                // File systems without a page cache refuse this; then there is nothing to drop.
                 let _ = rustix::fs::fadvise(&file, 0, None, Advice::DontNeed);
             }
         }
@@ -180,7 +183,7 @@ impl ToolEngine {
         let dialect = Dialect::of(&version.text);
         let hosts = mpi::host_file(&self.assignment, dialect)?;
         if hosts.is_some() && directory.contains("{host}") {
-            return Err("hosts behind ssh must have one path: {host} can't be in it".into());
+            return Err("hosts behind ssh must have one path: remove {host} from it".into());
         }
         let file = hosts.as_ref().map(|_| Temporary::new());
         if let (Some(file), Some(text)) = (&file, &hosts) {
@@ -220,14 +223,14 @@ impl ToolEngine {
         Ok(Done { report, command: command.join(" "), end_s: printed.end_s })
     }
 
-    /// Runs the part of a test to which a phase belongs, if it hasn't been run yet.
+    /// Runs the part of a test that has a phase, unless it has run already.
     fn work_on_names(
         &mut self,
         plan: &metadata::Plan,
         step: &Step,
         control: &Control,
     ) -> InWords<Done> {
-        let missing = || format!("there is no phase {}", step.phase);
+        let missing = || format!("unknown phase {}", step.phase);
         let part = Part::of(&step.phase).ok_or_else(missing)?;
         if !self.reports.contains_key(&step.phase) {
             let test = plan.test_directory(step.repetition, "{host}");
@@ -256,7 +259,7 @@ impl ToolEngine {
         Ok(())
     }
 
-    /// Removes the directories that mdtest leaves of what an earlier run has made.
+    /// Removes the directories that mdtest leaves behind.
     fn remove_empty(&self, plan: &metadata::Plan, step: &Step) -> InWords<()> {
         let directory = plan.test_directory(step.repetition, &self.seat.host);
         // Not all versions leave it.
@@ -302,12 +305,13 @@ impl Engine for ToolEngine {
 
     fn clean(&mut self, dead: &[u32]) {
         for path in std::mem::take(&mut self.made) {
-            // What can't be removed is left to who reads the error that led here.
+            // Files that cannot be removed stay; the run's error says where they are.
             self.made = vec![path];
             let _ = self.remove();
         }
         let Work::Io(plan) = &self.assignment.work else { return };
-        // Of dead processes it is only known that they were to make what did not exist.
+        // A dead process may not have come to create its files; its plan says only that no such
+        // file existed before.
         for rank in dead.iter().filter(|rank| plan.file_per_process || **rank == 0) {
             if plan.write && !plan.use_existing && !self.tool().is_mpi() {
                 let _ = fs::remove_file(plan.file_of(*rank, &self.seat.host));

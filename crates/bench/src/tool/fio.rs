@@ -4,7 +4,7 @@ use super::{Report, number, refused, words};
 use crate::io::Plan;
 use serde_json::Value;
 
-/// What of a plan fio can't follow.
+/// Returns the parts of a plan that fio cannot follow.
 pub(super) fn problems(plan: &Plan) -> Vec<String> {
     refused(&[
         (plan.verify_write || plan.verify_read, "comparing (-W, -R) as IOR does"),
@@ -28,7 +28,7 @@ pub(super) fn command(plan: &Plan, is_write: bool, file: &str, rank: u32) -> Vec
     let mut all = words(["fio", "--name=skep", "--output-format=json", "--ioengine=psync"]);
     all.extend(words(["--thread", "--fallocate=none"]));
     all.extend([
-        // A colon would end the name.
+        // fio takes a colon as the end of the name.
         format!("--filename={}", file.replace(':', "\\:")),
         format!("--rw={order}"),
         format!("--bs={}", plan.transfer_bytes),
@@ -42,15 +42,15 @@ pub(super) fn command(plan: &Plan, is_write: bool, file: &str, rank: u32) -> Vec
     all
 }
 
-/// Reads its JSON.
+/// Reads fio's JSON report.
 pub(super) fn parse(text: &str, is_write: bool) -> Result<Report, String> {
-    // Notes may come before it.
-    let begin = text.find('{').ok_or("it has printed no result")?;
+    // Notes may precede the report.
+    let begin = text.find('{').ok_or("it printed no result")?;
     let mut values = serde_json::Deserializer::from_str(&text[begin..]).into_iter::<Value>();
     let value = match values.next() {
         Some(Ok(value)) => value,
-        Some(Err(error)) => return Err(format!("its result can't be read: {error}")),
-        None => return Err("it has printed no result".into()),
+        Some(Err(error)) => return Err(format!("cannot read its result: {error}")),
+        None => return Err("it printed no result".into()),
     };
     let job = &value["jobs"][0];
     if job["error"].as_u64() != Some(0) {
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fio_has_reported_is_read() {
+    fn the_report_of_fio_is_read() {
         let text = include_str!("recorded/fio-3.33-write.json");
         let written = parse(text, true).unwrap();
         assert_eq!((written.bytes, written.operations), (1 << 20, 16));

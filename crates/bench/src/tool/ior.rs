@@ -4,7 +4,7 @@ use super::{Report, number, refused, words};
 use crate::io::Plan;
 use serde_json::Value;
 
-/// What of a plan IOR can't follow.
+/// Returns the parts of a plan that IOR cannot follow.
 pub(super) fn problems(plan: &Plan) -> Vec<String> {
     refused(&[
         (
@@ -23,8 +23,8 @@ fn file_name(plan: &Plan) -> Option<&str> {
     (!name.contains("{host}")).then_some(name)
 }
 
-/// The program with its arguments; results go to `summary`. Each phase is an execution of its own,
-/// which leaves the files.
+/// The program with its arguments; it writes results to `summary`. Each phase is one execution,
+/// which keeps the files.
 pub(super) fn command(plan: &Plan, is_write: bool, summary: &str) -> Vec<String> {
     let mut all = words(["ior", "-a", "POSIX", "-k"]);
     let name = file_name(plan).unwrap_or_default();
@@ -53,10 +53,10 @@ pub(super) fn command(plan: &Plan, is_write: bool, summary: &str) -> Vec<String>
     all
 }
 
-/// Reads what it has written for programs.
+/// Reads IOR's JSON summary.
 pub(super) fn parse(text: &str, is_write: bool, total_bytes: u64) -> Result<Report, String> {
-    let value: Value = serde_json::from_str(text)
-        .map_err(|error| format!("its results can't be read: {error}"))?;
+    let value: Value =
+        serde_json::from_str(text).map_err(|error| format!("cannot read its results: {error}"))?;
     let access = if is_write { "write" } else { "read" };
     let results = &value["tests"][0]["Results"];
     let found = results.as_array().into_iter().flatten().find(|it| it["access"] == access);
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ior_has_reported_is_read() {
+    fn the_report_of_ior_is_read() {
         let text = include_str!("recorded/ior-4.1.0-write.json");
         let written = parse(text, true, 2 << 20).unwrap();
         let said = written.said["result"]["bwMiB"].as_f64().unwrap();
@@ -126,6 +126,6 @@ mod tests {
         let read = parse(include_str!("recorded/ior-4.1.0-read.json"), false, 2 << 20).unwrap();
         assert!(read.seconds > 0.0 && read.said["result"]["access"] == "read");
         assert!(parse(text, false, 1).unwrap_err().contains("no read"));
-        assert!(parse("", false, 1).unwrap_err().contains("can't be read"));
+        assert!(parse("", false, 1).unwrap_err().contains("cannot read"));
     }
 }

@@ -3,10 +3,10 @@
 use super::{Report, refused, words};
 use crate::io::Plan;
 
-/// Smallest record, and what sizes are multiples of.
+/// Smallest record; sizes are multiples of it.
 const KIBIBYTE: u64 = 1024;
 
-/// What of a plan IOzone can't follow.
+/// Returns the parts of a plan that IOzone cannot follow.
 pub(super) fn problems(plan: &Plan) -> Vec<String> {
     refused(&[
         (!plan.file_per_process, "one file of all processes: ask for a file each (-F)"),
@@ -15,15 +15,15 @@ pub(super) fn problems(plan: &Plan) -> Vec<String> {
         (plan.signature.is_some(), "a signature (-G)"),
         (
             !plan.transfer_bytes.is_multiple_of(KIBIBYTE),
-            "transfers (-t) that are no multiple of 1 KiB",
+            "transfers (-t) other than multiples of 1 KiB",
         ),
     ])
 }
 
-/// The program with its arguments, for one file, which it leaves.
+/// The program with its arguments, for one file, which it keeps.
 pub(super) fn command(plan: &Plan, is_write: bool, file: &str) -> Vec<String> {
     let test = if is_write { "0" } else { "1" };
-    // -+n: once, and not a second time over what exists; -w: the file stays; -c: closing counts.
+    // -+n: no second test over the existing file; -w: keep the file; -c: include the close.
     let mut all = words(["iozone", "-i", test, "-t", "1", "-+n", "-w", "-c"]);
     let kibibytes = |bytes: u64| format!("{}k", bytes / KIBIBYTE);
     all.extend(["-r".to_owned(), kibibytes(plan.transfer_bytes)]);
@@ -38,7 +38,7 @@ pub(super) fn command(plan: &Plan, is_write: bool, file: &str) -> Vec<String> {
     all
 }
 
-/// Reads what it prints for people; it prints nothing for programs.
+/// Reads IOzone's output for people; it has none for programs.
 pub(super) fn parse(text: &str, plan: &Plan, is_write: bool) -> Result<Report, String> {
     let title = if is_write { "initial writers" } else { "readers" };
     let is_line = |line: &&str| {
@@ -49,7 +49,7 @@ pub(super) fn parse(text: &str, plan: &Plan, is_write: bool) -> Result<Report, S
     let line = line.ok_or_else(|| format!("its output has no throughput of {title}"))?;
     let rate = line.split_once('=').and_then(|(_, rest)| rest.split_whitespace().next());
     let rate: Option<f64> = rate.and_then(|rate| rate.parse().ok()).filter(|rate| *rate > 0.0);
-    let rate = rate.ok_or_else(|| format!("its throughput can't be read: {line}"))?;
+    let rate = rate.ok_or_else(|| format!("cannot read its throughput: {line}"))?;
     let bytes = plan.bytes_per_process().unwrap_or(0);
     let version = text.lines().find_map(|line| line.trim().strip_prefix("Version $Revision:"));
     let version = version.unwrap_or_default().trim_end_matches('$').trim();
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_iozone_has_printed_is_read() {
+    fn the_output_of_iozone_is_read() {
         let rate = |report: &Report| report.bytes as f64 / 1024.0 / report.seconds;
         let text = include_str!("recorded/iozone-3.471-write.txt");
         let written = parse(text, &plan(), true).unwrap();

@@ -14,7 +14,7 @@ pub(super) enum Part {
 }
 
 impl Part {
-    /// The part to which a phase belongs.
+    /// Returns the part that has a phase.
     pub(super) fn of(phase: &str) -> Option<Self> {
         let (_, act) = phase.rsplit_once('_')?;
         Some(match act {
@@ -65,7 +65,7 @@ pub(super) fn command(plan: &Plan, part: Part, name: &str) -> Vec<String> {
     all
 }
 
-/// Reads its table: what was done of `counts`, which names phases with their operations.
+/// Reads mdtest's table. `counts` has the phases with their numbers of operations.
 pub(super) fn parse(
     text: &str,
     counts: &[(&'static str, u64)],
@@ -84,7 +84,7 @@ pub(super) fn parse(
             return Err(format!("its line '{title}' has no four numbers: {row}"));
         };
         if mean <= 0.0 {
-            return Err(format!("its line '{title}' says that nothing was done"));
+            return Err(format!("its line '{title}' reports no operations"));
         }
         let said = serde_json::json!({
             "version": version, "max": max, "min": min, "mean": mean, "std_dev": deviation,
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_mdtest_has_printed_is_read() {
+    fn the_output_of_mdtest_is_read() {
         let counts = |part| {
             let mut counts = plan().phases(2);
             counts.retain(|(phase, _)| Part::of(phase) == Some(part));
@@ -151,7 +151,7 @@ mod tests {
         }
         assert_eq!(found["file_creation"].said["version"], "4.1.0+dev");
         let missing = parse(text, &counts(Part::Stat)).unwrap_err();
-        assert!(missing.contains("nothing was done"), "{missing}");
+        assert!(missing.contains("no operations"), "{missing}");
         let text = include_str!("recorded/mdtest-4.1.0-remove.txt");
         assert_eq!(parse(text, &counts(Part::Remove)).unwrap().len(), 3);
         assert!(parse("", &counts(Part::Stat)).unwrap_err().contains("no summary"));

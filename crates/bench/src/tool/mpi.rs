@@ -1,18 +1,18 @@
-//! Jobs of MPI: how many processes, and where.
+//! MPI jobs: the number of processes, and their hosts.
 
 use super::Assignment;
 use std::path::Path;
 
-/// The dialects of starters of jobs, as far as they differ here.
+/// Implementations of MPI whose options differ here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Dialect {
-    /// MPICH and its children.
+    /// MPICH and its derivatives.
     Hydra,
     OpenMpi,
 }
 
 impl Dialect {
-    /// By what `mpirun --version` says.
+    /// Recognises an implementation by the output of `mpirun --version`.
     pub(super) fn of(version: &str) -> Self {
         if version.contains("Open MPI") || version.contains("OpenRTE") {
             Self::OpenMpi
@@ -22,15 +22,15 @@ impl Dialect {
     }
 }
 
-/// Whether a host is reached by ssh, which starters of jobs use by themselves.
+/// Whether ssh reaches a host; `mpirun` uses ssh by itself.
 fn is_remote(enter: &[String]) -> bool {
     enter.first().is_some_and(|word| word.ends_with("ssh"))
 }
 
-/// The lines of a file of hosts, if hosts are reached by ssh.
+/// Returns the lines of a host file, if ssh reaches the hosts.
 ///
 /// # Errors
-/// If some are and others aren't: no job can be started on these together.
+/// If ssh reaches some hosts but not all: one job cannot start on both kinds.
 pub(super) fn host_file(
     assignment: &Assignment,
     dialect: Dialect,
@@ -41,11 +41,11 @@ pub(super) fn host_file(
         return Ok(None);
     }
     if remote < hosts.len() {
-        return Err("hosts of a job of MPI must all be reached by ssh, or none of them".into());
+        return Err("either all hosts of an MPI job are reached by ssh, or no host is".into());
     }
     let each = assignment.processes / hosts.len().max(1) as u32;
     let line = |name: &str| match dialect {
-        // One after the other, until all have their share.
+        // Hosts get processes in turn, until each has its share.
         Dialect::Hydra => format!("{name}:1\n"),
         Dialect::OpenMpi => format!("{name} slots={each}\n"),
     };
@@ -83,7 +83,7 @@ pub(super) fn command(
         }
         let count = if is_one { assignment.processes } else { 1 };
         words.extend(["-np".to_owned(), count.to_string(), "-wdir".into(), of(&host.name)]);
-        // The job is started on the first host.
+        // `mpirun` itself runs on the first host.
         if rank % hosts.len() > 0 {
             words.extend_from_slice(&host.enter);
         }
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_are_dealt_out_to_hosts_one_by_one() {
+    fn hosts_get_processes_in_turn() {
         let here = assignment(&[Host::here()], 4);
         let hydra = (Dialect::Hydra, None);
         let place = "/mnt/{host}";

@@ -1,0 +1,79 @@
+//! The end of a run: cleaning up after a failure, and the end of all agents.
+
+use super::{Fleet, Turn};
+use crate::launcher::link::Link;
+use crate::launcher::protocol::{Answer, Order, WorkerMessage};
+use crate::limits::END_PATIENCE;
+use crate::progress::is_interrupted;
+use skep_types::Result;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+impl Fleet {
+    /// Ends a run. If it failed after the first result, returns the reason.
+    ///
+    /// # Errors
+    /// The failure, if there is no result.
+    pub(crate) fn conclude(
+        &mut self,
+        result: Result<()>,
+        was_measured: bool,
+    ) -> Result<Option<String>> {
+        let Err(error) = result else {
+            // The workers leave their files as they are.
+            self.send_all(&Order::Finish);
+            return Ok(None);
+        };
+        self.clean_after_failure();
+        match was_measured {
+            true => Ok(Some(error.context().to_owned())),
+            false => Err(error),
+        }
+    }
+
+    /// Lets the living workers remove the files of all workers, dead ones included.
+    fn clean_after_failure(&mut self) {
+        if !self.has_begun || is_interrupted() {
+            // The end of their input makes workers remove their files, too.
+            return;
+        }
+        let hosts = self.hosts;
+        let is_lost = |rank: &u32| self.dead.contains(rank) || self.hung.contains(rank);
+        let living: BTreeSet<u32> = (0..self.processes).filter(|rank| !is_lost(rank)).collect();
+        let mut missing = living.clone();
+        let Some(first) = living.first().map(|rank| *rank as usize % hosts) else { return };
+        let dead: Vec<u32> = self.dead.iter().copied().collect();
+        for (number, link) in self.links[..hosts].iter_mut().enumerate() {
+            let dead = if number == first { dead.clone() } else { Vec::new() };
+            link.send(&Order::Clean { dead });
+        }
+        // The run has failed already: an error here would hide the reason.
+        let _ = self.wait("cleaning up", END_PATIENCE, |fleet, _, answer| {
+            match answer {
+                Answer::Worker { rank, message: WorkerMessage::Cleaned } => {
+                    missing.remove(&rank);
+                }
+                Answer::Died { rank, .. } => {
+                    fleet.dead.insert(rank);
+                    missing.remove(&rank);
+                }
+                _ => {}
+            }
+            Ok(if missing.is_empty() { Turn::Complete } else { Turn::Other })
+        });
+    }
+}
+
+impl Drop for Fleet {
+    /// Waits until all agents have ended by themselves, within the time limit.
+    fn drop(&mut self) {
+        self.links.iter_mut().for_each(Link::dismiss);
+        let deadline = skep_env::now() + END_PATIENCE;
+        while !self.links.iter_mut().all(Link::has_ended) && skep_env::now() < deadline {
+            // Without a reader of the answers, an agent could block on its output.
+            if self.inbox.recv_timeout(Duration::from_millis(20)).is_err() {
+                std::thread::park_timeout(Duration::from_millis(5));
+            }
+        }
+    }
+}
