@@ -1,14 +1,14 @@
-//! The journal of a study: a file of records, one a line, that only grows.
+//! The journal of a study: a file of records, one a line, that is only appended to.
 //!
-//! # A study that is cut off
-//! A record counts when its line is whole. Each is synced before the next run begins, so a power
-//! cut costs at most the run that was going on; the beginning of a line that it left is cut off
-//! when the journal is opened again.
+//! # An interrupted study
+//! A record counts when its line is complete. Each record is synced before the next run begins, so
+//! a power loss costs at most the current run. The incomplete line that it left is removed when a
+//! process opens the journal again.
 //!
 //! # A full disk
-//! Room for the next record is set aside before its run begins ([`Journal::reserve`]): a disk that
-//! fills up meanwhile can't take it away, and what was measured can be written. Where the file
-//! system can't set room aside, a record that doesn't fit is taken back, and those before it stay.
+//! The study allocates space for the next record before its run begins ([`Journal::reserve`]), so
+//! that a disk that fills up meanwhile doesn't lose the result. Where the file system cannot
+//! allocate space, a record that doesn't fit is removed again, and the records before it stay.
 
 use crate::plan::Plan;
 use crate::record::{Record, StudyRecord};
@@ -21,10 +21,10 @@ use std::path::{Path, PathBuf};
 
 /// The journal's name in the directory of a study.
 pub const FILE: &str = "journal.ndjson";
-/// The version of records that this program writes.
+/// The version of the records that this program writes.
 pub const FORMAT: u32 = 1;
 
-/// A journal that is open, and that no other process has open.
+/// An open journal. A lock keeps other processes from opening it.
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
@@ -32,24 +32,24 @@ pub struct Journal {
     len: u64,
 }
 
-/// What a journal holds.
+/// The contents of a journal.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Contents {
     /// The first line.
     pub study: StudyRecord,
     /// The plan in it.
     pub plan: Plan,
-    /// All others, in the order in which they were written.
+    /// All other records, in the order in which they were written.
     pub records: Vec<Record>,
-    /// Bytes of whole lines.
+    /// Bytes of complete lines.
     whole_bytes: u64,
 }
 
 impl Journal {
-    /// Begins the journal of a new study in a directory, which is made.
+    /// Creates the directory of a new study, and the journal in it.
     ///
     /// # Errors
-    /// `Exists` if a study is there already.
+    /// `Exists` if the directory has a study already.
     pub fn create(directory: &Path, study: &StudyRecord) -> Result<Self> {
         let within = |error: std::io::Error| Error::from(error).within(directory.display());
         std::fs::create_dir_all(directory).map_err(within)?;
@@ -71,19 +71,20 @@ impl Journal {
         let mut journal = Self { path, file, len: 0 };
         journal.lock()?;
         if let Err(error) = journal.append(&Record::Study(study.clone())) {
-            // Nothing was measured yet, and an empty journal would only be in the way.
+            // There is no result yet, and an empty journal would block the next attempt.
             let _ = std::fs::remove_file(&journal.path);
             return Err(error);
         }
-        // The name of the new file has to outlast a power loss too.
+        // The directory entry of the new file must survive a power loss too.
         File::open(directory).and_then(|it| it.sync_all()).map_err(within)?;
         Ok(journal)
     }
 
-    /// Opens the journal of a study that was interrupted. The part of a line at its end is cut off.
+    /// Opens the journal of an interrupted study, and removes an incomplete line at its end.
     ///
     /// # Errors
-    /// `NotFound` without one; `Configuration` if it is of another plan; as [`read`].
+    /// `NotFound` without a journal; `Configuration` if it belongs to another plan; else as
+    /// [`read`].
     pub fn resume(directory: &Path, plan: &Plan) -> Result<(Self, Contents)> {
         let contents = read(directory)?;
         if contents.plan != *plan {
@@ -107,13 +108,13 @@ impl Journal {
         Ok((journal, contents))
     }
 
-    /// Sets room aside for a record, so that its writing doesn't fail for lack of it.
+    /// Allocates space for a record, so that writing it cannot fail for lack of space.
     ///
     /// # Errors
-    /// `NoSpace` if there isn't that much.
+    /// `NoSpace` if there is not enough.
     pub fn reserve(&self, bytes: u64) -> Result<()> {
         match rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, self.len, bytes) {
-            // A file system that can't do it: then writing tells.
+            // Without support for allocation, the write itself reports a lack of space.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INTR) => Ok(()),
             Err(errno) => Err(self.unwritable(&errno.into())),
         }
@@ -122,7 +123,7 @@ impl Journal {
     /// Writes a record and syncs it.
     ///
     /// # Errors
-    /// `NoSpace` if it doesn't fit; `Io`. Then the journal is as it was before.
+    /// `NoSpace` if it doesn't fit; `Io`. After either the journal is as before.
     pub fn append(&mut self, record: &Record) -> Result<()> {
         let mut line = serde_json::to_string(record)
             .map_err(|error| Error::new(ErrorCode::Io, error.to_string()))?;
@@ -130,7 +131,7 @@ impl Journal {
         let written = self.file.write_all(line.as_bytes()).and_then(|()| self.file.sync_data());
         if let Err(error) = written {
             let failed = self.unwritable(&error);
-            // Should that fail too, the next one who opens it cuts the line off.
+            // If this fails too, the next process that opens the journal removes the line.
             let _ = self.cut();
             return Err(failed);
         }
@@ -138,7 +139,7 @@ impl Journal {
         Ok(())
     }
 
-    /// TruncationTable off everything behind the last whole line, and what was set aside.
+    /// Removes everything behind the last complete line, and the allocated space.
     fn cut(&self) -> Result<()> {
         let cut = self.file.set_len(self.len).and_then(|()| self.file.sync_data());
         cut.map_err(|error| Error::from(error).within(self.path.display()))
@@ -170,8 +171,8 @@ impl Journal {
 /// Reads the journal of a study.
 ///
 /// # Errors
-/// `NotFound` without one; `Corrupt`, with the number of the line, if a line that isn't the last
-/// can't be read; `VersionMismatch` if a later version wrote it.
+/// `NotFound` without a journal; `Corrupt`, with the number of the line, for a malformed line that
+/// isn't the last; `VersionMismatch` if a later version wrote it.
 pub fn read(directory: &Path) -> Result<Contents> {
     let path = directory.join(FILE);
     let mut text = Vec::new();
@@ -189,8 +190,8 @@ fn parse(text: &[u8]) -> Result<Contents> {
     let mut records = Vec::new();
     let mut whole_bytes = 0;
     for (index, line) in text.split_inclusive(|byte| *byte == b'\n').enumerate() {
-        // Without its end a line was cut off while it was written, even if what is there can be
-        // read: it was never synced, and its run is made again.
+        // A line without its end was interrupted while it was written, even if it parses: it was
+        // never synced, and its run is repeated.
         let Some(line) = line.strip_suffix(b"\n") else { break };
         let record = serde_json::from_slice(line).map_err(|error| {
             Error::new(
@@ -207,22 +208,25 @@ fn parse(text: &[u8]) -> Result<Contents> {
     }
     let mut records = records.into_iter();
     let Some(Record::Study(study)) = records.next() else {
-        return Err(Error::new(ErrorCode::Corrupt, "the first line doesn't say what is studied"));
+        return Err(Error::new(ErrorCode::Corrupt, "the first line is not the record of a study"));
     };
     if study.format != FORMAT {
         return Err(Error::new(
             ErrorCode::VersionMismatch,
-            format!("its records are of version {}, this program knows {FORMAT}", study.format),
+            format!(
+                "its records have version {}; this program reads version {FORMAT}",
+                study.format
+            ),
         ));
     }
     let plan = Plan::parse(&study.plan).map_err(|error| error.within("the plan in line 1"))?;
     Ok(Contents { study, plan, records: records.collect(), whole_bytes })
 }
 
-/// Puts a file into the directory of a study, as a whole or not at all.
+/// Writes a file into the directory of a study, completely or not at all.
 ///
 /// # Errors
-/// As the file system says.
+/// The error of the file system.
 pub fn write_file(path: &Path, contents: &[u8]) -> Result<()> {
     let within = |error: std::io::Error| Error::from(error).within(path.display());
     let beside = path.with_extension("part");

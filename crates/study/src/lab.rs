@@ -1,4 +1,4 @@
-//! The lab that a plan is made for: what it consists of, and a lab that is there as a [`Place`].
+//! The lab for which a plan is made: its description, and a running lab as a [`Place`].
 
 use crate::plan::Lab;
 use crate::runner::Place;
@@ -11,10 +11,10 @@ fn wrong(what: String) -> Error {
     Error::new(ErrorCode::Configuration, what)
 }
 
-/// What the lab of a plan consists of: a ready shape, and what the plan says on top.
+/// The description of a plan's lab: a ready shape, with the changes in the plan.
 ///
 /// # Errors
-/// `Configuration`, naming the key: there is no such shape, or a rate that can't be read.
+/// `Configuration`, naming the key: an unknown shape or a malformed rate.
 pub fn description(lab: &Lab) -> Result<Description> {
     let found = shape(&lab.shape).ok_or_else(|| {
         let names: Vec<&str> = shapes().iter().map(|shape| shape.name).collect();
@@ -37,7 +37,7 @@ pub fn description(lab: &Lab) -> Result<Description> {
     }
 }
 
-/// A lab that is up, as a place for studies.
+/// A running lab, as a place for studies.
 ///
 /// # Errors
 /// `NotReady` if its clients have no mounts.
@@ -51,7 +51,7 @@ pub fn place(state: &State) -> Result<Place> {
     Ok(Place {
         name: format!("lab {}", state.name),
         hosts: clients.iter().map(host).collect(),
-        // All of them share this kernel and its caches.
+        // All hosts of the lab share this kernel and its caches.
         server_hosts: Vec::new(),
         path: above.join("{host}").display().to_string(),
         path_here: above.join(&clients[0].name),
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_says_what_is_different_from_a_shape() {
+    fn a_plan_changes_keys_of_its_shape() {
         let plain = shape("small").expect("a shape").description;
         assert_eq!(of("shape = 'small'").expect("a lab"), plain);
         let other = of("shape = 'small', targets = 3, link = '80Mbit'").expect("a lab");
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn labs_that_cannot_be_are_refused_with_the_key() {
+    fn invalid_labs_are_refused_with_their_key() {
         for (keys, words) in [
             ("shape = 'huge'", &["`lab.shape`", "huge", "scenario1"][..]),
             ("shape = 'small', link = 'fast'", &["`lab.link`", "fast"]),

@@ -1,9 +1,9 @@
-//! Studies: what a storage system does under many conditions, found out by a stated protocol.
+//! Studies: the behaviour of a storage system under many conditions, measured by a fixed protocol.
 //!
-//! Owns: plans (what is varied), the order of runs, the journal of results, statistics, reports. A
-//! plan names factors and repetitions; its runs are listed, cut into blocks, and the blocks run in
-//! random order, one run at a time; each result is in the journal before the next run begins; and
-//! the report is a function of the journal alone.
+//! Owns: plans (the factors to vary), the order of runs, the journal of results, statistics,
+//! reports. A plan names factors and repetitions. Its runs are listed and divided into blocks; the
+//! blocks run in random order, one run at a time. Each result is in the journal before the next run
+//! begins, and the report is a function of the journal alone.
 //!
 //! Look first at [`plan`], then [`journal`] and [`report`]. docs/operations/studies.md is the page
 //! for users; the protocol is that of F. Boito, G. Pallez, L. Teylo, "The role of storage target

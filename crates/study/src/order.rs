@@ -1,7 +1,7 @@
-//! In which order runs are made: a list, cut into blocks, and the blocks in random order.
+//! The order of runs: a list, divided into blocks, and the blocks in random order.
 //!
-//! The order is drawn from the plan's seed alone, by a generator that is kept here: a study that is
-//! resumed, perhaps by a later version, finds the same order again.
+//! The order follows from the plan's seed alone, by a generator in this file. A resumed study,
+//! perhaps run by a later version, so gets the same order again.
 
 use crate::plan::{Condition, Plan};
 use std::time::Duration;
@@ -9,15 +9,15 @@ use std::time::Duration;
 /// One run of the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
-    /// Its place in the list, from 0; its name for ever.
+    /// Its index in the list, from 0, which identifies it for ever.
     pub number: u32,
-    /// The block that it is part of.
+    /// The block that contains it.
     pub block: u32,
     /// The experiment's name.
     pub experiment: String,
-    /// Which of the runs of this condition, from 1.
+    /// The repetition of this condition, from 1.
     pub repetition: u32,
-    /// What is to be run.
+    /// The condition to run.
     pub condition: Condition,
 }
 
@@ -39,20 +39,20 @@ pub fn list(plan: &Plan) -> Vec<Run> {
     runs
 }
 
-/// The blocks of a plan in the order in which they are run, each with the wait before it as a
-/// share, from 0 to 1, of the way from the shortest to the longest.
+/// The blocks of a plan in their order, each with the wait before it as a share, from 0 to 1,
+/// between the shortest and the longest wait.
 pub fn blocks(plan: &Plan) -> Vec<(f64, Vec<Run>)> {
     let runs = list(plan);
     let mut blocks: Vec<Vec<Run>> = runs.chunks(plan.block as usize).map(<[Run]>::to_vec).collect();
     let mut random = Random::new(plan.seed);
-    // Fisher and Yates: every order is as likely as every other.
+    // Fisher and Yates: every order is equally probable.
     for end in (1..blocks.len()).rev() {
         blocks.swap(end, random.below(end as u64 + 1) as usize);
     }
     blocks.into_iter().map(|block| (random.share(), block)).collect()
 }
 
-/// A wait between its shortest and its longest.
+/// Returns the wait for a share of the way from the shortest to the longest.
 pub fn wait((least, most): (Duration, Duration), share: f64) -> Duration {
     least + most.saturating_sub(least).mul_f64(share.clamp(0.0, 1.0))
 }
@@ -74,12 +74,12 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Below `end`, which isn't zero. The bias is that of 64 bits: none that shows.
+    /// Returns a number below `end`, which isn't zero. The bias of 64 bits is negligible.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.number() % end
     }
 
-    /// From 0 to below 1.
+    /// Returns a number from 0 to below 1.
     pub(crate) fn share(&mut self) -> f64 {
         (self.number() >> 11) as f64 / (1_u64 << 53) as f64
     }
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn the_seed_says_the_order_of_blocks() {
+    fn the_seed_determines_the_order_of_blocks() {
         let order = |seed| -> Vec<u32> {
             blocks(&plan(seed, 40)).iter().map(|(_, runs)| runs[0].block).collect()
         };

@@ -1,9 +1,9 @@
-//! What a study varies: the plan, as people write it in TOML, read and checked.
+//! The plan of a study: its factors, read from TOML and checked.
 //!
-//! A plan has experiments; each is the product of the values of its factors, repeated. What a plan
-//! says of factors at its top level counts for all experiments that don't say otherwise. Everything
-//! that contradicts itself is refused here, before anything is run; what needs the system to be
-//! known (how many hosts and targets there are) is checked by [`Plan::check_system`].
+//! A plan has experiments; each is the product of the values of its factors, repeated. Factors at
+//! the top level of a plan apply to all experiments that don't set them. Contradictions are refused
+//! here, before anything runs. [`Plan::check_system`] checks the plan against the number of hosts
+//! and targets of a system.
 //!
 //! docs/operations/studies.md describes the file.
 
@@ -21,13 +21,13 @@ use std::time::Duration;
 
 pub use check::System;
 
-/// A value that stands in the plan, or is found out before.
+/// A value that the plan gives, or that calibration finds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Level<T> {
-    /// This one.
+    /// The value in the plan.
     Fixed(T),
-    /// The smallest one at which bandwidth levels off: the study's first step finds it.
+    /// The smallest value at which bandwidth levels off; calibration finds it.
     Calibrated,
 }
 
@@ -35,32 +35,31 @@ pub enum Level<T> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Access {
-    /// All write or read parts of one file: N-1.
+    /// All processes write or read parts of one file: N-1.
     SharedFile,
-    /// Each has a file of its own: N-N.
+    /// Each process has its own file: N-N.
     FilePerProcess,
 }
 
-/// What an application does.
+/// The operation of an application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operation {
-    /// Writes, and syncs before the time is taken.
+    /// Writes, and syncs within the measured time.
     Write,
-    /// Reads what was written before and is cached nowhere.
+    /// Reads data that was written before and is in no cache.
     Read,
 }
 
-/// Who decides which targets the applications of a run get.
+/// How the applications of a run get their targets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Targets {
-    /// The chooser, for each file alone.
+    /// The chooser chooses for each file by itself.
     Chosen,
-    /// The study: all applications use the same ones, as many on each server as possible.
+    /// The study assigns the same targets to all applications, spread evenly over the servers.
     Shared,
-    /// The study: each application has targets that no other uses, as many on each server as
-    /// possible.
+    /// The study assigns different targets to each application, spread evenly over the servers.
     Separate,
 }
 
@@ -73,9 +72,9 @@ pub struct Condition {
     pub hosts: Level<u32>,
     /// Processes on each of them.
     pub processes: u32,
-    /// Targets of each file; none: as the file system decides.
+    /// Targets of each file; `None`: the file system decides.
     pub count: Option<u32>,
-    /// How they are chosen; none: as the file system decides.
+    /// How they are chosen; `None`: the file system decides.
     pub chooser: Option<String>,
     /// Bytes of one call of write(2) or read(2).
     pub transfer_bytes: u64,
@@ -83,7 +82,7 @@ pub struct Condition {
     pub access: Access,
     /// Write or read.
     pub operation: Operation,
-    /// How many applications run at the same time.
+    /// Number of applications that run at the same time.
     pub applications: u32,
     /// Whether they share targets.
     pub targets: Targets,
@@ -105,12 +104,12 @@ pub struct Factors {
     pub targets: Vec<Targets>,
 }
 
-/// What is varied together, and drawn together.
+/// A set of conditions whose results appear in one figure.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Experiment {
-    /// Short, unique, usable in names of files.
+    /// Its name: short, unique, usable in file names.
     pub name: String,
-    /// What is asked, in a line.
+    /// Its question, in one line.
     pub title: String,
     /// Runs of each condition.
     pub repetitions: u32,
@@ -118,54 +117,54 @@ pub struct Experiment {
     pub factors: Factors,
 }
 
-/// The search for the data size and the number of hosts at which bandwidth levels off.
+/// Calibration: the search for the data size and the number of hosts at which bandwidth levels off.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Calibration {
     /// Data sizes to try, ascending.
     pub data_bytes: Vec<u64>,
     /// Numbers of hosts to try, ascending.
     pub hosts: Vec<u32>,
-    /// Runs of each.
+    /// Runs of each value.
     pub repetitions: u32,
-    /// Bandwidth has levelled off where all larger values bring less than this share more.
+    /// Bandwidth has levelled off where every larger value gains less than this share.
     pub tolerance: f64,
 }
 
-/// The emulated cluster that a plan is made for.
+/// The emulated cluster for which a plan is made.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Lab {
-    /// The ready shape by its name in `skep lab`.
+    /// Name of the ready shape in `skep lab`.
     pub shape: String,
-    /// Instead of the shape's: servers, targets of each, client hosts.
+    /// Servers, targets of each and client hosts, instead of those of the shape.
     pub servers: Option<u16>,
     #[allow(missing_docs, reason = "said above")]
     pub targets: Option<u16>,
     #[allow(missing_docs, reason = "said above")]
     pub clients: Option<u16>,
-    /// Instead of the shape's: rate of each server's link, as in `400Mbit`.
+    /// Rate of each server's link, instead of that of the shape, as in `400Mbit`.
     pub link: Option<String>,
-    /// Instead of the shape's: rate of each target, as in `30MB/s`.
+    /// Rate of each target, instead of that of the shape, as in `30MB/s`.
     pub target_rate: Option<String>,
 }
 
 /// A study.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    /// Short, usable in names of files.
+    /// Its name: short, usable in file names.
     pub name: String,
-    /// What it is about, in a line.
+    /// Its subject, in one line.
     pub title: String,
-    /// What it is about, in sentences.
+    /// Its subject, in sentences.
     pub about: String,
-    /// From which the order of blocks and the waits are drawn.
+    /// Seed of the order of blocks and of the waits.
     pub seed: u64,
     /// Runs in a block.
     pub block: u32,
-    /// Shortest and longest wait between blocks; none: as is right for the place.
+    /// Shortest and longest wait between blocks; `None`: the default of the place.
     pub wait: Option<(Duration, Duration)>,
-    /// The lab that it is made for; none: any system.
+    /// The lab for which it is made; `None`: any system.
     pub lab: Option<Lab>,
-    /// What the first step tries.
+    /// The values that calibration tries.
     pub calibration: Calibration,
     /// At least one.
     pub experiments: Vec<Experiment>,
@@ -175,22 +174,22 @@ impl Plan {
     /// Reads a plan and checks it.
     ///
     /// # Errors
-    /// `Configuration`, naming the key that is wrong and the way out.
+    /// `Configuration` with the wrong key and the way out.
     pub fn parse(text: &str) -> Result<Self> {
         let plan = read::plan(text)?;
         check::plan(&plan)?;
         Ok(plan)
     }
 
-    /// Checks that the plan can be run on a system.
+    /// Checks that a system can run the plan.
     ///
     /// # Errors
-    /// `Configuration`, naming the key that asks for more than there is.
+    /// `Configuration` with the key that needs more than the system has.
     pub fn check_system(&self, system: &System) -> Result<()> {
         check::on_system(self, system)
     }
 
-    /// Whether the first step is needed: something in the plan asks for what it finds.
+    /// Whether the plan needs calibration: one of its values comes from there.
     pub fn needs_calibration(&self) -> bool {
         self.conditions().any(|(_, condition)| {
             condition.data_bytes == Level::Calibrated || condition.hosts == Level::Calibrated
@@ -210,7 +209,7 @@ impl Plan {
 }
 
 impl Factors {
-    /// Their product. The factor that stands last in [`Factors`] changes fastest.
+    /// The product of all factors. The last factor in [`Factors`] changes fastest.
     pub fn conditions(&self) -> Vec<Condition> {
         let mut all = vec![self.first()];
         macro_rules! vary {
@@ -260,7 +259,7 @@ impl<T: fmt::Display> fmt::Display for Level<T> {
 macro_rules! words {
     ($type:ident: $($variant:ident = $word:literal),*) => {
         impl $type {
-            /// All of them with their words.
+            /// All values with their words.
             pub const ALL: &'static [(&'static str, Self)] = &[$(($word, Self::$variant)),*];
 
             /// The word of the plan.

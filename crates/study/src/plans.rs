@@ -1,5 +1,5 @@
-//! Plans that are ready to run: those of the study that this protocol follows, a short one for
-//! tests, and one to begin with on a system of one's own.
+//! Ready plans: those of the study that this protocol follows, a short one for tests, and one for a
+//! first study on a new system.
 
 use crate::plan::Plan;
 use skep_types::{Error, ErrorCode, Result};
@@ -14,7 +14,7 @@ const READY: &[(&str, &str)] = &[
     ("site", include_str!("../plans/site.toml")),
 ];
 
-/// All of them.
+/// All ready plans.
 ///
 /// # Panics
 /// Never: a test reads each.
@@ -22,10 +22,10 @@ pub fn all() -> Vec<Plan> {
     READY.iter().map(|(_, text)| Plan::parse(text).expect("a ready plan is right")).collect()
 }
 
-/// The text of one of them.
+/// Returns the text of one.
 ///
 /// # Errors
-/// `NotFound` with the names that there are.
+/// `NotFound` with the names of all ready plans.
 pub fn text(name: &str) -> Result<&'static str> {
     let found = READY.iter().find(|(ready, _)| *ready == name);
     found.map(|(_, text)| *text).ok_or_else(|| {
@@ -37,10 +37,10 @@ pub fn text(name: &str) -> Result<&'static str> {
     })
 }
 
-/// The text of a plan, ready or in a file: a name with a dot or a slash is a file's.
+/// Returns the text of a plan, ready or in a file: a name with a dot or a slash is a path.
 ///
 /// # Errors
-/// `NotFound` without one of that name; what the file system says.
+/// `NotFound` for an unknown name; the error of the file system.
 pub fn find(name: &str) -> Result<String> {
     if !name.contains(['.', '/']) {
         return text(name).map(str::to_owned).map_err(|error| {
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn plans_that_are_made_for_a_lab_ask_for_nothing_that_is_to_be_found_out() {
+    fn plans_for_a_lab_need_no_calibration() {
         for plan in all().iter().filter(|plan| plan.lab.is_some()) {
             assert!(!plan.needs_calibration(), "{}", plan.name);
             let is_fixed = |hosts| matches!(hosts, Level::Fixed(_));
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn names_without_a_plan_are_answered_with_those_that_there_are() {
+    fn an_unknown_plan_name_is_refused_with_all_names() {
         let error = find("scenario9").expect_err("none");
         assert_eq!(error.code(), ErrorCode::NotFound);
         assert!(error.context().contains("scenario1, scenario2"), "{error}");

@@ -1,6 +1,6 @@
-//! What the journal of a study holds: one record a line, each complete in itself.
+//! The records in the journal of a study: one a line, each complete in itself.
 //!
-//! Names of fields are part of what readers rely on: fields may be added, none is renamed.
+//! Readers rely on the names of fields: fields may be added, but not renamed.
 
 use crate::plan::{Access, Condition, Level, Operation, Targets};
 use serde::{Deserialize, Serialize};
@@ -11,26 +11,26 @@ use std::fmt;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Record {
-    /// The first line: what is studied, and where.
+    /// The first line: plan, place and version.
     Study(StudyRecord),
-    /// What the hosts are, after the first run since a study was begun or resumed.
+    /// The hosts, after the first run since the study began or resumed.
     Environment(EnvironmentRecord),
-    /// What one run of the first step measured.
+    /// The result of one run of calibration.
     Trial(RunRecord),
-    /// What the first step has found.
+    /// The result of calibration.
     Calibrated(CalibratedRecord),
-    /// What one run measured.
+    /// The result of one run.
     Run(RunRecord),
 }
 
-/// What is studied, and where.
+/// The study: plan, place and version.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StudyRecord {
     /// Version of these records.
     pub format: u32,
-    /// The plan as it was written.
+    /// The text of the plan.
     pub plan: String,
-    /// UTC.
+    /// Start, in UTC.
     pub started_at: String,
     /// The version of Skep that runs it.
     pub skep_version: String,
@@ -38,32 +38,32 @@ pub struct StudyRecord {
     pub place: String,
     /// Client hosts by name.
     pub hosts: Vec<String>,
-    /// Storage targets of each server by the server's name; none where the file system doesn't
-    /// tell.
+    /// Storage targets of each server, by the server's name; `None` where the file system doesn't
+    /// report them.
     pub targets_per_server: Option<BTreeMap<String, u32>>,
 }
 
-/// What the benchmark says of the hosts: kernel, CPU, mounts.
+/// The hosts as the benchmark describes them: kernel, CPU, mounts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EnvironmentRecord {
     /// Each host of the first application, as the benchmark describes it.
     pub hosts: serde_json::Value,
 }
 
-/// What the first step has found.
+/// The result of calibration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CalibratedRecord {
-    /// The data size from which on bandwidth doesn't grow.
+    /// The smallest data size from which on bandwidth doesn't grow.
     pub data_bytes: u64,
-    /// Whether that was so; otherwise the largest that was tried.
+    /// Whether bandwidth levelled off; if not, the size is the largest that was tried.
     pub is_data_enough: bool,
-    /// The number of client hosts from which on bandwidth doesn't grow.
+    /// The smallest number of client hosts from which on bandwidth doesn't grow.
     pub hosts: u32,
-    /// Whether that was so; otherwise the largest that was tried.
+    /// Whether bandwidth levelled off; if not, the number is the largest that was tried.
     pub are_hosts_enough: bool,
 }
 
-/// The condition of a run with everything found out.
+/// The condition of a run, with all calibrated values.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "as plan::Condition")]
 pub struct Settings {
@@ -79,63 +79,63 @@ pub struct Settings {
     pub targets: Targets,
 }
 
-/// What one run measured.
+/// The result of one run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunRecord {
-    /// Its place in the list of runs; of a trial, in the order of trials.
+    /// Its index in the list of runs; for calibration, in the list of trials.
     pub run: u32,
-    /// The block that it was part of.
+    /// The block that contains it.
     pub block: u32,
     /// The experiment's name.
     pub experiment: String,
-    /// Which of the runs of this condition, from 1.
+    /// The repetition of this condition, from 1.
     pub repetition: u32,
-    /// UTC.
+    /// Start, in UTC.
     pub started_at: String,
-    /// What was run.
+    /// The condition that was run.
     pub settings: Settings,
     /// Eq. 1: the bytes of all applications over the time from the first begin to the last end.
     pub bytes_per_second: f64,
     /// Each application; one, unless several ran at the same time.
     pub applications: Vec<ApplicationRecord>,
-    /// Whether nothing was cached before what was measured.
+    /// Whether all caches were empty before the measurement.
     pub caches_dropped: bool,
-    /// Whether what is studied was the limit; not so if it was the CPU of an emulated cluster.
+    /// Whether the storage system was the limit, and not the CPU of an emulated cluster.
     pub is_valid: bool,
-    /// Why not.
+    /// The reason, if it was not.
     pub invalid_because: Option<String>,
 }
 
-/// What one application measured.
+/// The result of one application.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ApplicationRecord {
     /// Its own bytes over its own time.
     pub bytes_per_second: f64,
-    /// Written or read.
+    /// Bytes written or read.
     pub bytes: u64,
     /// Each of its processes. All times of a run are on one clock.
     pub processes: Vec<ProcessRecord>,
-    /// Where its files lie; none where the file system doesn't tell.
+    /// Where its files lie; `None` where the file system doesn't report it.
     pub allocation: Option<Allocation>,
 }
 
 /// One process of an application.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ProcessRecord {
-    /// Where it ran.
+    /// Its host.
     pub host: String,
-    /// In seconds on the clock of the run.
+    /// Begin, in seconds on the clock of the run.
     pub begin_seconds: f64,
-    /// In seconds on the clock of the run.
+    /// End, in seconds on the clock of the run.
     pub end_seconds: f64,
-    /// Written or read.
+    /// Bytes written or read.
     pub bytes: u64,
 }
 
 /// Where the files of an application lie.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Allocation {
-    /// Targets by id, in the order of the stripe; of several files, all of theirs, ascending.
+    /// Targets by id, in the order of the stripe; for several files all their targets, ascending.
     pub targets: Vec<u32>,
     /// Smallest and largest number of targets on one server.
     pub min_max: MinMax,
@@ -144,9 +144,9 @@ pub struct Allocation {
 /// Smallest and largest number of targets on one server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct MinMax(
-    /// On the server that has the fewest.
+    /// Targets on the server with the fewest.
     pub u32,
-    /// On the server that has the most.
+    /// Targets on the server with the most.
     pub u32,
 );
 
@@ -157,9 +157,9 @@ impl fmt::Display for MinMax {
 }
 
 impl Settings {
-    /// A condition with what the first step has found.
+    /// A condition with the results of calibration.
     ///
-    /// None where it asks for that and nothing was found yet.
+    /// Returns `None` if the condition needs a value that calibration has not found yet.
     pub fn new(condition: &Condition, found: Option<&CalibratedRecord>) -> Option<Self> {
         let data_bytes = match condition.data_bytes {
             Level::Fixed(bytes) => bytes,

@@ -1,6 +1,6 @@
-//! What a study says: groups, tests, figures and conclusions, made of its journal alone.
+//! The report of a study: groups, tests, figures and conclusions, from its journal alone.
 //!
-//! The same journal gives the same report, byte by byte; nothing is measured or asked here.
+//! The same journal gives the same report, byte by byte. Nothing here measures, or asks the system.
 
 mod conclusions;
 mod factor;
@@ -23,7 +23,7 @@ use serde::Serialize;
 use skep_types::Result;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// All that a study says, for programs.
+/// The whole report, for programs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
     /// The plan's name.
@@ -32,74 +32,73 @@ pub struct Report {
     pub title: String,
     /// The lab's name, or the mount.
     pub place: String,
-    /// UTC.
+    /// Start, in UTC.
     pub started_at: String,
     /// The version of Skep that ran it.
     pub skep_version: String,
     /// Client hosts.
     pub hosts: usize,
-    /// Storage targets of each server, where the file system tells.
+    /// Storage targets of each server, where the file system reports them.
     pub targets_per_server: Option<BTreeMap<String, u32>>,
     /// Runs of the plan.
     pub runs_planned: usize,
-    /// Those in the journal.
+    /// Runs in the journal.
     pub runs_done: usize,
-    /// Those of them that don't count, because something else than the system was the limit.
+    /// Runs that don't count, because the storage system was not their limit.
     pub runs_invalid: usize,
-    /// Each time that a run was made and didn't count, also if it was made again.
+    /// Each record of a run that didn't count, also if the run was repeated.
     pub invalid: Vec<InvalidRun>,
-    /// Whether the results of these are in figures and numbers all the same.
+    /// Whether figures and numbers include the results of these runs.
     pub includes_invalid: bool,
-    /// Runs before which caches could not be dropped everywhere: what they read may have been
-    /// cached.
+    /// Runs before which some caches could not be dropped: their reads may have been cached.
     pub runs_with_caches: usize,
-    /// What the first step has found.
+    /// The result of calibration.
     pub calibrated: Option<CalibratedRecord>,
-    /// What all of it means, in words.
+    /// The conclusions, in words.
     pub conclusions: Vec<Conclusion>,
-    /// Each experiment that has results, those of the first step before all others.
+    /// Each experiment that has results; those of calibration first.
     pub experiments: Vec<ExperimentReport>,
 }
 
-/// What an experiment says.
+/// The results of an experiment.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ExperimentReport {
     /// Its name.
     pub name: String,
-    /// What it asks.
+    /// Its question.
     pub title: String,
     /// The factors with more than one value in its results.
     pub varied: Vec<Factor>,
-    /// The one of them that figures have along their axis.
+    /// The factor on the axis of its figures.
     pub axis: Factor,
-    /// The results of each condition, in the order of their settings.
+    /// The results of each condition, in the order of their values.
     pub groups: Vec<Group>,
-    /// Pairs of conditions that differ in one factor alone; of numbers, those next to each other.
+    /// Pairs of conditions that differ in one factor; for numbers, neighbouring values only.
     pub comparisons: Vec<Comparison>,
     /// Pairs of allocations of one condition.
     pub of_allocations: Vec<AllocationComparison>,
-    /// Names of the files of its figures.
+    /// File names of its figures.
     pub figures: Vec<String>,
 }
 
 /// The results of one condition.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Group {
-    /// What is varied, in words: `count 4, chooser balanced`.
+    /// The varied factors in words: `count 4, chooser balanced`.
     pub label: String,
     /// The condition.
     pub settings: Settings,
-    /// Bytes for each second of each run that counts, in the order of the journal.
+    /// Bytes per second of each run that counts, in the order of the journal.
     pub values: Vec<f64>,
-    /// The same in numbers.
+    /// Summary of these.
     pub summary: Summary,
-    /// Whether they may be normal: Kolmogorov and Smirnov's test in the form of Lilliefors.
+    /// Whether they may be normal: the test of Kolmogorov and Smirnov in the form of Lilliefors.
     pub normality: Option<Normality>,
     /// Whether they have two modes.
     pub bimodality: Option<Bimodality>,
-    /// The results by where the files lay, where the file system tells.
+    /// The results by allocation, where the file system reports it.
     pub allocations: Vec<OfAllocation>,
-    /// Mean over all applications of what each measured alone.
+    /// Mean over all applications of each one's own bandwidth.
     pub mean_of_each_application: f64,
 }
 
@@ -110,7 +109,7 @@ pub struct OfAllocation {
     pub min_max: MinMax,
     /// The runs with it.
     pub summary: Summary,
-    /// Their values.
+    /// Summary of their results.
     #[serde(skip)]
     pub values: Vec<f64>,
 }
@@ -124,7 +123,7 @@ pub struct Comparison {
     pub first: String,
     /// Its value in the second.
     pub second: String,
-    /// What both have in common, of what is varied.
+    /// The other varied factors, which both groups have in common.
     pub among: String,
     /// Runs of each.
     pub runs: [usize; 2],
@@ -135,11 +134,11 @@ pub struct Comparison {
 /// Two allocations of the same condition.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct AllocationComparison {
-    /// The one that divides targets more evenly.
+    /// The allocation that divides targets more evenly.
     pub first: MinMax,
-    /// The other.
+    /// The other allocation.
     pub second: MinMax,
-    /// The condition, of what is varied.
+    /// The condition, by its varied factors.
     pub among: String,
     /// Runs of each.
     pub runs: [usize; 2],
@@ -150,22 +149,22 @@ pub struct AllocationComparison {
 /// A run that doesn't count.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct InvalidRun {
-    /// Its place in the list of runs.
+    /// Its index in the list of runs.
     pub run: u32,
     /// The experiment.
     pub experiment: String,
-    /// UTC.
+    /// Start, in UTC.
     pub started_at: String,
-    /// Why.
+    /// The reason.
     pub because: String,
 }
 
-/// Makes the report of a journal; of all its runs, also of those that don't count, if that is said.
+/// Makes the report of a journal. With `include_invalid` it also covers the runs that don't count.
 pub fn analyse(contents: &Contents, includes_invalid: bool) -> Report {
     let mut runs: Vec<(String, String, Vec<&RunRecord>)> = Vec::new();
     let mut calibrated = None;
     let mut trials: Vec<&RunRecord> = Vec::new();
-    // A run that didn't count may have been made again: then its last record stands for it.
+    // A run that didn't count may have been repeated: then its last record stands for it.
     let mut is_valid: BTreeMap<u32, bool> = BTreeMap::new();
     let mut last: BTreeMap<u32, &RunRecord> = BTreeMap::new();
     for record in &contents.records {
@@ -184,7 +183,7 @@ pub fn analyse(contents: &Contents, includes_invalid: bool) -> Report {
         };
         trials.push(run);
     }
-    // In the order of the journal, which is that of time.
+    // In the order of the journal, which is the order of time.
     let made = contents.records.iter().filter_map(|record| match record {
         Record::Run(run) if last.get(&run.run).is_some_and(|it| std::ptr::eq(*it, run)) => {
             Some(run)
@@ -203,7 +202,7 @@ pub fn analyse(contents: &Contents, includes_invalid: bool) -> Report {
             }
         }
     }
-    // Blocks come in random order; experiments are shown in that of the plan.
+    // Blocks come in random order; the report lists experiments in the order of the plan.
     let place = |name: &str| contents.plan.experiments.iter().position(|it| it.name == name);
     runs.sort_by_key(|(name, ..)| place(name).map_or(0, |place| place + 1));
     let experiments: Vec<ExperimentReport> =
@@ -243,10 +242,10 @@ fn invalid(contents: &Contents) -> Vec<InvalidRun> {
 }
 
 /// The files of a report with their names: a page that needs no network, its figures, all points as
-/// CSV, and all of it as JSON.
+/// CSV, and the whole report as JSON.
 ///
 /// # Errors
-/// `Io` if a figure can't be drawn.
+/// `Io` if a figure cannot be drawn.
 pub fn files(contents: &Contents, report: &Report) -> Result<Vec<(String, Vec<u8>)>> {
     let mut figures = Vec::new();
     for experiment in &report.experiments {
@@ -339,8 +338,8 @@ fn label(settings: &Settings, factors: &[Factor]) -> String {
     if words.is_empty() { "all runs".to_owned() } else { words.join(", ") }
 }
 
-/// Welch's test for each pair of groups that differ in one factor alone: if it is a number, for
-/// those next to each other.
+/// Welch's test for each pair of groups that differ in one factor; for a numeric factor,
+/// neighbouring values only.
 fn compare(groups: &[Group], varied: &[Factor]) -> Vec<Comparison> {
     let mut comparisons = Vec::new();
     for (index, second) in groups.iter().enumerate() {
@@ -392,7 +391,7 @@ fn compare_allocations(group: &Group) -> Vec<AllocationComparison> {
     comparisons
 }
 
-/// A condition in a few words; what is yet to be found out is called that.
+/// A condition in a few words; a value that calibration has to find is called that.
 pub fn describe_condition(condition: &Condition) -> String {
     let known =
         Condition { data_bytes: Level::Fixed(1), hosts: Level::Fixed(1), ..condition.clone() };
@@ -436,7 +435,7 @@ fn words(data: String, hosts: String, settings: &Settings) -> String {
     words.join(", ")
 }
 
-/// Bytes for each second, for people.
+/// Bytes per second, for people.
 pub(crate) fn mib(bytes_per_second: f64) -> f64 {
     bytes_per_second / f64::from(1 << 20)
 }

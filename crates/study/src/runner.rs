@@ -1,8 +1,7 @@
-//! Runs of a study, one at a time: what comes next, what is written down, when to stop.
+//! Runs of a study, one at a time: which run is next, its record, and when to stop.
 //!
-//! What is measured and how is [`Bench`]'s affair; the real one is [`Site`]. Everything that was
-//! measured is in the journal before the next run begins, so that a study can be stopped, or end by
-//! an error, at any time, and go on later.
+//! A [`Bench`] carries out runs; the real one is [`Site`]. Every result is in the journal before
+//! the next run begins, so that a study can stop, or fail, at any time and continue later.
 
 mod calibration;
 mod files;
@@ -28,66 +27,66 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Bytes of a record without its processes and targets, and some to spare.
+/// Bytes of a record without its processes and targets, with some reserve.
 const RECORD_BYTES: u64 = 8 << 10;
 /// Bytes of a process in a record.
 const PROCESS_BYTES: u64 = 200;
 /// Bytes of a target in a record.
 const TARGET_BYTES: u64 = 12;
-/// How often a wait looks whether it is to end.
+/// Interval at which a wait checks for an interrupt.
 const TICK: Duration = Duration::from_millis(100);
 
-/// What carries out a run.
+/// Carries out runs.
 pub trait Bench {
-    /// Runs one condition, with files that nothing else has used. `label` is usable in names of
-    /// files and the label of no other run.
+    /// Runs one condition, with fresh files. `label` is usable in file names and belongs to no
+    /// other run.
     ///
     /// # Errors
-    /// What kept anything from being measured.
+    /// The reason why there is no result.
     fn measure(&mut self, label: &str, settings: &Settings) -> Result<Measured>;
 
-    /// Client hosts that there are.
+    /// The client hosts of the system.
     fn hosts(&self) -> u32;
 }
 
-/// What a run has measured.
+/// The result of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measured {
     /// Each application; at least one.
     pub applications: Vec<ApplicationRecord>,
-    /// Whether nothing was cached before what was measured.
+    /// Whether all caches were empty before the measurement.
     pub caches_dropped: bool,
-    /// Why it says nothing of the system that is studied; none if it does.
+    /// Why the run doesn't describe the storage system; `None` if it does.
     pub invalid_because: Option<String>,
-    /// What the hosts are, as the benchmark says it.
+    /// The hosts, as the benchmark describes them.
     pub environment: Option<serde_json::Value>,
 }
 
-/// What a study is doing.
+/// A progress event of a study.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// The first step tries something.
+    /// Calibration tries a value.
     Trial(String),
-    /// The first step has found something.
+    /// Calibration has a result.
     Calibrated(CalibratedRecord),
-    /// Nothing is run for so long, so that what others do meets all conditions alike.
+    /// A wait between blocks begins, so that the load of other users affects all conditions alike.
     Wait(Duration),
     /// A run begins.
     Run {
-        /// How many are done before it.
+        /// Number of runs before it.
         done: usize,
-        /// Of how many.
+        /// Number of all runs.
         all: usize,
-        /// What it runs.
+        /// Its condition.
         condition: String,
-        /// What all that is left will take, by what was done until now.
+        /// Estimated time of all remaining runs.
         left: Option<Duration>,
     },
-    /// The run has ended with so many bytes in a second.
+    /// A run has ended with this bandwidth in bytes per second.
     Measured {
-        /// Of all its applications together.
+        /// Aggregate of all its applications.
         bytes_per_second: f64,
-        /// Why it doesn't count.
+        /// Why the run doesn't count; `None` if it does.
         invalid_because: Option<String>,
     },
 }
@@ -97,19 +96,19 @@ pub enum Event {
 pub struct End {
     /// Runs in the journal.
     pub done: usize,
-    /// Those of them that don't count.
+    /// Runs that don't count.
     pub invalid: usize,
     /// Runs of the plan.
     pub all: usize,
 }
 
-/// What a study is run with.
+/// The surroundings in which a study runs.
 pub struct Control<'a> {
-    /// Set to end after the run that is going on.
+    /// Set to stop after the current run.
     pub stop: &'a AtomicBool,
-    /// Is told what happens.
+    /// Receives the events.
     pub tell: &'a mut dyn FnMut(Event),
-    /// Says what time it is, in UTC, for people.
+    /// Returns the time in UTC, for people.
     pub time: &'a dyn Fn() -> String,
     /// Shortest and longest wait between blocks.
     pub wait: (Duration, Duration),
@@ -120,7 +119,7 @@ impl Control<'_> {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Waits, unless it is to stop.
+    /// Waits, unless the study stops.
     fn wait(&mut self, span: Duration) {
         if span.is_zero() || self.is_stopped() {
             return;
@@ -133,17 +132,18 @@ impl Control<'_> {
     }
 }
 
-/// The wait between blocks: as the plan says, else none where nobody else uses the system.
+/// The wait between blocks: that of the plan; without one, no wait if the system has no other
+/// users.
 pub fn wait_of(plan: &Plan, is_emulated: bool) -> (Duration, Duration) {
     let unsaid = if is_emulated { (Duration::ZERO, Duration::ZERO) } else { SHARED_WAIT };
     plan.wait.unwrap_or(unsaid)
 }
 
-/// Makes all runs that aren't in the journal yet, and those in it that don't count, again.
-/// `records` is what it holds.
+/// Makes all runs that aren't in the journal yet, and repeats those that don't count. `records` are
+/// the journal's records.
 ///
 /// # Errors
-/// What kept a run from being measured or written down. What was measured before is in the journal.
+/// The reason why a run has no result, or no record. Earlier results are in the journal.
 pub fn run(
     plan: &Plan,
     journal: &mut Journal,
@@ -211,7 +211,7 @@ pub fn run(
     Ok(end)
 }
 
-/// What a run is called, in the journal and among files.
+/// The name of a run, in the journal and in file names.
 struct RunName {
     label: String,
     number: u32,
@@ -220,7 +220,7 @@ struct RunName {
     repetition: u32,
 }
 
-/// Measures one run; room for its record is set aside before.
+/// Measures one run, after space for its record is allocated.
 fn one(
     name: &RunName,
     settings: Settings,
@@ -279,7 +279,7 @@ impl Pace {
         self.runs += 1;
     }
 
-    /// What so many more will take. Waits are not in it: they are drawn.
+    /// Estimated time of `runs` more runs, without waits.
     fn left(&self, runs: usize) -> Option<Duration> {
         (self.runs > 0).then(|| self.spent / self.runs * runs as u32)
     }

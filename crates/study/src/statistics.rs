@@ -1,7 +1,7 @@
-//! What is said of numbers: summaries, box plots, and tests, each named for what it is.
+//! Statistics of samples: summaries, box plots, and tests, each under its own name.
 //!
-//! Pure functions of their samples. Distributions come from `statrs`; what needs random numbers
-//! draws them from a fixed seed, so that the same journal gives the same report.
+//! Pure functions of their samples. Distributions come from `statrs`. Random numbers have a fixed
+//! seed, so that the same journal gives the same report.
 
 mod bimodality;
 mod normality;
@@ -13,10 +13,10 @@ pub use welch::{Welch, welch};
 
 use serde::Serialize;
 
-/// A sample in numbers.
+/// The summary of a sample.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Summary {
-    /// How many values; never none.
+    /// Number of values; never zero.
     pub count: usize,
     /// Their mean.
     pub mean: f64,
@@ -41,7 +41,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Of a sample in any order; none of an empty one.
+    /// Returns the summary of a sample in any order; `None` of an empty one.
     pub fn of(values: &[f64]) -> Option<Self> {
         let sorted = sorted(values);
         let (first, last) = (*sorted.first()?, *sorted.last()?);
@@ -79,7 +79,7 @@ pub(crate) fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
-/// Of a sample: divided by n - 1. 0 of fewer than two values.
+/// Standard deviation of a sample: divided by n - 1. 0 for fewer than two values.
 pub(crate) fn variance(values: &[f64]) -> f64 {
     if values.len() < 2 {
         return 0.0;
@@ -88,7 +88,7 @@ pub(crate) fn variance(values: &[f64]) -> f64 {
     values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (values.len() - 1) as f64
 }
 
-/// Linear between the two values of a sorted sample around it.
+/// Interpolates linearly between the two neighbouring values of a sorted sample.
 fn quantile(sorted: &[f64], share: f64) -> f64 {
     let place = (sorted.len() - 1) as f64 * share;
     let (below, above) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);
@@ -119,7 +119,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_summary_is_what_r_says() {
+    fn summaries_agree_with_r() {
         // quantile(x), sd(x), boxplot.stats(x) of R for x = c(2, 4, 4, 5, 7, 9, 30).
         let summary = Summary::of(&[9.0, 4.0, 2.0, 30.0, 4.0, 5.0, 7.0]).expect("values");
         assert_eq!((summary.q1, summary.median, summary.q3), (4.0, 5.0, 8.0));

@@ -1,4 +1,4 @@
-//! What docs/studies says about the published studies, looked at in their results.
+//! Checks the statements of docs/studies about the published studies against their results.
 
 use skep_study::journal::{self, Contents};
 use skep_study::plans;
@@ -16,7 +16,7 @@ fn directory(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/studies").join(name)
 }
 
-/// What is published is rounded.
+/// Published figures are rounded.
 fn rounded(number: f64) -> u32 {
     number.round() as u32
 }
@@ -62,10 +62,10 @@ fn of_allocation<'a>(groups: impl IntoIterator<Item = &'a Group>, wanted: MinMax
 }
 
 #[test]
-fn the_plans_are_those_that_are_ready_and_the_reports_are_of_these_results() {
+fn published_plans_are_ready_plans_and_reports_match_results() {
     for name in ["scenario1", "scenario2", "concurrent", "six-targets"] {
         let (contents, report) = study(name);
-        // The last was made for a question that these had left.
+        // The last experiment was added for a question that the others left open.
         let ready = plans::text(name).ok();
         assert!(ready.is_some() || name == "six-targets", "{name}");
         assert!(ready.is_none_or(|ready| contents.study.plan == ready), "{name}");
@@ -78,7 +78,7 @@ fn the_plans_are_those_that_are_ready_and_the_reports_are_of_these_results() {
 }
 
 #[test]
-fn round_robin_gives_what_the_paper_measured_and_balanced_only_the_best() {
+fn round_robin_repeats_the_paper_and_balanced_is_always_best() {
     for name in ["scenario1", "scenario2"] {
         let (_, report) = study(name);
         let counts = experiment(&report, "count");
@@ -102,7 +102,7 @@ fn round_robin_gives_what_the_paper_measured_and_balanced_only_the_best() {
 }
 
 #[test]
-fn behind_slow_links_bandwidth_follows_the_server_with_the_most_targets() {
+fn with_slow_links_the_server_with_most_targets_decides() {
     let (_, report) = study("scenario1");
     let counts = experiment(&report, "count");
     for count in 1..=8 {
@@ -151,7 +151,7 @@ fn behind_slow_links_bandwidth_follows_the_server_with_the_most_targets() {
 }
 
 #[test]
-fn with_slow_targets_bandwidth_grows_with_the_count_wherever_they_lie() {
+fn with_slow_targets_bandwidth_grows_with_their_count() {
     let (contents, report) = study("scenario2");
     let counts = experiment(&report, "count");
     let of_balanced = (1..=8).map(|count| rounded(mean(group(counts, count, "balanced"))));
@@ -163,12 +163,12 @@ fn with_slow_targets_bandwidth_grows_with_the_count_wherever_they_lie() {
         let means: Vec<f64> = (1..=8).map(|count| mean(group(counts, count, chooser))).collect();
         assert!(means.windows(2).all(|two| two[1] > two[0]), "{chooser}: {means:?}");
     }
-    // Of one chooser, which gives both in turn.
+    // One chooser, which gives both allocations in turn.
     let of_six = |it| of_allocation([group(counts, 6, "roundrobin")], it);
     let (even, uneven) = (of_six(MinMax(3, 3)), of_six(MinMax(2, 4)));
     assert!(even > 0.95 * uneven, "{even} against {uneven}");
     assert_eq!((rounded(even), rounded(uneven)), (59, 61));
-    // What chance there is, and of how many runs.
+    // The probability by chance, and the number of runs.
     let of_count = |count: u32| {
         let label = &group(counts, count, "roundrobin").label;
         let found = counts.of_allocations.iter().filter(|it| it.among == *label);
@@ -181,7 +181,7 @@ fn with_slow_targets_bandwidth_grows_with_the_count_wherever_they_lie() {
         let [found] = of_count(count)[..] else { panic!("two allocations") };
         assert!((0.76..0.845).contains(&found.welch.p), "{count}: {:?}", found.welch);
     }
-    // It was begun once and resumed twice; what didn't count was made again.
+    // The study began once and was resumed twice; runs that didn't count were repeated.
     let begun = contents.records.iter().filter(|it| matches!(it, Record::Environment(_)));
     assert_eq!((begun.count(), report.invalid.len(), report.runs_with_caches), (3, 3, 0));
     let limit = report.conclusions.iter().find(|it| it.about == "limit").expect("a limit");
@@ -190,7 +190,7 @@ fn with_slow_targets_bandwidth_grows_with_the_count_wherever_they_lie() {
 }
 
 #[test]
-fn where_targets_are_the_limit_neither_allocation_nor_sharing_matters() {
+fn with_slow_targets_allocation_and_sharing_do_not_matter() {
     let (_, report) = study("six-targets");
     assert_eq!(report.runs_planned, 90);
     let six = experiment(&report, "six");
@@ -203,7 +203,7 @@ fn where_targets_are_the_limit_neither_allocation_nor_sharing_matters() {
     let sharing = experiment(&report, "sharing").groups.iter();
     let tenths: Vec<_> = sharing.map(|it| (it.label.clone(), rounded(10.0 * mean(it)))).collect();
     assert_eq!(tenths, [("targets shared".to_owned(), 437), ("targets separate".to_owned(), 815)]);
-    // One alone on four targets.
+    // One application alone on four targets.
     let (_, alone) = study("scenario2");
     let alone = mean(group(experiment(&alone, "count"), 4, "balanced"));
     assert_eq!(rounded(alone), 43);

@@ -1,4 +1,4 @@
-//! What is in a journal after everything that can happen to one.
+//! The contents of a journal after interruptions, damage and full disks.
 
 use super::*;
 use crate::record::CalibratedRecord;
@@ -41,7 +41,7 @@ fn filled(directory: &Path, records: u64) {
 }
 
 #[test]
-fn what_is_written_is_read_and_more_can_follow() {
+fn written_records_are_read_and_more_can_follow() {
     let scratch = tempfile::tempdir().expect("a directory");
     let directory = scratch.path().join("study");
     filled(&directory, 2);

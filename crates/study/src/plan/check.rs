@@ -1,17 +1,17 @@
-//! What can't be meant: contradictions within a plan, and between a plan and a system.
+//! Contradictions within a plan, and between a plan and a system.
 
 use super::values::wrong;
 use super::{Condition, Experiment, Level, Plan, Targets};
 use crate::limits::MAX_RUNS;
 use skep_types::{Error, Result, size};
 
-/// What a plan is going to be run on.
+/// The system on which a plan will run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct System {
     /// Client hosts.
     pub hosts: u32,
-    /// Storage targets of each server; none where the file system doesn't tell, as others than
-    /// Skep.
+    /// Storage targets of each server; `None` where the file system doesn't report them, as others
+    /// than Skep.
     pub targets_per_server: Option<Vec<u32>>,
 }
 
@@ -68,8 +68,8 @@ pub(super) fn plan(plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-/// Whether the data of an application can be divided over its processes. Levels that are yet to be
-/// found are checked for each value that may be found.
+/// Whether the data of an application can be divided over its processes. Levels that calibration
+/// finds are checked for each candidate.
 fn shares(plan: &Plan, condition: &Condition) -> Result<()> {
     let calibration = &plan.calibration;
     let sizes = match condition.data_bytes {
@@ -104,8 +104,8 @@ fn targets(condition: &Condition) -> Result<()> {
     let word = condition.targets.word();
     if let Some(chooser) = &condition.chooser {
         return Err(wrong(format!(
-            "`targets` \"{word}\" lets the study say which targets are used, so `chooser` \
-             \"{chooser}\" would choose none: leave one of them out"
+            "`targets` \"{word}\" makes the study assign targets, so `chooser` \
+             \"{chooser}\" would have no effect: remove one of the two keys"
         )));
     }
     if condition.count.is_none() {

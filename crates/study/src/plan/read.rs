@@ -1,4 +1,5 @@
-//! From TOML to a [`Plan`]: keys, defaults, and what experiments take from the top level.
+//! From TOML to a [`Plan`]: keys, defaults, and the values that experiments inherit from the top
+//! level.
 
 use super::values::{bytes, list, name, number, span, word, wrong};
 use super::{Access, Calibration, Experiment, Factors, Lab, Level, Operation, Plan, Targets};
@@ -124,7 +125,7 @@ fn wait(texts: &[String]) -> Result<(Duration, Duration)> {
     }
 }
 
-/// The values of all factors: of the experiment, else of the plan, else the default.
+/// The values of all factors: those of the experiment, else of the plan, else the default.
 fn factors(own: &FactorKeys, plan: &FactorKeys) -> Result<Factors> {
     macro_rules! values {
         ($field:ident, $key:literal, $default:expr, $one:expr) => {

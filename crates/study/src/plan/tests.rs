@@ -1,4 +1,4 @@
-//! What plans say, and what is refused.
+//! Reading of plans, and the refusal of wrong ones.
 
 use super::*;
 use skep_types::ErrorCode;
@@ -12,7 +12,7 @@ fn with(factors: &str) -> Result<Plan> {
 }
 
 #[test]
-fn what_is_left_out_has_defaults() {
+fn omitted_keys_have_defaults() {
     let plan = with("").expect("a plan");
     assert_eq!((plan.seed, plan.block, plan.wait), (1, 10, None));
     assert_eq!(plan.experiments[0].repetitions, 10);
@@ -26,7 +26,7 @@ fn what_is_left_out_has_defaults() {
 }
 
 #[test]
-fn experiments_take_from_the_plan_what_they_leave_out() {
+fn experiments_inherit_omitted_factors_from_the_plan() {
     let text = format!(
         "{START}repetitions = 3\nwait = ['1min', '30min']\nlab = {{ shape = 'scenario1' }}\n\
          [factors]\ndata-size = '64MiB'\nhosts = 2\nprocesses = 4\n\
@@ -58,7 +58,7 @@ fn conditions_are_the_product_of_all_factors() {
     assert_eq!(conditions.len(), 48, "each is another");
 }
 
-/// The error names each of the words.
+/// Checks that the error contains each of the words.
 fn refused(plan: Result<Plan>, words: &[&str]) {
     let error = plan.expect_err("it contradicts itself");
     assert_eq!(error.code(), ErrorCode::Configuration);
@@ -68,7 +68,7 @@ fn refused(plan: Result<Plan>, words: &[&str]) {
 }
 
 #[test]
-fn values_that_cannot_be_meant_are_refused_with_their_key() {
+fn invalid_values_are_refused_with_their_key() {
     for (factors, words) in [
         ("count = 0", &["experiment \"one\"", "`count`", "from 1 to 256"][..]),
         ("count = 257", &["`count`", "from 1 to 256"]),
@@ -94,11 +94,11 @@ fn contradictions_between_keys_are_refused_with_the_way_out() {
             &["`data-size`", "100MiB", "`hosts` 3", "`processes` 8", "multiple of 24MiB"][..],
         ),
         ("data-size = '4MiB'\nhosts = 8", &["`data-size`", "multiple of 64MiB"]),
-        // A size that is yet to be found may be any of those that are tried.
+        // The size that calibration finds may be any of its candidates.
         ("hosts = 3", &["`data-size`", "256MiB", "`hosts` 3"]),
         (
             "targets = 'shared'\napplications = 2\ncount = 4\nchooser = 'balanced'",
-            &["`targets` \"shared\"", "`chooser`", "leave one of them out"],
+            &["`targets` \"shared\"", "`chooser`", "remove one of the two keys"],
         ),
         ("targets = 'separate'\napplications = 2", &["needs a `count`"]),
         ("targets = 'separate'\ncount = 2", &["`applications` 1", "nobody to share"]),
@@ -128,7 +128,7 @@ fn contradictions_between_keys_are_refused_with_the_way_out() {
 }
 
 #[test]
-fn a_plan_that_asks_for_more_than_there_is_is_refused() {
+fn a_plan_beyond_the_size_of_the_system_is_refused() {
     let system = System { hosts: 4, targets_per_server: Some(vec![4, 4]) };
     let other = System { hosts: 4, targets_per_server: None };
     let fixed = "data-size = '256MiB'\nhosts = ";

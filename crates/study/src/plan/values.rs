@@ -1,11 +1,10 @@
-//! Single values of a plan: what TOML holds, turned into what is meant, with errors that name the
-//! key.
+//! Single values of a plan: from TOML to typed values, with errors that name the key.
 
 use skep_types::{Error, ErrorCode, Result, size};
 use std::time::Duration;
 use toml::Value;
 
-/// What is wrong with a plan.
+/// Returns the error of a plan.
 pub(super) fn wrong(what: impl Into<String>) -> Error {
     Error::new(ErrorCode::Configuration, what)
 }
@@ -55,16 +54,16 @@ pub(super) fn bytes(value: &Value) -> Result<u64, String> {
         .ok_or_else(|| format!("{value} is no size: write a number, or one as in \"256MiB\""))
 }
 
-/// One of several words.
+/// Returns the value for one of several words.
 pub(super) fn word<T: Copy>(value: &Value, all: &[(&str, T)]) -> Result<T, String> {
     let found = all.iter().find(|(word, _)| value.as_str() == Some(word));
     found.map(|(_, meaning)| *meaning).ok_or_else(|| {
         let words: Vec<&str> = all.iter().map(|(word, _)| *word).collect();
-        format!("{value} is none of {}", words.join(", "))
+        format!("invalid value {value}: expected one of {}", words.join(", "))
     })
 }
 
-/// A span of time: `90s`, `30min`, `0s`.
+/// A duration: `90s`, `30min`, `0s`.
 pub(super) fn span(text: &str) -> Option<Duration> {
     let end = text.find(|letter: char| !letter.is_ascii_digit())?;
     let number: u64 = text[..end].parse().ok()?;
@@ -77,7 +76,7 @@ pub(super) fn span(text: &str) -> Option<Duration> {
     }
 }
 
-/// A name that can stand in names of files.
+/// A name that is usable in file names.
 pub(super) fn name(key: &str, text: &str) -> Result<String> {
     let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     match !text.is_empty() && text.len() <= 64 && text.bytes().all(is_plain) {

@@ -1,6 +1,6 @@
-//! What results mean, in words, each sentence with the numbers that it rests on.
+//! The conclusions of a report, in words; each sentence has the numbers on which it rests.
 //!
-//! Every rule is stated beside it; where results don't carry a sentence, there is none.
+//! Each rule stands beside its code. Where results don't support a sentence, there is none.
 
 mod limits;
 
@@ -13,20 +13,21 @@ use std::collections::BTreeMap;
 
 /// A mean that is less than this share below the best one is as good.
 const AS_GOOD: f64 = 0.05;
-/// A difference whose probability by chance is below this is one, if it is large enough.
+/// A difference counts if its probability by chance is below this, and if it is large enough.
 const SIGNIFICANT: f64 = 0.05;
-/// The least share that is a difference: with many runs that hardly scatter, chance alone would
-/// find any.
+/// Smallest share that counts as a difference: with many runs that hardly scatter, any difference
+/// would be significant.
 const LEAST: f64 = 0.01;
-/// A value with which bandwidth is so much below that of smaller and of larger ones is named.
+/// A value counts as a drop if its bandwidth is lower than that of a smaller and of a larger value
+/// by this share.
 const DIP: f64 = 0.15;
 
 /// A sentence, or several, on one subject.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Conclusion {
-    /// What it is about: `limit`, `modes`, or a factor of plans.
+    /// Its subject: `limit`, `modes`, or a factor of plans.
     pub about: &'static str,
-    /// The experiment that it comes from.
+    /// The experiment from which it follows.
     pub experiment: String,
     /// The sentences.
     pub text: String,
@@ -37,11 +38,11 @@ pub struct Conclusion {
 /// A number behind a conclusion.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Figure {
-    /// What it is.
+    /// Its meaning.
     pub what: String,
-    /// How much.
+    /// Its value.
     pub value: f64,
-    /// Of what: `MiB/s`, `%`, or nothing.
+    /// Its unit: `MiB/s`, `%`, or empty.
     pub unit: &'static str,
 }
 
@@ -57,7 +58,7 @@ fn number(what: impl Into<String>, value: f64) -> Figure {
     Figure { what: what.into(), value, unit: "" }
 }
 
-/// All that can be said.
+/// Returns all conclusions.
 pub(super) fn draw(
     experiments: &[ExperimentReport],
     calibrated: Option<&CalibratedRecord>,
@@ -98,8 +99,8 @@ fn first_step(found: &CalibratedRecord) -> Conclusion {
     }
 }
 
-/// Groups whose settings differ in one factor alone, in the order of that factor's numbers, with
-/// the words for what they have in common.
+/// Groups that differ in one factor only, in the order of that factor's numbers, with the words for
+/// the other factors.
 fn lines(experiment: &ExperimentReport, factor: Factor) -> Vec<(String, Vec<&Group>)> {
     if !experiment.varied.contains(&factor) {
         return vec![];
@@ -128,7 +129,7 @@ fn best<'a>(line: &[&'a Group]) -> &'a Group {
     best
 }
 
-/// The first one whose mean is as good as the best.
+/// The first group whose mean is as good as the best.
 fn first_as_good<'a>(line: &[&'a Group]) -> &'a Group {
     let enough = best(line).summary.mean * (1.0 - AS_GOOD);
     line.iter().find(|group| group.summary.mean >= enough).copied().unwrap_or(best(line))
@@ -147,7 +148,7 @@ fn among(common: &str) -> String {
     if common.is_empty() { String::new() } else { format!(" ({common})") }
 }
 
-/// Whether two groups differ: hardly by chance, and by enough to matter.
+/// Whether two groups differ: significantly, and by enough to matter.
 pub(super) fn is_difference(welch: &Welch) -> bool {
     let gain = welch.gain.abs().max((1.0 / (1.0 + welch.gain) - 1.0).abs());
     welch.p < SIGNIFICANT && gain >= LEAST
@@ -162,8 +163,8 @@ pub(super) fn against(share: f64, other: &str) -> String {
     }
 }
 
-/// Which chooser: the one with the highest mean over all that else varies, if anywhere it gains
-/// more than 5 % and not by chance. What it gains is said where it gains most.
+/// The best chooser: the one with the highest mean over all other factors, if it gains more than 5
+/// % somewhere, significantly. The sentence names the largest gain.
 fn chooser(experiment: &ExperimentReport) -> Option<Conclusion> {
     if !experiment.varied.contains(&Factor::Chooser) {
         return None;
@@ -205,8 +206,7 @@ fn chooser(experiment: &ExperimentReport) -> Option<Conclusion> {
     Some(conclusion("chooser", experiment, text, figures))
 }
 
-/// How many targets: the smallest number that is as good as the best, with the chooser that is
-/// best.
+/// The best number of targets: the smallest that is as good as the best, with the best chooser.
 fn count(experiment: &ExperimentReport) -> Option<Conclusion> {
     let lines = lines(experiment, Factor::Count);
     let (common, line) =
@@ -241,7 +241,7 @@ fn mean_of(line: &[&Group]) -> f64 {
     mean(&line.iter().map(|group| group.summary.mean).collect::<Vec<_>>())
 }
 
-/// From which value of a factor on bandwidth is as good as it gets.
+/// The value of a factor from which on bandwidth is as good as the best.
 fn levels_off(experiment: &ExperimentReport, factor: Factor) -> Option<Conclusion> {
     let lines = lines(experiment, factor);
     let (common, line) =
@@ -266,7 +266,7 @@ fn levels_off(experiment: &ExperimentReport, factor: Factor) -> Option<Conclusio
     Some(conclusion(factor.word(), experiment, text, figures))
 }
 
-/// Values with which bandwidth is more than 15 % below that of a smaller and of a larger one.
+/// Values whose bandwidth is more than 15 % below that of a smaller and of a larger value.
 fn dips(line: &[&Group], factor: Factor, figures: &mut Vec<Figure>) -> String {
     let highest = |part: &[&Group]| part.iter().map(|it| it.summary.mean).fold(0.0, f64::max);
     let mut text = String::new();
@@ -331,7 +331,7 @@ fn chance(p: f64) -> String {
     if p < 0.0001 { "p < 0.0001".to_owned() } else { format!("p = {p:.4}") }
 }
 
-/// What several applications get together, against one.
+/// The sum of several applications, compared with one application.
 fn applications(experiment: &ExperimentReport) -> Option<Conclusion> {
     let lines = lines(experiment, Factor::Applications);
     let mut figures = Vec::new();
@@ -347,7 +347,7 @@ fn applications(experiment: &ExperimentReport) -> Option<Conclusion> {
             figures.push(bandwidth(format!("together, {what}"), group.summary.mean));
             figures.push(bandwidth(format!("each, {what}"), group.mean_of_each_application));
         }
-        // Without a test, because there are too few runs, nothing is said to differ.
+        // With too few runs there is no test, and no difference is claimed.
         let growth = found.filter(is_difference).map_or(0.0, |it| it.gain);
         figures.extend(found.map(|it| number(format!("p of these{}", among(common)), it.p)));
         sentences.push(format!(
@@ -398,7 +398,7 @@ fn modes(experiment: &ExperimentReport, group: &Group) -> Option<Conclusion> {
     Some(conclusion("modes", experiment, text, figures))
 }
 
-/// Whether it matters where the targets of a file lie, where results have no modes that say so.
+/// Whether the allocation of a file matters, where the modes of the results don't show it.
 fn allocations(experiment: &ExperimentReport) -> Option<Conclusion> {
     let mut figures = Vec::new();
     let (mut alike, mut different) = (Vec::new(), Vec::new());

@@ -1,10 +1,10 @@
-//! The factors of a plan as reports speak of them.
+//! The factors of a plan, as reports name them.
 
 use crate::record::Settings;
 use serde::Serialize;
 use skep_types::size;
 
-/// What a plan varies.
+/// A factor that a plan can vary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[allow(missing_docs, reason = "as plan::Condition")]
@@ -22,7 +22,7 @@ pub enum Factor {
 }
 
 impl Factor {
-    /// All of them; the first one that varies is the axis of figures.
+    /// All factors; the first one that varies is the axis of figures.
     pub const ALL: [Self; 10] = [
         Self::Count,
         Self::Hosts,
@@ -52,7 +52,7 @@ impl Factor {
         }
     }
 
-    /// What it counts, for the axis of a figure.
+    /// Its unit, for the axis of a figure.
     pub fn axis(self) -> &'static str {
         match self {
             Self::Count => "targets of each file",
@@ -94,7 +94,7 @@ impl Factor {
         }
     }
 
-    /// Its value in a condition as a number, to sort by; 0 where it is none.
+    /// Its value in a condition as a number, to sort by; 0 where it is not a number.
     pub fn number(self, settings: &Settings) -> u64 {
         match self {
             Self::Count => u64::from(settings.count.unwrap_or(0)),

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 const SIZE: (u32, u32) = (900, 420);
-/// Okabe and Ito's colours: different also for those who don't see all colours.
+/// Okabe and Ito's colours, which people with colour blindness can tell apart.
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -25,18 +25,18 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(80, 80, 80),
 ];
 
-/// A figure that is drawn.
+/// A drawn figure.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Drawn {
-    /// Name of its file.
+    /// Its file name.
     pub(super) file: String,
-    /// What it shows.
+    /// Its title.
     pub(super) caption: String,
     /// The picture.
     pub(super) svg: String,
 }
 
-/// What stands at one place of the axis in one series.
+/// The values at one position of the axis in one series.
 struct Cell {
     place: usize,
     series: usize,
@@ -47,13 +47,13 @@ struct Cell {
 /// A figure before it is drawn.
 struct Layout {
     axis: String,
-    /// What stands below each place of the axis.
+    /// The label below each position of the axis.
     places: Vec<String>,
     series: Vec<String>,
     cells: Vec<Cell>,
 }
 
-/// Names of the files of an experiment's figures.
+/// File names of an experiment's figures.
 pub(super) fn names(experiment: &ExperimentReport) -> Vec<String> {
     let kinds = ["points", "boxes", "allocations"];
     let of = |kind: &str| format!("{}-{kind}.svg", experiment.name);
@@ -111,8 +111,9 @@ fn by_axis(experiment: &ExperimentReport) -> Layout {
     Layout { axis: experiment.axis.axis().to_owned(), places, series, cells }
 }
 
-/// Results by allocation, where there are several; one series for each value of what else varies,
-/// but for who chose the targets and how many: an allocation is an allocation, whoever made it.
+/// Results by allocation, where there are several; one series for each combination of the other
+/// factors. Chooser and count are left out: the same allocation counts as one, in whatever way it
+/// arose.
 fn by_allocation(experiment: &ExperimentReport) -> Option<Layout> {
     let is_other = |it: &&Factor| !matches!(it, Factor::Count | Factor::Chooser);
     let others: Vec<Factor> = experiment.varied.iter().filter(is_other).copied().collect();
@@ -222,7 +223,7 @@ fn render(
     Ok(())
 }
 
-/// An axis of places with a text below each.
+/// An axis of positions with a label below each.
 struct Axis(Vec<String>);
 
 impl Ranged for Axis {
@@ -251,7 +252,7 @@ impl ValueFormatter<f64> for Axis {
 
 type Mark<'a> = DynElement<'static, SVGBackend<'a>, (f64, f64)>;
 
-/// The part of the axis that a cell has for itself.
+/// The part of the axis that belongs to a cell.
 fn slot(cell: &Cell, series: usize) -> Range<f64> {
     let width = 0.8 / series as f64;
     let begin = cell.place as f64 - 0.4 + width * cell.series as f64;
@@ -262,7 +263,7 @@ fn middle(slot: &Range<f64>) -> f64 {
     f64::midpoint(slot.start, slot.end)
 }
 
-/// Points side by side in the order in which they were measured, and a stroke at their mean.
+/// Points side by side in the order of their measurement, and a line at their mean.
 fn points(cell: &Cell, slot: &Range<f64>, colour: RGBColor, marks: &mut Vec<Mark<'_>>) {
     let count = cell.values.len() as f64;
     for (index, value) in cell.values.iter().enumerate() {
@@ -275,7 +276,7 @@ fn points(cell: &Cell, slot: &Range<f64>, colour: RGBColor, marks: &mut Vec<Mark
     marks.push(PathElement::new(stroke, BLACK.stroke_width(2)).into_dyn());
 }
 
-/// Box, median, whiskers and what lies outside them; the mean as a small cross.
+/// Box, median, whiskers and the outliers; the mean as a small cross.
 fn boxes(cell: &Cell, slot: &Range<f64>, colour: RGBColor, marks: &mut Vec<Mark<'_>>) {
     let it = &cell.summary;
     let pad = (slot.end - slot.start) * 0.12;

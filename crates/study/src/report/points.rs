@@ -21,8 +21,8 @@ pub(super) fn csv(contents: &Contents) -> String {
     text
 }
 
-/// No value but the last has a comma or a quotation mark in it: names of plans can't, and the rest
-/// are numbers and words of ours.
+/// Only the last value may contain a comma or a quotation mark: plan names cannot, and the other
+/// values are numbers and fixed words.
 fn line(text: &mut String, kind: &str, run: &RunRecord) {
     let it = &run.settings;
     let min_max = run.allocation();
@@ -63,7 +63,7 @@ fn line(text: &mut String, kind: &str, run: &RunRecord) {
     let _ = writeln!(text, "{}", fields.join(","));
 }
 
-/// Text as RFC 4180 has it.
+/// Quotes text as RFC 4180 requires.
 fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('"', "\"\"").replace(['\r', '\n'], " "))
 }

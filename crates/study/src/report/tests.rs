@@ -1,4 +1,4 @@
-//! Reports of made-up journals, of which is known what they have to say.
+//! Reports of artificial journals whose conclusions are known.
 
 use super::*;
 use crate::journal::{self, FORMAT, Journal};
@@ -18,7 +18,7 @@ const PLAN: &str = "name = 'made-up'\ntitle = 'Made <up>'\nrepetitions = 20\n\
     [[experiment]]\nname = 'sharing'\ntitle = 'Does sharing cost?'\n\
     factors = { hosts = 4, applications = 2, count = 4, targets = ['shared', 'separate'] }\n";
 
-/// What round-robin gives on two servers of four targets, and what balanced gives.
+/// Bandwidth of round-robin on two servers of four targets, and that of balanced.
 fn allocation(chooser: &str, count: u32, random: &mut Random) -> MinMax {
     let uneven = random.below(2) == 0;
     match (chooser, count) {
@@ -30,7 +30,7 @@ fn allocation(chooser: &str, count: u32, random: &mut Random) -> MinMax {
     }
 }
 
-/// How fast an emulated system is that is limited by its servers' links, or by its targets.
+/// Bandwidth of an emulated system that is limited by its servers' links, or by its targets.
 #[derive(Clone, Copy, PartialEq)]
 enum Limit {
     Links,
@@ -54,7 +54,7 @@ fn study(directory: &Path, limit: Limit) -> Contents {
     })
 }
 
-/// The journal of a study on a system of which is known where it puts a file, and how fast it is.
+/// The journal of a study on a system whose allocation and bandwidth are known functions.
 fn made_up(
     directory: &Path,
     text: &str,
@@ -119,7 +119,7 @@ fn about<'a>(report: &'a Report, subject: &str) -> Vec<&'a Conclusion> {
 }
 
 #[test]
-fn a_system_behind_slow_links_is_found_to_be_one() {
+fn a_system_with_slow_links_is_recognised() {
     let scratch = tempfile::tempdir().expect("a directory");
     let report = analyse(&study(scratch.path(), Limit::Links), false);
     assert_eq!((report.runs_planned, report.runs_done, report.runs_invalid), (360, 360, 0));
@@ -141,7 +141,8 @@ fn a_system_behind_slow_links_is_found_to_be_one() {
     let sharing = about(&report, "targets");
     assert!(sharing[0].text.contains("differ by less than 1 %"), "{}", sharing[0].text);
 
-    // Round-robin has two modes with 2, 3 and 6 targets, and none with 4, and balanced has none.
+    // Round-robin has two modes with 2, 3 and 6 targets, but one with 4; balanced has one
+    // everywhere.
     let modes: Vec<&str> = about(&report, "modes").iter().map(|it| it.text.as_str()).collect();
     let named = |what: &str| modes.iter().any(|it| it.contains(what));
     assert_eq!(modes.len(), 3, "{modes:?}");
@@ -152,7 +153,7 @@ fn a_system_behind_slow_links_is_found_to_be_one() {
 }
 
 #[test]
-fn a_system_of_slow_targets_is_found_to_be_one() {
+fn a_system_of_slow_targets_is_recognised() {
     let scratch = tempfile::tempdir().expect("a directory");
     let report = analyse(&study(scratch.path(), Limit::Targets), false);
     let limit = about(&report, "limit");
@@ -169,7 +170,7 @@ fn a_system_of_slow_targets_is_found_to_be_one() {
     assert!(lie[0].text.contains("(1,1) and (0,2) (p = "), "{}", lie[0].text);
 }
 
-/// A study of one experiment with these factors, on a system without noise to speak of.
+/// A study of one experiment with these factors, on a system with hardly any noise.
 fn of_factors(factors: &str, rate: &dyn Fn(&Settings) -> f64) -> Report {
     let text = format!(
         "name = 'x'\ntitle = 'x'\nrepetitions = 8\n[factors]\ndata-size = '256MiB'\nhosts = 2\n\
@@ -181,14 +182,14 @@ fn of_factors(factors: &str, rate: &dyn Fn(&Settings) -> f64) -> Report {
 }
 
 #[test]
-fn a_difference_that_does_not_matter_is_none() {
+fn a_difference_too_small_to_matter_is_not_reported() {
     for (more, said) in [(1.0, "as much as one alone"), (1.2, "% more than one alone")] {
         let of = |it: &Settings| if it.applications > 1 { 90.0 * more } else { 90.0 };
         let report = of_factors("applications = [1, 2, 4]", &of);
         let text = &about(&report, "applications")[0].text;
         assert!(text.contains(said), "{text}");
     }
-    // However sure it is that it isn't chance.
+    // The difference is significant, but too small to matter.
     let sure = Welch { t: 9.0, freedom: 20.0, p: 0.0001, gain: 0.005 };
     assert!(!conclusions::is_difference(&sure));
     assert!(conclusions::is_difference(&Welch { gain: -0.02, ..sure }));
@@ -199,14 +200,14 @@ fn a_difference_that_does_not_matter_is_none() {
 }
 
 #[test]
-fn a_size_with_which_bandwidth_drops_is_named() {
+fn a_size_with_lower_bandwidth_is_named() {
     let of = |it: &Settings| if it.data_bytes == 256 << 20 { 50.0 } else { 80.0 };
     let sizes = "data-size = ['64MiB', '128MiB', '256MiB', '512MiB']";
     let report = of_factors(sizes, &of);
     let text = &about(&report, "data-size")[0].text;
     assert!(text.starts_with("From data-size 64MiB on"), "{text}");
     assert!(text.contains("but with 256MiB it is 3"), "{text}");
-    // What is slow at an end has a neighbour on one side alone.
+    // A slow value at an end has a neighbour on one side only.
     let of = |it: &Settings| if it.data_bytes <= 64 << 20 { 50.0 } else { 80.0 };
     let report = of_factors(sizes, &of);
     let text = &about(&report, "data-size")[0].text;
@@ -214,7 +215,7 @@ fn a_size_with_which_bandwidth_drops_is_named() {
 }
 
 #[test]
-fn numbers_are_compared_with_those_next_to_them() {
+fn numeric_values_are_compared_with_their_neighbours() {
     let report = of_factors("hosts = [1, 2, 4], count = [2, 8]", &|it| f64::from(it.hosts));
     let found: Vec<String> = report.experiments[0]
         .comparisons
@@ -229,7 +230,7 @@ fn numbers_are_compared_with_those_next_to_them() {
 }
 
 #[test]
-fn the_limit_is_said_once_with_the_hosts_that_it_takes() {
+fn the_limit_is_reported_once_with_its_number_of_hosts() {
     let of = |hosts: &str, of: &dyn Fn(&Settings) -> f64| {
         let report = of_factors(&format!("hosts = {hosts}"), of);
         let found = about(&report, "hosts");
@@ -243,7 +244,7 @@ fn the_limit_is_said_once_with_the_hosts_that_it_takes() {
 }
 
 #[test]
-fn a_report_is_whole_needs_no_network_and_is_the_same_each_time() {
+fn a_report_is_self_contained_and_reproducible() {
     let scratch = tempfile::tempdir().expect("a directory");
     let contents = study(scratch.path(), Limit::Links);
     let report = analyse(&contents, false);
@@ -280,7 +281,7 @@ fn a_report_is_whole_needs_no_network_and_is_the_same_each_time() {
 }
 
 #[test]
-fn runs_that_do_not_count_are_in_the_points_and_nowhere_else() {
+fn runs_that_do_not_count_appear_in_the_points_only() {
     let scratch = tempfile::tempdir().expect("a directory");
     let mut contents = study(scratch.path(), Limit::Links);
     for record in &mut contents.records {
@@ -314,7 +315,7 @@ fn runs_that_do_not_count_are_in_the_points_and_nowhere_else() {
 }
 
 #[test]
-fn a_study_without_results_has_a_report_that_says_so() {
+fn the_report_of_a_study_without_results_states_that() {
     let scratch = tempfile::tempdir().expect("a directory");
     let mut contents = study(scratch.path(), Limit::Links);
     contents.records.clear();

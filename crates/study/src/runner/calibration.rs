@@ -1,7 +1,8 @@
 //! The first step: from which data size, and from how many client hosts on, bandwidth doesn't grow.
 //!
-//! Sizes are tried from small to large with the most hosts that are to be tried, then hosts with
-//! the size that was found. Each search ends where two more steps bring nothing.
+//! Calibration tries sizes from small to large with the largest number of hosts in the plan, then
+//! numbers of hosts with the size that it found. Each search ends where two more steps gain
+//! nothing.
 
 use super::{Bench, Control, Event, RunName, one};
 use crate::journal::Journal;
@@ -12,10 +13,10 @@ use crate::statistics::mean;
 use skep_types::Result;
 use std::collections::VecDeque;
 
-/// Steps that bring nothing before a search ends.
+/// Steps without gain before a search ends.
 const FLAT_STEPS: usize = 2;
 
-/// What was found; none if it is to stop before.
+/// The result; `None` if the study stops first.
 pub(super) fn calibrate(
     plan: &Plan,
     journal: &mut Journal,
@@ -68,8 +69,8 @@ pub(super) fn calibrate(
     Ok(Some(found))
 }
 
-/// Of the conditions that ask for what is to be found, the one with the most targets: with few of
-/// them it would be found out where those level off.
+/// The condition with the most targets among those that need calibration: a search with few targets
+/// would find where these level off.
 fn widest(plan: &Plan) -> Condition {
     let asks = |condition: &Condition| {
         condition.data_bytes == Level::Calibrated || condition.hosts == Level::Calibrated
@@ -97,14 +98,14 @@ fn with(condition: &Condition, data_bytes: u64, hosts: u32) -> Settings {
 struct Trials<'a> {
     plan: &'a Plan,
     journal: &'a mut Journal,
-    /// What was measured before the study was interrupted, in order.
+    /// Results from before an interruption of the study, in order.
     before: VecDeque<RunRecord>,
     number: u32,
 }
 
 impl Trials<'_> {
-    /// The smallest value that is as good as the best, and whether larger ones bring nothing; none
-    /// if it is to stop before.
+    /// The smallest value that is as good as the best, and whether larger ones gain nothing; `None`
+    /// if the study stops first.
     fn search<T: Copy>(
         &mut self,
         experiment: &str,

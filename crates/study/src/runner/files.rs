@@ -1,8 +1,8 @@
-//! Files of runs: with the stripe pattern that a run asks for, and where their bytes lie.
+//! Files of runs: their stripe patterns, and the targets on which they lie.
 //!
-//! All of it through the mount, by the attributes that docs/operations/patterns.md describes: so
-//! users without the cluster's token can run studies too. Another file system than Skep has no such
-//! attributes; there files are made without a pattern, and where they lie isn't known.
+//! Everything goes through the mount, by the attributes in docs/operations/patterns.md, so that
+//! users without the cluster's token can run studies too. File systems other than Skep lack these
+//! attributes: there the study creates files without a pattern, and their targets are unknown.
 
 use crate::plan::Targets;
 use crate::record::{Allocation, MinMax, Settings};
@@ -15,7 +15,7 @@ use std::path::Path;
 
 const PATTERN: &str = "user.skep.pattern";
 const MAP: &str = "user.skep.map";
-/// Room for the longest map: 16 components of 256 groups.
+/// Buffer for the longest map: 16 components of 256 groups.
 const MAX_MAP_BYTES: usize = 1 << 20;
 
 /// A storage target and the server that has it.
@@ -25,17 +25,17 @@ pub(super) struct Target {
     pub(super) id: u32,
 }
 
-/// Makes an empty file, with a pattern if one is asked for.
+/// Creates an empty file, with a pattern if the run asks for one.
 pub(super) fn create(path: &Path, pattern: Option<&str>) -> Result<()> {
     File::create_new(path).map_err(|error| Error::from(error).within(path.display()))?;
     let Some(pattern) = pattern else { return Ok(()) };
     set_pattern(path, pattern).inspect_err(|_| {
-        // Nobody has asked for a file with another pattern.
+        // The run asks for no pattern, so any file will do.
         let _ = std::fs::remove_file(path);
     })
 }
 
-/// Sets the pattern of an empty file, or of what will be made in a directory.
+/// Sets the pattern of an empty file, or the default pattern of a directory.
 pub(super) fn set_pattern(path: &Path, pattern: &str) -> Result<()> {
     let set = rustix::fs::setxattr(path, PATTERN, pattern.as_bytes(), XattrFlags::empty());
     set.map_err(|errno| {
@@ -49,8 +49,8 @@ pub(super) fn set_pattern(path: &Path, pattern: &str) -> Result<()> {
     })
 }
 
-/// The targets on which a file lies, in the order of its stripe; none where the file system doesn't
-/// tell.
+/// The targets of a file, in the order of its stripe; `None` where the file system doesn't report
+/// them.
 pub(super) fn targets(path: &Path) -> Result<Option<Vec<Target>>> {
     let mut bytes = vec![0; MAX_MAP_BYTES];
     let text = match rustix::fs::getxattr(path, MAP, &mut bytes) {
@@ -70,7 +70,7 @@ pub(super) fn targets(path: &Path) -> Result<Option<Vec<Target>>> {
         let words: Vec<&str> = line.split(' ').collect();
         let [_, _, chunk, _, _, _, target, node, _] = words[..] else { return Err(unreadable()) };
         if chunk == "0" {
-            // Bytes in metadata.
+            // Inline bytes, in metadata.
             continue;
         }
         let id = target.strip_prefix('t').and_then(|id| id.parse().ok()).ok_or_else(unreadable)?;
@@ -79,7 +79,7 @@ pub(super) fn targets(path: &Path) -> Result<Option<Vec<Target>>> {
     Ok(Some(found))
 }
 
-/// How often each server has a target of a file: the fewest and the most.
+/// Smallest and largest number of the file's targets on one server.
 pub(super) fn allocation(files: &[Vec<Target>], all: &[Target]) -> Allocation {
     let used: BTreeSet<&Target> = files.iter().flatten().collect();
     let mut counts: BTreeMap<&str, u32> = all.iter().map(|it| (it.server.as_str(), 0)).collect();
@@ -102,8 +102,8 @@ pub(super) fn allocation(files: &[Vec<Target>], all: &[Target]) -> Allocation {
     Allocation { targets, min_max }
 }
 
-/// The pattern that an application's files are to have; none: as the file system decides. `turn`
-/// varies which targets the study takes where it says so itself.
+/// The pattern of an application's files; `None`: the file system decides. `turn` varies the
+/// targets that the study assigns.
 pub(super) fn pattern(
     settings: &Settings,
     application: u32,
@@ -129,7 +129,7 @@ pub(super) fn pattern(
     (!words.is_empty()).then(|| words.join(","))
 }
 
-/// All targets so that those that follow each other are on different servers as far as possible.
+/// All targets in an order in which neighbours are on different servers as far as possible.
 fn alternating(all: &[Target]) -> Vec<u32> {
     let mut servers: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
     for target in all {
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_say_what_is_asked_and_no_more() {
+    fn patterns_contain_only_the_requested_fields() {
         let all = two_by_four();
         let text = |count, chooser, targets, application, turn| {
             pattern(&settings(count, chooser, targets), application, &all, turn)
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn elsewhere_files_have_no_pattern_and_say_nothing() {
+    fn files_of_other_file_systems_have_no_pattern_or_map() {
         let scratch = tempfile::tempdir().expect("a directory");
         let path = scratch.path().join("file");
         create(&path, None).expect("made");

@@ -1,11 +1,11 @@
-//! A barrier for threads some of which may never come: those who leave are no longer waited for.
+//! A barrier for threads of which some may leave: the others no longer wait for these.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// Where several meet, again and again.
+/// A reusable barrier.
 #[derive(Debug)]
 pub(super) struct Meeting {
-    // Held for a moment only, to count; no other lock is taken meanwhile.
+    // Locked for a moment only, to count; no other lock is taken under it.
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -23,7 +23,7 @@ impl Meeting {
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Waits until all who haven't left are here.
+    /// Waits until all threads that haven't left are here.
     pub(super) fn wait(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.waiting += 1;
@@ -34,7 +34,7 @@ impl Meeting {
         }
     }
 
-    /// Is waited for no longer.
+    /// Leaves: the others no longer wait for this thread.
     pub(super) fn leave(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.members -= 1;
@@ -56,7 +56,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[test]
-    fn nobody_goes_on_before_all_are_here_and_who_leaves_holds_nobody() {
+    fn the_barrier_waits_for_all_threads_that_have_not_left() {
         let meeting = Meeting::new(4);
         let arrived = AtomicUsize::new(0);
         std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! The system that is studied: its client hosts, where it is mounted, and a run on it.
+//! The system under study: its client hosts, its mount, and a run on it.
 
 use super::files::{Target, allocation, create, pattern, set_pattern, targets};
 use super::meeting::Meeting;
@@ -15,19 +15,18 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-/// Where a study is run.
+/// The place of a study.
 #[derive(Debug, Clone)]
 pub struct Place {
-    /// For people: the lab's name, or the mount.
+    /// Its name for people: the lab's name, or the mount.
     pub name: String,
     /// Client hosts.
     pub hosts: Vec<Host>,
-    /// Hosts whose caches are dropped too.
+    /// Hosts without processes that drop their caches too.
     pub server_hosts: Vec<Host>,
-    /// The directory in which files are made, as each host sees it; `{host}` in it is the host's
-    /// name.
+    /// The directory for files, as each host sees it; `{host}` in it stands for the host's name.
     pub path: String,
-    /// The same as seen from here.
+    /// The same directory, as this process sees it.
     pub path_here: PathBuf,
     /// Whether all hosts are emulated on this one: then its CPU may be the limit.
     pub is_emulated: bool,
@@ -37,19 +36,19 @@ pub struct Place {
 #[derive(Debug)]
 pub struct Site {
     place: Place,
-    /// Directory of this study below the place's.
+    /// Directory of this study below that of the place.
     work: String,
-    /// All storage targets; none where the file system doesn't tell.
+    /// All storage targets; `None` where the file system doesn't report them.
     targets: Option<Vec<Target>>,
-    /// Runs that were begun here.
+    /// Runs that this process has begun.
     turn: usize,
 }
 
 impl Site {
-    /// Makes the directory `work` of the study in a place, and finds out which targets there are.
+    /// Creates the directory `work` of the study in a place, and looks up the storage targets.
     ///
     /// # Errors
-    /// What the file system says.
+    /// The error of the file system.
     pub fn open(place: Place, work: &str) -> Result<Self> {
         let site = Self { place, work: work.to_owned(), targets: None, turn: 0 };
         let directory = site.here();
@@ -67,7 +66,7 @@ impl Site {
         Ok(Self { targets: found, ..site })
     }
 
-    /// What plans are checked against.
+    /// The figures of the system against which plans are checked.
     pub fn system(&self) -> System {
         let servers = self.targets_per_server();
         System {
@@ -76,7 +75,7 @@ impl Site {
         }
     }
 
-    /// Storage targets of each server, where the file system tells.
+    /// Storage targets of each server, where the file system reports them.
     pub fn targets_per_server(&self) -> Option<BTreeMap<String, u32>> {
         let mut servers = BTreeMap::new();
         for target in self.targets.as_ref()? {
@@ -85,7 +84,7 @@ impl Site {
         Some(servers)
     }
 
-    /// Where it is.
+    /// Its directory.
     pub fn place(&self) -> &Place {
         &self.place
     }
@@ -93,7 +92,7 @@ impl Site {
     /// Removes the study's directory.
     ///
     /// # Errors
-    /// What the file system says.
+    /// The error of the file system.
     pub fn clear(&self) -> Result<()> {
         let directory = self.here();
         match std::fs::remove_dir_all(&directory) {
@@ -108,7 +107,7 @@ impl Site {
         self.place.path_here.join(&self.work)
     }
 
-    /// Makes what an application writes to; gives the benchmark's plan for it.
+    /// Creates the files of an application; returns the benchmark's plan for it.
     fn prepare(&self, label: &str, settings: &Settings, application: u32) -> Result<Plan> {
         let all = self.targets.as_deref().unwrap_or_default();
         let pattern = pattern(settings, application, all, self.turn);
@@ -117,8 +116,8 @@ impl Site {
         remove(&here)?;
         let mut path = format!("{}/{}/{name}", self.place.path, self.work);
         match settings.access {
-            // In the study's own directory, so that one metadata target makes all of them: choosers
-            // that take turns have one turn for each.
+            // In the study's own directory, so that one metadata target creates all of them:
+            // choosers that take turns count turns for each target.
             Access::SharedFile => create(&here, pattern.as_deref())?,
             Access::FilePerProcess => {
                 std::fs::create_dir(&here)
@@ -139,7 +138,7 @@ impl Site {
             file_per_process: !is_shared,
             write: true,
             read: is_read,
-            // Another host than the one that wrote it, so that none reads its own cache.
+            // Another host reads than the one that wrote, so that no host reads its own cache.
             reorder: is_read,
             fsync: true,
             use_existing: is_shared,
@@ -149,7 +148,7 @@ impl Site {
         })
     }
 
-    /// Where the files of an application lie.
+    /// The allocation of an application's files.
     fn files_of(&self, label: &str, application: u32) -> Result<Vec<Vec<Target>>> {
         let here = self.here().join(file_name(label, application));
         let failed = |error: std::io::Error| Error::from(error).within(here.display());
@@ -215,7 +214,7 @@ fn all_targets(probe: &Path) -> Result<Option<Vec<Target>>> {
     targets(probe)
 }
 
-/// Removes a file or a directory, if it is there.
+/// Removes a file or a directory, if it exists.
 fn remove(path: &Path) -> Result<()> {
     let removed = match std::fs::symlink_metadata(path) {
         Ok(metadata) if metadata.is_dir() => std::fs::remove_dir_all(path),
@@ -226,15 +225,16 @@ fn remove(path: &Path) -> Result<()> {
     removed.map_err(|error| Error::from(error).within(path.display()))
 }
 
-/// Runs all applications at the same time, each on hosts of its own: all processes begin when the
-/// last of them is ready. Watches the CPU of an emulated cluster meanwhile.
+/// Runs all applications at the same time, each on its own hosts: all processes begin when the last
+/// of them is ready. Watches the CPU of an emulated cluster meanwhile.
 fn together(
     plans: &[Plan],
     place: &Place,
     settings: &Settings,
 ) -> Result<(Vec<Outcome>, Option<CpuUse>)> {
     let meeting = Meeting::new(plans.len());
-    // The watch, from the begin of the phase that counts on; nothing else is locked meanwhile.
+    // Protects the CPU watch, which starts with the measured phase; no other lock is taken under
+    // it.
     let watch: Mutex<Option<CpuWatch>> = Mutex::new(None);
     let counted = settings.operation.word();
     let one = |plan: &Plan, hosts: &[Host]| {
@@ -279,7 +279,7 @@ fn complaint(cpu: &CpuUse) -> String {
     )
 }
 
-/// The phase that counts, whole.
+/// Returns the record of the measured phase.
 fn phase_of<'a>(outcome: &'a Outcome, phase: &str) -> Result<&'a PhaseRecord> {
     if let Some(failure) = &outcome.failure {
         return Err(Error::new(ErrorCode::Io, failure.clone()));

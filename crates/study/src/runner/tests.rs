@@ -1,4 +1,4 @@
-//! What is run, in which order, and what is left when it ends early; with a system that is made up.
+//! The order of runs, and the state after an early end, with an artificial system.
 
 use super::*;
 use crate::journal::{self, FORMAT};
@@ -14,13 +14,13 @@ const SEARCH: &str = "name = 'x'\ntitle = 't'\nrepetitions = 2\n\
     calibration = { data-size = ['64MiB', '128MiB', '256MiB', '512MiB', '1GiB'], hosts = [1, 2, 4, 8, 16] }\n\
     [[experiment]]\nname = 'a'\ntitle = 'a'\nfactors = { processes = 2, count = [1, 4] }\n";
 
-/// A system that is as fast as its hosts until four, and slow with little data.
+/// A system whose bandwidth grows with up to four hosts, and is low with little data.
 struct MadeUp {
     labels: Vec<String>,
     settings: Vec<Settings>,
     /// Ends the study by an error in this run.
     fails_at: Option<usize>,
-    /// What is measured in the first runs doesn't count.
+    /// Results of the first runs don't count.
     invalid: usize,
 }
 
@@ -77,7 +77,7 @@ fn begin(directory: &Path, plan: &str) -> Journal {
     Journal::create(directory, &study).expect("made")
 }
 
-/// Runs a study, or what is missing of it; `stop_after` so many events that begin a run.
+/// Runs a study, or the rest of it; stops after `stop_after` events that begin a run.
 fn study(
     directory: &Path,
     text: &str,
@@ -122,7 +122,7 @@ fn runs(directory: &Path) -> Vec<u32> {
 }
 
 #[test]
-fn all_runs_are_made_once_in_the_order_of_their_blocks() {
+fn every_run_happens_once_in_the_order_of_blocks() {
     let scratch = tempfile::tempdir().expect("a directory");
     let mut bench = MadeUp::new();
     let (end, events) = study(scratch.path(), PLAN, &mut bench, None);
@@ -148,7 +148,7 @@ fn all_runs_are_made_once_in_the_order_of_their_blocks() {
 }
 
 #[test]
-fn a_study_that_is_stopped_anywhere_goes_on_where_it_was() {
+fn a_stopped_study_resumes_where_it_stopped() {
     for stop_after in 1..16 {
         let scratch = tempfile::tempdir().expect("a directory");
         let mut bench = MadeUp::new();
@@ -165,7 +165,7 @@ fn a_study_that_is_stopped_anywhere_goes_on_where_it_was() {
 }
 
 #[test]
-fn runs_that_do_not_count_are_made_again_when_a_study_is_resumed() {
+fn a_resumed_study_repeats_runs_that_do_not_count() {
     let scratch = tempfile::tempdir().expect("a directory");
     let mut bench = MadeUp { invalid: 5, ..MadeUp::new() };
     let (end, _) = study(scratch.path(), PLAN, &mut bench, None);
@@ -184,7 +184,7 @@ fn runs_that_do_not_count_are_made_again_when_a_study_is_resumed() {
 }
 
 #[test]
-fn an_error_keeps_what_was_measured_before() {
+fn an_error_keeps_earlier_results() {
     let scratch = tempfile::tempdir().expect("a directory");
     let mut bench = MadeUp { fails_at: Some(7), ..MadeUp::new() };
     let (end, _) = study(scratch.path(), PLAN, &mut bench, None);
@@ -200,13 +200,13 @@ fn an_error_keeps_what_was_measured_before() {
 }
 
 #[test]
-fn the_first_step_finds_where_bandwidth_levels_off() {
+fn calibration_finds_where_bandwidth_levels_off() {
     let scratch = tempfile::tempdir().expect("a directory");
     let mut bench = MadeUp::new();
     let (end, events) = study(scratch.path(), SEARCH, &mut bench, None);
     assert_eq!(end.expect("run").done, 4);
-    // With 8 hosts: 64 MiB take 0.17 s and 0.05 s, 512 MiB 1.34 s and 0.05 s: from there on less
-    // than 5 % are to be gained. 16 hosts are more than there are.
+    // With 8 hosts: 64 MiB take 0.17 s and 0.05 s, 512 MiB take 1.34 s and 0.05 s: beyond that the
+    // gain is less than 5 %. The system has fewer than 16 hosts.
     let found = events.iter().find_map(|event| match event {
         Event::Calibrated(found) => Some(*found),
         _ => None,
@@ -226,7 +226,7 @@ fn the_first_step_finds_where_bandwidth_levels_off() {
 }
 
 #[test]
-fn the_first_step_can_be_stopped_too() {
+fn calibration_can_be_stopped_too() {
     let whole = tempfile::tempdir().expect("a directory");
     let mut bench = MadeUp::new();
     study(whole.path(), SEARCH, &mut bench, None).0.expect("run");
@@ -242,7 +242,7 @@ fn the_first_step_can_be_stopped_too() {
 }
 
 #[test]
-fn nobody_waits_in_the_lab_unless_the_plan_says_so() {
+fn a_lab_has_no_waits_unless_the_plan_sets_them() {
     let plan = Plan::parse(PLAN).expect("a plan");
     assert_eq!(wait_of(&plan, true), (Duration::ZERO, Duration::ZERO));
     assert_eq!(wait_of(&plan, false), SHARED_WAIT);

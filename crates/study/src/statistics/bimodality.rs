@@ -1,29 +1,30 @@
 //! Whether a sample has two modes: two groups of values with a gap between them.
 //!
-//! The stated test: a mixture of two normal distributions against one, by the Bayesian information
-//! criterion, together with Ashman's D (the distance of the two means in their standard
-//! deviations), since a skewed sample of one mode is also described better by two distributions
-//! that overlap.
+//! The test compares a mixture of two normal distributions with one normal distribution by the
+//! Bayesian information criterion, and asks for a minimum of Ashman's D (the distance of the two
+//! means in their standard deviations). The second condition is needed because two overlapping
+//! distributions also describe a skewed sample of one mode better.
 
 use super::{mean, sorted, variance};
 use serde::Serialize;
 
-/// Fewest values of which it is judged.
+/// Smallest sample that is judged.
 const MIN_VALUES: usize = 8;
-/// By how much the criterion of two has to be better: "very strong" evidence (Kass and Raftery).
+/// Advantage in the criterion that two distributions need: "very strong" evidence (Kass and
+/// Raftery).
 const MIN_EVIDENCE: f64 = 10.0;
-/// Two distributions whose D is below 2 have no gap between them (Ashman, Bird and Zepf); below 4,
-/// the halves of a flat distribution are taken for two (measured by the tests below).
+/// Two distributions with D below 2 have no gap between them (Ashman, Bird and Zepf). Below 4, the
+/// test would take the halves of a flat distribution for two modes (measured by the tests below).
 const MIN_SEPARATION: f64 = 4.0;
 /// A mode with fewer of the values than this share is a few outliers.
 const MIN_SHARE: f64 = 0.1;
-/// So is one with fewer values than this.
+/// A mode with fewer values than this is a few outliers, too.
 const MIN_IN_MODE: f64 = 1.5;
-/// By how much of the lower one's mean two modes are apart at least: a smaller difference may be
-/// there, but is of no use to anybody.
+/// Smallest distance of two modes as a share of the lower one's mean: a smaller difference may
+/// exist, but is of no practical use.
 const MIN_DISTANCE: f64 = 0.05;
-/// Of the whole sample's standard deviation: no mode is taken for narrower. A single value would be
-/// described by an infinitely narrow one infinitely well.
+/// Smallest width of a mode, as a share of the whole sample's standard deviation. Without it an
+/// infinitely narrow mode would describe a single value infinitely well.
 const MIN_WIDTH: f64 = 0.05;
 const MAX_STEPS: usize = 500;
 
@@ -34,17 +35,16 @@ pub struct Mode {
     pub mean: f64,
     /// Its standard deviation.
     pub sd: f64,
-    /// Its part of all values, from 0 to 1.
+    /// Its share of all values, from 0 to 1.
     pub share: f64,
 }
 
-/// What the test says.
+/// The result of the test.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Bimodality {
     /// Whether the sample has two modes.
     pub is_bimodal: bool,
-    /// By how much the Bayesian information criterion of two distributions is better than that of
-    /// one.
+    /// Advantage of two distributions over one in the Bayesian information criterion.
     pub evidence: f64,
     /// Ashman's D.
     pub separation: f64,
@@ -52,7 +52,7 @@ pub struct Bimodality {
     pub modes: [Mode; 2],
 }
 
-/// Judges a sample. None of fewer than 8 values, or where all are equal.
+/// Judges a sample. Returns `None` for fewer than 8 values, or where all are equal.
 pub fn bimodality(values: &[f64]) -> Option<Bimodality> {
     let values = sorted(values);
     let sd = variance(&values).sqrt();
@@ -60,12 +60,12 @@ pub fn bimodality(values: &[f64]) -> Option<Bimodality> {
         return None;
     }
     let count = values.len() as f64;
-    // Of all values (divided by n): what is most likely, as the modes are.
+    // Maximum-likelihood variance (divided by n), as in the mixture fit.
     let one = Mode { mean: mean(&values), sd: sd * ((count - 1.0) / count).sqrt(), share: 1.0 };
     let modes = fit(&values, split(&values), MIN_WIDTH * sd);
     let likelihood =
         |modes: &[Mode]| -> f64 { values.iter().map(|it| density(modes, *it).ln()).sum() };
-    // Five numbers say what two distributions are, two say one.
+    // A mixture of two has five parameters, one distribution has two.
     let evidence = 2.0 * (likelihood(&modes) - likelihood(&[one])) - 3.0 * count.ln();
     let spread = modes[0].sd.powi(2) + modes[1].sd.powi(2);
     let separation = (modes[1].mean - modes[0].mean) * (2.0 / spread).sqrt();
@@ -76,7 +76,7 @@ pub fn bimodality(values: &[f64]) -> Option<Bimodality> {
     Some(Bimodality { is_bimodal, evidence, separation, modes })
 }
 
-/// The place at which two groups, apart, vary least: the best two clusters of a line.
+/// The split at which the two groups vary least: the best two clusters on a line.
 fn split(sorted: &[f64]) -> [Mode; 2] {
     let within = |part: &[f64]| variance(part) * (part.len() - 1) as f64;
     let cost = |at: &usize| within(&sorted[..*at]) + within(&sorted[*at..]);
@@ -89,7 +89,7 @@ fn split(sorted: &[f64]) -> [Mode; 2] {
     [mode(&sorted[..best]), mode(&sorted[best..])]
 }
 
-/// Expectation and maximisation, from a first guess on.
+/// Expectation maximisation from a first guess.
 fn fit(values: &[f64], mut modes: [Mode; 2], least_sd: f64) -> [Mode; 2] {
     for mode in &mut modes {
         mode.sd = mode.sd.max(least_sd);
@@ -121,7 +121,7 @@ fn weighted(values: &[f64], weights: &[f64], least_sd: f64) -> Mode {
     Mode { mean, sd: variance.sqrt().max(least_sd), share: weight / values.len() as f64 }
 }
 
-/// Of a mixture at a value; never 0, so that its logarithm is a number.
+/// The density of a mixture at a value; never 0, so that its logarithm is finite.
 fn density(modes: &[Mode], value: f64) -> f64 {
     let of = |mode: &Mode| {
         let distance = (value - mode.mean) / mode.sd;
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn one_mode_is_not_taken_for_two() {
+    fn samples_of_one_mode_are_not_bimodal() {
         let mut random = Random::new(5);
         for size in [8, 10, 20, 50, 100] {
             let share = share_bimodal(300, || normal(&mut random, size, 1e9, 3e7));
@@ -175,7 +175,7 @@ mod tests {
             });
             assert!(share > 0.99, "{size}: {share}");
         }
-        // As allocations of three targets give: a third more, with the noise of a shared system.
+        // Like allocations of three targets: a third more, with the noise of a shared system.
         let share = share_bimodal(200, || {
             let mut values = normal(&mut random, 50, 48.0, 2.0);
             values.extend(normal(&mut random, 50, 72.0, 3.0));
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_that_say_nothing_are_not_judged() {
+    fn samples_without_information_are_not_judged() {
         assert_eq!(bimodality(&[1.0; 50]), None);
         assert_eq!(bimodality(&[1.0, 1.0, 2.0, 2.0]), None);
         let exact: Vec<f64> = (0..20).map(|it| f64::from(1 + it % 2)).collect();

@@ -8,13 +8,13 @@ use statrs::distribution::{ContinuousCDF, Normal};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-/// Samples that are drawn to find the distribution of the distance; the probability is exact to
-/// within one in a hundred.
+/// Samples that are drawn for the distribution of the distance; the probability is exact to one
+/// percent.
 const DRAWS: usize = 4_000;
-/// From here on the distribution of distance times the root of the size changes no longer.
+/// From this size on the distribution of distance times the root of the size no longer changes.
 const MAX_DRAWN: usize = 200;
 
-/// What the test says.
+/// The result of the test.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Normality {
     /// The largest distance between the sample's distribution and the normal one of its mean and
@@ -26,9 +26,10 @@ pub struct Normality {
 
 /// The test of Kolmogorov and Smirnov for normality in the form of Lilliefors: mean and standard
 /// deviation are those of the sample, and the probability takes that into account. (The original
-/// one, for a distribution that was known before, would find nearly everything normal.)
+/// test assumes a distribution that is known beforehand, and would accept nearly every sample as
+/// normal.)
 ///
-/// None of fewer than [`MIN_JUDGED`] values, or where all are equal.
+/// Returns `None` for fewer than [`MIN_JUDGED`] values, or where all are equal.
 pub fn lilliefors(values: &[f64]) -> Option<Normality> {
     if values.len() < MIN_JUDGED {
         return None;
@@ -50,9 +51,9 @@ fn distance(values: &[f64]) -> Option<f64> {
     Some(steps.fold(0.0, f64::max))
 }
 
-/// How often samples of that size that are normal have such a distance or a larger one.
+/// The share of normal samples of that size with such a distance or a larger one.
 fn probability(size: usize, distance: f64) -> f64 {
-    // Distances of drawn samples by their size, ascending; nothing is awaited while it is held.
+    // Distances of drawn samples by sample size, ascending; no other lock is taken under this one.
     static DRAWN: Mutex<BTreeMap<usize, Vec<f64>>> = Mutex::new(BTreeMap::new());
     let mut drawn = DRAWN.lock().unwrap_or_else(PoisonError::into_inner);
     let distances = drawn.entry(size).or_insert_with(|| draw(size));

@@ -4,7 +4,7 @@ use super::{mean, variance};
 use serde::Serialize;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
-/// What the test says.
+/// The result of the test.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Welch {
     /// The statistic: positive if the first group has the larger mean.
@@ -20,7 +20,7 @@ pub struct Welch {
 
 /// Welch's t test, two-sided: the groups may have different variances and sizes.
 ///
-/// None if a group has fewer than two values, or no value differs from its group's mean.
+/// Returns `None` if a group has fewer than two values, or no value differs from its group's mean.
 pub fn welch(first: &[f64], second: &[f64]) -> Option<Welch> {
     if first.len() < 2 || second.len() < 2 {
         return None;

@@ -1,5 +1,5 @@
-//! What limits a system: its clients, its servers' links, or its targets; said in one sentence, so
-//! that what holds with few client hosts doesn't contradict what holds with many.
+//! The limit of a system: its clients, its servers' links, or its targets. One sentence covers all,
+//! so that results with few client hosts don't contradict those with many.
 
 use super::{
     Conclusion, Figure, against, among, bandwidth, best, conclusion, first_as_good, lines, mean_of,
@@ -10,11 +10,11 @@ use crate::report::{ExperimentReport, Factor, label};
 use crate::statistics::mean;
 use std::collections::BTreeMap;
 
-/// Results of targets that share a server differ by less than this share if the server, or its
-/// link, is the limit.
+/// Targets that share a server differ by less than this share if the server, or its link, is the
+/// limit.
 const FLAT: f64 = 0.15;
 
-/// What is behind the clients.
+/// The limit behind the clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Limit {
     Network,
@@ -22,28 +22,28 @@ enum Limit {
     Both,
 }
 
-/// What limits where clients don't.
+/// The limit where clients are not the limit.
 struct Servers<'a> {
     experiment: &'a ExperimentReport,
     limit: Limit,
-    /// What more there is to say of it.
+    /// Further words about it.
     text: String,
     figures: Vec<Figure>,
 }
 
-/// How many client hosts it takes.
+/// The number of client hosts that saturates the servers.
 struct Clients<'a> {
     experiment: &'a ExperimentReport,
-    /// What those have in common that were compared.
+    /// The other factors, which the compared groups have in common.
     common: String,
-    /// The fewest that are as good as the best.
+    /// The smallest number that is as good as the best.
     enough: u32,
     is_fewest: bool,
     is_most: bool,
     figures: Vec<Figure>,
 }
 
-/// One conclusion of clients and servers together; more where experiments say different things of
+/// One conclusion about clients and servers together; several where experiments disagree about
 /// servers.
 pub(super) fn draw(experiments: &[ExperimentReport]) -> Vec<Conclusion> {
     let mut found: Vec<Servers<'_>> = Vec::new();
@@ -52,7 +52,7 @@ pub(super) fn draw(experiments: &[ExperimentReport]) -> Vec<Conclusion> {
             found.push(servers);
         }
     }
-    // The experiment that asks for the most hosts: with fewer of them clients limit something.
+    // The experiment with the most hosts: with fewer, clients may be the limit.
     let mut most: Option<Clients<'_>> = None;
     for clients in experiments.iter().filter_map(clients) {
         if most.as_ref().is_none_or(|it| it.enough < clients.enough) {
@@ -117,8 +117,8 @@ fn hosts(number: u32) -> String {
     if number == 1 { "one client host".to_owned() } else { format!("{number} client hosts") }
 }
 
-/// How many client hosts, and whether they are the limit: they are below the first number that is
-/// as good as the best.
+/// The number of client hosts, and whether they are the limit: they are below the smallest number
+/// that is as good as the best.
 fn clients(experiment: &ExperimentReport) -> Option<Clients<'_>> {
     let lines = lines(experiment, Factor::Hosts);
     let (common, line) =
@@ -134,15 +134,15 @@ fn clients(experiment: &ExperimentReport) -> Option<Clients<'_>> {
     })
 }
 
-/// What limits where clients don't: looks at allocations with the same number of targets on each
-/// server. If more of them on each server bring less than 15 % more, what they share is the limit:
-/// the server's link (or the server). If bandwidth grows at least half as fast as their number,
-/// they are themselves.
+/// The limit where clients are not the limit. Compares allocations with the same number of targets
+/// on each server. If more targets on each server gain less than 15 %, the limit is the part that
+/// they share: the server's link, or the server. If bandwidth grows at least half as fast as the
+/// number of targets, the targets are the limit.
 fn servers(experiment: &ExperimentReport) -> Option<Servers<'_>> {
     let others = |it: &&Factor| !matches!(it, Factor::Count | Factor::Chooser);
     let others: Vec<Factor> = experiment.varied.iter().filter(others).copied().collect();
-    // Of what else varies, the values with which bandwidth is highest: others may be limited by
-    // something that isn't the servers.
+    // The values of the other factors with the highest bandwidth: other parts of the system may
+    // limit the others.
     let top = best(&experiment.groups.iter().collect::<Vec<_>>());
     let common = label(&top.settings, &others);
     let mut by_allocation: BTreeMap<MinMax, Vec<f64>> = BTreeMap::new();
@@ -192,10 +192,10 @@ fn servers(experiment: &ExperimentReport) -> Option<Servers<'_>> {
     Some(Servers { experiment, limit, text, figures })
 }
 
-/// How well bandwidth follows from the server that has the most targets: with its link as the
-/// limit, a file of (a,b) gets (a + b) / b times what one link gives.
+/// How well bandwidth follows from the server with the most targets: with its link as the limit, a
+/// file of (a,b) gets (a + b) / b times the bandwidth of one link.
 fn uneven_ones(means: &BTreeMap<MinMax, f64>, of_even: f64, figures: &mut Vec<Figure>) -> String {
-    // A single target can't be divided.
+    // A single target cannot be divided.
     let uneven = || means.iter().filter(|(it, _)| it.0 != it.1 && it.0 + it.1 > 1);
     let expected = |it: &MinMax| of_even / 2.0 * f64::from(it.0 + it.1) / f64::from(it.1);
     let off = |(it, mean): (&MinMax, &f64)| (mean / expected(it) - 1.0).abs();
