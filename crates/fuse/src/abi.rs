@@ -8,10 +8,6 @@
 // The `record!` macro makes its structs `pub`; this module is private to the crate.
 #![allow(unreachable_pub)]
 
-pub mod init_flags;
-pub mod ioctl;
-pub mod set_attr;
-
 use skep_types::codec::record;
 
 /// Major version, fixed for ever.

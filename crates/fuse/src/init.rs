@@ -1,12 +1,16 @@
 //! The first exchange of a mount: which version, limits and features both sides use.
 
-use crate::abi::{self, InHeader, InitIn, InitOut, Opcode, OutHeader, init_flags as flag};
+use crate::abi::{self, InHeader, InitIn, InitOut, Opcode, OutHeader};
 use crate::limits;
 use crate::transport::{TransportKind, kernel};
 use skep_env::Buf;
 use skep_types::codec::{Codec, Reader, Writer};
 use skep_types::{Error, ErrorCode, Result};
 use std::os::fd::OwnedFd;
+
+mod flags;
+
+use flags as flag;
 
 /// Smallest buffer with which the kernel lets its device be read.
 const MIN_READ_BYTES: usize = 8192;

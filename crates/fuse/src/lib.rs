@@ -14,7 +14,9 @@
 //! `unsafe` is in `transport` only.
 
 mod abi;
+mod checked_files;
 mod cluster_mount;
+mod context;
 mod errno;
 mod file_system;
 mod init;

@@ -3,20 +3,25 @@
 //! A call keeps no bytes of the transport's memory but those of a read or a write, so that an
 //! operation whose caller was killed can go on by itself while the memory serves the next request.
 
-use crate::abi::ioctl::{self, FsXattr};
+// The `record!` macro makes its structs `pub`; this module is private to the crate.
+#![allow(unreachable_pub)]
+
 use crate::abi::{
     self, AllocateIn, CopyIn, CreateIn, FsyncIn, GetAttrIn, GetXattrIn, InHeader, IoctlIn, LinkIn,
     LockIn, MkDirIn, MkNodIn, Opcode, OpenIn, ReadIn, ReleaseIn, Rename2In, RenameIn, SeekIn,
-    SetAttrIn, SetXattrIn, WriteIn, set_attr,
+    SetAttrIn, SetXattrIn, WriteIn,
 };
 use crate::limits;
+use ioctl::FsXattr;
 use skep_client::{Allocation, FileLock, LockKind, LockMode, Sought};
 use skep_client::{CreateRequest, HandleId, NewInode, OpenMode, SetAttributes, SetTime, XattrMode};
 use skep_env::Buf;
 use skep_types::codec::{Codec, Reader};
 use skep_types::{FileKind, InodeId, Timestamp};
 
+pub(crate) mod ioctl;
 mod parts;
+pub(crate) mod set_attr;
 
 pub(crate) use parts::{
     Allocate, Copy, FlagsForm, Lock, Open, Read, Rename, RenameKind, Write, XattrChange,

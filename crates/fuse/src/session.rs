@@ -3,12 +3,12 @@
 //! The thread that calls starts a worker for each CPU (and, with io_uring, one thread for what
 //! still comes by `/dev/fuse`), and then only waits: for workers to start and end, and for signals.
 
+use crate::checked_files::CheckedFiles;
+use crate::context::Context;
 use crate::file_system::FileSystem;
 use crate::init::Agreed;
 use crate::limits;
 use crate::mount_point;
-use crate::ops::privileges::CheckedFiles;
-use crate::protocol::Context;
 use crate::transport::control;
 use crate::transport::device::{Device, DevicePort};
 use crate::transport::kernel::{self, Unmount};

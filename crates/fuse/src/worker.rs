@@ -19,9 +19,10 @@
 //! A reply is written, and memory given back to the kernel, only when no handle to it is left: a
 //! cancelled receive may still be filling it.
 
+use crate::context::Context;
 use crate::file_system::FileSystem;
 use crate::limits;
-use crate::protocol::{self, Context};
+use crate::protocol;
 use crate::reply::{self, Encoded, Failure, Validity};
 use crate::request::Request;
 use crate::waits::{Caller, News};

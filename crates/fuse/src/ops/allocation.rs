@@ -4,9 +4,9 @@
 //! drops its pages of what was changed afterwards.
 
 use super::{files, privileges};
+use crate::context::Context;
 use crate::file_system::FileSystem;
 use crate::limits;
-use crate::protocol::Context;
 use crate::reply::{Answer, Failure};
 use crate::request::{Allocate, Copy};
 use crate::waits::Caller;

@@ -1,12 +1,12 @@
 //! Operations on attributes, and on the file system as a whole.
 
 use super::privileges;
-use crate::abi::ioctl::{self, FsXattr};
+use crate::context::Context;
 use crate::file_system::FileSystem;
 use crate::limits;
-use crate::protocol::Context;
 use crate::reply::{Answer, Failure};
 use crate::request::FlagsForm;
+use crate::request::ioctl::{self, FsXattr};
 use crate::waits::Caller;
 use skep_client::{HandleId, SetAttributes};
 use skep_types::InodeId;

@@ -1,7 +1,7 @@
 //! Listing directories.
 
+use crate::context::Context;
 use crate::file_system::FileSystem;
-use crate::protocol::Context;
 use crate::reply::{Answer, DOT, DOT_DOT, Failure, Listing, Validity};
 use skep_types::InodeId;
 

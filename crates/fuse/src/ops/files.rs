@@ -1,9 +1,9 @@
 //! Operations on open files, and waiting for devices.
 
 use super::privileges;
+use crate::context::Context;
 use crate::file_system::FileSystem;
 use crate::limits;
-use crate::protocol::Context;
 use crate::reply::{Answer, Failure, OpenFlags};
 use crate::request::{Open, Read, Write};
 use crate::waits::Caller;

@@ -2,8 +2,8 @@
 //! its programs make. Only in mounts that were told so, since it costs a look into `/proc` for each
 //! file that is made.
 
+use crate::context::Context;
 use crate::file_system::FileSystem;
-use crate::protocol::Context;
 use crate::reply::Failure;
 use skep_types::{FileKind, StripePattern};
 

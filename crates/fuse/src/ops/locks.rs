@@ -1,7 +1,7 @@
 //! Locks: `flock`, and those of `fcntl`.
 
+use crate::context::Context;
 use crate::file_system::FileSystem;
-use crate::protocol::Context;
 use crate::reply::{Answer, Failure};
 use crate::request::Lock;
 use crate::waits::{ALL_PAGES, Caller};

@@ -4,58 +4,15 @@
 //! file has the bits, a worker remembers for a moment which don't. `security.capability` the kernel
 //! takes away itself before a write; with a truncation or a new owner, metadata does.
 
+use crate::context::Context;
 use crate::file_system::FileSystem;
-use crate::limits;
-use crate::protocol::Context;
 use crate::waits::Caller;
 use skep_client::SetAttributes;
 use skep_types::{Attributes, FileKind, InodeId, Result};
-use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 const SET_USER_ID: u32 = 0o4000;
 const SET_GROUP_ID: u32 = 0o2000;
 const GROUP_EXECUTE: u32 = 0o010;
-
-/// Files known to have no set-user-id bits, for at most as long as attributes may be remembered.
-#[derive(Debug, Default)]
-pub(crate) struct CheckedFiles {
-    /// Raised by each change of permissions through this mount, on any worker.
-    changes: Arc<AtomicU64>,
-    seen_changes: Cell<u64>,
-    until: RefCell<HashMap<InodeId, Duration>>,
-}
-
-impl CheckedFiles {
-    /// For one worker; `changes` is what the workers of a mount share.
-    pub(crate) fn new(changes: Arc<AtomicU64>) -> Self {
-        Self { changes, ..Self::default() }
-    }
-
-    /// Called at each change of permissions.
-    pub(crate) fn forget_all(&self) {
-        self.changes.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn contains(&self, inode: InodeId) -> bool {
-        let changes = self.changes.load(Ordering::Relaxed);
-        if self.seen_changes.replace(changes) != changes {
-            self.until.borrow_mut().clear();
-        }
-        self.until.borrow().get(&inode).is_some_and(|until| skep_env::now() < *until)
-    }
-
-    fn insert(&self, inode: InodeId, validity: Duration) {
-        let mut until = self.until.borrow_mut();
-        if until.len() >= limits::MAX_CHECKED_FILES {
-            until.clear();
-        }
-        until.insert(inode, skep_env::now() + validity);
-    }
-}
 
 /// The permissions that are left when privileges are taken away; `None` if there are none to take.
 /// As in the kernel: set-group-id on a file that its group can't execute goes too, unless the
@@ -197,16 +154,5 @@ mod tests {
         assert!([4, 7, 88].iter().all(|gid| shows_group(status, *gid)));
         assert!(![1, 2, 3, 8].iter().any(|gid| shows_group(status, *gid)));
         assert!(!shows_group("", 0));
-    }
-
-    #[test]
-    fn a_change_of_permissions_on_any_worker_forgets_all() {
-        let changes = Arc::new(AtomicU64::new(0));
-        let here = CheckedFiles::new(Arc::clone(&changes));
-        let there = CheckedFiles::new(changes);
-        here.insert(InodeId::new(9), limits::VALIDITY);
-        assert!(here.contains(InodeId::new(9)));
-        there.forget_all();
-        assert!(!here.contains(InodeId::new(9)));
     }
 }

@@ -4,8 +4,8 @@
 //! `user.skep.map` says where a file's bytes lie. No list shows them, so that programs that copy
 //! all attributes of a file leave them alone.
 
+use crate::context::Context;
 use crate::file_system::FileSystem;
-use crate::protocol::Context;
 use crate::reply::{Answer, Failure};
 use crate::request::XattrChange;
 use skep_types::{ACCESS_ACL, DEFAULT_ACL, Error, ErrorCode, InodeId};

@@ -4,17 +4,17 @@
 use skep_types::codec::record;
 
 /// `FS_IOC_GETFLAGS`.
-pub const GET_FLAGS: u32 = 0x8008_6601;
+pub(crate) const GET_FLAGS: u32 = 0x8008_6601;
 /// `FS_IOC_SETFLAGS`.
-pub const SET_FLAGS: u32 = 0x4008_6602;
+pub(crate) const SET_FLAGS: u32 = 0x4008_6602;
 /// `FS_IOC_FSGETXATTR`.
-pub const GET_FS_XATTR: u32 = 0x801c_581f;
+pub(crate) const GET_FS_XATTR: u32 = 0x801c_581f;
 /// `FS_IOC_FSSETXATTR`.
-pub const SET_FS_XATTR: u32 = 0x401c_5820;
+pub(crate) const SET_FS_XATTR: u32 = 0x401c_5820;
 /// `FS_PROJINHERIT_FL` among the flags.
-pub const FLAG_PROJECT_INHERIT: u32 = 0x2000_0000;
+pub(crate) const FLAG_PROJECT_INHERIT: u32 = 0x2000_0000;
 /// `FS_XFLAG_PROJINHERIT` in [`FsXattr::flags`].
-pub const XFLAG_PROJECT_INHERIT: u32 = 0x0200;
+pub(crate) const XFLAG_PROJECT_INHERIT: u32 = 0x0200;
 
 record! {
     /// `struct fsxattr` of `include/uapi/linux/fs.h`.

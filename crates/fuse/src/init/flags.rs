@@ -1,40 +1,40 @@
 //! Flags of `INIT`; those from bit 32 on travel in `flags2`.
 
 /// Several reads of one file at once.
-pub const ASYNC_READ: u64 = 1 << 0;
+pub(crate) const ASYNC_READ: u64 = 1 << 0;
 /// `GETLK`, `SETLK` and `SETLKW` exist.
-pub const POSIX_LOCKS: u64 = 1 << 1;
+pub(crate) const POSIX_LOCKS: u64 = 1 << 1;
 /// `OPEN` cuts the file on `O_TRUNC` itself.
-pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
+pub(crate) const ATOMIC_O_TRUNC: u64 = 1 << 3;
 /// `.` and `..` can be looked up, for file handles of inodes that the kernel has forgotten.
-pub const EXPORT_SUPPORT: u64 = 1 << 4;
+pub(crate) const EXPORT_SUPPORT: u64 = 1 << 4;
 /// Writes larger than a page.
-pub const BIG_WRITES: u64 = 1 << 5;
+pub(crate) const BIG_WRITES: u64 = 1 << 5;
 /// `flock` comes by the same requests.
-pub const FLOCK_LOCKS: u64 = 1 << 10;
+pub(crate) const FLOCK_LOCKS: u64 = 1 << 10;
 /// The umask is left to the daemon.
-pub const DONT_MASK: u64 = 1 << 6;
+pub(crate) const DONT_MASK: u64 = 1 << 6;
 /// Cached pages are dropped when size or time of modification have changed.
-pub const AUTO_INVAL_DATA: u64 = 1 << 12;
+pub(crate) const AUTO_INVAL_DATA: u64 = 1 << 12;
 /// `READDIRPLUS` exists.
-pub const DO_READDIRPLUS: u64 = 1 << 13;
+pub(crate) const DO_READDIRPLUS: u64 = 1 << 13;
 /// The kernel chooses between `READDIR` and `READDIRPLUS`.
-pub const READDIRPLUS_AUTO: u64 = 1 << 14;
+pub(crate) const READDIRPLUS_AUTO: u64 = 1 << 14;
 /// Direct I/O in several requests at once.
-pub const ASYNC_DIO: u64 = 1 << 15;
+pub(crate) const ASYNC_DIO: u64 = 1 << 15;
 /// Lookups and listings of one directory at once.
-pub const PARALLEL_DIROPS: u64 = 1 << 18;
+pub(crate) const PARALLEL_DIROPS: u64 = 1 << 18;
 /// The kernel checks and remembers access control lists.
-pub const POSIX_ACL: u64 = 1 << 20;
+pub(crate) const POSIX_ACL: u64 = 1 << 20;
 /// `max_pages` of the answer counts.
-pub const MAX_PAGES: u64 = 1 << 22;
+pub(crate) const MAX_PAGES: u64 = 1 << 22;
 /// The daemon clears set-user-id and set-group-id bits when asked with a request.
-pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
+pub(crate) const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
 /// `SETXATTR` has the long form.
-pub const SETXATTR_EXT: u64 = 1 << 29;
+pub(crate) const SETXATTR_EXT: u64 = 1 << 29;
 /// `flags2` counts.
-pub const INIT_EXT: u64 = 1 << 30;
+pub(crate) const INIT_EXT: u64 = 1 << 30;
 /// Files whose I/O goes around the page cache can be mapped shared all the same.
-pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+pub(crate) const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
 /// Requests go through io_uring.
-pub const OVER_IO_URING: u64 = 1 << 41;
+pub(crate) const OVER_IO_URING: u64 = 1 << 41;
