@@ -25,5 +25,5 @@ pub(crate) struct Context<F> {
     /// Whether files can be mapped whose I/O goes around the page cache.
     pub(crate) has_direct_mmap: bool,
     /// Times of modification that were made up (see `ops::attributes`).
-    pub(crate) made_up_times: Cell<u32>,
+    pub(crate) invented_times: Cell<u32>,
 }

@@ -1,10 +1,10 @@
 //! The first exchange of a mount: which version, limits and features both sides use.
 
-use crate::abi::{self, InHeader, InitIn, InitOut, Opcode, OutHeader};
+use crate::abi::{InHeader, OUT_HEADER_BYTES, Opcode, OutHeader};
 use crate::limits;
 use crate::transport::{TransportKind, kernel};
 use skep_env::Buf;
-use skep_types::codec::{Codec, Reader, Writer};
+use skep_types::codec::{Codec, Reader, Writer, record};
 use skep_types::{Error, ErrorCode, Result};
 use std::os::fd::OwnedFd;
 
@@ -12,6 +12,12 @@ mod flags;
 
 use flags as flag;
 
+/// Major version of the kernel's interface: the same for all kernels.
+const MAJOR: u32 = 7;
+/// The newest minor version that this crate describes.
+const MINOR: u32 = 45;
+/// The oldest minor version that a mount serves (Linux 4.20): from it on no layout has a short form.
+const OLDEST_MINOR: u32 = 28;
 /// Smallest buffer with which the kernel lets its device be read.
 const MIN_READ_BYTES: usize = 8192;
 
@@ -38,6 +44,39 @@ const WANTED: u64 = flag::ASYNC_READ
     | flag::SETXATTR_EXT
     | flag::DIRECT_IO_ALLOW_MMAP
     | flag::INIT_EXT;
+
+record! {
+    /// `fuse_init_in`.
+    pub struct InitIn {
+        pub major: u32,
+        pub minor: u32,
+        pub max_readahead: u32,
+        pub flags: u32,
+    }
+}
+
+record! {
+    /// `fuse_init_out`.
+    pub struct InitOut {
+        pub major: u32,
+        pub minor: u32,
+        pub max_readahead: u32,
+        pub flags: u32,
+        pub max_background: u16,
+        pub congestion_threshold: u16,
+        pub max_write: u32,
+        pub time_granularity: u32,
+        pub max_pages: u16,
+        pub map_alignment: u16,
+        pub flags2: u32,
+        pub max_stack_depth: u32,
+        pub request_timeout: u16,
+        pub unused: u16,
+        pub unused2: u64,
+        pub unused3: u64,
+        pub unused4: u32,
+    }
+}
 
 fn protocol(what: impl Into<String>) -> Error {
     Error::new(ErrorCode::VersionMismatch, what)
@@ -71,7 +110,7 @@ pub(crate) fn negotiate(fd: &OwnedFd, wanted: TransportKind) -> Result<Agreed> {
     let (reply, transport) = answer(&init, wanted);
     let mut w = Writer::new();
     let body = reply.to_bytes();
-    let len = (abi::OUT_HEADER_BYTES + body.len()) as u32;
+    let len = (OUT_HEADER_BYTES + body.len()) as u32;
     OutHeader { len, error: 0, unique: header.unique }.encode(&mut w);
     w.raw(&body);
     kernel::write(fd, &Buf::copy_of(&w.finish()))
@@ -96,12 +135,10 @@ fn parse(bytes: &[u8]) -> Result<(InHeader, Offer)> {
         return Err(protocol(what));
     }
     let init = InitIn::decode(&mut reader)?;
-    if init.major != abi::MAJOR || init.minor < abi::OLDEST_MINOR {
+    if init.major != MAJOR || init.minor < OLDEST_MINOR {
         let what = format!(
             "the kernel speaks FUSE {}.{}: Skep needs 7.{} (Linux 4.20) or later",
-            init.major,
-            init.minor,
-            abi::OLDEST_MINOR
+            init.major, init.minor, OLDEST_MINOR
         );
         return Err(protocol(what));
     }
@@ -120,8 +157,8 @@ fn answer(offer: &Offer, wanted: TransportKind) -> (InitOut, TransportKind) {
         transport = TransportKind::Uring;
     }
     let reply = InitOut {
-        major: abi::MAJOR,
-        minor: offer.minor.min(abi::MINOR),
+        major: MAJOR,
+        minor: offer.minor.min(MINOR),
         max_readahead: offer.max_readahead.max(limits::READ_AHEAD_KIB << 10),
         flags: flags as u32,
         max_background: limits::MAX_BACKGROUND,
@@ -154,7 +191,7 @@ mod tests {
         let (reply, transport) = answer(&offer(flag::BIG_WRITES), TransportKind::Uring);
         assert_eq!(reply.flags, flag::BIG_WRITES as u32);
         assert_eq!((reply.flags2, transport), (0, TransportKind::Device));
-        assert_eq!(reply.minor, abi::MINOR);
+        assert_eq!(reply.minor, MINOR);
     }
 
     #[test]

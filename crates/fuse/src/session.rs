@@ -7,6 +7,7 @@ use crate::checked_files::CheckedFiles;
 use crate::context::Context;
 use crate::file_system::FileSystem;
 use crate::init::Agreed;
+use crate::invalidation;
 use crate::limits;
 use crate::mount_point;
 use crate::transport::control;
@@ -14,7 +15,7 @@ use crate::transport::device::{Device, DevicePort};
 use crate::transport::kernel::{self, Unmount};
 use crate::transport::uring::UringPort;
 use crate::transport::{TransportChoice, TransportKind};
-use crate::waits::{self, Interrupts, Waits};
+use crate::waits::{Interrupts, Waits};
 use crate::worker;
 use skep_client::Forget;
 use skep_env::{Mailbox, MailboxSender, Signals};
@@ -195,7 +196,7 @@ where
         let body = async move {
             let file_system = connecting.await?;
             let device = Arc::clone(&start.fd);
-            let forget = move |inode| waits::forget_attributes(&device, inode);
+            let forget = move |inode| invalidation::invalidate_attributes(&device, inode);
             file_system.set_forget(Forget(Box::new(forget)));
             let (sender, news) = Mailbox::new(limits::MAX_NEWS)?;
             let interrupts = Arc::clone(&start.interrupts);
@@ -204,7 +205,7 @@ where
                 transport: start.agreed.transport,
                 has_job_patterns: start.has_job_patterns,
                 has_direct_mmap: start.agreed.has_direct_mmap,
-                made_up_times: Cell::new(0),
+                invented_times: Cell::new(0),
                 validity: start.validity,
                 checked: CheckedFiles::new(Arc::clone(&start.permission_changes)),
                 waits: Waits::new(

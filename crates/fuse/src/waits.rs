@@ -14,13 +14,12 @@
 //! what was written past it (`ops::files`). [`Waits::drop_pages`] tells the kernel, on a thread of
 //! its own: it may have to wait for pages that a worker has to read or write.
 
-use crate::abi::{self, OutHeader};
+use crate::invalidation;
 use crate::limits;
 use crate::transport::kernel;
+use skep_env::MailboxSender;
 use skep_env::local::{Notify, Sender, oneshot};
-use skep_env::{Buf, MailboxSender};
 use skep_types::InodeId;
-use skep_types::codec::{Codec, Writer};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
@@ -202,7 +201,7 @@ impl Waits {
 
     /// Makes the kernel ask for a file's attributes anew. Never blocks.
     pub(crate) fn drop_attributes(&self, inode: InodeId) {
-        forget_attributes(&self.device, inode);
+        invalidation::invalidate_attributes(&self.device, inode);
     }
 
     /// Makes the kernel drop a file's attributes and its pages of a range, and write back those
@@ -218,7 +217,7 @@ impl Waits {
         self.dropping.borrow_mut().insert(order, done);
         let (device, sender) = (Arc::clone(&self.device), self.sender.clone());
         let body = move || {
-            tell_invalid(&device, inode, Some(pages));
+            invalidation::invalidate_pages(&device, inode, pages);
             let _ = sender.send(News::Dropped(order));
         };
         let started = skep_env::spawn_thread("skep-fuse-drop".into(), None, body);
@@ -257,31 +256,6 @@ impl Drop for Waiting {
     fn drop(&mut self) {
         self.waits.waiting.borrow_mut().remove(&self.unique);
         self.waits.interrupts.end(self.unique);
-    }
-}
-
-/// Makes the kernel ask for a file's attributes anew. Never blocks.
-pub(crate) fn forget_attributes(device: &OwnedFd, inode: InodeId) {
-    tell_invalid(device, inode, None);
-}
-
-/// All pages of a file.
-pub(crate) const ALL_PAGES: Range<u64> = 0..u64::MAX;
-
-/// `FUSE_NOTIFY_INVAL_INODE`: attributes, and pages of a range too. An error means that the kernel
-/// has nothing of the file, or that the mount ends.
-fn tell_invalid(device: &OwnedFd, inode: InodeId, pages: Option<Range<u64>>) {
-    let (offset, bytes) = match pages {
-        None => (-1, 0),
-        // No length: to the end.
-        Some(pages) => (pages.start as i64, i64::try_from(pages.end - pages.start).unwrap_or(0)),
-    };
-    let mut w = Writer::new();
-    let len = (abi::OUT_HEADER_BYTES + 24) as u32;
-    OutHeader { len, error: abi::NOTIFY_INVAL_INODE, unique: 0 }.encode(&mut w);
-    abi::InvalInodeOut { ino: inode.raw(), offset, len: bytes }.encode(&mut w);
-    if let Err(error) = kernel::write(device, &Buf::copy_of(&w.finish())) {
-        tracing::debug!("the kernel has nothing to drop of {inode}: {error}");
     }
 }
 

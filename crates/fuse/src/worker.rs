@@ -22,9 +22,9 @@
 use crate::context::Context;
 use crate::file_system::FileSystem;
 use crate::limits;
-use crate::protocol;
+use crate::ops;
 use crate::reply::{self, Encoded, Failure, Validity};
-use crate::request::Request;
+use crate::request::RawRequest;
 use crate::waits::{Caller, News};
 use skep_env::local::Notify;
 use skep_env::{Buf, Mailbox, Task};
@@ -48,7 +48,7 @@ pub(crate) struct Reply {
 pub(crate) trait Port: 'static {
     /// Sends the reply to the last request (none before the first) and waits for the next; `None`
     /// at the end of the mount.
-    fn exchange(&self, reply: Option<Reply>) -> impl Future<Output = Option<Request>>;
+    fn exchange(&self, reply: Option<Reply>) -> impl Future<Output = Option<RawRequest>>;
     /// Where the body of a reply goes.
     fn reply_memory(&self) -> Buf;
     /// Whether somebody else holds memory of the port.
@@ -229,9 +229,9 @@ async fn serve<F: FileSystem, P: Port>(
                     worker.begun.notify();
                 }
                 let caller = Caller { unique, pid };
-                let outcome = protocol::perform(&worker.context, call, caller).await;
+                let outcome = ops::perform(&worker.context, call, caller).await;
                 if slot.run.get() != run {
-                    protocol::abandon(&worker.context, outcome).await;
+                    ops::abandon(&worker.context, outcome).await;
                     return;
                 }
                 slot.current.set(None);

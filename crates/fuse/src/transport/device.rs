@@ -9,7 +9,7 @@
 use super::kernel;
 use crate::abi::{self, InterruptIn, Opcode, OutHeader};
 use crate::limits;
-use crate::request::Request;
+use crate::request::RawRequest;
 use crate::waits::Interrupts;
 use crate::worker::{Port, Reply};
 use io_uring::{opcode, types};
@@ -154,7 +154,7 @@ impl DevicePort {
     fn received(&self, len: usize) -> Received {
         let bytes = self.request.slice(REQUEST_AT..REQUEST_AT + len);
         let is_long = self.device.has_long_set_xattr;
-        let Some(request) = Request::from_bytes(&bytes, self.reply_memory(), is_long) else {
+        let Some(request) = RawRequest::from_bytes(&bytes, self.reply_memory(), is_long) else {
             return Received::Nothing;
         };
         match Opcode::from_number(request.header.opcode) {
@@ -174,11 +174,11 @@ impl DevicePort {
 
 enum Received {
     Nothing,
-    Request(Request),
+    Request(RawRequest),
 }
 
 impl Port for DevicePort {
-    async fn exchange(&self, reply: Option<Reply>) -> Option<Request> {
+    async fn exchange(&self, reply: Option<Reply>) -> Option<RawRequest> {
         if let Some(reply) = reply {
             self.send(&reply);
         }

@@ -11,7 +11,7 @@
 
 use crate::abi::{self, InHeader, OutHeader};
 use crate::limits;
-use crate::request::Request;
+use crate::request::RawRequest;
 use crate::worker::{Port, Reply};
 use io_uring::{opcode, squeue, types};
 use skep_env::Buf;
@@ -92,14 +92,14 @@ impl UringPort {
         self.memory.header.write(PAYLOAD_LEN_AT, &(len as u32).to_le_bytes());
     }
 
-    fn read_request(&self) -> Option<Request> {
+    fn read_request(&self) -> Option<RawRequest> {
         let Memory { header, payload, .. } = &*self.memory;
         let mut reader = Reader::new(header.bytes());
         let in_header = InHeader::decode(&mut reader).ok()?;
         let mut reader = Reader::new(&header.bytes()[COMMIT_ID_AT..]);
         self.commit_id.set(u64::decode(&mut reader).ok()?);
         let payload_len = u32::decode(&mut reader).ok()? as usize;
-        Some(Request {
+        Some(RawRequest {
             header: in_header,
             arguments: header.slice(ARGUMENTS_AT..ARGUMENTS_AT + ARGUMENTS_BYTES),
             payload: payload.slice(0..payload_len.min(payload.len())),
@@ -109,7 +109,7 @@ impl UringPort {
 }
 
 impl Port for UringPort {
-    async fn exchange(&self, reply: Option<Reply>) -> Option<Request> {
+    async fn exchange(&self, reply: Option<Reply>) -> Option<RawRequest> {
         let operation = match &reply {
             Some(reply) => {
                 self.write_reply(reply);
