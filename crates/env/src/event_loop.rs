@@ -13,6 +13,7 @@
 //! perhaps). The figures are in docs/design/0001-threads-and-store.md.
 
 use crate::clock;
+use crate::event::Event;
 use async_executor::LocalExecutor;
 use async_task::Task;
 use io_uring::{IoUring, cqueue, squeue, types};
@@ -21,8 +22,10 @@ use std::cell::RefCell;
 use std::collections::{BinaryHeap, HashMap};
 use std::future::Future;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -38,6 +41,11 @@ const IORING_ENTER_GETEVENTS: u32 = 1;
 /// After so much time without anything on its sockets, a loop no longer takes itself to be in a
 /// conversation.
 const CONVERSATION_PAUSE: Duration = Duration::from_micros(500);
+
+/// User data of the cancellation of an operation, whose completion says nothing.
+const CANCEL_ID: u64 = u64::MAX;
+/// User data of the poll of the wake-up event. Operations are numbered from zero.
+const WAKE_UP_ID: u64 = u64::MAX - 1;
 
 type Ring = IoUring<squeue::Entry128, cqueue::Entry>;
 
@@ -75,6 +83,12 @@ struct Loop {
     timers: BinaryHeap<std::cmp::Reverse<(Duration, u64)>>,
     timer_wakers: HashMap<u64, Waker>,
     next_timer: u64,
+    /// Raised by other threads to end this loop's sleep.
+    wake_up: Arc<Event>,
+    /// Whether a future of this thread ever waited for another thread.
+    listens_for_wake_up: bool,
+    /// Whether the kernel watches the event.
+    is_wake_up_armed: bool,
     spin: Duration,
     /// The last completion on a socket.
     last_traffic: Traffic,
@@ -109,14 +123,17 @@ fn new_ring() -> io::Result<Ring> {
 }
 
 impl Loop {
-    fn new() -> io::Result<Self> {
+    fn new(ring: Ring) -> io::Result<Self> {
         Ok(Self {
-            ring: new_ring()?,
+            ring,
             ops: HashMap::new(),
             next_op: 0,
             timers: BinaryHeap::new(),
             timer_wakers: HashMap::new(),
             next_timer: 0,
+            wake_up: Arc::new(Event::new_nonblocking()?),
+            listens_for_wake_up: false,
+            is_wake_up_armed: false,
             spin: Duration::ZERO,
             last_traffic: Traffic::None,
             last_traffic_time: Duration::ZERO,
@@ -139,10 +156,25 @@ impl Loop {
     }
 
     fn reap(&mut self) {
-        let Self { ring, ops, last_traffic, last_traffic_time, spin, .. } = self;
+        let Self {
+            ring,
+            ops,
+            last_traffic,
+            last_traffic_time,
+            spin,
+            wake_up,
+            is_wake_up_armed,
+            ..
+        } = self;
         let mut seen = Traffic::None;
         for completion in ring.completion() {
             let id = completion.user_data();
+            if id == WAKE_UP_ID {
+                // Reset before the futures run: a later notification raises the event again.
+                wake_up.reset();
+                *is_wake_up_armed = false;
+                continue;
+            }
             match ops.remove(&id) {
                 Some(OpState::Waiting { waker, keep, traffic }) => {
                     if traffic != Traffic::None {
@@ -186,7 +218,18 @@ impl Loop {
         None
     }
 
+    /// Lets the kernel watch the wake-up event, if a future of this thread needs it.
+    fn arm_wake_up(&mut self) {
+        if self.listens_for_wake_up && !self.is_wake_up_armed {
+            let fd = types::Fd(self.wake_up.fd().as_raw_fd());
+            let poll = io_uring::opcode::PollAdd::new(fd, libc::POLLIN as u32).build();
+            self.is_wake_up_armed = true;
+            self.push(&squeue::Entry128::from(poll).user_data(WAKE_UP_ID));
+        }
+    }
+
     fn wait(&mut self, block: bool) -> io::Result<()> {
+        self.arm_wake_up();
         let next_timer = self.until_next_timer();
         let must_wait = block && next_timer != Some(Duration::ZERO);
         if !must_wait {
@@ -285,7 +328,7 @@ fn pass_over(result: io::Result<usize>) -> io::Result<()> {
 /// # Panics
 /// If called inside itself.
 pub fn block_on<T: 'static>(future: impl Future<Output = T> + 'static) -> io::Result<T> {
-    let new = Loop::new().map_err(|error| {
+    let ring = new_ring().map_err(|error| {
         io::Error::new(
             error.kind(),
             format!(
@@ -295,6 +338,7 @@ pub fn block_on<T: 'static>(future: impl Future<Output = T> + 'static) -> io::Re
             ),
         )
     })?;
+    let new = Loop::new(ring)?;
     LOOP.with_borrow_mut(|slot| {
         assert!(slot.is_none(), "one event loop per thread");
         *slot = Some(new);
@@ -331,6 +375,18 @@ pub fn block_on<T: 'static>(future: impl Future<Output = T> + 'static) -> io::Re
         }
     });
     value
+}
+
+/// The event by which other threads end the sleep of this thread's loop. A thread that raises it must
+/// wake the future first.
+///
+/// # Panics
+/// Outside [`block_on`].
+pub(crate) fn wake_up_event() -> Arc<Event> {
+    with_loop(|it| {
+        it.listens_for_wake_up = true;
+        Arc::clone(&it.wake_up)
+    })
 }
 
 /// Starts a future on this thread's loop. Dropping the task cancels it; `detach` lets it run.
@@ -449,7 +505,7 @@ impl Drop for Op {
             if let Some(OpState::Waiting { keep, .. }) = it.ops.remove(&self.id) {
                 it.ops.insert(self.id, OpState::Dropped { _keep: keep });
                 let cancel = io_uring::opcode::AsyncCancel::new(self.id).build();
-                it.push(&squeue::Entry128::from(cancel).user_data(u64::MAX));
+                it.push(&squeue::Entry128::from(cancel).user_data(CANCEL_ID));
             }
         });
     }

@@ -16,12 +16,14 @@
 
 mod buffer;
 mod clock;
+mod event;
 mod event_loop;
 mod file;
 mod file_system;
 pub mod local;
 mod mailbox;
 mod process;
+mod shared_notify;
 mod signals;
 mod socket;
 mod threads;
@@ -42,6 +44,7 @@ pub use process::{
     outlive_parent, replace_output, send_group_signal, send_signal, spawn_child, spawn_detached,
     spawn_detaching,
 };
-pub use signals::Signals;
+pub use shared_notify::{SharedNotify, SharedWait};
+pub use signals::{Signals, UntilSignal};
 pub use socket::{Part, TcpListener, TcpStream};
 pub use threads::{available_cpus, spawn_thread};

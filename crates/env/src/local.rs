@@ -6,7 +6,11 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// Wakes all that wait, and those that come before the next wait: a flag that is reset by waiting.
+/// Wakes futures of its thread. A notification before [`Self::wait`] is called is not remembered.
+///
+/// # Hazard: lost wake-ups
+/// A future must call `wait` before it checks the state that it waits for, unless no `.await` comes
+/// between the check and the call.
 #[derive(Debug, Default)]
 pub struct Notify {
     generation: Cell<u64>,
@@ -14,7 +18,7 @@ pub struct Notify {
 }
 
 impl Notify {
-    /// Wakes all that wait now.
+    /// Wakes all futures that wait now.
     pub fn notify(&self) {
         self.generation.set(self.generation.get() + 1);
         self.waiting.take().into_iter().for_each(Waker::wake);

@@ -1,17 +1,17 @@
 //! A bounded queue into a thread's event loop: the one way between threads.
 
 use crate::buffer::Buf;
+use crate::event::Event;
 use crate::file::File;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 struct Queue<T> {
     /// Protects the queue alone; held for a push or a pop, never while waiting.
     items: Mutex<VecDeque<T>>,
     limit: usize,
-    event: OwnedFd,
+    event: Event,
 }
 
 /// The sending side; may be cloned and sent to other threads.
@@ -44,14 +44,8 @@ impl<T> Mailbox<T> {
     /// # Errors
     /// When the process is out of file descriptors.
     pub fn new(limit: usize) -> io::Result<(MailboxSender<T>, Self)> {
-        // SAFETY: a plain system call; the result is checked.
-        let raw = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
-        if raw < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the descriptor is new and ours.
-        let event = unsafe { OwnedFd::from_raw_fd(raw) };
-        let queue = Arc::new(Queue { items: Mutex::new(VecDeque::new()), limit, event });
+        let queue =
+            Arc::new(Queue { items: Mutex::new(VecDeque::new()), limit, event: Event::new()? });
         Ok((MailboxSender(Arc::clone(&queue)), Self(queue)))
     }
 
@@ -69,7 +63,7 @@ impl<T> Mailbox<T> {
             if let Some(item) = self.try_receive() {
                 return Ok(item);
             }
-            let event = File::from(self.0.event.try_clone()?);
+            let event = File::from(self.0.event.fd().try_clone()?);
             event.read_at(Buf::new(8), 0).await?;
         }
     }
@@ -88,9 +82,7 @@ impl<T> MailboxSender<T> {
             }
             items.push_back(item);
         }
-        let one = 1_u64.to_ne_bytes();
-        // SAFETY: eight bytes are what an eventfd takes. It can only block at 2^64 - 2 sends.
-        unsafe { libc::write(self.0.event.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+        self.0.event.raise();
         Ok(())
     }
 }

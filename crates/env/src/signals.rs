@@ -2,12 +2,23 @@
 
 use crate::buffer::Buf;
 use crate::file::File;
+use std::future::Future;
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
+use std::task::Poll;
 
 /// Signals that no longer end the process but can be waited for.
 #[derive(Debug)]
 pub struct Signals(File);
+
+/// How [`Signals::until_signal`] ended.
+#[derive(Debug)]
+pub enum UntilSignal<T> {
+    /// The future was ready first, with this value.
+    Ready(T),
+    /// A signal with this number came first.
+    Signal(i32),
+}
 
 impl Signals {
     /// Takes over signals for the whole process. Call it before any thread is started.
@@ -41,6 +52,29 @@ impl Signals {
         self.0.read_at(buf.clone(), 0).await?;
         let number = &buf.bytes()[..4];
         Ok(i32::from_ne_bytes([number[0], number[1], number[2], number[3]]))
+    }
+
+    /// Waits for `future` or for the next signal, and drops the future if the signal comes first.
+    ///
+    /// # Hazard: lost signals
+    /// The kernel delivers a signal once. If both are there at the same time, the signal counts: a
+    /// caller that gets the future's value instead would never learn of it.
+    ///
+    /// # Errors
+    /// As [`Self::next`].
+    pub async fn until_signal<T>(
+        &self,
+        future: impl Future<Output = T>,
+    ) -> io::Result<UntilSignal<T>> {
+        let mut future = std::pin::pin!(future);
+        let mut signal = std::pin::pin!(self.next());
+        std::future::poll_fn(|context| {
+            if let Poll::Ready(number) = signal.as_mut().poll(context) {
+                return Poll::Ready(number.map(UntilSignal::Signal));
+            }
+            future.as_mut().poll(context).map(|value| Ok(UntilSignal::Ready(value)))
+        })
+        .await
     }
 
     /// Lets a child process that is about to be executed have its signals back. For `pre_exec`.
