@@ -4,12 +4,11 @@ use crate::mount::{self, ServeOptions};
 use crate::mount_point;
 use crate::session;
 use skep_client::{Client, ClusterAccess, LogControl, Mount};
-use skep_env::Signals;
+use skep_env::{Signals, UntilSignal};
 use skep_types::{Error, ErrorCode, Result};
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::Poll;
 use std::time::Duration;
 
 /// Which cluster to mount, and who we are to it.
@@ -91,25 +90,15 @@ async fn register(
 ) -> Result<(Arc<Mount>, Option<Signals>)> {
     let registering = Mount::new(options);
     let registered = match &signals {
-        Some(signals) => unless_signalled(signals, registering).await,
-        None => Some(registering.await),
+        Some(signals) => signals.until_signal(registering).await?,
+        None => UntilSignal::Ready(registering.await),
     };
-    let ended = || Error::new(ErrorCode::Interrupted, "a signal came before it was mounted");
-    Ok((registered.ok_or_else(ended)??, signals))
-}
-
-/// Waits until a future is ready, and drops it if a signal comes before.
-async fn unless_signalled<T>(signals: &Signals, future: impl Future<Output = T>) -> Option<T> {
-    let mut future = std::pin::pin!(future);
-    let mut signal = std::pin::pin!(signals.next());
-    std::future::poll_fn(|context| {
-        // The signal first: what was taken from the kernel must not be lost if both are there.
-        if signal.as_mut().poll(context).is_ready() {
-            return Poll::Ready(None);
+    match registered {
+        UntilSignal::Ready(mount) => Ok((mount?, signals)),
+        UntilSignal::Signal(_) => {
+            Err(Error::new(ErrorCode::Interrupted, "a signal came before it was mounted"))
         }
-        future.as_mut().poll(context).map(Some)
-    })
-    .await
+    }
 }
 
 fn run<T: 'static>(future: impl Future<Output = Result<T>> + 'static) -> Result<T> {
