@@ -84,7 +84,7 @@ fn protocol(what: impl Into<String>) -> Error {
 
 /// What both sides use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Agreed {
+pub(crate) struct KernelFeatures {
     /// The transport.
     pub(crate) transport: TransportKind,
     /// Whether `SETXATTR` has the long form.
@@ -97,7 +97,7 @@ pub(crate) struct Agreed {
 ///
 /// # Errors
 /// `VersionMismatch` if the kernel is too old; `Io` if the mount is gone already.
-pub(crate) fn negotiate(fd: &OwnedFd, wanted: TransportKind) -> Result<Agreed> {
+pub(crate) fn negotiate(fd: &OwnedFd, wanted: TransportKind) -> Result<KernelFeatures> {
     let request = Buf::new(MIN_READ_BYTES);
     let len = loop {
         match kernel::read(fd, &request) {
@@ -118,7 +118,7 @@ pub(crate) fn negotiate(fd: &OwnedFd, wanted: TransportKind) -> Result<Agreed> {
     let has_long_set_xattr = u64::from(reply.flags) & flag::SETXATTR_EXT != 0;
     let flags = u64::from(reply.flags) | u64::from(reply.flags2) << 32;
     let has_direct_mmap = flags & flag::DIRECT_IO_ALLOW_MMAP != 0;
-    Ok(Agreed { transport, has_long_set_xattr, has_direct_mmap })
+    Ok(KernelFeatures { transport, has_long_set_xattr, has_direct_mmap })
 }
 
 struct Offer {

@@ -34,6 +34,7 @@ mod waits;
 mod worker;
 
 pub use cluster_mount::{ClusterOptions, mount};
+pub use context::RequestOptions;
 pub use errno::errno;
 pub use file_system::FileSystem;
 pub use limits::VALIDITY;

@@ -1,7 +1,8 @@
 //! Mounting: which transport, who mounts, and what is there when it fails.
 
+use crate::context::RequestOptions;
 use crate::file_system::FileSystem;
-use crate::init::{self, Agreed};
+use crate::init::{self, KernelFeatures};
 use crate::limits;
 use crate::mount_flags::MountFlags;
 use crate::mount_point;
@@ -14,7 +15,6 @@ use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// How to serve a file system through a mount.
 pub struct ServeOptions {
@@ -30,11 +30,8 @@ pub struct ServeOptions {
     pub allows_others: bool,
     /// The transport.
     pub transport: TransportChoice,
-    /// Whether `SKEP_PATTERN` in the environment of a program is the stripe pattern of the files
-    /// that it makes.
-    pub has_job_patterns: bool,
-    /// How long the kernel may remember names and attributes.
-    pub validity: Duration,
+    /// How its operations answer the kernel.
+    pub requests: RequestOptions,
     /// Unmount and end on SIGTERM and SIGINT. Wants to be called before any thread is started.
     pub ends_on_signals: bool,
     /// Called once, when the mount takes requests.
@@ -106,13 +103,12 @@ where
     let mut on_ready = Some(options.on_ready);
     let wanted = candidates(options.transport)?;
     for transport in wanted {
-        let Some((fd, agreed)) = open(&call, (transport, options.transport))? else { continue };
+        let Some((fd, features)) = open(&call, (transport, options.transport))? else { continue };
         let session = Session {
             fd: Arc::new(fd),
             mount_point: mount_point.clone(),
-            agreed,
-            has_job_patterns: options.has_job_patterns,
-            validity: options.validity,
+            features,
+            options: options.requests,
         };
         // Another attempt is made only if this one was refused, and then it was never ready.
         let ready = std::rc::Rc::new(std::cell::Cell::new(on_ready.take()));
@@ -158,7 +154,7 @@ fn candidates(choice: TransportChoice) -> Result<Vec<TransportKind>> {
 fn open(
     call: &MountCall<'_>,
     (wanted, choice): (TransportKind, TransportChoice),
-) -> Result<Option<(OwnedFd, Agreed)>> {
+) -> Result<Option<(OwnedFd, KernelFeatures)>> {
     let mount_point = call.mount_point;
     let fd = mount(call)?;
     let unmount = || {
@@ -166,14 +162,14 @@ fn open(
             tracing::warn!("unmounting {}: {error}", mount_point.display());
         }
     };
-    let agreed = init::negotiate(&fd, wanted).and_then(|agreed| {
+    let features = init::negotiate(&fd, wanted).and_then(|features| {
         kernel::set_nonblocking(&fd)?;
-        Ok(agreed)
+        Ok(features)
     });
-    match agreed {
-        Ok(agreed) if agreed.transport == wanted || choice == TransportChoice::Auto => {
+    match features {
+        Ok(features) if features.transport == wanted || choice == TransportChoice::Auto => {
             mount_point::raise_read_ahead(mount_point, limits::READ_AHEAD_KIB);
-            Ok(Some((fd, agreed)))
+            Ok(Some((fd, features)))
         }
         Ok(_) => {
             unmount();

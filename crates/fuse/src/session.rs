@@ -4,9 +4,9 @@
 //! still comes by `/dev/fuse`), and then only waits: for workers to start and end, and for signals.
 
 use crate::checked_files::CheckedFiles;
-use crate::context::Context;
+use crate::context::{Context, RequestOptions};
 use crate::file_system::FileSystem;
-use crate::init::Agreed;
+use crate::init::KernelFeatures;
 use crate::invalidation;
 use crate::limits;
 use crate::mount_point;
@@ -28,7 +28,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 /// Room in the queue of events: each thread sends a few, and each signal one.
 const MAX_EVENTS: usize = 100_000;
@@ -66,11 +65,8 @@ pub(crate) enum End {
 pub(crate) struct Session {
     pub(crate) fd: Arc<OwnedFd>,
     pub(crate) mount_point: PathBuf,
-    pub(crate) agreed: Agreed,
-    /// See [`crate::ServeOptions`].
-    pub(crate) has_job_patterns: bool,
-    /// How long the kernel may remember names and attributes.
-    pub(crate) validity: Duration,
+    pub(crate) features: KernelFeatures,
+    pub(crate) options: RequestOptions,
 }
 
 /// The ports of one worker, by CPU.
@@ -125,7 +121,7 @@ where
     Fut: Future<Output = Result<F>> + 'static,
 {
     let (events, mailbox) = Mailbox::new(MAX_EVENTS)?;
-    let shares = shares(session.agreed.transport);
+    let shares = shares(session.features.transport);
     let workers = shares.len();
     let permission_changes = Arc::new(AtomicU64::new(0));
     let interrupts = Arc::new(Interrupts::default());
@@ -135,21 +131,20 @@ where
             index,
             share,
             fd: Arc::clone(&session.fd),
-            agreed: session.agreed,
-            validity: session.validity,
+            features: session.features,
+            options: session.options,
             permission_changes: Arc::clone(&permission_changes),
             interrupts: Arc::clone(&interrupts),
             mount_point: session.mount_point.clone(),
-            has_job_patterns: session.has_job_patterns,
         };
         threads.push(start_worker(start, connect.clone(), events.clone())?);
     }
-    if session.agreed.transport == TransportKind::Uring {
+    if session.features.transport == TransportKind::Uring {
         threads.push(start_control(Arc::clone(&session.fd), interrupts, events.clone())?);
     }
     let supervisor = Supervisor {
         mount_point: session.mount_point.clone(),
-        transport: session.agreed.transport,
+        transport: session.features.transport,
         events,
         workers,
         running: threads.len(),
@@ -171,12 +166,11 @@ struct WorkerStart {
     index: usize,
     share: Share,
     fd: Arc<OwnedFd>,
-    agreed: Agreed,
-    validity: Duration,
+    features: KernelFeatures,
+    options: RequestOptions,
     permission_changes: Arc<AtomicU64>,
     interrupts: Arc<Interrupts>,
     mount_point: PathBuf,
-    has_job_patterns: bool,
 }
 
 fn start_worker<F, Fut>(
@@ -198,15 +192,13 @@ where
             let device = Arc::clone(&start.fd);
             let forget = move |inode| invalidation::invalidate_attributes(&device, inode);
             file_system.set_forget(Forget(Box::new(forget)));
-            let (sender, news) = Mailbox::new(limits::MAX_NEWS)?;
+            let (sender, wait_events) = Mailbox::new(limits::MAX_WAIT_EVENTS)?;
             let interrupts = Arc::clone(&start.interrupts);
             let context = Context {
                 file_system,
-                transport: start.agreed.transport,
-                has_job_patterns: start.has_job_patterns,
-                has_direct_mmap: start.agreed.has_direct_mmap,
+                options: start.options,
+                features: start.features,
                 invented_times: Cell::new(0),
-                validity: start.validity,
                 checked: CheckedFiles::new(Arc::clone(&start.permission_changes)),
                 waits: Waits::new(
                     Arc::clone(&interrupts),
@@ -218,21 +210,21 @@ where
             let started = move |ok| {
                 let _ = told.send(if ok { Event::Ready } else { Event::Refused });
             };
-            match start.agreed.transport {
+            match start.features.transport {
                 TransportKind::Uring => {
                     let ports = start.share.queues.iter().flat_map(|(queue, slots)| {
                         (0..*slots).map(|_| UringPort::new(Arc::clone(&start.fd), *queue))
                     });
-                    worker::run(context, ports.collect(), news, started).await;
+                    worker::run(context, ports.collect(), wait_events, started).await;
                 }
                 TransportKind::Device => {
                     let clone = kernel::clone_device(&start.fd)?;
                     kernel::set_nonblocking(&clone)?;
-                    let is_long = start.agreed.has_long_set_xattr;
+                    let is_long = start.features.has_long_set_xattr;
                     let device = Device::new(clone, interrupts, is_long);
                     let ports = (0..limits::SLOTS_PER_WORKER)
                         .map(|_| DevicePort::new(std::rc::Rc::clone(&device)));
-                    worker::run(context, ports.collect(), news, started).await;
+                    worker::run(context, ports.collect(), wait_events, started).await;
                 }
             }
             Ok(())

@@ -36,8 +36,11 @@ async fn read<F: FileSystem>(
     let fs = &context.file_system;
     let is_shared = |inode| fs.is_shared(inode);
     let note_shown = |attributes: &Attributes| fs.note_shown(attributes);
-    let validity =
-        Validity { usual: context.validity, is_shared: &is_shared, note_shown: &note_shown };
+    let validity = Validity {
+        usual: context.options.validity,
+        is_shared: &is_shared,
+        note_shown: &note_shown,
+    };
     let mut listing = Listing::new(max_bytes, with_attributes.then_some(validity));
     let after = if cursor <= DOT_DOT { 0 } else { cursor };
     let listed = fs.read_directory(directory, after, max_bytes, with_attributes).await?;

@@ -18,7 +18,7 @@ pub(crate) async fn perform<F: FileSystem>(
     Ok(match request {
         FileRequest::Open(arguments) => return open(context, arguments, caller).await,
         FileRequest::Create { mut request, is_exclusive, appends, is_synced } => {
-            let is_direct = appends && context.has_direct_mmap;
+            let is_direct = appends && context.features.has_direct_mmap;
             request.pattern = jobs::pattern(context, caller.pid, request.kind)?;
             let created = create(fs, request, is_exclusive).await?;
             created_reply(fs, created, is_direct, is_synced)?
@@ -75,7 +75,7 @@ async fn open<F: FileSystem>(context: &Context<F>, open: Open, caller: Caller) -
         // reads small files makes a third fewer requests. Once a process has locked bytes of a file,
         // every close(2) must send it, since any close may release locks.
         no_flush: mode == OpenMode::Read && !fs.has_process_locks(),
-        is_direct: (opened.is_shared || appends) && context.has_direct_mmap,
+        is_direct: (opened.is_shared || appends) && context.features.has_direct_mmap,
     };
     if is_synced {
         fs.set_synced(opened.handle);

@@ -20,7 +20,7 @@ pub(crate) fn pattern<F: FileSystem>(
     pid: u32,
     kind: FileKind,
 ) -> Result<Option<StripePattern>, Failure> {
-    if !context.has_job_patterns || kind != FileKind::Regular {
+    if !context.options.has_job_patterns || kind != FileKind::Regular {
         return Ok(None);
     }
     // A process of another namespace has no number here, and the environment of some processes may

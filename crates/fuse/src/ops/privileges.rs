@@ -62,7 +62,7 @@ pub(super) async fn clear<F: FileSystem>(
         context.waits.drop_attributes(inode);
     }
     if left.unwrap_or(present.permissions) & (SET_USER_ID | SET_GROUP_ID) == 0 {
-        context.checked.insert(inode, context.validity);
+        context.checked.insert(inode, context.options.validity);
     }
     Ok(())
 }

@@ -71,10 +71,10 @@ async fn get<F: FileSystem>(
     max_bytes: u32,
 ) -> Outcome {
     if inode == InodeId::ROOT && name == TRANSPORT_XATTR.as_bytes() {
-        return sized(context.transport.to_string().into_bytes(), max_bytes);
+        return sized(context.features.transport.to_string().into_bytes(), max_bytes);
     }
     if inode == InodeId::ROOT && name == TIMEOUT_XATTR.as_bytes() {
-        return sized(context.validity.as_secs_f64().to_string().into_bytes(), max_bytes);
+        return sized(context.options.validity.as_secs_f64().to_string().into_bytes(), max_bytes);
     }
     check(name)?;
     let fs = &context.file_system;

@@ -213,7 +213,7 @@ impl Port for DevicePort {
         self.request.handles() > 1 || self.reply.handles() > 1
     }
 
-    const IS_SLUGGISH: bool = false;
+    const NEEDS_KICKS: bool = false;
 
     fn queue(&self) -> u16 {
         0

@@ -140,7 +140,7 @@ impl Port for UringPort {
         self.memory.payload.handles() > 1
     }
 
-    const IS_SLUGGISH: bool = true;
+    const NEEDS_KICKS: bool = true;
 
     fn queue(&self) -> u16 {
         self.queue

@@ -1,7 +1,7 @@
 //! Mounts the file system in memory by a process of its own, and cleans up whatever happens.
 
 use crate::memory::Memory;
-use skep_fuse::{MountFlags, ServeOptions, serve};
+use skep_fuse::{MountFlags, RequestOptions, ServeOptions, serve};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -17,13 +17,12 @@ pub(crate) fn serve_if_asked() -> Option<i32> {
     tracing_subscriber::fmt().with_writer(std::io::stderr).init();
     let memory = Memory::new();
     let options = ServeOptions {
-        validity: skep_fuse::VALIDITY,
         flags: MountFlags::default(),
         allows_others: false,
         mount_point: mount_point.into(),
         source: "memory".into(),
         transport: transport.parse().unwrap(),
-        has_job_patterns: false,
+        requests: RequestOptions { has_job_patterns: false, validity: skep_fuse::VALIDITY },
         ends_on_signals: true,
         on_ready: Box::new(|transport| {
             println!("ready {transport}");
