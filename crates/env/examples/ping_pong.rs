@@ -1,5 +1,6 @@
-//! Two processes, one TCP connection over loopback, requests and replies of 64 bytes: what a
-//! wake-up costs, and what spinning before sleeping saves (docs/design/0001-threads-and-store.md).
+//! Two processes, one TCP connection over loopback, requests and replies of 64 bytes: measures the
+//! cost of a wake-up, and the gain of spinning before sleeping
+//! (docs/design/0001-threads-and-store.md).
 //!
 //! `ping_pong [ROUNDS] [IN_FLIGHT] [apart]` prints a line for each length of the spin: round trips
 //! per second, and CPU time of each side for one. With `apart`, each side is pinned to a CPU of its
@@ -66,7 +67,7 @@ async fn ask(address: String, spin: Duration, rounds: usize, in_flight: usize) -
     start.elapsed()
 }
 
-/// Runs `body` on a thread that is pinned to the n-th CPU if the sides are to be apart.
+/// Runs `body` on a thread that is pinned to the n-th CPU if `apart`.
 fn on_cpu<T: Send + 'static>(
     apart: bool,
     index: usize,

@@ -42,12 +42,13 @@ impl Event {
     /// Adds one to the counter. Never waits.
     pub(crate) fn raise(&self) {
         let one = 1_u64.to_ne_bytes();
-        // SAFETY: an eventfd takes eight bytes. The write could only block at a counter of 2^64 - 2.
+        // SAFETY: an eventfd takes eight bytes. The write could only block at a counter of 2^64 -
+        // 2.
         unsafe { libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), one.len()) };
     }
 
-    /// Sets the counter to zero. Only for an event of [`Self::new_nonblocking`]: any other would wait
-    /// while its counter is zero.
+    /// Sets the counter to zero. Only for an event of [`Self::new_nonblocking`]: any other would
+    /// wait while its counter is zero.
     pub(crate) fn reset(&self) {
         let mut count = [0_u8; 8];
         // SAFETY: the buffer has the eight bytes that an eventfd fills. Without a count the call

@@ -1,4 +1,4 @@
-//! Waiting for one another among the futures of one thread.
+//! Futures of one thread that wait for one another. Across threads, use [`crate::SharedNotify`].
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -47,11 +47,11 @@ struct Slot<T> {
     closed: bool,
 }
 
-/// Gives one value to a [`Receiver`].
+/// Sends one value to a [`Receiver`].
 #[derive(Debug)]
 pub struct Sender<T>(Rc<RefCell<Slot<T>>>);
 
-/// Waits for the value; `None` if the sender was dropped.
+/// Waits for the value. `None` means that the sender was dropped without sending.
 #[derive(Debug)]
 pub struct Receiver<T>(Rc<RefCell<Slot<T>>>);
 
@@ -62,7 +62,7 @@ pub fn oneshot<T>() -> (Sender<T>, Receiver<T>) {
 }
 
 impl<T> Sender<T> {
-    /// Gives the value.
+    /// Sends the value.
     pub fn send(self, value: T) {
         self.0.borrow_mut().value = Some(value);
     }
@@ -94,24 +94,27 @@ impl<T> Future for Receiver<T> {
     }
 }
 
-/// Lets a bounded number of futures through at once.
+/// Limits the number of futures that do something at the same time.
+///
+/// # Invariants
+/// `free` and the permits in existence add up to the permits at the start.
 #[derive(Debug)]
 pub struct Semaphore {
     free: Cell<usize>,
     released: Notify,
 }
 
-/// A place in a [`Semaphore`], given back when dropped.
+/// A permit of a [`Semaphore`], released when dropped.
 #[derive(Debug)]
 pub struct Permit(Rc<Semaphore>);
 
 impl Semaphore {
-    /// A semaphore with so many places.
-    pub fn new(places: usize) -> Rc<Self> {
-        Rc::new(Self { free: Cell::new(places), released: Notify::default() })
+    /// A semaphore with `permits` permits.
+    pub fn new(permits: usize) -> Rc<Self> {
+        Rc::new(Self { free: Cell::new(permits), released: Notify::default() })
     }
 
-    /// Waits for a place.
+    /// Waits for a permit. Cancel-safe.
     pub async fn acquire(self: &Rc<Self>) -> Permit {
         loop {
             let free = self.free.get();

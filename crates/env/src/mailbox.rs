@@ -1,4 +1,4 @@
-//! A bounded queue into a thread's event loop: the one way between threads.
+//! A bounded queue into a thread's event loop: the way by which values go to another thread.
 
 use crate::buffer::Buf;
 use crate::event::Event;
@@ -8,7 +8,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
 struct Queue<T> {
-    /// Protects the queue alone; held for a push or a pop, never while waiting.
+    /// Protects the queue alone. Held for a push or a pop, never while waiting.
     items: Mutex<VecDeque<T>>,
     limit: usize,
     event: Event,
@@ -54,10 +54,10 @@ impl<T> Mailbox<T> {
         self.0.items.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
     }
 
-    /// Waits for the next item.
+    /// Waits for the next item. Cancel-safe: an item leaves the queue only when this returns it.
     ///
     /// # Errors
-    /// When the kernel refuses to read the event; not to be expected.
+    /// When the kernel refuses to read the event, which it has no reason to.
     pub async fn receive(&self) -> io::Result<T> {
         loop {
             if let Some(item) = self.try_receive() {
@@ -70,10 +70,10 @@ impl<T> Mailbox<T> {
 }
 
 impl<T> MailboxSender<T> {
-    /// Adds an item; gives it back if the queue is full.
+    /// Adds an item, and returns it as an error if the queue is full.
     ///
     /// # Errors
-    /// The item, if the queue holds as many as it may.
+    /// The item, if the queue has `limit` items already.
     pub fn send(&self, item: T) -> Result<(), T> {
         {
             let mut items = self.0.items.lock().unwrap_or_else(PoisonError::into_inner);
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_gives_the_item_back() {
+    fn a_full_queue_returns_the_item() {
         let (sender, mailbox) = Mailbox::new(1).unwrap();
         sender.send(1).unwrap();
         assert_eq!(sender.send(2), Err(2));

@@ -78,8 +78,8 @@ impl SharedNotify {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes all futures that wait now, on whatever thread. May be called on any thread, also on one
-    /// without an event loop. Never blocks.
+    /// Wakes all futures that wait now, on whatever thread. May be called on any thread, also on
+    /// one without an event loop. Never blocks.
     pub fn notify(&self) {
         let waiting = {
             let mut state = self.state();

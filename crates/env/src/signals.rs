@@ -1,4 +1,4 @@
-//! Signals as something to wait for.
+//! Signals that a future can wait for.
 
 use crate::buffer::Buf;
 use crate::file::File;
@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::task::Poll;
 
-/// Signals that no longer end the process but can be waited for.
+/// Signals that no longer end the process: a future waits for them.
 #[derive(Debug)]
 pub struct Signals(File);
 
@@ -21,7 +21,11 @@ pub enum UntilSignal<T> {
 }
 
 impl Signals {
-    /// Takes over signals for the whole process. Call it before any thread is started.
+    /// Takes over signals for the whole process.
+    ///
+    /// # Hazard: threads that already run
+    /// A thread inherits the blocked signals of the thread that starts it. A signal still ends the
+    /// process if any thread was started before this call.
     ///
     /// # Errors
     /// When the process is out of file descriptors.
@@ -43,10 +47,10 @@ impl Signals {
         Ok(Self(File::from(unsafe { OwnedFd::from_raw_fd(raw) })))
     }
 
-    /// Waits for the next of them and gives its number.
+    /// Waits for the next signal and returns its number.
     ///
     /// # Errors
-    /// When the kernel refuses to read; not to be expected.
+    /// When the kernel refuses the read, which it has no reason to.
     pub async fn next(&self) -> io::Result<i32> {
         let buf = Buf::new(size_of::<libc::signalfd_siginfo>());
         self.0.read_at(buf.clone(), 0).await?;
@@ -77,7 +81,7 @@ impl Signals {
         .await
     }
 
-    /// Lets a child process that is about to be executed have its signals back. For `pre_exec`.
+    /// Unblocks all signals in a child process before it executes a program. For `pre_exec`.
     pub fn unblock_all() {
         // SAFETY: the set is initialised by `sigemptyset`; both calls are async-signal-safe.
         unsafe {

@@ -1,9 +1,9 @@
-//! The kernel's binary interface (`include/uapi/linux/fuse.h` up to version 7.45): the headers of all
-//! messages, the table of opcodes, and device numbers.
+//! The kernel's binary interface (`include/uapi/linux/fuse.h` up to version 7.45): the headers of
+//! all messages, the table of opcodes, and device numbers.
 //!
-//! The struct of each operation stands beside the code that reads or writes it, in `request`, `reply`
-//! and `init`. Each is a record that is read with bounds checks and written field by field. Padding
-//! is a field like any other, so that a record's length is the struct's.
+//! The struct of each operation stands beside the code that reads or writes it, in `request`,
+//! `reply` and `init`. Each is a record that is read with bounds checks and written field by field.
+//! Padding is a field like any other, so that a record's length is the struct's.
 
 // The `record!` macro makes its structs `pub`; this module is private to the crate.
 #![allow(unreachable_pub)]

@@ -8,22 +8,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Files known to have no set-user-id bits, for at most as long as attributes may be remembered.
+/// Files without set-user-id and set-group-id bits. An entry is valid no longer than cached
+/// attributes.
 #[derive(Debug, Default)]
 pub(crate) struct CheckedFiles {
-    /// Raised by each change of permissions through this mount, on any worker.
+    /// Raised at each change of permissions through this mount, by any worker.
     changes: Arc<AtomicU64>,
     seen_changes: Cell<u64>,
     until: RefCell<HashMap<InodeId, Duration>>,
 }
 
 impl CheckedFiles {
-    /// For one worker; `changes` is what the workers of a mount share.
+    /// For one worker. The workers of a mount share `changes`.
     pub(crate) fn new(changes: Arc<AtomicU64>) -> Self {
         Self { changes, ..Self::default() }
     }
 
-    /// Called at each change of permissions.
+    /// Empties the caches of all workers of the mount. Called at each change of permissions.
     pub(crate) fn forget_all(&self) {
         self.changes.fetch_add(1, Ordering::Relaxed);
     }
@@ -50,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_of_permissions_on_any_worker_forgets_all() {
+    fn a_change_of_permissions_empties_all_workers_caches() {
         let changes = Arc::new(AtomicU64::new(0));
         let here = CheckedFiles::new(Arc::clone(&changes));
         let there = CheckedFiles::new(changes);

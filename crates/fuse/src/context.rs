@@ -1,4 +1,4 @@
-//! What the operations of one worker share.
+//! State and settings that the operations of one worker share.
 
 use crate::checked_files::CheckedFiles;
 use crate::init::KernelFeatures;
@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How the operations of a mount answer the kernel.
+/// How the operations of a mount reply to the kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestOptions {
     /// Whether `SKEP_PATTERN` in the environment of a program is the stripe pattern of the files
@@ -17,7 +17,7 @@ pub struct RequestOptions {
     pub validity: Duration,
 }
 
-/// What the operations of one worker share.
+/// State and settings that the operations of one worker share.
 #[derive(Debug)]
 pub(crate) struct Context<F> {
     /// The worker's access to the file system.

@@ -35,8 +35,8 @@ pub(crate) fn invalidate_attributes(device: &OwnedFd, inode: InodeId) {
     notify(device, InvalInodeOut { ino: inode.raw(), offset: -1, len: 0 });
 }
 
-/// Makes the kernel drop a file's attributes and its pages of a range, and write back those that are
-/// dirty. Blocks until it has.
+/// Makes the kernel drop a file's attributes and its pages of a range, and write back those that
+/// are dirty. Blocks until it has.
 ///
 /// # Hazard: deadlock
 /// The kernel may first have to read or write such a page, by a request to the calling daemon. Call

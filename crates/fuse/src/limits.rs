@@ -7,7 +7,8 @@ use std::time::Duration;
 pub(crate) const MAX_IO_BYTES: usize = 1 << 20;
 /// [`MAX_IO_BYTES`] in pages, the unit of `INIT`.
 pub(crate) const MAX_IO_PAGES: u16 = (MAX_IO_BYTES / 4096) as u16;
-/// Bytes of the smallest page of a kernel. Ranges in multiples of it are right for larger pages too.
+/// Bytes of the smallest page of a kernel. Ranges in multiples of it are right for larger pages
+/// too.
 pub(crate) const PAGE_BYTES: u64 = 4096;
 /// How long the kernel may cache names and attributes, unless an option changes it. A program sees
 /// changes by other hosts after at most this time.
@@ -27,8 +28,8 @@ pub(crate) const SLOTS_PER_WORKER: usize = 16;
 pub(crate) const MAX_DEVICE_WORKERS: usize = 8;
 /// Read-ahead of the mount in KiB: four requests, enough for all targets of a default pattern.
 pub(crate) const READ_AHEAD_KIB: u32 = 4096;
-/// The pause of the control thread after a `FORGET`, which has no reply. So it reads several at once,
-/// and the kernel doesn't wake it for each.
+/// The pause of the control thread after a `FORGET`, which has no reply. So it reads several at
+/// once, and the kernel doesn't wake it for each.
 pub(crate) const FORGET_PAUSE: Duration = Duration::from_millis(5);
 /// How long a worker polls for a server's reply before it sleeps; measured in
 /// docs/design/0001-threads-and-store.md.
@@ -48,10 +49,11 @@ pub(crate) const LONGEST_KICK_PAUSE: Duration = Duration::from_millis(100);
 /// Interrupts that are stored in case that their request arrives later: many times the number of
 /// requests that can be under way.
 pub(crate) const MAX_EARLY_INTERRUPTS: usize = 1024;
-/// Events of other threads in the mailbox of one worker: far more than one interrupt for each request
-/// that waits and one reply for each order to drop pages.
+/// Events of other threads in the mailbox of one worker: far more than one interrupt for each
+/// request that waits and one reply for each order to drop pages.
 pub(crate) const MAX_WAIT_EVENTS: usize = 100_000;
-/// Files per worker that recently had no set-user-id bits; when full, the worker forgets all of them.
+/// Files per worker that recently had no set-user-id bits; when full, the worker forgets all of
+/// them.
 pub(crate) const MAX_CHECKED_FILES: usize = 1024;
 /// How long a direct write waits for the kernel to drop its pages of the range.
 pub(crate) const DROP_PATIENCE: Duration = Duration::from_secs(1);

@@ -18,15 +18,16 @@ use skep_types::{Attributes, Error, InodeId};
 pub(crate) use attributes::Validity;
 pub(crate) use listing::{DOT, DOT_DOT, Listing};
 
-/// [`OpenOut::open_flags`]: I/O goes around the page cache.
+/// [`OpenOut::open_flags`]: the kernel does I/O around its page cache.
 const OPEN_DIRECT_IO: u32 = 1 << 0;
-/// [`OpenOut::open_flags`]: keep what the page cache holds of the file.
+/// [`OpenOut::open_flags`]: the kernel keeps its pages of the file.
 const OPEN_KEEP_CACHE: u32 = 1 << 1;
-/// [`OpenOut::open_flags`]: keep a directory's listing.
+/// [`OpenOut::open_flags`]: the kernel caches the directory's listing.
 const OPEN_CACHE_DIR: u32 = 1 << 3;
-/// [`OpenOut::open_flags`]: send no `FLUSH` for it (Linux 5.16; others ignore it).
+/// [`OpenOut::open_flags`]: the kernel sends no `FLUSH` (from Linux 5.16 on; earlier ones ignore
+/// it).
 const OPEN_NO_FLUSH: u32 = 1 << 5;
-/// [`OpenOut::open_flags`]: several direct writes at once.
+/// [`OpenOut::open_flags`]: the kernel sends several direct writes at once.
 const OPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 
 record! {
@@ -39,7 +40,7 @@ record! {
 }
 
 record! {
-    /// `fuse_write_out`, and `fuse_getxattr_out` too: a size.
+    /// `fuse_write_out` and `fuse_getxattr_out`: a size.
     pub struct SizeOut {
         pub size: u32,
         pub padding: u32,
@@ -47,7 +48,7 @@ record! {
 }
 
 record! {
-    /// `fuse_lseek_out`, and `fuse_copy_file_range_out` too: a number.
+    /// `fuse_lseek_out` and `fuse_copy_file_range_out`: a number.
     pub struct NumberOut {
         pub number: u64,
     }
@@ -73,59 +74,59 @@ record! {
     }
 }
 
-/// What an operation returns.
+/// The result of an operation.
 pub(crate) type Outcome = Result<ReplyBody, Failure>;
 
-/// What an operation gives.
+/// The body of a reply, before it is encoded.
 #[derive(Debug)]
 pub(crate) enum ReplyBody {
-    /// Done.
+    /// No body: the operation succeeded.
     Empty,
     /// An entry.
     Entry(Attributes),
-    /// An entry that was made and opened, and whether I/O goes around the page cache.
+    /// An entry that was made and opened, and whether the kernel does I/O around its page cache.
     Created(Attributes, HandleId, bool),
-    /// Attributes that were changed.
+    /// The attributes after a change.
     Attributes(Attributes),
-    /// Attributes that were asked for.
+    /// The attributes that a program requested.
     Stat(Stat),
-    /// The same with the time of creation.
+    /// The attributes with the time of creation.
     Statx(Stat),
     /// An opened file.
     OpenReply(HandleId, OpenFlags),
-    /// An opened directory; whether the kernel may keep what it knows of its entries.
+    /// An opened directory, and whether the kernel may keep its cached listing.
     OpenedDirectory(bool),
-    /// So many bytes, which lie in the reply's memory already.
+    /// The number of bytes that lie in the reply's memory already.
     Data(usize),
-    /// So many bytes were written, or would have to fit.
+    /// The number of bytes that were written, or that the caller's buffer needs.
     Size(u32),
-    /// A place in a file, or how many bytes were copied.
+    /// An offset in a file, or the number of bytes that were copied.
     Number(u64),
-    /// These bytes.
+    /// Bytes.
     Bytes(Vec<u8>),
-    /// Room in the file system.
+    /// Capacity and free space of the file system.
     StatFs(StatFs),
-    /// An `ioctl` was done, and gives these bytes.
+    /// The bytes that an `ioctl` returns.
     Ioctl(Vec<u8>),
-    /// A lock that is in the way, if any is.
+    /// A lock that conflicts with the tested one, if there is any.
     Lock(Option<HeldLock>),
 }
 
-/// What the kernel may do with an opened file.
+/// How the kernel treats an opened file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpenFlags {
-    /// Keep its pages.
+    /// It keeps its pages of the file.
     pub(crate) keep_cache: bool,
-    /// Not say at `close(2)`.
+    /// It sends no `FLUSH` at `close(2)`.
     pub(crate) no_flush: bool,
-    /// Go around its pages.
+    /// It does I/O around its page cache.
     pub(crate) is_direct: bool,
 }
 
 /// Why an operation failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// An error number, where the FUSE layer itself refuses.
+    /// An error number of the FUSE layer itself.
     Errno(i32),
     /// An error of the file system.
     Error(Error),
@@ -144,13 +145,13 @@ impl From<i32> for Failure {
 }
 
 impl Failure {
-    /// Its error number. What is broken is logged here, where the error ends its way.
+    /// Its error number. Logs errors that mean that something is broken: here the error is handled.
     pub(crate) fn errno(&self, opcode: u32, node: InodeId) -> i32 {
         match self {
             Self::Errno(errno) => *errno,
             Self::Error(error) => {
                 if errno::is_trouble(error.code()) {
-                    tracing::warn!(opcode, %node, "a request failed: {error}");
+                    tracing::warn!(opcode, %node, "a request of the kernel failed: {error}");
                 }
                 errno::errno(error.code())
             }
@@ -158,7 +159,7 @@ impl Failure {
     }
 }
 
-/// What a reply says: its error number, or how many bytes of the reply's memory it has.
+/// An encoded reply: its error number, or the number of bytes in the reply's memory.
 pub(crate) type Encoded = Result<usize, i32>;
 
 /// Writes an answer to the reply's memory.
@@ -173,7 +174,7 @@ pub(crate) fn encode(answer: ReplyBody, reply: &Buf, validity: &Validity<'_>) ->
         ReplyBody::Entry(attributes) => entry(&attributes, validity).encode(&mut w),
         ReplyBody::Created(attributes, handle, is_direct) => {
             entry(&attributes, validity).encode(&mut w);
-            // A file that was just made has nothing in the page cache that could be wrong.
+            // The kernel has no stale pages of a new file.
             let flags = OpenFlags { keep_cache: true, no_flush: false, is_direct };
             opened(handle, flags).encode(&mut w);
         }
@@ -197,8 +198,8 @@ pub(crate) fn encode(answer: ReplyBody, reply: &Buf, validity: &Validity<'_>) ->
         ReplyBody::OpenedDirectory(keep_cache) => opened_directory(keep_cache).encode(&mut w),
         ReplyBody::StatFs(max_bytes) => stat_fs(&max_bytes).encode(&mut w),
         ReplyBody::Ioctl(bytes) => {
-            let done = IoctlOut { result: 0, ioctl_flags: 0, in_vectors: 0, out_vectors: 0 };
-            done.encode(&mut w);
+            let header = IoctlOut { result: 0, ioctl_flags: 0, in_vectors: 0, out_vectors: 0 };
+            header.encode(&mut w);
             w.raw(&bytes);
         }
     }
@@ -210,7 +211,7 @@ pub(crate) fn encode(answer: ReplyBody, reply: &Buf, validity: &Validity<'_>) ->
     Ok(bytes.len())
 }
 
-/// The last byte is included here.
+/// The kernel's `end` is the last byte of the lock, not the one behind it.
 fn lock(held: Option<HeldLock>) -> LockOut {
     let free = LockOut { start: 0, end: 0, kind: libc::F_UNLCK as u32, pid: 0 };
     held.map_or(free, |held| LockOut {
@@ -232,8 +233,8 @@ fn opened(handle: HandleId, flags: OpenFlags) -> OpenOut {
     OpenOut { handle: handle.raw(), open_flags: keep_cache | no_flush | direct, backing_id: 0 }
 }
 
-/// A directory needs no handle. Its listing may be kept until somebody opens it and is told that it
-/// has changed.
+/// A directory needs no handle. The kernel caches its listing until a program opens it and this
+/// reply has `keep_cache` false.
 fn opened_directory(keep_cache: bool) -> OpenOut {
     let keep_cache = if keep_cache { OPEN_KEEP_CACHE } else { 0 };
     OpenOut { handle: 0, open_flags: keep_cache | OPEN_CACHE_DIR, backing_id: 0 }
@@ -250,7 +251,7 @@ mod tests {
     use crate::limits;
     use skep_types::codec::Reader;
 
-    /// Decodes zeros and gives the number of bytes that took.
+    /// The number of bytes of a record.
     fn len_of<T: Codec>() -> usize {
         let zeros = [0; 512];
         let mut reader = Reader::new(&zeros);
@@ -259,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_as_long_as_the_structs_of_the_kernel() {
+    fn records_have_the_length_of_the_kernels_structs() {
         assert_eq!(len_of::<InHeader>(), IN_HEADER_BYTES);
         assert_eq!(len_of::<OutHeader>(), OUT_HEADER_BYTES);
         assert_eq!(len_of::<InitOut>(), 64);
@@ -275,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_does_not_fit_is_an_error_and_no_panic() {
+    fn a_reply_that_does_not_fit_is_an_error() {
         let validity =
             Validity { usual: limits::VALIDITY, is_shared: &|_| false, note_shown: &|_| false };
         let fits = |len| encode(ReplyBody::Bytes(vec![0; len]), &Buf::new(8), &validity);

@@ -1,14 +1,14 @@
-//! Requests that wait for another program, perhaps for ever: those for locks, and those that wait for
-//! the kernel to drop pages.
+//! Requests that wait for another program, perhaps for ever: those for locks, and those that wait
+//! for the kernel to drop pages.
 //!
-//! Owns, for each worker, the requests that wait ([`Waits`]) and, for the whole mount, the way of an
-//! interrupt to the worker that waits ([`Interrupts`]). Does not own: callers that are killed
+//! Owns, for each worker, the requests that wait ([`Waits`]) and, for the whole mount, the way of
+//! an interrupt to the worker that waits ([`Interrupts`]). Does not own: callers that are killed
 //! (`worker`), and the locks themselves (`ops::locks`).
 //!
 //! # Hazard: when the kernel reports a signal
 //! Only requests that wait here end at any signal; all others end at SIGKILL only (`worker`). The
-//! kernel reports a signal by the message `INTERRUPT`, through `/dev/fuse`. Three facts of Linux 6.18
-//! make this hard:
+//! kernel reports a signal by the message `INTERRUPT`, through `/dev/fuse`. Three facts of Linux
+//! 6.18 make this hard:
 //! - Any thread may read the message, not only the worker that has the request. So [`Interrupts`]
 //!   maps the request to its worker.
 //! - The message may be read before the request itself. So interrupts of requests that don't wait
@@ -25,8 +25,8 @@
 //! # Hazard: dropping pages can need the worker
 //! A new lock holder must see the bytes that other mounts wrote under the lock, and a reader of the
 //! page cache must see bytes that were written past it (`ops::data`). So the mount makes the kernel
-//! drop pages. The kernel blocks meanwhile, perhaps until a worker of this mount has read or written
-//! such a page. So [`Waits::drop_pages`] runs on a thread of its own.
+//! drop pages. The kernel blocks meanwhile, perhaps until a worker of this mount has read or
+//! written such a page. So [`Waits::drop_pages`] runs on a thread of its own.
 
 use crate::invalidation;
 use crate::limits;
@@ -201,9 +201,9 @@ impl Waits {
         self.begun.wait().await;
     }
 
-    /// Sends a request through the queue of a CPU: `statfs`, which needs no server of the cluster. A
-    /// thread of its own sends it, since this worker may have to serve it. If this process may not
-    /// run on the CPU, it does nothing.
+    /// Sends a request through the queue of a CPU: `statfs`, which needs no server of the cluster.
+    /// A thread of its own sends it, since this worker may have to serve it. If this process may
+    /// not run on the CPU, it does nothing.
     pub(crate) fn kick_queue(&self, queue: u16) {
         let cpu = usize::from(queue);
         if !skep_env::available_cpus().contains(&cpu) {
@@ -225,8 +225,8 @@ impl Waits {
         invalidation::invalidate_attributes(&self.device, inode);
     }
 
-    /// Makes the kernel drop a file's attributes and its pages of a range, and write back those that
-    /// are dirty. Waits until it has. Cancel-safe: the kernel then goes on by itself.
+    /// Makes the kernel drop a file's attributes and its pages of a range, and write back those
+    /// that are dirty. Waits until it has. Cancel-safe: the kernel then goes on by itself.
     pub(crate) async fn drop_pages(
         &self,
         inode: InodeId,
@@ -280,12 +280,12 @@ impl Drop for Waiting {
     }
 }
 
-/// Whether a signal that isn't blocked is pending for a thread. A signal for the whole process counts
-/// only if the process has no other thread that could take it.
+/// Whether a signal that isn't blocked is pending for a thread. A signal for the whole process
+/// counts only if the process has no other thread that could take it.
 ///
 /// # Hazard: EINTR without a signal
-/// If a request ends with EINTR and its thread gets no signal, the kernel returns an error number to
-/// the program that no program can expect.
+/// If a request ends with EINTR and its thread gets no signal, the kernel returns an error number
+/// to the program that no program can expect.
 fn has_pending_signal(pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
     status.is_ok_and(|status| shows_pending_signal(&status))

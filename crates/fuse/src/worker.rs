@@ -1,19 +1,19 @@
 //! One worker: its slots, each with a port of the transport and at most one request under way, and
 //! the requests of callers that are killed.
 //!
-//! Does not own: what operations do (`ops`), the wait for locks and its interrupts (`waits`), and how
-//! a port exchanges messages with the kernel (`transport`).
+//! Does not own: what operations do (`ops`), the wait for locks and its interrupts (`waits`), and
+//! how a port exchanges messages with the kernel (`transport`).
 //!
 //! # Callers that are killed
-//! As on other file systems, a signal that doesn't kill interrupts only waits for locks (`waits`). An
-//! operation on a dead server waits, and continues when the server is back. But a killed process
+//! As on other file systems, a signal that doesn't kill interrupts only waits for locks (`waits`).
+//! An operation on a dead server waits, and continues when the server is back. But a killed process
 //! (SIGKILL, or Ctrl-C without a handler, which the kernel turns into SIGKILL) must be able to end,
 //! and the kernel lets it end only when its request has a reply. So the worker checks all requests
 //! that take long. If a SIGKILL is pending for a caller, the worker replies EINTR.
 //!
 //! `INTERRUPT` cannot replace this check (Linux 6.18): the kernel sends it at any signal, it never
-//! sends a second one, and with io_uring it sends none if the signal came before the daemon took the
-//! request.
+//! sends a second one, and with io_uring it sends none if the signal came before the daemon took
+//! the request.
 //!
 //! The operation itself then ends in one of two ways (`Request::may_be_dropped`):
 //! - The worker drops the future of a lookup, a read or a write. Its memory serves the next request
@@ -23,8 +23,8 @@
 //!   The worker then releases what they acquired: it closes a file that they opened.
 //!
 //! # Hazard: memory
-//! A cancelled receive may still fill its buffer. So the worker writes a reply, or returns memory to
-//! the kernel, only when no other handle to that memory is left.
+//! A cancelled receive may still fill its buffer. So the worker writes a reply, or returns memory
+//! to the kernel, only when no other handle to that memory is left.
 
 use crate::context::Context;
 use crate::file_system::FileSystem;
@@ -98,8 +98,8 @@ struct Worker<F, P> {
     begun: Notify,
 }
 
-/// Serves the ports until the mount ends. Calls `started` when the kernel has registered all of them,
-/// with false if it refused one.
+/// Serves the ports until the mount ends. Calls `started` when the kernel has registered all of
+/// them, with false if it refused one.
 pub(crate) async fn run<F: FileSystem, P: Port>(
     context: Context<F>,
     ports: Vec<P>,
@@ -131,8 +131,8 @@ pub(crate) async fn run<F: FileSystem, P: Port>(
     while worker.ended.get() == 0 {
         worker.end.wait().await;
     }
-    // The kernel has ended the mount: no caller waits for the requests under way, and a dead cluster
-    // would never reply to them.
+    // The kernel has ended the mount: no caller waits for the requests under way, and a dead
+    // cluster would never reply to them.
     let all_end = async {
         while worker.ended.get() < worker.slots.borrow().len() {
             worker.end.wait().await;
@@ -161,8 +161,8 @@ fn add_slot<F: FileSystem, P: Port>(worker: &Rc<Worker<F, P>>, port: P) {
 /// A new entry of an io_uring queue gets requests that come later, but none that is queued already
 /// (Linux 6.18). The kernel hands over a queued request only when an entry of the queue replies. If
 /// all other entries wait for locks, none replies, and the unlock may be among the queued requests.
-/// So the worker sends requests of its own through the queue. It stops when an entry has replied and
-/// is idle: then nothing is queued.
+/// So the worker sends requests of its own through the queue. It stops when an entry has replied
+/// and is idle: then nothing is queued.
 async fn kick_queues<F: FileSystem, P: Port>(worker: Rc<Worker<F, P>>) {
     loop {
         worker.context.waits.next().await;

@@ -47,8 +47,8 @@ pub(super) async fn copy<F: FileSystem>(
 ///
 /// # Hazard: dirty pages of mapped memory
 /// Storage does not have changes that programs made in mapped memory, and the kernel does not write
-/// them back before it requests a seek. So where storage has a hole, the mount makes the kernel write
-/// back, and asks storage again. If it cannot wait for the kernel, the range counts as data.
+/// them back before it requests a seek. So where storage has a hole, the mount makes the kernel
+/// write back, and asks storage again. If it cannot wait for the kernel, the range counts as data.
 pub(super) async fn seek<F: FileSystem>(
     context: &Context<F>,
     seek: Seek,
@@ -109,8 +109,8 @@ impl<F: FileSystem> HoleSearch<'_, F> {
         }
     }
 
-    /// The end of a hole: the next data or the end of the file. `None` means that the hole begins at
-    /// the end of the file or behind it.
+    /// The end of a hole: the next data or the end of the file. `None` means that the hole begins
+    /// at the end of the file or behind it.
     async fn end_of_hole(&self, hole: u64, data: Option<u64>) -> Result<Option<u64>> {
         if data.is_some() {
             return Ok(data);

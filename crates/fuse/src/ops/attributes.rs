@@ -32,8 +32,8 @@ pub(crate) async fn perform<F: FileSystem>(
 /// Returns attributes to a program, or to the kernel itself before it reads from a file's pages.
 ///
 /// # Hazard: pages of a shared file
-/// Before the kernel reads from its pages of a file that other mounts share, this returns an invented
-/// modification time that the kernel has not seen yet. So the kernel drops the pages
+/// Before the kernel reads from its pages of a file that other mounts share, this returns an
+/// invented modification time that the kernel has not seen yet. So the kernel drops the pages
 /// (`AUTO_INVAL_DATA`). No program sees that time, since these attributes are not valid for any
 /// other use.
 async fn get<F: FileSystem>(context: &Context<F>, inode: InodeId, is_for_reading: bool) -> Outcome {

@@ -57,9 +57,9 @@ async fn write<F: FileSystem>(context: &Context<F>, write: Write, caller: Caller
 /// Makes the kernel drop its pages of a range that a direct write has changed.
 ///
 /// # Hazard: stale pages after a direct write
-/// The kernel drops the pages itself before a direct write. After the write it drops them only if the
-/// program waits in the system call, not for asynchronous I/O (Linux 6.18). Pages that were read
-/// during the write would stay as they were before it.
+/// The kernel drops the pages itself before a direct write. After the write it drops them only if
+/// the program waits in the system call, not for asynchronous I/O (Linux 6.18). Pages that were
+/// read during the write would stay as they were before it.
 ///
 /// # Hazard: deadlock
 /// A page may be waiting for a read, which comes by the same queue: this request must not take the

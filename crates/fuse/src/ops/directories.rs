@@ -23,8 +23,8 @@ pub(crate) async fn perform<F: FileSystem>(
     }
 }
 
-/// Returns entries after a cursor. The cursors of `.` and `..` are 1 and 2. Those of entries are the
-/// file system's (at least 256), so that a listing continues at its place while the directory
+/// Returns entries after a cursor. The cursors of `.` and `..` are 1 and 2. Those of entries are
+/// the file system's (at least 256), so that a listing continues at its place while the directory
 /// changes. An empty reply means the end.
 async fn read<F: FileSystem>(
     context: &Context<F>,

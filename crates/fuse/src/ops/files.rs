@@ -47,8 +47,8 @@ pub(crate) async fn perform<F: FileSystem>(
             fs.sync_names().await?;
             ReplyBody::Empty
         }
-        // The kernel (6.18) sends SYNCFS to virtiofs and fuseblk only. On this mount `syncfs(2)` and
-        // `sync(2)` write back mapped pages and do nothing else.
+        // The kernel (6.18) sends SYNCFS to virtiofs and fuseblk only. On this mount `syncfs(2)`
+        // and `sync(2)` write back mapped pages and do nothing else.
         FileRequest::SyncAll => {
             fs.sync_all().await?;
             ReplyBody::Empty
@@ -72,8 +72,8 @@ async fn open<F: FileSystem>(context: &Context<F>, open: Open, caller: Caller) -
     let flags = OpenFlags {
         keep_cache: opened.keep_cache,
         // A read-only handle has nothing to flush at close(2). Without the FLUSH, a program that
-        // reads small files makes a third fewer requests. Once a process has locked bytes of a file,
-        // every close(2) must send it, since any close may release locks.
+        // reads small files makes a third fewer requests. Once a process has locked bytes of a
+        // file, every close(2) must send it, since any close may release locks.
         no_flush: mode == OpenMode::Read && !fs.has_process_locks(),
         is_direct: (opened.is_shared || appends) && context.features.has_direct_mmap,
     };
@@ -83,9 +83,9 @@ async fn open<F: FileSystem>(context: &Context<F>, open: Open, caller: Caller) -
     Ok(ReplyBody::OpenReply(opened.handle, flags))
 }
 
-/// Makes and opens a file. The kernel requests it after it found no entry. If one has appeared since,
-/// the kernel has not checked the permissions on it, so it must not be opened here. `ESTALE` makes
-/// the kernel look up the name again and open the file that exists.
+/// Makes and opens a file. The kernel requests it after it found no entry. If one has appeared
+/// since, the kernel has not checked the permissions on it, so it must not be opened here. `ESTALE`
+/// makes the kernel look up the name again and open the file that exists.
 async fn create(
     fs: &impl FileSystem,
     request: CreateRequest,

@@ -47,13 +47,15 @@ pub(crate) async fn perform<F: FileSystem>(
     })
 }
 
-/// Looks up a name. The kernel asks for `.` and `..` when a program opens an inode by a file handle.
+/// Looks up a name. The kernel asks for `.` and `..` when a program opens an inode by a file
+/// handle.
 async fn lookup(fs: &impl FileSystem, directory: InodeId, name: &[u8]) -> Result<Attributes> {
     match name {
         b"." => fs.attributes(directory).await,
         b".." => fs.parent(directory).await,
-        // A missing name is an error, which the kernel doesn't cache. It could cache it; but programs
-        // on several hosts wait for a file that one of them makes, notify each other, and open it.
+        // A missing name is an error, which the kernel doesn't cache. It could cache it; but
+        // programs on several hosts wait for a file that one of them makes, notify each other, and
+        // open it.
         _ => fs.lookup(directory, name).await,
     }
 }
@@ -71,7 +73,8 @@ async fn rename(fs: &impl FileSystem, rename: Rename) -> std::result::Result<(),
         }
     };
     result.map_err(|error| match error.code() {
-        // A directory into itself: POSIX requires EINVAL here, while other uses of the code are EBUSY.
+        // A directory into itself: POSIX requires EINVAL here, while other uses of the code are
+        // EBUSY.
         ErrorCode::InUse => Failure::Errno(libc::EINVAL),
         _ => error.into(),
     })

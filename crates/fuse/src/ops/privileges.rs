@@ -1,8 +1,9 @@
 //! Clearing set-user-id and set-group-id when a process without CAP_FSETID changes a file.
 //!
-//! The kernel sets a flag in each write of such a process (`FUSE_HANDLE_KILLPRIV_V2`). Almost no file
-//! has the bits, so each worker caches for a moment which files have none (`CheckedFiles`). The kernel
-//! itself removes `security.capability` before a write; metadata does at a truncation or a new owner.
+//! The kernel sets a flag in each write of such a process (`FUSE_HANDLE_KILLPRIV_V2`). Almost no
+//! file has the bits, so each worker caches for a moment which files have none (`CheckedFiles`).
+//! The kernel itself removes `security.capability` before a write; metadata does at a truncation or
+//! a new owner.
 
 use crate::context::Context;
 use crate::file_system::FileSystem;
@@ -14,9 +15,9 @@ const SET_USER_ID: u32 = 0o4000;
 const SET_GROUP_ID: u32 = 0o2000;
 const GROUP_EXECUTE: u32 = 0o010;
 
-/// The permissions without set-user-id and set-group-id; `None` means that nothing is to be cleared.
-/// As in the kernel, set-group-id stays on a file that its group can't execute if the caller is in
-/// that group or has CAP_FSETID. Directories keep both bits.
+/// The permissions without set-user-id and set-group-id; `None` means that nothing is to be
+/// cleared. As in the kernel, set-group-id stays on a file that its group can't execute if the
+/// caller is in that group or has CAP_FSETID. Directories keep both bits.
 pub(super) fn without(attributes: &Attributes, caller: Caller) -> Option<u32> {
     if attributes.kind == FileKind::Directory {
         return None;

@@ -1,6 +1,6 @@
-//! Extended attributes, and four that no inode stores: `user.skep.transport` of the root directory is
-//! the transport in use, `user.skep.attribute_timeout` of the root directory the seconds for which
-//! the kernel caches attributes, `user.skep.pattern` the stripe pattern of an inode, and
+//! Extended attributes, and four that no inode stores: `user.skep.transport` of the root directory
+//! is the transport in use, `user.skep.attribute_timeout` of the root directory the seconds for
+//! which the kernel caches attributes, `user.skep.pattern` the stripe pattern of an inode, and
 //! `user.skep.map` the targets of a file's bytes. Lists don't contain these, so that programs that
 //! copy all attributes of a file don't copy them.
 
@@ -13,7 +13,8 @@ use skep_types::{ACCESS_ACL, DEFAULT_ACL, Error, ErrorCode, InodeId};
 /// Name of the attribute whose value is the transport of the mount.
 pub const TRANSPORT_XATTR: &str = "user.skep.transport";
 
-/// Name of the attribute whose value is the seconds for which the kernel caches names and attributes.
+/// Name of the attribute whose value is the seconds for which the kernel caches names and
+/// attributes.
 pub const TIMEOUT_XATTR: &str = "user.skep.attribute_timeout";
 
 /// Name of the attribute whose value is the stripe pattern of a file, or the one that a directory

@@ -130,17 +130,17 @@ pub(crate) struct Validity<'a> {
     /// Whether other mounts may change the attributes and pages of an inode while the kernel caches
     /// them.
     pub(crate) is_shared: &'a dyn Fn(InodeId) -> bool,
-    /// Records that a reply shows these attributes to the kernel. Returns true, once for each change
-    /// by another mount, if the kernel may still cache an access control list of the inode from
-    /// before that change.
+    /// Records that a reply shows these attributes to the kernel. Returns true, once for each
+    /// change by another mount, if the kernel may still cache an access control list of the inode
+    /// from before that change.
     ///
     /// # Hazard: cached access control lists
     /// The kernel drops the cached lists of an inode when it asks for the inode's attributes, or
-    /// looks up a name that it has cached. It keeps them when another name leads it to an inode that
-    /// it has cached (Linux 6.18). So the reply to such a lookup makes the attributes invalid at
-    /// once: the kernel then asks for them before it checks any permission. An invalidation of the
-    /// inode instead would not work: the kernel then ignores the attributes of this reply, and goes
-    /// on with an outdated owner.
+    /// looks up a name that it has cached. It keeps them when another name leads it to an inode
+    /// that it has cached (Linux 6.18). So the reply to such a lookup makes the attributes invalid
+    /// at once: the kernel then asks for them before it checks any permission. An invalidation of
+    /// the inode instead would not work: the kernel then ignores the attributes of this reply, and
+    /// goes on with an outdated owner.
     pub(crate) note_shown: &'a dyn Fn(&Attributes) -> bool,
 }
 
@@ -159,8 +159,9 @@ pub(super) fn blocks(stat: &Stat) -> u64 {
 }
 
 /// The blocks of a file as its attributes alone show them, and how long the kernel may cache the
-/// attributes. A file with holes takes less than its size, and only its chunk files have the number.
-/// So the kernel must not cache the attributes of such a file: it then asks for them each time.
+/// attributes. A file with holes takes less than its size, and only its chunk files have the
+/// number. So the kernel must not cache the attributes of such a file: it then asks for them each
+/// time.
 pub(super) fn guessed_blocks(attributes: &Attributes, validity: &Validity<'_>) -> (u64, Duration) {
     let validity = match attributes.is_sparse {
         true => Duration::ZERO,

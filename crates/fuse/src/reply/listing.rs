@@ -27,7 +27,8 @@ pub(crate) struct Listing<'a> {
     validity: Option<Validity<'a>>,
 }
 
-/// The cursor of `.`. Every directory has `.` and `..`; the cursors of all other entries are larger.
+/// The cursor of `.`. Every directory has `.` and `..`; the cursors of all other entries are
+/// larger.
 pub(crate) const DOT: u64 = 1;
 /// The cursor of `..`.
 pub(crate) const DOT_DOT: u64 = 2;

@@ -10,7 +10,7 @@ use skep_client::{HandleId, SetAttributes, SetTime};
 use skep_types::codec::record;
 use skep_types::{InodeId, Timestamp};
 
-/// [`GetAttrIn::flags`]: the kernel asks for itself, before it reads through a handle.
+/// [`GetAttrIn::flags`]: the kernel itself asks, before it reads through a handle.
 pub(crate) const GETATTR_HANDLE: u32 = 1 << 0;
 
 record! {

@@ -12,7 +12,7 @@ use skep_types::InodeId;
 use skep_types::codec::record;
 use std::ops::Range;
 
-/// [`WriteIn::write_flags`]: the page cache writes back, with some handle of the file.
+/// [`WriteIn::write_flags`]: a write-back of the page cache, with any handle of the file.
 pub(crate) const WRITE_CACHE: u32 = 1 << 0;
 
 /// [`WriteIn::write_flags`]: clear set-user-id and set-group-id.

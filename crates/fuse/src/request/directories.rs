@@ -1,7 +1,7 @@
 //! Requests that list directories.
 //!
-//! Owns their parsing. The kernel's argument struct is that of reads (`data`). Does not own what the
-//! operations do (`ops::directories`).
+//! Owns their parsing. The kernel's argument struct is that of reads (`data`). Does not own what
+//! the operations do (`ops::directories`).
 
 use super::RawRequest;
 use super::data::ReadIn;

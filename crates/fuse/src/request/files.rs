@@ -100,7 +100,7 @@ impl FileRequest {
                 })
             }
             Opcode::Create => parse_create(raw)?,
-            // The kernel sends a name of its own with it, which names nothing.
+            // The request has a name, but the kernel invents it.
             Opcode::TmpFile => {
                 let arguments: CreateIn = raw.arguments()?;
                 let new = raw.new_inode(arguments.mode, arguments.umask);
@@ -128,7 +128,7 @@ impl FileRequest {
     }
 
     /// Whether the worker may drop the operation's future when the caller is killed: never, since
-    /// each of these changes what the session holds.
+    /// each of these changes the session's opens or waits for a sync.
     pub(super) fn may_be_dropped(&self) -> bool {
         false
     }

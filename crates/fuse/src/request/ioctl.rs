@@ -1,7 +1,8 @@
 //! Requests by `ioctl`: the project of an inode, and whether a directory hands it down.
 //!
-//! Owns the kernel's structs, as `include/uapi/linux/fs.h` and `fuse.h` have them, and their parsing.
-//! All other flags and commands are refused. Does not own what the operations do (`ops::ioctl`).
+//! Owns the kernel's structs, as `include/uapi/linux/fs.h` and `fuse.h` have them, and their
+//! parsing. All other flags and commands are refused. Does not own what the operations do
+//! (`ops::ioctl`).
 
 use super::RawRequest;
 use crate::abi::Opcode;

@@ -9,7 +9,7 @@ use skep_client::{FileLock, HandleId, LockKind, LockMode};
 use skep_types::InodeId;
 use skep_types::codec::record;
 
-/// [`LockIn::lock_flags`]: it is one of `flock`.
+/// [`LockIn::lock_flags`]: a lock of `flock`.
 pub(crate) const LOCK_IS_FLOCK: u32 = 1 << 0;
 
 record! {

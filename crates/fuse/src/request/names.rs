@@ -76,7 +76,7 @@ pub(crate) struct Rename {
     pub(crate) whiteout: Option<NewInode>,
 }
 
-/// What a rename does with an entry that has the new name.
+/// How a rename treats an entry that has the new name already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RenameKind {
     /// The renamed entry replaces it.

@@ -1,4 +1,4 @@
-//! Bits of [`super::SetAttrIn::valid`].
+//! Bits of [`super::attributes::SetAttrIn::valid`].
 
 /// `mode` is set.
 pub(crate) const MODE: u32 = 1 << 0;
@@ -20,5 +20,5 @@ pub(crate) const ATIME_NOW: u32 = 1 << 7;
 pub(crate) const MTIME_NOW: u32 = 1 << 8;
 /// Clear set-user-id and set-group-id.
 pub(crate) const KILL_SUIDGID: u32 = 1 << 11;
-/// Those that say that a value is set.
+/// The bits for which the struct has a value.
 pub(crate) const ALL_VALUES: u32 = MODE | UID | GID | SIZE | ATIME | MTIME;

@@ -1,4 +1,4 @@
-//! Requests of the kernel, byte by byte: good, cut off, and arbitrary.
+//! Requests of the kernel, byte by byte: valid, truncated, and arbitrary.
 
 use super::attributes::SetAttrIn;
 use super::data::{AllocateIn, CopyIn, ReadIn, SeekIn, WriteIn};
@@ -53,7 +53,7 @@ fn names_end_at_their_zero_byte() {
 }
 
 #[test]
-fn a_write_that_claims_more_than_came_is_refused() {
+fn a_write_with_too_few_bytes_is_refused() {
     let arguments = WriteIn {
         handle: 5,
         offset: 0,
@@ -74,7 +74,7 @@ fn a_write_that_claims_more_than_came_is_refused() {
 }
 
 #[test]
-fn times_may_be_the_present_or_given() {
+fn times_are_explicit_or_the_present() {
     let mut arguments = SetAttrIn::decode(&mut Reader::new(&[0; 88])).unwrap();
     arguments.valid = set_attr::ATIME | set_attr::MTIME | set_attr::MTIME_NOW | set_attr::UID;
     arguments.atime = (-5_i64) as u64;
@@ -108,16 +108,16 @@ proptest! {
     }
 }
 
-/// Kernels before 5.13 send half of the struct, and would not have asked for the rest.
+/// Kernels before 5.13 send half of the struct, without the flags of the other half.
 #[test]
-fn both_forms_of_set_xattr_are_taken_apart() {
+fn both_forms_of_set_xattr_are_parsed() {
     let payload = b"user.a\0value";
     for is_long in [false, true] {
         let arguments = SetXattrIn { size: 5, flags: 0, more_flags: 1, padding: 0 }.to_bytes();
         let arguments = &arguments[..if is_long { 16 } else { 8 }];
         let bytes = [&header(Opcode::SetXattr).to_bytes(), arguments, payload].concat();
         let request = RawRequest::from_bytes(&Buf::copy_of(&bytes), Buf::new(100), is_long);
-        match request.map(|it| it.parse()) {
+        match request.map(|request| request.parse()) {
             Some(Ok(Request::Xattrs(XattrRequest::Set(change)))) => {
                 let XattrChange { name, value, clear_set_group_id, .. } = change;
                 assert_eq!((&name[..], &value[..]), (&b"user.a"[..], &b"value"[..]));
@@ -143,7 +143,7 @@ fn header(opcode: Opcode) -> InHeader {
 }
 
 #[test]
-fn what_the_device_gives_is_taken_apart() {
+fn truncated_requests_are_refused() {
     let header = header(Opcode::MkDir);
     let arguments = MkDirIn { mode: 0o40_755, umask: 0o22 };
     let bytes = [header.to_bytes(), arguments.to_bytes(), b"name\0".to_vec()].concat();
@@ -153,7 +153,7 @@ fn what_the_device_gives_is_taken_apart() {
     }
 }
 
-/// Decodes zeros and gives the number of bytes that took.
+/// The number of bytes of a record.
 fn len_of<T: Codec>() -> usize {
     let zeros = [0; 512];
     let mut reader = Reader::new(&zeros);
@@ -162,7 +162,7 @@ fn len_of<T: Codec>() -> usize {
 }
 
 #[test]
-fn the_table_of_opcodes_says_how_long_each_struct_is() {
+fn the_table_of_opcodes_has_the_length_of_each_struct() {
     let check = |opcode: Opcode, len: usize| assert_eq!(opcode.argument_bytes(), len);
     check(Opcode::SetAttr, len_of::<SetAttrIn>());
     check(Opcode::MkNod, len_of::<MkNodIn>());

@@ -11,11 +11,11 @@ use skep_types::codec::{Codec, Reader, record};
 
 /// Bytes of [`SetXattrIn`] in its short form.
 pub(crate) const SHORT_SET_XATTR_BYTES: usize = 8;
-/// [`SetXattrIn::more_flags`]: clear set-group-id with an access control list.
+/// [`SetXattrIn::more_flags`]: an access control list clears set-group-id.
 pub(crate) const SET_XATTR_KILL_SGID: u32 = 1 << 0;
 
 record! {
-    /// `fuse_setxattr_in`. Kernels without [`init_flags::SETXATTR_EXT`] send its first half.
+    /// `fuse_setxattr_in`. Kernels without the flag `SETXATTR_EXT` of `INIT` send its first half.
     pub struct SetXattrIn {
         pub size: u32,
         pub flags: u32,

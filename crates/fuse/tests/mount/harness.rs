@@ -1,4 +1,4 @@
-//! Mounts the file system in memory by a process of its own, and cleans up whatever happens.
+//! Mounts the file system in memory by a process of its own, and unmounts it however the test ends.
 
 use crate::memory::Memory;
 use skep_fuse::{MountFlags, RequestOptions, ServeOptions, serve};
@@ -46,16 +46,16 @@ pub(crate) struct Mounted {
     _directory: Option<tempfile::TempDir>,
 }
 
-/// Waits until something holds.
+/// Waits until `holds` returns true.
 pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !holds() {
-        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
         std::thread::yield_now();
     }
 }
 
-/// Whether something is mounted there.
+/// Whether `path` is a mount point.
 pub(crate) fn is_mounted(path: &Path) -> bool {
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
     mounts.lines().any(|line| line.split(' ').nth(1) == path.to_str())
@@ -69,7 +69,7 @@ impl Mounted {
         it
     }
 
-    /// Mounts on a directory; what the server said instead if it failed.
+    /// Mounts on a directory. Returns the server's message if it fails.
     pub(crate) fn start(transport: &str, path: &Path) -> Result<Self, String> {
         let mut server = Command::new(std::env::current_exe().unwrap())
             .env(SERVE, format!("{transport}:{}", path.display()))
@@ -101,7 +101,7 @@ impl Mounted {
         assert_eq!(unsafe { libc::kill(self.server.id() as i32, signal) }, 0);
     }
 
-    /// Waits for the server's end.
+    /// Waits until the server ends.
     pub(crate) fn end(&mut self) -> ExitStatus {
         let mut status = None;
         wait_until("the server ends", || {
