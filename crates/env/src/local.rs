@@ -100,6 +100,7 @@ impl<T> Future for Receiver<T> {
 /// `free` and the permits in existence add up to the permits at the start.
 #[derive(Debug)]
 pub struct Semaphore {
+    permits: usize,
     free: Cell<usize>,
     released: Notify,
 }
@@ -111,7 +112,7 @@ pub struct Permit(Rc<Semaphore>);
 impl Semaphore {
     /// A semaphore with `permits` permits.
     pub fn new(permits: usize) -> Rc<Self> {
-        Rc::new(Self { free: Cell::new(permits), released: Notify::default() })
+        Rc::new(Self { permits, free: Cell::new(permits), released: Notify::default() })
     }
 
     /// Waits for a permit. Cancel-safe.
@@ -130,6 +131,7 @@ impl Semaphore {
 impl Drop for Permit {
     fn drop(&mut self) {
         self.0.free.set(self.0.free.get() + 1);
+        assert!(self.0.free.get() <= self.0.permits, "a permit is released once");
         self.0.released.notify();
     }
 }

@@ -22,14 +22,14 @@ pub struct TcpStream(Rc<OwnedFd>);
 
 /// A part of a message to send.
 #[derive(Debug)]
-pub enum Part {
+pub enum MessagePart {
     /// Bytes.
     Bytes(Vec<u8>),
     /// A buffer.
     Buf(Buf),
 }
 
-impl Part {
+impl MessagePart {
     fn range(&self) -> (*mut u8, usize) {
         match self {
             Self::Bytes(bytes) => (bytes.as_ptr().cast_mut(), bytes.len()),
@@ -40,7 +40,7 @@ impl Part {
 
 /// The memory that a `sendmsg` in flight points to.
 struct SendState {
-    parts: Vec<Part>,
+    parts: Vec<MessagePart>,
     vectors: Vec<libc::iovec>,
     header: Box<libc::msghdr>,
     fd: Rc<OwnedFd>,
@@ -203,10 +203,10 @@ impl TcpStream {
     ///
     /// # Errors
     /// As `sendmsg(2)`; part of the bytes may have been sent.
-    pub async fn send(&self, parts: Vec<Part>) -> io::Result<()> {
+    pub async fn send(&self, parts: Vec<MessagePart>) -> io::Result<()> {
         let vectors = parts
             .iter()
-            .map(Part::range)
+            .map(MessagePart::range)
             .filter(|(_, len)| *len > 0)
             .map(|(start, len)| libc::iovec { iov_base: start.cast(), iov_len: len })
             .collect();
@@ -314,9 +314,9 @@ mod tests {
             let address = listener.local_address().unwrap().to_string();
             let sender = spawn(async move {
                 let stream = TcpStream::connect(&address).await.unwrap();
-                let mut parts = vec![Part::Bytes(vec![7; 3_000_000])];
-                parts.extend((0..2000).map(|_| Part::Bytes(vec![1; 3])));
-                parts.push(Part::Buf(Buf::copy_of(&[9; 5000])));
+                let mut parts = vec![MessagePart::Bytes(vec![7; 3_000_000])];
+                parts.extend((0..2000).map(|_| MessagePart::Bytes(vec![1; 3])));
+                parts.push(MessagePart::Buf(Buf::copy_of(&[9; 5000])));
                 stream.send(parts).await.unwrap();
             });
             let stream = listener.accept().await.unwrap();

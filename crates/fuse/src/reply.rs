@@ -160,10 +160,10 @@ impl Failure {
 }
 
 /// An encoded reply: its error number, or the number of bytes in the reply's memory.
-pub(crate) type Encoded = Result<usize, i32>;
+pub(crate) type EncodedReply = Result<usize, i32>;
 
 /// Writes an answer to the reply's memory.
-pub(crate) fn encode(answer: ReplyBody, reply: &Buf, validity: &Validity<'_>) -> Encoded {
+pub(crate) fn encode(answer: ReplyBody, reply: &Buf, validity: &Validity<'_>) -> EncodedReply {
     let mut w = Writer::new();
     match answer {
         ReplyBody::Empty => return Ok(0),

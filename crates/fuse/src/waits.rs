@@ -163,7 +163,7 @@ impl Waits {
     }
 
     /// Begins a wait. Returns `None` if [`limits::MAX_LOCK_WAITS`] requests of the worker wait.
-    pub(crate) fn begin(self: &Rc<Self>, caller: Caller) -> Option<Waiting> {
+    pub(crate) fn begin(self: &Rc<Self>, caller: Caller) -> Option<WaitGuard> {
         if self.waiting.borrow().len() >= limits::MAX_LOCK_WAITS {
             return None;
         }
@@ -172,7 +172,7 @@ impl Waits {
         let was_early = self.interrupts.begin(caller.unique, self.sender.clone());
         interruption.is_raised.set(was_early || has_pending_signal(caller.pid));
         self.begun.notify();
-        Some(Waiting { waits: Rc::clone(self), unique: caller.unique, interruption })
+        Some(WaitGuard { waits: Rc::clone(self), unique: caller.unique, interruption })
     }
 
     /// Applies an event of another thread.
@@ -252,13 +252,13 @@ impl Waits {
 }
 
 /// A request that waits, until the value is dropped.
-pub(crate) struct Waiting {
+pub(crate) struct WaitGuard {
     waits: Rc<Waits>,
     unique: u64,
     interruption: Rc<Interruption>,
 }
 
-impl Waiting {
+impl WaitGuard {
     /// Returns the value of `future`; `None` if a signal interrupted the caller first.
     pub(crate) async fn unless_interrupted<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let mut raised = pin!(self.interruption.raised.wait());
@@ -273,7 +273,7 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitGuard {
     fn drop(&mut self) {
         self.waits.waiting.borrow_mut().remove(&self.unique);
         self.waits.interrupts.end(self.unique);

@@ -30,7 +30,7 @@ use crate::context::Context;
 use crate::file_system::FileSystem;
 use crate::limits;
 use crate::ops;
-use crate::reply::{self, Encoded, Failure, Validity};
+use crate::reply::{self, EncodedReply, Failure, Validity};
 use crate::request::RawRequest;
 use crate::waits::{Caller, WaitEvent};
 use skep_env::local::Notify;
@@ -48,7 +48,7 @@ pub(crate) struct Reply {
     /// Number of the request.
     pub(crate) unique: u64,
     /// An error number, or the number of bytes in the reply's memory.
-    pub(crate) outcome: Encoded,
+    pub(crate) outcome: EncodedReply,
 }
 
 /// Carries one request at a time.
@@ -71,7 +71,7 @@ pub(crate) trait Port: 'static {
 
 /// The request that a slot works on.
 #[derive(Clone, Copy, Debug)]
-struct Current {
+struct RequestUnderWay {
     unique: u64,
     pid: u32,
     may_be_dropped: bool,
@@ -79,7 +79,7 @@ struct Current {
 
 struct Slot<P> {
     port: P,
-    current: Cell<Option<Current>>,
+    current: Cell<Option<RequestUnderWay>>,
     /// Raised when the slot is taken from an operation, which then continues without it.
     turn: Cell<u64>,
     task: RefCell<Option<Task<()>>>,
@@ -188,7 +188,7 @@ fn stuck_queues<F: FileSystem, P: Port>(worker: &Worker<F, P>) -> BTreeSet<u16> 
         slots.iter().filter(|slot| is_such(slot)).map(|slot| slot.port.queue()).collect()
     };
     let idle = queues_of(&|slot| slot.has_served.get() && slot.current.get().is_none());
-    let waits = |current: Current| waiting.contains(&current.unique);
+    let waits = |current: RequestUnderWay| waiting.contains(&current.unique);
     let with_waits = queues_of(&|slot| slot.current.get().is_some_and(waits));
     with_waits.difference(&idle).copied().collect()
 }
@@ -232,7 +232,7 @@ async fn serve<F: FileSystem, P: Port>(
                 let may_be_dropped = parsed.may_be_dropped();
                 let pid = request.header.pid;
                 drop(request);
-                slot.current.set(Some(Current { unique, pid, may_be_dropped }));
+                slot.current.set(Some(RequestUnderWay { unique, pid, may_be_dropped }));
                 if !worker.is_watched.replace(true) {
                     worker.begun.notify();
                 }
@@ -283,7 +283,7 @@ async fn wait_for_memory<P: Port>(port: &P) {
 fn release_killed<F: FileSystem, P: Port>(
     worker: &Rc<Worker<F, P>>,
     slot: &Rc<Slot<P>>,
-    current: Current,
+    current: RequestUnderWay,
 ) {
     slot.turn.set(slot.turn.get() + 1);
     slot.current.set(None);

@@ -156,11 +156,11 @@ impl DevicePort {
     }
 
     /// Parses the message of `len` bytes in the port's memory.
-    fn received(&self, len: usize) -> Received {
+    fn received(&self, len: usize) -> DeviceMessage {
         let bytes = self.request.slice(REQUEST_AT..REQUEST_AT + len);
         let is_long = self.device.has_long_set_xattr;
         let Some(request) = RawRequest::from_bytes(&bytes, self.reply_memory(), is_long) else {
-            return Received::Nothing;
+            return DeviceMessage::Nothing;
         };
         match Opcode::from_number(request.header.opcode) {
             Some(Opcode::Interrupt) => {
@@ -168,17 +168,21 @@ impl DevicePort {
                 if let Ok(InterruptIn { unique }) = arguments {
                     self.device.interrupts.interrupt(unique);
                 }
-                Received::Nothing
+                DeviceMessage::Nothing
             }
             // The daemon keeps nothing for inodes that the kernel caches, so it counts no
             // references.
-            Some(Opcode::Forget | Opcode::BatchForget | Opcode::NotifyReply) => Received::Nothing,
-            _ => Received::Request(request),
+            Some(Opcode::Forget | Opcode::BatchForget | Opcode::NotifyReply) => {
+                DeviceMessage::Nothing
+            }
+            _ => DeviceMessage::Request(request),
         }
     }
 }
 
-enum Received {
+/// A message that a port has read.
+enum DeviceMessage {
+    /// It needs no reply.
     Nothing,
     Request(RawRequest),
 }
@@ -193,7 +197,7 @@ impl Port for DevicePort {
         loop {
             match kernel::read(&self.device.fd, &buffer) {
                 Ok(len) => {
-                    if let Received::Request(request) = self.received(len) {
+                    if let DeviceMessage::Request(request) = self.received(len) {
                         return Some(request);
                     }
                 }
