@@ -13,6 +13,9 @@
 //! `sched_yield`, which gives the CPU to a thread that needs it (perhaps the peer's). The figures
 //! are in docs/design/0001-threads-and-store.md.
 
+mod op;
+mod timer;
+
 use crate::clock;
 use crate::event::Event;
 use async_executor::LocalExecutor;
@@ -24,11 +27,14 @@ use std::collections::{BinaryHeap, HashMap};
 use std::future::Future;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
+
+pub(crate) use op::submit_traffic;
+pub use op::{Op, submit};
+pub use timer::{sleep, timeout, yield_now};
 
 /// Entries of the submission queue. When it is full, a turn submits early.
 const SUBMISSION_ENTRIES: u32 = 256;
@@ -437,157 +443,6 @@ impl Drop for ExpectedReply {
             }
         });
     }
-}
-
-/// An operation that the kernel works on.
-#[derive(Debug)]
-pub struct Op {
-    id: u64,
-    finished: bool,
-}
-
-/// Submits an operation to the kernel. `keep` owns the memory that the entry points to. The loop
-/// holds it until the completion has arrived, and returns it with the result.
-///
-/// # Safety
-/// All memory that `entry` refers to must be owned by `keep` or live as long as the process.
-pub unsafe fn submit(entry: squeue::Entry128, keep: Box<dyn Any>) -> Op {
-    // SAFETY: the caller keeps the same contract.
-    unsafe { submit_traffic(entry, keep, Traffic::None) }
-}
-
-/// As [`submit`], for an operation on a socket.
-///
-/// # Safety
-/// As [`submit`].
-pub(crate) unsafe fn submit_traffic(
-    entry: squeue::Entry128,
-    keep: Box<dyn Any>,
-    traffic: Traffic,
-) -> Op {
-    with_loop(|it| {
-        let id = it.next_op;
-        it.next_op += 1;
-        it.ops.insert(id, OpState::Waiting { waker: None, keep, traffic });
-        it.push(&entry.user_data(id));
-        Op { id, finished: false }
-    })
-}
-
-impl Future for Op {
-    /// The kernel's result (an error number if negative), and `keep` of [`submit`].
-    type Output = (i32, Box<dyn Any>);
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let id = self.id;
-        let polled = with_loop(|it| match it.ops.remove(&id) {
-            Some(OpState::Done { result, keep }) => Poll::Ready((result, keep)),
-            Some(OpState::Waiting { keep, traffic, .. }) => {
-                let waker = Some(context.waker().clone());
-                it.ops.insert(id, OpState::Waiting { waker, keep, traffic });
-                Poll::Pending
-            }
-            Some(OpState::Dropped { .. }) | None => {
-                unreachable!("an operation is awaited once")
-            }
-        });
-        self.finished = polled.is_ready();
-        polled
-    }
-}
-
-impl Drop for Op {
-    fn drop(&mut self) {
-        if self.finished {
-            return;
-        }
-        // At the end of the thread the loop is gone already, and with it the operation.
-        let _ = LOOP.try_with(|slot| {
-            let Ok(mut slot) = slot.try_borrow_mut() else { return };
-            let Some(it) = slot.as_mut() else { return };
-            if let Some(OpState::Waiting { keep, .. }) = it.ops.remove(&self.id) {
-                it.ops.insert(self.id, OpState::Dropped { _keep: keep });
-                let cancel = io_uring::opcode::AsyncCancel::new(self.id).build();
-                it.push(&squeue::Entry128::from(cancel).user_data(CANCEL_ID));
-            }
-        });
-    }
-}
-
-/// Waits for the time `span`.
-pub fn sleep(span: Duration) -> Sleep {
-    Sleep { due: clock::now() + span, id: None }
-}
-
-/// The future of [`sleep`].
-#[derive(Debug)]
-pub struct Sleep {
-    due: Duration,
-    id: Option<u64>,
-}
-
-impl Future for Sleep {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        if clock::now() >= self.due {
-            return Poll::Ready(());
-        }
-        let due = self.due;
-        let id = self.id;
-        let id = with_loop(|it| {
-            let id = id.unwrap_or_else(|| {
-                it.next_timer += 1;
-                it.timers.push(std::cmp::Reverse((due, it.next_timer)));
-                it.next_timer
-            });
-            it.timer_wakers.insert(id, context.waker().clone());
-            id
-        });
-        self.id = Some(id);
-        Poll::Pending
-    }
-}
-
-impl Drop for Sleep {
-    fn drop(&mut self) {
-        let Some(id) = self.id else { return };
-        let _ = LOOP.try_with(|slot| {
-            if let Ok(mut slot) = slot.try_borrow_mut()
-                && let Some(it) = slot.as_mut()
-            {
-                it.timer_wakers.remove(&id);
-            }
-        });
-    }
-}
-
-/// Runs a future for at most the time `span`. `None` means that it was not ready by then and was
-/// dropped.
-pub async fn timeout<T>(span: Duration, future: impl Future<Output = T>) -> Option<T> {
-    let mut future = std::pin::pin!(future);
-    let mut sleep = std::pin::pin!(sleep(span));
-    std::future::poll_fn(|context| {
-        if let Poll::Ready(value) = future.as_mut().poll(context) {
-            return Poll::Ready(Some(value));
-        }
-        sleep.as_mut().poll(context).map(|()| None)
-    })
-    .await
-}
-
-/// Lets all other futures that can run do so first.
-pub async fn yield_now() {
-    let mut yielded = false;
-    std::future::poll_fn(|context| {
-        if yielded {
-            return Poll::Ready(());
-        }
-        yielded = true;
-        context.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }
 
 #[cfg(test)]
