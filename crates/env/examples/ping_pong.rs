@@ -1,11 +1,12 @@
-//! Two processes, one TCP connection over loopback, requests and replies of 64 bytes: what a
-//! wake-up costs, and what spinning before sleeping saves (docs/design/0001-threads-and-store.md).
+//! Two processes, one TCP connection over loopback, requests and replies of 64 bytes: measures the
+//! cost of a wake-up, and the gain of spinning before sleeping
+//! (docs/design/0001-threads-and-store.md).
 //!
 //! `ping_pong [ROUNDS] [IN_FLIGHT] [apart]` prints a line for each length of the spin: round trips
 //! per second, and CPU time of each side for one. With `apart`, each side is pinned to a CPU of its
 //! own; otherwise the kernel may put both on one. Not a test: it asserts nothing.
 
-use skep_env::{Buf, Part, TcpListener, TcpStream};
+use skep_env::{Buf, MessagePart, TcpListener, TcpStream};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -41,7 +42,7 @@ fn serve(spin: Duration) -> std::io::Result<()> {
             if stream.receive_exact(request.clone()).await.is_err() {
                 break;
             }
-            stream.send(vec![Part::Buf(request)]).await?;
+            stream.send(vec![MessagePart::Buf(request)]).await?;
         }
         println!("{}", (cpu_time() - before).as_micros());
         Ok(())
@@ -56,7 +57,7 @@ async fn ask(address: String, spin: Duration, rounds: usize, in_flight: usize) -
     for round in 0..rounds + in_flight {
         if round < rounds {
             expected.push(skep_env::expect_reply());
-            stream.send(vec![Part::Bytes(vec![1; MESSAGE])]).await.expect("sent");
+            stream.send(vec![MessagePart::Bytes(vec![1; MESSAGE])]).await.expect("sent");
         }
         if round >= in_flight {
             stream.receive_exact(Buf::new(MESSAGE)).await.expect("answered");
@@ -66,7 +67,7 @@ async fn ask(address: String, spin: Duration, rounds: usize, in_flight: usize) -
     start.elapsed()
 }
 
-/// Runs `body` on a thread that is pinned to the n-th CPU if the sides are to be apart.
+/// Runs `body` on a thread that is pinned to the n-th CPU if `apart`.
 fn on_cpu<T: Send + 'static>(
     apart: bool,
     index: usize,

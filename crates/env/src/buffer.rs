@@ -1,4 +1,5 @@
-//! Page-aligned buffers, shared by handle within a thread, recycled by size until the thread ends.
+//! Page-aligned buffers. Handles within a thread share them, and the thread reuses their memory by
+//! size until it ends.
 
 use std::alloc::{Layout, dealloc, handle_alloc_error};
 use std::cell::RefCell;
@@ -7,25 +8,25 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::rc::Rc;
 
-/// Buffers of these sizes are kept for use again, at most [`KEPT_PER_CLASS`] of each per thread.
+/// A thread pools memory of these sizes, at most [`POOLED_PER_CLASS`] of each.
 const SMALLEST_CLASS: usize = 4096;
 const LARGEST_CLASS: usize = 8 << 20;
-const KEPT_PER_CLASS: usize = 16;
-/// From this size on, memory comes straight from the kernel, page by page as it is used: the
-/// allocator would have to set aligned memory to zero itself, all of it at once.
+const POOLED_PER_CLASS: usize = 16;
+/// From this size on, memory is mapped, and the kernel adds zeroed pages as they are used. The
+/// allocator would have to set all of an aligned block to zero at once.
 const SMALLEST_MAPPED: usize = 256 << 10;
 
-/// Memory that goes back to where it came from.
+/// Memory that is freed or unmapped when dropped.
 struct Memory {
     start: NonNull<u8>,
     capacity: usize,
 }
 
-/// Memory of a buffer, kept by the thread when the buffer has gone.
+/// Memory of a buffer, which returns to the thread's pool when dropped.
 struct Allocation(ManuallyDrop<Memory>);
 
 thread_local! {
-    /// By class of size.
+    /// Free memory by size class.
     static POOL: RefCell<Vec<Vec<Memory>>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -57,7 +58,7 @@ impl Memory {
     }
 }
 
-/// Zeroed pages straight from the kernel, which become memory when they are first used.
+/// Maps zeroed pages, which take memory when they are first used.
 fn map(capacity: usize) -> *mut u8 {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -74,10 +75,10 @@ impl Drop for Allocation {
     fn drop(&mut self) {
         // SAFETY: dropped once, and not used afterwards.
         let mut memory = Some(unsafe { ManuallyDrop::take(&mut self.0) });
-        // A thread that ends has no pool any more.
+        // A thread that ends has no pool.
         let _ = POOL.try_with(|pool| {
             let mut pool = pool.borrow_mut();
-            let Some(capacity) = memory.as_ref().map(|it| it.capacity) else { return };
+            let Some(capacity) = memory.as_ref().map(|memory| memory.capacity) else { return };
             if capacity > LARGEST_CLASS {
                 return;
             }
@@ -86,7 +87,7 @@ impl Drop for Allocation {
                 pool.resize_with(class + 1, Vec::new);
             }
             let free = &mut pool[class];
-            if free.len() < KEPT_PER_CLASS {
+            if free.len() < POOLED_PER_CLASS {
                 free.extend(memory.take());
             }
         });
@@ -96,10 +97,10 @@ impl Drop for Allocation {
 impl Drop for Memory {
     fn drop(&mut self) {
         if self.capacity >= SMALLEST_MAPPED {
-            // SAFETY: mapped with this length, and nobody else holds it.
+            // SAFETY: mapped with this length, and no other handle to it exists.
             unsafe { libc::munmap(self.start.as_ptr().cast(), self.capacity) };
         } else {
-            // SAFETY: allocated with this layout, and nobody else holds it.
+            // SAFETY: allocated with this layout, and no other handle to it exists.
             unsafe { dealloc(self.start.as_ptr(), layout(self.capacity)) };
         }
     }
@@ -120,7 +121,7 @@ impl std::fmt::Debug for Buf {
 }
 
 impl Buf {
-    /// A buffer of `len` bytes with arbitrary contents (zeros or those of an earlier buffer).
+    /// A buffer of `len` bytes with arbitrary contents: zeros, or the bytes of an earlier buffer.
     pub fn new(len: usize) -> Self {
         Self { allocation: Rc::new(Allocation::new(len)), start: 0, len }
     }
@@ -142,8 +143,8 @@ impl Buf {
         self.len == 0
     }
 
-    /// Handles to its memory, this one included: with more than one, an operation that was dropped
-    /// may still be filling it.
+    /// The number of handles to its memory, with this one. With more than one, an operation that
+    /// was dropped may still be filling the memory.
     pub fn handles(&self) -> usize {
         Rc::strong_count(&self.allocation)
     }
@@ -168,10 +169,13 @@ impl Buf {
         unsafe { self.allocation.0.start.as_ptr().add(self.start) }
     }
 
-    /// The bytes. See the hazard in the crate's documentation: not while they are being filled.
+    /// The bytes.
+    ///
+    /// # Hazard: buffers in flight
+    /// Must not be called while the kernel is filling them.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the range is allocated and initialised; that nothing writes to it meanwhile is
-        // what the crate's documentation asks of holders of handles.
+        // SAFETY: the range is allocated and initialised; holders of handles don't call this while
+        // the kernel is filling the buffer.
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len) }
     }
 
@@ -213,7 +217,7 @@ mod tests {
     /// Found by a fuzzer's leak check: each thread that ended took up to 16 buffers of each size
     /// with it.
     #[test]
-    fn a_thread_that_ends_gives_its_memory_back() {
+    fn a_thread_that_ends_frees_its_memory() {
         let mapped_pages = || {
             let sizes = std::fs::read_to_string("/proc/self/statm").unwrap();
             sizes.split(' ').next().unwrap().parse::<usize>().unwrap()

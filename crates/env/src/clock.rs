@@ -10,13 +10,13 @@ fn read_clock(clock: libc::clockid_t) -> libc::timespec {
     time
 }
 
-/// Time since boot, suspension included: what leases and deadlines are counted on.
+/// Time since boot, with suspension: the clock of leases and deadlines.
 pub fn now() -> Duration {
     let time = read_clock(libc::CLOCK_BOOTTIME);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Date and time, for what users see. Never compared between hosts.
+/// Date and time, only for values that users see. Never compared between hosts.
 pub fn wall_time() -> Timestamp {
     let time = read_clock(libc::CLOCK_REALTIME);
     Timestamp { seconds: time.tv_sec, nanoseconds: time.tv_nsec as u32 }
@@ -29,7 +29,7 @@ pub fn random_bytes<const N: usize>() -> [u8; N] {
     while filled < N {
         // SAFETY: the range lies within `bytes`.
         let got = unsafe { libc::getrandom(bytes[filled..].as_mut_ptr().cast(), N - filled, 0) };
-        // Only EINTR can fail here, and a retry is right then.
+        // Only EINTR is possible here, after which the loop tries again.
         filled += usize::try_from(got).unwrap_or(0);
     }
     bytes

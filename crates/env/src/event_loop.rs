@@ -1,18 +1,23 @@
 //! One event loop per thread: an io_uring, timers, and a local executor for the thread's futures.
 //!
-//! A turn: run all futures that can run, submit what they asked for and wait for the first
-//! completion (one system call), wake whoever waited. Nothing here is shared between threads.
+//! A turn runs all futures that can run, then submits their operations and waits for the first
+//! completion with one system call, then wakes the futures that waited. The loop shares nothing
+//! with other threads except one event, by which they end its sleep ([`wake_up_event`]).
 //!
 //! # Spinning
-//! Waking a thread that sleeps on another CPU costs more than most requests. So a loop that was
-//! allowed to ([`set_spin`]) looks at its completion queue for a moment before it sleeps, if it
-//! just talked to somebody: the last thing that happened on its sockets, a moment ago, was
-//! something sent, or replies are outstanding ([`expect_reply`]). A loop that waits for a disk, a
-//! timer or the next request after a pause sleeps at once, so an idle process costs nothing. While
-//! it spins it calls nothing but `sched_yield`, which gives the CPU to whoever wants it (the peer,
-//! perhaps). The figures are in docs/design/0001-threads-and-store.md.
+//! Waking a thread that sleeps on another CPU costs more than most requests. So a loop with
+//! [`set_spin`] polls its completion queue for a moment before it sleeps, if it is in a
+//! conversation with a peer: a moment ago it sent something, or it received something and replies
+//! are outstanding ([`expect_reply`]). A loop that waits for a disk, a timer or the next request
+//! after a pause sleeps at once, so an idle process costs nothing. A spinning loop calls only
+//! `sched_yield`, which gives the CPU to a thread that needs it (perhaps the peer's). The figures
+//! are in docs/design/0001-threads-and-store.md.
+
+mod op;
+mod timer;
 
 use crate::clock;
+use crate::event::Event;
 use async_executor::LocalExecutor;
 use async_task::Task;
 use io_uring::{IoUring, cqueue, squeue, types};
@@ -21,34 +26,43 @@ use std::cell::RefCell;
 use std::collections::{BinaryHeap, HashMap};
 use std::future::Future;
 use std::io;
-use std::pin::Pin;
+use std::os::fd::AsRawFd;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// Submissions that fit before a turn has to hand them over early.
+pub(crate) use op::submit_traffic;
+pub use op::{Op, submit};
+pub use timer::{sleep, timeout, yield_now};
+
+/// Entries of the submission queue. When it is full, a turn submits early.
 const SUBMISSION_ENTRIES: u32 = 256;
-/// Completions that fit before the kernel has to keep them aside.
+/// Entries of the completion queue. When it is full, the kernel stores completions elsewhere.
 const COMPLETION_ENTRIES: u32 = 4096;
-/// Futures run in a row before completions are looked at again, so that I/O isn't starved.
+/// Futures that run in a row before the loop reaps completions again, so that I/O isn't starved.
 const RUNS_PER_TURN: usize = 256;
 
-/// The flag of `io_uring_enter(2)`: also take completions.
+/// The flag of `io_uring_enter(2)` that also makes completions appear.
 const IORING_ENTER_GETEVENTS: u32 = 1;
-/// After so much time without anything on its sockets, a loop no longer takes itself to be in a
-/// conversation.
+/// A conversation ends when a loop's sockets have been idle for this time.
 const CONVERSATION_PAUSE: Duration = Duration::from_micros(500);
+
+/// User data of the cancellation of an operation, whose completion is ignored.
+const CANCEL_ID: u64 = u64::MAX;
+/// User data of the poll of the wake-up event. Operations are numbered from zero.
+const WAKE_UP_ID: u64 = u64::MAX - 1;
 
 type Ring = IoUring<squeue::Entry128, cqueue::Entry>;
 
-/// What an operation says about the conversation with a peer when it completes.
+/// The meaning of a completed operation for the conversation with a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Traffic {
     /// Not on a socket.
     None,
-    /// Something was sent: an answer or the next request may come soon.
+    /// The loop sent something: a reply or the next request may come soon.
     Sent,
-    /// Something arrived: it is for us to act.
+    /// Something arrived: this side acts next.
     Received,
 }
 
@@ -58,7 +72,7 @@ enum OpState {
         keep: Box<dyn Any>,
         traffic: Traffic,
     },
-    /// Its future is gone; what the kernel uses stays until the completion.
+    /// Its future was dropped. The memory that the kernel uses stays until the completion.
     Dropped {
         _keep: Box<dyn Any>,
     },
@@ -75,12 +89,18 @@ struct Loop {
     timers: BinaryHeap<std::cmp::Reverse<(Duration, u64)>>,
     timer_wakers: HashMap<u64, Waker>,
     next_timer: u64,
+    /// Raised by other threads to end this loop's sleep.
+    wake_up: Arc<Event>,
+    /// Whether a future of this thread ever waited for another thread.
+    listens_for_wake_up: bool,
+    /// Whether the kernel watches the event.
+    is_wake_up_armed: bool,
     spin: Duration,
     /// The last completion on a socket.
     last_traffic: Traffic,
     last_traffic_time: Duration,
     expected_replies: usize,
-    /// How often it looked for completions without sleeping.
+    /// The number of polls of the completion queue while spinning.
     #[cfg(test)]
     spun: u64,
 }
@@ -97,9 +117,9 @@ fn with_loop<T>(f: impl FnOnce(&mut Loop) -> T) -> T {
 fn new_ring() -> io::Result<Ring> {
     let mut builder = IoUring::<squeue::Entry128, cqueue::Entry>::builder();
     builder.setup_cqsize(COMPLETION_ENTRIES);
-    // One thread submits and reaps: the kernel then runs completions when we ask for them, which
-    // saves interrupts (6.1 and later). A flag in shared memory then says that there are some, so
-    // that spinning needn't ask. Older kernels refuse these settings.
+    // One thread submits and reaps. So the kernel may run completions only when the loop enters it,
+    // which saves interrupts (6.1 and later). A flag in shared memory shows that completions are
+    // due, so that spinning needs no system call. Older kernels refuse these settings.
     builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
     if let Ok(ring) = builder.build(SUBMISSION_ENTRIES) {
         return Ok(ring);
@@ -109,14 +129,17 @@ fn new_ring() -> io::Result<Ring> {
 }
 
 impl Loop {
-    fn new() -> io::Result<Self> {
+    fn new(ring: Ring) -> io::Result<Self> {
         Ok(Self {
-            ring: new_ring()?,
+            ring,
             ops: HashMap::new(),
             next_op: 0,
             timers: BinaryHeap::new(),
             timer_wakers: HashMap::new(),
             next_timer: 0,
+            wake_up: Arc::new(Event::new_nonblocking()?),
+            listens_for_wake_up: false,
+            is_wake_up_armed: false,
             spin: Duration::ZERO,
             last_traffic: Traffic::None,
             last_traffic_time: Duration::ZERO,
@@ -128,21 +151,36 @@ impl Loop {
 
     fn push(&mut self, entry: &squeue::Entry128) {
         loop {
-            // SAFETY: whoever made the entry gave what keeps its memory alive (see `submit`).
+            // SAFETY: the caller of `submit` keeps all memory of the entry alive.
             if unsafe { self.ring.submission().push(entry) }.is_ok() {
                 return;
             }
-            // Full: hand over what there is. EBUSY and EINTR pass by reaping and trying again.
+            // The queue is full: submit its entries. After EBUSY and EINTR, reap and try again.
             let _ = self.ring.submit();
             self.reap();
         }
     }
 
     fn reap(&mut self) {
-        let Self { ring, ops, last_traffic, last_traffic_time, spin, .. } = self;
+        let Self {
+            ring,
+            ops,
+            last_traffic,
+            last_traffic_time,
+            spin,
+            wake_up,
+            is_wake_up_armed,
+            ..
+        } = self;
         let mut seen = Traffic::None;
         for completion in ring.completion() {
             let id = completion.user_data();
+            if id == WAKE_UP_ID {
+                // Reset before the futures run: a later notification raises the event again.
+                wake_up.reset();
+                *is_wake_up_armed = false;
+                continue;
+            }
             match ops.remove(&id) {
                 Some(OpState::Waiting { waker, keep, traffic }) => {
                     if traffic != Traffic::None {
@@ -175,7 +213,7 @@ impl Loop {
         }
     }
 
-    /// Time until the next timer that somebody still waits for.
+    /// Time until the next timer for which a future still waits.
     fn until_next_timer(&mut self) -> Option<Duration> {
         while let Some(std::cmp::Reverse((due, id))) = self.timers.peek().copied() {
             if self.timer_wakers.contains_key(&id) {
@@ -186,11 +224,22 @@ impl Loop {
         None
     }
 
+    /// Lets the kernel watch the wake-up event, if a future of this thread needs it.
+    fn arm_wake_up(&mut self) {
+        if self.listens_for_wake_up && !self.is_wake_up_armed {
+            let fd = types::Fd(self.wake_up.fd().as_raw_fd());
+            let poll = io_uring::opcode::PollAdd::new(fd, libc::POLLIN as u32).build();
+            self.is_wake_up_armed = true;
+            self.push(&squeue::Entry128::from(poll).user_data(WAKE_UP_ID));
+        }
+    }
+
     fn wait(&mut self, block: bool) -> io::Result<()> {
+        self.arm_wake_up();
         let next_timer = self.until_next_timer();
         let must_wait = block && next_timer != Some(Duration::ZERO);
         if !must_wait {
-            // With deferred completions the kernel must be entered for them to appear.
+            // Deferred completions appear only when the loop enters the kernel.
             self.enter()?;
         } else if !self.spin_for_completion(next_timer)? {
             self.sleep_for_completion(next_timer)?;
@@ -200,10 +249,10 @@ impl Loop {
         Ok(())
     }
 
-    /// Submits, and takes the completions that there are. Doesn't wait.
+    /// Submits, and lets finished completions appear. Doesn't wait.
     fn enter(&mut self) -> io::Result<()> {
         let count = self.ring.submission().len() as u32;
-        // SAFETY: no signal mask is passed, and whoever made the entries keeps their memory.
+        // SAFETY: no signal mask is passed; the callers of `submit` keep all memory of the entries.
         let entered = unsafe {
             self.ring.submitter().enter::<libc::sigset_t>(count, 0, IORING_ENTER_GETEVENTS, None)
         };
@@ -222,17 +271,18 @@ impl Loop {
         })
     }
 
-    /// Whether the peer is likely to say something within a moment.
+    /// Whether the peer is likely to send something within a moment.
     fn is_in_conversation(&self) -> bool {
         !self.spin.is_zero()
             && (self.last_traffic == Traffic::Sent || self.expected_replies > 0)
             && clock::now().saturating_sub(self.last_traffic_time) < CONVERSATION_PAUSE
     }
 
-    /// Looks for completions without sleeping, while that is worth it; `false` if none came.
+    /// Polls for completions without sleeping, while the loop is in a conversation. Returns false
+    /// if no completion came.
     fn spin_for_completion(&mut self, next_timer: Option<Duration>) -> io::Result<bool> {
         if !self.ring.submission().is_empty() && (!self.spin.is_zero()) {
-            // What is submitted may complete at once: a send does, as a rule.
+            // A submitted operation may complete at once: a send usually does.
             self.enter()?;
             if !self.ring.completion().is_empty() {
                 return Ok(true);
@@ -261,7 +311,7 @@ impl Loop {
     }
 }
 
-/// Interruptions and time-outs end a wait, they are no errors.
+/// Interruptions and time-outs end a wait; they are not errors.
 fn pass_over(result: io::Result<usize>) -> io::Result<()> {
     match result {
         Ok(_) => Ok(()),
@@ -280,12 +330,13 @@ fn pass_over(result: io::Result<usize>) -> io::Result<()> {
 /// Runs a future, and all that it spawns, on this thread's event loop until it is ready.
 ///
 /// # Errors
-/// When the kernel refuses an io_uring; the message says what to look at.
+/// When the kernel refuses an io_uring, with a message that names the settings to check; or when
+/// the process is out of file descriptors.
 ///
 /// # Panics
 /// If called inside itself.
 pub fn block_on<T: 'static>(future: impl Future<Output = T> + 'static) -> io::Result<T> {
-    let new = Loop::new().map_err(|error| {
+    let ring = new_ring().map_err(|error| {
         io::Error::new(
             error.kind(),
             format!(
@@ -295,6 +346,7 @@ pub fn block_on<T: 'static>(future: impl Future<Output = T> + 'static) -> io::Re
             ),
         )
     })?;
+    let new = Loop::new(ring)?;
     LOOP.with_borrow_mut(|slot| {
         assert!(slot.is_none(), "one event loop per thread");
         *slot = Some(new);
@@ -333,20 +385,33 @@ pub fn block_on<T: 'static>(future: impl Future<Output = T> + 'static) -> io::Re
     value
 }
 
+/// The event by which other threads end the sleep of this thread's loop. A thread that raises it
+/// must wake the future first.
+///
+/// # Panics
+/// Outside [`block_on`].
+pub(crate) fn wake_up_event() -> Arc<Event> {
+    with_loop(|it| {
+        it.listens_for_wake_up = true;
+        Arc::clone(&it.wake_up)
+    })
+}
+
 /// Starts a future on this thread's loop. Dropping the task cancels it; `detach` lets it run.
 pub fn spawn<T: 'static>(future: impl Future<Output = T> + 'static) -> Task<T> {
     EXECUTOR.with(|executor| executor.spawn(future))
 }
 
-/// Whether this thread's loop runs. Not so in destructors that run as the thread ends: nothing can
-/// be spawned there.
+/// Whether this thread's loop runs. It doesn't in destructors that run as the thread ends: they can
+/// spawn nothing.
 pub fn is_running() -> bool {
     LOOP.try_with(|slot| slot.try_borrow().is_ok_and(|it| it.is_some())).unwrap_or(false)
 }
 
-/// Lets this thread's loop look for completions for at most `limit` before it sleeps, whenever it
-/// is in the middle of a conversation (see the module's page: [`expect_reply`] is a part of it).
-/// Zero, the default, means to sleep at once. For threads whose answers somebody waits for.
+/// Lets this thread's loop poll for completions for at most `limit` before it sleeps, while it is
+/// in a conversation with a peer: it has just sent something, or replies are outstanding
+/// ([`expect_reply`]). Zero, the default, means to sleep at once. For threads whose replies another
+/// thread waits for.
 ///
 /// # Panics
 /// Outside [`block_on`].
@@ -354,7 +419,7 @@ pub fn set_spin(limit: Duration) {
     with_loop(|it| it.spin = limit);
 }
 
-/// Says that this loop waits for an answer from a socket until the value is dropped.
+/// Notes that this loop waits for a reply on a socket, until the value is dropped.
 ///
 /// # Panics
 /// Outside [`block_on`].
@@ -363,7 +428,7 @@ pub fn expect_reply() -> ExpectedReply {
     ExpectedReply(std::marker::PhantomData)
 }
 
-/// See [`expect_reply`].
+/// A reply that this loop waits for ([`expect_reply`]).
 #[derive(Debug)]
 pub struct ExpectedReply(std::marker::PhantomData<Rc<()>>);
 
@@ -378,156 +443,6 @@ impl Drop for ExpectedReply {
             }
         });
     }
-}
-
-/// An operation that the kernel works on.
-#[derive(Debug)]
-pub struct Op {
-    id: u64,
-    finished: bool,
-}
-
-/// Hands an operation to the kernel. `keep` is whatever memory the entry points to; it is held
-/// until the completion has arrived, and given back with the result.
-///
-/// # Safety
-/// All memory that `entry` refers to must be owned by `keep` or live as long as the process.
-pub unsafe fn submit(entry: squeue::Entry128, keep: Box<dyn Any>) -> Op {
-    // SAFETY: the caller's promise is passed on.
-    unsafe { submit_traffic(entry, keep, Traffic::None) }
-}
-
-/// As [`submit`], for an operation on a socket.
-///
-/// # Safety
-/// As [`submit`].
-pub(crate) unsafe fn submit_traffic(
-    entry: squeue::Entry128,
-    keep: Box<dyn Any>,
-    traffic: Traffic,
-) -> Op {
-    with_loop(|it| {
-        let id = it.next_op;
-        it.next_op += 1;
-        it.ops.insert(id, OpState::Waiting { waker: None, keep, traffic });
-        it.push(&entry.user_data(id));
-        Op { id, finished: false }
-    })
-}
-
-impl Future for Op {
-    /// The result as the kernel gives it (negative: an error number), and what was kept.
-    type Output = (i32, Box<dyn Any>);
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let id = self.id;
-        let polled = with_loop(|it| match it.ops.remove(&id) {
-            Some(OpState::Done { result, keep }) => Poll::Ready((result, keep)),
-            Some(OpState::Waiting { keep, traffic, .. }) => {
-                let waker = Some(context.waker().clone());
-                it.ops.insert(id, OpState::Waiting { waker, keep, traffic });
-                Poll::Pending
-            }
-            Some(OpState::Dropped { .. }) | None => {
-                unreachable!("an operation is awaited once")
-            }
-        });
-        self.finished = polled.is_ready();
-        polled
-    }
-}
-
-impl Drop for Op {
-    fn drop(&mut self) {
-        if self.finished {
-            return;
-        }
-        // At the end of the thread the loop is gone already, and with it the operation.
-        let _ = LOOP.try_with(|slot| {
-            let Ok(mut slot) = slot.try_borrow_mut() else { return };
-            let Some(it) = slot.as_mut() else { return };
-            if let Some(OpState::Waiting { keep, .. }) = it.ops.remove(&self.id) {
-                it.ops.insert(self.id, OpState::Dropped { _keep: keep });
-                let cancel = io_uring::opcode::AsyncCancel::new(self.id).build();
-                it.push(&squeue::Entry128::from(cancel).user_data(u64::MAX));
-            }
-        });
-    }
-}
-
-/// Waits for a span of time.
-pub fn sleep(span: Duration) -> Sleep {
-    Sleep { due: clock::now() + span, id: None }
-}
-
-/// See [`sleep`].
-#[derive(Debug)]
-pub struct Sleep {
-    due: Duration,
-    id: Option<u64>,
-}
-
-impl Future for Sleep {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        if clock::now() >= self.due {
-            return Poll::Ready(());
-        }
-        let due = self.due;
-        let id = self.id;
-        let id = with_loop(|it| {
-            let id = id.unwrap_or_else(|| {
-                it.next_timer += 1;
-                it.timers.push(std::cmp::Reverse((due, it.next_timer)));
-                it.next_timer
-            });
-            it.timer_wakers.insert(id, context.waker().clone());
-            id
-        });
-        self.id = Some(id);
-        Poll::Pending
-    }
-}
-
-impl Drop for Sleep {
-    fn drop(&mut self) {
-        let Some(id) = self.id else { return };
-        let _ = LOOP.try_with(|slot| {
-            if let Ok(mut slot) = slot.try_borrow_mut()
-                && let Some(it) = slot.as_mut()
-            {
-                it.timer_wakers.remove(&id);
-            }
-        });
-    }
-}
-
-/// Runs a future for at most a span of time; `None` if it wasn't ready by then, and it is dropped.
-pub async fn timeout<T>(span: Duration, future: impl Future<Output = T>) -> Option<T> {
-    let mut future = std::pin::pin!(future);
-    let mut sleep = std::pin::pin!(sleep(span));
-    std::future::poll_fn(|context| {
-        if let Poll::Ready(value) = future.as_mut().poll(context) {
-            return Poll::Ready(Some(value));
-        }
-        sleep.as_mut().poll(context).map(|()| None)
-    })
-    .await
-}
-
-/// Lets all other futures that can run go first.
-pub async fn yield_now() {
-    let mut yielded = false;
-    std::future::poll_fn(|context| {
-        if yielded {
-            return Poll::Ready(());
-        }
-        yielded = true;
-        context.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }
 
 #[cfg(test)]
@@ -557,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_drops_what_takes_too_long() {
+    fn a_timeout_drops_a_late_future() {
         let result = block_on(async {
             timeout(Duration::from_millis(5), std::future::pending::<()>()).await
         });
@@ -580,9 +495,9 @@ mod tests {
     }
 
     #[test]
-    fn only_a_conversation_is_worth_spinning() {
+    fn a_loop_spins_only_in_a_conversation() {
         let check = |traffic, age, expects, expected| {
-            // On a busy machine the thread may get its turn only when the conversation is over.
+            // On a busy machine the thread may run again only when the conversation is over.
             let tries = if expected { 50 } else { 1 };
             let found = (0..tries).any(|_| spins(traffic, age, expects));
             assert_eq!(found, expected, "{traffic:?} {age:?}");

@@ -33,8 +33,8 @@ pub(crate) fn check(result: i32) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
 }
 
-/// Closes a file and gives what `close(2)` says: file systems that write later report there what
-/// went wrong, and dropping a file throws that away.
+/// Closes a file and returns the result of `close(2)`: file systems that write back later report
+/// errors there. Dropping a file ignores them.
 ///
 /// # Errors
 /// As `close(2)`. The file is closed in any case.
@@ -47,7 +47,7 @@ pub fn close(file: std::fs::File) -> io::Result<()> {
 }
 
 impl File {
-    /// Opens a file. The call itself is made at once, not through the ring: it rarely waits.
+    /// Opens a file by an ordinary system call, not through the ring: it rarely waits.
     ///
     /// # Errors
     /// As `open(2)`.
@@ -55,8 +55,8 @@ impl File {
         Ok(options.open(path)?.into())
     }
 
-    /// Opens a file past the page cache, or where the file system can't do that, with it; says
-    /// which.
+    /// Opens a file for I/O around the page cache, or through it if the file system lacks that.
+    /// Returns true with the file for I/O around the page cache.
     ///
     /// # Errors
     /// As `open(2)`.
@@ -109,8 +109,8 @@ impl File {
         Ok(())
     }
 
-    /// Writes all of `bytes` at `offset` at once, without the ring: for what goes to the page cache
-    /// and is too small to be worth a completion.
+    /// Writes all of `bytes` at `offset` by an ordinary system call: for bytes that go to the page
+    /// cache and are too few to be worth a completion.
     ///
     /// # Errors
     /// As `pwrite(2)`.
@@ -118,7 +118,8 @@ impl File {
         std::os::unix::fs::FileExt::write_all_at(&*self.borrow_std(), bytes, offset)
     }
 
-    /// Reads to fill `bytes` from `offset` at once, without the ring; short at the end of the file.
+    /// Reads from `offset` to fill `bytes`, by an ordinary system call. Short at the end of the
+    /// file.
     ///
     /// # Errors
     /// As `pread(2)`.
@@ -140,8 +141,8 @@ impl File {
     /// Waits until data, and the metadata needed to read it, are on the device.
     ///
     /// # Errors
-    /// As `fdatasync(2)`. After an error the page cache may have dropped what was not written:
-    /// don't try again, stop writing to the target.
+    /// As `fdatasync(2)`. After an error the page cache may have dropped dirty pages. So the caller
+    /// must not try again, but stop writing to the target.
     pub async fn sync_data(&self) -> io::Result<()> {
         let entry = opcode::Fsync::new(self.fd()).flags(types::FsyncFlags::DATASYNC);
         // SAFETY: the descriptor is kept until the completion.

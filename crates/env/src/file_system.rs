@@ -1,5 +1,5 @@
-//! What services ask of the file system beyond reading and writing: room, names that are removed,
-//! holes, full syncs, and which mount a directory lies on.
+//! Calls to the local file system beyond reads and writes: free space, allocation and holes,
+//! removal of files, full syncs, and the mount of a directory.
 
 mod extents;
 
@@ -13,25 +13,25 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Room on a file system.
+/// Capacity and free space of a file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Space {
     /// Size in bytes.
     pub total_bytes: u64,
     /// Free for ordinary users, in bytes.
     pub free_bytes: u64,
-    /// Inodes that there can be; zero where the file system has no such limit.
+    /// Most inodes; zero if the file system has no such limit.
     pub total_inodes: u64,
-    /// Of those, free.
+    /// Free inodes.
     pub free_inodes: u64,
 }
 
-/// What identifies the mount of a directory and the directory itself on this running kernel.
+/// Identifies the mount of a directory and the directory itself, until the next boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MountMark {
     /// Device number.
     pub device: u64,
-    /// Id of the mount. Never given twice between boots from Linux 6.8 on.
+    /// Id of the mount. From Linux 6.8 on the kernel reuses none until the next boot.
     pub mount: u64,
     /// Inode number of the directory.
     pub directory: u64,
@@ -45,7 +45,7 @@ fn checked(result: i32) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Room on the file system that holds `path`.
+/// Capacity and free space of the file system that holds `path`.
 ///
 /// # Errors
 /// As `statvfs(3)`.
@@ -65,7 +65,7 @@ pub fn space(path: &Path) -> io::Result<Space> {
     })
 }
 
-/// On which mount a directory lies.
+/// The mount of a directory.
 ///
 /// # Errors
 /// As `statx(2)`.
@@ -74,7 +74,7 @@ pub fn mount_mark(directory: &Path) -> io::Result<MountMark> {
     // SAFETY: all-zero is a valid value; the path is a string that ends with zero.
     let stat = unsafe {
         let mut stat: libc::statx = std::mem::zeroed();
-        // Both kinds of mount id are asked for; the kernel gives the unique one if it has it.
+        // With both kinds of mount id requested, the kernel returns the unique one if it has it.
         let mask = libc::STATX_INO | libc::STATX_MNT_ID | libc::STATX_MNT_ID_UNIQUE;
         checked(libc::statx(libc::AT_FDCWD, path.as_ptr(), 0, mask, &raw mut stat))?;
         stat
@@ -96,10 +96,10 @@ pub fn boot_id() -> io::Result<u128> {
     u128::from_str_radix(&digits, 16).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
-/// Lets the process open as many files as the system allows it; gives that number.
+/// Raises the limit of open files to the most that the system allows. Returns the limit.
 pub fn raise_file_limit() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is valid for both calls. A refusal leaves the old limit, which is then given.
+    // SAFETY: `limit` is valid for both calls. A refusal leaves the old limit.
     unsafe {
         libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
         let raised = libc::rlimit { rlim_cur: limit.rlim_max, rlim_max: limit.rlim_max };
@@ -110,7 +110,7 @@ pub fn raise_file_limit() -> u64 {
     limit.rlim_cur
 }
 
-/// Removes a name through the ring: freeing the blocks of a long file takes time.
+/// Removes a file through the ring: freeing the blocks of a long file takes time.
 ///
 /// # Errors
 /// As `unlink(2)`.
@@ -123,7 +123,7 @@ pub async fn remove_file(path: &Path) -> io::Result<()> {
 }
 
 impl File {
-    /// Waits until data and all metadata are on the device; for a directory: the names in it.
+    /// Waits until data and all metadata are on the device; of a directory, its names.
     ///
     /// # Errors
     /// As `fsync(2)`; see [`Self::sync_data`].
@@ -134,19 +134,19 @@ impl File {
         check(op.await.0).map(|_| ())
     }
 
-    /// Reserves room for a range without changing the file's length or contents, so that writing
-    /// there can't run out of space.
+    /// Allocates space for a range without changing the file's length or contents. So a later write
+    /// there cannot run out of space.
     ///
     /// # Errors
-    /// As `fallocate(2)`: `Unsupported` where the file system can't.
+    /// As `fallocate(2)`: `Unsupported` if the file system lacks it.
     pub fn reserve(&self, range: Range<u64>) -> io::Result<()> {
         self.allocate(libc::FALLOC_FL_KEEP_SIZE, range)
     }
 
-    /// Makes a range a hole again.
+    /// Frees the space of a range, which becomes a hole.
     ///
     /// # Errors
-    /// As `fallocate(2)`: `Unsupported` where the file system can't.
+    /// As `fallocate(2)`: `Unsupported` if the file system lacks it.
     pub fn punch_hole(&self, range: Range<u64>) -> io::Result<()> {
         self.allocate(libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_PUNCH_HOLE, range)
     }
@@ -165,8 +165,8 @@ impl File {
         self.allocate_through_ring(libc::FALLOC_FL_KEEP_SIZE, range).await
     }
 
-    /// Like [`Self::punch_hole`], through the ring: for long ranges, which take time. What was
-    /// reserved behind the end of the file may stay.
+    /// Like [`Self::punch_hole`], through the ring: for long ranges, which take time. Space that
+    /// was reserved behind the end of the file may stay.
     ///
     /// # Errors
     /// As [`Self::punch_hole`].
@@ -184,8 +184,8 @@ impl File {
         check(op.await.0).map(|_| ())
     }
 
-    /// The first byte from `offset` on that isn't in a hole; none if there is only a hole to the
-    /// end of the file.
+    /// The first byte from `offset` on that isn't in a hole. `None` means a hole up to the end of
+    /// the file.
     ///
     /// # Errors
     /// As `lseek(2)`.
@@ -193,8 +193,8 @@ impl File {
         self.seek(offset, libc::SEEK_DATA)
     }
 
-    /// The first byte from `offset` on that is in a hole, or the end of the file; none if `offset`
-    /// lies beyond it.
+    /// The first byte from `offset` on that is in a hole, or the end of the file. `None` means that
+    /// `offset` lies beyond the end.
     ///
     /// # Errors
     /// As `lseek(2)`.
@@ -203,7 +203,7 @@ impl File {
     }
 
     fn seek(&self, offset: u64, whence: i32) -> io::Result<Option<u64>> {
-        // SAFETY: a plain system call on an open descriptor; the position isn't used by anyone.
+        // SAFETY: a plain system call on an open descriptor; no code uses the position.
         let at = unsafe { libc::lseek(self.as_raw_fd(), offset as i64, whence) };
         if at >= 0 {
             return Ok(Some(at as u64));
@@ -222,8 +222,8 @@ impl File {
         Ok(self.next_data(range.start)?.is_some_and(|at| at < range.end))
     }
 
-    /// Whether a part of a range is a hole or beyond the end. It may have space all the same, see
-    /// [`Self::allocated_bytes`].
+    /// Whether a part of a range is a hole or beyond the end. Such a part may have space, which
+    /// [`Self::allocated_bytes`] counts.
     ///
     /// # Errors
     /// As `lseek(2)`.
@@ -231,9 +231,8 @@ impl File {
         Ok(self.next_hole(range.start)?.is_none_or(|at| at < range.end))
     }
 
-    /// How many bytes of a range have space that is theirs, whether they were written or
-    /// [reserved](Self::reserve). Where the file system doesn't tell of the latter (tmpfs), those
-    /// written.
+    /// The bytes of a range that have space of their own, written or [reserved](Self::reserve).
+    /// Only the written ones on file systems that don't report reserved space (tmpfs).
     ///
     /// # Errors
     /// As `ioctl(2)` and `lseek(2)`.
@@ -251,10 +250,11 @@ impl File {
         Ok(allocated)
     }
 
-    /// Syncs the whole file system that the file lies on. Blocks: not for a thread that serves.
+    /// Syncs the whole file system of the file. Blocks: call it on a thread that serves no
+    /// requests.
     ///
     /// # Errors
-    /// As `syncfs(2)`: also when data of any file of it could not be written.
+    /// As `syncfs(2)`: also when the kernel could not write data of any other file of it.
     pub fn sync_file_system_now(&self) -> io::Result<()> {
         // SAFETY: a plain system call on an open descriptor.
         checked(unsafe { libc::syncfs(self.as_raw_fd()) })
@@ -266,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn holes_are_told_from_data() {
+    fn holes_differ_from_data() {
         let dir = tempfile::tempdir().unwrap();
         let std_file = std::fs::File::create(dir.path().join("f")).unwrap();
         let file = File::from(std_file);
@@ -283,8 +283,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reserved_counts_as_allocated_but_not_as_data() {
-        // Beside the program, since tmpfs doesn't tell.
+    fn reserved_space_counts_as_allocated_not_as_data() {
+        // Beside the program, since tmpfs doesn't report reserved space.
         let beside = std::env::current_exe().unwrap();
         let dir = tempfile::tempdir_in(beside.parent().unwrap()).unwrap();
         let file = File::from(std::fs::File::create(dir.path().join("f")).unwrap());

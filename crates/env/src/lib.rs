@@ -1,27 +1,30 @@
 //! The seams to the operating system: one event loop per thread on io_uring, sockets, files, queues
 //! between threads, signals, clock and randomness.
 //!
-//! Owns every system call of Skep but those of the FUSE transports. Knows no message and no file
-//! format. A thread calls [`block_on`]; inside, futures of that thread alone (`!Send`) run on its
-//! loop: what they wait for is submitted and reaped with one system call per turn, and nothing is
-//! handed to another thread unless it goes through a [`Mailbox`].
+//! Owns every system call of Skep except those of the FUSE transports. Does not own: messages and
+//! file formats. A thread calls [`block_on`], which runs futures of that thread alone (`!Send`) on
+//! the thread's loop. One system call per turn submits their operations and reaps the completions.
+//! Values go to another thread only through a [`Mailbox`]; [`SharedNotify`] wakes futures of other
+//! threads.
 //!
 //! # Hazard: buffers in flight
 //! The kernel reads and writes a [`Buf`] while an operation on it is in flight. Operations own a
 //! handle to the buffer until their completion has arrived, even if the future is dropped, so
-//! memory is never freed under the kernel; but whoever holds another handle must not look at bytes
-//! that are being filled, nor change bytes that are being sent.
+//! memory is never freed under the kernel. But a holder of another handle must not read bytes that
+//! the kernel is filling, nor change bytes that it is sending.
 //!
 //! The loop needs io_uring (Linux 5.19 or later, `kernel.io_uring_disabled` = 0).
 
 mod buffer;
 mod clock;
+mod event;
 mod event_loop;
 mod file;
 mod file_system;
 pub mod local;
 mod mailbox;
 mod process;
+mod shared_notify;
 mod signals;
 mod socket;
 mod threads;
@@ -42,6 +45,7 @@ pub use process::{
     outlive_parent, replace_output, send_group_signal, send_signal, spawn_child, spawn_detached,
     spawn_detaching,
 };
-pub use signals::Signals;
-pub use socket::{Part, TcpListener, TcpStream};
+pub use shared_notify::{SharedNotify, SharedWait};
+pub use signals::{Signals, UntilSignal};
+pub use socket::{MessagePart, TcpListener, TcpStream};
 pub use threads::{available_cpus, spawn_thread};

@@ -1,4 +1,4 @@
-//! Waiting for one another among the futures of one thread.
+//! Futures of one thread that wait for one another. Across threads, use [`crate::SharedNotify`].
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -6,7 +6,11 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// Wakes all that wait, and those that come before the next wait: a flag that is reset by waiting.
+/// Wakes futures of its thread. A notification before [`Self::wait`] is called is not remembered.
+///
+/// # Hazard: lost wake-ups
+/// A future must call `wait` before it checks the state that it waits for, unless no `.await` comes
+/// between the check and the call.
 #[derive(Debug, Default)]
 pub struct Notify {
     generation: Cell<u64>,
@@ -14,7 +18,7 @@ pub struct Notify {
 }
 
 impl Notify {
-    /// Wakes all that wait now.
+    /// Wakes all futures that wait now.
     pub fn notify(&self) {
         self.generation.set(self.generation.get() + 1);
         self.waiting.take().into_iter().for_each(Waker::wake);
@@ -43,11 +47,11 @@ struct Slot<T> {
     closed: bool,
 }
 
-/// Gives one value to a [`Receiver`].
+/// Sends one value to a [`Receiver`].
 #[derive(Debug)]
 pub struct Sender<T>(Rc<RefCell<Slot<T>>>);
 
-/// Waits for the value; `None` if the sender was dropped.
+/// Waits for the value. `None` means that the sender was dropped without sending.
 #[derive(Debug)]
 pub struct Receiver<T>(Rc<RefCell<Slot<T>>>);
 
@@ -58,7 +62,7 @@ pub fn oneshot<T>() -> (Sender<T>, Receiver<T>) {
 }
 
 impl<T> Sender<T> {
-    /// Gives the value.
+    /// Sends the value.
     pub fn send(self, value: T) {
         self.0.borrow_mut().value = Some(value);
     }
@@ -90,24 +94,28 @@ impl<T> Future for Receiver<T> {
     }
 }
 
-/// Lets a bounded number of futures through at once.
+/// Limits the number of futures that do something at the same time.
+///
+/// # Invariants
+/// `free` and the permits in existence add up to the permits at the start.
 #[derive(Debug)]
 pub struct Semaphore {
+    permits: usize,
     free: Cell<usize>,
     released: Notify,
 }
 
-/// A place in a [`Semaphore`], given back when dropped.
+/// A permit of a [`Semaphore`], released when dropped.
 #[derive(Debug)]
 pub struct Permit(Rc<Semaphore>);
 
 impl Semaphore {
-    /// A semaphore with so many places.
-    pub fn new(places: usize) -> Rc<Self> {
-        Rc::new(Self { free: Cell::new(places), released: Notify::default() })
+    /// A semaphore with `permits` permits.
+    pub fn new(permits: usize) -> Rc<Self> {
+        Rc::new(Self { permits, free: Cell::new(permits), released: Notify::default() })
     }
 
-    /// Waits for a place.
+    /// Waits for a permit. Cancel-safe.
     pub async fn acquire(self: &Rc<Self>) -> Permit {
         loop {
             let free = self.free.get();
@@ -123,6 +131,7 @@ impl Semaphore {
 impl Drop for Permit {
     fn drop(&mut self) {
         self.0.free.set(self.0.free.get() + 1);
+        assert!(self.0.free.get() <= self.0.permits, "a permit is released once");
         self.0.released.notify();
     }
 }

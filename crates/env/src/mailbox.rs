@@ -1,17 +1,17 @@
-//! A bounded queue into a thread's event loop: the one way between threads.
+//! A bounded queue into a thread's event loop: the way by which values go to another thread.
 
 use crate::buffer::Buf;
+use crate::event::Event;
 use crate::file::File;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 struct Queue<T> {
-    /// Protects the queue alone; held for a push or a pop, never while waiting.
+    /// Protects the queue alone. Held for a push or a pop, never while waiting.
     items: Mutex<VecDeque<T>>,
     limit: usize,
-    event: OwnedFd,
+    event: Event,
 }
 
 /// The sending side; may be cloned and sent to other threads.
@@ -44,14 +44,8 @@ impl<T> Mailbox<T> {
     /// # Errors
     /// When the process is out of file descriptors.
     pub fn new(limit: usize) -> io::Result<(MailboxSender<T>, Self)> {
-        // SAFETY: a plain system call; the result is checked.
-        let raw = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
-        if raw < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the descriptor is new and ours.
-        let event = unsafe { OwnedFd::from_raw_fd(raw) };
-        let queue = Arc::new(Queue { items: Mutex::new(VecDeque::new()), limit, event });
+        let queue =
+            Arc::new(Queue { items: Mutex::new(VecDeque::new()), limit, event: Event::new()? });
         Ok((MailboxSender(Arc::clone(&queue)), Self(queue)))
     }
 
@@ -60,26 +54,26 @@ impl<T> Mailbox<T> {
         self.0.items.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
     }
 
-    /// Waits for the next item.
+    /// Waits for the next item. Cancel-safe: an item leaves the queue only when this returns it.
     ///
     /// # Errors
-    /// When the kernel refuses to read the event; not to be expected.
+    /// When the kernel refuses to read the event, which it has no reason to.
     pub async fn receive(&self) -> io::Result<T> {
         loop {
             if let Some(item) = self.try_receive() {
                 return Ok(item);
             }
-            let event = File::from(self.0.event.try_clone()?);
+            let event = File::from(self.0.event.fd().try_clone()?);
             event.read_at(Buf::new(8), 0).await?;
         }
     }
 }
 
 impl<T> MailboxSender<T> {
-    /// Adds an item; gives it back if the queue is full.
+    /// Adds an item, and returns it as an error if the queue is full.
     ///
     /// # Errors
-    /// The item, if the queue holds as many as it may.
+    /// The item, if the queue has `limit` items already.
     pub fn send(&self, item: T) -> Result<(), T> {
         {
             let mut items = self.0.items.lock().unwrap_or_else(PoisonError::into_inner);
@@ -88,9 +82,7 @@ impl<T> MailboxSender<T> {
             }
             items.push_back(item);
         }
-        let one = 1_u64.to_ne_bytes();
-        // SAFETY: eight bytes are what an eventfd takes. It can only block at 2^64 - 2 sends.
-        unsafe { libc::write(self.0.event.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+        self.0.event.raise();
         Ok(())
     }
 }
@@ -115,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_gives_the_item_back() {
+    fn a_full_queue_returns_the_item() {
         let (sender, mailbox) = Mailbox::new(1).unwrap();
         sender.send(1).unwrap();
         assert_eq!(sender.send(2), Err(2));

@@ -1,4 +1,5 @@
-//! Child processes of a supervisor: they get their signals back, and end with it.
+//! Child processes of a supervisor: with unblocked signals, and with an end when the supervisor
+//! ends.
 
 use crate::signals::Signals;
 use std::io;
@@ -30,8 +31,7 @@ fn end_with_parent(parent: u32) -> io::Result<()> {
     if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    // The parent may have ended before the call above.
-    // SAFETY: as above.
+    // The parent may have ended before the call above. SAFETY: as above.
     if unsafe { libc::getppid() } as u32 == parent {
         Ok(())
     } else {
@@ -39,7 +39,7 @@ fn end_with_parent(parent: u32) -> io::Result<()> {
     }
 }
 
-/// Starts a process that goes on when its parent ends: in a session of its own, without terminal.
+/// Starts a process that continues when its parent ends: in a session of its own, without terminal.
 ///
 /// # Errors
 /// As `Command::spawn`.
@@ -54,8 +54,8 @@ pub fn spawn_detached(command: &mut Command) -> io::Result<Child> {
     command.spawn()
 }
 
-/// As [`spawn_detached`], for a process that has to earn it: until it calls [`outlive_parent`], it
-/// gets `SIGTERM` when the calling thread ends, for whatever reason.
+/// As [`spawn_detached`], but until the process calls [`outlive_parent`], it gets `SIGTERM` when
+/// the calling thread ends, for whatever reason.
 ///
 /// # Errors
 /// As `Command::spawn`.
@@ -72,8 +72,8 @@ pub fn spawn_detaching(command: &mut Command) -> io::Result<Child> {
     command.spawn()
 }
 
-/// Lets this process go on when its parent ends, if it was started to end with it. Call it on the
-/// first thread: the kernel keeps the signal with that one.
+/// Lets this process continue when its parent ends, if it was started to end with it. Call it on
+/// the first thread: the kernel stores the signal for that thread.
 pub fn outlive_parent() {
     // SAFETY: a plain system call. Zero means no signal, which is never refused.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, 0) };
@@ -85,7 +85,7 @@ fn begin_session() -> io::Result<()> {
     if unsafe { libc::setsid() } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Lets standard error, and standard output if `both`, go on in a file.
+/// Redirects standard error to a file, and standard output too if `both`.
 ///
 /// # Errors
 /// As `dup2(2)`.
@@ -103,7 +103,7 @@ pub fn replace_output(file: &std::fs::File, both: bool) -> io::Result<()> {
 /// Sends a signal to a process.
 ///
 /// # Errors
-/// The system's `ESRCH` if there is no such process, `EPERM` if it is somebody else's.
+/// `ESRCH` if there is no such process, `EPERM` if it belongs to another user.
 pub fn send_signal(process: u32, signal: i32) -> io::Result<()> {
     let process = i32::try_from(process).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
     // Zero and negative numbers mean groups of processes.
@@ -140,7 +140,7 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
 
     #[test]
-    fn children_have_their_signals_even_if_the_parent_took_them_over() {
+    fn children_get_signals_that_the_parent_took_over() {
         let _taken = Signals::take(&[libc::SIGUSR1]).unwrap();
         let mut child = spawn_child(Command::new("sleep").arg("1000")).unwrap();
         send_signal(child.id(), libc::SIGUSR1).unwrap();
@@ -150,12 +150,12 @@ mod tests {
     }
 
     #[test]
-    fn a_group_gets_its_signal_with_all_that_is_in_it() {
+    fn a_group_signal_reaches_all_processes_of_the_group() {
         let mut command = Command::new("sh");
         command.args(["-c", "sleep 1000 & wait"]).stdout(std::process::Stdio::piped());
         let mut child = spawn_child(&mut command).unwrap();
         send_group_signal(child.id(), libc::SIGTERM).unwrap();
-        // The pipe ends only when nobody holds it any more.
+        // The pipe ends only when no process of the group has it open.
         let mut rest = Vec::new();
         let mut stdout = child.stdout.take().unwrap();
         std::io::Read::read_to_end(&mut stdout, &mut rest).unwrap();

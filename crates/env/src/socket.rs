@@ -20,16 +20,16 @@ const BACKLOG: i32 = 1024;
 #[derive(Debug, Clone)]
 pub struct TcpStream(Rc<OwnedFd>);
 
-/// Something to send: bytes of its own, or a buffer.
+/// A part of a message to send.
 #[derive(Debug)]
-pub enum Part {
+pub enum MessagePart {
     /// Bytes.
     Bytes(Vec<u8>),
     /// A buffer.
     Buf(Buf),
 }
 
-impl Part {
+impl MessagePart {
     fn range(&self) -> (*mut u8, usize) {
         match self {
             Self::Bytes(bytes) => (bytes.as_ptr().cast_mut(), bytes.len()),
@@ -38,9 +38,9 @@ impl Part {
     }
 }
 
-/// What a `sendmsg` in flight points to.
+/// The memory that a `sendmsg` in flight points to.
 struct SendState {
-    parts: Vec<Part>,
+    parts: Vec<MessagePart>,
     vectors: Vec<libc::iovec>,
     header: Box<libc::msghdr>,
     fd: Rc<OwnedFd>,
@@ -106,8 +106,8 @@ fn look_up_at_once(address: &str) -> io::Result<SocketAddr> {
     address.to_socket_addrs()?.next().ok_or_else(none)
 }
 
-/// The address behind `host:port`. For a name the system may ask servers that don't answer, for
-/// half a minute: that is left to a thread, so that the loop can see to other things.
+/// The address of `host:port`. To resolve a name, the system may wait half a minute for servers
+/// that don't reply. So a thread of its own does it, and the loop goes on.
 async fn look_up(address: &str) -> io::Result<SocketAddr> {
     if let Ok(numbers) = address.parse::<SocketAddr>() {
         return Ok(numbers);
@@ -115,7 +115,7 @@ async fn look_up(address: &str) -> io::Result<SocketAddr> {
     let (sender, mailbox) = Mailbox::new(1)?;
     let name = address.to_owned();
     spawn_thread("skep-look-up".into(), None, move || {
-        // Who asked may have given up; there is room for one answer.
+        // The mailbox has space for the one result. It is gone if the caller was dropped.
         let _ = sender.send(look_up_at_once(&name));
     })?;
     mailbox.receive().await?
@@ -144,18 +144,18 @@ impl TcpStream {
         set_option(&fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 5);
         set_option(&fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 2);
         set_option(&fd, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 3);
-        // Data that a host has swallowed and never acknowledged must not hold a request for the
-        // quarter of an hour that TCP would try.
+        // A peer that never acknowledges data must not block a request for the quarter of an hour
+        // for which TCP retransmits.
         set_option(&fd, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 10_000);
         Self(fd)
     }
 
-    /// Takes over a connected socket, perhaps from another thread.
+    /// Takes over a connected socket, which another thread may have accepted.
     pub fn from_fd(fd: OwnedFd) -> Self {
         Self::tuned(Rc::new(fd))
     }
 
-    /// Gives the socket away, to be sent to another thread.
+    /// Returns the descriptor, to send it to another thread.
     ///
     /// # Errors
     /// When the process is out of file descriptors and something still shares the socket.
@@ -163,7 +163,8 @@ impl TcpStream {
         Rc::try_unwrap(self.0).or_else(|shared| shared.try_clone())
     }
 
-    /// Receives what is there, at most the buffer's length; 0 at the end of the stream.
+    /// Receives the bytes that have arrived, at most the buffer's length. Returns 0 at the end of
+    /// the stream.
     ///
     /// # Errors
     /// As `recv(2)`.
@@ -202,10 +203,10 @@ impl TcpStream {
     ///
     /// # Errors
     /// As `sendmsg(2)`; part of the bytes may have been sent.
-    pub async fn send(&self, parts: Vec<Part>) -> io::Result<()> {
+    pub async fn send(&self, parts: Vec<MessagePart>) -> io::Result<()> {
         let vectors = parts
             .iter()
-            .map(Part::range)
+            .map(MessagePart::range)
             .filter(|(_, len)| *len > 0)
             .map(|(start, len)| libc::iovec { iov_base: start.cast(), iov_len: len })
             .collect();
@@ -240,7 +241,7 @@ impl TcpStream {
         Ok(())
     }
 
-    /// Ends both directions; what waits on the socket returns.
+    /// Ends both directions. Operations that wait on the socket return.
     pub fn shutdown(&self) {
         // SAFETY: a plain system call on an open descriptor; a refusal means it is closed already.
         unsafe { libc::shutdown(self.0.as_raw_fd(), libc::SHUT_RDWR) };
@@ -293,7 +294,7 @@ impl TcpListener {
         let fd = types::Fd(self.0.as_raw_fd());
         let entry = opcode::Accept::new(fd, std::ptr::null_mut(), std::ptr::null_mut())
             .flags(libc::SOCK_CLOEXEC);
-        // SAFETY: no address is asked for; the descriptor is kept until the completion.
+        // SAFETY: no address is requested; the descriptor is kept until the completion.
         let op = unsafe { submit(entry.build().into(), Box::new(Rc::clone(&self.0))) };
         let raw = check(op.await.0)? as i32;
         // SAFETY: the descriptor is new and ours.
@@ -313,9 +314,9 @@ mod tests {
             let address = listener.local_address().unwrap().to_string();
             let sender = spawn(async move {
                 let stream = TcpStream::connect(&address).await.unwrap();
-                let mut parts = vec![Part::Bytes(vec![7; 3_000_000])];
-                parts.extend((0..2000).map(|_| Part::Bytes(vec![1; 3])));
-                parts.push(Part::Buf(Buf::copy_of(&[9; 5000])));
+                let mut parts = vec![MessagePart::Bytes(vec![7; 3_000_000])];
+                parts.extend((0..2000).map(|_| MessagePart::Bytes(vec![1; 3])));
+                parts.push(MessagePart::Buf(Buf::copy_of(&[9; 5000])));
                 stream.send(parts).await.unwrap();
             });
             let stream = listener.accept().await.unwrap();
@@ -332,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_looked_up() {
+    fn host_names_are_resolved() {
         block_on(async {
             let listener = TcpListener::bind("localhost:0").unwrap();
             let port = listener.local_address().unwrap().port();

@@ -1,4 +1,4 @@
-//! Threads with names, perhaps pinned to a CPU.
+//! Threads with names, which may be pinned to a CPU.
 
 use std::io;
 use std::thread::JoinHandle;
@@ -13,7 +13,7 @@ pub fn available_cpus() -> Vec<usize> {
     }
 }
 
-/// Starts a thread, pinned to `cpu` if given (a refusal to pin costs only speed and is ignored).
+/// Starts a thread, pinned to `cpu` if given. A refusal to pin costs only speed and is ignored.
 ///
 /// # Errors
 /// When the process may have no more threads.

@@ -1,18 +1,17 @@
-//! Mounting a cluster: a client for each worker, and what a mount does beside its operations.
+//! Mounting a cluster: registration, a client for each worker, the background thread, and shutdown.
 
 use crate::mount::{self, ServeOptions};
 use crate::mount_point;
 use crate::session;
 use skep_client::{Client, ClusterAccess, LogControl, Mount};
-use skep_env::Signals;
+use skep_env::{Signals, UntilSignal};
 use skep_types::{Error, ErrorCode, Result};
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::Poll;
 use std::time::Duration;
 
-/// Which cluster to mount, and who we are to it.
+/// The cluster to mount, and how this client identifies itself to it.
 #[derive(Debug, Clone)]
 pub struct ClusterOptions {
     /// The cluster.
@@ -21,25 +20,25 @@ pub struct ClusterOptions {
     pub host: String,
     /// Version of the program, for people.
     pub version: String,
-    /// How long to try while management can't be reached or the cluster isn't formatted yet; none:
-    /// for ever.
+    /// How long to retry while management is unreachable or the cluster isn't formatted yet. `None`
+    /// means for ever.
     pub patience: Option<Duration>,
-    /// What says how long that is, for who waited in vain; empty: nobody can change it.
+    /// The option that sets `patience`, for the error message; empty if there is no option.
     pub patience_set_by: &'static str,
-    /// The log of this process, for management.
+    /// The log of this process, whose level management may change.
     pub log: LogControl,
 }
 
-/// Mounts a cluster and serves it until it is unmounted, from outside or after a signal; then takes
-/// leave of the cluster.
+/// Mounts a cluster and serves it until a program or a signal unmounts it. Then deregisters the
+/// client.
 ///
 /// # Errors
-/// As [`crate::serve`], and as [`Mount::new`] when the cluster can't be reached or refuses us;
-/// `Interrupted` when a signal ends the wait for it.
+/// As [`crate::serve`], and as [`Mount::new`] when the cluster is unreachable or refuses the
+/// client. `Interrupted` when a signal arrives before the registration succeeds.
 pub fn mount(cluster: ClusterOptions, options: ServeOptions) -> Result<()> {
-    // Before any thread is started: each must leave the signals to the one that waits for them.
+    // Before any thread starts: all threads must block the signals that one of them waits for.
     let signals = mount::take_signals(&options)?;
-    // A directory that can't be mounted on is found before the cluster hears of us.
+    // Before the registration: an invalid mount point must not leave traces in the cluster.
     let mount_point = mount_point::prepare(&options.mount_point)?;
     let workers = session::most_workers(options.transport);
     let client_options = skep_client::MountOptions {
@@ -47,7 +46,7 @@ pub fn mount(cluster: ClusterOptions, options: ServeOptions) -> Result<()> {
         mount_point: mount_point.display().to_string(),
         host: cluster.host,
         version: cluster.version,
-        // One more takes leave at the end.
+        // One more client deregisters at the end.
         workers: workers + 1,
         patience: cluster.patience,
         patience_set_by: cluster.patience_set_by,
@@ -58,7 +57,7 @@ pub fn mount(cluster: ClusterOptions, options: ServeOptions) -> Result<()> {
     let background = skep_env::spawn_thread("skep-background".into(), None, move || {
         skep_env::block_on(in_background.run_background())
     })?;
-    // A transport that is refused is followed by another, whose workers get clients of their own.
+    // If the kernel refuses a transport, the workers of the next one get clients of their own.
     let (next, serving) = (Arc::new(AtomicUsize::new(0)), Arc::clone(&mount));
     let served = mount::serve_with(options, signals, move |_| {
         let (mount, index) = (Arc::clone(&serving), next.fetch_add(1, Ordering::Relaxed));
@@ -70,46 +69,38 @@ pub fn mount(cluster: ClusterOptions, options: ServeOptions) -> Result<()> {
             Ok(client)
         }
     });
-    let left = run(async move {
+    let ended = run(async move {
         Client::new(mount, workers)?.shutdown().await;
         Ok(())
     });
-    if let Err(error) = left {
-        tracing::warn!("the cluster was not told that the mount ends: {error}");
+    if let Err(error) = ended {
+        tracing::warn!(
+            "cannot deregister the client of this mount: {error}; management will evict it"
+        );
     }
     if let Ok(Err(error)) = background.join() {
-        tracing::warn!("the mount's background work: {error}");
+        tracing::warn!("the background thread of the mount failed: {error}");
     }
     served
 }
 
-/// Registers at the cluster, which may take as long as the options allow, unless a signal comes.
-/// Gives the signals back.
+/// Registers the client, for as long as the options allow or until a signal arrives. Returns the
+/// mount and the signals.
 async fn register(
     options: skep_client::MountOptions,
     signals: Option<Signals>,
 ) -> Result<(Arc<Mount>, Option<Signals>)> {
     let registering = Mount::new(options);
     let registered = match &signals {
-        Some(signals) => unless_signalled(signals, registering).await,
-        None => Some(registering.await),
+        Some(signals) => signals.until_signal(registering).await?,
+        None => UntilSignal::Ready(registering.await),
     };
-    let ended = || Error::new(ErrorCode::Interrupted, "a signal came before it was mounted");
-    Ok((registered.ok_or_else(ended)??, signals))
-}
-
-/// Waits until a future is ready, and drops it if a signal comes before.
-async fn unless_signalled<T>(signals: &Signals, future: impl Future<Output = T>) -> Option<T> {
-    let mut future = std::pin::pin!(future);
-    let mut signal = std::pin::pin!(signals.next());
-    std::future::poll_fn(|context| {
-        // The signal first: what was taken from the kernel must not be lost if both are there.
-        if signal.as_mut().poll(context).is_ready() {
-            return Poll::Ready(None);
+    match registered {
+        UntilSignal::Ready(mount) => Ok((mount?, signals)),
+        UntilSignal::Signal(_) => {
+            Err(Error::new(ErrorCode::Interrupted, "a signal came before it was mounted"))
         }
-        future.as_mut().poll(context).map(Some)
-    })
-    .await
+    }
 }
 
 fn run<T: 'static>(future: impl Future<Output = Result<T>> + 'static) -> Result<T> {

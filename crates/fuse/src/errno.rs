@@ -32,7 +32,7 @@ pub fn errno(code: ErrorCode) -> i32 {
         ErrorCode::ReadOnly => libc::EROFS,
         ErrorCode::Deadlock => libc::EDEADLK,
         ErrorCode::TooManyLocks => libc::ENOLCK,
-        // Nobody is to see ENOTCONN because one server died: that one means a dead mount.
+        // Never ENOTCONN for a dead server: programs and mount(8) take it for a dead mount.
         ErrorCode::Corrupt
         | ErrorCode::DeviceFailed
         | ErrorCode::StaleMap
@@ -43,8 +43,8 @@ pub fn errno(code: ErrorCode) -> i32 {
     }
 }
 
-/// Whether an error is worth a line in the log: it says that something is broken, rather than that
-/// a program asked for something that isn't there.
+/// Whether the mount logs an error: if it means that something is broken, not that a program's
+/// request is invalid.
 pub(crate) fn is_trouble(code: ErrorCode) -> bool {
     matches!(errno(code), libc::EIO | libc::EPROTO | libc::ETIMEDOUT | libc::ESTALE)
         || code == ErrorCode::AuthenticationFailed

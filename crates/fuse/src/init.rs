@@ -1,22 +1,34 @@
 //! The first exchange of a mount: which version, limits and features both sides use.
 
-use crate::abi::{self, InHeader, InitIn, InitOut, Opcode, OutHeader, init_flags as flag};
+use crate::abi::{InHeader, OUT_HEADER_BYTES, Opcode, OutHeader};
 use crate::limits;
 use crate::transport::{TransportKind, kernel};
 use skep_env::Buf;
-use skep_types::codec::{Codec, Reader, Writer};
+use skep_types::codec::{Codec, Reader, Writer, record};
 use skep_types::{Error, ErrorCode, Result};
 use std::os::fd::OwnedFd;
 
-/// Smallest buffer with which the kernel lets its device be read.
+mod flags;
+
+use flags as flag;
+
+/// Major version of the kernel's interface: the same for all kernels.
+const MAJOR: u32 = 7;
+/// The newest minor version that this crate describes.
+const MINOR: u32 = 45;
+/// The oldest minor version that a mount serves (Linux 4.20): from it on no layout has a short
+/// form.
+const OLDEST_MINOR: u32 = 28;
+/// The kernel refuses to be read with a smaller buffer.
 const MIN_READ_BYTES: usize = 8192;
 
-/// What is asked for, if the kernel offers it. What is not, and why:
-/// `WRITEBACK_CACHE` makes the kernel ignore sizes and times of the server; `CACHE_SYMLINKS` would
-/// keep what nobody takes back; `EXPLICIT_INVAL_DATA` likewise for pages; `NO_OPENDIR_SUPPORT`
-/// makes the kernel keep listings until a directory's modification time changes, which programs
-/// set.
-const WANTED: u64 = flag::ASYNC_READ
+/// The features that Skep requests, if the kernel offers them. Four are left out:
+/// - `WRITEBACK_CACHE`: the kernel would ignore sizes and times of the server.
+/// - `CACHE_SYMLINKS`: the kernel would cache targets of links, and no mount invalidates them.
+/// - `EXPLICIT_INVAL_DATA`: the same for pages.
+/// - `NO_OPENDIR_SUPPORT`: the kernel would keep a listing until the directory's modification time
+///   changes, which programs set back.
+const REQUESTED_FLAGS: u64 = flag::ASYNC_READ
     | flag::POSIX_LOCKS
     | flag::FLOCK_LOCKS
     | flag::ATOMIC_O_TRUNC
@@ -35,47 +47,81 @@ const WANTED: u64 = flag::ASYNC_READ
     | flag::DIRECT_IO_ALLOW_MMAP
     | flag::INIT_EXT;
 
+record! {
+    /// `fuse_init_in`.
+    pub struct InitIn {
+        pub major: u32,
+        pub minor: u32,
+        pub max_readahead: u32,
+        pub flags: u32,
+    }
+}
+
+record! {
+    /// `fuse_init_out`.
+    pub struct InitOut {
+        pub major: u32,
+        pub minor: u32,
+        pub max_readahead: u32,
+        pub flags: u32,
+        pub max_background: u16,
+        pub congestion_threshold: u16,
+        pub max_write: u32,
+        pub time_granularity: u32,
+        pub max_pages: u16,
+        pub map_alignment: u16,
+        pub flags2: u32,
+        pub max_stack_depth: u32,
+        pub request_timeout: u16,
+        pub unused: u16,
+        pub unused2: u64,
+        pub unused3: u64,
+        pub unused4: u32,
+    }
+}
+
 fn protocol(what: impl Into<String>) -> Error {
     Error::new(ErrorCode::VersionMismatch, what)
 }
 
-/// What both sides use.
+/// The features that kernel and daemon use on a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Agreed {
+pub(crate) struct KernelFeatures {
     /// The transport.
     pub(crate) transport: TransportKind,
-    /// Whether `SETXATTR` has the long form.
+    /// Whether the kernel sends the long form of `SETXATTR`.
     pub(crate) has_long_set_xattr: bool,
-    /// Whether files can be mapped whose I/O goes around the page cache.
+    /// Whether programs can map files whose I/O goes around the page cache.
     pub(crate) has_direct_mmap: bool,
 }
 
-/// Takes the kernel's first request and answers it. Gives what both sides then use.
+/// Reads the kernel's first request and replies to it. Returns the features that both sides then
+/// use.
 ///
 /// # Errors
-/// `VersionMismatch` if the kernel is too old; `Io` if the mount is gone already.
-pub(crate) fn negotiate(fd: &OwnedFd, wanted: TransportKind) -> Result<Agreed> {
+/// `VersionMismatch` if the kernel is too old; `Io` if the mount has ended already.
+pub(crate) fn negotiate(fd: &OwnedFd, preferred: TransportKind) -> Result<KernelFeatures> {
     let request = Buf::new(MIN_READ_BYTES);
     let len = loop {
         match kernel::read(fd, &request) {
             Ok(len) => break len,
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(Error::from(error).within("waiting for the kernel's INIT")),
+            Err(error) => return Err(Error::from(error).within("reading the kernel's INIT")),
         }
     };
     let (header, init) = parse(&request.bytes()[..len])?;
-    let (reply, transport) = answer(&init, wanted);
+    let (reply, transport) = reply_to(&init, preferred);
     let mut w = Writer::new();
     let body = reply.to_bytes();
-    let len = (abi::OUT_HEADER_BYTES + body.len()) as u32;
+    let len = (OUT_HEADER_BYTES + body.len()) as u32;
     OutHeader { len, error: 0, unique: header.unique }.encode(&mut w);
     w.raw(&body);
     kernel::write(fd, &Buf::copy_of(&w.finish()))
-        .map_err(|error| Error::from(error).within("answering the kernel's INIT"))?;
+        .map_err(|error| Error::from(error).within("replying to the kernel's INIT"))?;
     let has_long_set_xattr = u64::from(reply.flags) & flag::SETXATTR_EXT != 0;
     let flags = u64::from(reply.flags) | u64::from(reply.flags2) << 32;
     let has_direct_mmap = flags & flag::DIRECT_IO_ALLOW_MMAP != 0;
-    Ok(Agreed { transport, has_long_set_xattr, has_direct_mmap })
+    Ok(KernelFeatures { transport, has_long_set_xattr, has_direct_mmap })
 }
 
 struct Offer {
@@ -88,16 +134,14 @@ fn parse(bytes: &[u8]) -> Result<(InHeader, Offer)> {
     let mut reader = Reader::new(bytes);
     let header = InHeader::decode(&mut reader)?;
     if Opcode::from_number(header.opcode) != Some(Opcode::Init) {
-        let what = format!("the kernel began with operation {}, not INIT", header.opcode);
+        let what = format!("the kernel's first request is operation {}, not INIT", header.opcode);
         return Err(protocol(what));
     }
     let init = InitIn::decode(&mut reader)?;
-    if init.major != abi::MAJOR || init.minor < abi::OLDEST_MINOR {
+    if init.major != MAJOR || init.minor < OLDEST_MINOR {
         let what = format!(
             "the kernel speaks FUSE {}.{}: Skep needs 7.{} (Linux 4.20) or later",
-            init.major,
-            init.minor,
-            abi::OLDEST_MINOR
+            init.major, init.minor, OLDEST_MINOR
         );
         return Err(protocol(what));
     }
@@ -108,16 +152,16 @@ fn parse(bytes: &[u8]) -> Result<(InHeader, Offer)> {
     Ok((header, Offer { minor: init.minor, max_readahead: init.max_readahead, flags }))
 }
 
-fn answer(offer: &Offer, wanted: TransportKind) -> (InitOut, TransportKind) {
-    let mut flags = WANTED & offer.flags;
+fn reply_to(offer: &Offer, preferred: TransportKind) -> (InitOut, TransportKind) {
+    let mut flags = REQUESTED_FLAGS & offer.flags;
     let mut transport = TransportKind::Device;
-    if wanted == TransportKind::Uring && offer.flags & flag::OVER_IO_URING != 0 {
+    if preferred == TransportKind::Uring && offer.flags & flag::OVER_IO_URING != 0 {
         flags |= flag::OVER_IO_URING;
         transport = TransportKind::Uring;
     }
     let reply = InitOut {
-        major: abi::MAJOR,
-        minor: offer.minor.min(abi::MINOR),
+        major: MAJOR,
+        minor: offer.minor.min(MINOR),
         max_readahead: offer.max_readahead.max(limits::READ_AHEAD_KIB << 10),
         flags: flags as u32,
         max_background: limits::MAX_BACKGROUND,
@@ -146,17 +190,17 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_offered_is_taken() {
-        let (reply, transport) = answer(&offer(flag::BIG_WRITES), TransportKind::Uring);
+    fn the_mount_uses_only_offered_features() {
+        let (reply, transport) = reply_to(&offer(flag::BIG_WRITES), TransportKind::Uring);
         assert_eq!(reply.flags, flag::BIG_WRITES as u32);
         assert_eq!((reply.flags2, transport), (0, TransportKind::Device));
-        assert_eq!(reply.minor, abi::MINOR);
+        assert_eq!(reply.minor, MINOR);
     }
 
     #[test]
-    fn io_uring_is_taken_when_it_is_wanted_and_offered() {
+    fn io_uring_is_used_when_requested_and_offered() {
         let all = offer(u64::MAX);
-        let uring = |kind| answer(&all, kind).0.flags2 & 1 << 9;
+        let uring = |kind| reply_to(&all, kind).0.flags2 & 1 << 9;
         assert_eq!(uring(TransportKind::Uring), 1 << 9);
         assert_eq!(uring(TransportKind::Device), 0);
     }

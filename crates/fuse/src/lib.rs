@@ -1,29 +1,34 @@
 //! From kernel requests to client calls: both FUSE transports and the protocol layer.
 //!
-//! Owns: the kernel's binary interface (`abi`), the two transports (`transport`), what one worker
-//! does between a request and its reply (`worker`), the translation of each operation (`request`,
-//! `ops`, `reply`, `errno`), mounting and unmounting (`mount`, `session`), a cluster in particular
-//! (`cluster_mount`). Does not own: what a file system does. That is behind [`FileSystem`], which
-//! `skep_client::Client` is.
+//! Owns the kernel's binary interface (`abi`), the two transports (`transport`), the worker threads
+//! (`worker`), the translation of each operation (`request`, `ops`, `reply`, `errno`), mounting and
+//! unmounting (`mount`, `session`), and the mount of a cluster (`cluster_mount`). Does not own the
+//! logic of a file system: that is behind [`FileSystem`], which `skep_client::Client` implements.
 //!
-//! A request's way: a port of the transport gives bytes, [`request`] makes a call of them,
-//! `protocol` performs it by one of `ops`, `reply` makes bytes of the answer, and the port's next
-//! exchange sends them and fetches the next request. All of it happens on one thread, which also
-//! owns the sockets that the call needs: nothing is handed to another thread on the way.
+//! The way of a request: a port of the transport receives its bytes, `request` parses them, `ops`
+//! performs the operation, and `reply` encodes the result. The port's next exchange sends the reply
+//! and receives the next request. All of this happens on one thread, which also owns the sockets of
+//! the operation: no step is handed to another thread.
+//!
+//! A new operation is written in five places: its family's file in `request` (struct and parsing)
+//! and in `ops`, the trait of the file system, its implementation in the client, and the file
+//! system in memory of the tests. The table of opcodes has all operations of the kernel already.
 //!
 //! `unsafe` is in `transport` only.
 
 mod abi;
+mod checked_files;
 mod cluster_mount;
+mod context;
 mod errno;
 mod file_system;
 mod init;
+mod invalidation;
 mod limits;
 mod mount;
 mod mount_flags;
 mod mount_point;
 mod ops;
-mod protocol;
 mod reply;
 mod request;
 mod session;
@@ -32,6 +37,7 @@ mod waits;
 mod worker;
 
 pub use cluster_mount::{ClusterOptions, mount};
+pub use context::RequestOptions;
 pub use errno::errno;
 pub use file_system::FileSystem;
 pub use limits::VALIDITY;

@@ -1,7 +1,9 @@
-//! Mounting: which transport, who mounts, and what is there when it fails.
+//! Mounting a file system: the choice of the transport, the system calls or the helper that mount,
+//! and the clean-up after a failure.
 
+use crate::context::RequestOptions;
 use crate::file_system::FileSystem;
-use crate::init::{self, Agreed};
+use crate::init::{self, KernelFeatures};
 use crate::limits;
 use crate::mount_flags::MountFlags;
 use crate::mount_point;
@@ -14,30 +16,26 @@ use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// How to serve a file system through a mount.
 pub struct ServeOptions {
     /// The directory to mount on.
     pub mount_point: PathBuf,
-    /// What it comes from, as `/proc/mounts` shows it. `mount -a` knows by this and the directory
-    /// that a line of `/etc/fstab` is mounted.
+    /// The source that `/proc/mounts` shows. By it and the directory, `mount -a` sees that a line
+    /// of `/etc/fstab` is mounted already.
     pub source: String,
-    /// What every file system can be asked for.
+    /// Flags that every Linux file system has.
     pub flags: MountFlags,
-    /// Let others than who mounts use it. If that is root, they always may; if it isn't,
-    /// `/etc/fuse.conf` says whether it may be asked for.
+    /// Let other users access the mount. Always on if root mounts. For others `/etc/fuse.conf` must
+    /// contain `user_allow_other`.
     pub allows_others: bool,
     /// The transport.
     pub transport: TransportChoice,
-    /// Whether `SKEP_PATTERN` in the environment of a program is the stripe pattern of the files
-    /// that it makes.
-    pub has_job_patterns: bool,
-    /// How long the kernel may remember names and attributes.
-    pub validity: Duration,
-    /// Unmount and end on SIGTERM and SIGINT. Wants to be called before any thread is started.
+    /// How its operations reply to the kernel.
+    pub requests: RequestOptions,
+    /// Unmount and end on SIGTERM and SIGINT. The caller must then not have started any thread.
     pub ends_on_signals: bool,
-    /// Called once, when the mount takes requests.
+    /// Called once, when the mount serves requests.
     pub on_ready: Box<dyn FnOnce(TransportKind)>,
 }
 
@@ -47,13 +45,13 @@ impl std::fmt::Debug for ServeOptions {
     }
 }
 
-/// Mounts a file system and serves it until it is unmounted, from outside or after a signal.
-/// `connect` gives each worker its access to it; it is called on the worker's thread, inside its
-/// event loop, with the worker's number.
+/// Mounts a file system and serves it until a program or a signal unmounts it. `connect` returns a
+/// worker's access to the file system; the worker's thread calls it, inside its event loop, with
+/// the worker's number.
 ///
 /// # Errors
-/// When the directory can't be mounted on, nobody may mount, or `connect` fails; the context says
-/// what to do. Nothing stays mounted then.
+/// When the directory is no valid mount point, this process may not mount, or `connect` fails. The
+/// context has the way out. Nothing stays mounted then.
 pub fn serve<F, Fut>(
     options: ServeOptions,
     connect: impl Fn(usize) -> Fut + Clone + Send + 'static,
@@ -66,18 +64,18 @@ where
     serve_with(options, signals, connect)
 }
 
-/// Changes the flags of what is mounted on a directory: all of them, as mount(2) does.
+/// Replaces all flags of the mount on a directory, as mount(2) does.
 ///
 /// # Errors
-/// The system's, naming the directory.
+/// Those of mount(2), with the directory.
 pub fn remount(mount_point: &Path, flags: MountFlags) -> Result<()> {
     kernel::remount(mount_point, flags).map_err(|error| {
-        let what = format!("changing the mount on {}: {error}", mount_point.display());
+        let what = format!("cannot change the mount on {}: {error}", mount_point.display());
         Error::new(Error::from(error).code(), what)
     })
 }
 
-/// Takes over the signals on which to end, if any.
+/// Takes over the signals that end the mount, if the options have any.
 pub(crate) fn take_signals(options: &ServeOptions) -> Result<Option<Signals>> {
     Ok(match options.ends_on_signals {
         true => Some(Signals::take(&[libc::SIGTERM, libc::SIGINT])?),
@@ -85,7 +83,7 @@ pub(crate) fn take_signals(options: &ServeOptions) -> Result<Option<Signals>> {
     })
 }
 
-/// As [`serve`], with signals that were taken over before.
+/// As [`serve`], with signals that the caller has taken over already.
 pub(crate) fn serve_with<F, Fut>(
     options: ServeOptions,
     mut signals: Option<Signals>,
@@ -104,31 +102,34 @@ where
         allow_other: kernel::is_root() || options.allows_others,
     };
     let mut on_ready = Some(options.on_ready);
-    let wanted = candidates(options.transport)?;
-    for transport in wanted {
-        let Some((fd, agreed)) = open(&call, (transport, options.transport))? else { continue };
+    let transports = candidates(options.transport)?;
+    for transport in transports {
+        let Some((fd, features)) = open(&call, (transport, options.transport))? else { continue };
         let session = Session {
             fd: Arc::new(fd),
             mount_point: mount_point.clone(),
-            agreed,
-            has_job_patterns: options.has_job_patterns,
-            validity: options.validity,
+            features,
+            options: options.requests,
         };
-        // Another attempt is made only if this one was refused, and then it was never ready.
+        // The next transport gets the callback back if the kernel refuses this one, which then was
+        // never ready.
         let ready = std::rc::Rc::new(std::cell::Cell::new(on_ready.take()));
-        let told = std::rc::Rc::clone(&ready);
+        let callback = std::rc::Rc::clone(&ready);
         let shown = mount_point.clone();
-        let tell = Box::new(move |transport| {
+        let report = Box::new(move |transport| {
             tracing::info!("{} is mounted, transport {transport}", shown.display());
-            if let Some(on_ready) = told.take() {
+            if let Some(on_ready) = callback.take() {
                 on_ready(transport);
             }
         });
-        let (end, signals_back) = session::run(session, connect.clone(), signals, tell)?;
+        let (end, signals_back) = session::run(session, connect.clone(), signals, report)?;
         match end {
             End::Unmounted => return Ok(()),
             End::Refused => {
-                tracing::warn!("the kernel refused FUSE over {transport}");
+                tracing::warn!(
+                    "the kernel refused the transport {transport} for {}",
+                    mount_point.display()
+                );
                 signals = signals_back;
                 on_ready = ready.take();
             }
@@ -144,36 +145,40 @@ fn candidates(choice: TransportChoice) -> Result<Vec<TransportKind>> {
         (TransportChoice::Only(TransportKind::Device), _) => Ok(vec![TransportKind::Device]),
         (TransportChoice::Only(TransportKind::Uring), Ok(())) => Ok(vec![TransportKind::Uring]),
         (TransportChoice::Only(TransportKind::Uring), Err(why)) => {
-            Err(Error::new(ErrorCode::Unsupported, format!("transport uring: {why}")))
+            Err(Error::new(ErrorCode::Unsupported, format!("cannot use transport uring: {why}")))
         }
         (TransportChoice::Auto, Ok(())) => Ok(vec![TransportKind::Uring, TransportKind::Device]),
         (TransportChoice::Auto, Err(why)) => {
-            tracing::info!("transport device is taken: {why}");
+            tracing::info!("the mount uses transport device: {why}");
             Ok(vec![TransportKind::Device])
         }
     }
 }
 
-/// Mounts and agrees on a transport; `None` if the kernel doesn't have the one that must be.
+/// Mounts, and negotiates the features. Returns `None` if the kernel lacks the only transport that
+/// the options allow.
 fn open(
     call: &MountCall<'_>,
-    (wanted, choice): (TransportKind, TransportChoice),
-) -> Result<Option<(OwnedFd, Agreed)>> {
+    (preferred, choice): (TransportKind, TransportChoice),
+) -> Result<Option<(OwnedFd, KernelFeatures)>> {
     let mount_point = call.mount_point;
     let fd = mount(call)?;
     let unmount = || {
         if let Err(error) = mount_point::unmount(mount_point, Unmount::Detach) {
-            tracing::warn!("unmounting {}: {error}", mount_point.display());
+            tracing::warn!(
+                "cannot unmount {} after a failed start: {error}",
+                mount_point.display()
+            );
         }
     };
-    let agreed = init::negotiate(&fd, wanted).and_then(|agreed| {
+    let features = init::negotiate(&fd, preferred).and_then(|features| {
         kernel::set_nonblocking(&fd)?;
-        Ok(agreed)
+        Ok(features)
     });
-    match agreed {
-        Ok(agreed) if agreed.transport == wanted || choice == TransportChoice::Auto => {
+    match features {
+        Ok(features) if features.transport == preferred || choice == TransportChoice::Auto => {
             mount_point::raise_read_ahead(mount_point, limits::READ_AHEAD_KIB);
-            Ok(Some((fd, agreed)))
+            Ok(Some((fd, features)))
         }
         Ok(_) => {
             unmount();
@@ -199,7 +204,7 @@ fn mount(call: &MountCall<'_>) -> Result<OwnedFd> {
             }
             _ => "",
         };
-        let what = format!("mounting on {}: {error}{hint}", call.mount_point.display());
+        let what = format!("cannot mount on {}: {error}{hint}", call.mount_point.display());
         Error::new(Error::from(error).code(), what)
     })
 }

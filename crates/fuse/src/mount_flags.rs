@@ -1,4 +1,4 @@
-//! What every Linux file system can be asked for at mount, in the words of mount(8).
+//! Mount flags that every Linux file system has, in the words of mount(8).
 
 /// Word, bit of mount(2), and whether the word sets it.
 const WORDS: &[(&str, libc::c_ulong, bool)] = &[
@@ -30,14 +30,16 @@ const WORDS: &[(&str, libc::c_ulong, bool)] = &[
 pub struct MountFlags(libc::c_ulong);
 
 impl MountFlags {
-    /// Takes a word such as `ro` or `nosuid`; `false` if it is none of these.
+    /// Applies a word such as `ro` or `nosuid`. Returns false if the word is not a mount flag.
     pub fn take(&mut self, word: &str) -> bool {
-        let Some((_, bit, sets)) = WORDS.iter().find(|(it, ..)| *it == word) else { return false };
+        let Some((_, bit, sets)) = WORDS.iter().find(|(known, ..)| *known == word) else {
+            return false;
+        };
         self.0 = if *sets { self.0 | bit } else { self.0 & !bit };
         true
     }
 
-    /// All words that are set, with a comma between them; what [`Self::take`] takes back.
+    /// All words that are set, with a comma between them. [`Self::take`] parses each.
     pub fn words(self) -> String {
         let set = WORDS.iter().filter(|(_, bit, sets)| *sets && self.0 & bit != 0);
         set.map(|(word, ..)| *word).collect::<Vec<_>>().join(",")
@@ -54,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn later_words_win_and_unknown_ones_are_left() {
+    fn later_words_win_and_unknown_words_are_refused() {
         let mut flags = MountFlags::default();
         for word in ["ro", "nosuid", "noexec", "rw", "sync", "exec"] {
             assert!(flags.take(word), "{word}");

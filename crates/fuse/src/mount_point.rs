@@ -1,4 +1,4 @@
-//! The directory that is mounted on: who is there already, and what the kernel knows of the mount.
+//! The directory of a mount: whether a mount is there already, and the kernel's entry of the mount.
 
 use crate::transport::kernel::{self, Unmount};
 use skep_types::{Error, ErrorCode, Result};
@@ -16,7 +16,7 @@ pub(crate) struct MountEntry {
     pub(crate) kind: String,
 }
 
-/// Undoes the octal escapes that mountinfo has for blanks in paths.
+/// Replaces the octal escapes that mountinfo has for blanks in paths.
 fn unescape(text: &str) -> PathBuf {
     let bytes = text.as_bytes();
     let mut plain = Vec::with_capacity(bytes.len());
@@ -56,8 +56,8 @@ pub(crate) fn find(path: &Path) -> Option<MountEntry> {
     text.lines().filter_map(parse_line).rfind(|entry| entry.mount_point == path)
 }
 
-/// The path without links and dots. The last component isn't looked at, since looking at a dead
-/// mount fails.
+/// The path without links and dots. If the last component is a dead mount, only its parent is
+/// resolved, since any access to a dead mount fails.
 fn absolute(path: &Path) -> io::Result<PathBuf> {
     if let Ok(path) = path.canonicalize() {
         return Ok(path);
@@ -70,7 +70,7 @@ fn absolute(path: &Path) -> io::Result<PathBuf> {
     Ok(parent.canonicalize()?.join(path.file_name().unwrap_or_default()))
 }
 
-/// Checks that a directory can be mounted on. What a killed client has left there counts as gone.
+/// Checks that a directory is a valid mount point. The dead mount of a killed client doesn't count.
 ///
 /// # Errors
 /// `NotFound` or `NotDirectory` if it isn't a directory; `InUse` if it is mounted already.
@@ -78,15 +78,14 @@ pub fn check_mount_point(path: &Path) -> Result<()> {
     examine(path).map(drop)
 }
 
-/// Makes sure that a directory can be mounted on, and cleans up what a killed client has left
-/// there.
+/// Checks that a directory is a valid mount point, and unmounts the dead mount of a killed client.
 ///
 /// # Errors
 /// As [`check_mount_point`].
 pub(crate) fn prepare(path: &Path) -> Result<PathBuf> {
     let (absolute, was_left) = examine(path)?;
     if was_left {
-        tracing::info!("cleaning up the mount that a killed client left on {}", absolute.display());
+        tracing::info!("unmounting the dead mount of a killed client on {}", absolute.display());
         let cleaned = match kernel::is_root() {
             true => kernel::unmount(&absolute, Unmount::Detach),
             false => kernel::unmount_by_helper(&absolute, Unmount::Detach),
@@ -97,7 +96,7 @@ pub(crate) fn prepare(path: &Path) -> Result<PathBuf> {
     Ok(absolute)
 }
 
-/// The path without links, and whether a killed client has left its mount there.
+/// The path without links, and whether it has the dead mount of a killed client.
 fn examine(path: &Path) -> Result<(PathBuf, bool)> {
     let absolute = absolute(path).map_err(|error| named(path, &error))?;
     let entry = find(&absolute).filter(|entry| entry.kind == "fuse.skep");
@@ -135,15 +134,15 @@ fn named(path: &Path, error: &io::Error) -> Error {
     Error::new(code, format!("mount point {}: {error}", path.display()))
 }
 
-/// Whether the daemon of a mount has gone. The root directory's attributes may still be cached, so
-/// something that the kernel never answers itself is asked for.
+/// Whether the daemon of a mount has ended. The kernel may still have cached the root directory's
+/// attributes. So this also requests `statfs`, which the kernel never caches.
 fn is_dead(mount_point: &Path) -> bool {
     let dead = |error: io::Error| error.raw_os_error() == Some(libc::ENOTCONN);
     std::fs::metadata(mount_point).is_err_and(dead) || kernel::stat_fs(mount_point).is_err_and(dead)
 }
 
-/// Unmounts what this process serves, by whichever way it may. Done, too, if somebody else was
-/// faster.
+/// Unmounts a mount that this process serves, as root or by the helper. Succeeds too if another
+/// process has unmounted it meanwhile.
 pub(crate) fn unmount(mount_point: &Path, how: Unmount) -> io::Result<()> {
     let result = match kernel::is_root() {
         true => kernel::unmount_by_program(mount_point, how),
@@ -151,7 +150,7 @@ pub(crate) fn unmount(mount_point: &Path, how: Unmount) -> io::Result<()> {
     };
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound && kernel::is_root() => {
-            tracing::debug!("umount(8) can't be run: {error}");
+            tracing::debug!("cannot run umount(8), using umount2(2): {error}");
             kernel::unmount(mount_point, how)
         }
         Err(_) if find(mount_point).is_none() => Ok(()),
@@ -159,12 +158,12 @@ pub(crate) fn unmount(mount_point: &Path, how: Unmount) -> io::Result<()> {
     }
 }
 
-/// Raises the read-ahead of a mount, which the kernel limits to 128 KiB before root says otherwise.
+/// Raises the read-ahead of a mount. The kernel limits it to 128 KiB until root raises it.
 pub(crate) fn raise_read_ahead(mount_point: &Path, kib: u32) {
     let Some(entry) = find(mount_point) else { return };
     let setting = format!("/sys/class/bdi/{}/read_ahead_kb", entry.device);
     if let Err(error) = std::fs::write(&setting, kib.to_string()) {
-        tracing::debug!("read-ahead stays as it is: {setting}: {error}");
+        tracing::debug!("cannot raise the read-ahead by {setting}: {error}");
     }
 }
 
@@ -173,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_mountinfo_are_understood() {
+    fn lines_of_mountinfo_are_parsed() {
         let line = "36 35 0:45 / /mnt/a\\040b rw,relatime shared:1 - fuse.skep /data rw,user_id=0";
         let entry = parse_line(line).unwrap();
         assert_eq!(entry.device, "0:45");
@@ -184,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_is_no_directory_is_refused_by_name() {
+    fn a_mount_point_that_is_not_a_directory_is_refused() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let error = prepare(file.path()).unwrap_err();
         assert_eq!(error.code(), ErrorCode::NotDirectory);

@@ -1,11 +1,50 @@
-//! The operations, a file for each group of them.
+//! The operations: a file for each family of requests, and the dispatch to them.
+//!
+//! No logic of a file system: an operation is one call of [`FileSystem`], or a few where the kernel
+//! requests something for which [`FileSystem`] has no call.
 
-pub(crate) mod allocation;
-pub(crate) mod attributes;
-pub(crate) mod directories;
-pub(crate) mod files;
-pub(crate) mod jobs;
-pub(crate) mod locks;
-pub(crate) mod names;
-pub(crate) mod privileges;
+mod allocation;
+mod attributes;
+mod data;
+mod directories;
+mod files;
+mod ioctl;
+mod jobs;
+mod locks;
+mod names;
+mod privileges;
 pub(crate) mod xattrs;
+
+use crate::context::Context;
+use crate::file_system::FileSystem;
+use crate::reply::{Outcome, ReplyBody};
+use crate::request::Request;
+use crate::waits::Caller;
+
+/// Performs a request. Cancel-safe where [`Request::may_be_dropped`] returns true.
+pub(crate) async fn perform<F: FileSystem>(
+    context: &Context<F>,
+    request: Request,
+    caller: Caller,
+) -> Outcome {
+    match request {
+        Request::Names(request) => names::perform(context, request, caller).await,
+        Request::Files(request) => files::perform(context, request, caller).await,
+        Request::Data(request) => data::perform(context, request, caller).await,
+        Request::Locks(request) => locks::perform(context, request, caller).await,
+        Request::Attributes(request) => attributes::perform(context, request, caller).await,
+        Request::Directories(request) => directories::perform(context, request).await,
+        Request::Xattrs(request) => xattrs::perform(context, request).await,
+        Request::Ioctl(request) => ioctl::perform(context, request).await,
+        Request::NoWork => Ok(ReplyBody::Empty),
+    }
+}
+
+/// Undoes the outcome of an operation whose caller was killed: closes the file that it opened.
+pub(crate) async fn abandon<F: FileSystem>(context: &Context<F>, outcome: Outcome) {
+    if let Ok(ReplyBody::Created(_, handle, _) | ReplyBody::OpenReply(handle, _)) = outcome
+        && let Err(error) = context.file_system.close(handle).await
+    {
+        tracing::warn!("cannot close a file that was opened for a killed process: {error}");
+    }
+}

@@ -1,20 +1,21 @@
 //! The threads of one mount, from the first to the last request.
 //!
-//! The thread that calls starts a worker for each CPU (and, with io_uring, one thread for what
-//! still comes by `/dev/fuse`), and then only waits: for workers to start and end, and for signals.
+//! The calling thread starts a worker for each CPU and, with io_uring, one thread that reads
+//! `/dev/fuse`. Then it waits for the workers to start and end, and for signals, and unmounts.
 
+use crate::checked_files::CheckedFiles;
+use crate::context::{Context, RequestOptions};
 use crate::file_system::FileSystem;
-use crate::init::Agreed;
+use crate::init::KernelFeatures;
+use crate::invalidation;
 use crate::limits;
 use crate::mount_point;
-use crate::ops::privileges::CheckedFiles;
-use crate::protocol::Context;
 use crate::transport::control;
 use crate::transport::device::{Device, DevicePort};
 use crate::transport::kernel::{self, Unmount};
 use crate::transport::uring::UringPort;
 use crate::transport::{TransportChoice, TransportKind};
-use crate::waits::{self, Interrupts, Waits};
+use crate::waits::{Interrupts, Waits};
 use crate::worker;
 use skep_client::Forget;
 use skep_env::{Mailbox, MailboxSender, Signals};
@@ -27,28 +28,27 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
-/// Room in the queue of events: each thread sends a few, and each signal one.
+/// Capacity of the mailbox of events: each thread sends a few, and each signal one.
 const MAX_EVENTS: usize = 100_000;
-/// Entries in the queue of a CPU that no worker is pinned to, since this process may not run there
-/// or the CPU may never come: enough to make progress.
+/// Entries in the queue of a CPU without a worker, since this process may not run there or the CPU
+/// may never come online: enough to make progress.
 const FOREIGN_SLOTS: usize = 4;
 
-/// What the threads of a mount tell the one that started them.
+/// An event that a thread of a mount reports to the thread that started it.
 #[derive(Debug)]
 enum Event {
-    /// A worker's ports are known to the kernel.
+    /// The kernel has registered a worker's ports.
     Ready,
     /// The kernel refused a worker's port.
     Refused,
-    /// A thread has ended, with an error if it couldn't start.
+    /// A thread has ended, with an error if it could not start.
     Ended(Result<()>),
-    /// The process was asked to end.
+    /// The process got a signal to end.
     Signal,
     /// An attempt to unmount has ended.
     Unmounted(Unmount, io::Result<()>),
-    /// Those who have files open had their time.
+    /// The time for programs to close their files is over.
     GraceIsOver,
 }
 
@@ -57,30 +57,27 @@ enum Event {
 pub(crate) enum End {
     /// It was unmounted.
     Unmounted,
-    /// The kernel would not have the transport; the mount is gone.
+    /// The kernel refused the transport; nothing is mounted.
     Refused,
 }
 
-/// A mount whose first exchange is done.
+/// A mount after the negotiation with the kernel.
 pub(crate) struct Session {
     pub(crate) fd: Arc<OwnedFd>,
     pub(crate) mount_point: PathBuf,
-    pub(crate) agreed: Agreed,
-    /// See [`crate::ServeOptions`].
-    pub(crate) has_job_patterns: bool,
-    /// How long the kernel may remember names and attributes.
-    pub(crate) validity: Duration,
+    pub(crate) features: KernelFeatures,
+    pub(crate) options: RequestOptions,
 }
 
-/// The ports of one worker, by CPU.
-struct Share {
+/// The ports that one worker serves.
+struct WorkerPorts {
     /// The CPU to run on.
     cpu: Option<usize>,
     /// Queues (CPUs) with the number of their entries.
     queues: Vec<(u16, usize)>,
 }
 
-/// Workers that a mount may have had by the time it serves: those of each transport that is tried.
+/// The most workers that a mount starts: those of all transports that it may try.
 pub(crate) fn most_workers(choice: TransportChoice) -> usize {
     match choice {
         TransportChoice::Only(kind) => shares(kind).len(),
@@ -90,16 +87,18 @@ pub(crate) fn most_workers(choice: TransportChoice) -> usize {
     }
 }
 
-fn shares(transport: TransportKind) -> Vec<Share> {
+fn shares(transport: TransportKind) -> Vec<WorkerPorts> {
     let cpus = skep_env::available_cpus();
     match transport {
         TransportKind::Device => {
             let count = cpus.len().clamp(2, limits::MAX_DEVICE_WORKERS);
-            (0..count).map(|_| Share { cpu: None, queues: Vec::new() }).collect()
+            (0..count).map(|_| WorkerPorts { cpu: None, queues: Vec::new() }).collect()
         }
         TransportKind::Uring => {
-            let mut shares: Vec<_> =
-                cpus.iter().map(|cpu| Share { cpu: Some(*cpu), queues: Vec::new() }).collect();
+            let mut shares: Vec<_> = cpus
+                .iter()
+                .map(|cpu| WorkerPorts { cpu: Some(*cpu), queues: Vec::new() })
+                .collect();
             for queue in 0..kernel::possible_cpus() {
                 let own = cpus.iter().position(|cpu| *cpu == usize::from(queue));
                 let slots = if own.is_some() { limits::SLOTS_PER_WORKER } else { FOREIGN_SLOTS };
@@ -111,8 +110,8 @@ fn shares(transport: TransportKind) -> Vec<Share> {
     }
 }
 
-/// Serves a session to its end. `connect` gives each worker its file system, on the worker's
-/// thread; `on_ready` is called when all of them take requests.
+/// Serves a session to its end. Each worker calls `connect` on its thread for its file system.
+/// Calls `on_ready` when all workers serve requests.
 pub(crate) fn run<F, Fut>(
     session: Session,
     connect: impl Fn(usize) -> Fut + Clone + Send + 'static,
@@ -124,7 +123,7 @@ where
     Fut: Future<Output = Result<F>> + 'static,
 {
     let (events, mailbox) = Mailbox::new(MAX_EVENTS)?;
-    let shares = shares(session.agreed.transport);
+    let shares = shares(session.features.transport);
     let workers = shares.len();
     let permission_changes = Arc::new(AtomicU64::new(0));
     let interrupts = Arc::new(Interrupts::default());
@@ -134,21 +133,20 @@ where
             index,
             share,
             fd: Arc::clone(&session.fd),
-            agreed: session.agreed,
-            validity: session.validity,
+            features: session.features,
+            options: session.options,
             permission_changes: Arc::clone(&permission_changes),
             interrupts: Arc::clone(&interrupts),
             mount_point: session.mount_point.clone(),
-            has_job_patterns: session.has_job_patterns,
         };
         threads.push(start_worker(start, connect.clone(), events.clone())?);
     }
-    if session.agreed.transport == TransportKind::Uring {
+    if session.features.transport == TransportKind::Uring {
         threads.push(start_control(Arc::clone(&session.fd), interrupts, events.clone())?);
     }
     let supervisor = Supervisor {
         mount_point: session.mount_point.clone(),
-        transport: session.agreed.transport,
+        transport: session.features.transport,
         events,
         workers,
         running: threads.len(),
@@ -159,7 +157,7 @@ where
         is_ending: false,
     };
     let (end, left, signals) = skep_env::block_on(supervisor.run(mailbox, signals))?;
-    // Threads that still serve somebody's open file end with the process.
+    // Threads that still serve open files end with the process.
     if left == 0 {
         threads.into_iter().for_each(|thread| drop(thread.join()));
     }
@@ -168,14 +166,13 @@ where
 
 struct WorkerStart {
     index: usize,
-    share: Share,
+    share: WorkerPorts,
     fd: Arc<OwnedFd>,
-    agreed: Agreed,
-    validity: Duration,
+    features: KernelFeatures,
+    options: RequestOptions,
     permission_changes: Arc<AtomicU64>,
     interrupts: Arc<Interrupts>,
     mount_point: PathBuf,
-    has_job_patterns: bool,
 }
 
 fn start_worker<F, Fut>(
@@ -190,22 +187,20 @@ where
     let name = format!("skep-fuse-{}", start.index);
     skep_env::spawn_thread(name, start.share.cpu, move || {
         kernel::become_io_flusher();
-        let told = events.clone();
+        let started_events = events.clone();
         let connecting = connect(start.index);
         let body = async move {
             let file_system = connecting.await?;
             let device = Arc::clone(&start.fd);
-            let forget = move |inode| waits::forget_attributes(&device, inode);
+            let forget = move |inode| invalidation::invalidate_attributes(&device, inode);
             file_system.set_forget(Forget(Box::new(forget)));
-            let (sender, news) = Mailbox::new(limits::MAX_NEWS)?;
+            let (sender, wait_events) = Mailbox::new(limits::MAX_WAIT_EVENTS)?;
             let interrupts = Arc::clone(&start.interrupts);
             let context = Context {
                 file_system,
-                transport: start.agreed.transport,
-                has_job_patterns: start.has_job_patterns,
-                has_direct_mmap: start.agreed.has_direct_mmap,
-                made_up_times: Cell::new(0),
-                validity: start.validity,
+                options: start.options,
+                features: start.features,
+                invented_times: Cell::new(0),
                 checked: CheckedFiles::new(Arc::clone(&start.permission_changes)),
                 waits: Waits::new(
                     Arc::clone(&interrupts),
@@ -215,23 +210,23 @@ where
                 ),
             };
             let started = move |ok| {
-                let _ = told.send(if ok { Event::Ready } else { Event::Refused });
+                let _ = started_events.send(if ok { Event::Ready } else { Event::Refused });
             };
-            match start.agreed.transport {
+            match start.features.transport {
                 TransportKind::Uring => {
                     let ports = start.share.queues.iter().flat_map(|(queue, slots)| {
                         (0..*slots).map(|_| UringPort::new(Arc::clone(&start.fd), *queue))
                     });
-                    worker::run(context, ports.collect(), news, started).await;
+                    worker::run(context, ports.collect(), wait_events, started).await;
                 }
                 TransportKind::Device => {
                     let clone = kernel::clone_device(&start.fd)?;
                     kernel::set_nonblocking(&clone)?;
-                    let is_long = start.agreed.has_long_set_xattr;
+                    let is_long = start.features.has_long_set_xattr;
                     let device = Device::new(clone, interrupts, is_long);
                     let ports = (0..limits::SLOTS_PER_WORKER)
                         .map(|_| DevicePort::new(std::rc::Rc::clone(&device)));
-                    worker::run(context, ports.collect(), news, started).await;
+                    worker::run(context, ports.collect(), wait_events, started).await;
                 }
             }
             Ok(())
@@ -267,8 +262,8 @@ struct Supervisor {
 }
 
 impl Supervisor {
-    /// Waits until all threads have ended, or a detached mount has had its time. Gives how it
-    /// ended, how many threads are left, and the signals back.
+    /// Waits until all threads have ended, or until the grace period of a detached mount is over.
+    /// Returns how the session ended, the number of threads that still run, and the signals.
     async fn run(
         mut self,
         mailbox: Mailbox<Event>,
@@ -304,7 +299,7 @@ impl Supervisor {
         (end, self.running, signals.and_then(std::rc::Rc::into_inner))
     }
 
-    /// Takes an event in; false when there is nothing left to wait for.
+    /// Applies an event. Returns false when there is nothing left to wait for.
     fn apply(&mut self, event: Event) -> bool {
         match event {
             Event::Ready => {
@@ -327,21 +322,28 @@ impl Supervisor {
                 }
             }
             Event::Signal if self.is_ending => {
-                tracing::warn!("a second signal: ending at once");
+                tracing::warn!(
+                    "a second signal arrived: aborting the mount on {}",
+                    self.mount_point.display()
+                );
                 let _ = mount_point::unmount(&self.mount_point, Unmount::Abort);
                 return false;
             }
             Event::Signal => self.start_unmount(Unmount::IfIdle),
             Event::Unmounted(how, result) => self.unmounted(how, result),
             Event::GraceIsOver => {
-                tracing::warn!("files are still open on a mount that ends: they are cut off");
+                tracing::warn!(
+                    "the mount on {} ends with open files: their programs get errors",
+                    self.mount_point.display()
+                );
                 return false;
             }
         }
         true
     }
 
-    /// Unmounts on a thread of its own: it may have to wait for pages that the workers must write.
+    /// Unmounts on a thread of its own: the kernel may first wait for pages that the workers must
+    /// write.
     fn start_unmount(&mut self, how: Unmount) {
         self.is_ending = true;
         let (mount_point, events) = (self.mount_point.clone(), self.events.clone());
@@ -350,7 +352,10 @@ impl Supervisor {
             let _ = events.send(Event::Unmounted(how, result));
         };
         if let Err(error) = skep_env::spawn_thread("skep-unmount".into(), None, body) {
-            tracing::error!("no thread to unmount with: {error}");
+            tracing::error!(
+                "cannot start a thread to unmount {}: {error}",
+                self.mount_point.display()
+            );
         }
     }
 
@@ -368,14 +373,14 @@ impl Supervisor {
             Ok(()) => {}
             Err(error) if how == Unmount::IfIdle && is_busy(&error) => {
                 tracing::warn!(
-                    "{mount_point} is busy: taking it out of the tree; programs that have files \
-                     open on it have {} seconds to close them",
+                    "{mount_point} is busy: detaching it; programs with files open on it have {} \
+                     seconds to close them",
                     limits::DETACH_GRACE.as_secs()
                 );
                 self.start_unmount(Unmount::Detach);
             }
             Err(error) => {
-                let what = format!("unmounting {mount_point}: {error}");
+                let what = format!("cannot unmount {mount_point}: {error}");
                 self.failure.get_or_insert(Error::new(ErrorCode::Io, what));
             }
         }

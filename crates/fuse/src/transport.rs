@@ -1,7 +1,9 @@
-//! How requests come and replies go: FUSE over io_uring, or `/dev/fuse` with several threads.
+//! The exchange of messages with the kernel: FUSE over io_uring, or `/dev/fuse` with several
+//! threads.
 //!
-//! A transport gives each worker its ports; a port carries one request at a time and owns the
-//! memory for it. What happens between a request and its reply is the same for both, in `worker`.
+//! A worker has several ports of a transport. A port carries one request at a time and owns the
+//! memory for it. Does not own: the work between a request and its reply, which is the same for
+//! both transports (`worker`).
 
 pub(crate) mod control;
 pub(crate) mod device;
@@ -10,7 +12,7 @@ pub(crate) mod uring;
 
 use std::fmt;
 
-/// A way between kernel and daemon.
+/// A way to exchange messages with the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransportKind {
     /// FUSE over io_uring: one worker pinned to each CPU.
@@ -28,13 +30,13 @@ impl fmt::Display for TransportKind {
     }
 }
 
-/// Which transport is wanted.
+/// The choice of a transport.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TransportChoice {
-    /// The fastest that there is.
+    /// The fastest that the kernel has.
     #[default]
     Auto,
-    /// This one or none.
+    /// Only this one; the mount fails without it.
     Only(TransportKind),
 }
 
@@ -46,7 +48,7 @@ impl std::str::FromStr for TransportChoice {
             "auto" => Ok(Self::Auto),
             "uring" => Ok(Self::Only(TransportKind::Uring)),
             "device" => Ok(Self::Only(TransportKind::Device)),
-            _ => Err(format!("transport '{s}' is none of auto, uring and device")),
+            _ => Err(format!("invalid transport '{s}': expected auto, uring or device")),
         }
     }
 }

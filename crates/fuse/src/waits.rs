@@ -1,26 +1,39 @@
-//! Requests that wait for what another program does, which may take for ever: those for locks. How
-//! they are interrupted, and how they are kept from using up the places of others.
+//! Requests that wait for another program, perhaps for ever: those for locks, and those that wait
+//! for the kernel to drop pages.
 //!
-//! # Signals
-//! Of all requests only these end at any signal (see `worker` for the others). The kernel says so
-//! by `INTERRUPT`, through `/dev/fuse`, on whichever thread reads it: [`Interrupts`] leads to the
-//! worker. It may be read before the request itself; so those that nobody waits for are remembered
-//! for a while. Under io_uring it doesn't come at all if the signal came before the daemon took
-//! the request (Linux 6.18); but then the signal is pending when the wait begins, and is looked
-//! for once.
+//! Owns, for each worker, the requests that wait ([`Waits`]) and, for the whole mount, the way of
+//! an interrupt to the worker that waits ([`Interrupts`]). Does not own: callers that are killed
+//! (`worker`), and the locks themselves (`ops::locks`).
 //!
-//! # Pages
-//! Who has got a lock has to see what others wrote under it, and who reads through the page cache
-//! what was written past it (`ops::files`). [`Waits::drop_pages`] tells the kernel, on a thread of
-//! its own: it may have to wait for pages that a worker has to read or write.
+//! # Hazard: when the kernel reports a signal
+//! Only requests that wait here end at any signal; all others end at SIGKILL only (`worker`). The
+//! kernel reports a signal by the message `INTERRUPT`, through `/dev/fuse`. Three facts of Linux
+//! 6.18 make this hard:
+//! - Any thread may read the message, not only the worker that has the request. So [`Interrupts`]
+//!   maps the request to its worker.
+//! - The message may be read before the request itself. So interrupts of requests that don't wait
+//!   are stored for a while.
+//! - Under io_uring the kernel sends no message for a signal that came before the daemon took the
+//!   request. But that signal is then pending for the caller when the wait begins. So each wait
+//!   begins with one look at the caller's pending signals.
+//!
+//! # Hazard: slots of the queue
+//! A request that waits keeps its slot between kernel and daemon. If such requests kept all slots,
+//! the unlock that ends their wait could not arrive. So a request may only wait after
+//! [`Waits::begin`]: `worker` then adds a slot for it.
+//!
+//! # Hazard: dropping pages can need the worker
+//! A new lock holder must see the bytes that other mounts wrote under the lock, and a reader of the
+//! page cache must see bytes that were written past it (`ops::data`). So the mount makes the kernel
+//! drop pages. The kernel blocks meanwhile, perhaps until a worker of this mount has read or
+//! written such a page. So [`Waits::drop_pages`] runs on a thread of its own.
 
-use crate::abi::{self, OutHeader};
+use crate::invalidation;
 use crate::limits;
 use crate::transport::kernel;
+use skep_env::MailboxSender;
 use skep_env::local::{Notify, Sender, oneshot};
-use skep_env::{Buf, MailboxSender};
 use skep_types::InodeId;
-use skep_types::codec::{Codec, Writer};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
@@ -32,73 +45,78 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 
-/// What other threads tell a worker.
+/// An event that another thread reports to a worker.
 #[derive(Debug)]
-pub(crate) enum News {
-    /// A request that waits is to end.
+pub(crate) enum WaitEvent {
+    /// The caller of the request with this number got a signal.
     Interrupted(u64),
-    /// The kernel has dropped pages, by the number of the order.
-    Dropped(u64),
+    /// The kernel has dropped the pages of the order with this number.
+    PagesDropped(u64),
 }
 
 #[derive(Debug, Default)]
-struct Inner {
-    waiting: HashMap<u64, MailboxSender<News>>,
-    /// Interrupts of requests that don't wait, or don't yet; the newest last.
+struct InterruptTable {
+    /// The worker of each request that waits.
+    waiting: HashMap<u64, MailboxSender<WaitEvent>>,
+    /// Interrupts of requests that don't wait, or not yet; the newest last.
     early: VecDeque<u64>,
 }
 
-/// Which worker waits with which request, for a whole mount.
+/// The way of an interrupt to the worker of the request, for a whole mount.
+///
+/// # Invariants
+/// At most [`limits::MAX_EARLY_INTERRUPTS`] interrupts are stored.
 #[derive(Debug, Default)]
 pub(crate) struct Interrupts {
-    /// Protects the table alone; nothing waits under it.
-    inner: Mutex<Inner>,
+    /// Protects the table alone. No lock is taken and nothing waits under it.
+    table: Mutex<InterruptTable>,
 }
 
 impl Interrupts {
-    fn with<T>(&self, f: impl FnOnce(&mut Inner) -> T) -> T {
-        f(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner))
+    fn with<T>(&self, f: impl FnOnce(&mut InterruptTable) -> T) -> T {
+        f(&mut self.table.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The kernel wants a request to end.
+    /// Reports to the worker that the kernel interrupts a request, or stores the interrupt.
     pub(crate) fn interrupt(&self, unique: u64) {
-        self.with(|inner| {
-            if let Some(worker) = inner.waiting.get(&unique) {
-                // A worker has space for more news than it has requests.
-                let _ = worker.send(News::Interrupted(unique));
+        self.with(|table| {
+            if let Some(worker) = table.waiting.get(&unique) {
+                // The mailbox has space for more events than a worker can have requests.
+                let _ = worker.send(WaitEvent::Interrupted(unique));
                 return;
             }
-            inner.early.push_back(unique);
-            if inner.early.len() > limits::MAX_EARLY_INTERRUPTS {
-                inner.early.pop_front();
+            table.early.push_back(unique);
+            if table.early.len() > limits::MAX_EARLY_INTERRUPTS {
+                table.early.pop_front();
             }
+            debug_assert!(table.early.len() <= limits::MAX_EARLY_INTERRUPTS, "early is bounded");
         });
     }
 
-    /// Notes who waits; whether it was interrupted before.
-    fn begin(&self, unique: u64, worker: MailboxSender<News>) -> bool {
-        self.with(|inner| {
-            inner.waiting.insert(unique, worker);
-            inner.early.contains(&unique)
+    /// Registers a request that waits. Returns whether it was interrupted before.
+    fn begin(&self, unique: u64, worker: MailboxSender<WaitEvent>) -> bool {
+        self.with(|table| {
+            table.waiting.insert(unique, worker);
+            table.early.contains(&unique)
         })
     }
 
     fn end(&self, unique: u64) {
-        self.with(|inner| inner.waiting.remove(&unique));
+        self.with(|table| table.waiting.remove(&unique));
     }
 }
 
-/// Who made a request.
+/// The caller of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Caller {
     /// Number of the request.
     pub(crate) unique: u64,
-    /// The thread.
+    /// The number of its thread; zero in another container.
     pub(crate) pid: u32,
 }
 
 #[derive(Debug, Default)]
-struct Signal {
+struct Interruption {
     is_raised: Cell<bool>,
     raised: Notify,
 }
@@ -106,14 +124,16 @@ struct Signal {
 /// The requests of one worker that wait.
 pub(crate) struct Waits {
     interrupts: Arc<Interrupts>,
-    /// Leads to this worker.
-    sender: MailboxSender<News>,
+    /// Sends events to this worker.
+    sender: MailboxSender<WaitEvent>,
     device: Arc<OwnedFd>,
     mount_point: PathBuf,
-    waiting: RefCell<HashMap<u64, Rc<Signal>>>,
+    waiting: RefCell<HashMap<u64, Rc<Interruption>>>,
     begun: Notify,
+    /// Orders to drop pages that the kernel works on, by number.
     dropping: RefCell<HashMap<u64, Sender<()>>>,
-    orders: Cell<u64>,
+    /// The number of the last order.
+    last_order: Cell<u64>,
 }
 
 impl std::fmt::Debug for Waits {
@@ -123,10 +143,10 @@ impl std::fmt::Debug for Waits {
 }
 
 impl Waits {
-    /// None yet. `sender` leads to where the worker takes its news from.
+    /// No request waits yet. `sender` sends to the mailbox of this worker.
     pub(crate) fn new(
         interrupts: Arc<Interrupts>,
-        sender: MailboxSender<News>,
+        sender: MailboxSender<WaitEvent>,
         device: Arc<OwnedFd>,
         mount_point: PathBuf,
     ) -> Rc<Self> {
@@ -138,36 +158,36 @@ impl Waits {
             waiting: RefCell::default(),
             begun: Notify::default(),
             dropping: RefCell::default(),
-            orders: Cell::new(0),
+            last_order: Cell::new(0),
         })
     }
 
-    /// Begins a wait; `None` if as many wait as can.
-    pub(crate) fn begin(self: &Rc<Self>, caller: Caller) -> Option<Waiting> {
+    /// Begins a wait. Returns `None` if [`limits::MAX_LOCK_WAITS`] requests of the worker wait.
+    pub(crate) fn begin(self: &Rc<Self>, caller: Caller) -> Option<WaitGuard> {
         if self.waiting.borrow().len() >= limits::MAX_LOCK_WAITS {
             return None;
         }
-        let signal = Rc::new(Signal::default());
-        self.waiting.borrow_mut().insert(caller.unique, Rc::clone(&signal));
+        let interruption = Rc::new(Interruption::default());
+        self.waiting.borrow_mut().insert(caller.unique, Rc::clone(&interruption));
         let was_early = self.interrupts.begin(caller.unique, self.sender.clone());
-        signal.is_raised.set(was_early || has_pending_signal(caller.pid));
+        interruption.is_raised.set(was_early || has_pending_signal(caller.pid));
         self.begun.notify();
-        Some(Waiting { waits: Rc::clone(self), unique: caller.unique, signal })
+        Some(WaitGuard { waits: Rc::clone(self), unique: caller.unique, interruption })
     }
 
-    /// Takes in what another thread told.
-    pub(crate) fn take(&self, news: News) {
-        match news {
-            News::Interrupted(unique) => self.interrupt(unique),
-            News::Dropped(order) => drop(self.dropping.borrow_mut().remove(&order)),
+    /// Applies an event of another thread.
+    pub(crate) fn apply(&self, event: WaitEvent) {
+        match event {
+            WaitEvent::Interrupted(unique) => self.interrupt(unique),
+            WaitEvent::PagesDropped(order) => drop(self.dropping.borrow_mut().remove(&order)),
         }
     }
 
-    /// Ends a request's wait, if it waits.
+    /// Ends the wait of a request, if it waits.
     pub(crate) fn interrupt(&self, unique: u64) {
-        if let Some(signal) = self.waiting.borrow().get(&unique) {
-            signal.is_raised.set(true);
-            signal.raised.notify();
+        if let Some(interruption) = self.waiting.borrow().get(&unique) {
+            interruption.is_raised.set(true);
+            interruption.raised.notify();
         }
     }
 
@@ -176,15 +196,15 @@ impl Waits {
         self.waiting.borrow().keys().copied().collect()
     }
 
-    /// Waits until another request begins to wait.
+    /// Waits until another request begins to wait. Cancel-safe.
     pub(crate) async fn next(&self) {
         self.begun.wait().await;
     }
 
-    /// Sends a request through the queue of a CPU, on a thread of its own, since this one may have
-    /// to serve it: `statfs`, which needs no other server. Where this process may not run on the
-    /// CPU, nothing can be done.
-    pub(crate) fn stir(&self, queue: u16) {
+    /// Sends a request through the queue of a CPU: `statfs`, which needs no server of the cluster.
+    /// A thread of its own sends it, since this worker may have to serve it. If this process may
+    /// not run on the CPU, it does nothing.
+    pub(crate) fn kick_queue(&self, queue: u16) {
         let cpu = usize::from(queue);
         if !skep_env::available_cpus().contains(&cpu) {
             return;
@@ -192,34 +212,34 @@ impl Waits {
         let mount_point = self.mount_point.clone();
         let body = move || {
             if let Err(error) = kernel::stat_fs(&mount_point) {
-                tracing::debug!("the queue of CPU {cpu} was not stirred: {error}");
+                tracing::debug!("cannot kick the queue of CPU {cpu}: {error}");
             }
         };
-        if let Err(error) = skep_env::spawn_thread("skep-fuse-stir".into(), Some(cpu), body) {
-            tracing::warn!("no thread to stir the queue of CPU {cpu} with: {error}");
+        if let Err(error) = skep_env::spawn_thread("skep-fuse-kick".into(), Some(cpu), body) {
+            tracing::warn!("cannot start a thread to kick the queue of CPU {cpu}: {error}");
         }
     }
 
-    /// Makes the kernel ask for a file's attributes anew. Never blocks.
+    /// Makes the kernel ask for a file's attributes again. Never blocks.
     pub(crate) fn drop_attributes(&self, inode: InodeId) {
-        forget_attributes(&self.device, inode);
+        invalidation::invalidate_attributes(&self.device, inode);
     }
 
     /// Makes the kernel drop a file's attributes and its pages of a range, and write back those
-    /// that were changed; done when it has.
+    /// that are dirty. Waits until it has. Cancel-safe: the kernel then goes on by itself.
     pub(crate) async fn drop_pages(
         &self,
         inode: InodeId,
         pages: Range<u64>,
     ) -> std::io::Result<()> {
-        let order = self.orders.get() + 1;
-        self.orders.set(order);
+        let order = self.last_order.get() + 1;
+        self.last_order.set(order);
         let (done, dropped) = oneshot();
         self.dropping.borrow_mut().insert(order, done);
         let (device, sender) = (Arc::clone(&self.device), self.sender.clone());
         let body = move || {
-            tell_invalid(&device, inode, Some(pages));
-            let _ = sender.send(News::Dropped(order));
+            invalidation::invalidate_pages(&device, inode, pages);
+            let _ = sender.send(WaitEvent::PagesDropped(order));
         };
         let started = skep_env::spawn_thread("skep-fuse-drop".into(), None, body);
         if started.is_err() {
@@ -231,20 +251,20 @@ impl Waits {
     }
 }
 
-/// A request that waits, until this is dropped.
-pub(crate) struct Waiting {
+/// A request that waits, until the value is dropped.
+pub(crate) struct WaitGuard {
     waits: Rc<Waits>,
     unique: u64,
-    signal: Rc<Signal>,
+    interruption: Rc<Interruption>,
 }
 
-impl Waiting {
-    /// What `future` gives; `None` if the caller was interrupted before.
+impl WaitGuard {
+    /// Returns the value of `future`; `None` if a signal interrupted the caller first.
     pub(crate) async fn unless_interrupted<T>(&self, future: impl Future<Output = T>) -> Option<T> {
-        let mut raised = pin!(self.signal.raised.wait());
+        let mut raised = pin!(self.interruption.raised.wait());
         let mut future = pin!(future);
         std::future::poll_fn(|context| {
-            if self.signal.is_raised.get() || raised.as_mut().poll(context).is_ready() {
+            if self.interruption.is_raised.get() || raised.as_mut().poll(context).is_ready() {
                 return Poll::Ready(None);
             }
             future.as_mut().poll(context).map(Some)
@@ -253,41 +273,19 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitGuard {
     fn drop(&mut self) {
         self.waits.waiting.borrow_mut().remove(&self.unique);
         self.waits.interrupts.end(self.unique);
     }
 }
 
-/// Makes the kernel ask for a file's attributes anew. Never blocks.
-pub(crate) fn forget_attributes(device: &OwnedFd, inode: InodeId) {
-    tell_invalid(device, inode, None);
-}
-
-/// All pages of a file.
-pub(crate) const ALL_PAGES: Range<u64> = 0..u64::MAX;
-
-/// `FUSE_NOTIFY_INVAL_INODE`: attributes, and pages of a range too. An error means that the kernel
-/// has nothing of the file, or that the mount ends.
-fn tell_invalid(device: &OwnedFd, inode: InodeId, pages: Option<Range<u64>>) {
-    let (offset, bytes) = match pages {
-        None => (-1, 0),
-        // No length: to the end.
-        Some(pages) => (pages.start as i64, i64::try_from(pages.end - pages.start).unwrap_or(0)),
-    };
-    let mut w = Writer::new();
-    let len = (abi::OUT_HEADER_BYTES + 24) as u32;
-    OutHeader { len, error: abi::NOTIFY_INVAL_INODE, unique: 0 }.encode(&mut w);
-    abi::InvalInodeOut { ino: inode.raw(), offset, len: bytes }.encode(&mut w);
-    if let Err(error) = kernel::write(device, &Buf::copy_of(&w.finish())) {
-        tracing::debug!("the kernel has nothing to drop of {inode}: {error}");
-    }
-}
-
-/// Whether a signal that isn't blocked waits for a thread. One that is for the whole process counts
-/// only if no other thread could take it: answered with EINTR without a signal of its own, the
-/// kernel would hand the program an error number that doesn't exist.
+/// Whether a signal that isn't blocked is pending for a thread. A signal for the whole process
+/// counts only if the process has no other thread that could take it.
+///
+/// # Hazard: EINTR without a signal
+/// If a request ends with EINTR and its thread gets no signal, the kernel returns an error number
+/// to the program that no program can expect.
 fn has_pending_signal(pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
     status.is_ok_and(|status| shows_pending_signal(&status))
@@ -323,18 +321,18 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupt_that_comes_before_the_wait_ends_it_too() {
+    fn an_interrupt_before_the_wait_ends_the_wait() {
         let interrupts = Interrupts::default();
         let (sender, mailbox) = skep_env::Mailbox::new(9).unwrap();
         interrupts.interrupt(2);
         assert!(interrupts.begin(2, sender.clone()));
         assert!(!interrupts.begin(4, sender));
         interrupts.interrupt(4);
-        assert!(matches!(mailbox.try_receive(), Some(News::Interrupted(4))));
+        assert!(matches!(mailbox.try_receive(), Some(WaitEvent::Interrupted(4))));
         interrupts.end(4);
         for other in 0..limits::MAX_EARLY_INTERRUPTS as u64 {
             interrupts.interrupt(100 + other);
         }
-        assert!(!interrupts.with(|inner| inner.early.contains(&2)), "there is an end to them");
+        assert!(!interrupts.with(|table| table.early.contains(&2)), "the oldest is dropped");
     }
 }

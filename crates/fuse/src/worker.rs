@@ -1,30 +1,38 @@
 //! One worker: its slots, each with a port of the transport and at most one request under way, and
-//! what becomes of requests whose callers are killed.
+//! the requests of callers that are killed.
+//!
+//! Does not own: what operations do (`ops`), the wait for locks and its interrupts (`waits`), and
+//! how a port exchanges messages with the kernel (`transport`).
 //!
 //! # Callers that are killed
-//! As on other file systems, signals that don't kill interrupt nothing but waiting for a lock (see
-//! `waits`): an operation that meets a
-//! dead server waits and goes on. But whoever is killed (by SIGKILL, which Ctrl-C becomes too) must
-//! be able to go, and the kernel lets a caller go only when its request is answered. So a worker
-//! looks at requests that take long: once a SIGKILL is pending for a caller, it is answered with
-//! EINTR. (The kernel's own word for it, `INTERRUPT`, comes at any signal, never a second time, and
-//! with io_uring not at all if the signal came before the daemon took the request: Linux 6.18.)
+//! As on other file systems, a signal that doesn't kill interrupts only waits for locks (`waits`).
+//! An operation on a dead server waits, and continues when the server is back. But a killed process
+//! (SIGKILL, or Ctrl-C without a handler, which the kernel turns into SIGKILL) must be able to end,
+//! and the kernel lets it end only when its request has a reply. So the worker checks all requests
+//! that take long. If a SIGKILL is pending for a caller, the worker replies EINTR.
 //!
-//! What the operation itself does then: one that only looks, a read or a write is dropped, and its
-//! memory serves again when nobody holds it any more (a write that can't be taken back holds it to
-//! its end; until then its caller stays). Any other runs to its end without its slot, so that no
-//! half-done change is left to a session; what it would have handed over is given back.
+//! `INTERRUPT` cannot replace this check (Linux 6.18): the kernel sends it at any signal, it never
+//! sends a second one, and with io_uring it sends none if the signal came before the daemon took
+//! the request.
+//!
+//! The operation itself then ends in one of two ways (`Request::may_be_dropped`):
+//! - The worker drops the future of a lookup, a read or a write. Its memory serves the next request
+//!   when the last handle to it is gone. A write that cannot be cancelled holds its memory to its
+//!   end, and until then its caller stays.
+//! - All others run to their end without the slot, so that the session never holds half a change.
+//!   The worker then releases what they acquired: it closes a file that they opened.
 //!
 //! # Hazard: memory
-//! A reply is written, and memory given back to the kernel, only when no handle to it is left: a
-//! cancelled receive may still be filling it.
+//! A cancelled receive may still fill its buffer. So the worker writes a reply, or returns memory
+//! to the kernel, only when no other handle to that memory is left.
 
+use crate::context::Context;
 use crate::file_system::FileSystem;
 use crate::limits;
-use crate::protocol::{self, Context};
-use crate::reply::{self, Encoded, Failure, Validity};
-use crate::request::Request;
-use crate::waits::{Caller, News};
+use crate::ops;
+use crate::reply::{self, EncodedReply, Failure, Validity};
+use crate::request::RawRequest;
+use crate::waits::{Caller, WaitEvent};
 use skep_env::local::Notify;
 use skep_env::{Buf, Mailbox, Task};
 use skep_types::InodeId;
@@ -34,36 +42,36 @@ use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// The reply to a request.
+/// The reply to a request, in the memory of its port.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reply {
     /// Number of the request.
     pub(crate) unique: u64,
-    /// An error number, or how much of the reply's memory counts.
-    pub(crate) outcome: Encoded,
+    /// An error number, or the number of bytes in the reply's memory.
+    pub(crate) outcome: EncodedReply,
 }
 
 /// Carries one request at a time.
 pub(crate) trait Port: 'static {
-    /// Sends the reply to the last request (none before the first) and waits for the next; `None`
-    /// at the end of the mount.
-    fn exchange(&self, reply: Option<Reply>) -> impl Future<Output = Option<Request>>;
-    /// Where the body of a reply goes.
+    /// Sends the reply to the last request (`None` before the first), and waits for the next.
+    /// Returns `None` at the end of the mount.
+    fn exchange(&self, reply: Option<Reply>) -> impl Future<Output = Option<RawRequest>>;
+    /// The memory for the body of a reply.
     fn reply_memory(&self) -> Buf;
-    /// Whether somebody else holds memory of the port.
+    /// Whether an operation still has a handle to memory of the port.
     fn is_memory_shared(&self) -> bool;
-    /// Which of the kernel's queues it takes requests from.
+    /// The queue of the kernel from which it takes requests.
     fn queue(&self) -> u16;
-    /// Another one of the same queue, which the kernel doesn't know yet.
+    /// Makes another port of the same queue. Its first exchange registers it with the kernel.
     fn another(&self) -> Self;
-    /// Whether a request that waits in the kernel is handed to a new port only after another was
-    /// answered.
-    const IS_SLUGGISH: bool;
+    /// Whether the kernel gives requests that are queued already to a new port only after another
+    /// port of the queue has replied ([`kick_queues`]).
+    const NEEDS_KICKS: bool;
 }
 
-/// The request that a slot is busy with.
+/// The request that a slot works on.
 #[derive(Clone, Copy, Debug)]
-struct Current {
+struct RequestUnderWay {
     unique: u64,
     pid: u32,
     may_be_dropped: bool,
@@ -71,30 +79,31 @@ struct Current {
 
 struct Slot<P> {
     port: P,
-    current: Cell<Option<Current>>,
-    /// Raised when the slot is taken from an operation that goes on without it.
-    run: Cell<u64>,
+    current: Cell<Option<RequestUnderWay>>,
+    /// Raised when the slot is taken from an operation, which then continues without it.
+    turn: Cell<u64>,
     task: RefCell<Option<Task<()>>>,
-    /// Whether it ever had a request.
+    /// Whether it ever got a request.
     has_served: Cell<bool>,
 }
 
 struct Worker<F, P> {
     context: Context<F>,
     slots: RefCell<Vec<Rc<Slot<P>>>>,
+    /// Slots whose port has seen the end of the mount.
     ended: Cell<usize>,
     end: Notify,
-    /// Whether somebody looks at the requests under way; if not, the next one has to say so.
+    /// Whether [`watch_callers`] runs its checks; if not, the next request wakes it by `begun`.
     is_watched: Cell<bool>,
     begun: Notify,
 }
 
-/// Serves the ports until the mount ends. `started` is called when all of them are known to the
-/// kernel, with false if it refused one.
+/// Serves the ports until the mount ends. Calls `started` when the kernel has registered all of
+/// them, with false if it refused one.
 pub(crate) async fn run<F: FileSystem, P: Port>(
     context: Context<F>,
     ports: Vec<P>,
-    news: Mailbox<News>,
+    events: Mailbox<WaitEvent>,
     started: impl FnOnce(bool),
 ) {
     let worker = Rc::new(Worker {
@@ -107,24 +116,23 @@ pub(crate) async fn run<F: FileSystem, P: Port>(
     });
     skep_env::set_spin(limits::SPIN);
     ports.into_iter().for_each(|port| add_slot(&worker, port));
-    // A timer fires only after what was asked of the ring was submitted, and a refusal is known
-    // then.
+    // The timer fires after the loop has submitted all registrations; the kernel refuses at once.
     skep_env::sleep(Duration::from_millis(1)).await;
     started(worker.ended.get() == 0);
     let watch = skep_env::spawn(watch_callers(Rc::clone(&worker)));
     let waits = Rc::clone(&worker.context.waits);
-    let hear = skep_env::spawn(async move {
-        while let Ok(told) = news.receive().await {
-            waits.take(told);
+    let receive = skep_env::spawn(async move {
+        while let Ok(event) = events.receive().await {
+            waits.apply(event);
         }
     });
     let grow = skep_env::spawn(replace_waiting(Rc::clone(&worker)));
-    let stir = P::IS_SLUGGISH.then(|| skep_env::spawn(stir_queues(Rc::clone(&worker))));
+    let kick = P::NEEDS_KICKS.then(|| skep_env::spawn(kick_queues(Rc::clone(&worker))));
     while worker.ended.get() == 0 {
         worker.end.wait().await;
     }
-    // The kernel has ended the mount: nobody waits for what is still under way, and a dead cluster
-    // would never answer it.
+    // The kernel has ended the mount: no caller waits for the requests under way, and a dead
+    // cluster would never reply to them.
     let all_end = async {
         while worker.ended.get() < worker.slots.borrow().len() {
             worker.end.wait().await;
@@ -132,46 +140,47 @@ pub(crate) async fn run<F: FileSystem, P: Port>(
     };
     if skep_env::timeout(limits::END_GRACE, all_end).await.is_none() {
         let under_way = worker.slots.borrow().len() - worker.ended.get();
-        tracing::warn!("the mount has ended; {under_way} requests under way are given up");
+        tracing::warn!("the mount has ended: dropping {under_way} requests under way");
         let slots = worker.slots.take();
         slots.iter().for_each(|slot| drop(slot.task.take()));
     }
-    drop((watch, hear, grow, stir));
+    drop((watch, receive, grow, kick));
 }
 
 fn add_slot<F: FileSystem, P: Port>(worker: &Rc<Worker<F, P>>, port: P) {
-    let (current, run, task) = (Cell::new(None), Cell::new(0), RefCell::new(None));
-    let slot = Rc::new(Slot { port, current, run, task, has_served: Cell::new(false) });
+    let (current, turn, task) = (Cell::new(None), Cell::new(0), RefCell::new(None));
+    let slot = Rc::new(Slot { port, current, turn, task, has_served: Cell::new(false) });
     worker.slots.borrow_mut().push(Rc::clone(&slot));
     let task = skep_env::spawn(serve(Rc::clone(worker), Rc::clone(&slot), None));
     slot.task.replace(Some(task));
 }
 
-/// Sees to it that no request is left in a queue of which some wait for locks.
+/// Kicks queues in which a request may be stuck behind requests that wait for locks.
 ///
-/// # Hazard: requests that the kernel forgets
-/// An entry that is new to io_uring's queue gets requests that come later, but none that is in the
-/// queue already (Linux 6.18): these are handed over only when an entry was answered. If all others
-/// wait for locks, that is never, and the unlock may be among them. So the queue is stirred by
-/// requests of our own until an entry was answered and got nothing new: then nothing is left.
-async fn stir_queues<F: FileSystem, P: Port>(worker: Rc<Worker<F, P>>) {
+/// # Hazard: queued requests that a new entry does not get
+/// A new entry of an io_uring queue gets requests that come later, but none that is queued already
+/// (Linux 6.18). The kernel hands over a queued request only when an entry of the queue replies. If
+/// all other entries wait for locks, none replies, and the unlock may be among the queued requests.
+/// So the worker sends requests of its own through the queue. It stops when an entry has replied
+/// and is idle: then nothing is queued.
+async fn kick_queues<F: FileSystem, P: Port>(worker: Rc<Worker<F, P>>) {
     loop {
         worker.context.waits.next().await;
-        // The new entry is known to the kernel by then.
-        let mut pause = limits::FIRST_STIR;
+        // After this pause the kernel has registered the new entry.
+        let mut pause = limits::FIRST_KICK_PAUSE;
         loop {
             skep_env::sleep(pause).await;
             let queues = stuck_queues(&worker);
             if queues.is_empty() {
                 break;
             }
-            queues.into_iter().for_each(|queue| worker.context.waits.stir(queue));
-            pause = (pause * 2).min(limits::LONGEST_STIR_PAUSE);
+            queues.into_iter().for_each(|queue| worker.context.waits.kick_queue(queue));
+            pause = (pause * 2).min(limits::LONGEST_KICK_PAUSE);
         }
     }
 }
 
-/// Queues of which requests wait for locks, and no slot was answered and is idle.
+/// Queues with requests that wait for locks and without an idle slot that has served a request.
 fn stuck_queues<F: FileSystem, P: Port>(worker: &Worker<F, P>) -> BTreeSet<u16> {
     let waiting = worker.context.waits.requests();
     let slots = worker.slots.borrow();
@@ -179,26 +188,26 @@ fn stuck_queues<F: FileSystem, P: Port>(worker: &Worker<F, P>) -> BTreeSet<u16> 
         slots.iter().filter(|slot| is_such(slot)).map(|slot| slot.port.queue()).collect()
     };
     let idle = queues_of(&|slot| slot.has_served.get() && slot.current.get().is_none());
-    let waits = |current: Current| waiting.contains(&current.unique);
+    let waits = |current: RequestUnderWay| waiting.contains(&current.unique);
     let with_waits = queues_of(&|slot| slot.current.get().is_some_and(waits));
     with_waits.difference(&idle).copied().collect()
 }
 
-/// Gives each queue as many more slots as requests of it wait for locks: otherwise those who wait
-/// would keep out the request that ends their waiting.
+/// Adds a slot to a queue for each of its requests that waits for a lock. Without them the waiting
+/// requests would take all slots, and the unlock could not arrive.
 async fn replace_waiting<F: FileSystem, P: Port>(worker: Rc<Worker<F, P>>) {
     let mut added: HashMap<u16, usize> = HashMap::new();
     loop {
         worker.context.waits.next().await;
         let waiting = worker.context.waits.requests();
         let slots = worker.slots.borrow().clone();
-        let mut taken: HashMap<u16, (usize, &Rc<Slot<P>>)> = HashMap::new();
+        let mut waiting_by_queue: HashMap<u16, (usize, &Rc<Slot<P>>)> = HashMap::new();
         for slot in &slots {
             if slot.current.get().is_some_and(|current| waiting.contains(&current.unique)) {
-                taken.entry(slot.port.queue()).or_insert((0, slot)).0 += 1;
+                waiting_by_queue.entry(slot.port.queue()).or_insert((0, slot)).0 += 1;
             }
         }
-        for (queue, (count, slot)) in taken {
+        for (queue, (count, slot)) in waiting_by_queue {
             let added = added.entry(queue).or_default();
             for _ in *added..count {
                 *added += 1;
@@ -213,24 +222,24 @@ async fn serve<F: FileSystem, P: Port>(
     slot: Rc<Slot<P>>,
     mut reply: Option<Reply>,
 ) {
-    let run = slot.run.get();
+    let turn = slot.turn.get();
     while let Some(request) = slot.port.exchange(reply).await {
         slot.has_served.set(true);
         let unique = request.header.unique;
         let (opcode, node) = (request.header.opcode, InodeId::new(request.header.nodeid));
         let outcome = match request.parse() {
-            Ok(call) => {
-                let may_be_dropped = call.may_be_dropped();
+            Ok(parsed) => {
+                let may_be_dropped = parsed.may_be_dropped();
                 let pid = request.header.pid;
                 drop(request);
-                slot.current.set(Some(Current { unique, pid, may_be_dropped }));
+                slot.current.set(Some(RequestUnderWay { unique, pid, may_be_dropped }));
                 if !worker.is_watched.replace(true) {
                     worker.begun.notify();
                 }
                 let caller = Caller { unique, pid };
-                let outcome = protocol::perform(&worker.context, call, caller).await;
-                if slot.run.get() != run {
-                    protocol::abandon(&worker.context, outcome).await;
+                let outcome = ops::perform(&worker.context, parsed, caller).await;
+                if slot.turn.get() != turn {
+                    ops::abandon(&worker.context, outcome).await;
                     return;
                 }
                 slot.current.set(None);
@@ -241,17 +250,17 @@ async fn serve<F: FileSystem, P: Port>(
                 Err(Failure::Errno(errno))
             }
         };
-        memory_is_free(&slot.port).await;
+        wait_for_memory(&slot.port).await;
         let outcome = match outcome {
-            Ok(answer) => {
+            Ok(body) => {
                 let context = &worker.context;
                 let fs = &context.file_system;
                 let validity = Validity {
-                    usual: context.validity,
+                    usual: context.options.validity,
                     is_shared: &|inode| fs.is_shared(inode),
-                    note_shown: &|it| fs.note_shown(it),
+                    note_shown: &|attributes| fs.note_shown(attributes),
                 };
-                reply::encode(answer, &slot.port.reply_memory(), &validity)
+                reply::encode(body, &slot.port.reply_memory(), &validity)
             }
             Err(failure) => Err(failure.errno(opcode, node)),
         };
@@ -261,7 +270,8 @@ async fn serve<F: FileSystem, P: Port>(
     worker.end.notify();
 }
 
-async fn memory_is_free<P: Port>(port: &P) {
+/// Waits until no operation has a handle to memory of the port.
+async fn wait_for_memory<P: Port>(port: &P) {
     let mut pause = Duration::from_micros(100);
     while port.is_memory_shared() {
         skep_env::sleep(pause).await;
@@ -269,13 +279,13 @@ async fn memory_is_free<P: Port>(port: &P) {
     }
 }
 
-/// Takes a slot from the operation that it is busy with, and answers the caller with EINTR.
-fn answer_killed<F: FileSystem, P: Port>(
+/// Takes a slot from its operation, and replies EINTR to the killed caller.
+fn release_killed<F: FileSystem, P: Port>(
     worker: &Rc<Worker<F, P>>,
     slot: &Rc<Slot<P>>,
-    current: Current,
+    current: RequestUnderWay,
 ) {
-    slot.run.set(slot.run.get() + 1);
+    slot.turn.set(slot.turn.get() + 1);
     slot.current.set(None);
     worker.context.waits.interrupt(current.unique);
     match slot.task.take() {
@@ -286,13 +296,14 @@ fn answer_killed<F: FileSystem, P: Port>(
     let reply = Reply { unique: current.unique, outcome: Err(libc::EINTR) };
     let (worker, next) = (Rc::clone(worker), Rc::clone(slot));
     let task = skep_env::spawn(async move {
-        memory_is_free(&next.port).await;
+        wait_for_memory(&next.port).await;
         serve(worker, next, Some(reply)).await;
     });
     slot.task.replace(Some(task));
 }
 
-/// Looks, while requests are under way, at those that were under way at the last look already.
+/// Checks the callers of requests that were under way at the last check already. Sleeps while no
+/// request is under way.
 async fn watch_callers<F: FileSystem, P: Port>(worker: Rc<Worker<F, P>>) {
     let mut seen: Vec<u64> = Vec::new();
     loop {
@@ -306,7 +317,7 @@ async fn watch_callers<F: FileSystem, P: Port>(worker: Rc<Worker<F, P>>) {
         for slot in &slots {
             let Some(current) = slot.current.get() else { continue };
             if before.contains(&current.unique) && is_being_killed(current.pid) {
-                answer_killed(&worker, slot, current);
+                release_killed(&worker, slot, current);
             } else {
                 seen.push(current.unique);
             }
@@ -314,8 +325,8 @@ async fn watch_callers<F: FileSystem, P: Port>(worker: Rc<Worker<F, P>>) {
     }
 }
 
-/// Whether a SIGKILL is pending for a thread, or it has gone. Process 0 is one of another
-/// container, of which nothing is known.
+/// Whether a SIGKILL is pending for a thread, or the thread has ended. Number 0 means a thread of
+/// another container: its state cannot be read, so it counts as alive.
 fn is_being_killed(pid: u32) -> bool {
     if pid == 0 {
         return false;
@@ -346,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_has_gone_counts_as_killed() {
+    fn a_process_that_has_ended_counts_as_killed() {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = child.id();
         child.wait().unwrap();

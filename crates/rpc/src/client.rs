@@ -5,7 +5,7 @@ use crate::handshake;
 use crate::limits::CONNECT_TIMEOUT;
 use crate::stream::FrameReader;
 use skep_env::local::{Receiver, Sender, oneshot};
-use skep_env::{Buf, Part, TcpStream};
+use skep_env::{Buf, MessagePart, TcpStream};
 use skep_types::codec::Codec;
 use skep_types::{
     Epoch, Error, ErrorCode, GroupId, MapVersion, NodeId, Result, SessionId, TargetId,
@@ -64,7 +64,7 @@ struct Pending {
 /// An authenticated connection to one target.
 pub struct Connection {
     stream: TcpStream,
-    outbox: RefCell<Vec<Part>>,
+    outbox: RefCell<Vec<MessagePart>>,
     is_sending: Cell<bool>,
     pending: RefCell<HashMap<u64, Pending>>,
     next_tag: Cell<u64>,
@@ -227,8 +227,8 @@ impl Connection {
         let data_bytes: usize = options.data.iter().map(Buf::len).sum();
         let header = Header { tag, ..header.clone() };
         let mut outbox = self.outbox.borrow_mut();
-        outbox.push(Part::Bytes(header.frame(body, data_bytes as u32)));
-        outbox.extend(options.data.iter().cloned().map(Part::Buf));
+        outbox.push(MessagePart::Bytes(header.frame(body, data_bytes as u32)));
+        outbox.extend(options.data.iter().cloned().map(MessagePart::Buf));
         drop(outbox);
         self.start_sending();
         (tag, receiver)

@@ -6,7 +6,7 @@ use crate::access::{Channel, Identity};
 use crate::limits::{HANDSHAKE_TIMEOUT, MAX_HANDSHAKE_BODY_BYTES};
 use crate::server::Peer;
 use crate::stream::FrameReader;
-use skep_env::{Part, TcpStream, random_u128};
+use skep_env::{MessagePart, TcpStream, random_u128};
 use skep_types::codec::Codec;
 use skep_types::{ClusterId, Error, ErrorCode, Result, TargetId};
 use skep_wire::Request;
@@ -19,7 +19,7 @@ const CLIENT_LABEL: &[u8] = b"skep client";
 async fn send<M: Codec>(stream: &TcpStream, header: &Header, message: &M) -> Result<()> {
     let bytes = header.frame(message, 0);
     stream
-        .send(vec![Part::Bytes(bytes)])
+        .send(vec![MessagePart::Bytes(bytes)])
         .await
         .map_err(|error| Error::new(ErrorCode::Disconnected, format!("handshake: {error}")))
 }

@@ -159,7 +159,7 @@ impl Drop for Stream {
 }
 
 /// Begin and end of a stream, and its round trips.
-type Part = (Duration, Duration, Vec<Duration>);
+type MessagePart = (Duration, Duration, Vec<Duration>);
 
 impl Stream {
     async fn message(&self, buf: &Buf) -> Result<()> {
@@ -179,7 +179,7 @@ impl Stream {
         self.connection.call(&request, &options).await.map(drop)
     }
 
-    async fn run(self) -> Result<Part> {
+    async fn run(self) -> Result<MessagePart> {
         let times_each = self.plan.message_bytes == 0;
         let buf = meaningless(self.plan.message_bytes as usize);
         let mut trips = Vec::new();
@@ -228,7 +228,7 @@ pub async fn measure(
         // Untimed: everything on the way is awake.
         stream.message(&Buf::new(0)).await?;
     }
-    let tasks: Vec<Task<Result<Part>>> =
+    let tasks: Vec<Task<Result<MessagePart>>> =
         streams.into_iter().map(|stream| skep_env::spawn(stream.run())).collect();
     let mut all = std::pin::pin!(async {
         let mut parts = Vec::new();

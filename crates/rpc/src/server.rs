@@ -5,7 +5,7 @@ use crate::handshake;
 use crate::limits::MAX_OUTBOX_BYTES;
 use crate::stream::FrameReader;
 use skep_env::local::Notify;
-use skep_env::{Buf, Part, TcpStream};
+use skep_env::{Buf, MessagePart, TcpStream};
 use skep_types::codec::Codec;
 use skep_types::{Error, NodeId, NodeKind, Result, TargetId};
 use skep_wire::frame::Header;
@@ -95,7 +95,7 @@ impl IncomingStream {
 /// Replies to one peer. What is put in during one turn of the event loop goes out together.
 pub struct Outbox {
     stream: TcpStream,
-    parts: RefCell<Vec<Part>>,
+    parts: RefCell<Vec<MessagePart>>,
     waiting_bytes: Cell<usize>,
     is_sending: Cell<bool>,
     drained: Notify,
@@ -148,10 +148,12 @@ impl Outbox {
             let mut parts = self.parts.borrow_mut();
             // Small replies are put together: one part, one vector.
             match parts.last_mut() {
-                Some(Part::Bytes(last)) if last.len() < 16 << 10 => last.extend_from_slice(&frame),
-                _ => parts.push(Part::Bytes(frame)),
+                Some(MessagePart::Bytes(last)) if last.len() < 16 << 10 => {
+                    last.extend_from_slice(&frame)
+                }
+                _ => parts.push(MessagePart::Bytes(frame)),
             }
-            parts.extend(data.into_iter().map(Part::Buf));
+            parts.extend(data.into_iter().map(MessagePart::Buf));
         }
         if self.is_sending.replace(true) {
             return;

@@ -507,28 +507,17 @@ fn is_known(map: &ClusterMap, node: NodeId, target: &Directory) -> bool {
 
 type Serve = Arc<dyn Fn(TargetStart) -> Result<()> + Send + Sync>;
 
-/// Runs a future until it ends or a signal arrives; the latter is `Interrupted`.
+/// Waits for a future or for a signal, which is the error `Interrupted`.
 async fn until_signal<T>(
     signals: &skep_env::Signals,
     future: impl Future<Output = Result<T>>,
 ) -> Result<T> {
-    let mut future = std::pin::pin!(future);
-    let mut signal = std::pin::pin!(signals.next());
-    std::future::poll_fn(|context| {
-        use std::task::Poll;
-        if let Poll::Ready(result) = future.as_mut().poll(context) {
-            return Poll::Ready(result);
+    match signals.until_signal(future).await? {
+        skep_env::UntilSignal::Ready(result) => result,
+        skep_env::UntilSignal::Signal(number) => {
+            Err(Error::new(ErrorCode::Interrupted, format!("signal {number}")))
         }
-        match signal.as_mut().poll(context) {
-            Poll::Ready(Ok(number)) => {
-                let what = format!("signal {number}");
-                Poll::Ready(Err(Error::new(ErrorCode::Interrupted, what)))
-            }
-            Poll::Ready(Err(error)) => Poll::Ready(Err(error.into())),
-            Poll::Pending => Poll::Pending,
-        }
-    })
-    .await
+    }
 }
 
 fn refused(path: &Path, what: &str) -> Error {

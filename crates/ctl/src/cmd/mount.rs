@@ -15,7 +15,7 @@ use options::Options;
 use retry::Retry;
 use serde::Serialize;
 use skep_client::LogControl;
-use skep_fuse::{ClusterOptions, ServeOptions, TransportChoice, TransportKind};
+use skep_fuse::{ClusterOptions, RequestOptions, ServeOptions, TransportChoice, TransportKind};
 use skep_service::ByteSize;
 use skep_types::{Error, ErrorCode, Result};
 use std::path::{Path, PathBuf};
@@ -99,8 +99,10 @@ fn mount(
         flags: asked.flags,
         allows_others: asked.allows_others,
         transport,
-        has_job_patterns: args.has_job_patterns,
-        validity: asked.attribute_timeout.unwrap_or(skep_fuse::VALIDITY),
+        requests: RequestOptions {
+            has_job_patterns: args.has_job_patterns,
+            validity: asked.attribute_timeout.unwrap_or(skep_fuse::VALIDITY),
+        },
         ends_on_signals: true,
         on_ready: Box::new(on_ready),
     };

@@ -1,4 +1,4 @@
-//! Which parts of a file have space on the device: `FS_IOC_FIEMAP`, as `linux/fiemap.h` has it.
+//! The parts of a file that have space on the device: `FS_IOC_FIEMAP` of `linux/fiemap.h`.
 
 use std::io;
 use std::ops::Range;
@@ -6,11 +6,11 @@ use std::os::fd::RawFd;
 
 /// `_IOWR('f', 11, struct fiemap)`.
 const FS_IOC_FIEMAP: libc::Ioctl = 0xC020_660B_u32 as libc::Ioctl;
-/// `FIEMAP_EXTENT_LAST`: there is none behind it.
+/// `FIEMAP_EXTENT_LAST`: the last extent of the file.
 const LAST: u32 = 1;
-/// `FIEMAP_EXTENT_SHARED`: writing there takes room.
+/// `FIEMAP_EXTENT_SHARED`: a write there allocates space.
 const SHARED: u32 = 0x2000;
-/// Extents asked for at once.
+/// Extents per call.
 const EXTENTS: usize = 64;
 
 /// `struct fiemap_extent`.
@@ -25,7 +25,7 @@ struct Extent {
     reserved_too: [u32; 3],
 }
 
-/// `struct fiemap`, with room for extents.
+/// `struct fiemap`, with space for extents.
 #[repr(C)]
 struct Map {
     start: u64,
@@ -40,7 +40,7 @@ struct Map {
 /// Bytes of a range that lie in extents which are the file's own.
 ///
 /// # Errors
-/// `Unsupported` where the file system doesn't tell.
+/// `Unsupported` if the file system does not report extents.
 pub(super) fn allocated(file: RawFd, range: Range<u64>) -> io::Result<u64> {
     let (mut allocated, mut at) = (0, range.start);
     while at < range.end {
@@ -53,7 +53,7 @@ pub(super) fn allocated(file: RawFd, range: Range<u64>) -> io::Result<u64> {
             reserved: 0,
             extents: [Extent::default(); EXTENTS],
         };
-        // SAFETY: the kernel writes no more extents than the struct says that it has space for.
+        // SAFETY: the kernel writes at most `extent_count` extents, for which the struct has space.
         if unsafe { libc::ioctl(file, FS_IOC_FIEMAP, &raw mut map) } != 0 {
             return Err(io::Error::last_os_error());
         }

@@ -1,47 +1,55 @@
 //! Operations on attributes, and on the file system as a whole.
 
 use super::privileges;
-use crate::abi::ioctl::{self, FsXattr};
+use crate::context::Context;
 use crate::file_system::FileSystem;
-use crate::limits;
-use crate::protocol::Context;
-use crate::reply::{Answer, Failure};
-use crate::request::FlagsForm;
+use crate::reply::{Outcome, ReplyBody};
+use crate::request::attributes::AttributeRequest;
 use crate::waits::Caller;
 use skep_client::{HandleId, SetAttributes};
 use skep_types::InodeId;
-use skep_types::codec::Codec;
-
-type Outcome = Result<Answer, Failure>;
 
 const NANOSECONDS: u32 = 1_000_000_000;
 
-/// Attributes that a program asks for, or the kernel itself before it reads from a file's pages. Of
-/// a file that is shared with other mounts the latter gets a time of modification that it hasn't
-/// seen: so it drops the pages (`AUTO_INVAL_DATA`). No program gets to see that time, since these
-/// attributes are not valid for anything else.
-pub(crate) async fn get<F: FileSystem>(
+pub(crate) async fn perform<F: FileSystem>(
     context: &Context<F>,
-    inode: InodeId,
-    is_for_reading: bool,
+    request: AttributeRequest,
+    caller: Caller,
 ) -> Outcome {
+    let fs = &context.file_system;
+    match request {
+        AttributeRequest::Get { inode, is_for_reading } => {
+            get(context, inode, is_for_reading).await
+        }
+        AttributeRequest::Statx { inode } => Ok(ReplyBody::Statx(fs.stat(inode).await?)),
+        AttributeRequest::Set { change, handle, kill_privileges } => {
+            set(context, change, handle, kill_privileges, caller).await
+        }
+        AttributeRequest::StatFs => Ok(ReplyBody::StatFs(fs.statfs().await?)),
+    }
+}
+
+/// Returns attributes to a program, or to the kernel itself before it reads from a file's pages.
+///
+/// # Hazard: pages of a shared file
+/// Before the kernel reads from its pages of a file that other mounts share, this returns an
+/// invented modification time that the kernel has not seen yet. So the kernel drops the pages
+/// (`AUTO_INVAL_DATA`). No program sees that time, since these attributes are not valid for any
+/// other use.
+async fn get<F: FileSystem>(context: &Context<F>, inode: InodeId, is_for_reading: bool) -> Outcome {
     let mut stat = context.file_system.stat(inode).await?;
     if is_for_reading && context.file_system.is_shared(inode) {
-        let count = context.made_up_times.get() % (NANOSECONDS - 1) + 1;
-        context.made_up_times.set(count);
+        let count = context.invented_times.get() % (NANOSECONDS - 1) + 1;
+        context.invented_times.set(count);
         let time = &mut stat.attributes.modified;
         time.nanoseconds = (time.nanoseconds + count) % NANOSECONDS;
     }
-    Ok(Answer::Stat(stat))
+    Ok(ReplyBody::Stat(stat))
 }
 
-pub(crate) async fn statx(fs: &impl FileSystem, inode: InodeId) -> Outcome {
-    Ok(Answer::Statx(fs.stat(inode).await?))
-}
-
-/// Changes attributes, perhaps through a handle; with `kill_privileges` also clears what a new
-/// owner or size takes away.
-pub(crate) async fn set<F: FileSystem>(
+/// Changes attributes. With `kill_privileges` it also clears the set-user-id and set-group-id bits
+/// that a new owner or size clears. `handle` is the one through which a program truncates.
+async fn set<F: FileSystem>(
     context: &Context<F>,
     mut change: SetAttributes,
     handle: Option<HandleId>,
@@ -58,56 +66,5 @@ pub(crate) async fn set<F: FileSystem>(
     if change.permissions.is_some() {
         context.checked.forget_all();
     }
-    Ok(Answer::Attributes(context.file_system.set_attributes(change).await?))
-}
-
-pub(crate) async fn statfs(fs: &impl FileSystem) -> Outcome {
-    Ok(Answer::StatFs(fs.statfs().await?))
-}
-
-/// Flags and project of an inode, in as many bytes as were asked for.
-pub(crate) async fn read_flags(
-    fs: &impl FileSystem,
-    inode: InodeId,
-    form: FlagsForm,
-    max_bytes: u32,
-) -> Outcome {
-    let found = fs.attributes(inode).await?;
-    let flag = |bit: u32| if found.hands_down_project { bit } else { 0 };
-    let mut bytes = match form {
-        FlagsForm::Number => flag(ioctl::FLAG_PROJECT_INHERIT).to_bytes(),
-        FlagsForm::FsXattr => FsXattr {
-            flags: flag(ioctl::XFLAG_PROJECT_INHERIT),
-            extent_bytes: 0,
-            extents: 0,
-            project: found.project,
-            copy_extent_bytes: 0,
-            padding: 0,
-        }
-        .to_bytes(),
-    };
-    bytes.resize(limits::MAX_IOCTL_BYTES.min(max_bytes as usize), 0);
-    Ok(Answer::Ioctl(bytes))
-}
-
-/// Sets project and flag; no project: as it is.
-pub(crate) async fn set_flags(
-    fs: &impl FileSystem,
-    inode: InodeId,
-    hands_down_project: bool,
-    project: Option<u32>,
-) -> Outcome {
-    let change = SetAttributes {
-        inode,
-        permissions: None,
-        uid: None,
-        gid: None,
-        project,
-        hands_down_project: Some(hands_down_project),
-        size: None,
-        accessed: None,
-        modified: None,
-    };
-    fs.set_attributes(change).await?;
-    Ok(Answer::Ioctl(Vec::new()))
+    Ok(ReplyBody::Attributes(context.file_system.set_attributes(change).await?))
 }

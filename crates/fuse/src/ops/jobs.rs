@@ -1,44 +1,43 @@
-//! What a job asks for by its environment: `SKEP_PATTERN` is the stripe pattern of the files that
-//! its programs make. Only in mounts that were told so, since it costs a look into `/proc` for each
-//! file that is made.
+//! Stripe patterns by environment: if a program has the variable `SKEP_PATTERN`, the files that it
+//! makes get this pattern. Only mounts with the option `job_patterns` read it, since that costs a
+//! read in `/proc` for each new file.
 
+use crate::context::Context;
 use crate::file_system::FileSystem;
-use crate::protocol::Context;
 use crate::reply::Failure;
 use skep_types::{FileKind, StripePattern};
 
 /// Name of the variable.
 const PATTERN_VARIABLE: &str = "SKEP_PATTERN";
 
-/// The pattern for a file of a process, if its job asks for one. It is what stood in the
-/// environment when the program was started.
+/// The pattern that the environment of a process requests for a new file. The kernel shows the
+/// environment that the program had at its start.
 ///
 /// # Errors
-/// `EINVAL` if it can't be read as a pattern: the job doesn't get what it asks for, and has to be
-/// told.
+/// `EINVAL` if the value is not a valid pattern: the job must see that its request is not met.
 pub(crate) fn pattern<F: FileSystem>(
     context: &Context<F>,
     pid: u32,
     kind: FileKind,
 ) -> Result<Option<StripePattern>, Failure> {
-    if !context.has_job_patterns || kind != FileKind::Regular {
+    if !context.options.has_job_patterns || kind != FileKind::Regular {
         return Ok(None);
     }
-    // Processes of other namespaces have no number here, and who may not be looked at asks for
-    // nothing that can be known.
+    // A process of another namespace has no number here, and the environment of some processes may
+    // not be read. Both count as an environment without the variable.
     let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     let Some(text) = variable(&environment) else { return Ok(None) };
     match context.file_system.read_pattern(text) {
         Ok(pattern) => Ok(Some(pattern)),
         Err(error) => {
             let shown = text.escape_ascii();
-            tracing::debug!("process {pid}: {PATTERN_VARIABLE}={shown}: {error}");
+            tracing::debug!("process {pid} has an invalid {PATTERN_VARIABLE} '{shown}': {error}");
             Err(Failure::Errno(libc::EINVAL))
         }
     }
 }
 
-/// The variable's value, if it isn't empty.
+/// The variable's value; `None` if it is empty or missing.
 fn variable(environment: &[u8]) -> Option<&[u8]> {
     let mut variables = environment.split(|byte| *byte == 0);
     variables

@@ -1,17 +1,30 @@
-//! Locks: `flock`, and those of `fcntl`.
+//! Operations on locks: those of `flock`, and those of `fcntl`.
 
+use crate::context::Context;
 use crate::file_system::FileSystem;
-use crate::protocol::Context;
-use crate::reply::{Answer, Failure};
-use crate::request::Lock;
-use crate::waits::{ALL_PAGES, Caller};
+use crate::invalidation::ALL_PAGES;
+use crate::reply::{Outcome, ReplyBody};
+use crate::request::locks::{Lock, LockRequest};
+use crate::waits::Caller;
 use skep_client::Locked;
 use skep_types::InodeId;
 
-type Outcome = Result<Answer, Failure>;
+pub(crate) async fn perform<F: FileSystem>(
+    context: &Context<F>,
+    request: LockRequest,
+    caller: Caller,
+) -> Outcome {
+    match request {
+        LockRequest::Test { lock } => {
+            let held = context.file_system.test_lock(lock.handle, &lock.lock).await?;
+            Ok(ReplyBody::Lock(held))
+        }
+        LockRequest::Set { lock, waits } => set(context, lock, waits, caller).await,
+    }
+}
 
 /// `SETLK`, and `SETLKW`, which waits.
-pub(crate) async fn set<F: FileSystem>(
+async fn set<F: FileSystem>(
     context: &Context<F>,
     lock: Lock,
     waits: bool,
@@ -28,7 +41,7 @@ pub(crate) async fn set<F: FileSystem>(
     }
     let waiting = context.waits.begin(caller).ok_or(libc::ENOLCK)?;
     loop {
-        // Interrupted, it has not got the lock: an attempt runs to its end, a wait doesn't.
+        // A signal interrupts the wait, never an attempt. So an interrupted caller has no lock.
         let waited = waiting.unless_interrupted(fs.wait_for_lock(handle, &lock, number)).await;
         waited.ok_or(libc::EINTR)??;
         if let Locked::Done { keep_cache } = fs.set_lock(handle, lock.clone(), number).await? {
@@ -44,15 +57,10 @@ async fn granted<F: FileSystem>(
     keep_cache: bool,
 ) -> Outcome {
     if is_lock && keep_cache {
-        // The pages are right; how large the file is the kernel may have learned before.
+        // The cached pages are right, but the kernel may have cached an earlier size of the file.
         context.waits.drop_attributes(inode);
     } else if is_lock {
         context.waits.drop_pages(inode, ALL_PAGES).await.map_err(skep_types::Error::from)?;
     }
-    Ok(Answer::Empty)
-}
-
-/// `GETLK`.
-pub(crate) async fn test(fs: &impl FileSystem, lock: Lock) -> Outcome {
-    Ok(Answer::Lock(fs.test_lock(lock.handle, &lock.lock).await?))
+    Ok(ReplyBody::Empty)
 }

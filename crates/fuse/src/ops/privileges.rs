@@ -1,66 +1,24 @@
-//! Clearing set-user-id and set-group-id when a file is changed by somebody who may not keep them.
+//! Clearing set-user-id and set-group-id when a process without CAP_FSETID changes a file.
 //!
-//! The kernel says so with each write of such a caller (`FUSE_HANDLE_KILLPRIV_V2`). Since almost no
-//! file has the bits, a worker remembers for a moment which don't. `security.capability` the kernel
-//! takes away itself before a write; with a truncation or a new owner, metadata does.
+//! The kernel sets a flag in each write of such a process (`FUSE_HANDLE_KILLPRIV_V2`). Almost no
+//! file has the bits, so each worker caches for a moment which files have none (`CheckedFiles`).
+//! The kernel itself removes `security.capability` before a write; metadata does at a truncation or
+//! a new owner.
 
+use crate::context::Context;
 use crate::file_system::FileSystem;
-use crate::limits;
-use crate::protocol::Context;
 use crate::waits::Caller;
 use skep_client::SetAttributes;
 use skep_types::{Attributes, FileKind, InodeId, Result};
-use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 const SET_USER_ID: u32 = 0o4000;
 const SET_GROUP_ID: u32 = 0o2000;
 const GROUP_EXECUTE: u32 = 0o010;
 
-/// Files known to have no set-user-id bits, for at most as long as attributes may be remembered.
-#[derive(Debug, Default)]
-pub(crate) struct CheckedFiles {
-    /// Raised by each change of permissions through this mount, on any worker.
-    changes: Arc<AtomicU64>,
-    seen_changes: Cell<u64>,
-    until: RefCell<HashMap<InodeId, Duration>>,
-}
-
-impl CheckedFiles {
-    /// For one worker; `changes` is what the workers of a mount share.
-    pub(crate) fn new(changes: Arc<AtomicU64>) -> Self {
-        Self { changes, ..Self::default() }
-    }
-
-    /// Called at each change of permissions.
-    pub(crate) fn forget_all(&self) {
-        self.changes.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn contains(&self, inode: InodeId) -> bool {
-        let changes = self.changes.load(Ordering::Relaxed);
-        if self.seen_changes.replace(changes) != changes {
-            self.until.borrow_mut().clear();
-        }
-        self.until.borrow().get(&inode).is_some_and(|until| skep_env::now() < *until)
-    }
-
-    fn insert(&self, inode: InodeId, validity: Duration) {
-        let mut until = self.until.borrow_mut();
-        if until.len() >= limits::MAX_CHECKED_FILES {
-            until.clear();
-        }
-        until.insert(inode, skep_env::now() + validity);
-    }
-}
-
-/// The permissions that are left when privileges are taken away; `None` if there are none to take.
-/// As in the kernel: set-group-id on a file that its group can't execute goes too, unless the
-/// caller is in that group or may keep it; directories keep all.
-pub(crate) fn without(attributes: &Attributes, caller: Caller) -> Option<u32> {
+/// The permissions without set-user-id and set-group-id; `None` means that nothing is to be
+/// cleared. As in the kernel, set-group-id stays on a file that its group can't execute if the
+/// caller is in that group or has CAP_FSETID. Directories keep both bits.
+pub(super) fn without(attributes: &Attributes, caller: Caller) -> Option<u32> {
     if attributes.kind == FileKind::Directory {
         return None;
     }
@@ -73,8 +31,8 @@ pub(crate) fn without(attributes: &Attributes, caller: Caller) -> Option<u32> {
     (left != attributes.permissions).then_some(left)
 }
 
-/// Takes the privileges of a file away, if it has any.
-pub(crate) async fn take_away<F: FileSystem>(
+/// Clears the set-user-id and set-group-id bits of a file, if it has any.
+pub(super) async fn clear<F: FileSystem>(
     context: &Context<F>,
     inode: InodeId,
     caller: Caller,
@@ -82,8 +40,8 @@ pub(crate) async fn take_away<F: FileSystem>(
     if context.checked.contains(inode) {
         return Ok(());
     }
-    let found = context.file_system.attributes(inode).await?;
-    let left = without(&found, caller);
+    let present = context.file_system.attributes(inode).await?;
+    let left = without(&present, caller);
     if let Some(left) = left {
         let change = SetAttributes {
             inode,
@@ -97,22 +55,22 @@ pub(crate) async fn take_away<F: FileSystem>(
             modified: None,
         };
         let fs = context.file_system.clone();
-        // A change must run to its end, even if the write that it goes before is dropped.
+        // The change must run to its end, even if the worker drops the write that follows it.
         let (sender, done) = skep_env::local::oneshot();
         skep_env::spawn(async move { sender.send(fs.set_attributes(change).await) }).detach();
         done.await.transpose()?;
-        // The kernel expects other sizes and times after a write, no other permissions.
+        // The kernel expects that a write changes size and times, but not permissions.
         context.waits.drop_attributes(inode);
     }
-    if left.unwrap_or(found.permissions) & (SET_USER_ID | SET_GROUP_ID) == 0 {
-        context.checked.insert(inode, context.validity);
+    if left.unwrap_or(present.permissions) & (SET_USER_ID | SET_GROUP_ID) == 0 {
+        context.checked.insert(inode, context.options.validity);
     }
     Ok(())
 }
 
-/// Takes the privileges of a file away, unless whoever changes it may keep them (`CAP_FSETID`).
-/// With an allocation or a copy the kernel says nothing of that.
-pub(crate) async fn take_away_from<F: FileSystem>(
+/// Clears the bits, unless the caller has CAP_FSETID. For allocations and copies, with which the
+/// kernel sends no flag.
+pub(super) async fn clear_unless_kept<F: FileSystem>(
     context: &Context<F>,
     inode: InodeId,
     uid: u32,
@@ -121,21 +79,22 @@ pub(crate) async fn take_away_from<F: FileSystem>(
     if context.checked.contains(inode) {
         return Ok(());
     }
-    let found = context.file_system.attributes(inode).await?;
-    if without(&found, caller).is_some() && keeps_privileges(uid, caller.pid) {
+    let present = context.file_system.attributes(inode).await?;
+    if without(&present, caller).is_some() && keeps_privileges(uid, caller.pid) {
         return Ok(());
     }
-    take_away(context, inode, caller).await
+    clear(context, inode, caller).await
 }
 
-/// Process 0 is one of another container, of which only the user is known.
+/// Whether a process has CAP_FSETID. Number 0 means a process of another container, of which the
+/// request has only the user.
 fn keeps_privileges(uid: u32, pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
     status.map_or(pid == 0 && uid == 0, |status| shows_capability(&status))
 }
 
-/// Whether a caller is in a group, or may set the bit for any. Of one who has gone, or is in
-/// another container, that isn't known: the bit, which only marks mandatory locks there, stays.
+/// Whether a caller is in a group, or has CAP_FSETID. If the caller has ended or is in another
+/// container, the answer is true: without group execution the bit marked mandatory locks only.
 fn keeps_group_bit(pid: u32, gid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
     status.map_or(true, |status| shows_capability(&status) || shows_group(&status, gid))
@@ -146,7 +105,7 @@ fn shows_group(status: &str, gid: u32) -> bool {
     let numbers = |text: Option<&str>| -> Vec<u32> {
         text.unwrap_or_default().split_whitespace().flat_map(str::parse).collect()
     };
-    // The last of the four is the one that counts for files.
+    // The last of the four is the group for access to files.
     numbers(field("Gid:")).last() == Some(&gid) || numbers(field("Groups:")).contains(&gid)
 }
 
@@ -162,17 +121,17 @@ mod tests {
     use super::*;
     use skep_types::Timestamp;
 
-    /// Of whom nothing is known.
-    const NOBODY: Caller = Caller { unique: 2, pid: 0 };
+    /// A caller of another container.
+    const FOREIGN: Caller = Caller { unique: 2, pid: 0 };
 
     fn file(kind: FileKind, permissions: u32) -> Attributes {
         Attributes::new(InodeId::new(5), kind, permissions, Timestamp::default())
     }
 
     #[test]
-    fn what_is_left_follows_the_kernel() {
+    fn cleared_permissions_follow_the_kernel() {
         let check = |permissions, expected| {
-            assert_eq!(without(&file(FileKind::Regular, permissions), NOBODY), expected);
+            assert_eq!(without(&file(FileKind::Regular, permissions), FOREIGN), expected);
         };
         check(0o644, None);
         check(0o4755, Some(0o755));
@@ -180,11 +139,11 @@ mod tests {
         check(0o2755, Some(0o755));
         check(0o2745, None);
         check(0o1777, None);
-        assert_eq!(without(&file(FileKind::Directory, 0o6777), NOBODY), None);
+        assert_eq!(without(&file(FileKind::Directory, 0o6777), FOREIGN), None);
     }
 
     #[test]
-    fn who_has_the_capability_keeps_the_bits() {
+    fn a_caller_with_the_capability_keeps_the_bits() {
         assert!(shows_capability("Name:\tx\nCapEff:\t000001ffffffffff\n"));
         assert!(!shows_capability("CapPrm:\t000001ffffffffff\nCapEff:\t0000000000000000\n"));
         assert!(!shows_capability(""));
@@ -192,21 +151,10 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_the_one_for_files_and_the_others() {
+    fn the_file_group_and_supplementary_groups_count() {
         let status = "Gid:\t1\t2\t3\t4\nGroups:\t7 88 \n";
         assert!([4, 7, 88].iter().all(|gid| shows_group(status, *gid)));
         assert!(![1, 2, 3, 8].iter().any(|gid| shows_group(status, *gid)));
         assert!(!shows_group("", 0));
-    }
-
-    #[test]
-    fn a_change_of_permissions_on_any_worker_forgets_all() {
-        let changes = Arc::new(AtomicU64::new(0));
-        let here = CheckedFiles::new(Arc::clone(&changes));
-        let there = CheckedFiles::new(changes);
-        here.insert(InodeId::new(9), limits::VALIDITY);
-        assert!(here.contains(InodeId::new(9)));
-        there.forget_all();
-        assert!(!here.contains(InodeId::new(9)));
     }
 }

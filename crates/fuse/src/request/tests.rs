@@ -1,9 +1,19 @@
-//! Requests of the kernel, byte by byte: good, cut off, and arbitrary.
+//! Requests of the kernel, byte by byte: valid, truncated, and arbitrary.
 
+use super::attributes::SetAttrIn;
+use super::data::{AllocateIn, CopyIn, ReadIn, SeekIn, WriteIn};
+use super::files::{CreateIn, FlushIn, FsyncIn, OpenIn, ReleaseIn};
+use super::ioctl::IoctlIn;
+use super::locks::LockIn;
+use super::names::{LinkIn, MkDirIn, MkNodIn, Rename2In, RenameIn};
+use super::xattrs::{GetXattrIn, SetXattrIn, XattrChange};
 use super::*;
+use crate::abi::InterruptIn;
 use proptest::prelude::*;
+use skep_client::SetTime;
+use skep_types::Timestamp;
 
-fn request(opcode: u32, arguments: &[u8], payload: &[u8]) -> Request {
+fn request(opcode: u32, arguments: &[u8], payload: &[u8]) -> RawRequest {
     let header = InHeader {
         len: 0,
         opcode,
@@ -15,7 +25,7 @@ fn request(opcode: u32, arguments: &[u8], payload: &[u8]) -> Request {
         extension_words: 0,
         padding: 0,
     };
-    Request {
+    RawRequest {
         header,
         arguments: Buf::copy_of(arguments),
         payload: Buf::copy_of(payload),
@@ -28,7 +38,9 @@ fn names_end_at_their_zero_byte() {
     let check = |payload: &[u8], expected: Result<&[u8], i32>| {
         let got = request(Opcode::Lookup as u32, &[], payload).parse();
         match (got, expected) {
-            (Ok(Call::Lookup { name, .. }), Ok(expected)) => assert_eq!(name, expected),
+            (Ok(Request::Names(NameRequest::Lookup { name, .. })), Ok(expected)) => {
+                assert_eq!(name, expected)
+            }
             (Err(got), Err(expected)) => assert_eq!(got, expected),
             (got, expected) => panic!("{got:?} instead of {expected:?}"),
         }
@@ -41,7 +53,7 @@ fn names_end_at_their_zero_byte() {
 }
 
 #[test]
-fn a_write_that_claims_more_than_came_is_refused() {
+fn a_write_with_too_few_bytes_is_refused() {
     let arguments = WriteIn {
         handle: 5,
         offset: 0,
@@ -54,19 +66,23 @@ fn a_write_that_claims_more_than_came_is_refused() {
     .to_bytes();
     let parse = |data: &[u8]| request(Opcode::Write as u32, &arguments, data).parse();
     assert_eq!(parse(b"abc").unwrap_err(), libc::EINVAL);
-    let Ok(Call::Write { write }) = parse(b"abcde") else { panic!("a write") };
+    let Ok(Request::Data(DataRequest::Write(write))) = parse(b"abcde") else {
+        panic!("expected a write")
+    };
     assert_eq!(write.data.bytes(), b"abcd");
     assert!(write.is_synced);
 }
 
 #[test]
-fn times_may_be_the_present_or_given() {
+fn times_are_explicit_or_the_present() {
     let mut arguments = SetAttrIn::decode(&mut Reader::new(&[0; 88])).unwrap();
     arguments.valid = set_attr::ATIME | set_attr::MTIME | set_attr::MTIME_NOW | set_attr::UID;
     arguments.atime = (-5_i64) as u64;
     arguments.atime_nanoseconds = 9;
     let got = request(Opcode::SetAttr as u32, &arguments.to_bytes(), b"").parse();
-    let Ok(Call::SetAttributes { change, kill_privileges, .. }) = got else { panic!("{got:?}") };
+    let Ok(Request::Attributes(AttributeRequest::Set { change, kill_privileges, .. })) = got else {
+        panic!("{got:?}")
+    };
     let at = Timestamp { seconds: -5, nanoseconds: 9 };
     assert_eq!(change.accessed, Some(SetTime { now: false, at }));
     assert!(change.modified.is_some_and(|time| time.now));
@@ -92,17 +108,17 @@ proptest! {
     }
 }
 
-/// Kernels before 5.13 send half of the struct, and would not have asked for the rest.
+/// Kernels before 5.13 send half of the struct, without the flags of the other half.
 #[test]
-fn both_forms_of_set_xattr_are_taken_apart() {
+fn both_forms_of_set_xattr_are_parsed() {
     let payload = b"user.a\0value";
     for is_long in [false, true] {
         let arguments = SetXattrIn { size: 5, flags: 0, more_flags: 1, padding: 0 }.to_bytes();
         let arguments = &arguments[..if is_long { 16 } else { 8 }];
         let bytes = [&header(Opcode::SetXattr).to_bytes(), arguments, payload].concat();
-        let request = Request::from_bytes(&Buf::copy_of(&bytes), Buf::new(100), is_long);
-        match request.map(|it| it.parse()) {
-            Some(Ok(Call::SetXattr { change })) => {
+        let request = RawRequest::from_bytes(&Buf::copy_of(&bytes), Buf::new(100), is_long);
+        match request.map(|request| request.parse()) {
+            Some(Ok(Request::Xattrs(XattrRequest::Set(change)))) => {
                 let XattrChange { name, value, clear_set_group_id, .. } = change;
                 assert_eq!((&name[..], &value[..]), (&b"user.a"[..], &b"value"[..]));
                 assert_eq!(clear_set_group_id, is_long);
@@ -127,12 +143,65 @@ fn header(opcode: Opcode) -> InHeader {
 }
 
 #[test]
-fn what_the_device_gives_is_taken_apart() {
+fn truncated_requests_are_refused() {
     let header = header(Opcode::MkDir);
     let arguments = MkDirIn { mode: 0o40_755, umask: 0o22 };
     let bytes = [header.to_bytes(), arguments.to_bytes(), b"name\0".to_vec()].concat();
     assert!(is_request(&bytes));
     for len in 0..bytes.len() {
         assert!(!is_request(&bytes[..len]), "{len} bytes");
+    }
+}
+
+/// The number of bytes of a record.
+fn len_of<T: Codec>() -> usize {
+    let zeros = [0; 512];
+    let mut reader = Reader::new(&zeros);
+    T::decode(&mut reader).unwrap();
+    zeros.len() - reader.left()
+}
+
+#[test]
+fn the_table_of_opcodes_has_the_length_of_each_struct() {
+    let check = |opcode: Opcode, len: usize| assert_eq!(opcode.argument_bytes(), len);
+    check(Opcode::SetAttr, len_of::<SetAttrIn>());
+    check(Opcode::MkNod, len_of::<MkNodIn>());
+    check(Opcode::MkDir, len_of::<MkDirIn>());
+    check(Opcode::Rename, len_of::<RenameIn>());
+    check(Opcode::Rename2, len_of::<Rename2In>());
+    check(Opcode::Link, len_of::<LinkIn>());
+    check(Opcode::Open, len_of::<OpenIn>());
+    check(Opcode::Create, len_of::<CreateIn>());
+    check(Opcode::Read, len_of::<ReadIn>());
+    check(Opcode::ReadDir, len_of::<ReadIn>());
+    check(Opcode::ReadDirPlus, len_of::<ReadIn>());
+    check(Opcode::Write, len_of::<WriteIn>());
+    check(Opcode::Release, len_of::<ReleaseIn>());
+    check(Opcode::Flush, len_of::<FlushIn>());
+    check(Opcode::Fsync, len_of::<FsyncIn>());
+    check(Opcode::FsyncDir, len_of::<FsyncIn>());
+    check(Opcode::SetXattr, len_of::<SetXattrIn>());
+    check(Opcode::GetXattr, len_of::<GetXattrIn>());
+    check(Opcode::ListXattr, len_of::<GetXattrIn>());
+    check(Opcode::Ioctl, len_of::<IoctlIn>());
+    check(Opcode::Interrupt, len_of::<InterruptIn>());
+    check(Opcode::FAllocate, len_of::<AllocateIn>());
+    check(Opcode::LSeek, len_of::<SeekIn>());
+    check(Opcode::CopyFileRange, len_of::<CopyIn>());
+    check(Opcode::CopyFileRange64, len_of::<CopyIn>());
+    check(Opcode::GetLock, len_of::<LockIn>());
+    check(Opcode::SetLock, len_of::<LockIn>());
+    check(Opcode::SetLockWait, len_of::<LockIn>());
+    for opcode in Opcode::ALL {
+        assert_eq!(Opcode::from_number(*opcode as u32), Some(*opcode));
+    }
+}
+
+#[test]
+fn each_opcode_is_parsed_by_its_family() {
+    for opcode in Opcode::ALL {
+        let got = request(*opcode as u32, &[0; 128], b"a\0b\0").parse();
+        let is_kernels_own = opcode.family() == Family::KernelsOwn;
+        assert_eq!(matches!(got, Err(libc::ENOSYS)), is_kernels_own, "{opcode:?}: {got:?}");
     }
 }

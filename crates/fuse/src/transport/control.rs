@@ -1,6 +1,6 @@
-//! What still comes by `/dev/fuse` when requests go through io_uring: `INTERRUPT`, which ends the
-//! wait for a lock (see `waits`), and `FORGET`. Neither needs an answer, but both have to be read,
-//! or the kernel would keep them for ever.
+//! The messages that the kernel still sends through `/dev/fuse` when requests go through io_uring:
+//! `INTERRUPT`, which ends the wait for a lock (`waits`), and `FORGET`. Neither has a reply. But
+//! the daemon must read them, or the kernel would keep them for ever.
 
 use super::kernel;
 use crate::abi::{self, InHeader, InterruptIn, Opcode, OutHeader};
@@ -13,19 +13,20 @@ use skep_types::{Error, Result};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-/// The kernel refuses reads into less than its largest request would need, even if none comes here.
+/// The kernel refuses reads into less memory than its largest request needs, although no request
+/// comes here.
 const MEMORY_BYTES: usize = 4096 + limits::MAX_IO_BYTES;
 
-/// Takes what comes until the mount ends.
+/// Reads messages until the mount ends.
 ///
 /// # Errors
-/// When the kernel refuses to be read from.
+/// When the kernel refuses a read.
 pub(crate) async fn run(fd: Arc<OwnedFd>, interrupts: Arc<Interrupts>) -> Result<()> {
     let memory = Buf::new(MEMORY_BYTES);
     loop {
         match kernel::read(&fd, &memory) {
             Ok(len) => {
-                if take(&fd, &interrupts, &memory.bytes()[..len]) {
+                if apply(&fd, &interrupts, &memory.bytes()[..len]) {
                     skep_env::sleep(limits::FORGET_PAUSE).await;
                 }
             }
@@ -47,8 +48,8 @@ pub(crate) async fn run(fd: Arc<OwnedFd>, interrupts: Arc<Interrupts>) -> Result
     }
 }
 
-/// Takes one message; true for a forget.
-fn take(fd: &OwnedFd, interrupts: &Interrupts, bytes: &[u8]) -> bool {
+/// Applies one message. Returns true for a `FORGET`.
+fn apply(fd: &OwnedFd, interrupts: &Interrupts, bytes: &[u8]) -> bool {
     let mut reader = Reader::new(bytes);
     let Ok(header) = InHeader::decode(&mut reader) else { return false };
     match Opcode::from_number(header.opcode) {
@@ -59,10 +60,13 @@ fn take(fd: &OwnedFd, interrupts: &Interrupts, bytes: &[u8]) -> bool {
             }
         }
         Some(Opcode::NotifyReply) => {}
-        // Not seen yet. An answer all the same, so that nobody waits for ever; not ENOSYS, which
-        // would make the kernel stop asking.
+        // No kernel is known to send others. The reply lets the caller go on. It is not ENOSYS,
+        // after which the kernel would never send such a request again.
         _ => {
-            tracing::error!(opcode = header.opcode, "a request came past the queues");
+            tracing::error!(
+                opcode = header.opcode,
+                "the kernel sent a request through /dev/fuse, not through io_uring: replying EIO"
+            );
             let reply = OutHeader {
                 len: abi::OUT_HEADER_BYTES as u32,
                 error: -libc::EIO as u32,

@@ -1,15 +1,15 @@
-//! `/dev/fuse` with several threads: each has a descriptor of its own (a clone), reads requests
-//! when the kernel says that there are some, and writes replies.
+//! `/dev/fuse` with several threads. Each has a descriptor of its own (a clone), reads requests
+//! when the descriptor is readable, and writes replies.
 //!
-//! A read of the device can't wait in a ring without a thread of the kernel's own, so the
-//! descriptor doesn't block: the ring waits for readiness, and the read itself is an ordinary call.
-//! One port at a time has the turn to read; the others of its worker are busy or wait for the turn,
-//! last come first served, so that the memory in use is the memory used a moment ago.
+//! A blocking read of the device through io_uring would occupy a kernel thread. So the descriptor
+//! doesn't block: the ring waits until it is readable, and the read is an ordinary system call. One
+//! port of a worker at a time has the turn to read. The others have a request or wait for the turn.
+//! The last that came gets the turn first, since its memory is most likely still cached.
 
 use super::kernel;
 use crate::abi::{self, InterruptIn, Opcode, OutHeader};
 use crate::limits;
-use crate::request::Request;
+use crate::request::RawRequest;
 use crate::waits::Interrupts;
 use crate::worker::{Port, Reply};
 use io_uring::{opcode, types};
@@ -21,10 +21,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
-/// Where bodies start in a port's memory: on a page, with room for the headers before it. A write's
-/// data then lies as well aligned as in its program.
+/// Offset of bodies in a port's memory: on a page, with space for the headers before it. The data
+/// of a write is then aligned as in its program.
 const BODY_AT: usize = 4096;
-/// Where a request starts, so that the data of a write starts at [`BODY_AT`].
+/// Offset of a request, so that the data of a write starts at [`BODY_AT`].
 const REQUEST_AT: usize = BODY_AT - abi::IN_HEADER_BYTES - 40;
 const MEMORY_BYTES: usize = BODY_AT + limits::MAX_IO_BYTES;
 
@@ -33,12 +33,12 @@ pub(crate) struct Device {
     fd: OwnedFd,
     interrupts: Arc<Interrupts>,
     has_long_set_xattr: bool,
-    /// Whether somebody has the turn, or was granted it.
+    /// Whether a port has the turn, or was granted it.
     is_taken: Cell<bool>,
     waiting: RefCell<Vec<Rc<Waiter>>>,
 }
 
-/// One who waits for the turn.
+/// A port that waits for the turn.
 #[derive(Default)]
 struct Waiter {
     is_granted: Cell<bool>,
@@ -46,7 +46,8 @@ struct Waiter {
 }
 
 impl Device {
-    /// Takes a descriptor over; `SETXATTR` has its long form there or not.
+    /// Takes over a descriptor. `has_long_set_xattr` is whether the kernel sends the long form of
+    /// `SETXATTR`.
     pub(crate) fn new(
         fd: OwnedFd,
         interrupts: Arc<Interrupts>,
@@ -60,19 +61,19 @@ impl Device {
         if !self.is_taken.replace(true) {
             return Turn(self);
         }
-        let place = Place { device: self, waiter: Rc::default() };
-        self.waiting.borrow_mut().push(Rc::clone(&place.waiter));
+        let queued = QueuedWaiter { device: self, waiter: Rc::default() };
+        self.waiting.borrow_mut().push(Rc::clone(&queued.waiter));
         std::future::poll_fn(|context| {
-            if place.waiter.is_granted.take() {
+            if queued.waiter.is_granted.take() {
                 return Poll::Ready(Turn(self));
             }
-            place.waiter.waker.replace(Some(context.waker().clone()));
+            queued.waiter.waker.replace(Some(context.waker().clone()));
             Poll::Pending
         })
         .await
     }
 
-    /// Grants the turn to who came last, if anybody waits.
+    /// Grants the turn to the port that came last, if any waits.
     fn pass_on(&self) {
         let Some(next) = self.waiting.borrow_mut().pop() else {
             self.is_taken.set(false);
@@ -102,13 +103,14 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// A place among those who wait. Whoever gives it up must not keep the turn from others.
-struct Place<'a> {
+/// The place of a port in the list of waiters. When its future is dropped, the turn that it may
+/// have been granted goes to the next waiter.
+struct QueuedWaiter<'a> {
     device: &'a Device,
     waiter: Rc<Waiter>,
 }
 
-impl Drop for Place<'_> {
+impl Drop for QueuedWaiter<'_> {
     fn drop(&mut self) {
         match self.waiter.is_granted.get() {
             true => self.device.pass_on(),
@@ -143,19 +145,22 @@ impl DevicePort {
         let header = OutHeader { len: len as u32, error: error as u32, unique: reply.unique };
         self.reply.write(start, &header.to_bytes());
         if let Err(error) = kernel::write(&self.device.fd, &self.reply.slice(start..start + len))
-            // ENOENT: nobody waits for it any more. ENODEV: nor for anything.
+            // ENOENT: the caller no longer waits for the reply. ENODEV: the mount has ended.
             && !matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV))
         {
-            tracing::warn!(unique = reply.unique, "the kernel refused a reply: {error}");
+            tracing::warn!(
+                unique = reply.unique,
+                "the kernel refused the reply to a request: {error}"
+            );
         }
     }
 
-    /// What lies in the memory after a read of `len` bytes.
-    fn received(&self, len: usize) -> Received {
+    /// Parses the message of `len` bytes in the port's memory.
+    fn received(&self, len: usize) -> DeviceMessage {
         let bytes = self.request.slice(REQUEST_AT..REQUEST_AT + len);
         let is_long = self.device.has_long_set_xattr;
-        let Some(request) = Request::from_bytes(&bytes, self.reply_memory(), is_long) else {
-            return Received::Nothing;
+        let Some(request) = RawRequest::from_bytes(&bytes, self.reply_memory(), is_long) else {
+            return DeviceMessage::Nothing;
         };
         match Opcode::from_number(request.header.opcode) {
             Some(Opcode::Interrupt) => {
@@ -163,22 +168,27 @@ impl DevicePort {
                 if let Ok(InterruptIn { unique }) = arguments {
                     self.device.interrupts.interrupt(unique);
                 }
-                Received::Nothing
+                DeviceMessage::Nothing
             }
-            // Inode ids need no counting: nothing is kept for those that the kernel knows.
-            Some(Opcode::Forget | Opcode::BatchForget | Opcode::NotifyReply) => Received::Nothing,
-            _ => Received::Request(request),
+            // The daemon keeps nothing for inodes that the kernel caches, so it counts no
+            // references.
+            Some(Opcode::Forget | Opcode::BatchForget | Opcode::NotifyReply) => {
+                DeviceMessage::Nothing
+            }
+            _ => DeviceMessage::Request(request),
         }
     }
 }
 
-enum Received {
+/// A message that a port has read.
+enum DeviceMessage {
+    /// It needs no reply.
     Nothing,
-    Request(Request),
+    Request(RawRequest),
 }
 
 impl Port for DevicePort {
-    async fn exchange(&self, reply: Option<Reply>) -> Option<Request> {
+    async fn exchange(&self, reply: Option<Reply>) -> Option<RawRequest> {
         if let Some(reply) = reply {
             self.send(&reply);
         }
@@ -187,7 +197,7 @@ impl Port for DevicePort {
         loop {
             match kernel::read(&self.device.fd, &buffer) {
                 Ok(len) => {
-                    if let Received::Request(request) = self.received(len) {
+                    if let DeviceMessage::Request(request) = self.received(len) {
                         return Some(request);
                     }
                 }
@@ -197,7 +207,9 @@ impl Port for DevicePort {
                     Some(libc::EINTR | libc::ENOENT) => {}
                     Some(libc::ENODEV | libc::ECONNABORTED) => return None,
                     _ => {
-                        tracing::error!("reading requests of the kernel: {error}");
+                        tracing::error!(
+                            "cannot read requests from /dev/fuse: {error}; this port ends"
+                        );
                         return None;
                     }
                 },
@@ -213,7 +225,7 @@ impl Port for DevicePort {
         self.request.handles() > 1 || self.reply.handles() > 1
     }
 
-    const IS_SLUGGISH: bool = false;
+    const NEEDS_KICKS: bool = false;
 
     fn queue(&self) -> u16 {
         0

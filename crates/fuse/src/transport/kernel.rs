@@ -47,7 +47,7 @@ pub(crate) fn open_device() -> io::Result<OwnedFd> {
     Ok(std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse")?.into())
 }
 
-/// Another descriptor of the same mount, with a list of its own of requests under way.
+/// Another descriptor of the same mount, with its own list of requests under way.
 pub(crate) fn clone_device(fd: &OwnedFd) -> io::Result<OwnedFd> {
     let clone = open_device()?;
     let source = fd.as_raw_fd() as u32;
@@ -56,7 +56,8 @@ pub(crate) fn clone_device(fd: &OwnedFd) -> io::Result<OwnedFd> {
     checked(result as isize).map(|_| clone)
 }
 
-/// CPUs that the kernel may ever use, each of which has a queue: one more than the highest number.
+/// The number of CPUs that the kernel may ever use, which is the number of queues: one more than
+/// the highest CPU number.
 pub(crate) fn possible_cpus() -> u16 {
     let list = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
     let last = list.trim().rsplit([',', '-']).next().and_then(|last| last.parse::<u16>().ok());
@@ -69,26 +70,30 @@ pub(crate) fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
-/// Sees to it that the kernel offers FUSE over io_uring to new mounts: root may switch it on.
+/// Makes the kernel offer FUSE over io_uring to new mounts: root may switch it on.
 ///
 /// # Errors
-/// Why it won't, as a clause.
+/// The reason why the kernel does not offer it.
 pub(crate) fn allow_uring() -> Result<(), String> {
     let value = std::fs::read_to_string(ENABLE_URING)
-        .map_err(|_| "this kernel has no FUSE over io_uring (Linux 6.14 has)".to_owned())?;
+        .map_err(|_| "this kernel has no FUSE over io_uring; Linux 6.14 or later has".to_owned())?;
     if value.trim() == "Y" {
         return Ok(());
     }
-    std::fs::write(ENABLE_URING, "Y")
-        .map_err(|error| format!("{ENABLE_URING} is N and can't be set to Y: {error}"))
+    std::fs::write(ENABLE_URING, "Y").map_err(|error| {
+        format!("{ENABLE_URING} is N, and this process cannot set it to Y: {error}")
+    })
 }
 
 /// From `include/uapi/linux/prctl.h`; the crate `libc` lacks it.
 const PR_SET_IO_FLUSHER: libc::c_int = 57;
 
-/// Marks the calling thread as one that others wait for to get rid of dirty pages: its own
-/// allocations then never wait for that. Needs CAP_SYS_RESOURCE; without it, a host that runs out
-/// of memory while programs write to mapped files may stall.
+/// Marks the calling thread as one that writes back dirty pages for others.
+///
+/// # Hazard: deadlock under memory pressure
+/// Without the mark, an allocation of this thread may wait until dirty pages of this mount are
+/// written back, which only this thread can do. The mark needs CAP_SYS_RESOURCE. Without it, a host
+/// that runs out of memory while programs write to mapped files may stall.
 pub(crate) fn become_io_flusher() {
     // SAFETY: a plain call; a refusal changes nothing.
     unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) };
@@ -98,21 +103,21 @@ fn c_string(text: &OsStr) -> io::Result<CString> {
     CString::new(text.as_bytes()).map_err(|_| io::ErrorKind::InvalidInput.into())
 }
 
-/// What a mount is asked for.
+/// The arguments of a mount.
 #[derive(Debug, Clone)]
 pub(crate) struct MountCall<'a> {
     pub(crate) mount_point: &'a Path,
-    /// What `/proc/mounts` shows as its source.
+    /// The source that `/proc/mounts` shows.
     pub(crate) source: &'a str,
-    /// What every file system can be asked for.
+    /// Flags that every Linux file system has.
     pub(crate) flags: MountFlags,
     /// Largest read.
     pub(crate) max_read: usize,
-    /// Other users may use it.
+    /// Other users may access the mount.
     pub(crate) allow_other: bool,
 }
 
-/// Mounts by `mount(2)` and gives the descriptor of the device.
+/// Mounts by `mount(2)`. Returns the descriptor of the device.
 pub(crate) fn mount(call: &MountCall<'_>) -> io::Result<OwnedFd> {
     let fd = open_device()?;
     // SAFETY: plain calls that can't fail.
@@ -141,7 +146,7 @@ pub(crate) fn mount(call: &MountCall<'_>) -> io::Result<OwnedFd> {
     checked(result as isize).map(|_| fd)
 }
 
-/// Changes the flags of what is mounted on a directory.
+/// Changes the flags of the mount on a directory.
 pub(crate) fn remount(mount_point: &Path, flags: MountFlags) -> io::Result<()> {
     let mount_point = c_string(mount_point.as_os_str())?;
     let bits = flags.bits() | libc::MS_REMOUNT;
@@ -161,11 +166,11 @@ pub(crate) fn remount(mount_point: &Path, flags: MountFlags) -> io::Result<()> {
 /// How to unmount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unmount {
-    /// Only if nobody uses it.
+    /// Only if no program uses it.
     IfIdle,
-    /// From the tree at once; those who have files open keep them.
+    /// Remove it from the tree at once; programs keep their open files.
     Detach,
-    /// At once, and whoever waits for an answer gets an error.
+    /// At once; requests under way fail with an error.
     Abort,
 }
 
@@ -184,12 +189,14 @@ pub(crate) fn unmount(mount_point: &Path, how: Unmount) -> io::Result<()> {
 
 /// Unmounts by `umount(8)`, in a process of its own.
 ///
-/// A process must not unmount what it serves by a system call: that waits until the connection's
-/// requests have ended. If the process is killed meanwhile, the waiting thread keeps its memory and
-/// files, the rings among them, so the requests never end, and neither does the thread.
+/// # Hazard: a process that can never end
+/// A process must not unmount its own mount by a system call: the call waits until the connection's
+/// requests have ended. If the process is killed during the call, the waiting thread keeps the
+/// process's memory and files, among them the rings. So the requests never end, nor does the
+/// thread.
 pub(crate) fn unmount_by_program(mount_point: &Path, how: Unmount) -> io::Result<()> {
     let mut command = Command::new("umount");
-    // No helpers, no looking at the path: that would ask the mount.
+    // No helpers, and no access to the path: that would send requests to the mount.
     command.env("LC_ALL", "C").arg("-i").arg("-c");
     match how {
         Unmount::IfIdle => &mut command,
@@ -199,15 +206,15 @@ pub(crate) fn unmount_by_program(mount_point: &Path, how: Unmount) -> io::Result
     succeeded(&command.arg("--").arg(mount_point).stdin(Stdio::null()).output()?)
 }
 
-/// What a program that unmounts says by its end and its words.
+/// The result of a program that unmounts, from its exit status and its messages.
 fn succeeded(output: &Output) -> io::Result<()> {
     if output.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    let is_busy = said.contains("busy");
+    let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    let is_busy = message.contains("busy");
     let kind = if is_busy { io::ErrorKind::ResourceBusy } else { io::ErrorKind::Other };
-    Err(io::Error::new(kind, said))
+    Err(io::Error::new(kind, message))
 }
 
 /// Name of the helper that mounts for ordinary users.
@@ -217,7 +224,7 @@ fn helper_failed(error: &io::Error) -> io::Error {
     if error.kind() == io::ErrorKind::NotFound {
         return io::Error::new(
             io::ErrorKind::NotFound,
-            format!("without root, mounting needs {FUSERMOUNT}: install the package fuse3"),
+            format!("users other than root need {FUSERMOUNT} to mount: install the package fuse3"),
         );
     }
     io::Error::new(error.kind(), format!("{FUSERMOUNT}: {error}"))
@@ -251,11 +258,12 @@ pub(crate) fn mount_by_helper(call: &MountCall<'_>) -> io::Result<OwnedFd> {
     let fd = receive_descriptor(&ours);
     let output = child.wait_with_output()?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        // Usually udev opens the device to all; where there is none, nobody has.
-        let is_closed = said.contains("/dev/fuse") && said.contains("Permission denied");
+        let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        // Usually udev makes the device accessible to all users; in a container without udev it
+        // isn't.
+        let is_closed = message.contains("/dev/fuse") && message.contains("Permission denied");
         let way_out = if is_closed { " (let root run: chmod 666 /dev/fuse)" } else { "" };
-        return Err(io::Error::other(format!("{FUSERMOUNT} failed: {said}{way_out}")));
+        return Err(io::Error::other(format!("{FUSERMOUNT} failed: {message}{way_out}")));
     }
     fd
 }
@@ -280,10 +288,10 @@ pub(crate) fn unmount_by_helper(mount_point: &Path, how: Unmount) -> io::Result<
 fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
     let mut byte = [0_u8; 1];
     let mut vector = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
-    // Aligned for the control header, with room for one descriptor.
+    // Aligned for the control header, with space for one descriptor.
     let mut buffer = [0_u64; 8];
-    // SAFETY: all-zero is a valid `msghdr`; what it is made to point to outlives the call. The
-    // macros check that a control message is within the space that the kernel filled.
+    // SAFETY: all-zero is a valid `msghdr`; all that it points to outlives the call. The macros
+    // check that a control message is within the space that the kernel filled.
     let raw = unsafe {
         let mut message = std::mem::zeroed::<libc::msghdr>();
         message.msg_iov = &raw mut vector;
@@ -304,7 +312,7 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
-/// Asks a mount for its room, which only its daemon can tell.
+/// Requests the free space of a mount. The kernel never caches it, so the daemon must reply.
 pub(crate) fn stat_fs(path: &Path) -> io::Result<()> {
     let path = c_string(path.as_os_str())?;
     // SAFETY: the string ends with a zero byte, and the result is written to a valid place.

@@ -2,16 +2,15 @@
 //! queue of the CPU that its caller runs on, and one command both replies and fetches the next one.
 //!
 //! An entry of a queue is a port: 288 bytes of headers and a payload, registered once by address.
-//! In the headers: the request's or reply's header at 0, the operation's fixed struct at 128, and
-//! at 256 what the two sides say about the entry itself. Names and data of a request and all of a
-//! reply's body go through the payload. `FORGET` and `INTERRUPT` still come by `/dev/fuse`: see
-//! `control`.
+//! The headers have the request's or reply's header at 0, the operation's fixed struct at 128, and
+//! the fields of the entry itself at 256. Names and data of a request and the body of a reply are
+//! in the payload. `FORGET` and `INTERRUPT` still come by `/dev/fuse` (`control`).
 //!
 //! Every possible CPU's queue must have an entry before the kernel lets any request through.
 
 use crate::abi::{self, InHeader, OutHeader};
 use crate::limits;
-use crate::request::Request;
+use crate::request::RawRequest;
 use crate::worker::{Port, Reply};
 use io_uring::{opcode, squeue, types};
 use skep_env::Buf;
@@ -31,7 +30,7 @@ const ARGUMENTS_BYTES: usize = 128;
 const COMMIT_ID_AT: usize = 264;
 const PAYLOAD_LEN_AT: usize = 272;
 
-/// What the kernel knows the addresses of.
+/// The memory whose addresses the kernel has.
 struct Memory {
     header: Buf,
     payload: Buf,
@@ -69,8 +68,8 @@ impl UringPort {
             return entry.build();
         }
         let entry = entry.addr(Some(self.memory.vectors.as_ptr() as u64)).build();
-        // The number of vectors goes to `sqe->len`, for which the builder has no method.
-        // SAFETY: an entry is 128 plain bytes, and any such bytes are an entry.
+        // The number of vectors goes to `sqe->len`, for which the builder has no method. SAFETY: an
+        // entry is 128 plain bytes, and any such bytes are an entry.
         unsafe {
             let mut raw: [u8; 128] = std::mem::transmute(entry);
             raw[24..28].copy_from_slice(&2_u32.to_le_bytes());
@@ -92,14 +91,14 @@ impl UringPort {
         self.memory.header.write(PAYLOAD_LEN_AT, &(len as u32).to_le_bytes());
     }
 
-    fn read_request(&self) -> Option<Request> {
+    fn read_request(&self) -> Option<RawRequest> {
         let Memory { header, payload, .. } = &*self.memory;
         let mut reader = Reader::new(header.bytes());
         let in_header = InHeader::decode(&mut reader).ok()?;
         let mut reader = Reader::new(&header.bytes()[COMMIT_ID_AT..]);
         self.commit_id.set(u64::decode(&mut reader).ok()?);
         let payload_len = u32::decode(&mut reader).ok()? as usize;
-        Some(Request {
+        Some(RawRequest {
             header: in_header,
             arguments: header.slice(ARGUMENTS_AT..ARGUMENTS_AT + ARGUMENTS_BYTES),
             payload: payload.slice(0..payload_len.min(payload.len())),
@@ -109,7 +108,7 @@ impl UringPort {
 }
 
 impl Port for UringPort {
-    async fn exchange(&self, reply: Option<Reply>) -> Option<Request> {
+    async fn exchange(&self, reply: Option<Reply>) -> Option<RawRequest> {
         let operation = match &reply {
             Some(reply) => {
                 self.write_reply(reply);
@@ -118,14 +117,17 @@ impl Port for UringPort {
             None => REGISTER,
         };
         let keep: Box<dyn Any> = Box::new(Rc::clone(&self.memory));
-        // SAFETY: what the entry points to (and what the kernel was told at registration) is owned
-        // by the memory that is kept.
+        // SAFETY: `keep` owns all memory that the entry points to, and that was registered.
         let (result, _) = unsafe { skep_env::submit(self.command(operation), keep) }.await;
         if result < 0 {
             // ENOTCONN and ECONNABORTED are the ordinary end.
             if !matches!(-result, libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED) {
                 let error = std::io::Error::from_raw_os_error(-result);
-                tracing::warn!(queue = self.queue, operation, "a FUSE queue entry ended: {error}");
+                tracing::warn!(
+                    queue = self.queue,
+                    operation,
+                    "the kernel ended an entry of a FUSE queue: {error}"
+                );
             }
             return None;
         }
@@ -140,7 +142,7 @@ impl Port for UringPort {
         self.memory.payload.handles() > 1
     }
 
-    const IS_SLUGGISH: bool = true;
+    const NEEDS_KICKS: bool = true;
 
     fn queue(&self) -> u16 {
         self.queue

@@ -1,4 +1,4 @@
-//! How mounts and callers end: unmounted, told to stop, killed.
+//! The end of mounts and of callers: by unmount, signal, and kill.
 
 use crate::harness::{Mounted, is_mounted, wait_until};
 use crate::{Test, mounted};
@@ -11,14 +11,14 @@ pub(crate) const TESTS: &[Test] = &[
     ("an_unmount_from_outside_ends_the_server", an_unmount_from_outside_ends_the_server),
     ("a_signal_unmounts", a_signal_unmounts),
     ("a_busy_mount_is_detached", a_busy_mount_is_detached),
-    ("a_killed_server_leaves_room_for_the_next", a_killed_server_leaves_room_for_the_next),
+    ("a_dead_mount_is_replaced", a_dead_mount_is_replaced),
     ("a_mounted_directory_is_refused", a_mounted_directory_is_refused),
     ("a_caller_that_waits_can_be_killed", a_caller_that_waits_can_be_killed),
     (
-        "a_signal_that_kills_nobody_interrupts_nothing",
-        a_signal_that_kills_nobody_interrupts_nothing,
+        "a_signal_that_does_not_kill_interrupts_nothing",
+        a_signal_that_does_not_kill_interrupts_nothing,
     ),
-    ("auto_takes_the_best_transport", auto_takes_the_best_transport),
+    ("auto_uses_the_best_transport", auto_uses_the_best_transport),
 ];
 
 fn an_unmount_from_outside_ends_the_server(transport: &str) {
@@ -43,13 +43,13 @@ fn a_busy_mount_is_detached(transport: &str) {
     let mut it = mounted(transport);
     let mut file = File::create(it.join("file")).unwrap();
     it.signal(libc::SIGTERM);
-    wait_until("the mount has left the tree", || !is_mounted(&it.path));
+    wait_until("the mount is detached", || !is_mounted(&it.path));
     file.write_all(b"served until it is closed").unwrap();
     drop(file);
     assert!(it.end().success());
 }
 
-fn a_killed_server_leaves_room_for_the_next(transport: &str) {
+fn a_dead_mount_is_replaced(transport: &str) {
     let directory = tempfile::tempdir().unwrap();
     let mut first = Mounted::start(transport, directory.path()).unwrap();
     fs::write(first.join("file"), "x").unwrap();
@@ -63,13 +63,13 @@ fn a_killed_server_leaves_room_for_the_next(transport: &str) {
     assert_eq!(fs::read_dir(&second.path).unwrap().count(), 0);
     second.signal(libc::SIGTERM);
     assert!(second.end().success());
-    assert!(!is_mounted(&second.path), "nothing is left below it either");
+    assert!(!is_mounted(&second.path), "no other mount is left below it");
 }
 
 fn a_mounted_directory_is_refused(transport: &str) {
     let it = mounted(transport);
-    let said = Mounted::start(transport, &it.path).err().unwrap();
-    assert!(said.contains("is mounted already"), "{said}");
+    let message = Mounted::start(transport, &it.path).err().unwrap();
+    assert!(message.contains("is mounted already"), "{message}");
     assert_eq!(fs::read_dir(&it.path).unwrap().count(), 0);
 }
 
@@ -99,7 +99,7 @@ fn inside(path: &Path) -> (u64, u64) {
 /// Semantics 4.1.
 fn a_caller_that_waits_can_be_killed(transport: &str) {
     let it = mounted(transport);
-    // More than there are slots, and twice, so that those of killed callers must serve again.
+    // More callers than slots, and twice, so that slots of killed callers must serve again.
     for _ in 0..2 {
         let mut callers: Vec<_> =
             (0..40).map(|i| start("stat", &it.join(&format!("never-{i}")))).collect();
@@ -115,14 +115,14 @@ fn a_caller_that_waits_can_be_killed(transport: &str) {
     creating.kill().unwrap();
     creating.wait().unwrap();
     fs::write(it.join("go"), "").unwrap();
-    wait_until("what was begun is finished", || it.join("d/slow").exists());
+    wait_until("the creation is finished", || it.join("d/slow").exists());
     wait_until("no handle is left behind", || inside(&it.path) == (0, 0));
 }
 
 /// Semantics 4.4.
-fn a_signal_that_kills_nobody_interrupts_nothing(transport: &str) {
+fn a_signal_that_does_not_kill_interrupts_nothing(transport: &str) {
     let it = mounted(transport);
-    // In a directory of its own, which the kernel keeps locked for as long as that takes.
+    // In a directory of its own: the kernel keeps it locked during the creation.
     fs::create_dir(it.join("d")).unwrap();
     let mut creating = Command::new("sh")
         .arg("-c")
@@ -138,6 +138,6 @@ fn a_signal_that_kills_nobody_interrupts_nothing(transport: &str) {
     assert!(creating.wait().unwrap().success());
 }
 
-fn auto_takes_the_best_transport(_: &str) {
+fn auto_uses_the_best_transport(_: &str) {
     assert_eq!(Mounted::new("auto").transport, "uring");
 }

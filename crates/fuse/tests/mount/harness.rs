@@ -1,7 +1,7 @@
-//! Mounts the file system in memory by a process of its own, and cleans up whatever happens.
+//! Mounts the file system in memory by a process of its own, and unmounts it however the test ends.
 
 use crate::memory::Memory;
-use skep_fuse::{MountFlags, ServeOptions, serve};
+use skep_fuse::{MountFlags, RequestOptions, ServeOptions, serve};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -17,13 +17,12 @@ pub(crate) fn serve_if_asked() -> Option<i32> {
     tracing_subscriber::fmt().with_writer(std::io::stderr).init();
     let memory = Memory::new();
     let options = ServeOptions {
-        validity: skep_fuse::VALIDITY,
         flags: MountFlags::default(),
         allows_others: false,
         mount_point: mount_point.into(),
         source: "memory".into(),
         transport: transport.parse().unwrap(),
-        has_job_patterns: false,
+        requests: RequestOptions { has_job_patterns: false, validity: skep_fuse::VALIDITY },
         ends_on_signals: true,
         on_ready: Box::new(|transport| {
             println!("ready {transport}");
@@ -47,16 +46,16 @@ pub(crate) struct Mounted {
     _directory: Option<tempfile::TempDir>,
 }
 
-/// Waits until something holds.
+/// Waits until `holds` returns true.
 pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !holds() {
-        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
         std::thread::yield_now();
     }
 }
 
-/// Whether something is mounted there.
+/// Whether `path` is a mount point.
 pub(crate) fn is_mounted(path: &Path) -> bool {
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
     mounts.lines().any(|line| line.split(' ').nth(1) == path.to_str())
@@ -70,7 +69,7 @@ impl Mounted {
         it
     }
 
-    /// Mounts on a directory; what the server said instead if it failed.
+    /// Mounts on a directory. Returns the server's message if it fails.
     pub(crate) fn start(transport: &str, path: &Path) -> Result<Self, String> {
         let mut server = Command::new(std::env::current_exe().unwrap())
             .env(SERVE, format!("{transport}:{}", path.display()))
@@ -102,7 +101,7 @@ impl Mounted {
         assert_eq!(unsafe { libc::kill(self.server.id() as i32, signal) }, 0);
     }
 
-    /// Waits for the server's end.
+    /// Waits until the server ends.
     pub(crate) fn end(&mut self) -> ExitStatus {
         let mut status = None;
         wait_until("the server ends", || {

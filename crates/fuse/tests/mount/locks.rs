@@ -1,4 +1,4 @@
-//! Locks: who waits for one, how that ends, and that it keeps nobody else waiting.
+//! Waits for locks: how they end, and that they don't block other requests.
 
 use crate::harness::wait_until;
 use crate::{Test, mounted};
@@ -12,7 +12,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("a_wait_for_a_lock_ends_with_a_signal", a_wait_for_a_lock_ends_with_a_signal),
     ("lock_waits_leave_requests_for_others", lock_waits_leave_requests_for_others),
     ("an_unlock_behind_many_waits_is_served", an_unlock_behind_many_waits_is_served),
-    ("a_killed_waiter_goes_and_gets_nothing", a_killed_waiter_goes_and_gets_nothing),
+    ("a_killed_waiter_ends_without_the_lock", a_killed_waiter_ends_without_the_lock),
 ];
 
 /// A program that waits for a lock of each kind, until a signal interrupts it.
@@ -75,8 +75,8 @@ fn a_wait_for_a_lock_ends_with_a_signal(transport: &str) {
             assert_eq!(ended.next().unwrap().unwrap(), "interrupted");
             sent_at.elapsed()
         };
-        // Not only when somebody looks whether the caller was killed. (Five times, for a machine
-        // that stands still for a moment.)
+        // Faster than the periodic check for killed callers. (Five times, for a machine that stands
+        // still for a moment.)
         let fastest = (0..5).map(|_| end_a_wait()).min().unwrap();
         assert!(fastest < Duration::from_millis(200), "{fastest:?}");
     }
@@ -89,7 +89,7 @@ fn locking(path: &Path) -> Child {
 
 fn lock_waits_leave_requests_for_others(transport: &str) {
     let it = mounted(transport);
-    // Twice: places of the first time serve again.
+    // Twice: slots of the first round serve again.
     for round in 0..2 {
         let file = File::create(it.join("file")).unwrap();
         file.lock().unwrap();
@@ -102,8 +102,8 @@ fn lock_waits_leave_requests_for_others(transport: &str) {
     }
 }
 
-/// A program of which many threads wait for a lock on one CPU, and then one unlocks it. Each that
-/// gets it gives it on.
+/// A program with many threads that wait for a lock on one CPU. Then another thread unlocks it.
+/// Each thread that gets the lock releases it.
 const QUEUEING: &str = "
 import fcntl, os, sys, threading, time
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
@@ -132,7 +132,7 @@ for thread in threads:
     thread.join()
 ";
 
-/// The kernel left it in its queue, since new places got only what came after them.
+/// The kernel left the unlock in its queue: new slots got only requests that came after them.
 fn an_unlock_behind_many_waits_is_served(transport: &str) {
     let it = mounted(transport);
     File::create(it.join("file")).unwrap();
@@ -144,18 +144,18 @@ fn an_unlock_behind_many_waits_is_served(transport: &str) {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
-    assert_eq!(said.next().unwrap().unwrap(), "ready");
-    // All of them are in the queue before the first is served.
+    let mut output = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert_eq!(output.next().unwrap().unwrap(), "ready");
+    // All of them are in the queue before the server reads the first.
     it.signal(libc::SIGSTOP);
     writeln!(child.stdin.take().unwrap(), "go").unwrap();
-    assert_eq!(said.next().unwrap().unwrap(), "queued");
+    assert_eq!(output.next().unwrap().unwrap(), "queued");
     it.signal(libc::SIGCONT);
-    wait_until("all have had the lock", || child.try_wait().unwrap().is_some());
+    wait_until("all threads have had the lock", || child.try_wait().unwrap().is_some());
     assert!(child.wait().unwrap().success());
 }
 
-fn a_killed_waiter_goes_and_gets_nothing(transport: &str) {
+fn a_killed_waiter_ends_without_the_lock(transport: &str) {
     let it = mounted(transport);
     let file = File::create(it.join("file")).unwrap();
     file.lock().unwrap();

@@ -1,8 +1,8 @@
 //! A file system in memory behind real mounts, by both transports.
 //!
-//! The server is this same program, started again: a mount whose server shares its process with the
-//! test could not be killed. So there is a main function, which runs the tests by name (an argument
-//! selects those that contain it).
+//! The server is this program, started again: a test could not kill a server in its own process. So
+//! the program has a main function, which runs the tests by name. An argument selects the tests
+//! whose names contain it.
 
 // In a test an unwrap is an assertion; clippy sees that only of functions that the usual harness
 // runs.
@@ -23,12 +23,12 @@ fn main() {
     if let Some(code) = harness::serve_if_asked() {
         std::process::exit(code);
     }
-    let wanted = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));
+    let filter = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));
     let mut run = 0;
     for (name, test) in operations::TESTS.iter().chain(ends::TESTS).chain(locks::TESTS) {
         for transport in ["uring", "device"] {
             let name = format!("{name}::{transport}");
-            if wanted.as_ref().is_some_and(|wanted| !name.contains(wanted.as_str())) {
+            if filter.as_ref().is_some_and(|filter| !name.contains(filter.as_str())) {
                 continue;
             }
             println!("test {name} ...");
@@ -39,7 +39,7 @@ fn main() {
     println!("{run} tests passed");
 }
 
-/// A mount that surely has the transport that was asked for.
+/// A mount with the requested transport, which is checked.
 fn mounted(transport: &str) -> Mounted {
     let it = Mounted::new(transport);
     assert_eq!(it.transport, transport);

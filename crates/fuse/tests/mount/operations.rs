@@ -1,4 +1,4 @@
-//! What programs do with files, names and attributes.
+//! Operations of programs on files, names and attributes.
 
 use crate::{Test, mounted};
 use std::collections::HashSet;
@@ -22,14 +22,14 @@ pub(crate) const TESTS: &[Test] = &[
     ("direct_io_is_served", direct_io_is_served),
     ("mapped_memory_reaches_the_file", mapped_memory_reaches_the_file),
     ("unlinked_files_live_while_open", unlinked_files_live_while_open),
-    ("names_come_and_go", names_come_and_go),
-    ("other_kinds_of_files", other_kinds_of_files),
+    ("names_are_made_renamed_and_removed", names_are_made_renamed_and_removed),
+    ("special_files_are_made", special_files_are_made),
     ("large_directories_are_listed_whole", large_directories_are_listed_whole),
-    ("attributes_change", attributes_change),
-    ("writing_takes_privileges_away", writing_takes_privileges_away),
-    ("extended_attributes", extended_attributes),
-    ("the_transport_can_be_asked_for", the_transport_can_be_asked_for),
-    ("many_threads_at_once", many_threads_at_once),
+    ("attributes_are_changed", attributes_are_changed),
+    ("writing_clears_set_user_id", writing_clears_set_user_id),
+    ("extended_attributes_are_stored", extended_attributes_are_stored),
+    ("an_attribute_shows_the_transport", an_attribute_shows_the_transport),
+    ("many_threads_work_at_once", many_threads_work_at_once),
 ];
 
 fn errno(result: std::io::Result<impl Sized>) -> i32 {
@@ -69,7 +69,7 @@ fn files_keep_what_is_written(transport: &str) {
     assert_eq!(fs::read(&path).unwrap()[..4], *b"near");
 }
 
-/// The kernel tells the flags of the handle with writes alone.
+/// The kernel sends the flags of the handle with writes only.
 fn changes_through_synchronous_handles_are_synced(transport: &str) {
     let it = mounted(transport);
     let path = it.join("file");
@@ -87,7 +87,7 @@ fn changes_through_synchronous_handles_are_synced(transport: &str) {
         assert_eq!(now > before, is_synced, "{before} syncs, then {now}");
         before = now;
     };
-    // Made by the first, opened by the others.
+    // The first round makes the file, the others open it.
     for (flags, is_synced) in [(libc::O_SYNC, true), (libc::O_DSYNC, true), (0, false)] {
         let mut options = OpenOptions::new();
         let file = options.write(true).create(true).custom_flags(flags).open(&path).unwrap();
@@ -118,13 +118,17 @@ fn changes_through_synchronous_handles_are_synced(transport: &str) {
     assert!(syncs(Path::new(&named)) > 0);
 }
 
-/// What a file with holes takes changes with each write: the kernel must not rely on what it was
-/// told with the name or with a new length.
+/// The space of a file with holes changes with each write. So the kernel must not use the number of
+/// blocks that a lookup or a new length returned.
 fn holes_take_no_space(transport: &str) {
     let it = mounted(transport);
     let path = it.join("file");
     fs::write(&path, pattern(5000)).unwrap();
-    assert_eq!(fs::metadata(&path).unwrap().blocks(), 10, "without holes the size tells");
+    assert_eq!(
+        fs::metadata(&path).unwrap().blocks(),
+        10,
+        "without holes the size gives the blocks"
+    );
     let file = OpenOptions::new().write(true).open(&path).unwrap();
     file.set_len(1 << 20).unwrap();
     assert_eq!(file.metadata().unwrap().blocks(), 16);
@@ -150,7 +154,7 @@ fn direct_io_is_served(transport: &str) {
     assert!(got == bytes);
     assert_eq!(file.read_at(&mut got, (3 << 20) - 100).unwrap(), 100);
     assert_eq!(file.read_at(&mut got, 3 << 20).unwrap(), 0);
-    // The parts of a large direct write are under way together, also when they append.
+    // The kernel sends the parts of a large direct write together, also when they append.
     let mut options = OpenOptions::new();
     let mut file =
         options.append(true).custom_flags(libc::O_DIRECT).open(it.join("direct")).unwrap();
@@ -196,7 +200,7 @@ fn unlinked_files_live_while_open(transport: &str) {
     assert_eq!(text, "still here");
 }
 
-fn names_come_and_go(transport: &str) {
+fn names_are_made_renamed_and_removed(transport: &str) {
     let it = mounted(transport);
     let (a, b) = (it.join("a"), it.join("b"));
     assert_eq!(errno(File::open(&a)), libc::ENOENT);
@@ -220,7 +224,7 @@ fn names_come_and_go(transport: &str) {
     symlink("nowhere/special", it.join("s")).unwrap();
     assert_eq!(fs::read_link(it.join("s")).unwrap(), Path::new("nowhere/special"));
     assert_eq!(errno(fs::metadata(it.join("x".repeat(256).as_str()))), libc::ENAMETOOLONG);
-    // The whole of RENAME_NOREPLACE is passed through, and the exchange.
+    // RENAME_NOREPLACE and RENAME_EXCHANGE reach the file system.
     for name in ["p", "q"] {
         fs::write(it.join(name), name).unwrap();
     }
@@ -245,7 +249,7 @@ fn names_come_and_go(transport: &str) {
     assert_eq!(fs::read(it.join("q")).unwrap(), b"p");
 }
 
-fn other_kinds_of_files(transport: &str) {
+fn special_files_are_made(transport: &str) {
     let it = mounted(transport);
     let make = |name: &str, mode: u32, device: u64| {
         let path = std::ffi::CString::new(it.join(name).to_str().unwrap()).unwrap();
@@ -277,12 +281,12 @@ fn large_directories_are_listed_whole(transport: &str) {
     let got = names();
     assert_eq!(got.len(), COUNT);
     assert_eq!(got.iter().collect::<HashSet<_>>().len(), COUNT, "no name twice");
-    // With attributes, too: some come with the entries, others are asked for.
+    // With attributes too: some come with the entries, the kernel asks for others.
     for entry in fs::read_dir(&directory).unwrap() {
         let entry = entry.unwrap();
         assert!(entry.metadata().unwrap().is_file());
     }
-    // What is removed while a listing goes on doesn't disturb what comes after.
+    // Removing entries during a listing doesn't disturb the rest of it.
     let mut removed = 0;
     for entry in fs::read_dir(&directory).unwrap() {
         fs::remove_file(entry.unwrap().path()).unwrap();
@@ -293,7 +297,7 @@ fn large_directories_are_listed_whole(transport: &str) {
     fs::remove_dir(&directory).unwrap();
 }
 
-fn attributes_change(transport: &str) {
+fn attributes_are_changed(transport: &str) {
     let it = mounted(transport);
     let path = it.join("file");
     let mut options = OpenOptions::new();
@@ -327,7 +331,7 @@ fn attributes_change(transport: &str) {
     assert_eq!(buffer.f_namemax, 255);
 }
 
-fn writing_takes_privileges_away(transport: &str) {
+fn writing_clears_set_user_id(transport: &str) {
     let it = mounted(transport);
     fs::set_permissions(&it.path, fs::Permissions::from_mode(0o777)).unwrap();
     let path = it.join("program");
@@ -338,7 +342,7 @@ fn writing_takes_privileges_away(transport: &str) {
         assert!(command.status().unwrap().success(), "{script}");
     };
     for script in ["echo y >> \"$1\"", "echo y > \"$1\"", "truncate -s 0 \"$1\""] {
-        // Twice: what a worker remembers of the first time mustn't outlive a new set-user-id.
+        // Twice: a worker's cache of the first round must not outlive a new set-user-id.
         for _ in 0..2 {
             fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).unwrap();
             as_nobody(script);
@@ -346,7 +350,7 @@ fn writing_takes_privileges_away(transport: &str) {
         }
     }
     fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).unwrap();
-    fs::write(&path, "root may keep them").unwrap();
+    fs::write(&path, "root keeps the bits").unwrap();
     assert_eq!(fs::metadata(&path).unwrap().mode(), 0o106_777);
 }
 
@@ -373,7 +377,7 @@ fn set_xattr(path: &Path, name: &str, value: &[u8], flags: i32) -> Result<(), i3
     }
 }
 
-fn extended_attributes(transport: &str) {
+fn extended_attributes_are_stored(transport: &str) {
     let it = mounted(transport);
     let path = it.join("file");
     fs::write(&path, "x").unwrap();
@@ -404,14 +408,14 @@ fn extended_attributes(transport: &str) {
     assert_eq!(set_xattr(&path, "system.x", b"1", 0), Err(libc::EOPNOTSUPP));
 }
 
-fn the_transport_can_be_asked_for(transport: &str) {
+fn an_attribute_shows_the_transport(transport: &str) {
     let it = mounted(transport);
     let mut buffer = [0; 64];
     let len = xattr(&it.path, skep_fuse::TRANSPORT_XATTR, &mut buffer).unwrap();
     assert_eq!(buffer[..len], *transport.as_bytes());
 }
 
-fn many_threads_at_once(transport: &str) {
+fn many_threads_work_at_once(transport: &str) {
     const THREADS: usize = 8;
     let it = mounted(transport);
     std::thread::scope(|scope| {

@@ -1,0 +1,83 @@
+//! Operations that the kernel works on, as futures.
+
+use super::{CANCEL_ID, LOOP, OpState, Traffic, with_loop};
+use io_uring::squeue;
+use std::any::Any;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// An operation that the kernel works on.
+#[derive(Debug)]
+pub struct Op {
+    id: u64,
+    finished: bool,
+}
+
+/// Submits an operation to the kernel. `keep` owns the memory that the entry points to. The loop
+/// holds it until the completion has arrived, and returns it with the result.
+///
+/// # Safety
+/// All memory that `entry` refers to must be owned by `keep` or live as long as the process.
+pub unsafe fn submit(entry: squeue::Entry128, keep: Box<dyn Any>) -> Op {
+    // SAFETY: the caller keeps the same contract.
+    unsafe { submit_traffic(entry, keep, Traffic::None) }
+}
+
+/// As [`submit`], for an operation on a socket.
+///
+/// # Safety
+/// As [`submit`].
+pub(crate) unsafe fn submit_traffic(
+    entry: squeue::Entry128,
+    keep: Box<dyn Any>,
+    traffic: Traffic,
+) -> Op {
+    with_loop(|it| {
+        let id = it.next_op;
+        it.next_op += 1;
+        it.ops.insert(id, OpState::Waiting { waker: None, keep, traffic });
+        it.push(&entry.user_data(id));
+        Op { id, finished: false }
+    })
+}
+
+impl Future for Op {
+    /// The kernel's result (an error number if negative), and `keep` of [`submit`].
+    type Output = (i32, Box<dyn Any>);
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let id = self.id;
+        let polled = with_loop(|it| match it.ops.remove(&id) {
+            Some(OpState::Done { result, keep }) => Poll::Ready((result, keep)),
+            Some(OpState::Waiting { keep, traffic, .. }) => {
+                let waker = Some(context.waker().clone());
+                it.ops.insert(id, OpState::Waiting { waker, keep, traffic });
+                Poll::Pending
+            }
+            Some(OpState::Dropped { .. }) | None => {
+                unreachable!("an operation is awaited once")
+            }
+        });
+        self.finished = polled.is_ready();
+        polled
+    }
+}
+
+impl Drop for Op {
+    fn drop(&mut self) {
+        if self.finished {
+            return;
+        }
+        // At the end of the thread the loop is gone already, and with it the operation.
+        let _ = LOOP.try_with(|slot| {
+            let Ok(mut slot) = slot.try_borrow_mut() else { return };
+            let Some(it) = slot.as_mut() else { return };
+            if let Some(OpState::Waiting { keep, .. }) = it.ops.remove(&self.id) {
+                it.ops.insert(self.id, OpState::Dropped { _keep: keep });
+                let cancel = io_uring::opcode::AsyncCancel::new(self.id).build();
+                it.push(&squeue::Entry128::from(cancel).user_data(CANCEL_ID));
+            }
+        });
+    }
+}

@@ -1,0 +1,284 @@
+//! A notification between threads: futures of several event loops wait for a change that any thread
+//! makes.
+//!
+//! Owns the list of waiting futures. Does not own the state that changes: that is the caller's,
+//! behind a lock or an atomic of its own. Among futures of one thread use [`crate::local::Notify`],
+//! which costs no system call; to hand values over use [`crate::Mailbox`].
+//!
+//! A notification is an event, not a value: it wakes every future that waits, and each looks at the
+//! state itself. So nothing queues up. The list has one entry for each waiting future, and each
+//! thread has one file descriptor for all its waits.
+//!
+//! # Hazard: lost wake-ups
+//! A notification before [`SharedNotify::wait`] is called is not remembered. A future that looks at
+//! the state first and calls `wait` afterwards sleeps for ever if the change comes in between.
+//! Register first, then check:
+//!
+//! ```
+//! # use std::sync::atomic::{AtomicBool, Ordering};
+//! # async fn example(renewed: &skep_env::SharedNotify, is_renewed: &AtomicBool) {
+//! loop {
+//!     let change = renewed.wait(); // Registers.
+//!     if is_renewed.load(Ordering::Acquire) {
+//!         break;
+//!     }
+//!     change.await;
+//! }
+//! # }
+//! ```
+//!
+//! [`SharedNotify::wait_until`] does this. The other side must change the state first and call
+//! [`SharedNotify::notify`] afterwards.
+//!
+//! # Hazard: wake-ups without the change
+//! All waiting futures wake, whatever they wait for, and another future may undo the change before
+//! they run. A future must check the state again after each wake-up.
+//!
+//! # Hazard: locks
+//! `notify` runs no code of the futures that it wakes. So a caller may hold a lock of its own, but
+//! the woken threads then run into that lock: release it first. `wait` must not be awaited under a
+//! lock that the notifying thread needs.
+//!
+//! # Invariants
+//! - The generation only grows, by one with each notification.
+//! - An entry of the list belongs to a future that is alive and was pending when last polled.
+
+use crate::event::Event;
+use crate::event_loop::wake_up_event;
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+/// Wakes futures of several threads.
+#[derive(Debug, Default)]
+pub struct SharedNotify {
+    /// Protects the list and the generation. Held for a few instructions, never during a wake-up, a
+    /// system call or an `.await`; no other lock is taken under it.
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    generation: u64,
+    next_id: u64,
+    waiting: HashMap<u64, Waiter>,
+}
+
+/// A future that waits, and the event that ends the sleep of its thread's loop.
+#[derive(Debug)]
+struct Waiter {
+    waker: Waker,
+    wake_up: Arc<Event>,
+}
+
+impl SharedNotify {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes all futures that wait now, on whatever thread. May be called on any thread, also on
+    /// one without an event loop. Never blocks.
+    pub fn notify(&self) {
+        let waiting = {
+            let mut state = self.state();
+            state.generation += 1;
+            std::mem::take(&mut state.waiting)
+        };
+        for Waiter { waker, wake_up } in waiting.into_values() {
+            // In this order: when the event ends the loop's sleep, the future is already due.
+            waker.wake();
+            wake_up.raise();
+        }
+    }
+
+    /// Waits for the next [`Self::notify`] after this call (not after the first poll). Await the
+    /// result inside [`crate::block_on`]. Cancel-safe.
+    pub fn wait(&self) -> SharedWait<'_> {
+        SharedWait { notify: self, seen: self.state().generation, id: None }
+    }
+
+    /// Waits until `check` returns a value, and returns it. Calls `check` at once, and then after
+    /// each notification. Cancel-safe.
+    pub async fn wait_until<T>(&self, mut check: impl FnMut() -> Option<T>) -> T {
+        loop {
+            let change = self.wait();
+            if let Some(value) = check() {
+                return value;
+            }
+            change.await;
+        }
+    }
+}
+
+/// The future of [`SharedNotify::wait`].
+#[derive(Debug)]
+#[must_use = "a wait does nothing until it is awaited"]
+pub struct SharedWait<'a> {
+    notify: &'a SharedNotify,
+    /// The generation at the call of `wait`.
+    seen: u64,
+    /// Key in the list; `None` before the first poll.
+    id: Option<u64>,
+}
+
+impl Future for SharedWait<'_> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let wake_up = wake_up_event();
+        let mut state = self.notify.state();
+        assert!(state.generation >= self.seen, "the generation only grows");
+        if state.generation != self.seen {
+            return Poll::Ready(());
+        }
+        let id = self.id.unwrap_or_else(|| {
+            state.next_id += 1;
+            state.next_id
+        });
+        state.waiting.insert(id, Waiter { waker: context.waker().clone(), wake_up });
+        drop(state);
+        self.id = Some(id);
+        Poll::Pending
+    }
+}
+
+impl Drop for SharedWait<'_> {
+    fn drop(&mut self) {
+        if let Some(id) = self.id {
+            let waiter = self.notify.state().waiting.remove(&id);
+            // Outside of the lock: the waker may be the last handle to its task.
+            drop(waiter);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{block_on, spawn, timeout};
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::Duration;
+
+    /// Far longer than any of these tests takes on a busy machine.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    fn waiting(notify: &SharedNotify) -> usize {
+        notify.state().waiting.len()
+    }
+
+    #[test]
+    fn a_notification_wakes_futures_of_several_threads() {
+        let notify = Arc::new(SharedNotify::default());
+        let threads: Vec<_> = (0..3)
+            .map(|_| {
+                let notify = Arc::clone(&notify);
+                std::thread::spawn(move || {
+                    block_on(async move {
+                        let waits: Vec<_> = (0..4)
+                            .map(|_| {
+                                let notify = Arc::clone(&notify);
+                                spawn(async move { notify.wait().await })
+                            })
+                            .collect();
+                        let all = async {
+                            for wait in waits {
+                                wait.await;
+                            }
+                        };
+                        timeout(PATIENCE, all).await
+                    })
+                })
+            })
+            .collect();
+        while waiting(&notify) < 12 {
+            std::thread::yield_now();
+        }
+        notify.notify();
+        for thread in threads {
+            assert_eq!(thread.join().unwrap().unwrap(), Some(()));
+        }
+        assert_eq!(waiting(&notify), 0);
+    }
+
+    /// Two threads take turns. Each round sleeps in the kernel on both sides, and a single lost
+    /// wake-up would stop them.
+    #[test]
+    fn no_wake_up_is_lost_between_two_threads() {
+        const ROUNDS: u64 = 3000;
+        let shared = Arc::new((SharedNotify::default(), AtomicU64::new(0)));
+        let play = |parity: u64| {
+            let shared = Arc::clone(&shared);
+            std::thread::spawn(move || {
+                block_on(async move {
+                    let (notify, turn) = &*shared;
+                    for round in (0..ROUNDS).filter(|round| round % 2 == parity) {
+                        let mine = || (turn.load(Ordering::Acquire) == round).then_some(());
+                        timeout(PATIENCE, notify.wait_until(mine)).await?;
+                        turn.store(round + 1, Ordering::Release);
+                        notify.notify();
+                    }
+                    Some(())
+                })
+            })
+        };
+        let players = [play(0), play(1)];
+        for player in players {
+            assert_eq!(player.join().unwrap().unwrap(), Some(()));
+        }
+        assert_eq!(shared.1.load(Ordering::Relaxed), ROUNDS);
+    }
+
+    #[test]
+    fn a_notification_after_wait_and_before_the_poll_counts() {
+        block_on(async {
+            let notify = SharedNotify::default();
+            let wait = notify.wait();
+            notify.notify();
+            assert_eq!(timeout(PATIENCE, wait).await, Some(()));
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn a_notification_before_wait_is_not_remembered() {
+        block_on(async {
+            let notify = SharedNotify::default();
+            notify.notify();
+            assert_eq!(timeout(Duration::from_millis(5), notify.wait()).await, None);
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn a_dropped_wait_leaves_the_list() {
+        block_on(async {
+            let notify = SharedNotify::default();
+            assert_eq!(timeout(Duration::from_millis(5), notify.wait()).await, None);
+            assert_eq!(waiting(&notify), 0);
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn a_wait_survives_notifications_for_other_waits() {
+        let shared = Arc::new((SharedNotify::default(), AtomicU64::new(0)));
+        let waiter = {
+            let shared = Arc::clone(&shared);
+            std::thread::spawn(move || {
+                block_on(async move {
+                    let (notify, value) = &*shared;
+                    let enough =
+                        || Some(value.load(Ordering::Acquire)).filter(|value| *value == 50);
+                    timeout(PATIENCE, notify.wait_until(enough)).await
+                })
+            })
+        };
+        for _ in 0..50 {
+            shared.1.fetch_add(1, Ordering::Release);
+            shared.0.notify();
+        }
+        assert_eq!(waiter.join().unwrap().unwrap(), Some(50));
+    }
+}

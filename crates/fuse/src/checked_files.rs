@@ -1,0 +1,63 @@
+//! Files that a worker recently found to have no set-user-id and set-group-id bits.
+
+use crate::limits;
+use skep_types::InodeId;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Files without set-user-id and set-group-id bits. An entry is valid no longer than cached
+/// attributes.
+#[derive(Debug, Default)]
+pub(crate) struct CheckedFiles {
+    /// Raised at each change of permissions through this mount, by any worker.
+    changes: Arc<AtomicU64>,
+    seen_changes: Cell<u64>,
+    until: RefCell<HashMap<InodeId, Duration>>,
+}
+
+impl CheckedFiles {
+    /// For one worker. The workers of a mount share `changes`.
+    pub(crate) fn new(changes: Arc<AtomicU64>) -> Self {
+        Self { changes, ..Self::default() }
+    }
+
+    /// Empties the caches of all workers of the mount. Called at each change of permissions.
+    pub(crate) fn forget_all(&self) {
+        self.changes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn contains(&self, inode: InodeId) -> bool {
+        let changes = self.changes.load(Ordering::Relaxed);
+        if self.seen_changes.replace(changes) != changes {
+            self.until.borrow_mut().clear();
+        }
+        self.until.borrow().get(&inode).is_some_and(|until| skep_env::now() < *until)
+    }
+
+    pub(crate) fn insert(&self, inode: InodeId, validity: Duration) {
+        let mut until = self.until.borrow_mut();
+        if until.len() >= limits::MAX_CHECKED_FILES {
+            until.clear();
+        }
+        until.insert(inode, skep_env::now() + validity);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_of_permissions_empties_all_workers_caches() {
+        let changes = Arc::new(AtomicU64::new(0));
+        let here = CheckedFiles::new(Arc::clone(&changes));
+        let there = CheckedFiles::new(changes);
+        here.insert(InodeId::new(9), limits::VALIDITY);
+        assert!(here.contains(InodeId::new(9)));
+        there.forget_all();
+        assert!(!here.contains(InodeId::new(9)));
+    }
+}

@@ -1,0 +1,59 @@
+//! Notifications that make the kernel drop cached attributes and pages of an inode
+//! (`FUSE_NOTIFY_INVAL_INODE`).
+
+// The `record!` macro makes its structs `pub`; this module is private to the crate.
+#![allow(unreachable_pub)]
+
+use crate::abi::{OUT_HEADER_BYTES, OutHeader};
+use crate::transport::kernel;
+use skep_env::Buf;
+use skep_types::InodeId;
+use skep_types::codec::{Codec, Writer, record};
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+
+/// [`OutHeader::error`] of the notification.
+const NOTIFY_INVAL_INODE: u32 = 2;
+/// Bytes of [`InvalInodeOut`].
+const INVAL_INODE_BYTES: usize = 24;
+
+/// All pages of a file.
+pub(crate) const ALL_PAGES: Range<u64> = 0..u64::MAX;
+
+record! {
+    /// `fuse_notify_inval_inode_out`.
+    pub struct InvalInodeOut {
+        pub ino: u64,
+        pub offset: i64,
+        pub len: i64,
+    }
+}
+
+/// Makes the kernel ask for a file's attributes again before it uses them. Never blocks.
+pub(crate) fn invalidate_attributes(device: &OwnedFd, inode: InodeId) {
+    // A negative offset means: no pages.
+    notify(device, InvalInodeOut { ino: inode.raw(), offset: -1, len: 0 });
+}
+
+/// Makes the kernel drop a file's attributes and its pages of a range, and write back those that
+/// are dirty. Blocks until it has.
+///
+/// # Hazard: deadlock
+/// The kernel may first have to read or write such a page, by a request to the calling daemon. Call
+/// this on a thread that serves no requests.
+pub(crate) fn invalidate_pages(device: &OwnedFd, inode: InodeId, pages: Range<u64>) {
+    // A length of zero means: to the end of the file.
+    let len = i64::try_from(pages.end - pages.start).unwrap_or(0);
+    notify(device, InvalInodeOut { ino: inode.raw(), offset: pages.start as i64, len });
+}
+
+/// An error means that the kernel caches nothing of the file, or that the mount ends.
+fn notify(device: &OwnedFd, notification: InvalInodeOut) {
+    let mut w = Writer::new();
+    let len = (OUT_HEADER_BYTES + INVAL_INODE_BYTES) as u32;
+    OutHeader { len, error: NOTIFY_INVAL_INODE, unique: 0 }.encode(&mut w);
+    notification.encode(&mut w);
+    if let Err(error) = kernel::write(device, &Buf::copy_of(&w.finish())) {
+        tracing::debug!("the kernel has cached nothing of inode {}: {error}", notification.ino);
+    }
+}

@@ -1,0 +1,87 @@
+//! Reads and writes, and the dispatch to `allocation` of the other operations on a file's bytes.
+
+use super::{allocation, privileges};
+use crate::context::Context;
+use crate::file_system::FileSystem;
+use crate::limits;
+use crate::reply::{Outcome, ReplyBody};
+use crate::request::data::{DataRequest, Read, Write};
+use crate::waits::Caller;
+use skep_types::InodeId;
+use std::ops::Range;
+
+pub(crate) async fn perform<F: FileSystem>(
+    context: &Context<F>,
+    request: DataRequest,
+    caller: Caller,
+) -> Outcome {
+    match request {
+        DataRequest::Read(arguments) => read(&context.file_system, arguments).await,
+        DataRequest::Write(arguments) => write(context, arguments, caller).await,
+        DataRequest::Allocate(arguments) => allocation::allocate(context, arguments, caller).await,
+        DataRequest::Seek(arguments) => allocation::seek(context, arguments, caller).await,
+        DataRequest::Copy(arguments) => allocation::copy(context, arguments, caller).await,
+    }
+}
+
+async fn read(fs: &impl FileSystem, read: Read) -> Outcome {
+    let Read { handle, offset, into, is_direct } = read;
+    if !is_direct {
+        fs.note_cached(handle);
+    }
+    let max_bytes = into.len();
+    let count = fs.read(handle, offset, into).await?;
+    Ok(ReplyBody::Data(count.min(max_bytes)))
+}
+
+async fn write<F: FileSystem>(context: &Context<F>, write: Write, caller: Caller) -> Outcome {
+    let Write { inode, handle, offset, data, appends, is_direct, is_synced, kill_privileges } =
+        write;
+    if kill_privileges {
+        privileges::clear(context, inode, caller).await?;
+    }
+    let fs = &context.file_system;
+    let size = data.len() as u32;
+    let result =
+        if appends { fs.append(handle, data).await } else { fs.write(handle, offset, data).await };
+    if is_direct && fs.is_cached(inode) {
+        drop_pages(context, inode, offset..offset.saturating_add(u64::from(size)), caller).await;
+    }
+    result?;
+    if is_synced {
+        fs.fsync(handle).await?;
+    }
+    Ok(ReplyBody::Size(size))
+}
+
+/// Makes the kernel drop its pages of a range that a direct write has changed.
+///
+/// # Hazard: stale pages after a direct write
+/// The kernel drops the pages itself before a direct write. After the write it drops them only if
+/// the program waits in the system call, not for asynchronous I/O (Linux 6.18). Pages that were
+/// read during the write would stay as they were before it.
+///
+/// # Hazard: deadlock
+/// A page may be waiting for a read, which comes by the same queue: this request must not take the
+/// queue's last slot, so it counts as a wait. And the kernel caps its background requests
+/// (`max_background`), among which it counts both such a read and this write. So the wait for the
+/// kernel has a limit.
+async fn drop_pages<F: FileSystem>(
+    context: &Context<F>,
+    inode: InodeId,
+    range: Range<u64>,
+    caller: Caller,
+) {
+    let waiting = context.waits.begin(caller);
+    let pages = range.start / limits::PAGE_BYTES * limits::PAGE_BYTES..range.end;
+    let dropping = context.waits.drop_pages(inode, pages);
+    let is_dropped = match waiting {
+        Some(_) => skep_env::timeout(limits::DROP_PATIENCE, dropping).await,
+        None => None,
+    };
+    if !matches!(is_dropped, Some(Ok(()))) {
+        // The kernel asks for the attributes before the next read, sees that the file was modified,
+        // and drops all pages.
+        context.waits.drop_attributes(inode);
+    }
+}

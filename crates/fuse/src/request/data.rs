@@ -1,0 +1,260 @@
+//! Requests on a file's bytes: read, write, allocate, seek for holes, copy.
+//!
+//! Owns the kernel's argument structs of these requests and their parsing. Does not own what the
+//! operations do (`ops::data`, `ops::allocation`).
+
+use super::{RawRequest, has_flag, inode};
+use crate::abi::Opcode;
+use crate::limits;
+use skep_client::{Allocation, HandleId, Sought};
+use skep_env::Buf;
+use skep_types::InodeId;
+use skep_types::codec::record;
+use std::ops::Range;
+
+/// [`WriteIn::write_flags`]: a write-back of the page cache, with any handle of the file.
+pub(crate) const WRITE_CACHE: u32 = 1 << 0;
+
+/// [`WriteIn::write_flags`]: clear set-user-id and set-group-id.
+pub(crate) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
+
+record! {
+    /// `fuse_read_in`.
+    pub struct ReadIn {
+        pub handle: u64,
+        pub offset: u64,
+        pub size: u32,
+        pub read_flags: u32,
+        pub lock_owner: u64,
+        pub flags: u32,
+        pub padding: u32,
+    }
+}
+
+record! {
+    /// `fuse_write_in`.
+    pub struct WriteIn {
+        pub handle: u64,
+        pub offset: u64,
+        pub size: u32,
+        pub write_flags: u32,
+        pub lock_owner: u64,
+        pub flags: u32,
+        pub padding: u32,
+    }
+}
+
+record! {
+    /// `fuse_fallocate_in`.
+    pub struct AllocateIn {
+        pub handle: u64,
+        pub offset: u64,
+        pub length: u64,
+        pub mode: u32,
+        pub padding: u32,
+    }
+}
+
+record! {
+    /// `fuse_lseek_in`.
+    pub struct SeekIn {
+        pub handle: u64,
+        pub offset: u64,
+        pub whence: u32,
+        pub padding: u32,
+    }
+}
+
+record! {
+    /// `fuse_copy_file_range_in`; the node in the header is the source's.
+    pub struct CopyIn {
+        pub handle: u64,
+        pub offset: u64,
+        pub to_node: u64,
+        pub to_handle: u64,
+        pub to_offset: u64,
+        pub length: u64,
+        pub flags: u64,
+    }
+}
+
+/// A request on the bytes of a file.
+#[derive(Debug)]
+pub(crate) enum DataRequest {
+    Read(Read),
+    Write(Write),
+    Allocate(Allocate),
+    Seek(Seek),
+    Copy(Copy),
+}
+
+/// The arguments of a read.
+#[derive(Debug)]
+pub(crate) struct Read {
+    pub(crate) handle: HandleId,
+    pub(crate) offset: u64,
+    /// The part of the reply's memory to fill.
+    pub(crate) into: Buf,
+    /// With `O_DIRECT`: the kernel caches none of the bytes.
+    pub(crate) is_direct: bool,
+}
+
+/// The arguments of a write.
+#[derive(Debug)]
+pub(crate) struct Write {
+    pub(crate) inode: InodeId,
+    pub(crate) handle: HandleId,
+    pub(crate) offset: u64,
+    pub(crate) data: Buf,
+    /// The write goes to the file's end, wherever that is: `offset` is the end that the kernel has
+    /// cached, and another mount may have appended since.
+    pub(crate) appends: bool,
+    /// With `O_DIRECT`, and not a write-back of the page cache.
+    pub(crate) is_direct: bool,
+    /// The descriptor was opened with `O_SYNC` or `O_DSYNC`.
+    pub(crate) is_synced: bool,
+    pub(crate) kill_privileges: bool,
+}
+
+/// The arguments of `fallocate`, which allocates space or makes a hole.
+#[derive(Debug)]
+pub(crate) struct Allocate {
+    pub(crate) inode: InodeId,
+    pub(crate) handle: HandleId,
+    pub(crate) range: Range<u64>,
+    pub(crate) kind: Allocation,
+    pub(crate) keeps_size: bool,
+    pub(crate) uid: u32,
+}
+
+/// The arguments of `lseek` with `SEEK_DATA` or `SEEK_HOLE`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seek {
+    pub(crate) inode: InodeId,
+    pub(crate) handle: HandleId,
+    pub(crate) offset: u64,
+    pub(crate) sought: Sought,
+}
+
+/// The arguments of `copy_file_range`.
+#[derive(Debug)]
+pub(crate) struct Copy {
+    pub(crate) from: (HandleId, u64),
+    /// The inode of `to`.
+    pub(crate) inode: InodeId,
+    pub(crate) to: (HandleId, u64),
+    pub(crate) length: u64,
+    pub(crate) uid: u32,
+    /// The reply has the number of copied bytes as a number of 64 bits.
+    pub(crate) is_long: bool,
+}
+
+impl DataRequest {
+    pub(super) fn parse(opcode: Opcode, raw: &RawRequest) -> Result<Self, i32> {
+        match opcode {
+            Opcode::Read => parse_read(raw),
+            Opcode::Write => parse_write(raw),
+            Opcode::FAllocate => parse_allocate(raw),
+            Opcode::LSeek => parse_seek(raw),
+            Opcode::CopyFileRange => parse_copy(raw, false),
+            Opcode::CopyFileRange64 => parse_copy(raw, true),
+            other => other.is_of_another_family(),
+        }
+    }
+
+    /// Whether the worker may drop the operation's future when the caller is killed: always, as
+    /// [`crate::FileSystem`] asks of reads and of changes to a file's bytes.
+    pub(super) fn may_be_dropped(&self) -> bool {
+        true
+    }
+}
+
+fn parse_read(raw: &RawRequest) -> Result<DataRequest, i32> {
+    let arguments: ReadIn = raw.arguments()?;
+    let size = arguments.size as usize;
+    if size > raw.reply.len().min(limits::MAX_IO_BYTES) {
+        return Err(libc::EINVAL);
+    }
+    Ok(DataRequest::Read(Read {
+        handle: HandleId::new(arguments.handle),
+        offset: arguments.offset,
+        into: raw.reply.slice(0..size),
+        is_direct: has_flag(arguments.flags, libc::O_DIRECT),
+    }))
+}
+
+fn parse_write(raw: &RawRequest) -> Result<DataRequest, i32> {
+    let arguments: WriteIn = raw.arguments()?;
+    let size = arguments.size as usize;
+    if size > raw.payload.len() {
+        return Err(libc::EINVAL);
+    }
+    Ok(DataRequest::Write(Write {
+        inode: raw.node(),
+        handle: HandleId::new(arguments.handle),
+        offset: arguments.offset,
+        data: raw.payload.slice(0..size),
+        appends: appends(&arguments),
+        is_direct: has_flag(arguments.flags, libc::O_DIRECT)
+            && arguments.write_flags & WRITE_CACHE == 0,
+        is_synced: has_flag(arguments.flags, libc::O_DSYNC),
+        kill_privileges: arguments.write_flags & WRITE_KILL_SUIDGID != 0,
+    }))
+}
+
+/// Whether a write goes to the file's end, wherever that is. A write-back of the page cache keeps
+/// its offset. So does direct I/O: the kernel sends the parts of one large write together, and they
+/// must stay in order.
+fn appends(write: &WriteIn) -> bool {
+    has_flag(write.flags, libc::O_APPEND)
+        && !has_flag(write.flags, libc::O_DIRECT)
+        && write.write_flags & WRITE_CACHE == 0
+}
+
+/// The kernel lets no other modes through to FUSE (6.18). `FALLOC_FL_COLLAPSE_RANGE` and
+/// `FALLOC_FL_INSERT_RANGE` by a part of a stripe would move all following bytes between targets.
+fn parse_allocate(raw: &RawRequest) -> Result<DataRequest, i32> {
+    let arguments: AllocateIn = raw.arguments()?;
+    let end = arguments.offset.checked_add(arguments.length).ok_or(libc::EFBIG)?;
+    let mode = arguments.mode as i32;
+    let kind = match mode & !libc::FALLOC_FL_KEEP_SIZE {
+        0 => Allocation::Reserve,
+        libc::FALLOC_FL_ZERO_RANGE => Allocation::Zero,
+        libc::FALLOC_FL_PUNCH_HOLE => Allocation::Punch,
+        _ => return Err(libc::EOPNOTSUPP),
+    };
+    Ok(DataRequest::Allocate(Allocate {
+        inode: raw.node(),
+        handle: HandleId::new(arguments.handle),
+        range: arguments.offset..end,
+        kind,
+        keeps_size: mode & libc::FALLOC_FL_KEEP_SIZE != 0,
+        uid: raw.header.uid,
+    }))
+}
+
+fn parse_seek(raw: &RawRequest) -> Result<DataRequest, i32> {
+    let arguments: SeekIn = raw.arguments()?;
+    let sought = match arguments.whence as i32 {
+        libc::SEEK_DATA => Sought::Data,
+        libc::SEEK_HOLE => Sought::Hole,
+        _ => return Err(libc::EINVAL),
+    };
+    let (handle, offset) = (HandleId::new(arguments.handle), arguments.offset);
+    Ok(DataRequest::Seek(Seek { inode: raw.node(), handle, offset, sought }))
+}
+
+fn parse_copy(raw: &RawRequest, is_long: bool) -> Result<DataRequest, i32> {
+    let arguments: CopyIn = raw.arguments()?;
+    if arguments.flags != 0 {
+        return Err(libc::EINVAL);
+    }
+    Ok(DataRequest::Copy(Copy {
+        from: (HandleId::new(arguments.handle), arguments.offset),
+        inode: inode(arguments.to_node),
+        to: (HandleId::new(arguments.to_handle), arguments.to_offset),
+        length: arguments.length,
+        uid: raw.header.uid,
+        is_long,
+    }))
+}

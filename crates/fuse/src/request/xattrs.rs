@@ -1,0 +1,103 @@
+//! Requests on extended attributes.
+//!
+//! Owns the kernel's argument structs of these requests and their parsing. Does not own what the
+//! operations do, nor which names exist (`ops::xattrs`).
+
+use super::{RawRequest, split_name};
+use crate::abi::Opcode;
+use skep_client::XattrMode;
+use skep_types::InodeId;
+use skep_types::codec::{Codec, Reader, record};
+
+/// Bytes of [`SetXattrIn`] in its short form.
+pub(crate) const SHORT_SET_XATTR_BYTES: usize = 8;
+/// [`SetXattrIn::more_flags`]: an access control list clears set-group-id.
+pub(crate) const SET_XATTR_KILL_SGID: u32 = 1 << 0;
+
+record! {
+    /// `fuse_setxattr_in`. Kernels without the flag `SETXATTR_EXT` of `INIT` send its first half.
+    pub struct SetXattrIn {
+        pub size: u32,
+        pub flags: u32,
+        pub more_flags: u32,
+        pub padding: u32,
+    }
+}
+
+record! {
+    /// `fuse_getxattr_in`.
+    pub struct GetXattrIn {
+        pub size: u32,
+        pub padding: u32,
+    }
+}
+
+/// A request on extended attributes.
+#[derive(Debug)]
+pub(crate) enum XattrRequest {
+    Get { inode: InodeId, name: Vec<u8>, max_bytes: u32 },
+    Set(XattrChange),
+    List { inode: InodeId, uid: u32, max_bytes: u32 },
+    Remove { inode: InodeId, name: Vec<u8>, uid: u32 },
+}
+
+/// The arguments of `setxattr`.
+#[derive(Debug)]
+pub(crate) struct XattrChange {
+    pub(crate) inode: InodeId,
+    pub(crate) name: Vec<u8>,
+    pub(crate) value: Vec<u8>,
+    /// `None` means both `XATTR_CREATE` and `XATTR_REPLACE`, which can never succeed.
+    pub(crate) mode: Option<XattrMode>,
+    pub(crate) clear_set_group_id: bool,
+    pub(crate) uid: u32,
+}
+
+impl XattrRequest {
+    pub(super) fn parse(opcode: Opcode, raw: &RawRequest) -> Result<Self, i32> {
+        let (inode, uid) = (raw.node(), raw.header.uid);
+        Ok(match opcode {
+            Opcode::GetXattr => {
+                let arguments: GetXattrIn = raw.arguments()?;
+                Self::Get { inode, name: raw.name()?, max_bytes: arguments.size }
+            }
+            Opcode::ListXattr => {
+                let arguments: GetXattrIn = raw.arguments()?;
+                Self::List { inode, uid, max_bytes: arguments.size }
+            }
+            Opcode::SetXattr => Self::Set(parse_change(raw)?),
+            Opcode::RemoveXattr => Self::Remove { inode, name: raw.name()?, uid },
+            other => other.is_of_another_family(),
+        })
+    }
+
+    /// Whether the worker may drop the operation's future when the caller is killed.
+    pub(super) fn may_be_dropped(&self) -> bool {
+        matches!(self, Self::Get { .. } | Self::List { .. })
+    }
+}
+
+fn parse_change(raw: &RawRequest) -> Result<XattrChange, i32> {
+    // The short form lacks the second half of the struct, which counts as zeros.
+    let mut fixed = raw.arguments.bytes().to_vec();
+    fixed.resize(fixed.len().max(Opcode::SetXattr.argument_bytes()), 0);
+    let arguments = SetXattrIn::decode(&mut Reader::new(&fixed)).map_err(|_| libc::EINVAL)?;
+    let (name, value) = split_name(raw.payload.bytes())?;
+    let value = value.get(..arguments.size as usize).ok_or(libc::EINVAL)?;
+    const BOTH: i32 = libc::XATTR_CREATE | libc::XATTR_REPLACE;
+    let mode = match arguments.flags as i32 {
+        0 => Some(XattrMode::Any),
+        libc::XATTR_CREATE => Some(XattrMode::Create),
+        libc::XATTR_REPLACE => Some(XattrMode::Replace),
+        BOTH => None,
+        _ => return Err(libc::EINVAL),
+    };
+    Ok(XattrChange {
+        inode: raw.node(),
+        name: name.to_vec(),
+        value: value.to_vec(),
+        mode,
+        clear_set_group_id: arguments.more_flags & SET_XATTR_KILL_SGID != 0,
+        uid: raw.header.uid,
+    })
+}
