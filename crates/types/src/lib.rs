@@ -12,6 +12,7 @@ mod error;
 mod id;
 pub mod map;
 pub mod pattern;
+mod pattern_request;
 pub mod registration;
 pub mod size;
 mod time;
@@ -25,6 +26,7 @@ pub use id::{
 };
 pub use map::{ClusterMap, Group, GroupMember, MemberState, Node, NodeKind, Target, TargetKind};
 pub use pattern::{Chooser, ChunkFileKey, Component, PatternOrigin, Redundancy, StripePattern};
+pub use pattern_request::{ComponentRequest, PatternRequest, Placement};
 pub use time::Timestamp;
 
 /// Number of virtual shards into which every namespace is divided (`docs/glossary.md`).

@@ -9,7 +9,8 @@ pub use transactions::{
 
 use skep_types::codec::{Bytes, record};
 use skep_types::{
-    Attributes, FileKind, InodeId, NodeId, SessionId, StripePattern, Timestamp, byte_enum,
+    Attributes, FileKind, InodeId, NodeId, PatternRequest, SessionId, StripePattern, Timestamp,
+    byte_enum,
 };
 
 record! {
@@ -162,9 +163,8 @@ record! {
         pub exclusive: bool,
         /// How to open it: see [`OpenMode`].
         pub open: OpenMode,
-        /// The pattern that is asked for, with zeros and `Cluster` for what is as the directory has
-        /// it. None: all of it.
-        pub pattern: Option<StripePattern>,
+        /// The pattern that the client asks for. `None` is the same as a request with no field set.
+        pub pattern: Option<PatternRequest>,
     }
 }
 
@@ -178,8 +178,8 @@ record! {
         pub new: NewInode,
         /// How to open it; not `No`.
         pub open: OpenMode,
-        /// The pattern that is asked for, as in [`Create`].
-        pub pattern: Option<StripePattern>,
+        /// The pattern that the client asks for, as in [`Create`].
+        pub pattern: Option<PatternRequest>,
     }
 }
 
@@ -498,9 +498,9 @@ record! {
     pub struct SetPattern {
         /// The directory, or the file.
         pub inode: InodeId,
-        /// What is asked for, with zeros and `Cluster` for what stays as it is for a file, and for
-        /// a directory as the cluster has it. None: a directory inherits the cluster's.
-        pub pattern: Option<StripePattern>,
+        /// A directory's new default, whose unset fields the cluster's settings fill; or the request
+        /// for a file, whose unset fields keep their values. `None` removes a directory's default.
+        pub pattern: Option<PatternRequest>,
         /// Who asks: its owner within the limits for users, or root.
         pub uid: u32,
     }
@@ -521,8 +521,8 @@ record! {
         pub attributes: Attributes,
         /// A directory that has (or had, when it was made) a name of it; a directory's one parent.
         pub parent: InodeId,
-        /// A file's pattern, or what a directory hands down, with zeros and `Cluster` for what is
-        /// as the cluster has it.
+        /// A file's pattern, or the default pattern of a directory (the bytes of a
+        /// `PatternRequest`).
         pub pattern: Option<StripePattern>,
         /// Sessions that have it open.
         pub open_sessions: u32,

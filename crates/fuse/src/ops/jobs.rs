@@ -5,7 +5,7 @@
 use crate::file_system::FileSystem;
 use crate::protocol::Context;
 use crate::reply::Failure;
-use skep_types::{FileKind, StripePattern};
+use skep_types::{FileKind, PatternRequest};
 
 /// Name of the variable.
 const PATTERN_VARIABLE: &str = "SKEP_PATTERN";
@@ -20,7 +20,7 @@ pub(crate) fn pattern<F: FileSystem>(
     context: &Context<F>,
     pid: u32,
     kind: FileKind,
-) -> Result<Option<StripePattern>, Failure> {
+) -> Result<Option<PatternRequest>, Failure> {
     if !context.has_job_patterns || kind != FileKind::Regular {
         return Ok(None);
     }

@@ -4,7 +4,7 @@ use crate::file_system::FileSystem;
 use crate::reply::{Answer, Failure};
 use crate::request::{Rename, RenameKind};
 use skep_client::{CreateRequest, Created, NewInode, OpenMode};
-use skep_types::{ErrorCode, InodeId, StripePattern};
+use skep_types::{ErrorCode, InodeId, PatternRequest};
 
 type Outcome = Result<Answer, Failure>;
 
@@ -69,7 +69,7 @@ pub(crate) async fn create_unnamed(
     directory: InodeId,
     new: NewInode,
     mode: OpenMode,
-    pattern: Option<StripePattern>,
+    pattern: Option<PatternRequest>,
 ) -> Outcome {
     match fs.create_unnamed(directory, new, mode, pattern).await? {
         Created { attributes, handle: Some(handle), .. } => {
