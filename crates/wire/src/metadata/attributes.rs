@@ -1,11 +1,10 @@
 //! Messages about attributes, extended attributes and stripe patterns of an inode.
 
-use super::Create;
 use skep_types::codec::{Bytes, record};
 use skep_types::{Attributes, InodeId, PatternRequest, StripePattern, Timestamp, byte_enum};
 
 record! {
-    /// Asks for attributes.
+    /// Reads the attributes of an inode.
     pub struct GetAttributes {
         /// The inode.
         pub inode: InodeId,
@@ -13,7 +12,7 @@ record! {
 }
 
 record! {
-    /// Attributes of an inode.
+    /// Reply with the attributes of an inode.
     pub struct AttributesReply {
         /// The attributes.
         pub attributes: Attributes,
@@ -21,18 +20,19 @@ record! {
 }
 
 record! {
-    /// A time to set.
+    /// A time that a request sets.
     #[derive(Copy)]
     pub struct SetTime {
-        /// Take the server's present time.
+        /// Use the current time of the target.
         pub now: bool,
-        /// The time, unless `now`.
+        /// The time, if `now` is not set.
         pub at: Timestamp,
     }
 }
 
 record! {
-    /// Changes attributes. A new size also cuts the chunk files.
+    /// Changes attributes. `None` leaves an attribute as it is. If the new size is smaller, the
+    /// target truncates the chunk files too.
     pub struct SetAttributes {
         /// The inode.
         pub inode: InodeId,
@@ -44,7 +44,7 @@ record! {
         pub gid: Option<u32>,
         /// New project.
         pub project: Option<u32>,
-        /// Whether a directory hands its project down.
+        /// Whether new entries of a directory inherit its project.
         pub hands_down_project: Option<bool>,
         /// New size.
         pub size: Option<u64>,
@@ -66,11 +66,11 @@ record! {
 }
 
 byte_enum! {
-    /// What `SetXattr` may find.
+    /// Whether the attribute of a `SetXattr` may exist already.
     pub enum XattrMode {
-        /// Either.
+        /// It may exist or not.
         Any = 0,
-        /// It must be new.
+        /// It must not exist.
         Create = 1,
         /// It must exist.
         Replace = 2,
@@ -86,10 +86,10 @@ record! {
         pub name: Bytes,
         /// Value.
         pub value: Bytes,
-        /// What it may find.
+        /// Whether the attribute may exist already.
         pub mode: XattrMode,
-        /// With an access control list: clear the set-group-id bit, since who sets it isn't in the
-        /// file's group.
+        /// If the attribute is an access control list: clear the set-group-id bit, because the
+        /// caller is not in the file's group.
         pub clear_set_group_id: bool,
     }
 }
@@ -103,7 +103,7 @@ record! {
 }
 
 record! {
-    /// Names of extended attributes.
+    /// Reply to [`ListXattrs`].
     pub struct XattrNames {
         /// The names, in byte order.
         pub names: Vec<Bytes>,
@@ -121,21 +121,21 @@ record! {
 }
 
 record! {
-    /// Sets the pattern that new files and directories in a directory inherit, or that of a file
-    /// that is empty, never was written, and isn't open.
+    /// Sets the default pattern that new files and directories of a directory inherit, or the
+    /// pattern of a file. The target returns `InUse` for a file that is open or was ever written.
     pub struct SetPattern {
         /// The directory, or the file.
         pub inode: InodeId,
         /// A directory's new default, whose unset fields the cluster's settings fill; or the request
         /// for a file, whose unset fields keep their values. `None` removes a directory's default.
         pub pattern: Option<PatternRequest>,
-        /// Who asks: its owner within the limits for users, or root.
+        /// The user who asks: root, or the owner within the cluster's limits for users.
         pub uid: u32,
     }
 }
 
 record! {
-    /// Asks for everything that metadata knows of an inode.
+    /// Reads the attributes, the pattern and the use of an inode, for commands.
     pub struct GetEntryInfo {
         /// The inode.
         pub inode: InodeId,
@@ -143,16 +143,17 @@ record! {
 }
 
 record! {
-    /// Everything that metadata knows of an inode.
+    /// Reply to [`GetEntryInfo`].
     pub struct EntryInfo {
         /// Its attributes.
         pub attributes: Attributes,
-        /// A directory that has (or had, when it was made) a name of it; a directory's one parent.
+        /// A directory's parent. For other kinds the directory in which the inode was created or
+        /// to which it was last moved.
         pub parent: InodeId,
         /// A file's pattern, or the default pattern of a directory (the bytes of a
         /// `PatternRequest`).
         pub pattern: Option<StripePattern>,
-        /// Sessions that have it open.
+        /// Number of sessions that have it open.
         pub open_sessions: u32,
     }
 }

@@ -7,31 +7,31 @@ use skep_types::{Attributes, FileKind, InodeId, PatternRequest, StripePattern, b
 byte_enum! {
     /// How a file is opened.
     pub enum OpenMode {
-        /// Not at all.
+        /// The file is not opened.
         No = 0,
         /// For reading.
         Read = 1,
-        /// For writing, or both.
+        /// For writing, or for reading and writing.
         Write = 2,
     }
 }
 
 record! {
-    /// Makes a file that is not a directory, and opens it if asked.
+    /// Creates an inode with a name, and opens it if `open` says so.
     pub struct Create {
         /// The directory.
         pub directory: InodeId,
         /// The name.
         pub name: Bytes,
-        /// Its kind: all but directories and symbolic links.
+        /// Its kind. Directories and symbolic links have requests of their own.
         pub kind: FileKind,
         /// Permissions and owner.
         pub new: NewInode,
         /// Device number, for device files.
         pub device: u64,
-        /// Fail if the name exists; otherwise the existing regular file is opened.
+        /// Fail if the name exists. If not set, the target opens the existing regular file.
         pub exclusive: bool,
-        /// How to open it: see [`OpenMode`].
+        /// How to open it.
         pub open: OpenMode,
         /// The pattern that the client asks for. `None` is the same as a request with no field set.
         pub pattern: Option<PatternRequest>,
@@ -39,14 +39,14 @@ record! {
 }
 
 record! {
-    /// Makes a regular file that has no name, and opens it. It goes with its last close unless it
-    /// was given a name.
+    /// Creates a regular file that has no name, and opens it (`O_TMPFILE`). The target deletes it
+    /// at its last close, unless the client has given it a name by [`Link`](super::Link).
     pub struct CreateUnnamed {
-        /// The directory whose settings it gets.
+        /// The directory from which the file inherits.
         pub directory: InodeId,
         /// Permissions and owner.
         pub new: NewInode,
-        /// How to open it; not `No`.
+        /// How to open it. `No` is invalid.
         pub open: OpenMode,
         /// The pattern that the client asks for, as in [`Create`].
         pub pattern: Option<PatternRequest>,
@@ -58,59 +58,60 @@ record! {
     pub struct Open {
         /// The inode.
         pub inode: InodeId,
-        /// How; not `No`.
+        /// How to open it. `No` is invalid.
         pub open: OpenMode,
-        /// Cut it to nothing first.
+        /// Truncate the file to size 0 first (`O_TRUNC`).
         pub truncate: bool,
-        /// `Stale`, and nothing is done, if it has lost its last name.
+        /// Return `Stale` and change nothing if the inode has no name any more.
         pub must_have_name: bool,
     }
 }
 
 record! {
-    /// An opened regular file.
+    /// Reply to [`Open`], [`Create`] and [`CreateUnnamed`].
     pub struct OpenReply {
-        /// Whether the request made it.
+        /// Whether the request created the inode.
         pub created: bool,
         /// Its attributes.
         pub attributes: Attributes,
-        /// Where its bytes lie; none for other kinds than regular files.
+        /// The stripe pattern of a regular file. `None` for other kinds.
         pub pattern: Option<StripePattern>,
-        /// Whether other clients have it open too, and one of all of them may write.
+        /// Whether the file is shared: several clients have it open, at least one for writing.
         pub is_shared: bool,
     }
 }
 
 record! {
-    /// How far a client has written.
+    /// How far a client has written a file since its last report.
     #[derive(Copy)]
     pub struct WrittenExtent {
-        /// End of the furthest write; zero: none moved the end.
+        /// End of the furthest write. Zero means that no write moved the end of the file.
         pub end: u64,
-        /// Truncate generation under which it was written: an older one doesn't move the end.
+        /// Truncate generation that the client knew when it wrote. The target ignores `end` if the
+        /// file was truncated since.
         pub truncate_generation: u64,
-        /// Whether a write began beyond the end as its writer knew it.
+        /// Whether a write began beyond the end of the file that the client knew.
         pub may_leave_holes: bool,
-        /// Up to where chunk files may reach beyond the end, with room that is reserved or what a
-        /// failed write has left; zero: not beyond.
+        /// Offset up to which chunk files may reach beyond the end of the file, because of reserved
+        /// space or a failed write. Zero means that they do not reach beyond it.
         pub reach: u64,
     }
 }
 
 record! {
-    /// Closes one open of the session. The last close of an unlinked file disposes of it.
+    /// Closes one open of the session. At the last close of an unlinked file the target deletes it.
     pub struct Close {
         /// The inode.
         pub inode: InodeId,
         /// How it was opened.
         pub open: OpenMode,
-        /// What was written since the last report; none: nothing.
+        /// The writes since the last report. `None` means that there were none.
         pub written: Option<WrittenExtent>,
     }
 }
 
 record! {
-    /// One open that has ended.
+    /// One open that the client closes.
     #[derive(Copy)]
     pub struct ClosedFile {
         /// The inode.
@@ -121,20 +122,20 @@ record! {
 }
 
 record! {
-    /// Closes many opens of the session, nothing of which is left to be reported. Those that the
-    /// session doesn't have are skipped. The last close of an unlinked file disposes of it.
+    /// Closes several opens of the session without a report of writes. The target skips opens that
+    /// the session does not have. At the last close of an unlinked file the target deletes it.
     pub struct CloseMany {
-        /// The opens, all of this group.
+        /// The opens, all of inodes that this group serves.
         pub files: Vec<ClosedFile>,
     }
 }
 
 record! {
-    /// Reports what was written, while the file stays open (`fsync`, `stat` by the writer).
+    /// A client reports its writes while the file stays open (`fsync`, `stat` by the writer).
     pub struct ReportWritten {
         /// The inode.
         pub inode: InodeId,
-        /// What was written since the last report.
+        /// The writes since the last report.
         pub written: WrittenExtent,
     }
 }

@@ -4,36 +4,36 @@ use skep_types::codec::{Bytes, record};
 use skep_types::{Attributes, FileKind, InodeId};
 
 record! {
-    /// Who makes a new inode, and how.
+    /// Owner and permissions of a new inode.
     #[derive(Copy)]
     pub struct NewInode {
         /// Permission bits.
         pub permissions: u32,
-        /// Bits that are taken away from them, unless the directory hands down an access control
-        /// list.
+        /// Bits that the target clears in `permissions`, unless the directory has a default access
+        /// control list.
         pub umask: u32,
         /// Owner.
         pub uid: u32,
-        /// Group, unless the directory hands down its own.
+        /// Group, unless the directory has the set-group-id bit and gives its own group.
         pub gid: u32,
     }
 }
 
 record! {
-    /// The inode that a request was about. When its attributes live on another target, only the id
-    /// and kind are given, and the asker asks there.
+    /// The inode of an entry. If another target stores its attributes, the client asks that target
+    /// by [`GetAttributes`](super::GetAttributes).
     pub struct EntryReply {
         /// The inode.
         pub inode: InodeId,
         /// Its kind.
         pub kind: FileKind,
-        /// Its attributes, if they live on the same target as the entry.
+        /// Its attributes. `None` means that another target stores them.
         pub attributes: Option<Attributes>,
     }
 }
 
 record! {
-    /// Bytes: a link's target, an attribute's value.
+    /// Reply with bytes: the target of a symbolic link, or the value of an extended attribute.
     pub struct BytesReply {
         /// The bytes.
         pub bytes: Bytes,
@@ -41,7 +41,7 @@ record! {
 }
 
 record! {
-    /// Finds an entry.
+    /// Finds an entry by its name. The target returns `NotFound` if there is none.
     pub struct Lookup {
         /// The directory.
         pub directory: InodeId,
@@ -51,9 +51,9 @@ record! {
 }
 
 record! {
-    /// Makes a directory, perhaps on another target.
+    /// Creates a directory. The inode may be stored on another target than the entry.
     pub struct MakeDirectory {
-        /// The directory in which it is made.
+        /// The parent directory.
         pub directory: InodeId,
         /// Its name.
         pub name: Bytes,
@@ -63,13 +63,13 @@ record! {
 }
 
 record! {
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     pub struct MakeSymlink {
         /// The directory.
         pub directory: InodeId,
         /// The name.
         pub name: Bytes,
-        /// What it points to.
+        /// The path that the link holds.
         pub link_target: Bytes,
         /// Permissions and owner.
         pub new: NewInode,
@@ -85,9 +85,9 @@ record! {
 }
 
 record! {
-    /// Gives an inode another name.
+    /// Adds another name to an inode (a hard link).
     pub struct Link {
-        /// The inode: no directory.
+        /// The inode. It must not be a directory.
         pub inode: InodeId,
         /// The directory of the new name.
         pub directory: InodeId,
@@ -97,7 +97,8 @@ record! {
 }
 
 record! {
-    /// Removes a name that is not a directory's.
+    /// Removes a name of an inode that is not a directory. With its last name the inode is deleted,
+    /// or, if a session has it open, at the last close.
     pub struct Unlink {
         /// The directory.
         pub directory: InodeId,
@@ -109,7 +110,7 @@ record! {
 record! {
     /// Removes an empty directory.
     pub struct RemoveDirectory {
-        /// The directory in which it lies.
+        /// The parent directory.
         pub directory: InodeId,
         /// Its name.
         pub name: Bytes,
@@ -117,7 +118,7 @@ record! {
 }
 
 record! {
-    /// Renames an entry. Sent to the group that serves the new directory.
+    /// Renames an entry. The client sends it to the group that serves the new directory.
     pub struct Rename {
         /// The old directory.
         pub from_directory: InodeId,
@@ -129,15 +130,15 @@ record! {
         pub to_name: Bytes,
         /// Fail if the new name exists.
         pub no_replace: bool,
-        /// What is left at the old name, if anything: a character device with the number 0, which
-        /// overlay file systems take for the mark that a name below is gone.
+        /// If set, the target leaves a character device with the number 0 at the old name. Overlay
+        /// file systems take it for the mark that a lower name is deleted.
         pub whiteout: Option<NewInode>,
     }
 }
 
 record! {
-    /// Swaps what two names point to; both must exist. Sent to the group that serves the second
-    /// directory.
+    /// Exchanges the inodes of two names. Both names must exist. The client sends it to the group
+    /// that serves the second directory.
     pub struct Exchange {
         /// The directory of the first name.
         pub from_directory: InodeId,
@@ -151,15 +152,15 @@ record! {
 }
 
 record! {
-    /// Reads entries after a cursor.
+    /// Reads the entries of a directory after a cursor.
     pub struct ReadDirectory {
         /// The directory.
         pub directory: InodeId,
-        /// Cursor of the last entry seen; zero: from the start.
+        /// Cursor of the last entry that the client got. Zero starts at the beginning.
         pub cursor: u64,
-        /// Most bytes of reply.
+        /// Upper bound of the size of the reply.
         pub max_bytes: u32,
-        /// Give attributes too, where they live on the same target.
+        /// Return the attributes too, where the same target stores them.
         pub with_attributes: bool,
     }
 }
@@ -167,23 +168,24 @@ record! {
 record! {
     /// One entry of a directory.
     pub struct DirectoryEntry {
-        /// Cursor of the entry: rises, stays right while the directory changes, at least 256.
+        /// Cursor of the entry, at least 256. It rises from entry to entry and stays valid while
+        /// the directory changes.
         pub cursor: u64,
         /// Name.
         pub name: Bytes,
-        /// Inode and kind, and attributes where asked for.
+        /// Inode and kind, and the attributes if the client asked for them.
         pub entry: EntryReply,
     }
 }
 
 record! {
-    /// Answer to [`ReadDirectory`]. `.` and `..` are not among the entries.
+    /// Reply to [`ReadDirectory`]. `.` and `..` are not among the entries.
     pub struct DirectoryEntries {
         /// The directory's parent (the root's is the root).
         pub parent: InodeId,
-        /// Entries in the order of their cursors.
+        /// The entries in the order of their cursors.
         pub entries: Vec<DirectoryEntry>,
-        /// Whether there are no more.
+        /// Whether these are the last entries.
         pub end: bool,
     }
 }

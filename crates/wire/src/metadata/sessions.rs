@@ -4,57 +4,60 @@ use skep_types::codec::record;
 use skep_types::{NodeId, SessionId};
 
 record! {
-    /// Opens the session in the header, or confirms it. Other requests of an unknown session get
-    /// `StaleSession`.
+    /// A client opens the session in the header, or confirms it. The target returns `StaleSession`
+    /// to any other request of a session that it does not have.
     pub struct OpenSession {
         /// The client.
         pub client: NodeId,
-        /// Slots wanted.
+        /// Number of slots that the client asks for.
         pub slots: u32,
     }
 }
 
 record! {
-    /// Answer to [`OpenSession`].
+    /// Reply to [`OpenSession`].
     pub struct OpenSessionReply {
-        /// Slots granted: numbers 0 to `slots` - 1 may be used.
+        /// Number of slots granted. The client uses the slots 0 to `slots` - 1.
         pub slots: u32,
-        /// The session ends when nothing was heard of it for so long.
+        /// The lease: the target ends a session from which it gets no request for so many
+        /// milliseconds.
         pub lease_ms: u32,
     }
 }
 
 record! {
-    /// Renews the session's lease.
+    /// A client renews the lease of its session.
     pub struct KeepAlive {
-        /// The lease by which the sender renews: the session doesn't end before it, even if the
-        /// cluster's leases have become shorter and the sender doesn't know yet.
+        /// The lease by which the client renews, in milliseconds. The target keeps the session at
+        /// least for this lease, even if the cluster's lease became shorter in the meantime.
         pub lease_ms: u32,
     }
 }
 
 record! {
-    /// Answer to [`KeepAlive`].
+    /// Reply to [`KeepAlive`].
     pub struct KeepAliveReply {
-        /// The lease by which to renew from now on.
+        /// The lease by which the client renews from now on, in milliseconds.
         pub lease_ms: u32,
     }
 }
 
 record! {
-    /// Ends the session in the header: its open files are closed.
+    /// A client ends the session in the header. The target closes the session's open files and
+    /// releases its locks.
     pub struct CloseSession {}
 }
 
 record! {
-    /// Waits until all that was acknowledged is on the device (`fsync` of a directory).
+    /// A client asks the target to persist everything that it has acknowledged (`fsync` of a
+    /// directory). The target replies when it is on the device.
     pub struct SyncAll {}
 }
 
 record! {
-    /// Lists the sessions that a target keeps.
+    /// Lists the sessions of a target, in pages.
     pub struct ListSessions {
-        /// Only what comes after this session; zero: from the beginning.
+        /// Return only sessions with higher ids. Zero starts at the beginning.
         pub after: SessionId,
     }
 }
@@ -64,25 +67,25 @@ record! {
     pub struct SessionEntry {
         /// The session.
         pub session: SessionId,
-        /// The client that it belongs to.
+        /// The client that opened it.
         pub client: NodeId,
-        /// Slots granted.
+        /// Number of slots granted.
         pub slots: u32,
-        /// It ends when nothing was heard of it for so long.
+        /// The session's lease, in milliseconds.
         pub lease_ms: u32,
-        /// For how long it was silent.
+        /// Time since the target got the last request of the session, in milliseconds.
         pub silent_ms: u64,
-        /// How many files it has open here; counted up to a limit.
+        /// Number of files that the session has open at this target, counted up to a limit.
         pub open_files: u32,
     }
 }
 
 record! {
-    /// Answer to [`ListSessions`].
+    /// Reply to [`ListSessions`].
     pub struct SessionList {
-        /// By rising session.
+        /// The sessions, by rising id.
         pub sessions: Vec<SessionEntry>,
-        /// The next page's `after`; none: all is told.
+        /// `after` of the next page. `None` means that this is the last page.
         pub next: Option<SessionId>,
     }
 }
