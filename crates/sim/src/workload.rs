@@ -9,8 +9,8 @@ use crate::world::{Happening, Phase, World, message};
 use skep_cluster::striping::pieces;
 use skep_types::codec::{Bytes, Codec};
 use skep_types::{
-    ACCESS_ACL, Acl, AclEntry, Chooser, ChunkFileKey, ComponentRequest, DEFAULT_ACL, FileKind,
-    GroupId, InodeId, PatternOrigin, PatternRequest, Placement, Who,
+    ACCESS_ACL, Acl, AclEntry, AclTag, Chooser, ChunkFileKey, ComponentRequest, DEFAULT_ACL,
+    FileKind, GroupId, InodeId, PatternOrigin, PatternRequest, Placement,
 };
 use skep_wire::file_locks::{LockKind, LockMode, LockRequest, SetLock};
 use skep_wire::frame::Header;
@@ -165,9 +165,10 @@ impl World {
 
     /// An access control list: for a user besides the mode's three, with a mask, or neither.
     fn acl(&mut self) -> Vec<u8> {
-        let mut any = |who| AclEntry { who, permissions: self.random.below(8) as u32 };
-        let (owner, group, other) = (any(Who::Owner), any(Who::OwningGroup), any(Who::Other));
-        let (user, mask) = (any(Who::User(5)), any(Who::Mask));
+        let mut any = |tag| AclEntry { tag, permissions: self.random.below(8) as u32 };
+        let (owner, group, other) =
+            (any(AclTag::Owner), any(AclTag::OwningGroup), any(AclTag::Other));
+        let (user, mask) = (any(AclTag::User(5)), any(AclTag::Mask));
         let entries = match self.random.below(4) {
             0 => vec![owner, group, other],
             1 => vec![owner, group, mask, other],

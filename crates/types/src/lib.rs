@@ -17,7 +17,7 @@ pub mod registration;
 pub mod size;
 mod time;
 
-pub use acl::{ACCESS_ACL, Acl, AclEntry, DEFAULT_ACL, MAX_ACL_BYTES, Who};
+pub use acl::{ACCESS_ACL, Acl, AclEntry, AclTag, DEFAULT_ACL, MAX_ACL_BYTES};
 pub use attributes::{Attributes, FileKind};
 pub use error::{Error, ErrorCode, Result, RetryClass};
 pub use id::{

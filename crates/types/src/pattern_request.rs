@@ -244,11 +244,12 @@ impl PatternRequest {
     pub fn check(&self) -> Result<()> {
         let inline_components = usize::from(self.inline_bytes.is_some());
         check_component_count(self.components.len() + inline_components)?;
-        if self.components[0].start != 0 {
+        let first = self.components.first();
+        if first.is_some_and(|first| first.start != 0) {
             return Err(invalid("the first component of a stripe pattern starts at byte 0"));
         }
-        if self.inline_bytes.is_some() {
-            check_inline_end(self.inline_bytes)?;
+        if let Some(bytes) = self.inline_bytes {
+            check_inline_end(first.map(|_| bytes))?;
         }
         // The second component starts behind the bytes in metadata.
         let mut last_start = None;
