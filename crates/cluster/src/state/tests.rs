@@ -113,7 +113,7 @@ fn ids_of_others_are_refused_by_name_and_nothing_changes() {
         (r.uuid, r.kind) = (1, NodeKind::Metadata);
         r.targets.clear();
     };
-    refused(&wrong_kind, "can't become a metadata service");
+    refused(&wrong_kind, "cannot become a metadata service");
     assert_eq!(state, before);
 }
 
