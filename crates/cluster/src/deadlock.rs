@@ -153,7 +153,9 @@ mod tests {
         /// A wait gives way if and only if there is a cycle. Removing each such wait ends all of
         /// them.
         #[test]
-        fn every_deadlock_cycle_is_broken(edges in prop::collection::vec((0u64..7, 0u64..7), 0..14)) {
+        fn every_deadlock_cycle_is_broken(
+            edges in prop::collection::vec((0u64..7, 0u64..7), 0..14),
+        ) {
             let mut by_waiter: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
             for (waiter, holder) in edges.into_iter().filter(|(a, b)| a != b) {
                 by_waiter.entry(waiter).or_default().push(holder);

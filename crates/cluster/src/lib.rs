@@ -2,8 +2,8 @@
 //!
 //! - [`state`]: the durable state of management, changed by [`command`]s.
 //! - [`reachability`]: the soft state of management: reachability and free space.
-//! - [`patterns`]: from a pattern request to the stripe pattern of a file; [`pattern_text`]: requests
-//!   as text.
+//! - [`patterns`]: from a pattern request to the stripe pattern of a file; [`pattern_text`]:
+//!   requests as text.
 //! - [`placement`]: the choice of groups for a new file.
 //! - [`striping`]: the chunk file and offset of each byte of a file.
 //! - [`lock_ranges`]: the locked ranges of an owner in a file.

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_people_write_is_read_and_written_again() {
+    fn texts_survive_reading_and_writing() {
         let map = map();
         let storage: Vec<_> = map
             .targets
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused_by_its_word() {
+    fn invalid_words_are_refused_by_name() {
         let map = map();
         let of_metadata = map.targets.iter().find(|it| it.kind == TargetKind::Metadata).unwrap().id;
         for (text, words) in [

@@ -121,7 +121,8 @@ impl SoftState {
         self.nodes.remove(&node);
     }
 
-    /// Updates reachabilities to the time `now_ms`. The caller ticks more often than once per lease.
+    /// Updates reachabilities to the time `now_ms`. The caller ticks more often than once per
+    /// lease.
     ///
     /// A gap of more than a lease between two ticks does not count against the nodes: management
     /// itself was stopped or starved, and heartbeats wait in its sockets. If the lease becomes

@@ -306,8 +306,8 @@ impl Setting {
     /// Returns the command that changes its number and no other setting.
     ///
     /// # Errors
-    /// `InvalidArgument` that names the setting and its range. Applying the command checks the rules
-    /// that depend on other settings or on the old number.
+    /// `InvalidArgument` that names the setting and its range. Applying the command checks the
+    /// rules that depend on other settings or on the old number.
     pub fn change(&self, map: &ClusterMap, value: u64) -> Result<Command> {
         self.check(value).map_err(|what| Error::new(ErrorCode::InvalidArgument, what))?;
         Ok(match self.field {

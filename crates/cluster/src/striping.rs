@@ -2,9 +2,9 @@
 //!
 //! A component of `width` groups is divided into chunks of `chunk_bytes`, counted from the multiple
 //! of that at or below the component's start (see [`base`]). Chunk `k` lies in the chunk file of
-//! index `k % width`, at `(k / width) * chunk_bytes`. So chunk files are dense, except for a hole at
-//! the beginning of the first one of a component behind bytes in metadata. Bytes in metadata have no
-//! chunk file. Pure arithmetic, without targets, networks or caches.
+//! index `k % width`, at `(k / width) * chunk_bytes`. So chunk files are dense, except for a hole
+//! at the beginning of the first one of a component behind bytes in metadata. Bytes in metadata
+//! have no chunk file. Pure arithmetic, without targets, networks or caches.
 //!
 //! The caller must have checked a pattern from another process by `StripePattern::check`.
 
@@ -126,8 +126,8 @@ pub struct ChunkFileSize {
     pub size: u64,
 }
 
-/// Returns the sizes of all chunk files of a file of `size` bytes without holes, in the order of the
-/// pattern. A truncation to `size` truncates the chunk files to these sizes. Components without
+/// Returns the sizes of all chunk files of a file of `size` bytes without holes, in the order of
+/// the pattern. A truncation to `size` truncates the chunk files to these sizes. Components without
 /// groups, such as bytes in metadata, have no chunk files.
 pub fn chunk_sizes(
     pattern: &StripePattern,
@@ -172,8 +172,8 @@ pub fn chunk_ranges(
     })
 }
 
-/// Returns the byte of a file that lies at `offset` of a chunk file. `None` means that the component
-/// ends before it.
+/// Returns the byte of a file that lies at `offset` of a chunk file. `None` means that the
+/// component ends before it.
 pub fn position_in_file(
     pattern: &StripePattern,
     component: u16,
@@ -187,8 +187,8 @@ pub fn position_in_file(
 }
 
 /// Returns the smallest file size with which a chunk file has `chunk_file_bytes` bytes. The size of
-/// a file is the largest over its chunk files (see [`size_from_chunks`]). Zero for a chunk file that
-/// the pattern does not have: a target reports it, so it must not cause a panic.
+/// a file is the largest over its chunk files (see [`size_from_chunks`]). Zero for a chunk file
+/// that the pattern does not have: a target reports it, so it must not cause a panic.
 pub fn size_from_chunk(
     pattern: &StripePattern,
     component: u16,
@@ -246,8 +246,8 @@ fn hole(component: &Component, index: u16) -> u64 {
     if index == 0 { component.start - base(component) } else { 0 }
 }
 
-/// Returns the bytes of a component from its [`base`] on in a file of `size` bytes. Zero if the file
-/// ends before the component.
+/// Returns the bytes of a component from its [`base`] on in a file of `size` bytes. Zero if the
+/// file ends before the component.
 fn bytes_in_component(pattern: &StripePattern, number: usize, size: u64) -> u64 {
     let component = &pattern.components[number];
     let end = component_end(pattern, number).min(size);
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_beyond_the_longest_file_and_without_groups_are_refused() {
+    fn invalid_ranges_are_refused() {
         let one = pattern(vec![component(0, 1 << 16, 0..2)]);
         let code = |result: Result<Pieces<'_>>| result.map(|_| ()).unwrap_err().code();
         assert_eq!(code(pieces(&one, 0..MAX_FILE_BYTES + 1)), ErrorCode::FileTooLarge);

@@ -43,7 +43,7 @@ mod tests {
     use skep_types::{ClusterId, MapVersion};
 
     #[test]
-    fn the_bytes_of_version_1_stay_as_they_are() {
+    fn bytes_of_version_1_are_stable() {
         let mut map = ClusterMap::empty(ClusterId::new([0x11; 16]));
         map.version = MapVersion::new(0x22);
         let cached = CachedMap { node_uuid: 0x33, map };

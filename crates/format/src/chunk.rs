@@ -189,7 +189,7 @@ impl RegionHeader {
         if version != VERSION {
             return Err(Error::new(
                 ErrorCode::Unsupported,
-                format!("region page of version {version}, this program knows {VERSION}"),
+                format!("region page of version {version}; this program reads version {VERSION}"),
             ));
         }
         let identity = RegionIdentity::decode(&mut r)?;
@@ -208,8 +208,8 @@ impl RegionHeader {
     }
 }
 
-/// The page's checksum also covers what says whose it is, so that checksums of another region that
-/// were written here by mistake don't pass.
+/// Returns the checksum of a page. It also covers the identity, so that checksums of another region
+/// that were written here by mistake are invalid.
 fn page_crc(page: &[u8], fixed_bytes: usize) -> u32 {
     let mut covered = Vec::with_capacity(PAGE_BYTES as usize);
     covered.extend_from_slice(&page[..fixed_bytes]);
@@ -217,11 +217,11 @@ fn page_crc(page: &[u8], fixed_bytes: usize) -> u32 {
     crc32c(&covered)
 }
 
-/// Reads a region page. Never fails: what is wrong with it is part of the answer, since the crash
-/// rule decides what to do about it.
+/// Reads a region page. Never fails: the result includes damage, because the crash rule decides how
+/// to handle it.
 ///
 /// # Panics
-/// If `page` isn't [`PAGE_BYTES`] long.
+/// If `page` is not [`PAGE_BYTES`] long.
 pub fn read_page(page: &[u8]) -> FoundPage {
     assert_eq!(page.len() as u64, PAGE_BYTES, "a whole page");
     if page.iter().all(|byte| *byte == 0) {

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bytes_of_version_1_stay_as_they_are() {
+    fn bytes_of_version_1_are_stable() {
         let identity = Identity {
             kind: DirectoryKind::StorageTarget,
             cluster: ClusterId::new([0x11; 16]),

@@ -1,13 +1,13 @@
 //! Framing of a metadata target's log: segments of records, each written by one append.
 //!
-//! Owns the bytes and the rule that distinguishes a torn tail from damage. Does not own files or the
-//! meaning of a record. `docs/format/metadata-log.md` draws it.
+//! Owns the bytes and the rule that distinguishes a torn tail from damage. Does not own files or
+//! the meaning of a record. `docs/format/metadata-log.md` draws it.
 //!
 //! # Crash rule
 //! A record is valid if its checksum is right and its number follows that of the record before it.
-//! After a power loss any unsynced part may be missing, although later parts are present. Each record
-//! therefore has the number of the last record that was synced when it was written. A gap before
-//! that point is damage (an error); a gap after it is the end of the log.
+//! After a power loss any unsynced part may be missing, although later parts are present. Each
+//! record therefore has the number of the last record that was synced when it was written. A gap
+//! before that point is damage (an error); a gap after it is the end of the log.
 
 use skep_types::codec::{Codec, Reader, Writer, crc32c};
 use skep_types::{Error, ErrorCode, Lsn, Result, TargetId};
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_in_what_was_never_synced_ends_the_log() {
+    fn gap_in_unsynced_records_ends_the_log() {
         let (mut bytes, starts) = segment(|lsn| lsn.min(3) - 1);
         bytes[starts[3] + 50] ^= 4;
         assert_eq!(lsns(&scan(TARGET, Lsn::new(1), &bytes).unwrap()), [1, 2, 3]);
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_payload_reads_back_and_a_longer_one_is_not_written() {
+    fn payload_over_the_limit_is_not_written() {
         let lsn = Lsn::new(1);
         let mut payload = vec![7; MAX_PAYLOAD_BYTES];
         let bytes = encode_record(TARGET, lsn, Lsn::new(0), &payload).unwrap();

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bytes_of_version_1_stay_as_they_are() {
+    fn bytes_of_version_1_are_stable() {
         let head = LogHead { cluster: ClusterId::new([0x11; 16]), first: Lsn::new(0x22) };
         let bytes = head.to_file();
         assert_eq!(bytes.len(), LOG_HEAD_BYTES);

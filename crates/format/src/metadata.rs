@@ -58,8 +58,8 @@ pub enum Key<'a> {
     Opens(InodeId),
     /// A start of the target, by its number. Value: the first log record of that start, an [`Lsn`].
     Epoch(u64),
-    /// The first bytes of a file, if its pattern places them in metadata. Value: [`InlineRecord`]. A
-    /// missing record stands for zeros.
+    /// The first bytes of a file, if its pattern places them in metadata. Value: [`InlineRecord`].
+    /// A missing record stands for zeros.
     Inline(InodeId),
     /// The newest cluster map that made the target end the sessions of a removed client. Value: a
     /// map version.
@@ -396,35 +396,35 @@ record! {
 }
 
 record! {
-    /// The first bytes of a file as they are stored.
+    /// The stored first bytes of a file.
     pub struct InlineRecord {
         /// CRC-32C of the bytes.
         pub checksum: u32,
-        /// The bytes up to the last that isn't zero: at least one, at most 64 KiB.
+        /// The bytes up to the last non-zero one: at least one, at most 64 KiB.
         pub bytes: Bytes,
     }
 }
 
 impl InlineRecord {
-    /// The record of bytes; none if all of them are zeros.
+    /// Returns the record of `bytes`. `None` means that all bytes are zeros.
     pub fn new(mut bytes: Vec<u8>) -> Option<Self> {
         let end = bytes.iter().rposition(|byte| *byte != 0)? + 1;
         bytes.truncate(end);
         Some(Self { checksum: crc32c(&bytes), bytes: Bytes(bytes) })
     }
 
-    /// The bytes, if they are what was stored.
+    /// Returns the bytes. `None` means that the checksum does not match.
     pub fn checked(self) -> Option<Vec<u8>> {
         (crc32c(&self.bytes) == self.checksum).then_some(self.bytes.0)
     }
 }
 
 record! {
-    /// An entry as it is stored.
+    /// A stored entry.
     pub struct DentryRecord {
         /// Its name.
         pub name: Bytes,
-        /// Where it points.
+        /// The inode to which it points.
         pub inode: InodeId,
         /// The kind of that inode.
         pub kind: FileKind,
@@ -432,12 +432,12 @@ record! {
 }
 
 record! {
-    /// How often something is open.
+    /// Open counts of an inode.
     #[derive(Copy, Default)]
     pub struct OpenCounts {
-        /// For reading only.
+        /// Number of opens for reading only.
         pub readers: u32,
-        /// For writing.
+        /// Number of opens for writing.
         pub writers: u32,
     }
 }
@@ -450,22 +450,22 @@ impl OpenCounts {
 }
 
 record! {
-    /// A locked range as it is stored.
+    /// A stored locked range.
     #[derive(Copy)]
     pub struct LockedRange {
         /// First byte.
         pub start: u64,
-        /// The byte behind the last.
+        /// The byte behind the last one.
         pub end: u64,
-        /// How it is locked.
+        /// Mode of the lock.
         pub mode: LockMode,
     }
 }
 
 record! {
-    /// What an owner has locked of a file.
+    /// The locks of an owner on a file.
     pub struct FileLocksRecord {
-        /// The process on the client's host that asked last.
+        /// Process id on the client's host of the last request.
         pub pid: u32,
         /// The ranges, by rising start; not none.
         pub ranges: Vec<LockedRange>,
@@ -495,7 +495,7 @@ record! {
 }
 
 record! {
-    /// A prepared transaction: these steps will be done when the coordinator says so.
+    /// A prepared transaction. The target applies its steps when the coordinator commits.
     pub struct PreparedRecord {
         /// The steps.
         pub steps: Vec<Step>,
@@ -507,7 +507,7 @@ record! {
 }
 
 record! {
-    /// Whom a commit has to be told.
+    /// The participants to which the coordinator must still send the commit.
     pub struct DecisionRecord {
         /// Groups that have not confirmed it.
         pub participants: Vec<GroupId>,
@@ -519,13 +519,13 @@ record! {
     pub struct Mutation {
         /// The key.
         pub key: Bytes,
-        /// The new value; none: removed.
+        /// The new value. `None` removes the key.
         pub value: Option<Bytes>,
     }
 }
 
 record! {
-    /// The payload of a log record: what some operations changed, each of them as a whole.
+    /// The payload of a log record: the changes of some whole operations.
     pub struct Batch {
         /// The changes, by rising key.
         pub mutations: Vec<Mutation>,
@@ -587,7 +587,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_at_the_end_of_inline_bytes_are_not_stored_and_damage_is_noticed() {
+    fn inline_record_omits_trailing_zeros_and_detects_damage() {
         let record = InlineRecord::new(vec![0, 7, 0, 0]).unwrap();
         assert_eq!(record.bytes.0, [0, 7]);
         assert_eq!(InlineRecord::new(vec![0; 100]), None);

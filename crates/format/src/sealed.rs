@@ -1,7 +1,7 @@
 //! The frame of records that are a file of their own: magic, version, length, body, checksum.
 //!
-//! `docs/format/sealed.md` draws it. Each kind of record has its own magic, so that a reader refuses
-//! a file that was put in the place of another.
+//! `docs/format/sealed.md` draws it. Each kind of record has its own magic, so that a reader
+//! refuses a file that was put in the place of another.
 
 use skep_types::codec::{Codec, Reader, Writer, crc32c};
 use skep_types::{Error, ErrorCode, Result};

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_is_refused() {
+    fn invalid_list_is_refused() {
         let refused = |bytes: &[u8]| {
             assert_eq!(Acl::from_xattr(bytes).unwrap_err().code(), ErrorCode::InvalidArgument);
         };
@@ -298,7 +298,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_read_is_written_back_the_same(bytes: Vec<u8>) {
+        fn list_survives_reading_and_writing(bytes: Vec<u8>) {
             if let Ok(acl) = Acl::from_xattr(&[&[2, 0, 0, 0], &bytes[..]].concat()) {
                 prop_assert_eq!(Acl::from_xattr(&acl.to_xattr()), Ok(acl));
             }

@@ -1,9 +1,9 @@
 //! The nouns of Skep: typed ids, units, states, stripe patterns, attributes, the cluster map, error
 //! codes, and the byte codec that wire messages and disk records share.
 //!
-//! Owns: what a thing *is* and how it is laid out in bytes. Pure: no I/O, no clock, no threads.
-//! Does not own: what is done with it. Messages are in `skep-wire`, disk records in `skep-format`,
-//! decisions in `skep-cluster`.
+//! Owns the data types and their layout in bytes. Pure: no I/O, no clock, no threads. Does not own
+//! behaviour: messages are in `skep-wire`, disk records in `skep-format`, decisions in
+//! `skep-cluster`.
 
 mod acl;
 pub mod attributes;

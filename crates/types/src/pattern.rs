@@ -1,7 +1,8 @@
-//! Resolved stripe patterns: on which groups the bytes of a file lie, and how chunk files are named.
+//! Resolved stripe patterns: on which groups the bytes of a file lie, and how chunk files are
+//! named.
 //!
-//! What a caller or a directory asks for is a [`crate::PatternRequest`]. The arithmetic from file
-//! ranges to chunk pieces is in `skep-cluster`, module `striping`.
+//! A request, and the default pattern of a directory, is a [`crate::PatternRequest`]. The
+//! arithmetic from file ranges to chunk pieces is in `skep-cluster`, module `striping`.
 
 use crate::codec::record;
 use crate::error::{Error, ErrorCode, Result};
@@ -90,8 +91,8 @@ record! {
         /// Bytes that go to one group before the next: a power of two from 64 KiB to 1 GiB. Zero
         /// for an inline component.
         pub chunk_bytes: u64,
-        /// Number of groups that the request asked for. `groups` is shorter if metadata could not
-        /// choose so many.
+        /// Number of groups that the request asked for. `groups` is shorter if the cluster had
+        /// fewer.
         pub wanted: u16,
         /// Kind of redundancy.
         pub redundancy: Redundancy,
@@ -192,8 +193,8 @@ impl Component {
 }
 
 impl StripePattern {
-    /// Checks what every user of a file's pattern relies on. A receiver calls it on each pattern
-    /// that it gets from another process or from disk.
+    /// Checks the rules of a file's pattern. A receiver calls it on each pattern that it gets from
+    /// another process or from disk.
     ///
     /// # Errors
     /// `InvalidArgument` that names the first rule broken.
@@ -249,7 +250,7 @@ impl StripePattern {
 }
 
 record! {
-    /// The name of a chunk file: what one group stores for one file.
+    /// The name of a chunk file, in which one group stores its part of a file.
     #[derive(Copy, PartialOrd, Ord, Hash)]
     pub struct ChunkFileKey {
         /// The file.

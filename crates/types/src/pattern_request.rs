@@ -1,15 +1,15 @@
-//! Requests for a stripe pattern: what a caller asks for, and the default pattern of a directory.
-//! Each field may be unset. `skep-cluster`, module `patterns`, turns a request into the resolved
-//! [`StripePattern`] of a file.
+//! Requests for a stripe pattern, and default patterns of directories. Each field may be unset.
+//! `skep-cluster`, module `patterns`, turns a request into the resolved [`StripePattern`] of a
+//! file.
 //!
 //! # Encoding
 //!
-//! A request has the same bytes as a [`StripePattern`], on the wire and on disk. This file is the
-//! only place that knows the bytes that stand for unset fields:
+//! A request has the same bytes as a [`StripePattern`], on the wire and on disk. Only this file
+//! translates the bytes that stand for unset fields:
 //!
 //! | field | encoded in | unset |
 //! |---|---|---|
-//! | `inline_bytes` | a first component with [`Redundancy::Inline`]; the next one's `start` | no such component |
+//! | `inline_bytes` | an inline first component; the next one's `start` | no such component |
 //! | `chunk_bytes` | [`Component::chunk_bytes`] | 0 |
 //! | `width` | [`Component::wanted`] | 0 |
 //! | `placement: Policy` | [`Component::chooser`] | [`Chooser::Cluster`] |
@@ -25,7 +25,7 @@ use crate::pattern::{
     StripePattern, check_chunk_size, check_component_count, check_inline_end, check_start, invalid,
 };
 
-/// What a caller asks for, or the default pattern of a directory.
+/// A request for a stripe pattern, or the default pattern of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PatternRequest {
     /// The most specific level that set a field of the request.
@@ -37,7 +37,7 @@ pub struct PatternRequest {
     pub components: Vec<ComponentRequest>,
 }
 
-/// What a request says about one byte range of the file. `None` means unset.
+/// The part of a request for one byte range of the file. `None` means unset.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ComponentRequest {
     /// First byte in the file. The component ends where the next one starts.
@@ -74,7 +74,7 @@ impl ComponentRequest {
         matches!(self.placement, Some(Placement::Groups(_)))
     }
 
-    /// Whether neither a width nor a list of groups says how many groups the component has.
+    /// Whether the number of groups is unset: there is neither a width nor a list of groups.
     pub fn has_open_width(&self) -> bool {
         self.width.is_none() && !self.is_listed()
     }
@@ -302,7 +302,7 @@ impl Codec for PatternRequest {
 impl Described for PatternRequest {
     const NAME: &'static str = "PatternRequest";
     const DOC: &'static str = "\
- What a caller asks for, or the default pattern of a directory. It has the bytes of a\n \
+ A request for a stripe pattern, or the default pattern of a directory. It has the bytes of a\n \
  `StripePattern`, in which a zero `chunk_bytes`, a zero `wanted` and the chooser `Cluster` mean\n \
  that the field is unset. Groups are listed only with the chooser `Listed`, with their count in\n \
  `wanted`.\n";

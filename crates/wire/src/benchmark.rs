@@ -84,9 +84,9 @@ record! {
 }
 
 record! {
-    /// Makes a service measure the network between itself and another service, by [`DiscardData`] or
-    /// [`GiveData`]. The service replies at the end. It stops when the sender waits no longer, at
-    /// the latest after ten minutes. It measures one link at a time.
+    /// Makes a service measure the network between itself and another service, by [`DiscardData`]
+    /// or [`GiveData`]. The service replies at the end. It stops when the sender waits no longer,
+    /// at the latest after ten minutes. It measures one link at a time.
     #[derive(Copy)]
     pub struct MeasureLink {
         /// The other service.

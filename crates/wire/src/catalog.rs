@@ -1,5 +1,5 @@
-//! The table of all messages. Dispatch, metric names and the generated reference use it. A number is
-//! never used for another message.
+//! The table of all messages. Dispatch, metric names and the generated reference use it. A number
+//! is never used for another message.
 
 use crate::{
     Request, benchmark as bm, file_locks as fl, inline as il, management as mg, metadata as md,

@@ -75,8 +75,8 @@ record! {
 }
 
 record! {
-    /// Locks or unlocks a range, or returns a conflicting lock. Never waits. If a `flock` cannot get
-    /// a new mode, the target releases the old one too.
+    /// Locks or unlocks a range, or returns a conflicting lock. Never waits. If a `flock` cannot
+    /// get a new mode, the target releases the old one too.
     pub struct SetLock {
         /// The lock.
         pub lock: LockRequest,
@@ -155,8 +155,8 @@ record! {
 }
 
 record! {
-    /// Lists the waits for POSIX locks at a target, with the holders of the locks, in pages. Clients
-    /// use it to find deadlock cycles.
+    /// Lists the waits for POSIX locks at a target, with the holders of the locks, in pages.
+    /// Clients use it to find deadlock cycles.
     pub struct ListWaits {
         /// Return only waits of owners behind this one. Zero starts at the beginning.
         pub after: LockParty,

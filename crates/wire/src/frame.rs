@@ -111,8 +111,8 @@ impl Header {
         Self { flags: FLAG_REPLY, body_bytes: 0, data_bytes: 0, status: 0, ..self.clone() }
     }
 
-    /// Encodes header and body as one run of bytes. The caller sends `data_bytes` of bulk data after
-    /// it.
+    /// Encodes header and body as one run of bytes. The caller sends `data_bytes` of bulk data
+    /// after it.
     ///
     /// # Panics
     /// If `body` is longer than [`MAX_BODY_BYTES`]: senders bound what they put into a message.

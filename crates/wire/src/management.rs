@@ -86,8 +86,8 @@ record! {
 }
 
 record! {
-    /// Changes the log level of a client until it ends, or only asks for it. Management replies when
-    /// the client has sent [`ConfirmLogLevel`].
+    /// Changes the log level of a client until it ends, or only asks for it. Management replies
+    /// when the client has sent [`ConfirmLogLevel`].
     pub struct SetClientLogLevel {
         /// The client.
         pub client: NodeId,

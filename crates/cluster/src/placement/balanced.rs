@@ -119,7 +119,8 @@ impl Tier {
             sample(sums, Draw { seed, step: STEP_GROUP, salt }, slots);
             end += usize::from(*share);
         }
-        // The stripe order goes in rounds over the servers. The first one differs from file to file.
+        // The stripe order goes in rounds over the servers. The first one differs from file to
+        // file.
         let turn = Draw { seed, step: STEP_FIRST_SERVER, salt: 0 }.point(0);
         let first = scale(turn, shares.len() as u64) as usize;
         let rounds = shares.iter().map(|(_, share)| *share).max().unwrap_or(0);

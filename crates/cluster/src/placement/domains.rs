@@ -143,7 +143,7 @@ impl Domains {
 }
 
 impl Domain {
-    /// Those that have more than `level` groups, and their weights.
+    /// Returns the servers with more than `level` groups, and their weights.
     fn able<'a>(
         &'a self,
         servers: &'a [Server],
@@ -156,8 +156,8 @@ impl Domain {
         self.servers.iter().copied().zip(weights).filter(is_able)
     }
 
-    /// What it gives to a file if each server gives `level` groups, as far as it has them, and
-    /// `wanted` servers one more, none of which is of this domain yet.
+    /// Returns the share of the domain if each server gives `level` groups, as far as it has them,
+    /// and no server gives one more yet. `wanted` servers of all domains will give one more.
     fn quota(&self, servers: &[Server], level: usize, wanted: usize) -> Quota {
         let all = || self.servers.iter().map(move |server| servers[*server as usize].groups.len());
         let quota = |base: usize, slots: usize, weight| Quota {

@@ -126,8 +126,9 @@ record! {
     pub struct SetPattern {
         /// The directory, or the file.
         pub inode: InodeId,
-        /// A directory's new default, whose unset fields the cluster's settings fill; or the request
-        /// for a file, whose unset fields keep their values. `None` removes a directory's default.
+        /// A directory's new default, whose unset fields the cluster's settings fill; or the
+        /// request for a file, whose unset fields keep their values. `None` removes a directory's
+        /// default.
         pub pattern: Option<PatternRequest>,
         /// The user who asks: root, or the owner within the cluster's limits for users.
         pub uid: u32,
