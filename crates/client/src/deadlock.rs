@@ -5,7 +5,7 @@
 use crate::client::Client;
 use crate::eviction::client_of;
 use crate::limits::{DEADLOCK_SEARCH_MAX_AGE, DEADLOCK_SEARCH_TIMEOUT, MAX_DEADLOCK_WAITS};
-use skep_cluster::deadlock::{LockWaits, Party};
+use skep_cluster::deadlock::{LockOwner, LockWaits};
 use skep_rpc::CallOptions;
 use skep_types::{Error, ErrorCode, GroupId, Result};
 use skep_wire::file_locks::{ListWaits, LockParty};
@@ -97,6 +97,6 @@ fn no_answer() -> Error {
     Error::new(ErrorCode::TimedOut, "some metadata target doesn't answer")
 }
 
-fn party(it: LockParty) -> Party {
+fn party(it: LockParty) -> LockOwner {
     (client_of(it.session), it.owner)
 }

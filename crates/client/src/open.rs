@@ -5,7 +5,7 @@ use crate::driven::drive;
 use crate::notifications::Position;
 use crate::session::Modify;
 use crate::tables::{HandleId, OpenFile};
-use skep_types::{Attributes, Error, ErrorCode, InodeId, Result, StripePattern};
+use skep_types::{Attributes, Error, ErrorCode, InodeId, PatternRequest, Result, StripePattern};
 use skep_wire::metadata::{
     Close, Create, CreateUnnamed, Lookup, NewInode, Open, OpenMode, OpenReply,
 };
@@ -82,7 +82,7 @@ impl Client {
         directory: InodeId,
         new: NewInode,
         open: OpenMode,
-        pattern: Option<StripePattern>,
+        pattern: Option<PatternRequest>,
     ) -> Result<Created> {
         self.mount().handles.check_limit()?;
         let request = CreateUnnamed { directory, new, open, pattern };

@@ -4,7 +4,7 @@ use crate::client::Client;
 use crate::limits::{CLOSE_DELAY, CLOSE_PATIENCE, CLOSES_PATIENCE};
 use crate::session::Modify;
 use skep_cluster::{pattern_text, striping};
-use skep_types::{ErrorCode, FileKind, GroupId, InodeId, MAX_FILE_BYTES, Result, StripePattern};
+use skep_types::{ErrorCode, FileKind, GroupId, InodeId, MAX_FILE_BYTES, PatternRequest, Result};
 use skep_wire::metadata::{EntryInfo, GetEntryInfo, SetPattern};
 use std::fmt::Write;
 
@@ -15,9 +15,14 @@ impl Client {
     /// # Errors
     /// `NoAttribute` for a directory that hands nothing down, and for what has no pattern.
     pub async fn pattern(&self, inode: InodeId) -> Result<Vec<u8>> {
-        let pattern = self.ask(inode, &GetEntryInfo { inode }).await?.pattern;
+        let EntryInfo { attributes, pattern, .. } =
+            self.ask(inode, &GetEntryInfo { inode }).await?;
         let pattern = pattern.ok_or(ErrorCode::NoAttribute)?;
-        Ok(pattern_text::text(&pattern).into_bytes())
+        let text = match attributes.kind {
+            FileKind::Directory => pattern_text::text(&PatternRequest::from_record(&pattern)?),
+            _ => pattern_text::text_of_file(&pattern),
+        };
+        Ok(text.into_bytes())
     }
 
     /// Where the bytes of a file lie: a line for each group of each component, as
@@ -71,7 +76,7 @@ impl Client {
     ///
     /// # Errors
     /// `InvalidArgument`, and `NotFound` for targets that aren't there.
-    pub fn read_pattern(&self, text: &[u8]) -> Result<StripePattern> {
+    pub fn read_pattern(&self, text: &[u8]) -> Result<PatternRequest> {
         let what = "a stripe pattern is text";
         let text = std::str::from_utf8(text)
             .map_err(|_| skep_types::Error::new(ErrorCode::InvalidArgument, what))?;

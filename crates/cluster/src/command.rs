@@ -1,6 +1,6 @@
-//! The commands that change what management knows, and what they answer. They are what management's
-//! log holds (and what Raft will replicate later), so they have a layout in bytes and hold all that
-//! their effect depends on.
+//! The commands that change management's state, and their outcomes. Management's log stores them
+//! (and Raft will replicate them later). So they have a layout in bytes and contain everything on
+//! which their effect depends.
 
 use skep_types::codec::{Codec, Reader, Writer, record};
 use skep_types::map::Policy;
@@ -8,42 +8,42 @@ use skep_types::registration::ServerRegistration;
 use skep_types::{NodeId, Result, TargetId, Timestamp};
 
 record! {
-    /// A client reports itself. It always gets a new id.
+    /// The registration of a client, which always gets a new id.
     #[derive(Default)]
     pub struct ClientRegistration {
-        /// Name of its host, for people.
+        /// Name of its host, for output.
         pub host: String,
-        /// Where it mounts, for people; may be empty.
+        /// Its mount point, for output. May be empty.
         pub mount_point: String,
         /// Version of its program.
         pub version: String,
-        /// Its process, as its host numbers it, for people.
+        /// Process id on its host, for output.
         pub pid: u32,
         /// When it registered, by management's clock.
         pub registered: Timestamp,
     }
 }
 
-/// One change of what management knows.
+/// One change of management's state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
     /// Management starts to serve (later: a new Raft leader does). Opens a new range of map
     /// versions.
     Start,
-    /// A server and its targets join, or are confirmed.
+    /// A server registers with its targets, for the first time or again.
     RegisterServer(ServerRegistration),
-    /// A client joins.
+    /// A client registers.
     RegisterClient(ClientRegistration),
-    /// A client is forgotten: it left, or its lease ran out.
+    /// Management removes a client that left or whose lease ran out.
     RemoveClient {
         /// The client.
         node: NodeId,
     },
-    /// The virtual shards are divided over the metadata groups.
+    /// Divides the virtual shards over the metadata groups.
     Format,
-    /// The cluster's settings are replaced.
+    /// Replaces the cluster's settings.
     SetPolicy(Policy),
-    /// Records may be written in newer versions from now on.
+    /// Raises the version in which programs write records.
     SetFeatureLevel {
         /// The new level.
         level: u32,
@@ -94,13 +94,13 @@ impl Codec for Command {
     }
 }
 
-/// What a command did.
+/// The effect of a command.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Outcome {
-    /// Whether anything changed; if not, the command needs no place in the log.
+    /// Whether the state changed. If not, management does not log the command.
     pub changed: bool,
-    /// Registrations: the node's id.
+    /// Id of the node, for registrations.
     pub node: NodeId,
-    /// Registrations of servers: the targets' ids, in the order of the claims.
+    /// Ids of the targets, in the order of the claims, for registrations of servers.
     pub targets: Vec<TargetId>,
 }

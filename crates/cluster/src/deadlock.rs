@@ -1,52 +1,60 @@
-//! Cycles of programs that wait for each other's POSIX locks on files of several metadata targets:
-//! whether there is one, and who of it gives way. A cycle among the files of one target that
-//! target finds by itself, before it forms (`docs/design/0005-locks.md`).
+//! Deadlock cycles of POSIX locks on files of several metadata targets: whether waits form one, and
+//! which wait of it ends. A cycle among the files of one target is found by that target, before it
+//! forms (`docs/design/0005-locks.md`).
 //!
-//! Targets are asked one after the other, so what they tell doesn't belong to one moment. But a
-//! wait that is there both times when everybody is asked twice was there all the time between; only
-//! those count ([`LockWaits::steady`]). Who waits can't give back what he holds, so a cycle of
-//! such waits is one.
+//! A client asks the targets one after the other, so their replies belong to different moments. It
+//! therefore asks all targets twice. A wait that is in both replies existed all the time between,
+//! and only such waits count ([`LockWaits::steady`]). A waiting program cannot release a lock, so
+//! a cycle of such waits is a deadlock.
+//!
+//! # Invariants
+//! The count of waits is the number of entries. [`LockWaits::check_invariants`] asserts it.
 
 use skep_types::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Who holds or waits: a client, and the number that it has given to the program.
-pub type Party = (NodeId, u64);
+/// A program that holds a lock or waits for one: its client, and its number at that client.
+pub type LockOwner = (NodeId, u64);
 
-/// Who waits, and for whom.
+/// The waits for locks, and the holders for which they wait.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LockWaits {
-    /// By the number of the wait, which its client gives once: a program may wait in several
-    /// threads. Those for whom it waits hold what is in its way.
-    waits: BTreeMap<Party, BTreeMap<u64, BTreeSet<Party>>>,
+    /// For each waiter its waits by number, with the holders of the locks in the way. A program may
+    /// wait in several threads; its client never uses a number twice.
+    waits: BTreeMap<LockOwner, BTreeMap<u64, BTreeSet<LockOwner>>>,
     count: usize,
 }
 
 impl LockWaits {
-    /// Takes in a wait.
-    pub fn add(&mut self, waiter: Party, number: u64, holders: impl IntoIterator<Item = Party>) {
+    /// Adds a wait, or replaces the one with the same number.
+    pub fn add(
+        &mut self,
+        waiter: LockOwner,
+        number: u64,
+        holders: impl IntoIterator<Item = LockOwner>,
+    ) {
         let numbers = self.waits.entry(waiter).or_default();
         let before = numbers.insert(number, holders.into_iter().collect());
         self.count += usize::from(before.is_none());
     }
 
-    /// How many waits there are.
+    /// Number of waits.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether nobody waits.
+    /// Whether there are no waits.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Whether this wait is among them.
-    pub fn has(&self, waiter: Party, number: u64) -> bool {
+    /// Whether this wait exists.
+    pub fn has(&self, waiter: LockOwner, number: u64) -> bool {
         self.waits.get(&waiter).is_some_and(|numbers| numbers.contains_key(&number))
     }
 
-    /// What was found again later: the waits that are in both, and the holders that both times were
-    /// in their way.
+    /// Returns the waits that are in both `self` and `later`, with the holders that were in their
+    /// way both times.
     pub fn steady(&self, later: &Self) -> Self {
         let mut steady = Self::default();
         for (waiter, numbers) in &self.waits {
@@ -57,14 +65,26 @@ impl LockWaits {
                 }
             }
         }
+        if cfg!(debug_assertions) {
+            steady.check_invariants();
+        }
         steady
     }
 
-    /// Whether a wait is in a cycle, and the one of it that has to end: that with the highest
-    /// client and number. So of each cycle exactly one gives way, without a word between clients.
-    pub fn gives_way(&self, waiter: Party, number: u64) -> bool {
-        let holders = |party: &Party, number: &u64| self.waits.get(party)?.get(number);
-        let mut next: Vec<Party> =
+    /// Asserts the invariant of the module.
+    ///
+    /// # Panics
+    /// If it does not hold.
+    pub fn check_invariants(&self) {
+        let count: usize = self.waits.values().map(BTreeMap::len).sum();
+        assert_eq!(self.count, count, "the count of waits is the number of entries");
+    }
+
+    /// Returns whether a wait is in a cycle and has the highest client and number in it. Such a
+    /// wait has to end. Clients thus agree on one wait of each cycle without messages.
+    pub fn gives_way(&self, waiter: LockOwner, number: u64) -> bool {
+        let holders = |party: &LockOwner, number: &u64| self.waits.get(party)?.get(number);
+        let mut next: Vec<LockOwner> =
             holders(&waiter, &number).into_iter().flatten().copied().collect();
         let mut seen = BTreeSet::new();
         while let Some(party) = next.pop() {
@@ -87,7 +107,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn party(number: u64) -> Party {
+    fn party(number: u64) -> LockOwner {
         (NodeId::new(number as u32 % 3), number)
     }
 
@@ -102,8 +122,8 @@ mod tests {
     #[test]
     fn one_wait_of_each_deadlock_cycle_is_refused() {
         let cycle = waits(&[(1, &[2]), (2, &[3, 9]), (3, &[1])]);
-        let who: Vec<_> = (1..=3).filter(|it| cycle.gives_way(party(*it), *it)).collect();
-        assert_eq!(who, [2], "client 2 is the highest");
+        let ending: Vec<_> = (1..=3).filter(|it| cycle.gives_way(party(*it), *it)).collect();
+        assert_eq!(ending, [2], "client 2 is the highest");
         let chain = waits(&[(1, &[2]), (2, &[3])]);
         assert!((1..=3).all(|it| !chain.gives_way(party(it), it)));
     }
@@ -130,10 +150,12 @@ mod tests {
     }
 
     proptest! {
-        /// As by trying all ways: who gives way is the highest of some cycle through it, and while
-        /// there is a cycle, somebody does.
+        /// A wait gives way if and only if there is a cycle. Removing each such wait ends all of
+        /// them.
         #[test]
-        fn every_deadlock_cycle_is_broken(edges in prop::collection::vec((0u64..7, 0u64..7), 0..14)) {
+        fn every_deadlock_cycle_is_broken(
+            edges in prop::collection::vec((0u64..7, 0u64..7), 0..14),
+        ) {
             let mut by_waiter: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
             for (waiter, holder) in edges.into_iter().filter(|(a, b)| a != b) {
                 by_waiter.entry(waiter).or_default().push(holder);
@@ -150,7 +172,8 @@ mod tests {
         }
     }
 
-    /// Those who wait for nobody, or for such alone, are taken away; is somebody left?
+    /// Removes waiters that wait for no other waiter until none can be removed. Returns whether
+    /// some are left.
     fn has_cycle(edges: &BTreeMap<u64, Vec<u64>>) -> bool {
         let mut left: BTreeMap<_, _> = edges.clone();
         loop {

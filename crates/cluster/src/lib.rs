@@ -1,9 +1,14 @@
-//! Pure decisions about the cluster: what management knows and how it changes ([`state`]), who
-//! answers and how much space there is ([`reachability`]), which groups a new file lies on
-//! ([`placement`]), what patterns may be asked for ([`patterns`]) and how people write them
-//! ([`pattern_text`]), where in which chunk file each byte of a file lies ([`striping`]), what
-//! locks make of an owner's ranges ([`lock_ranges`]), who waits for whom in a cycle
-//! ([`deadlock`]), and which settings there are ([`settings`]).
+//! Pure decisions about the cluster:
+//!
+//! - [`state`]: the durable state of management, changed by [`command`]s.
+//! - [`reachability`]: the soft state of management: reachability and free space.
+//! - [`patterns`]: from a pattern request to the stripe pattern of a file; [`pattern_text`]:
+//!   requests as text.
+//! - [`placement`]: the choice of groups for a new file.
+//! - [`striping`]: the chunk file and offset of each byte of a file.
+//! - [`lock_ranges`]: the locked ranges of an owner in a file.
+//! - [`deadlock`]: deadlock cycles over several metadata targets.
+//! - [`settings`]: the settings of the cluster by name.
 //!
 //! Architecture invariant: nothing here reads a clock, draws a random number, or does I/O. Times
 //! and seeds are arguments, so a simulator and a test drive the same code as the real services.

@@ -1,14 +1,17 @@
-//! The locked ranges of one owner in one file: what a lock or unlock of a range makes of them.
+//! The locked ranges of one owner in one file, and how a lock or unlock of a range changes them.
 //!
-//! Ranges are half-open, in bytes from the start of the file. A value goes with each: the mode of
-//! the lock, or whatever else tells ranges apart. As POSIX has it, setting a range takes the place
-//! of whatever the owner had there, parts of older ranges remain on both sides, and ranges that
-//! touch and have equal values become one.
+//! Ranges are half-open, in bytes from the start of the file. Each has a value: the mode of the
+//! lock, or another property that keeps ranges apart. As POSIX demands, setting a range replaces
+//! the owner's ranges there. Parts of older ranges remain on both sides. Ranges that touch and have
+//! equal values become one.
+//!
+//! # Invariants
+//! The ranges are sorted by start, not empty, do not overlap, and two that touch have different
+//! values. [`LockRanges::check_invariants`] asserts it.
 
 use std::ops::Range;
 
-/// Ranges of one owner, by rising start, none of them empty, no two of them overlapping, and no two
-/// with equal values touching.
+/// The locked ranges of one owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockRanges<T>(Vec<(Range<u64>, T)>);
 
@@ -19,14 +22,14 @@ impl<T> Default for LockRanges<T> {
 }
 
 impl<T: Copy + Eq> LockRanges<T> {
-    /// The ranges that come of setting these one after the other.
+    /// The result of setting these ranges one after the other.
     pub fn of(ranges: impl IntoIterator<Item = (Range<u64>, T)>) -> Self {
         let mut all = Self::default();
         ranges.into_iter().for_each(|(range, value)| all.set(range, Some(value)));
         all
     }
 
-    /// Gives a range a value, or (`None`) takes it away. An empty range changes nothing.
+    /// Sets the value of a range. `None` unlocks it. An empty range changes nothing.
     pub fn set(&mut self, range: Range<u64>, value: Option<T>) {
         if range.is_empty() {
             return;
@@ -44,7 +47,7 @@ impl<T: Copy + Eq> LockRanges<T> {
         let mut new = value;
         for (held, of) in self.0.drain(..) {
             add(&mut next, held.start..held.end.min(range.start).max(held.start), of);
-            // What lies behind the range comes after it.
+            // The new range comes before the first part that lies behind it.
             if held.end > range.start
                 && let Some(value) = new.take()
             {
@@ -56,6 +59,22 @@ impl<T: Copy + Eq> LockRanges<T> {
             add(&mut next, range, value);
         }
         self.0 = next;
+        if cfg!(debug_assertions) {
+            self.check_invariants();
+        }
+    }
+
+    /// Asserts the invariants of the module.
+    ///
+    /// # Panics
+    /// If one does not hold.
+    pub fn check_invariants(&self) {
+        assert!(self.0.iter().all(|(range, _)| !range.is_empty()), "locked ranges are not empty");
+        for pair in self.0.windows(2) {
+            let ((first, value), (second, next)) = (&pair[0], &pair[1]);
+            assert!(first.end <= second.start, "locked ranges are sorted and do not overlap");
+            assert!(first.end < second.start || value != next, "touching ranges differ");
+        }
     }
 
     /// The ranges, by rising start.
@@ -63,14 +82,14 @@ impl<T: Copy + Eq> LockRanges<T> {
         self.0.iter().cloned()
     }
 
-    /// Those that overlap a range, by rising start.
+    /// The ranges that overlap `range`, by rising start.
     pub fn overlapping(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, T)> + '_ {
         let first = self.0.partition_point(|(held, _)| held.end <= range.start);
         let those = self.0[first..].iter().take_while(move |(held, _)| held.start < range.end);
         those.cloned()
     }
 
-    /// How many there are.
+    /// Number of ranges.
     pub fn len(&self) -> usize {
         self.0.len()
     }
@@ -94,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_in_the_middle_splits_and_the_same_value_joins_again() {
+    fn unlock_in_the_middle_splits_and_equal_lock_joins_again() {
         let mut ranges = LockRanges::of([(0..100, 'x')]);
         ranges.set(40..60, None);
         assert_eq!(ranges.iter().collect::<Vec<_>>(), [(0..40, 'x'), (60..100, 'x')]);
@@ -110,7 +129,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ranges_are_what_single_bytes_would_be(
+        fn ranges_equal_a_model_of_single_bytes(
             changes in proptest::collection::vec(
                 (0..BYTES, 0..BYTES, proptest::option::of(0_u8..3)), 1..30,
             ),

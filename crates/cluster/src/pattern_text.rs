@@ -8,60 +8,73 @@
 //! inline/from=4KiB,count=1/from=4MiB,count=all
 //! ```
 //!
-//! Words of one component are joined by commas, components by slashes; in what is left out somebody
-//! else has the word (see [`crate::patterns`]). docs/operations/patterns.md is the manual.
+//! Commas separate the words of one component, slashes separate components. A field that the text
+//! leaves out is unset (see [`crate::patterns`]). docs/operations/patterns.md is the manual.
 
 use skep_types::pattern::{Chooser, MAX_STRIPE_WIDTH, PatternOrigin};
 use skep_types::{
-    ClusterMap, Component, Error, ErrorCode, Group, GroupId, Redundancy, Result, StripePattern,
-    TargetId, TargetKind, size,
+    ClusterMap, ComponentRequest, Error, ErrorCode, Group, GroupId, PatternRequest, Placement,
+    Redundancy, Result, StripePattern, TargetId, TargetKind, size,
 };
 use std::fmt::Write;
 
-fn wrong(what: String) -> Error {
+fn wrong(what: impl Into<String>) -> Error {
     Error::new(ErrorCode::InvalidArgument, what)
 }
 
-/// Something that names a place to store data at.
+/// An id in a list of targets or groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
-    /// The group whose only member is this target.
+enum ListedId {
     Target(TargetId),
-    /// This group.
     Group(GroupId),
 }
 
-impl Place {
+impl ListedId {
     fn group(self, map: &ClusterMap) -> Result<GroupId> {
-        let is_storage = |group: &&Group| group.kind == TargetKind::Storage;
-        let target = match self {
-            Self::Group(id) => {
-                return map.group(id).filter(is_storage).map(|_| id).ok_or_else(|| {
-                    let what = format!("there is no storage group {id}; see `skep target list`");
-                    Error::new(ErrorCode::NotFound, what)
-                });
-            }
-            Self::Target(target) => target,
-        };
-        let group = map.group_of(target).filter(is_storage);
-        match group {
-            None => {
-                let what = format!("there is no storage target {target}; see `skep target list`");
-                Err(Error::new(ErrorCode::NotFound, what))
-            }
-            Some(group) if group.members.len() > 1 => {
-                let (group, members) = (group.id, group.members.len());
-                Err(wrong(format!(
-                    "target {target} is one of {members} in {group}: name the group instead"
-                )))
-            }
-            Some(group) => Ok(group.id),
+        match self {
+            Self::Target(target) => group_of_target(target, map),
+            Self::Group(group) => storage_group(group, map),
         }
+    }
+}
+
+/// Returns the storage group with this id.
+fn storage_group(id: GroupId, map: &ClusterMap) -> Result<GroupId> {
+    let group = map.group(id).filter(|group| group.kind == TargetKind::Storage);
+    group.map(|group| group.id).ok_or_else(|| {
+        let what = format!("there is no storage group {id}; see `skep target list`");
+        Error::new(ErrorCode::NotFound, what)
+    })
+}
+
+/// Returns the group whose only member is this storage target.
+fn group_of_target(target: TargetId, map: &ClusterMap) -> Result<GroupId> {
+    let is_storage = |group: &&Group| group.kind == TargetKind::Storage;
+    match map.group_of(target).filter(is_storage) {
+        None => {
+            let what = format!("there is no storage target {target}; see `skep target list`");
+            Err(Error::new(ErrorCode::NotFound, what))
+        }
+        Some(group) if group.members.len() > 1 => {
+            let (group, members) = (group.id, group.members.len());
+            Err(wrong(format!(
+                "target {target} is one of {members} in {group}: name the group instead"
+            )))
+        }
+        Some(group) => Ok(group.id),
     }
 }
 
 fn number<T: std::str::FromStr>(key: &str, text: &str) -> Result<T> {
     text.parse().map_err(|_| wrong(format!("{key}={text}: '{text}' is no such number")))
+}
+
+/// A number that must not be zero.
+fn positive<T: Default + PartialEq>(word: &str, number: T) -> Result<T> {
+    if number == T::default() {
+        return Err(wrong(format!("{word}: at least 1")));
+    }
+    Ok(number)
 }
 
 fn bytes(key: &str, text: &str) -> Result<u64> {
@@ -77,16 +90,17 @@ fn ids(key: &str, text: &str, letter: char) -> Result<Vec<u32>> {
     text.split(':').map(|id| number(key, id.strip_prefix(letter).unwrap_or(id))).collect()
 }
 
-fn component(text: &str, map: &ClusterMap) -> Result<Component> {
-    let mut read = Component {
-        start: 0,
-        chunk_bytes: 0,
-        wanted: 0,
-        redundancy: Redundancy::Stripe,
-        chooser: Chooser::Cluster,
-        groups: Vec::new(),
-    };
-    let mut places = Vec::new();
+fn policy(name: &str) -> Result<Placement> {
+    Chooser::named(name).map(Placement::Policy).ok_or_else(|| {
+        let names = Chooser::ALL.map(|(_, name)| name).join(", ");
+        wrong(format!("there is no chooser '{name}'; there are {names}"))
+    })
+}
+
+fn component(text: &str, map: &ClusterMap) -> Result<(Redundancy, ComponentRequest)> {
+    let mut request = ComponentRequest::default();
+    let mut redundancy = Redundancy::Stripe;
+    let mut listed = Vec::new();
     let mut seen: Vec<&str> = Vec::new();
     for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
         let (key, value) = word.split_once('=').unwrap_or((word, ""));
@@ -95,24 +109,19 @@ fn component(text: &str, map: &ClusterMap) -> Result<Component> {
         }
         seen.push(key);
         match key {
-            "inline" if !word.contains('=') => read.redundancy = Redundancy::Inline,
-            "from" => read.start = bytes(key, value)?,
-            "count" if value == "all" => read.wanted = MAX_STRIPE_WIDTH as u16,
-            "count" => read.wanted = number(key, value)?,
-            "chunk-size" => read.chunk_bytes = bytes(key, value)?,
-            "chooser" => {
-                read.chooser = Chooser::named(value).ok_or_else(|| {
-                    let words = Chooser::ALL.map(|(_, word)| word).join(", ");
-                    wrong(format!("there is no chooser '{value}'; there are {words}"))
-                })?;
-            }
+            "inline" if !word.contains('=') => redundancy = Redundancy::Inline,
+            "from" => request.start = bytes(key, value)?,
+            "count" if value == "all" => request.width = Some(MAX_STRIPE_WIDTH as u16),
+            "count" => request.width = Some(positive(word, number(key, value)?)?),
+            "chunk-size" => request.chunk_bytes = Some(positive(word, bytes(key, value)?)?),
+            "chooser" => request.placement = Some(policy(value)?),
             "targets" => {
                 let ids = ids(key, value, 't')?.into_iter();
-                places.extend(ids.map(|id| Place::Target(TargetId::new(id))));
+                listed.extend(ids.map(|id| ListedId::Target(TargetId::new(id))));
             }
             "groups" => {
                 let ids = ids(key, value, 'g')?.into_iter();
-                places.extend(ids.map(|id| Place::Group(GroupId::new(id))));
+                listed.extend(ids.map(|id| ListedId::Group(GroupId::new(id))));
             }
             _ => {
                 return Err(wrong(format!(
@@ -121,73 +130,65 @@ fn component(text: &str, map: &ClusterMap) -> Result<Component> {
                 )));
             }
         }
-        // Zero is for what isn't said.
-        let is_zero = match key {
-            "count" => read.wanted == 0,
-            "chunk-size" => read.chunk_bytes == 0,
-            _ => false,
-        };
-        if is_zero {
-            return Err(wrong(format!("{word}: at least 1")));
-        }
     }
-    if !places.is_empty() {
+    if !listed.is_empty() {
         if seen.contains(&"count") || seen.contains(&"chooser") {
-            return Err(wrong("a list of targets or groups says how many and which".into()));
+            return Err(wrong("a list of targets or groups says how many and which"));
         }
-        read.groups = places.iter().map(|place| place.group(map)).collect::<Result<_>>()?;
-        read.wanted = u16::try_from(read.groups.len()).unwrap_or(u16::MAX);
-        read.chooser = Chooser::Listed;
+        let groups = listed.into_iter().map(|id| id.group(map));
+        request.placement = Some(Placement::Groups(groups.collect::<Result<_>>()?));
     }
-    Ok(read)
+    Ok((redundancy, request))
 }
 
-/// Reads a pattern that is asked for. Targets are looked up in the map; whether all of it is
-/// allowed, [`crate::patterns::check_asked`] says.
+/// Reads the request for a pattern, and looks up its targets in the map. Whether the user may ask
+/// for it, [`crate::patterns::check_request`] checks.
 ///
 /// # Errors
 /// `InvalidArgument` that names the word, `NotFound` that names a target.
-pub fn parse(text: &str, map: &ClusterMap) -> Result<StripePattern> {
-    let components = text.split('/').map(|part| component(part, map)).collect::<Result<_>>()?;
-    let pattern = StripePattern { generation: 0, origin: PatternOrigin::Asked, components };
-    pattern.check_asked()?;
-    Ok(pattern)
+pub fn parse(text: &str, map: &ClusterMap) -> Result<PatternRequest> {
+    let listed = text.split('/').map(|part| component(part, map)).collect::<Result<_>>()?;
+    let request = PatternRequest::from_listed(PatternOrigin::Asked, listed)?;
+    request.check()?;
+    Ok(request)
 }
 
-/// Writes a pattern, also one that leaves words to others, so that [`parse`] reads it; for a file,
-/// with the groups that it has.
-pub fn text(pattern: &StripePattern) -> String {
-    let mut text = String::new();
-    for (index, component) in pattern.components.iter().enumerate() {
+/// Writes a request so that [`parse`] reads it.
+pub fn text(request: &PatternRequest) -> String {
+    let mut text = if request.inline_bytes.is_some() { "inline".to_owned() } else { String::new() };
+    let size = |bytes: u64| {
+        let (number, unit) = size::whole(bytes);
+        format!("{number}{unit}")
+    };
+    for (index, component) in request.components.iter().enumerate() {
         let mut words = Vec::new();
-        let size = |bytes: u64| {
-            let (number, unit) = size::whole(bytes);
-            format!("{number}{unit}")
-        };
-        if index > 0 {
-            words.push(format!("from={}", size(component.start)));
+        let start = if index == 0 { request.inline_bytes } else { Some(component.start) };
+        if let Some(start) = start {
+            words.push(format!("from={}", size(start)));
             text.push('/');
         }
-        if component.is_inline() {
-            words.push("inline".to_owned());
+        if let Some(bytes) = component.chunk_bytes {
+            words.push(format!("chunk-size={}", size(bytes)));
         }
-        if component.chunk_bytes != 0 {
-            words.push(format!("chunk-size={}", size(component.chunk_bytes)));
+        if let Some(width) = component.width {
+            words.push(format!("count={width}"));
         }
-        if !component.groups.is_empty() {
-            let ids: Vec<_> = component.groups.iter().map(|id| id.raw().to_string()).collect();
-            words.push(format!("groups={}", ids.join(":")));
-        } else {
-            if component.wanted != 0 {
-                words.push(format!("count={}", component.wanted));
-            }
-            if component.chooser != Chooser::Cluster {
-                words.push(format!("chooser={}", component.chooser.word()));
+        match &component.placement {
+            None => {}
+            Some(Placement::Policy(chooser)) => words.push(format!("chooser={}", chooser.word())),
+            Some(Placement::Groups(groups)) => {
+                let ids: Vec<_> = groups.iter().map(|id| id.raw().to_string()).collect();
+                words.push(format!("groups={}", ids.join(":")));
             }
         }
         let _ = write!(text, "{}", words.join(","));
     }
     text
+}
+
+/// Writes the pattern of a file, with the groups that it has, so that [`parse`] reads it.
+pub fn text_of_file(pattern: &StripePattern) -> String {
+    text(&PatternRequest::with_groups_of(pattern))
 }
 
 #[cfg(test)]
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_people_write_is_read_and_written_again() {
+    fn texts_survive_reading_and_writing() {
         let map = map();
         let storage: Vec<_> = map
             .targets
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused_by_its_word() {
+    fn invalid_words_are_refused_by_name() {
         let map = map();
         let of_metadata = map.targets.iter().find(|it| it.kind == TargetKind::Metadata).unwrap().id;
         for (text, words) in [

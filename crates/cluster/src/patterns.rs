@@ -1,67 +1,49 @@
-//! From what is asked for to the stripe pattern of a file: whether somebody may ask for it, whose
-//! word counts where nothing is asked, and the groups.
+//! From a pattern request to the stripe pattern of a file, in four steps: [`check_request`] (may
+//! the user ask for it), [`merge`] (the directory's default fills unset fields), [`resolve`] (the
+//! cluster's settings fill the rest), [`place`] (the groups).
 //!
-//! What is asked for is a [`StripePattern`] too, with zeros and [`Chooser::Cluster`] where somebody
-//! else has the word, and with groups only where they are listed: a directory's for its files, and
-//! where that is silent too, the cluster's settings.
+//! Owns the precedence: request, then directory, then cluster. Does not own the policies that
+//! choose groups, which are in [`crate::placement`], or the text form, which is in
+//! [`crate::pattern_text`].
 
 use crate::placement::{Candidates, Cursor};
 use skep_types::map::{Policy, UserPatterns};
 use skep_types::pattern::{Chooser, MIN_CHUNK_BYTES, PatternOrigin};
 use skep_types::{
-    ClusterMap, Component, Error, ErrorCode, Redundancy, Result, StripePattern, TargetKind,
+    ClusterMap, Component, ComponentRequest, Error, ErrorCode, PatternRequest, Placement,
+    Redundancy, Result, StripePattern, TargetKind,
 };
 use std::collections::HashSet;
 
-/// A component that leaves everything to others.
-fn open_component() -> Component {
-    Component {
-        start: 0,
-        chunk_bytes: 0,
-        wanted: 0,
-        redundancy: Redundancy::Stripe,
-        chooser: Chooser::Cluster,
-        groups: Vec::new(),
-    }
-}
-
-/// Checks that a user may ask for a pattern.
+/// Checks that the user `uid` may ask for a pattern.
 ///
 /// # Errors
-/// `InvalidArgument` if it can't be, `NotFound` for groups that aren't there, `PermissionDenied`
-/// for what only root may ask for. Each says what it is about.
-pub fn check_asked(map: &ClusterMap, asked: &StripePattern, uid: u32) -> Result<()> {
-    asked.check_asked()?;
-    for component in &asked.components {
+/// `InvalidArgument` for an inconsistent request, `NotFound` for a group that the cluster does not
+/// have, `PermissionDenied` for a request that only root may make.
+pub fn check_request(map: &ClusterMap, request: &PatternRequest, uid: u32) -> Result<()> {
+    request.check()?;
+    for component in &request.components {
         check_groups(map, component)?;
     }
-    if uid == 0 { Ok(()) } else { check_user(&map.policy, asked) }
+    if uid == 0 { Ok(()) } else { check_user(&map.policy, request) }
 }
 
-fn check_groups(map: &ClusterMap, component: &Component) -> Result<()> {
-    let wrong = |what: String| Err(Error::new(ErrorCode::InvalidArgument, what));
+fn check_groups(map: &ClusterMap, component: &ComponentRequest) -> Result<()> {
     let mut seen = HashSet::new();
-    for id in &component.groups {
+    for id in component.groups() {
         if map.group(*id).is_none_or(|group| group.kind != TargetKind::Storage) {
             let what = format!("there is no storage group {id}; see `skep target list`");
             return Err(Error::new(ErrorCode::NotFound, what));
         }
         if !seen.insert(*id) {
-            return wrong(format!("group {id} is listed twice"));
+            let what = format!("group {id} is listed twice");
+            return Err(Error::new(ErrorCode::InvalidArgument, what));
         }
-    }
-    let listed = component.groups.len();
-    let is_right = match component.chooser {
-        Chooser::Listed => listed > 0 && usize::from(component.wanted) == listed,
-        _ => listed == 0,
-    };
-    if !is_right {
-        return wrong("either groups are listed, as many as are wanted, or they are chosen".into());
     }
     Ok(())
 }
 
-fn check_user(policy: &Policy, asked: &StripePattern) -> Result<()> {
+fn check_user(policy: &Policy, request: &PatternRequest) -> Result<()> {
     let denied = |setting: &str, what: String| {
         let what = format!("{what}: `skep config get {setting}`");
         Err(Error::new(ErrorCode::PermissionDenied, what))
@@ -69,17 +51,19 @@ fn check_user(policy: &Policy, asked: &StripePattern) -> Result<()> {
     if policy.user_patterns == UserPatterns::No {
         return denied("user-patterns", "only root sets stripe patterns in this cluster".into());
     }
-    for component in &asked.components {
-        if policy.user_patterns != UserPatterns::Targets && !component.groups.is_empty() {
+    for component in &request.components {
+        if policy.user_patterns != UserPatterns::Targets && component.is_listed() {
             return denied("user-patterns", "only root lists targets in this cluster".into());
         }
-        if component.wanted > policy.user_max_width {
+        let listed = component.groups().len();
+        let width = component.width.map_or(listed, usize::from);
+        if width > usize::from(policy.user_max_width) {
             let most = policy.user_max_width;
             let what = format!("only root stripes files over more than {most} targets here");
             return denied("user-stripe-width-max", what);
         }
         let sizes = policy.user_min_chunk_bytes..=policy.user_max_chunk_bytes;
-        if component.chunk_bytes != 0 && !sizes.contains(&component.chunk_bytes) {
+        if component.chunk_bytes.is_some_and(|bytes| !sizes.contains(&bytes)) {
             let what = format!(
                 "only root asks for chunks of less than {} or more than {} bytes here",
                 sizes.start(),
@@ -91,99 +75,69 @@ fn check_user(policy: &Policy, asked: &StripePattern) -> Result<()> {
     Ok(())
 }
 
-/// What counts when somebody asks for a pattern, or nobody does, within a directory that hands one
-/// down or not. Still without the cluster's word, which comes when groups are chosen.
-pub fn merged(
-    asked: Option<&StripePattern>,
-    of_directory: Option<&StripePattern>,
-) -> StripePattern {
-    let silent = || StripePattern {
-        generation: 0,
-        origin: PatternOrigin::Cluster,
-        components: vec![open_component()],
+/// Merges an explicit request with the directory's default pattern. Fields that neither sets stay
+/// unset: [`resolve`] applies the cluster's settings later.
+///
+/// A request of one component that sets neither width nor placement keeps all components of the
+/// directory, and its bytes in metadata unless it sets its own. Any other request replaces the
+/// directory's components; the directory's first component fills the fields that are unset.
+pub fn merge(
+    request: Option<&PatternRequest>,
+    directory: Option<&PatternRequest>,
+) -> PatternRequest {
+    let default = match directory {
+        Some(directory) => PatternRequest { origin: PatternOrigin::Directory, ..directory.clone() },
+        None => PatternRequest::unset(),
     };
-    let mut below = of_directory.cloned().unwrap_or_else(silent);
-    if of_directory.is_some() {
-        below.origin = PatternOrigin::Directory;
-    }
-    let Some(asked) = asked else { return below };
-    let (of_below, below) = (below.inline_bytes(), on_groups(below.components));
-    let (of_asked, asked_for) = (asked.inline_bytes(), on_groups(asked.components.clone()));
-    let silent = |it: &Component| it.wanted == 0 && it.chooser == Chooser::Cluster;
-    // Who says nothing of targets says nothing against bytes in metadata either.
-    let (inline, components) = match &asked_for[..] {
-        [only] if silent(only) => {
-            let inline = if of_asked > 0 { of_asked } else { of_below };
-            match below.len() {
-                1 => (inline, laid_over(&asked_for, &below)),
-                _ => (inline, with_chunks_of(&below, only.chunk_bytes)),
-            }
+    let Some(request) = request else { return default };
+    let (inline_bytes, components) = match &request.components[..] {
+        [only] if only.has_open_targets() => {
+            let inline_bytes = request.inline_bytes.or(default.inline_bytes);
+            let components = match default.components.len() {
+                1 => filled(&request.components, &default.components[0]),
+                _ => with_chunks_of(&default.components, only.chunk_bytes),
+            };
+            (inline_bytes, components)
         }
-        _ => (of_asked, laid_over(&asked_for, &below)),
+        components => {
+            let first = default.components.first().cloned().unwrap_or_default();
+            (request.inline_bytes, filled(components, &first))
+        }
     };
-    StripePattern {
-        generation: asked.generation,
+    PatternRequest {
         origin: PatternOrigin::Asked,
-        components: with_inline(inline, components),
+        inline_bytes,
+        components: behind_inline(components, inline_bytes, |component| &mut component.start),
     }
 }
 
-/// The components that lie on groups, the first from byte 0 on.
-fn on_groups(mut components: Vec<Component>) -> Vec<Component> {
-    components.retain(|component| !component.is_inline());
-    if let Some(first) = components.first_mut() {
-        first.start = 0;
-    }
-    components
-}
-
-/// The same with the first bytes in metadata, if any are to be.
-fn with_inline(bytes: u64, mut components: Vec<Component>) -> Vec<Component> {
-    if bytes == 0 {
-        return components;
-    }
-    // One that begins no later than they end has the bytes behind them.
-    let gone = components.iter().skip(1).take_while(|it| it.start <= bytes).count();
-    components.drain(..gone);
-    if let Some(first) = components.first_mut() {
-        first.start = bytes;
-    }
-    components.insert(0, Component::inline());
-    components
-}
-
-/// What is asked for, with the words of the first component below where it is silent.
-fn laid_over(asked: &[Component], below: &[Component]) -> Vec<Component> {
-    let first = below.first().cloned().unwrap_or_else(open_component);
-    let over = |component: &Component| {
-        let mut over = component.clone();
-        if over.chunk_bytes == 0 {
-            over.chunk_bytes = first.chunk_bytes;
+/// Fills the unset fields of a request's components from the directory's first component.
+fn filled(components: &[ComponentRequest], first: &ComponentRequest) -> Vec<ComponentRequest> {
+    let fill = |component: &ComponentRequest| {
+        let mut filled = component.clone();
+        filled.chunk_bytes = filled.chunk_bytes.or(first.chunk_bytes);
+        // A list says both how many groups and which. A request that sets one of the two therefore
+        // takes neither from a list.
+        if component.has_open_targets() || !(component.is_listed() || first.is_listed()) {
+            filled.width = filled.width.or(first.width);
+            filled.placement = filled.placement.or_else(|| first.placement.clone());
         }
-        // A list says how many, by which rule and which: part of it says nothing.
-        let is_silent = over.wanted == 0 && over.chooser == Chooser::Cluster;
-        if is_silent || first.chooser != Chooser::Listed {
-            if over.wanted == 0 {
-                over.wanted = first.wanted;
-            }
-            if over.chooser == Chooser::Cluster {
-                over.chooser = first.chooser;
-                over.groups.clone_from(&first.groups);
-            }
-        }
-        over
+        filled
     };
-    asked.iter().map(over).collect()
+    components.iter().map(fill).collect()
 }
 
-/// Components with chunks of another size. They begin where chunks end; one that has no bytes of
-/// its own any more is left out.
-fn with_chunks_of(components: &[Component], chunk_bytes: u64) -> Vec<Component> {
-    let mut new: Vec<Component> = Vec::new();
+/// Sets the chunk size of all components, if the request sets one. A component then starts at a
+/// multiple of that size. A component that has no bytes of its own any more is left out.
+fn with_chunks_of(
+    components: &[ComponentRequest],
+    chunk_bytes: Option<u64>,
+) -> Vec<ComponentRequest> {
+    let mut new: Vec<ComponentRequest> = Vec::new();
     for component in components {
         let mut component = component.clone();
-        if chunk_bytes != 0 {
-            component.chunk_bytes = chunk_bytes;
+        if let Some(chunk_bytes) = chunk_bytes {
+            component.chunk_bytes = Some(chunk_bytes);
             component.start = component.start.next_multiple_of(chunk_bytes);
         }
         if new.last().is_some_and(|last| last.start == component.start) {
@@ -194,38 +148,65 @@ fn with_chunks_of(components: &[Component], chunk_bytes: u64) -> Vec<Component> 
     new
 }
 
-/// The same with the cluster's word wherever nobody else has said anything: where nobody has said
-/// how many targets, the first bytes lie on one ([`Policy::stripe_from`]), or before that in
-/// metadata ([`Policy::inline_bytes`]).
-pub fn resolved(pattern: &StripePattern, policy: &Policy) -> StripePattern {
-    let mut pattern = pattern.clone();
-    let mut inline = pattern.inline_bytes();
-    let mut components = on_groups(pattern.components);
-    let is_silent = matches!(&components[..], [only] if only.wanted == 0);
-    for component in &mut components {
-        if component.chunk_bytes == 0 {
-            // The cluster's setting may have changed since the component's start was checked.
-            let fits = 1_u64 << component.start.trailing_zeros().min(63);
-            component.chunk_bytes = policy.default_chunk_bytes.min(fits).max(MIN_CHUNK_BYTES);
+/// Drops the components, all of whose bytes lie in metadata: those before the last one that starts
+/// no later than the inline bytes end. The first of the rest starts at byte 0.
+fn behind_inline<C>(
+    mut components: Vec<C>,
+    inline_bytes: Option<u64>,
+    start: impl Fn(&mut C) -> &mut u64,
+) -> Vec<C> {
+    if let Some(bytes) = inline_bytes {
+        while components.get_mut(1).is_some_and(|next| *start(next) <= bytes) {
+            components.remove(0);
         }
-        if component.wanted == 0 {
-            component.wanted = policy.default_width;
-        }
-        if component.chooser == Chooser::Cluster {
-            component.chooser = policy.default_chooser;
+        if let Some(first) = components.first_mut() {
+            *start(first) = 0;
         }
     }
-    if is_silent {
-        narrow_at_first(&mut components, policy.stripe_from);
-        if inline == 0 {
-            inline = policy.inline_bytes;
-        }
-    }
-    pattern.components = with_inline(inline, components);
-    pattern
+    components
 }
 
-/// Puts the bytes before `stripe_from` on one target. The border is where a chunk ends.
+/// Fills the fields that are still unset from the cluster's settings. Returns a pattern of
+/// generation 0, without groups where a policy chooses them.
+///
+/// If the request sets no width and has only one component, the file's first bytes lie on one group
+/// ([`Policy::stripe_from`]), and before that in metadata ([`Policy::inline_bytes`]).
+pub fn resolve(request: &PatternRequest, policy: &Policy) -> StripePattern {
+    let mut inline_bytes = request.inline_bytes;
+    let mut components: Vec<_> =
+        request.components.iter().map(|component| resolve_component(component, policy)).collect();
+    if matches!(&request.components[..], [only] if only.has_open_width()) {
+        narrow_at_first(&mut components, policy.stripe_from);
+        inline_bytes = inline_bytes.or(Some(policy.inline_bytes).filter(|bytes| *bytes != 0));
+    }
+    let mut components = behind_inline(components, inline_bytes, |component| &mut component.start);
+    if let (Some(bytes), Some(first)) = (inline_bytes, components.first_mut()) {
+        first.start = bytes;
+        components.insert(0, Component::inline());
+    }
+    StripePattern { generation: 0, origin: request.origin, components }
+}
+
+fn resolve_component(component: &ComponentRequest, policy: &Policy) -> Component {
+    let chunk_bytes = component.chunk_bytes.unwrap_or_else(|| {
+        // The cluster's setting may have changed since the component's start was checked.
+        let fits = 1_u64 << component.start.trailing_zeros().min(63);
+        policy.default_chunk_bytes.min(fits).max(MIN_CHUNK_BYTES)
+    });
+    let width = component.width.unwrap_or(policy.default_width);
+    let (wanted, chooser, groups) = match &component.placement {
+        None => (width, policy.default_chooser, Vec::new()),
+        Some(Placement::Policy(chooser)) => (width, *chooser, Vec::new()),
+        Some(Placement::Groups(groups)) => {
+            let wanted = u16::try_from(groups.len()).expect("`check` limits the list's length");
+            (wanted, Chooser::Listed, groups.clone())
+        }
+    };
+    let (start, redundancy) = (component.start, Redundancy::Stripe);
+    Component { start, chunk_bytes, wanted, redundancy, chooser, groups }
+}
+
+/// Puts the bytes before `stripe_from`, rounded up to the end of a chunk, on one group.
 fn narrow_at_first(components: &mut Vec<Component>, stripe_from: u64) {
     let Some(wide) = components.first_mut() else { return };
     let border = stripe_from.checked_next_multiple_of(wide.chunk_bytes);
@@ -238,30 +219,20 @@ fn narrow_at_first(components: &mut Vec<Component>, stripe_from: u64) {
     }
 }
 
-/// Whether a file is narrow at first only to be as narrow further on: one component says the same.
-fn is_narrow_for_nothing(components: &[Component]) -> bool {
-    matches!(components, [narrow, wide] if (narrow.wanted, wide.groups.len()) == (1, 1)
-        && narrow.chunk_bytes == wide.chunk_bytes && wide.chooser != Chooser::Listed)
-}
-
-/// The pattern of a new file: resolved, and with groups for all components.
-///
-/// `seed` is any number that differs from file to file.
+/// Chooses the groups of a resolved pattern wherever a policy chooses them. `seed` is any number
+/// that differs from file to file.
 ///
 /// # Errors
-/// `NoSpace` if there is no storage target to choose; `InvalidArgument` if all words together make
-/// no pattern.
-pub fn with_groups(
-    pattern: &StripePattern,
-    policy: &Policy,
+/// `NoSpace` if there is no storage target to choose; `InvalidArgument` if the levels together give
+/// an invalid pattern, for example one of too many components.
+pub fn place(
+    resolved: StripePattern,
     candidates: &Candidates,
     seed: u64,
     cursor: &mut Cursor,
 ) -> Result<StripePattern> {
-    let mut pattern = resolved(pattern, policy);
-    let inline = pattern.inline_bytes();
-    let mut components = on_groups(std::mem::take(&mut pattern.components));
-    for component in &mut components {
+    let mut pattern = resolved;
+    for component in pattern.components.iter_mut().filter(|component| !component.is_inline()) {
         if component.chooser != Chooser::Listed {
             let wanted = usize::from(component.wanted);
             component.groups = candidates.choose(component.chooser, wanted, seed, cursor);
@@ -269,19 +240,28 @@ pub fn with_groups(
         if component.groups.is_empty() {
             return Err(Error::new(
                 ErrorCode::NoSpace,
-                "no storage target is online with room left: see `skep health check`",
+                "no storage target is online with free space: see `skep health check`",
             ));
         }
     }
-    if is_narrow_for_nothing(&components) {
-        components.remove(0);
-        components[0].start = 0;
-    }
-    pattern.components = with_inline(inline, components);
+    drop_needless_narrow(&mut pattern.components);
     pattern.generation = pattern.generation.max(1);
-    // What is put together of several words may have too many components.
     pattern.check()?;
     Ok(pattern)
+}
+
+/// Drops the narrow first component if the wide one got a single group too: one component then
+/// describes the same file.
+fn drop_needless_narrow(components: &mut Vec<Component>) {
+    let first = components.iter().take_while(|component| component.is_inline()).count();
+    if let [narrow, wide] = &components[first..]
+        && (narrow.wanted, wide.groups.len()) == (1, 1)
+        && narrow.chunk_bytes == wide.chunk_bytes
+        && wide.chooser != Chooser::Listed
+    {
+        let narrow = components.remove(first);
+        components[first].start = narrow.start;
+    }
 }
 
 #[cfg(test)]

@@ -1,14 +1,18 @@
-//! On which groups a new file lies.
+//! The choice of groups for a new file.
 //!
-//! [`Candidates`] is the storage groups of a map, sorted by how fit they are: groups with little
-//! room are chosen only when there are no others, and unreachable or bad ones only when there is
-//! nothing else at all. Which of them a file gets is up to its [`Chooser`]: [`balanced`] is the
-//! default and ours; those in [`established`] are what an established system has, for comparison.
+//! [`Candidates`] holds the storage groups of a map, sorted by fitness. Groups with little free
+//! space are chosen only after all others. Unreachable or untrusted groups are chosen only if there
+//! are no others at all. The [`Chooser`] decides between equally fit groups: [`balanced`] is the
+//! default; the policies in [`established`] are those of an established system, for comparison.
 //!
-//! Deterministic in (map, seed, cursor). A seed is any number that differs from file to file;
-//! consecutive ones (such as inode numbers) are as good as any.
+//! Deterministic in (map, seed, cursor). A seed is any number that differs from file to file.
+//! Consecutive numbers, such as inode numbers, are good seeds.
 //!
-//! Does not own: how many groups a file wants, nor what happens when a group fails later.
+//! Does not own: the number of groups of a file, or the reaction to a group that fails later.
+//!
+//! # Invariants
+//! No group is in two tiers. The weights of groups and servers are positive, so their running sums
+//! rise. The ring is the first tier, by id. [`Candidates::check_invariants`] asserts it.
 
 mod balanced;
 mod domains;
@@ -21,7 +25,7 @@ use skep_types::pattern::{Chooser, MAX_STRIPE_WIDTH};
 use skep_types::{ClusterMap, GroupId, NodeId, Target, TargetKind};
 use std::collections::{BTreeMap, HashMap};
 
-/// The storage groups of a map, prepared so that a choice is cheap: no allocation but its result.
+/// The storage groups of a map, prepared so that a choice allocates only its result.
 #[derive(Debug, Clone, Default)]
 pub struct Candidates {
     /// Groups that may be chosen together, in the order in which they are used up.
@@ -44,18 +48,36 @@ impl Candidates {
             servers.entry(target.node).or_default().push((group.id, weight));
         }
         let best = by_fitness.keys().next().copied();
-        // Groups with little space join those with enough; anything worse is used only if it is the
-        // best there is: a file on fewer groups beats a file that can't be written.
+        // Groups with little space follow those with enough. A worse tier is used only if it is the
+        // best one: a file on fewer groups is better than a file that cannot be written.
         let usable = |fitness: &Fitness| *fitness <= Fitness::Low || Some(*fitness) == best;
         let tiers = by_fitness.into_iter().filter(|(fitness, _)| usable(fitness));
         let domain_of = |node| map.node(node).map_or("", |node| node.domain.as_str());
         let tiers: Vec<_> = tiers.map(|(_, servers)| Tier::new(servers, domain_of)).collect();
         let mut ring: Vec<_> = tiers.first().into_iter().flat_map(Tier::groups).collect();
         ring.sort_unstable();
-        Self { tiers, ring }
+        let candidates = Self { tiers, ring };
+        if cfg!(debug_assertions) {
+            candidates.check_invariants();
+        }
+        candidates
     }
 
-    /// How many groups can be chosen at most.
+    /// Asserts the invariants of the module.
+    ///
+    /// # Panics
+    /// If one does not hold.
+    pub fn check_invariants(&self) {
+        self.tiers.iter().for_each(Tier::check_invariants);
+        let rises = |groups: &[GroupId]| groups.is_sorted_by(|first, second| first < second);
+        let mut groups: Vec<_> = self.tiers.iter().flat_map(Tier::groups).collect();
+        groups.sort_unstable();
+        assert!(rises(&groups), "no group is in two tiers");
+        let first = self.tiers.first().map_or(0, |tier| tier.len);
+        assert!(rises(&self.ring) && self.ring.len() == first, "the ring is the first tier by id");
+    }
+
+    /// Largest number of groups that can be chosen.
     pub fn len(&self) -> usize {
         self.tiers.iter().map(|tier| tier.len).sum()
     }
@@ -65,11 +87,11 @@ impl Candidates {
         self.len() == 0
     }
 
-    /// Chooses `count` groups for a file, in the order of its stripe; fewer if the chooser doesn't
-    /// find so many. No group occurs twice. Only [`Chooser::RoundRobin`] and
-    /// [`Chooser::RandomRobin`] use and move the cursor, all others only the seed.
+    /// Chooses `count` groups for a file, in the order of its stripe, or fewer if the policy does
+    /// not find `count`. No group occurs twice. Only [`Chooser::RoundRobin`] and
+    /// [`Chooser::RandomRobin`] use and move the cursor. All others use only the seed.
     ///
-    /// What doesn't choose ([`Chooser::Cluster`], [`Chooser::Listed`]) is taken for balanced.
+    /// [`Chooser::Cluster`] and [`Chooser::Listed`] are not policies and count as balanced.
     pub fn choose(
         &self,
         chooser: Chooser,
@@ -89,7 +111,7 @@ impl Candidates {
     }
 }
 
-/// How fit a target is to get new files; less is better.
+/// Fitness of a target for new files, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Fitness {
     Normal,
@@ -111,7 +133,7 @@ fn fitness(target: &Target) -> Fitness {
     }
 }
 
-/// On how many storage targets the space of a file system is divided, by its number.
+/// Number of storage targets that share a file system, by the number of the file system.
 fn sharing(map: &ClusterMap) -> HashMap<u128, u64> {
     let mut shares = HashMap::new();
     let storage = map.targets.iter().filter(|target| target.kind == TargetKind::Storage);
@@ -121,12 +143,13 @@ fn sharing(map: &ClusterMap) -> HashMap<u128, u64> {
     shares
 }
 
-/// Free space in MiB, at least one: sums over all targets of a cluster stay far below 2^64.
+/// Weight of a group: its free space in MiB, at least 1. Sums over all targets of a cluster stay
+/// far below 2^64.
 fn weight(free_bytes: u64) -> u64 {
     (free_bytes >> 20).clamp(1, 1 << 40)
 }
 
-/// `fraction` (of 2^64) of `total`: below `total`.
+/// Returns `fraction` / 2^64 of `total`, which is below `total`.
 fn scale(fraction: u64, total: u64) -> u64 {
     ((u128::from(fraction) * u128::from(total)) >> 64) as u64
 }

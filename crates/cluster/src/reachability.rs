@@ -1,8 +1,18 @@
-//! Who answers at the moment, and how much space there is: what management learns from heartbeats.
+//! Reachability of nodes and free space of targets: what management learns from heartbeats.
 //!
-//! Soft state: not logged, lost at a restart, learnt again within one heartbeat. Until then a node
-//! counts as `ProbablyOffline`: nothing was heard from it, and nothing speaks for its end. Time is
-//! a number of milliseconds on any clock that counts suspension and never goes back.
+//! This state is soft: management does not log it, loses it at a restart, and learns it again
+//! within one heartbeat. Until then a node counts as `ProbablyOffline`, since management has no
+//! evidence for or against it. Times are milliseconds of any clock that counts suspension and never
+//! goes back.
+//!
+//! Does not own when a new map is published: the methods return whether a change is worth one.
+//!
+//! # Invariants
+//! - A node that has left (no time of contact) is `Offline`.
+//! - Each published capacity belongs to a target that has reported one.
+//! - The last tick is not before the start.
+//!
+//! [`SoftState::check_invariants`] asserts them.
 
 use crate::limits::{
     EMERGENCY_CAP_BYTES, EMERGENCY_CAP_INODES, EMERGENCY_PERCENT, LEASES_UNTIL_OFFLINE,
@@ -10,67 +20,68 @@ use crate::limits::{
 };
 use crate::state::ClusterState;
 use skep_types::map::{Capacity, CapacityPool, Reachability};
-use skep_types::{ClusterMap, NodeId, NodeKind, TargetId, TargetKind};
+use skep_types::{ClusterMap, NodeId, NodeKind, Target, TargetId, TargetKind};
 use std::collections::BTreeMap;
 
-/// When a node was last heard.
+/// The last contact with a node.
 #[derive(Debug, Clone, Copy)]
-struct Heard {
-    /// `None`: it said that it ends.
+struct Contact {
+    /// Time of the last heartbeat. `None` means that the server has left.
     last_ms: Option<u64>,
     reachability: Reachability,
 }
 
-/// What heartbeats tell.
+/// Reachability and capacities, from heartbeats.
 #[derive(Debug, Clone)]
 pub struct SoftState {
-    nodes: BTreeMap<NodeId, Heard>,
-    /// As the map shows them.
-    capacities: BTreeMap<TargetId, Capacity>,
-    /// As they were reported last.
-    newest: BTreeMap<TargetId, Capacity>,
+    nodes: BTreeMap<NodeId, Contact>,
+    /// The capacities that the map shows.
+    published: BTreeMap<TargetId, Capacity>,
+    /// The capacities of the newest reports.
+    reported: BTreeMap<TargetId, Capacity>,
     started_ms: u64,
     ticked_ms: u64,
     /// The lease of the last tick.
     lease_ms: u64,
 }
 
-/// What the passing of time has changed.
+/// What a tick has changed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Passed {
+pub struct ReachabilityChanges {
     /// Whether any node's reachability changed.
     pub changed: bool,
-    /// Clients whose lease ran out long ago; to be removed by a command.
+    /// Clients whose lease ran out long ago. The caller removes them by a command.
     pub expired_clients: Vec<NodeId>,
 }
 
 impl SoftState {
-    /// At the start of management: no node was heard yet.
+    /// The state at the start of management, before the first heartbeat of any node.
     pub fn new(now_ms: u64, state: &ClusterState) -> Self {
-        let unheard = Heard { last_ms: Some(now_ms), reachability: Reachability::ProbablyOffline };
-        let nodes = state.map().nodes.iter().map(|node| (node.id, unheard)).collect();
+        let unknown =
+            Contact { last_ms: Some(now_ms), reachability: Reachability::ProbablyOffline };
+        let nodes = state.map().nodes.iter().map(|node| (node.id, unknown)).collect();
         Self {
             nodes,
-            capacities: BTreeMap::new(),
-            newest: BTreeMap::new(),
+            published: BTreeMap::new(),
+            reported: BTreeMap::new(),
             started_ms: now_ms,
             ticked_ms: now_ms,
             lease_ms: u64::from(state.map().policy.lease_ms),
         }
     }
 
-    /// A node registered or sent a heartbeat. Says whether that is a change worth a new map.
-    pub fn heard(&mut self, now_ms: u64, node: NodeId) -> bool {
-        let heard = Heard { last_ms: Some(now_ms), reachability: Reachability::Online };
-        let before = self.nodes.insert(node, heard);
+    /// Records that a node registered or sent a heartbeat. Returns whether that is worth a new map.
+    pub fn record_contact(&mut self, now_ms: u64, node: NodeId) -> bool {
+        let contact = Contact { last_ms: Some(now_ms), reachability: Reachability::Online };
+        let before = self.nodes.insert(node, contact);
         before.is_none_or(|before| before.reachability != Reachability::Online)
     }
 
-    /// A target's room was reported. Says whether that is a change worth a new map; if not, the map
-    /// keeps the older numbers.
+    /// Records the capacity of a target from a report. Returns whether the change is worth a new
+    /// map. If not, the map keeps the older numbers.
     pub fn report(&mut self, target: TargetId, capacity: Capacity) -> bool {
-        self.newest.insert(target, capacity);
-        let shown = self.capacities.entry(target).or_default();
+        self.reported.insert(target, capacity);
+        let shown = self.published.entry(target).or_default();
         let notable = is_notable(shown, &capacity);
         if notable {
             *shown = capacity;
@@ -78,53 +89,59 @@ impl SoftState {
         notable
     }
 
-    /// Room for files in the whole cluster, as it was reported last, however little it changed.
-    /// None while targets may still be heard for the first time: for one lease after the start.
+    /// Returns the capacity of the whole cluster for files, from the newest report of each target.
+    /// `None` for one lease after the start, as long as some storage target has not reported yet.
     pub fn total_capacity(&self, map: &ClusterMap) -> Option<Capacity> {
-        let is_waited_for = self.ticked_ms - self.started_ms < u64::from(map.policy.lease_ms);
+        let is_waiting = self.ticked_ms - self.started_ms < u64::from(map.policy.lease_ms);
         let mut storage = map.targets.iter().filter(|target| target.kind == TargetKind::Storage);
-        if is_waited_for && storage.any(|target| !self.newest.contains_key(&target.id)) {
+        if is_waiting && storage.any(|target| !self.reported.contains_key(&target.id)) {
             return None;
         }
-        Some(map.total_capacity(|target| self.newest.get(&target.id).copied().unwrap_or_default()))
+        let capacity = |target: &Target| self.reported.get(&target.id).copied();
+        Some(map.total_capacity(|target| capacity(target).unwrap_or_default()))
     }
 
-    /// A server said that it ends: it is offline at once. Says whether that is a change.
-    pub fn left(&mut self, node: NodeId) -> bool {
-        let heard = Heard { last_ms: None, reachability: Reachability::Offline };
+    /// Records that a server leaves: it is `Offline` at once. Returns whether that is a change.
+    pub fn record_leave(&mut self, node: NodeId) -> bool {
+        let contact = Contact { last_ms: None, reachability: Reachability::Offline };
         self.nodes
-            .insert(node, heard)
+            .insert(node, contact)
             .is_some_and(|before| before.reachability != Reachability::Offline)
     }
 
-    /// For how long a node was silent; none: it was not heard at all, or said that it ends.
-    pub fn silent_ms(&self, now_ms: u64, node: NodeId) -> Option<u64> {
+    /// Returns the time since the last heartbeat of a node. `None` means that the node is unknown
+    /// or has left.
+    pub fn ms_since_contact(&self, now_ms: u64, node: NodeId) -> Option<u64> {
+        // A caller may have read its clock before the contact.
         self.nodes.get(&node)?.last_ms.map(|last_ms| now_ms.saturating_sub(last_ms))
     }
 
-    /// A node was removed from the map.
-    pub fn forget(&mut self, node: NodeId) {
+    /// Removes a node that was removed from the map.
+    pub fn remove(&mut self, node: NodeId) {
         self.nodes.remove(&node);
     }
 
-    /// Lets time pass. Call it more often than once per lease.
+    /// Updates reachabilities to the time `now_ms`. The caller ticks more often than once per
+    /// lease.
     ///
-    /// Time in which nobody called doesn't count against the nodes: management itself was stopped
-    /// or starved then, and their heartbeats wait in its sockets. A lease that became shorter
-    /// begins anew for those who were on time by the longer one: they send heartbeats as soon as
-    /// they hear of it.
-    pub fn tick(&mut self, now_ms: u64, state: &ClusterState) -> Passed {
+    /// A gap of more than a lease between two ticks does not count against the nodes: management
+    /// itself was stopped or starved, and heartbeats wait in its sockets. If the lease becomes
+    /// shorter, it begins anew for nodes that are `Online`: they send heartbeats more often only
+    /// when they get the new lease.
+    pub fn tick(&mut self, now_ms: u64, state: &ClusterState) -> ReachabilityChanges {
+        debug_assert!(now_ms >= self.ticked_ms, "the clock of ticks never goes back");
         let lease_ms = u64::from(state.map().policy.lease_ms);
         let gap_ms = now_ms.saturating_sub(self.ticked_ms);
         let missed_ms = if gap_ms > lease_ms { gap_ms } else { 0 };
         let is_shorter = lease_ms < std::mem::replace(&mut self.lease_ms, lease_ms);
         self.ticked_ms = now_ms;
-        let mut passed = Passed::default();
-        for (id, heard) in &mut self.nodes {
-            let Some(last_ms) = &mut heard.last_ms else { continue };
-            *last_ms = match is_shorter && heard.reachability == Reachability::Online {
-                true => now_ms,
-                false => last_ms.saturating_add(missed_ms).min(now_ms),
+        let mut changes = ReachabilityChanges::default();
+        for (id, contact) in &mut self.nodes {
+            let Some(last_ms) = &mut contact.last_ms else { continue };
+            *last_ms = if is_shorter && contact.reachability == Reachability::Online {
+                now_ms
+            } else {
+                (*last_ms + missed_ms).min(now_ms)
             };
             let silent_ms = now_ms - *last_ms;
             let next = if silent_ms >= LEASES_UNTIL_OFFLINE * lease_ms {
@@ -132,29 +149,49 @@ impl SoftState {
             } else if silent_ms >= lease_ms {
                 Reachability::ProbablyOffline
             } else {
-                heard.reachability
+                contact.reachability
             };
-            passed.changed |= next != heard.reachability;
-            heard.reachability = next;
+            changes.changed |= next != contact.reachability;
+            contact.reachability = next;
             let is_client = state.map().node(*id).is_some_and(|node| node.kind == NodeKind::Client);
             if is_client && silent_ms >= LEASES_UNTIL_REMOVED * lease_ms {
-                passed.expired_clients.push(*id);
+                changes.expired_clients.push(*id);
             }
         }
-        passed
+        if cfg!(debug_assertions) {
+            self.check_invariants();
+        }
+        changes
     }
 
-    /// Lays what is known over the soft fields of a map.
+    /// Asserts the invariants of the module.
+    ///
+    /// # Panics
+    /// If one does not hold.
+    pub fn check_invariants(&self) {
+        assert!(self.started_ms <= self.ticked_ms, "no tick is before the start");
+        for (node, contact) in &self.nodes {
+            let has_left = contact.last_ms.is_none();
+            let is_offline = contact.reachability == Reachability::Offline;
+            assert!(!has_left || is_offline, "node {node} has left and is offline");
+        }
+        for target in self.published.keys() {
+            assert!(self.reported.contains_key(target), "target {target} has reported");
+        }
+    }
+
+    /// Sets the soft fields of a map: reachabilities, capacities and capacity pools.
     pub fn overlay(&self, map: &mut ClusterMap) {
         let reachability = |node: NodeId| {
-            self.nodes.get(&node).map_or(Reachability::ProbablyOffline, |heard| heard.reachability)
+            let contact = self.nodes.get(&node);
+            contact.map_or(Reachability::ProbablyOffline, |contact| contact.reachability)
         };
         for node in &mut map.nodes {
             node.reachability = reachability(node.id);
         }
         for target in &mut map.targets {
             target.reachability = reachability(target.node);
-            target.capacity = self.capacities.get(&target.id).copied().unwrap_or_default();
+            target.capacity = self.published.get(&target.id).copied().unwrap_or_default();
             target.capacity_pool = capacity_pool(&target.capacity);
         }
     }
@@ -199,14 +236,14 @@ mod tests {
 
     const LEASE: u64 = 5_000;
 
-    /// A cluster of one storage service (with two targets) and one client, both heard at 0.
-    fn heard() -> (ClusterState, SoftState, NodeId, NodeId) {
+    /// A cluster of one storage service (with two targets) and one client, both in contact at 0.
+    fn in_contact() -> (ClusterState, SoftState, NodeId, NodeId) {
         let mut state = cluster();
         let mut soft = SoftState::new(0, &state);
         let server = state.apply(&server(TargetKind::Storage, 10, &[11, 12])).unwrap().node;
         let client = ClientRegistration { host: "host".into(), ..Default::default() };
         let client = state.apply(&Command::RegisterClient(client)).unwrap().node;
-        assert!(soft.heard(0, server) && soft.heard(0, client));
+        assert!(soft.record_contact(0, server) && soft.record_contact(0, client));
         (state, soft, server, client)
     }
 
@@ -219,57 +256,65 @@ mod tests {
         map.node(node).unwrap().reachability
     }
 
-    fn tick_to(soft: &mut SoftState, state: &ClusterState, from: u64, to: u64) -> Vec<Passed> {
+    fn tick_to(
+        soft: &mut SoftState,
+        state: &ClusterState,
+        from: u64,
+        to: u64,
+    ) -> Vec<ReachabilityChanges> {
         let times = (from..=to).step_by(1_000);
-        times.map(|now| soft.tick(now, state)).filter(|p| *p != Passed::default()).collect()
+        times
+            .map(|now| soft.tick(now, state))
+            .filter(|p| *p != ReachabilityChanges::default())
+            .collect()
     }
 
     #[test]
-    fn silence_of_one_lease_is_suspicious_of_three_is_offline_and_of_many_ends_a_client() {
-        let (state, mut soft, server, client) = heard();
+    fn silent_node_goes_offline_and_silent_client_expires() {
+        let (state, mut soft, server, client) = in_contact();
         assert_eq!(tick_to(&mut soft, &state, 0, LEASE - 1), []);
         assert_eq!(shown(&state, &soft, server), Reachability::Online);
         assert_eq!(tick_to(&mut soft, &state, LEASE, 3 * LEASE - 1).len(), 1);
         assert_eq!(shown(&state, &soft, server), Reachability::ProbablyOffline);
         let passed = soft.tick(3 * LEASE, &state);
-        assert_eq!(passed, Passed { changed: true, expired_clients: Vec::new() });
+        assert_eq!(passed, ReachabilityChanges { changed: true, expired_clients: Vec::new() });
         assert_eq!(shown(&state, &soft, server), Reachability::Offline);
         let passed = tick_to(&mut soft, &state, 3 * LEASE, LEASES_UNTIL_REMOVED * LEASE);
-        assert_eq!(passed, [Passed { changed: false, expired_clients: vec![client] }]);
+        assert_eq!(passed, [ReachabilityChanges { changed: false, expired_clients: vec![client] }]);
         let now = LEASES_UNTIL_REMOVED * LEASE;
-        assert!(soft.heard(now, server));
+        assert!(soft.record_contact(now, server));
         assert_eq!(shown(&state, &soft, server), Reachability::Online);
-        assert!(!soft.heard(now, server));
+        assert!(!soft.record_contact(now, server));
     }
 
     #[test]
-    fn a_server_that_leaves_is_offline_at_once_and_stays_so() {
-        let (state, mut soft, server, _) = heard();
-        assert!(soft.left(server));
-        assert!(!soft.left(server));
+    fn leaving_server_is_offline_at_once_and_stays_so() {
+        let (state, mut soft, server, _) = in_contact();
+        assert!(soft.record_leave(server));
+        assert!(!soft.record_leave(server));
         assert!(!soft.tick(1_000, &state).changed);
         assert_eq!(shown(&state, &soft, server), Reachability::Offline);
     }
 
     #[test]
-    fn time_in_which_management_itself_was_stopped_does_not_count() {
-        let (state, mut soft, server, _) = heard();
-        assert_eq!(soft.tick(100 * LEASE, &state), Passed::default());
+    fn pause_of_management_does_not_count_against_nodes() {
+        let (state, mut soft, server, _) = in_contact();
+        assert_eq!(soft.tick(100 * LEASE, &state), ReachabilityChanges::default());
         assert_eq!(shown(&state, &soft, server), Reachability::Online);
         tick_to(&mut soft, &state, 100 * LEASE, 103 * LEASE);
         assert_eq!(shown(&state, &soft, server), Reachability::Offline);
     }
 
-    /// Everybody was offline for a moment when a lease became shorter than the time between two
-    /// heartbeats of before.
+    /// All nodes were offline for a moment when the lease became shorter than the old time between
+    /// two heartbeats.
     #[test]
-    fn a_lease_that_becomes_shorter_begins_anew_for_those_who_were_on_time() {
-        let (mut state, mut soft, server, client) = heard();
+    fn shortened_lease_begins_anew_for_online_nodes() {
+        let (mut state, mut soft, server, client) = in_contact();
         soft.tick(LEASE / 2, &state);
         let policy = Policy { lease_ms: 200, heartbeat_ms: 20, ..Policy::default() };
         state.apply(&Command::SetPolicy(policy)).unwrap();
-        assert_eq!(soft.tick(LEASE / 2 + 50, &state), Passed::default());
-        assert_eq!(soft.tick(LEASE / 2 + 249, &state), Passed::default());
+        assert_eq!(soft.tick(LEASE / 2 + 50, &state), ReachabilityChanges::default());
+        assert_eq!(soft.tick(LEASE / 2 + 249, &state), ReachabilityChanges::default());
         assert_eq!(shown(&state, &soft, server), Reachability::Online);
         assert!(soft.tick(LEASE / 2 + 250, &state).changed, "and no longer");
         let end = 50 + LEASES_UNTIL_REMOVED * 200;
@@ -280,17 +325,17 @@ mod tests {
     }
 
     #[test]
-    fn after_a_restart_nodes_are_suspicious_until_they_are_heard() {
-        let (state, _, server, _) = heard();
+    fn nodes_are_probably_offline_after_restart_until_heartbeat() {
+        let (state, _, server, _) = in_contact();
         let mut soft = SoftState::new(7, &state);
         assert_eq!(shown(&state, &soft, server), Reachability::ProbablyOffline);
-        assert!(soft.heard(8, server));
+        assert!(soft.record_contact(8, server));
         assert_eq!(shown(&state, &soft, server), Reachability::Online);
     }
 
     #[test]
-    fn only_notable_changes_of_room_are_shown() {
-        let (state, mut soft, ..) = heard();
+    fn map_shows_only_notable_changes_of_free_space() {
+        let (state, mut soft, ..) = in_contact();
         let target = state.map().targets[0].id;
         let total_capacity =
             |free_bytes| Capacity { total_bytes: 1_000, free_bytes, ..Capacity::default() };
@@ -310,8 +355,8 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_room_is_the_newest_once_all_are_heard_or_a_lease_has_passed() {
-        let (state, mut soft, ..) = heard();
+    fn total_capacity_waits_for_all_reports_or_one_lease() {
+        let (state, mut soft, ..) = in_contact();
         let [first, second] = [0, 1].map(|index| state.map().targets[index].id);
         let total_capacity =
             |free_bytes| Capacity { total_bytes: 1_000, free_bytes, ..Capacity::default() };

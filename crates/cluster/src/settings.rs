@@ -1,7 +1,7 @@
-//! The settings of a cluster by name: what they mean, their ranges, and the command that changes
-//! one of them. `skep config` and management both read this one table.
+//! The settings of a cluster by name, with meanings and ranges, and the command that changes one of
+//! them. `skep config` and management both read this table.
 //!
-//! Settings are data of management and reach everybody with the cluster map; nothing is restarted.
+//! Settings are data of management. All nodes get them with the cluster map, without a restart.
 
 use crate::command::Command;
 use crate::limits::{
@@ -14,7 +14,7 @@ use skep_types::pattern::{
 };
 use skep_types::{ClusterId, ClusterMap, Error, ErrorCode, Result};
 
-/// What the number of a setting counts.
+/// The unit of a setting's number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     /// Milliseconds.
@@ -25,12 +25,12 @@ pub enum Unit {
     Targets,
     /// Feature levels.
     Level,
-    /// One of several words, each of which has a number.
+    /// One of several words with their numbers.
     Choice(&'static [(&'static str, u64)]),
 }
 
 impl Unit {
-    /// Its name: `ms`, `bytes`, `targets`, `level`, `choice`.
+    /// Returns its name: `ms`, `bytes`, `targets`, `level`, `choice`.
     pub fn word(self) -> &'static str {
         match self {
             Self::Milliseconds => "ms",
@@ -42,7 +42,7 @@ impl Unit {
     }
 }
 
-/// Ways to choose the targets of a file.
+/// The choosers with their numbers.
 const CHOOSERS: &[(&str, u64)] = &[
     (Chooser::ALL[0].1, Chooser::ALL[0].0 as u64),
     (Chooser::ALL[1].1, Chooser::ALL[1].0 as u64),
@@ -52,17 +52,17 @@ const CHOOSERS: &[(&str, u64)] = &[
     (Chooser::ALL[5].1, Chooser::ALL[5].0 as u64),
 ];
 
-/// Which patterns users may set.
+/// The values of `user-patterns` with their numbers.
 const USER_PATTERNS: &[(&str, u64)] = &[
     ("no", UserPatterns::No as u64),
     ("sizes", UserPatterns::Sizes as u64),
     ("targets", UserPatterns::Targets as u64),
 ];
 
-/// Where the number of a setting is.
+/// The field of the map with the number of a setting.
 #[derive(Debug, Clone, Copy)]
-enum Place {
-    /// Among the settings that may rise and fall.
+enum Field {
+    /// A field of the policy.
     Policy { get: fn(&Policy) -> u64, put: fn(&mut Policy, u64) },
     /// The feature level, which never falls.
     FeatureLevel,
@@ -73,7 +73,7 @@ enum Place {
 pub struct Setting {
     /// Its name.
     pub name: &'static str,
-    /// What its number counts.
+    /// Unit of its number.
     pub unit: Unit,
     /// Smallest number.
     pub min: u64,
@@ -81,14 +81,19 @@ pub struct Setting {
     pub max: u64,
     /// Whether only powers of two are possible.
     pub is_power_of_two: bool,
-    /// What it does, and from when on.
+    /// Its effect.
     pub meaning: &'static str,
-    place: Place,
+    field: Field,
 }
 
-/// A number that was checked against the range of its setting.
+/// Narrows a number that was checked against the range of its setting.
 fn small(value: u64) -> u32 {
-    u32::try_from(value).unwrap_or(u32::MAX)
+    u32::try_from(value).expect("the setting's range fits into 32 bits")
+}
+
+/// Narrows a number of targets that was checked against the range of its setting.
+fn width(value: u64) -> u16 {
+    u16::try_from(value).expect("the setting's range fits into 16 bits")
 }
 
 /// All settings, in the order in which they are shown.
@@ -101,7 +106,7 @@ pub const SETTINGS: &[Setting] = &[
         is_power_of_two: false,
         meaning: "how long a silent client keeps its sessions (open files), and a silent node \
                   counts as online; a dead client holds others up for so long",
-        place: Place::Policy {
+        field: Field::Policy {
             get: |policy| u64::from(policy.lease_ms),
             put: |policy, value| policy.lease_ms = small(value),
         },
@@ -113,7 +118,7 @@ pub const SETTINGS: &[Setting] = &[
         max: MAX_LEASE_MS as u64 / 2,
         is_power_of_two: false,
         meaning: "how often nodes report to management; at most half of the lease",
-        place: Place::Policy {
+        field: Field::Policy {
             get: |policy| u64::from(policy.heartbeat_ms),
             put: |policy, value| policy.heartbeat_ms = small(value),
         },
@@ -125,7 +130,7 @@ pub const SETTINGS: &[Setting] = &[
         max: MAX_CHUNK_BYTES,
         is_power_of_two: true,
         meaning: "chunk size of new files whose directory says nothing else",
-        place: Place::Policy {
+        field: Field::Policy {
             get: |policy| policy.default_chunk_bytes,
             put: |policy, value| policy.default_chunk_bytes = value,
         },
@@ -138,9 +143,9 @@ pub const SETTINGS: &[Setting] = &[
         is_power_of_two: false,
         meaning: "over how many storage targets new files are striped, from `stripe-from` on, \
                   whose directory says nothing else; fewer if there are fewer",
-        place: Place::Policy {
+        field: Field::Policy {
             get: |policy| u64::from(policy.default_width),
-            put: |policy, value| policy.default_width = u16::try_from(value).unwrap_or(u16::MAX),
+            put: |policy, value| policy.default_width = width(value),
         },
     },
     Setting {
@@ -151,7 +156,7 @@ pub const SETTINGS: &[Setting] = &[
         is_power_of_two: false,
         meaning: "how many bytes of new files whose directory says nothing else lie on one \
                   target, so that small files cost one chunk file; 0: all is striped",
-        place: Place::Policy {
+        field: Field::Policy {
             get: |policy| policy.stripe_from,
             put: |policy, value| policy.stripe_from = value,
         },
@@ -165,7 +170,7 @@ pub const SETTINGS: &[Setting] = &[
         meaning: "how many bytes of new files whose directory says nothing else lie in metadata, \
                   with their inode, so that files up to this cost no chunk file: a multiple of 4 \
                   KiB; 0: none",
-        place: Place::Policy {
+        field: Field::Policy {
             get: |policy| policy.inline_bytes,
             put: |policy, value| policy.inline_bytes = value,
         },
@@ -178,7 +183,7 @@ pub const SETTINGS: &[Setting] = &[
         is_power_of_two: false,
         meaning: "how the targets of new files are chosen whose directory says nothing else; \
                   `balanced` unless you want to compare",
-        place: Place::Policy {
+        field: Field::Policy {
             get: |policy| policy.default_chooser as u64,
             put: |policy, value| {
                 let named = Chooser::ALL.iter().find(|(chooser, _)| *chooser as u64 == value);
@@ -194,7 +199,7 @@ pub const SETTINGS: &[Setting] = &[
         is_power_of_two: false,
         meaning: "which stripe patterns users may set who aren't root, on what they own: none; \
                   number of targets, chunk size and chooser; or which targets too",
-        place: Place::Policy {
+        field: Field::Policy {
             get: |policy| policy.user_patterns as u64,
             put: |policy, value| {
                 policy.user_patterns = match value {
@@ -212,9 +217,9 @@ pub const SETTINGS: &[Setting] = &[
         max: MAX_STRIPE_WIDTH as u64,
         is_power_of_two: false,
         meaning: "over how many targets users may stripe a file who aren't root",
-        place: Place::Policy {
+        field: Field::Policy {
             get: |policy| u64::from(policy.user_max_width),
-            put: |policy, value| policy.user_max_width = u16::try_from(value).unwrap_or(u16::MAX),
+            put: |policy, value| policy.user_max_width = width(value),
         },
     },
     Setting {
@@ -224,7 +229,7 @@ pub const SETTINGS: &[Setting] = &[
         max: MAX_CHUNK_BYTES,
         is_power_of_two: true,
         meaning: "smallest chunk size that users may ask for who aren't root",
-        place: Place::Policy {
+        field: Field::Policy {
             get: |policy| policy.user_min_chunk_bytes,
             put: |policy, value| policy.user_min_chunk_bytes = value,
         },
@@ -236,7 +241,7 @@ pub const SETTINGS: &[Setting] = &[
         max: MAX_CHUNK_BYTES,
         is_power_of_two: true,
         meaning: "largest chunk size that users may ask for who aren't root",
-        place: Place::Policy {
+        field: Field::Policy {
             get: |policy| policy.user_max_chunk_bytes,
             put: |policy, value| policy.user_max_chunk_bytes = value,
         },
@@ -249,7 +254,7 @@ pub const SETTINGS: &[Setting] = &[
         is_power_of_two: false,
         meaning: "how often storage looks for chunk files that no inode owns, and how old they \
                   are at least when it removes them",
-        place: Place::Policy {
+        field: Field::Policy {
             get: |policy| u64::from(policy.cleanup_interval_ms),
             put: |policy, value| policy.cleanup_interval_ms = small(value),
         },
@@ -262,12 +267,12 @@ pub const SETTINGS: &[Setting] = &[
         is_power_of_two: false,
         meaning: "in which version records are written; raise it when every service and client \
                   runs the new program: it never falls again",
-        place: Place::FeatureLevel,
+        field: Field::FeatureLevel,
     },
 ];
 
 impl Setting {
-    /// The setting of a name.
+    /// Returns the setting with this name.
     ///
     /// # Errors
     /// `InvalidArgument` that lists all names.
@@ -279,39 +284,39 @@ impl Setting {
         })
     }
 
-    /// Its number in a cluster.
+    /// Returns its number in a cluster.
     pub fn value(&self, map: &ClusterMap) -> u64 {
-        match self.place {
-            Place::Policy { get, .. } => get(&map.policy),
-            Place::FeatureLevel => u64::from(map.feature_level),
+        match self.field {
+            Field::Policy { get, .. } => get(&map.policy),
+            Field::FeatureLevel => u64::from(map.feature_level),
         }
     }
 
-    /// Its number in a new cluster.
+    /// Returns its number in a new cluster.
     pub fn default(&self) -> u64 {
         self.value(&ClusterMap::empty(ClusterId::new([0; 16])))
     }
 
-    /// What stands for a number, if that is one of several words.
+    /// Returns the word of a number. `None` if the setting has no words, or no such number.
     pub fn word(&self, value: u64) -> Option<&'static str> {
         let Unit::Choice(words) = self.unit else { return None };
         words.iter().find(|(_, number)| *number == value).map(|(word, _)| *word)
     }
 
-    /// The command that gives it another number and leaves all others as they are.
+    /// Returns the command that changes its number and no other setting.
     ///
     /// # Errors
-    /// `InvalidArgument` that names the setting and its range. What depends on other settings, or
-    /// on the number of before, is checked when the command is applied.
+    /// `InvalidArgument` that names the setting and its range. Applying the command checks the
+    /// rules that depend on other settings or on the old number.
     pub fn change(&self, map: &ClusterMap, value: u64) -> Result<Command> {
         self.check(value).map_err(|what| Error::new(ErrorCode::InvalidArgument, what))?;
-        Ok(match self.place {
-            Place::Policy { put, .. } => {
+        Ok(match self.field {
+            Field::Policy { put, .. } => {
                 let mut policy = map.policy.clone();
                 put(&mut policy, value);
                 Command::SetPolicy(policy)
             }
-            Place::FeatureLevel => Command::SetFeatureLevel { level: small(value) },
+            Field::FeatureLevel => Command::SetFeatureLevel { level: small(value) },
         })
     }
 
@@ -338,13 +343,13 @@ impl Setting {
     }
 }
 
-/// All that is wrong with the settings; empty if nothing is.
+/// Returns all problems of the settings.
 pub(crate) fn problems(policy: &Policy) -> Vec<String> {
     let mut problems: Vec<String> = SETTINGS
         .iter()
-        .filter_map(|setting| match setting.place {
-            Place::Policy { get, .. } => setting.check(get(policy)).err(),
-            Place::FeatureLevel => None,
+        .filter_map(|setting| match setting.field {
+            Field::Policy { get, .. } => setting.check(get(policy)).err(),
+            Field::FeatureLevel => None,
         })
         .collect();
     let Policy { lease_ms, heartbeat_ms, .. } = *policy;
@@ -384,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn each_setting_takes_its_default_and_its_range_and_nothing_beyond() {
+    fn setting_accepts_exactly_its_range() {
         for setting in SETTINGS {
             let mut state = ClusterState::new(ClusterId::new([1; 16]));
             assert_eq!(setting.value(state.map()), setting.default());
@@ -413,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_is_refused_with_the_way_out() {
+    fn contradictory_settings_are_refused_with_a_way_out() {
         let mut state = ClusterState::new(ClusterId::new([1; 16]));
         let mut refused =
             |name, value| change(&mut state, name, value).unwrap_err().context().to_owned();

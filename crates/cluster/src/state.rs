@@ -1,9 +1,18 @@
-//! What management knows for certain: nodes, targets, groups, shards, settings; and how commands
+//! The durable state of management (nodes, targets, groups, shards, settings), and how commands
 //! change it. A pure state machine: the same commands in the same order give the same state.
 //!
 //! Owns the identity of nodes and targets (an id belongs to one uuid for ever) and the map version.
-//! Does not own who answers at the moment and how much space there is: that is soft, see
-//! [`crate::reachability`], and is laid over the map before it is published.
+//! Does not own reachability and free space: they are soft ([`crate::reachability`]), and
+//! management adds them to the map before it publishes it.
+//!
+//! # Invariants
+//! - All lists are sorted by id without duplicates, and every id is below the next one of its kind.
+//! - Every server in the map has a uuid, every target has a uuid, and no uuid has two ids.
+//! - The details of clients are those of the client nodes in the map.
+//! - Every target belongs to exactly one group of its kind, and to a node in the map.
+//! - A formatted map has each shard in exactly one range, of a metadata group.
+//!
+//! [`ClusterState::check_invariants`] asserts them.
 //!
 //! # Map versions
 //! A version is `starts << 40 | changes`. `starts` counts the `Start` commands in the log, so it is
@@ -27,11 +36,12 @@ use skep_types::{
 };
 
 /// Bits of a map version that count changes within one start: at a thousand changes a second they
-/// last for 34 years, and leave room for sixteen million starts.
+/// last for 34 years. The other bits are enough for sixteen million starts.
 const CHANGE_BITS: u32 = 40;
 
 record! {
-    /// What is known of a client beside its node in the map, which goes to everybody.
+    /// Details of a client that only management stores. The map, which all nodes get, has only its
+    /// node.
     pub struct ClientDetails {
         /// The client.
         pub node: NodeId,
@@ -39,7 +49,7 @@ record! {
         pub host: String,
         /// Where it mounts.
         pub mount_point: String,
-        /// Its process, as its host numbers it.
+        /// Process id on its host.
         pub pid: u32,
         /// When it registered, by management's clock.
         pub registered: Timestamp,
@@ -49,13 +59,13 @@ record! {
 record! {
     /// Everything in a snapshot of the state.
     pub struct Durable {
-        /// The map; its soft fields hold nothing of worth.
+        /// The map. Its soft fields are meaningless.
         pub map: ClusterMap,
-        /// Which uuid an id of a node belongs to, by id. Clients have none.
+        /// The uuid of each server, by id. Clients have no uuid.
         pub node_uuids: Vec<(NodeId, u128)>,
-        /// Which uuid an id of a target belongs to, by id.
+        /// The uuid of each target, by id.
         pub target_uuids: Vec<(TargetId, u128)>,
-        /// What is known of the clients that are in the map, by id.
+        /// The details of the clients that are in the map, by id.
         pub clients: Vec<ClientDetails>,
         /// The next node gets this id.
         pub next_node: u32,
@@ -88,40 +98,40 @@ impl ClusterState {
         }
     }
 
-    /// All of it as bytes.
+    /// Returns the state as bytes.
     pub fn snapshot(&self) -> Vec<u8> {
         self.durable.to_bytes()
     }
 
-    /// From the bytes of a snapshot.
+    /// Reads the state from the bytes of a snapshot.
     ///
     /// # Errors
-    /// `Corrupt` if they are none.
+    /// `Corrupt` if the bytes are not a snapshot.
     pub fn from_snapshot(bytes: &[u8]) -> Result<Self> {
         Ok(Self { durable: Durable::from_bytes(bytes)? })
     }
 
-    /// The map without what is soft: every node in it counts as not heard from, without room.
+    /// Returns the map without soft state: every node in it is `Offline`, without free space.
     pub fn map(&self) -> &ClusterMap {
         &self.durable.map
     }
 
-    /// What is known of the clients that are in the map, by id.
+    /// Returns the details of the clients that are in the map, by id.
     pub fn clients(&self) -> &[ClientDetails] {
         &self.durable.clients
     }
 
-    /// Raises the version for a soft change (see the module's doc).
+    /// Raises the map version for a change of soft state.
     pub fn note_soft_change(&mut self) {
         self.durable.raise_version();
     }
 
-    /// Applies a command. A command that is refused, or that changes nothing, leaves the state (and
-    /// the version) as it was.
+    /// Applies a command. A command that fails or changes nothing leaves the state and the version
+    /// as they were.
     ///
     /// # Errors
-    /// `InvalidArgument` for malformed commands; `Exists`, `Stale` or `NotPermitted` where a
-    /// registration claims what belongs to another; `LimitReached` where a limit is. The context
+    /// `InvalidArgument` for malformed commands; `Exists`, `Stale` or `NotPermitted` if a
+    /// registration claims the id or name of another node; `LimitReached` at a limit. The context
     /// names the object and the way out.
     pub fn apply(&mut self, command: &Command) -> Result<Outcome> {
         let mut next = self.durable.clone();
@@ -140,12 +150,83 @@ impl ClusterState {
                 next.raise_version();
             }
             self.durable = next;
+            if cfg!(debug_assertions) {
+                self.check_invariants();
+            }
         }
         Ok(outcome)
     }
+
+    /// Asserts the invariants of the module.
+    ///
+    /// # Panics
+    /// If one does not hold.
+    pub fn check_invariants(&self) {
+        self.durable.check_ids();
+        self.durable.check_groups();
+    }
+}
+
+/// Whether keys rise strictly: sorted, without duplicates.
+fn rises<K: Ord>(keys: impl IntoIterator<Item = K>) -> bool {
+    keys.into_iter().is_sorted_by(|first, second| first < second)
 }
 
 impl Durable {
+    fn check_ids(&self) {
+        let map = &self.map;
+        assert!(rises(map.nodes.iter().map(|node| node.id)), "nodes are sorted");
+        assert!(rises(map.targets.iter().map(|target| target.id)), "targets are sorted");
+        assert!(rises(map.groups.iter().map(|group| group.id)), "groups are sorted");
+        let next_node = NodeId::new(self.next_node);
+        assert!(map.newest_node < next_node, "node ids are given once");
+        assert!(map.nodes.iter().all(|node| node.id <= map.newest_node), "no node is newer");
+        assert!(map.targets.iter().all(|it| it.id.raw() < self.next_target), "no target is newer");
+        assert!(map.groups.iter().all(|it| it.id.raw() < self.next_group), "no group is newer");
+        let is_client = |node: &&Node| node.kind == NodeKind::Client;
+        let servers = map.nodes.iter().filter(|node| !is_client(node)).map(|node| node.id);
+        assert!(servers.eq(self.node_uuids.iter().map(|(id, _)| *id)), "each server has a uuid");
+        let clients = map.nodes.iter().filter(is_client).map(|node| node.id);
+        assert!(clients.eq(self.clients.iter().map(|it| it.node)), "each client has details");
+        let targets = map.targets.iter().map(|target| target.id);
+        assert!(targets.eq(self.target_uuids.iter().map(|(id, _)| *id)), "each target has a uuid");
+        let uuids = |all: &mut dyn Iterator<Item = u128>| {
+            let mut uuids: Vec<_> = all.collect();
+            uuids.sort_unstable();
+            uuids
+        };
+        let nodes = uuids(&mut self.node_uuids.iter().map(|(_, uuid)| *uuid));
+        let targets = uuids(&mut self.target_uuids.iter().map(|(_, uuid)| *uuid));
+        assert!(rises(nodes) && rises(targets), "no uuid has two ids");
+    }
+
+    fn check_groups(&self) {
+        let map = &self.map;
+        let mut members = Vec::with_capacity(map.targets.len());
+        for group in &map.groups {
+            for member in &group.members {
+                let kind = map.target(member.target).map(|target| target.kind);
+                assert_eq!(kind, Some(group.kind), "group {} has targets of its kind", group.id);
+                members.push(member.target);
+            }
+        }
+        members.sort_unstable();
+        let targets = map.targets.iter().map(|target| target.id);
+        assert!(targets.eq(members), "each target belongs to exactly one group");
+        for target in &map.targets {
+            assert!(map.node(target.node).is_some(), "target {} has a node", target.id);
+        }
+        let mut next_shard = 0;
+        for range in &map.shards {
+            assert_eq!(u32::from(range.first.raw()), next_shard, "shard ranges have no gaps");
+            next_shard = u32::from(range.last.raw()) + 1;
+            let kind = map.group(range.group).map(|group| group.kind);
+            assert_eq!(kind, Some(TargetKind::Metadata), "metadata groups serve shards");
+        }
+        let expected = if map.formatted { SHARD_COUNT } else { 0 };
+        assert_eq!(next_shard, expected, "a formatted map has all shards");
+    }
+
     fn raise_version(&mut self) {
         self.map.version = MapVersion::new(self.map.version.raw() + 1);
     }
@@ -179,7 +260,7 @@ impl Durable {
         Ok(Outcome { changed: true, node, targets })
     }
 
-    /// The id that a server has, or gets.
+    /// Returns the id of a server. A new server gets a new id.
     fn node_identity(&mut self, registration: &ServerRegistration) -> Result<NodeId> {
         let ServerRegistration { node: claimed, uuid, kind, .. } = registration;
         let known = self.node_uuids.iter().find(|(_, known)| known == uuid).map(|(id, _)| *id);
@@ -193,7 +274,7 @@ impl Durable {
             }
             if let Some(node) = self.map.node(id).filter(|node| node.kind != *kind) {
                 return Err(foreign(format!(
-                    "node {id} ({}) is a {} service and can't become a {} service",
+                    "node {id} ({}) is a {} service and cannot become a {} service",
                     node.name,
                     kind_word(node.kind),
                     kind_word(*kind)
@@ -228,7 +309,8 @@ impl Durable {
         id
     }
 
-    /// The name that a server has, wishes for, or gets: the first free one of `storage-1`, ...
+    /// Returns the name of a server: the one that it asks for, or the one that it has, or the first
+    /// free one of `storage-1`, `storage-2`, ...
     fn node_name(&self, id: NodeId, registration: &ServerRegistration) -> Result<String> {
         let kind = registration.kind;
         let taken = |name: &str| {
@@ -292,7 +374,7 @@ impl Durable {
         Ok(id)
     }
 
-    /// A new target, with a group of its own.
+    /// Adds a target, with a group of its own.
     fn add_target(&mut self, node: NodeId, claim: &TargetClaim) -> TargetId {
         let id = TargetId::new(self.next_target);
         self.next_target += 1;
@@ -498,7 +580,7 @@ fn limit(what: String) -> Error {
     Error::new(ErrorCode::LimitReached, what)
 }
 
-/// Puts an item in its place, over one with the same key.
+/// Inserts an item at the position of its key. Replaces an item with the same key.
 fn insert_sorted<T, K: Ord>(items: &mut Vec<T>, item: T, key: impl Fn(&T) -> K) {
     match items.binary_search_by_key(&key(&item), &key) {
         Ok(index) => items[index] = item,

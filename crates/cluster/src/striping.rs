@@ -1,12 +1,12 @@
-//! Where in which chunk file each byte of a file lies, and back.
+//! The mapping from bytes of a file to chunk files and offsets in them, and back.
 //!
-//! A component of `width` groups is cut into chunks of `chunk_bytes`, counted from the multiple of
-//! that at or below the component's start (see [`base`]). Chunk `k` lies in the chunk file of index
-//! `k % width`, at `(k / width) * chunk_bytes`: chunk files are dense, but for a hole at the
-//! beginning of the first one of a component behind bytes in metadata. These have no chunk file.
-//! Pure arithmetic; it doesn't know targets, networks or caches.
+//! A component of `width` groups is divided into chunks of `chunk_bytes`, counted from the multiple
+//! of that at or below the component's start (see [`base`]). Chunk `k` lies in the chunk file of
+//! index `k % width`, at `(k / width) * chunk_bytes`. So chunk files are dense, except for a hole
+//! at the beginning of the first one of a component behind bytes in metadata. Bytes in metadata
+//! have no chunk file. Pure arithmetic, without targets, networks or caches.
 //!
-//! Callers have checked the pattern (`StripePattern::check`) when it came from outside.
+//! The caller must have checked a pattern from another process by `StripePattern::check`.
 
 use skep_types::pattern::StripePattern;
 use skep_types::{Component, Error, ErrorCode, GroupId, MAX_FILE_BYTES, Result};
@@ -17,13 +17,13 @@ use std::ops::Range;
 pub struct Piece {
     /// Index of the component in the pattern.
     pub component: u16,
-    /// Index of the group in the component; with the component it names the chunk file.
+    /// Index of the group in the component. Together with the component it names the chunk file.
     pub index: u16,
-    /// The group that has the chunk file; none: the bytes lie in metadata, with the inode.
+    /// The group with the chunk file. `None` means that the bytes lie in metadata, with the inode.
     pub group: Option<GroupId>,
-    /// First byte of the piece in the chunk file; in the file, if it lies in metadata.
+    /// First byte of the piece in the chunk file, or in the file if it lies in metadata.
     pub offset_in_chunk_file: u64,
-    /// First byte of the piece in the range that was asked for.
+    /// First byte of the piece in the caller's range.
     pub offset_in_range: u64,
     /// Length of the piece: at least 1, at most the component's chunk size.
     pub length: u64,
@@ -113,7 +113,7 @@ impl Iterator for Pieces<'_> {
     }
 }
 
-/// A chunk file's place in a pattern, and a size of it.
+/// A chunk file of a pattern, with a size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChunkFileSize {
     /// Index of the component in the pattern.
@@ -126,9 +126,9 @@ pub struct ChunkFileSize {
     pub size: u64,
 }
 
-/// The sizes of all chunk files of a file of `size` bytes without holes, in the order of the
-/// pattern; what a truncation to `size` cuts them to. Components without groups have none, so bytes
-/// in metadata are in none of them.
+/// Returns the sizes of all chunk files of a file of `size` bytes without holes, in the order of
+/// the pattern. A truncation to `size` truncates the chunk files to these sizes. Components without
+/// groups, such as bytes in metadata, have no chunk files.
 pub fn chunk_sizes(
     pattern: &StripePattern,
     size: u64,
@@ -157,8 +157,8 @@ pub struct ChunkFileRange {
     pub range: Range<u64>,
 }
 
-/// What a file range is in each chunk file: since chunk files are dense, it is one range in each;
-/// none are empty.
+/// Returns the range of each chunk file that belongs to a file range. Since chunk files are dense,
+/// it is one range in each. Empty ranges are left out.
 pub fn chunk_ranges(
     pattern: &StripePattern,
     range: Range<u64>,
@@ -172,7 +172,8 @@ pub fn chunk_ranges(
     })
 }
 
-/// The byte of a file that lies at `offset` of a chunk file; none if the component ends before it.
+/// Returns the byte of a file that lies at `offset` of a chunk file. `None` means that the
+/// component ends before it.
 pub fn position_in_file(
     pattern: &StripePattern,
     component: u16,
@@ -185,9 +186,9 @@ pub fn position_in_file(
     inside.then(|| end - 1)
 }
 
-/// The smallest file size that explains one chunk file of `chunk_file_bytes` bytes; the size of a
-/// file is the largest over its chunk files (see [`size_from_chunks`]). Zero for an index that the
-/// pattern doesn't have.
+/// Returns the smallest file size with which a chunk file has `chunk_file_bytes` bytes. The size of
+/// a file is the largest over its chunk files (see [`size_from_chunks`]). Zero for a chunk file
+/// that the pattern does not have: a target reports it, so it must not cause a panic.
 pub fn size_from_chunk(
     pattern: &StripePattern,
     component: u16,
@@ -206,8 +207,8 @@ pub fn size_from_chunk(
     u64::try_from(u128::from(base(part)) + within).map_or(end, |size| size.min(end))
 }
 
-/// The size of a file whose chunk files have these `(component, index, bytes)`: the end of the last
-/// byte that any of them holds.
+/// Returns the size of a file whose chunk files have these `(component, index, bytes)`: the end of
+/// the last byte in any of them.
 pub fn size_from_chunks(
     pattern: &StripePattern,
     chunk_files: impl IntoIterator<Item = (u16, u16, u64)>,
@@ -218,7 +219,7 @@ pub fn size_from_chunks(
     sizes.max().unwrap_or(0)
 }
 
-/// How many chunk files hold a byte of a file of `size` bytes without holes.
+/// Returns the number of chunk files that have a byte of a file of `size` bytes without holes.
 pub fn groups_touched(pattern: &StripePattern, size: u64) -> usize {
     let on_groups = |(_, component): &(usize, &Component)| !component.is_inline();
     let in_component = |(number, component): (usize, &Component)| {
@@ -228,30 +229,32 @@ pub fn groups_touched(pattern: &StripePattern, size: u64) -> usize {
     pattern.components.iter().enumerate().filter(on_groups).map(in_component).sum()
 }
 
-/// One beyond the last byte of the file that a component may hold.
+/// Returns the byte behind the last byte of the file that a component can have.
 pub fn component_end(pattern: &StripePattern, component: usize) -> u64 {
     pattern.components.get(component + 1).map_or(MAX_FILE_BYTES, |next| next.start)
 }
 
-/// Where the chunks of a component are counted from: the multiple of the chunk size at or below its
-/// start. They differ only behind bytes in metadata, where what was aligned stays so.
+/// Returns the byte of the file at which chunk 0 of a component starts: the multiple of the chunk
+/// size at or below the component's start. The two differ only behind bytes in metadata, so that
+/// chunks stay aligned in the file.
 fn base(component: &Component) -> u64 {
     component.start - component.start.checked_rem(component.chunk_bytes).unwrap_or(0)
 }
 
-/// Bytes at the beginning of a chunk file that are none of the component's.
+/// Returns the number of bytes at the beginning of a chunk file that are not in the component.
 fn hole(component: &Component, index: u16) -> u64 {
     if index == 0 { component.start - base(component) } else { 0 }
 }
 
-/// Bytes of a component from its [`base`] on in a file of `size` bytes; zero if it has none.
+/// Returns the bytes of a component from its [`base`] on in a file of `size` bytes. Zero if the
+/// file ends before the component.
 fn bytes_in_component(pattern: &StripePattern, number: usize, size: u64) -> u64 {
     let component = &pattern.components[number];
     let end = component_end(pattern, number).min(size);
     if end > component.start { end - base(component) } else { 0 }
 }
 
-/// Bytes of the chunk file of `index` when the component holds `bytes` without holes.
+/// Returns the size of the chunk file of `index` if the component has `bytes` without holes.
 fn chunk_file_size(component: &Component, index: u64, bytes: u64) -> u64 {
     let width = component.groups.len() as u64;
     let (full, rest) = (bytes / component.chunk_bytes, bytes % component.chunk_bytes);
@@ -305,13 +308,13 @@ mod tests {
         }
     }
 
-    /// Bytes that are not in metadata of a range.
+    /// Bytes of a range that are not in metadata.
     fn on_storage(pattern: &StripePattern, range: Range<u64>) -> u64 {
         range.end.max(pattern.inline_bytes()) - range.start.max(pattern.inline_bytes())
     }
 
     #[test]
-    fn a_range_over_a_chunk_boundary_is_cut_there() {
+    fn range_over_a_chunk_boundary_is_split_there() {
         let chunk = 64 << 10;
         let pattern = pattern(vec![component(0, chunk, 7..9)]);
         let all: Vec<Piece> = pieces(&pattern, chunk - 10..2 * chunk + 5).unwrap().collect();
@@ -334,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_beyond_the_longest_file_and_components_without_groups_are_refused() {
+    fn invalid_ranges_are_refused() {
         let one = pattern(vec![component(0, 1 << 16, 0..2)]);
         let code = |result: Result<Pieces<'_>>| result.map(|_| ()).unwrap_err().code();
         assert_eq!(code(pieces(&one, 0..MAX_FILE_BYTES + 1)), ErrorCode::FileTooLarge);

@@ -170,7 +170,7 @@ pub(crate) fn df(lines: &[TargetLine]) -> String {
         for line in of_kind() {
             add(line.id.to_string(), line.pool, line.capacity);
         }
-        add("total".into(), "-", Capacity::together(of_kind().map(|line| line.capacity)));
+        add("total".into(), "-", Capacity::sum(of_kind().map(|line| line.capacity)));
         format!("{title}:\n{}", render(&shown))
     };
     class("metadata", "METADATA SERVERS") + "\n" + &class("storage", "STORAGE TARGETS")

@@ -1,9 +1,9 @@
-//! The cached map: the last cluster map that a service saw, so that it can start while management is
-//! down.
+//! The cached map: the last cluster map that a service got, so that it can start while management
+//! is down.
 //!
 //! It is the file `kept-map` in a service's own directory, a sealed record ([`crate::sealed`]).
-//! `docs/format/cached-map.md` says when it is written and when it may be trusted; how it is used is
-//! `skep-service`'s.
+//! `docs/format/cached-map.md` states when it is written and when it may be trusted. `skep-service`
+//! uses it.
 
 use crate::sealed;
 use skep_types::codec::record;
@@ -13,11 +13,11 @@ const MAGIC: [u8; 8] = *b"SKEPKMAP";
 const VERSION: u16 = 1;
 
 record! {
-    /// A cluster map and whose it is.
+    /// A cluster map and the node that stored it.
     pub struct CachedMap {
-        /// Drawn when the node that kept it was initialised.
+        /// Random number from the initialisation of the node that stored it.
         pub node_uuid: u128,
-        /// The map. Who answered and how much space there was may be older than its version says.
+        /// The map. Its reachabilities and capacities may be older than its version.
         pub map: ClusterMap,
     }
 }
@@ -31,7 +31,7 @@ impl CachedMap {
     /// Reads the bytes of the file.
     ///
     /// # Errors
-    /// `Corrupt` or `Unsupported` if they are no cached map of this version.
+    /// `Corrupt` or `Unsupported` if they are not a cached map of this version.
     pub fn from_file(bytes: &[u8]) -> Result<Self> {
         sealed::open(MAGIC, VERSION, bytes)
     }
@@ -43,15 +43,15 @@ mod tests {
     use skep_types::{ClusterId, MapVersion};
 
     #[test]
-    fn the_bytes_of_version_1_stay_as_they_are() {
+    fn bytes_of_version_1_are_stable() {
         let mut map = ClusterMap::empty(ClusterId::new([0x11; 16]));
         map.version = MapVersion::new(0x22);
-        let kept = CachedMap { node_uuid: 0x33, map };
-        let bytes = kept.to_file();
+        let cached = CachedMap { node_uuid: 0x33, map };
+        let bytes = cached.to_file();
         assert_eq!(&bytes[..16], b"SKEPKMAP\x01\0\0\0\x7b\0\0\0");
         assert_eq!(bytes[16..32], 0x33_u128.to_le_bytes());
         assert_eq!(bytes[32..48], [0x11; 16]);
         assert_eq!(bytes[48..56], 0x22_u64.to_le_bytes());
-        assert_eq!(CachedMap::from_file(&bytes).unwrap(), kept);
+        assert_eq!(CachedMap::from_file(&bytes).unwrap(), cached);
     }
 }

@@ -1,10 +1,10 @@
-//! Chunk files and what a storage target keeps beside them: region pages, the dirty log, the
-//! target's state.
+//! Chunk files and the other records of a storage target: region pages, the dirty log, the target's
+//! state.
 //!
-//! `docs/format/chunk-file.md` draws the bytes and states the crash rule;
-//! `docs/design/0003-chunk-store.md` says why. Owns the arithmetic between places in a chunk file
-//! as clients count them (*logical*) and places in the file on disk (*physical*). Does not own when
-//! something is written or trusted.
+//! `docs/format/chunk-file.md` draws the bytes and states the crash rule.
+//! `docs/design/0003-chunk-store.md` gives the reasons. Owns the arithmetic between offsets in a
+//! chunk file that clients use (*logical*) and offsets in the file on disk (*physical*). Does not
+//! own when a record is written or trusted.
 
 mod dirty_log;
 mod target_state;
@@ -22,14 +22,14 @@ use std::ops::Range;
 pub const PAGE_BYTES: u64 = 4096;
 /// Bytes of data that one region page describes.
 pub const REGION_BYTES: u64 = 2 << 20;
-/// From the start of one region to that of the next in the file on disk.
+/// Distance between the starts of two regions in the file on disk.
 pub const REGION_STRIDE: u64 = PAGE_BYTES + REGION_BYTES;
 /// Checksums in a region page.
 pub const GRANULES: usize = (REGION_BYTES / GRANULE_BYTES) as usize;
-/// Longest chunk file: its last byte has a physical place below 2^63.
+/// Longest chunk file: its last byte has a physical offset below 2^63.
 pub const MAX_CHUNK_FILE_BYTES: u64 = (i64::MAX as u64 / REGION_STRIDE) * REGION_BYTES;
-/// CRC-32C of a granule of zeros. Stored checksums are XORed with it, so that a hole in the file on
-/// disk, page and data, agrees with itself.
+/// CRC-32C of a granule of zeros. Stored checksums are XORed with it, so that the zeros of a hole
+/// that covers page and data are valid checksums of its data.
 pub const ZERO_GRANULE_CRC: u32 = 0x98F9_4189;
 
 const MAGIC: [u8; 8] = *b"SKEPRGN\0";
@@ -40,35 +40,35 @@ const CHECKSUMS_AT: usize = 1024;
 const PAGE_CRC_AT: usize = PAGE_BYTES as usize - 4;
 const FLAG_SYNCED: u8 = 1;
 
-/// Where the page of a region lies in the file on disk.
+/// Returns the offset of a region's page in the file on disk.
 pub fn page_offset(region: u64) -> u64 {
     region * REGION_STRIDE
 }
 
-/// The region that holds a logical offset.
+/// Returns the region of a logical offset.
 pub fn region_of(offset: u64) -> u64 {
     offset / REGION_BYTES
 }
 
-/// Where a logical offset lies in the file on disk.
+/// Returns the offset in the file on disk for a logical offset.
 pub fn physical_offset(offset: u64) -> u64 {
     (offset / REGION_BYTES) * REGION_STRIDE + PAGE_BYTES + offset % REGION_BYTES
 }
 
-/// Length of the file on disk for a logical size. An empty chunk file keeps its first page, and
-/// with it its description of itself.
+/// Returns the length of the file on disk for a logical size. An empty chunk file keeps its first
+/// page, with its identity.
 pub fn physical_length(size: u64) -> u64 {
     if size == 0 { PAGE_BYTES } else { physical_offset(size - 1) + 1 }
 }
 
-/// Logical size for a length of the file on disk. Lengths that end within a page, as only a crash
-/// can leave them, count as if the page weren't there.
+/// Returns the logical size for a length of the file on disk. A length that ends within a page,
+/// which only a crash leaves behind, counts as if the page did not exist: hence the saturation.
 pub fn logical_size(physical: u64) -> u64 {
     (physical / REGION_STRIDE) * REGION_BYTES
         + (physical % REGION_STRIDE).saturating_sub(PAGE_BYTES)
 }
 
-/// TruncationTable a logical range at the borders of regions, in order: region and logical range.
+/// Splits a logical range at the borders of regions. Returns regions and logical ranges in order.
 pub fn region_pieces(range: Range<u64>) -> impl Iterator<Item = (u64, Range<u64>)> {
     let mut at = range.start;
     std::iter::from_fn(move || {
@@ -82,8 +82,8 @@ pub fn region_pieces(range: Range<u64>) -> impl Iterator<Item = (u64, Range<u64>
     })
 }
 
-/// Checksum of a granule as a region page stores it. `bytes` are at most [`GRANULE_BYTES`]; what is
-/// missing counts as zeros.
+/// Returns the checksum of a granule as a region page stores it. `bytes` has at most
+/// [`GRANULE_BYTES`]. Missing bytes count as zeros.
 pub fn granule_checksum(bytes: &[u8]) -> u32 {
     const WHOLE: usize = GRANULE_BYTES as usize;
     if bytes.len() == WHOLE {
@@ -95,7 +95,7 @@ pub fn granule_checksum(bytes: &[u8]) -> u32 {
 }
 
 record! {
-    /// What a region page says about the chunk file that it is part of. It never changes.
+    /// Identity of a region and its chunk file in a region page. It never changes.
     #[derive(Copy)]
     pub struct RegionIdentity {
         /// The file system.
@@ -115,7 +115,7 @@ record! {
     }
 }
 
-/// First sector of a region page: whose region it is, and how far its checksums may be trusted.
+/// First sector of a region page: its identity, and how far readers may trust its checksums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RegionHeader {
     /// Whose region it is.
@@ -189,7 +189,7 @@ impl RegionHeader {
         if version != VERSION {
             return Err(Error::new(
                 ErrorCode::Unsupported,
-                format!("region page of version {version}, this program knows {VERSION}"),
+                format!("region page of version {version}; this program reads version {VERSION}"),
             ));
         }
         let identity = RegionIdentity::decode(&mut r)?;
@@ -208,8 +208,8 @@ impl RegionHeader {
     }
 }
 
-/// The page's checksum also covers what says whose it is, so that checksums of another region that
-/// were written here by mistake don't pass.
+/// Returns the checksum of a page. It also covers the identity, so that checksums of another region
+/// that were written here by mistake are invalid.
 fn page_crc(page: &[u8], fixed_bytes: usize) -> u32 {
     let mut covered = Vec::with_capacity(PAGE_BYTES as usize);
     covered.extend_from_slice(&page[..fixed_bytes]);
@@ -217,11 +217,11 @@ fn page_crc(page: &[u8], fixed_bytes: usize) -> u32 {
     crc32c(&covered)
 }
 
-/// Reads a region page. Never fails: what is wrong with it is part of the answer, since the crash
-/// rule decides what to do about it.
+/// Reads a region page. Never fails: the result includes damage, because the crash rule decides how
+/// to handle it.
 ///
 /// # Panics
-/// If `page` isn't [`PAGE_BYTES`] long.
+/// If `page` is not [`PAGE_BYTES`] long.
 pub fn read_page(page: &[u8]) -> FoundPage {
     assert_eq!(page.len() as u64, PAGE_BYTES, "a whole page");
     if page.iter().all(|byte| *byte == 0) {

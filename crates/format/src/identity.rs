@@ -1,7 +1,7 @@
-//! The identity record: to which cluster, node and target a directory belongs.
+//! The identity record: the cluster, node and target to which a directory belongs.
 //!
-//! It is the file `skep-identity` in each directory that a service keeps, a sealed record
-//! ([`crate::sealed`]). How it is written and checked is `skep-store`'s.
+//! It is the file `skep-identity` in each directory of a service, a sealed record
+//! ([`crate::sealed`]). `skep-store` writes and checks it.
 
 use crate::sealed;
 use skep_types::codec::record;
@@ -11,13 +11,13 @@ const MAGIC: [u8; 8] = *b"SKEPIDNT";
 const VERSION: u16 = 1;
 
 skep_types::byte_enum! {
-    /// What a directory is for.
+    /// Kind of a directory.
     pub enum DirectoryKind {
-        /// Management's own.
+        /// The directory of management.
         Management = 1,
-        /// A metadata service's own: its node identity and its key to the cluster.
+        /// The directory of a metadata service, with its node identity and its key to the cluster.
         MetadataNode = 2,
-        /// A storage service's own: its node identity and its key to the cluster.
+        /// The directory of a storage service, with its node identity and its key to the cluster.
         StorageNode = 3,
         /// A metadata target.
         MetadataTarget = 4,
@@ -39,21 +39,21 @@ impl std::fmt::Display for DirectoryKind {
 }
 
 record! {
-    /// To whom a directory belongs. Cluster, kind and uuids never change; the ids are zero until
-    /// management has given them at the first registration.
+    /// Identity of a directory. Cluster, kind and uuids never change. The ids are zero until
+    /// management gives them at the first registration.
     #[derive(Copy)]
     pub struct Identity {
-        /// What the directory is for.
+        /// Kind of the directory.
         pub kind: DirectoryKind,
         /// The file system.
         pub cluster: ClusterId,
-        /// Drawn when the node was initialised.
+        /// Random number from the initialisation of the node.
         pub node_uuid: u128,
-        /// The node; zero: not registered yet.
+        /// The node. Zero before the first registration.
         pub node: NodeId,
-        /// Drawn when the target was initialised; zero for directories that are no target.
+        /// Random number from the initialisation of the target. Zero for other directories.
         pub target_uuid: u128,
-        /// The target; zero: not registered yet, or no target.
+        /// The target. Zero before the first registration, and for other directories.
         pub target: TargetId,
     }
 }
@@ -67,7 +67,7 @@ impl Identity {
     /// Reads the bytes of the file.
     ///
     /// # Errors
-    /// `Corrupt` or `Unsupported` if they are no identity record of this version.
+    /// `Corrupt` or `Unsupported` if they are not an identity record of this version.
     pub fn from_file(bytes: &[u8]) -> Result<Self> {
         sealed::open(MAGIC, VERSION, bytes)
     }
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bytes_of_version_1_stay_as_they_are() {
+    fn bytes_of_version_1_are_stable() {
         let identity = Identity {
             kind: DirectoryKind::StorageTarget,
             cluster: ClusterId::new([0x11; 16]),

@@ -1,7 +1,8 @@
-//! All records that Skep's services keep on disk: layouts, versions, keys.
+//! All records that Skep's services store on disk: layouts, versions, keys.
 //!
-//! Owns: bytes in, structs out, for everything durable. Pure: no files, no clock. Each record has a
-//! page in `docs/format/` that says which write makes a field true and when it may be trusted.
+//! Owns the translation between bytes and structs. Pure: no files, no clock. Each record has a page
+//! in `docs/format/`, which states the write that makes a field valid and when readers may trust
+//! it.
 
 pub mod cached_map;
 pub mod chunk;

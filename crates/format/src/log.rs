@@ -1,21 +1,21 @@
 //! Framing of a metadata target's log: segments of records, each written by one append.
 //!
-//! Owns the bytes and the rule by which a damaged tail is told from damage. Knows neither files nor
-//! what a record means. `docs/format/metadata-log.md` draws it.
+//! Owns the bytes and the rule that distinguishes a torn tail from damage. Does not own files or
+//! the meaning of a record. `docs/format/metadata-log.md` draws it.
 //!
 //! # Crash rule
-//! A record counts when its checksum is right and its number follows that of the record before it.
-//! After a power loss any part of what was not synced may be missing, with later parts present. Each
-//! record therefore says up to which record the log was synced when it was written: a gap before
-//! that point is damage (an error), a gap after it is where the log ends.
+//! A record is valid if its checksum is right and its number follows that of the record before it.
+//! After a power loss any unsynced part may be missing, although later parts are present. Each
+//! record therefore has the number of the last record that was synced when it was written. A gap
+//! before that point is damage (an error); a gap after it is the end of the log.
 
 use skep_types::codec::{Codec, Reader, Writer, crc32c};
 use skep_types::{Error, ErrorCode, Lsn, Result, TargetId};
 
 /// Bytes before a record's payload.
 pub const RECORD_HEADER_BYTES: usize = 32;
-/// Longest payload. A longer one is never written, since a reader takes its length for damage.
-/// Writers cut what they have into records far below it.
+/// Longest payload. A writer never writes a longer one, because a reader takes its length for
+/// damage. Writers split their data into records far below it.
 pub const MAX_PAYLOAD_BYTES: usize = 64 << 20;
 const MAGIC: u32 = u32::from_le_bytes(*b"SKLG");
 
@@ -24,14 +24,13 @@ const MAGIC: u32 = u32::from_le_bytes(*b"SKLG");
 pub struct Record {
     /// Its number.
     pub lsn: Lsn,
-    /// Up to which record the log was synced when this one was written.
+    /// The last record that was synced when this one was written.
     pub synced: Lsn,
-    /// What it holds.
+    /// Its content.
     pub payload: Vec<u8>,
 }
 
-/// Seeds the checksum with what the record doesn't hold, so that a record of another target, or one
-/// from an earlier use of the same place, doesn't pass.
+/// Returns a checksum that covers the target too, so that a record of another target is invalid.
 fn checksum(target: TargetId, bytes: &[u8]) -> u32 {
     let mut w = Writer::over(Vec::with_capacity(8));
     target.encode(&mut w);
@@ -66,7 +65,7 @@ pub fn encode_record(target: TargetId, lsn: Lsn, synced: Lsn, payload: &[u8]) ->
     Ok(bytes)
 }
 
-/// Reads the record at the start of `bytes`; `None` if there is no whole and valid one.
+/// Reads the record at the start of `bytes`. `None` means that there is no complete, valid record.
 fn decode_record(target: TargetId, bytes: &[u8]) -> Option<(Record, usize)> {
     let mut r = Reader::new(bytes.get(..RECORD_HEADER_BYTES)?);
     let (magic, crc) = (u32::decode(&mut r).ok()?, u32::decode(&mut r).ok()?);
@@ -83,12 +82,12 @@ fn decode_record(target: TargetId, bytes: &[u8]) -> Option<(Record, usize)> {
     Some((Record { lsn, synced, payload: whole[RECORD_HEADER_BYTES..].to_vec() }, end))
 }
 
-/// What a segment holds.
+/// The content of a segment.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Scan {
     /// Its records, in order.
     pub records: Vec<Record>,
-    /// Where they end, in bytes from the start; what follows is to be cut off.
+    /// End of the records, in bytes from the start. The caller truncates the segment there.
     pub end: usize,
 }
 
@@ -123,7 +122,7 @@ pub fn scan(target: TargetId, first: Lsn, bytes: &[u8]) -> Result<Scan> {
     Ok(Scan { records, end })
 }
 
-/// The valid record after a gap that proves most: the one that knows of the latest sync.
+/// Returns the valid record after a gap that has the latest synced record.
 fn later_record(target: TargetId, next: Lsn, bytes: &[u8]) -> Option<Record> {
     let magic = MAGIC.to_le_bytes();
     let mut best: Option<Record> = None;
@@ -206,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_in_what_was_never_synced_ends_the_log() {
+    fn gap_in_unsynced_records_ends_the_log() {
         let (mut bytes, starts) = segment(|lsn| lsn.min(3) - 1);
         bytes[starts[3] + 50] ^= 4;
         assert_eq!(lsns(&scan(TARGET, Lsn::new(1), &bytes).unwrap()), [1, 2, 3]);
@@ -219,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_payload_reads_back_and_a_longer_one_is_not_written() {
+    fn payload_over_the_limit_is_not_written() {
         let lsn = Lsn::new(1);
         let mut payload = vec![7; MAX_PAYLOAD_BYTES];
         let bytes = encode_record(TARGET, lsn, Lsn::new(0), &payload).unwrap();

@@ -1,7 +1,7 @@
 //! Management's records: the head of its command log, and the snapshot of its state.
 //!
-//! `docs/format/management.md` draws them and says which write makes what true. The records of the
-//! log itself are framed by [`crate::log`], under target zero.
+//! `docs/format/management.md` draws them and states when they are valid. [`crate::log`] frames the
+//! records of the log itself, under target zero.
 
 use crate::sealed;
 use skep_types::codec::{Bytes, record};
@@ -15,10 +15,10 @@ const VERSION: u16 = 1;
 pub const LOG_HEAD_BYTES: usize = 16 + 24 + 4;
 
 record! {
-    /// Start of the file `log`. The file is always made whole, by replacement, so a head that is
-    /// damaged was not torn.
+    /// Start of the file `log`. Management always replaces the whole file, so a damaged head is not
+    /// the result of a torn write.
     pub struct LogHead {
-        /// Whose log it is.
+        /// The cluster of the log.
         pub cluster: ClusterId,
         /// Number of its first record.
         pub first: Lsn,
@@ -26,13 +26,13 @@ record! {
 }
 
 record! {
-    /// The file `snapshot`: what all commands up to one have led to.
+    /// The file `snapshot`: the state after all commands up to one.
     pub struct Snapshot {
-        /// Whose state it is.
+        /// The cluster of the state.
         pub cluster: ClusterId,
         /// Number of the last command in it.
         pub applied: Lsn,
-        /// The state, as the cluster's state machine lays it out.
+        /// The state, encoded by the cluster's state machine.
         pub state: Bytes,
     }
 }
@@ -46,7 +46,7 @@ impl LogHead {
     /// Reads the first [`LOG_HEAD_BYTES`] bytes of the file.
     ///
     /// # Errors
-    /// `Corrupt` or `Unsupported` if they are no such head.
+    /// `Corrupt` or `Unsupported` if they are not a head of this version.
     pub fn from_file(bytes: &[u8]) -> Result<Self> {
         sealed::open(LOG_MAGIC, VERSION, bytes)
     }
@@ -61,7 +61,7 @@ impl Snapshot {
     /// Reads the bytes of the file.
     ///
     /// # Errors
-    /// `Corrupt` or `Unsupported` if they are no snapshot of this version.
+    /// `Corrupt` or `Unsupported` if they are not a snapshot of this version.
     pub fn from_file(bytes: &[u8]) -> Result<Self> {
         sealed::open(SNAPSHOT_MAGIC, VERSION, bytes)
     }
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bytes_of_version_1_stay_as_they_are() {
+    fn bytes_of_version_1_are_stable() {
         let head = LogHead { cluster: ClusterId::new([0x11; 16]), first: Lsn::new(0x22) };
         let bytes = head.to_file();
         assert_eq!(bytes.len(), LOG_HEAD_BYTES);

@@ -1,7 +1,7 @@
 //! Keys and records of a metadata target's key-value store.
 //!
-//! Owns layout and order of keys: all that a virtual shard holds lies in one key range, so that
-//! moving a shard is the copy of a range. `docs/format/metadata-keys.md` explains each.
+//! Owns layout and order of keys: all records of a virtual shard lie in one key range, so that
+//! moving a shard is the copy of a range. `docs/format/metadata-keys.md` explains each key.
 
 use siphasher::sip::SipHasher13;
 use skep_types::codec::{Bytes, Codec, Reader, crc32c, record};
@@ -23,30 +23,30 @@ const OF_SHARD: u8 = 1;
 pub enum Key<'a> {
     /// Number of the last log record that is in the store. Value: [`Lsn`].
     Applied,
-    /// End of the numbers (inodes, transactions) that may have been handed out. Value: `u64`.
+    /// End of the numbers of inodes and transactions that the target may have used. Value: `u64`.
     NumbersReserved,
     /// A session. Value: [`SessionRecord`].
     Session(SessionId),
     /// A session's slot. Value: [`SlotRecord`].
     Slot(SessionId, u32),
-    /// What a session has open. Value: [`OpenCounts`].
+    /// Open counts of a session at an inode. Value: [`OpenCounts`].
     SessionOpen(SessionId, InodeId),
-    /// A chunk file that is to be removed from a group. Value: nothing.
+    /// A chunk file that the target must still remove from a group. Value: empty.
     Removal(GroupId, ChunkFileKey),
-    /// A file whose writer died: its size is what its chunk files say. Value: number of the death,
-    /// a `u64`.
+    /// A file whose writer died: the target must recover its size from its chunk files. Value: the
+    /// number of the recovery, a `u64`.
     SizeRecovery(InodeId),
     /// A prepared transaction to another group's transaction. Value: [`PreparedRecord`].
     Prepared(TransactionId),
-    /// A transaction of this group that is committed, and whom that has to be told. Value:
-    /// [`DecisionRecord`].
+    /// A committed transaction of this group, with the participants that have not confirmed it.
+    /// Value: [`DecisionRecord`].
     Decision(u64),
-    /// A transaction of another group that ended here: it isn't prepared again. Value:
+    /// A transaction of another group that has ended here and must not be prepared again. Value:
     /// [`Timestamp`].
     Finished(TransactionId),
-    /// A session that has ended: it isn't opened again. Value: [`Timestamp`].
+    /// A session that has ended and must not be opened again. Value: [`Timestamp`].
     SessionEnd(SessionId),
-    /// What an owner within a session has locked of a file. Value: [`FileLocksRecord`].
+    /// The locks of an owner within a session on a file. Value: [`FileLocksRecord`].
     FileLocks(LockOwner),
     /// An inode. Value: [`InodeRecord`].
     Inode(InodeId),
@@ -54,25 +54,24 @@ pub enum Key<'a> {
     Dentry(InodeId, u64),
     /// An extended attribute. Value: its bytes.
     Xattr(InodeId, &'a [u8]),
-    /// How often an inode is open, over all sessions. Value: [`OpenCounts`].
+    /// Open counts of an inode, over all sessions. Value: [`OpenCounts`].
     Opens(InodeId),
-    /// A start of the target, by its number. Value: the first log record that it could write, an
-    /// [`Lsn`].
+    /// A start of the target, by its number. Value: the first log record of that start, an [`Lsn`].
     Epoch(u64),
-    /// The first bytes of a file, where its pattern has them in metadata. Value: [`InlineRecord`];
-    /// none: zeros.
+    /// The first bytes of a file, if its pattern places them in metadata. Value: [`InlineRecord`].
+    /// A missing record stands for zeros.
     Inline(InodeId),
-    /// The newest cluster map in which a client was missing whose sessions were ended for that.
-    /// Value: a map version.
+    /// The newest cluster map that made the target end the sessions of a removed client. Value: a
+    /// map version.
     Fence,
 }
 
-/// Who holds locks on a file.
+/// The owner of locks on a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockOwner {
     /// The file.
     pub inode: InodeId,
-    /// Which locks they see.
+    /// Kind of the locks.
     pub kind: LockKind,
     /// The session.
     pub session: SessionId,
@@ -201,22 +200,22 @@ impl Key<'_> {
         of_target(kind::SLOT, &[&session.raw().to_be_bytes()])
     }
 
-    /// Prefix of what a session has open.
+    /// Prefix of the opens of a session.
     pub fn opens_of(session: SessionId) -> Vec<u8> {
         of_target(kind::SESSION_OPEN, &[&session.raw().to_be_bytes()])
     }
 
-    /// Prefix of all that sessions have open.
+    /// Prefix of the opens of all sessions.
     pub fn session_opens() -> Vec<u8> {
         of_target(kind::SESSION_OPEN, &[])
     }
 
-    /// Prefix of all that is locked.
+    /// Prefix of all locks.
     pub fn all_file_locks() -> Vec<u8> {
         of_target(kind::FILE_LOCKS, &[])
     }
 
-    /// Prefix of what a session has locked.
+    /// Prefix of the locks of a session.
     pub fn file_locks_of(session: SessionId) -> Vec<u8> {
         of_target(kind::FILE_LOCKS, &[&session.raw().to_be_bytes()])
     }
@@ -231,7 +230,7 @@ impl Key<'_> {
         of_target(kind::REMOVAL, &[&group.raw().to_be_bytes()])
     }
 
-    /// Prefix of all files whose size is to be found out.
+    /// Prefix of all files whose size the target must recover.
     pub fn size_recoveries() -> Vec<u8> {
         of_target(kind::SIZE_RECOVERY, &[])
     }
@@ -241,7 +240,7 @@ impl Key<'_> {
         of_target(kind::PREPARED, &[])
     }
 
-    /// Prefix of all starts that are remembered.
+    /// Prefix of all starts of the target.
     pub fn epochs() -> Vec<u8> {
         of_target(kind::EPOCH, &[])
     }
@@ -251,7 +250,7 @@ impl Key<'_> {
         of_target(kind::DECISION, &[])
     }
 
-    /// Prefix of all finished transactions of others.
+    /// Prefix of all finished transactions of other groups.
     pub fn finished() -> Vec<u8> {
         of_target(kind::FINISHED, &[])
     }
@@ -266,19 +265,19 @@ impl Key<'_> {
         of_shard(inode, kind::XATTR)
     }
 
-    /// Prefix of all inodes of all shards is not contiguous; this is that of everything in shards.
+    /// Prefix of all records of all shards. Inodes alone do not form a contiguous range.
     pub fn shards() -> Vec<u8> {
         vec![OF_SHARD]
     }
 }
 
-/// The fixed-width big-endian number at the end of a key: a session's, an inode's, a cursor's.
+/// Returns the big-endian `u64` at the end of a key: a session, an inode, or a cursor.
 pub fn last_u64(key: &[u8]) -> Option<u64> {
     let tail = key.len().checked_sub(8)?;
     Some(u64::from_be_bytes(key[tail..].try_into().ok()?))
 }
 
-/// If somebody's locks are at `key`: whose.
+/// Returns the owner if `key` is that of locks.
 pub fn lock_owner_of(key: &[u8]) -> Option<LockOwner> {
     let rest: &[u8; 25] = key.strip_prefix(Key::all_file_locks().as_slice())?.try_into().ok()?;
     let kind = LockKind::ALL.into_iter().find(|kind| *kind as u8 == rest[16])?;
@@ -290,13 +289,13 @@ pub fn lock_owner_of(key: &[u8]) -> Option<LockOwner> {
     })
 }
 
-/// The session and inode in the key of what a session has open.
+/// Returns session and inode if `key` is that of a session's opens.
 pub fn session_open_of(key: &[u8]) -> Option<(SessionId, InodeId)> {
     let rest: &[u8; 16] = key.strip_prefix(&[OF_TARGET, kind::SESSION_OPEN])?.try_into().ok()?;
     Some((SessionId::new(last_u64(&rest[..8])?), InodeId::new(last_u64(rest)?)))
 }
 
-/// The group in a removal's key, and the chunk file.
+/// Returns group and chunk file if `key` is that of a removal.
 pub fn removal(key: &[u8]) -> Option<(GroupId, ChunkFileKey)> {
     let rest: &[u8; 20] = key.strip_prefix(Key::removals().as_slice())?.try_into().ok()?;
     let u32_at =
@@ -314,12 +313,12 @@ pub fn removal(key: &[u8]) -> Option<(GroupId, ChunkFileKey)> {
     ))
 }
 
-/// Whether a key is that of a piece of work for the target itself.
+/// Whether a key is that of a background job of the target.
 pub fn is_work_item(key: &[u8]) -> bool {
     key.len() > 2 && key[0] == OF_TARGET && matches!(key[1], kind::REMOVAL | kind::SIZE_RECOVERY)
 }
 
-/// The transaction in the key of an intent or a finished transaction.
+/// Returns the transaction in the key of a prepared or finished transaction.
 pub fn transaction_of(key: &[u8]) -> Option<TransactionId> {
     let rest: &[u8; 12] = key.get(2..)?.try_into().ok()?;
     let mut coordinator = [0; 4];
@@ -330,28 +329,28 @@ pub fn transaction_of(key: &[u8]) -> Option<TransactionId> {
     })
 }
 
-/// If an inode record is at `key`: the inode.
+/// Returns the inode if `key` is that of an inode record.
 pub fn inode_of(key: &[u8]) -> Option<InodeId> {
     (key.len() == 12 && key[0] == OF_SHARD && key[3] == kind::INODE)
         .then(|| last_u64(key).map(InodeId::new))
         .flatten()
 }
 
-/// If the first bytes of a file are at `key`: of which.
+/// Returns the inode if `key` is that of the first bytes of a file.
 pub fn inline_of(key: &[u8]) -> Option<InodeId> {
     (key.len() == 12 && key[0] == OF_SHARD && key[3] == kind::INLINE)
         .then(|| last_u64(key).map(InodeId::new))
         .flatten()
 }
 
-/// If an entry is at `key`: its directory.
+/// Returns the directory if `key` is that of an entry.
 pub fn directory_of_dentry(key: &[u8]) -> Option<InodeId> {
     (key.len() == 20 && key[0] == OF_SHARD && key[3] == kind::DENTRY)
         .then(|| last_u64(&key[..12]).map(InodeId::new))
         .flatten()
 }
 
-/// If an extended attribute is at `key`: of which inode, and its name.
+/// Returns inode and name if `key` is that of an extended attribute.
 pub fn xattr_of(key: &[u8]) -> Option<(InodeId, &[u8])> {
     let (place, name) = key.split_at_checked(12)?;
     (place[0] == OF_SHARD && place[3] == kind::XATTR)
@@ -359,14 +358,14 @@ pub fn xattr_of(key: &[u8]) -> Option<(InodeId, &[u8])> {
         .flatten()
 }
 
-/// Ordinals for names with one hash.
+/// Number of ordinals for names with the same hash.
 pub const ORDINALS: u64 = 256;
 
-/// First cursor for a name in a directory: a keyed hash of both, in the upper 55 of 63 bits, never
-/// below 256 (lower cursors are for `.` and `..`). Names with one hash take the next ordinals.
+/// Returns the first cursor of a name in a directory: a keyed hash of both, in the upper 55 of 63
+/// bits, never below 256 (lower cursors are for `.` and `..`). Names with the same hash take the
+/// next ordinals.
 ///
-/// The key is the cluster's id, which users don't get to see, so that nobody can choose names that
-/// collide.
+/// The key is the cluster's id. Users cannot read it, so they cannot choose names that collide.
 pub fn name_cursor(cluster: ClusterId, directory: InodeId, name: &[u8]) -> u64 {
     let mut hasher = SipHasher13::new_with_key(&cluster.raw());
     hasher.write(&directory.raw().to_le_bytes());
@@ -375,55 +374,57 @@ pub fn name_cursor(cluster: ClusterId, directory: InodeId, name: &[u8]) -> u64 {
 }
 
 record! {
-    /// An inode as it is stored.
+    /// A stored inode.
     pub struct InodeRecord {
-        /// What `stat` shows.
+        /// Its attributes.
         pub attributes: Attributes,
-        /// A directory's parent; otherwise the directory in which it was made or last moved to.
+        /// A directory's parent. For other kinds the directory in which the inode was created or to
+        /// which it was last moved.
         pub parent: InodeId,
-        /// A file's pattern; what a directory hands down (without groups).
+        /// A file's pattern, or the default pattern of a directory (the bytes of a
+        /// `PatternRequest`).
         pub pattern: Option<StripePattern>,
-        /// Where a symbolic link points.
+        /// The path in a symbolic link.
         pub link_target: Bytes,
         /// Whether it may have extended attributes.
         pub has_xattrs: bool,
-        /// The largest size that writers ever reported: beyond it no chunk file has a byte.
+        /// The largest size that writers ever reported. No chunk file has a byte beyond it.
         pub high_water: u64,
-        /// Whether it was made without a name and has had none yet: it may be given one.
+        /// Whether it was created without a name and still has none: a client may name it.
         pub may_be_named: bool,
     }
 }
 
 record! {
-    /// The first bytes of a file as they are stored.
+    /// The stored first bytes of a file.
     pub struct InlineRecord {
         /// CRC-32C of the bytes.
         pub checksum: u32,
-        /// The bytes up to the last that isn't zero: at least one, at most 64 KiB.
+        /// The bytes up to the last non-zero one: at least one, at most 64 KiB.
         pub bytes: Bytes,
     }
 }
 
 impl InlineRecord {
-    /// The record of bytes; none if all of them are zeros.
+    /// Returns the record of `bytes`. `None` means that all bytes are zeros.
     pub fn new(mut bytes: Vec<u8>) -> Option<Self> {
         let end = bytes.iter().rposition(|byte| *byte != 0)? + 1;
         bytes.truncate(end);
         Some(Self { checksum: crc32c(&bytes), bytes: Bytes(bytes) })
     }
 
-    /// The bytes, if they are what was stored.
+    /// Returns the bytes. `None` means that the checksum does not match.
     pub fn checked(self) -> Option<Vec<u8>> {
         (crc32c(&self.bytes) == self.checksum).then_some(self.bytes.0)
     }
 }
 
 record! {
-    /// An entry as it is stored.
+    /// A stored entry.
     pub struct DentryRecord {
         /// Its name.
         pub name: Bytes,
-        /// Where it points.
+        /// The inode to which it points.
         pub inode: InodeId,
         /// The kind of that inode.
         pub kind: FileKind,
@@ -431,12 +432,12 @@ record! {
 }
 
 record! {
-    /// How often something is open.
+    /// Open counts of an inode.
     #[derive(Copy, Default)]
     pub struct OpenCounts {
-        /// For reading only.
+        /// Number of opens for reading only.
         pub readers: u32,
-        /// For writing.
+        /// Number of opens for writing.
         pub writers: u32,
     }
 }
@@ -449,22 +450,22 @@ impl OpenCounts {
 }
 
 record! {
-    /// A locked range as it is stored.
+    /// A stored locked range.
     #[derive(Copy)]
     pub struct LockedRange {
         /// First byte.
         pub start: u64,
-        /// The byte behind the last.
+        /// The byte behind the last one.
         pub end: u64,
-        /// How it is locked.
+        /// Mode of the lock.
         pub mode: LockMode,
     }
 }
 
 record! {
-    /// What an owner has locked of a file.
+    /// The locks of an owner on a file.
     pub struct FileLocksRecord {
-        /// The process on the client's host that asked last.
+        /// Process id on the client's host of the last request.
         pub pid: u32,
         /// The ranges, by rising start; not none.
         pub ranges: Vec<LockedRange>,
@@ -494,7 +495,7 @@ record! {
 }
 
 record! {
-    /// A prepared transaction: these steps will be done when the coordinator says so.
+    /// A prepared transaction. The target applies its steps when the coordinator commits.
     pub struct PreparedRecord {
         /// The steps.
         pub steps: Vec<Step>,
@@ -506,7 +507,7 @@ record! {
 }
 
 record! {
-    /// Whom a commit has to be told.
+    /// The participants to which the coordinator must still send the commit.
     pub struct DecisionRecord {
         /// Groups that have not confirmed it.
         pub participants: Vec<GroupId>,
@@ -518,13 +519,13 @@ record! {
     pub struct Mutation {
         /// The key.
         pub key: Bytes,
-        /// The new value; none: removed.
+        /// The new value. `None` removes the key.
         pub value: Option<Bytes>,
     }
 }
 
 record! {
-    /// The payload of a log record: what some operations changed, each of them as a whole.
+    /// The payload of a log record: the changes of some whole operations.
     pub struct Batch {
         /// The changes, by rising key.
         pub mutations: Vec<Mutation>,
@@ -586,7 +587,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_at_the_end_of_inline_bytes_are_not_stored_and_damage_is_noticed() {
+    fn inline_record_omits_trailing_zeros_and_detects_damage() {
         let record = InlineRecord::new(vec![0, 7, 0, 0]).unwrap();
         assert_eq!(record.bytes.0, [0, 7]);
         assert_eq!(InlineRecord::new(vec![0; 100]), None);

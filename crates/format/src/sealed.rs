@@ -1,7 +1,7 @@
-//! The wrapping of records that are a file of their own: magic, version, length, body, checksum.
+//! The frame of records that are a file of their own: magic, version, length, body, checksum.
 //!
-//! `docs/format/sealed.md` draws it. The magic says what the record is, so that a file that was put
-//! in another's place is refused and not misread.
+//! `docs/format/sealed.md` draws it. Each kind of record has its own magic, so that a reader
+//! refuses a file that was put in the place of another.
 
 use skep_types::codec::{Codec, Reader, Writer, crc32c};
 use skep_types::{Error, ErrorCode, Result};
@@ -57,7 +57,7 @@ pub fn open<T: Codec>(magic: [u8; 8], version: u16, bytes: &[u8]) -> Result<T> {
     if found_version != version {
         return Err(Error::new(
             ErrorCode::Unsupported,
-            format!("record version {found_version}; this program knows version {version}"),
+            format!("record version {found_version}; this program reads version {version}"),
         ));
     }
     if zero != 0 {
@@ -73,7 +73,7 @@ mod tests {
     const MAGIC: [u8; 8] = *b"SKEPTEST";
 
     #[test]
-    fn each_flipped_bit_and_each_cut_is_noticed() {
+    fn flipped_bits_and_truncation_are_detected() {
         let bytes = seal(MAGIC, 1, &0xABCD_u32);
         assert_eq!(open::<u32>(MAGIC, 1, &bytes).unwrap(), 0xABCD);
         for bit in 0..bytes.len() * 8 {
@@ -82,12 +82,12 @@ mod tests {
             assert!(open::<u32>(MAGIC, 1, &bad).is_err(), "bit {bit}");
         }
         for len in 0..bytes.len() {
-            assert!(open::<u32>(MAGIC, 1, &bytes[..len]).is_err(), "cut to {len}");
+            assert!(open::<u32>(MAGIC, 1, &bytes[..len]).is_err(), "truncated to {len}");
         }
     }
 
     #[test]
-    fn another_version_is_named() {
+    fn error_names_another_version() {
         let error = open::<u32>(MAGIC, 1, &seal(MAGIC, 7, &1_u32)).unwrap_err();
         assert_eq!(error.code(), ErrorCode::Unsupported);
         assert!(error.context().contains("version 7"), "{error}");

@@ -7,7 +7,7 @@ use skep_client::{
     XattrMode,
 };
 use skep_env::Buf;
-use skep_types::{Attributes, InodeId, Result, StripePattern};
+use skep_types::{Attributes, InodeId, PatternRequest, Result};
 use std::future::Future;
 use std::ops::Range;
 
@@ -36,7 +36,7 @@ pub trait FileSystem: Clone + 'static {
         directory: InodeId,
         new: NewInode,
         mode: OpenMode,
-        pattern: Option<StripePattern>,
+        pattern: Option<PatternRequest>,
     ) -> impl Future<Output = Result<Created>>;
     /// Notes that the kernel is shown these attributes. Says whether it may remember an access
     /// control list from before another mount changed the inode.
@@ -200,7 +200,7 @@ pub trait FileSystem: Clone + 'static {
     /// Where the bytes of a file lie, as text.
     fn pattern_map(&self, inode: InodeId) -> impl Future<Output = Result<Vec<u8>>>;
     /// Reads a stripe pattern.
-    fn read_pattern(&self, text: &[u8]) -> Result<StripePattern>;
+    fn read_pattern(&self, text: &[u8]) -> Result<PatternRequest>;
     /// Sets a stripe pattern; for a directory perhaps none.
     fn set_pattern(
         &self,
@@ -250,7 +250,7 @@ impl FileSystem for Client {
         directory: InodeId,
         new: NewInode,
         mode: OpenMode,
-        pattern: Option<StripePattern>,
+        pattern: Option<PatternRequest>,
     ) -> Result<Created> {
         Self::create_unnamed(self, directory, new, mode, pattern).await
     }
@@ -456,7 +456,7 @@ impl FileSystem for Client {
         Self::pattern_map(self, inode).await
     }
 
-    fn read_pattern(&self, text: &[u8]) -> Result<StripePattern> {
+    fn read_pattern(&self, text: &[u8]) -> Result<PatternRequest> {
         Self::read_pattern(self, text)
     }
 

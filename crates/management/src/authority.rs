@@ -99,7 +99,7 @@ impl Authority {
             mount_point: client.mount_point.clone(),
             pid: client.pid,
             registered: client.registered,
-            silent_ms: soft.silent_ms(now, client.node),
+            silent_ms: soft.ms_since_contact(now, client.node),
         };
         clients.take(most).map(entry).collect()
     }
@@ -130,7 +130,7 @@ impl Authority {
     /// A node registered, or sent a heartbeat with the space on its targets.
     pub(crate) fn heard(&self, node: NodeId, capacities: &[(TargetId, Capacity)]) {
         let mut inner = self.inner.borrow_mut();
-        let mut changed = inner.soft.heard(now_ms(), node);
+        let mut changed = inner.soft.record_contact(now_ms(), node);
         for (target, capacity) in capacities {
             let is_its_own = inner.state.map().target(*target).is_some_and(|it| it.node == node);
             changed |= is_its_own && inner.soft.report(*target, *capacity);
@@ -141,14 +141,14 @@ impl Authority {
 
     /// A server said that it ends.
     pub(crate) fn left(&self, node: NodeId) {
-        let changed = self.inner.borrow_mut().soft.left(node);
+        let changed = self.inner.borrow_mut().soft.record_leave(node);
         self.soft_change(changed);
     }
 
     /// Forgets a client.
     pub(crate) fn remove_client(&self, node: NodeId) -> Result<()> {
         self.command(&Command::RemoveClient { node })?;
-        self.inner.borrow_mut().soft.forget(node);
+        self.inner.borrow_mut().soft.remove(node);
         Ok(())
     }
 

@@ -12,7 +12,7 @@ use skep_format::metadata::{
 };
 use skep_types::{
     Attributes, ChunkFileKey, Error, ErrorCode, FileKind, InodeId, MAX_FILE_BYTES, MAX_NAME_BYTES,
-    Result, StripePattern,
+    PatternRequest, Result, StripePattern,
 };
 use skep_wire::metadata::{EntryReply, NewInode, OpenMode, WrittenExtent};
 
@@ -208,22 +208,23 @@ impl<E: Engine> Context<'_, E> {
     /// The pattern of a new file in a directory: chooses its groups.
     ///
     /// # Errors
-    /// `NoSpace` if there is no storage target to choose; as [`patterns::check_asked`] if somebody
+    /// `NoSpace` if there is no storage target to choose; as [`patterns::check_request`] if somebody
     /// asks for what he may not have.
     pub(crate) fn new_pattern(
         &mut self,
         directory: &InodeRecord,
-        asked: Option<&StripePattern>,
+        asked: Option<&PatternRequest>,
         uid: u32,
         file: InodeId,
     ) -> Result<StripePattern> {
         let shared = &mut *self.shared;
         if let Some(asked) = asked {
-            patterns::check_asked(&shared.map, asked, uid)?;
+            patterns::check_request(&shared.map, asked, uid)?;
         }
-        let merged = patterns::merged(asked, directory.pattern.as_ref());
-        let (policy, cursor) = (&shared.map.policy, &mut shared.cursor);
-        patterns::with_groups(&merged, policy, &shared.candidates, file.raw(), cursor)
+        let default = directory.pattern.as_ref().map(PatternRequest::from_record).transpose()?;
+        let merged = patterns::merge(asked, default.as_ref());
+        let pattern = patterns::resolve(&merged, &shared.map.policy);
+        patterns::place(pattern, &shared.candidates, file.raw(), &mut shared.cursor)
     }
 
     /// What a lookup or a create answers about an inode.

@@ -155,7 +155,7 @@ impl Operation {
     /// The session without which it may not run: that of a request that modifies something.
     pub(crate) fn session_needed(&self) -> Option<SessionId> {
         let header = self.header()?;
-        let line = skep_wire::catalog::line(header.message)?;
+        let line = skep_wire::catalog::message(header.message)?;
         line.modifies.then_some(header.session)
     }
 

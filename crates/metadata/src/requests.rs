@@ -96,7 +96,7 @@ impl<E: Engine> MetadataTarget<E> {
 
     /// Checks what every request has to fulfil.
     fn admit(&mut self, header: &Header, body: &[u8]) -> Result<()> {
-        let known = catalog::line(header.message).filter(|line| line.service == "metadata");
+        let known = catalog::message(header.message).filter(|line| line.service == "metadata");
         let line = known.ok_or_else(|| {
             let what = format!("message {} is not for a metadata target", header.message);
             Error::new(ErrorCode::Unsupported, what)
@@ -151,7 +151,7 @@ impl<E: Engine> MetadataTarget<E> {
         header: Header,
         body: Vec<u8>,
     ) -> Result<()> {
-        let modifies = catalog::line(header.message).is_some_and(|line| line.modifies);
+        let modifies = catalog::message(header.message).is_some_and(|line| line.modifies);
         if modifies && self.ran_before(connection, &header)? {
             return Ok(());
         }

@@ -618,7 +618,7 @@ impl<E: Engine> MetadataTarget<E> {
     fn after_request(&mut self, header: &Header, body: &[u8], reply: &[u8]) -> Option<Lsn> {
         let lsn = self.next_lsn;
         let slot = (header.session, header.slot);
-        if catalog::line(header.message).is_some_and(|line| line.modifies) {
+        if catalog::message(header.message).is_some_and(|line| line.modifies) {
             self.sessions.clear_running_slot(slot);
         }
         let mut is_durable = header.is_durable() || self.policy == SyncPolicy::Always;

@@ -7,7 +7,7 @@ use skep_cluster::patterns;
 use skep_types::map::Policy;
 use skep_types::{
     ACCESS_ACL, Acl, Chooser, ClusterMap, DEFAULT_ACL, FileKind, InodeId, PatternOrigin,
-    StripePattern, TargetKind,
+    PatternRequest, StripePattern, TargetKind,
 };
 use skep_wire::metadata::NewInode;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ impl Inode {
         directory: InodeId,
         kind: FileKind,
         new: &NewInode,
-        asked: Option<&StripePattern>,
+        asked: Option<&PatternRequest>,
         map: &ClusterMap,
     ) -> Self {
         let mut child = Self::new(kind, directory, new.permissions);
@@ -43,8 +43,10 @@ impl Inode {
             FileKind::Symlink => return child,
             FileKind::Directory => child.pattern.clone_from(&self.pattern),
             FileKind::Regular => {
-                let merged = patterns::merged(asked, self.pattern.as_deref());
-                child.pattern = Some(of_file(&merged, map));
+                let default = self.pattern.as_deref().map(PatternRequest::from_record);
+                let default = default.transpose().expect("`set_pattern` set it");
+                let merged = patterns::merge(asked, default.as_ref());
+                child.pattern = Some(of_file(&merged, 1, map));
             }
             _ => {}
         }
@@ -94,17 +96,18 @@ impl Inode {
     }
 
     /// Sets what a directory hands down, or the pattern of a file that holds nothing.
-    pub(crate) fn set_pattern(&mut self, asked: Option<&StripePattern>, map: &ClusterMap) {
+    pub(crate) fn set_pattern(&mut self, asked: Option<&PatternRequest>, map: &ClusterMap) {
         if self.kind == FileKind::Directory {
-            self.pattern = asked.cloned().map(|mut pattern| {
-                (pattern.generation, pattern.origin) = (0, PatternOrigin::Directory);
-                Arc::new(pattern)
+            self.pattern = asked.map(|asked| {
+                let origin = PatternOrigin::Directory;
+                Arc::new(PatternRequest { origin, ..asked.clone() }.to_record())
             });
             return;
         }
-        let mut merged = patterns::merged(asked, self.pattern.as_deref());
-        merged.generation = self.pattern.as_ref().map_or(0, |old| old.generation) + 1;
-        self.pattern = Some(of_file(&merged, map));
+        let base = self.pattern.as_deref().map(PatternRequest::with_policies_of);
+        let merged = patterns::merge(asked, base.as_ref());
+        let generation = self.pattern.as_ref().map_or(0, |old| old.generation) + 1;
+        self.pattern = Some(of_file(&merged, generation, map));
         self.inline.clear();
     }
 
@@ -128,14 +131,12 @@ impl Inode {
     }
 }
 
-fn of_file(merged: &StripePattern, map: &ClusterMap) -> Arc<StripePattern> {
+fn of_file(merged: &PatternRequest, generation: u32, map: &ClusterMap) -> Arc<StripePattern> {
     let storages = map.groups.iter().filter(|it| it.kind == TargetKind::Storage).count();
     // Where there is one target alone, no file is wider later than at first.
     let stripe_from = if storages == 1 { 0 } else { map.policy.stripe_from };
     let policy = Policy { stripe_from, ..map.policy.clone() };
-    let mut pattern = without_choice(&patterns::resolved(merged, &policy));
-    pattern.generation = pattern.generation.max(1);
-    Arc::new(pattern)
+    Arc::new(StripePattern { generation, ..patterns::resolve(merged, &policy) })
 }
 
 /// Without the groups that a rule has chosen.

@@ -576,7 +576,7 @@ impl Model {
         inode: InodeId,
         kind: FileKind,
         new: &md::NewInode,
-        asked: Option<&StripePattern>,
+        asked: Option<&skep_types::PatternRequest>,
     ) -> Result<(), String> {
         if self.inodes.contains_key(&inode) {
             return Err(format!("inode id {inode} was given out twice"));

@@ -50,7 +50,7 @@ impl Trace {
 }
 
 fn name(message: u16) -> &'static str {
-    skep_wire::catalog::line(message).map_or("?", |line| line.name)
+    skep_wire::catalog::message(message).map_or("?", |line| line.name)
 }
 
 fn describe(happening: &Happening) -> String {

@@ -9,8 +9,8 @@ use crate::world::{Happening, Phase, World, message};
 use skep_cluster::striping::pieces;
 use skep_types::codec::{Bytes, Codec};
 use skep_types::{
-    ACCESS_ACL, Acl, AclEntry, Chooser, ChunkFileKey, Component, DEFAULT_ACL, FileKind, GroupId,
-    InodeId, PatternOrigin, Redundancy, StripePattern, Who,
+    ACCESS_ACL, Acl, AclEntry, AclTag, Chooser, ChunkFileKey, ComponentRequest, DEFAULT_ACL,
+    FileKind, GroupId, InodeId, PatternOrigin, PatternRequest, Placement,
 };
 use skep_wire::file_locks::{LockKind, LockMode, LockRequest, SetLock};
 use skep_wire::frame::Header;
@@ -124,7 +124,7 @@ impl World {
     }
 
     /// A pattern that somebody may ask for; zeros are the directory's or the cluster's.
-    fn any_pattern(&mut self) -> StripePattern {
+    fn any_pattern(&mut self) -> PatternRequest {
         let is_listed = self.random.percent(30);
         let first = self.knobs.targets as u32 + 1;
         let mut groups: Vec<_> =
@@ -132,21 +132,18 @@ impl World {
         let start = self.random.index(groups.len());
         groups.rotate_left(start);
         groups.truncate(1 + self.random.index(groups.len()));
-        let choosers = [Chooser::Cluster, Chooser::RoundRobin, Chooser::Randomized];
+        let choosers = [None, Some(Chooser::RoundRobin), Some(Chooser::Randomized)];
         let inline = self.random.percent(50).then(|| [4 << 10, 8 << 10][self.random.index(2)]);
-        let component = Component {
-            start: inline.unwrap_or(0),
-            chunk_bytes: [0, 64 << 10, 128 << 10][self.random.index(3)],
-            wanted: if is_listed { groups.len() as u16 } else { self.random.below(4) as u16 },
-            redundancy: Redundancy::Stripe,
-            chooser: if is_listed { Chooser::Listed } else { choosers[self.random.index(3)] },
-            groups: if is_listed { groups } else { Vec::new() },
+        let chunk_bytes = [None, Some(64 << 10), Some(128 << 10)][self.random.index(3)];
+        let (width, placement) = if is_listed {
+            (None, Some(Placement::Groups(groups)))
+        } else {
+            let width = Some(self.random.below(4) as u16).filter(|width| *width != 0);
+            (width, choosers[self.random.index(3)].map(Placement::Policy))
         };
-        let mut components = vec![component];
-        if inline.is_some() {
-            components.insert(0, Component::inline());
-        }
-        StripePattern { generation: 0, origin: PatternOrigin::Asked, components }
+        let component = ComponentRequest { start: 0, chunk_bytes, width, placement };
+        let components = vec![component];
+        PatternRequest { origin: PatternOrigin::Asked, inline_bytes: inline, components }
     }
 
     fn set_pattern(&mut self) -> Op {
@@ -168,9 +165,10 @@ impl World {
 
     /// An access control list: for a user besides the mode's three, with a mask, or neither.
     fn acl(&mut self) -> Vec<u8> {
-        let mut any = |who| AclEntry { who, permissions: self.random.below(8) as u32 };
-        let (owner, group, other) = (any(Who::Owner), any(Who::OwningGroup), any(Who::Other));
-        let (user, mask) = (any(Who::User(5)), any(Who::Mask));
+        let mut any = |tag| AclEntry { tag, permissions: self.random.below(8) as u32 };
+        let (owner, group, other) =
+            (any(AclTag::Owner), any(AclTag::OwningGroup), any(AclTag::Other));
+        let (user, mask) = (any(AclTag::User(5)), any(AclTag::Mask));
         let entries = match self.random.below(4) {
             0 => vec![owner, group, other],
             1 => vec![owner, group, mask, other],

@@ -204,7 +204,7 @@ fn files_of_two_targets_lie_in_two_failure_domains() {
     };
     let data = cluster.data().display().to_string();
     let storage = ["storage", "--domain", "rack 2", "--directory", &data, "--target", "/t"];
-    refused(&storage, "can't name a failure domain");
+    refused(&storage, "cannot name a failure domain");
     let nobody = "storage-5:node.domain=rack-1";
     refused(&["up", "--data-dir", &data, "--no-mount", "--set", nobody], "such as storage-1");
 }

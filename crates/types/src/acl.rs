@@ -1,26 +1,25 @@
-//! POSIX access control lists as `acl(5)` has them, in the layout that Linux gives them as extended
-//! attributes (`include/uapi/linux/posix_acl_xattr.h`), and what `chmod` and inheritance make of
-//! them.
+//! POSIX access control lists as in `acl(5)`, in Linux's layout as extended attributes
+//! (`include/uapi/linux/posix_acl_xattr.h`), and how `chmod` and inheritance change them.
 //!
-//! Pure. Which attribute a list is, and which inode has it, is the caller's.
+//! Pure. Does not own the attributes of inodes in which lists are stored.
 
 use crate::codec::{Codec, Reader, Writer};
 use crate::{Error, ErrorCode, Result};
 
-/// The attribute with the list that says who may do what.
+/// The attribute with the list of permissions of an inode.
 pub const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
-/// The attribute with the list that a directory hands down.
+/// The attribute with the default list of a directory, which new entries inherit.
 pub const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
-/// Longest list in bytes: what the kernel takes of a FUSE file system, one page.
+/// Longest list in bytes: one page, the kernel's limit for FUSE file systems.
 pub const MAX_ACL_BYTES: usize = 4096;
 
 const VERSION: u32 = 2;
-/// The id in entries that name nobody.
+/// The id in entries without a user or group.
 const NOBODY: u32 = u32::MAX;
 
-/// Whom an entry is about, in the order in which entries stand.
+/// The subject of an entry, in the order of the entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Who {
+pub enum AclTag {
     /// The file's owner.
     Owner,
     /// A user.
@@ -29,23 +28,23 @@ pub enum Who {
     OwningGroup,
     /// A group.
     Group(u32),
-    /// What users, groups and the file's group may at most do.
+    /// Upper bound of the permissions of users, groups and the file's group.
     Mask,
-    /// Everybody else.
+    /// All other users.
     Other,
 }
 
-/// Who may do what: three bits as in a mode.
+/// An entry: the permissions of a subject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AclEntry {
-    /// Whom it is about.
-    pub who: Who,
+    /// Its subject.
+    pub tag: AclTag,
     /// Read 4, write 2, execute 1.
     pub permissions: u32,
 }
 
-/// A valid list: the owner, users, the file's group, groups, a mask (which must be there if users
-/// or groups are), others.
+/// A valid list: the owner, users, the file's group, groups, a mask, others. The mask is mandatory
+/// if there are users or groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Acl {
     entries: Vec<AclEntry>,
@@ -56,30 +55,30 @@ fn invalid(what: &str) -> Error {
 }
 
 impl Acl {
-    /// A list of entries.
+    /// Builds a list from its entries.
     ///
     /// # Errors
-    /// `InvalidArgument` if it isn't valid.
+    /// `InvalidArgument` if the list is not valid.
     pub fn new(entries: Vec<AclEntry>) -> Result<Self> {
-        /// Where an entry may stand.
-        fn place(who: Who) -> u32 {
-            match who {
-                Who::Owner => 0,
-                Who::User(_) => 1,
-                Who::OwningGroup => 2,
-                Who::Group(_) => 3,
-                Who::Mask => 4,
-                Who::Other => 5,
+        /// Position of an entry.
+        fn place(tag: AclTag) -> u32 {
+            match tag {
+                AclTag::Owner => 0,
+                AclTag::User(_) => 1,
+                AclTag::OwningGroup => 2,
+                AclTag::Group(_) => 3,
+                AclTag::Mask => 4,
+                AclTag::Other => 5,
             }
         }
         let is_in_order = entries.windows(2).all(|pair| {
-            let (first, second) = (place(pair[0].who), place(pair[1].who));
+            let (first, second) = (place(pair[0].tag), place(pair[1].tag));
             first < second || (first == second && matches!(first, 1 | 3))
         });
         if !is_in_order {
             return Err(invalid("entries are out of order, or there twice"));
         }
-        let has = |wanted: u32| entries.iter().any(|it| place(it.who) == wanted);
+        let has = |wanted: u32| entries.iter().any(|it| place(it.tag) == wanted);
         if !(has(0) && has(2) && has(5)) {
             return Err(invalid("no entry for the owner, the group or others"));
         }
@@ -87,15 +86,15 @@ impl Acl {
             return Err(invalid("users or groups, and no mask"));
         }
         if entries.iter().any(|it| it.permissions > 7) {
-            return Err(invalid("permissions that there aren't"));
+            return Err(invalid("invalid permission bits"));
         }
-        if entries.iter().any(|it| matches!(it.who, Who::User(NOBODY) | Who::Group(NOBODY))) {
+        if entries.iter().any(|it| matches!(it.tag, AclTag::User(NOBODY) | AclTag::Group(NOBODY))) {
             return Err(invalid("a user or group without an id"));
         }
         Ok(Self { entries })
     }
 
-    /// The list in an extended attribute.
+    /// Reads a list from an extended attribute.
     ///
     /// # Errors
     /// `InvalidArgument` if it is malformed, `TooLarge` if it is too long.
@@ -113,32 +112,32 @@ impl Acl {
             let tag = u16::decode(&mut reader).map_err(malformed)?;
             let permissions = u32::from(u16::decode(&mut reader).map_err(malformed)?);
             let id = u32::decode(&mut reader).map_err(malformed)?;
-            let who = match tag {
-                0x01 => Who::Owner,
-                0x02 => Who::User(id),
-                0x04 => Who::OwningGroup,
-                0x08 => Who::Group(id),
-                0x10 => Who::Mask,
-                0x20 => Who::Other,
+            let tag = match tag {
+                0x01 => AclTag::Owner,
+                0x02 => AclTag::User(id),
+                0x04 => AclTag::OwningGroup,
+                0x08 => AclTag::Group(id),
+                0x10 => AclTag::Mask,
+                0x20 => AclTag::Other,
                 _ => return Err(invalid("an entry of no kind")),
             };
-            entries.push(AclEntry { who, permissions });
+            entries.push(AclEntry { tag, permissions });
         }
         Self::new(entries)
     }
 
-    /// The list as an extended attribute.
+    /// Returns the list as an extended attribute.
     pub fn to_xattr(&self) -> Vec<u8> {
         let mut w = Writer::new();
         VERSION.encode(&mut w);
         for entry in &self.entries {
-            let (tag, id): (u16, u32) = match entry.who {
-                Who::Owner => (0x01, NOBODY),
-                Who::User(id) => (0x02, id),
-                Who::OwningGroup => (0x04, NOBODY),
-                Who::Group(id) => (0x08, id),
-                Who::Mask => (0x10, NOBODY),
-                Who::Other => (0x20, NOBODY),
+            let (tag, id): (u16, u32) = match entry.tag {
+                AclTag::Owner => (0x01, NOBODY),
+                AclTag::User(id) => (0x02, id),
+                AclTag::OwningGroup => (0x04, NOBODY),
+                AclTag::Group(id) => (0x08, id),
+                AclTag::Mask => (0x10, NOBODY),
+                AclTag::Other => (0x20, NOBODY),
             };
             tag.encode(&mut w);
             (entry.permissions as u16).encode(&mut w);
@@ -147,44 +146,45 @@ impl Acl {
         w.finish()
     }
 
-    /// Its entries.
+    /// Returns its entries.
     pub fn entries(&self) -> &[AclEntry] {
         &self.entries
     }
 
-    /// The entry that the group bits of a mode stand for: the mask if there is one.
-    fn group_class(&self) -> Who {
-        match self.entries.iter().any(|it| it.who == Who::Mask) {
-            true => Who::Mask,
-            false => Who::OwningGroup,
+    /// Returns the subject of the group bits of a mode: the mask if there is one, else the group.
+    fn group_class(&self) -> AclTag {
+        match self.entries.iter().any(|it| it.tag == AclTag::Mask) {
+            true => AclTag::Mask,
+            false => AclTag::OwningGroup,
         }
     }
 
-    /// The nine permission bits of a mode that go with it.
+    /// Returns the nine permission bits of the mode.
     pub fn mode(&self) -> u32 {
-        let of = |who| self.entries.iter().find(|it| it.who == who).map_or(0, |it| it.permissions);
-        of(Who::Owner) << 6 | of(self.group_class()) << 3 | of(Who::Other)
+        let of = |tag| self.entries.iter().find(|it| it.tag == tag).map_or(0, |it| it.permissions);
+        of(AclTag::Owner) << 6 | of(self.group_class()) << 3 | of(AclTag::Other)
     }
 
-    /// Whether it says no more than its mode.
+    /// Whether the list has the same content as its mode.
     pub fn is_just_a_mode(&self) -> bool {
         self.entries.len() == 3
     }
 
-    /// Puts the nine permission bits of a mode in, as `chmod` does.
+    /// Sets the nine permission bits of a mode, as `chmod` does.
     pub fn set_mode(&mut self, mode: u32) {
         let group = self.group_class();
         for entry in &mut self.entries {
-            entry.permissions = match entry.who {
-                Who::Owner => mode >> 6 & 7,
-                Who::Other => mode & 7,
-                who if who == group => mode >> 3 & 7,
+            entry.permissions = match entry.tag {
+                AclTag::Owner => mode >> 6 & 7,
+                AclTag::Other => mode & 7,
+                tag if tag == group => mode >> 3 & 7,
                 _ => entry.permissions,
             };
         }
     }
 
-    /// The list of a new file in a directory that hands this one down: no more than a mode allows.
+    /// Returns the list of a new file, if this is the default list of its directory. It allows no
+    /// more than `mode`.
     #[must_use]
     pub fn inherited(&self, mode: u32) -> Self {
         let mut new = self.clone();
@@ -198,33 +198,34 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn entry(who: Who, permissions: u32) -> AclEntry {
-        AclEntry { who, permissions }
+    fn entry(tag: AclTag, permissions: u32) -> AclEntry {
+        AclEntry { tag, permissions }
     }
 
     fn full() -> Acl {
         Acl::new(vec![
-            entry(Who::Owner, 7),
-            entry(Who::User(5), 6),
-            entry(Who::User(4), 4),
-            entry(Who::OwningGroup, 5),
-            entry(Who::Group(9), 1),
-            entry(Who::Mask, 6),
-            entry(Who::Other, 4),
+            entry(AclTag::Owner, 7),
+            entry(AclTag::User(5), 6),
+            entry(AclTag::User(4), 4),
+            entry(AclTag::OwningGroup, 5),
+            entry(AclTag::Group(9), 1),
+            entry(AclTag::Mask, 6),
+            entry(AclTag::Other, 4),
         ])
         .unwrap()
     }
 
     #[test]
-    fn the_mode_has_the_mask_for_the_group() {
+    fn group_bits_of_the_mode_are_the_mask() {
         let mut acl = full();
         assert_eq!(acl.mode(), 0o764);
         acl.set_mode(0o4641);
         assert_eq!(acl.mode(), 0o641);
-        assert_eq!(acl.entries()[3], entry(Who::OwningGroup, 5), "only the mask changes");
+        assert_eq!(acl.entries()[3], entry(AclTag::OwningGroup, 5), "only the mask changes");
         assert!(!acl.is_just_a_mode());
         assert_eq!(full().inherited(0o666).mode(), 0o664);
-        let small = [entry(Who::Owner, 7), entry(Who::OwningGroup, 5), entry(Who::Other, 1)];
+        let small =
+            [entry(AclTag::Owner, 7), entry(AclTag::OwningGroup, 5), entry(AclTag::Other, 1)];
         let mut small = Acl::new(small.to_vec()).unwrap();
         assert!(small.is_just_a_mode());
         small.set_mode(0o640);
@@ -241,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_is_refused() {
+    fn invalid_list_is_refused() {
         let refused = |bytes: &[u8]| {
             assert_eq!(Acl::from_xattr(bytes).unwrap_err().code(), ErrorCode::InvalidArgument);
         };
@@ -265,10 +266,10 @@ mod tests {
             assert!(without(index).is_err(), "{index}");
         }
         let mut twice = full().entries;
-        twice.insert(6, entry(Who::Mask, 1));
+        twice.insert(6, entry(AclTag::Mask, 1));
         assert!(Acl::new(twice).is_err());
         let mut nobody = full().entries;
-        nobody[1].who = Who::User(NOBODY);
+        nobody[1].tag = AclTag::User(NOBODY);
         assert!(Acl::new(nobody).is_err());
         let long = [&good[..], &vec![0; MAX_ACL_BYTES]].concat();
         assert_eq!(Acl::from_xattr(&long).unwrap_err().code(), ErrorCode::TooLarge);
@@ -279,12 +280,12 @@ mod tests {
         (named.clone(), named, 0..8_u32, 0..8_u32, 0..8_u32, 0..8_u32).prop_map(
             |(users, groups, owner, group, mask, other)| {
                 let has_mask = mask % 2 == 0 || !users.is_empty() || !groups.is_empty();
-                let mut entries = vec![entry(Who::Owner, owner)];
-                entries.extend(users.into_iter().map(|(id, it)| entry(Who::User(id), it)));
-                entries.push(entry(Who::OwningGroup, group));
-                entries.extend(groups.into_iter().map(|(id, it)| entry(Who::Group(id), it)));
-                entries.extend(has_mask.then_some(entry(Who::Mask, mask)));
-                entries.push(entry(Who::Other, other));
+                let mut entries = vec![entry(AclTag::Owner, owner)];
+                entries.extend(users.into_iter().map(|(id, it)| entry(AclTag::User(id), it)));
+                entries.push(entry(AclTag::OwningGroup, group));
+                entries.extend(groups.into_iter().map(|(id, it)| entry(AclTag::Group(id), it)));
+                entries.extend(has_mask.then_some(entry(AclTag::Mask, mask)));
+                entries.push(entry(AclTag::Other, other));
                 Acl::new(entries).unwrap()
             },
         )
@@ -297,7 +298,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_read_is_written_back_the_same(bytes: Vec<u8>) {
+        fn list_survives_reading_and_writing(bytes: Vec<u8>) {
             if let Ok(acl) = Acl::from_xattr(&[&[2, 0, 0, 0], &bytes[..]].concat()) {
                 prop_assert_eq!(Acl::from_xattr(&acl.to_xattr()), Ok(acl));
             }
@@ -311,7 +312,7 @@ mod tests {
             prop_assert_eq!(inherited.mode(), mode & acl.mode());
             // Nobody may do more than in the list that was handed down.
             for (new, old) in inherited.entries().iter().zip(acl.entries()) {
-                prop_assert_eq!(new.who, old.who);
+                prop_assert_eq!(new.tag, old.tag);
                 prop_assert_eq!(new.permissions & !old.permissions, 0);
             }
         }

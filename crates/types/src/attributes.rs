@@ -1,11 +1,11 @@
-//! What `stat` shows of an inode, and the kinds of files.
+//! The attributes of an inode, as `stat` returns them, and the kinds of files.
 
 use crate::byte_enum;
 use crate::codec::record;
 use crate::{InodeId, Timestamp};
 
 byte_enum! {
-    /// The kinds of files that a POSIX file system has.
+    /// The kinds of files of POSIX.
     pub enum FileKind {
         /// Regular file.
         Regular = 1,
@@ -54,7 +54,7 @@ impl FileKind {
 }
 
 record! {
-    /// What `stat` shows of an inode.
+    /// The attributes of an inode, as `stat` returns them.
     pub struct Attributes {
         /// The inode.
         pub inode: InodeId,
@@ -68,7 +68,7 @@ record! {
         pub uid: u32,
         /// Group.
         pub gid: u32,
-        /// Project, for quota; zero: none.
+        /// Project, for quota. Zero means no project.
         pub project: u32,
         /// Device number of a device file, as `major << 32 | minor`.
         pub device: u64,
@@ -82,23 +82,25 @@ record! {
         pub changed: Timestamp,
         /// Creation.
         pub created: Timestamp,
-        /// Raised by each change of data or attributes.
+        /// The metadata target raises it with each change of data or attributes.
         pub change_counter: u64,
-        /// Raised by each truncation; sizes from writers are merged within one generation.
+        /// The metadata target raises it with each truncation. It takes the largest size that
+        /// writers report within one generation.
         pub truncate_generation: u64,
-        /// Whether a regular file may have holes: how much it takes, its chunk files know.
+        /// Whether a regular file may have holes. Its allocated size is then that of its chunk
+        /// files.
         pub is_sparse: bool,
-        /// Whether it has `security.capability`, about which the kernel asks before writes.
+        /// Whether it has `security.capability`. The kernel asks for that attribute before writes.
         pub has_capability: bool,
-        /// Whether it has an access control list, or one to hand down.
+        /// Whether it has an access control list or a default access control list.
         pub has_acl: bool,
-        /// Whether a directory hands its project down, and this with it to directories.
+        /// Whether new entries of a directory inherit its project, and new directories this flag.
         pub hands_down_project: bool,
     }
 }
 
 impl Attributes {
-    /// Those of an inode that root has just made at `time`: empty, with one name.
+    /// Returns the attributes of an empty inode with one name that root creates at `time`.
     pub const fn new(inode: InodeId, kind: FileKind, permissions: u32, time: Timestamp) -> Self {
         Self {
             inode,
@@ -123,8 +125,8 @@ impl Attributes {
         }
     }
 
-    /// The project that a directory gives to what is made in it, and of which all must be that gets
-    /// a name in it; none: it hands none down.
+    /// Returns the project of new entries of a directory. An inode must have the same project to
+    /// get another name there. `None` means that the directory does not hand its project down.
     pub fn handed_down_project(&self) -> Option<u32> {
         self.hands_down_project.then_some(self.project)
     }

@@ -1,4 +1,4 @@
-//! Bounds-checked little-endian reader and writer, the [`Codec`] trait for whatever is laid out in
+//! Bounds-checked little-endian reader and writer, the [`Codec`] trait of types with a layout in
 //! bytes, checksums, and the `record!` macro that gives a struct its layout.
 //!
 //! Bytes from the network or the disk never panic here: they give `Corrupt` with the offset.
@@ -236,8 +236,8 @@ impl<T: Codec> Codec for Vec<T> {
     }
     fn decode(r: &mut Reader<'_>) -> Result<Self> {
         let count = u32::decode(r)? as usize;
-        // Each item takes at least one byte, so a count beyond what is left is a lie; this bounds
-        // the allocation by the size of the input.
+        // Each item takes at least one byte, so a larger count than the bytes left is invalid. This
+        // bounds the allocation by the size of the input.
         if count > r.left() {
             return Err(r.corrupt(format_args!("{count} items announced, {} bytes left", r.left())));
         }
@@ -320,7 +320,7 @@ pub trait DescribedEnum {
 }
 
 /// Defines a struct whose fields are laid out one after the other, in order, each by its own
-/// [`Codec`], with nothing between them. (Written by hand three times before; the copies differed.)
+/// [`Codec`], with nothing between them.
 ///
 /// ```
 /// use skep_types::codec::{record, Codec};
@@ -414,8 +414,8 @@ macro_rules! byte_enum {
     };
 }
 
-/// Defines an enum whose variants may have named fields: one byte that tells the variant, then its
-/// fields in order, each by its own [`Codec`].
+/// Defines an enum whose variants may have named fields: one byte with the number of the variant,
+/// then its fields in order, each by its own [`Codec`].
 ///
 /// ```
 /// use skep_types::codec::{choice, Codec};

@@ -9,7 +9,7 @@ use std::fmt;
 /// Result with Skep's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What a caller may do about an error.
+/// Class of an error by the reaction of the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryClass {
     /// The answer is final.
@@ -38,12 +38,12 @@ macro_rules! codes {
                 concat!($($doc),*),
             ),)*];
 
-            /// The code of a number; `None` for a number that this version doesn't know.
+            /// The code of a number. `None` means that this version has no such code.
             pub fn from_number(number: u16) -> Option<Self> {
                 match number { $($number => Some(Self::$name),)* _ => None }
             }
 
-            /// What a caller may do about it.
+            /// Its retry class.
             pub fn retry_class(self) -> RetryClass {
                 match self { $(Self::$name => RetryClass::$class,)* }
             }
@@ -160,12 +160,12 @@ impl Error {
         self.0.code
     }
 
-    /// The context; empty where the code says all.
+    /// The context. Empty if the code is enough.
     pub fn context(&self) -> &str {
         &self.0.context
     }
 
-    /// The same error with words put before its context, as in "target t7: chunk file 2A-1F: ...".
+    /// Returns the same error with `outer` before its context: "target t7: chunk file 2A-1F: ...".
     #[must_use]
     pub fn within(mut self, outer: impl fmt::Display) -> Self {
         self.0.context = if self.0.context.is_empty() {
@@ -184,12 +184,13 @@ impl From<ErrorCode> for Error {
 }
 
 impl From<std::io::Error> for Error {
-    /// Keeps apart what callers act on, such as `ENOSPC` and `EFBIG`; the rest is `Io`.
+    /// Maps errors to which callers react, such as `ENOSPC` and `EFBIG`, to their codes. All others
+    /// become `Io`.
     fn from(error: std::io::Error) -> Self {
         let code = match error.kind() {
             std::io::ErrorKind::StorageFull => ErrorCode::NoSpace,
             std::io::ErrorKind::QuotaExceeded => ErrorCode::QuotaExceeded,
-            // Beyond what the file system takes: 16 TiB on ext4.
+            // The file would exceed the limit of the file system: 16 TiB on ext4.
             std::io::ErrorKind::FileTooLarge => ErrorCode::FileTooLarge,
             std::io::ErrorKind::ReadOnlyFilesystem => ErrorCode::ReadOnly,
             _ => ErrorCode::Io,

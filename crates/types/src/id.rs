@@ -45,11 +45,11 @@ id!(/// One running service instance or client. Given by management, never used 
 id!(/// One directory tree on one node that stores data. Given by management, never used again.
     /// Zero: none.
     TargetId(u32), "t");
-id!(/// An ordered list of targets that hold the same data. Zero: none.
+id!(/// An ordered list of targets that store the same data. Zero means no group.
     GroupId(u32), "g");
 id!(/// One of the 65,536 virtual shards of the namespace.
     ShardId(u16), "s");
-id!(/// What metadata targets keep for one client node: open files, slots, lease.
+id!(/// A session of a client node at metadata targets, with its open files, slots and lease.
     SessionId(u64), "c");
 id!(/// Version of the cluster map; each change raises it by one.
     MapVersion(u64), "v");

@@ -1,9 +1,9 @@
 //! The nouns of Skep: typed ids, units, states, stripe patterns, attributes, the cluster map, error
 //! codes, and the byte codec that wire messages and disk records share.
 //!
-//! Owns: what a thing *is* and how it is laid out in bytes. Pure: no I/O, no clock, no threads.
-//! Does not own: what is done with it. Messages are in `skep-wire`, disk records in `skep-format`,
-//! decisions in `skep-cluster`.
+//! Owns the data types and their layout in bytes. Pure: no I/O, no clock, no threads. Does not own
+//! behaviour: messages are in `skep-wire`, disk records in `skep-format`, decisions in
+//! `skep-cluster`.
 
 mod acl;
 pub mod attributes;
@@ -12,11 +12,12 @@ mod error;
 mod id;
 pub mod map;
 pub mod pattern;
+mod pattern_request;
 pub mod registration;
 pub mod size;
 mod time;
 
-pub use acl::{ACCESS_ACL, Acl, AclEntry, DEFAULT_ACL, MAX_ACL_BYTES, Who};
+pub use acl::{ACCESS_ACL, Acl, AclEntry, AclTag, DEFAULT_ACL, MAX_ACL_BYTES};
 pub use attributes::{Attributes, FileKind};
 pub use error::{Error, ErrorCode, Result, RetryClass};
 pub use id::{
@@ -25,6 +26,7 @@ pub use id::{
 };
 pub use map::{ClusterMap, Group, GroupMember, MemberState, Node, NodeKind, Target, TargetKind};
 pub use pattern::{Chooser, ChunkFileKey, Component, PatternOrigin, Redundancy, StripePattern};
+pub use pattern_request::{ComponentRequest, PatternRequest, Placement};
 pub use time::Timestamp;
 
 /// Number of virtual shards into which every namespace is divided (`docs/glossary.md`).

@@ -1,6 +1,7 @@
-//! The cluster map: everything that management knows and servers and clients cache.
+//! The cluster map: nodes, targets, groups, shards and settings. Management owns it; servers and
+//! clients cache it.
 //!
-//! Data only. What changes it is the state machine in `skep-cluster`.
+//! Data only. The state machine in `skep-cluster` changes it.
 
 use crate::byte_enum;
 use crate::codec::record;
@@ -9,7 +10,7 @@ use crate::{ClusterId, Epoch, GroupId, MapVersion, NodeId, ShardId, TargetId};
 use std::collections::BTreeMap;
 
 byte_enum! {
-    /// What a node is.
+    /// Kind of a node.
     pub enum NodeKind {
         /// Authority for the cluster map.
         Management = 1,
@@ -23,7 +24,7 @@ byte_enum! {
 }
 
 byte_enum! {
-    /// What a target stores.
+    /// Kind of a target.
     pub enum TargetKind {
         /// Part of the namespace.
         Metadata = 1,
@@ -33,57 +34,57 @@ byte_enum! {
 }
 
 byte_enum! {
-    /// Whether a node or target answers, as management sees it from heartbeats.
+    /// Reachability of a node or target, which management derives from heartbeats.
     pub enum Reachability {
         /// Heartbeats arrive.
         Online = 1,
-        /// None for one lease.
+        /// No heartbeat arrived for one lease.
         ProbablyOffline = 2,
-        /// None for three leases.
+        /// No heartbeat arrived for three leases.
         Offline = 3,
     }
 }
 
 byte_enum! {
-    /// Whether what a target holds may be trusted.
+    /// Consistency of a target's data.
     pub enum Consistency {
-        /// All of it.
+        /// All data are valid.
         Good = 1,
-        /// It has to catch up from another member.
+        /// The target must catch up from another member.
         NeedsResync = 2,
-        /// It must not serve.
+        /// The target must not serve.
         Bad = 3,
     }
 }
 
 byte_enum! {
-    /// How much space a target has, computed from free space and free inodes.
+    /// Class of a target by its free space and free inodes.
     pub enum CapacityPool {
-        /// Enough.
+        /// It has enough.
         Normal = 1,
-        /// Chosen only when no `Normal` target is left.
+        /// New files use it only after all `Normal` targets.
         Low = 2,
-        /// Chosen last.
+        /// New files use it last.
         Emergency = 3,
     }
 }
 
 byte_enum! {
-    /// A member's part in its group.
+    /// State of a member in its group.
     pub enum MemberState {
-        /// Holds all data and serves.
+        /// It has all data and serves.
         Serving = 1,
-        /// Catches up.
+        /// It catches up.
         Syncing = 2,
-        /// Knows that it lags and waits to catch up.
+        /// It lacks data and waits to catch up.
         Waiting = 3,
-        /// Not reachable.
+        /// It is not reachable.
         Offline = 4,
     }
 }
 
 record! {
-    /// Room on a target's file system.
+    /// Size and free space of a target's file system.
     #[derive(Copy, Default)]
     pub struct Capacity {
         /// Size in bytes.
@@ -94,16 +95,16 @@ record! {
         pub total_inodes: u64,
         /// Free inodes.
         pub free_inodes: u64,
-        /// Which file system it is, of all that any host has mounted: targets on the same one have
-        /// the same number. Zero: not known.
+        /// Number of the file system. Targets on the same file system have the same number. Zero
+        /// means unknown.
         pub file_system: u128,
     }
 }
 
 impl Capacity {
-    /// Room on several targets together. A file system on which several of them lie counts once, as
-    /// the one that says the least is free has it.
-    pub fn together(of: impl IntoIterator<Item = Self>) -> Self {
+    /// Sums the capacities of several targets. A file system with several targets counts once, with
+    /// the smallest free space that one of them reports.
+    pub fn sum(of: impl IntoIterator<Item = Self>) -> Self {
         let mut found: BTreeMap<u128, Self> = BTreeMap::new();
         let mut sum = Self::default();
         for one in of {
@@ -120,6 +121,7 @@ impl Capacity {
         Self { file_system: 0, ..sum }
     }
 
+    /// Adds two capacities. Targets report these numbers, so a sum may not overflow: it saturates.
     fn and(self, other: Self) -> Self {
         Self {
             total_bytes: self.total_bytes.saturating_add(other.total_bytes),
@@ -136,16 +138,16 @@ record! {
     pub struct Node {
         /// Its id.
         pub id: NodeId,
-        /// What it is.
+        /// Its kind.
         pub kind: NodeKind,
-        /// Name for people, unique within its kind: `storage-1`.
+        /// Its name, unique within its kind: `storage-1`.
         pub name: String,
-        /// Where it listens, `host:port`, best first; empty for clients.
+        /// Addresses on which it listens, `host:port`, best first. Empty for clients.
         pub addresses: Vec<String>,
-        /// Failure domain: servers of one domain fail together, as those of a rack do. Empty: it is
-        /// one by itself. Clients have none.
+        /// Failure domain: servers of one domain fail together, for example those of a rack. A
+        /// server with an empty domain is one by itself. Empty for clients.
         pub domain: String,
-        /// Whether it answers.
+        /// Its reachability.
         pub reachability: Reachability,
         /// Version of its program.
         pub version: String,
@@ -157,19 +159,19 @@ record! {
     pub struct Target {
         /// Its id.
         pub id: TargetId,
-        /// What it stores.
+        /// Its kind.
         pub kind: TargetKind,
         /// The node that serves it.
         pub node: NodeId,
-        /// Where it lies on that node, for people.
+        /// Its directory on that node, for output.
         pub path: String,
-        /// Whether it answers.
+        /// Its reachability.
         pub reachability: Reachability,
-        /// Whether it may be trusted.
+        /// Its consistency.
         pub consistency: Consistency,
-        /// Room, as last reported.
+        /// Its capacity from the last report.
         pub capacity: Capacity,
-        /// Room, as a class.
+        /// The class of its free space.
         pub capacity_pool: CapacityPool,
     }
 }
@@ -179,19 +181,19 @@ record! {
     pub struct GroupMember {
         /// The target.
         pub target: TargetId,
-        /// Its part.
+        /// Its state.
         pub state: MemberState,
     }
 }
 
 record! {
-    /// An ordered list of targets that hold the same data; the first serving one is the primary.
+    /// An ordered list of targets that store the same data. The first serving one is the primary.
     pub struct Group {
         /// Its id.
         pub id: GroupId,
-        /// What its targets store.
+        /// Kind of its targets.
         pub kind: TargetKind,
-        /// Raised by each change of membership.
+        /// Management raises it with each change of membership.
         pub epoch: Epoch,
         /// Members, primary first.
         pub members: Vec<GroupMember>,
@@ -211,40 +213,41 @@ record! {
 }
 
 byte_enum! {
-    /// Which stripe patterns users may set who aren't root, on what they own.
+    /// Stripe patterns that users other than root may set on their own files and directories.
     pub enum UserPatterns {
-        /// None.
+        /// No patterns.
         No = 1,
-        /// How many targets, how large chunks, and by which rule they are chosen.
+        /// Number of targets, chunk size and chooser.
         Sizes = 2,
-        /// All that, and which targets.
+        /// The same, and lists of targets.
         Targets = 3,
     }
 }
 
 record! {
-    /// Settings of the whole cluster, changed live at management.
+    /// Settings of the cluster. Management changes them while the cluster runs.
     pub struct Policy {
-        /// How long a silent client keeps its session, and a silent node counts as online.
+        /// The lease: time in which a silent client keeps its sessions and a silent node counts as
+        /// online, in milliseconds.
         pub lease_ms: u32,
-        /// How often nodes report.
+        /// Time between two heartbeats of a node, in milliseconds.
         pub heartbeat_ms: u32,
-        /// Chunk size of files whose directory says nothing else.
+        /// Chunk size of files if neither request nor directory sets one.
         pub default_chunk_bytes: u64,
-        /// Stripe width of files whose directory says nothing else, from `stripe_from` on.
+        /// Stripe width of files, from `stripe_from` on, if neither request nor directory sets one.
         pub default_width: u16,
-        /// First byte that is striped; what comes before lies on one target. Zero: all is striped.
+        /// First byte that is striped. The bytes before it lie on one target. Zero stripes all.
         pub stripe_from: u64,
-        /// How many bytes of files lie in metadata whose directory says nothing else: a multiple of
-        /// 4 KiB. Zero: none.
+        /// Number of bytes of files that lie in metadata if neither request nor directory sets a
+        /// pattern: a multiple of 4 KiB, or zero.
         pub inline_bytes: u64,
-        /// How often storage looks for chunk files that no inode owns.
+        /// Time between two searches of storage for chunk files without an inode, in milliseconds.
         pub cleanup_interval_ms: u32,
-        /// How the targets of files are chosen whose directory says nothing else.
+        /// Chooser of files if neither request nor directory sets one.
         pub default_chooser: Chooser,
-        /// Which patterns users may set who aren't root.
+        /// Patterns that users other than root may set.
         pub user_patterns: UserPatterns,
-        /// Most targets that they may ask for.
+        /// Largest width that they may ask for.
         pub user_max_width: u16,
         /// Smallest chunk size that they may ask for.
         pub user_min_chunk_bytes: u64,
@@ -273,19 +276,19 @@ impl Default for Policy {
 }
 
 record! {
-    /// Everything that management knows and others cache.
+    /// The cluster map.
     pub struct ClusterMap {
-        /// Which file system.
+        /// The file system.
         pub cluster: ClusterId,
-        /// Raised by each change.
+        /// Management raises it with each change.
         pub version: MapVersion,
-        /// In which version records are written, whatever a connection could speak.
+        /// Version in which programs write records, whatever version a connection supports.
         pub feature_level: u32,
-        /// Whether all shards have a group: before that nothing can be mounted.
+        /// Whether all shards have a group. Clients cannot mount before.
         pub formatted: bool,
         /// Nodes by id.
         pub nodes: Vec<Node>,
-        /// The highest id that a node has had. Ids are given in rising order, and never again.
+        /// The highest id of a node until now. Management gives ids in rising order, each one once.
         pub newest_node: NodeId,
         /// Targets by id.
         pub targets: Vec<Target>,
@@ -299,7 +302,7 @@ record! {
 }
 
 impl ClusterMap {
-    /// The map of a new, empty cluster.
+    /// Returns the map of a new, empty cluster.
     pub fn empty(cluster: ClusterId) -> Self {
         Self {
             cluster,
@@ -321,13 +324,13 @@ impl ClusterMap {
         self.nodes.get(index)
     }
 
-    /// Whether a node was a member and is no more. `false` for one that joined after this map was
-    /// made, and for the zero of those that are no members.
+    /// Whether a node was removed from the cluster. `false` for a node that joined after this map,
+    /// and for id zero.
     pub fn has_removed(&self, node: NodeId) -> bool {
         node.raw() != 0 && node <= self.newest_node && self.node(node).is_none()
     }
 
-    /// Whether any server has a failure domain that it may share with others.
+    /// Whether any server has a named failure domain.
     pub fn has_domains(&self) -> bool {
         self.nodes.iter().any(|node| !node.domain.is_empty())
     }
@@ -344,12 +347,13 @@ impl ClusterMap {
         self.groups.get(index)
     }
 
-    /// Room for files: each storage group counts once, as its primary has it, since its members
-    /// hold the same data, and each file system counts once. `capacity` tells that of a target.
+    /// Returns the capacity for files. Each storage group counts once, with its primary, since its
+    /// members store the same data. Each file system counts once. `capacity` returns that of a
+    /// target.
     pub fn total_capacity(&self, capacity: impl Fn(&Target) -> Capacity) -> Capacity {
         let storage = self.groups.iter().filter(|group| group.kind == TargetKind::Storage);
         let primaries = storage.filter_map(|group| self.primary(group.id));
-        Capacity::together(primaries.map(capacity))
+        Capacity::sum(primaries.map(capacity))
     }
 
     /// The target that serves requests for a group: its first serving member.
@@ -376,7 +380,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_system_counts_once_however_many_targets_lie_on_it() {
+    fn file_system_with_several_targets_counts_once() {
         let total_capacity = |file_system, free_bytes| Capacity {
             total_bytes: 100,
             free_bytes,
@@ -385,7 +389,7 @@ mod tests {
             file_system,
         };
         let check = |of: &[Capacity], total_bytes, free_bytes, free_inodes| {
-            let sum = Capacity::together(of.iter().copied());
+            let sum = Capacity::sum(of.iter().copied());
             let found = (sum.total_bytes, sum.free_bytes, sum.free_inodes);
             assert_eq!(found, (total_bytes, free_bytes, free_inodes), "{of:?}");
         };

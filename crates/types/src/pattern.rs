@@ -1,6 +1,8 @@
-//! Stripe patterns: on which groups the bytes of a file lie, and how chunk files are named.
+//! Resolved stripe patterns: on which groups the bytes of a file lie, and how chunk files are
+//! named.
 //!
-//! The arithmetic from file ranges to chunk pieces is in `skep-cluster`, module `striping`.
+//! A request, and the default pattern of a directory, is a [`crate::PatternRequest`]. The
+//! arithmetic from file ranges to chunk pieces is in `skep-cluster`, module `striping`.
 
 use crate::codec::record;
 use crate::error::{Error, ErrorCode, Result};
@@ -11,37 +13,37 @@ byte_enum! {
     pub enum Redundancy {
         /// Each byte on one group; copies, if any, are the group's members.
         Stripe = 1,
-        /// The bytes lie with the inode, in metadata: no groups, no chunks. The first component
-        /// only.
+        /// The bytes lie with the inode, in metadata: no groups, no chunks. Only the first
+        /// component of a pattern can be inline.
         Inline = 2,
     }
 }
 
 byte_enum! {
-    /// By which rule the groups of a component are chosen. `skep-cluster`, module `placement`, has
-    /// the rules.
+    /// The policy by which the groups of a component are chosen. `skep-cluster`, module
+    /// `placement`, implements the policies.
     pub enum Chooser {
-        /// The one that the cluster's settings name. Only in what a directory hands down.
+        /// Not set. Occurs only in the bytes of a `PatternRequest` and in an inline component.
         Cluster = 0,
-        /// The same number of each server, those with more space more often.
+        /// As many groups on each server, groups with more free space more often.
         Balanced = 1,
-        /// Random ones of equal parts of the ring of all groups.
+        /// A random group from each of several equal sections of the ring of all groups.
         Randomized = 2,
-        /// The next in the order of their ids.
+        /// The next groups in the order of their ids.
         RoundRobin = 3,
-        /// The next in the order of their ids, in random order.
+        /// The next groups in the order of their ids, shuffled.
         RandomRobin = 4,
-        /// A random one of each of several servers.
+        /// One random group on each of several servers.
         RandomInterNode = 5,
-        /// All of one random server.
+        /// All groups on one random server.
         RandomIntraNode = 6,
-        /// None: somebody has listed the groups.
+        /// No policy: the request listed the groups.
         Listed = 7,
     }
 }
 
 impl Chooser {
-    /// Those that choose, with their names for people.
+    /// The policies, with their names in commands and output.
     pub const ALL: [(Self, &'static str); 6] = [
         (Self::Balanced, "balanced"),
         (Self::Randomized, "randomized"),
@@ -51,58 +53,65 @@ impl Chooser {
         (Self::RandomIntraNode, "randomintranode"),
     ];
 
-    /// Its name for people.
+    /// Returns its name in commands and output.
     pub fn word(self) -> &'static str {
         match self {
             Self::Cluster => "cluster",
             Self::Listed => "listed",
-            _ => Self::ALL.iter().find(|(it, _)| *it == self).map_or("", |(_, word)| *word),
+            _ => {
+                let named = Self::ALL.iter().find(|(chooser, _)| *chooser == self);
+                named.map_or("", |(_, name)| *name)
+            }
         }
     }
 
-    /// The one of a name.
-    pub fn named(word: &str) -> Option<Self> {
-        Self::ALL.iter().find(|(_, it)| *it == word).map(|(it, _)| *it)
+    /// Returns the policy with this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().find(|(_, it)| *it == name).map(|(chooser, _)| *chooser)
     }
 }
 
 byte_enum! {
-    /// Whose word a pattern follows.
+    /// The most specific level that set a part of a pattern.
     pub enum PatternOrigin {
         /// The cluster's settings.
         Cluster = 0,
-        /// The directory in which the file was made.
+        /// The default pattern of the directory in which the file was created.
         Directory = 1,
-        /// Somebody has asked for it for this file.
+        /// A request for this file.
         Asked = 2,
     }
 }
 
 record! {
-    /// One byte range of a file and where it lies.
+    /// One byte range of a file and the groups that store it.
     pub struct Component {
         /// First byte in the file. The component ends where the next one starts.
         pub start: u64,
-        /// Bytes that go to one group before the next: a power of two from 64 KiB to 1 GiB. Zero in
-        /// metadata.
+        /// Bytes that go to one group before the next: a power of two from 64 KiB to 1 GiB. Zero
+        /// for an inline component.
         pub chunk_bytes: u64,
-        /// How many groups were wanted; `groups` may hold fewer when the pool had fewer.
+        /// Number of groups that the request asked for. `groups` is shorter if the cluster had
+        /// fewer.
         pub wanted: u16,
         /// Kind of redundancy.
         pub redundancy: Redundancy,
-        /// How its groups are chosen, or were.
+        /// The policy that chose `groups`.
         pub chooser: Chooser,
-        /// The groups in the order of the stripe; empty until the file first reaches the component.
+        /// The groups in the order of the stripe. Metadata chooses them when it creates the file.
+        /// Empty for an inline component.
         pub groups: Vec<GroupId>,
     }
 }
 
 record! {
-    /// The stripe pattern of a file: its components in order, the first at byte 0.
+    /// The stripe pattern of a file: its components in order, the first at byte 0. A directory's
+    /// default pattern is stored and sent in the same bytes: see `PatternRequest`.
     pub struct StripePattern {
-        /// Which layout of the file this is; restriping writes a new generation beside the old.
+        /// Layout generation of the file. Metadata raises it when it sets another pattern, so that
+        /// chunk files of the old layout are not mistaken for chunk files of the new one.
         pub generation: u32,
-        /// Whose word it follows.
+        /// The most specific level that set a part of the pattern.
         pub origin: PatternOrigin,
         /// Components, by rising `start`.
         pub components: Vec<Component>,
@@ -113,14 +122,56 @@ record! {
 pub const MIN_CHUNK_BYTES: u64 = 64 << 10;
 /// Largest chunk.
 pub const MAX_CHUNK_BYTES: u64 = 1 << 30;
-/// Most groups in one component.
+/// Largest number of groups in one component.
 pub const MAX_STRIPE_WIDTH: usize = 256;
-/// Most components in one pattern.
+/// Largest number of components in one pattern.
 pub const MAX_COMPONENTS: usize = 16;
-/// Where bytes in metadata may end: at multiples of this.
+/// The bytes in metadata end at a multiple of this.
 pub const INLINE_UNIT: u64 = 4 << 10;
-/// Most bytes of a file in metadata: each write changes the record of all of them.
+/// Largest number of bytes of one file in metadata. Each write rewrites the record of all of them.
 pub const MAX_INLINE_BYTES: u64 = 64 << 10;
+
+pub(crate) fn invalid(what: impl Into<String>) -> Error {
+    Error::new(ErrorCode::InvalidArgument, what)
+}
+
+pub(crate) fn check_component_count(count: usize) -> Result<()> {
+    if count == 0 || count > MAX_COMPONENTS {
+        return Err(invalid(format!("a stripe pattern has 1 to {MAX_COMPONENTS} components")));
+    }
+    Ok(())
+}
+
+pub(crate) fn check_chunk_size(bytes: u64) -> Result<()> {
+    if !bytes.is_power_of_two() || !(MIN_CHUNK_BYTES..=MAX_CHUNK_BYTES).contains(&bytes) {
+        return Err(invalid(format!(
+            "chunk size {bytes} is not a power of two from 64 KiB to 1 GiB"
+        )));
+    }
+    Ok(())
+}
+
+/// Checks where the bytes in metadata end: at the start of the next component, if there is one.
+pub(crate) fn check_inline_end(next_start: Option<u64>) -> Result<()> {
+    match next_start {
+        None => Err(invalid(
+            "inline bytes end where another component starts, at most 64 KiB on: inline/from=4KiB",
+        )),
+        Some(end) if end % INLINE_UNIT != 0 || end > MAX_INLINE_BYTES => Err(invalid(format!(
+            "inline bytes end at {end}, which is no multiple of 4 KiB up to 64 KiB"
+        ))),
+        Some(_) => Ok(()),
+    }
+}
+
+pub(crate) fn check_start(index: usize, start: u64, unit: u64) -> Result<()> {
+    if start % unit != 0 {
+        return Err(invalid(format!(
+            "component {index} starts at {start}, which is no multiple of {unit}"
+        )));
+    }
+    Ok(())
+}
 
 impl Component {
     /// The first component of a pattern whose first bytes lie in metadata.
@@ -139,111 +190,67 @@ impl Component {
     pub fn is_inline(&self) -> bool {
         self.redundancy == Redundancy::Inline
     }
-
-    /// Checks that one in metadata has nothing of those on groups.
-    fn check_inline(&self) -> Result<()> {
-        if *self == (Self { start: self.start, ..Self::inline() }) {
-            return Ok(());
-        }
-        let what =
-            "inline bytes lie in metadata: they have no count, chunk size, chooser or targets";
-        Err(Error::new(ErrorCode::InvalidArgument, what))
-    }
 }
 
 impl StripePattern {
-    /// Checks what every user of a file's pattern relies on; call it on each pattern that comes
-    /// from outside.
+    /// Checks the rules of a file's pattern. A receiver calls it on each pattern that it gets from
+    /// another process or from disk.
     ///
     /// # Errors
     /// `InvalidArgument` that names the first rule broken.
     pub fn check(&self) -> Result<()> {
-        self.check_rules(false)
+        check_component_count(self.components.len())?;
+        if self.components[0].start != 0 {
+            return Err(invalid("the first component of a stripe pattern starts at byte 0"));
+        }
+        for (index, component) in self.components.iter().enumerate() {
+            if index > 0 && component.start <= self.components[index - 1].start {
+                return Err(invalid("components must be in the order of their start"));
+            }
+            if component.is_inline() {
+                self.check_inline(index)?;
+                continue;
+            }
+            check_chunk_size(component.chunk_bytes)?;
+            if component.wanted == 0
+                || usize::from(component.wanted) > MAX_STRIPE_WIDTH
+                || component.groups.len() > MAX_STRIPE_WIDTH
+            {
+                return Err(invalid(format!("a component lies on 1 to {MAX_STRIPE_WIDTH} groups")));
+            }
+            // A component behind the bytes in metadata starts where these end.
+            if index == 0 || !self.components[index - 1].is_inline() {
+                check_start(index, component.start, component.chunk_bytes)?;
+            }
+        }
+        Ok(())
     }
 
-    /// Checks a pattern that somebody asks for, or that a directory hands down: sizes and counts
-    /// may be zero, and the chooser [`Chooser::Cluster`], where others have the word.
-    ///
-    /// # Errors
-    /// `InvalidArgument` that names the first rule broken.
-    pub fn check_asked(&self) -> Result<()> {
-        self.check_rules(true)
+    /// Checks an inline component, which is the one number `index`.
+    fn check_inline(&self, index: usize) -> Result<()> {
+        let component = &self.components[index];
+        if *component != (Component { start: component.start, ..Component::inline() }) {
+            return Err(invalid(
+                "inline bytes lie in metadata: they have no count, chunk size, chooser or targets",
+            ));
+        }
+        if index > 0 {
+            return Err(invalid(format!("component {index} is inline; only the first can be")));
+        }
+        check_inline_end(self.components.get(1).map(|next| next.start))
     }
 
-    /// How many bytes of the file lie in metadata; zero for most patterns.
+    /// Returns how many bytes of the file lie in metadata; zero for most patterns.
     pub fn inline_bytes(&self) -> u64 {
         match &self.components[..] {
             [first, next, ..] if first.is_inline() => next.start,
             _ => 0,
         }
     }
-
-    fn check_rules(&self, may_be_open: bool) -> Result<()> {
-        let wrong = |what: String| Err(Error::new(ErrorCode::InvalidArgument, what));
-        if self.components.is_empty() || self.components.len() > MAX_COMPONENTS {
-            return wrong(format!("a stripe pattern has 1 to {MAX_COMPONENTS} components"));
-        }
-        if self.components[0].start != 0 {
-            return wrong("the first component of a stripe pattern starts at byte 0".into());
-        }
-        for (index, component) in self.components.iter().enumerate() {
-            if index > 0 && component.start <= self.components[index - 1].start {
-                return wrong("components must be in the order of their start".into());
-            }
-            if component.is_inline() {
-                component.check_inline()?;
-                self.check_inline_place(index)?;
-                continue;
-            }
-            let size = component.chunk_bytes;
-            let is_open = may_be_open && size == 0;
-            let is_size =
-                size.is_power_of_two() && (MIN_CHUNK_BYTES..=MAX_CHUNK_BYTES).contains(&size);
-            if !is_size && !is_open {
-                return wrong(format!(
-                    "chunk size {size} is not a power of two from 64 KiB to 1 GiB"
-                ));
-            }
-            if (component.wanted == 0 && !may_be_open)
-                || usize::from(component.wanted) > MAX_STRIPE_WIDTH
-                || component.groups.len() > MAX_STRIPE_WIDTH
-            {
-                return wrong(format!("a component lies on 1 to {MAX_STRIPE_WIDTH} groups"));
-            }
-            // Where bytes in metadata end was checked with these.
-            let unit = size.max(MIN_CHUNK_BYTES);
-            let is_behind_inline = index > 0 && self.components[index - 1].is_inline();
-            if component.start % unit != 0 && !is_behind_inline {
-                return wrong(format!(
-                    "component {index} starts at {}, which is no multiple of {unit}",
-                    component.start
-                ));
-            }
-        }
-        Ok(())
-    }
-
-    /// Checks that only the first component lies in metadata, and where it ends.
-    fn check_inline_place(&self, index: usize) -> Result<()> {
-        let what = match self.components.get(index + 1) {
-            _ if index > 0 => format!("component {index} is inline; only the first can be"),
-            None => "inline bytes end where another component starts, at most 64 KiB on: \
-                     inline/from=4KiB"
-                .into(),
-            Some(next) if next.start % INLINE_UNIT != 0 || next.start > MAX_INLINE_BYTES => {
-                format!(
-                    "inline bytes end at {}, which is no multiple of 4 KiB up to 64 KiB",
-                    next.start
-                )
-            }
-            Some(_) => return Ok(()),
-        };
-        Err(Error::new(ErrorCode::InvalidArgument, what))
-    }
 }
 
 record! {
-    /// The name of a chunk file: what one group stores for one file.
+    /// The name of a chunk file, in which one group stores its part of a file.
     #[derive(Copy, PartialOrd, Ord, Hash)]
     pub struct ChunkFileKey {
         /// The file.

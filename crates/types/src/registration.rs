@@ -1,21 +1,21 @@
-//! How a server reports itself: in a message to management, and in the command that management's
-//! log keeps of it.
+//! The registration of a server, in its message to management and in the command in management's
+//! log.
 
 use crate::codec::record;
 use crate::map::{NodeKind, TargetKind};
 use crate::{NodeId, TargetId};
 
 record! {
-    /// One target that a server says it has.
+    /// One target of a registration.
     pub struct TargetClaim {
-        /// Its id; zero: it is new and gets one.
+        /// Its id. Zero if it is new; management then gives it an id.
         pub target: TargetId,
-        /// Drawn when its directory was initialised; tells a blank disk from the one that had the
-        /// id.
+        /// Random number from the initialisation of its directory. It distinguishes a blank disk
+        /// from the one that has the id.
         pub uuid: u128,
-        /// What it stores.
+        /// Its kind.
         pub kind: TargetKind,
-        /// Where it lies, for people.
+        /// Its directory, for output.
         pub path: String,
     }
 }
@@ -23,18 +23,18 @@ record! {
 record! {
     /// A server, with all its targets.
     pub struct ServerRegistration {
-        /// Its id; zero: it is new and gets one.
+        /// Its id. Zero if it is new; management then gives it an id.
         pub node: NodeId,
-        /// Drawn when its directory was initialised.
+        /// Random number from the initialisation of its directory.
         pub uuid: u128,
-        /// Any kind but `Client`.
+        /// Its kind: any but `Client`.
         pub kind: NodeKind,
-        /// Name for people; empty: management makes one.
+        /// Its name. If empty, management makes one.
         pub name: String,
-        /// Where it listens, `host:port`, best first.
+        /// Addresses on which it listens, `host:port`, best first.
         pub addresses: Vec<String>,
-        /// Failure domain that it has from now on; empty: it is one by itself. None: the one that
-        /// it had, at first none.
+        /// Its new failure domain. If empty, the server is a domain by itself. `None` keeps the
+        /// domain that it has.
         pub domain: Option<String>,
         /// Version of its program.
         pub version: String,
@@ -46,13 +46,13 @@ record! {
 /// Longest name of a failure domain, in bytes.
 pub const MAX_DOMAIN_BYTES: usize = 64;
 
-/// What is wrong with the name of a failure domain.
+/// Returns the problem with the name of a failure domain, or `None` if the name is valid.
 pub fn domain_problem(name: &str) -> Option<String> {
     let may_be_in = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     let is_one = (1..=MAX_DOMAIN_BYTES).contains(&name.len()) && name.bytes().all(may_be_in);
     (!is_one).then(|| {
         format!(
-            "'{name}' can't name a failure domain: that takes 1 to {MAX_DOMAIN_BYTES} ASCII \
+            "'{name}' cannot name a failure domain: expected 1 to {MAX_DOMAIN_BYTES} ASCII \
              letters, digits, and the characters - _ and ."
         )
     })
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_domains_are_short_words() {
+    fn domain_names_are_short_words() {
         for name in ["rack-2", "a", "Row_1.3", &"x".repeat(MAX_DOMAIN_BYTES)] {
             assert_eq!(domain_problem(name), None);
         }

@@ -1,9 +1,9 @@
-//! Sizes as people write them: `4096`, `512KiB`, `1 TiB`.
+//! Sizes in texts: `4096`, `512KiB`, `1 TiB`.
 
 const UNITS: [(&str, u64); 5] =
     [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)];
 
-/// Bytes in a text: a number, or one with a unit behind it. `None` if it is none, or too large.
+/// Reads a size: a number, or a number with a unit. `None` if the text is invalid or too large.
 pub fn parse(text: &str) -> Option<u64> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -15,7 +15,7 @@ pub fn parse(text: &str) -> Option<u64> {
     number.checked_mul(factor)
 }
 
-/// The largest unit in which a size is whole: how many of it, and its name.
+/// Returns a size as a whole number of the largest possible unit, and the name of the unit.
 pub fn whole(bytes: u64) -> (u64, &'static str) {
     let is_whole = |(_, factor): &&(&str, u64)| bytes >= *factor && bytes.is_multiple_of(*factor);
     let (name, factor) = UNITS.iter().rev().find(is_whole).unwrap_or(&UNITS[0]);

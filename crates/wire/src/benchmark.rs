@@ -1,31 +1,30 @@
-//! Messages of benchmarks that run inside of services. What they make is theirs alone: no chunk
-//! file is touched.
+//! Messages of benchmarks that run inside of services. They use files of their own and touch no
+//! chunk file.
 
 use skep_types::codec::record;
 use skep_types::{NodeId, TargetId};
 
 record! {
-    /// Lets a storage target write files of a benchmark, or read those that the same run wrote,
-    /// with nothing of the network in between. Asked again while it does so, it goes on. Another
-    /// run is refused as long as this one isn't stopped; one that nobody asks about stops by
-    /// itself.
+    /// Starts a benchmark of a storage target without the network: the target writes benchmark
+    /// files, or reads the files of the same run. A repeated request changes nothing. The target
+    /// refuses another run until this one is stopped, and stops a run that no client asks about.
     #[derive(Copy)]
     pub struct StartBenchmark {
-        /// Tells the run from others; not zero.
+        /// Number of the run, not zero.
         pub run: u64,
-        /// Reads; else writes, and syncs.
+        /// Whether to read. If not set, the target writes and syncs.
         pub is_read: bool,
-        /// Files, written or read at the same time.
+        /// Number of files, written or read at the same time.
         pub streams: u16,
-        /// Bytes of each, a multiple of `block_bytes`.
+        /// Bytes of each file, a multiple of `block_bytes`.
         pub stream_bytes: u64,
-        /// Bytes moved at once: a multiple of 4,096.
+        /// Bytes of each read or write, a multiple of 4,096.
         pub block_bytes: u32,
     }
 }
 
 record! {
-    /// Asks how far a benchmark is.
+    /// Asks for the progress of a benchmark.
     #[derive(Copy)]
     pub struct AskBenchmark {
         /// The run.
@@ -34,23 +33,23 @@ record! {
 }
 
 record! {
-    /// Answer to [`AskBenchmark`].
+    /// Reply to [`AskBenchmark`].
     pub struct BenchmarkProgress {
-        /// Nothing is moved any more.
+        /// Whether the benchmark has ended.
         pub is_over: bool,
-        /// Whether data went past the page cache, as it does where the file system can.
+        /// Whether the target bypasses the page cache. It does if the file system can.
         pub is_direct: bool,
-        /// Bytes moved until now.
+        /// Bytes written or read until now.
         pub bytes: u64,
-        /// Begin and end of each file that is done, in nanoseconds from the start.
+        /// Begin and end of each finished file, in nanoseconds from the start.
         pub streams: Vec<(u64, u64)>,
-        /// Why it ended before all was moved.
+        /// Reason of an early end.
         pub failure: Option<String>,
     }
 }
 
 record! {
-    /// Ends a benchmark, and removes its files. One that isn't there is over.
+    /// Ends a benchmark and removes its files. Succeeds if there is no such benchmark.
     #[derive(Copy)]
     pub struct StopBenchmark {
         /// The run.
@@ -59,8 +58,8 @@ record! {
 }
 
 record! {
-    /// Brings bulk data that is compared with its checksums, as that of a write is, and then thrown
-    /// away. Without data: a round trip.
+    /// Sends bulk data. The receiver checks its checksums, as for a write, and discards it. Without
+    /// data the request measures a round trip.
     pub struct DiscardData {
         /// CRC-32C of each 4,096 bytes of the data.
         pub checksums: Vec<u32>,
@@ -68,16 +67,16 @@ record! {
 }
 
 record! {
-    /// Asks for bulk data that means nothing.
+    /// Asks for meaningless bulk data.
     #[derive(Copy)]
     pub struct GiveData {
-        /// So much.
+        /// Number of bytes.
         pub bytes: u32,
     }
 }
 
 record! {
-    /// Answer to [`GiveData`], with the bulk data.
+    /// Reply to [`GiveData`]. The bulk data follows in the frame.
     pub struct GiveDataReply {
         /// CRC-32C of each 4,096 bytes of the data.
         pub checksums: Vec<u32>,
@@ -85,36 +84,36 @@ record! {
 }
 
 record! {
-    /// Lets a service measure the network between itself and another service of its cluster map, by
-    /// [`DiscardData`] or [`GiveData`]. Answered when that is done, and given up when the requester
-    /// waits no longer, after ten minutes at the latest. One at a time.
+    /// Makes a service measure the network between itself and another service, by [`DiscardData`]
+    /// or [`GiveData`]. The service replies at the end. It stops when the sender waits no longer,
+    /// at the latest after ten minutes. It measures one link at a time.
     #[derive(Copy)]
     pub struct MeasureLink {
         /// The other service.
         pub node: NodeId,
-        /// The target of that service whose thread is to answer; zero: the service itself.
+        /// The target of that service whose thread replies. Zero stands for the service itself.
         pub target: TargetId,
-        /// Connections, each with one message under way.
+        /// Number of connections. Each has one message under way.
         pub streams: u16,
-        /// Messages of each.
+        /// Number of messages on each connection.
         pub messages: u32,
-        /// Bytes of bulk data in each; zero: round trips are timed one by one.
+        /// Bytes of bulk data in each message. Zero measures each round trip.
         pub message_bytes: u32,
-        /// Data come from the other service; else they go there.
+        /// Whether the other service sends the data. If not set, it receives them.
         pub is_receiving: bool,
     }
 }
 
 record! {
-    /// Answer to [`MeasureLink`].
+    /// Reply to [`MeasureLink`].
     pub struct MeasureLinkReply {
-        /// The address at which the other service answered.
+        /// The address of the other service.
         pub address: String,
-        /// Bytes of bulk data that were moved.
+        /// Bytes of bulk data that were sent.
         pub bytes: u64,
         /// Begin and end of each connection's messages, in nanoseconds from the first begin.
         pub streams: Vec<(u64, u64)>,
-        /// Each round trip, if they were timed, in nanoseconds.
+        /// Each measured round trip, in nanoseconds.
         pub round_trips_ns: Vec<u64>,
     }
 }

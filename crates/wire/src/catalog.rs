@@ -1,5 +1,5 @@
-//! The one table of all messages: dispatch, metric names and the generated reference are made from
-//! it. Numbers are never reused.
+//! The table of all messages. Dispatch, metric names and the generated reference use it. A number
+//! is never used for another message.
 
 use crate::{
     Request, benchmark as bm, file_locks as fl, inline as il, management as mg, metadata as md,
@@ -7,24 +7,24 @@ use crate::{
 };
 use skep_types::codec::{Described, FieldDoc};
 
-/// One line of the catalog.
+/// A message: a request and its reply.
 #[derive(Debug, Clone, Copy)]
-pub struct Line {
+pub struct Message {
     /// Number in the frame header.
     pub id: u16,
     /// Name of the request.
     pub name: &'static str,
-    /// The service that answers.
+    /// The service that handles the request.
     pub service: &'static str,
-    /// Whether it changes something, so that it needs a slot.
+    /// Whether the client sends it in a slot of its session, so that it is executed exactly once.
     pub modifies: bool,
-    /// What it does.
+    /// Description of the request.
     pub doc: &'static str,
     /// Fields of the request.
     pub fields: &'static [FieldDoc],
     /// Name of the reply.
     pub reply: &'static str,
-    /// What the reply is.
+    /// Description of the reply.
     pub reply_doc: &'static str,
     /// Fields of the reply.
     pub reply_fields: &'static [FieldDoc],
@@ -40,7 +40,7 @@ macro_rules! catalog {
         })*
 
         /// All messages, by number.
-        pub const CATALOG: &[Line] = &[$(Line {
+        pub const CATALOG: &[Message] = &[$(Message {
             id: $id,
             name: <$request>::NAME,
             service: $service,
@@ -52,8 +52,8 @@ macro_rules! catalog {
             reply_fields: <$reply>::FIELDS,
         },)*];
 
-        /// Decodes the body of a request or a reply of a known message and encodes it again; `None`
-        /// for an unknown number. For vectors and fuzzing.
+        /// Decodes the body of a request or a reply and encodes it again, for vectors and fuzzing.
+        /// `None` means that the number is unknown.
         pub fn recode(id: u16, is_reply: bool, body: &[u8]) -> Option<skep_types::Result<Vec<u8>>> {
             use skep_types::codec::Codec;
             match (id, is_reply) {
@@ -77,7 +77,7 @@ catalog! {
     4 "any" reads bm::DiscardData => mg::EmptyReply;
     5 "any" reads bm::GiveData => bm::GiveDataReply;
     6 "any" reads bm::MeasureLink => bm::MeasureLinkReply;
-    // Management. Commands are idempotent by their contents.
+    // Management. Requests are idempotent by their contents.
     16 "management" reads mg::RegisterServer => mg::RegisterReply;
     17 "management" reads mg::RegisterClient => mg::RegisterReply;
     18 "management" reads mg::Heartbeat => mg::HeartbeatReply;
@@ -137,9 +137,9 @@ catalog! {
     80 "metadata" reads md::Prepare => md::PrepareReply;
     81 "metadata" reads md::Decide => mg::EmptyReply;
     82 "metadata" reads md::AskDecision => md::DecisionReply;
-    // Metadata, asked by storage.
+    // Metadata: requests of storage targets.
     83 "metadata" reads st::WhichExist => st::WhichExistReply;
-    // Metadata: what clients may not rely on any longer.
+    // Metadata: notifications of clients about shared files.
     84 "metadata" reads sh::WaitNotifications => sh::Notifications;
     85 "metadata" reads sh::AcknowledgeNotifications => mg::EmptyReply;
     // Storage.
@@ -160,8 +160,8 @@ catalog! {
     109 "storage" reads bm::StopBenchmark => mg::EmptyReply;
 }
 
-/// The line of a message number.
-pub fn line(id: u16) -> Option<&'static Line> {
+/// Returns the message with this number.
+pub fn message(id: u16) -> Option<&'static Message> {
     let index = CATALOG.binary_search_by_key(&id, |line| line.id).ok()?;
     CATALOG.get(index)
 }

@@ -1,17 +1,17 @@
-//! Messages to metadata targets about the locks of applications (`flock`, `fcntl`), and about who
-//! uses a file. What they do together is in `docs/design/0005-locks.md`.
+//! Messages to metadata targets about the locks of applications (`flock`, `fcntl`), and about the
+//! sessions that use a file. `docs/design/0005-locks.md` describes the protocol.
 
 use skep_types::codec::record;
 use skep_types::{Attributes, InodeId, NodeId, SessionId, byte_enum};
 
 byte_enum! {
-    /// Which locks see each other.
+    /// Kind of a lock. Only locks of the same kind conflict.
     pub enum LockKind {
-        /// Those of `fcntl`, of processes and of open file descriptions.
+        /// Locks of `fcntl`, of processes and of open file descriptions.
         Posix = 0,
-        /// Those of `flock`.
+        /// Locks of `flock`.
         Flock = 1,
-        /// Of who appends to a file that several clients have open: no program sees them.
+        /// Internal locks of clients that append to a shared file. Programs do not see them.
         Append = 2,
     }
 }
@@ -22,32 +22,33 @@ impl LockKind {
 }
 
 byte_enum! {
-    /// How a range is locked.
+    /// Mode of a lock.
     pub enum LockMode {
-        /// Others may lock it shared too.
+        /// Other owners may hold shared locks too.
         Shared = 0,
-        /// By one owner alone.
+        /// No other owner may hold a lock.
         Exclusive = 1,
     }
 }
 
 record! {
-    /// What somebody wants to lock, or has locked.
+    /// A lock that an owner asks for.
     #[derive(Copy)]
     pub struct LockRequest {
         /// The file.
         pub inode: InodeId,
-        /// Which locks it sees.
+        /// Its kind.
         pub kind: LockKind,
         /// Number of the owner within the session.
         pub owner: u64,
-        /// How; none: it is to be unlocked.
+        /// Its mode. `None` unlocks the range.
         pub mode: Option<LockMode>,
         /// First byte.
         pub start: u64,
-        /// The byte behind the last, at most 2^63: to the end of the file, however long it gets.
+        /// The byte behind the last one. 2^63, the maximum, stands for the end of the file, however
+        /// long the file gets.
         pub end: u64,
-        /// The process on the client's host, for people.
+        /// Process id on the client's host, for output.
         pub pid: u32,
     }
 }
@@ -56,82 +57,84 @@ record! {
     /// A locked range.
     #[derive(Copy)]
     pub struct HeldLock {
-        /// Whose: the session.
+        /// The session of its owner.
         pub session: SessionId,
-        /// Which locks it sees.
+        /// Its kind.
         pub kind: LockKind,
         /// Number of the owner within the session.
         pub owner: u64,
-        /// How.
+        /// Its mode.
         pub mode: LockMode,
         /// First byte.
         pub start: u64,
-        /// The byte behind the last.
+        /// The byte behind the last one.
         pub end: u64,
-        /// The process on that client's host.
+        /// Process id on that client's host.
         pub pid: u32,
     }
 }
 
 record! {
-    /// Locks or unlocks a range, or answers who is in the way. Never waits. A `flock` that changes
-    /// its mode is given up when it can't have the new one.
+    /// Locks or unlocks a range, or returns a conflicting lock. Never waits. If a `flock` cannot
+    /// get a new mode, the target releases the old one too.
     pub struct SetLock {
-        /// What is wanted.
+        /// The lock.
         pub lock: LockRequest,
-        /// The wait for it that has ended; zero: none.
+        /// Number of the wait that ends with this request. Zero if there was no wait.
         pub wait: u64,
     }
 }
 
 record! {
-    /// Answer to [`SetLock`].
+    /// Reply to [`SetLock`].
     pub struct SetLockReply {
-        /// Who is in the way; none: it is done.
+        /// A conflicting lock. `None` means that the lock is set.
         pub conflict: Option<HeldLock>,
-        /// The file's attributes, so that who has the lock knows whether his pages are right.
+        /// The file's attributes. The client compares them to find out whether its cached pages are
+        /// still valid.
         pub attributes: Attributes,
     }
 }
 
 record! {
-    /// Asks who would be in the way of a lock.
+    /// Asks for a lock that would conflict with `lock` (`F_GETLK`).
     pub struct TestLock {
-        /// What would be wanted.
+        /// The lock to test.
         pub lock: LockRequest,
     }
 }
 
 record! {
-    /// Answer to [`TestLock`].
+    /// Reply to [`TestLock`].
     pub struct TestLockReply {
-        /// A lock that is in the way; none: there is none.
+        /// A conflicting lock. `None` means that there is no conflict.
         pub conflict: Option<HeldLock>,
     }
 }
 
 record! {
-    /// Waits until a lock may be set, for some seconds at most. Refused with `Deadlock` if its
-    /// owner would wait for itself in the end.
+    /// Waits until a lock may be free, for some seconds at most. The target returns `Deadlock` if
+    /// the wait would close a deadlock cycle.
     pub struct WaitLock {
-        /// What is wanted.
+        /// The lock.
         pub lock: LockRequest,
-        /// Number of the wait within the session, not zero. Who asks again with the same number
-        /// keeps his place.
+        /// Number of the wait within the session, not zero. A client that repeats the request with
+        /// the same number keeps its position in the queue.
         pub wait: u64,
     }
 }
 
 record! {
-    /// Answer to [`WaitLock`].
+    /// Reply to [`WaitLock`].
     pub struct WaitLockReply {
-        /// Whether `SetLock` has good prospects now, for a moment; otherwise wait again.
+        /// Whether the target woke the wait and keeps the lock free for it for a moment: the client
+        /// sends `SetLock` now. If not set, the client waits again.
         pub is_called: bool,
     }
 }
 
 record! {
-    /// Gives up waiting.
+    /// Ends a wait. Succeeds if there is no such wait.
     pub struct EndWait {
         /// The file.
         pub inode: InodeId,
@@ -141,7 +144,7 @@ record! {
 }
 
 record! {
-    /// Who holds or waits.
+    /// The owner of a lock or of a wait.
     #[derive(Copy, Default, PartialOrd, Ord)]
     pub struct LockParty {
         /// The session.
@@ -152,10 +155,10 @@ record! {
 }
 
 record! {
-    /// Asks a target who waits there for POSIX locks, and for whom. Pages follow each other by
-    /// `after`.
+    /// Lists the waits for POSIX locks at a target, with the holders of the locks, in pages.
+    /// Clients use it to find deadlock cycles.
     pub struct ListWaits {
-        /// Only waits of those behind it; zero at the beginning.
+        /// Return only waits of owners behind this one. Zero starts at the beginning.
         pub after: LockParty,
     }
 }
@@ -163,70 +166,71 @@ record! {
 record! {
     /// A wait for a POSIX lock.
     pub struct ListedWait {
-        /// Who waits.
+        /// The waiting owner.
         pub waiter: LockParty,
-        /// Number of the wait, given once by the session's client.
+        /// Number of the wait. The session's client never uses it again.
         pub wait: u64,
-        /// Who holds what is in its way, up to a limit.
+        /// The holders of conflicting locks, up to a limit.
         pub holders: Vec<LockParty>,
     }
 }
 
 record! {
-    /// Answer to [`ListWaits`].
+    /// Reply to [`ListWaits`].
     pub struct WaitList {
-        /// By rising waiter. Who is told to try now is left out.
+        /// The waits by rising waiter, without waits that the target has woken.
         pub waits: Vec<ListedWait>,
-        /// `after` of the next page; none: all is told.
+        /// `after` of the next page. `None` means that this is the last page.
         pub next: Option<LockParty>,
     }
 }
 
 record! {
-    /// Lists who has files open, and who has locked them or waits for that: of one file, or of all
-    /// that this target has. Pages follow each other by `after_session` and `after_inode`.
+    /// Lists the opens, locks and waits of sessions, for one file or for all files of the target,
+    /// in pages.
     pub struct ListLocks {
-        /// The file; zero: all.
+        /// The file. Zero stands for all files.
         pub inode: InodeId,
-        /// Only what comes after this session and inode; zero at the beginning.
+        /// Return only entries behind this session and inode. Zero starts at the beginning.
         pub after_session: SessionId,
-        /// See `after_session`.
+        /// Together with `after_session`: the last inode of the page before.
         pub after_inode: InodeId,
-        /// Only files on which somebody has a lock or waits for one.
+        /// Return only files with a lock or a wait.
         pub only_locked: bool,
     }
 }
 
 record! {
-    /// What one session has to do with one file.
+    /// The opens, locks and waits of one session at one file.
     pub struct FileUse {
         /// The session.
         pub session: SessionId,
-        /// The client that it belongs to.
+        /// The client of the session.
         pub client: NodeId,
         /// The file.
         pub inode: InodeId,
-        /// How often it is open for reading only.
+        /// Number of opens for reading only.
         pub readers: u32,
-        /// How often it is open for writing.
+        /// Number of opens for writing.
         pub writers: u32,
-        /// What the session has locked, up to a limit.
+        /// The locks that the session holds, up to a limit.
         pub held: Vec<HeldLock>,
-        /// How many ranges it has locked.
+        /// Number of ranges that the session has locked.
         pub held_count: u32,
-        /// What it waits for, up to a limit, in the order of the queue.
+        /// The locks for which the session waits, up to a limit, in the order of the queue.
         pub waiting: Vec<HeldLock>,
-        /// How many waits it has.
+        /// Number of waits of the session.
         pub waiting_count: u32,
     }
 }
 
 record! {
-    /// Answer to [`ListLocks`].
+    /// Reply to [`ListLocks`].
     pub struct LockList {
-        /// By rising session and inode. May be empty though more follow.
+        /// The entries by rising session and inode. May be empty although more pages follow.
         pub uses: Vec<FileUse>,
-        /// Where the next page begins: its `after_session` and `after_inode`; none: all is told.
+        /// `after_session` and `after_inode` of the next page. `None` means that this is the last
+        /// page.
         pub next: Option<(SessionId, InodeId)>,
     }
 }

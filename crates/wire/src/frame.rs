@@ -39,29 +39,29 @@ skep_types::record! {
         pub data_bytes: u32,
         /// Chosen by the requester, unique among its open requests; the reply carries it back.
         pub tag: u64,
-        /// The requester's session; zero: none.
+        /// The requester's session. Zero means no session.
         pub session: SessionId,
         /// Slot of the session in which a modifying request runs.
         pub slot: u32,
-        /// Requests: zero. Replies: zero or the number of an error code; the body is then its
-        /// context.
+        /// Zero in requests. In replies the number of an error code, or zero for success. The body
+        /// of an error is its context.
         pub status: u16,
         /// 0 interactive, 1 normal, 2 background.
         pub priority: u8,
         /// Zero.
         pub reserved: u8,
-        /// Number of the request within its slot, from 1; zero for requests that modify nothing.
+        /// Number of the request within its slot, from 1. Zero for requests that need no slot.
         pub sequence: u64,
-        /// The group that is addressed; zero: the node itself.
+        /// The addressed group. Zero stands for the node itself.
         pub group: GroupId,
-        /// How long the requester will wait, in milliseconds, counted from sending; zero: for ever.
+        /// Time that the requester waits, in milliseconds from sending. Zero means without limit.
         pub time_left_ms: u32,
-        /// Epoch of the group as the sender knows it.
+        /// Epoch of the group in the sender's map.
         pub epoch: Epoch,
-        /// Lowest version of the cluster map that the receiver must know; in a reply, that whoever
-        /// serves later requests of the receiver must know.
+        /// In a request: the receiver must have at least this version of the cluster map. In a
+        /// reply: the requester sends at least this version with its later requests.
         pub lowest_map: MapVersion,
-        /// Follows one operation through all its requests.
+        /// Number of one operation, the same in all its requests.
         pub trace: u128,
     }
 }
@@ -111,7 +111,8 @@ impl Header {
         Self { flags: FLAG_REPLY, body_bytes: 0, data_bytes: 0, status: 0, ..self.clone() }
     }
 
-    /// Encodes header and body as one run of bytes; bulk data of `data_bytes` is to follow.
+    /// Encodes header and body as one run of bytes. The caller sends `data_bytes` of bulk data
+    /// after it.
     ///
     /// # Panics
     /// If `body` is longer than [`MAX_BODY_BYTES`]: senders bound what they put into a message.
@@ -124,7 +125,7 @@ impl Header {
         bytes
     }
 
-    /// Like [`Self::frame`], for a body that is bytes already.
+    /// Like [`Self::frame`], for an encoded body.
     pub fn frame_raw(&self, body: &[u8], data_bytes: u32) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
         bytes.resize(HEADER_BYTES, 0);
@@ -151,10 +152,10 @@ impl Header {
         bytes[HEADER_CRC_AT..HEADER_BYTES].copy_from_slice(&header_crc.to_le_bytes());
     }
 
-    /// Reads a header; also gives the checksum that its body must have (see [`check_body`]).
+    /// Reads a header. Returns it with the checksum that its body must have (see [`check_body`]).
     ///
     /// # Errors
-    /// `Protocol` if the bytes are no header of this protocol: wrong magic, length, checksum,
+    /// `Protocol` if the bytes are not a header of this protocol: wrong magic, length, checksum,
     /// flags, non-zero reserved bytes, or lengths beyond the limits.
     pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<(Self, u32)> {
         let wrong = |what: String| Error::new(ErrorCode::Protocol, format!("frame header: {what}"));
@@ -195,7 +196,7 @@ const _: () = assert!(8 + FIELD_BYTES <= BODY_CRC_AT, "the fields fit before the
 /// Checks a body against the checksum in its header.
 ///
 /// # Errors
-/// `Protocol` if it doesn't match.
+/// `Protocol` if they differ.
 pub fn check_body(body: &[u8], expected: u32) -> Result<()> {
     if crc32c(body) == expected {
         Ok(())
@@ -220,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_survives_a_round_trip() {
+    fn header_survives_a_round_trip() {
         let bytes = sample();
         let (header, crc) = parse(&bytes).unwrap();
         assert_eq!((header.message, header.tag, header.body_bytes), (7, 9, 2));
@@ -228,17 +229,17 @@ mod tests {
     }
 
     #[test]
-    fn each_flipped_bit_of_a_header_is_noticed() {
+    fn flipped_bit_of_a_header_is_detected() {
         for bit in 0..HEADER_BYTES * 8 {
             let mut bytes = sample();
             bytes[bit / 8] ^= 1 << (bit % 8);
-            // The body's checksum is under the header's.
+            // The header's checksum covers the body's checksum.
             assert!(parse(&bytes).is_err(), "bit {bit}");
         }
     }
 
     #[test]
-    fn the_fields_fill_the_room_that_the_page_draws() {
+    fn header_fields_have_the_documented_length() {
         assert_eq!(Header::default().to_bytes().len(), FIELD_BYTES);
     }
 

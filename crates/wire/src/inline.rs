@@ -1,23 +1,23 @@
-//! Messages to metadata targets about the first bytes of files, where these lie with the inode.
-//! What they do together is in `docs/design/0009-first-bytes-in-metadata.md`.
+//! Messages of clients to metadata targets about the first bytes of files, if they lie with the
+//! inode. `docs/design/0009-first-bytes-in-metadata.md` describes the protocol.
 
 use skep_types::codec::{Bytes, record};
 use skep_types::{Attributes, InodeId, Lsn};
 
 record! {
-    /// When a write of inline bytes was taken in: later starts of the target tell by it whether
-    /// they still have it.
+    /// Position of an inline write in the target's log. After a restart the target finds out by it
+    /// whether it still has the write.
     #[derive(Copy)]
     pub struct InlineMark {
-        /// Number of the target's start.
+        /// Number of the start of the target.
         pub epoch: u64,
-        /// The record of its log.
+        /// The record of the target's log.
         pub record: Lsn,
     }
 }
 
 record! {
-    /// Writes bytes that lie with the inode.
+    /// Writes bytes that lie with the inode. They are not durable before a [`SyncInline`].
     pub struct WriteInline {
         /// The file.
         pub inode: InodeId,
@@ -29,18 +29,18 @@ record! {
         pub bytes: Bytes,
         /// CRC-32C of the bytes.
         pub checksum: u32,
-        /// This is all of a write, so the file reaches to its end now, and has the times of now.
-        /// Otherwise its end is reported when other pieces are written too.
+        /// Whether this is a whole write: the target then updates size and times of the file. If
+        /// not set, the client reports the size when the other parts are written too.
         pub extends: bool,
     }
 }
 
 record! {
-    /// Answer to [`WriteInline`].
+    /// Reply to [`WriteInline`].
     pub struct WriteInlineReply {
-        /// When it was taken in.
+        /// The position of the write.
         pub mark: InlineMark,
-        /// The file's attributes after it.
+        /// The file's attributes after the write.
         pub attributes: Attributes,
     }
 }
@@ -54,15 +54,15 @@ record! {
         pub generation: u32,
         /// First byte in the file.
         pub offset: u64,
-        /// Bytes wanted: none beyond where the component ends.
+        /// Number of bytes to read. The range must end within the component.
         pub length: u32,
     }
 }
 
 record! {
-    /// Answer to [`ReadInline`].
+    /// Reply to [`ReadInline`].
     pub struct ReadInlineReply {
-        /// The bytes; what is missing of those wanted is zeros.
+        /// The bytes. Missing bytes at the end are zeros.
         pub bytes: Bytes,
         /// CRC-32C of the bytes.
         pub checksum: u32,
@@ -70,22 +70,23 @@ record! {
 }
 
 record! {
-    /// Waits until all that was acknowledged is on the device, and asks whether a file's inline
-    /// writes are among that.
+    /// Makes all acknowledged changes of the target durable, and asks whether a file's inline
+    /// writes are among them.
     pub struct SyncInline {
         /// The file.
         pub inode: InodeId,
-        /// The newest of its writes of each epoch.
+        /// The client's newest write of each epoch.
         pub written: Vec<InlineMark>,
     }
 }
 
 record! {
-    /// Answer to [`SyncInline`].
+    /// Reply to [`SyncInline`].
     pub struct SyncInlineReply {
-        /// Whether one of the writes may be lost: the target's host has lost its power since.
+        /// Whether one of the writes may be lost, because the target's host lost power since.
         pub is_lost: bool,
-        /// The file's attributes, which are on the device as well; none if it is gone.
+        /// The file's attributes, which are on the device too. `None` means that the file is
+        /// deleted.
         pub attributes: Option<Attributes>,
     }
 }

@@ -1,10 +1,10 @@
 //! All messages of Skep: the frame header, every message's layout, and the catalog that names them.
 //!
-//! Owns: bytes in, structs out, and the table *id -> request -> reply -> service -> modifying?* in
-//! [`catalog`]. Does not own sockets (that is `skep-rpc`) or meaning (that is each service).
+//! Owns the translation between bytes and structs, and the table of messages in [`catalog`]. Does
+//! not own sockets (`skep-rpc`) or the execution of requests (each service).
 //!
-//! Architecture invariant: layouts are explicit, little-endian, in fixed order; a changed message
-//! is a new message or a new version; bytes from the network never panic.
+//! Architecture invariant: layouts are explicit, little-endian, in fixed order. A changed message
+//! is a new message or a new version. Bytes from the network never cause a panic.
 
 pub mod benchmark;
 pub mod catalog;
@@ -21,14 +21,14 @@ pub mod storage;
 
 use skep_types::codec::{Codec, Described};
 
-/// A request: its place in the catalog and the type of its reply.
+/// A request: its entry in the catalog and the type of its reply.
 pub trait Request: Codec + Described + std::fmt::Debug {
     /// Number in the frame header.
     const ID: u16;
     /// Version of the layout.
     const VERSION: u16;
-    /// Whether the request changes something, so that it needs a slot to be done exactly once.
+    /// Whether the request needs a slot, so that it is executed exactly once.
     const MODIFIES: bool;
-    /// What is answered.
+    /// The reply.
     type Reply: Codec + Described + std::fmt::Debug;
 }

@@ -2,7 +2,7 @@
 
 /// Longest body: a cluster map of 1,000 servers with 12 targets each takes about 3 MiB.
 pub const MAX_BODY_BYTES: usize = 16 << 20;
-/// Most bulk data in one frame: the largest chunk piece that a client sends or asks for at once.
+/// Most bulk data in one frame: the largest chunk piece of one request.
 pub const MAX_DATA_BYTES: usize = 4 << 20;
 /// Longest symbolic link, as `PATH_MAX` without its zero byte.
 pub const MAX_SYMLINK_BYTES: usize = 4095;
@@ -10,30 +10,30 @@ pub const MAX_SYMLINK_BYTES: usize = 4095;
 pub const MAX_XATTR_VALUE_BYTES: usize = 64 << 10;
 /// Longest name of an extended attribute, as in the kernel (`XATTR_NAME_MAX`).
 pub const MAX_XATTR_NAME_BYTES: usize = 255;
-/// Most bytes of names that one inode's extended attributes have together (`XATTR_LIST_MAX`).
+/// Most bytes of all names of one inode's extended attributes (`XATTR_LIST_MAX`).
 pub const MAX_XATTR_LIST_BYTES: usize = 64 << 10;
 /// Most hard links of an inode, so that the count never overflows.
 pub const MAX_LINKS: u32 = 1 << 31;
 /// Most bytes of entries in one reply to `ReadDirectory`.
 pub const MAX_DIRECTORY_BYTES: u32 = 1 << 20;
-/// Most slots that a session gets on one metadata target: bounds what the target keeps for it.
+/// Most slots of a session at one metadata target: bounds the replies that the target stores.
 pub const MAX_SLOTS: u32 = 1024;
-/// Most opens ended by one `CloseMany`: a transaction that doesn't hold up the others.
+/// Most opens in one `CloseMany`: bounds a transaction, so that it does not delay others.
 pub const MAX_CLOSES: usize = 256;
-/// Most inodes asked about in one `WhichExist`.
+/// Most inodes in one `WhichExist`.
 pub const MAX_INODES_ASKED: usize = 4096;
-/// Starts of a metadata target that it remembers, and most marks in one `SyncInline`: a write of an
-/// older start that nobody synced counts as lost.
+/// Number of its starts that a metadata target remembers, and most marks in one `SyncInline`. An
+/// unsynced write of an older start counts as lost.
 pub const MAX_EPOCHS: usize = 64;
-/// Locked ranges that one owner has on one file at most: each change writes all of them.
+/// Most locked ranges of one owner on one file: each change writes all of them.
 pub const MAX_LOCK_RANGES: usize = 1024;
-/// End of what can be locked: the last byte that a file can have is before it.
+/// End of the lockable range: the last byte of the longest file is before it.
 pub const LOCK_END: u64 = 1 << 63;
-/// Most files in one `LockList`, and most ranges and waits of each.
+/// Most files in one `LockList`.
 pub const MAX_LISTED_USES: usize = 256;
-/// See [`MAX_LISTED_USES`].
+/// Most ranges, and most waits, of each file in one `LockList`.
 pub const MAX_LISTED_LOCKS: usize = 256;
-/// About as many waits are in one `WaitList`: all of an owner are in the same.
+/// Approximate number of waits in one `WaitList`. All waits of an owner are in the same list.
 pub const MAX_LISTED_WAITS: usize = 256;
 /// Most waits of one owner, and most holders of each, in a `WaitList`.
 pub const MAX_LISTED_HOLDERS: usize = 64;
@@ -41,9 +41,9 @@ pub const MAX_LISTED_HOLDERS: usize = 64;
 pub const MAX_LISTED_CLIENTS: usize = 1024;
 /// Most sessions in one `SessionList`.
 pub const MAX_LISTED_SESSIONS: usize = 256;
-/// Up to here the open files of a session are counted in a `SessionList`.
+/// Largest count of a session's open files in a `SessionList`.
 pub const MAX_COUNTED_OPENS: usize = 4096;
-/// Most notifications in one `Notifications`, and most that a client is at.
+/// Most notifications in one `Notifications`, and most that a client processes at a time.
 pub const MAX_NOTIFICATIONS: usize = 1024;
 /// Longest deadline that a request may carry.
 pub const MAX_TIME_LEFT_MS: u32 = 3_600_000;

@@ -7,26 +7,26 @@ use skep_types::registration::ServerRegistration;
 use skep_types::{MapVersion, NodeId, TargetId, Timestamp};
 
 record! {
-    /// Nothing to say but success.
+    /// Reply without fields: success.
     pub struct EmptyReply {}
 }
 
 record! {
-    /// A server reports itself at its start, with all its targets.
+    /// A server registers at its start, with all its targets. Repeating it changes nothing.
     pub struct RegisterServer {
-        /// The server; of kind `Metadata` or `Storage`.
+        /// The server, of kind `Metadata` or `Storage`.
         pub server: ServerRegistration,
-        /// Room on its targets, in their order.
+        /// Capacities of its targets, in their order.
         pub capacities: Vec<Capacity>,
     }
 }
 
 record! {
-    /// The ids that a server has now.
+    /// Reply to [`RegisterServer`] and [`RegisterClient`].
     pub struct RegisterReply {
-        /// The node's.
+        /// Id of the node.
         pub node: NodeId,
-        /// The targets', in the order of the request.
+        /// Ids of its targets, in the order of the request.
         pub targets: Vec<TargetId>,
         /// The current map.
         pub map: ClusterMap,
@@ -34,50 +34,51 @@ record! {
 }
 
 record! {
-    /// A client reports itself before it mounts.
+    /// A client registers before it mounts. Management gives it a new id each time.
     pub struct RegisterClient {
-        /// Name of its host, for people.
+        /// Name of its host, for output.
         pub host: String,
-        /// Where it mounts, for people.
+        /// Mount point, for output.
         pub mount_point: String,
         /// Version of its program.
         pub version: String,
-        /// Its process, as its host numbers it, for people.
+        /// Process id on its host, for output.
         pub pid: u32,
     }
 }
 
 record! {
-    /// A node is alive. Servers that management doesn't know (any more) get `Stale` and register
-    /// again.
+    /// A node reports regularly that it is alive. Management returns `Stale` to a node that is not
+    /// in its map; a server then registers again.
     pub struct Heartbeat {
         /// The sender.
         pub node: NodeId,
-        /// The map that it has.
+        /// Version of the sender's map.
         pub known: MapVersion,
-        /// Room on its targets.
+        /// Capacities of its targets.
         pub capacities: Vec<(TargetId, Capacity)>,
     }
 }
 
 record! {
-    /// What management answers to a heartbeat.
+    /// Reply to [`Heartbeat`].
     pub struct HeartbeatReply {
-        /// Room for files in the whole cluster, as storage reported it last; none right after
-        /// management's start, before it has heard from all.
+        /// Capacity of the whole cluster for files, from the newest reports of storage targets.
+        /// `None` right after management's start, until all targets have reported.
         pub capacity: Option<Capacity>,
-        /// For clients, which take no connections: what somebody wants of their log.
+        /// A pending change of a client's log level. Clients accept no connections, so management
+        /// delivers it here.
         pub log_level_change: Option<LogLevelChange>,
-        /// The map, if there is a newer one than the sender's.
+        /// The map. `None` means that the sender's map is the newest.
         pub map: Option<ClusterMap>,
     }
 }
 
 record! {
-    /// A client is to change what it logs, or to say what that is. It comes with each heartbeat's
-    /// answer until the client has sent its [`ConfirmLogLevel`].
+    /// A request to a client to change or report its log level. Management adds it to each reply to
+    /// a heartbeat until the client sends [`ConfirmLogLevel`].
     pub struct LogLevelChange {
-        /// Which order it is.
+        /// Number of the change.
         pub number: u64,
         /// As in `SetLogLevel`.
         pub level: Option<String>,
@@ -85,8 +86,8 @@ record! {
 }
 
 record! {
-    /// Changes what a client logs, until it ends, or only asks. Answered when the client has
-    /// answered.
+    /// Changes the log level of a client until it ends, or only asks for it. Management replies
+    /// when the client has sent [`ConfirmLogLevel`].
     pub struct SetClientLogLevel {
         /// The client.
         pub client: NodeId,
@@ -96,37 +97,38 @@ record! {
 }
 
 record! {
-    /// A client has carried out a [`LogLevelChange`].
+    /// A client confirms or refuses a [`LogLevelChange`].
     pub struct ConfirmLogLevel {
         /// The client.
         pub client: NodeId,
-        /// The order's.
+        /// Number of the change.
         pub number: u64,
-        /// What it logs; none: it won't do it.
+        /// The client's log level. `None` means that the client refuses the change.
         pub level: Option<LogLevel>,
-        /// Why it won't.
+        /// Reason of the refusal.
         pub refusal: String,
     }
 }
 
 record! {
-    /// The map, if there is a newer one than the asker's.
+    /// Reply with the cluster map.
     pub struct MapUpdate {
-        /// The newer map.
+        /// The map. `None` means that the sender's map is the newest.
         pub map: Option<ClusterMap>,
     }
 }
 
 record! {
-    /// Asks for the map; waits up to the request's time for one newer than `known`.
+    /// Asks for the cluster map. Management waits until it has a map newer than `known`, at most as
+    /// long as the sender waits.
     pub struct GetMap {
-        /// The map that the asker has.
+        /// Version of the sender's map.
         pub known: MapVersion,
     }
 }
 
 record! {
-    /// A node ends cleanly. A client is forgotten, a server is offline at once.
+    /// A node ends cleanly. Management removes a client, and marks a server `Offline` at once.
     pub struct Leave {
         /// The sender.
         pub node: NodeId,
@@ -134,9 +136,9 @@ record! {
 }
 
 record! {
-    /// A metadata target has heard nothing of a client for a lease, or an administrator says so:
-    /// the client is to be removed from the map, so that nobody serves it any more and what it had
-    /// can be given to others.
+    /// Removes a client from the map. A metadata target sends it when a client's lease has run out,
+    /// or an administrator's command does. No target serves the client any more, and its opens and
+    /// locks can be released.
     pub struct Evict {
         /// The client.
         pub client: NodeId,
@@ -144,7 +146,7 @@ record! {
 }
 
 record! {
-    /// Divides the virtual shards evenly over the metadata groups that there are. Once per cluster.
+    /// Divides the virtual shards evenly over all metadata groups. Possible once per cluster.
     pub struct Format {}
 }
 
@@ -163,53 +165,54 @@ record! {
         pub name: String,
         /// The new number, in the setting's unit.
         pub value: u64,
-        /// Only check whether it could be changed.
+        /// Only check whether the change is possible.
         pub is_dry_run: bool,
     }
 }
 
 record! {
-    /// Answer to [`ChangeSetting`].
+    /// Reply to [`ChangeSetting`].
     pub struct ChangeSettingReply {
-        /// The number of before.
+        /// The old number.
         pub before: u64,
-        /// The map version from which on the new number holds.
+        /// The first map version with the new number.
         pub version: MapVersion,
     }
 }
 
 record! {
-    /// Lists the clients that are registered.
+    /// Lists the registered clients, in pages.
     pub struct ListClients {
-        /// Only clients with higher ids; zero: from the beginning.
+        /// Return only clients with higher ids. Zero starts at the beginning.
         pub after: NodeId,
     }
 }
 
 record! {
-    /// A client.
+    /// A registered client.
     pub struct ClientEntry {
         /// Its id.
         pub node: NodeId,
         /// Name of its host.
         pub host: String,
-        /// Where it mounts.
+        /// Its mount point.
         pub mount_point: String,
-        /// Its process, as its host numbers it.
+        /// Process id on its host.
         pub pid: u32,
         /// When it registered, by management's clock.
         pub registered: Timestamp,
-        /// For how long it was silent; none: nothing was heard of it since management's start.
+        /// Time since its last heartbeat. `None` means that there was none since management's
+        /// start.
         pub silent_ms: Option<u64>,
     }
 }
 
 record! {
-    /// Answer to [`ListClients`].
+    /// Reply to [`ListClients`].
     pub struct ClientList {
-        /// By rising id.
+        /// The clients by rising id.
         pub clients: Vec<ClientEntry>,
-        /// The next page's `after`; none: all is told.
+        /// `after` of the next page. `None` means that this is the last page.
         pub next: Option<NodeId>,
     }
 }

@@ -1,22 +1,22 @@
-//! Messages to a running process, whatever it serves: on a connection that names no target.
+//! Messages to a service of any kind. The connection names no target.
 
 use skep_types::codec::record;
 
 record! {
-    /// Changes what a service logs, until it ends, or only asks.
+    /// Changes the log level of a service until it ends, or only asks for it.
     pub struct SetLogLevel {
-        /// `error`, `warn`, `info`, `debug` or `trace`, or a filter as in `node.log`; empty: as its
-        /// settings have it. None: nothing is changed.
+        /// `error`, `warn`, `info`, `debug` or `trace`, or a filter as in `node.log`. An empty text
+        /// restores the level of the settings. `None` changes nothing.
         pub level: Option<String>,
     }
 }
 
 record! {
-    /// What a service logs.
+    /// The log level of a process.
     pub struct LogLevel {
-        /// Now.
+        /// The current level.
         pub current: String,
-        /// At its next start.
+        /// The level of the settings, which applies at the next start.
         pub configured: String,
     }
 }

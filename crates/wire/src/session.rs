@@ -1,5 +1,5 @@
-//! The handshake of a connection. What it must prove is in `docs/protocol/handshake.md`; the
-//! computation is `skep-rpc`'s.
+//! The handshake of a connection. `docs/protocol/handshake.md` describes its proofs; `skep-rpc`
+//! computes them.
 
 use skep_types::codec::record;
 use skep_types::{ClusterId, NodeId, NodeKind, TargetId};
@@ -15,28 +15,27 @@ record! {
         pub newest: u16,
         /// The sender's kind.
         pub kind: NodeKind,
-        /// The sender's id; zero: it has none yet.
+        /// The sender's id. Zero if it has none yet.
         pub node: NodeId,
-        /// The target to speak to; zero: the node itself.
+        /// The target to connect to. Zero stands for the node itself.
         pub target: TargetId,
-        /// Which of the sender's channels to the target this is; zero: none. A connection ends the
-        /// one that the same node had before on the same channel: what that brought and nobody has
-        /// looked at is thrown away, so that a late copy of a request can't come after what was
-        /// answered on the new connection.
+        /// Number of the sender's channel to the target. Zero means no channel. The receiver ends
+        /// an older connection of the same node and channel and drops its unprocessed requests. So
+        /// it never executes a late copy of a request after a request of the new connection.
         pub channel: u64,
-        /// Random, never used again.
+        /// Random number, never used again.
         pub nonce: u128,
     }
 }
 
 record! {
-    /// Answer to [`Hello`]: proves that the receiver knows the cluster's secret.
+    /// Reply to [`Hello`]. Proves that the receiver has the cluster's secret.
     pub struct Challenge {
         /// The receiver's file system.
         pub cluster: ClusterId,
         /// Protocol version for this connection.
         pub protocol: u16,
-        /// Random, never used again.
+        /// Random number, never used again.
         pub nonce: u128,
         /// HMAC-SHA-256 over "skep server", the hello and this message without proof: low half.
         pub proof_low: u128,
@@ -46,7 +45,7 @@ record! {
 }
 
 record! {
-    /// Third frame: proves that the connecting side knows the cluster's secret.
+    /// Third frame. Proves that the connecting side has the cluster's secret.
     pub struct Proof {
         /// HMAC-SHA-256 over "skep client", the hello and the challenge without proof: low half.
         pub proof_low: u128,
@@ -56,11 +55,11 @@ record! {
 }
 
 record! {
-    /// Last frame of the handshake: requests may follow.
+    /// Last frame of the handshake. Requests may follow.
     pub struct Welcome {
-        /// The node that answers.
+        /// The receiver's node.
         pub node: NodeId,
-        /// Differs after each start of the service.
+        /// Number of the service's start. It differs after each start.
         pub incarnation: u64,
     }
 }

@@ -1,12 +1,12 @@
-//! Messages by which a metadata target tells clients what they may not rely on any longer. What
-//! they do together is in `docs/design/0008-shared-files.md`.
+//! Messages by which a metadata target notifies clients that a file becomes shared.
+//! `docs/design/0008-shared-files.md` describes the protocol.
 
 use skep_types::InodeId;
 use skep_types::codec::record;
 
 record! {
-    /// A file that a client has open is about to be shared: others have it open too, and one of all
-    /// of them may write.
+    /// A file that the client has open is about to be shared: another client opens it, and at least
+    /// one of them may write. The client stops relying on cached pages and its known end of file.
     #[derive(Copy)]
     pub struct Notification {
         /// Number of the notification, never used again.
@@ -17,23 +17,25 @@ record! {
 }
 
 record! {
-    /// Waits until there is something that the session has to know, for some seconds at most.
+    /// A client waits for notifications of its session. The target replies when there is one, or
+    /// after some seconds.
     pub struct WaitNotifications {
-        /// Notifications that the client is at: it doesn't have to be told of them again.
+        /// Notifications that the client is processing. The target does not send them again.
         pub known: Vec<u64>,
     }
 }
 
 record! {
-    /// Answer to [`WaitNotifications`].
+    /// Reply to [`WaitNotifications`].
     pub struct Notifications {
-        /// What the session has to know; nothing: ask again.
+        /// The notifications. If there are none, the client waits again.
         pub notifications: Vec<Notification>,
     }
 }
 
 record! {
-    /// The client knows that files are shared, and acts accordingly from now on.
+    /// A client acknowledges notifications: from now on it treats these files as shared. Repeating
+    /// it changes nothing.
     pub struct AcknowledgeNotifications {
         /// Numbers of the notifications.
         pub numbers: Vec<u64>,

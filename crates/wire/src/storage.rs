@@ -1,12 +1,13 @@
-//! Messages to storage targets: chunk files. All are idempotent: writing or removing the same again
-//! has the same result, so none needs a slot.
+//! Messages to storage targets about chunk files. Clients send them, and metadata targets for
+//! truncation, removal and size recovery. All are idempotent: a repeated request has the same
+//! result, so none needs a slot.
 
 use skep_types::codec::record;
 use skep_types::{ChunkFileKey, HostIncarnation, InodeId, Timestamp};
 
 record! {
-    /// What a chunk file says about the stripe that it is part of, so that data can be put back
-    /// together when metadata is lost.
+    /// Description of the stripe to which a chunk file belongs. The target stores it with the chunk
+    /// file, so that files can be reassembled if metadata is lost.
     #[derive(Copy)]
     pub struct StripeHint {
         /// Chunk size of the component.
@@ -19,51 +20,55 @@ record! {
 }
 
 record! {
-    /// Writes bulk data at an offset. Creates the chunk file if need be.
+    /// Writes the bulk data of the frame at an offset. The target creates the chunk file if it does
+    /// not exist. The data is not durable before a [`SyncChunk`].
     pub struct WriteChunk {
         /// The chunk file.
         pub key: ChunkFileKey,
-        /// For its description of itself.
+        /// The stripe, stored when the chunk file is created.
         pub stripe: StripeHint,
         /// First byte in the chunk file.
         pub offset: u64,
-        /// CRC-32C of each granule piece of the data, cut at multiples of 4,096 in the chunk file.
+        /// CRC-32C of each piece of the data, split at multiples of 4,096 in the chunk file.
         pub checksums: Vec<u32>,
     }
 }
 
 record! {
-    /// Answer to [`WriteChunk`].
+    /// Reply to [`WriteChunk`].
     pub struct WriteChunkReply {
-        /// If it differs between a write and its sync, the write may have been lost.
+        /// Incarnation of the host. If it differs between a write and its sync, the write may have
+        /// been lost.
         pub incarnation: HostIncarnation,
-        /// Bytes that the target has left for its clients.
+        /// Free space that the target has for clients, in bytes.
         pub free_bytes: u64,
     }
 }
 
 record! {
-    /// Reads a range. A range in a hole or beyond the end is answered short; the rest is zeros.
+    /// Reads a range. The target returns fewer bytes if the range ends in a hole or beyond the end
+    /// of the chunk file; the missing bytes are zeros.
     pub struct ReadChunk {
         /// The chunk file.
         pub key: ChunkFileKey,
         /// First byte in the chunk file.
         pub offset: u64,
-        /// Most bytes wanted.
+        /// Number of bytes to read.
         pub length: u32,
     }
 }
 
 record! {
-    /// Answer to [`ReadChunk`], with the bulk data.
+    /// Reply to [`ReadChunk`]. The bulk data follows in the frame.
     pub struct ReadChunkReply {
-        /// CRC-32C of each granule piece of the data, cut at multiples of 4,096 in the chunk file.
+        /// CRC-32C of each piece of the data, split at multiples of 4,096 in the chunk file.
         pub checksums: Vec<u32>,
     }
 }
 
 record! {
-    /// Makes all that was acknowledged for a chunk file durable. One that doesn't exist is durable.
+    /// Makes all acknowledged changes of a chunk file durable. Succeeds for a chunk file that does
+    /// not exist.
     pub struct SyncChunk {
         /// The chunk file.
         pub key: ChunkFileKey,
@@ -71,112 +76,114 @@ record! {
 }
 
 record! {
-    /// Answer to [`SyncChunk`].
+    /// Reply to [`SyncChunk`].
     pub struct SyncChunkReply {
-        /// If it differs from that of a write, the write may have been lost.
+        /// Incarnation of the host. If it differs from that of a write, the write may have been
+        /// lost.
         pub incarnation: HostIncarnation,
     }
 }
 
 record! {
-    /// TruncationTable a chunk file; one that is shorter or doesn't exist stays as it is.
+    /// Truncates a chunk file. The target leaves a shorter or missing chunk file as it is.
     pub struct TruncateChunk {
         /// The chunk file.
         pub key: ChunkFileKey,
-        /// Its size afterwards, at most.
+        /// Upper bound of its size afterwards.
         pub size: u64,
     }
 }
 
 record! {
-    /// Reserves room for a range, so that writing there won't run out of space; the chunk file is
-    /// created if need be, its size and what it holds stay.
+    /// Allocates space for a range, so that later writes there do not run out of space. The target
+    /// creates the chunk file if it does not exist. Size and data stay as they are.
     pub struct ReserveChunk {
         /// The chunk file.
         pub key: ChunkFileKey,
         /// First byte in the chunk file.
         pub offset: u64,
-        /// Bytes.
+        /// Length of the range in bytes.
         pub length: u64,
     }
 }
 
 record! {
-    /// Makes a range zeros, and gives its room back as far as it can; the size stays.
+    /// Sets a range to zeros and frees its space as far as possible. The size stays as it is.
     pub struct ClearChunk {
         /// The chunk file.
         pub key: ChunkFileKey,
         /// First byte in the chunk file.
         pub offset: u64,
-        /// Bytes.
+        /// Length of the range in bytes.
         pub length: u64,
     }
 }
 
 record! {
-    /// Answer to [`ReserveChunk`] and [`ClearChunk`].
+    /// Reply to [`ReserveChunk`] and [`ClearChunk`].
     pub struct ChunkRangeReply {
-        /// If it differs from that of a sync, what was done may have been lost.
+        /// Incarnation of the host. If it differs from that of a sync, the change may have been
+        /// lost.
         pub incarnation: HostIncarnation,
-        /// What lies before this byte of the chunk file is done. If that isn't all, it is to be
-        /// asked again for the rest: a long range would keep the target from others.
+        /// The range is done up to this byte of the chunk file. The client repeats the request for
+        /// the rest: a long range would delay the target's other requests.
         pub end: u64,
     }
 }
 
 record! {
-    /// Asks where data or a hole begins.
+    /// Finds the next data or hole of a chunk file (`lseek` with `SEEK_DATA`, `SEEK_HOLE`).
     pub struct SeekChunk {
         /// The chunk file.
         pub key: ChunkFileKey,
-        /// First byte in the chunk file that counts.
+        /// Byte in the chunk file at which the search starts.
         pub offset: u64,
-        /// Data is looked for, not a hole.
+        /// Whether to search for data. If not set, the target searches for a hole.
         pub wants_data: bool,
     }
 }
 
 record! {
-    /// Answer to [`SeekChunk`].
+    /// Reply to [`SeekChunk`].
     #[derive(Copy)]
     pub struct SeekChunkReply {
-        /// The first such byte in the chunk file. All that lies beyond its end is a hole; so only
-        /// data may be missing.
+        /// The first such byte in the chunk file. `None` means that there is no more data; a hole
+        /// always exists, because all bytes beyond the end are one.
         pub at: Option<u64>,
     }
 }
 
 record! {
-    /// Copies a range of one chunk file to another of the same target, or to another place of the
-    /// same. What the source doesn't hold is zeros in the copy.
+    /// Copies a range of a chunk file to another chunk file of the same target, or within the same
+    /// one. Bytes that the source does not have become zeros.
     pub struct CopyChunk {
         /// The source.
         pub from: ChunkFileKey,
         /// First byte of the range in the source.
         pub from_offset: u64,
-        /// The chunk file that is written to, created if need be.
+        /// The destination. The target creates it if it does not exist.
         pub to: ChunkFileKey,
-        /// For its description of itself.
+        /// The stripe of the destination, stored when it is created.
         pub stripe: StripeHint,
-        /// Where the range begins there.
+        /// First byte of the range in the destination.
         pub to_offset: u64,
-        /// Bytes.
+        /// Length of the range in bytes.
         pub length: u32,
     }
 }
 
 record! {
-    /// Answer to [`CopyChunk`].
+    /// Reply to [`CopyChunk`].
     pub struct CopyChunkReply {
-        /// If it differs from that of a sync, the copy may have been lost.
+        /// Incarnation of the host. If it differs from that of a sync, the copy may have been lost.
         pub incarnation: HostIncarnation,
-        /// Whether a part of the range was a hole, and is one in the copy.
+        /// Whether a part of the range is a hole in source and copy.
         pub has_holes: bool,
     }
 }
 
 record! {
-    /// Asks what a chunk file is like.
+    /// Reads size and allocation of a chunk file.
     pub struct StatChunk {
         /// The chunk file.
         pub key: ChunkFileKey,
@@ -184,21 +191,21 @@ record! {
 }
 
 record! {
-    /// Answer to [`StatChunk`]. All zero if there is no such chunk file.
+    /// Reply to [`StatChunk`]. All fields are zero if the chunk file does not exist.
     pub struct ChunkStat {
         /// Whether it exists.
         pub exists: bool,
         /// Size in bytes.
         pub size: u64,
-        /// Bytes that it takes on disk.
+        /// Bytes allocated on disk.
         pub allocated: u64,
-        /// Last write.
+        /// Time of the last write.
         pub modified: Timestamp,
     }
 }
 
 record! {
-    /// Removes chunk files; those that don't exist are skipped.
+    /// Removes chunk files. The target skips chunk files that do not exist.
     pub struct RemoveChunks {
         /// The chunk files.
         pub keys: Vec<ChunkFileKey>,
@@ -206,27 +213,28 @@ record! {
 }
 
 record! {
-    /// Asks a target for the inodes of its chunk files after `cursor`, in its own order.
+    /// Lists the chunk files of a target in pages, in the target's own order.
     pub struct ListChunks {
-        /// Where to go on; zero: at the start.
+        /// Cursor from the last reply. Zero starts at the beginning.
         pub cursor: u64,
-        /// Most keys wanted.
+        /// Upper bound of the number of keys.
         pub limit: u32,
     }
 }
 
 record! {
-    /// Answer to [`ListChunks`].
+    /// Reply to [`ListChunks`].
     pub struct ChunkList {
         /// Chunk files.
         pub keys: Vec<ChunkFileKey>,
-        /// Cursor for the next call; zero: this was all.
+        /// Cursor of the next request. Zero means that this is the last page.
         pub next: u64,
     }
 }
 
 record! {
-    /// Storage asks metadata which inodes exist, to find chunk files that nobody owns.
+    /// A storage target asks a metadata target which inodes exist, to find chunk files without an
+    /// inode.
     pub struct WhichExist {
         /// The inodes.
         pub inodes: Vec<InodeId>,
@@ -234,9 +242,9 @@ record! {
 }
 
 record! {
-    /// Answer to [`WhichExist`].
+    /// Reply to [`WhichExist`].
     pub struct WhichExistReply {
-        /// For each inode asked about, whether it exists (unlinked but open counts).
+        /// For each inode of the request whether it exists. An unlinked but open inode exists.
         pub exists: Vec<bool>,
     }
 }

@@ -9,7 +9,7 @@ use crate::repository::{Generated, Outcome, output, root, write_or_check};
 use crate::schema::{KINDS, Kind, Shape, Type, fixed_bytes};
 use skep_types::codec::{FieldDoc, VariantDoc};
 use skep_types::{ErrorCode, MAX_NAME_BYTES, RetryClass};
-use skep_wire::catalog::{CATALOG, Line};
+use skep_wire::catalog::{CATALOG, Message};
 use skep_wire::frame::HEADER_FIELDS;
 use skep_wire::limits;
 use std::path::Path;
@@ -179,7 +179,7 @@ fn reference() -> String {
         "\nA request that modifies runs in a slot of a session, exactly once. Version of all: 1.\n";
     CATALOG.iter().for_each(|line| message(&mut page, line));
     page += "\n## Replies\n";
-    let mut replies: Vec<&Line> = CATALOG.iter().collect();
+    let mut replies: Vec<&Message> = CATALOG.iter().collect();
     replies.sort_by_key(|line| line.reply);
     replies.dedup_by_key(|line| line.reply);
     for line in replies {
@@ -204,7 +204,7 @@ fn reference() -> String {
     page
 }
 
-fn message(page: &mut String, line: &Line) {
+fn message(page: &mut String, line: &Message) {
     *page += &format!("\n### {} {}\n\n{}\n", line.id, line.name, prose(line.doc));
     let slot = if line.modifies { "in a slot, exactly once" } else { "idempotent" };
     let by = if line.service == "any" { "every service" } else { line.service };

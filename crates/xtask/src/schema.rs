@@ -13,7 +13,8 @@ use skep_types::map::{Group, GroupMember, MemberState, Node, NodeKind, ShardRang
 use skep_types::registration::{ServerRegistration, TargetClaim};
 use skep_types::{Attributes, ChunkFileKey, ClusterId, Component, Epoch, FileKind, GroupId};
 use skep_types::{
-    Chooser, HostIncarnation, InodeId, Lsn, MapVersion, NodeId, PatternOrigin, Redundancy, Result,
+    Chooser, HostIncarnation, InodeId, Lsn, MapVersion, NodeId, PatternOrigin, PatternRequest,
+    Redundancy, Result,
 };
 use skep_types::{SessionId, ShardId, StripePattern, TargetId, TargetKind, Timestamp};
 use skep_wire::{
@@ -75,6 +76,7 @@ pub(crate) const KINDS: &[Kind] = &[
     record::<Timestamp>(),
     record::<Attributes>(),
     record::<StripePattern>(),
+    record::<PatternRequest>(),
     record::<Component>(),
     record::<ChunkFileKey>(),
     record::<ClusterMap>(),

@@ -153,7 +153,7 @@ fn show(frame: &[u8]) -> Value {
     let (header, crc) = Header::parse(bytes).expect("our frames parse");
     let (body, data) = frame[HEADER_BYTES..].split_at(header.body_bytes as usize);
     check_body(body, crc).expect("our bodies have their checksum");
-    let line = catalog::line(header.message).expect("examples are of known messages");
+    let line = catalog::message(header.message).expect("examples are of known messages");
     let recoded = catalog::recode(header.message, header.is_reply(), body);
     assert_eq!(recoded, Some(Ok(body.to_vec())), "{}", line.name);
     let fields = if header.is_reply() { line.reply_fields } else { line.fields };
@@ -176,7 +176,7 @@ fn pretty(value: &Value) -> String {
 }
 
 fn files_of(example: &Example) -> [Generated; 2] {
-    let line = catalog::line(example.message).expect("examples are of known messages");
+    let line = catalog::message(example.message).expect("examples are of known messages");
     let mut vectors: Vec<Vector> = Vec::new();
     for body in &example.bodies {
         let kind = if body.is_reply { "reply" } else { "request" };

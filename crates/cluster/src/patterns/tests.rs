@@ -1,8 +1,9 @@
-//! Who may ask for which pattern, and whose word counts.
+//! Which requests are refused, and which level sets each field of a pattern.
 
 use super::*;
 use crate::state::tests::{cluster, server};
 use skep_types::GroupId;
+use skep_types::codec::Codec;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -19,29 +20,47 @@ fn groups(map: &ClusterMap, kind: TargetKind) -> Vec<GroupId> {
     map.groups.iter().filter(|group| group.kind == kind).map(|group| group.id).collect()
 }
 
-fn component(start: u64, chunk_bytes: u64, wanted: u16) -> Component {
-    Component { start, chunk_bytes, wanted, ..open_component() }
+/// A component of a request, in which zero means that chunk size or width is unset.
+fn component(start: u64, chunk_bytes: u64, width: u16) -> ComponentRequest {
+    let chunk_bytes = Some(chunk_bytes).filter(|bytes| *bytes != 0);
+    let width = Some(width).filter(|width| *width != 0);
+    ComponentRequest { start, chunk_bytes, width, placement: None }
 }
 
-fn listed(groups: &[GroupId]) -> Component {
-    let (wanted, groups) = (groups.len() as u16, groups.to_vec());
-    Component { wanted, groups, chooser: Chooser::Listed, ..open_component() }
+fn listed(groups: &[GroupId]) -> ComponentRequest {
+    let placement = Some(Placement::Groups(groups.to_vec()));
+    ComponentRequest { placement, ..ComponentRequest::default() }
 }
 
-fn pattern(components: &[Component]) -> StripePattern {
+fn request(components: &[ComponentRequest]) -> PatternRequest {
     let components = components.to_vec();
-    StripePattern { generation: 0, origin: PatternOrigin::Asked, components }
+    PatternRequest { origin: PatternOrigin::Asked, inline_bytes: None, components }
+}
+
+/// The request whose first `bytes` lie in metadata.
+fn inline(bytes: u64, components: &[ComponentRequest]) -> PatternRequest {
+    PatternRequest { inline_bytes: Some(bytes), ..request(components) }
+}
+
+/// The pattern of a new file, with groups.
+fn new_pattern(
+    merged: &PatternRequest,
+    policy: &Policy,
+    candidates: &Candidates,
+    cursor: &mut Cursor,
+) -> Result<StripePattern> {
+    place(resolve(merged, policy), candidates, 7, cursor)
 }
 
 #[test]
-fn what_is_wrong_is_refused_by_name() {
+fn invalid_requests_are_refused_with_the_broken_rule() {
     let map = map();
     let storage = groups(&map, TargetKind::Storage);
-    let check = |components: &[Component]| {
-        check_asked(&map, &pattern(components), 0)
+    let check = |components: &[ComponentRequest]| {
+        check_request(&map, &request(components), 0)
             .map_err(|error| (error.code(), error.context().to_owned()))
     };
-    let refused = |components: &[Component], code: ErrorCode, words: &str| {
+    let refused = |components: &[ComponentRequest], code: ErrorCode, words: &str| {
         let (found, context) = check(components).unwrap_err();
         assert!(found == code && context.contains(words), "{found}: {context}");
     };
@@ -58,8 +77,9 @@ fn what_is_wrong_is_refused_by_name() {
     refused(&[component(0, 0, 1), component(MIB, 2 * MIB, 1)], invalid, "multiple of 2097152");
     let twice = [storage[0], storage[0]];
     refused(&[listed(&twice)], invalid, "twice");
-    refused(&[Component { wanted: 3, ..listed(&storage) }], invalid, "as many as are wanted");
-    refused(&[Component { chooser: Chooser::Listed, ..open_component() }], invalid, "either");
+    let of_three = ComponentRequest { width: Some(3), ..listed(&storage) };
+    refused(&[of_three], invalid, "as many as are wanted");
+    refused(&[listed(&[])], invalid, "either");
     let absent = GroupId::new(99);
     refused(&[listed(&[storage[0], absent])], ErrorCode::NotFound, "no storage group g99");
     let of_metadata = groups(&map, TargetKind::Metadata);
@@ -76,12 +96,12 @@ fn users_stay_within_limits_and_root_does_not() {
         user_max_chunk_bytes: MIB,
         ..Policy::default()
     };
-    let check = |map: &ClusterMap, component: &Component| {
-        let asked = pattern(std::slice::from_ref(component));
-        check_asked(map, &asked, 0).unwrap();
-        check_asked(map, &asked, 1_000)
+    let check = |map: &ClusterMap, component: &ComponentRequest| {
+        let request = request(std::slice::from_ref(component));
+        check_request(map, &request, 0).unwrap();
+        check_request(map, &request, 1_000)
     };
-    let refused = |map: &ClusterMap, component: &Component, words: &str| {
+    let refused = |map: &ClusterMap, component: &ComponentRequest, words: &str| {
         let error = check(map, component).unwrap_err();
         assert_eq!(error.code(), ErrorCode::PermissionDenied);
         assert!(error.context().contains(words), "{error}");
@@ -107,15 +127,15 @@ fn all_online(map: &ClusterMap) -> Candidates {
 }
 
 #[test]
-fn whoever_is_nearer_to_the_file_has_the_word() {
+fn request_precedes_directory_and_directory_precedes_cluster() {
     let map = map();
     let storage = groups(&map, TargetKind::Storage);
     let policy = Policy { default_width: 3, stripe_from: 0, ..Policy::default() };
     let (mut cursor, candidates) = (Cursor::default(), all_online(&map));
-    let mut make = |asked: Option<&[Component]>, directory: Option<&[Component]>| {
-        let (asked, directory) = (asked.map(pattern), directory.map(pattern));
-        let merged = merged(asked.as_ref(), directory.as_ref());
-        let made = with_groups(&merged, &policy, &candidates, 7, &mut cursor).unwrap();
+    let mut make = |asked: Option<&[ComponentRequest]>, directory: Option<&[ComponentRequest]>| {
+        let (asked, directory) = (asked.map(request), directory.map(request));
+        let merged = merge(asked.as_ref(), directory.as_ref());
+        let made = new_pattern(&merged, &policy, &candidates, &mut cursor).unwrap();
         made.check().unwrap();
         made
     };
@@ -128,142 +148,179 @@ fn whoever_is_nearer_to_the_file_has_the_word() {
         (PatternOrigin::Cluster, PatternOrigin::Directory, PatternOrigin::Asked);
     let balanced = Chooser::Balanced;
     assert_eq!(first(&make(None, None)), (of_cluster, 512 * KIB, 3, balanced));
-    let directory = [Component { chooser: Chooser::RoundRobin, ..component(0, MIB, 0) }];
+    let placement = Some(Placement::Policy(Chooser::RoundRobin));
+    let directory = [ComponentRequest { placement, ..component(0, MIB, 0) }];
     let made = make(None, Some(&directory));
     assert_eq!(first(&made), (of_directory, MIB, 3, Chooser::RoundRobin));
     let asked = [component(0, 0, 2)];
     let made = make(Some(&asked), Some(&directory));
     assert_eq!(first(&made), (of_file, MIB, 2, Chooser::RoundRobin));
-    // A directory's list counts unless count or chooser are asked for.
+    // A directory's list counts unless the request sets width or placement.
     let directory = [listed(&storage[1..3])];
     let made = make(Some(&[component(0, MIB, 0)]), Some(&directory));
     assert_eq!(first(&made), (of_file, MIB, 2, Chooser::Listed));
     assert_eq!(made.components[0].groups, storage[1..3]);
     assert_eq!(first(&make(Some(&asked), Some(&directory))), (of_file, 512 * KIB, 2, balanced));
-    // More than there are: all of them.
+    // The pattern keeps the width asked for, even if the cluster has fewer groups.
     assert_eq!(first(&make(Some(&[component(0, 0, 200)]), None)).2, 200);
 }
 
 #[test]
-fn files_of_which_nobody_says_how_wide_are_narrow_at_first() {
+fn files_of_unset_width_are_narrow_at_first() {
     let map = map();
     let policy = Policy { stripe_from: 4 * MIB, ..Policy::default() };
-    let made = |asked: Option<&[Component]>, policy: &Policy| {
-        let merged = merged(asked.map(pattern).as_ref(), None);
+    let made = |asked: Option<&[ComponentRequest]>, policy: &Policy| {
+        let merged = merge(asked.map(request).as_ref(), None);
         let (mut cursor, candidates) = (Cursor::default(), all_online(&map));
-        let made = with_groups(&merged, policy, &candidates, 7, &mut cursor).unwrap();
+        let made = new_pattern(&merged, policy, &candidates, &mut cursor).unwrap();
         made.check().unwrap();
         let part = |it: &Component| (it.start, it.chunk_bytes, it.groups.len());
         made.components.iter().map(part).collect::<Vec<_>>()
     };
     let chunk = 512 * KIB;
     assert_eq!(made(None, &policy), [(0, chunk, 1), (4 * MIB, chunk, 4)]);
-    // Asked for is a chunk size alone: the border is where one ends.
+    // The request sets the chunk size alone: the border is at the end of a chunk.
     let large_chunks = made(Some(&[component(0, 16 * MIB, 0)]), &policy);
     assert_eq!(large_chunks, [(0, 16 * MIB, 1), (16 * MIB, 16 * MIB, 4)]);
     let odd = Policy { stripe_from: 700_000, default_width: 2, ..policy.clone() };
     assert_eq!(made(None, &odd), [(0, chunk, 1), (MIB, chunk, 2)]);
-    // Whoever says how wide, or by which components, has said it for the whole file.
+    // A request that sets a width, or several components, sets the width of the whole file.
     assert_eq!(made(Some(&[component(0, 0, 4)]), &policy), [(0, chunk, 4)]);
     let two = [component(0, 0, 0), component(64 * MIB, 0, 1)];
     assert_eq!(made(Some(&two), &policy), [(0, chunk, 4), (64 * MIB, chunk, 1)]);
     let of_all = Policy { stripe_from: 0, ..policy.clone() };
     assert_eq!(made(None, &of_all), [(0, chunk, 4)]);
-    // What would be as narrow further on needs no second component.
+    // A file that has one group throughout needs no second component.
     let narrow = Policy { default_width: 1, ..policy.clone() };
     assert_eq!(made(None, &narrow), [(0, chunk, 1)]);
     let mut one = map.clone();
     one.targets.retain(|target| target.kind != TargetKind::Storage || target.id.raw() == 2);
-    let merged = merged(None, None);
+    let merged = merge(None, None);
     let (mut cursor, candidates) = (Cursor::default(), all_online(&one));
-    let made = with_groups(&merged, &policy, &candidates, 7, &mut cursor).unwrap();
+    let made = new_pattern(&merged, &policy, &candidates, &mut cursor).unwrap();
     assert_eq!((made.components.len(), made.components[0].start), (1, 0));
     assert_eq!((made.components[0].wanted, made.components[0].groups.len()), (32, 1));
 }
 
 #[test]
-fn later_components_start_at_multiples_of_their_chunk_size_whatever_the_clusters_is() {
-    let asked = pattern(&[component(0, 0, 1), component(MIB, 0, 2), component(64 * MIB, 0, 4)]);
-    asked.check_asked().unwrap();
+fn default_chunk_size_shrinks_to_fit_the_start_of_a_component() {
+    let asked = request(&[component(0, 0, 1), component(MIB, 0, 2), component(64 * MIB, 0, 4)]);
+    asked.check().unwrap();
     let policy = Policy { default_chunk_bytes: 16 * MIB, ..Policy::default() };
     let sizes: Vec<u64> =
-        resolved(&asked, &policy).components.iter().map(|it| it.chunk_bytes).collect();
+        resolve(&asked, &policy).components.iter().map(|it| it.chunk_bytes).collect();
     assert_eq!(sizes, [16 * MIB, MIB, 16 * MIB]);
 }
 
 #[test]
-fn without_a_storage_target_there_is_no_room() {
-    let nothing = merged(None, None);
-    let made = with_groups(
-        &nothing,
-        &Policy::default(),
-        &Candidates::default(),
-        1,
-        &mut Cursor::default(),
-    );
+fn without_a_storage_target_no_pattern_can_be_placed() {
+    let (unset, policy) = (PatternRequest::unset(), Policy::default());
+    let made = new_pattern(&unset, &policy, &Candidates::default(), &mut Cursor::default());
     assert_eq!(made.unwrap_err().code(), ErrorCode::NoSpace);
 }
 
-/// A file that has its components already, since nobody said how wide it is to be.
+/// A file of unset width, whose pattern has two components therefore.
 #[test]
-fn who_asks_for_a_chunk_size_alone_leaves_files_narrow_at_first() {
-    let of_file = pattern(&[component(0, 512 * KIB, 1), component(4 * MIB, 512 * KIB, 32)]);
+fn request_of_only_a_chunk_size_keeps_the_components() {
+    let of_file = request(&[component(0, 512 * KIB, 1), component(4 * MIB, 512 * KIB, 32)]);
     let asked = |chunk_bytes| {
-        let merged = merged(Some(&pattern(&[component(0, chunk_bytes, 0)])), Some(&of_file));
-        merged.check_asked().unwrap();
-        let parts = merged.components.iter().map(|it| (it.start, it.chunk_bytes, it.wanted));
-        parts.collect::<Vec<_>>()
+        let merged = merge(Some(&request(&[component(0, chunk_bytes, 0)])), Some(&of_file));
+        merged.check().unwrap();
+        merged.components
     };
-    assert_eq!(asked(MIB), [(0, MIB, 1), (4 * MIB, MIB, 32)]);
-    assert_eq!(asked(16 * MIB), [(0, 16 * MIB, 1), (16 * MIB, 16 * MIB, 32)]);
-    assert_eq!(asked(0), [(0, 512 * KIB, 1), (4 * MIB, 512 * KIB, 32)]);
+    let two = |chunk, border| [component(0, chunk, 1), component(border, chunk, 32)];
+    assert_eq!(asked(MIB), two(MIB, 4 * MIB));
+    assert_eq!(asked(16 * MIB), two(16 * MIB, 16 * MIB));
+    assert_eq!(asked(0), two(512 * KIB, 4 * MIB));
     let three = [component(0, 64 * KIB, 1), component(MIB, 64 * KIB, 4), component(2 * MIB, 0, 8)];
-    assert_eq!(with_chunks_of(&three, 4 * MIB).len(), 2);
-    assert_eq!(with_chunks_of(&three, 4 * MIB)[1].wanted, 8);
+    assert_eq!(with_chunks_of(&three, Some(4 * MIB)).len(), 2);
+    assert_eq!(with_chunks_of(&three, Some(4 * MIB))[1].width, Some(8));
 }
 
 #[test]
-fn bytes_in_metadata_go_with_whatever_comes_behind_them() {
+fn inline_bytes_combine_with_the_components_behind_them() {
     let map = map();
-    let made = |asked: Option<&[Component]>, directory: Option<&[Component]>, policy: &Policy| {
-        let (asked, directory) = (asked.map(pattern), directory.map(pattern));
-        let merged = merged(asked.as_ref(), directory.as_ref());
-        merged.check_asked().unwrap();
-        let (mut cursor, candidates) = (Cursor::default(), all_online(&map));
-        let made = with_groups(&merged, policy, &candidates, 7, &mut cursor).unwrap();
-        let part = |it: &Component| (it.start, it.chunk_bytes, it.groups.len());
-        made.components.iter().map(part).collect::<Vec<_>>()
-    };
+    let made =
+        |asked: Option<PatternRequest>, directory: Option<PatternRequest>, policy: &Policy| {
+            let merged = merge(asked.as_ref(), directory.as_ref());
+            merged.check().unwrap();
+            let (mut cursor, candidates) = (Cursor::default(), all_online(&map));
+            let made = new_pattern(&merged, policy, &candidates, &mut cursor).unwrap();
+            let part = |it: &Component| (it.start, it.chunk_bytes, it.groups.len());
+            made.components.iter().map(part).collect::<Vec<_>>()
+        };
     let (plain, chunk) = (Policy::default(), 512 * KIB);
-    let inline = |bytes| [Component::inline(), component(bytes, 0, 0)];
+    let only_inline = |bytes| Some(inline(bytes, &[component(0, 0, 0)]));
     let of_four = [(0, 0, 0), (4 * KIB, chunk, 1), (4 * MIB, chunk, 4)];
-    // Whoever says no more than that leaves the rest to others.
-    assert_eq!(made(None, Some(&inline(4 * KIB)), &plain), of_four);
-    assert_eq!(made(Some(&inline(4 * KIB)), None, &plain), of_four);
-    let wide = [component(0, MIB, 1), component(8 * MIB, MIB, 3)];
-    let over_wide = made(Some(&inline(8 * KIB)), Some(&wide), &plain);
+    // A request that sets only the inline bytes leaves the rest to the next level.
+    assert_eq!(made(None, only_inline(4 * KIB), &plain), of_four);
+    assert_eq!(made(only_inline(4 * KIB), None, &plain), of_four);
+    let wide = request(&[component(0, MIB, 1), component(8 * MIB, MIB, 3)]);
+    let over_wide = made(only_inline(8 * KIB), Some(wide), &plain);
     assert_eq!(over_wide, [(0, 0, 0), (8 * KIB, MIB, 1), (8 * MIB, MIB, 3)]);
-    // Who says nothing of it leaves it as it is; who says how many targets has said all.
-    let whole = [Component::inline(), component(4 * KIB, 0, 1), component(4 * MIB, 0, 3)];
-    let larger_chunks = made(Some(&[component(0, 16 * MIB, 0)]), Some(&whole), &plain);
+    // A request that sets no width keeps the inline bytes. One that sets a width replaces all.
+    let whole = || Some(inline(4 * KIB, &[component(0, 0, 1), component(4 * MIB, 0, 3)]));
+    let only = |component| Some(request(&[component]));
+    let larger_chunks = made(only(component(0, 16 * MIB, 0)), whole(), &plain);
     assert_eq!(larger_chunks, [(0, 0, 0), (4 * KIB, 16 * MIB, 1), (16 * MIB, 16 * MIB, 3)]);
-    assert_eq!(made(Some(&[component(0, 0, 2)]), Some(&whole), &plain), [(0, chunk, 2)]);
-    let replaced = made(Some(&inline(64 * KIB)), Some(&whole), &plain);
+    assert_eq!(made(only(component(0, 0, 2)), whole(), &plain), [(0, chunk, 2)]);
+    let replaced = made(only_inline(64 * KIB), whole(), &plain);
     assert_eq!(replaced, [(0, 0, 0), (64 * KIB, chunk, 1), (4 * MIB, chunk, 3)]);
     // A component that has no bytes of its own any more goes.
-    let early = [component(0, 64 * KIB, 1), component(64 * KIB, 64 * KIB, 4)];
-    let pushed = made(Some(&inline(64 * KIB)), Some(&early), &plain);
+    let early = request(&[component(0, 64 * KIB, 1), component(64 * KIB, 64 * KIB, 4)]);
+    let pushed = made(only_inline(64 * KIB), Some(early), &plain);
     assert_eq!(pushed, [(0, 0, 0), (64 * KIB, 64 * KIB, 4)]);
-    // The cluster's word, where nobody else has one.
+    // The cluster's settings count where neither request nor directory sets a width.
     let of_cluster = Policy { inline_bytes: 4 * KIB, ..plain.clone() };
     assert_eq!(made(None, None, &of_cluster), of_four);
-    assert_eq!(made(Some(&[component(0, 0, 4)]), None, &of_cluster), [(0, chunk, 4)]);
+    assert_eq!(made(only(component(0, 0, 4)), None, &of_cluster), [(0, chunk, 4)]);
     let narrow = Policy { default_width: 1, ..of_cluster };
     assert_eq!(made(None, None, &narrow), [(0, 0, 0), (4 * KIB, chunk, 1)]);
-    // All words together may be too many.
+    // All levels together may give too many components.
     let sixteen: Vec<_> = (0..16).map(|it| component(it * MIB, 0, 1)).collect();
-    let merged = merged(Some(&pattern(&inline(4 * KIB))), Some(&pattern(&sixteen)));
+    let merged = merge(only_inline(4 * KIB).as_ref(), Some(&request(&sixteen)));
     let (mut cursor, candidates) = (Cursor::default(), all_online(&map));
-    let error = with_groups(&merged, &plain, &candidates, 7, &mut cursor).unwrap_err();
+    let error = new_pattern(&merged, &plain, &candidates, &mut cursor).unwrap_err();
     assert!(error.context().contains("1 to 16 components"), "{error}");
+}
+
+/// The bytes that stand for unset fields: they are on disks and on the wire.
+#[test]
+fn requests_survive_their_encoding_as_pattern_records() {
+    let map = map();
+    let policy = Some(Placement::Policy(Chooser::RoundRobin));
+    let by_policy = ComponentRequest { placement: policy, ..component(4 * MIB, 0, 0) };
+    let of_list = listed(&groups(&map, TargetKind::Storage));
+    for request in [
+        PatternRequest::unset(),
+        request(&[component(0, MIB, 4), by_policy.clone()]),
+        inline(4 * KIB, &[of_list.clone(), by_policy]),
+    ] {
+        assert_eq!(PatternRequest::from_bytes(&request.to_bytes()).unwrap(), request);
+        assert_eq!(request.to_bytes(), request.to_record().to_bytes());
+    }
+    let open = Component {
+        start: 0,
+        chunk_bytes: 0,
+        wanted: 0,
+        redundancy: Redundancy::Stripe,
+        chooser: Chooser::Cluster,
+        groups: Vec::new(),
+    };
+    let record = inline(4 * KIB, &[of_list]).to_record();
+    let (chooser, groups) = (Chooser::Listed, groups(&map, TargetKind::Storage));
+    let of_list = Component { start: 4 * KIB, wanted: 4, chooser, groups, ..open.clone() };
+    assert_eq!(record.components, [Component::inline(), of_list.clone()]);
+    assert_eq!((record.generation, record.origin), (0, PatternOrigin::Asked));
+    let refused = |components: &[Component], what: &str| {
+        let components = components.to_vec();
+        let error = PatternRequest::from_record(&StripePattern { components, ..record.clone() });
+        let error = error.unwrap_err();
+        assert!(error.context().contains(what), "{error}");
+    };
+    refused(&[Component { wanted: 3, ..of_list.clone() }], "as many as are wanted");
+    refused(&[Component { chooser: Chooser::Balanced, ..of_list }], "either");
+    refused(&[open.clone(), Component { start: MIB, ..Component::inline() }], "only the first");
+    refused(&[Component { wanted: 1, ..Component::inline() }, open], "no count");
+    refused(&[Component::inline()], "inline/from=4KiB");
 }

@@ -1,14 +1,14 @@
-//! The balanced chooser.
+//! The balanced policy.
 //!
-//! A file of `count` groups gets the same number from each server to within one, as far as the
-//! servers have that many (a study of two servers with four targets each shows why: placed blindly,
-//! files of four targets land as 1 + 3 and get half the bandwidth). Which servers give one more is
+//! A file gets the same number of groups from each server to within one, as far as the servers have
+//! that many. (A study of two servers with four targets each shows why: placed at random, files of
+//! four targets land as 1 + 3 and get half the bandwidth.) The servers that give one more are
 //! chosen so that failure domains are even too, if there are any ([`super::domains`]). Groups with
-//! more free space are chosen more often. The stripe order alternates between servers, and the
-//! group that it starts with changes from file to file: small files lie on that one only.
+//! more free space are chosen more often. The stripe order alternates between servers. The first
+//! group changes from file to file, because small files lie on that one only.
 //!
-//! Consecutive seeds spread best, since the draws are low-discrepancy sequences in the seed: a
-//! short run of consecutive seeds uses all groups about evenly, not only the average of many.
+//! The draws are low-discrepancy sequences in the seed. So even a short run of consecutive seeds
+//! uses all groups about evenly, not only the average of many seeds.
 
 use super::domains::Domains;
 use super::{Candidates, mix, scale};
@@ -16,13 +16,13 @@ use skep_types::pattern::MAX_STRIPE_WIDTH;
 use skep_types::{GroupId, NodeId};
 use std::collections::BTreeMap;
 
-/// Groups that are equally fit, by server.
+/// The groups of equal fitness, by server.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Tier {
     pub(super) servers: Vec<Server>,
     /// Running sum of the servers' weights.
     sums: Vec<u64>,
-    /// None where they make no difference.
+    /// `None` if failure domains make no difference.
     domains: Option<Domains>,
     pub(super) len: usize,
 }
@@ -47,7 +47,7 @@ const STEP_FIRST_GROUP: u64 = 0x89E1_8285_7D9E_D689;
 const BLOCK_BITS: u32 = 6;
 
 impl Candidates {
-    /// Appends `count` groups, which there are.
+    /// Appends `count` groups. The tiers have at least `count`.
     pub(super) fn balanced(&self, count: usize, seed: u64, chosen: &mut Vec<GroupId>) {
         for tier in &self.tiers {
             let wanted = count - chosen.len();
@@ -60,8 +60,8 @@ impl Candidates {
 }
 
 impl Tier {
-    /// From the groups of each server, with their weights. `domain_of` tells a server's failure
-    /// domain.
+    /// Builds a tier from the groups of each server, with their weights. `domain_of` returns the
+    /// failure domain of a server.
     pub(super) fn new<'a>(
         by_node: BTreeMap<NodeId, Vec<(GroupId, u64)>>,
         domain_of: impl Fn(NodeId) -> &'a str,
@@ -87,17 +87,29 @@ impl Tier {
         tier
     }
 
+    /// Asserts that counts and running sums fit the groups.
+    pub(super) fn check_invariants(&self) {
+        let rises = |sums: &[u64]| {
+            sums.first().is_none_or(|sum| *sum > 0) && sums.is_sorted_by(|a, b| a < b)
+        };
+        assert_eq!(self.len, self.groups().count(), "the length counts the groups");
+        assert!(self.sums.len() == self.servers.len() && rises(&self.sums), "servers have weight");
+        for Server { groups, sums } in &self.servers {
+            assert!(sums.len() == groups.len() && rises(sums), "groups have weight");
+        }
+    }
+
     /// All its groups.
     pub(super) fn groups(&self) -> impl Iterator<Item = GroupId> + '_ {
         self.servers.iter().flat_map(|server| server.groups.iter().copied())
     }
 
-    /// Appends `count` groups, which the tier has.
+    /// Appends `count` groups. The tier has at least `count`.
     fn choose(&self, count: usize, seed: u64, chosen: &mut Vec<GroupId>) {
-        // Shares of servers: (server, groups from it). At most `count` servers have one.
+        // Shares of servers: (server, number of groups from it). At most `count` servers have one.
         let mut shares = [(0_u32, 0_u16); MAX_STRIPE_WIDTH];
         let shares = self.shares(count, seed, &mut shares);
-        // Picks of all servers, one server after the other, and where each one's begin.
+        // Picks of all servers, one server after the other.
         let mut picks = [0_u32; MAX_STRIPE_WIDTH];
         let mut end = 0;
         for (server, share) in shares.iter() {
@@ -107,7 +119,8 @@ impl Tier {
             sample(sums, Draw { seed, step: STEP_GROUP, salt }, slots);
             end += usize::from(*share);
         }
-        // In rounds over the servers, the first of which differs from file to file.
+        // The stripe order goes in rounds over the servers. The first one differs from file to
+        // file.
         let turn = Draw { seed, step: STEP_FIRST_SERVER, salt: 0 }.point(0);
         let first = scale(turn, shares.len() as u64) as usize;
         let rounds = shares.iter().map(|(_, share)| *share).max().unwrap_or(0);
@@ -127,8 +140,8 @@ impl Tier {
         }
     }
 
-    /// Divides `count` over the servers: equal shares as far as they have that many groups, the
-    /// rest to some of those that have more.
+    /// Divides `count` over the servers: equal shares as far as they have that many groups. Some of
+    /// the servers with more groups give one more.
     fn shares<'a>(
         &self,
         count: usize,
@@ -165,8 +178,8 @@ impl Tier {
         }
         sample(&self.sums, draw, &mut picks[..rest]);
         for pick in &picks[..rest] {
-            // The draw doesn't know which servers have more, or got one: the next such one takes
-            // it.
+            // The draw may hit a server that has no more groups or gives one more already. The next
+            // suitable server then gives it.
             let servers = self.servers.len();
             let takes = (0..servers).map(|i| (*pick as usize + i) % servers).find(|server| {
                 let share = usize::from(shares[*server].1);
@@ -187,8 +200,8 @@ pub(super) struct Draw {
 }
 
 impl Draw {
-    /// Within a block of seeds the points of one stratum are equidistant; blocks, strata and salts
-    /// have unrelated origins.
+    /// Returns the point of a stratum. Within a block of seeds the points of one stratum are
+    /// equidistant. Blocks, strata and salts have unrelated origins.
     fn point(&self, stratum: u64) -> u64 {
         let block = self.seed >> BLOCK_BITS;
         let origin = mix(block ^ mix(self.salt.wrapping_mul(0x1_0001) ^ self.step ^ stratum << 32));
@@ -196,12 +209,12 @@ impl Draw {
     }
 }
 
-/// Draws `picks.len()` different indices, each as often as its weight (the differences of `sums`)
-/// says.
+/// Draws `picks.len()` different indices, in proportion to their weights (the differences of
+/// `sums`).
 ///
-/// Stratified: the weights are laid on a ring that is cut into equal strata, and each stratum gives
-/// one pick; so neighbours are drawn together less often than by pure chance, and every run of
-/// seeds is even. Where two strata meet in one item, the second takes the next free one.
+/// Stratified: the weights lie on a ring of equal strata, and each stratum gives one pick. So
+/// neighbours are drawn together less often than by pure chance, and every run of seeds is even. If
+/// two strata hit the same item, the second one takes the next free item.
 pub(super) fn sample(sums: &[u64], draw: Draw, picks: &mut [u32]) {
     let items = sums.len();
     let strata = picks.len() as u64;
@@ -210,7 +223,7 @@ pub(super) fn sample(sums: &[u64], draw: Draw, picks: &mut [u32]) {
     let first = scale(Draw { step: STEP_FIRST_GROUP, ..draw }.point(0), strata);
     for index in 0..strata {
         let stratum = (first + index) % strata;
-        // Width of a stratum is 2^64 / strata; the sum wraps around the ring on purpose.
+        // A stratum is 2^64 / strata wide. The sum wraps around the ring on purpose.
         let within = draw.point(stratum) / strata;
         let start = (u128::from(stratum) << 64) / u128::from(strata);
         let at = scale(turn.wrapping_add(start as u64).wrapping_add(within), total);

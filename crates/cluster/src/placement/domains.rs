@@ -1,19 +1,18 @@
-//! Failure domains in the balanced chooser: which servers get one more.
+//! Failure domains in the balanced policy: the servers that give one group more.
 //!
-//! How many groups each server gives is settled to within one before any domain is looked at: that
-//! is what a file's bandwidth hangs on. What is left to choose is which servers give one more, or
-//! any at all. They are taken so that the numbers per domain are as even as possible: a domain gets
-//! one only while no other that has a server for it has fewer. Between domains that have the same,
-//! and between the servers of one, room and the file's seed decide, as between servers without
-//! domains.
+//! The number of groups of each server is fixed to within one before domains count, because a
+//! file's bandwidth depends on it. This module chooses the servers that give one more, or any at
+//! all, so that the numbers per domain are as even as possible: a domain gives one more only if no
+//! other domain that can give one has fewer. Between equal domains, and between the servers of one
+//! domain, free space and the file's seed decide, as between servers without domains.
 //!
-//! Where no two servers share a domain, or all do, nothing of this is used.
+//! Not used if no two servers share a domain, or all do.
 
 use super::balanced::{Draw, STEP_SERVER, Server, sample};
 use skep_types::pattern::MAX_STRIPE_WIDTH;
 use std::collections::BTreeMap;
 
-/// The golden ratio: as a number it has nothing to do with the steps of the other draws.
+/// The golden ratio, which is unrelated to the steps of the other draws.
 const STEP_DOMAIN: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// The servers of a tier by their failure domains.
@@ -27,35 +26,36 @@ pub(super) struct Domains {
 /// The servers of one failure domain.
 #[derive(Debug, Clone, Default)]
 struct Domain {
-    /// Their places in the tier.
+    /// Their indices in the tier.
     servers: Vec<u32>,
     /// Running sum of their weights.
     sums: Vec<u64>,
 }
 
-/// What one domain gives to a file.
+/// The share of one domain in a file.
 #[derive(Debug, Clone, Copy, Default)]
 struct Quota {
-    /// Groups that its servers give in any case.
+    /// Number of groups that its servers give in any case.
     base: u16,
-    /// How many of its servers can give one more.
+    /// Number of its servers that can give one more.
     slots: u16,
-    /// How many of them do.
+    /// Number of its servers that give one more.
     gives: u16,
-    /// Weight of the servers that can.
+    /// Weight of the servers that can give one more.
     weight: u64,
 }
 
 impl Quota {
-    /// How many it has, if it can have more.
+    /// Returns the number of groups that it gives. `None` if it cannot give more.
     fn before_next(&self) -> Option<u16> {
         (self.gives < self.slots).then_some(self.base + self.gives)
     }
 }
 
 impl Domains {
-    /// From the name of the domain (empty: the server is one by itself) and the weight of each
-    /// server, in the order of the tier. None if domains make no difference.
+    /// Builds the domains from the domain name and the weight of each server, in the order of the
+    /// tier. A server with an empty name is a domain by itself. Returns `None` if domains make no
+    /// difference.
     pub(super) fn new(servers: &[(&str, u64)]) -> Option<Self> {
         if servers.iter().all(|(name, _)| name.is_empty()) {
             return None;
@@ -79,15 +79,15 @@ impl Domains {
         Some(Self { sums: sums.collect(), list })
     }
 
-    /// Picks `picks.len()` different servers that have more than `level` groups. There are so many,
-    /// and at least one more unless none is wanted.
+    /// Picks `picks.len()` different servers that have more than `level` groups. Unless `picks` is
+    /// empty, there are more such servers than picks.
     pub(super) fn pick(&self, servers: &[Server], level: usize, seed: u64, picks: &mut [u32]) {
         if picks.is_empty() {
             return;
         }
         let draw = Draw { seed, step: STEP_DOMAIN, salt: 0 };
         if level == 0 && picks.len() <= self.list.len() {
-            // One of each of some domains, however many there are.
+            // One server of each of some domains.
             sample(&self.sums, draw, picks);
             for pick in picks {
                 let domain = *pick as usize;
@@ -95,7 +95,7 @@ impl Domains {
             }
             return;
         }
-        // More are wanted than there are domains, or all servers have given: not many, in any case.
+        // There are more picks than domains, or all servers give `level` already. Both are few.
         let mut quotas = [Quota::default(); MAX_STRIPE_WIDTH];
         let quotas = &mut quotas[..self.list.len()];
         for (quota, domain) in quotas.iter_mut().zip(&self.list) {
@@ -143,7 +143,7 @@ impl Domains {
 }
 
 impl Domain {
-    /// Those that have more than `level` groups, and their weights.
+    /// Returns the servers with more than `level` groups, and their weights.
     fn able<'a>(
         &'a self,
         servers: &'a [Server],
@@ -156,8 +156,8 @@ impl Domain {
         self.servers.iter().copied().zip(weights).filter(is_able)
     }
 
-    /// What it gives to a file if each server gives `level` groups, as far as it has them, and
-    /// `wanted` servers one more, none of which is of this domain yet.
+    /// Returns the share of the domain if each server gives `level` groups, as far as it has them,
+    /// and no server gives one more yet. `wanted` servers of all domains will give one more.
     fn quota(&self, servers: &[Server], level: usize, wanted: usize) -> Quota {
         let all = || self.servers.iter().map(move |server| servers[*server as usize].groups.len());
         let quota = |base: usize, slots: usize, weight| Quota {

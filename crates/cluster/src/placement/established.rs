@@ -1,15 +1,15 @@
-//! Choosers with the semantics of an established system (BeeGFS 7 and 8), so that the two can be
-//! compared on one cluster: docs/operations/patterns.md says what each of them is good for.
+//! Policies with the semantics of an established system (BeeGFS 7 and 8), so that the two can be
+//! compared on one cluster. docs/operations/patterns.md describes their uses.
 //!
-//! All of them choose from the groups of the best fitness alone, in the order of their ids, and
-//! none weighs free space. A file gets fewer groups than it wants rather than less fit ones.
+//! All of them choose only from the groups of the best fitness, in the order of their ids, and
+//! ignore free space. A file gets fewer groups than it asks for rather than less fit ones.
 
 use super::{Candidates, mix, scale};
 use skep_types::GroupId;
 use skep_types::pattern::Chooser;
 
-/// Where round-robin stands: the group that it took last. There is one for each metadata target, in
-/// memory; so with one metadata target it is global, and it begins anew with each start.
+/// The position of round-robin: the group that it chose last. Each metadata target has one in
+/// memory. So with one metadata target it is global, and it begins anew with each start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Cursor(Option<GroupId>);
 
@@ -37,7 +37,7 @@ impl Candidates {
         if count == 0 {
             return;
         }
-        // Seeds that lie side by side must not give numbers that do.
+        // Consecutive seeds must not give correlated numbers.
         let mut random = Random(mix(seed ^ 0x6A09_E667_F3BC_C908));
         match chooser {
             Chooser::Randomized => self.randomized(count, &mut random, chosen),
@@ -52,8 +52,8 @@ impl Candidates {
         }
     }
 
-    /// The ring of groups, from a random one on, in `count` equal parts, the last of which has what
-    /// is left over: a random group of each.
+    /// Divides the ring of groups, from a random one on, into `count` equal parts, and chooses a
+    /// random group of each. The last part also has the remainder.
     fn randomized(&self, count: usize, random: &mut Random, chosen: &mut Vec<GroupId>) {
         let len = self.ring.len();
         let count = count.min(len);
@@ -66,9 +66,9 @@ impl Candidates {
         }
     }
 
-    /// The next groups after the one that was taken last. At first it stands on the first group,
-    /// which so is the last to be taken: on two servers of four targets each, every file of four
-    /// targets gets one of one server and three of the other.
+    /// Chooses the next groups after the last one. The cursor begins at the first group, which is
+    /// therefore chosen last: on two servers of four targets each, every file of four targets gets
+    /// one target of one server and three of the other.
     fn next_in_turn(&self, count: usize, cursor: &mut Cursor, chosen: &mut Vec<GroupId>) {
         let len = self.ring.len();
         let last = cursor.0.unwrap_or(self.ring[0]);
@@ -77,8 +77,8 @@ impl Candidates {
         *cursor = Cursor(chosen.last().copied());
     }
 
-    /// A random group of each of `count` servers that follow each other, from a random one on;
-    /// never two of one server.
+    /// Chooses a random group of each of `count` consecutive servers, from a random one on; never
+    /// two of one server.
     fn one_of_each_server(&self, count: usize, random: &mut Random, chosen: &mut Vec<GroupId>) {
         let servers = &self.tiers[0].servers;
         let start = random.below(servers.len());
@@ -88,7 +88,7 @@ impl Candidates {
         }
     }
 
-    /// Groups of one random server, in random order.
+    /// Chooses groups of one random server, in random order.
     fn of_one_server(&self, count: usize, random: &mut Random, chosen: &mut Vec<GroupId>) {
         let servers = &self.tiers[0].servers;
         chosen.extend(&servers[random.below(servers.len())].groups);

@@ -69,7 +69,7 @@ fn assert_even(counts: &[f64], within: f64, what: &str) {
 }
 
 #[test]
-fn four_targets_of_two_servers_with_four_each_are_two_and_two_alternating() {
+fn four_targets_on_two_servers_are_two_and_two_alternating() {
     let map = map(&[4, 4]);
     let candidates = Candidates::new(&map);
     for seed in 0..1_000 {
@@ -80,7 +80,7 @@ fn four_targets_of_two_servers_with_four_each_are_two_and_two_alternating() {
 }
 
 #[test]
-fn all_targets_are_used_evenly_in_any_run_of_seeds_and_as_first_ones_too() {
+fn targets_are_used_evenly_in_any_run_of_seeds() {
     for (shape, count) in
         [(&[4, 4][..], 1), (&[4, 4], 2), (&[4, 4], 3), (&[4, 4], 4), (&[4, 4], 6), (&[4, 4], 8)]
             .into_iter()
@@ -128,7 +128,7 @@ fn groups_with_more_free_space_are_chosen_more_often() {
 }
 
 #[test]
-fn low_ones_come_after_normal_ones_and_worse_ones_only_alone() {
+fn low_targets_follow_normal_ones_and_worse_ones_only_alone() {
     let mut map = map(&[2, 2]);
     map.targets[0].capacity_pool = CapacityPool::Low;
     map.targets[1].capacity_pool = CapacityPool::Emergency;
@@ -159,7 +159,7 @@ fn an_empty_cluster_has_no_candidates() {
 
 proptest! {
     #[test]
-    fn choices_are_balanced_distinct_and_as_many_as_wanted(
+    fn choices_are_balanced_distinct_and_complete(
         shape in prop::collection::vec(1_usize..9, 1..12), count in 0_usize..40, seed: u64,
     ) {
         let map = map(&shape);

@@ -74,7 +74,7 @@ fn the_same_registration_again_changes_nothing() {
 }
 
 #[test]
-fn another_address_or_a_further_target_is_a_change_that_keeps_the_ids() {
+fn new_address_or_target_keeps_the_ids() {
     let mut state = cluster();
     let first = state.apply(&server(TargetKind::Storage, 1, &[11])).unwrap();
     let version = state.map().version;
@@ -88,7 +88,7 @@ fn another_address_or_a_further_target_is_a_change_that_keeps_the_ids() {
 }
 
 #[test]
-fn ids_of_others_are_refused_by_name_and_nothing_changes() {
+fn foreign_ids_are_refused_and_change_nothing() {
     let mut state = cluster();
     state.apply(&server(TargetKind::Storage, 1, &[11])).unwrap();
     let before = state.clone();
@@ -113,7 +113,7 @@ fn ids_of_others_are_refused_by_name_and_nothing_changes() {
         (r.uuid, r.kind) = (1, NodeKind::Metadata);
         r.targets.clear();
     };
-    refused(&wrong_kind, "can't become a metadata service");
+    refused(&wrong_kind, "cannot become a metadata service");
     assert_eq!(state, before);
 }
 
@@ -138,7 +138,7 @@ fn malformed_registrations_are_refused() {
 }
 
 #[test]
-fn a_server_keeps_its_failure_domain_until_it_comes_with_another() {
+fn failure_domain_stays_until_a_registration_changes_it() {
     let mut state = cluster();
     let mut register = |domain: Option<&str>| {
         let mut registration = registration(TargetKind::Storage, 1, &[11]);
@@ -170,7 +170,7 @@ fn names_are_unique_within_a_kind() {
 }
 
 #[test]
-fn clients_come_and_go_and_their_ids_are_not_used_again() {
+fn client_ids_are_never_used_again() {
     let mut state = cluster();
     let client = ClientRegistration {
         host: "host".into(),
@@ -213,7 +213,7 @@ fn format_divides_all_shards_evenly_and_only_once() {
 }
 
 #[test]
-fn settings_are_checked_and_all_problems_are_named() {
+fn invalid_settings_are_refused_with_all_problems() {
     let mut state = cluster();
     let policy = Policy { lease_ms: 1_000, heartbeat_ms: 500, ..Policy::default() };
     assert!(state.apply(&Command::SetPolicy(policy.clone())).unwrap().changed);
@@ -329,7 +329,7 @@ proptest! {
     }
 
     #[test]
-    fn commands_keep_what_must_hold(commands in prop::collection::vec(any_command(), 1..60)) {
+    fn commands_keep_the_invariants(commands in prop::collection::vec(any_command(), 1..60)) {
         let mut state = ClusterState::new(ClusterId::new([7; 16]));
         let mut identities = std::collections::BTreeMap::new();
         for command in commands {

@@ -1,8 +1,8 @@
-//! The dirty log: which regions that were on the device may have been changed since.
+//! The dirty log: the synced regions that may have changed since.
 //!
 //! A file of a sealed header, padded to [`HEADER_BYTES`], and entries of fixed length that are only
-//! ever appended. The first entry that doesn't check out ends it: entries are synced before the
-//! data that they announce is written, so nothing that follows a torn one was acted upon.
+//! ever appended. The first invalid entry ends it. The target syncs an entry before it changes the
+//! region, so it has changed no region of an entry behind a torn one.
 
 use crate::sealed;
 use skep_types::codec::{Codec, Reader, Writer, crc32c, record};
@@ -10,13 +10,13 @@ use skep_types::{ChunkFileKey, ClusterId, Error, ErrorCode, Result, TargetId};
 
 const MAGIC: [u8; 8] = *b"SKEPDIRT";
 const VERSION: u16 = 1;
-/// Room for the header; entries follow.
+/// Length of the header with its padding. Entries follow.
 const HEADER_BYTES: usize = 64;
 /// Length of one entry.
 pub const DIRTY_ENTRY_BYTES: usize = 32;
 
 record! {
-    /// Whose dirty log it is.
+    /// Identity of the target of a dirty log.
     #[derive(Copy)]
     pub struct DirtyLogHeader {
         /// The file system.
@@ -71,7 +71,7 @@ impl DirtyRegion {
     }
 }
 
-/// Reads a dirty log up to the first entry that isn't whole.
+/// Reads a dirty log up to the first invalid entry.
 ///
 /// # Errors
 /// `Corrupt` if the header is not that of the expected target.

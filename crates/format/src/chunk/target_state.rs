@@ -1,4 +1,4 @@
-//! What a storage target remembers from one start to the next.
+//! The state that a storage target keeps from one start to the next.
 
 use crate::sealed;
 use skep_types::codec::record;
@@ -8,8 +8,8 @@ const MAGIC: [u8; 8] = *b"SKEPSTAT";
 const VERSION: u16 = 1;
 
 record! {
-    /// What tells whether the page cache that a target wrote to can still be there: as long as it
-    /// is the same, no acknowledged write was lost.
+    /// Mark of the host's page cache to which a target wrote. As long as it is the same, no
+    /// acknowledged write was lost.
     #[derive(Copy)]
     pub struct HostMark {
         /// Drawn by the kernel at each boot.
@@ -30,7 +30,7 @@ record! {
     pub struct TargetState {
         /// Counts the starts, from 1. Region pages carry it.
         pub start: u64,
-        /// What replies carry.
+        /// The host incarnation that the target's replies carry.
         pub incarnation: HostIncarnation,
         /// Whether all writes were synced when the last process ended.
         pub clean: bool,
@@ -51,7 +51,7 @@ impl TargetState {
     /// Reads the bytes of the file.
     ///
     /// # Errors
-    /// `Corrupt` or `Unsupported` if they are no such record of this version.
+    /// `Corrupt` or `Unsupported` if they are not a target state of this version.
     pub fn from_file(bytes: &[u8]) -> Result<Self> {
         sealed::open(MAGIC, VERSION, bytes)
     }

@@ -46,7 +46,7 @@ fn a_page_survives_a_round_trip() {
 }
 
 #[test]
-fn the_bytes_of_version_1_stay_as_they_are() {
+fn bytes_of_version_1_are_stable() {
     let page = header().to_page(&checksums());
     assert_eq!(&page[..10], b"SKEPRGN\0\x01\0");
     assert_eq!(page[10..26], [1; 16]);
@@ -69,7 +69,7 @@ fn the_bytes_of_version_1_stay_as_they_are() {
 }
 
 #[test]
-fn each_flipped_bit_of_a_page_is_noticed_and_put_down_to_its_part() {
+fn flipped_bit_of_a_page_is_blamed_on_its_part() {
     let page = header().to_page(&checksums());
     for bit in 0..page.len() * 8 {
         let mut bad = page;

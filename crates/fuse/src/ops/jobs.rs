@@ -5,7 +5,7 @@
 use crate::context::Context;
 use crate::file_system::FileSystem;
 use crate::reply::Failure;
-use skep_types::{FileKind, StripePattern};
+use skep_types::{FileKind, PatternRequest};
 
 /// Name of the variable.
 const PATTERN_VARIABLE: &str = "SKEP_PATTERN";
@@ -19,7 +19,7 @@ pub(crate) fn pattern<F: FileSystem>(
     context: &Context<F>,
     pid: u32,
     kind: FileKind,
-) -> Result<Option<StripePattern>, Failure> {
+) -> Result<Option<PatternRequest>, Failure> {
     if !context.options.has_job_patterns || kind != FileKind::Regular {
         return Ok(None);
     }

@@ -10,7 +10,7 @@ use skep_client::{
 use skep_env::Buf;
 use skep_fuse::FileSystem;
 use skep_types::{
-    Attributes, Error, ErrorCode, FileKind, InodeId, Result, StripePattern, Timestamp,
+    Attributes, Error, ErrorCode, FileKind, InodeId, PatternRequest, Result, Timestamp,
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
@@ -289,7 +289,7 @@ impl FileSystem for Memory {
         directory: InodeId,
         new: NewInode,
         _mode: OpenMode,
-        _pattern: Option<StripePattern>,
+        _pattern: Option<PatternRequest>,
     ) -> Result<Created> {
         self.with(|tree| {
             let inode = tree.add_node(directory, FileKind::Regular, new);
@@ -669,7 +669,7 @@ impl FileSystem for Memory {
         Err(ErrorCode::NoAttribute.into())
     }
 
-    fn read_pattern(&self, _text: &[u8]) -> Result<StripePattern> {
+    fn read_pattern(&self, _text: &[u8]) -> Result<PatternRequest> {
         Err(ErrorCode::Unsupported.into())
     }
 

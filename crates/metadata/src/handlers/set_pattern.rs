@@ -10,7 +10,7 @@ use crate::engine::Engine;
 use crate::operation::Stop;
 use skep_cluster::patterns;
 use skep_format::metadata::InodeRecord;
-use skep_types::{Error, ErrorCode, FileKind, PatternOrigin};
+use skep_types::{Error, ErrorCode, FileKind, PatternOrigin, PatternRequest};
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::SetPattern;
 
@@ -25,15 +25,14 @@ pub(crate) fn run<E: Engine>(
         return Err(Error::new(ErrorCode::NotPermitted, what).into());
     }
     if let Some(asked) = &request.pattern {
-        patterns::check_asked(&context.shared.map, asked, uid)?;
+        patterns::check_request(&context.shared.map, asked, uid)?;
     }
     context.check_free_space()?;
     match record.attributes.kind {
         FileKind::Directory => {
-            record.pattern = request.pattern.map(|mut pattern| {
-                (pattern.generation, pattern.origin) = (0, PatternOrigin::Directory);
-                pattern
-            });
+            let origin = PatternOrigin::Directory;
+            let default = request.pattern.map(|pattern| PatternRequest { origin, ..pattern });
+            record.pattern = default.map(|default| default.to_record());
         }
         FileKind::Regular => set_of_file(context, &mut record, &request)?,
         _ => {
@@ -65,20 +64,14 @@ fn set_of_file<E: Engine>(
     context.remove_inline(record)?;
     let old = record.pattern.take();
     let generation = old.as_ref().map_or(0, |old| old.generation) + 1;
-    // What isn't asked for stays, but for the groups, which are chosen anew.
-    let mut base = old;
-    for component in base.iter_mut().flat_map(|base| &mut base.components) {
-        if component.chooser != skep_types::Chooser::Listed {
-            component.groups.clear();
-        }
-    }
-    let asked = request.pattern.as_ref();
-    let mut merged = patterns::merged(asked, base.as_ref());
-    merged.generation = generation;
+    // Unset fields keep their values. Groups that a policy chose are chosen anew.
+    let base = old.as_ref().map(PatternRequest::with_policies_of);
+    let merged = patterns::merge(request.pattern.as_ref(), base.as_ref());
     let shared = &mut *context.shared;
-    let (policy, cursor) = (&shared.map.policy, &mut shared.cursor);
+    let mut pattern = patterns::resolve(&merged, &shared.map.policy);
+    pattern.generation = generation;
     let seed = request.inode.raw();
-    let chosen = patterns::with_groups(&merged, policy, &shared.candidates, seed, cursor)?;
-    record.pattern = Some(chosen);
+    let placed = patterns::place(pattern, &shared.candidates, seed, &mut shared.cursor)?;
+    record.pattern = Some(placed);
     Ok(())
 }

@@ -1,4 +1,6 @@
-//! Transactions between metadata groups: promises, decisions and questions about them.
+//! Messages of transactions between metadata groups (two-phase commit). The coordinator sends
+//! [`Prepare`] and [`Decide`]; a participant that gets no decision sends [`AskDecision`]. All are
+//! idempotent by their transaction id.
 
 use super::NewInode;
 use skep_types::codec::{Bytes, choice, record};
@@ -8,39 +10,41 @@ record! {
     /// A transaction between metadata groups.
     #[derive(Copy, PartialOrd, Ord, Hash)]
     pub struct TransactionId {
-        /// The group that decides.
+        /// The group that coordinates and decides.
         pub coordinator: GroupId,
-        /// Never used again by that group.
+        /// Number of the transaction. That group never uses it again.
         pub number: u64,
     }
 }
 
 choice! {
-    /// One thing that a participant checks and locks when it prepares, and does when it commits.
+    /// One change of a transaction. The participant checks it and takes its locks when it prepares,
+    /// and applies it when it commits.
     pub enum Step {
-        /// Makes a directory inode that no entry points to yet; answers with its attributes.
+        /// Creates a directory inode, to which no entry points yet. Returns its attributes.
         MakeDirectoryInode = 1 {
-            /// The directory that will have its entry.
+            /// The parent directory.
             parent: InodeId,
             /// Permissions and owner.
             new: NewInode,
-            /// The pattern that it hands down; none: the cluster's.
+            /// Its default pattern (the bytes of a `PatternRequest`). `None` means that the
+            /// cluster's settings apply.
             pattern: Option<StripePattern>,
             /// Its project.
             project: u32,
-            /// Whether it hands that down.
+            /// Whether new entries inherit that project.
             hands_down_project: bool,
-            /// Its access control list; empty: none.
+            /// Its access control list. Empty if it has none.
             access_acl: Bytes,
-            /// The one that it hands down; empty: none.
+            /// Its default access control list, for new entries. Empty if it has none.
             default_acl: Bytes,
         },
-        /// Adds a name to an inode that is no directory; answers with its new attributes.
+        /// Counts another name of an inode that is not a directory. Returns its new attributes.
         AddLink = 2 {
             /// The inode.
             inode: InodeId,
         },
-        /// Takes a name from an inode that is no directory.
+        /// Counts one name less of an inode that is not a directory.
         DropLink = 3 {
             /// The inode.
             inode: InodeId,
@@ -50,13 +54,13 @@ choice! {
             /// The inode.
             inode: InodeId,
         },
-        /// Notes that an inode has moved: its parent changes (directories), its change time moves.
+        /// Moves an inode: sets the parent of a directory, and the change time of any inode.
         SetParent = 5 {
             /// The inode.
             inode: InodeId,
             /// The new parent.
             parent: InodeId,
-            /// The project that it must be of; none: any.
+            /// The project that the inode must have. `None` allows any.
             project: Option<u32>,
         },
         /// Removes an entry, which must point to `inode`.
@@ -65,22 +69,22 @@ choice! {
             directory: InodeId,
             /// The name.
             name: Bytes,
-            /// Where it must point.
+            /// The inode to which it must point.
             inode: InodeId,
             /// Its kind.
             kind: FileKind,
         },
-        /// Holds the one lock under which directories move between parents.
+        /// Takes the cluster's single lock under which directories move between parents.
         LockRename = 7,
-        /// Points an entry, which must point to `inode`, to another inode.
+        /// Changes the inode of an entry, which must point to `inode`.
         ReplaceEntry = 8 {
             /// The directory.
             directory: InodeId,
             /// The name.
             name: Bytes,
-            /// Where it must point.
+            /// The inode to which it must point.
             inode: InodeId,
-            /// Where it will point.
+            /// The inode to which it will point.
             new_inode: InodeId,
             /// The kind of that inode.
             new_kind: FileKind,
@@ -89,7 +93,8 @@ choice! {
 }
 
 record! {
-    /// Asks a participant to promise steps. The answer comes when the promise is on its device.
+    /// The coordinator asks a participant to prepare steps. The participant replies when the
+    /// prepared transaction is on its device. A repeated request returns the same reply.
     pub struct Prepare {
         /// The transaction.
         pub transaction: TransactionId,
@@ -99,17 +104,19 @@ record! {
 }
 
 record! {
-    /// A promise: the participant commits or aborts as it is told, whatever happens.
+    /// Reply to [`Prepare`]. Unless `busy`, the participant can commit or abort from now on, also
+    /// after a crash, and keeps its locks until it learns the decision.
     pub struct PrepareReply {
-        /// Nothing was promised: another transaction holds what is needed. Try again later.
+        /// Nothing was prepared: another transaction holds a lock. The coordinator retries later.
         pub busy: bool,
-        /// Attributes that steps answered with, in their order.
+        /// The attributes that steps return, in the order of the steps.
         pub attributes: Vec<Attributes>,
     }
 }
 
 record! {
-    /// Tells a participant how a transaction ended. Answered when that is on its device.
+    /// The coordinator sends the decision to a participant. The participant replies when the
+    /// decision is applied and on its device. A repeated request changes nothing.
     pub struct Decide {
         /// The transaction.
         pub transaction: TransactionId,
@@ -121,7 +128,7 @@ record! {
 byte_enum! {
     /// How a transaction ended.
     pub enum Decision {
-        /// Aborted, or never heard of: the same thing.
+        /// Aborted, or unknown to the coordinator, which is the same (presumed abort).
         Aborted = 0,
         /// Committed.
         Committed = 1,
@@ -131,7 +138,7 @@ byte_enum! {
 }
 
 record! {
-    /// A participant that waits asks the coordinator.
+    /// A participant with a prepared transaction asks the coordinator for the decision.
     pub struct AskDecision {
         /// The transaction.
         pub transaction: TransactionId,

@@ -7,7 +7,7 @@ use skep_types::{
     Redundancy, Result, SessionId, ShardId, StripePattern, Timestamp,
 };
 use skep_wire::Request;
-use skep_wire::catalog::line;
+use skep_wire::catalog::message;
 use skep_wire::frame::Header;
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{
@@ -119,7 +119,7 @@ impl FakeMetadata {
         let Some(session) = self.sessions.get(&header.session) else {
             return code(ErrorCode::StaleSession);
         };
-        if !line(header.message).unwrap().modifies {
+        if !message(header.message).unwrap().modifies {
             assert_eq!(header.sequence, 0);
             self.asked_durably.extend(header.is_durable().then_some(header.message));
             return self.execute(header, body).map(Answer::Body);

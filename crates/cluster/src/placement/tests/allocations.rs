@@ -87,7 +87,7 @@ fn expected(shape: &[usize], chooser: Chooser, count: usize) -> Frequencies {
 const SHAPES: [&[usize]; 7] = [&[4, 4], &[2, 2], &[3, 5], &[1, 4], &[2, 2, 2], &[3, 3, 3, 3], &[6]];
 
 #[test]
-fn established_choosers_give_the_allocations_of_their_definition_as_often() {
+fn established_choosers_match_their_definition() {
     let choosers = Chooser::ALL.iter().filter(|(chooser, _)| *chooser != Chooser::Balanced);
     for ((chooser, word), shape) in choosers.flat_map(|it| SHAPES.map(|shape| (it, shape))) {
         for count in 1..=8 {
@@ -122,7 +122,7 @@ fn balanced_gives_only_the_best_allocation_there_is() {
 
 /// Boito, Pallez, Teylo, CLUSTER 2022: two servers of four targets, files made one after the other.
 #[test]
-fn on_two_servers_of_four_targets_choosers_give_what_the_study_has_measured() {
+fn choosers_match_the_study_on_two_servers_of_four_targets() {
     let allocations = |chooser, count| observed(&[4, 4], chooser, count).into_keys();
     let round_robin: Vec<Vec<Allocation>> =
         (1..=8).map(|count| allocations(Chooser::RoundRobin, count).collect()).collect();
@@ -203,7 +203,7 @@ fn choosers_take_the_fittest_and_come_back_to_those_that_return() {
 }
 
 #[test]
-fn over_many_files_every_chooser_uses_all_targets_of_like_servers_as_often() {
+fn choosers_use_targets_of_equal_servers_equally_often() {
     let candidates = Candidates::new(&map(&[2, 2, 2]));
     for (chooser, word) in Chooser::ALL {
         let mut cursor = Cursor::default();
@@ -245,7 +245,7 @@ fn targets_of_different_size_fill_evenly_under_balanced() {
 
 proptest! {
     #[test]
-    fn every_chooser_gives_different_groups_and_never_more_than_wanted(
+    fn choosers_return_distinct_groups_up_to_the_count(
         shape in prop::collection::vec(1_usize..9, 1..9), count in 0_usize..40, seeds: [u64; 8],
     ) {
         let candidates = Candidates::new(&map(&shape));

@@ -79,7 +79,7 @@ fn two_targets_lie_in_two_domains_and_four_are_two_and_two() {
 }
 
 #[test]
-fn servers_come_first_where_domains_have_different_numbers_of_them() {
+fn unequal_domains_keep_servers_even() {
     let shape = [(1, 4), (2, 4), (2, 4), (2, 4)];
     let map = with_domains(&shape);
     let candidates = Candidates::new(&map);
@@ -94,7 +94,7 @@ fn servers_come_first_where_domains_have_different_numbers_of_them() {
 }
 
 #[test]
-fn targets_of_like_domains_are_used_as_often_and_as_first_ones_too() {
+fn targets_of_equal_domains_are_used_equally_often() {
     for (domains, servers, targets) in [(2, 2, 2), (2, 3, 4), (3, 2, 2), (4, 4, 1), (5, 2, 3)] {
         let map = with_domains(&regular(domains, servers, targets));
         for count in (1..=domains * servers + 3).chain([domains * servers * targets]) {

@@ -8,7 +8,7 @@ use skep_cluster::patterns;
 use skep_rpc::{CallOptions, Channel, MapCell, Router};
 use skep_types::{
     Chooser, ChunkFileKey, ClusterMap, Component, FileKind, GroupId, InodeId, NodeId,
-    PatternOrigin, Redundancy, Result, StripePattern, Target, TargetKind,
+    PatternOrigin, PatternRequest, Redundancy, Result, StripePattern, Target, TargetKind,
 };
 use skep_wire::metadata::{EntryInfo, GetEntryInfo};
 use std::collections::BTreeMap;
@@ -83,7 +83,7 @@ pub(crate) fn run(query: ClusterArgs, verbose: bool, path: PathBuf) -> Result<()
     let (inode, place) = entry_at(&path)?;
     let access = query.access(Some(&place))?;
     let (map, info) = super::super::block_on(async move { ask(&access, inode).await })?;
-    let info = describe(&map, inode, path, &info);
+    let info = describe(&map, inode, path, &info)?;
     print(&info, |info| as_text(info, verbose))
 }
 
@@ -121,9 +121,9 @@ fn place(map: &ClusterMap, group: GroupId) -> Place {
     }
 }
 
-fn describe(map: &ClusterMap, inode: InodeId, path: PathBuf, info: &EntryInfo) -> Info {
+fn describe(map: &ClusterMap, inode: InodeId, path: PathBuf, info: &EntryInfo) -> Result<Info> {
     let attributes = &info.attributes;
-    Info {
+    Ok(Info {
         path,
         kind: kind_word(attributes.kind),
         entry_id: inode.to_string(),
@@ -133,19 +133,20 @@ fn describe(map: &ClusterMap, inode: InodeId, path: PathBuf, info: &EntryInfo) -
         links: attributes.links,
         open_sessions: info.open_sessions,
         modified_at: utc(attributes.modified),
-        pattern: effective(map, info).map(|pattern| describe_pattern(map, inode, &pattern)),
-    }
+        pattern: effective(map, info)?.map(|pattern| describe_pattern(map, inode, &pattern)),
+    })
 }
 
 /// A file's pattern, or what files in a directory get that are made now.
-fn effective(map: &ClusterMap, info: &EntryInfo) -> Option<StripePattern> {
-    match info.attributes.kind {
+fn effective(map: &ClusterMap, info: &EntryInfo) -> Result<Option<StripePattern>> {
+    Ok(match info.attributes.kind {
         FileKind::Directory => {
-            let merged = patterns::merged(None, info.pattern.as_ref());
-            Some(patterns::resolved(&merged, &map.policy))
+            let default = info.pattern.as_ref().map(PatternRequest::from_record).transpose()?;
+            let merged = patterns::merge(None, default.as_ref());
+            Some(patterns::resolve(&merged, &map.policy))
         }
         _ => info.pattern.clone(),
-    }
+    })
 }
 
 /// How many of the groups lie on the server, or whatever else `place` tells of it, that has the

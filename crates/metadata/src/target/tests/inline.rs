@@ -4,7 +4,7 @@
 use super::*;
 use skep_format::metadata::InlineRecord;
 use skep_types::codec::crc32c;
-use skep_types::{Chooser, Component, PatternOrigin, Redundancy, StripePattern};
+use skep_types::{ComponentRequest, PatternOrigin, PatternRequest};
 use skep_wire::inline as il;
 use skep_wire::inline::InlineMark;
 use skep_wire::management::EmptyReply;
@@ -12,12 +12,10 @@ use skep_wire::management::EmptyReply;
 const INLINE: u64 = 4096;
 
 /// 4 KiB in metadata, the rest on one target.
-fn pattern() -> StripePattern {
-    let (redundancy, chooser) = (Redundancy::Stripe, Chooser::Cluster);
-    let (start, chunk_bytes, groups) = (INLINE, 0, Vec::new());
-    let rest = Component { start, chunk_bytes, wanted: 1, redundancy, chooser, groups };
-    let components = vec![Component::inline(), rest];
-    StripePattern { generation: 0, origin: PatternOrigin::Asked, components }
+fn pattern() -> PatternRequest {
+    let rest = ComponentRequest { width: Some(1), ..ComponentRequest::default() };
+    let (origin, components) = (PatternOrigin::Asked, vec![rest]);
+    PatternRequest { origin, inline_bytes: Some(INLINE), components }
 }
 
 fn write(inode: InodeId, offset: u64, bytes: &[u8]) -> il::WriteInline {

@@ -1,19 +1,24 @@
 //! Stripe patterns that are set after the file was made: when that is still possible.
 
 use super::*;
-use skep_types::{Chooser, Component, PatternOrigin, Redundancy, StripePattern};
+use skep_types::{
+    Chooser, ComponentRequest, PatternOrigin, PatternRequest, Placement, StripePattern,
+};
 
-/// So many targets, by the chooser that counts anyway.
-fn asked(wanted: u16, chunk_bytes: u64) -> StripePattern {
-    let (redundancy, chooser) = (Redundancy::Stripe, Chooser::Cluster);
-    let component =
-        Component { start: 0, chunk_bytes, wanted, redundancy, chooser, groups: Vec::new() };
-    let components = vec![component];
-    StripePattern { generation: 0, origin: PatternOrigin::Asked, components }
+/// A request of one component.
+fn asked(component: ComponentRequest) -> PatternRequest {
+    let (origin, components) = (PatternOrigin::Asked, vec![component]);
+    PatternRequest { origin, inline_bytes: None, components }
+}
+
+/// The request for three targets and chunks of 1 MiB.
+fn three() -> PatternRequest {
+    let (width, chunk_bytes) = (Some(3), Some(1 << 20));
+    asked(ComponentRequest { width, chunk_bytes, ..ComponentRequest::default() })
 }
 
 fn set(inode: InodeId, uid: u32) -> md::SetPattern {
-    md::SetPattern { inode, pattern: Some(asked(3, 1 << 20)), uid }
+    md::SetPattern { inode, pattern: Some(three()), uid }
 }
 
 impl Story {
@@ -114,13 +119,8 @@ fn only_owners_and_root_set_patterns_and_only_directories_do_without() {
     story.ask(1, 2, (0, 5), &nothing(InodeId::ROOT)).unwrap();
     let plain = story.create_as("c", 1, (0, 4));
     assert_eq!(story.pattern(plain).origin, PatternOrigin::Cluster);
-    let absent = Component {
-        wanted: 1,
-        chooser: Chooser::Listed,
-        groups: vec![GroupId::new(9)],
-        ..asked(0, 0).components.remove(0)
-    };
-    let absent = StripePattern { components: vec![absent], ..asked(0, 0) };
+    let placement = Some(Placement::Groups(vec![GroupId::new(9)]));
+    let absent = asked(ComponentRequest { placement, ..ComponentRequest::default() });
     let listed = md::SetPattern { inode: InodeId::ROOT, pattern: Some(absent), uid: 0 };
     assert_eq!(story.ask(1, 2, (0, 6), &listed).unwrap_err().code(), ErrorCode::NotFound);
 }

@@ -4,8 +4,8 @@ use super::{a_directory, a_file, a_name, attributes, time};
 use crate::vectors::{Example, example};
 use skep_types::codec::Bytes;
 use skep_types::{
-    Chooser, Component, FileKind, GroupId, NodeId, PatternOrigin, Redundancy, SessionId,
-    StripePattern,
+    Chooser, Component, ComponentRequest, FileKind, GroupId, NodeId, PatternOrigin, PatternRequest,
+    Redundancy, SessionId, StripePattern,
 };
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{
@@ -38,18 +38,11 @@ fn pattern() -> StripePattern {
     }
 }
 
-/// Four targets, and the rest as it is.
-fn asked() -> StripePattern {
-    let component = Component {
-        start: 0,
-        chunk_bytes: 0,
-        wanted: 4,
-        redundancy: Redundancy::Stripe,
-        chooser: Chooser::Cluster,
-        groups: Vec::new(),
-    };
-    let components = vec![component];
-    StripePattern { generation: 0, origin: PatternOrigin::Directory, components }
+/// Four targets; all other fields are unset.
+fn asked() -> PatternRequest {
+    let component = ComponentRequest { width: Some(4), ..ComponentRequest::default() };
+    let (origin, components) = (PatternOrigin::Directory, vec![component]);
+    PatternRequest { origin, inline_bytes: None, components }
 }
 
 fn new_inode() -> NewInode {
@@ -174,7 +167,7 @@ fn transactions() -> Vec<Example> {
         Step::MakeDirectoryInode {
             parent: a_directory(),
             new: new_inode(),
-            pattern: Some(asked()),
+            pattern: Some(asked().to_record()),
             project: 77,
             hands_down_project: true,
             access_acl: Bytes::default(),

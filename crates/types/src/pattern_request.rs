@@ -1,0 +1,329 @@
+//! Requests for a stripe pattern, and default patterns of directories. Each field may be unset.
+//! `skep-cluster`, module `patterns`, turns a request into the resolved [`StripePattern`] of a
+//! file.
+//!
+//! # Encoding
+//!
+//! A request has the same bytes as a [`StripePattern`], on the wire and on disk. Only this file
+//! translates the bytes that stand for unset fields:
+//!
+//! | field | encoded in | unset |
+//! |---|---|---|
+//! | `inline_bytes` | an inline first component; the next one's `start` | no such component |
+//! | `chunk_bytes` | [`Component::chunk_bytes`] | 0 |
+//! | `width` | [`Component::wanted`] | 0 |
+//! | `placement: Policy` | [`Component::chooser`] | [`Chooser::Cluster`] |
+//! | `placement: Groups` | [`Component::groups`], their count in `wanted`, [`Chooser::Listed`] | |
+//!
+//! The `generation` is 0, and decoders ignore it.
+
+use crate::GroupId;
+use crate::codec::{Codec, Described, FieldDoc, Reader, Writer};
+use crate::error::Result;
+use crate::pattern::{
+    Chooser, Component, MAX_STRIPE_WIDTH, MIN_CHUNK_BYTES, PatternOrigin, Redundancy,
+    StripePattern, check_chunk_size, check_component_count, check_inline_end, check_start, invalid,
+};
+
+/// A request for a stripe pattern, or the default pattern of a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PatternRequest {
+    /// The most specific level that set a field of the request.
+    pub origin: PatternOrigin,
+    /// How many bytes at the start of the file lie in metadata. `None` means unset.
+    pub inline_bytes: Option<u64>,
+    /// The components behind the bytes in metadata, by rising `start`. The first one starts at
+    /// byte 0, also if the first bytes lie in metadata.
+    pub components: Vec<ComponentRequest>,
+}
+
+/// The part of a request for one byte range of the file. `None` means unset.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ComponentRequest {
+    /// First byte in the file. The component ends where the next one starts.
+    pub start: u64,
+    /// Bytes that go to one group before the next.
+    pub chunk_bytes: Option<u64>,
+    /// Number of groups. Always unset with [`Placement::Groups`], where the list's length counts.
+    pub width: Option<u16>,
+    /// How the component gets its groups.
+    pub placement: Option<Placement>,
+}
+
+/// How a component gets its groups.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Placement {
+    /// Metadata chooses them by this policy when it creates the file. Not [`Chooser::Cluster`] and
+    /// not [`Chooser::Listed`].
+    Policy(Chooser),
+    /// Exactly these groups, in this order.
+    Groups(Vec<GroupId>),
+}
+
+impl ComponentRequest {
+    /// The listed groups; empty if the request lists none.
+    pub fn groups(&self) -> &[GroupId] {
+        match &self.placement {
+            Some(Placement::Groups(groups)) => groups,
+            _ => &[],
+        }
+    }
+
+    /// Whether the request lists the groups.
+    pub fn is_listed(&self) -> bool {
+        matches!(self.placement, Some(Placement::Groups(_)))
+    }
+
+    /// Whether the number of groups is unset: there is neither a width nor a list of groups.
+    pub fn has_open_width(&self) -> bool {
+        self.width.is_none() && !self.is_listed()
+    }
+
+    /// Whether neither width nor placement is set.
+    pub fn has_open_targets(&self) -> bool {
+        self.width.is_none() && self.placement.is_none()
+    }
+
+    fn from_record(record: &Component) -> Result<Self> {
+        let placement = match record.chooser {
+            Chooser::Cluster => None,
+            Chooser::Listed => Some(Placement::Groups(record.groups.clone())),
+            policy => Some(Placement::Policy(policy)),
+        };
+        let is_listed = record.chooser == Chooser::Listed;
+        let listed = if is_listed { usize::from(record.wanted) } else { 0 };
+        if record.groups.len() != listed {
+            return Err(invalid(EITHER_LISTED_OR_CHOSEN));
+        }
+        Ok(Self {
+            start: record.start,
+            chunk_bytes: Some(record.chunk_bytes).filter(|bytes| *bytes != 0),
+            width: Some(record.wanted).filter(|wanted| *wanted != 0 && !is_listed),
+            placement,
+        })
+    }
+
+    fn to_record(&self) -> Component {
+        let (wanted, chooser) = match &self.placement {
+            None => (self.width.unwrap_or(0), Chooser::Cluster),
+            Some(Placement::Policy(policy)) => (self.width.unwrap_or(0), *policy),
+            // `check` limits the length of the list.
+            Some(Placement::Groups(groups)) => {
+                (u16::try_from(groups.len()).unwrap_or(u16::MAX), Chooser::Listed)
+            }
+        };
+        Component {
+            start: self.start,
+            chunk_bytes: self.chunk_bytes.unwrap_or(0),
+            wanted,
+            redundancy: Redundancy::Stripe,
+            chooser,
+            groups: self.groups().to_vec(),
+        }
+    }
+}
+
+const EITHER_LISTED_OR_CHOSEN: &str =
+    "either groups are listed, as many as are wanted, or they are chosen";
+
+impl PatternRequest {
+    /// The request in which every field is unset.
+    pub fn unset() -> Self {
+        Self {
+            origin: PatternOrigin::Cluster,
+            inline_bytes: None,
+            components: vec![ComponentRequest::default()],
+        }
+    }
+
+    /// Builds a request from components as a text or a record lists them, where the bytes in
+    /// metadata are a component too. Checks nothing else: see [`Self::check`].
+    ///
+    /// # Errors
+    /// `InvalidArgument` if a component with [`Redundancy::Inline`] is not the first one, is the
+    /// last one, does not start at byte 0, or has any other field set.
+    pub fn from_listed(
+        origin: PatternOrigin,
+        listed: Vec<(Redundancy, ComponentRequest)>,
+    ) -> Result<Self> {
+        let is_inline = |it: &(Redundancy, ComponentRequest)| it.0 == Redundancy::Inline;
+        if let Some(index) = listed.iter().skip(1).position(is_inline) {
+            return Err(invalid(format!(
+                "component {} is inline; only the first can be",
+                index + 1
+            )));
+        }
+        let starts_inline = listed.first().is_some_and(is_inline);
+        let mut components: Vec<_> = listed.into_iter().map(|(_, component)| component).collect();
+        if !starts_inline {
+            return Ok(Self { origin, inline_bytes: None, components });
+        }
+        let inline = components.remove(0);
+        if inline.start != 0 {
+            return Err(invalid("the first component of a stripe pattern starts at byte 0"));
+        }
+        if inline != ComponentRequest::default() {
+            return Err(invalid(
+                "inline bytes lie in metadata: they have no count, chunk size, chooser or targets",
+            ));
+        }
+        check_inline_end(components.first().map(|next| next.start))?;
+        let inline_bytes = components.first_mut().map(|next| std::mem::take(&mut next.start));
+        Ok(Self { origin, inline_bytes, components })
+    }
+
+    /// Reads the default pattern of a directory, or another request, from its record.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the record is not that of a request.
+    pub fn from_record(record: &StripePattern) -> Result<Self> {
+        let listed = record
+            .components
+            .iter()
+            .map(|component| Ok((component.redundancy, ComponentRequest::from_record(component)?)));
+        Self::from_listed(record.origin, listed.collect::<Result<_>>()?)
+    }
+
+    /// The record of the request, as it is sent and stored.
+    pub fn to_record(&self) -> StripePattern {
+        let mut components: Vec<_> =
+            self.components.iter().map(ComponentRequest::to_record).collect();
+        if let Some(bytes) = self.inline_bytes {
+            if let Some(first) = components.first_mut() {
+                first.start = bytes;
+            }
+            components.insert(0, Component::inline());
+        }
+        StripePattern { generation: 0, origin: self.origin, components }
+    }
+
+    /// The request for a pattern like that of a file, in which `placement` is that of each
+    /// component.
+    fn like(pattern: &StripePattern, placement: impl Fn(&Component) -> Placement) -> Self {
+        let mut components: Vec<_> = pattern
+            .components
+            .iter()
+            .filter(|component| !component.is_inline())
+            .map(|component| {
+                let placement = placement(component);
+                let is_listed = matches!(placement, Placement::Groups(_));
+                ComponentRequest {
+                    start: component.start,
+                    chunk_bytes: Some(component.chunk_bytes),
+                    width: Some(component.wanted).filter(|_| !is_listed),
+                    placement: Some(placement),
+                }
+            })
+            .collect();
+        let inline_bytes = Some(pattern.inline_bytes()).filter(|bytes| *bytes != 0);
+        if let Some(first) = components.first_mut() {
+            first.start = 0;
+        }
+        Self { origin: pattern.origin, inline_bytes, components }
+    }
+
+    /// The request for a pattern like that of a file, whose groups are chosen anew where a policy
+    /// has chosen them.
+    pub fn with_policies_of(pattern: &StripePattern) -> Self {
+        Self::like(pattern, |component| match component.chooser {
+            Chooser::Listed => Placement::Groups(component.groups.clone()),
+            policy => Placement::Policy(policy),
+        })
+    }
+
+    /// The request for a pattern like that of a file, with the same groups.
+    pub fn with_groups_of(pattern: &StripePattern) -> Self {
+        Self::like(pattern, |component| Placement::Groups(component.groups.clone()))
+    }
+
+    /// Checks the fields that are set. `skep-cluster`, module `patterns`, checks them against the
+    /// cluster.
+    ///
+    /// # Errors
+    /// `InvalidArgument` that names the first rule broken.
+    pub fn check(&self) -> Result<()> {
+        let inline_components = usize::from(self.inline_bytes.is_some());
+        check_component_count(self.components.len() + inline_components)?;
+        let first = self.components.first();
+        if first.is_some_and(|first| first.start != 0) {
+            return Err(invalid("the first component of a stripe pattern starts at byte 0"));
+        }
+        if let Some(bytes) = self.inline_bytes {
+            check_inline_end(first.map(|_| bytes))?;
+        }
+        // The second component starts behind the bytes in metadata.
+        let mut last_start = None;
+        for (index, component) in self.components.iter().enumerate() {
+            let start = match self.inline_bytes {
+                Some(bytes) if index == 0 => bytes,
+                _ => component.start,
+            };
+            let is_behind = last_start.map_or(inline_components == 0 || start > 0, |it| start > it);
+            if !is_behind {
+                return Err(invalid("components must be in the order of their start"));
+            }
+            last_start = Some(start);
+            if let Some(bytes) = component.chunk_bytes {
+                check_chunk_size(bytes)?;
+            }
+            if component.width.is_some_and(|width| usize::from(width) > MAX_STRIPE_WIDTH)
+                || component.groups().len() > MAX_STRIPE_WIDTH
+                || component.width == Some(0)
+            {
+                return Err(invalid(format!("a component lies on 1 to {MAX_STRIPE_WIDTH} groups")));
+            }
+            if component.is_listed() && (component.groups().is_empty() || component.width.is_some())
+            {
+                return Err(invalid(EITHER_LISTED_OR_CHOSEN));
+            }
+            if index > 0 {
+                // The cluster's chunk size may still be unknown: `resolve` chooses one that fits.
+                let unit = component.chunk_bytes.unwrap_or(MIN_CHUNK_BYTES);
+                check_start(index + inline_components, start, unit)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Codec for PatternRequest {
+    const LAYOUT: &'static str = "PatternRequest";
+
+    fn encode(&self, w: &mut Writer) {
+        self.to_record().encode(w);
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Self> {
+        let record = StripePattern::decode(r)?;
+        Self::from_record(&record).map_err(|error| r.corrupt(error.context()))
+    }
+}
+
+impl Described for PatternRequest {
+    const NAME: &'static str = "PatternRequest";
+    const DOC: &'static str = "\
+ A request for a stripe pattern, or the default pattern of a directory. It has the bytes of a\n \
+ `StripePattern`, in which a zero `chunk_bytes`, a zero `wanted` and the chooser `Cluster` mean\n \
+ that the field is unset. Groups are listed only with the chooser `Listed`, with their count in\n \
+ `wanted`.\n";
+    const FIELDS: &'static [FieldDoc] = &[
+        FieldDoc {
+            name: "generation",
+            kind: "u32",
+            layout: <u32 as Codec>::LAYOUT,
+            doc: " Zero; receivers ignore it.\n",
+        },
+        FieldDoc {
+            name: "origin",
+            kind: "PatternOrigin",
+            layout: <PatternOrigin as Codec>::LAYOUT,
+            doc: " The most specific level that set a field; receivers ignore it.\n",
+        },
+        FieldDoc {
+            name: "components",
+            kind: "Vec<Component>",
+            layout: <Vec<Component> as Codec>::LAYOUT,
+            doc: " Components, by rising `start`. Bytes in metadata are the first of them.\n",
+        },
+    ];
+}
