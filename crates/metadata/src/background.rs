@@ -1,18 +1,18 @@
 //! What a target does by itself: numbers, ended sessions, chunk files to be removed, sizes of files
 //! whose writer died, transactions that wait for the end of others.
 
-use crate::context::Context;
 use crate::engine::Engine;
-use crate::epochs;
 use crate::handlers::{decide, make_directory};
 use crate::limits::{
     ASK_AFTER, CLOSE_BYTES, END_KEPT_SECONDS, FORGET_EVERY, RETRY_PAUSE, SIZE_RECOVERIES_AT_ONCE,
 };
-use crate::locks::{Owner, Resource};
-use crate::operation::{Internal, OutgoingCall, SizeQuestion, Stop};
-use crate::steps;
+use crate::namespace::truncations;
 use crate::target::{MetadataTarget, Purpose};
-use crate::truncations;
+use crate::tx::context::Context;
+use crate::tx::epochs;
+use crate::tx::locks::{Owner, Resource};
+use crate::tx::operation::{Internal, OutgoingCall, SizeQuestion, Stop};
+use crate::tx::steps;
 use skep_cluster::striping;
 use skep_format::metadata::{
     DecisionRecord, InodeRecord, Key, OpenCounts, PreparedRecord, SessionRecord, decode_value,

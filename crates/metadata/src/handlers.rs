@@ -31,9 +31,9 @@ mod which_exist;
 mod write_inline;
 mod xattr;
 
-use crate::context::Context;
 use crate::engine::Engine;
-use crate::operation::Stop;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
 use skep_types::codec::{Codec, Reader};
 use skep_types::{Error, ErrorCode, InodeId};
 use skep_wire::management::EmptyReply;

@@ -13,23 +13,24 @@
 //! - After an error of the engine the target is of no more use: [`MetadataTarget::handle`] fails.
 
 mod events;
+mod group_commit;
 
 pub use events::{Action, Event};
 
 use crate::background::{Background, BackgroundCall, transaction_in};
-use crate::context::{Context, Numbers, Shared};
 use crate::engine::Engine;
-use crate::epochs::Epochs;
-use crate::file_locks::{FileLocks, Wanted};
 use crate::handlers;
-use crate::inline;
 use crate::limits::{FIRST_PAUSE, LONGEST_PAUSE, LONGEST_WAIT, Limits, SYNC_AFTER};
-use crate::locks::{Locks, Owner};
-use crate::operation::{CallId, ConnectionId, Internal, Operation, OutgoingCall, Source, Stop};
-use crate::sessions::Sessions;
-use crate::sharing::Sharing;
-use crate::table::{Table, logged_bytes};
-use crate::truncations::TruncationTable;
+use crate::locks::file_locks::{FileLocks, Wanted};
+use crate::namespace::inline;
+use crate::namespace::truncations::TruncationTable;
+use crate::sessions::table::Sessions;
+use crate::sharing::table::Sharing;
+use crate::tx::context::{Context, Numbers, Shared};
+use crate::tx::epochs::Epochs;
+use crate::tx::locks::{Locks, Owner};
+use crate::tx::operation::{CallId, ConnectionId, Internal, Operation, OutgoingCall, Source, Stop};
+use crate::tx::table::{Table, logged_bytes};
 use skep_cluster::placement::{Candidates, Cursor};
 use skep_format::metadata::{DecisionRecord, Key, SlotRecord};
 use skep_types::codec::{Bytes, Codec};
@@ -386,7 +387,7 @@ impl<E: Engine> MetadataTarget<E> {
         let source = context.op.source.clone();
         let result = match &source {
             Source::Peer { header, .. } if header.message == OpenSession::ID => {
-                crate::sessions::open_session(&mut context)
+                crate::sessions::table::open_session(&mut context)
             }
             Source::Peer { header, .. } => handlers::dispatch(&mut context, header.message),
             Source::Internal(work) => {

@@ -1,9 +1,9 @@
 //! `Close`: takes back an open; the last close of a file without a name disposes of it.
 
-use crate::context::Context;
 use crate::engine::Engine;
-use crate::namespace::check_written;
-use crate::operation::Stop;
+use crate::namespace::inodes::check_written;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
 use skep_format::metadata::OpenCounts;
 use skep_wire::metadata::{AttributesReply, Close, OpenMode};
 

@@ -1,9 +1,9 @@
 //! `CloseMany`: takes back many opens at once, in one transaction.
 
-use crate::context::Context;
 use crate::engine::Engine;
 use crate::handlers::close;
-use crate::operation::Stop;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
 use skep_types::{Error, ErrorCode};
 use skep_wire::limits::MAX_CLOSES;
 use skep_wire::management::EmptyReply;

@@ -1,10 +1,10 @@
 //! `Create`: makes a file and opens it, or opens the one that is there.
 
-use crate::context::Context;
 use crate::engine::Engine;
 use crate::handlers::open;
-use crate::namespace::check_name;
-use crate::operation::Stop;
+use crate::namespace::inodes::check_name;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
 use skep_format::metadata::InodeRecord;
 use skep_types::codec::Bytes;
 use skep_types::{Error, ErrorCode, FileKind};

@@ -1,10 +1,10 @@
 //! `CreateUnnamed`: makes a regular file that has no name and opens it (`O_TMPFILE`). It goes with
 //! its last close, or with the session that has it open, unless it was given a name meanwhile.
 
-use crate::context::Context;
 use crate::engine::Engine;
 use crate::handlers::create::new_file;
-use crate::operation::Stop;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
 use skep_format::metadata::InodeRecord;
 use skep_types::codec::Bytes;
 use skep_types::{Error, ErrorCode, FileKind};

@@ -1,10 +1,10 @@
 //! `Decide`: a transaction of another group has ended; what was promised is done or forgotten. The
 //! answer leaves when that is on the device.
 
-use crate::context::Context;
 use crate::engine::Engine;
-use crate::operation::Stop;
-use crate::steps;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
+use crate::tx::steps;
 use skep_format::metadata::{Key, PreparedRecord};
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{Decide, Step, TransactionId};

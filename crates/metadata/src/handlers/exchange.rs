@@ -2,12 +2,12 @@
 //! directory; the first one and the inodes may live elsewhere, as in `rename`, whose rules for
 //! directories that change their parent hold here in both directions.
 
-use crate::context::Context;
 use crate::engine::Engine;
 use crate::handlers::rename::{check_no_loop, confirm_source, source};
-use crate::namespace::check_name;
-use crate::operation::Stop;
-use crate::steps;
+use crate::namespace::inodes::check_name;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
+use crate::tx::steps;
 use skep_types::{ErrorCode, FileKind, InodeId};
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{Exchange, GetEntryInfo, Step};

@@ -1,9 +1,9 @@
 //! `SetLock` and `TestLock`: locks of applications. Nobody waits here; waiting is in `file_locks`.
 
-use crate::context::Context;
 use crate::engine::Engine;
-use crate::file_locks::{Wanted, check};
-use crate::operation::Stop;
+use crate::locks::file_locks::{Wanted, check};
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
 use skep_format::metadata::{Key, LockOwner};
 use skep_types::{Error, ErrorCode};
 use skep_wire::file_locks::{LockKind, SetLock, SetLockReply, TestLock, TestLockReply};

@@ -1,10 +1,10 @@
 //! `Link`: another name for an inode, which may live on another target.
 
-use crate::context::Context;
 use crate::engine::Engine;
-use crate::namespace::check_name;
-use crate::operation::Stop;
-use crate::steps;
+use crate::namespace::inodes::check_name;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
+use crate::tx::steps;
 use skep_types::{Error, ErrorCode};
 use skep_wire::metadata::{EntryReply, Link, Step};
 

@@ -1,9 +1,9 @@
 //! `ListLocks`: who has files open, and who has locked them or waits for that.
 
-use crate::context::Context;
 use crate::engine::Engine;
 use crate::limits::USES_LOOKED_AT;
-use crate::operation::Stop;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
 use skep_format::metadata::{Key, OpenCounts, SessionRecord, decode_value, session_open_of};
 use skep_types::SessionId;
 use skep_wire::file_locks::{FileUse, ListLocks, LockList};

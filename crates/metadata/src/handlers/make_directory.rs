@@ -4,11 +4,11 @@
 //! holds is near. Those in the root, and in a directory that already has many, are spread evenly
 //! over all metadata groups by their name.
 
-use crate::context::Context;
 use crate::engine::Engine;
-use crate::namespace::check_name;
-use crate::operation::Stop;
-use crate::steps;
+use crate::namespace::inodes::check_name;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
+use crate::tx::steps;
 use skep_format::metadata::{InodeRecord, name_cursor};
 use skep_types::codec::Bytes;
 use skep_types::{

@@ -1,9 +1,9 @@
 //! `MakeSymlink`.
 
-use crate::context::Context;
 use crate::engine::Engine;
-use crate::namespace::check_name;
-use crate::operation::Stop;
+use crate::namespace::inodes::check_name;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
 use skep_format::metadata::InodeRecord;
 use skep_types::{Error, ErrorCode, FileKind};
 use skep_wire::limits::MAX_SYMLINK_BYTES;

@@ -1,9 +1,9 @@
 //! `Open`: counts an open of a regular file by the session, perhaps cutting the file first.
 
-use crate::context::Context;
 use crate::engine::Engine;
-use crate::operation::Stop;
-use crate::truncations;
+use crate::namespace::truncations;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
 use skep_format::metadata::InodeRecord;
 use skep_types::{Error, ErrorCode, FileKind};
 use skep_wire::metadata::{Open, OpenMode, OpenReply};

@@ -1,12 +1,12 @@
 //! `Prepare`: prepared transactions steps to another group's transaction. Never waits: what another transaction
 //! holds makes the answer "busy". The answer leaves when the promise is on the device.
 
-use crate::context::Context;
 use crate::engine::Engine;
 use crate::limits::MAX_STEPS;
-use crate::locks::Owner;
-use crate::operation::Stop;
-use crate::steps;
+use crate::tx::context::Context;
+use crate::tx::locks::Owner;
+use crate::tx::operation::Stop;
+use crate::tx::steps;
 use skep_format::metadata::{Key, PreparedRecord};
 use skep_types::{Error, ErrorCode, Timestamp};
 use skep_wire::metadata::{Prepare, PrepareReply};

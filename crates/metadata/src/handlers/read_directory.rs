@@ -1,9 +1,9 @@
 //! `ReadDirectory`: entries after a cursor. Cursors are hashes of names, so they stay right while
 //! the directory changes: an entry that is there all the time is given exactly once.
 
-use crate::context::Context;
 use crate::engine::Engine;
-use crate::operation::Stop;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
 use skep_format::metadata::Key;
 use skep_types::ErrorCode;
 use skep_wire::limits::MAX_DIRECTORY_BYTES;

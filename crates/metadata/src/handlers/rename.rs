@@ -5,12 +5,12 @@
 //! for the whole namespace, at the root's group) while the ancestors of the new place are walked,
 //! so that no two moves can make a loop together.
 
-use crate::context::Context;
 use crate::engine::Engine;
 use crate::limits::MAX_DEPTH;
-use crate::namespace::check_name;
-use crate::operation::Stop;
-use crate::steps;
+use crate::namespace::inodes::check_name;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
+use crate::tx::steps;
 use skep_format::metadata::{DentryRecord, InodeRecord};
 use skep_types::codec::Bytes;
 use skep_types::{Error, ErrorCode, FileKind, InodeId};

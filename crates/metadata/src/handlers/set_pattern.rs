@@ -5,9 +5,9 @@
 //! he was given. Then it gets a new generation: chunk files of the old one, if a write of a client
 //! that is gone is still on its way, are none of the file's.
 
-use crate::context::Context;
 use crate::engine::Engine;
-use crate::operation::Stop;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
 use skep_cluster::patterns;
 use skep_format::metadata::InodeRecord;
 use skep_types::{Error, ErrorCode, FileKind, PatternOrigin};

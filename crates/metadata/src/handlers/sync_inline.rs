@@ -1,9 +1,9 @@
 //! `SyncInline`: whether inline writes are still there. It is answered when all that was logged
 //! before is on the device.
 
-use crate::context::Context;
 use crate::engine::Engine;
-use crate::operation::Stop;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
 use skep_types::{Error, ErrorCode};
 use skep_wire::inline::{SyncInline, SyncInlineReply};
 use skep_wire::limits::MAX_EPOCHS;

@@ -1,9 +1,9 @@
 //! `WhichExist`: storage asks which inodes exist, to find chunk files that nobody owns. The answer
 //! waits until what it says is on the device: chunk files are removed on the strength of it.
 
-use crate::context::Context;
 use crate::engine::Engine;
-use crate::operation::Stop;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
 use skep_format::metadata::Key;
 use skep_types::{Error, ErrorCode};
 use skep_wire::limits::MAX_INODES_ASKED;

@@ -1,9 +1,9 @@
 //! `WriteInline`: writes bytes that lie with the inode; the size moves with them if that is all of
 //! the write.
 
-use crate::context::Context;
 use crate::engine::Engine;
-use crate::operation::Stop;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
 use skep_types::codec::crc32c;
 use skep_types::{Error, ErrorCode, Lsn};
 use skep_wire::inline::{InlineMark, WriteInline, WriteInlineReply};

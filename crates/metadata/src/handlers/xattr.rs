@@ -1,10 +1,10 @@
 //! Extended attributes: `GetXattr`, `SetXattr`, `ListXattrs`, `RemoveXattr`. One file for the four,
 //! since they share the rules for names and sizes.
 
-use crate::acls::is_acl;
-use crate::context::Context;
 use crate::engine::Engine;
-use crate::operation::Stop;
+use crate::namespace::acls::is_acl;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
 use skep_format::metadata::{InodeRecord, Key};
 use skep_types::codec::Bytes;
 use skep_types::{Error, ErrorCode, InodeId, Result};

@@ -1,6 +1,6 @@
 //! What a target is told, and what it wants done.
 
-use crate::operation::{CallId, ConnectionId, OutgoingCall};
+use crate::tx::operation::{CallId, ConnectionId, OutgoingCall};
 use skep_types::{ClusterMap, Lsn, NodeId, Result};
 use skep_wire::frame::Header;
 use std::sync::Arc;

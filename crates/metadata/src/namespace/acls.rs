@@ -4,10 +4,10 @@
 //! changes the mask (or the group's entry), and a new inode gets what its directory hands down, in
 //! the transaction that makes it. A list that says no more than the mode isn't kept.
 
-use crate::context::Context;
 use crate::engine::Engine;
-use crate::namespace::{PERMISSION_BITS, SET_GROUP_ID};
-use crate::operation::Stop;
+use crate::namespace::inodes::{PERMISSION_BITS, SET_GROUP_ID};
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
 use skep_format::metadata::{InodeRecord, Key};
 use skep_types::{ACCESS_ACL, Acl, DEFAULT_ACL, Error, ErrorCode, FileKind, InodeId, Result};
 use skep_wire::metadata::NewInode;

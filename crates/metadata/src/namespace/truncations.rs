@@ -20,11 +20,11 @@
 //! the client that asked is alive it asks again; if it died too, bytes beyond the size that it
 //! wanted may read as zeros.
 
-use crate::context::{Context, of_another};
 use crate::engine::Engine;
-use crate::locks::{Owner, Resource};
-use crate::operation::{Internal, Operation, OutgoingCall, Stop};
 use crate::target::MetadataTarget;
+use crate::tx::context::{Context, of_another};
+use crate::tx::locks::{Owner, Resource};
+use crate::tx::operation::{Internal, Operation, OutgoingCall, Stop};
 use skep_cluster::striping;
 use skep_format::metadata::InodeRecord;
 use skep_types::{

@@ -6,14 +6,14 @@
 //! had written dropped. What it returns in the end was decided and written in one transaction.
 
 use crate::engine::Engine;
-use crate::epochs::Epochs;
-use crate::file_locks::FileLocks;
 use crate::limits::Limits;
-use crate::locks::{Locks, Owner, Resource};
-use crate::operation::{Asked, Operation, OutgoingCall, Stop};
-use crate::sharing::Sharing;
-use crate::table::{Table, logged_bytes};
-use crate::truncations::TruncationTable;
+use crate::locks::file_locks::FileLocks;
+use crate::namespace::truncations::TruncationTable;
+use crate::sharing::table::Sharing;
+use crate::tx::epochs::Epochs;
+use crate::tx::locks::{Locks, Owner, Resource};
+use crate::tx::operation::{Asked, Operation, OutgoingCall, Stop};
+use crate::tx::table::{Table, logged_bytes};
 use skep_cluster::placement::{Candidates, Cursor};
 use skep_format::metadata::{InodeRecord, Key, OpenCounts, decode_value};
 use skep_types::codec::Codec;

@@ -1,8 +1,8 @@
 //! Who waits for locks of one kind on one file, in the order in which they came.
 
-use super::{Answered, Wanted};
+use super::file_locks::{Answered, Wanted};
 use crate::limits::{BARRIER, CALL_KEPT, CALLS_LOOKED_AT, LONGEST_BARRIER, MAX_OVERTAKEN};
-use crate::operation::ConnectionId;
+use crate::tx::operation::ConnectionId;
 use skep_types::SessionId;
 use skep_wire::frame::Header;
 use std::time::Duration;

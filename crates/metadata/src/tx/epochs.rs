@@ -8,10 +8,10 @@
 //! Invariant: an epoch is on the device before anything is acknowledged under it; otherwise the
 //! next start could take its number.
 
-use crate::context::Context;
 use crate::engine::Engine;
-use crate::operation::{Internal, Stop};
 use crate::target::MetadataTarget;
+use crate::tx::context::Context;
+use crate::tx::operation::{Internal, Stop};
 use skep_format::metadata::{Key, decode_value, last_u64};
 use skep_types::{Lsn, Result};
 use skep_wire::inline::InlineMark;

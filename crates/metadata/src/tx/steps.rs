@@ -1,12 +1,12 @@
 //! The steps of which changes in several places are made: checked and held when they are promised,
 //! applied when the transaction commits. The same code serves steps that are all on this target.
 
-use crate::context::Context;
 use crate::engine::Engine;
 use crate::handlers::make_directory;
 use crate::limits::MAX_DOUBTS;
-use crate::locks::Resource;
-use crate::operation::Stop;
+use crate::tx::context::Context;
+use crate::tx::locks::Resource;
+use crate::tx::operation::Stop;
 use skep_types::{Attributes, Error, ErrorCode, FileKind, GroupId, InodeId};
 use skep_wire::limits::MAX_LINKS;
 use skep_wire::metadata::Step;

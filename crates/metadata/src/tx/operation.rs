@@ -5,7 +5,7 @@ use skep_wire::Request;
 use skep_wire::frame::Header;
 use skep_wire::metadata::TransactionId;
 
-use crate::locks::Resource;
+use crate::tx::locks::Resource;
 
 /// A connection, as the caller of the target numbers them.
 pub type ConnectionId = u64;

@@ -2,10 +2,10 @@
 //! and are no operations: a client that is at work must hear of a notification all the same.
 
 use crate::engine::Engine;
-use crate::locks::Owner;
-use crate::operation::ConnectionId;
-use crate::sharing::Told;
+use crate::sharing::table::Told;
 use crate::target::MetadataTarget;
+use crate::tx::locks::Owner;
+use crate::tx::operation::ConnectionId;
 use skep_format::metadata::{Key, OpenCounts};
 use skep_types::codec::Codec;
 use skep_types::{Error, ErrorCode, InodeId, Result, SessionId};

@@ -10,8 +10,8 @@
 use crate::engine::Engine;
 use crate::handlers;
 use crate::limits::{MAX_REPETITIONS, PARKED_RESERVE};
-use crate::operation::{ConnectionId, Source};
 use crate::target::{MetadataTarget, Waiting};
+use crate::tx::operation::{ConnectionId, Source};
 use skep_format::metadata::{Key, SlotRecord, decode_value};
 use skep_types::codec::Codec;
 use skep_types::{Error, ErrorCode, Lsn, Result, SessionId};

@@ -9,9 +9,9 @@
 //!   to be cleared. When its writer dies the size is found out as that of chunk files is: it covers
 //!   them.
 
-use crate::context::Context;
 use crate::engine::Engine;
-use crate::operation::Stop;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
 use skep_format::metadata::{InlineRecord, InodeRecord, Key};
 use skep_types::codec::Codec;
 use skep_types::{Error, ErrorCode, FileKind, InodeId, Lsn, Result, StripePattern};

@@ -9,10 +9,8 @@
 //! - The table holds exactly what the `FileLocks` records hold, those of the batch included.
 //! - A file stands in the table only while somebody holds or waits for something of it.
 
-mod queue;
-
+use super::queue::{Queue, State, Wait};
 use crate::limits::MAX_DEADLOCK_STEPS;
-use queue::{Queue, State, Wait};
 use skep_cluster::lock_ranges::LockRanges;
 use skep_format::metadata::{FileLocksRecord, LockOwner, LockedRange, decode_value, lock_owner_of};
 use skep_types::{Error, ErrorCode, InodeId, Result, SessionId};
@@ -25,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, Range};
 use std::time::Duration;
 
-use crate::operation::ConnectionId;
+use crate::tx::operation::ConnectionId;
 
 /// An owner of POSIX or `flock` locks: the session, and its number there.
 pub(crate) type Owner = (SessionId, u64);
@@ -53,7 +51,7 @@ impl Wanted {
     }
 
     /// Whether both can't be held at once.
-    fn conflicts(&self, other: &Self) -> bool {
+    pub(super) fn conflicts(&self, other: &Self) -> bool {
         self.owner != other.owner
             && (self.mode == LockMode::Exclusive || other.mode == LockMode::Exclusive)
             && self.range.start < other.range.end

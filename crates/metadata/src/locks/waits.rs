@@ -2,10 +2,10 @@
 //! operations: a thousand that wait must not keep the one that unlocks from being served.
 
 use crate::engine::Engine;
-use crate::file_locks::{Answered, Wanted, check};
 use crate::limits::WAIT_ANSWER;
-use crate::operation::ConnectionId;
+use crate::locks::file_locks::{Answered, Wanted, check};
 use crate::target::MetadataTarget;
+use crate::tx::operation::ConnectionId;
 use skep_format::metadata::Key;
 use skep_types::codec::Codec;
 use skep_types::{Error, ErrorCode, Result};
