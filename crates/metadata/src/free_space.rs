@@ -55,7 +55,7 @@ impl FreeSpaceGauge {
     fn shortage(&self, found: &Space) -> String {
         format!(
             "target {} has {} MiB and {} inodes left on the disk under {} and takes nothing new: \
-             make free_space on that disk; removing files and directories works",
+             make free space on that disk; removing files and directories works",
             self.target,
             found.free_bytes >> 20,
             found.free_inodes,
@@ -75,7 +75,7 @@ impl FreeSpaceGauge {
             return error;
         }
         let what = format!(
-            "the disk under {} is full: make free_space there and start the service again, it goes on \
+            "the disk under {} is full: make free space there and start the service again, it goes on \
              from where it was ({})",
             self.directory.display(),
             error.context()

@@ -4,7 +4,7 @@ mod close;
 mod close_many;
 mod create;
 mod create_unnamed;
-pub(crate) mod decide;
+mod decide;
 mod exchange;
 mod file_locks;
 mod get_attributes;
@@ -13,9 +13,10 @@ mod link;
 mod list_locks;
 mod list_waits;
 mod lookup;
-pub(crate) mod make_directory;
+mod make_directory;
 mod make_symlink;
 mod open;
+mod open_session;
 mod prepare;
 mod read_directory;
 mod read_inline;
@@ -57,6 +58,7 @@ pub(crate) fn dispatch<E: Engine>(
 ) -> Result<Vec<u8>, Stop> {
     let c = context;
     match message {
+        md::OpenSession::ID => with(c, open_session::run),
         md::Lookup::ID => with(c, lookup::run),
         md::GetAttributes::ID => with(c, get_attributes::run),
         md::SetAttributes::ID => with(c, set_attributes::run),

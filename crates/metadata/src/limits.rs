@@ -93,7 +93,7 @@ pub const MAX_LOCK_WAITS: usize = 100_000;
 pub const WAIT_ANSWER: Duration = Duration::from_secs(5);
 /// How long nobody else gets what somebody was called for, and how long somebody who is to ask
 /// again keeps his place: many times what a message takes.
-pub const CALL_KEPT: Duration = Duration::from_secs(1);
+pub const WAKE_RESERVATION: Duration = Duration::from_secs(1);
 /// How many later ones may get a lock while somebody waits whom it keeps waiting, before nobody
 /// may for a time.
 pub const MAX_OVERTAKEN: u32 = 64;
@@ -104,7 +104,7 @@ pub const BARRIER: Duration = Duration::from_secs(1);
 pub const LONGEST_BARRIER: Duration = Duration::from_secs(600);
 /// Waits of a file that are looked at when something is released: those behind them ask again by
 /// themselves.
-pub const CALLS_LOOKED_AT: usize = 1000;
+pub const WAITERS_EXAMINED: usize = 1000;
 /// Owners that a search for a cycle of waiting ones looks at.
 pub const MAX_DEADLOCK_STEPS: usize = 10_000;
 /// Opens that one `ListLocks` looks at.

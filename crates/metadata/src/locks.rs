@@ -5,4 +5,5 @@
 
 pub(crate) mod file_locks;
 mod queue;
+pub(crate) mod request;
 mod waits;

@@ -4,6 +4,11 @@
 //! Does not own how a transaction runs (`tx`) or the requests of clients (`handlers`).
 
 pub(crate) mod acls;
+pub(crate) mod directories;
+mod disposal;
 pub(crate) mod inline;
 pub(crate) mod inodes;
+pub(crate) mod names;
+mod opens;
+pub(crate) mod truncation_table;
 pub(crate) mod truncations;

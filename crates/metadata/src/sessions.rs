@@ -1,6 +1,7 @@
 //! Sessions of clients: their table, leases and slots, the admission of requests, and the list for
 //! administrators.
 
+mod lifetime;
 mod list;
 mod requests;
 pub(crate) mod table;

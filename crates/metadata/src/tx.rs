@@ -8,5 +8,8 @@ pub(crate) mod context;
 pub(crate) mod epochs;
 pub(crate) mod locks;
 pub(crate) mod operation;
+pub(crate) mod prepared;
+pub(crate) mod shared;
 pub(crate) mod steps;
 pub(crate) mod table;
+pub(crate) mod work;

@@ -2,7 +2,7 @@
 
 use crate::engine::Engine;
 use crate::handlers::open;
-use crate::namespace::inodes::check_name;
+use crate::namespace::names::check_name;
 use crate::tx::context::Context;
 use crate::tx::operation::Stop;
 use skep_format::metadata::InodeRecord;

@@ -4,7 +4,7 @@
 
 use crate::engine::Engine;
 use crate::handlers::rename::{check_no_loop, confirm_source, source};
-use crate::namespace::inodes::check_name;
+use crate::namespace::names::check_name;
 use crate::tx::context::Context;
 use crate::tx::operation::Stop;
 use crate::tx::steps;

@@ -1,7 +1,7 @@
 //! `SetLock` and `TestLock`: locks of applications. Nobody waits here; waiting is in `file_locks`.
 
 use crate::engine::Engine;
-use crate::locks::file_locks::{Wanted, check};
+use crate::locks::request::{LockClaim, check};
 use crate::tx::context::Context;
 use crate::tx::operation::Stop;
 use skep_format::metadata::{Key, LockOwner};
@@ -20,10 +20,9 @@ pub(crate) fn set<E: Engine>(
     let of = LockOwner { inode: lock.inode, kind: lock.kind, session, owner: lock.owner };
     let locks = &context.shared.file_locks;
     let holds = locks.holds(&of);
-    let wanted = Wanted::of(session, &lock);
+    let claim = LockClaim::of(session, &lock);
     let now = context.shared.now;
-    let conflict =
-        wanted.and_then(|wanted| locks.in_the_way(lock.inode, &wanted, request.wait, now));
+    let conflict = claim.and_then(|claim| locks.obstacle(lock.inode, &claim, request.wait, now));
     if conflict.is_some() {
         if lock.kind == LockKind::Flock && holds {
             // As on Linux: two that hold it shared and both want it alone would wait for ever.
@@ -52,9 +51,9 @@ pub(crate) fn test<E: Engine>(
     request: TestLock,
 ) -> Result<TestLockReply, Stop> {
     check(&request.lock)?;
-    let wanted = Wanted::of(context.session()?, &request.lock).ok_or_else(|| {
+    let claim = LockClaim::of(context.session()?, &request.lock).ok_or_else(|| {
         Error::new(ErrorCode::InvalidArgument, "nothing is in the way of an unlock")
     })?;
-    let conflict = context.shared.file_locks.conflict(request.lock.inode, &wanted);
+    let conflict = context.shared.file_locks.conflict(request.lock.inode, &claim);
     Ok(TestLockReply { conflict })
 }

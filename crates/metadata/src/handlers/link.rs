@@ -1,7 +1,7 @@
 //! `Link`: another name for an inode, which may live on another target.
 
 use crate::engine::Engine;
-use crate::namespace::inodes::check_name;
+use crate::namespace::names::check_name;
 use crate::tx::context::Context;
 use crate::tx::operation::Stop;
 use crate::tx::steps;

@@ -1,7 +1,7 @@
 //! `MakeSymlink`.
 
 use crate::engine::Engine;
-use crate::namespace::inodes::check_name;
+use crate::namespace::names::check_name;
 use crate::tx::context::Context;
 use crate::tx::operation::Stop;
 use skep_format::metadata::InodeRecord;

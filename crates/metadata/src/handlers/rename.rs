@@ -7,7 +7,7 @@
 
 use crate::engine::Engine;
 use crate::limits::MAX_DEPTH;
-use crate::namespace::inodes::check_name;
+use crate::namespace::names::check_name;
 use crate::tx::context::Context;
 use crate::tx::operation::Stop;
 use crate::tx::steps;

@@ -76,9 +76,10 @@ fn set_of_file<E: Engine>(
     let mut merged = patterns::merged(asked, base.as_ref());
     merged.generation = generation;
     let shared = &mut *context.shared;
-    let (policy, cursor) = (&shared.map.policy, &mut shared.cursor);
+    let (policy, cursor) = (&shared.map.policy, &mut shared.placement.cursor);
     let seed = request.inode.raw();
-    let chosen = patterns::with_groups(&merged, policy, &shared.candidates, seed, cursor)?;
+    let chosen =
+        patterns::with_groups(&merged, policy, &shared.placement.candidates, seed, cursor)?;
     record.pattern = Some(chosen);
     Ok(())
 }

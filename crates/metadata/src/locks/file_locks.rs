@@ -1,88 +1,32 @@
-//! File locks: what applications have locked (`flock`, `fcntl`), and who waits for it.
+//! The table of file locks (`flock`, `fcntl`): the locks that sessions hold, and the queues of waiters.
 //!
-//! What is held is in the store, one record for each owner; this table is a copy of those records
-//! that can be asked whom a range conflicts with. It follows each key that a transaction writes
-//! ([`FileLocks::wrote`]), and is loaded at the start. Who waits is in memory only: clients ask
-//! again. The whole is described in `docs/design/0005-locks.md`.
+//! The store has one record for each owner; this table is a copy that finds conflicts by range. It
+//! follows each key that a transaction writes ([`FileLocks::on_write`]) and is loaded at the start.
+//! Waits are in memory only: clients poll again after a restart. `docs/design/0005-locks.md`
+//! describes the whole; `queue` has the states of a wait.
 //!
 //! # Invariants
 //! - The table holds exactly what the `FileLocks` records hold, those of the batch included.
-//! - A file stands in the table only while somebody holds or waits for something of it.
+//! - Ranges that different owners hold never conflict.
+//! - A file stands in the table only while a session holds or waits for a lock on it.
+//! - `waiting` holds exactly the waits of all queues, by owner.
 
-use super::queue::{Queue, State, Wait};
-use crate::limits::MAX_DEADLOCK_STEPS;
+mod deadlock;
+
+use crate::locks::queue::{Queue, Wait, WaitAnswer, WaitState};
+use crate::locks::request::{LockClaim, LockOwnerId};
+use crate::tx::operation::ConnectionId;
 use skep_cluster::lock_ranges::LockRanges;
 use skep_format::metadata::{FileLocksRecord, LockOwner, LockedRange, decode_value, lock_owner_of};
-use skep_types::{Error, ErrorCode, InodeId, Result, SessionId};
-use skep_wire::file_locks::{
-    HeldLock, ListedWait, LockKind, LockMode, LockParty, LockRequest, WaitList,
-};
+use skep_types::{InodeId, Result, SessionId};
+use skep_wire::file_locks::{HeldLock, LockKind, LockMode, LockRequest};
 use skep_wire::frame::Header;
-use skep_wire::limits::{LOCK_END, MAX_LISTED_HOLDERS, MAX_LISTED_WAITS};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::{Bound, Range};
 use std::time::Duration;
 
-use crate::tx::operation::ConnectionId;
-
-/// An owner of POSIX or `flock` locks: the session, and its number there.
-pub(crate) type Owner = (SessionId, u64);
-
-/// A lock that somebody has or wants.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Wanted {
-    pub(crate) owner: Owner,
-    pub(crate) kind: LockKind,
-    pub(crate) mode: LockMode,
-    pub(crate) range: Range<u64>,
-    pub(crate) pid: u32,
-}
-
-impl Wanted {
-    /// What a request of a session wants; `None` if it unlocks.
-    pub(crate) fn of(session: SessionId, request: &LockRequest) -> Option<Self> {
-        Some(Self {
-            owner: (session, request.owner),
-            kind: request.kind,
-            mode: request.mode?,
-            range: request.start..request.end,
-            pid: request.pid,
-        })
-    }
-
-    /// Whether both can't be held at once.
-    pub(super) fn conflicts(&self, other: &Self) -> bool {
-        self.owner != other.owner
-            && (self.mode == LockMode::Exclusive || other.mode == LockMode::Exclusive)
-            && self.range.start < other.range.end
-            && other.range.start < self.range.end
-    }
-
-    fn told(&self) -> HeldLock {
-        HeldLock {
-            session: self.owner.0,
-            kind: self.kind,
-            owner: self.owner.1,
-            mode: self.mode,
-            start: self.range.start,
-            end: self.range.end,
-            pid: self.pid,
-        }
-    }
-}
-
-/// Checks the range of a request.
-pub(crate) fn check(request: &LockRequest) -> Result<()> {
-    if request.start < request.end && request.end <= LOCK_END {
-        return Ok(());
-    }
-    let what = format!("bytes {} to {} can't be locked", request.start, request.end);
-    Err(Error::new(ErrorCode::InvalidArgument, what))
-}
-
-/// What one owner holds.
+/// The ranges that one owner holds.
 #[derive(Debug)]
-struct Held {
+struct OwnerLocks {
     pid: u32,
     ranges: LockRanges<LockMode>,
 }
@@ -90,23 +34,23 @@ struct Held {
 /// Locks of one kind on one file.
 #[derive(Debug, Default)]
 struct File {
-    held: BTreeMap<Owner, Held>,
-    /// Ranges among them that are held exclusively.
+    held: BTreeMap<LockOwnerId, OwnerLocks>,
+    /// The number of ranges that are held exclusively.
     exclusive: usize,
     queue: Queue,
 }
 
 impl File {
-    /// What is held and conflicts.
-    fn held_against<'a>(&'a self, wanted: &'a Wanted) -> impl Iterator<Item = Wanted> + 'a {
-        // Ten thousand readers of one file are asked about by the next one.
-        let may_conflict = wanted.mode == LockMode::Exclusive || self.exclusive > 0;
+    /// The claims of other owners that are held and conflict.
+    fn held_against<'a>(&'a self, claim: &'a LockClaim) -> impl Iterator<Item = LockClaim> + 'a {
+        // Shortcut for a file with ten thousand shared locks and one more request for one.
+        let may_conflict = claim.mode == LockMode::Exclusive || self.exclusive > 0;
         let held = may_conflict.then(|| self.held.iter()).into_iter().flatten();
-        held.filter(|(owner, _)| **owner != wanted.owner).flat_map(move |(owner, held)| {
-            let those = held.ranges.overlapping(wanted.range.clone()).map(move |(range, mode)| {
-                Wanted { owner: *owner, kind: wanted.kind, mode, range, pid: held.pid }
+        held.filter(|(owner, _)| **owner != claim.owner).flat_map(move |(owner, held)| {
+            let claims = held.ranges.overlapping(claim.range.clone()).map(move |(range, mode)| {
+                LockClaim { owner: *owner, kind: claim.kind, mode, range, pid: held.pid }
             });
-            those.filter(|it| it.conflicts(wanted))
+            claims.filter(|it| it.conflicts(claim))
         })
     }
 
@@ -115,93 +59,93 @@ impl File {
     }
 }
 
-/// Files by inode and kind of lock.
-type Place = (InodeId, LockKind);
+/// A file, and the kind of the locks on it.
+type FileKey = (InodeId, LockKind);
 
-/// An answer to a `WaitLock`.
-#[derive(Debug)]
-pub(crate) struct Answered {
-    pub(crate) connection: ConnectionId,
-    pub(crate) header: Header,
-    /// Whether the lock is to be had; otherwise it is time to ask again.
-    pub(crate) is_called: bool,
-}
-
-/// See the file's description.
+/// The locks that sessions hold and wait for, by file.
 #[derive(Debug, Default)]
 pub(crate) struct FileLocks {
-    files: BTreeMap<Place, File>,
-    /// Held ranges in all files.
+    files: BTreeMap<FileKey, File>,
+    /// The number of ranges that are held, in all files.
     ranges: usize,
+    /// The number of waits, in all queues.
     waits: usize,
-    /// Where each owner waits.
-    waiting: BTreeMap<Owner, BTreeSet<(Place, u64)>>,
-    /// Files of which something was released, or isn't kept any more, so that others may be called.
-    released: BTreeSet<Place>,
+    /// The waits of each owner, by file and wait number.
+    waiting: BTreeMap<LockOwnerId, BTreeSet<(FileKey, u64)>>,
+    /// Files on which a lock was released or is no longer reserved: waiters may have to be woken.
+    released: BTreeSet<FileKey>,
+}
+
+fn to_locked_ranges(ranges: &LockRanges<LockMode>) -> Vec<LockedRange> {
+    let ranges = ranges.iter();
+    ranges.map(|(range, mode)| LockedRange { start: range.start, end: range.end, mode }).collect()
 }
 
 impl FileLocks {
-    // ---- what is held
+    // ---- locks that are held
 
-    /// Takes in a key that a transaction has written, if it is about locks.
-    pub(crate) fn wrote(&mut self, key: &[u8], value: Option<&[u8]>) -> Result<()> {
+    /// Takes in a key that a transaction has written, if it is a record of locks.
+    pub(crate) fn on_write(&mut self, key: &[u8], value: Option<&[u8]>) -> Result<()> {
         let Some(of) = lock_owner_of(key) else { return Ok(()) };
         let record = value.map(|value| decode_value::<FileLocksRecord>(key, value)).transpose()?;
-        let place = (of.inode, of.kind);
-        let file = self.files.entry(place).or_default();
-        let is_exclusive = |held: &Held| {
+        let file_key = (of.inode, of.kind);
+        let file = self.files.entry(file_key).or_default();
+        let is_exclusive = |held: &OwnerLocks| {
             held.ranges.iter().filter(|(_, mode)| *mode == LockMode::Exclusive).count()
         };
         if let Some(before) = file.held.remove(&(of.session, of.owner)) {
             file.exclusive -= is_exclusive(&before);
             self.ranges -= before.ranges.len();
-            self.released.insert(place);
+            self.released.insert(file_key);
         }
         if let Some(record) = record {
             let ranges = record.ranges.iter().map(|it| (it.start..it.end, it.mode));
-            let held = Held { pid: record.pid, ranges: LockRanges::of(ranges) };
+            let held = OwnerLocks { pid: record.pid, ranges: LockRanges::of(ranges) };
             file.exclusive += is_exclusive(&held);
             self.ranges += held.ranges.len();
             file.held.insert((of.session, of.owner), held);
         }
-        self.forget_if_empty(place);
+        self.forget_if_empty(file_key);
         Ok(())
     }
 
-    fn forget_if_empty(&mut self, place: Place) {
-        if self.files.get(&place).is_some_and(File::is_empty) {
-            self.files.remove(&place);
+    fn forget_if_empty(&mut self, file_key: FileKey) {
+        if self.files.get(&file_key).is_some_and(File::is_empty) {
+            self.files.remove(&file_key);
         }
     }
 
-    /// What an owner's record is after a request was carried out; `None`: there is none any more.
+    /// The record of an owner after a request was granted; `None` means that nothing is left.
     pub(crate) fn after(&self, of: &LockOwner, request: &LockRequest) -> Option<FileLocksRecord> {
         let held = self.held_by(of);
         let mut ranges = held.map_or_else(LockRanges::default, |held| held.ranges.clone());
         ranges.set(request.start..request.end, request.mode);
         let pid = if request.mode.is_some() { request.pid } else { held?.pid };
-        let ranges: Vec<_> = ranges
-            .iter()
-            .map(|(range, mode)| LockedRange { start: range.start, end: range.end, mode })
-            .collect();
+        let ranges = to_locked_ranges(&ranges);
         (!ranges.is_empty()).then_some(FileLocksRecord { pid, ranges })
     }
 
-    fn held_by(&self, of: &LockOwner) -> Option<&Held> {
+    /// The record of what an owner holds; `None` means nothing.
+    pub(crate) fn record(&self, of: &LockOwner) -> Option<FileLocksRecord> {
+        let held = self.held_by(of)?;
+        Some(FileLocksRecord { pid: held.pid, ranges: to_locked_ranges(&held.ranges) })
+    }
+
+    fn held_by(&self, of: &LockOwner) -> Option<&OwnerLocks> {
         self.files.get(&(of.inode, of.kind))?.held.get(&(of.session, of.owner))
     }
 
-    /// Whether an owner holds anything.
+    /// Whether an owner holds a lock.
     pub(crate) fn holds(&self, of: &LockOwner) -> bool {
         self.held_by(of).is_some()
     }
 
-    /// Ranges that are held in all files.
+    /// The number of ranges that are held, in all files.
     pub(crate) fn range_count(&self) -> usize {
         self.ranges
     }
 
-    /// The owners of a session that hold something of a file.
+    /// The owners of a session that hold a lock on a file.
     pub(crate) fn owners(&self, session: SessionId, inode: InodeId) -> Vec<LockOwner> {
         let mut owners = Vec::new();
         // Nearly always nothing at all is locked.
@@ -221,31 +165,33 @@ impl FileLocks {
         owners
     }
 
-    /// A lock that is held and conflicts.
-    pub(crate) fn conflict(&self, inode: InodeId, wanted: &Wanted) -> Option<HeldLock> {
-        let file = self.files.get(&(inode, wanted.kind))?;
-        file.held_against(wanted).next().map(|it| it.told())
+    /// A lock that is held and conflicts with a claim.
+    pub(crate) fn conflict(&self, inode: InodeId, claim: &LockClaim) -> Option<HeldLock> {
+        let file = self.files.get(&(inode, claim.kind))?;
+        file.held_against(claim).next().map(|it| it.to_held_lock())
     }
 
-    /// What keeps a lock from being set: what is held, what others were called for, and who was
-    /// overtaken so often that he has a barrier. `wait` is the asker's own number, or zero.
-    pub(crate) fn in_the_way(
+    /// The lock or the claim that keeps a claim from being granted: a lock that is held, a lock that
+    /// is reserved for a woken waiter, or a waiter ahead that has a barrier. `wait` is the number
+    /// of the claim's own wait, or zero.
+    pub(crate) fn obstacle(
         &self,
         inode: InodeId,
-        wanted: &Wanted,
+        claim: &LockClaim,
         wait: u64,
         now: Duration,
     ) -> Option<HeldLock> {
-        let file = self.files.get(&(inode, wanted.kind))?;
-        let held = file.held_against(wanted).next();
+        let file = self.files.get(&(inode, claim.kind))?;
+        let held = file.held_against(claim).next();
         let firm = || {
-            let mut firm = file.queue.firm_before((wanted.owner.0, wait), now);
-            firm.find(|it| it.wanted.conflicts(wanted)).map(|it| it.wanted.clone())
+            let mut firm = file.queue.firm_before((claim.owner.0, wait), now);
+            firm.find(|it| it.claim.conflicts(claim)).map(|it| it.claim.clone())
         };
-        held.or_else(firm).map(|it| it.told())
+        held.or_else(firm).map(|it| it.to_held_lock())
     }
 
-    /// What a session holds of a file and waits for, in the order of ranges and of the queue.
+    /// The locks that a session holds on a file, by range, and those that it waits for, in the order
+    /// of the queue.
     pub(crate) fn of_session(
         &self,
         session: SessionId,
@@ -255,13 +201,13 @@ impl FileLocks {
         for kind in LockKind::ALL {
             let Some(file) = self.files.get(&(inode, kind)) else { continue };
             for (owner, of_owner) in file.held.range((session, 0)..=(session, u64::MAX)) {
-                let told = |(range, mode)| {
-                    Wanted { owner: *owner, kind, mode, range, pid: of_owner.pid }.told()
+                let to_held_lock = |(range, mode)| {
+                    LockClaim { owner: *owner, kind, mode, range, pid: of_owner.pid }.to_held_lock()
                 };
-                held.extend(of_owner.ranges.iter().map(told));
+                held.extend(of_owner.ranges.iter().map(to_held_lock));
             }
-            let waits = file.queue.iter().filter(|it| it.wanted.owner.0 == session);
-            waiting.extend(waits.map(|it| it.wanted.told()));
+            let waits = file.queue.iter().filter(|it| it.claim.owner.0 == session);
+            waiting.extend(waits.map(|it| it.claim.to_held_lock()));
         }
         (held, waiting)
     }
@@ -271,190 +217,158 @@ impl FileLocks {
         self.files.iter().flat_map(|((inode, kind), file)| {
             file.held.iter().flat_map(move |(owner, held)| {
                 held.ranges.iter().map(move |(range, mode)| {
-                    let wanted = Wanted { owner: *owner, kind: *kind, mode, range, pid: held.pid };
-                    (*inode, wanted.told())
+                    let claim =
+                        LockClaim { owner: *owner, kind: *kind, mode, range, pid: held.pid };
+                    (*inode, claim.to_held_lock())
                 })
             })
         })
     }
 
-    // ---- who waits
+    // ---- waits
 
-    /// How many wait.
+    /// The number of waits, in all queues.
     pub(crate) fn wait_count(&self) -> usize {
         self.waits
     }
 
-    /// Whether the wait is known already.
-    pub(crate) fn is_waiting(&self, place: Place, wait: (SessionId, u64)) -> bool {
-        self.files.get(&place).is_some_and(|file| file.queue.has(wait))
+    /// Whether a wait is in the queue of a file.
+    pub(crate) fn is_waiting(&self, file_key: FileKey, wait: (SessionId, u64)) -> bool {
+        self.files.get(&file_key).is_some_and(|file| file.queue.has(wait))
     }
 
-    /// Puts a request into the queue, or back to its place there. It is answered by
-    /// [`Self::call`]. Gives the one whose place it took, to be answered now.
+    /// Parks a request in the queue; a wait that is there keeps its position. [`Self::wake`] returns
+    /// the reply. Returns the reply to the request that was parked for the same wait.
     pub(crate) fn wait(
         &mut self,
         inode: InodeId,
-        wanted: Wanted,
+        claim: LockClaim,
         wait: u64,
         state: (ConnectionId, Header, Duration),
-    ) -> Option<Answered> {
-        let place = (inode, wanted.kind);
+    ) -> Option<WaitAnswer> {
+        let file_key = (inode, claim.kind);
         let (connection, header, until) = state;
-        let state = State::Parked { connection, header: Box::new(header), until };
-        self.waiting.entry(wanted.owner).or_default().insert((place, wait));
-        let file = self.files.entry(place).or_default();
-        let (is_new, answered) = file.queue.put(wait, wanted, state);
+        let state = WaitState::Parked { connection, header: Box::new(header), until };
+        self.waiting.entry(claim.owner).or_default().insert((file_key, wait));
+        let file = self.files.entry(file_key).or_default();
+        let (is_new, reply) = file.queue.put(wait, claim, state);
         self.waits += usize::from(is_new);
-        self.released.insert(place);
-        answered
+        self.released.insert(file_key);
+        reply
     }
 
-    /// Takes a wait out of the queue: it has ended.
-    pub(crate) fn end_wait(&mut self, place: Place, wait: (SessionId, u64)) {
-        let Some(file) = self.files.get_mut(&place) else { return };
+    /// Removes a wait, if it is in the queue: its client has the lock or gives up.
+    pub(crate) fn end_wait(&mut self, file_key: FileKey, wait: (SessionId, u64)) {
+        let Some(file) = self.files.get_mut(&file_key) else { return };
         if let Some(ended) = file.queue.remove(wait) {
-            self.ended(place, &ended);
+            self.after_wait(file_key, &ended);
         }
     }
 
-    fn ended(&mut self, place: Place, wait: &Wait) {
+    /// Updates the table after a wait has left its queue.
+    fn after_wait(&mut self, file_key: FileKey, wait: &Wait) {
         self.waits -= 1;
-        if let Some(places) = self.waiting.get_mut(&wait.wanted.owner) {
-            places.remove(&(place, wait.number));
-            if places.is_empty() {
-                self.waiting.remove(&wait.wanted.owner);
-            }
+        let owner = wait.claim.owner;
+        let waits = self.waiting.get_mut(&owner).expect("each wait stands in `waiting`");
+        waits.remove(&(file_key, wait.number));
+        if waits.is_empty() {
+            self.waiting.remove(&owner);
         }
-        self.released.insert(place);
-        self.forget_if_empty(place);
+        self.released.insert(file_key);
+        self.forget_if_empty(file_key);
     }
 
-    /// A lock was set: its wait is over, and those of others that conflict were overtaken.
-    pub(crate) fn granted(&mut self, inode: InodeId, wanted: &Wanted, wait: u64, now: Duration) {
-        let place = (inode, wanted.kind);
-        let Some(file) = self.files.get_mut(&place) else { return };
-        let own = (wanted.owner.0, wait);
-        file.queue.overtake(own, now, |it| it.conflicts(wanted));
-        self.end_wait(place, own);
+    /// A claim was granted: its wait ends, and waits ahead that conflict were overtaken.
+    pub(crate) fn granted(&mut self, inode: InodeId, claim: &LockClaim, wait: u64, now: Duration) {
+        let file_key = (inode, claim.kind);
+        let Some(file) = self.files.get_mut(&file_key) else { return };
+        let own = (claim.owner.0, wait);
+        file.queue.overtake(own, now, |it| it.conflicts(claim));
+        self.end_wait(file_key, own);
     }
 
-    /// Takes out all waits of a session; gives the requests that are still to be answered.
+    /// Removes all waits of a session. Returns the requests that were parked.
     pub(crate) fn end_waits_of(&mut self, session: SessionId) -> Vec<(ConnectionId, Header)> {
         let owners = self.waiting.range((session, 0)..=(session, u64::MAX));
-        let all: Vec<_> = owners.flat_map(|(_, places)| places.iter().copied()).collect();
+        let all: Vec<_> = owners.flat_map(|(_, waits)| waits.iter().copied()).collect();
         let mut parked = Vec::new();
-        for (place, wait) in all {
-            let Some(file) = self.files.get_mut(&place) else { continue };
+        for (file_key, wait) in all {
+            let Some(file) = self.files.get_mut(&file_key) else { continue };
             let Some(ended) = file.queue.remove((session, wait)) else { continue };
-            self.ended(place, &ended);
-            if let State::Parked { connection, header, .. } = ended.state {
+            self.after_wait(file_key, &ended);
+            if let WaitState::Parked { connection, header, .. } = ended.state {
                 parked.push((connection, *header));
             }
         }
         parked
     }
 
-    /// Calls those who may have their lock by now, and lets waits end whose time is over.
-    pub(crate) fn call(&mut self, now: Duration) -> Vec<Answered> {
-        let mut answered = Vec::new();
+    /// Wakes the waiters whose locks are free now, and expires waits. Returns the replies.
+    pub(crate) fn wake(&mut self, now: Duration) -> Vec<WaitAnswer> {
+        let mut replies = Vec::new();
         if self.waits == 0 {
             self.released.clear();
-            return answered;
+            return replies;
         }
-        self.expire(now, &mut answered);
-        for place in std::mem::take(&mut self.released) {
-            let Some(file) = self.files.get_mut(&place) else { continue };
+        self.expire(now, &mut replies);
+        for file_key in std::mem::take(&mut self.released) {
+            let Some(file) = self.files.get_mut(&file_key) else { continue };
             let mut queue = std::mem::take(&mut file.queue);
-            queue.call(now, |wanted| file.held_against(wanted).next().is_some(), &mut answered);
+            queue.wake(now, |claim| file.held_against(claim).next().is_some(), &mut replies);
             file.queue = queue;
         }
-        answered
+        replies
     }
 
-    /// Waits that are to be answered in any case, and those whose asker didn't come again.
-    fn expire(&mut self, now: Duration, answered: &mut Vec<Answered>) {
-        let places: Vec<_> = self
+    /// Replies to requests that were parked for long, and removes waits whose clients have not polled
+    /// again.
+    fn expire(&mut self, now: Duration, replies: &mut Vec<WaitAnswer>) {
+        let waits: Vec<_> = self
             .files
             .iter()
             .filter(|(_, file)| file.queue.is_due(now))
-            .map(|(place, _)| *place)
+            .map(|(file_key, _)| *file_key)
             .collect();
-        for place in places {
-            let Some(file) = self.files.get_mut(&place) else { continue };
-            for gone in file.queue.expire(now, answered) {
-                self.ended(place, &gone);
+        for file_key in waits {
+            let Some(file) = self.files.get_mut(&file_key) else { continue };
+            for expired in file.queue.expire(now, replies) {
+                self.after_wait(file_key, &expired);
             }
-            self.released.insert(place);
+            self.released.insert(file_key);
         }
     }
 
-    // ---- cycles
-
-    /// Who waits for POSIX locks, and who holds what is in the way, from behind an owner on.
-    pub(crate) fn posix_waits(&self, after: LockParty) -> WaitList {
-        let mut list = WaitList { waits: Vec::new(), next: None };
-        let party = |(session, owner): Owner| LockParty { session, owner };
-        let behind = (Bound::Excluded((after.session, after.owner)), Bound::Unbounded);
-        let mut last = after;
-        for (owner, places) in self.waiting.range(behind) {
-            if list.waits.len() >= MAX_LISTED_WAITS {
-                list.next = Some(last);
-                break;
+    /// Panics if an invariant of the module is broken. The records of the store are the caller's
+    /// to compare.
+    pub(crate) fn check_invariants(&self) {
+        let (mut ranges, mut waits) = (0, BTreeSet::new());
+        for ((inode, kind), file) in &self.files {
+            assert!(!file.is_empty(), "file {inode} stands in the table for a lock or a wait");
+            let mut exclusive = 0;
+            for (owner, held) in &file.held {
+                ranges += held.ranges.len();
+                for (range, mode) in held.ranges.iter() {
+                    exclusive += usize::from(mode == LockMode::Exclusive);
+                    let claim =
+                        LockClaim { owner: *owner, kind: *kind, mode, range, pid: held.pid };
+                    assert!(
+                        mode == LockMode::Shared || file.held_against(&claim).next().is_none(),
+                        "the exclusive lock {claim:?} on file {inode} conflicts with no other"
+                    );
+                }
             }
-            last = party(*owner);
-            let posix = places.iter().filter(|((_, kind), _)| *kind == LockKind::Posix);
-            for (place, number) in posix.take(MAX_LISTED_HOLDERS) {
-                let Some(file) = self.files.get(place) else { continue };
-                let wait = file.queue.get((owner.0, *number));
-                let wait = wait.filter(|it| !it.is_called());
-                let Some(wait) = wait else { continue };
-                let holders = file.held_against(&wait.wanted).map(|it| party(it.owner));
-                let holders: BTreeSet<_> = holders.take(MAX_LISTED_HOLDERS).collect();
-                let holders = holders.into_iter().collect();
-                list.waits.push(ListedWait { waiter: last, wait: *number, holders });
-            }
-        }
-        list
-    }
-
-    /// Whether who wants this would wait in the end for a lock that he holds himself. What he waits
-    /// for under another kind is none: its owners have numbers of their own. Nor is who only stands
-    /// before him in the queue: he can be overtaken.
-    pub(crate) fn closes_cycle(&self, inode: InodeId, wanted: &Wanted) -> bool {
-        let mut seen = BTreeSet::new();
-        let mut steps = 0;
-        let mut next = vec![(inode, wanted)];
-        while let Some((inode, wanted_next)) = next.pop() {
-            for holder in self.holders(inode, wanted_next) {
-                steps += 1;
-                if holder == wanted.owner {
-                    return true;
-                }
-                if steps > MAX_DEADLOCK_STEPS {
-                    return false;
-                }
-                if !seen.insert(holder) {
-                    continue;
-                }
-                let waits = self.waiting.get(&holder).into_iter().flatten();
-                for (place, number) in waits.filter(|(place, _)| place.1 == wanted.kind) {
-                    let found =
-                        self.files.get(place).and_then(|file| file.queue.get((holder.0, *number)));
-                    if let Some(it) = found.filter(|it| !it.is_called()) {
-                        next.push((place.0, &it.wanted));
-                    }
-                }
+            assert_eq!(file.exclusive, exclusive, "exclusive ranges of file {inode}");
+            file.queue.check_invariants();
+            for wait in file.queue.iter() {
+                waits.insert((wait.claim.owner, ((*inode, *kind), wait.number)));
             }
         }
-        false
-    }
-
-    /// The owners of locks that are in the way of another.
-    fn holders(&self, inode: InodeId, wanted: &Wanted) -> BTreeSet<Owner> {
-        let file = self.files.get(&(inode, wanted.kind));
-        let held = file.into_iter().flat_map(|file| file.held_against(wanted));
-        held.map(|it| it.owner).take(MAX_DEADLOCK_STEPS).collect()
+        assert_eq!(self.ranges, ranges, "ranges in all files");
+        assert_eq!(self.waits, waits.len(), "waits in all queues");
+        let by_owner = self.waiting.iter();
+        let by_owner: BTreeSet<_> =
+            by_owner.flat_map(|(owner, all)| all.iter().map(move |it| (*owner, *it))).collect();
+        assert_eq!(by_owner, waits, "`waiting` holds the waits of all queues");
     }
 }
 

@@ -3,7 +3,8 @@
 
 use crate::engine::Engine;
 use crate::limits::WAIT_ANSWER;
-use crate::locks::file_locks::{Answered, Wanted, check};
+use crate::locks::queue::WaitAnswer;
+use crate::locks::request::{LockClaim, check};
 use crate::target::MetadataTarget;
 use crate::tx::operation::ConnectionId;
 use skep_format::metadata::Key;
@@ -16,7 +17,7 @@ impl<E: Engine> MetadataTarget<E> {
     /// Finds what is locked, at the target's start.
     pub(crate) fn load_file_locks(&mut self) -> Result<()> {
         for (key, value) in self.table.scan(&Key::all_file_locks(), &[], usize::MAX)? {
-            self.shared.file_locks.wrote(&key, Some(&value))?;
+            self.shared.file_locks.on_write(&key, Some(&value))?;
         }
         Ok(())
     }
@@ -33,23 +34,23 @@ impl<E: Engine> MetadataTarget<E> {
         let WaitLock { lock, wait } =
             WaitLock::from_bytes(body).map_err(|error| protocol(error.context()))?;
         check(&lock)?;
-        let wanted = Wanted::of(header.session, &lock)
+        let claim = LockClaim::of(header.session, &lock)
             .filter(|_| wait != 0)
             .ok_or_else(|| protocol("a wait for nothing, or without a number"))?;
-        let (place, number) = ((lock.inode, lock.kind), (header.session, wait));
+        let (file_key, number) = ((lock.inode, lock.kind), (header.session, wait));
         let limits = &self.shared.limits;
         let locks = &mut self.shared.file_locks;
-        if lock.kind == LockKind::Posix && locks.closes_cycle(lock.inode, &wanted) {
-            locks.end_wait(place, number);
+        if lock.kind == LockKind::Posix && locks.closes_cycle(lock.inode, &claim) {
+            locks.end_wait(file_key, number);
             let what = format!("file {}: a deadlock cycle of waiting processes", lock.inode);
             return Err(Error::new(ErrorCode::Deadlock, what));
         }
-        if locks.wait_count() >= limits.lock_waits && !locks.is_waiting(place, number) {
+        if locks.wait_count() >= limits.lock_waits && !locks.is_waiting(file_key, number) {
             return Err(Error::new(ErrorCode::TooManyLocks, "too many wait for locks here"));
         }
         let until = self.shared.now + WAIT_ANSWER;
         if let Some(before) =
-            locks.wait(lock.inode, wanted, wait, (connection, header.clone(), until))
+            locks.wait(lock.inode, claim, wait, (connection, header.clone(), until))
         {
             self.answer_wait(before);
         }
@@ -67,14 +68,14 @@ impl<E: Engine> MetadataTarget<E> {
     }
 
     /// Answers those who may have their lock now, and those who are to ask again.
-    pub(crate) fn call_lock_waits(&mut self) {
-        for answered in self.shared.file_locks.call(self.shared.now) {
-            self.answer_wait(answered);
+    pub(crate) fn wake_lock_waits(&mut self) {
+        for answer in self.shared.file_locks.wake(self.shared.now) {
+            self.answer_wait(answer);
         }
     }
 
-    fn answer_wait(&mut self, answered: Answered) {
-        let Answered { connection, header, is_called } = answered;
-        self.reply_now(connection, header, WaitLockReply { is_called }.to_bytes());
+    fn answer_wait(&mut self, answer: WaitAnswer) {
+        let WaitAnswer { connection, header, is_woken } = answer;
+        self.reply_now(connection, header, WaitLockReply { is_called: is_woken }.to_bytes());
     }
 }

@@ -21,48 +21,17 @@
 //! wanted may read as zeros.
 
 use crate::engine::Engine;
-use crate::target::MetadataTarget;
 use crate::tx::context::{Context, of_another};
 use crate::tx::locks::{Owner, Resource};
-use crate::tx::operation::{Internal, Operation, OutgoingCall, Stop};
+use crate::tx::operation::{OutgoingCall, Stop};
 use skep_cluster::striping;
 use skep_format::metadata::InodeRecord;
 use skep_types::{
     ChunkFileKey, Error, ErrorCode, FileKind, GroupId, InodeId, MAX_FILE_BYTES, Result,
 };
 use skep_wire::storage::TruncateChunk;
-use std::collections::BTreeMap;
 
-/// A truncation whose chunk files are being cut.
-#[derive(Debug)]
-struct Truncation {
-    /// The size that the file gets.
-    size: u64,
-    /// The operation that wants it, while that is there.
-    operation: Option<u64>,
-    /// Answers that are missing.
-    waiting: usize,
-    /// The first refusal.
-    failure: Option<Error>,
-}
-
-/// Truncations on their way, by file.
-#[derive(Debug, Default)]
-pub(crate) struct TruncationTable(BTreeMap<InodeId, Truncation>);
-
-impl TruncationTable {
-    /// Whether chunk files of this file are being cut.
-    pub(crate) fn contains(&self, inode: InodeId) -> bool {
-        self.0.contains_key(&inode)
-    }
-
-    /// How many there are.
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
-    }
-}
-
-/// TruncationTable or extends a file. Also what opening with `O_TRUNC` does.
+/// Truncates or extends a file. Also what opening with `O_TRUNC` does.
 pub(crate) fn truncate<E: Engine>(
     context: &mut Context<'_, E>,
     record: &mut InodeRecord,
@@ -123,11 +92,11 @@ impl<E: Engine> Context<'_, E> {
     /// # Errors
     /// A refusal of storage. Stops while chunk files are being cut, for this operation or another.
     pub(crate) fn has_truncation(&self, inode: InodeId) -> Result<bool, Stop> {
-        let Some(truncation) = self.shared.truncations.0.get(&inode) else { return Ok(false) };
+        let Some(truncation) = self.shared.truncations.get(inode) else { return Ok(false) };
         if truncation.operation != Some(self.op.id) {
             return Err(Stop::Held(Resource::Truncation(inode)));
         }
-        match (&truncation.failure, truncation.waiting) {
+        match (&truncation.failure, truncation.missing_replies) {
             (_, 1..) => Err(Stop::Truncating(Vec::new())),
             (Some(error), _) => {
                 let error = of_another(error.clone());
@@ -144,9 +113,7 @@ impl<E: Engine> Context<'_, E> {
         size: u64,
         truncations: Vec<(GroupId, TruncateChunk)>,
     ) -> Stop {
-        let operation = Some(self.op.id);
-        let truncation = Truncation { size, operation, waiting: truncations.len(), failure: None };
-        self.shared.truncations.0.insert(inode, truncation);
+        self.shared.truncations.begin(inode, size, self.op.id, truncations.len());
         self.shared.locks.try_take(&Resource::Truncation(inode), Owner::Truncation(inode));
         self.op.truncation = Some(inode);
         let call =
@@ -156,12 +123,9 @@ impl<E: Engine> Context<'_, E> {
 }
 
 /// Logs the size of a file whose chunk files were cut for somebody who has gone.
-pub(crate) fn truncated<E: Engine>(
-    context: &mut Context<'_, E>,
-    inode: InodeId,
-) -> Result<(), Stop> {
+pub(crate) fn finish<E: Engine>(context: &mut Context<'_, E>, inode: InodeId) -> Result<(), Stop> {
     let found = context.find_inode(inode)?;
-    let Some(truncation) = context.shared.truncations.0.get(&inode) else { return Ok(()) };
+    let Some(truncation) = context.shared.truncations.get(inode) else { return Ok(()) };
     if let Some(error) = &truncation.failure {
         tracing::warn!("{inode} may be cut in part, for a client that has gone: {error}");
         return Ok(());
@@ -179,43 +143,4 @@ pub(crate) fn truncated<E: Engine>(
         }
     }
     Ok(())
-}
-
-impl<E: Engine> MetadataTarget<E> {
-    /// Takes in that a chunk file was cut, or why it wasn't.
-    pub(crate) fn on_truncated(&mut self, inode: InodeId, result: Result<Vec<u8>>) {
-        let Some(truncation) = self.shared.truncations.0.get_mut(&inode) else { return };
-        truncation.waiting -= 1;
-        truncation.failure = truncation.failure.take().or(result.err());
-        if truncation.waiting > 0 {
-            return;
-        }
-        match truncation.operation {
-            Some(operation) => self.ready.push_back(operation),
-            None => self.start_internal(Internal::Truncated(inode)),
-        }
-    }
-
-    /// The operation that wanted a truncation goes without having logged it.
-    pub(crate) fn leave_truncation(&mut self, op: &Operation) {
-        let Some(inode) = op.truncation else { return };
-        let Some(truncation) = self.shared.truncations.0.get_mut(&inode) else { return };
-        if truncation.operation != Some(op.id) {
-            return;
-        }
-        truncation.operation = None;
-        if truncation.waiting == 0 && truncation.failure.is_some() {
-            self.end_truncation(inode);
-        } else if truncation.waiting == 0 {
-            self.start_internal(Internal::Truncated(inode));
-        }
-    }
-
-    /// A truncation was logged.
-    pub(crate) fn end_truncation(&mut self, inode: InodeId) {
-        self.shared.truncations.0.remove(&inode);
-        self.release(Owner::Truncation(inode));
-        // Its size may have to be found out.
-        self.background.look_again();
-    }
 }

@@ -10,11 +10,11 @@
 use crate::engine::Engine;
 use crate::handlers;
 use crate::limits::{MAX_REPETITIONS, PARKED_RESERVE};
-use crate::target::{MetadataTarget, Waiting};
+use crate::target::{MetadataTarget, PendingReply};
 use crate::tx::operation::{ConnectionId, Source};
 use skep_format::metadata::{Key, SlotRecord, decode_value};
 use skep_types::codec::Codec;
-use skep_types::{Error, ErrorCode, Lsn, Result, SessionId};
+use skep_types::{Error, ErrorCode, Result, SessionId};
 use skep_wire::file_locks::{EndWait, WaitLock};
 use skep_wire::frame::Header;
 use skep_wire::metadata::{
@@ -165,14 +165,14 @@ impl<E: Engine> MetadataTarget<E> {
             // The client has given up an older one that waits here. Carried out later it would undo
             // what comes now, and put its own answer in the place of the newer one's.
             if let Some((older, _)) = self.sessions.running(slot)
-                && let Some(op) = self.operations.remove(&older)
+                && let Some(op) = self.operations.take(older)
             {
                 let what = "a newer request has used the slot since";
                 self.fail(op, Error::new(ErrorCode::Stale, what))?;
             }
-            self.sessions.set_running(slot, self.next_operation, header.sequence);
+            self.sessions.set_running(slot, self.operations.next_id(), header.sequence);
         }
-        self.start(Source::Peer { connection, header }, body);
+        self.operations.start(Source::Peer { connection, header }, body);
         Ok(())
     }
 
@@ -185,7 +185,7 @@ impl<E: Engine> MetadataTarget<E> {
                 // Answered before: the reply was lost, not the request.
                 let after = header.is_durable().then_some(record.lsn);
                 let (request, result) = (header.clone(), Ok(record.reply.0));
-                self.queue_reply(Waiting { connection, request, result }, after);
+                self.queue_reply(PendingReply { connection, request, result }, after);
                 return Ok(true);
             }
             newest = record.sequence;
@@ -201,7 +201,7 @@ impl<E: Engine> MetadataTarget<E> {
         if let Some((id, sequence)) = self.sessions.running(slot) {
             if sequence == header.sequence {
                 // Still on its way. Which of the connections is still used isn't known: all get it.
-                if let Some(op) = self.operations.get_mut(&id) {
+                if let Some(op) = self.operations.get_mut(id) {
                     op.repetitions.push((connection, header.clone()));
                     if op.repetitions.len() > MAX_REPETITIONS {
                         op.repetitions.remove(0);
@@ -229,24 +229,5 @@ impl<E: Engine> MetadataTarget<E> {
         let key = Key::Slot(slot.0, slot.1).to_bytes();
         let value = self.table.get(&key)?;
         value.map(|value| decode_value(&key, &value)).transpose()
-    }
-
-    pub(crate) fn refuse(&mut self, connection: ConnectionId, request: Header, error: Error) {
-        self.queue_reply(Waiting { connection, request, result: Err(error) }, None);
-    }
-
-    pub(crate) fn reply_now(&mut self, connection: ConnectionId, request: Header, body: Vec<u8>) {
-        self.queue_reply(Waiting { connection, request, result: Ok(body) }, None);
-    }
-
-    /// Sends a reply after the batch; or, with `after`, when that record is synced.
-    pub(crate) fn queue_reply(&mut self, waiting: Waiting, after: Option<Lsn>) {
-        match after {
-            Some(lsn) if lsn > self.synced => {
-                self.sync_now = true;
-                self.gated.entry(lsn).or_default().push(waiting);
-            }
-            _ => self.replies.push(waiting),
-        }
     }
 }

@@ -5,20 +5,12 @@
 //! ended is in the store before anything follows from it, and stays there for a while, so that
 //! neither a restart nor a late request brings it back.
 
-use crate::engine::Engine;
-use crate::limits::{LONGEST_WAIT, MAX_SLOTS};
-use crate::sharing::table::Told;
-use crate::target::{Action, MetadataTarget};
-use crate::tx::context::Context;
-use crate::tx::operation::{Internal, Stop};
-use skep_cluster::limits::MAX_LEASE_MS;
-use skep_format::metadata::{Key, SessionRecord, decode_value, last_u64};
+use skep_format::metadata::SessionRecord;
 use skep_types::codec::Codec;
-use skep_types::{Error, ErrorCode, MapVersion, NodeId, Result, RetryClass, SessionId};
+use skep_types::{ClusterMap, Error, ErrorCode, NodeId, Result, RetryClass, SessionId};
 use skep_wire::frame::Header;
-use skep_wire::metadata::{KeepAliveReply, OpenSession, OpenSessionReply};
+use skep_wire::metadata::{OpenSession, OpenSessionReply};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
 use std::time::Duration;
 
 #[derive(Debug)]
@@ -44,13 +36,73 @@ pub(crate) struct Sessions {
     checked_at: Duration,
 }
 
-type Slot = (SessionId, u32);
+pub(crate) type Slot = (SessionId, u32);
 
 fn milliseconds(number: u32) -> Duration {
     Duration::from_millis(u64::from(number))
 }
 
 impl Sessions {
+    /// Adds a session as the store has it, at the target's start.
+    pub(crate) fn load(
+        &mut self,
+        id: SessionId,
+        record: &SessionRecord,
+        lease: Duration,
+        now: Duration,
+    ) {
+        let SessionRecord { client, slots } = *record;
+        let session = Session { client, slots, heard: now, is_expired: false, lease };
+        self.all.insert(id, session);
+    }
+
+    /// Sets the lease of a session; its client knows it.
+    pub(crate) fn set_lease(&mut self, session: SessionId, lease_ms: u32) {
+        if let Some(session) = self.all.get_mut(&session) {
+            session.lease = milliseconds(lease_ms);
+        }
+    }
+
+    /// Lets all leases begin anew.
+    pub(crate) fn restart_leases(&mut self, now: Duration) {
+        self.all.values_mut().for_each(|session| session.heard = now);
+    }
+
+    /// Expires the sessions whose lease has run out; a lease is at least `lease`. Returns the
+    /// clients of all expired sessions, or none if it is not time to look.
+    pub(crate) fn expire(&mut self, now: Duration, lease: Duration) -> BTreeSet<NodeId> {
+        let mut expired = BTreeSet::new();
+        if now < self.checked_at + lease / 8 {
+            return expired;
+        }
+        self.checked_at = now;
+        for (id, session) in &mut self.all {
+            let is_silent = now > session.heard + session.lease.max(lease);
+            if is_silent && !std::mem::replace(&mut session.is_expired, true) {
+                let client = session.client;
+                tracing::info!("nothing was heard of client {client} in session {id} for a lease");
+            }
+            if session.is_expired {
+                expired.insert(session.client);
+            }
+        }
+        expired
+    }
+
+    /// The sessions of clients that the cluster map has removed.
+    pub(crate) fn of_removed(&self, map: &ClusterMap) -> Vec<SessionId> {
+        let removed = self.all.iter().filter(|(_, session)| map.has_removed(session.client));
+        removed.map(|(id, _)| *id).collect()
+    }
+
+    /// Removes a session. Returns `false` if it doesn't exist.
+    pub(crate) fn remove(&mut self, session: SessionId) -> bool {
+        let slots = (session, 0)..=(session, u32::MAX);
+        let refused: Vec<Slot> = self.refused.range(slots).map(|(slot, _)| *slot).collect();
+        refused.iter().for_each(|slot| drop(self.refused.remove(slot)));
+        self.all.remove(&session).is_some()
+    }
+
     pub(crate) fn renew(&mut self, session: SessionId, now: Duration) {
         if let Some(session) = self.all.get_mut(&session) {
             session.heard = now;
@@ -126,6 +178,22 @@ impl Sessions {
         self.refused.remove(&slot);
     }
 
+    /// The slots at work, each with its operation.
+    pub(crate) fn all_running(&self) -> impl Iterator<Item = (Slot, u64)> + '_ {
+        self.running.iter().map(|(slot, (operation, _))| (*slot, *operation))
+    }
+
+    /// Panics if an invariant of the module is broken.
+    pub(crate) fn check_invariants(&self) {
+        for (session, slot) in self.refused.keys() {
+            let open = self.all.get(session);
+            assert!(
+                open.is_some_and(|open| *slot < open.slots),
+                "slot {slot}, whose refusal is remembered, is one of the open session {session}"
+            );
+        }
+    }
+
     /// Notes that a session is open, by the request and its answer.
     pub(crate) fn opened(&mut self, session: SessionId, body: &[u8], reply: &[u8], now: Duration) {
         let (asked, reply) = (OpenSession::from_bytes(body), OpenSessionReply::from_bytes(reply));
@@ -143,133 +211,4 @@ impl Sessions {
 fn evicted(session: SessionId) -> Error {
     let what = format!("nothing was heard in session {session} for a lease");
     Error::new(ErrorCode::Evicted, what)
-}
-
-/// `OpenSession`: opens the session in the header, or confirms it.
-pub(crate) fn open_session<E: Engine>(context: &mut Context<'_, E>) -> Result<Vec<u8>, Stop> {
-    let request = OpenSession::from_bytes(&context.op.body)
-        .map_err(|error| Error::new(ErrorCode::Protocol, error.context()))?;
-    let session = context.session()?;
-    if context.shared.map.has_removed(request.client) {
-        let what = format!("client {} was removed from the cluster map", request.client);
-        return Err(Error::new(ErrorCode::Evicted, what).into());
-    }
-    let slots = request.slots.clamp(1, MAX_SLOTS);
-    let record = match context.get::<SessionRecord>(&Key::Session(session))? {
-        // A repetition must not take slots away that are in use.
-        Some(record) => SessionRecord { slots: record.slots.max(slots), ..record },
-        None => SessionRecord { client: request.client, slots },
-    };
-    context.put(&Key::Session(session), &record);
-    let lease_ms = context.shared.map.policy.lease_ms;
-    Ok(OpenSessionReply { slots: record.slots, lease_ms }.to_bytes())
-}
-
-impl<E: Engine> MetadataTarget<E> {
-    pub(crate) fn load_sessions(&mut self) -> Result<()> {
-        let ends = self.table.scan(&Key::session_ends(), &[], usize::MAX)?;
-        let ended: BTreeSet<_> =
-            ends.iter().filter_map(|(key, _)| last_u64(key).map(SessionId::new)).collect();
-        for (key, value) in self.table.scan(&Key::sessions(), &[], usize::MAX)? {
-            let record: SessionRecord = decode_value(&key, &value)?;
-            let Some(session) = last_u64(&key).map(SessionId::new) else { continue };
-            if ended.contains(&session) {
-                self.background.ending.push_back(session);
-            } else {
-                let heard = self.shared.now;
-                let SessionRecord { client, slots } = record;
-                let lease = self.lease();
-                let open = Session { client, slots, heard, is_expired: false, lease };
-                self.sessions.all.insert(session, open);
-            }
-        }
-        Ok(())
-    }
-
-    fn lease(&self) -> Duration {
-        milliseconds(self.shared.map.policy.lease_ms)
-    }
-
-    /// A client renews its lease, and hears by which one it has to renew from now on.
-    pub(crate) fn keep_alive(&mut self, session: SessionId, known_ms: u32) -> KeepAliveReply {
-        let lease_ms = self.shared.map.policy.lease_ms;
-        if let Some(session) = self.sessions.all.get_mut(&session) {
-            session.lease = milliseconds(lease_ms.max(known_ms.min(MAX_LEASE_MS)));
-        }
-        KeepAliveReply { lease_ms }
-    }
-
-    /// Lets all leases begin anew if the target itself stood still (its process or its host was
-    /// stopped): what clients sent meanwhile it couldn't hear, and hears only now. Short pauses
-    /// don't matter, since clients renew several times in a lease.
-    pub(crate) fn notice_standstill(&mut self, now: Duration) {
-        let pause = now.saturating_sub(self.shared.now);
-        if pause > (self.lease() / 4).max(2 * LONGEST_WAIT) {
-            tracing::warn!("the target stood still for {pause:?}: leases begin anew");
-            self.sessions.all.values_mut().for_each(|session| session.heard = now);
-        }
-    }
-
-    /// Refuses sessions of which nothing was heard for a lease, and asks for their clients to be
-    /// removed from the cluster map, until they are. Before that nothing of them is given to others
-    /// (docs/design/0006-fencing.md).
-    pub(crate) fn expire_sessions(&mut self) {
-        let lease = self.lease();
-        let now = self.shared.now;
-        if now < self.sessions.checked_at + lease / 8 {
-            return;
-        }
-        self.sessions.checked_at = now;
-        let mut silent = BTreeSet::new();
-        for (id, session) in &mut self.sessions.all {
-            let is_silent = now > session.heard + session.lease.max(lease);
-            if is_silent && !std::mem::replace(&mut session.is_expired, true) {
-                let client = session.client;
-                tracing::info!("nothing was heard of client {client} in session {id} for a lease");
-            }
-            if session.is_expired {
-                silent.insert(session.client);
-            }
-        }
-        self.actions.extend(silent.into_iter().map(|client| Action::Evict { client }));
-    }
-
-    /// Ends the sessions of clients that were removed from the cluster map.
-    pub(crate) fn end_sessions_of_removed(&mut self) {
-        let map = Arc::clone(&self.shared.map);
-        let all = self.sessions.all.iter();
-        let removed: Vec<_> =
-            all.filter(|(_, it)| map.has_removed(it.client)).map(|(id, _)| *id).collect();
-        if !removed.is_empty() {
-            self.fence = self.fence.max(map.version);
-        }
-        for session in removed {
-            self.end_session(session);
-        }
-    }
-
-    /// The newest cluster map in which a client was missing whose sessions were ended for that: who
-    /// is told anything here must not be served by anybody who knows only an older one.
-    pub fn fence(&self) -> MapVersion {
-        self.fence
-    }
-
-    /// Ends a session: refused from now on; what it had open is closed step by step.
-    pub(crate) fn end_session(&mut self, session: SessionId) {
-        if self.sessions.all.remove(&session).is_some() {
-            let refused = &mut self.sessions.refused;
-            let slots: Vec<Slot> =
-                refused.range((session, 0)..=(session, u32::MAX)).map(|(slot, _)| *slot).collect();
-            slots.iter().for_each(|slot| drop(refused.remove(slot)));
-            for (connection, header) in self.shared.file_locks.end_waits_of(session) {
-                let what = format!("session {session} has ended");
-                self.refuse(connection, header, Error::new(ErrorCode::StaleSession, what));
-            }
-            if let Some(Told { connection, header, .. }) = self.shared.sharing.end_poll(session) {
-                let what = format!("session {session} has ended");
-                self.refuse(connection, header, Error::new(ErrorCode::StaleSession, what));
-            }
-            self.start_internal(Internal::SessionEnded(session));
-        }
-    }
 }

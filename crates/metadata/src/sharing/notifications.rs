@@ -2,7 +2,7 @@
 //! and are no operations: a client that is at work must hear of a notification all the same.
 
 use crate::engine::Engine;
-use crate::sharing::table::Told;
+use crate::sharing::table::PollReply;
 use crate::target::MetadataTarget;
 use crate::tx::locks::Owner;
 use crate::tx::operation::ConnectionId;
@@ -20,7 +20,7 @@ fn protocol(what: &str) -> Error {
 impl<E: Engine> MetadataTarget<E> {
     pub(crate) fn load_sharing(&mut self) -> Result<()> {
         for (key, _) in self.table.scan(&Key::session_opens(), &[], usize::MAX)? {
-            self.shared.sharing.wrote(&key, true);
+            self.shared.sharing.on_write(&key, true);
         }
         Ok(())
     }
@@ -55,7 +55,7 @@ impl<E: Engine> MetadataTarget<E> {
 
     /// Lets those run again who waited for notifications that have ended.
     pub(crate) fn end_notifications(&mut self) {
-        for inode in self.shared.sharing.take_ended() {
+        for inode in self.shared.sharing.take_completed() {
             self.release(Owner::Holders(inode));
         }
     }
@@ -63,8 +63,8 @@ impl<E: Engine> MetadataTarget<E> {
     /// Answers those who may have something to be told, and those who are to ask again.
     pub(crate) fn send_notifications(&mut self) {
         self.shared.sharing.end_batch();
-        for told in self.shared.sharing.tell(self.shared.now) {
-            self.answer_poll(told);
+        for reply in self.shared.sharing.due_replies(self.shared.now) {
+            self.answer_poll(reply);
         }
     }
 
@@ -76,8 +76,8 @@ impl<E: Engine> MetadataTarget<E> {
         if holders.len() > 1 && opens.writers > 0 { holders.to_vec() } else { Vec::new() }
     }
 
-    fn answer_poll(&mut self, told: Told) {
-        let Told { connection, header, notifications } = told;
+    fn answer_poll(&mut self, reply: PollReply) {
+        let PollReply { connection, header, notifications } = reply;
         self.reply_now(connection, header, Notifications { notifications }.to_bytes());
     }
 }

@@ -1,16 +1,31 @@
-//! Which sessions have a file open, and what has to happen before several of them do of which one
-//! writes: those who have it must know first, since what they do alone (appending where they know
-//! the end, keeping pages) they may not do any longer. The whole is described in
-//! `docs/design/0008-shared-files.md`.
+//! Tracks which sessions have a file open. Before an open makes a file *shared* (several sessions, at
+//! least one writer), the target notifies every session that has it open, and each must acknowledge:
+//! from then on its client may neither append at the end that it knows nor keep cached pages.
+//! `docs/design/0008-shared-files.md` describes the whole.
 //!
-//! Who has what open is in the store; this table is a copy by file, which follows each key that a
-//! transaction writes ([`Sharing::wrote`]) and is loaded at the start. What is being notified is in
-//! memory only: after a restart the request that needs it comes again.
+//! The store has the opens; this table is a copy by file, which follows each key that a transaction
+//! writes ([`Sharing::on_write`]) and is loaded at the start. Notifications are in memory only:
+//! after a restart the client sends again the open that needs them.
+//!
+//! # States of a file
+//! ```text
+//!               an open makes it shared         all have acknowledged or closed
+//!   not shared -------------------------> notifying --------------------------> shared
+//!       ^                                  (the open waits in `tx::locks`)         |
+//!       +--------------------------------------------------------------------------+
+//!              one session is left, or none that writes: nothing is sent
+//! ```
+//! For each session in `notifying`: the target numbers a notification (`pending`), replies with it
+//! to the session's next `WaitNotifications`, and takes the session off the list when the client
+//! acknowledges the number, closes the file, or ends.
 //!
 //! # Invariants
-//! - A file that several sessions have open, one of them for writing, is known as shared to all of
-//!   them: by the answer to their open, or by a notification that they acknowledged.
-//! - A notification ends when all who had to know do, or have the file open no longer.
+//! - Each session that has a shared file open knows that it is shared: by the reply to its open, or
+//!   by a notification that it acknowledged. (Only the simulator can check this one.)
+//! - A notification is complete when each awaited session has acknowledged or closed the file; so
+//!   each awaited session has the file open.
+//! - `pending` holds exactly the notifications that `notifications` awaits, by session.
+//! - Each poll has one entry in `due`.
 
 use crate::limits::WAIT_ANSWER;
 use crate::tx::operation::ConnectionId;
@@ -22,57 +37,58 @@ use skep_wire::sharing::Notification;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-/// A file whose holders are being told that it is shared.
+/// A file about to be shared.
 #[derive(Debug, Default)]
-struct NotifiedFile {
-    /// Sessions that know.
-    informed: BTreeSet<SessionId>,
-    /// Those that don't, and the number under which each was told.
-    missing: BTreeMap<SessionId, u64>,
+struct ShareNotification {
+    /// Sessions that have acknowledged, or learned it by the reply to their open.
+    acknowledged: BTreeSet<SessionId>,
+    /// Sessions that have not acknowledged yet, each with the number of its notification.
+    awaited: BTreeMap<SessionId, u64>,
 }
 
-/// A request to be told of notifications.
+/// A session's request for notifications.
 #[derive(Debug)]
 struct Poll {
     connection: ConnectionId,
     header: Header,
     until: Duration,
-    /// What the session is at already.
-    known: BTreeSet<u64>,
+    /// The numbers of notifications that the client has received and not acknowledged.
+    received: BTreeSet<u64>,
 }
 
-/// An answer to such a request.
+/// A reply to such a request.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct PollReply {
     pub(crate) connection: ConnectionId,
     pub(crate) header: Header,
     pub(crate) notifications: Vec<Notification>,
 }
 
-/// See the file's description.
+/// The sessions that have files open, and the notifications about files that become shared.
 #[derive(Debug, Default)]
 pub(crate) struct Sharing {
     /// Looked into, never walked through: its order is not that of a simulation.
     holders: HashMap<InodeId, Vec<SessionId>>,
-    notified: BTreeMap<InodeId, NotifiedFile>,
-    /// What each session was told, or is to be, and hasn't acknowledged.
+    notifications: BTreeMap<InodeId, ShareNotification>,
+    /// Notifications that each session has not acknowledged, by number.
     pending: BTreeMap<SessionId, BTreeMap<u64, InodeId>>,
     polls: BTreeMap<SessionId, Poll>,
-    /// Polls by the time at which they are answered in any case.
+    /// Polls by the time at which the target replies in any case.
     due: BTreeSet<(Duration, SessionId)>,
-    /// Sessions that may have something to be told.
-    news: BTreeSet<SessionId>,
-    /// Files whose notification has ended in this batch.
-    ended: Vec<InodeId>,
+    /// Sessions for which a poll may have something to reply.
+    to_notify: BTreeSet<SessionId>,
+    /// Files whose notification has completed in this batch.
+    completed: Vec<InodeId>,
 }
 
 impl Sharing {
-    // ---- who has what open
+    // ---- opens
 
-    /// Takes in a key that a transaction has written, if it is about an open file.
-    pub(crate) fn wrote(&mut self, key: &[u8], is_there: bool) {
+    /// Takes in a key that a transaction has written, if it is an open file of a session.
+    pub(crate) fn on_write(&mut self, key: &[u8], is_open: bool) {
+        // Every key that is written passes here; most are of another kind.
         let Some((session, inode)) = session_open_of(key) else { return };
-        if is_there {
+        if is_open {
             let holders = self.holders.entry(inode).or_default();
             if !holders.contains(&session) {
                 holders.push(session);
@@ -85,10 +101,10 @@ impl Sharing {
                 self.holders.remove(&inode);
             }
         }
-        self.knows(session, inode);
-        // It may open the file again, and be told that it is alone.
-        if let Some(notified) = self.notified.get_mut(&inode) {
-            notified.informed.remove(&session);
+        self.acknowledge(session, inode);
+        // The session may open the file again, and the reply may say that it is alone.
+        if let Some(notification) = self.notifications.get_mut(&inode) {
+            notification.acknowledged.remove(&session);
         }
     }
 
@@ -99,119 +115,162 @@ impl Sharing {
 
     // ---- notifications
 
-    /// Whether somebody waits to share a file.
+    /// Whether an open waits until this file may be shared.
     pub(crate) fn is_being_shared(&self, inode: InodeId) -> bool {
-        self.notified.contains_key(&inode)
+        self.notifications.contains_key(&inode)
     }
 
-    /// A session learns by the answer to its open that a file is shared.
-    pub(crate) fn informed_by_open(&mut self, inode: InodeId, session: SessionId) {
-        if let Some(notified) = self.notified.get_mut(&inode) {
-            notified.informed.insert(session);
+    /// The reply to a session's open says that the file is shared.
+    pub(crate) fn acknowledged_by_open(&mut self, inode: InodeId, session: SessionId) {
+        if let Some(notification) = self.notifications.get_mut(&inode) {
+            notification.acknowledged.insert(session);
         }
     }
 
-    /// Has sessions told that a file is shared, under a number that was never used; whether all of
-    /// them know already.
+    /// Notifies sessions that a file becomes shared, under a number that was never used. Returns
+    /// whether all of them have acknowledged already.
     pub(crate) fn notify(&mut self, inode: InodeId, others: &[SessionId], number: u64) -> bool {
-        let notified = self.notified.entry(inode).or_default();
+        let notification = self.notifications.entry(inode).or_default();
         for session in others {
-            if notified.informed.contains(session) || notified.missing.contains_key(session) {
+            if notification.acknowledged.contains(session)
+                || notification.awaited.contains_key(session)
+            {
                 continue;
             }
-            notified.missing.insert(*session, number);
+            notification.awaited.insert(*session, number);
             self.pending.entry(*session).or_default().insert(number, inode);
-            self.news.insert(*session);
+            self.to_notify.insert(*session);
         }
-        notified.missing.is_empty()
+        notification.awaited.is_empty()
     }
 
-    /// A session knows what it was told under these numbers.
+    /// A session acknowledges the notifications with these numbers.
     pub(crate) fn acknowledged(&mut self, session: SessionId, numbers: &[u64]) {
         for number in numbers {
+            // Unknown: the client repeats an acknowledgement, or the target has restarted.
             let inode = self.pending.get(&session).and_then(|pending| pending.get(number));
             if let Some(inode) = inode.copied() {
-                self.knows(session, inode);
+                self.acknowledge(session, inode);
             }
         }
     }
 
-    /// A session needn't be waited for any longer.
-    fn knows(&mut self, session: SessionId, inode: InodeId) {
-        let Some(notified) = self.notified.get_mut(&inode) else { return };
-        let Some(number) = notified.missing.remove(&session) else { return };
-        notified.informed.insert(session);
-        if notified.missing.is_empty() {
-            self.ended.push(inode);
+    /// Stops waiting for a session, if the file awaits it.
+    fn acknowledge(&mut self, session: SessionId, inode: InodeId) {
+        // Nearly every close is of a file that awaits nothing.
+        let Some(notification) = self.notifications.get_mut(&inode) else { return };
+        let Some(number) = notification.awaited.remove(&session) else { return };
+        notification.acknowledged.insert(session);
+        if notification.awaited.is_empty() {
+            self.completed.push(inode);
         }
-        if let Some(pending) = self.pending.get_mut(&session) {
-            pending.remove(&number);
-            if pending.is_empty() {
-                self.pending.remove(&session);
-            }
+        let pending =
+            self.pending.get_mut(&session).expect("an awaited session has a pending notification");
+        pending.remove(&number);
+        if pending.is_empty() {
+            self.pending.remove(&session);
         }
     }
 
-    /// Files whose notification has ended since this was last asked. Who waited for it runs again in the
-    /// same batch; who knows is remembered until [`Self::end_batch`].
-    pub(crate) fn take_ended(&mut self) -> Vec<InodeId> {
-        std::mem::take(&mut self.ended)
+    /// Takes out the files whose notification has completed. The opens that waited run again in the
+    /// same batch; acknowledgements are remembered until [`Self::end_batch`].
+    pub(crate) fn take_completed(&mut self) -> Vec<InodeId> {
+        std::mem::take(&mut self.completed)
     }
 
-    /// Forgets notifications that have ended.
+    /// Forgets notifications that are complete.
     pub(crate) fn end_batch(&mut self) {
-        if !self.notified.is_empty() {
-            self.notified.retain(|_, notified| !notified.missing.is_empty());
+        if !self.notifications.is_empty() {
+            self.notifications.retain(|_, notification| !notification.awaited.is_empty());
         }
     }
 
-    // ---- telling
+    // ---- polls
 
-    /// Keeps a session's request to be told of notifications other than `known`. Gives the one before,
-    /// which is to be answered with nothing.
+    /// Parks a session's request for notifications other than `received`. Returns the reply to the
+    /// request before, without notifications.
     pub(crate) fn poll(
         &mut self,
         connection: ConnectionId,
         header: Header,
-        known: Vec<u64>,
+        received: Vec<u64>,
         now: Duration,
-    ) -> Option<Told> {
+    ) -> Option<PollReply> {
         let session = header.session;
         let before = self.end_poll(session);
         let until = now + WAIT_ANSWER;
         self.due.insert((until, session));
-        self.news.insert(session);
-        let known = known.into_iter().collect();
-        self.polls.insert(session, Poll { connection, header, until, known });
+        self.to_notify.insert(session);
+        let received = received.into_iter().collect();
+        self.polls.insert(session, Poll { connection, header, until, received });
         before
     }
 
-    /// Takes out a session's request.
-    pub(crate) fn end_poll(&mut self, session: SessionId) -> Option<Told> {
+    /// Takes out a session's request, with a reply without notifications.
+    pub(crate) fn end_poll(&mut self, session: SessionId) -> Option<PollReply> {
         let Poll { connection, header, until, .. } = self.polls.remove(&session)?;
         self.due.remove(&(until, session));
-        Some(Told { connection, header, notifications: Vec::new() })
+        Some(PollReply { connection, header, notifications: Vec::new() })
     }
 
-    /// Requests that are to be answered now.
-    pub(crate) fn tell(&mut self, now: Duration) -> Vec<Told> {
-        let mut told = Vec::new();
-        for session in std::mem::take(&mut self.news) {
+    /// Takes out the requests that have a reply now.
+    pub(crate) fn due_replies(&mut self, now: Duration) -> Vec<PollReply> {
+        let mut replies = Vec::new();
+        for session in std::mem::take(&mut self.to_notify) {
             let Some(poll) = self.polls.get(&session) else { continue };
             let pending = self.pending.get(&session).into_iter().flatten();
-            let new = pending.filter(|(number, _)| !poll.known.contains(number));
+            let new = pending.filter(|(number, _)| !poll.received.contains(number));
             let notifications: Vec<_> = new
                 .map(|(number, inode)| Notification { number: *number, inode: *inode })
                 .take(MAX_NOTIFICATIONS)
                 .collect();
             if !notifications.is_empty() {
-                told.extend(self.end_poll(session).map(|it| Told { notifications, ..it }));
+                let reply = self.end_poll(session);
+                replies.extend(reply.map(|reply| PollReply { notifications, ..reply }));
             }
         }
-        while let Some((until, session)) = self.due.first().copied().filter(|(at, _)| *at <= now) {
-            self.due.remove(&(until, session));
-            told.extend(self.end_poll(session));
+        while let Some((_, session)) = self.due.first().copied().filter(|(at, _)| *at <= now) {
+            let reply = self.end_poll(session);
+            replies.push(reply.expect("each entry of `due` has a poll"));
         }
-        told
+        replies
+    }
+
+    /// Panics if an invariant of the module is broken at the end of a batch.
+    pub(crate) fn check_invariants(&self) {
+        let mut awaited = BTreeSet::new();
+        for (inode, notification) in &self.notifications {
+            assert!(
+                !notification.awaited.is_empty(),
+                "the notification about file {inode} awaits a session"
+            );
+            for (session, number) in &notification.awaited {
+                assert!(
+                    self.holders(*inode).contains(session),
+                    "session {session}, which is awaited, has file {inode} open"
+                );
+                assert!(
+                    !notification.acknowledged.contains(session),
+                    "session {session} is awaited for file {inode} until it acknowledges"
+                );
+                awaited.insert((*session, *number, *inode));
+            }
+        }
+        let pending: BTreeSet<_> = self
+            .pending
+            .iter()
+            .flat_map(|(session, all)| {
+                all.iter().map(move |(number, inode)| (*session, *number, *inode))
+            })
+            .collect();
+        assert_eq!(pending, awaited, "each awaited session has its notification pending");
+        let due: BTreeSet<_> = self.polls.iter().map(|(id, poll)| (poll.until, *id)).collect();
+        assert_eq!(due, self.due, "each poll is due once");
+        assert!(self.completed.is_empty(), "the opens that waited for a notification have run");
+    }
+
+    /// The number of open files of sessions, for checks against the store.
+    pub(crate) fn open_count(&self) -> usize {
+        self.holders.values().map(Vec::len).sum()
     }
 }

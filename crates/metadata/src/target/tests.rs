@@ -18,11 +18,17 @@ mod truncations;
 
 use super::*;
 use crate::engine::memory::MemoryEngine;
+use crate::limits::Limits;
+use crate::tx::operation::{CallId, ConnectionId, OutgoingCall};
+use skep_types::codec::Codec;
 use skep_types::map::{Capacity, CapacityPool, Consistency, Reachability, ShardRange};
 use skep_types::{
-    ClusterId, Epoch, FileKind, Group, GroupMember, InodeId, MapVersion, MemberState, NodeId,
-    SessionId, Target, TargetId,
+    ClusterId, Epoch, Error, ErrorCode, FileKind, Group, GroupId, GroupMember, Lsn, MemberState,
+    ShardId, Target, TargetId, TargetKind,
 };
+use skep_wire::Request;
+use skep_wire::file_locks::SetLock;
+use skep_wire::frame::Header;
 use skep_wire::metadata as md;
 use skep_wire::storage as st;
 
@@ -170,7 +176,7 @@ impl Story {
                 Action::Checkpoint { lsn } => next.push(Event::Checkpointed { lsn }),
             }
         }
-        if next.is_empty() && self.target.first_unsynced_at.is_some() {
+        if next.is_empty() && self.target.gates.has_unsynced() {
             next.push(Event::Tick);
         }
         next

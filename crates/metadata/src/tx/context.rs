@@ -6,61 +6,15 @@
 //! had written dropped. What it returns in the end was decided and written in one transaction.
 
 use crate::engine::Engine;
-use crate::limits::Limits;
-use crate::locks::file_locks::FileLocks;
-use crate::namespace::truncations::TruncationTable;
-use crate::sharing::table::Sharing;
-use crate::tx::epochs::Epochs;
-use crate::tx::locks::{Locks, Owner, Resource};
+use crate::tx::locks::{Owner, Resource};
 use crate::tx::operation::{Asked, Operation, OutgoingCall, Stop};
+use crate::tx::shared::Shared;
 use crate::tx::table::{Table, logged_bytes};
-use skep_cluster::placement::{Candidates, Cursor};
 use skep_format::metadata::{InodeRecord, Key, OpenCounts, decode_value};
 use skep_types::codec::Codec;
-use skep_types::{ClusterMap, Error, ErrorCode, GroupId, InodeId, Lsn, Result, ShardId, Timestamp};
+use skep_types::{Error, ErrorCode, GroupId, InodeId, Result, ShardId, Timestamp};
 use skep_wire::Request;
 use skep_wire::metadata::{Prepare, PrepareReply, Step, TransactionId};
-use std::sync::Arc;
-use std::time::Duration;
-
-/// Numbers for inodes and transactions: handed out from ranges whose reservation is on the device.
-#[derive(Debug, Default)]
-pub(crate) struct Numbers {
-    /// The next to be handed out.
-    pub(crate) next: u64,
-    /// End of what may be handed out.
-    pub(crate) usable: u64,
-    /// End of what is reserved in the log, perhaps not synced yet, with its record.
-    pub(crate) reserved: (u64, Lsn),
-}
-
-/// What all operations of a target share besides the table.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) group: GroupId,
-    pub(crate) map: Arc<ClusterMap>,
-    /// Shards that this group serves.
-    pub(crate) own_shards: Vec<ShardId>,
-    /// Metadata groups, by id.
-    pub(crate) metadata_groups: Vec<GroupId>,
-    pub(crate) candidates: Candidates,
-    /// Where round-robin stands.
-    pub(crate) cursor: Cursor,
-    pub(crate) locks: Locks,
-    /// Truncations on their way.
-    pub(crate) truncations: TruncationTable,
-    pub(crate) file_locks: FileLocks,
-    pub(crate) sharing: Sharing,
-    pub(crate) numbers: Numbers,
-    pub(crate) epochs: Epochs,
-    pub(crate) limits: Limits,
-    /// What room is missing on the target's disk, if any is.
-    pub(crate) shortage: Option<String>,
-    /// Time since some start, for leases.
-    pub(crate) now: Duration,
-    /// Time of day; never goes back.
-    pub(crate) wall: Timestamp,
-}
 
 /// An error of another target: a device that has failed is over there, and must not be taken for
 /// this target's.
@@ -228,13 +182,8 @@ impl<'a, E: Engine> Context<'a, E> {
 
     /// The next number; waits for a reservation to be synced if all are used up.
     pub(crate) fn next_number(&mut self) -> Result<u64, Stop> {
-        let numbers = &mut self.shared.numbers;
-        if numbers.next >= numbers.usable {
-            return Err(Stop::Unsynced);
-        }
         // A number is used up even if the transaction fails: numbers are plenty.
-        numbers.next += 1;
-        Ok(numbers.next - 1)
+        self.shared.numbers.take().ok_or(Stop::Unsynced)
     }
 
     /// An id in a shard that was never used before.

@@ -8,12 +8,7 @@
 //! Invariant: an epoch is on the device before anything is acknowledged under it; otherwise the
 //! next start could take its number.
 
-use crate::engine::Engine;
-use crate::target::MetadataTarget;
-use crate::tx::context::Context;
-use crate::tx::operation::{Internal, Stop};
-use skep_format::metadata::{Key, decode_value, last_u64};
-use skep_types::{Lsn, Result};
+use skep_types::Lsn;
 use skep_wire::inline::InlineMark;
 use skep_wire::limits::MAX_EPOCHS;
 use std::collections::BTreeMap;
@@ -29,7 +24,13 @@ pub(crate) struct Epochs {
 }
 
 impl Epochs {
-    fn begin(&mut self, first: Lsn) {
+    /// Adds an epoch that the store remembers.
+    pub(crate) fn load(&mut self, number: u64, first: Lsn) {
+        self.first.insert(number, first);
+    }
+
+    /// Begins the next epoch, whose first log record is `first`.
+    pub(crate) fn begin(&mut self, first: Lsn) {
         let number = self.number() + 1;
         self.first.insert(number, first);
     }
@@ -39,7 +40,7 @@ impl Epochs {
     }
 
     /// Numbers that need not be remembered any longer.
-    fn surplus(&self) -> Vec<u64> {
+    pub(crate) fn surplus(&self) -> Vec<u64> {
         let count = self.first.len().saturating_sub(MAX_EPOCHS);
         self.first.keys().take(count).copied().collect()
     }
@@ -47,6 +48,19 @@ impl Epochs {
     /// The present one, once things may be acknowledged under it.
     pub(crate) fn current(&self) -> Option<u64> {
         self.is_synced.then(|| self.number())
+    }
+
+    /// The last epoch, and its first log record.
+    pub(crate) fn last(&self) -> Option<(u64, Lsn)> {
+        self.first.last_key_value().map(|(number, first)| (*number, *first))
+    }
+
+    /// The last epoch is logged in record `lsn`, and the surplus ones are deleted there.
+    pub(crate) fn logged(&mut self, lsn: Lsn) {
+        self.logged = Some(lsn);
+        for number in self.surplus() {
+            self.first.remove(&number);
+        }
     }
 
     /// The log is on the device up to a record.
@@ -58,41 +72,6 @@ impl Epochs {
     pub(crate) fn is_lost(&self, mark: &InlineMark) -> bool {
         let began_after = |number| self.first.get(&number).is_some_and(|it| *it > mark.record);
         mark.epoch > self.number() || !(mark.epoch + 1..=self.number()).all(began_after)
-    }
-}
-
-/// Logs the present start, and forgets old ones.
-pub(crate) fn begin<E: Engine>(context: &mut Context<'_, E>) -> Result<(), Stop> {
-    let epochs = &context.shared.epochs;
-    let surplus = epochs.surplus();
-    if let Some((number, first)) = epochs.first.last_key_value() {
-        let (number, first) = (*number, *first);
-        context.put(&Key::Epoch(number), &first);
-    }
-    surplus.into_iter().for_each(|number| context.delete(&Key::Epoch(number)));
-    Ok(())
-}
-
-impl<E: Engine> MetadataTarget<E> {
-    /// Begins another epoch at the target's start.
-    pub(crate) fn load_epochs(&mut self) -> Result<()> {
-        let epochs = &mut self.shared.epochs;
-        for (key, value) in self.table.scan(&Key::epochs(), &[], usize::MAX)? {
-            let Some(number) = last_u64(&key) else { continue };
-            epochs.first.insert(number, decode_value(&key, &value)?);
-        }
-        epochs.begin(self.next_lsn);
-        self.start_internal(Internal::BeginEpoch);
-        Ok(())
-    }
-
-    /// The epoch was logged.
-    pub(crate) fn after_epoch(&mut self, lsn: Lsn) {
-        let epochs = &mut self.shared.epochs;
-        epochs.logged = Some(lsn);
-        for number in epochs.surplus() {
-            epochs.first.remove(&number);
-        }
     }
 }
 

@@ -88,6 +88,16 @@ impl Locks {
         woken
     }
 
+    /// Panics if an invariant of the module is broken.
+    pub(crate) fn check_invariants(&self) {
+        for (resource, operations) in &self.waiting {
+            assert!(
+                self.held.contains_key(resource),
+                "operations {operations:?} wait for {resource:?}, which is held"
+            );
+        }
+    }
+
     /// Whether nothing is held.
     pub(crate) fn is_empty(&self) -> bool {
         self.held.is_empty()

@@ -3,9 +3,9 @@
 use skep_types::{Error, GroupId, Result, SessionId};
 use skep_wire::Request;
 use skep_wire::frame::Header;
-use skep_wire::metadata::TransactionId;
 
 use crate::tx::locks::Resource;
+use crate::tx::work::InternalWork;
 
 /// A connection, as the caller of the target numbers them.
 pub type ConnectionId = u64;
@@ -18,41 +18,7 @@ pub(crate) enum Source {
     /// To whoever sent the request.
     Peer { connection: ConnectionId, header: Header },
     /// Nowhere: the target's own work.
-    Internal(Internal),
-}
-
-/// Of which state of a file its size was asked for. When it differs from the present one, the
-/// answer is of the past.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct SizeQuestion {
-    /// The number of the last death of a writer.
-    pub(crate) death: u64,
-    pub(crate) truncate_generation: u64,
-}
-
-/// The target's own work that changes its state.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Internal {
-    /// Makes the root directory.
-    MakeRoot,
-    /// Notes that another epoch has begun.
-    BeginEpoch,
-    /// Reserves more numbers.
-    ReserveNumbers,
-    /// Notes that a session has ended.
-    SessionEnded(SessionId),
-    /// Closes some of what an ended session had open; the last piece of it forgets the session.
-    EndSession(SessionId),
-    /// A participant has confirmed a commit.
-    Confirmed { number: u64, participant: GroupId },
-    /// Removes keys: of work that is done, and of what need not be remembered any longer.
-    Forget(Vec<Vec<u8>>),
-    /// A prepared transaction's transaction has ended.
-    EndPrepared { transaction: TransactionId, commit: bool },
-    /// The chunk files of a file were cut for somebody who has gone.
-    Truncated(skep_types::InodeId),
-    /// The chunk files of a file whose writer died say that it has this size.
-    SizeFound { inode: skep_types::InodeId, size: u64, found_for: SizeQuestion },
+    Internal(InternalWork),
 }
 
 /// Why an operation stops before its end.

@@ -2,8 +2,8 @@
 //! applied when the transaction commits. The same code serves steps that are all on this target.
 
 use crate::engine::Engine;
-use crate::handlers::make_directory;
 use crate::limits::MAX_DOUBTS;
+use crate::namespace::directories;
 use crate::tx::context::Context;
 use crate::tx::locks::Resource;
 use crate::tx::operation::Stop;
@@ -45,7 +45,7 @@ pub(crate) fn check<E: Engine>(
             ..
         } => {
             context.check_free_space()?;
-            let mut attributes = make_directory::new_inode(context, new)?;
+            let mut attributes = directories::new_inode(context, new)?;
             attributes.project = *project;
             attributes.hands_down_project = *hands_down_project;
             attributes.has_acl = !access_acl.is_empty() || !default_acl.is_empty();
@@ -112,7 +112,7 @@ pub(crate) fn apply<E: Engine>(
         Step::MakeDirectoryInode { parent, pattern, access_acl, default_acl, .. } => {
             let attributes = answer.ok_or_else(no_answer)?;
             context.put_acls(attributes.inode, access_acl, default_acl);
-            make_directory::put_inode(context, *parent, attributes, pattern.as_ref());
+            directories::put_inode(context, *parent, attributes, pattern.as_ref());
         }
         Step::AddLink { inode } => {
             let mut record = context.inode(*inode)?;

@@ -1,10 +1,13 @@
 //! The table against a model of single bytes, the order of calls, and cycles.
 
 use super::*;
-use crate::limits::{BARRIER, CALL_KEPT, MAX_OVERTAKEN, WAIT_ANSWER};
+use crate::limits::{BARRIER, MAX_OVERTAKEN, WAIT_ANSWER, WAKE_RESERVATION};
 use proptest::prelude::*;
 use skep_format::metadata::Key;
 use skep_types::codec::Codec;
+use skep_wire::file_locks::LockParty;
+use skep_wire::limits::{LOCK_END, MAX_LISTED_WAITS};
+use std::ops::Range;
 
 const FILE: InodeId = InodeId::new(9);
 const OTHER_FILE: InodeId = InodeId::new(10);
@@ -19,9 +22,9 @@ fn session_of(owner: u64) -> SessionId {
 }
 
 /// Owners have even and odd sessions by turns.
-fn wanted(owner: u64, mode: LockMode, range: Range<u64>) -> Wanted {
+fn claim(owner: u64, mode: LockMode, range: Range<u64>) -> LockClaim {
     let request = request(FILE, owner, Some(mode), range);
-    Wanted::of(session_of(owner), &request).unwrap()
+    LockClaim::of(session_of(owner), &request).unwrap()
 }
 
 /// What a `SetLock` does; whether it was granted.
@@ -32,15 +35,15 @@ fn set(locks: &mut FileLocks, request: &LockRequest, wait: u64) -> bool {
 fn set_at(now: Duration, locks: &mut FileLocks, request: &LockRequest, wait: u64) -> bool {
     let session = session_of(request.owner);
     let (inode, kind, owner) = (request.inode, request.kind, request.owner);
-    let wanted = Wanted::of(session, request);
-    if wanted.as_ref().is_some_and(|it| locks.in_the_way(inode, it, wait, now).is_some()) {
+    let claim = LockClaim::of(session, request);
+    if claim.as_ref().is_some_and(|it| locks.obstacle(inode, it, wait, now).is_some()) {
         return false;
     }
     let of = LockOwner { inode, kind, session, owner };
     let value = locks.after(&of, request).map(|record| record.to_bytes());
-    locks.wrote(&Key::FileLocks(of).to_bytes(), value.as_deref()).unwrap();
-    if let Some(wanted) = wanted {
-        locks.granted(inode, &wanted, wait, now);
+    locks.on_write(&Key::FileLocks(of).to_bytes(), value.as_deref()).unwrap();
+    if let Some(claim) = claim {
+        locks.granted(inode, &claim, wait, now);
     }
     true
 }
@@ -56,12 +59,12 @@ fn unlock(locks: &mut FileLocks, owner: u64, range: Range<u64>) {
 /// Owners wait under their own number.
 fn wait(locks: &mut FileLocks, owner: u64, mode: LockMode, range: Range<u64>, now: Duration) {
     let state = (owner, Header::default(), now + WAIT_ANSWER);
-    locks.wait(FILE, wanted(owner, mode, range), owner, state);
+    locks.wait(FILE, claim(owner, mode, range), owner, state);
 }
 
 /// Who is called (`true`) or told to ask again, by owner.
 fn called(locks: &mut FileLocks, now: Duration) -> Vec<(u64, bool)> {
-    locks.call(now).iter().map(|it| (it.connection, it.is_called)).collect()
+    locks.wake(now).iter().map(|it| (it.connection, it.is_woken)).collect()
 }
 
 const NOW: Duration = Duration::from_secs(100);
@@ -130,7 +133,7 @@ fn who_waits_is_called_in_order_and_kept_a_place_for() {
     unlock(&mut locks, 2, 0..10);
     assert_eq!(called(&mut locks, NOW), [(3, true)]);
     // He doesn't come.
-    let later = NOW + CALL_KEPT;
+    let later = NOW + WAKE_RESERVATION;
     wait(&mut locks, 6, LockMode::Shared, 0..10, later);
     assert_eq!(called(&mut locks, later), [(6, true)]);
     assert!(set(&mut locks, &request(FILE, 6, Some(LockMode::Shared), 0..10), 6));
@@ -143,7 +146,7 @@ fn who_waits_long_asks_again_and_keeps_his_place_if_he_does() {
     let mut locks = FileLocks::default();
     assert!(lock(&mut locks, 1, LockMode::Exclusive, 0..10));
     wait(&mut locks, 2, LockMode::Exclusive, 0..10, NOW);
-    wait(&mut locks, 3, LockMode::Exclusive, 0..10, NOW + CALL_KEPT);
+    wait(&mut locks, 3, LockMode::Exclusive, 0..10, NOW + WAKE_RESERVATION);
     let asked_again = NOW + WAIT_ANSWER;
     assert_eq!(called(&mut locks, asked_again), [(2, false)]);
     wait(&mut locks, 2, LockMode::Exclusive, 0..10, asked_again);
@@ -152,7 +155,7 @@ fn who_waits_long_asks_again_and_keeps_his_place_if_he_does() {
     // Both go.
     locks.end_wait((FILE, LockKind::Posix), (session_of(2), 2));
     assert_eq!(called(&mut locks, asked_again), [(3, true)]);
-    assert!(locks.end_waits_of(session_of(3)).is_empty(), "its request was answered");
+    assert!(locks.end_waits_of(session_of(3)).is_empty(), "its request was answers");
     assert_eq!((locks.wait_count(), locks.files.len()), (0, 0));
 }
 
@@ -203,7 +206,7 @@ fn who_is_held_up_by_a_waiting_writer_alone_is_let_by_after_a_time() {
     wait(&mut locks, 300, LockMode::Shared, 0..10, NOW + 60 * BARRIER);
     let elsewhere = request(OTHER_FILE, 300, Some(LockMode::Exclusive), 0..1);
     assert!(set(&mut locks, &elsewhere, 0));
-    let of_1 = Wanted::of(session_of(1), &LockRequest { owner: 1, ..elsewhere }).unwrap();
+    let of_1 = LockClaim::of(session_of(1), &LockRequest { owner: 1, ..elsewhere }).unwrap();
     assert!(!locks.closes_cycle(OTHER_FILE, &of_1));
     assert_eq!(called(&mut locks, NOW), []);
     assert_eq!(called(&mut locks, NOW + BARRIER), [(300, true)]);
@@ -220,13 +223,13 @@ fn deadlocks_are_found_across_files_and_sessions() {
     assert!(set(&mut locks, &elsewhere, 0));
     // 1 waits for 2, 2 for 3; 3 must not wait for 1.
     wait(&mut locks, 1, LockMode::Shared, 1..2, NOW);
-    let for_3 = Wanted::of(session_of(2), &LockRequest { owner: 2, ..elsewhere }).unwrap();
+    let for_3 = LockClaim::of(session_of(2), &LockRequest { owner: 2, ..elsewhere }).unwrap();
     assert!(!locks.closes_cycle(OTHER_FILE, &for_3));
     locks.wait(OTHER_FILE, for_3, 2, (2, Header::default(), NOW + WAIT_ANSWER));
-    let closing = wanted(3, LockMode::Exclusive, 0..5);
+    let closing = claim(3, LockMode::Exclusive, 0..5);
     assert!(locks.closes_cycle(FILE, &closing));
-    assert!(!locks.closes_cycle(FILE, &wanted(3, LockMode::Exclusive, 7..8)));
-    assert!(!locks.closes_cycle(FILE, &wanted(4, LockMode::Exclusive, 0..5)));
+    assert!(!locks.closes_cycle(FILE, &claim(3, LockMode::Exclusive, 7..8)));
+    assert!(!locks.closes_cycle(FILE, &claim(4, LockMode::Exclusive, 0..5)));
     // Without the one in the middle there is none.
     locks.end_wait((OTHER_FILE, LockKind::Posix), (session_of(2), 2));
     assert!(!locks.closes_cycle(FILE, &closing));
@@ -238,7 +241,7 @@ fn queueing_behind_waiters_is_not_a_deadlock() {
     assert!(lock(&mut locks, 1, LockMode::Exclusive, 0..10));
     wait(&mut locks, 2, LockMode::Exclusive, 0..10, NOW);
     wait(&mut locks, 3, LockMode::Exclusive, 0..10, NOW);
-    let of_another_thread = wanted(2, LockMode::Exclusive, 0..10);
+    let of_another_thread = claim(2, LockMode::Exclusive, 0..10);
     assert!(!locks.closes_cycle(FILE, &of_another_thread));
     // But what it holds does.
     assert!(lock(&mut locks, 2, LockMode::Exclusive, 20..30));
@@ -255,9 +258,9 @@ fn owners_of_different_lock_kinds_close_no_cycle() {
         ..request(OTHER_FILE, owner, Some(mode), 0..LOCK_END)
     };
     assert!(set(&mut locks, &flock(2, LockMode::Exclusive), 0));
-    let waiting = Wanted::of(session_of(1), &flock(1, LockMode::Shared)).unwrap();
+    let waiting = LockClaim::of(session_of(1), &flock(1, LockMode::Shared)).unwrap();
     locks.wait(OTHER_FILE, waiting, 1, (1, Header::default(), NOW + WAIT_ANSWER));
-    assert!(!locks.closes_cycle(FILE, &wanted(2, LockMode::Exclusive, 0..10)));
+    assert!(!locks.closes_cycle(FILE, &claim(2, LockMode::Exclusive, 0..10)));
 }
 
 #[test]

@@ -53,7 +53,7 @@ fn a_size_that_cannot_be_asked_for_is_tried_again() {
 #[test]
 fn a_participant_that_refuses_a_commit_is_told_again_after_a_pause() {
     let mut story = Story::begin();
-    story.target.tell(GroupId::new(3), 77, true, None);
+    story.target.send_decision(GroupId::new(3), 77, true, None);
     story.happens(Event::Tick);
     is_tried_again_after_a_pause::<md::Decide>(&mut story);
 }
