@@ -1,5 +1,5 @@
-//! What a target does by itself, as jobs that know nothing of each other. Each job is a struct with
-//! its own state, which can be made anew from the store.
+//! The work that a target does without a request, as independent jobs. Each job is a struct with
+//! its own state, which a restart rebuilds from the store.
 //!
 //! | job | module |
 //! |---|---|
@@ -71,7 +71,7 @@ impl Background {
         self.removals.add_groups(self.items.after_sync());
     }
 
-    /// Adds a session that has ended, as the store says at the target's start.
+    /// Adds a session whose end the store has recorded before the target's start.
     pub(crate) fn add_ended_session(&mut self, session: SessionId) {
         self.session_ends.add(session);
     }

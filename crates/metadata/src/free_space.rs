@@ -1,4 +1,5 @@
-//! How much space a target's disk has left: looked at from time to time, and told to the target.
+//! Measures the free space of a target's disk from time to time, and reports it to the target as an
+//! event.
 
 use crate::limits::{
     FREE_SPACE_LOG_BYTES, FREE_SPACE_VALID, FULL_BYTES, RESERVE_BYTES, RESERVE_DIVISOR,
@@ -10,7 +11,7 @@ use skep_types::{Error, ErrorCode, TargetId};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Looks at the file system that holds a target.
+/// Measures the file system that holds a target.
 #[derive(Debug)]
 pub(crate) struct FreeSpaceGauge {
     target: TargetId,
@@ -21,18 +22,18 @@ pub(crate) struct FreeSpaceGauge {
 }
 
 impl FreeSpaceGauge {
-    /// A gauge that hasn't looked yet.
+    /// A gauge without a measurement.
     pub(crate) fn new(target: TargetId, directory: &Path) -> Self {
         let directory = directory.to_owned();
         Self { target, directory, looked_at: None, logged_since: 0, is_short: false }
     }
 
-    /// Notes that so much was logged: the last look is worth less.
+    /// Notes that `bytes` were logged: the last measurement ages.
     pub(crate) fn logged(&mut self, bytes: u64) {
         self.logged_since += bytes;
     }
 
-    /// Looks if it is time, and gives what is to be told to the target.
+    /// Measures if it is time, and returns the event for the target.
     pub(crate) fn look(&mut self, now: Duration) -> Option<Event> {
         let is_fresh = self.looked_at.is_some_and(|at| now < at + FREE_SPACE_VALID);
         if is_fresh && self.logged_since < FREE_SPACE_LOG_BYTES {
@@ -40,7 +41,7 @@ impl FreeSpaceGauge {
         }
         self.looked_at = Some(now);
         self.logged_since = 0;
-        // A refusal leaves what was found before.
+        // If the measurement fails, the last one stays valid.
         let found = space(&self.directory).ok()?;
         let shortage = is_short(&found).then(|| self.shortage(&found));
         match &shortage {
@@ -63,8 +64,8 @@ impl FreeSpaceGauge {
         )
     }
 
-    /// A failure of log or store, with what to do if the disk is full: fjall tells of its first
-    /// failure only, and to its own threads.
+    /// Adds the way out to a failure of the log or the store if the disk is full. The error itself
+    /// may not name the cause: fjall reports its first failure only, and to its own threads.
     pub(crate) fn explain(&self, error: Error) -> Error {
         let is_of_disk = matches!(
             error.code(),
@@ -89,7 +90,7 @@ fn is_short(found: &Space) -> bool {
     found.free_bytes < reserve(found.total_bytes) || few_inodes
 }
 
-/// Bytes of a file system of this size that are kept for what frees and ends things.
+/// The free bytes that a file system of this size reserves for requests that free or end something.
 pub(crate) fn reserve(total_bytes: u64) -> u64 {
     (total_bytes / RESERVE_DIVISOR).min(RESERVE_BYTES)
 }

@@ -1,11 +1,11 @@
 //! The namespace: entries, inodes, sessions, and transactions between targets.
 //!
-//! Owns what a metadata target knows and decides. [`target::MetadataTarget`] is the pure state
-//! machine; [`service`] runs it for real. Reads on from there: [`engine`] is the store below,
-//! `handlers` has one file for each request, `steps` what transactions between targets are made of,
-//! `background` what a target does by itself, `truncations` how files are truncated, `inline` the
-//! first bytes of files that lie here, `file_locks` what applications have locked. Does not know
-//! chunk files beyond their names.
+//! Owns the state of metadata targets. [`target::MetadataTarget`] is the pure state machine;
+//! [`service`] connects it to sockets, log and clock. [`engine`] is the store below. `handlers` has
+//! one file for each request, `tx` the transactions, `namespace` the rules for names, inodes and
+//! opens, `locks` the file locks of applications, `sharing` the notifications about shared files,
+//! `sessions` the clients' sessions, and `background` the work that a target does without a
+//! request. Of chunk files it has only the names.
 
 mod background;
 pub mod engine;

@@ -1,16 +1,17 @@
 //! A metadata target as a pure state machine: events in, actions out; no clock, no socket, no file.
 //! The real service and the simulator run the same code.
 //!
-//! All events that have arrived are handled as one batch: their transactions run one after the
-//! other, what they changed is logged, and the replies go out after it. What one transaction
-//! changed is always in one log record; a batch has as many records as it takes.
+//! A target handles all events that have arrived as one batch: it runs their transactions one after
+//! the other, logs the changes, and then sends the replies. The changes of one transaction are
+//! always in one log record; a batch has as many records as it needs.
 //!
 //! # Invariants
 //! - A reply to a modifying request leaves after its log record was appended.
 //! - No log record is longer than its reader accepts: see [`Limits::operation_bytes`].
-//! - What others build on (prepared transactions, commits, removals of chunk files, answers about which inodes
-//!   exist) leaves after the record was synced.
-//! - After an error of the engine the target is of no more use: [`MetadataTarget::handle`] fails.
+//! - A message on which another process builds (a prepared transaction, a commit, a removal of
+//!   chunk files, a reply about which inodes exist) leaves after its record was synced.
+//! - After an error of the engine [`MetadataTarget::handle`] fails, and the target must not be used
+//!   again.
 //!
 //! [`Limits::operation_bytes`]: crate::limits::Limits::operation_bytes
 
@@ -59,7 +60,7 @@ pub struct MetadataTarget<E> {
     gates: SyncGates,
     batch: BatchOutput,
     checkpoints: CheckpointTrigger,
-    /// The newest cluster map under which sessions of a removed client were ended.
+    /// The newest cluster map because of which sessions of a removed client were ended.
     fence: MapVersion,
 }
 
@@ -71,10 +72,10 @@ impl<E> std::fmt::Debug for MetadataTarget<E> {
 }
 
 impl<E: Engine> MetadataTarget<E> {
-    /// Handles events as one batch and gives what is to be done, in order.
+    /// Handles events as one batch. Returns the actions that the caller has to perform, in order.
     ///
     /// # Errors
-    /// The engine's. The target must not be used any more.
+    /// The engine's. The target must not be used again.
     pub fn handle(
         &mut self,
         events: impl IntoIterator<Item = Event>,
@@ -134,12 +135,12 @@ impl<E: Engine> MetadataTarget<E> {
         self.table.engine_mut()
     }
 
-    /// All that applications have locked, for checkers.
+    /// All file locks that applications hold, for checkers.
     pub fn file_locks(&self) -> impl Iterator<Item = (InodeId, HeldLock)> + '_ {
         self.shared.file_locks.all()
     }
 
-    /// How many wait for locks, for checkers.
+    /// The number of waits for file locks, for checkers.
     pub fn lock_waits(&self) -> usize {
         self.shared.file_locks.wait_count()
     }
@@ -157,18 +158,19 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// The newest cluster map in which a client was missing whose sessions were ended for that: who
-    /// is told anything here must not be served by anybody who knows only an older one.
+    /// The newest cluster map because of which sessions of a removed client were ended. Each reply
+    /// of this target carries it: a client that got the reply must not be served by a target with
+    /// an older map.
     pub fn fence(&self) -> MapVersion {
         self.fence
     }
 
-    /// Raises the fence: sessions of a client end that this cluster map has no more.
+    /// Raises the fence to a cluster map that has removed a client whose sessions end now.
     pub(crate) fn raise_fence(&mut self, version: MapVersion) {
         self.fence = self.fence.max(version);
     }
 
-    /// Adds a session that has ended, as the store says at the target's start.
+    /// Adds a session whose end the store has recorded before the target's start.
     pub(crate) fn add_ended_session(&mut self, session: SessionId) {
         self.background.add_ended_session(session);
     }

@@ -20,11 +20,12 @@ use std::time::Duration;
 pub(crate) struct ChunkRemovals {
     /// Groups that may have something to remove.
     groups: BTreeSet<GroupId>,
-    /// Those of them that have a request without a reply.
+    /// The groups among `groups` that have a request without a reply.
     removing: BTreeSet<GroupId>,
     /// Groups that have refused a removal, and until when they are left alone.
     paused: BTreeMap<GroupId, Duration>,
-    /// Where the search for a group's removals goes on: before it lie the tombstones of those done.
+    /// The key after which the search for a group's removals goes on: before it lie only the
+    /// tombstones of removals that are done.
     cursors: BTreeMap<GroupId, Vec<u8>>,
 }
 
@@ -70,7 +71,7 @@ impl ChunkRemovals {
         Ok(())
     }
 
-    /// Sends the next removals to a group. Only those that are synced: the engine has no others.
+    /// Sends the next removals to a group. All of them are synced, since the engine has no others.
     fn remove_chunks<E: Engine>(
         &mut self,
         group: GroupId,
@@ -94,7 +95,7 @@ impl ChunkRemovals {
             };
             cursor.clone_from(last);
             for (key, _) in found {
-                // Those that are done and only not synced yet are skipped.
+                // Skips items that are done, and whose deletion is not synced yet.
                 if context.table.get(&key)?.is_some()
                     && let Some((_, chunk)) = removal(&key)
                 {

@@ -13,7 +13,7 @@ use std::time::Duration;
 pub(crate) struct ForgetJob {
     /// When the next search begins, or goes on.
     due: Duration,
-    /// The kind of record at which the search goes on.
+    /// The kind of record with which the search goes on.
     kind: usize,
     /// The key after which the search goes on.
     after: Vec<u8>,
@@ -40,7 +40,8 @@ impl ForgetJob {
         let mut old = Vec::new();
         for (key, value) in page {
             let is_old = decode_value::<Timestamp>(&key, &value)?.seconds < before;
-            // A session of which something is still open must not be thought alive.
+            // The record of the end must outlive the session's record, or a restart would take the
+            // session for alive.
             let session = last_u64(&key).filter(|_| key.starts_with(&Key::session_ends()));
             let record = session.map(|it| Key::Session(SessionId::new(it)).to_bytes());
             let is_left =

@@ -1,4 +1,4 @@
-//! Reserves numbers for inodes and transactions before those at hand are used up.
+//! Reserves numbers for inodes and transactions before the target runs out of them.
 
 use super::task::JobContext;
 use crate::engine::Engine;

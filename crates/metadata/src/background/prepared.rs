@@ -78,7 +78,7 @@ impl PreparedTransactions {
     ) {
         let DecideCall { number, group, commit } = *call;
         match result {
-            // An abort need not be confirmed: who hasn't heard of it asks.
+            // A participant need not confirm an abort: if it missed the abort, it asks.
             _ if !commit => {}
             Ok(_) => context.start(InternalWork::RecordConfirmation { number, participant: group }),
             Err(error) => {

@@ -1,4 +1,4 @@
-//! Closes what ended sessions had open, and releases what they had locked.
+//! Closes the files of ended sessions, and releases their locks.
 
 use super::task::JobContext;
 use crate::engine::Engine;
@@ -10,8 +10,8 @@ use skep_format::metadata::{InodeRecord, Key, OpenCounts, SessionRecord, decode_
 use skep_types::{InodeId, Result, SessionId};
 use std::collections::VecDeque;
 
-/// Ended sessions of which something is left to be closed. One piece of one session is done in each
-/// batch, so that requests don't wait for the end of a large session.
+/// Ended sessions that still have open files or locks. Each batch cleans up one piece of one
+/// session, so that requests do not wait for the end of a large session.
 #[derive(Debug, Default)]
 pub(crate) struct SessionCleanUp {
     ended: VecDeque<SessionId>,
@@ -58,15 +58,15 @@ pub(super) fn record_end<E: Engine>(
     let record = context.get::<SessionRecord>(&Key::Session(session))?;
     let map = &context.shared.map;
     if record.is_some_and(|record| map.has_removed(record.client)) {
-        // Whatever is given back from now on: who gets it relies on this map.
+        // A client that gets a lock or an open of this session relies on this map.
         let version = map.version;
         context.put(&Key::Fence, &version);
     }
     Ok(())
 }
 
-/// Closes some of what a session had open, then frees what it had locked; the last piece deletes
-/// the session.
+/// Closes some of a session's open files, then releases its locks. The last piece deletes the
+/// session.
 pub(super) fn clean_up<E: Engine>(
     context: &mut Context<'_, E>,
     session: SessionId,
@@ -84,7 +84,7 @@ pub(super) fn clean_up<E: Engine>(
         close_after_death(context, session, inode, counts)?;
     }
     if is_last {
-        // After the opens: who gets a lock then finds that sizes are being asked for.
+        // After the opens: the next holder of a lock then finds a size recovery pending.
         let locks = context.scan(&Key::file_locks_of(session), &[], limit)?;
         is_last = locks.len() < limit;
         locks.into_iter().for_each(|(key, _)| context.delete_raw(key));
@@ -109,14 +109,16 @@ fn close_after_death<E: Engine>(
     context.uncount_opens(session, inode, counts)?;
     let Some(record) = record else { return Ok(()) };
     if record.attributes.links == 0 && context.opens(inode)?.is_zero() {
-        // What the dead writer wrote is not known: all of its chunk files are looked for.
+        // The target does not know how far the dead writer has written, so it removes all possible
+        // chunk files.
         let high_water = match counts.writers {
             0 => record.high_water,
             _ => skep_types::MAX_FILE_BYTES,
         };
         context.dispose(&InodeRecord { high_water, ..record })?;
     } else if counts.writers > 0 {
-        // A new number: a search that is under way has perhaps not seen what this one wrote.
+        // A new number for each death: a recovery that is under way may have missed this writer's
+        // last bytes.
         let death = context.next_number()?;
         context.put(&Key::SizeRecovery(inode), &death);
     }

@@ -1,4 +1,4 @@
-//! Finds out the size of files whose writer died, from their chunk files.
+//! Recovers the size of files whose writer died, from their chunk files.
 
 use super::task::{BackgroundCall, JobContext, StatCall};
 use crate::engine::Engine;
@@ -34,8 +34,7 @@ struct SizeRecovery {
 #[derive(Debug, Default)]
 pub(crate) struct SizeRecoveries {
     recovering: BTreeMap<InodeId, SizeRecovery>,
-    /// Files of which a chunk file couldn't be asked for its size, and until when they are left
-    /// alone.
+    /// Files whose recovery has failed, and until when they are left alone.
     paused: BTreeMap<InodeId, Duration>,
 }
 
@@ -57,7 +56,8 @@ impl SizeRecoveries {
         let limit = 2 * SIZE_RECOVERIES_AT_ONCE + skipped;
         for (key, _) in context.table.engine().scan(&prefix, &[], limit)? {
             let Some(inode) = last_u64(&key).map(InodeId::new) else { continue };
-            // Those that are found and only not synced yet are skipped.
+            // Skips files whose size is logged, and whose work item is not deleted in the engine
+            // yet.
             let Some(death) = context.table.get(&key)? else { continue };
             let is_new = !self.recovering.contains_key(&inode)
                 && !self.paused.contains_key(&inode)
@@ -138,7 +138,7 @@ impl SizeRecoveries {
         }
         let (size, question) = (recovery.size, recovery.question);
         if recovery.has_failed {
-            // A size without that chunk file would cut the file.
+            // A size computed without that chunk file would truncate the file.
             self.recovering.remove(&inode);
             self.paused.insert(inode, context.shared.now + RETRY_PAUSE);
         } else {
@@ -174,14 +174,14 @@ pub(super) fn record_size<E: Engine>(
 ) -> Result<(), Stop> {
     let Some(death) = context.get::<u64>(&Key::SizeRecovery(inode))? else { return Ok(()) };
     if context.shared.truncations.contains(inode) {
-        // What it was found from is being cut.
+        // The chunk files from which the size was recovered are being truncated.
         return Err(Stop::Held(Resource::Truncation(inode)));
     }
     let record = context.find_inode(inode)?;
     let truncate_generation =
         record.as_ref().map_or(0, |record| record.attributes.truncate_generation);
     if question != (RecoveryQuestion { death, truncate_generation }) {
-        // Another writer has died since, or the file was cut: it is asked for anew.
+        // Another writer has died since, or the file was truncated: the job starts over.
         return Ok(());
     }
     context.delete(&Key::SizeRecovery(inode));
@@ -189,7 +189,7 @@ pub(super) fn record_size<E: Engine>(
         let size = size.max(context.inline_reach(&record)?);
         if size > record.attributes.size {
             let truncate_generation = record.attributes.truncate_generation;
-            // In which order it was written nobody knows any more.
+            // The chunk files do not show in which order the bytes were written.
             let written =
                 WrittenExtent { end: size, truncate_generation, may_leave_holes: true, reach: 0 };
             context.merge_written(&mut record, &written);

@@ -1,4 +1,4 @@
-//! The transactions with which a target starts: its epoch, and the root directory.
+//! The first transactions of a target: they log its epoch, and make the root directory.
 
 use crate::engine::Engine;
 use crate::namespace::directories;

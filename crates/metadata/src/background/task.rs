@@ -1,4 +1,4 @@
-//! What a background job is given, and what it can ask the target to do.
+//! The interface between background jobs and the target.
 
 use crate::tx::locks::Owner;
 use crate::tx::operation::OutgoingCall;
@@ -56,11 +56,11 @@ pub(crate) enum JobTask {
     Call(OutgoingCall, BackgroundCall),
     /// Send a participant the commit of a transaction.
     SendCommit { group: GroupId, number: u64 },
-    /// Release what an owner holds.
+    /// Release all transaction locks of an owner.
     Release(Owner),
 }
 
-/// What a job can read and ask for.
+/// The target's state, as a job may use it, and the tasks that the job has asked for.
 pub(crate) struct JobContext<'a, E> {
     pub(crate) table: &'a Table<E>,
     pub(crate) shared: &'a mut Shared,
@@ -72,7 +72,7 @@ impl<'a, E> JobContext<'a, E> {
         Self { table, shared, tasks: Vec::new() }
     }
 
-    /// What the jobs have asked for, in order.
+    /// The tasks that the jobs have asked for, in order.
     pub(crate) fn into_tasks(self) -> Vec<JobTask> {
         self.tasks
     }

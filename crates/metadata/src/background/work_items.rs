@@ -41,8 +41,8 @@ impl WorkItems {
         std::mem::take(&mut self.look)
     }
 
-    /// A sync begins. What is written while it runs has to wait for the next one: looked for after
-    /// this one, it wouldn't be found, and not looked for again.
+    /// A sync begins. Items that are written while it runs belong to the next one: after this sync
+    /// the engine would not have them, and the jobs would not look again.
     pub(crate) fn before_sync(&mut self) {
         self.syncing = std::mem::take(&mut self.written);
     }

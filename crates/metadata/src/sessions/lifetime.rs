@@ -1,4 +1,4 @@
-//! How sessions live: they are loaded at the target's start, renewed by their clients, and they expire
+//! The life of sessions: the target loads them at its start, clients renew them, and they expire
 //! and end.
 
 use crate::engine::Engine;
@@ -36,16 +36,16 @@ impl<E: Engine> MetadataTarget<E> {
         Duration::from_millis(u64::from(self.shared.map.policy.lease_ms))
     }
 
-    /// A client renews its lease, and hears by which one it has to renew from now on.
+    /// Renews a session. The reply has the lease by which the client renews from now on.
     pub(crate) fn keep_alive(&mut self, session: SessionId, known_ms: u32) -> KeepAliveReply {
         let lease_ms = self.shared.map.policy.lease_ms;
         self.sessions.set_lease(session, lease_ms.max(known_ms.min(MAX_LEASE_MS)));
         KeepAliveReply { lease_ms }
     }
 
-    /// Lets all leases begin anew if the target itself stood still (its process or its host was
-    /// stopped): what clients sent meanwhile it couldn't hear, and hears only now. Short pauses
-    /// don't matter, since clients renew several times in a lease.
+    /// Lets all leases begin anew if the target itself was paused (its process or its host was
+    /// stopped): it reads the renewals of that time only now. Short pauses do not matter, since
+    /// clients renew several times in a lease.
     pub(crate) fn restart_leases_after_pause(&mut self, now: Duration) {
         let pause = now.saturating_sub(self.shared.now);
         if pause > (self.lease() / 4).max(2 * LONGEST_WAIT) {
@@ -54,9 +54,9 @@ impl<E: Engine> MetadataTarget<E> {
         }
     }
 
-    /// Refuses sessions of which nothing was heard for a lease, and asks for their clients to be
-    /// removed from the cluster map, until they are. Before that nothing of them is given to others
-    /// (docs/design/0006-fencing.md).
+    /// Expires sessions that were not renewed for a lease, and asks management, again and again, to
+    /// remove their clients from the cluster map. Before that the target releases none of their
+    /// locks and opens (docs/design/0006-fencing.md).
     pub(crate) fn expire_sessions(&mut self) {
         let lease = self.lease();
         for client in self.sessions.expire(self.shared.now, lease) {
@@ -76,7 +76,8 @@ impl<E: Engine> MetadataTarget<E> {
         }
     }
 
-    /// Ends a session: refused from now on; what it had open is closed step by step.
+    /// Ends a session: the target refuses its requests from now on, and closes its files step by
+    /// step.
     pub(crate) fn end_session(&mut self, session: SessionId) {
         if !self.sessions.remove(session) {
             return;

@@ -1,4 +1,4 @@
-//! `ListSessions`: what administrators see of the sessions at this target.
+//! `ListSessions`: the sessions of this target, for administrators.
 
 use crate::engine::Engine;
 use crate::limits::OPENS_COUNTED;

@@ -1,11 +1,12 @@
-//! Requests as they arrive: whether they may run, and whether they ran before.
+//! Admits requests: decides whether a request may run, and whether it is a repetition.
 //!
 //! # Exactly once
 //! A slot carries one request at a time, and its sequence rises with each. A repetition of the last
-//! one gets the answer that was given: what was done is remembered in the store, in the transaction
-//! that did it; a refusal in memory, since no repetition outlives the connections of a process. So
-//! a request that was long under way on an abandoned connection never runs after its repetition.
-//! One that waits here while a newer one comes is dropped.
+//! request gets the same reply. The store remembers the reply of a change, in the transaction of
+//! that change; a refusal is remembered in memory, since no repetition outlives the connections of
+//! a process. So a request that was long under way on an abandoned connection never runs after its
+//! repetition. If a newer request arrives in the slot while an older one waits, the target drops
+//! the older one.
 
 use crate::engine::Engine;
 use crate::handlers;
@@ -23,7 +24,7 @@ use skep_wire::metadata::{
 use skep_wire::sharing::{AcknowledgeNotifications, WaitNotifications};
 use skep_wire::{Request, catalog};
 
-/// Requests that modify nothing but are about a session.
+/// Requests that modify nothing and yet need a session.
 const NEED_SESSION: [u16; 6] = [
     KeepAlive::ID,
     CloseSession::ID,
@@ -34,7 +35,7 @@ const NEED_SESSION: [u16; 6] = [
 ];
 
 impl<E: Engine> MetadataTarget<E> {
-    /// Takes in a request.
+    /// Handles a request that has arrived.
     pub(crate) fn on_request(
         &mut self,
         connection: ConnectionId,
@@ -94,7 +95,7 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Checks what every request has to fulfil.
+    /// Checks the conditions that hold for every request.
     fn admit(&mut self, header: &Header, body: &[u8]) -> Result<()> {
         let known = catalog::line(header.message).filter(|line| line.service == "metadata");
         let line = known.ok_or_else(|| {
@@ -129,7 +130,7 @@ impl<E: Engine> MetadataTarget<E> {
             return Err(Error::new(ErrorCode::StaleMap, what));
         }
         let most = match header.message {
-            // They end the waiting of others, and never wait themselves.
+            // These requests let others go on, and never wait themselves.
             Decide::ID
             | AskDecision::ID
             | KeepAlive::ID
@@ -162,8 +163,8 @@ impl<E: Engine> MetadataTarget<E> {
         }
         if modifies {
             let slot = (header.session, header.slot);
-            // The client has given up an older one that waits here. Carried out later it would undo
-            // what comes now, and put its own answer in the place of the newer one's.
+            // The client has given up the older request that waits here. If that one ran later, it
+            // could undo the newer one, and its reply would replace the newer reply in the slot.
             if let Some((older, _)) = self.sessions.running(slot)
                 && let Some(op) = self.operations.take(older)
             {
@@ -176,13 +177,14 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Answers a repetition of a request that has run or is at it, and what is older than that.
+    /// Replies to a repetition of the slot's last request, and refuses older requests. Returns
+    /// `false` if the request is new.
     fn ran_before(&mut self, connection: ConnectionId, header: &Header) -> Result<bool> {
         let slot = (header.session, header.slot);
         let mut newest = 0;
         if let Some(record) = self.slot_record(slot)? {
             if record.sequence == header.sequence {
-                // Answered before: the reply was lost, not the request.
+                // The request has run: its reply was lost.
                 let after = header.is_durable().then_some(record.lsn);
                 let (request, result) = (header.clone(), Ok(record.reply.0));
                 self.queue_reply(PendingReply { connection, request, result }, after);
@@ -200,7 +202,8 @@ impl<E: Engine> MetadataTarget<E> {
         }
         if let Some((id, sequence)) = self.sessions.running(slot) {
             if sequence == header.sequence {
-                // Still on its way. Which of the connections is still used isn't known: all get it.
+                // The request is still at work. The target cannot tell which connection the client
+                // still reads, so it replies on all of them.
                 if let Some(op) = self.operations.get_mut(id) {
                     op.repetitions.push((connection, header.clone()));
                     if op.repetitions.len() > MAX_REPETITIONS {
@@ -219,8 +222,9 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(false)
     }
 
-    /// Whether a session has ended. A request to open it is late, and so may others be that were
-    /// carried out in it: what is remembered of them went with the session.
+    /// Whether a session has ended. A request to open it is then a late repetition. It must not
+    /// bring the session back, since the replies that detect other late repetitions were deleted
+    /// with the session.
     fn has_ended(&self, session: SessionId) -> Result<bool> {
         Ok(self.table.get(&Key::SessionEnd(session).to_bytes())?.is_some())
     }

@@ -1,9 +1,9 @@
-//! Sessions of clients: which there are, when they were last heard of, which slots are at work.
+//! The table of sessions: their leases, and the slots that have a request at work.
 //!
-//! What must survive a restart (the session, its slots' last replies, what it has open) is in the
-//! store; here is what may be forgotten: leases start anew after a restart. That a session has
-//! ended is in the store before anything follows from it, and stays there for a while, so that
-//! neither a restart nor a late request brings it back.
+//! The store has the state that must survive a restart: the session, the last replies of its slots,
+//! its open files. This table may be lost: leases begin anew after a restart. The target logs the
+//! end of a session before anything follows from it, and remembers it for a while, so that neither
+//! a restart nor a late request brings the session back.
 
 use skep_format::metadata::SessionRecord;
 use skep_types::codec::Codec;
@@ -18,20 +18,20 @@ pub(crate) struct Session {
     client: NodeId,
     pub(crate) slots: u32,
     pub(crate) heard: Duration,
-    /// Its lease has run out. It ends when the cluster map says that its client was removed.
+    /// Its lease has run out. The session ends when a cluster map has removed its client.
     is_expired: bool,
-    /// By which its client renews. Another setting of the cluster takes its place when the client
-    /// says that it knows, or at once if it is longer.
+    /// The lease by which the client renews. A longer lease in the cluster's settings replaces it
+    /// at once, a shorter one when the client has acknowledged it.
     pub(crate) lease: Duration,
 }
 
-/// See the file's description.
+/// The sessions of a target that have not ended.
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
     all: BTreeMap<SessionId, Session>,
-    /// Requests at work: slot to operation and sequence.
+    /// Requests at work, by slot: the operation and its sequence.
     running: HashMap<(SessionId, u32), (u64, u64)>,
-    /// Slots whose last request was refused for good: its sequence and the refusal.
+    /// Slots whose last request was refused for good: the request's sequence, and the error.
     refused: BTreeMap<Slot, (u64, Error)>,
     checked_at: Duration,
 }
@@ -56,7 +56,7 @@ impl Sessions {
         self.all.insert(id, session);
     }
 
-    /// Sets the lease of a session; its client knows it.
+    /// Sets the lease of a session, which its client has acknowledged.
     pub(crate) fn set_lease(&mut self, session: SessionId, lease_ms: u32) {
         if let Some(session) = self.all.get_mut(&session) {
             session.lease = milliseconds(lease_ms);
@@ -69,7 +69,7 @@ impl Sessions {
     }
 
     /// Expires the sessions whose lease has run out; a lease is at least `lease`. Returns the
-    /// clients of all expired sessions, or none if it is not time to look.
+    /// clients of all expired sessions; the result is empty if it is not time to look.
     pub(crate) fn expire(&mut self, now: Duration, lease: Duration) -> BTreeSet<NodeId> {
         let mut expired = BTreeSet::new();
         if now < self.checked_at + lease / 8 {
@@ -135,7 +135,8 @@ impl Sessions {
         self.all.contains_key(&session)
     }
 
-    /// Why nothing is done in a session; `None`: something may be.
+    /// The error with which the target refuses requests of a session; `None` means that it accepts
+    /// them.
     pub(crate) fn refusal(&self, session: SessionId) -> Option<Error> {
         match self.all.get(&session) {
             Some(Session { is_expired: false, .. }) => None,
@@ -194,7 +195,7 @@ impl Sessions {
         }
     }
 
-    /// Notes that a session is open, by the request and its answer.
+    /// Notes that a session is open, by the request and its reply.
     pub(crate) fn opened(&mut self, session: SessionId, body: &[u8], reply: &[u8], now: Duration) {
         let (asked, reply) = (OpenSession::from_bytes(body), OpenSessionReply::from_bytes(reply));
         if let (Ok(OpenSession { client, .. }), Ok(reply)) = (asked, reply) {

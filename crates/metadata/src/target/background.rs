@@ -1,4 +1,4 @@
-//! Connects the background jobs with the target: runs them, and does what they ask for.
+//! Connects the background jobs with the target: runs them, and performs their tasks.
 
 use super::calls::CallPurpose;
 use crate::background::{BackgroundCall, JobContext, JobTask};

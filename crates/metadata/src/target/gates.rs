@@ -1,4 +1,4 @@
-//! What a batch produces, and what waits until the log is synced.
+//! The output of a batch, and the replies and calls that wait until the log is synced.
 //!
 //! Owns the numbers of log records, the syncs, and the replies and calls that a sync releases. Does
 //! not own the contents of records (`tx::table`).
@@ -24,7 +24,7 @@ pub(crate) struct PendingReply {
 /// A call that has not left yet.
 type PendingCall = (OutgoingCall, CallPurpose);
 
-/// What the batch that runs has produced.
+/// The output of the batch that runs.
 #[derive(Debug, Default)]
 pub(crate) struct BatchOutput {
     pub(crate) replies: Vec<PendingReply>,
@@ -33,11 +33,12 @@ pub(crate) struct BatchOutput {
     pub(crate) records: Vec<Action>,
 }
 
-/// Which log records are appended and synced, and what waits for a sync.
+/// The state of the log (appended, syncing, synced), with the replies and calls that wait for a
+/// sync.
 ///
 /// # Invariants
 /// - `synced <= syncing < next_lsn`.
-/// - Whatever waits, waits for a record that is not synced.
+/// - Each reply and call here waits for a record that is not synced.
 #[derive(Debug)]
 pub(crate) struct SyncGates {
     policy: SyncPolicy,

@@ -1,5 +1,5 @@
-//! When something leaves a target: the log records of a batch, its replies, and what waits for a
-//! sync.
+//! Group commit: the order in which log records, calls and replies leave the target, and when a
+//! sync begins.
 
 use super::events::Action;
 use super::gates::PendingReply;
@@ -10,7 +10,7 @@ use skep_types::{Error, Lsn, Result};
 use skep_wire::frame::Header;
 
 impl<E: Engine> MetadataTarget<E> {
-    /// The log is on the device up to a record: what waited for that goes on.
+    /// The log is synced up to `lsn`: releases the replies and calls that waited for it.
     pub(super) fn on_synced(&mut self, lsn: Lsn) -> Result<()> {
         if !self.gates.end_sync(lsn) {
             return Ok(());
@@ -47,7 +47,7 @@ impl<E: Engine> MetadataTarget<E> {
         self.end_record();
         let last = self.last_logged();
         if self.gates.syncs_each_reply() && last > self.gates.synced() {
-            // Also replies that only read: what they show must not be lost either.
+            // Also replies to reads: they show changes that must not be lost either.
             self.gates.gate_replies(last, std::mem::take(&mut self.batch.replies));
         }
         let batch = std::mem::take(&mut self.batch);

@@ -14,8 +14,8 @@ use skep_format::metadata::Key;
 use skep_types::{Error, ErrorCode, Lsn, MapVersion, Result};
 
 impl<E: Engine> MetadataTarget<E> {
-    /// Starts from an engine as it was left, and the log records since (those that it has already
-    /// do no harm). All of `records` must be on the device.
+    /// Starts from an engine and the log records since its last checkpoint; records that the engine
+    /// has already are skipped. All of `records` must be on the device.
     ///
     /// # Errors
     /// `Corrupt` if a record is missing or malformed; the engine's errors.
@@ -68,7 +68,7 @@ fn replay<E: Engine>(
                 format!("log record {lsn} found where record {expected} was expected"),
             ));
         }
-        // A restart on a full disk must not write again what is there.
+        // A restart on a full disk must not write records again that the engine has.
         if lsn > applied {
             table.replay(lsn, &payload)?;
         }

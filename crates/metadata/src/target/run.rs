@@ -53,7 +53,8 @@ impl<E: Engine> MetadataTarget<E> {
         if let Some(session) = op.session_needed()
             && let Some(refusal) = self.sessions.refusal(session)
         {
-            // It ended while the operation waited. What it opened now would stay open for ever.
+            // The session ended while the operation waited. A file that it opened now would stay
+            // open for ever.
             return self.fail(op, refusal);
         }
         let mut context = Context::new(&self.table, &mut self.shared, &mut op);
@@ -62,7 +63,8 @@ impl<E: Engine> MetadataTarget<E> {
             Source::Peer { header, .. } => handlers::dispatch(&mut context, header.message),
             Source::Internal(work) => background::run(&mut context, work).map(|()| Vec::new()),
         };
-        // What it was promised on an earlier run would be committed with this one.
+        // Otherwise this run would commit prepared transactions that only an earlier run has asked
+        // for.
         let result = if context.has_unused_answers() && result.is_ok() {
             Err(Stop::Changed)
         } else {
@@ -91,7 +93,7 @@ impl<E: Engine> MetadataTarget<E> {
             }
             Err(Stop::Held(resource)) => {
                 self.start_over(&mut op);
-                // Giving back the rename lock may have freed just that.
+                // Releasing the rename lock may have freed this resource.
                 if self.shared.locks.is_free(&resource, None) {
                     self.operations.wake([op.id]);
                 } else {
@@ -102,7 +104,7 @@ impl<E: Engine> MetadataTarget<E> {
             Err(Stop::Busy | Stop::Changed) => {
                 self.start_over(&mut op);
                 let pause = (FIRST_PAUSE * (1 << op.restarts.min(10))).min(LONGEST_PAUSE);
-                // Two that got in each other's way must not come back at the same time.
+                // Two operations that blocked each other must not run again at the same time.
                 let spread =
                     (op.id.wrapping_mul(0x9E37_79B9) ^ u64::from(self.shared.group.raw())) % 8;
                 let due = self.shared.now + pause + pause.mul_f64(spread as f64 / 8.0);
@@ -113,7 +115,8 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Takes back all that an operation holds anywhere, and forgets what it has learned.
+    /// Aborts an operation's prepared transactions, releases its locks and drops the replies it has
+    /// got, so that it can run again from the start.
     fn start_over(&mut self, op: &mut Operation) {
         op.restarts += 1;
         self.abandon(op);
@@ -154,8 +157,8 @@ impl<E: Engine> MetadataTarget<E> {
             || error.code() != ErrorCode::Protocol
                 && op.header().is_some_and(|header| header.message == Decide::ID);
         if is_fatal {
-            // A prepared transaction that can't be kept, or state that can't be read: going on would make it
-            // worse.
+            // The target cannot commit a prepared transaction, or cannot read its state. It stops,
+            // since further changes would add to the damage.
             return Err(error.within("metadata target"));
         }
         self.abandon(&mut op);
@@ -185,7 +188,8 @@ impl<E: Engine> MetadataTarget<E> {
             }
             self.gates.request_sync();
         }
-        // The next one to hold it walks the tree as it will be, and builds on it elsewhere.
+        // After this record is synced: the next holder of the lock walks the tree with this change,
+        // and other groups build on that.
         self.give_back_rename_lock(&mut op, Some(lsn));
         self.release(Owner::Operation(op.id));
         if let Some(inode) = op.truncation {
@@ -218,7 +222,7 @@ impl<E: Engine> MetadataTarget<E> {
     /// that it is in one log record. Returns the number of that record.
     ///
     /// # Errors
-    /// `TooLarge` if no log record could hold it: nothing was done.
+    /// `TooLarge` if no log record can hold the changes: nothing was changed.
     fn take_changes(
         &mut self,
         op: &Operation,
@@ -256,7 +260,7 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(self.gates.next_lsn())
     }
 
-    /// Notes that a lock was set, or was not to be had.
+    /// Ends the wait of a lock that was set.
     fn after_set_lock(&mut self, header: &Header, body: &[u8], reply: &[u8]) -> Result<()> {
         let SetLock { lock, wait } = SetLock::from_bytes(body)?;
         let is_set = SetLockReply::from_bytes(reply)?.conflict.is_none();
@@ -284,7 +288,7 @@ impl<E: Engine> MetadataTarget<E> {
             SyncAll::ID | WhichExist::ID | SyncInline::ID => is_durable = true,
             _ => {}
         }
-        // With nothing new to log, what the reply says was logged before.
+        // With nothing new to log, the reply depends on earlier records only.
         let newest = if self.table.has_batch() { lsn } else { self.last_logged() };
         is_durable.then_some(newest)
     }

@@ -1,4 +1,4 @@
-//! What a target does when storage has truncated chunk files.
+//! Continues truncations when storage has truncated the chunk files.
 
 use crate::engine::Engine;
 use crate::namespace::truncation_table::Progress;

@@ -2,7 +2,7 @@
 //! applied when the transaction commits. The same code serves steps that are all on this target.
 
 use crate::engine::Engine;
-use crate::limits::MAX_DOUBTS;
+use crate::limits::MAX_REVALIDATIONS;
 use crate::namespace::directories;
 use crate::tx::context::Context;
 use crate::tx::locks::Resource;
@@ -174,7 +174,7 @@ fn doubt<E: Engine>(context: &Context<'_, E>, stop: Stop) -> Stop {
     match stop {
         Stop::Fail(error)
             if matches!(error.code(), ErrorCode::NotFound | ErrorCode::Stale)
-                && context.op.restarts < MAX_DOUBTS =>
+                && context.op.restarts < MAX_REVALIDATIONS =>
         {
             Stop::Changed
         }
