@@ -1,4 +1,4 @@
-//! The engine for real: fjall, an LSM tree in Rust.
+//! The engine of services: fjall, an LSM tree in Rust.
 
 use super::{Engine, Mutations};
 use crate::limits::JOURNAL_BYTES;
@@ -23,7 +23,7 @@ impl std::fmt::Debug for FjallEngine {
     }
 }
 
-/// The first key beyond all that start with `prefix`; none if there is no such key.
+/// The first key beyond all that start with `prefix`; `None` means that there is no such key.
 fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|byte| *byte != u8::MAX)?;
     let mut end = prefix[..=last].to_vec();

@@ -22,8 +22,8 @@ pub(crate) fn run<E: Engine>(
         writers: u32::from(request.open == OpenMode::Write),
     };
     let session = context.session()?;
-    // A power loss may have taken the open with the last moments before it. What was written since
-    // counts all the same.
+    // A power loss may have taken the open with the last moments before it. The bytes that were
+    // written since count all the same.
     context.uncount_opens(session, request.inode, closed)?;
     if record.attributes.links == 0 && context.opens(request.inode)?.is_zero() {
         context.dispose(&record)?;

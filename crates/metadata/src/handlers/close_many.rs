@@ -18,7 +18,7 @@ pub(crate) fn run<E: Engine>(
         return Err(Error::new(ErrorCode::InvalidArgument, text).into());
     }
     for file in request.files {
-        // The file is gone, and the open with it. Anything else that fails is told.
+        // The file is gone, and the open with it. Any other error is returned.
         if context.find_inode(file.inode)?.is_none() {
             continue;
         }

@@ -1,5 +1,5 @@
-//! `Decide`: a transaction of another group has ended; what was promised is done or forgotten. The
-//! answer leaves when that is on the device.
+//! `Decide`: the coordinator has decided a transaction; this target applies or drops its prepared
+//! steps. The reply leaves when that is synced.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;

@@ -1,6 +1,6 @@
-//! `Exchange`: two names swap what they point to. Run by the group that serves the second
-//! directory; the first one and the inodes may live elsewhere, as in `rename`, whose rules for
-//! directories that change their parent hold here in both directions.
+//! `Exchange`: swaps the inodes of two names. Run by the group that serves the second directory;
+//! the first one and the inodes may live elsewhere, as in `rename`, whose rules for directories
+//! that change their parent hold here in both directions.
 
 use crate::engine::Engine;
 use crate::handlers::rename::{check_no_loop, confirm_source, source};

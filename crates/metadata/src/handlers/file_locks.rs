@@ -1,4 +1,5 @@
-//! `SetLock` and `TestLock`: locks of applications. Nobody waits here; waiting is in `file_locks`.
+//! `SetLock` and `TestLock`: locks of applications. These requests never wait; `WaitLock` is in
+//! `locks::waits`.
 
 use crate::engine::Engine;
 use crate::locks::request::{LockClaim, check};
@@ -25,7 +26,8 @@ pub(crate) fn set<E: Engine>(
     let conflict = claim.and_then(|claim| locks.obstacle(lock.inode, &claim, request.wait, now));
     if conflict.is_some() {
         if lock.kind == LockKind::Flock && holds {
-            // As on Linux: two that hold it shared and both want it alone would wait for ever.
+            // As on Linux: two owners that both upgrade a shared lock would wait for each other for
+            // ever.
             context.delete(&Key::FileLocks(of));
         }
         return Ok(SetLockReply { conflict, attributes });
@@ -33,7 +35,7 @@ pub(crate) fn set<E: Engine>(
     match locks.after(&of, &lock) {
         Some(record) => {
             let is_full = locks.range_count() >= context.shared.limits.file_locks;
-            // Unlocking frees what it splits.
+            // An unlock is never refused, although it may split a range.
             if record.ranges.len() > MAX_LOCK_RANGES || is_full && lock.mode.is_some() {
                 let what = format!("file {}: no more locks can be kept", lock.inode);
                 return Err(Error::new(ErrorCode::TooManyLocks, what).into());

@@ -1,4 +1,4 @@
-//! `GetEntryInfo`: everything that metadata knows of an inode.
+//! `GetEntryInfo`: all that metadata has stored about an inode.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;

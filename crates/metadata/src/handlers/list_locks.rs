@@ -1,4 +1,4 @@
-//! `ListLocks`: who has files open, and who has locked them or waits for that.
+//! `ListLocks`: the sessions that have files open, with the locks that they hold or wait for.
 
 use crate::engine::Engine;
 use crate::limits::USES_EXAMINED;

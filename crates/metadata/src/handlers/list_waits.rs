@@ -1,4 +1,4 @@
-//! `ListWaits`: who waits for POSIX locks, and for whom.
+//! `ListWaits`: the owners that wait for POSIX locks, and the owners for which they wait.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;

@@ -1,5 +1,6 @@
-//! `Prepare`: prepared transactions steps to another group's transaction. Never waits: what another transaction
-//! holds makes the answer "busy". The answer leaves when the promise is on the device.
+//! `Prepare`: checks, locks and logs steps for a transaction of another group. Never waits: if
+//! another transaction holds a resource, the reply is "busy". The reply leaves when the record is
+//! synced.
 
 use crate::engine::Engine;
 use crate::limits::MAX_STEPS;
@@ -36,7 +37,7 @@ pub(crate) fn run<E: Engine>(
             Err(stop) => return Err(stop),
         }
     }
-    // All are free: nothing can come between, since one operation runs at a time.
+    // All resources are still free, since one operation runs at a time.
     for resource in steps::resources(&request.steps, &attributes) {
         let taken = context.shared.locks.try_take(&resource, Owner::Prepared(transaction));
         assert!(taken, "a resource that was free stays free within one operation");

@@ -1,9 +1,9 @@
 //! `Rename`, run by the group that serves the new directory.
 //!
-//! Entries, inodes and the old directory may each live on another target; what isn't here is asked
-//! for as steps of one transaction. Moving a directory to another parent holds the rename lock (one
-//! for the whole namespace, at the root's group) while the ancestors of the new place are walked,
-//! so that no two moves can make a loop together.
+//! Entries, inodes and the old directory may each live on another target; this target prepares the
+//! steps of other groups in one transaction. Moving a directory to another parent holds the rename
+//! lock (one for the whole namespace, at the root's group) while the ancestors of the new place are
+//! walked, so that no two moves can make a loop together.
 
 use crate::engine::Engine;
 use crate::limits::MAX_DEPTH;
@@ -17,7 +17,7 @@ use skep_types::{Error, ErrorCode, FileKind, InodeId};
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{GetEntryInfo, Lookup, NewInode, Rename, Step};
 
-/// What overlay file systems mark a name with that is gone; its device number is 0.
+/// The device number of whiteouts, with which overlay file systems mark a removed name.
 const WHITEOUT: FileKind = FileKind::CharDevice;
 
 pub(crate) fn run<E: Engine>(
@@ -116,7 +116,7 @@ fn make_whiteout<E: Engine>(
     Ok(inode)
 }
 
-/// What a name points to, in a directory that may be served elsewhere.
+/// The entry of a name, in a directory that another group may serve.
 pub(super) fn source<E: Engine>(
     context: &mut Context<'_, E>,
     directory: InodeId,

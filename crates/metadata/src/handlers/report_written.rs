@@ -1,4 +1,4 @@
-//! `ReportWritten`: a writer says how far it has come.
+//! `ReportWritten`: a writer reports how far it has written.
 
 use crate::engine::Engine;
 use crate::namespace::inodes::check_written;

@@ -1,9 +1,9 @@
-//! `SetPattern`: what new files and directories in a directory inherit, or where a file will lie
-//! that has never held a byte.
+//! `SetPattern`: sets the stripe pattern that new files and directories in a directory inherit, or
+//! the pattern of a file that has never held a byte.
 //!
-//! A file's pattern changes only while nobody has it open, since whoever has works by the one that
-//! he was given. Then it gets a new generation: chunk files of the old one, if a write of a client
-//! that is gone is still on its way, are none of the file's.
+//! A file's pattern changes only while no session has the file open, since a client uses the
+//! pattern from the reply to its open. The new pattern gets a new generation: a late write of a
+//! dead client may still make chunk files of the old generation, which do not belong to the file.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;
@@ -65,7 +65,7 @@ fn set_of_file<E: Engine>(
     context.remove_inline(record)?;
     let old = record.pattern.take();
     let generation = old.as_ref().map_or(0, |old| old.generation) + 1;
-    // What isn't asked for stays, but for the groups, which are chosen anew.
+    // Fields that the request leaves unset stay; the groups are chosen anew.
     let mut base = old;
     for component in base.iter_mut().flat_map(|base| &mut base.components) {
         if component.chooser != skep_types::Chooser::Listed {

@@ -1,5 +1,5 @@
-//! `SyncInline`: whether inline writes are still there. It is answered when all that was logged
-//! before is on the device.
+//! `SyncInline`: whether inline writes are still there. The reply leaves when all earlier records
+//! are synced.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;

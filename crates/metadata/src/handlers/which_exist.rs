@@ -1,5 +1,5 @@
-//! `WhichExist`: storage asks which inodes exist, to find chunk files that nobody owns. The answer
-//! waits until what it says is on the device: chunk files are removed on the strength of it.
+//! `WhichExist`: storage asks which inodes exist, to find chunk files without an inode. The reply
+//! waits until the state that it shows is synced, since storage removes chunk files because of it.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;
@@ -18,7 +18,7 @@ pub(crate) fn run<E: Engine>(
     }
     let mut exists = Vec::with_capacity(request.inodes.len());
     for inode in request.inodes {
-        // An answer about an inode of another group's shard would be a lie.
+        // Only the group that serves the shard can tell whether the inode exists.
         if !context.is_local(inode)? {
             let what = format!("inode {inode} is not served by {}", context.shared.group);
             return Err(Error::new(ErrorCode::StaleMap, what).into());

@@ -1,5 +1,5 @@
-//! `WriteInline`: writes bytes that lie with the inode; the size moves with them if that is all of
-//! the write.
+//! `WriteInline`: writes bytes that are stored with the inode. The size moves with them if they are
+//! the whole write.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;
@@ -25,7 +25,7 @@ pub(crate) fn run<E: Engine>(
     let mut record = context.inline_file(inode, generation, end)?;
     let Some(epoch) = context.shared.epochs.current() else { return Err(Stop::Unsynced) };
     let before = context.inline_bytes(inode)?;
-    // Both are at most what a pattern may have in metadata.
+    // Both fit: a pattern has few bytes in metadata.
     let (start, end) = (offset as usize, offset as usize + bytes.len());
     let mut after = before.clone();
     after.resize(before.len().max(end), 0);
@@ -43,7 +43,7 @@ pub(crate) fn run<E: Engine>(
         context.merge_written(&mut record, &written);
         context.put_inode(&record);
     }
-    // The record isn't known yet: see `inline::stamp`.
+    // The log record is not chosen yet: see `inline::stamp`.
     let mark = InlineMark { epoch, record: Lsn::default() };
     Ok(WriteInlineReply { mark, attributes: record.attributes })
 }

@@ -1,5 +1,5 @@
-//! `WaitLock` and `EndWait`, and when those who wait are answered. They take no slot and are no
-//! operations: a thousand that wait must not keep the one that unlocks from being served.
+//! `WaitLock` and `EndWait`, and the replies to waits. These requests take no slot and are no
+//! operations: a thousand waiters must not delay the one request that unlocks.
 
 use crate::engine::Engine;
 use crate::limits::WAIT_ANSWER;
@@ -14,7 +14,7 @@ use skep_wire::file_locks::{EndWait, LockKind, WaitLock, WaitLockReply};
 use skep_wire::frame::Header;
 
 impl<E: Engine> MetadataTarget<E> {
-    /// Finds what is locked, at the target's start.
+    /// Loads the locks at the target's start.
     pub(crate) fn load_file_locks(&mut self) -> Result<()> {
         for (key, value) in self.table.scan(&Key::all_file_locks(), &[], usize::MAX)? {
             self.shared.file_locks.on_write(&key, Some(&value))?;
@@ -22,7 +22,7 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Takes in a `WaitLock`; it is answered now or later.
+    /// Handles a `WaitLock`: replies now or later.
     pub(crate) fn wait_for_lock(&mut self, connection: ConnectionId, header: Header, body: &[u8]) {
         if let Err(error) = self.park_wait(connection, &header, body) {
             self.refuse(connection, header, error);
@@ -57,7 +57,7 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Takes in an `EndWait`.
+    /// Handles an `EndWait`.
     pub(crate) fn end_lock_wait(&mut self, session: &Header, body: &[u8]) -> Result<()> {
         let EndWait { inode, wait } = EndWait::from_bytes(body)
             .map_err(|error| Error::new(ErrorCode::Protocol, error.context()))?;
@@ -67,7 +67,7 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Answers those who may have their lock now, and those who are to ask again.
+    /// Replies to the waiters whose locks are free now, and to those that have to poll again.
     pub(crate) fn wake_lock_waits(&mut self) {
         for answer in self.shared.file_locks.wake(self.shared.now) {
             self.answer_wait(answer);

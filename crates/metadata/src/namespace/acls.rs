@@ -1,8 +1,8 @@
-//! Access control lists: kept as extended attributes in the kernel's layout, in step with the mode.
+//! Access control lists: extended attributes in the kernel's layout, in step with the mode.
 //!
-//! The kernel checks permissions by them. Here is what changes them besides being set: `chmod`
-//! changes the mask (or the group's entry), and a new inode gets what its directory hands down, in
-//! the transaction that makes it. A list that says no more than the mode isn't kept.
+//! The kernel checks permissions by them. Besides `setxattr`, two requests change them: `chmod`
+//! changes the mask (or the group's entry), and a new inode inherits the default list of its
+//! directory in the transaction that makes it. A list that is equivalent to the mode is not stored.
 
 use crate::engine::Engine;
 use crate::namespace::inodes::{PERMISSION_BITS, SET_GROUP_ID};
@@ -12,22 +12,22 @@ use skep_format::metadata::{InodeRecord, Key};
 use skep_types::{ACCESS_ACL, Acl, DEFAULT_ACL, Error, ErrorCode, FileKind, InodeId, Result};
 use skep_wire::metadata::NewInode;
 
-/// The nine bits that a list is about.
+/// The nine permission bits that a list replaces.
 const CLASS_BITS: u32 = 0o777;
 
-/// What a new inode begins with.
+/// The permissions of a new inode.
 #[derive(Debug, Default)]
 pub(crate) struct Inherited {
     /// Its permission bits.
     pub(crate) permissions: u32,
-    /// Its list; empty: none.
+    /// Its access list; empty means no list.
     pub(crate) access: Vec<u8>,
-    /// The one that it hands down; empty: none.
+    /// Its default list, for inodes in it; empty means no list.
     pub(crate) default: Vec<u8>,
 }
 
 impl Inherited {
-    /// Whether there is any list.
+    /// Whether one of the lists exists.
     pub(crate) fn has_acl(&self) -> bool {
         !self.access.is_empty() || !self.default.is_empty()
     }
@@ -47,7 +47,8 @@ impl<E: Engine> Context<'_, E> {
         bytes.map(|bytes| Acl::from_xattr(&bytes).map_err(stored)).transpose()
     }
 
-    /// What a directory hands down to a new inode in it. Only without a list the umask counts.
+    /// The permissions of a new inode in a directory. The umask applies only if the directory has
+    /// no default list.
     pub(crate) fn inherited(
         &self,
         directory: &InodeRecord,
@@ -85,8 +86,8 @@ impl<E: Engine> Context<'_, E> {
     /// Sets a list, and the mode that goes with it.
     ///
     /// # Errors
-    /// `InvalidArgument` or `TooLarge` for what is no list, `PermissionDenied` for one to hand down
-    /// that isn't a directory's, `Unsupported` for symbolic links.
+    /// `InvalidArgument` or `TooLarge` for a malformed list, `PermissionDenied` for a default list
+    /// of an inode that is not a directory, `Unsupported` for symbolic links.
     pub(crate) fn set_acl(
         &mut self,
         record: &mut InodeRecord,

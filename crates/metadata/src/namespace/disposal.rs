@@ -8,7 +8,8 @@ use skep_format::metadata::{InodeRecord, Key};
 use skep_types::{ChunkFileKey, FileKind, Result};
 
 impl<E: Engine> Context<'_, E> {
-    /// Takes a name from an inode; disposes of it if that was the last and nobody has it open.
+    /// Takes a name from an inode. Disposes of the inode if that was the last name and no session
+    /// has it open.
     pub(crate) fn drop_link(&mut self, mut record: InodeRecord) -> Result<(), Stop> {
         let inode = record.attributes.inode;
         record.attributes.links = record.attributes.links.saturating_sub(1);
@@ -20,7 +21,7 @@ impl<E: Engine> Context<'_, E> {
         Ok(())
     }
 
-    /// Removes an inode for good, and notes which chunk files have to go.
+    /// Removes an inode for good, and logs which chunk files storage has to remove.
     pub(crate) fn dispose(&mut self, record: &InodeRecord) -> Result<(), Stop> {
         let inode = record.attributes.inode;
         let reach = self.reach(record)?;
@@ -40,7 +41,7 @@ impl<E: Engine> Context<'_, E> {
         self.remove_inode(record)
     }
 
-    /// Removes an inode with its extended attributes, and with its bytes as far as they are here.
+    /// Removes an inode with its extended attributes and its first bytes.
     pub(crate) fn remove_inode(&mut self, record: &InodeRecord) -> Result<(), Stop> {
         let inode = record.attributes.inode;
         if record.has_xattrs {

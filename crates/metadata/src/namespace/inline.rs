@@ -1,13 +1,13 @@
-//! The first bytes of files whose pattern has them in metadata: what is stored with an inode, and
-//! how writes, truncations and removals change it (docs/design/0009-first-bytes-in-metadata.md).
-//! Whether acknowledged writes are still there, `epochs` tells.
+//! The first bytes of files whose stripe pattern has them in metadata: how writes, truncations and
+//! removals change the stored bytes (docs/design/0009-first-bytes-in-metadata.md). `tx::epochs`
+//! decides whether acknowledged writes are still there.
 //!
 //! # Invariants
-//! - Zeros at the end are not stored; so what is cleared takes no space, and no byte is said to be
-//!   there that nobody wrote.
-//! - Bytes beyond the size are part of a write that is under way, or that has failed and is about
-//!   to be cleared. When its writer dies the size is found out as that of chunk files is: it covers
-//!   them.
+//! - Zeros at the end are not stored; so cleared bytes take no space, and no byte counts as written
+//!   that no client wrote.
+//! - Bytes beyond the size belong to a write that is under way, or to a failed write that the
+//!   client is about to clear. When the writer dies, the recovered size covers them, as with chunk
+//!   files.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;
@@ -19,8 +19,8 @@ use skep_wire::Request;
 use skep_wire::frame::Header;
 use skep_wire::inline::{WriteInline, WriteInlineReply};
 
-/// Puts the number of the log record into the answer to an inline write, which is known only when
-/// the record is.
+/// Puts the number of the log record into the reply to an inline write. The handler does not have
+/// it: the target chooses the record after the handler has run.
 pub(crate) fn stamp(header: &Header, lsn: Lsn, reply: &mut Vec<u8>) -> Result<()> {
     if header.message == WriteInline::ID {
         let mut written = WriteInlineReply::from_bytes(reply)?;
@@ -34,8 +34,8 @@ impl<E: Engine> Context<'_, E> {
     /// The file of a request about a range of inline bytes.
     ///
     /// # Errors
-    /// `Stale` if it is gone or has another pattern by now, `InvalidArgument` for bytes that lie
-    /// elsewhere.
+    /// `Stale` if the file was removed or has another pattern now, `InvalidArgument` for bytes that
+    /// are not in metadata.
     pub(crate) fn inline_file(
         &self,
         inode: InodeId,
@@ -60,10 +60,10 @@ impl<E: Engine> Context<'_, E> {
         Ok(record)
     }
 
-    /// What is stored of a file's first bytes.
+    /// The stored part of a file's first bytes.
     ///
     /// # Errors
-    /// `Corrupt` if it isn't what was written.
+    /// `Corrupt` if the checksum does not match.
     pub(crate) fn inline_bytes(&self, inode: InodeId) -> Result<Vec<u8>> {
         let Some(record) = self.get::<InlineRecord>(&Key::Inline(inode))? else {
             return Ok(Vec::new());
@@ -75,7 +75,7 @@ impl<E: Engine> Context<'_, E> {
         })
     }
 
-    /// Stores a file's first bytes in the place of `before`; gives whether they take more space.
+    /// Replaces the stored bytes `before` of a file. Returns whether the new ones take more space.
     pub(crate) fn put_inline(&mut self, inode: InodeId, before: &[u8], bytes: Vec<u8>) -> bool {
         let key = Key::Inline(inode);
         match InlineRecord::new(bytes) {
@@ -89,10 +89,10 @@ impl<E: Engine> Context<'_, E> {
         false
     }
 
-    /// TruncationTable what is stored to a size of the file.
+    /// Truncates the stored bytes to a size of the file.
     ///
     /// # Errors
-    /// `Corrupt` if it isn't what was written, and some of it would stay.
+    /// `Corrupt` if the checksum does not match and some bytes would stay.
     pub(crate) fn truncate_inline(&mut self, record: &InodeRecord, size: u64) -> Result<()> {
         let inode = record.attributes.inode;
         if size == 0 {
@@ -106,7 +106,7 @@ impl<E: Engine> Context<'_, E> {
         Ok(())
     }
 
-    /// Removes what is stored.
+    /// Removes the stored bytes.
     pub(crate) fn remove_inline(&mut self, record: &InodeRecord) -> Result<()> {
         if self.inline_reach(record)? > 0 {
             self.delete(&Key::Inline(record.attributes.inode));
@@ -114,7 +114,7 @@ impl<E: Engine> Context<'_, E> {
         Ok(())
     }
 
-    /// Up to where something is stored.
+    /// The end of the stored bytes.
     pub(crate) fn inline_reach(&self, record: &InodeRecord) -> Result<u64> {
         if pattern_of(record).is_none_or(|pattern| pattern.inline_bytes() == 0) {
             return Ok(0);
@@ -124,7 +124,7 @@ impl<E: Engine> Context<'_, E> {
     }
 }
 
-/// The pattern of a regular file: directories have one too, for others.
+/// The pattern of a regular file. (The pattern of a directory is for new files in it.)
 fn pattern_of(record: &InodeRecord) -> Option<&StripePattern> {
     record.pattern.as_ref().filter(|_| record.attributes.kind == FileKind::Regular)
 }

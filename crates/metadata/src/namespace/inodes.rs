@@ -1,4 +1,4 @@
-//! Inodes: how they begin, and how they change.
+//! Inodes: their initial attributes and patterns, and how requests change them.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;
@@ -12,10 +12,10 @@ use skep_wire::metadata::{NewInode, WrittenExtent};
 
 /// Set-group-id bit.
 pub(crate) const SET_GROUP_ID: u32 = 0o2000;
-/// Bits of a mode that are kept.
+/// The bits of a mode that metadata stores.
 pub(crate) const PERMISSION_BITS: u32 = 0o7777;
 
-/// Checks how far a client says that it has written.
+/// Checks the extent that a client reports as written.
 pub(crate) fn check_written(written: &WrittenExtent) -> Result<()> {
     let end = written.end.max(written.reach);
     if end > MAX_FILE_BYTES {
@@ -26,7 +26,7 @@ pub(crate) fn check_written(written: &WrittenExtent) -> Result<()> {
 }
 
 impl<E: Engine> Context<'_, E> {
-    /// A directory that exists, perhaps to be changed.
+    /// The inode of a directory; an error if it does not exist or is not a directory.
     pub(crate) fn directory(&self, inode: InodeId) -> Result<InodeRecord, Stop> {
         let record = self.find_inode(inode)?.ok_or(ErrorCode::NotFound)?;
         match record.attributes.kind {
@@ -45,9 +45,9 @@ impl<E: Engine> Context<'_, E> {
         self.put_inode(record);
     }
 
-    /// Sets the modification time to now, and the change time with it. A program may have set the
-    /// former to a later time, which must not stay: kernels drop their pages of a file when they
-    /// see that it has changed. The change time is always metadata's own, and never goes back.
+    /// Sets the modification time and the change time to now. A program may have set the
+    /// modification time to a later one; that must not stay, since kernels drop their pages of a
+    /// file when they see it change. Only metadata sets the change time, and it never goes back.
     pub(crate) fn touch_modified(&self, attributes: &mut Attributes) {
         self.touch_changed(attributes);
         attributes.modified = attributes.changed;
@@ -100,11 +100,11 @@ impl<E: Engine> Context<'_, E> {
         }
     }
 
-    /// The pattern of a new file in a directory: chooses its groups.
+    /// The stripe pattern of a new file in a directory. Chooses its groups.
     ///
     /// # Errors
-    /// `NoSpace` if there is no storage target to choose; as [`patterns::check_asked`] if somebody
-    /// asks for what he may not have.
+    /// `NoSpace` if there is no storage target to choose; as [`patterns::check_asked`] if the user
+    /// may not set what the request asks for.
     pub(crate) fn new_pattern(
         &mut self,
         directory: &InodeRecord,
@@ -121,7 +121,7 @@ impl<E: Engine> Context<'_, E> {
         patterns::with_groups(&merged, policy, &shared.placement.candidates, file.raw(), cursor)
     }
 
-    /// Up to where chunk files may hold bytes.
+    /// The end of the bytes that chunk files may hold.
     pub(crate) fn reach(&self, record: &InodeRecord) -> Result<u64> {
         let inode = record.attributes.inode;
         let unknown =
@@ -129,7 +129,7 @@ impl<E: Engine> Context<'_, E> {
         Ok(if unknown { skep_types::MAX_FILE_BYTES } else { record.high_water })
     }
 
-    /// Takes in how far a writer has come.
+    /// Records the extent that a writer reports.
     pub(crate) fn merge_written(&mut self, record: &mut InodeRecord, written: &WrittenExtent) {
         record.high_water = record.high_water.max(written.end).max(written.reach);
         let attributes = &mut record.attributes;
@@ -138,7 +138,7 @@ impl<E: Engine> Context<'_, E> {
         }
         attributes.is_sparse |= written.may_leave_holes;
         self.touch_modified(attributes);
-        // The kernel takes it away before it writes through its pages, but not before direct I/O.
+        // The kernel removes it before it writes through its pages, but not before direct I/O.
         self.drop_capability(record);
     }
 }

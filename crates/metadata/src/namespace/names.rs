@@ -74,7 +74,7 @@ impl<E: Engine> Context<'_, E> {
         Err(Error::new(ErrorCode::NoSpace, context).into())
     }
 
-    /// Points an entry, found at a cursor, to another inode.
+    /// Points the entry at a cursor to another inode.
     pub(crate) fn point_entry(
         &mut self,
         directory: &mut InodeRecord,
@@ -121,7 +121,7 @@ impl<E: Engine> Context<'_, E> {
         Ok((cursor, decode_value(key, value)?))
     }
 
-    /// What a lookup or a create answers about an inode.
+    /// The reply of a lookup or a create about an inode.
     pub(crate) fn entry_reply(&self, inode: InodeId, kind: FileKind) -> Result<EntryReply, Stop> {
         let attributes = match self.is_local(inode)? {
             true => Some(self.inode(inode)?.attributes),

@@ -9,8 +9,9 @@ use skep_types::{Error, ErrorCode, InodeId, Result, SessionId};
 use skep_wire::metadata::OpenMode;
 
 impl<E: Engine> Context<'_, E> {
-    /// Whether the file that the session is about to open is shared: others have it open too, and
-    /// one of all of them may write. Stops until those know who must.
+    /// Whether the file that the session is about to open is shared: other sessions have it open
+    /// too, and at least one of all may write. Stops until the sessions that must acknowledge this
+    /// have done so.
     pub(crate) fn check_shared(&mut self, inode: InodeId, mode: OpenMode) -> Result<bool, Stop> {
         let session = self.session()?;
         let holders = self.shared.sharing.holders(inode);
@@ -23,16 +24,17 @@ impl<E: Engine> Context<'_, E> {
         }
         if mode != OpenMode::Write && !has_writers {
             let is_being_shared = self.shared.sharing.is_being_shared(inode);
-            // One who waits to write to it needn't wait for this session too; but for what it has
-            // open already, whose answer may have said otherwise, and come before this one's.
+            // A writer that waits for acknowledgements need not wait for this session, whose reply
+            // says it. If the session has the file open already, the writer waits: the earlier
+            // reply may have said otherwise, and may arrive before this one.
             if !holders.contains(&session) {
                 self.shared.sharing.acknowledged_by_open(inode, session);
             }
             return Ok(is_being_shared);
         }
-        // Also this session, if it has the file open already: what it opened before must not rely
-        // on being alone from the moment on in which others are answered, and that may be before
-        // the answer to this is there.
+        // Also this session, if it has the file open already: its earlier open must no longer rely
+        // on being alone once other sessions get their replies, perhaps before the reply to this
+        // request arrives.
         let holders = holders.to_vec();
         let number = self.next_number()?;
         if self.shared.sharing.notify(inode, &holders, number) {
@@ -57,8 +59,8 @@ impl<E: Engine> Context<'_, E> {
         Ok(())
     }
 
-    /// Frees what a session has locked of a file that it has no longer open. Its clients do that
-    /// before they close; this makes sure of it.
+    /// Releases the locks of a session on a file that it no longer has open. Clients do that before
+    /// they close; this makes sure of it.
     fn unlock_closed(&mut self, closed: &Key<'_>) {
         if let Key::SessionOpen(session, inode) = closed {
             for owner in self.shared.file_locks.owners(*session, *inode) {
@@ -67,7 +69,7 @@ impl<E: Engine> Context<'_, E> {
         }
     }
 
-    /// Takes back opens of a session; `false` if it had none such.
+    /// Subtracts opens of a session. Returns `false` if the session does not have them.
     pub(crate) fn uncount_opens(
         &mut self,
         session: SessionId,

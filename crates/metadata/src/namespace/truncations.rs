@@ -1,24 +1,25 @@
-//! Truncations: chunk files are cut first, then the new size is logged.
+//! Truncations: first storage truncates the chunk files, then the target logs the new size.
 //!
-//! If the target dies between, the client asks again. Bytes beyond the new size may be gone by then
-//! although the size is still the old one; they never come back when the file grows later, which
-//! the other order would allow.
+//! If the target dies between, the client repeats the request. Until then bytes beyond the new size
+//! may be gone although the size is still the old one. In the other order, truncated bytes could
+//! come back when the file grows later.
 //!
 //! # Invariants
-//! - Who has asked for chunk files to be cut waits for every answer, and then the file has the size
-//!   that they were cut to. A truncation whose client died or gave up is brought to its end by the
-//!   target itself.
-//! - Of each file one truncation is on its way at a time; the next ones wait for it, and so does
-//!   finding out a size from chunk files.
+//! - A truncation waits for the replies about all its chunk files, and then the file gets the size
+//!   to which they were truncated. If the operation has failed meanwhile, the target finishes the
+//!   truncation by itself.
+//! - Each file has at most one truncation under way; further ones wait for it, and so does the
+//!   recovery of the file's size.
 //!
 //! # The hazard
-//! A request to cut is repeated until its target is there to answer, perhaps long after the client
-//! that wanted it has died. If the truncation were given up meanwhile, the cut would come all the
-//! same: into what others wrote to the file since and were told is stored.
+//! The service repeats a `TruncateChunk` until its storage target replies, perhaps long after the
+//! client that asked for it has died. If the target gave up the truncation meanwhile, storage would
+//! still truncate, and destroy bytes that other clients have written since and that were
+//! acknowledged.
 //!
-//! Only a restart of this process gives up truncations, with the connections that they were sent on. If
-//! the client that asked is alive it asks again; if it died too, bytes beyond the size that it
-//! wanted may read as zeros.
+//! Only a restart of this process gives up truncations, together with the connections on which they
+//! were sent. If the client is alive it repeats its request; if it died too, bytes beyond the
+//! requested size may read as zeros.
 
 use crate::engine::Engine;
 use crate::tx::context::{Context, of_another};
@@ -71,7 +72,8 @@ pub(crate) fn truncate<E: Engine>(
     Ok(())
 }
 
-/// Gives a file a size, and truncations its bytes that are here to it; no chunk file reaches beyond it.
+/// Sets the size of a file, and truncates its first bytes in metadata. No chunk file may reach
+/// beyond the size.
 pub(crate) fn set_size<E: Engine>(
     context: &mut Context<'_, E>,
     record: &mut InodeRecord,
@@ -87,10 +89,12 @@ pub(crate) fn set_size<E: Engine>(
 }
 
 impl<E: Engine> Context<'_, E> {
-    /// Whether the chunk files were cut for this operation. `false`: nobody truncations them now.
+    /// Whether storage has truncated the chunk files for this operation. `false` means that no
+    /// truncation of the file is under way.
     ///
     /// # Errors
-    /// A refusal of storage. Stops while chunk files are being cut, for this operation or another.
+    /// A refusal of storage. Stops while the chunk files are being truncated, for this operation or
+    /// another.
     pub(crate) fn has_truncation(&self, inode: InodeId) -> Result<bool, Stop> {
         let Some(truncation) = self.shared.truncations.get(inode) else { return Ok(false) };
         if truncation.operation != Some(self.op.id) {
@@ -106,7 +110,7 @@ impl<E: Engine> Context<'_, E> {
         }
     }
 
-    /// Begins to cut chunk files, so that the file can get a size.
+    /// Begins to truncate chunk files, so that the file can get `size`.
     pub(crate) fn begin_truncation(
         &mut self,
         inode: InodeId,
@@ -122,7 +126,7 @@ impl<E: Engine> Context<'_, E> {
     }
 }
 
-/// Logs the size of a file whose chunk files were cut for somebody who has gone.
+/// Logs the size of a file whose chunk files were truncated for an operation that has failed.
 pub(crate) fn finish<E: Engine>(context: &mut Context<'_, E>, inode: InodeId) -> Result<(), Stop> {
     let found = context.find_inode(inode)?;
     let Some(truncation) = context.shared.truncations.get(inode) else { return Ok(()) };

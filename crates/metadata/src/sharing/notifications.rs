@@ -1,5 +1,6 @@
-//! `WaitNotifications` and `AcknowledgeNotifications`, and when those who wait are answered. They take no slot
-//! and are no operations: a client that is at work must hear of a notification all the same.
+//! `WaitNotifications` and `AcknowledgeNotifications`, and the replies to polls. These requests
+//! take no slot and are no operations: a client must receive notifications even while all its slots
+//! are at work.
 
 use crate::engine::Engine;
 use crate::sharing::table::PollReply;
@@ -25,7 +26,7 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Takes in a `WaitNotifications`; it is answered at the end of the batch or later.
+    /// Handles a `WaitNotifications`: replies at the end of the batch or later.
     pub(crate) fn wait_for_notifications(
         &mut self,
         connection: ConnectionId,
@@ -45,7 +46,7 @@ impl<E: Engine> MetadataTarget<E> {
         }
     }
 
-    /// Takes in an `AcknowledgeNotifications`.
+    /// Handles an `AcknowledgeNotifications`.
     pub(crate) fn take_acknowledgement(&mut self, header: &Header, body: &[u8]) -> Result<()> {
         let AcknowledgeNotifications { numbers } = AcknowledgeNotifications::from_bytes(body)
             .map_err(|error| protocol(error.context()))?;
@@ -53,14 +54,14 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Lets those run again who waited for notifications that have ended.
+    /// Lets the opens run again that waited for notifications which are complete.
     pub(crate) fn end_notifications(&mut self) {
         for inode in self.shared.sharing.take_completed() {
             self.release(Owner::Holders(inode));
         }
     }
 
-    /// Answers those who may have something to be told, and those who are to ask again.
+    /// Replies to the polls that have notifications, and to those that have to poll again.
     pub(crate) fn send_notifications(&mut self) {
         self.shared.sharing.end_batch();
         for reply in self.shared.sharing.due_replies(self.shared.now) {
@@ -68,7 +69,7 @@ impl<E: Engine> MetadataTarget<E> {
         }
     }
 
-    /// Sessions that have a file open which is shared, for checkers; none if it isn't.
+    /// The sessions that have a shared file open, for checkers; empty if the file is not shared.
     pub fn holders_of_shared(&self, inode: InodeId) -> Vec<SessionId> {
         let holders = self.shared.sharing.holders(inode);
         let opens = self.table.get(&Key::Opens(inode).to_bytes()).ok().flatten();

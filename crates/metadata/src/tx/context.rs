@@ -1,9 +1,10 @@
-//! What a handler sees: one transaction over the target's state, the time, the map, and a way to
-//! ask other groups.
+//! The context in which a handler runs: one transaction over the target's state, the time, the
+//! cluster map, and a way to call other groups.
 //!
 //! A handler is a plain function that runs from start to end. When it must wait it returns a
-//! [`Stop`]; it then runs again from the start, with the answers it got remembered, and all that it
-//! had written dropped. What it returns in the end was decided and written in one transaction.
+//! [`Stop`], and the target drops its writes. Later the handler runs again from the start, with the
+//! replies that it has got so far. So its last run decides and writes everything in one
+//! transaction.
 
 use crate::engine::Engine;
 use crate::tx::locks::{Owner, Resource};
@@ -16,8 +17,8 @@ use skep_types::{Error, ErrorCode, GroupId, InodeId, Result, ShardId, Timestamp}
 use skep_wire::Request;
 use skep_wire::metadata::{Prepare, PrepareReply, Step, TransactionId};
 
-/// An error of another target: a device that has failed is over there, and must not be taken for
-/// this target's.
+/// Translates an error of another target: a device that has failed there must not be taken for this
+/// target's.
 pub(crate) fn of_another(error: Error) -> Error {
     match error.code() {
         ErrorCode::DeviceFailed => Error::new(ErrorCode::Io, error.context()),
@@ -25,14 +26,14 @@ pub(crate) fn of_another(error: Error) -> Error {
     }
 }
 
-/// See the file's description.
+/// One transaction of an operation.
 pub(crate) struct Context<'a, E> {
     table: &'a Table<E>,
     writes: Vec<(Vec<u8>, Option<Vec<u8>>)>,
     written_bytes: usize,
     pub(crate) shared: &'a mut Shared,
     pub(crate) op: &'a mut Operation,
-    /// Requests that are to be sent, with the index of their answer in `op.asked`.
+    /// Requests to send, each with the index of its reply in `op.remote_calls`.
     pub(crate) outgoing: Vec<(usize, OutgoingCall)>,
     next_answer: usize,
     owner: Owner,
@@ -55,13 +56,13 @@ impl<'a, E: Engine> Context<'a, E> {
         }
     }
 
-    /// Makes the context act for a prepared transaction, whose locks then are its own.
+    /// Makes the context act for a prepared transaction, and own its locks.
     pub(crate) fn act_for(&mut self, transaction: TransactionId) {
         self.owner = Owner::Prepared(transaction);
     }
 
-    /// Makes the context keep a prepared transaction: what other prepared transactions hold is not in its way, since what was
-    /// promised was checked against them.
+    /// Makes the context apply a prepared transaction. Locks of other prepared transactions do not
+    /// stop it, since its steps were checked against them when it was prepared.
     pub(crate) fn apply_prepared(&mut self, transaction: TransactionId) {
         self.act_for(transaction);
         self.applies_prepared = true;
@@ -84,7 +85,7 @@ impl<'a, E: Engine> Context<'a, E> {
         value.map(|value| decode_value(&key, &value)).transpose()
     }
 
-    /// Pairs by rising key; doesn't see this transaction's own writes.
+    /// Pairs by rising key, without this transaction's own writes.
     pub(crate) fn scan(
         &self,
         prefix: &[u8],
@@ -124,8 +125,8 @@ impl<'a, E: Engine> Context<'a, E> {
         self.write(key, None);
     }
 
-    /// Refuses what would add something while the target's disk is almost full. What frees or ends
-    /// things doesn't ask.
+    /// Refuses a request that adds something while the target's disk is almost full. Requests that
+    /// free or end something do not call this.
     ///
     /// # Errors
     /// `NoSpace` naming the target and the way out.
@@ -147,7 +148,7 @@ impl<'a, E: Engine> Context<'a, E> {
         }
     }
 
-    /// Takes the rename lock, which is this target's to give.
+    /// Takes the rename lock, which this target's group grants.
     pub(crate) fn take_rename_lock(&mut self) -> Result<(), Stop> {
         if self.shared.locks.try_take(&Resource::Rename, self.owner) {
             Ok(())
@@ -175,7 +176,7 @@ impl<'a, E: Engine> Context<'a, E> {
         self.put(&Key::Inode(record.attributes.inode), record);
     }
 
-    /// How often an inode is open.
+    /// Open counts of an inode, over all sessions.
     pub(crate) fn opens(&self, inode: InodeId) -> Result<OpenCounts> {
         Ok(self.get(&Key::Opens(inode))?.unwrap_or_default())
     }
@@ -211,7 +212,7 @@ impl<'a, E: Engine> Context<'a, E> {
         Ok(self.group_of(inode)? == self.shared.group)
     }
 
-    /// Asks another group, or gives what it answered.
+    /// Calls another group. Returns its reply if an earlier run has got it.
     pub(crate) fn ask<R: Request>(
         &mut self,
         group: GroupId,
@@ -220,7 +221,8 @@ impl<'a, E: Engine> Context<'a, E> {
         self.ask_all(vec![(group, request)])?.pop().ok_or(Stop::Asked)
     }
 
-    /// Asks several groups at once, or gives what they answered; the first refusal if there is one.
+    /// Calls several groups at once. Returns their replies if earlier runs have got them all, or
+    /// the first refusal.
     pub(crate) fn ask_all<R: Request>(
         &mut self,
         requests: Vec<(GroupId, &R)>,
@@ -256,13 +258,13 @@ impl<'a, E: Engine> Context<'a, E> {
         if waits { Err(Stop::Asked) } else { Ok(replies) }
     }
 
-    /// Whether this run didn't need all that earlier ones have asked for.
+    /// Whether earlier runs have made calls that this run did not need.
     pub(crate) fn has_unused_answers(&self) -> bool {
         self.next_answer < self.op.asked.len()
     }
 
-    /// Gets prepared transactions from groups under this operation's transaction. They are kept if the operation
-    /// succeeds, and taken back if it doesn't.
+    /// Has groups prepare steps under this operation's transaction. The target sends them the
+    /// commit if the operation succeeds, and the abort otherwise.
     pub(crate) fn prepare(
         &mut self,
         steps: Vec<(GroupId, Vec<Step>)>,

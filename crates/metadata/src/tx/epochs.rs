@@ -1,11 +1,11 @@
-//! The starts of a target, by number: whether something that was acknowledged, and never synced, is
-//! still in its log.
+//! The starts of a target (*epochs*), by number: they show whether a change that was acknowledged,
+//! and never synced, is still in the log.
 //!
-//! An acknowledgement names the start (*epoch*) and the log record. If a later start could write
-//! that record anew, the log ended before it: the host had lost its power. A killed process loses
-//! no record, so the next start's first one lies behind all that it had acknowledged.
+//! An acknowledgement names the epoch and the log record. If a later epoch began with a record up
+//! to that one, the log had ended before it: the host had lost power. A killed process loses no
+//! record, so the first record of the next epoch lies behind all that it has acknowledged.
 //!
-//! Invariant: an epoch is on the device before anything is acknowledged under it; otherwise the
+//! Invariant: an epoch is synced before the target acknowledges anything under it; otherwise the
 //! next start could take its number.
 
 use skep_types::Lsn;
@@ -13,12 +13,12 @@ use skep_wire::inline::InlineMark;
 use skep_wire::limits::MAX_EPOCHS;
 use std::collections::BTreeMap;
 
-/// The starts that are remembered.
+/// The epochs that the target remembers.
 #[derive(Debug, Default)]
 pub(crate) struct Epochs {
-    /// By number: the first log record that the start could write. The last is the present one.
+    /// The first log record of each epoch, by number. The last is the present one.
     first: BTreeMap<u64, Lsn>,
-    /// The record that the present one is in.
+    /// The record that has the present epoch.
     logged: Option<Lsn>,
     is_synced: bool,
 }
@@ -39,13 +39,13 @@ impl Epochs {
         self.first.last_key_value().map_or(0, |(number, _)| *number)
     }
 
-    /// Numbers that need not be remembered any longer.
+    /// The oldest epochs, above the number that the target remembers.
     pub(crate) fn surplus(&self) -> Vec<u64> {
         let count = self.first.len().saturating_sub(MAX_EPOCHS);
         self.first.keys().take(count).copied().collect()
     }
 
-    /// The present one, once things may be acknowledged under it.
+    /// The present epoch; `None` means that it is not synced yet.
     pub(crate) fn current(&self) -> Option<u64> {
         self.is_synced.then(|| self.number())
     }
@@ -63,12 +63,13 @@ impl Epochs {
         }
     }
 
-    /// The log is on the device up to a record.
+    /// The log is synced up to a record.
     pub(crate) fn synced(&mut self, lsn: Lsn) {
         self.is_synced |= self.logged.is_some_and(|logged| logged <= lsn);
     }
 
-    /// Whether what was acknowledged so may be gone: what isn't known counts.
+    /// Whether the acknowledged change may be lost. It counts as lost if the target does not
+    /// remember its epoch.
     pub(crate) fn is_lost(&self, mark: &InlineMark) -> bool {
         let began_after = |number| self.first.get(&number).is_some_and(|it| *it > mark.record);
         mark.epoch > self.number() || !(mark.epoch + 1..=self.number()).all(began_after)

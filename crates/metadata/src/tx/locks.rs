@@ -1,15 +1,15 @@
-//! What transactions between groups hold while they are undecided.
+//! Locks of transactions between groups, held while they are undecided.
 //!
-//! Only prepared transactions to other groups, the rename lock, truncations (`truncations`) and those who have a file
-//! open that is about to be shared (`sharing`) hold anything.
-//! Operations of this target hold nothing while they wait: they run again from the start and check
-//! everything in the transaction that commits. So there is no cycle of waiters.
+//! Only these hold a lock: prepared transactions of other groups, the holder of the rename lock,
+//! truncations (`namespace::truncations`), and files about to be shared (`sharing`). Operations of
+//! this target hold nothing while they wait: they run again from the start, and check everything in
+//! the transaction that commits. So there is no deadlock cycle.
 
 use skep_types::InodeId;
 use skep_wire::metadata::TransactionId;
 use std::collections::BTreeMap;
 
-/// Something that can be held.
+/// A resource that can be locked.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Resource {
     /// An inode with its attributes; for a directory also that nothing is added to it.
@@ -18,26 +18,26 @@ pub(crate) enum Resource {
     Dentry(InodeId, Vec<u8>),
     /// The right to move directories between parents.
     Rename,
-    /// The chunk files of a file, while a truncation truncations them.
+    /// The chunk files of a file, while storage truncates them.
     Truncation(InodeId),
-    /// That others have a file open without knowing that they share it.
+    /// A file that becomes shared, while sessions that have it open have not acknowledged that.
     Sharing(InodeId),
 }
 
-/// Who holds it.
+/// The owner of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owner {
-    /// A prepared transaction to a transaction.
+    /// A prepared transaction.
     Prepared(TransactionId),
     /// An operation of this target (the rename lock only).
     Operation(u64),
-    /// The truncation of a file that is on its way.
+    /// The truncation of a file.
     Truncation(InodeId),
-    /// Those who have a file open and are being told that they share it.
+    /// The sessions that have a file open and have to acknowledge that it becomes shared.
     Holders(InodeId),
 }
 
-/// Who holds what, and who waits for it.
+/// The locks that are held, and the operations that wait for them.
 #[derive(Debug, Default)]
 pub(crate) struct Locks {
     held: BTreeMap<Resource, Owner>,
@@ -45,13 +45,13 @@ pub(crate) struct Locks {
 }
 
 impl Locks {
-    /// Whether nobody but `asker` holds it.
+    /// Whether no owner other than `asker` holds a resource.
     pub(crate) fn is_free(&self, resource: &Resource, asker: Option<Owner>) -> bool {
         // Almost always nothing at all is held.
         self.held.is_empty() || self.held.get(resource).is_none_or(|owner| Some(*owner) == asker)
     }
 
-    /// Takes it, if nobody else holds it.
+    /// Takes a resource if no other owner holds it. Returns whether it did.
     pub(crate) fn try_take(&mut self, resource: &Resource, owner: Owner) -> bool {
         let free = self.is_free(resource, Some(owner));
         if free {
@@ -69,16 +69,16 @@ impl Locks {
         of_directory.next().cloned()
     }
 
-    /// Notes that an operation waits for it.
+    /// Adds an operation that waits for a resource, which must be held.
     pub(crate) fn wait(&mut self, resource: Resource, operation: u64) {
         self.waiting.entry(resource).or_default().push(operation);
     }
 
-    /// Gives back all that an owner holds; gives the operations that waited for any of it.
+    /// Releases all locks of an owner. Returns the operations that waited for one of them.
     pub(crate) fn release(&mut self, owner: Owner) -> Vec<u64> {
         let mut released: Vec<_> =
             self.held.iter().filter(|(_, it)| **it == owner).map(|(it, _)| it.clone()).collect();
-        // In one order, so that a simulation repeats itself.
+        // In a fixed order, so that simulations are reproducible.
         released.sort();
         let mut woken = Vec::new();
         for resource in released {

@@ -1,4 +1,4 @@
-//! One request on its way: what it was, what it has learned from others, why it waits.
+//! An operation: a request at work, with the replies that it has got from other groups.
 
 use skep_types::{Error, GroupId, Result, SessionId};
 use skep_wire::Request;
@@ -7,15 +7,15 @@ use skep_wire::frame::Header;
 use crate::tx::locks::Resource;
 use crate::tx::work::InternalWork;
 
-/// A connection, as the caller of the target numbers them.
+/// A connection, as numbered by the caller of the target.
 pub type ConnectionId = u64;
-/// A request to another target, as this one numbers them.
+/// A request to another group, as numbered by this target.
 pub type CallId = u64;
 
 /// Where the result of an operation goes.
 #[derive(Debug, Clone)]
 pub(crate) enum Source {
-    /// To whoever sent the request.
+    /// To the sender of the request.
     Peer { connection: ConnectionId, header: Header },
     /// Nowhere: the target's own work.
     Internal(InternalWork),
@@ -28,15 +28,15 @@ pub(crate) enum Stop {
     Fail(Error),
     /// Another transaction holds this: run it again when that has ended.
     Held(Resource),
-    /// It has asked others and waits for an answer.
+    /// It has called other groups and waits for a reply.
     Asked,
     /// A participant was busy: run it again after a pause.
     Busy,
     /// It waits for the log to be synced (numbers are being reserved).
     Unsynced,
-    /// It waits for chunk files to be cut, which these calls ask for.
+    /// It waits until storage has truncated chunk files, as these calls request.
     Truncating(Vec<OutgoingCall>),
-    /// What it asked for at first is no longer what it needs: run it again from scratch.
+    /// Its calls to other groups differ from those of an earlier run: run it again from scratch.
     Changed,
 }
 
@@ -52,7 +52,7 @@ impl From<skep_types::ErrorCode> for Stop {
     }
 }
 
-/// An answer from another group, remembered over runs.
+/// A call to another group, remembered over runs.
 #[derive(Debug, Clone)]
 pub(crate) struct Asked {
     pub(crate) group: GroupId,
@@ -64,11 +64,11 @@ pub(crate) struct Asked {
 /// A request to another group.
 #[derive(Debug, Clone)]
 pub struct OutgoingCall {
-    /// The group that is asked.
+    /// The group that serves the request.
     pub group: GroupId,
     /// Message number.
     pub message: u16,
-    /// Version of its layout.
+    /// Version of the message's layout.
     pub message_version: u16,
     /// Its body.
     pub body: Vec<u8>,
@@ -85,18 +85,18 @@ impl OutgoingCall {
 pub(crate) struct Operation {
     pub(crate) id: u64,
     pub(crate) source: Source,
-    /// Where else the same request came from.
+    /// The connections on which repetitions of the same request have arrived.
     pub(crate) repetitions: Vec<(ConnectionId, Header)>,
     pub(crate) body: Vec<u8>,
-    /// What it has asked others, in the order of its calls.
+    /// Its calls to other groups, in order.
     pub(crate) asked: Vec<Asked>,
-    /// The transaction that it coordinates, once it has asked for a prepared transaction.
+    /// The transaction that it coordinates, once it has asked a group to prepare.
     pub(crate) transaction: Option<u64>,
     /// Groups that were asked for prepared transactions under `transaction`.
     pub(crate) participants: Vec<GroupId>,
     /// The transaction that holds the rename lock at the root's group for it.
     pub(crate) rename_lock: Option<(u64, GroupId)>,
-    /// The file whose chunk files it has begun to cut.
+    /// The file whose chunk files it has begun to truncate.
     pub(crate) truncation: Option<skep_types::InodeId>,
     /// How often it had to start again.
     pub(crate) restarts: u32,
@@ -118,7 +118,7 @@ impl Operation {
         }
     }
 
-    /// The session without which it may not run: that of a request that modifies something.
+    /// The session that must exist for it to run: the session of a request that modifies something.
     pub(crate) fn session_needed(&self) -> Option<SessionId> {
         let header = self.header()?;
         let line = skep_wire::catalog::line(header.message)?;

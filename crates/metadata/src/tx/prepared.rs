@@ -1,4 +1,4 @@
-//! Prepared transactions: the part that this target has promised to other groups' transactions.
+//! Prepared transactions: the steps that this target has prepared for transactions of other groups.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;
@@ -7,7 +7,7 @@ use crate::tx::steps;
 use skep_format::metadata::{Key, PreparedRecord};
 use skep_wire::metadata::{Step, TransactionId};
 
-/// Ends a prepared transaction. The caller gives back what it held, once this is committed.
+/// Ends a prepared transaction. The caller releases its locks once this is committed.
 pub(crate) fn end<E: Engine>(
     context: &mut Context<'_, E>,
     transaction: TransactionId,
@@ -27,7 +27,7 @@ pub(crate) fn end<E: Engine>(
         }
         context.delete(&Key::Prepared(transaction));
     }
-    // A request to prepare that is still under way must not find an empty place.
+    // A late `Prepare` of this transaction must find that it has ended.
     let now = context.wall();
     context.put(&Key::Finished(transaction), &now);
     Ok(())

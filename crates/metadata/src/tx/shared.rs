@@ -12,14 +12,14 @@ use skep_types::{ClusterMap, GroupId, Lsn, ShardId, TargetKind, Timestamp};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Numbers for inodes and transactions: handed out from ranges whose reservation is on the device.
+/// Numbers for inodes and transactions, taken from ranges whose reservation is synced.
 #[derive(Debug)]
 pub(crate) struct Numbers {
-    /// The next to be handed out.
+    /// The next number.
     next: u64,
-    /// End of what may be handed out.
+    /// End of the reservation that is synced.
     usable: u64,
-    /// End of what is reserved in the log, perhaps not synced yet, with its record.
+    /// End of the last reservation, which may not be synced yet, and its log record.
     reserved: (u64, Lsn),
 }
 
@@ -27,8 +27,8 @@ impl Numbers {
     /// The numbers of a target whose last reservation, in record `last` or before, ends at
     /// `reserved`.
     fn new(reserved: Option<u64>, last: Lsn) -> Self {
-        // Numbers below the reservation may have been handed out; zero and one are never (one is
-        // the root's).
+        // Numbers below the reservation may have been used. Zero is never used, and one is the
+        // root's.
         let next = reserved.unwrap_or(2).max(2);
         Self { next, usable: next, reserved: (next, last) }
     }

@@ -1,5 +1,6 @@
-//! The steps of which changes in several places are made: checked and held when they are promised,
-//! applied when the transaction commits. The same code serves steps that are all on this target.
+//! The steps of changes at several groups: a participant checks and locks them when it prepares,
+//! and applies them when the transaction commits. The same code runs steps that are all on this
+//! target.
 
 use crate::engine::Engine;
 use crate::limits::MAX_REVALIDATIONS;
@@ -11,12 +12,12 @@ use skep_types::{Attributes, Error, ErrorCode, FileKind, GroupId, InodeId};
 use skep_wire::limits::MAX_LINKS;
 use skep_wire::metadata::Step;
 
-/// What a prepared transaction of steps holds. `answers` are the attributes that they answered with.
+/// The resources that a prepared transaction locks. `answers` are the attributes in its reply.
 pub(crate) fn resources(steps: &[Step], answers: &[Attributes]) -> Vec<Resource> {
     let mut answers = answers.iter();
     let held = |step: &Step| match step {
-        // Who asked for the directory knows it as soon as the coordinator has decided, perhaps
-        // before this group has heard of that: requests for it wait.
+        // The client can use the directory as soon as the coordinator has decided, perhaps before
+        // this group has received the decision: requests for it wait until then.
         Step::MakeDirectoryInode { .. } => answers.next().map(|it| Resource::Inode(it.inode)),
         Step::AddLink { inode } => answers.next().map(|_| Resource::Inode(*inode)),
         Step::DropLink { inode }
@@ -30,7 +31,7 @@ pub(crate) fn resources(steps: &[Step], answers: &[Attributes]) -> Vec<Resource>
     steps.iter().filter_map(held).collect()
 }
 
-/// Checks that a step can be done; gives the attributes that it answers with.
+/// Checks that a step can be applied. Returns the attributes for the reply, if the step has any.
 pub(crate) fn check<E: Engine>(
     context: &mut Context<'_, E>,
     step: &Step,
@@ -73,7 +74,8 @@ pub(crate) fn check<E: Engine>(
         },
         Step::RemoveDirectoryInode { inode } => {
             context.directory(*inode)?;
-            // A name that is about to leave has left already for whoever moved it.
+            // A prepared transaction may remove the last name: for its client the directory is
+            // empty already.
             if let Some(held) = context.shared.locks.any_dentry_of(*inode) {
                 return Err(Stop::Held(held));
             }
@@ -102,7 +104,7 @@ pub(crate) fn check<E: Engine>(
     }
 }
 
-/// Does a step that was checked. `answer` is what the check answered.
+/// Applies a step that was checked. `answer` is the result of the check.
 pub(crate) fn apply<E: Engine>(
     context: &mut Context<'_, E>,
     step: &Step,
@@ -153,8 +155,8 @@ pub(crate) fn apply<E: Engine>(
     Ok(())
 }
 
-/// Checks that an inode may get a name in a directory that hands down a project: what lies there is
-/// all of that one.
+/// Checks that an inode may get a name in a directory that hands down a project: all inodes there
+/// must be of that project.
 pub(crate) fn check_project(handed_down: Option<u32>, inode: &Attributes) -> Result<(), Error> {
     match handed_down {
         Some(project) if project != inode.project => {
@@ -168,8 +170,8 @@ pub(crate) fn check_project(handed_down: Option<u32>, inode: &Attributes) -> Res
     }
 }
 
-/// Looks again at the names that led to something that is gone: somebody may have pointed them
-/// elsewhere since they were read, and a name that is always there must not seem to be missing.
+/// Turns "not found" into a new run, which reads the names again: another request may have pointed
+/// a name elsewhere since it was read, and a name that always exists must not seem to be missing.
 fn doubt<E: Engine>(context: &Context<'_, E>, stop: Stop) -> Stop {
     match stop {
         Stop::Fail(error)
@@ -189,8 +191,8 @@ fn no_answer() -> Error {
     )
 }
 
-/// Does steps where their inodes live: here at once, elsewhere as prepared transactions of this operation's
-/// transaction. Each step comes with the inode that says where.
+/// Applies steps where their inodes live: at once if that is here, and as prepared steps of this
+/// operation's transaction elsewhere. Each step comes with the inode that decides where.
 pub(crate) fn do_anywhere<E: Engine>(
     context: &mut Context<'_, E>,
     steps: Vec<(InodeId, Step)>,
@@ -208,7 +210,7 @@ pub(crate) fn do_anywhere<E: Engine>(
             None => elsewhere.push((group, vec![step])),
         }
     }
-    // What fails here shouldn't trouble others first.
+    // First the local steps: if one fails, no other group has to prepare.
     for step in &here {
         check(context, step).map_err(|stop| doubt(context, stop))?;
     }

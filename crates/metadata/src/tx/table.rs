@@ -1,24 +1,24 @@
-//! The state of a metadata target: the engine, and before it in memory what is logged but not yet
-//! synced.
+//! The stored state of a metadata target: the engine, and in memory the changes that are not synced
+//! yet.
 //!
 //! # Invariants
-//! - A mutation reaches the engine only after its log record is on the device; so the engine never
-//!   holds what a power loss could take from the log.
-//! - The engine's contents are always those after one certain log record: what is being synced is
-//!   kept apart (`syncing`) from what came later (`current`), even for one key.
+//! - A mutation reaches the engine only after its log record is synced; so the engine never holds a
+//!   change that a power loss could remove from the log.
+//! - The engine's contents are always those after one certain log record: changes that are being
+//!   synced (`syncing`) are separate from later ones (`current`), even for one key.
 
 use crate::engine::{Engine, Mutations};
 use skep_format::metadata::{Batch, Mutation, decode_value};
 use skep_types::codec::{Bytes, Codec};
 use skep_types::{Lsn, Result};
 
-/// Engine and overlay. See the file's invariants.
+/// The engine, and the layers of changes above it.
 #[derive(Debug)]
 pub(crate) struct Table<E> {
     engine: E,
     /// Changes of the batch that is being run; not logged yet.
     batch: Mutations,
-    /// No fewer than its log payload will have.
+    /// An upper bound of the bytes of its log payload.
     batch_bytes: usize,
     /// Logged; no sync of them has begun.
     current: Mutations,
@@ -56,7 +56,7 @@ impl<E: Engine> Table<E> {
         self.engine.get(key)
     }
 
-    /// What the device holds for sure: without the overlay.
+    /// The synced value of a key, without the layers above the engine.
     pub(crate) fn get_synced<T: Codec>(&self, key: &[u8]) -> Result<Option<T>> {
         self.engine.get(key)?.map(|value| decode_value(key, &value)).transpose()
     }
@@ -100,12 +100,12 @@ impl<E: Engine> Table<E> {
         !self.batch.is_empty()
     }
 
-    /// Whether changes of so many [`logged_bytes`] fit into the batch's log record.
+    /// Whether changes of `bytes` [`logged_bytes`] fit into the batch's log record.
     pub(crate) fn fits(&self, bytes: usize, record_bytes: usize) -> bool {
         !self.has_batch() || self.batch_bytes + bytes <= record_bytes
     }
 
-    /// Ends the batch: gives its log payload, and keeps its changes as logged.
+    /// Ends the batch. Returns its log payload, and keeps its changes as logged.
     pub(crate) fn log_batch(&mut self) -> Vec<u8> {
         self.batch_bytes = 0;
         let mutations = self
@@ -173,7 +173,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     proptest::proptest! {
-        /// Through all layers and pages, a scan gives what one ordered map would.
+        /// Through all layers and pages, a scan returns the same as one ordered map.
         #[test]
         fn scans_merge_all_layers(
             steps in proptest::collection::vec(

@@ -3,7 +3,8 @@
 use skep_types::{GroupId, InodeId, SessionId};
 use skep_wire::metadata::TransactionId;
 
-/// The state of a file for which its size was recovered. A reply for another state is outdated.
+/// The state of a file when the recovery of its size began. If the state has changed, the result is
+/// outdated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RecoveryQuestion {
     /// The number of the last death of a writer.

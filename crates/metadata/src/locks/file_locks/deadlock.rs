@@ -11,7 +11,8 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 
 impl FileLocks {
-    /// Who waits for POSIX locks, and who holds what is in the way, from behind an owner on.
+    /// The waits for POSIX locks, each with the owners of the locks that it waits for. Lists owners
+    /// after `after`.
     pub(crate) fn posix_waits(&self, after: LockParty) -> WaitList {
         let mut list = WaitList { waits: Vec::new(), next: None };
         let party = |(session, owner): LockOwnerId| LockParty { session, owner };
@@ -38,9 +39,9 @@ impl FileLocks {
         list
     }
 
-    /// Whether who wants this would wait in the end for a lock that he holds himself. What he waits
-    /// for under another kind is none: its owners have numbers of their own. Nor is who only stands
-    /// before him in the queue: he can be overtaken.
+    /// Whether this wait would close a deadlock cycle. Only locks of the same kind count as edges,
+    /// since each kind numbers its owners by itself. Waiters ahead in the queue do not count: they
+    /// can be overtaken.
     pub(crate) fn closes_cycle(&self, inode: InodeId, claim: &LockClaim) -> bool {
         let mut seen = BTreeSet::new();
         let mut steps = 0;
@@ -72,7 +73,7 @@ impl FileLocks {
         false
     }
 
-    /// The owners of locks that are in the way of another.
+    /// The owners of the locks with which a claim conflicts.
     fn holders(&self, inode: InodeId, claim: &LockClaim) -> BTreeSet<LockOwnerId> {
         let file = self.files.get(&(inode, claim.kind));
         let held = file.into_iter().flat_map(|file| file.held_against(claim));
