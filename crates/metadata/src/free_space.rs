@@ -55,8 +55,8 @@ impl FreeSpaceGauge {
 
     fn shortage(&self, found: &Space) -> String {
         format!(
-            "target {} has {} MiB and {} inodes left on the disk under {} and takes nothing new: \
-             make free space on that disk; removing files and directories works",
+            "target {} has {} MiB and {} inodes left on the disk under {} and accepts nothing new: \
+             free space on that disk; removing files and directories works",
             self.target,
             found.free_bytes >> 20,
             found.free_inodes,
@@ -76,7 +76,7 @@ impl FreeSpaceGauge {
             return error;
         }
         let what = format!(
-            "the disk under {} is full: make free space there and start the service again, it goes on \
+            "the disk under {} is full: free space there and start the service again; it goes on \
              from where it was ({})",
             self.directory.display(),
             error.context()
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn room_is_short_below_the_reserve_or_with_few_inodes() {
+    fn free_space_is_short_below_the_reserve_or_with_few_inodes() {
         let total_bytes = 100 << 30;
         let enough =
             Space { total_bytes, free_bytes: RESERVE_BYTES, total_inodes: 0, free_inodes: 0 };
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_looked_at_again_after_a_while_and_after_much_was_logged() {
+    fn the_gauge_measures_again_after_a_time_and_after_much_log() {
         let (mut gauge, at) = (gauge(), Duration::from_secs(1));
         assert!(gauge.look(at).is_some());
         assert!(gauge.look(at + FREE_SPACE_VALID / 2).is_none());
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_for_want_of_room_says_what_to_do_and_others_stay() {
+    fn a_failure_on_a_full_disk_names_the_way_out() {
         let full = gauge().explain(Error::new(ErrorCode::NoSpace, "log /x: full"));
         assert!(full.context().contains("free space") && full.context().contains("log /x"));
         let other = gauge().explain(Error::new(ErrorCode::Corrupt, "log /x: damaged"));

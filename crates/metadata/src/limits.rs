@@ -9,8 +9,8 @@ pub const SYNC_INTERVAL: Duration = Duration::from_millis(10);
 /// change waits for it and for one more: half of [`SYNC_INTERVAL`] for each. On a slower device,
 /// changes get as old as two syncs take.
 pub const SYNC_AFTER: Duration = Duration::from_millis(5);
-/// Numbers (for inodes and transactions) reserved at once. A reservation costs one log record, and a
-/// crash wastes at most this many of 2^48 numbers.
+/// Numbers (for inodes and transactions) reserved at once. A reservation costs one log record, and
+/// a crash wastes at most this many of 2^48 numbers.
 pub const NUMBER_RANGE: u64 = 65_536;
 /// Chunk files that one message asks a storage target to remove.
 pub const REMOVALS_PER_MESSAGE: usize = 256;
@@ -25,9 +25,9 @@ pub const SIZE_RECOVERIES_AT_ONCE: usize = 16;
 pub const FIRST_PAUSE: Duration = Duration::from_millis(1);
 /// Longest such pause.
 pub const LONGEST_PAUSE: Duration = Duration::from_millis(64);
-/// How often an operation starts over because the inode that a name led to is gone. Each time another
-/// request must have changed the name in between, so a few times are enough unless the store is
-/// damaged.
+/// How often an operation starts over because the inode that a name led to is gone. Each time
+/// another request must have changed the name in between, so a few times are enough unless the
+/// store is damaged.
 pub const MAX_REVALIDATIONS: u32 = 16;
 /// Longest time that a target waits without an event.
 pub const LONGEST_WAIT: Duration = Duration::from_millis(250);
@@ -48,35 +48,36 @@ pub const MAX_PARKED: usize = 100_000;
 /// Operations that can wait in addition before the target refuses other requests too. Transactions
 /// between targets need this reserve: waiting operations may wait for them.
 pub const PARKED_RESERVE: usize = 100_000;
-/// Connections that get the reply to one request. A client gives a connection up before it repeats a
-/// request on the next one, so only the last few can still be in use.
+/// Connections that get the reply to one request. A client gives a connection up before it repeats
+/// a request on the next one, so only the last few can still be in use.
 pub const MAX_REPETITIONS: usize = 8;
 /// Largest number of slots of a session.
 pub const MAX_SLOTS: u32 = skep_wire::limits::MAX_SLOTS;
 /// Bytes at which a log record ends and the next operation of the batch begins another. Far below
 /// what a reader takes for damage, and enough for hundreds of operations.
 pub const RECORD_BYTES: usize = 4 << 20;
-/// Bytes that one operation may change. They are all in one log record, so that the operation happens
-/// as a whole or not at all; a larger one is refused before it changes anything. Ten times the
-/// changes of removing the largest possible file (chunk files and extended attributes).
+/// Bytes that one operation may change. They are all in one log record, so that the operation
+/// happens as a whole or not at all; a larger one is refused before it changes anything. Ten times
+/// the changes of removing the largest possible file (chunk files and extended attributes).
 pub const OPERATION_BYTES: usize = 32 << 20;
 const _: () = assert!(OPERATION_BYTES < skep_format::log::MAX_PAYLOAD_BYTES);
-/// Steps of one prepared transaction: a rename needs three at one group. The commit must fit into one
-/// log record, because the participant can no longer refuse it.
+/// Steps of one prepared transaction: a rename needs three at one group. The commit must fit into
+/// one log record, because the participant can no longer refuse it.
 pub const MAX_STEPS: usize = 8;
 /// Bytes of log after which a checkpoint begins.
 pub const CHECKPOINT_LOG_BYTES: u64 = 64 << 20;
 /// Bytes of the key-value store's journal before it begins another: the records of one table in
 /// memory.
 pub const JOURNAL_BYTES: u64 = 64 << 20;
-/// Free bytes that a target reserves on its disk for requests that free or end something: with less,
-/// it refuses requests that add something. The reserve holds the log of up to two checkpoints
+/// Free bytes that a target reserves on its disk for requests that free or end something: with
+/// less, it refuses requests that add something. The reserve holds the log of up to two checkpoints
 /// ([`CHECKPOINT_LOG_BYTES`]) with the segments begun, two journals and two tables of the key-value
 /// store, and the tables that it rewrites to drop removed keys.
 pub const RESERVE_BYTES: u64 = 512 << 20;
 /// The reserve is at most the size of the file system divided by this.
 pub const RESERVE_DIVISOR: u64 = 8;
-/// Free inodes below which a target refuses to add something: it needs them for segments and tables.
+/// Free inodes below which a target refuses to add something: it needs them for segments and
+/// tables.
 pub const RESERVE_INODES: u64 = 256;
 /// How long a measurement of the free space is valid.
 pub const FREE_SPACE_VALID: Duration = LONGEST_WAIT;
@@ -88,17 +89,17 @@ pub const FULL_BYTES: u64 = 64 << 20;
 pub const MAX_FILE_LOCKS: usize = 1 << 20;
 /// Requests that wait for locks on a target.
 pub const MAX_LOCK_WAITS: usize = 100_000;
-/// How long the target parks a request that waits (for a lock, for notifications) before it asks the
-/// client to poll again, so that no wait outlives a connection that was lost unnoticed.
+/// How long the target parks a request that waits (for a lock, for notifications) before it asks
+/// the client to poll again, so that no wait outlives a connection that was lost unnoticed.
 pub const WAIT_ANSWER: Duration = Duration::from_secs(5);
-/// How long a lock stays reserved for the waiter that was woken, and how long a waiter that must poll
-/// again keeps its queue position: many times the latency of a message.
+/// How long a lock stays reserved for the waiter that was woken, and how long a waiter that must
+/// poll again keeps its queue position: many times the latency of a message.
 pub const WAKE_RESERVATION: Duration = Duration::from_secs(1);
-/// Later claims that may be granted ahead of a waiter with which they conflict, before the waiter gets
-/// a starvation barrier.
+/// Later claims that may be granted ahead of a waiter with which they conflict, before the waiter
+/// gets a starvation barrier.
 pub const MAX_OVERTAKEN: u32 = 64;
-/// Length of the first starvation barrier; each further one doubles. When it expires, the waiters that
-/// it blocked are woken, because the lock holder may itself wait for one of them.
+/// Length of the first starvation barrier; each further one doubles. When it expires, the waiters
+/// that it blocked are woken, because the lock holder may itself wait for one of them.
 pub const BARRIER: Duration = Duration::from_secs(1);
 /// Upper bound of a starvation barrier, which doubles each time.
 pub const LONGEST_BARRIER: Duration = Duration::from_secs(600);

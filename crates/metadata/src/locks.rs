@@ -1,5 +1,5 @@
-//! Locks of applications (`flock`, `fcntl`): the locks that are held, the queues of waiters, and the
-//! requests that wait.
+//! Locks of applications (`flock`, `fcntl`): the locks that are held, the queues of waiters, and
+//! the requests that wait.
 //!
 //! Does not own the locks of undecided transactions (`tx::locks`).
 

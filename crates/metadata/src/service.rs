@@ -258,7 +258,7 @@ impl Shell {
             match file.sync_data().await {
                 Ok(()) => shell.put(Event::Synced { lsn }),
                 Err(error) => {
-                    let what = format!("log could not be synced: {error}");
+                    let what = format!("cannot sync the log: {error}");
                     shell.fail(Error::new(ErrorCode::DeviceFailed, what));
                 }
             }
@@ -284,7 +284,10 @@ impl Shell {
         skep_env::spawn(async move {
             let asked = shell.management.call_once(&Evict { client }, EVICTION_PATIENCE).await;
             if let Err(error) = asked {
-                tracing::warn!("client {client} is not removed yet and keeps what it had: {error}");
+                tracing::warn!(
+                    "cannot remove client {client} from the cluster map yet, so its locks and \
+                     opens stay: {error}"
+                );
             }
             shell.evicting.borrow_mut().remove(&client);
         })
@@ -333,7 +336,7 @@ async fn send(router: &Router, call: &OutgoingCall) -> Result<Vec<u8>> {
         st::StatChunk::ID => send_as::<st::StatChunk>(router, call).await,
         st::RemoveChunks::ID => send_as::<st::RemoveChunks>(router, call).await,
         other => {
-            let what = format!("metadata sends no message {other}");
+            let what = format!("cannot send message {other}: metadata has no such call");
             Err(Error::new(ErrorCode::Unsupported, what))
         }
     }

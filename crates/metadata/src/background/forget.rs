@@ -8,7 +8,8 @@ use skep_format::metadata::{Key, decode_value, last_u64};
 use skep_types::{Result, SessionId, Timestamp};
 use std::time::Duration;
 
-/// The search for records of ends that are old enough: some in each batch, until all were looked at.
+/// The search for records of ends that are old enough: some in each batch, until all were looked
+/// at.
 #[derive(Debug, Default)]
 pub(crate) struct ForgetJob {
     /// When the next search begins, or goes on.

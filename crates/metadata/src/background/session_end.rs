@@ -109,8 +109,8 @@ fn close_after_death<E: Engine>(
     context.uncount_opens(session, inode, counts)?;
     let Some(record) = record else { return Ok(()) };
     if record.attributes.links == 0 && context.opens(inode)?.is_zero() {
-        // The target does not know how far the dead writer has written, so it removes all possible
-        // chunk files.
+        // The dead writer has not reported how far it has written, so the target removes all
+        // possible chunk files.
         let high_water = match counts.writers {
             0 => record.high_water,
             _ => skep_types::MAX_FILE_BYTES,

@@ -52,8 +52,9 @@ impl FjallEngine {
         Ok(engine)
     }
 
-    /// Allocates the space that the journal grows into: fjall gives it a length only, and would find
-    /// out too late that others have filled the disk. Where it can't be had, nothing is lost yet.
+    /// Allocates the space that the journal grows into: fjall gives it a length only, and would
+    /// find out too late that others have filled the disk. Where it can't be had, nothing is lost
+    /// yet.
     fn allocate_journal(&self) {
         let number = |path: &PathBuf| {
             let name = path.file_name()?.to_str()?;
@@ -120,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_applied_is_found_again_after_a_restart() {
+    fn applied_batches_survive_a_restart() {
         let directory = tempfile::tempdir().unwrap();
         let mut batch = Mutations::new();
         for i in 0..100_u8 {
@@ -143,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn the_journal_has_its_room_before_it_needs_it() {
+    fn the_journal_is_allocated_before_it_is_needed() {
         use std::os::unix::fs::MetadataExt;
         let directory = tempfile::tempdir().unwrap();
         let _engine = FjallEngine::open(directory.path(), 1 << 20).unwrap();

@@ -37,7 +37,10 @@ pub(crate) fn set<E: Engine>(
             let is_full = locks.range_count() >= context.shared.limits.file_locks;
             // An unlock is never refused, although it may split a range.
             if record.ranges.len() > MAX_LOCK_RANGES || is_full && lock.mode.is_some() {
-                let what = format!("file {}: no more locks can be kept", lock.inode);
+                let what = format!(
+                    "cannot lock file {}: the target or the owner has too many locks",
+                    lock.inode
+                );
                 return Err(Error::new(ErrorCode::TooManyLocks, what).into());
             }
             context.put(&Key::FileLocks(of), &record);
@@ -54,7 +57,7 @@ pub(crate) fn test<E: Engine>(
 ) -> Result<TestLockReply, Stop> {
     check(&request.lock)?;
     let claim = LockClaim::of(context.session()?, &request.lock).ok_or_else(|| {
-        Error::new(ErrorCode::InvalidArgument, "nothing is in the way of an unlock")
+        Error::new(ErrorCode::InvalidArgument, "cannot test an unlock: it never conflicts")
     })?;
     let conflict = context.shared.file_locks.conflict(request.lock.inode, &claim);
     Ok(TestLockReply { conflict })

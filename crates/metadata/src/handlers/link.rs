@@ -30,7 +30,7 @@ pub(crate) fn run<E: Engine>(
     };
     let attributes = attributes
         .ok_or_else(|| Error::new(ErrorCode::Protocol, "prepare reply without attributes"))?;
-    // A prepared transaction that was given for it is taken back.
+    // If this fails, the target aborts the prepared transaction.
     steps::check_project(directory.attributes.handed_down_project(), &attributes)?;
     let (inode, kind) = (request.inode, attributes.kind);
     context.insert_dentry(request.directory, &request.name, inode, kind)?;

@@ -18,7 +18,11 @@ pub(crate) fn run<E: Engine>(
         return Err(ErrorCode::NameTooLong.into());
     }
     if request.link_target.is_empty() {
-        return Err(Error::new(ErrorCode::NotFound, "a symbolic link points somewhere").into());
+        return Err(Error::new(
+            ErrorCode::NotFound,
+            "the target of a symbolic link must not be empty",
+        )
+        .into());
     }
     let mut directory = context.directory(request.directory)?;
     if context.dentry(request.directory, &request.name)?.is_some() {

@@ -18,14 +18,17 @@ pub(crate) fn run<E: Engine>(
 ) -> Result<PrepareReply, Stop> {
     let transaction = request.transaction;
     if request.steps.len() > MAX_STEPS {
-        let what = format!("{} steps at once, at most {MAX_STEPS}", request.steps.len());
+        let what = format!(
+            "cannot prepare {} steps at once: the limit is {MAX_STEPS}",
+            request.steps.len()
+        );
         return Err(Error::new(ErrorCode::InvalidArgument, what).into());
     }
     if let Some(record) = context.get::<PreparedRecord>(&Key::Prepared(transaction))? {
         return Ok(PrepareReply { busy: false, attributes: record.attributes });
     }
     if context.get::<Timestamp>(&Key::Finished(transaction))?.is_some() {
-        let what = "the transaction has ended: this request was long under way";
+        let what = "cannot prepare a transaction that has ended: the request is late";
         return Err(Error::new(ErrorCode::Stale, what).into());
     }
     context.act_for(transaction);

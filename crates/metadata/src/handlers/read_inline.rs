@@ -1,4 +1,4 @@
-//! `ReadInline`: reads bytes that lie with the inode.
+//! `ReadInline`: reads bytes that are stored with the inode.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;

@@ -21,7 +21,8 @@ pub(crate) fn run<E: Engine>(
     let mut record = context.inode(request.inode)?;
     let uid = request.uid;
     if uid != 0 && uid != record.attributes.uid {
-        let what = "only its owner and root set the stripe pattern of a file or directory";
+        let what =
+            "cannot set the stripe pattern: only the owner of the file or directory and root can";
         return Err(Error::new(ErrorCode::NotPermitted, what).into());
     }
     if let Some(asked) = &request.pattern {
@@ -37,7 +38,7 @@ pub(crate) fn run<E: Engine>(
         }
         FileKind::Regular => set_of_file(context, &mut record, &request)?,
         _ => {
-            let what = "only directories and regular files have stripe patterns";
+            let what = "cannot set the stripe pattern: only directories and regular files have one";
             return Err(Error::new(ErrorCode::InvalidArgument, what).into());
         }
     }
@@ -52,7 +53,7 @@ fn set_of_file<E: Engine>(
     request: &SetPattern,
 ) -> Result<(), Stop> {
     if request.pattern.is_none() {
-        let what = "a file has a stripe pattern always; set another";
+        let what = "cannot remove the stripe pattern of a file; set another one";
         return Err(Error::new(ErrorCode::NotPermitted, what).into());
     }
     let is_open = !context.opens(request.inode)?.is_zero();
@@ -61,7 +62,7 @@ fn set_of_file<E: Engine>(
                     is: write a new file with another one";
         return Err(Error::new(ErrorCode::InUse, what).into());
     }
-    // A power loss may have taken the open of a client that has just written.
+    // A power loss may have lost the open of a client that has just written.
     context.remove_inline(record)?;
     let old = record.pattern.take();
     let generation = old.as_ref().map_or(0, |old| old.generation) + 1;

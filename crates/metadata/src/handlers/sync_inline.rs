@@ -13,7 +13,7 @@ pub(crate) fn run<E: Engine>(
     request: SyncInline,
 ) -> Result<SyncInlineReply, Stop> {
     if request.written.len() > MAX_EPOCHS {
-        let what = format!("marks of more than {MAX_EPOCHS} epochs");
+        let what = format!("cannot check marks of more than {MAX_EPOCHS} epochs");
         return Err(Error::new(ErrorCode::InvalidArgument, what).into());
     }
     let epochs = &context.shared.epochs;

@@ -1,4 +1,5 @@
-//! `Unlink`: removes a name that is not a directory's; the inode may live on another target.
+//! `Unlink`: removes a name of an inode that is not a directory. The inode may live on another
+//! target.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;

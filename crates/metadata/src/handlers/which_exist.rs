@@ -14,11 +14,13 @@ pub(crate) fn run<E: Engine>(
     request: WhichExist,
 ) -> Result<WhichExistReply, Stop> {
     if request.inodes.len() > MAX_INODES_ASKED {
-        return Err(Error::new(ErrorCode::LimitReached, "too many inodes at once").into());
+        return Err(
+            Error::new(ErrorCode::LimitReached, "cannot check so many inodes at once").into()
+        );
     }
     let mut exists = Vec::with_capacity(request.inodes.len());
     for inode in request.inodes {
-        // Only the group that serves the shard can tell whether the inode exists.
+        // Only the group that serves the shard has the inode.
         if !context.is_local(inode)? {
             let what = format!("inode {inode} is not served by {}", context.shared.group);
             return Err(Error::new(ErrorCode::StaleMap, what).into());

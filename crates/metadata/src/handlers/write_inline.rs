@@ -15,11 +15,16 @@ pub(crate) fn run<E: Engine>(
 ) -> Result<WriteInlineReply, Stop> {
     let WriteInline { inode, generation, offset, bytes, checksum, extends } = request;
     if crc32c(&bytes) != checksum {
-        let what = format!("inline bytes for file {inode} don't match their checksum");
+        let what =
+            format!("cannot write inline bytes of file {inode}: they do not match their checksum");
         return Err(Error::new(ErrorCode::Protocol, what).into());
     }
     if bytes.is_empty() {
-        return Err(Error::new(ErrorCode::InvalidArgument, "no bytes to write").into());
+        return Err(Error::new(
+            ErrorCode::InvalidArgument,
+            "cannot write inline bytes: the request has none",
+        )
+        .into());
     }
     let end = offset.checked_add(bytes.len() as u64);
     let mut record = context.inline_file(inode, generation, end)?;

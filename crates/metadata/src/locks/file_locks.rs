@@ -1,4 +1,5 @@
-//! The table of file locks (`flock`, `fcntl`): the locks that sessions hold, and the queues of waiters.
+//! The table of file locks (`flock`, `fcntl`): the locks that sessions hold, and the queues of
+//! waiters.
 //!
 //! The store has one record for each owner; this table is a copy that finds conflicts by range. It
 //! follows each key that a transaction writes ([`FileLocks::on_write`]) and is loaded at the start.
@@ -171,9 +172,9 @@ impl FileLocks {
         file.held_against(claim).next().map(|it| it.to_held_lock())
     }
 
-    /// The lock or the claim that keeps a claim from being granted: a lock that is held, a lock that
-    /// is reserved for a woken waiter, or a waiter ahead that has a barrier. `wait` is the number
-    /// of the claim's own wait, or zero.
+    /// The lock or the claim that keeps a claim from being granted: a lock that is held, a lock
+    /// that is reserved for a woken waiter, or a waiter ahead that has a barrier. `wait` is the
+    /// number of the claim's own wait, or zero.
     pub(crate) fn obstacle(
         &self,
         inode: InodeId,
@@ -190,8 +191,8 @@ impl FileLocks {
         held.or_else(firm).map(|it| it.to_held_lock())
     }
 
-    /// The locks that a session holds on a file, by range, and those that it waits for, in the order
-    /// of the queue.
+    /// The locks that a session holds on a file, by range, and those that it waits for, in the
+    /// order of the queue.
     pub(crate) fn of_session(
         &self,
         session: SessionId,
@@ -237,8 +238,8 @@ impl FileLocks {
         self.files.get(&file_key).is_some_and(|file| file.queue.has(wait))
     }
 
-    /// Parks a request in the queue; a wait that is there keeps its position. [`Self::wake`] returns
-    /// the reply. Returns the reply to the request that was parked for the same wait.
+    /// Parks a request in the queue; a wait that is there keeps its position. [`Self::wake`]
+    /// returns the reply. Returns the reply to the request that was parked for the same wait.
     pub(crate) fn wait(
         &mut self,
         inode: InodeId,
@@ -259,6 +260,7 @@ impl FileLocks {
 
     /// Removes a wait, if it is in the queue: its client has the lock or gives up.
     pub(crate) fn end_wait(&mut self, file_key: FileKey, wait: (SessionId, u64)) {
+        // Missing if the wait has ended already, or is for the other kind of lock.
         let Some(file) = self.files.get_mut(&file_key) else { return };
         if let Some(ended) = file.queue.remove(wait) {
             self.after_wait(file_key, &ended);
@@ -281,7 +283,7 @@ impl FileLocks {
     /// A claim was granted: its wait ends, and waits ahead that conflict were overtaken.
     pub(crate) fn granted(&mut self, inode: InodeId, claim: &LockClaim, wait: u64, now: Duration) {
         let file_key = (inode, claim.kind);
-        let Some(file) = self.files.get_mut(&file_key) else { return };
+        let file = self.files.get_mut(&file_key).expect("a granted lock stands in the table");
         let own = (claim.owner.0, wait);
         file.queue.overtake(own, now, |it| it.conflicts(claim));
         self.end_wait(file_key, own);
@@ -294,6 +296,7 @@ impl FileLocks {
         let mut parked = Vec::new();
         for (file_key, wait) in all {
             let Some(file) = self.files.get_mut(&file_key) else { continue };
+            // Missing if the client has used the number of a wait for another owner.
             let Some(ended) = file.queue.remove((session, wait)) else { continue };
             self.after_wait(file_key, &ended);
             if let WaitState::Parked { connection, header, .. } = ended.state {
@@ -320,8 +323,8 @@ impl FileLocks {
         replies
     }
 
-    /// Replies to requests that were parked for long, and removes waits whose clients have not polled
-    /// again.
+    /// Replies to requests that were parked for long, and removes waits whose clients have not
+    /// polled again.
     fn expire(&mut self, now: Duration, replies: &mut Vec<WaitAnswer>) {
         let waits: Vec<_> = self
             .files

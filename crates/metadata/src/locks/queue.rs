@@ -1,7 +1,7 @@
 //! The queue of the waiters for locks of one kind on one file, in the order in which they came.
 //!
-//! Owns the state of each wait, and decides which waiters are woken. Does not know which locks are
-//! held (`file_locks`): callers pass that as a closure.
+//! Owns the state of each wait, and decides which waiters are woken. Does not own the locks that
+//! are held (`file_locks`): callers pass a closure that checks them.
 //!
 //! # States of a wait
 //! ```text
@@ -37,7 +37,7 @@ use std::time::Duration;
 pub(super) enum WaitState {
     /// The client's request is here; the target replies to it at `until` at the latest.
     Parked { connection: ConnectionId, header: Box<Header>, until: Duration },
-    /// The target has told the client to set its lock, and reserves the lock until then.
+    /// The target has replied that the client can set its lock, and reserves the lock until then.
     Woken { until: Duration },
     /// The target has asked the client to poll again, and keeps its queue position until then.
     Away { until: Duration },

@@ -56,6 +56,6 @@ pub(crate) fn check(request: &LockRequest) -> Result<()> {
     if request.start < request.end && request.end <= LOCK_END {
         return Ok(());
     }
-    let what = format!("bytes {} to {} can't be locked", request.start, request.end);
+    let what = format!("cannot lock bytes {} to {}: invalid range", request.start, request.end);
     Err(Error::new(ErrorCode::InvalidArgument, what))
 }

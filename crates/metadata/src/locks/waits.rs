@@ -36,17 +36,26 @@ impl<E: Engine> MetadataTarget<E> {
         check(&lock)?;
         let claim = LockClaim::of(header.session, &lock)
             .filter(|_| wait != 0)
-            .ok_or_else(|| protocol("a wait for nothing, or without a number"))?;
+            .ok_or_else(|| protocol("cannot wait for an unlock, or without a wait number"))?;
         let (file_key, number) = ((lock.inode, lock.kind), (header.session, wait));
         let limits = &self.shared.limits;
         let locks = &mut self.shared.file_locks;
         if lock.kind == LockKind::Posix && locks.closes_cycle(lock.inode, &claim) {
             locks.end_wait(file_key, number);
-            let what = format!("file {}: a deadlock cycle of waiting processes", lock.inode);
+            let what = format!(
+                "cannot lock file {}: the waiting processes would form a deadlock cycle",
+                lock.inode
+            );
             return Err(Error::new(ErrorCode::Deadlock, what));
         }
         if locks.wait_count() >= limits.lock_waits && !locks.is_waiting(file_key, number) {
-            return Err(Error::new(ErrorCode::TooManyLocks, "too many wait for locks here"));
+            return Err(Error::new(
+                ErrorCode::TooManyLocks,
+                format!(
+                    "cannot wait for a lock on file {}: too many requests wait for locks",
+                    lock.inode
+                ),
+            ));
         }
         let until = self.shared.now + WAIT_ANSWER;
         if let Some(before) =

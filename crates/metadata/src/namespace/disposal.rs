@@ -1,4 +1,4 @@
-//! Disposal: what happens to an inode that has lost its last name.
+//! Disposal: the removal of inodes that have lost their last name and their last open.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;
@@ -12,6 +12,7 @@ impl<E: Engine> Context<'_, E> {
     /// has it open.
     pub(crate) fn drop_link(&mut self, mut record: InodeRecord) -> Result<(), Stop> {
         let inode = record.attributes.inode;
+        // Saturates: a damaged count in the store must not stop the target.
         record.attributes.links = record.attributes.links.saturating_sub(1);
         if record.attributes.links == 0 && self.opens(inode)?.is_zero() {
             return self.dispose(&record);

@@ -44,17 +44,18 @@ impl<E: Engine> Context<'_, E> {
     ) -> Result<InodeRecord, Stop> {
         let record = self.inode(inode)?;
         let Some(pattern) = pattern_of(&record) else {
-            let what = format!("inode {inode} is no file");
+            let what = format!("inode {inode} is not a regular file");
             return Err(Error::new(ErrorCode::InvalidArgument, what).into());
         };
         if pattern.generation != generation {
-            let what = format!("file {inode} has another stripe pattern now: open it anew");
+            let what = format!("file {inode} has another stripe pattern now; open it again");
             return Err(Error::new(ErrorCode::Stale, what).into());
         }
         let most = pattern.inline_bytes();
         if end.is_none_or(|end| end > most) {
-            let what =
-                format!("file {inode} has {most} bytes in metadata, which the range isn't in");
+            let what = format!(
+                "file {inode} has {most} bytes in metadata, and the range is not within them"
+            );
             return Err(Error::new(ErrorCode::InvalidArgument, what).into());
         }
         Ok(record)
@@ -70,7 +71,7 @@ impl<E: Engine> Context<'_, E> {
         };
         record.checked().ok_or_else(|| {
             let what =
-                format!("file {inode}: its first bytes, in metadata, don't match their checksum");
+                format!("file {inode}: its first bytes, in metadata, do not match their checksum");
             Error::new(ErrorCode::Corrupt, what)
         })
     }

@@ -19,7 +19,7 @@ pub(crate) const PERMISSION_BITS: u32 = 0o7777;
 pub(crate) fn check_written(written: &WrittenExtent) -> Result<()> {
     let end = written.end.max(written.reach);
     if end > MAX_FILE_BYTES {
-        let what = format!("no file can have been written up to byte {end}");
+        let what = format!("cannot record a write up to byte {end}: no file can be that large");
         return Err(Error::new(ErrorCode::FileTooLarge, what));
     }
     Ok(())
@@ -39,6 +39,7 @@ impl<E: Engine> Context<'_, E> {
     /// it or not (`links`).
     pub(crate) fn change_directory(&mut self, record: &mut InodeRecord, entries: i64, links: i32) {
         let attributes = &mut record.attributes;
+        // Saturates: a damaged count in the store must not stop the target.
         attributes.size = attributes.size.saturating_add_signed(entries);
         attributes.links = attributes.links.saturating_add_signed(links);
         self.touch_modified(attributes);

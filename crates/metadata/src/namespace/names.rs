@@ -18,7 +18,7 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     if name.is_empty() || name == b"." || name == b".." || name.contains(&b'/') || name.contains(&0)
     {
         let shown = name.escape_ascii();
-        return Err(Error::new(ErrorCode::InvalidArgument, format!("\"{shown}\" is no name")));
+        return Err(Error::new(ErrorCode::InvalidArgument, format!("invalid name \"{shown}\"")));
     }
     Ok(())
 }
@@ -70,7 +70,9 @@ impl<E: Engine> Context<'_, E> {
                 return Ok(());
             }
         }
-        let context = format!("directory {directory} has 256 names with one hash");
+        let context = format!(
+            "cannot add a name to directory {directory}: it has 256 names with the same hash"
+        );
         Err(Error::new(ErrorCode::NoSpace, context).into())
     }
 

@@ -25,8 +25,8 @@ impl<E: Engine> Context<'_, E> {
         if mode != OpenMode::Write && !has_writers {
             let is_being_shared = self.shared.sharing.is_being_shared(inode);
             // A writer that waits for acknowledgements need not wait for this session, whose reply
-            // says it. If the session has the file open already, the writer waits: the earlier
-            // reply may have said otherwise, and may arrive before this one.
+            // marks the file as shared. If the session has the file open already, the writer waits:
+            // the earlier reply may not have that mark, and may arrive after this one.
             if !holders.contains(&session) {
                 self.shared.sharing.acknowledged_by_open(inode, session);
             }

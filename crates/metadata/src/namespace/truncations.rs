@@ -32,7 +32,7 @@ use skep_types::{
 };
 use skep_wire::storage::TruncateChunk;
 
-/// Truncates or extends a file. Also what opening with `O_TRUNC` does.
+/// Truncates or extends a file. An open with `O_TRUNC` calls this too.
 pub(crate) fn truncate<E: Engine>(
     context: &mut Context<'_, E>,
     record: &mut InodeRecord,
@@ -131,14 +131,19 @@ pub(crate) fn finish<E: Engine>(context: &mut Context<'_, E>, inode: InodeId) ->
     let found = context.find_inode(inode)?;
     let Some(truncation) = context.shared.truncations.get(inode) else { return Ok(()) };
     if let Some(error) = &truncation.failure {
-        tracing::warn!("{inode} may be cut in part, for a client that has gone: {error}");
+        tracing::warn!(
+            "cannot finish the truncation of file {inode} for a failed request: {error}; some of \
+             its chunk files may be truncated"
+        );
         return Ok(());
     }
     let size = truncation.size;
     if let Some(mut record) = found {
         match set_size(context, &mut record, size) {
             Err(error) if error.code() == ErrorCode::Corrupt => {
-                tracing::error!("not truncated for a client that has gone: {error}");
+                tracing::error!(
+                    "cannot finish the truncation of file {inode} for a failed request: {error}"
+                );
             }
             result => {
                 result?;

@@ -37,9 +37,13 @@ impl<E: Engine> MetadataTarget<E> {
     }
 
     /// Renews a session. The reply has the lease by which the client renews from now on.
-    pub(crate) fn keep_alive(&mut self, session: SessionId, known_ms: u32) -> KeepAliveReply {
+    pub(crate) fn keep_alive(
+        &mut self,
+        session: SessionId,
+        client_lease_ms: u32,
+    ) -> KeepAliveReply {
         let lease_ms = self.shared.map.policy.lease_ms;
-        self.sessions.set_lease(session, lease_ms.max(known_ms.min(MAX_LEASE_MS)));
+        self.sessions.set_lease(session, lease_ms.max(client_lease_ms.min(MAX_LEASE_MS)));
         KeepAliveReply { lease_ms }
     }
 
@@ -47,9 +51,12 @@ impl<E: Engine> MetadataTarget<E> {
     /// stopped): it reads the renewals of that time only now. Short pauses do not matter, since
     /// clients renew several times in a lease.
     pub(crate) fn restart_leases_after_pause(&mut self, now: Duration) {
+        // The clock never goes back, but the first batch may have the time of the start.
         let pause = now.saturating_sub(self.shared.now);
         if pause > (self.lease() / 4).max(2 * LONGEST_WAIT) {
-            tracing::warn!("the target stood still for {pause:?}: leases begin anew");
+            tracing::warn!(
+                "the target was paused for {pause:?}; the leases of all clients begin anew"
+            );
             self.sessions.restart_leases(now);
         }
     }

@@ -21,7 +21,7 @@ impl<E: Engine> MetadataTarget<E> {
             let opens = self.table.scan(&Key::opens_of(session), &[], MAX_COUNTED_OPENS)?.len();
             counted += opens;
             let lease_ms = known.lease.as_millis();
-            let silent_ms = self.shared.now.saturating_sub(known.heard).as_millis();
+            let silent_ms = self.shared.now.saturating_sub(known.renewed_at).as_millis();
             list.sessions.push(SessionEntry {
                 session,
                 client: self.client_of(session)?,

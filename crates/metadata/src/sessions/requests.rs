@@ -109,18 +109,23 @@ impl<E: Engine> MetadataTarget<E> {
             self.sessions.check(header)?;
         }
         if line.modifies && header.sequence == 0 {
-            let what = format!("{} without a sequence", line.name);
+            let what = format!("request {} has no sequence", line.name);
             return Err(Error::new(ErrorCode::Protocol, what));
         }
         if header.group != self.shared.group {
-            let what = format!("{} is not served here but {}", header.group, self.shared.group);
+            let what = format!(
+                "group {} is not served here but group {}",
+                header.group, self.shared.group
+            );
             return Err(Error::new(ErrorCode::StaleMap, what));
         }
         let epoch = self.shared.map.group(header.group).map(|group| group.epoch);
         if header.lowest_map > self.shared.map.version || epoch.is_some_and(|it| header.epoch < it)
         {
-            let what =
-                format!("map {} or epoch {} is not this one's", header.lowest_map, header.epoch);
+            let what = format!(
+                "cannot serve a request for cluster map {} and group epoch {}: this target has others",
+                header.lowest_map, header.epoch
+            );
             return Err(Error::new(ErrorCode::StaleMap, what));
         }
         if let Some(inode) = handlers::home_inode(header.message, body)
@@ -141,7 +146,10 @@ impl<E: Engine> MetadataTarget<E> {
             _ => self.shared.limits.parked + PARKED_RESERVE,
         };
         if self.operations.len() >= most {
-            return Err(Error::new(ErrorCode::LimitReached, "too many requests wait here"));
+            return Err(Error::new(
+                ErrorCode::LimitReached,
+                "cannot accept the request: too many requests wait on this target",
+            ));
         }
         Ok(())
     }
@@ -157,7 +165,7 @@ impl<E: Engine> MetadataTarget<E> {
             return Ok(());
         }
         if header.message == OpenSession::ID && self.has_ended(header.session)? {
-            let what = format!("session {} has ended: open another", header.session);
+            let what = format!("session {} has ended; open another one", header.session);
             self.refuse(connection, header, Error::new(ErrorCode::StaleSession, what));
             return Ok(());
         }
@@ -202,8 +210,8 @@ impl<E: Engine> MetadataTarget<E> {
         }
         if let Some((id, sequence)) = self.sessions.running(slot) {
             if sequence == header.sequence {
-                // The request is still at work. The target cannot tell which connection the client
-                // still reads, so it replies on all of them.
+                // The request is still at work. The client may read only one of the connections, so
+                // the target replies on all of them.
                 if let Some(op) = self.operations.get_mut(id) {
                     op.repetitions.push((connection, header.clone()));
                     if op.repetitions.len() > MAX_REPETITIONS {

@@ -4,6 +4,25 @@
 //! its open files. This table may be lost: leases begin anew after a restart. The target logs the
 //! end of a session before anything follows from it, and remembers it for a while, so that neither
 //! a restart nor a late request brings the session back.
+//!
+//! # States of a session
+//! ```text
+//!             OpenSession              no renewal for a lease
+//!   (unknown) -----------> open ------------------------------> expired
+//!                           |   <-- KeepAlive or any other         |
+//!                           |       request renews it              | a cluster map without
+//!              CloseSession,|                                      | the client arrives
+//!              or a map     |                                      |
+//!              without the  v                                      v
+//!              client      ended: the target logs the end, then closes files and releases
+//!                          locks in pieces (`background/session_end.rs`), and forgets it
+//! ```
+//! The target refuses requests of an expired session with `Evicted`, and asks management to remove
+//! the client. An expired session keeps its opens and locks until it has ended.
+//!
+//! # Invariants
+//! - A slot at work has an operation that exists.
+//! - Only slots of sessions that have not ended have a remembered refusal.
 
 use skep_format::metadata::SessionRecord;
 use skep_types::codec::Codec;
@@ -17,7 +36,7 @@ use std::time::Duration;
 pub(crate) struct Session {
     client: NodeId,
     pub(crate) slots: u32,
-    pub(crate) heard: Duration,
+    pub(crate) renewed_at: Duration,
     /// Its lease has run out. The session ends when a cluster map has removed its client.
     is_expired: bool,
     /// The lease by which the client renews. A longer lease in the cluster's settings replaces it
@@ -52,7 +71,7 @@ impl Sessions {
         now: Duration,
     ) {
         let SessionRecord { client, slots } = *record;
-        let session = Session { client, slots, heard: now, is_expired: false, lease };
+        let session = Session { client, slots, renewed_at: now, is_expired: false, lease };
         self.all.insert(id, session);
     }
 
@@ -65,7 +84,7 @@ impl Sessions {
 
     /// Lets all leases begin anew.
     pub(crate) fn restart_leases(&mut self, now: Duration) {
-        self.all.values_mut().for_each(|session| session.heard = now);
+        self.all.values_mut().for_each(|session| session.renewed_at = now);
     }
 
     /// Expires the sessions whose lease has run out; a lease is at least `lease`. Returns the
@@ -77,10 +96,13 @@ impl Sessions {
         }
         self.checked_at = now;
         for (id, session) in &mut self.all {
-            let is_silent = now > session.heard + session.lease.max(lease);
+            let is_silent = now > session.renewed_at + session.lease.max(lease);
             if is_silent && !std::mem::replace(&mut session.is_expired, true) {
                 let client = session.client;
-                tracing::info!("nothing was heard of client {client} in session {id} for a lease");
+                tracing::info!(
+                    "client {client} has not renewed session {id} for a lease; asking management \
+                     to remove it"
+                );
             }
             if session.is_expired {
                 expired.insert(session.client);
@@ -105,7 +127,7 @@ impl Sessions {
 
     pub(crate) fn renew(&mut self, session: SessionId, now: Duration) {
         if let Some(session) = self.all.get_mut(&session) {
-            session.heard = now;
+            session.renewed_at = now;
         }
     }
 
@@ -119,7 +141,10 @@ impl Sessions {
             return Err(evicted(header.session));
         }
         if header.slot >= session.slots {
-            let what = format!("slot {} of {}", header.slot, session.slots);
+            let what = format!(
+                "slot {} does not exist: the session has {} slots",
+                header.slot, session.slots
+            );
             return Err(Error::new(ErrorCode::Protocol, what));
         }
         Ok(())
@@ -203,13 +228,13 @@ impl Sessions {
             let lease = known.map_or(Duration::ZERO, |session| session.lease);
             let lease = lease.max(milliseconds(reply.lease_ms));
             let is_expired = known.is_some_and(|session| session.is_expired);
-            let open = Session { client, slots: reply.slots, heard: now, is_expired, lease };
+            let open = Session { client, slots: reply.slots, renewed_at: now, is_expired, lease };
             self.all.insert(session, open);
         }
     }
 }
 
 fn evicted(session: SessionId) -> Error {
-    let what = format!("nothing was heard in session {session} for a lease");
+    let what = format!("session {session} was not renewed for a lease");
     Error::new(ErrorCode::Evicted, what)
 }

@@ -36,7 +36,11 @@ impl<E: Engine> MetadataTarget<E> {
         let request = match WaitNotifications::from_bytes(body) {
             Ok(request) if request.known.len() <= MAX_NOTIFICATIONS => request,
             Ok(_) => {
-                return self.refuse(connection, header, protocol("too many notifications at once"));
+                return self.refuse(
+                    connection,
+                    header,
+                    protocol("cannot poll with so many notification numbers at once"),
+                );
             }
             Err(error) => return self.refuse(connection, header, protocol(error.context())),
         };

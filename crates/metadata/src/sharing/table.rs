@@ -1,7 +1,7 @@
-//! Tracks which sessions have a file open. Before an open makes a file *shared* (several sessions, at
-//! least one writer), the target notifies every session that has it open, and each must acknowledge:
-//! from then on its client may neither append at the end that it knows nor keep cached pages.
-//! `docs/design/0008-shared-files.md` describes the whole.
+//! Tracks which sessions have a file open. Before an open makes a file *shared* (several sessions,
+//! at least one writer), the target notifies every session that has it open, and each must
+//! acknowledge: from then on its client may neither append at a locally cached end nor keep cached
+//! pages. `docs/design/0008-shared-files.md` describes the whole.
 //!
 //! The store has the opens; this table is a copy by file, which follows each key that a transaction
 //! writes ([`Sharing::on_write`]) and is loaded at the start. Notifications are in memory only:
@@ -20,8 +20,8 @@
 //! acknowledges the number, closes the file, or ends.
 //!
 //! # Invariants
-//! - Each session that has a shared file open knows that it is shared: by the reply to its open, or
-//!   by a notification that it acknowledged. (Only the simulator can check this one.)
+//! - Each session that has a shared file open was informed of that: by the reply to its open, or by
+//!   a notification that it acknowledged. (Only the simulator can check this one.)
 //! - A notification is complete when each awaited session has acknowledged or closed the file; so
 //!   each awaited session has the file open.
 //! - `pending` holds exactly the notifications that `notifications` awaits, by session.
@@ -102,7 +102,7 @@ impl Sharing {
             }
         }
         self.acknowledge(session, inode);
-        // The session may open the file again, and the reply may say that it is alone.
+        // The session may open the file again, with a reply that does not mark it as shared.
         if let Some(notification) = self.notifications.get_mut(&inode) {
             notification.acknowledged.remove(&session);
         }
@@ -120,7 +120,7 @@ impl Sharing {
         self.notifications.contains_key(&inode)
     }
 
-    /// The reply to a session's open says that the file is shared.
+    /// The reply to a session's open marks the file as shared.
     pub(crate) fn acknowledged_by_open(&mut self, inode: InodeId, session: SessionId) {
         if let Some(notification) = self.notifications.get_mut(&inode) {
             notification.acknowledged.insert(session);

@@ -167,7 +167,7 @@ impl SyncGates {
         let last_covered = self.syncing.unwrap_or(self.synced);
         assert!(
             self.synced <= last_covered && last_covered < self.next_lsn,
-            "the log is synced up to {}, a sync covers it up to {last_covered}, and record {} is next",
+            "synced ({}) <= covered by a sync ({last_covered}) < next record ({})",
             self.synced,
             self.next_lsn
         );

@@ -1,6 +1,6 @@
 //! The operations of a target: which can run now, and which wait for a time or for a sync.
 //!
-//! Owns the order in which operations run. Does not run them (`run`), and does not know the locks
+//! Owns the order in which operations run. Does not run them (`run`), and does not own the locks
 //! that they wait for (`tx::locks`).
 
 use crate::tx::operation::{Operation, Source};

@@ -65,7 +65,7 @@ impl<E: Engine> MetadataTarget<E> {
         };
         // Otherwise this run would commit prepared transactions that only an earlier run has asked
         // for.
-        let result = if context.has_unused_answers() && result.is_ok() {
+        let result = if context.has_unused_replies() && result.is_ok() {
             Err(Stop::Changed)
         } else {
             result
@@ -74,7 +74,7 @@ impl<E: Engine> MetadataTarget<E> {
         let writes = context.into_writes();
         match result {
             Ok(reply) => self.commit(op, writes, reply)?,
-            Err(Stop::Asked) => {
+            Err(Stop::AwaitsReplies) => {
                 for (index, call) in outgoing {
                     self.call(call, CallPurpose::Operation { id: op.id, index });
                 }
@@ -129,9 +129,9 @@ impl<E: Engine> MetadataTarget<E> {
             }
         }
         self.give_back_rename_lock(op, None);
-        if !op.asked.is_empty() {
+        if !op.remote_calls.is_empty() {
             self.calls.abandon(op.id);
-            op.asked.clear();
+            op.remote_calls.clear();
         }
         self.release(Owner::Operation(op.id));
     }
@@ -242,7 +242,7 @@ impl<E: Engine> MetadataTarget<E> {
         let limits = &self.shared.limits;
         if bytes > limits.operation_bytes {
             let most = limits.operation_bytes;
-            let what = format!("it would change {bytes} bytes at once, at most {most} can be");
+            let what = format!("cannot change {bytes} bytes in one operation: the limit is {most}");
             return Err(Error::new(ErrorCode::TooLarge, what));
         }
         if !self.table.fits(bytes, limits.record_bytes) {

@@ -41,7 +41,7 @@ struct Story {
     /// The log on its disk.
     log: Vec<u8>,
     limits: Limits,
-    /// Clients that are to be removed.
+    /// Clients that the target has asked management to remove.
     evicted: Vec<NodeId>,
 }
 
@@ -126,8 +126,7 @@ impl Story {
         story
     }
 
-    /// The process is killed and started again: it has what was appended to the log, and of the
-    /// engine what was there at the beginning.
+    /// The process is killed and started again, with the whole log and an empty engine.
     fn restart(&mut self) {
         self.kill();
         self.happens(Event::Tick);
@@ -157,7 +156,7 @@ impl Story {
         }
     }
 
-    /// Runs one batch; gives what follows from it at once.
+    /// Runs one batch. Returns the events that follow from it at once.
     fn run(&mut self, events: Vec<Event>) -> Vec<Event> {
         let mut next = Vec::new();
         let actions = self.target.handle(events, self.now, self.wall).unwrap();

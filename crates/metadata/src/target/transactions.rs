@@ -25,8 +25,8 @@ impl<E: Engine> MetadataTarget<E> {
         match self.calls.take(call) {
             Some(CallPurpose::Operation { id, index }) => {
                 if let Some(op) = self.operations.get_mut(id) {
-                    if let Some(asked) = op.asked.get_mut(index) {
-                        asked.answer = Some(result);
+                    if let Some(remote_call) = op.remote_calls.get_mut(index) {
+                        remote_call.reply = Some(result);
                     }
                     self.operations.wake([id]);
                 }

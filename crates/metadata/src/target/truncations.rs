@@ -22,6 +22,7 @@ impl<E: Engine> MetadataTarget<E> {
 
     /// An operation that began a truncation fails: the target finishes the truncation by itself.
     pub(super) fn leave_truncation(&mut self, op: &Operation) {
+        // Most operations truncate nothing.
         let Some(inode) = op.truncation else { return };
         let Some(left) = self.shared.truncations.leave(inode, op.id) else { return };
         if left.is_complete && left.has_failed {

@@ -8,7 +8,7 @@
 
 use crate::engine::Engine;
 use crate::tx::locks::{Owner, Resource};
-use crate::tx::operation::{Asked, Operation, OutgoingCall, Stop};
+use crate::tx::operation::{Operation, OutgoingCall, RemoteCall, Stop};
 use crate::tx::shared::Shared;
 use crate::tx::table::{Table, logged_bytes};
 use skep_format::metadata::{InodeRecord, Key, OpenCounts, decode_value};
@@ -35,7 +35,7 @@ pub(crate) struct Context<'a, E> {
     pub(crate) op: &'a mut Operation,
     /// Requests to send, each with the index of its reply in `op.remote_calls`.
     pub(crate) outgoing: Vec<(usize, OutgoingCall)>,
-    next_answer: usize,
+    next_call: usize,
     owner: Owner,
     applies_prepared: bool,
 }
@@ -50,7 +50,7 @@ impl<'a, E: Engine> Context<'a, E> {
             shared,
             op,
             outgoing: Vec::new(),
-            next_answer: 0,
+            next_call: 0,
             owner,
             applies_prepared: false,
         }
@@ -218,7 +218,7 @@ impl<'a, E: Engine> Context<'a, E> {
         group: GroupId,
         request: &R,
     ) -> Result<R::Reply, Stop> {
-        self.ask_all(vec![(group, request)])?.pop().ok_or(Stop::Asked)
+        self.ask_all(vec![(group, request)])?.pop().ok_or(Stop::AwaitsReplies)
     }
 
     /// Calls several groups at once. Returns their replies if earlier runs have got them all, or
@@ -230,37 +230,38 @@ impl<'a, E: Engine> Context<'a, E> {
         let mut replies = Vec::with_capacity(requests.len());
         let mut waits = false;
         for (group, request) in requests {
-            let index = self.next_answer;
-            self.next_answer += 1;
+            let index = self.next_call;
+            self.next_call += 1;
             let body = request.to_bytes();
-            match self.op.asked.get(index) {
+            match self.op.remote_calls.get(index) {
                 None => {
                     let call = OutgoingCall::new(group, request);
                     let message = R::ID;
-                    self.op.asked.push(Asked { group, message, body, answer: None });
+                    self.op.remote_calls.push(RemoteCall { group, message, body, reply: None });
                     self.outgoing.push((index, call));
                     waits = true;
                 }
-                Some(asked)
-                    if (asked.group, asked.message) != (group, R::ID) || asked.body != body =>
+                Some(earlier)
+                    if (earlier.group, earlier.message) != (group, R::ID)
+                        || earlier.body != body =>
                 {
                     return Err(Stop::Changed);
                 }
-                Some(Asked { answer: None, .. }) => waits = true,
-                Some(Asked { answer: Some(answer), .. }) => {
-                    let reply = answer.clone().map_err(of_another)?;
+                Some(RemoteCall { reply: None, .. }) => waits = true,
+                Some(RemoteCall { reply: Some(reply), .. }) => {
+                    let reply = reply.clone().map_err(of_another)?;
                     replies.push(R::Reply::from_bytes(&reply).map_err(|error| {
                         Error::new(ErrorCode::Protocol, format!("reply of group {group}: {error}"))
                     })?);
                 }
             }
         }
-        if waits { Err(Stop::Asked) } else { Ok(replies) }
+        if waits { Err(Stop::AwaitsReplies) } else { Ok(replies) }
     }
 
     /// Whether earlier runs have made calls that this run did not need.
-    pub(crate) fn has_unused_answers(&self) -> bool {
-        self.next_answer < self.op.asked.len()
+    pub(crate) fn has_unused_replies(&self) -> bool {
+        self.next_call < self.op.remote_calls.len()
     }
 
     /// Has groups prepare steps under this operation's transaction. The target sends them the

@@ -85,14 +85,14 @@ mod tests {
     }
 
     #[test]
-    fn what_a_later_start_could_write_anew_is_lost() {
+    fn changes_after_the_end_of_the_log_are_lost() {
         let mut epochs = Epochs::default();
         epochs.begin(Lsn::new(1));
         assert!(!epochs.is_lost(&mark(1, 100)), "nothing has happened since");
         // A kill after record 100: the next start goes on behind it.
         epochs.begin(Lsn::new(101));
         assert!(!epochs.is_lost(&mark(1, 100)));
-        // A power loss took what came after record 150.
+        // A power loss removed the records after 150.
         epochs.begin(Lsn::new(151));
         assert!(!epochs.is_lost(&mark(2, 150)));
         assert!(epochs.is_lost(&mark(2, 151)));
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_last_starts_are_remembered_and_older_ones_count_as_lost() {
+    fn changes_of_forgotten_epochs_count_as_lost() {
         let mut epochs = Epochs::default();
         for number in 1..=100 {
             epochs.begin(Lsn::new(number * 10));

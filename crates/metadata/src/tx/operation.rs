@@ -29,7 +29,7 @@ pub(crate) enum Stop {
     /// Another transaction holds this: run it again when that has ended.
     Held(Resource),
     /// It has called other groups and waits for a reply.
-    Asked,
+    AwaitsReplies,
     /// A participant was busy: run it again after a pause.
     Busy,
     /// It waits for the log to be synced (numbers are being reserved).
@@ -54,11 +54,11 @@ impl From<skep_types::ErrorCode> for Stop {
 
 /// A call to another group, remembered over runs.
 #[derive(Debug, Clone)]
-pub(crate) struct Asked {
+pub(crate) struct RemoteCall {
     pub(crate) group: GroupId,
     pub(crate) message: u16,
     pub(crate) body: Vec<u8>,
-    pub(crate) answer: Option<Result<Vec<u8>>>,
+    pub(crate) reply: Option<Result<Vec<u8>>>,
 }
 
 /// A request to another group.
@@ -89,7 +89,7 @@ pub(crate) struct Operation {
     pub(crate) repetitions: Vec<(ConnectionId, Header)>,
     pub(crate) body: Vec<u8>,
     /// Its calls to other groups, in order.
-    pub(crate) asked: Vec<Asked>,
+    pub(crate) remote_calls: Vec<RemoteCall>,
     /// The transaction that it coordinates, once it has asked a group to prepare.
     pub(crate) transaction: Option<u64>,
     /// Groups that were asked for prepared transactions under `transaction`.
@@ -109,7 +109,7 @@ impl Operation {
             source,
             repetitions: Vec::new(),
             body,
-            asked: Vec::new(),
+            remote_calls: Vec::new(),
             transaction: None,
             participants: Vec::new(),
             rename_lock: None,

@@ -161,7 +161,7 @@ pub(crate) fn check_project(handed_down: Option<u32>, inode: &Attributes) -> Res
     match handed_down {
         Some(project) if project != inode.project => {
             let what = format!(
-                "{} is of project {}, and the directory takes project {project} alone",
+                "inode {} is of project {}: the directory accepts only project {project}",
                 inode.inode, inode.project
             );
             Err(Error::new(ErrorCode::CrossDevice, what))
@@ -172,7 +172,7 @@ pub(crate) fn check_project(handed_down: Option<u32>, inode: &Attributes) -> Res
 
 /// Turns "not found" into a new run, which reads the names again: another request may have pointed
 /// a name elsewhere since it was read, and a name that always exists must not seem to be missing.
-fn doubt<E: Engine>(context: &Context<'_, E>, stop: Stop) -> Stop {
+fn revalidate<E: Engine>(context: &Context<'_, E>, stop: Stop) -> Stop {
     match stop {
         Stop::Fail(error)
             if matches!(error.code(), ErrorCode::NotFound | ErrorCode::Stale)
@@ -187,7 +187,7 @@ fn doubt<E: Engine>(context: &Context<'_, E>, stop: Stop) -> Stop {
 fn no_answer() -> Error {
     Error::new(
         ErrorCode::Corrupt,
-        "a prepared transaction lost the attributes that it answered with",
+        "the record of a prepared transaction lacks the attributes of its reply",
     )
 }
 
@@ -212,9 +212,9 @@ pub(crate) fn do_anywhere<E: Engine>(
     }
     // First the local steps: if one fails, no other group has to prepare.
     for step in &here {
-        check(context, step).map_err(|stop| doubt(context, stop))?;
+        check(context, step).map_err(|stop| revalidate(context, stop))?;
     }
-    context.prepare(elsewhere).map_err(|stop| doubt(context, stop))?;
+    context.prepare(elsewhere).map_err(|stop| revalidate(context, stop))?;
     for step in &here {
         apply(context, step, None)?;
     }

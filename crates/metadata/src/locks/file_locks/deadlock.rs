@@ -29,6 +29,7 @@ impl FileLocks {
                 let Some(file) = self.files.get(file_key) else { continue };
                 let wait = file.queue.get((owner.0, *number));
                 let wait = wait.filter(|it| !it.is_woken());
+                // A woken waiter sets its lock now: it has no edge.
                 let Some(wait) = wait else { continue };
                 let holders = file.held_against(&wait.claim).map(|it| party(it.owner));
                 let holders: BTreeSet<_> = holders.take(MAX_LISTED_HOLDERS).collect();

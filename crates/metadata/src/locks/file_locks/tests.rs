@@ -1,4 +1,5 @@
-//! The table against a model of single bytes, the order of calls, and cycles.
+//! The table compared with a model of single bytes, the order in which waiters are woken, and
+//! deadlock cycles.
 
 use super::*;
 use crate::limits::{BARRIER, MAX_OVERTAKEN, WAIT_ANSWER, WAKE_RESERVATION};
@@ -27,7 +28,7 @@ fn claim(owner: u64, mode: LockMode, range: Range<u64>) -> LockClaim {
     LockClaim::of(session_of(owner), &request).unwrap()
 }
 
-/// What a `SetLock` does; whether it was granted.
+/// Applies a `SetLock`. Returns whether it was granted.
 fn set(locks: &mut FileLocks, request: &LockRequest, wait: u64) -> bool {
     set_at(NOW, locks, request, wait)
 }
@@ -62,8 +63,8 @@ fn wait(locks: &mut FileLocks, owner: u64, mode: LockMode, range: Range<u64>, no
     locks.wait(FILE, claim(owner, mode, range), owner, state);
 }
 
-/// Who is called (`true`) or told to ask again, by owner.
-fn called(locks: &mut FileLocks, now: Duration) -> Vec<(u64, bool)> {
+/// The owners that are woken (`true`) or have to poll again.
+fn woken(locks: &mut FileLocks, now: Duration) -> Vec<(u64, bool)> {
     locks.wake(now).iter().map(|it| (it.connection, it.is_woken)).collect()
 }
 
@@ -117,7 +118,7 @@ proptest! {
 }
 
 #[test]
-fn who_waits_is_called_in_order_and_kept_a_place_for() {
+fn waiters_are_woken_in_order_and_their_lock_is_reserved() {
     let mut locks = FileLocks::default();
     assert!(lock(&mut locks, 1, LockMode::Exclusive, 0..10));
     for owner in [2, 3] {
@@ -125,36 +126,36 @@ fn who_waits_is_called_in_order_and_kept_a_place_for() {
         wait(&mut locks, owner, LockMode::Exclusive, 0..10, NOW);
     }
     wait(&mut locks, 4, LockMode::Shared, 20..30, NOW);
-    assert_eq!(called(&mut locks, NOW), [(4, true)], "nothing is in the way of this one");
+    assert_eq!(woken(&mut locks, NOW), [(4, true)], "nothing is in the way of this one");
     unlock(&mut locks, 1, 0..10);
-    assert_eq!(called(&mut locks, NOW), [(2, true)]);
+    assert_eq!(woken(&mut locks, NOW), [(2, true)]);
     assert!(!lock(&mut locks, 5, LockMode::Shared, 0..1), "not while another was called for it");
     assert!(set(&mut locks, &request(FILE, 2, Some(LockMode::Exclusive), 0..10), 2));
     unlock(&mut locks, 2, 0..10);
-    assert_eq!(called(&mut locks, NOW), [(3, true)]);
-    // He doesn't come.
+    assert_eq!(woken(&mut locks, NOW), [(3, true)]);
+    // The woken waiter does not set its lock.
     let later = NOW + WAKE_RESERVATION;
     wait(&mut locks, 6, LockMode::Shared, 0..10, later);
-    assert_eq!(called(&mut locks, later), [(6, true)]);
+    assert_eq!(woken(&mut locks, later), [(6, true)]);
     assert!(set(&mut locks, &request(FILE, 6, Some(LockMode::Shared), 0..10), 6));
     // Nor does 4.
     assert_eq!((locks.wait_count(), locks.waiting.len()), (0, 0));
 }
 
 #[test]
-fn who_waits_long_asks_again_and_keeps_his_place_if_he_does() {
+fn a_waiter_that_polls_again_keeps_its_queue_position() {
     let mut locks = FileLocks::default();
     assert!(lock(&mut locks, 1, LockMode::Exclusive, 0..10));
     wait(&mut locks, 2, LockMode::Exclusive, 0..10, NOW);
     wait(&mut locks, 3, LockMode::Exclusive, 0..10, NOW + WAKE_RESERVATION);
     let asked_again = NOW + WAIT_ANSWER;
-    assert_eq!(called(&mut locks, asked_again), [(2, false)]);
+    assert_eq!(woken(&mut locks, asked_again), [(2, false)]);
     wait(&mut locks, 2, LockMode::Exclusive, 0..10, asked_again);
     unlock(&mut locks, 1, 0..10);
-    assert_eq!(called(&mut locks, asked_again), [(2, true)]);
+    assert_eq!(woken(&mut locks, asked_again), [(2, true)]);
     // Both go.
     locks.end_wait((FILE, LockKind::Posix), (session_of(2), 2));
-    assert_eq!(called(&mut locks, asked_again), [(3, true)]);
+    assert_eq!(woken(&mut locks, asked_again), [(3, true)]);
     assert!(locks.end_waits_of(session_of(3)).is_empty(), "its request was answers");
     assert_eq!((locks.wait_count(), locks.files.len()), (0, 0));
 }
@@ -166,25 +167,25 @@ fn readers(locks: &mut FileLocks, from: u64, now: Duration) -> u32 {
 }
 
 #[test]
-fn a_writer_is_overtaken_by_readers_only_so_often() {
+fn readers_overtake_a_writer_a_limited_number_of_times() {
     let mut locks = FileLocks::default();
     assert!(lock(&mut locks, 1, LockMode::Shared, 0..10));
     wait(&mut locks, 2, LockMode::Exclusive, 0..10, NOW + 60 * BARRIER);
-    assert_eq!(called(&mut locks, NOW), []);
+    assert_eq!(woken(&mut locks, NOW), []);
     assert_eq!(readers(&mut locks, 10, NOW), MAX_OVERTAKEN);
-    assert!(lock(&mut locks, 3, LockMode::Shared, 10..20), "elsewhere nobody waits");
-    // His time is over, and the next one is longer.
+    assert!(lock(&mut locks, 3, LockMode::Shared, 10..20), "no other file has waiters");
+    // The barrier ends, and the next one is longer.
     let later = NOW + BARRIER;
-    assert_eq!(called(&mut locks, later), []);
+    assert_eq!(woken(&mut locks, later), []);
     assert_eq!(readers(&mut locks, 1000, later), MAX_OVERTAKEN);
-    assert_eq!(called(&mut locks, later + BARRIER), []);
+    assert_eq!(woken(&mut locks, later + BARRIER), []);
     assert_eq!(readers(&mut locks, 2000, later + BARRIER), 0);
     assert_eq!(readers(&mut locks, 2000, later + 2 * BARRIER), MAX_OVERTAKEN);
 }
 
-/// On one host such a reader is held up by nobody, and its lock may be what others wait for.
+/// On one host no waiter blocks such a reader, and other processes may wait for its lock.
 #[test]
-fn who_is_held_up_by_a_waiting_writer_alone_is_let_by_after_a_time() {
+fn a_barrier_ends_and_lets_blocked_readers_pass() {
     let mut locks = FileLocks::default();
     assert!(lock(&mut locks, 1, LockMode::Shared, 0..10));
     assert!(lock(&mut locks, 9, LockMode::Exclusive, 20..30));
@@ -192,24 +193,25 @@ fn who_is_held_up_by_a_waiting_writer_alone_is_let_by_after_a_time() {
     for owner in 100..200 {
         wait(&mut locks, owner, LockMode::Shared, 5..25, NOW + 60 * BARRIER);
     }
-    assert_eq!(called(&mut locks, NOW), []);
+    assert_eq!(woken(&mut locks, NOW), []);
     // The writer can't have it yet, the readers can.
     unlock(&mut locks, 9, 20..30);
     let all: Vec<_> = (100..200).map(|owner| (owner, true)).collect();
-    assert_eq!(called(&mut locks, NOW), all);
+    assert_eq!(woken(&mut locks, NOW), all);
     for owner in 100..200 {
         let shared = request(FILE, owner, Some(LockMode::Shared), 5..25);
         assert!(set(&mut locks, &shared, owner), "{owner} was called");
     }
-    // Now it has a barrier. Who is held up by it waits for nobody who waits for him.
+    // Now it has a barrier. A reader that the barrier blocks does not wait for an owner that waits
+    // for the reader.
     assert!(!lock(&mut locks, 300, LockMode::Shared, 0..10));
     wait(&mut locks, 300, LockMode::Shared, 0..10, NOW + 60 * BARRIER);
     let elsewhere = request(OTHER_FILE, 300, Some(LockMode::Exclusive), 0..1);
     assert!(set(&mut locks, &elsewhere, 0));
     let of_1 = LockClaim::of(session_of(1), &LockRequest { owner: 1, ..elsewhere }).unwrap();
     assert!(!locks.closes_cycle(OTHER_FILE, &of_1));
-    assert_eq!(called(&mut locks, NOW), []);
-    assert_eq!(called(&mut locks, NOW + BARRIER), [(300, true)]);
+    assert_eq!(woken(&mut locks, NOW), []);
+    assert_eq!(woken(&mut locks, NOW + BARRIER), [(300, true)]);
     let shared = request(FILE, 300, Some(LockMode::Shared), 0..10);
     assert!(set_at(NOW + BARRIER, &mut locks, &shared, 300));
 }
@@ -230,7 +232,7 @@ fn deadlocks_are_found_across_files_and_sessions() {
     assert!(locks.closes_cycle(FILE, &closing));
     assert!(!locks.closes_cycle(FILE, &claim(3, LockMode::Exclusive, 7..8)));
     assert!(!locks.closes_cycle(FILE, &claim(4, LockMode::Exclusive, 0..5)));
-    // Without the one in the middle there is none.
+    // Without the owner in the middle there is no cycle.
     locks.end_wait((OTHER_FILE, LockKind::Posix), (session_of(2), 2));
     assert!(!locks.closes_cycle(FILE, &closing));
 }
@@ -243,7 +245,7 @@ fn queueing_behind_waiters_is_not_a_deadlock() {
     wait(&mut locks, 3, LockMode::Exclusive, 0..10, NOW);
     let of_another_thread = claim(2, LockMode::Exclusive, 0..10);
     assert!(!locks.closes_cycle(FILE, &of_another_thread));
-    // But what it holds does.
+    // But a lock that it holds counts.
     assert!(lock(&mut locks, 2, LockMode::Exclusive, 20..30));
     wait(&mut locks, 1, LockMode::Exclusive, 20..30, NOW);
     assert!(locks.closes_cycle(FILE, &of_another_thread));
@@ -264,7 +266,7 @@ fn owners_of_different_lock_kinds_close_no_cycle() {
 }
 
 #[test]
-fn who_waits_for_whom_is_listed_in_pages() {
+fn waits_are_listed_in_pages() {
     let mut locks = FileLocks::default();
     assert!(lock(&mut locks, 2, LockMode::Shared, 0..10));
     assert!(lock(&mut locks, 4, LockMode::Shared, 5..10));
@@ -286,10 +288,10 @@ fn who_waits_for_whom_is_listed_in_pages() {
     assert_eq!(waits, (100..1000).map(|owner| (party(owner), owner)).collect::<Vec<_>>());
     assert_eq!(found[0].holders, [party(2), party(4)]);
     assert!(found[1..].iter().all(|it| it.holders == [party(2)]));
-    // Who is called will try now; flock has no cycles.
+    // A woken waiter sets its lock now and has no edge; `flock` has no deadlock detection.
     unlock(&mut locks, 4, 5..10);
     unlock(&mut locks, 2, 0..10);
-    assert_eq!(called(&mut locks, NOW), [(100, true)]);
+    assert_eq!(woken(&mut locks, NOW), [(100, true)]);
     let first = locks.posix_waits(LockParty::default());
     assert!(first.waits.iter().all(|it| it.wait != 100 && it.holders.is_empty()));
 }
