@@ -105,7 +105,14 @@ impl<E: Engine> MetadataTarget<E> {
         self.run_ready()?;
         self.wake_lock_waits();
         self.send_notifications();
-        Ok(self.end_batch())
+        let actions = self.end_batch();
+        if cfg!(debug_assertions) {
+            // The cheap ones: these structures are small or nearly always empty.
+            self.gates.check_invariants();
+            self.shared.numbers.check_invariants();
+            self.shared.locks.check_invariants();
+        }
+        Ok(actions)
     }
 
     /// When [`Event::Tick`] is due at the latest.

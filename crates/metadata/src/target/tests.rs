@@ -160,6 +160,7 @@ impl Story {
     fn run(&mut self, events: Vec<Event>) -> Vec<Event> {
         let mut next = Vec::new();
         let actions = self.target.handle(events, self.now, self.wall).unwrap();
+        self.target.check_invariants().unwrap();
         for action in actions {
             match action {
                 Action::Sync { lsn } => next.push(Event::Synced { lsn }),
