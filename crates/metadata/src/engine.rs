@@ -1,5 +1,5 @@
 //! The ordered key-value store under a metadata target, as a small trait with two engines: fjall
-//! for real, and one in memory for simulation and tests.
+//! for services, and one in memory for simulation and tests.
 //!
 //! The engine runs without syncing by itself: the log is the truth. It receives only batches whose
 //! log records are on the device, each with the number of the last record in it, and becomes
@@ -18,7 +18,7 @@ pub trait Engine {
     /// The value of a key.
     ///
     /// # Errors
-    /// `DeviceFailed` when the store can't be read or written; the target stops then.
+    /// `DeviceFailed` if the store cannot be read or written; the target then stops.
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>>;
 
     /// Up to `limit` pairs with a key that starts with `prefix` and is greater than `after`, by

@@ -1,4 +1,5 @@
-//! How much space a target's disk has left: looked at from time to time, and told to the target.
+//! Measures the free space of a target's disk from time to time, and reports it to the target as an
+//! event.
 
 use crate::limits::{
     FREE_SPACE_LOG_BYTES, FREE_SPACE_VALID, FULL_BYTES, RESERVE_BYTES, RESERVE_DIVISOR,
@@ -10,7 +11,7 @@ use skep_types::{Error, ErrorCode, TargetId};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Looks at the file system that holds a target.
+/// Measures the file system that holds a target.
 #[derive(Debug)]
 pub(crate) struct FreeSpaceGauge {
     target: TargetId,
@@ -21,18 +22,18 @@ pub(crate) struct FreeSpaceGauge {
 }
 
 impl FreeSpaceGauge {
-    /// A gauge that hasn't looked yet.
+    /// A gauge without a measurement.
     pub(crate) fn new(target: TargetId, directory: &Path) -> Self {
         let directory = directory.to_owned();
         Self { target, directory, looked_at: None, logged_since: 0, is_short: false }
     }
 
-    /// Notes that so much was logged: the last look is worth less.
+    /// Notes that `bytes` were logged: the last measurement ages.
     pub(crate) fn logged(&mut self, bytes: u64) {
         self.logged_since += bytes;
     }
 
-    /// Looks if it is time, and gives what is to be told to the target.
+    /// Measures if it is time, and returns the event for the target.
     pub(crate) fn look(&mut self, now: Duration) -> Option<Event> {
         let is_fresh = self.looked_at.is_some_and(|at| now < at + FREE_SPACE_VALID);
         if is_fresh && self.logged_since < FREE_SPACE_LOG_BYTES {
@@ -40,7 +41,7 @@ impl FreeSpaceGauge {
         }
         self.looked_at = Some(now);
         self.logged_since = 0;
-        // A refusal leaves what was found before.
+        // If the measurement fails, the last one stays valid.
         let found = space(&self.directory).ok()?;
         let shortage = is_short(&found).then(|| self.shortage(&found));
         match &shortage {
@@ -54,8 +55,8 @@ impl FreeSpaceGauge {
 
     fn shortage(&self, found: &Space) -> String {
         format!(
-            "target {} has {} MiB and {} inodes left on the disk under {} and takes nothing new: \
-             make free_space on that disk; removing files and directories works",
+            "target {} has {} MiB and {} inodes left on the disk under {} and accepts nothing new: \
+             free space on that disk; removing files and directories works",
             self.target,
             found.free_bytes >> 20,
             found.free_inodes,
@@ -63,8 +64,8 @@ impl FreeSpaceGauge {
         )
     }
 
-    /// A failure of log or store, with what to do if the disk is full: fjall tells of its first
-    /// failure only, and to its own threads.
+    /// Adds the way out to a failure of the log or the store if the disk is full. The error itself
+    /// may not name the cause: fjall reports its first failure only, and to its own threads.
     pub(crate) fn explain(&self, error: Error) -> Error {
         let is_of_disk = matches!(
             error.code(),
@@ -75,7 +76,7 @@ impl FreeSpaceGauge {
             return error;
         }
         let what = format!(
-            "the disk under {} is full: make free_space there and start the service again, it goes on \
+            "the disk under {} is full: free space there and start the service again; it goes on \
              from where it was ({})",
             self.directory.display(),
             error.context()
@@ -89,7 +90,7 @@ fn is_short(found: &Space) -> bool {
     found.free_bytes < reserve(found.total_bytes) || few_inodes
 }
 
-/// Bytes of a file system of this size that are kept for what frees and ends things.
+/// The free bytes that a file system of this size reserves for requests that free or end something.
 pub(crate) fn reserve(total_bytes: u64) -> u64 {
     (total_bytes / RESERVE_DIVISOR).min(RESERVE_BYTES)
 }
@@ -103,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn room_is_short_below_the_reserve_or_with_few_inodes() {
+    fn free_space_is_short_below_the_reserve_or_with_few_inodes() {
         let total_bytes = 100 << 30;
         let enough =
             Space { total_bytes, free_bytes: RESERVE_BYTES, total_inodes: 0, free_inodes: 0 };
@@ -114,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_looked_at_again_after_a_while_and_after_much_was_logged() {
+    fn the_gauge_measures_again_after_a_time_and_after_much_log() {
         let (mut gauge, at) = (gauge(), Duration::from_secs(1));
         assert!(gauge.look(at).is_some());
         assert!(gauge.look(at + FREE_SPACE_VALID / 2).is_none());
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_for_want_of_room_says_what_to_do_and_others_stay() {
+    fn a_failure_on_a_full_disk_names_the_way_out() {
         let full = gauge().explain(Error::new(ErrorCode::NoSpace, "log /x: full"));
         assert!(full.context().contains("free space") && full.context().contains("log /x"));
         let other = gauge().explain(Error::new(ErrorCode::Corrupt, "log /x: damaged"));

@@ -1,10 +1,10 @@
-//! One file for each request, and the one table that leads to them.
+//! The handlers: one file for each request, and the table that maps messages to them.
 
 mod close;
 mod close_many;
 mod create;
 mod create_unnamed;
-pub(crate) mod decide;
+mod decide;
 mod exchange;
 mod file_locks;
 mod get_attributes;
@@ -13,9 +13,10 @@ mod link;
 mod list_locks;
 mod list_waits;
 mod lookup;
-pub(crate) mod make_directory;
+mod make_directory;
 mod make_symlink;
 mod open;
+mod open_session;
 mod prepare;
 mod read_directory;
 mod read_inline;
@@ -31,9 +32,9 @@ mod which_exist;
 mod write_inline;
 mod xattr;
 
-use crate::context::Context;
 use crate::engine::Engine;
-use crate::operation::Stop;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
 use skep_types::codec::{Codec, Reader};
 use skep_types::{Error, ErrorCode, InodeId};
 use skep_wire::management::EmptyReply;
@@ -50,13 +51,14 @@ fn with<E: Engine, R: Request>(
     handler(context, request).map(|reply| reply.to_bytes())
 }
 
-/// Runs the handler of a message; gives the body of its reply.
+/// Runs the handler of a message. Returns the body of its reply.
 pub(crate) fn dispatch<E: Engine>(
     context: &mut Context<'_, E>,
     message: u16,
 ) -> Result<Vec<u8>, Stop> {
     let c = context;
     match message {
+        md::OpenSession::ID => with(c, open_session::run),
         md::Lookup::ID => with(c, lookup::run),
         md::GetAttributes::ID => with(c, get_attributes::run),
         md::SetAttributes::ID => with(c, set_attributes::run),
@@ -99,11 +101,11 @@ pub(crate) fn dispatch<E: Engine>(
     }
 }
 
-/// The inode at the head of a request's body that says which group it is for; none for requests
-/// that are for whichever group they reach.
+/// The inode in a request's body that decides which group serves the request. `None` means that any
+/// group can serve it.
 pub(crate) fn home_inode(message: u16, body: &[u8]) -> Option<InodeId> {
     let at = match message {
-        // The directory of the new name decides; before it stand the inode, or the old place.
+        // The directory of the new name decides; it is not the first field.
         md::Link::ID => {
             let link = md::Link::from_bytes(body).ok()?;
             return Some(link.directory);
@@ -112,7 +114,7 @@ pub(crate) fn home_inode(message: u16, body: &[u8]) -> Option<InodeId> {
             let rename = md::Rename::from_bytes(body).ok()?;
             return Some(rename.to_directory);
         }
-        // Of one file, or of all that the target has.
+        // Inode zero means the locks of all files of the target.
         fl::ListLocks::ID if body.get(..8) == Some(&[0; 8]) => return None,
         md::Exchange::ID => {
             let exchange = md::Exchange::from_bytes(body).ok()?;

@@ -2,142 +2,145 @@
 
 use std::time::Duration;
 
-/// How old a change gets at most before it is on the device under `metadata.sync = interval`, on a
-/// device that takes at most [`SYNC_AFTER`] for a sync.
+/// Age at which a change is on the device at the latest, under `metadata.sync = interval` and on a
+/// device that syncs within [`SYNC_AFTER`].
 pub const SYNC_INTERVAL: Duration = Duration::from_millis(10);
-/// How old a change gets before a sync begins. It may find one under way that has just begun, and
-/// then takes one as long: half the interval for each. On a slower device changes get as old as two
-/// syncs take.
+/// Age of the oldest unsynced change at which a sync begins. If another sync has just begun, the
+/// change waits for it and for one more: half of [`SYNC_INTERVAL`] for each. On a slower device,
+/// changes get as old as two syncs take.
 pub const SYNC_AFTER: Duration = Duration::from_millis(5);
-/// Numbers (inodes, transactions) reserved at once. What a crash wastes of 2^48 is nothing; the
-/// reservation costs one log record for so many creates.
+/// Numbers (for inodes and transactions) reserved at once. A reservation costs one log record, and
+/// a crash wastes at most this many of 2^48 numbers.
 pub const NUMBER_RANGE: u64 = 65_536;
 /// Chunk files that one message asks a storage target to remove.
 pub const REMOVALS_PER_MESSAGE: usize = 256;
 /// Open files closed in one transaction when a session ends, so that the batch stays small.
 pub const CLOSES_PER_BATCH: usize = 256;
-/// Bytes of changes after which such a transaction ends early: a file has up to a thousand chunk
-/// files and thousands of extended attributes that go with it.
+/// Bytes of changes at which such a transaction ends early: one removed file can bring a thousand
+/// work items for chunk files and thousands of extended attributes.
 pub const CLOSE_BYTES: usize = 256 << 10;
-/// Files whose size is being found out at the same time.
+/// Files whose size is recovered at the same time.
 pub const SIZE_RECOVERIES_AT_ONCE: usize = 16;
-/// First pause of an operation that another transaction is in the way of.
+/// First pause of an operation that found a participant busy.
 pub const FIRST_PAUSE: Duration = Duration::from_millis(1);
-/// How often an operation looks again when what a name led to is gone. Each time somebody must have
-/// changed the name in between, so a few times are enough unless the store is damaged.
-pub const MAX_DOUBTS: u32 = 16;
 /// Longest such pause.
 pub const LONGEST_PAUSE: Duration = Duration::from_millis(64);
-/// Longest time that a target waits for something to happen.
+/// How often an operation starts over because the inode that a name led to is gone. Each time
+/// another request must have changed the name in between, so a few times are enough unless the
+/// store is damaged.
+pub const MAX_REVALIDATIONS: u32 = 16;
+/// Longest time that a target waits without an event.
 pub const LONGEST_WAIT: Duration = Duration::from_millis(250);
-/// A prepared transaction older than this makes the participant ask the coordinator.
+/// Age of a prepared transaction at which the participant asks the coordinator how it ended.
 pub const ASK_AFTER: Duration = Duration::from_secs(1);
-/// Pause after which what another group has refused (a removal, a question, a decision) is tried
-/// again.
+/// Pause before a target repeats a call that another group has refused (a removal, a question for a
+/// size, a decision).
 pub const RETRY_PAUSE: Duration = Duration::from_secs(1);
-/// How long it is remembered that another group's transaction or a session has ended: longer than
+/// How long a target remembers that a session or another group's transaction has ended: longer than
 /// any message can be under way.
 pub const END_KEPT_SECONDS: i64 = 600;
-/// Between two searches for such ends that may be forgotten.
+/// Time between two searches for ends that are old enough to be deleted.
 pub const FORGET_EVERY: Duration = Duration::from_secs(60);
-/// Ends that such a search looks at in one batch: hundreds of thousands may be remembered.
+/// Ends that such a search reads in one batch: a target may remember hundreds of thousands.
 pub const ENDS_PER_BATCH: usize = 1000;
-/// Operations that wait for something at the same time; above it changes that clients ask for are
-/// refused with `LimitReached`.
+/// Operations that can wait on a target; above it the target refuses changes with `LimitReached`.
 pub const MAX_PARKED: usize = 100_000;
-/// So many more may wait before other requests are refused too: those of transactions between
-/// targets, for which some of the waiting may be waiting.
+/// Operations that can wait in addition before the target refuses other requests too. Transactions
+/// between targets need this reserve: waiting operations may wait for them.
 pub const PARKED_RESERVE: usize = 100_000;
-/// Connections that get the answer of one request. A client gives a connection up before it repeats
+/// Connections that get the reply to one request. A client gives a connection up before it repeats
 /// a request on the next one, so only the last few can still be in use.
 pub const MAX_REPETITIONS: usize = 8;
-/// Slots that a session gets at most.
+/// Largest number of slots of a session.
 pub const MAX_SLOTS: u32 = skep_wire::limits::MAX_SLOTS;
-/// Bytes at which a log record is ended and the operations of the batch go on in the next one. Far
-/// below what a reader takes for damage, and enough for hundreds of operations.
+/// Bytes at which a log record ends and the next operation of the batch begins another. Far below
+/// what a reader takes for damage, and enough for hundreds of operations.
 pub const RECORD_BYTES: usize = 4 << 20;
-/// Bytes that one operation may change. All of it is in one log record, so that it happens as a
-/// whole or not at all; a larger one is refused before anything of it is done. Ten times what the
-/// removal of a file with as many chunk files and extended attributes as there can be takes.
+/// Bytes that one operation may change. They are all in one log record, so that the operation
+/// happens as a whole or not at all; a larger one is refused before it changes anything. Ten times
+/// the changes of removing the largest possible file (chunk files and extended attributes).
 pub const OPERATION_BYTES: usize = 32 << 20;
 const _: () = assert!(OPERATION_BYTES < skep_format::log::MAX_PAYLOAD_BYTES);
-/// Steps that one promise may have: a rename needs three at one group. What is promised must fit
-/// into one log record when it is kept, since then it is too late to refuse it.
+/// Steps of one prepared transaction: a rename needs three at one group. The commit must fit into
+/// one log record, because the participant can no longer refuse it.
 pub const MAX_STEPS: usize = 8;
-/// Bytes of log after which a checkpoint is made.
+/// Bytes of log after which a checkpoint begins.
 pub const CHECKPOINT_LOG_BYTES: u64 = 64 << 20;
-/// Bytes that the key-value store's journal takes until it begins another: the records of one table
-/// in memory.
+/// Bytes of the key-value store's journal before it begins another: the records of one table in
+/// memory.
 pub const JOURNAL_BYTES: u64 = 64 << 20;
-/// Room that a target keeps on its disk for what frees and ends things: what adds something is
-/// refused when less is left. Log up to two checkpoints ([`CHECKPOINT_LOG_BYTES`]) with the
-/// segments begun, two journals and two tables of the key-value store, and what that rewrites to
-/// get rid of what was removed.
+/// Free bytes that a target reserves on its disk for requests that free or end something: with
+/// less, it refuses requests that add something. The reserve holds the log of up to two checkpoints
+/// ([`CHECKPOINT_LOG_BYTES`]) with the segments begun, two journals and two tables of the key-value
+/// store, and the tables that it rewrites to drop removed keys.
 pub const RESERVE_BYTES: u64 = 512 << 20;
-/// Of a small file system no more than one part in so many is kept.
+/// The reserve is at most the size of the file system divided by this.
 pub const RESERVE_DIVISOR: u64 = 8;
-/// Files that can still be made on a file system that has enough of them: segments and tables.
+/// Free inodes below which a target refuses to add something: it needs them for segments and
+/// tables.
 pub const RESERVE_INODES: u64 = 256;
-/// How long a look at the space is good for.
+/// How long a measurement of the free space is valid.
 pub const FREE_SPACE_VALID: Duration = LONGEST_WAIT;
-/// Bytes of log after which it isn't any more.
+/// Bytes of log after which the measurement is repeated earlier.
 pub const FREE_SPACE_LOG_BYTES: u64 = 4 << 20;
-/// With less than this free, a failure of log or store is put down to the full disk.
+/// With fewer free bytes, the target attributes a failure of the log or the store to the full disk.
 pub const FULL_BYTES: u64 = 64 << 20;
 /// Locked ranges that a target keeps: about 100 bytes each in memory.
 pub const MAX_FILE_LOCKS: usize = 1 << 20;
-/// Requests for locks that wait on a target.
+/// Requests that wait for locks on a target.
 pub const MAX_LOCK_WAITS: usize = 100_000;
-/// How long a request that waits for a lock is kept: it is asked again then, so that one whose
-/// connection was lost without a sign isn't waited for.
+/// How long the target parks a request that waits (for a lock, for notifications) before it asks
+/// the client to poll again, so that no wait outlives a connection that was lost unnoticed.
 pub const WAIT_ANSWER: Duration = Duration::from_secs(5);
-/// How long nobody else gets what somebody was called for, and how long somebody who is to ask
-/// again keeps his place: many times what a message takes.
-pub const CALL_KEPT: Duration = Duration::from_secs(1);
-/// How many later ones may get a lock while somebody waits whom it keeps waiting, before nobody
-/// may for a time.
+/// How long a lock stays reserved for the waiter that was woken, and how long a waiter that must
+/// poll again keeps its queue position: many times the latency of a message.
+pub const WAKE_RESERVATION: Duration = Duration::from_secs(1);
+/// Later claims that may be granted ahead of a waiter with which they conflict, before the waiter
+/// gets a starvation barrier.
 pub const MAX_OVERTAKEN: u32 = 64;
-/// How long nobody may the first time; each next time twice as long. Then those may whom it held
-/// up: who waits for them may be the one whose lock is waited for.
+/// Length of the first starvation barrier; each further one doubles. When it expires, the waiters
+/// that it blocked are woken, because the lock holder may itself wait for one of them.
 pub const BARRIER: Duration = Duration::from_secs(1);
-/// How long nobody may at most.
+/// Upper bound of a starvation barrier, which doubles each time.
 pub const LONGEST_BARRIER: Duration = Duration::from_secs(600);
-/// Waits of a file that are looked at when something is released: those behind them ask again by
-/// themselves.
-pub const CALLS_LOOKED_AT: usize = 1000;
-/// Owners that a search for a cycle of waiting ones looks at.
+/// Waiters of a file that the target examines when a lock is released; those behind them poll again
+/// by themselves.
+pub const WAITERS_EXAMINED: usize = 1000;
+/// Lock holders that a search for a deadlock cycle examines.
 pub const MAX_DEADLOCK_STEPS: usize = 10_000;
-/// Opens that one `ListLocks` looks at.
-pub const USES_LOOKED_AT: usize = 10_000;
-/// Deepest directory that a rename may move something into.
+/// Opens that one `ListLocks` examines.
+pub const USES_EXAMINED: usize = 10_000;
+/// Open files counted for one page of sessions: it must not delay requests.
+pub const OPENS_COUNTED: usize = 8192;
+/// Depth of the deepest directory that a rename may move a directory into.
 pub const MAX_DEPTH: usize = 4096;
-/// A directory with so many directories in it spreads new ones over all metadata groups.
+/// Subdirectories above which a directory spreads new ones over all metadata groups.
 pub const SPREAD_SUBDIRECTORIES: u32 = 1000;
 
 /// The limits that a simulation draws small, so that it crosses them often.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// See [`NUMBER_RANGE`].
+    /// [`NUMBER_RANGE`].
     pub number_range: u64,
-    /// See [`REMOVALS_PER_MESSAGE`].
+    /// [`REMOVALS_PER_MESSAGE`].
     pub removals_per_message: usize,
-    /// See [`CLOSES_PER_BATCH`].
+    /// [`CLOSES_PER_BATCH`].
     pub closes_per_batch: usize,
-    /// See [`MAX_PARKED`].
+    /// [`MAX_PARKED`].
     pub parked: usize,
-    /// See [`ENDS_PER_BATCH`].
+    /// [`ENDS_PER_BATCH`].
     pub ends_per_batch: usize,
-    /// See [`RECORD_BYTES`].
+    /// [`RECORD_BYTES`].
     pub record_bytes: usize,
-    /// See [`OPERATION_BYTES`].
+    /// [`OPERATION_BYTES`].
     pub operation_bytes: usize,
-    /// See [`CHECKPOINT_LOG_BYTES`].
+    /// [`CHECKPOINT_LOG_BYTES`].
     pub checkpoint_log_bytes: u64,
-    /// See [`SPREAD_SUBDIRECTORIES`].
+    /// [`SPREAD_SUBDIRECTORIES`].
     pub spread_subdirectories: u32,
-    /// See [`MAX_FILE_LOCKS`].
+    /// [`MAX_FILE_LOCKS`].
     pub file_locks: usize,
-    /// See [`MAX_LOCK_WAITS`].
+    /// [`MAX_LOCK_WAITS`].
     pub lock_waits: usize,
     /// Entries read from the store at once in a scan.
     pub scan_page: usize,
@@ -161,6 +164,3 @@ impl Default for Limits {
         }
     }
 }
-
-/// Open files counted for one page of sessions: it must not hold up requests.
-pub const OPENS_COUNTED: usize = 8192;

@@ -1,17 +1,17 @@
-//! A metadata target for real: sockets, log file, key-value store and clock around the pure state
-//! machine, on one thread.
+//! The service around the pure state machine of a metadata target: sockets, log file, key-value
+//! store and clock, on one thread.
 //!
-//! Connections put what arrives into one inbox. When all that can run has run, the inbox goes to
-//! the target as one batch; its actions are carried out in order. The thread then waits for
-//! whatever is next: a request, a sync, an answer, time.
+//! Connections put requests into one inbox. When no other future can run, the inbox goes to the
+//! target as one batch, and the service performs its actions in order. The thread then waits for
+//! the next event: a request, the end of a sync, a reply of another group, or time.
 
 use crate::engine::Engine;
 use crate::engine::fjall_engine::FjallEngine;
 use crate::free_space::FreeSpaceGauge;
 use crate::limits::Limits;
-use crate::operation::{CallId, ConnectionId, OutgoingCall};
 use crate::settings::MetadataSettings;
 use crate::target::{Action, Event, MetadataTarget, Start, SyncPolicy};
+use crate::tx::operation::{CallId, ConnectionId, OutgoingCall};
 use skep_env::local::Notify;
 use skep_env::{Mailbox, TcpStream};
 use skep_format::metadata::Key;
@@ -27,12 +27,12 @@ use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Events that wait for the target; above it connections are not read.
+/// Events that can wait for the target; above it the service reads no connection.
 const MAX_INBOX: usize = 10_000;
 /// How long the thread looks for more work before it sleeps
 /// (docs/design/0001-threads-and-store.md).
 const SPIN: Duration = Duration::from_micros(50);
-/// How long management may take to remove a client before it is asked again.
+/// How long management may take to remove a client before the service asks again.
 const EVICTION_PATIENCE: Duration = Duration::from_secs(5);
 
 fn host(settings: &MetadataSettings) -> Host {
@@ -56,7 +56,7 @@ pub fn initialise(settings: &MetadataSettings, token: JoinToken) -> Result<()> {
 /// are started.
 ///
 /// # Errors
-/// Whatever keeps it from starting, with what to do; a failed device.
+/// The reason why the service cannot start, with a way out; `DeviceFailed` later.
 pub fn run(settings: &MetadataSettings) -> Result<()> {
     let policy = SyncPolicy::from(settings.metadata.sync);
     let cache_bytes = settings.metadata.cache.0;
@@ -71,7 +71,7 @@ pub fn run(settings: &MetadataSettings) -> Result<()> {
     })
 }
 
-/// What the futures of a target's thread share.
+/// The state that the futures of a target's thread share.
 struct Shell {
     inbox: RefCell<Vec<Event>>,
     arrived: Notify,
@@ -80,7 +80,7 @@ struct Shell {
     next_connection: Cell<ConnectionId>,
     router: Rc<Router>,
     management: Rc<Management>,
-    /// Clients whose removal management is being asked for.
+    /// Clients for which a request to management is under way.
     evicting: RefCell<BTreeSet<NodeId>>,
     failure: RefCell<Option<Error>>,
     is_stopping: Cell<bool>,
@@ -146,7 +146,7 @@ impl Shell {
             }
             let now = skep_env::now();
             if let Some(event) = free_space.look(now) {
-                // First, so that nothing is taken that there is no space for.
+                // First, so that the target refuses the requests for which there is no space.
                 events.insert(0, event);
             }
             events.push(Event::Tick);
@@ -159,14 +159,14 @@ impl Shell {
         target.engine().checkpoint()
     }
 
-    /// Waits until something has arrived, or until it is time.
+    /// Waits for an event, at most until `until`.
     async fn wait_for_events(&self, until: Duration) {
         let arrived = self.arrived.wait();
         if self.inbox.borrow().is_empty() && !self.is_stopping.get() {
             let left = until.saturating_sub(skep_env::now());
             skep_env::timeout(left, arrived).await;
         }
-        // Whoever else can run now adds to the same batch.
+        // Other futures that can run now add to the same batch.
         skep_env::yield_now().await;
     }
 
@@ -237,7 +237,7 @@ impl Shell {
                 Action::Reply { connection, mut request, result } => {
                     request.lowest_map = request.lowest_map.max(target.fence());
                     let connections = self.connections.borrow();
-                    // Gone: the client asks again on another connection.
+                    // The connection is closed: the client repeats the request on another one.
                     let Some(outbox) = connections.get(&connection) else { continue };
                     match result {
                         Ok(body) => outbox.reply_raw(&request, &body),
@@ -258,7 +258,7 @@ impl Shell {
             match file.sync_data().await {
                 Ok(()) => shell.put(Event::Synced { lsn }),
                 Err(error) => {
-                    let what = format!("log could not be synced: {error}");
+                    let what = format!("cannot sync the log: {error}");
                     shell.fail(Error::new(ErrorCode::DeviceFailed, what));
                 }
             }
@@ -284,7 +284,10 @@ impl Shell {
         skep_env::spawn(async move {
             let asked = shell.management.call_once(&Evict { client }, EVICTION_PATIENCE).await;
             if let Err(error) = asked {
-                tracing::warn!("client {client} is not removed yet and keeps what it had: {error}");
+                tracing::warn!(
+                    "cannot remove client {client} from the cluster map yet, so its locks and \
+                     opens stay: {error}"
+                );
             }
             shell.evicting.borrow_mut().remove(&client);
         })
@@ -311,7 +314,7 @@ impl Shell {
     }
 }
 
-/// The group that has the target, as soon as the map says so.
+/// The group of the target. Waits until the cluster map has one.
 async fn own_group(router: &Router, target: skep_types::TargetId) -> GroupId {
     loop {
         if let Some(group) = router.map().group_of(target) {
@@ -321,7 +324,7 @@ async fn own_group(router: &Router, target: skep_types::TargetId) -> GroupId {
     }
 }
 
-/// Sends a request to another group until it has a final answer.
+/// Sends a request to another group until there is a final reply.
 async fn send(router: &Router, call: &OutgoingCall) -> Result<Vec<u8>> {
     match call.message {
         md::Lookup::ID => send_as::<md::Lookup>(router, call).await,
@@ -333,7 +336,7 @@ async fn send(router: &Router, call: &OutgoingCall) -> Result<Vec<u8>> {
         st::StatChunk::ID => send_as::<st::StatChunk>(router, call).await,
         st::RemoveChunks::ID => send_as::<st::RemoveChunks>(router, call).await,
         other => {
-            let what = format!("metadata sends no message {other}");
+            let what = format!("cannot send message {other}: metadata has no such call");
             Err(Error::new(ErrorCode::Unsupported, what))
         }
     }

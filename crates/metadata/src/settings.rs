@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use skep_service::{ByteSize, NodeSettings, Settings, node};
 use std::path::PathBuf;
 
-/// The port on which a metadata service listens unless told otherwise.
+/// The port of a metadata service by default.
 pub const DEFAULT_PORT: u16 = 7410;
 
 /// When the log is synced to the device.
@@ -23,12 +23,12 @@ pub enum Sync {
 #[serde(deny_unknown_fields)]
 pub struct MetadataSettings {
     /// Directories of the targets, each on a fast disk. One thread serves each of them: give a
-    /// service as many as it has cores to spare. Made by `--init`, which also makes those that are
-    /// added later. There is no default.
+    /// service as many as it has cores to spare. `--init` makes them, also directories that are
+    /// added to this list later. There is no default.
     pub targets: Vec<PathBuf>,
-    /// What every service has.
+    /// Settings that every service has.
     pub node: NodeSettings,
-    /// What a metadata service has.
+    /// Settings of metadata services only.
     pub metadata: TargetSettings,
 }
 
@@ -37,12 +37,11 @@ pub struct MetadataSettings {
 #[serde(deny_unknown_fields)]
 pub struct TargetSettings {
     /// When changes are synced to the device. `interval`: at most 10 ms later, and at once for
-    /// `fsync` and `O_SYNC`; a power loss may then cost the last 10 ms, never consistency. `always`:
-    /// before each reply; set it when nothing that a program was told may be lost to a power loss,
+    /// `fsync` and `O_SYNC`; a power loss may then cost the last 10 ms, never consistency.
+    /// `always`: before each reply; set it if a power loss must not cost any acknowledged change,
     /// and expect fewer changes per second from each client.
     pub sync: Sync,
-    /// Memory for what was read from the store, for each target. More helps when many files are in
-    /// use at once.
+    /// Memory in which each target caches the store. More helps when many files are in use at once.
     pub cache: ByteSize,
 }
 

@@ -187,6 +187,9 @@ impl World {
             Ok(actions) => actions,
             Err(error) => return self.fail(format!("target {index} has failed: {error}")),
         };
+        if let Err(error) = running.check_invariants() {
+            return self.fail(format!("target {index} cannot read its store: {error}"));
+        }
         process.ticks += 1;
         let (ticks, due) = (process.ticks, running.next_tick().max(now + Duration::from_micros(1)));
         self.at(due, Happening::Tick { target: index, ticks });

@@ -1,4 +1,4 @@
-//! The engine for real: fjall, an LSM tree in Rust.
+//! The engine of services: fjall, an LSM tree in Rust.
 
 use super::{Engine, Mutations};
 use crate::limits::JOURNAL_BYTES;
@@ -23,7 +23,7 @@ impl std::fmt::Debug for FjallEngine {
     }
 }
 
-/// The first key beyond all that start with `prefix`; none if there is no such key.
+/// The first key beyond all that start with `prefix`; `None` means that there is no such key.
 fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|byte| *byte != u8::MAX)?;
     let mut end = prefix[..=last].to_vec();
@@ -52,8 +52,9 @@ impl FjallEngine {
         Ok(engine)
     }
 
-    /// Allocates the space that the journal grows into: fjall gives it a length only, and would find
-    /// out too late that others have filled the disk. Where it can't be had, nothing is lost yet.
+    /// Allocates the space that the journal grows into: fjall gives it a length only, and would
+    /// find out too late that others have filled the disk. Where it can't be had, nothing is lost
+    /// yet.
     fn allocate_journal(&self) {
         let number = |path: &PathBuf| {
             let name = path.file_name()?.to_str()?;
@@ -120,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_applied_is_found_again_after_a_restart() {
+    fn applied_batches_survive_a_restart() {
         let directory = tempfile::tempdir().unwrap();
         let mut batch = Mutations::new();
         for i in 0..100_u8 {
@@ -143,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn the_journal_has_its_room_before_it_needs_it() {
+    fn the_journal_is_allocated_before_it_is_needed() {
         use std::os::unix::fs::MetadataExt;
         let directory = tempfile::tempdir().unwrap();
         let _engine = FjallEngine::open(directory.path(), 1 << 20).unwrap();

@@ -1,5 +1,6 @@
-//! The engine in memory, for simulation and tests. A crash takes it back to its last checkpoint, or
-//! to any batch since: an engine without sync may have written some of them by itself.
+//! The engine in memory, for simulation and tests. A power loss takes it back to its last
+//! checkpoint or to any batch since, as an engine without sync may have written some of them by
+//! itself.
 
 use super::{Engine, Mutations};
 use skep_format::metadata::Key;
@@ -33,8 +34,7 @@ impl MemoryEngine {
         self.since.clear();
     }
 
-    /// What is left after a power loss of which `survivors` batches since the checkpoint were
-    /// written.
+    /// The state after a power loss, if the device has `survivors` batches since the checkpoint.
     #[must_use]
     pub fn after_power_loss(&self, survivors: usize) -> Self {
         let mut live = self.durable.clone();

@@ -1,9 +1,9 @@
-//! `Close`: takes back an open; the last close of a file without a name disposes of it.
+//! `Close`: subtracts an open; the last close of a file without a name disposes of the file.
 
-use crate::context::Context;
 use crate::engine::Engine;
-use crate::namespace::check_written;
-use crate::operation::Stop;
+use crate::namespace::inodes::check_written;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
 use skep_format::metadata::OpenCounts;
 use skep_wire::metadata::{AttributesReply, Close, OpenMode};
 
@@ -22,8 +22,8 @@ pub(crate) fn run<E: Engine>(
         writers: u32::from(request.open == OpenMode::Write),
     };
     let session = context.session()?;
-    // A power loss may have taken the open with the last moments before it. What was written since
-    // counts all the same.
+    // A power loss may have lost the open as one of the last changes. The bytes that were written
+    // since count all the same.
     context.uncount_opens(session, request.inode, closed)?;
     if record.attributes.links == 0 && context.opens(request.inode)?.is_zero() {
         context.dispose(&record)?;

@@ -1,9 +1,9 @@
-//! `CloseMany`: takes back many opens at once, in one transaction.
+//! `CloseMany`: subtracts many opens in one transaction.
 
-use crate::context::Context;
 use crate::engine::Engine;
 use crate::handlers::close;
-use crate::operation::Stop;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
 use skep_types::{Error, ErrorCode};
 use skep_wire::limits::MAX_CLOSES;
 use skep_wire::management::EmptyReply;
@@ -14,11 +14,14 @@ pub(crate) fn run<E: Engine>(
     request: CloseMany,
 ) -> Result<EmptyReply, Stop> {
     if request.files.len() > MAX_CLOSES {
-        let text = format!("{} opens to close, at most {MAX_CLOSES}", request.files.len());
+        let text = format!(
+            "cannot close {} files at once: the limit is {MAX_CLOSES}",
+            request.files.len()
+        );
         return Err(Error::new(ErrorCode::InvalidArgument, text).into());
     }
     for file in request.files {
-        // The file is gone, and the open with it. Anything else that fails is told.
+        // The file was removed, and the open with it. Any other error is returned.
         if context.find_inode(file.inode)?.is_none() {
             continue;
         }

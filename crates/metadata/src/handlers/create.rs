@@ -1,10 +1,10 @@
-//! `Create`: makes a file and opens it, or opens the one that is there.
+//! `Create`: makes a file and opens it, or opens the existing one.
 
-use crate::context::Context;
 use crate::engine::Engine;
 use crate::handlers::open;
-use crate::namespace::check_name;
-use crate::operation::Stop;
+use crate::namespace::names::check_name;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
 use skep_format::metadata::InodeRecord;
 use skep_types::codec::Bytes;
 use skep_types::{Error, ErrorCode, FileKind};
@@ -16,7 +16,7 @@ pub(crate) fn run<E: Engine>(
 ) -> Result<OpenReply, Stop> {
     check_name(&request.name)?;
     if matches!(request.kind, FileKind::Directory | FileKind::Symlink) {
-        let context = "directories and symbolic links have requests of their own";
+        let context = "cannot create a directory or a symbolic link with `Create`";
         return Err(Error::new(ErrorCode::InvalidArgument, context).into());
     }
     let mut directory = context.directory(request.directory)?;
@@ -35,7 +35,7 @@ pub(crate) fn run<E: Engine>(
                 };
                 open::run(context, open)
             }
-            // The client finds it by a lookup and opens it where it lives.
+            // The client looks the file up, and opens it at its own group.
             _ => Err(ErrorCode::Exists.into()),
         };
     }
@@ -51,7 +51,7 @@ pub(crate) fn run<E: Engine>(
     Ok(OpenReply { created: true, attributes, pattern, is_shared: false })
 }
 
-/// A new file of a directory, with all that it inherits; the caller stores it.
+/// A new file in a directory, with inherited permissions and pattern. The caller stores it.
 pub(super) fn new_file<E: Engine>(
     context: &mut Context<'_, E>,
     directory: &InodeRecord,

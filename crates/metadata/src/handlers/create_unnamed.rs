@@ -1,10 +1,11 @@
-//! `CreateUnnamed`: makes a regular file that has no name and opens it (`O_TMPFILE`). It goes with
-//! its last close, or with the session that has it open, unless it was given a name meanwhile.
+//! `CreateUnnamed`: makes a regular file that has no name and opens it (`O_TMPFILE`). The target
+//! removes it at its last close, or at the end of the session that has it open, unless a `Link` has
+//! given it a name.
 
-use crate::context::Context;
 use crate::engine::Engine;
 use crate::handlers::create::new_file;
-use crate::operation::Stop;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
 use skep_format::metadata::InodeRecord;
 use skep_types::codec::Bytes;
 use skep_types::{Error, ErrorCode, FileKind};
@@ -15,7 +16,11 @@ pub(crate) fn run<E: Engine>(
     request: CreateUnnamed,
 ) -> Result<OpenReply, Stop> {
     if request.open == OpenMode::No {
-        return Err(Error::new(ErrorCode::InvalidArgument, "open mode is missing").into());
+        return Err(Error::new(
+            ErrorCode::InvalidArgument,
+            "cannot open a file: the open mode is missing",
+        )
+        .into());
     }
     let directory = context.directory(request.directory)?;
     let like = Create {

@@ -1,44 +1,17 @@
-//! `Decide`: a transaction of another group has ended; what was promised is done or forgotten. The
-//! answer leaves when that is on the device.
+//! `Decide`: the coordinator has decided a transaction; this target applies or drops its prepared
+//! steps. The reply leaves when that is synced.
 
-use crate::context::Context;
 use crate::engine::Engine;
-use crate::operation::Stop;
-use crate::steps;
-use skep_format::metadata::{Key, PreparedRecord};
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
+use crate::tx::prepared;
 use skep_wire::management::EmptyReply;
-use skep_wire::metadata::{Decide, Step, TransactionId};
+use skep_wire::metadata::Decide;
 
 pub(crate) fn run<E: Engine>(
     context: &mut Context<'_, E>,
     request: Decide,
 ) -> Result<EmptyReply, Stop> {
-    end(context, request.transaction, request.commit)?;
+    prepared::end(context, request.transaction, request.commit)?;
     Ok(EmptyReply {})
-}
-
-/// Ends a prepared transaction. The caller gives back what it held, once this is committed.
-pub(crate) fn end<E: Engine>(
-    context: &mut Context<'_, E>,
-    transaction: TransactionId,
-    commit: bool,
-) -> Result<(), Stop> {
-    context.apply_prepared(transaction);
-    if let Some(record) = context.get::<PreparedRecord>(&Key::Prepared(transaction))? {
-        if commit {
-            let mut answers = record.attributes.iter();
-            for step in &record.steps {
-                let answer = match step {
-                    Step::MakeDirectoryInode { .. } | Step::AddLink { .. } => answers.next(),
-                    _ => None,
-                };
-                steps::apply(context, step, answer)?;
-            }
-        }
-        context.delete(&Key::Prepared(transaction));
-    }
-    // A request to prepare that is still under way must not find an empty place.
-    let now = context.wall();
-    context.put(&Key::Finished(transaction), &now);
-    Ok(())
 }

@@ -1,13 +1,13 @@
-//! `Exchange`: two names swap what they point to. Run by the group that serves the second
-//! directory; the first one and the inodes may live elsewhere, as in `rename`, whose rules for
-//! directories that change their parent hold here in both directions.
+//! `Exchange`: swaps the inodes of two names. The group that serves the second directory runs it;
+//! the first directory and the inodes may live elsewhere. The rules of `rename` for directories
+//! that change their parent hold in both directions.
 
-use crate::context::Context;
 use crate::engine::Engine;
 use crate::handlers::rename::{check_no_loop, confirm_source, source};
-use crate::namespace::check_name;
-use crate::operation::Stop;
-use crate::steps;
+use crate::namespace::names::check_name;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
+use crate::tx::steps;
 use skep_types::{ErrorCode, FileKind, InodeId};
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{Exchange, GetEntryInfo, Step};
@@ -71,9 +71,9 @@ pub(crate) fn run<E: Engine>(
     Ok(EmptyReply {})
 }
 
-/// The project that a directory hands down, wherever it is served. Elsewhere only the name in it is
-/// held until the exchange is decided: what is changed of the directory at the same moment may
-/// count or not.
+/// The project that a directory hands down, whichever group serves it. At another group only the
+/// name is locked until the exchange is decided: a concurrent change of the directory's project may
+/// apply or not.
 fn handed_down_by<E: Engine>(
     context: &mut Context<'_, E>,
     directory: InodeId,
@@ -87,8 +87,8 @@ fn handed_down_by<E: Engine>(
     Ok(attributes.handed_down_project())
 }
 
-/// Whether an inode is told that it has moved, by the rules of `rename`: a directory's parent must
-/// be right; the change time of others is raised where that costs no other target.
+/// Whether the exchange has a step for an inode, by the rules of `rename`: a directory's parent
+/// must be right; the change time of another inode is raised if that needs no other group.
 fn must_know<E: Engine>(
     context: &Context<'_, E>,
     inode: InodeId,

@@ -1,9 +1,10 @@
-//! `SetLock` and `TestLock`: locks of applications. Nobody waits here; waiting is in `file_locks`.
+//! `SetLock` and `TestLock`: locks of applications. These requests never wait; `WaitLock` is in
+//! `locks::waits`.
 
-use crate::context::Context;
 use crate::engine::Engine;
-use crate::file_locks::{Wanted, check};
-use crate::operation::Stop;
+use crate::locks::request::{LockClaim, check};
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
 use skep_format::metadata::{Key, LockOwner};
 use skep_types::{Error, ErrorCode};
 use skep_wire::file_locks::{LockKind, SetLock, SetLockReply, TestLock, TestLockReply};
@@ -20,13 +21,13 @@ pub(crate) fn set<E: Engine>(
     let of = LockOwner { inode: lock.inode, kind: lock.kind, session, owner: lock.owner };
     let locks = &context.shared.file_locks;
     let holds = locks.holds(&of);
-    let wanted = Wanted::of(session, &lock);
+    let claim = LockClaim::of(session, &lock);
     let now = context.shared.now;
-    let conflict =
-        wanted.and_then(|wanted| locks.in_the_way(lock.inode, &wanted, request.wait, now));
+    let conflict = claim.and_then(|claim| locks.obstacle(lock.inode, &claim, request.wait, now));
     if conflict.is_some() {
         if lock.kind == LockKind::Flock && holds {
-            // As on Linux: two that hold it shared and both want it alone would wait for ever.
+            // As on Linux: two owners that both upgrade a shared lock would wait for each other for
+            // ever.
             context.delete(&Key::FileLocks(of));
         }
         return Ok(SetLockReply { conflict, attributes });
@@ -34,9 +35,12 @@ pub(crate) fn set<E: Engine>(
     match locks.after(&of, &lock) {
         Some(record) => {
             let is_full = locks.range_count() >= context.shared.limits.file_locks;
-            // Unlocking frees what it splits.
+            // An unlock is never refused, although it may split a range.
             if record.ranges.len() > MAX_LOCK_RANGES || is_full && lock.mode.is_some() {
-                let what = format!("file {}: no more locks can be kept", lock.inode);
+                let what = format!(
+                    "cannot lock file {}: the target or the owner has too many locks",
+                    lock.inode
+                );
                 return Err(Error::new(ErrorCode::TooManyLocks, what).into());
             }
             context.put(&Key::FileLocks(of), &record);
@@ -52,9 +56,9 @@ pub(crate) fn test<E: Engine>(
     request: TestLock,
 ) -> Result<TestLockReply, Stop> {
     check(&request.lock)?;
-    let wanted = Wanted::of(context.session()?, &request.lock).ok_or_else(|| {
-        Error::new(ErrorCode::InvalidArgument, "nothing is in the way of an unlock")
+    let claim = LockClaim::of(context.session()?, &request.lock).ok_or_else(|| {
+        Error::new(ErrorCode::InvalidArgument, "cannot test an unlock: it never conflicts")
     })?;
-    let conflict = context.shared.file_locks.conflict(request.lock.inode, &wanted);
+    let conflict = context.shared.file_locks.conflict(request.lock.inode, &claim);
     Ok(TestLockReply { conflict })
 }

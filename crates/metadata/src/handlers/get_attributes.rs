@@ -1,8 +1,8 @@
 //! `GetAttributes`.
 
-use crate::context::Context;
 use crate::engine::Engine;
-use crate::operation::Stop;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
 use skep_wire::metadata::{AttributesReply, GetAttributes};
 
 pub(crate) fn run<E: Engine>(

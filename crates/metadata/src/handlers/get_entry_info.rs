@@ -1,8 +1,8 @@
-//! `GetEntryInfo`: everything that metadata knows of an inode.
+//! `GetEntryInfo`: all that metadata has stored about an inode.
 
-use crate::context::Context;
 use crate::engine::Engine;
-use crate::operation::Stop;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
 use skep_format::metadata::{InodeRecord, Key};
 use skep_types::SessionId;
 use skep_wire::metadata::{EntryInfo, GetEntryInfo};

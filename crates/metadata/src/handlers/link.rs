@@ -1,10 +1,10 @@
 //! `Link`: another name for an inode, which may live on another target.
 
-use crate::context::Context;
 use crate::engine::Engine;
-use crate::namespace::check_name;
-use crate::operation::Stop;
-use crate::steps;
+use crate::namespace::names::check_name;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
+use crate::tx::steps;
 use skep_types::{Error, ErrorCode};
 use skep_wire::metadata::{EntryReply, Link, Step};
 
@@ -30,7 +30,7 @@ pub(crate) fn run<E: Engine>(
     };
     let attributes = attributes
         .ok_or_else(|| Error::new(ErrorCode::Protocol, "prepare reply without attributes"))?;
-    // A prepared transaction that was given for it is taken back.
+    // If this fails, the target aborts the prepared transaction.
     steps::check_project(directory.attributes.handed_down_project(), &attributes)?;
     let (inode, kind) = (request.inode, attributes.kind);
     context.insert_dentry(request.directory, &request.name, inode, kind)?;

@@ -1,9 +1,9 @@
-//! `ListLocks`: who has files open, and who has locked them or waits for that.
+//! `ListLocks`: the sessions that have files open, with the locks that they hold or wait for.
 
-use crate::context::Context;
 use crate::engine::Engine;
-use crate::limits::USES_LOOKED_AT;
-use crate::operation::Stop;
+use crate::limits::USES_EXAMINED;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
 use skep_format::metadata::{Key, OpenCounts, SessionRecord, decode_value, session_open_of};
 use skep_types::SessionId;
 use skep_wire::file_locks::{FileUse, ListLocks, LockList};
@@ -18,9 +18,9 @@ pub(crate) fn run<E: Engine>(
         true => Vec::new(),
         false => Key::SessionOpen(request.after_session, request.after_inode).to_bytes(),
     };
-    let found = context.scan(&Key::session_opens(), &after, USES_LOOKED_AT)?;
+    let found = context.scan(&Key::session_opens(), &after, USES_EXAMINED)?;
     let mut list = LockList { uses: Vec::new(), next: None };
-    let is_last = found.len() < USES_LOOKED_AT;
+    let is_last = found.len() < USES_EXAMINED;
     let mut at = None;
     for (key, value) in found {
         let Some((session, inode)) = session_open_of(&key) else { continue };

@@ -1,8 +1,8 @@
-//! `ListWaits`: who waits for POSIX locks, and for whom.
+//! `ListWaits`: the owners that wait for POSIX locks, and the owners for which they wait.
 
-use crate::context::Context;
 use crate::engine::Engine;
-use crate::operation::Stop;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
 use skep_wire::file_locks::{ListWaits, WaitList};
 
 pub(crate) fn run<E: Engine>(

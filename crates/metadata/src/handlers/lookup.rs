@@ -1,8 +1,8 @@
 //! `Lookup`: finds an entry.
 
-use crate::context::Context;
 use crate::engine::Engine;
-use crate::operation::Stop;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
 use skep_types::ErrorCode;
 use skep_wire::metadata::{EntryReply, Lookup};
 

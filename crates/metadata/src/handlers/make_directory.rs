@@ -1,19 +1,16 @@
 //! `MakeDirectory`: on this target, or on another one by a transaction between the two.
 //!
-//! A directory stays on its parent's target, so that making it is one transaction here and what it
-//! holds is near. Those in the root, and in a directory that already has many, are spread evenly
-//! over all metadata groups by their name.
+//! A directory stays on its parent's target: one local transaction makes it, and its entries are
+//! near. Directories in the root, and in a directory that already has many, are spread evenly over
+//! all metadata groups by their name.
 
-use crate::context::Context;
 use crate::engine::Engine;
-use crate::namespace::check_name;
-use crate::operation::Stop;
-use crate::steps;
+use crate::namespace::names::check_name;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
+use crate::tx::steps;
 use skep_format::metadata::{InodeRecord, name_cursor};
-use skep_types::codec::Bytes;
-use skep_types::{
-    Attributes, Error, ErrorCode, FileKind, GroupId, InodeId, ShardId, StripePattern,
-};
+use skep_types::{Error, ErrorCode, FileKind, GroupId, InodeId};
 use skep_wire::metadata::{EntryReply, MakeDirectory, NewInode, Step};
 
 pub(crate) fn run<E: Engine>(
@@ -27,7 +24,7 @@ pub(crate) fn run<E: Engine>(
     }
     context.check_free_space()?;
     let group = choose_group(context, &directory, &request.name);
-    // Another group doesn't know this directory: what it hands down is worked out here.
+    // Another group does not have the parent: this target computes the inherited attributes.
     let kind = FileKind::Directory;
     let inherited = context.inherited(&directory, kind, &request.new)?;
     let mut new = NewInode { permissions: inherited.permissions, umask: 0, ..request.new };
@@ -67,43 +64,10 @@ fn choose_group<E: Engine>(
     let parent = directory.attributes.inode;
     let spreads =
         parent == InodeId::ROOT || directory.attributes.links > shared.limits.spread_subdirectories;
-    if !spreads || shared.metadata_groups.is_empty() {
+    if !spreads || shared.placement.metadata_groups.is_empty() {
         return shared.group;
     }
     let hash = name_cursor(shared.map.cluster, parent, name) / skep_format::metadata::ORDINALS;
-    shared.metadata_groups[(hash % shared.metadata_groups.len() as u64) as usize]
-}
-
-/// Attributes with a new id for a directory here.
-pub(crate) fn new_inode<E: Engine>(
-    context: &mut Context<'_, E>,
-    new: &NewInode,
-) -> Result<Attributes, Stop> {
-    let number = context.next_number()?;
-    let shards = &context.shared.own_shards;
-    if shards.is_empty() {
-        return Err(Error::new(ErrorCode::StaleMap, "this group serves no shard").into());
-    }
-    // An odd multiplier walks through all shards before it comes back to one.
-    let shard: ShardId = shards[(number.wrapping_mul(40_503) % shards.len() as u64) as usize];
-    let inode = InodeId::from_parts(shard, number);
-    Ok(context.new_attributes(inode, FileKind::Directory, new, None))
-}
-
-/// Stores a directory's inode.
-pub(crate) fn put_inode<E: Engine>(
-    context: &mut Context<'_, E>,
-    parent: InodeId,
-    attributes: &Attributes,
-    pattern: Option<&StripePattern>,
-) {
-    context.put_inode(&InodeRecord {
-        attributes: attributes.clone(),
-        parent,
-        pattern: pattern.cloned(),
-        link_target: Bytes::default(),
-        has_xattrs: attributes.has_acl,
-        high_water: 0,
-        may_be_named: false,
-    });
+    shared.placement.metadata_groups
+        [(hash % shared.placement.metadata_groups.len() as u64) as usize]
 }

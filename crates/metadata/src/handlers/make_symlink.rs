@@ -1,9 +1,9 @@
 //! `MakeSymlink`.
 
-use crate::context::Context;
 use crate::engine::Engine;
-use crate::namespace::check_name;
-use crate::operation::Stop;
+use crate::namespace::names::check_name;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
 use skep_format::metadata::InodeRecord;
 use skep_types::{Error, ErrorCode, FileKind};
 use skep_wire::limits::MAX_SYMLINK_BYTES;
@@ -18,7 +18,11 @@ pub(crate) fn run<E: Engine>(
         return Err(ErrorCode::NameTooLong.into());
     }
     if request.link_target.is_empty() {
-        return Err(Error::new(ErrorCode::NotFound, "a symbolic link points somewhere").into());
+        return Err(Error::new(
+            ErrorCode::NotFound,
+            "the target of a symbolic link must not be empty",
+        )
+        .into());
     }
     let mut directory = context.directory(request.directory)?;
     if context.dentry(request.directory, &request.name)?.is_some() {

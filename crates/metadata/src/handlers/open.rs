@@ -1,9 +1,10 @@
-//! `Open`: counts an open of a regular file by the session, perhaps cutting the file first.
+//! `Open`: counts an open of a regular file by the session. With `O_TRUNC` it truncates the file
+//! first.
 
-use crate::context::Context;
 use crate::engine::Engine;
-use crate::operation::Stop;
-use crate::truncations;
+use crate::namespace::truncations;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
 use skep_format::metadata::InodeRecord;
 use skep_types::{Error, ErrorCode, FileKind};
 use skep_wire::metadata::{Open, OpenMode, OpenReply};
@@ -17,15 +18,19 @@ pub(crate) fn run<E: Engine>(
         FileKind::Regular => {}
         FileKind::Directory => return Err(ErrorCode::IsDirectory.into()),
         _ => {
-            let context = "only regular files are opened at metadata";
+            let context = "cannot open an inode that is not a regular file";
             return Err(Error::new(ErrorCode::InvalidArgument, context).into());
         }
     }
     if request.open == OpenMode::No {
-        return Err(Error::new(ErrorCode::InvalidArgument, "open mode is missing").into());
+        return Err(Error::new(
+            ErrorCode::InvalidArgument,
+            "cannot open a file: the open mode is missing",
+        )
+        .into());
     }
     if request.must_have_name && record.attributes.links == 0 {
-        let text = format!("file {} has no name any more", request.inode);
+        let text = format!("cannot open file {}: its last name was removed", request.inode);
         return Err(Error::new(ErrorCode::Stale, text).into());
     }
     let is_shared = context.check_shared(request.inode, request.open)?;

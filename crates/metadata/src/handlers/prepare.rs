@@ -1,12 +1,13 @@
-//! `Prepare`: prepared transactions steps to another group's transaction. Never waits: what another transaction
-//! holds makes the answer "busy". The answer leaves when the promise is on the device.
+//! `Prepare`: checks, locks and logs steps for a transaction of another group. Never waits: if
+//! another transaction holds a resource, the reply is "busy". The reply leaves when the record is
+//! synced.
 
-use crate::context::Context;
 use crate::engine::Engine;
 use crate::limits::MAX_STEPS;
-use crate::locks::Owner;
-use crate::operation::Stop;
-use crate::steps;
+use crate::tx::context::Context;
+use crate::tx::locks::Owner;
+use crate::tx::operation::Stop;
+use crate::tx::steps;
 use skep_format::metadata::{Key, PreparedRecord};
 use skep_types::{Error, ErrorCode, Timestamp};
 use skep_wire::metadata::{Prepare, PrepareReply};
@@ -17,14 +18,17 @@ pub(crate) fn run<E: Engine>(
 ) -> Result<PrepareReply, Stop> {
     let transaction = request.transaction;
     if request.steps.len() > MAX_STEPS {
-        let what = format!("{} steps at once, at most {MAX_STEPS}", request.steps.len());
+        let what = format!(
+            "cannot prepare {} steps at once: the limit is {MAX_STEPS}",
+            request.steps.len()
+        );
         return Err(Error::new(ErrorCode::InvalidArgument, what).into());
     }
     if let Some(record) = context.get::<PreparedRecord>(&Key::Prepared(transaction))? {
         return Ok(PrepareReply { busy: false, attributes: record.attributes });
     }
     if context.get::<Timestamp>(&Key::Finished(transaction))?.is_some() {
-        let what = "the transaction has ended: this request was long under way";
+        let what = "cannot prepare a transaction that has ended: the request is late";
         return Err(Error::new(ErrorCode::Stale, what).into());
     }
     context.act_for(transaction);
@@ -36,7 +40,7 @@ pub(crate) fn run<E: Engine>(
             Err(stop) => return Err(stop),
         }
     }
-    // All are free: nothing can come between, since one operation runs at a time.
+    // All resources are still free, since one operation runs at a time.
     for resource in steps::resources(&request.steps, &attributes) {
         let taken = context.shared.locks.try_take(&resource, Owner::Prepared(transaction));
         assert!(taken, "a resource that was free stays free within one operation");

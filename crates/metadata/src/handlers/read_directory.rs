@@ -1,15 +1,15 @@
-//! `ReadDirectory`: entries after a cursor. Cursors are hashes of names, so they stay right while
-//! the directory changes: an entry that is there all the time is given exactly once.
+//! `ReadDirectory`: entries after a cursor. Cursors are hashes of names, so they stay valid while
+//! the directory changes: an entry that exists all the time is returned exactly once.
 
-use crate::context::Context;
 use crate::engine::Engine;
-use crate::operation::Stop;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
 use skep_format::metadata::Key;
 use skep_types::ErrorCode;
 use skep_wire::limits::MAX_DIRECTORY_BYTES;
 use skep_wire::metadata::{DirectoryEntries, DirectoryEntry, EntryReply, ReadDirectory};
 
-/// About what an entry takes in the reply besides its name, without and with attributes.
+/// About the bytes of an entry in the reply besides its name, without and with attributes.
 const ENTRY_BYTES: usize = 32;
 const ATTRIBUTES_BYTES: usize = 140;
 
@@ -26,7 +26,7 @@ pub(crate) fn run<E: Engine>(
     let prefix = Key::dentries_of(request.directory);
     let after = Key::Dentry(request.directory, request.cursor).to_bytes();
     let mut reply = DirectoryEntries { parent: directory.parent, entries: Vec::new(), end: false };
-    // The shortest names decide how many entries may fit.
+    // With the shortest names, this many entries fit.
     let limit = max_bytes / each + 1;
     let found = context.scan(&prefix, &after, limit)?;
     let is_all = found.len() < limit;
@@ -39,7 +39,8 @@ pub(crate) fn run<E: Engine>(
         }
         let (inode, kind) = (dentry.inode, dentry.kind);
         let attributes = match request.with_attributes && context.is_local(inode)? {
-            // An inode that a transaction holds is left out: the client asks for it by itself.
+            // Without the attributes of an inode that a transaction has locked: the client looks it
+            // up separately.
             true => match context.find_inode(inode) {
                 Ok(record) => record.map(|record| record.attributes),
                 Err(Stop::Held(_)) => None,

@@ -1,8 +1,8 @@
-//! `ReadInline`: reads bytes that lie with the inode.
+//! `ReadInline`: reads bytes that are stored with the inode.
 
-use crate::context::Context;
 use crate::engine::Engine;
-use crate::operation::Stop;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
 use skep_types::codec::{Bytes, crc32c};
 use skep_wire::inline::{ReadInline, ReadInlineReply};
 

@@ -1,8 +1,8 @@
 //! `ReadLink`.
 
-use crate::context::Context;
 use crate::engine::Engine;
-use crate::operation::Stop;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
 use skep_types::{ErrorCode, FileKind};
 use skep_wire::metadata::{BytesReply, ReadLink};
 

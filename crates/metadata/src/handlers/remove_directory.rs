@@ -1,9 +1,9 @@
 //! `RemoveDirectory`: removes an empty directory, which may live on another target.
 
-use crate::context::Context;
 use crate::engine::Engine;
-use crate::operation::Stop;
-use crate::steps;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
+use crate::tx::steps;
 use skep_types::{ErrorCode, FileKind};
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{RemoveDirectory, Step};

@@ -1,23 +1,23 @@
 //! `Rename`, run by the group that serves the new directory.
 //!
-//! Entries, inodes and the old directory may each live on another target; what isn't here is asked
-//! for as steps of one transaction. Moving a directory to another parent holds the rename lock (one
-//! for the whole namespace, at the root's group) while the ancestors of the new place are walked,
-//! so that no two moves can make a loop together.
+//! Entries, inodes and the old directory may each live on another target; this target prepares the
+//! steps of other groups in one transaction. Moving a directory to another parent holds the rename
+//! lock (one for the whole namespace, at the root's group) while the target walks the ancestors of
+//! the new directory, so that no two moves can make a loop together.
 
-use crate::context::Context;
 use crate::engine::Engine;
 use crate::limits::MAX_DEPTH;
-use crate::namespace::check_name;
-use crate::operation::Stop;
-use crate::steps;
+use crate::namespace::names::check_name;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
+use crate::tx::steps;
 use skep_format::metadata::{DentryRecord, InodeRecord};
 use skep_types::codec::Bytes;
 use skep_types::{Error, ErrorCode, FileKind, InodeId};
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{GetEntryInfo, Lookup, NewInode, Rename, Step};
 
-/// What overlay file systems mark a name with that is gone; its device number is 0.
+/// The device number of whiteouts, with which overlay file systems mark a removed name.
 const WHITEOUT: FileKind = FileKind::CharDevice;
 
 pub(crate) fn run<E: Engine>(
@@ -34,7 +34,7 @@ pub(crate) fn run<E: Engine>(
             return Err(ErrorCode::Exists.into());
         }
         if existing.inode == inode {
-            // Two names of one file: POSIX wants nothing to happen.
+            // Two names of one file: POSIX requires that nothing happens.
             confirm_source(context, request.from_directory, &request.from_name, inode)?;
             return Ok(EmptyReply {});
         }
@@ -45,7 +45,7 @@ pub(crate) fn run<E: Engine>(
             _ => {}
         }
     }
-    // Within one target nothing is added by it.
+    // Within one group a rename adds nothing to the store.
     let is_new_here = existing.is_none() && !context.is_local(request.from_directory)?;
     if is_new_here || request.whiteout.is_some() {
         context.check_free_space()?;
@@ -56,7 +56,7 @@ pub(crate) fn run<E: Engine>(
         context.hold_rename_lock()?;
         if let Err(stop) = check_no_loop(context, inode, request.to_directory) {
             if let Stop::Fail(_) = stop {
-                // It was read before the lock was held what is to be moved.
+                // The source was read before this operation held the rename lock.
                 confirm_source(context, request.from_directory, &request.from_name, inode)?;
             }
             return Err(stop);
@@ -73,8 +73,8 @@ pub(crate) fn run<E: Engine>(
         }
     };
     let mut wanted = vec![(request.from_directory, leave)];
-    // A file's change time is raised if that costs no other target; a directory's parent must be
-    // right wherever it lives, and so must the project if the new place asks for one.
+    // A file's change time is raised if that needs no other group. A directory's parent must always
+    // be set, and the project is always checked if the new directory hands one down.
     if (is_directory && changes_parent) || project.is_some() || context.is_local(inode)? {
         let step = Step::SetParent { inode, parent: request.to_directory, project };
         wanted.push((inode, step));
@@ -85,7 +85,7 @@ pub(crate) fn run<E: Engine>(
     steps::do_anywhere(context, wanted)?;
     // Read again: the steps may have changed the same directory.
     let mut to = context.directory(request.to_directory)?;
-    // Ordinals may have moved when the old name left the same directory.
+    // Removing the old name may have moved ordinals in the same directory.
     match context.dentry(request.to_directory, &request.to_name)? {
         Some(found) => context.point_entry(&mut to, found, inode, kind),
         None => {
@@ -96,7 +96,7 @@ pub(crate) fn run<E: Engine>(
     Ok(EmptyReply {})
 }
 
-/// Makes the inode that stays at the old name, here.
+/// Makes the whiteout for the old name, at this group.
 fn make_whiteout<E: Engine>(
     context: &mut Context<'_, E>,
     request: &Rename,
@@ -116,7 +116,7 @@ fn make_whiteout<E: Engine>(
     Ok(inode)
 }
 
-/// What a name points to, in a directory that may be served elsewhere.
+/// The entry of a name, in a directory that another group may serve.
 pub(super) fn source<E: Engine>(
     context: &mut Context<'_, E>,
     directory: InodeId,
@@ -133,8 +133,8 @@ pub(super) fn source<E: Engine>(
     Ok((entry.inode, entry.kind))
 }
 
-/// Looks once more where a name leads that was read before something was found of that file:
-/// another name of it, or that it lies above the new place. Perhaps it was moved in between.
+/// Reads a name again on which a refusal depends (two names of one file, a directory above the new
+/// one): another request may have changed the name since it was read.
 pub(super) fn confirm_source<E: Engine>(
     context: &mut Context<'_, E>,
     directory: InodeId,
@@ -147,7 +147,7 @@ pub(super) fn confirm_source<E: Engine>(
     Ok(())
 }
 
-/// How the inode goes whose name is taken over.
+/// The step that removes the replaced inode.
 fn replaced(existing: &DentryRecord) -> Step {
     let inode = existing.inode;
     match existing.kind {
@@ -156,7 +156,7 @@ fn replaced(existing: &DentryRecord) -> Step {
     }
 }
 
-/// Checks that a directory isn't moved below itself: walks from the new place up to the root.
+/// Checks that a directory is not moved below itself: walks from the new parent up to the root.
 pub(super) fn check_no_loop<E: Engine>(
     context: &mut Context<'_, E>,
     moved: InodeId,
@@ -165,7 +165,7 @@ pub(super) fn check_no_loop<E: Engine>(
     let mut at = to;
     for _ in 0..MAX_DEPTH {
         if at == moved {
-            let context = format!("directory {moved} can't be moved below itself");
+            let context = format!("cannot move directory {moved} below itself");
             return Err(Error::new(ErrorCode::InvalidArgument, context).into());
         }
         if at == InodeId::ROOT {
@@ -178,6 +178,8 @@ pub(super) fn check_no_loop<E: Engine>(
             context.ask(group, &GetEntryInfo { inode: at })?.parent
         };
     }
-    let context = format!("directory {to} lies deeper than {MAX_DEPTH} directories");
+    let context = format!(
+        "cannot move a directory to directory {to}: it is deeper than {MAX_DEPTH} directories"
+    );
     Err(Error::new(ErrorCode::InvalidArgument, context).into())
 }

@@ -1,9 +1,9 @@
-//! `ReportWritten`: a writer says how far it has come.
+//! `ReportWritten`: a writer reports how far it has written.
 
-use crate::context::Context;
 use crate::engine::Engine;
-use crate::namespace::check_written;
-use crate::operation::Stop;
+use crate::namespace::inodes::check_written;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
 use skep_types::{ErrorCode, FileKind};
 use skep_wire::metadata::{AttributesReply, ReportWritten};
 

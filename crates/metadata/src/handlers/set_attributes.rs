@@ -1,10 +1,10 @@
 //! `SetAttributes`: `chmod`, `chown`, `utimes`, `truncate`.
 
-use crate::context::Context;
 use crate::engine::Engine;
-use crate::namespace::PERMISSION_BITS;
-use crate::operation::Stop;
-use crate::truncations;
+use crate::namespace::inodes::PERMISSION_BITS;
+use crate::namespace::truncations;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
 use skep_types::{ErrorCode, FileKind, Timestamp};
 use skep_wire::metadata::{AttributesReply, SetAttributes, SetTime};
 

@@ -1,13 +1,13 @@
-//! `SetPattern`: what new files and directories in a directory inherit, or where a file will lie
-//! that has never held a byte.
+//! `SetPattern`: sets the stripe pattern that new files and directories in a directory inherit, or
+//! the pattern of a file that has never held a byte.
 //!
-//! A file's pattern changes only while nobody has it open, since whoever has works by the one that
-//! he was given. Then it gets a new generation: chunk files of the old one, if a write of a client
-//! that is gone is still on its way, are none of the file's.
+//! A file's pattern changes only while no session has the file open, since a client uses the
+//! pattern from the reply to its open. The new pattern gets a new generation: a late write of a
+//! dead client may still make chunk files of the old generation, which do not belong to the file.
 
-use crate::context::Context;
 use crate::engine::Engine;
-use crate::operation::Stop;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
 use skep_cluster::patterns;
 use skep_format::metadata::InodeRecord;
 use skep_types::{Error, ErrorCode, FileKind, PatternOrigin, PatternRequest};
@@ -21,7 +21,8 @@ pub(crate) fn run<E: Engine>(
     let mut record = context.inode(request.inode)?;
     let uid = request.uid;
     if uid != 0 && uid != record.attributes.uid {
-        let what = "only its owner and root set the stripe pattern of a file or directory";
+        let what =
+            "cannot set the stripe pattern: only the owner of the file or directory and root can";
         return Err(Error::new(ErrorCode::NotPermitted, what).into());
     }
     if let Some(asked) = &request.pattern {
@@ -36,7 +37,7 @@ pub(crate) fn run<E: Engine>(
         }
         FileKind::Regular => set_of_file(context, &mut record, &request)?,
         _ => {
-            let what = "only directories and regular files have stripe patterns";
+            let what = "cannot set the stripe pattern: only directories and regular files have one";
             return Err(Error::new(ErrorCode::InvalidArgument, what).into());
         }
     }
@@ -51,7 +52,7 @@ fn set_of_file<E: Engine>(
     request: &SetPattern,
 ) -> Result<(), Stop> {
     if request.pattern.is_none() {
-        let what = "a file has a stripe pattern always; set another";
+        let what = "cannot remove the stripe pattern of a file; set another one";
         return Err(Error::new(ErrorCode::NotPermitted, what).into());
     }
     let is_open = !context.opens(request.inode)?.is_zero();
@@ -60,7 +61,7 @@ fn set_of_file<E: Engine>(
                     is: write a new file with another one";
         return Err(Error::new(ErrorCode::InUse, what).into());
     }
-    // A power loss may have taken the open of a client that has just written.
+    // A power loss may have lost the open of a client that has just written.
     context.remove_inline(record)?;
     let old = record.pattern.take();
     let generation = old.as_ref().map_or(0, |old| old.generation) + 1;
@@ -71,7 +72,8 @@ fn set_of_file<E: Engine>(
     let mut pattern = patterns::resolve(&merged, &shared.map.policy);
     pattern.generation = generation;
     let seed = request.inode.raw();
-    let placed = patterns::place(pattern, &shared.candidates, seed, &mut shared.cursor)?;
+    let placement = &mut shared.placement;
+    let placed = patterns::place(pattern, &placement.candidates, seed, &mut placement.cursor)?;
     record.pattern = Some(placed);
     Ok(())
 }

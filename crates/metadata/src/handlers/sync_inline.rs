@@ -1,9 +1,9 @@
-//! `SyncInline`: whether inline writes are still there. It is answered when all that was logged
-//! before is on the device.
+//! `SyncInline`: whether inline writes are still there. The reply leaves when all earlier records
+//! are synced.
 
-use crate::context::Context;
 use crate::engine::Engine;
-use crate::operation::Stop;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
 use skep_types::{Error, ErrorCode};
 use skep_wire::inline::{SyncInline, SyncInlineReply};
 use skep_wire::limits::MAX_EPOCHS;
@@ -13,7 +13,7 @@ pub(crate) fn run<E: Engine>(
     request: SyncInline,
 ) -> Result<SyncInlineReply, Stop> {
     if request.written.len() > MAX_EPOCHS {
-        let what = format!("marks of more than {MAX_EPOCHS} epochs");
+        let what = format!("cannot check marks of more than {MAX_EPOCHS} epochs");
         return Err(Error::new(ErrorCode::InvalidArgument, what).into());
     }
     let epochs = &context.shared.epochs;

@@ -1,9 +1,10 @@
-//! `Unlink`: removes a name that is not a directory's; the inode may live on another target.
+//! `Unlink`: removes a name of an inode that is not a directory. The inode may live on another
+//! target.
 
-use crate::context::Context;
 use crate::engine::Engine;
-use crate::operation::Stop;
-use crate::steps;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
+use crate::tx::steps;
 use skep_types::{ErrorCode, FileKind};
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{Step, Unlink};

@@ -1,9 +1,9 @@
-//! `WhichExist`: storage asks which inodes exist, to find chunk files that nobody owns. The answer
-//! waits until what it says is on the device: chunk files are removed on the strength of it.
+//! `WhichExist`: storage asks which inodes exist, to find chunk files without an inode. The reply
+//! waits until the state that it shows is synced, since storage removes chunk files because of it.
 
-use crate::context::Context;
 use crate::engine::Engine;
-use crate::operation::Stop;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
 use skep_format::metadata::Key;
 use skep_types::{Error, ErrorCode};
 use skep_wire::limits::MAX_INODES_ASKED;
@@ -14,11 +14,13 @@ pub(crate) fn run<E: Engine>(
     request: WhichExist,
 ) -> Result<WhichExistReply, Stop> {
     if request.inodes.len() > MAX_INODES_ASKED {
-        return Err(Error::new(ErrorCode::LimitReached, "too many inodes at once").into());
+        return Err(
+            Error::new(ErrorCode::LimitReached, "cannot check so many inodes at once").into()
+        );
     }
     let mut exists = Vec::with_capacity(request.inodes.len());
     for inode in request.inodes {
-        // An answer about an inode of another group's shard would be a lie.
+        // Only the group that serves the shard has the inode.
         if !context.is_local(inode)? {
             let what = format!("inode {inode} is not served by {}", context.shared.group);
             return Err(Error::new(ErrorCode::StaleMap, what).into());

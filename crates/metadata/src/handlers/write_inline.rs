@@ -1,9 +1,9 @@
-//! `WriteInline`: writes bytes that lie with the inode; the size moves with them if that is all of
-//! the write.
+//! `WriteInline`: writes bytes that are stored with the inode. The size moves with them if they are
+//! the whole write.
 
-use crate::context::Context;
 use crate::engine::Engine;
-use crate::operation::Stop;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
 use skep_types::codec::crc32c;
 use skep_types::{Error, ErrorCode, Lsn};
 use skep_wire::inline::{InlineMark, WriteInline, WriteInlineReply};
@@ -15,17 +15,22 @@ pub(crate) fn run<E: Engine>(
 ) -> Result<WriteInlineReply, Stop> {
     let WriteInline { inode, generation, offset, bytes, checksum, extends } = request;
     if crc32c(&bytes) != checksum {
-        let what = format!("inline bytes for file {inode} don't match their checksum");
+        let what =
+            format!("cannot write inline bytes of file {inode}: they do not match their checksum");
         return Err(Error::new(ErrorCode::Protocol, what).into());
     }
     if bytes.is_empty() {
-        return Err(Error::new(ErrorCode::InvalidArgument, "no bytes to write").into());
+        return Err(Error::new(
+            ErrorCode::InvalidArgument,
+            "cannot write inline bytes: the request has none",
+        )
+        .into());
     }
     let end = offset.checked_add(bytes.len() as u64);
     let mut record = context.inline_file(inode, generation, end)?;
     let Some(epoch) = context.shared.epochs.current() else { return Err(Stop::Unsynced) };
     let before = context.inline_bytes(inode)?;
-    // Both are at most what a pattern may have in metadata.
+    // Both fit: a pattern has few bytes in metadata.
     let (start, end) = (offset as usize, offset as usize + bytes.len());
     let mut after = before.clone();
     after.resize(before.len().max(end), 0);
@@ -43,7 +48,7 @@ pub(crate) fn run<E: Engine>(
         context.merge_written(&mut record, &written);
         context.put_inode(&record);
     }
-    // The record isn't known yet: see `inline::stamp`.
+    // The log record is not chosen yet: see `inline::stamp`.
     let mark = InlineMark { epoch, record: Lsn::default() };
     Ok(WriteInlineReply { mark, attributes: record.attributes })
 }

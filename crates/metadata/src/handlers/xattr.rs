@@ -1,10 +1,10 @@
 //! Extended attributes: `GetXattr`, `SetXattr`, `ListXattrs`, `RemoveXattr`. One file for the four,
 //! since they share the rules for names and sizes.
 
-use crate::acls::is_acl;
-use crate::context::Context;
 use crate::engine::Engine;
-use crate::operation::Stop;
+use crate::namespace::acls::is_acl;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
 use skep_format::metadata::{InodeRecord, Key};
 use skep_types::codec::Bytes;
 use skep_types::{Error, ErrorCode, InodeId, Result};
@@ -14,11 +14,11 @@ use skep_wire::metadata::{
     BytesReply, GetXattr, ListXattrs, RemoveXattr, SetXattr, XattrMode, XattrNames,
 };
 
-/// What programs may do that aren't root's: a change of the file's owner or bytes takes it away.
+/// The file capabilities of a program. A change of the file's owner or bytes removes them.
 const CAPABILITY: &[u8] = b"security.capability";
 
 impl<E: Engine> Context<'_, E> {
-    /// Takes the capabilities of a file away, if it has any.
+    /// Removes the capabilities of a file, if it has any.
     pub(crate) fn drop_capability(&mut self, record: &mut InodeRecord) {
         if std::mem::take(&mut record.attributes.has_capability) {
             self.delete(&Key::Xattr(record.attributes.inode, CAPABILITY));
@@ -28,7 +28,10 @@ impl<E: Engine> Context<'_, E> {
 
 fn check(name: &[u8]) -> Result<()> {
     if name.is_empty() || name.len() > MAX_XATTR_NAME_BYTES || name.contains(&0) {
-        return Err(Error::new(ErrorCode::TooLarge, "name of an extended attribute"));
+        return Err(Error::new(
+            ErrorCode::TooLarge,
+            "cannot use the name of an extended attribute: it is too long",
+        ));
     }
     Ok(())
 }

@@ -1,91 +1,91 @@
-//! What a target is told, and what it wants done.
+//! The interface of the state machine: its events and its actions.
 
-use crate::operation::{CallId, ConnectionId, OutgoingCall};
+use crate::tx::operation::{CallId, ConnectionId, OutgoingCall};
 use skep_types::{ClusterMap, Lsn, NodeId, Result};
 use skep_wire::frame::Header;
 use std::sync::Arc;
 
-/// Something that has happened.
+/// An input of the state machine.
 #[derive(Debug)]
 pub enum Event {
     /// A request arrived.
     Request {
-        /// On which connection; the reply names it.
+        /// The connection on which it arrived; the reply names it.
         connection: ConnectionId,
         /// Its header.
         header: Header,
         /// Its body.
         body: Vec<u8>,
     },
-    /// A group has answered.
+    /// The final reply of another group to a call.
     Answer {
-        /// Which request.
+        /// The number of the call.
         call: CallId,
         /// Body of the reply, or its final refusal.
         result: Result<Vec<u8>>,
     },
-    /// The log is on the device up to here.
+    /// The log is synced.
     Synced {
-        /// Up to which record.
+        /// The last record that is synced.
         lsn: Lsn,
     },
     /// There is a new cluster map.
     Map(Arc<ClusterMap>),
-    /// The engine is durable up to here.
+    /// A checkpoint is complete.
     Checkpointed {
-        /// Up to which record.
+        /// The last record that is in the engine's checkpoint.
         lsn: Lsn,
     },
-    /// Somebody has looked how much space the log and the engine have on their disk.
+    /// The free space on the disk of the log and the engine was measured.
     FreeSpace {
-        /// None: enough. Otherwise what is missing, and what to do about it: what adds something is
-        /// refused with these words until this is said again.
+        /// `None` means that there is enough. Otherwise the error message, with the way out, with
+        /// which the target refuses requests that add something, until the next event of this kind.
         shortage: Option<String>,
     },
     /// Time has passed.
     Tick,
 }
 
-/// Something to do, in this order.
+/// An output of the state machine. The caller performs actions in order.
 #[derive(Debug)]
 pub enum Action {
     /// Append a record to the log. Later actions of the same batch rely on it.
     Append {
         /// Number of the record.
         lsn: Lsn,
-        /// Up to which record the log is synced.
+        /// The last record that is synced.
         synced: Lsn,
         /// Its contents.
         payload: Vec<u8>,
     },
-    /// Sync the log up to here, and say so by [`Event::Synced`].
+    /// Sync the log, then report [`Event::Synced`].
     Sync {
-        /// Up to which record.
+        /// The last record to sync.
         lsn: Lsn,
     },
     /// Send a reply.
     Reply {
-        /// On which connection.
+        /// The connection of the request.
         connection: ConnectionId,
         /// Header of the request.
         request: Header,
         /// Body of the reply, or the refusal.
         result: Result<Vec<u8>>,
     },
-    /// Send a request to a group until it has a final answer, and give it by [`Event::Answer`].
+    /// Send a request to a group until there is a final reply, then report [`Event::Answer`].
     Call {
         /// Its number.
         call: CallId,
-        /// What to send.
+        /// The request.
         request: OutgoingCall,
     },
-    /// Ask management to remove a client from the cluster map: nothing was heard of it for a lease.
-    /// Comes again until [`Event::Map`] brings a map without it.
+    /// Ask management to remove a client from the cluster map, because it has not renewed its
+    /// lease. The target repeats this action until [`Event::Map`] brings a map without the client.
     Evict {
-        /// Which.
+        /// The client.
         client: NodeId,
     },
-    /// Make the engine durable as it is, and say so by [`Event::Checkpointed`].
+    /// Make the engine durable as it is, then report [`Event::Checkpointed`].
     Checkpoint {
         /// The last record that is in the engine.
         lsn: Lsn,
@@ -93,7 +93,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// About how many bytes it adds to the log.
+    /// About the number of bytes that the action adds to the log.
     pub(crate) fn logged_bytes(&self) -> u64 {
         match self {
             Self::Append { payload, .. } => payload.len() as u64,

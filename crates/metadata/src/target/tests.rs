@@ -18,11 +18,17 @@ mod truncations;
 
 use super::*;
 use crate::engine::memory::MemoryEngine;
+use crate::limits::Limits;
+use crate::tx::operation::{CallId, ConnectionId, OutgoingCall};
+use skep_types::codec::Codec;
 use skep_types::map::{Capacity, CapacityPool, Consistency, Reachability, ShardRange};
 use skep_types::{
-    ClusterId, Epoch, FileKind, Group, GroupMember, InodeId, MapVersion, MemberState, NodeId,
-    SessionId, Target, TargetId,
+    ClusterId, Epoch, Error, ErrorCode, FileKind, Group, GroupId, GroupMember, Lsn, MemberState,
+    ShardId, Target, TargetId, TargetKind,
 };
+use skep_wire::Request;
+use skep_wire::file_locks::SetLock;
+use skep_wire::frame::Header;
 use skep_wire::metadata as md;
 use skep_wire::storage as st;
 
@@ -35,7 +41,7 @@ struct Story {
     /// The log on its disk.
     log: Vec<u8>,
     limits: Limits,
-    /// Clients that are to be removed.
+    /// Clients that the target has asked management to remove.
     evicted: Vec<NodeId>,
 }
 
@@ -120,8 +126,7 @@ impl Story {
         story
     }
 
-    /// The process is killed and started again: it has what was appended to the log, and of the
-    /// engine what was there at the beginning.
+    /// The process is killed and started again, with the whole log and an empty engine.
     fn restart(&mut self) {
         self.kill();
         self.happens(Event::Tick);
@@ -151,10 +156,11 @@ impl Story {
         }
     }
 
-    /// Runs one batch; gives what follows from it at once.
+    /// Runs one batch. Returns the events that follow from it at once.
     fn run(&mut self, events: Vec<Event>) -> Vec<Event> {
         let mut next = Vec::new();
         let actions = self.target.handle(events, self.now, self.wall).unwrap();
+        self.target.check_invariants().unwrap();
         for action in actions {
             match action {
                 Action::Sync { lsn } => next.push(Event::Synced { lsn }),
@@ -170,7 +176,7 @@ impl Story {
                 Action::Checkpoint { lsn } => next.push(Event::Checkpointed { lsn }),
             }
         }
-        if next.is_empty() && self.target.first_unsynced_at.is_some() {
+        if next.is_empty() && self.target.gates.has_unsynced() {
             next.push(Event::Tick);
         }
         next

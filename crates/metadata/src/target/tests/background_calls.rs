@@ -1,10 +1,10 @@
-//! What a target asks of others by itself, and what it does when they refuse.
+//! The background calls of a target to other groups, and their refusals.
 
 use super::*;
 use crate::limits::RETRY_PAUSE;
 
-/// The oldest call of the target is refused; it doesn't ask again before a pause has passed, and
-/// then does so once.
+/// Refuses the oldest call of the target, and checks that the target repeats it once, after a
+/// pause.
 fn is_tried_again_after_a_pause<R: Request>(story: &mut Story) {
     let (call, request) = story.calls.remove(0);
     assert_eq!(request.message, R::ID);
@@ -19,7 +19,7 @@ fn is_tried_again_after_a_pause<R: Request>(story: &mut Story) {
     assert_eq!(story.calls.iter().filter(|it| it.1.message == R::ID).count(), 1);
 }
 
-/// A removal that was refused was asked for again at once, as fast as the answers came.
+/// The target repeated a refused removal at once, as fast as the replies arrived.
 #[test]
 fn a_refused_removal_is_tried_again_after_a_pause() {
     let mut story = Story::begin();
@@ -38,9 +38,9 @@ fn a_refused_removal_is_tried_again_after_a_pause() {
     assert!(story.target.table.scan(&Key::removals(), &[], 1).unwrap().is_empty());
 }
 
-/// A size that couldn't be asked for was not asked for again before something else was to be done.
+/// A failed size recovery was not repeated before the jobs had something else to do.
 #[test]
-fn a_size_that_cannot_be_asked_for_is_tried_again() {
+fn a_failed_size_recovery_is_tried_again() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     story.ask(1, 1, (0, 0), &md::CloseSession {}).unwrap();
@@ -49,11 +49,11 @@ fn a_size_that_cannot_be_asked_for_is_tried_again() {
     assert_eq!(story.size(inode), 50);
 }
 
-/// A participant that refused to hear of a commit was told again at once.
+/// The target repeated a commit that a participant had refused without a pause.
 #[test]
-fn a_participant_that_refuses_a_commit_is_told_again_after_a_pause() {
+fn a_refused_commit_is_sent_again_after_a_pause() {
     let mut story = Story::begin();
-    story.target.tell(GroupId::new(3), 77, true, None);
+    story.target.send_decision(GroupId::new(3), 77, true, None);
     story.happens(Event::Tick);
     is_tried_again_after_a_pause::<md::Decide>(&mut story);
 }

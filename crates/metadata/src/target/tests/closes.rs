@@ -1,4 +1,4 @@
-//! What closes, and what is said of what was written.
+//! Closes of files, and the extents that clients report with them.
 
 use super::*;
 use skep_types::MAX_FILE_BYTES;
@@ -14,7 +14,7 @@ fn is_open(story: &Story, inode: InodeId) -> bool {
 }
 
 #[test]
-fn closing_many_closes_what_is_open_and_skips_the_rest() {
+fn closing_many_skips_files_that_are_not_open() {
     let mut story = Story::begin();
     let of_another = story.create_as("a", 2, (0, 1));
     let unlinked = story.create_as("b", 1, (0, 1));
@@ -33,7 +33,7 @@ fn closing_many_closes_what_is_open_and_skips_the_rest() {
 
 /// Errors of single files were taken for files that were gone: damage went unnoticed.
 #[test]
-fn closing_many_tells_of_damage_and_closes_nothing_then() {
+fn closing_many_reports_damage_and_closes_nothing() {
     let mut story = Story::begin();
     let (sound, damaged) = (story.create_as("a", 1, (0, 1)), story.create_as("b", 1, (0, 2)));
     story.target.table.write(Key::Inode(damaged).to_bytes(), Some(vec![1]));

@@ -32,14 +32,14 @@ impl Story {
         self.tell(session, at, &set).unwrap().conflict.is_none()
     }
 
-    /// Begins to wait; nobody is answered.
+    /// Begins to wait; no request gets a reply.
     fn waits(&mut self, on: ConnectionId, session: u64, lock: LockRequest) {
         self.send(on, session, (0, 0), &WaitLock { lock, wait: session });
         assert!(self.replies.is_empty(), "{:?}", self.replies);
     }
 
     /// The answer to a wait.
-    fn called(&mut self, on: ConnectionId) -> Result<bool> {
+    fn woken(&mut self, on: ConnectionId) -> Result<bool> {
         let index = self.replies.iter().position(|(connection, _)| *connection == on);
         let (_, result) = self.replies.remove(index.expect("an answer"));
         result.map(|body| WaitLockReply::from_bytes(&body).unwrap().is_called)
@@ -57,7 +57,7 @@ impl Story {
 }
 
 #[test]
-fn a_lock_is_kept_over_a_restart_and_a_repetition_is_answered_as_before() {
+fn a_lock_and_the_reply_to_its_request_survive_a_restart() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     assert!(story.locks(1, (0, 2), exclusive(inode, 5)));
@@ -65,7 +65,7 @@ fn a_lock_is_kept_over_a_restart_and_a_repetition_is_answered_as_before() {
     assert!(!story.locks(2, (0, 1), exclusive(inode, 5)), "owners of two sessions are two");
     assert!(story.locks(1, (0, 3), unlocked(exclusive(inode, 5))));
     assert!(story.locks(2, (0, 2), exclusive(inode, 5)));
-    // The unlock comes once more, late: it must not be done again, nor another's lock be freed.
+    // A late copy of the unlock arrives: it must not run again and release another owner's lock.
     assert!(story.locks(1, (0, 3), unlocked(exclusive(inode, 5))));
     story.restart();
     let test = TestLock { lock: exclusive(inode, 5) };
@@ -75,7 +75,7 @@ fn a_lock_is_kept_over_a_restart_and_a_repetition_is_answered_as_before() {
 }
 
 #[test]
-fn who_waits_is_answered_when_the_session_of_the_holder_ends() {
+fn a_waiter_is_woken_when_the_session_of_the_holder_ends() {
     let mut story = Story::begin_with(Limits { closes_per_batch: 1, ..Limits::default() });
     let inode = story.create(1, (0, 1));
     story.ask_sharing(2, (0, 1), &open_of(inode), (1, inode));
@@ -87,7 +87,7 @@ fn who_waits_is_answered_when_the_session_of_the_holder_ends() {
     story.waits(2, 2, exclusive(inode, 5));
     story.tell(1, (0, 0), &md::CloseSession {}).unwrap();
     assert_eq!(story.target.file_locks().count(), 0);
-    assert!(story.called(2).unwrap());
+    assert!(story.woken(2).unwrap());
     assert!(story.locks(2, (0, 3), exclusive(inode, 5)));
 }
 
@@ -96,31 +96,31 @@ fn open_of(inode: InodeId) -> md::Open {
 }
 
 #[test]
-fn who_waits_is_told_when_his_own_session_ends() {
+fn a_wait_is_refused_when_its_own_session_ends() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     assert!(story.locks(1, (0, 2), exclusive(inode, 5)));
     story.waits(3, 2, exclusive(inode, 5));
     story.send(1, 2, (0, 0), &md::CloseSession {});
-    assert_eq!(story.called(3).unwrap_err().code(), ErrorCode::StaleSession);
+    assert_eq!(story.woken(3).unwrap_err().code(), ErrorCode::StaleSession);
     let again = WaitLock { lock: exclusive(inode, 5), wait: 2 };
     story.replies.clear();
     assert_eq!(story.ask(1, 2, (0, 0), &again).unwrap_err().code(), ErrorCode::StaleSession);
 }
 
-/// A request that was given up with its connection may come after the one that was sent instead.
+/// A request on an abandoned connection may arrive after the one that the client has sent instead.
 #[test]
-fn a_request_that_comes_late_takes_nobodys_answer() {
+fn of_two_polls_for_one_wait_both_are_answered() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     assert!(story.locks(1, (0, 2), exclusive(inode, 5)));
     story.waits(3, 2, exclusive(inode, 5));
     story.send(2, 2, (0, 0), &WaitLock { lock: exclusive(inode, 5), wait: 2 });
-    assert!(!story.called(3).unwrap(), "it is to ask again");
+    assert!(!story.woken(3).unwrap(), "the client has to poll again");
     story.send(3, 2, (0, 0), &WaitLock { lock: exclusive(inode, 5), wait: 2 });
-    assert!(!story.called(2).unwrap());
+    assert!(!story.woken(2).unwrap());
     assert!(story.locks(1, (0, 3), unlocked(exclusive(inode, 5))));
-    assert!(story.called(3).unwrap());
+    assert!(story.woken(3).unwrap());
 }
 
 #[test]
@@ -136,17 +136,17 @@ fn a_wait_is_answered_after_some_seconds_and_can_be_ended() {
             story.tell(session, (0, 0), &md::KeepAlive { lease_ms: 5_000 }).unwrap();
         }
     }
-    assert!(!story.called(3).unwrap());
+    assert!(!story.woken(3).unwrap());
     assert!(story.now >= begun + WAIT_ANSWER);
     story.waits(3, 2, exclusive(inode, 5));
     story.ask(1, 2, (0, 0), &EndWait { inode, wait: 2 }).unwrap();
     assert!(story.locks(1, (0, 3), unlocked(exclusive(inode, 5))));
-    assert!(story.replies.is_empty(), "nobody waits any more");
-    assert!(story.locks(1, (0, 4), exclusive(inode, 6)), "nor is anything kept for him");
+    assert!(story.replies.is_empty(), "no wait is left");
+    assert!(story.locks(1, (0, 4), exclusive(inode, 6)), "and no lock is reserved");
 }
 
 #[test]
-fn a_session_that_closes_a_file_has_nothing_locked_of_it() {
+fn closing_a_file_releases_the_locks_of_the_session() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     assert!(story.locks(1, (0, 2), exclusive(inode, 5)));
@@ -154,7 +154,7 @@ fn a_session_that_closes_a_file_has_nothing_locked_of_it() {
     story.waits(3, 2, exclusive(inode, 5));
     let close = md::Close { inode, open: md::OpenMode::Write, written: None };
     story.tell(1, (0, 3), &close).unwrap();
-    assert!(story.called(3).unwrap());
+    assert!(story.woken(3).unwrap());
     assert_eq!(story.target.file_locks().count(), 0);
 }
 
@@ -168,11 +168,11 @@ fn a_deadlock_of_two_sessions_is_refused() {
     let closing = WaitLock { lock: exclusive(a, 5), wait: 2 };
     assert_eq!(story.ask(1, 2, (0, 0), &closing).unwrap_err().code(), ErrorCode::Deadlock);
     assert!(story.locks(2, (0, 2), unlocked(exclusive(b, 5))));
-    assert!(story.called(3).unwrap(), "the other one goes on");
+    assert!(story.woken(3).unwrap(), "the other one goes on");
 }
 
 #[test]
-fn a_flock_that_can_not_be_changed_is_given_up() {
+fn a_flock_upgrade_that_conflicts_releases_the_lock() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     let shared =
@@ -185,7 +185,7 @@ fn a_flock_that_can_not_be_changed_is_given_up() {
 }
 
 #[test]
-fn there_is_an_end_to_ranges_and_waits_and_bad_ranges_are_refused() {
+fn ranges_and_waits_are_limited_and_bad_ranges_refused() {
     let limits = Limits { file_locks: MAX_LOCK_RANGES + 1, lock_waits: 1, ..Limits::default() };
     let mut story = Story::begin_with(limits);
     let inode = story.create(1, (0, 1));
@@ -218,7 +218,7 @@ fn there_is_an_end_to_ranges_and_waits_and_bad_ranges_are_refused() {
 }
 
 #[test]
-fn lists_tell_who_has_what_open_locked_and_waits() {
+fn lists_show_opens_locks_and_waits_of_sessions() {
     let mut story = Story::begin();
     let (a, b) = (story.create_as("a", 1, (0, 1)), story.create_as("b", 2, (0, 1)));
     story.ask_sharing(2, (0, 2), &open_of(a), (1, a));
@@ -236,7 +236,7 @@ fn lists_tell_who_has_what_open_locked_and_waits() {
     assert_eq!((waiting.len(), waiting[0].owner, all.next), (1, 6, None));
     let of_b = story.list(b);
     assert_eq!((of_b.uses.len(), of_b.uses[0].session.raw()), (1, 2));
-    // What follows the first.
+    // The requests after the first one.
     let rest = ListLocks {
         inode: InodeId::default(),
         after_session: SessionId::new(1),

@@ -34,7 +34,7 @@ fn rename(from_directory: InodeId, to_name: &str) -> md::Rename {
     }
 }
 
-/// Checks that a request is refused for want of space, and that the refusal says where.
+/// Checks that a request is refused for lack of space, with an error that names the target.
 #[track_caller]
 fn refused<R: Request>(story: &mut Story, sequence: u64, request: &R)
 where
@@ -45,7 +45,7 @@ where
 }
 
 #[test]
-fn what_adds_something_is_refused_on_a_full_disk_until_there_is_room() {
+fn a_full_disk_refuses_requests_that_add_something() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     story.happens(short());
@@ -67,7 +67,7 @@ fn what_adds_something_is_refused_on_a_full_disk_until_there_is_room() {
 }
 
 #[test]
-fn what_is_there_is_used_and_removed_on_a_full_disk() {
+fn a_full_disk_serves_reads_and_removals() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     let root = InodeId::ROOT;
@@ -88,7 +88,7 @@ fn what_is_there_is_used_and_removed_on_a_full_disk() {
     let opened = story.ask_sharing(2, (0, 1), &again, (1, inode));
     assert!(!opened.created);
     let exists = story.ask(1, 1, (0, 4), &create("a", md::OpenMode::No, true)).unwrap_err();
-    assert_eq!(exists.code(), ErrorCode::Exists, "what it would say with room");
+    assert_eq!(exists.code(), ErrorCode::Exists, "the reply with enough free space");
     let open = md::Open { inode, open: md::OpenMode::Read, truncate: false, must_have_name: false };
     story.ask(1, 1, (0, 5), &open).unwrap();
     let written =

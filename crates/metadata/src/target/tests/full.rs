@@ -1,11 +1,11 @@
-//! A target on which as many operations wait as may.
+//! A target on which the largest allowed number of operations waits.
 
 use super::*;
 
-/// Where too many operations waited, the decision that some of them waited for was refused like any
-/// other request: they waited for ever.
+/// With too many waiting operations the target refused the decision for which some of them waited,
+/// like any other request: they waited for ever.
 #[test]
-fn what_ends_the_waiting_of_others_is_never_refused() {
+fn requests_that_let_others_go_on_are_never_refused() {
     let limits = Limits { parked: 1, ..Limits::default() };
     let mut story = Story::begin_with(limits);
     let inode = story.create(1, (0, 1));
@@ -26,5 +26,8 @@ fn what_ends_the_waiting_of_others_is_never_refused() {
     story.ask(1, 0, (0, 0), &md::Prepare { transaction: other, steps: Vec::new() }).unwrap();
     story.send(3, 0, (0, 0), &md::Decide { transaction, commit: false });
     let (decided, opened) = (story.replies.len(), story.replies.iter().all(|it| it.1.is_ok()));
-    assert!(decided == 2 && opened, "the decision is taken, and who waited goes on");
+    assert!(
+        decided == 2 && opened,
+        "the target accepts the decision, and the waiting operation goes on"
+    );
 }

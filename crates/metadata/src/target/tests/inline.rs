@@ -1,5 +1,5 @@
-//! The first bytes of files: written over each other, cut, removed; and whether a target knows what
-//! it has lost of them.
+//! The first bytes of files: overwritten, truncated and removed; and whether a target detects the
+//! ones that it has lost.
 
 use super::*;
 use skep_format::metadata::InlineRecord;
@@ -65,7 +65,7 @@ impl Story {
         self.ask(1, 1, (3, sequence), request).unwrap_err().code()
     }
 
-    /// The power goes: the log ends where it was so long.
+    /// A power loss: the log ends at the length that it had.
     fn lose_power(&mut self, log_bytes: usize) {
         self.log.truncate(log_bytes);
         self.restart();
@@ -94,9 +94,9 @@ fn writes_over_each_other_are_read_and_move_size_and_times() {
     assert_eq!(story.read(inode, 0, 4096).unwrap(), []);
 }
 
-/// So that an `fsync` needs no other request.
+/// An `fsync` needs no other request for the attributes.
 #[test]
-fn a_sync_tells_what_is_on_the_device_of_the_file() {
+fn a_sync_reports_the_attributes_of_the_file() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     let mark = story.written(1, &write(inode, 0, b"abcdef")).mark;
@@ -109,7 +109,7 @@ fn a_sync_tells_what_is_on_the_device_of_the_file() {
 
 /// Its end is reported when the bytes on storage are written too.
 #[test]
-fn a_part_of_a_write_moves_neither_size_nor_times() {
+fn part_of_a_write_moves_neither_size_nor_times() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     let before = story.ask(1, 2, (0, 0), &md::GetAttributes { inode }).unwrap().attributes;
@@ -134,7 +134,7 @@ fn truncations_remove_stored_bytes_for_good() {
     story.send(1, 1, (0, 5), &truncate(inode));
     story.answer::<st::TruncateChunk>(&EmptyReply {});
     assert_eq!(story.stored(inode), None);
-    // While nobody may be writing, storage has nothing to do with it.
+    // Without an open writer, storage is not involved.
     story.written(2, &write(inode, 0, b"again"));
     let close = md::Close { inode, open: md::OpenMode::Write, written: None };
     story.ask(1, 1, (0, 6), &close).unwrap();
@@ -145,14 +145,14 @@ fn truncations_remove_stored_bytes_for_good() {
 }
 
 #[test]
-fn a_removed_file_leaves_nothing_and_asks_nothing_of_storage() {
+fn removing_an_inline_file_leaves_nothing_to_storage() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     story.written(1, &write(inode, 0, b"bytes"));
     let unlink = md::Unlink { directory: InodeId::ROOT, name: b"a".as_slice().into() };
     story.ask(1, 1, (0, 2), &unlink).unwrap();
     assert_eq!(story.read(inode, 0, 9).unwrap(), b"bytes", "it is open");
-    // As far as its last writer tells.
+    // Up to the size that its last writer has reported.
     let close = md::Close { inode, open: md::OpenMode::Write, written: None };
     story.ask(1, 1, (0, 3), &close).unwrap();
     assert_eq!(story.stored(inode), None);
@@ -162,7 +162,7 @@ fn a_removed_file_leaves_nothing_and_asks_nothing_of_storage() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_by_its_code() {
+fn impossible_requests_are_refused_by_error_code() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     let good = write(inode, 0, b"bytes");
@@ -190,7 +190,7 @@ fn what_cannot_be_is_refused_by_its_code() {
 }
 
 #[test]
-fn a_full_disk_takes_what_needs_no_more_room() {
+fn a_full_disk_accepts_writes_that_need_no_space() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     story.written(1, &write(inode, 0, b"0123456789"));
@@ -231,7 +231,7 @@ fn an_answer_names_the_record_and_is_repeated_as_it_was() {
 }
 
 #[test]
-fn a_target_knows_what_it_lost_with_its_power_and_that_a_kill_takes_nothing() {
+fn a_target_detects_losses_of_a_power_loss_but_not_of_a_kill() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     let first = story.written(1, &write(inode, 0, b"first")).mark;
@@ -247,7 +247,7 @@ fn a_target_knows_what_it_lost_with_its_power_and_that_a_kill_takes_nothing() {
     assert!(third.epoch > second.epoch && !story.is_lost(inode, &[first, third]));
     story.restart();
     assert!(!story.is_lost(inode, &[first, third]), "a kill loses nothing");
-    // However much comes then.
+    // However many records follow.
     for sequence in 10..20 {
         story.written(sequence, &write(inode, 0, b"more"));
     }
@@ -261,10 +261,10 @@ fn a_target_knows_what_it_lost_with_its_power_and_that_a_kill_takes_nothing() {
     assert_eq!(epochs.len(), skep_wire::limits::MAX_EPOCHS);
 }
 
-/// A write that is answered before its epoch is on the device could be lost with the epoch, and the
-/// next start would be taken for the same one.
+/// If the target replied to a write before its epoch was synced, a power loss could remove both,
+/// and the next start would take the same epoch number.
 #[test]
-fn nothing_is_answered_before_the_epoch_is_synced() {
+fn inline_writes_wait_until_the_epoch_is_synced() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     story.kill();
@@ -289,7 +289,7 @@ fn the_size_that_a_dead_writer_leaves_covers_its_bytes() {
 }
 
 #[test]
-fn damaged_bytes_are_never_given_out_nor_built_upon() {
+fn damaged_bytes_are_neither_returned_nor_built_upon() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     story.written(1, &write(inode, 0, b"0123456789"));
@@ -303,16 +303,16 @@ fn damaged_bytes_are_never_given_out_nor_built_upon() {
     story.answer::<st::TruncateChunk>(&EmptyReply {});
     let (_, result) = story.replies.pop().unwrap();
     assert_eq!(result.unwrap_err().code(), ErrorCode::Corrupt);
-    // Cut to nothing, it is well again.
+    // Truncated to zero, the file is intact again.
     story.send(1, 1, (0, 3), &truncate(inode));
     story.answer::<st::TruncateChunk>(&EmptyReply {});
     story.written(2, &write(inode, 0, b"new"));
     assert_eq!(story.read(inode, 0, 4096).unwrap(), b"new");
 }
 
-/// A client that has gone leaves a truncation of damaged bytes: the target goes on.
+/// A dead client leaves a truncation of damaged bytes: the target goes on.
 #[test]
-fn a_truncation_for_nobody_of_damaged_bytes_does_no_harm() {
+fn finishing_a_truncation_of_damaged_bytes_does_no_harm() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     story.written(1, &write(inode, 0, b"0123456789"));
@@ -325,7 +325,7 @@ fn a_truncation_for_nobody_of_damaged_bytes_does_no_harm() {
 }
 
 #[test]
-fn the_attribute_of_what_is_open_for_writing_goes_and_sessions_count() {
+fn inline_writes_need_a_session_and_drop_the_capability() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     let unknown = story.ask(1, 77, (0, 1), &write(inode, 0, b"x")).unwrap_err();

@@ -1,4 +1,4 @@
-//! Stripe patterns that are set after the file was made: when that is still possible.
+//! Setting the stripe pattern of an existing file, and when that is refused.
 
 use super::*;
 use skep_types::{
@@ -39,9 +39,9 @@ impl Story {
     }
 }
 
-/// Whoever has a file open works by the pattern that came with the open.
+/// A client uses the pattern in the reply to its open.
 #[test]
-fn a_file_gets_another_pattern_with_a_new_generation_once_nobody_has_it_open() {
+fn an_unopened_file_gets_a_new_pattern_and_generation() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     let before = story.pattern(inode);
@@ -56,7 +56,7 @@ fn a_file_gets_another_pattern_with_a_new_generation_once_nobody_has_it_open() {
     let close = md::Close { inode, open: md::OpenMode::Read, written: None };
     story.ask(1, 1, (0, 4), &close).unwrap();
     story.ask(1, 2, (0, 2), &set(inode, 0)).unwrap();
-    // A repetition is answered, not done again.
+    // A repetition gets the same reply, and does not run again.
     story.ask(1, 2, (0, 2), &set(inode, 0)).unwrap();
     let after = story.pattern(inode);
     let part = &after.components[0];
@@ -67,7 +67,7 @@ fn a_file_gets_another_pattern_with_a_new_generation_once_nobody_has_it_open() {
     assert_eq!(story.pattern(inode), after);
 }
 
-/// Its bytes lie where the pattern says, also those that were cut off and may still be there.
+/// Its bytes lie where the pattern puts them, also truncated bytes that may still be there.
 #[test]
 fn a_file_that_was_ever_written_keeps_its_pattern() {
     let mut story = Story::begin();
@@ -87,9 +87,9 @@ fn a_file_that_was_ever_written_keeps_its_pattern() {
     refused(&mut story);
 }
 
-/// The size of a file whose writer died is not known before its chunk files were asked.
+/// The size of a file whose writer died is unknown until the size recovery.
 #[test]
-fn a_file_whose_writer_died_keeps_its_pattern() {
+fn a_file_of_a_dead_writer_keeps_its_pattern() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     story.ask(1, 1, (0, 0), &md::CloseSession {}).unwrap();
@@ -101,7 +101,7 @@ fn a_file_whose_writer_died_keeps_its_pattern() {
 }
 
 #[test]
-fn only_owners_and_root_set_patterns_and_only_directories_do_without() {
+fn only_owners_set_patterns_and_only_directories_lack_one() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     story.close(inode, (0, 2), None);

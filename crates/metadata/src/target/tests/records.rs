@@ -14,10 +14,11 @@ fn set_xattr(inode: InodeId, name: &str, bytes: usize) -> md::SetXattr {
     }
 }
 
-/// A batch was one log record whatever its size. Beyond 64 MiB the reader took it for the torn end
-/// of the log: all that it acknowledged, and all that came later, was cut off at the next start.
+/// A batch was one log record of any size. Beyond 64 MiB the reader took it for the torn end of the
+/// log: the next start dropped all of its changes and all later ones, although they were
+/// acknowledged.
 #[test]
-fn a_large_batch_becomes_several_records_that_are_found_again() {
+fn a_large_batch_becomes_several_records_that_can_be_read() {
     let mut story = Story::begin();
     let inodes: Vec<_> =
         (0..50).map(|number| story.create_as(&format!("{number}"), 1, (0, 1 + number))).collect();
@@ -41,10 +42,10 @@ fn a_large_batch_becomes_several_records_that_are_found_again() {
     assert_eq!(found, count);
 }
 
-/// What one operation changes stays together: each record has as many whole operations as fit, and
-/// one that is larger than a record should be has one of its own.
+/// The changes of one operation stay together: each record has as many whole operations as fit, and
+/// an operation that is larger than the limit of a record has a record of its own.
 #[test]
-fn an_operation_is_never_cut() {
+fn an_operation_is_never_split_over_records() {
     let limits = Limits { record_bytes: 1000, ..Limits::default() };
     let mut story = Story::begin_with(limits);
     let inode = story.create(1, (0, 1));
@@ -68,7 +69,7 @@ fn an_operation_is_never_cut() {
     assert_eq!(records.last().map(|it| it.lsn), Some(story.target.last_logged()));
 }
 
-/// What no record could hold is refused before anything of it is done.
+/// The target refuses an operation that no record can hold before it changes anything.
 #[test]
 fn an_operation_that_no_record_could_hold_is_refused() {
     let limits = Limits { operation_bytes: 1000, ..Limits::default() };

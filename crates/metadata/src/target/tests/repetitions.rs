@@ -2,10 +2,10 @@
 
 use super::*;
 
-/// A refusal wasn't remembered: the same unlink, late on an abandoned connection, removed the name
-/// that somebody had made since.
+/// The target did not remember a refusal: a late copy of the same unlink, on an abandoned
+/// connection, removed a name that another client had made since.
 #[test]
-fn a_refused_request_does_not_run_when_it_comes_late() {
+fn a_late_copy_of_a_refused_request_does_not_run() {
     let mut story = Story::begin();
     let unlink = md::Unlink { directory: InodeId::ROOT, name: b"a"[..].into() };
     for on in [1, 2] {
@@ -19,9 +19,10 @@ fn a_refused_request_does_not_run_when_it_comes_late() {
     story.ask(1, 1, (0, 0), &lookup).expect("the name is still there");
 }
 
-/// The late repetition of a request at work took the answer over to its abandoned connection.
+/// After a late repetition of a request at work, the target replied only on the abandoned
+/// connection.
 #[test]
-fn every_connection_gets_the_answer_of_a_request_that_came_twice() {
+fn a_repeated_request_is_answered_on_every_connection() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     for on in [5, 6] {
@@ -34,10 +35,10 @@ fn every_connection_gets_the_answer_of_a_request_that_came_twice() {
     assert_eq!(connections, [5, 6]);
 }
 
-/// A request that waited for others was carried out after a newer one of its slot, and its answer
-/// took the place of the newer one's.
+/// A request that waited for other groups ran after a newer request of its slot, and its reply
+/// replaced the newer one.
 #[test]
-fn a_request_that_waits_is_dropped_when_a_newer_one_uses_its_slot() {
+fn a_waiting_request_is_dropped_when_a_newer_one_takes_its_slot() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     let written =

@@ -1,11 +1,11 @@
-//! Sessions: how they end, and what that does.
+//! The end of sessions, and its effects.
 
 use super::*;
 
-/// An operation that waited for others while its session ended committed afterwards, and left a
-/// slot and opens that nobody would ever remove.
+/// An operation waited for another group while its session ended. It committed afterwards, and left
+/// a slot and opens that no job would ever remove.
 #[test]
-fn an_operation_is_refused_when_its_session_ended_while_it_waited() {
+fn an_operation_is_refused_if_its_session_ended_meanwhile() {
     let mut story = Story::begin();
     let inode = story.create(2, (0, 1));
     let open = md::Open { inode, open: md::OpenMode::Read, truncate: true, must_have_name: false };
@@ -31,7 +31,7 @@ fn is_alive(story: &mut Story, session: u64) -> bool {
     }
 }
 
-/// Whether something may be done in a session.
+/// Whether the target accepts requests of a session.
 fn is_open(story: &Story, session: u64) -> bool {
     story.target.sessions.refusal(SessionId::new(session)).is_none()
 }
@@ -45,10 +45,10 @@ fn limits_of_one() -> Limits {
     Limits { closes_per_batch: 1, ..Limits::default() }
 }
 
-/// A session that was being ended when the target stopped was alive after the next start, with half
-/// of its files closed: its client went on with files that had been disposed of.
+/// A session whose clean-up was under way when the target died was alive after the next start, with
+/// half of its files closed: its client went on with files that the target had disposed of.
 #[test]
-fn an_ended_session_stays_ended_over_a_restart() {
+fn an_ended_session_stays_ended_after_a_restart() {
     let mut story = Story::begin_with(limits_of_one());
     for number in 0..4 {
         story.create_as(&format!("{number}"), 1, (0, 1 + number));
@@ -72,9 +72,9 @@ fn an_ended_session_stays_ended_over_a_restart() {
     assert!(is_alive(&mut story, 2));
 }
 
-/// All that a session had open was closed in one batch, during which nobody was served.
+/// The target closed all files of a session in one batch, and served no request meanwhile.
 #[test]
-fn a_large_session_ends_in_pieces_between_which_others_are_served() {
+fn other_requests_run_while_a_large_session_is_cleaned_up() {
     let mut story = Story::begin_with(limits_of_one());
     for number in 0..4 {
         story.create_as(&format!("{number}"), 1, (0, 1 + number));
@@ -90,9 +90,9 @@ fn a_large_session_ends_in_pieces_between_which_others_are_served() {
     }
 }
 
-/// Files with so much to remove with them that a piece would be large are closed in smaller ones.
+/// Files that bring many other keys to remove are closed in smaller pieces.
 #[test]
-fn a_piece_of_an_end_is_bounded_by_what_it_changes() {
+fn a_piece_of_a_clean_up_is_limited_in_bytes() {
     let mut story = Story::begin();
     let count = 8;
     for number in 0..count {
@@ -126,8 +126,8 @@ fn a_piece_of_an_end_is_bounded_by_what_it_changes() {
     assert!(!is_stored(&story, 1));
 }
 
-/// A late request to open a session that had ended and was forgotten brought it back, without what
-/// was remembered of its requests: those that were still repeated ran a second time.
+/// A late `OpenSession` brought back a session that had ended, without the remembered replies of
+/// its slots: requests that the client still repeated ran a second time.
 #[test]
 fn a_session_that_has_ended_is_not_opened_again() {
     let limits = Limits { ends_per_batch: 1, ..Limits::default() };
@@ -142,7 +142,8 @@ fn a_session_that_has_ended_is_not_opened_again() {
     }
     story.ask(1, 3, (0, 0), &md::OpenSession { client: NodeId::new(9), slots: 4 }).unwrap();
     story.ask(1, 3, (0, 0), &md::CloseSession {}).unwrap();
-    // Later than any message can be under way it is forgotten, some in each batch.
+    // The target forgets ends after the longest time that a message can be under way, some in each
+    // batch.
     story.wall.seconds += crate::limits::END_KEPT_SECONDS + 1;
     story.now += crate::limits::FORGET_EVERY;
     let ends = |story: &Story| {
@@ -160,15 +161,15 @@ fn a_session_that_has_ended_is_not_opened_again() {
     assert_eq!(ends(&story), 0);
 }
 
-/// A target that had been stopped for longer than a lease ended all sessions when it went on,
-/// before it read what their clients had sent meanwhile.
+/// A target that had been paused for longer than a lease ended all sessions before it read the
+/// renewals that their clients had sent meanwhile.
 #[test]
-fn leases_begin_anew_after_the_target_stood_still() {
+fn leases_begin_anew_after_the_target_was_paused() {
     let mut story = Story::begin();
     let lease = Duration::from_millis(u64::from(map().policy.lease_ms));
     story.now += 3 * lease;
     story.happens(Event::Tick);
-    // Session 1 is heard of again, session 2 is not.
+    // Session 1 renews, session 2 does not.
     let end = story.now + lease + lease / 2;
     while story.now < end {
         story.now += crate::limits::LONGEST_WAIT;
@@ -183,7 +184,7 @@ fn leases_begin_anew_after_the_target_stood_still() {
 /// The cluster's lease became shorter, and sessions ended whose clients renewed by the longer one
 /// that they had been given.
 #[test]
-fn a_shorter_lease_counts_when_the_client_knows_it_and_a_longer_one_at_once() {
+fn a_shorter_lease_applies_once_the_client_acknowledges_it() {
     let mut story = Story::begin();
     let given_ms = map().policy.lease_ms;
     let mut version = 1;
@@ -207,24 +208,24 @@ fn a_shorter_lease_counts_when_the_client_knows_it_and_a_longer_one_at_once() {
     };
     set_lease(&mut story, 500);
     pass(&mut story, given_ms / 2);
-    assert!(is_open(&story, 1) && is_open(&story, 2), "neither client knows");
+    assert!(is_open(&story, 1) && is_open(&story, 2), "no client has acknowledged");
     renew(&mut story, given_ms);
     pass(&mut story, given_ms / 2);
     assert!(is_open(&story, 1), "it may have missed the answer");
     renew(&mut story, 500);
     pass(&mut story, 700);
-    assert!(!is_open(&story, 1), "now it knows");
+    assert!(!is_open(&story, 1), "the client has acknowledged");
     assert!(!is_open(&story, 2), "silent for all of its own lease");
 
     let mut story = Story::begin();
     set_lease(&mut story, 2 * given_ms);
     pass(&mut story, given_ms + given_ms / 2);
-    assert!(is_open(&story, 1), "nobody has to know a longer one");
+    assert!(is_open(&story, 1), "a longer lease needs no acknowledgement");
     pass(&mut story, given_ms);
     assert!(!is_open(&story, 1));
 }
 
-/// A map in which client 9, whose the sessions are, was removed.
+/// A map that has removed client 9, to which the sessions belong.
 fn map_without_clients(version: u64) -> ClusterMap {
     let mut map = map();
     map.newest_node = NodeId::new(9);
@@ -232,9 +233,9 @@ fn map_without_clients(version: u64) -> ClusterMap {
     map
 }
 
-/// What a silent client had was given to others while storage still took its writes.
+/// The target released the locks of a silent client while storage still accepted its writes.
 #[test]
-fn nothing_of_a_silent_client_is_given_back_before_the_map_says_that_it_was_removed() {
+fn locks_of_a_silent_client_stay_until_the_map_removes_it() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     let lease = Duration::from_millis(u64::from(map().policy.lease_ms));
@@ -261,7 +262,7 @@ fn nothing_of_a_silent_client_is_given_back_before_the_map_says_that_it_was_remo
 }
 
 #[test]
-fn a_client_that_joined_after_the_map_was_made_is_not_taken_for_a_removed_one() {
+fn a_client_newer_than_the_map_is_not_taken_for_removed() {
     let mut story = Story::begin();
     story.happens(Event::Map(map_without_clients(2).into()));
     let open = md::OpenSession { client: NodeId::new(10), slots: 4 };

@@ -1,4 +1,5 @@
-//! Files that several sessions have open: who has to know before an open is answered.
+//! Files that several sessions have open: the sessions that must acknowledge before the target
+//! replies to an open.
 
 use super::*;
 use crate::limits::WAIT_ANSWER;
@@ -40,8 +41,8 @@ impl Story {
         self.send(poll_of(session), session, (0, 0), &WaitNotifications { known });
     }
 
-    /// What a session was told.
-    fn told(&mut self, session: u64) -> Option<Vec<Notification>> {
+    /// The notifications that a session got.
+    fn notifications_of(&mut self, session: u64) -> Option<Vec<Notification>> {
         let index = self.replies.iter().position(|(on, _)| *on == poll_of(session))?;
         let (_, result) = self.replies.remove(index);
         Some(Notifications::from_bytes(&result.unwrap()).unwrap().notifications)
@@ -52,16 +53,16 @@ impl Story {
         self.replies.retain(|(connection, _)| *connection != 7);
     }
 
-    /// A session is told of a file, and acknowledges.
+    /// A session gets the notification about a file, and acknowledges it.
     pub(super) fn learns_that_it_shares(&mut self, session: u64, inode: InodeId) {
         self.waits_for_notifications(session, Vec::new());
-        let told = self.told(session).expect("a notification");
+        let notifications = self.notifications_of(session).expect("a notification");
         let notification =
-            told.iter().find(|it| it.inode == inode).expect("a notification of the file");
+            notifications.iter().find(|it| it.inode == inode).expect("a notification of the file");
         self.acknowledges(session, notification.number);
     }
 
-    /// Asks for something that opens a file which a session has open; that one learns of it.
+    /// Sends an open of a file that a session has open; that session gets a notification.
     pub(super) fn ask_sharing<R: Request>(
         &mut self,
         session: u64,
@@ -81,23 +82,23 @@ const READ: md::OpenMode = md::OpenMode::Read;
 const WRITE: md::OpenMode = md::OpenMode::Write;
 
 #[test]
-fn an_open_waits_until_who_has_the_file_knows() {
+fn an_open_waits_until_all_holders_acknowledge() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     story.waits_for_notifications(1, Vec::new());
-    assert_eq!(story.told(1), None);
+    assert_eq!(story.notifications_of(1), None);
     assert_eq!(story.opens(2, (0, 1), inode, READ), None);
-    let told = story.told(1).expect("who waits is told at once");
-    assert_eq!(told.iter().map(|it| it.inode).collect::<Vec<_>>(), [inode]);
-    story.acknowledges(1, told[0].number + 1);
+    let notifications = story.notifications_of(1).expect("the parked poll is answered at once");
+    assert_eq!(notifications.iter().map(|it| it.inode).collect::<Vec<_>>(), [inode]);
+    story.acknowledges(1, notifications[0].number + 1);
     assert_eq!(story.opened(), None, "another number acknowledges nothing");
-    story.acknowledges(2, told[0].number);
+    story.acknowledges(2, notifications[0].number);
     assert_eq!(story.opened(), None, "another session has nothing to acknowledge");
-    story.acknowledges(1, told[0].number);
+    story.acknowledges(1, notifications[0].number);
     assert_eq!(story.opened(), Some(true));
     story.waits_for_notifications(1, Vec::new());
-    assert_eq!(story.told(1), None, "there is nothing left to be told");
-    // Who comes now needs nobody to be told: all know.
+    assert_eq!(story.notifications_of(1), None, "nothing is left to notify");
+    // A further open needs no notification: all sessions have acknowledged.
     assert_eq!(story.opens(2, (0, 2), inode, WRITE), Some(true));
     assert_eq!(story.opens(1, (0, 2), inode, READ), Some(true));
 }
@@ -114,7 +115,7 @@ fn readers_alone_share_nothing_until_one_writes() {
     assert_eq!(story.opens(2, (0, 1), inode, READ), Some(false));
     assert_eq!(story.opens(2, (0, 2), inode, WRITE), None);
     story.learns_that_it_shares(2, inode);
-    // A reader that comes meanwhile is told by the answer, and needn't be waited for.
+    // A reader that opens meanwhile learns it by the reply; the writer need not wait for it.
     story.send(
         3,
         3,
@@ -127,11 +128,11 @@ fn readers_alone_share_nothing_until_one_writes() {
     assert_eq!(story.opened(), Some(true));
 }
 
-/// A session that had the file open for reading opened it for writing, too. A third one was
-/// answered before the answer to that was there, and wrote while the first handle's pages were
-/// shown.
+/// A session that had the file open for reading opened it for writing, too. The target replied to a
+/// third session before the first one had that reply, so the third wrote while the first handle
+/// still used cached pages.
 #[test]
-fn who_makes_a_file_shared_is_told_of_what_he_had_open_before() {
+fn a_session_that_shares_a_file_is_notified_for_its_first_open() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     let closed = md::Close { inode, open: WRITE, written: None };
@@ -140,15 +141,16 @@ fn who_makes_a_file_shared_is_told_of_what_he_had_open_before() {
     assert_eq!(story.opens(2, (0, 1), inode, READ), Some(false));
     assert_eq!(story.opens(1, (0, 4), inode, WRITE), None);
     story.learns_that_it_shares(2, inode);
-    assert_eq!(story.opened(), None, "its own session doesn't know");
+    assert_eq!(story.opened(), None, "the session itself has not acknowledged");
     story.learns_that_it_shares(1, inode);
     assert_eq!(story.opened(), Some(true));
 }
 
-/// All of these waited for a writer that closes. The first open of session 2 is answered that it is
-/// alone, the second that it isn't; the writer after it was answered as if both were known.
+/// All of these wait for a writer that closes. The reply to the first open of session 2 says that
+/// it is alone, the second that it is not; the target replied to the next writer as if session 2
+/// had acknowledged for both.
 #[test]
-fn second_open_by_a_client_is_notified_when_the_file_becomes_shared() {
+fn an_earlier_open_of_the_same_session_is_notified() {
     let mut story = Story::begin();
     let session = md::OpenSession { client: NodeId::new(9), slots: 4 };
     story.ask(1, 3, (0, 0), &session).unwrap();
@@ -162,13 +164,13 @@ fn second_open_by_a_client_is_notified_when_the_file_becomes_shared() {
     story.send(5, 1, (0, 2), &md::Close { inode, open: WRITE, written: None });
     let is_answered = |story: &Story, on| story.replies.iter().any(|it| it.0 == on);
     assert!([11, 12, 13].into_iter().all(|on| is_answered(&story, on)));
-    assert!(!is_answered(&story, 14), "what session 2 opened first doesn't know");
+    assert!(!is_answered(&story, 14), "the first open of session 2 has not acknowledged");
     story.learns_that_it_shares(2, inode);
     assert!(is_answered(&story, 14));
 }
 
 #[test]
-fn who_closes_or_ends_needs_not_be_waited_for() {
+fn an_open_does_not_wait_for_sessions_that_close_or_end() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     assert_eq!(story.opens(2, (0, 1), inode, WRITE), None);
@@ -180,10 +182,10 @@ fn who_closes_or_ends_needs_not_be_waited_for() {
     assert_eq!(story.opened(), Some(false));
 }
 
-/// A session that had been told closed the file and opened it again, alone; who had waited all the
-/// while for a third one was then answered as if it still knew.
+/// A session that had acknowledged closed the file and opened it again, alone. The target then
+/// replied to the open that waited for a third session as if the second one had still acknowledged.
 #[test]
-fn who_closes_and_opens_again_is_told_again() {
+fn a_session_that_reopens_a_file_is_notified_again() {
     let mut story = Story::begin();
     let open = md::OpenSession { client: NodeId::new(9), slots: 4 };
     story.ask(1, 3, (0, 0), &open).unwrap();
@@ -215,23 +217,23 @@ fn who_closes_and_opens_again_is_told_again() {
     let opened =
         md::OpenReply::from_bytes(story.replies.remove(index).1.as_ref().unwrap()).unwrap();
     assert!(!opened.is_shared, "it is alone");
-    assert_eq!(story.opened(), None, "the first session doesn't know");
+    assert_eq!(story.opened(), None, "the first session has not acknowledged");
     story.learns_that_it_shares(1, inode);
     assert_eq!(story.opened(), Some(true));
 }
 
 #[test]
-fn a_notification_is_repeated_after_a_lost_reply_and_after_a_restart() {
+fn a_notification_is_repeated_after_a_lost_reply_or_a_restart() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     assert_eq!(story.opens(2, (0, 1), inode, READ), None);
     story.waits_for_notifications(1, Vec::new());
-    let first = story.told(1).unwrap()[0].number;
+    let first = story.notifications_of(1).unwrap()[0].number;
     // The answer was lost on its way.
     story.waits_for_notifications(1, Vec::new());
-    assert_eq!(story.told(1).unwrap()[0].number, first);
+    assert_eq!(story.notifications_of(1).unwrap()[0].number, first);
     story.waits_for_notifications(1, vec![first]);
-    assert_eq!(story.told(1), None, "it is at it");
+    assert_eq!(story.notifications_of(1), None, "the client has it already");
     story.restart();
     assert_eq!(story.opens(2, (0, 1), inode, READ), None, "it asks again");
     story.acknowledges(1, first);
@@ -241,16 +243,16 @@ fn a_notification_is_repeated_after_a_lost_reply_and_after_a_restart() {
 }
 
 #[test]
-fn a_wait_for_notifications_is_answered_after_its_time_limit() {
+fn a_poll_without_notifications_ends_after_its_time_limit() {
     let mut story = Story::begin();
     story.waits_for_notifications(1, Vec::new());
     story.now += WAIT_ANSWER;
     story.happens(Event::Tick);
-    assert_eq!(story.told(1), Some(Vec::new()));
+    assert_eq!(story.notifications_of(1), Some(Vec::new()));
     story.waits_for_notifications(1, Vec::new());
     story.waits_for_notifications(1, Vec::new());
-    assert_eq!(story.told(1), Some(Vec::new()), "of two the older is answered");
-    assert_eq!(story.told(1), None);
+    assert_eq!(story.notifications_of(1), Some(Vec::new()), "of two the older is answered");
+    assert_eq!(story.notifications_of(1), None);
     story.send(5, 1, (0, 0), &md::CloseSession {});
     let index = story.replies.iter().position(|(on, _)| *on == poll_of(1)).unwrap();
     let refusal = story.replies.remove(index).1.unwrap_err();

@@ -2,10 +2,10 @@
 
 use super::*;
 
-/// A size that was found out from chunk files was taken although the file had been cut meanwhile:
-/// it grew back, with zeros.
+/// The target logged a recovered size although the file had been truncated meanwhile: it grew back,
+/// with zeros.
 #[test]
-fn a_size_from_before_a_truncation_is_asked_for_anew() {
+fn a_size_recovery_restarts_after_a_truncation() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     story.ask(1, 1, (0, 0), &md::CloseSession {}).unwrap();
@@ -23,9 +23,9 @@ fn a_size_from_before_a_truncation_is_asked_for_anew() {
     assert!(story.calls.is_empty(), "it is found out");
 }
 
-/// The second of two writers died while the size was asked for: what it had written was cut off.
+/// The second of two writers died during a size recovery: the bytes that it had written were lost.
 #[test]
-fn a_size_from_before_another_death_is_asked_for_anew() {
+fn a_size_recovery_restarts_after_another_death() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     let open =

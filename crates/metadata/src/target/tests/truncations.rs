@@ -1,9 +1,9 @@
-//! Truncations that are on their way while something happens to their client or their file.
+//! Truncations under way while their client dies or their file changes.
 
 use super::*;
 use skep_wire::management::EmptyReply;
 
-/// A file of session 1 that is open for writing, and that says it has 10 bytes.
+/// A file of session 1 that is open for writing, with a size of 10 bytes.
 fn written(story: &mut Story) -> InodeId {
     let inode = story.create(1, (0, 1));
     let written =
@@ -12,10 +12,11 @@ fn written(story: &mut Story) -> InodeId {
     inode
 }
 
-/// A truncation was given up with its client, while the request to cut was repeated to a storage
-/// target that was away: it came late, into what others had written since.
+/// The target gave up a truncation when its client died, and the service still repeated the request
+/// to a storage target that was away: it arrived late, and truncated bytes that other clients had
+/// written since.
 #[test]
-fn a_truncation_is_brought_to_its_end_when_its_client_has_gone() {
+fn a_truncation_is_finished_after_its_client_died() {
     let mut story = Story::begin();
     let inode = written(&mut story);
     story.send(1, 1, (0, 3), &truncate(inode));
@@ -29,10 +30,10 @@ fn a_truncation_is_brought_to_its_end_when_its_client_has_gone() {
     assert!(story.calls.is_empty());
 }
 
-/// Which chunk files have to be cut was looked at again when an answer came. A writer had closed
-/// the file meanwhile, so there were fewer: those asked for at first were no longer waited for.
+/// The target chose the chunk files to truncate again when a reply arrived. A writer had closed the
+/// file meanwhile, so there were fewer: those asked for at first were no longer waited for.
 #[test]
-fn a_truncation_size_is_decided_once() {
+fn the_size_of_a_truncation_is_decided_once() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     story.send(1, 2, (0, 1), &truncate(inode));
@@ -45,7 +46,7 @@ fn a_truncation_size_is_decided_once() {
 }
 
 #[test]
-fn truncations_of_one_file_come_one_after_the_other() {
+fn truncations_of_one_file_run_one_after_the_other() {
     let mut story = Story::begin();
     let inode = written(&mut story);
     story.send(1, 1, (0, 3), &truncate(inode));
@@ -54,7 +55,7 @@ fn truncations_of_one_file_come_one_after_the_other() {
     assert_eq!(story.calls.len(), 1);
     story.answer::<st::TruncateChunk>(&EmptyReply {});
     assert_eq!(story.replies.len(), 1);
-    // The file is open for writing: the second one can't know how far its chunk files reach.
+    // The file is open for writing: the second truncation has no bound of its chunk files.
     story.answer::<st::TruncateChunk>(&EmptyReply {});
     assert_eq!(story.replies.len(), 2);
     assert_eq!(story.size(inode), 5);

@@ -1,0 +1,59 @@
+//! Deletes the records of sessions and of other groups' transactions that ended long ago.
+
+use super::task::JobContext;
+use crate::engine::Engine;
+use crate::limits::{END_KEPT_SECONDS, FORGET_EVERY};
+use crate::tx::work::InternalWork;
+use skep_format::metadata::{Key, decode_value, last_u64};
+use skep_types::{Result, SessionId, Timestamp};
+use std::time::Duration;
+
+/// The search for records of ends that are old enough: some in each batch, until all were looked
+/// at.
+#[derive(Debug, Default)]
+pub(crate) struct ForgetJob {
+    /// When the next search begins, or goes on.
+    due: Duration,
+    /// The kind of record with which the search goes on.
+    kind: usize,
+    /// The key after which the search goes on.
+    after: Vec<u8>,
+}
+
+impl ForgetJob {
+    /// Looks at the next records, if it is time.
+    pub(crate) fn start<E: Engine>(&mut self, context: &mut JobContext<'_, E>) -> Result<()> {
+        if context.shared.now < self.due {
+            return Ok(());
+        }
+        let kinds = [Key::finished(), Key::session_ends()];
+        let (kind, after) = (std::mem::take(&mut self.kind), std::mem::take(&mut self.after));
+        let limit = context.shared.limits.ends_per_batch;
+        let page = context.table.scan(&kinds[kind], &after, limit)?;
+        match page.last() {
+            Some((last, _)) if page.len() == limit => {
+                (self.kind, self.after) = (kind, last.clone());
+            }
+            _ if kind + 1 < kinds.len() => self.kind = kind + 1,
+            _ => self.due = context.shared.now + FORGET_EVERY,
+        }
+        let before = context.shared.wall.seconds - END_KEPT_SECONDS;
+        let mut old = Vec::new();
+        for (key, value) in page {
+            let is_old = decode_value::<Timestamp>(&key, &value)?.seconds < before;
+            // The record of the end must outlive the session's record, or a restart would take the
+            // session for alive.
+            let session = last_u64(&key).filter(|_| key.starts_with(&Key::session_ends()));
+            let record = session.map(|it| Key::Session(SessionId::new(it)).to_bytes());
+            let is_left =
+                record.map(|key| context.table.get(&key)).transpose()?.flatten().is_some();
+            if is_old && !is_left {
+                old.push(key);
+            }
+        }
+        if !old.is_empty() {
+            context.start(InternalWork::DeleteKeys(old));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,126 @@
+//! Closes the files of ended sessions, and releases their locks.
+
+use super::task::JobContext;
+use crate::engine::Engine;
+use crate::limits::CLOSE_BYTES;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
+use crate::tx::work::InternalWork;
+use skep_format::metadata::{InodeRecord, Key, OpenCounts, SessionRecord, decode_value, last_u64};
+use skep_types::{InodeId, Result, SessionId};
+use std::collections::VecDeque;
+
+/// Ended sessions that still have open files or locks. Each batch cleans up one piece of one
+/// session, so that requests do not wait for the end of a large session.
+#[derive(Debug, Default)]
+pub(crate) struct SessionCleanUp {
+    ended: VecDeque<SessionId>,
+}
+
+impl SessionCleanUp {
+    /// Adds a session whose end is committed.
+    pub(crate) fn add(&mut self, session: SessionId) {
+        self.ended.push_back(session);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ended.is_empty()
+    }
+
+    /// Starts the next piece.
+    pub(crate) fn start<E: Engine>(&mut self, context: &mut JobContext<'_, E>) {
+        if let Some(session) = self.ended.pop_front() {
+            context.start(InternalWork::CleanUpSession(session));
+        }
+    }
+
+    /// A piece is committed.
+    pub(crate) fn after_clean_up<E: Engine>(
+        &mut self,
+        session: SessionId,
+        context: &JobContext<'_, E>,
+    ) {
+        // The last piece removes the record; before it there is more to close.
+        let key = Key::Session(session).to_bytes();
+        if !matches!(context.table.get(&key), Ok(None)) {
+            self.add(session);
+        }
+    }
+}
+
+/// Logs that a session has ended.
+pub(super) fn record_end<E: Engine>(
+    context: &mut Context<'_, E>,
+    session: SessionId,
+) -> Result<(), Stop> {
+    let now = context.wall();
+    context.put(&Key::SessionEnd(session), &now);
+    let record = context.get::<SessionRecord>(&Key::Session(session))?;
+    let map = &context.shared.map;
+    if record.is_some_and(|record| map.has_removed(record.client)) {
+        // A client that gets a lock or an open of this session relies on this map.
+        let version = map.version;
+        context.put(&Key::Fence, &version);
+    }
+    Ok(())
+}
+
+/// Closes some of a session's open files, then releases its locks. The last piece deletes the
+/// session.
+pub(super) fn clean_up<E: Engine>(
+    context: &mut Context<'_, E>,
+    session: SessionId,
+) -> Result<(), Stop> {
+    let limit = context.shared.limits.closes_per_batch;
+    let opens = context.scan(&Key::opens_of(session), &[], limit)?;
+    let mut is_last = opens.len() < limit;
+    for (key, value) in opens {
+        if context.written_bytes() > CLOSE_BYTES {
+            is_last = false;
+            break;
+        }
+        let counts: OpenCounts = decode_value(&key, &value)?;
+        let Some(inode) = last_u64(&key).map(InodeId::new) else { continue };
+        close_after_death(context, session, inode, counts)?;
+    }
+    if is_last {
+        // After the opens: the next holder of a lock then finds a size recovery pending.
+        let locks = context.scan(&Key::file_locks_of(session), &[], limit)?;
+        is_last = locks.len() < limit;
+        locks.into_iter().for_each(|(key, _)| context.delete_raw(key));
+    }
+    if is_last {
+        for (key, _) in context.scan(&Key::slots_of(session), &[], usize::MAX)? {
+            context.delete_raw(key);
+        }
+        context.delete(&Key::Session(session));
+    }
+    Ok(())
+}
+
+/// Takes back the opens that an ended session had of one file.
+fn close_after_death<E: Engine>(
+    context: &mut Context<'_, E>,
+    session: SessionId,
+    inode: InodeId,
+    counts: OpenCounts,
+) -> Result<(), Stop> {
+    let record = context.find_inode(inode)?;
+    context.uncount_opens(session, inode, counts)?;
+    let Some(record) = record else { return Ok(()) };
+    if record.attributes.links == 0 && context.opens(inode)?.is_zero() {
+        // The dead writer has not reported how far it has written, so the target removes all
+        // possible chunk files.
+        let high_water = match counts.writers {
+            0 => record.high_water,
+            _ => skep_types::MAX_FILE_BYTES,
+        };
+        context.dispose(&InodeRecord { high_water, ..record })?;
+    } else if counts.writers > 0 {
+        // A new number for each death: a recovery that is under way may have missed this writer's
+        // last bytes.
+        let death = context.next_number()?;
+        context.put(&Key::SizeRecovery(inode), &death);
+    }
+    Ok(())
+}

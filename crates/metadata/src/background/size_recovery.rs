@@ -1,0 +1,201 @@
+//! Recovers the size of files whose writer died, from their chunk files.
+
+use super::task::{BackgroundCall, JobContext, StatCall};
+use crate::engine::Engine;
+use crate::limits::{RETRY_PAUSE, SIZE_RECOVERIES_AT_ONCE};
+use crate::tx::context::Context;
+use crate::tx::locks::Resource;
+use crate::tx::operation::{OutgoingCall, Stop};
+use crate::tx::work::{InternalWork, RecoveryQuestion};
+use skep_cluster::striping;
+use skep_format::metadata::{InodeRecord, Key, decode_value, last_u64};
+use skep_types::codec::Codec;
+use skep_types::{ChunkFileKey, InodeId, Result, StripePattern};
+use skep_wire::metadata::WrittenExtent;
+use skep_wire::storage::{ChunkStat, StatChunk};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+#[derive(Debug)]
+struct SizeRecovery {
+    pattern: StripePattern,
+    question: RecoveryQuestion,
+    missing_replies: usize,
+    /// The largest size that a chunk file has proved.
+    size: u64,
+    has_failed: bool,
+}
+
+/// The files whose size is being recovered.
+///
+/// # Invariants
+/// - At most [`SIZE_RECOVERIES_AT_ONCE`] files are recovered at a time.
+/// - A file that is left alone is not being recovered.
+#[derive(Debug, Default)]
+pub(crate) struct SizeRecoveries {
+    recovering: BTreeMap<InodeId, SizeRecovery>,
+    /// Files whose recovery has failed, and until when they are left alone.
+    paused: BTreeMap<InodeId, Duration>,
+}
+
+impl SizeRecoveries {
+    /// Ends pauses that are over. Returns whether there were any.
+    pub(crate) fn end_pauses(&mut self, now: Duration) -> bool {
+        let before = self.paused.len();
+        self.paused.retain(|_, until| *until > now);
+        self.paused.len() < before
+    }
+
+    /// Starts recoveries up to the limit.
+    pub(crate) fn start<E: Engine>(&mut self, context: &mut JobContext<'_, E>) -> Result<()> {
+        if self.recovering.len() >= SIZE_RECOVERIES_AT_ONCE {
+            return Ok(());
+        }
+        let prefix = Key::size_recoveries();
+        let skipped = self.paused.len() + context.shared.truncations.len();
+        let limit = 2 * SIZE_RECOVERIES_AT_ONCE + skipped;
+        for (key, _) in context.table.engine().scan(&prefix, &[], limit)? {
+            let Some(inode) = last_u64(&key).map(InodeId::new) else { continue };
+            // Skips files whose size is logged, and whose work item is not deleted in the engine
+            // yet.
+            let Some(death) = context.table.get(&key)? else { continue };
+            let is_new = !self.recovering.contains_key(&inode)
+                && !self.paused.contains_key(&inode)
+                && !context.shared.truncations.contains(inode);
+            if is_new && self.recovering.len() < SIZE_RECOVERIES_AT_ONCE {
+                self.recover(inode, decode_value(&key, &death)?, context)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn recover<E: Engine>(
+        &mut self,
+        inode: InodeId,
+        death: u64,
+        context: &mut JobContext<'_, E>,
+    ) -> Result<()> {
+        let key = Key::Inode(inode).to_bytes();
+        let record: Option<InodeRecord> =
+            context.table.get(&key)?.map(|value| decode_value(&key, &value)).transpose()?;
+        let truncate_generation =
+            record.as_ref().map_or(0, |record| record.attributes.truncate_generation);
+        let question = RecoveryQuestion { death, truncate_generation };
+        let Some(pattern) = record.and_then(|record| record.pattern) else {
+            context.start(InternalWork::RecordSize { inode, size: 0, question });
+            return Ok(());
+        };
+        let all: Vec<_> = striping::chunk_sizes(&pattern, 0).collect();
+        for chunk in &all {
+            let key = ChunkFileKey {
+                inode,
+                generation: pattern.generation,
+                component: chunk.component,
+                index: chunk.index,
+            };
+            let request = OutgoingCall::new(chunk.group, &StatChunk { key });
+            let (component, index) = (chunk.component, chunk.index);
+            context.call(request, BackgroundCall::StatChunk(StatCall { inode, component, index }));
+        }
+        let missing_replies = all.len();
+        let recovery =
+            SizeRecovery { pattern, question, missing_replies, size: 0, has_failed: false };
+        self.recovering.insert(inode, recovery);
+        Ok(())
+    }
+
+    /// Takes in the size of a chunk file.
+    pub(crate) fn on_reply<E: Engine>(
+        &mut self,
+        call: &StatCall,
+        result: Result<Vec<u8>>,
+        context: &mut JobContext<'_, E>,
+    ) {
+        let inode = call.inode;
+        let stat = result.and_then(|body| ChunkStat::from_bytes(&body));
+        let recovery = self
+            .recovering
+            .get_mut(&inode)
+            .expect("a recovery stays until the replies of all chunk files are there");
+        match stat {
+            Ok(stat) => {
+                let (component, index) = (call.component, call.index);
+                let size =
+                    striping::size_from_chunk(&recovery.pattern, component, index, stat.size);
+                recovery.size = recovery.size.max(size);
+            }
+            Err(error) => {
+                tracing::warn!(
+                    "cannot recover the size of file {inode} from its chunk files: {error}; \
+                     trying again in {RETRY_PAUSE:?}"
+                );
+                recovery.has_failed = true;
+            }
+        }
+        recovery.missing_replies -= 1;
+        if recovery.missing_replies > 0 {
+            return;
+        }
+        let (size, question) = (recovery.size, recovery.question);
+        if recovery.has_failed {
+            // A size computed without that chunk file would truncate the file.
+            self.recovering.remove(&inode);
+            self.paused.insert(inode, context.shared.now + RETRY_PAUSE);
+        } else {
+            context.start(InternalWork::RecordSize { inode, size, question });
+        }
+    }
+
+    /// The size of a file was logged, or the question was outdated.
+    pub(crate) fn after_commit(&mut self, inode: InodeId) {
+        self.recovering.remove(&inode);
+    }
+
+    /// Panics if an invariant of the type is broken.
+    pub(crate) fn check_invariants(&self) {
+        assert!(
+            self.recovering.len() <= SIZE_RECOVERIES_AT_ONCE,
+            "{} sizes are recovered at a time",
+            self.recovering.len()
+        );
+        assert!(
+            self.paused.keys().all(|inode| !self.recovering.contains_key(inode)),
+            "a file that is left alone is not being recovered"
+        );
+    }
+}
+
+/// Logs the size of a file as its chunk files have proved it.
+pub(super) fn record_size<E: Engine>(
+    context: &mut Context<'_, E>,
+    inode: InodeId,
+    size: u64,
+    question: RecoveryQuestion,
+) -> Result<(), Stop> {
+    let Some(death) = context.get::<u64>(&Key::SizeRecovery(inode))? else { return Ok(()) };
+    if context.shared.truncations.contains(inode) {
+        // The chunk files from which the size was recovered are being truncated.
+        return Err(Stop::Held(Resource::Truncation(inode)));
+    }
+    let record = context.find_inode(inode)?;
+    let truncate_generation =
+        record.as_ref().map_or(0, |record| record.attributes.truncate_generation);
+    if question != (RecoveryQuestion { death, truncate_generation }) {
+        // Another writer has died since, or the file was truncated: the job starts over.
+        return Ok(());
+    }
+    context.delete(&Key::SizeRecovery(inode));
+    if let Some(mut record) = record {
+        let size = size.max(context.inline_reach(&record)?);
+        if size > record.attributes.size {
+            let truncate_generation = record.attributes.truncate_generation;
+            // The chunk files do not show in which order the bytes were written.
+            let written =
+                WrittenExtent { end: size, truncate_generation, may_leave_holes: true, reach: 0 };
+            context.merge_written(&mut record, &written);
+        }
+        record.high_water = record.high_water.max(size);
+        context.put_inode(&record);
+    }
+    Ok(())
+}

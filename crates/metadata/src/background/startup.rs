@@ -1,0 +1,30 @@
+//! The first transactions of a target: they log its epoch, and make the root directory.
+
+use crate::engine::Engine;
+use crate::namespace::directories;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
+use skep_format::metadata::Key;
+use skep_types::{FileKind, InodeId, Result};
+use skep_wire::metadata::NewInode;
+
+/// Makes the root directory, if it doesn't exist.
+pub(super) fn make_root<E: Engine>(context: &mut Context<'_, E>) -> Result<(), Stop> {
+    if context.find_inode(InodeId::ROOT)?.is_some() {
+        return Ok(());
+    }
+    let new = NewInode { permissions: 0o755, umask: 0, uid: 0, gid: 0 };
+    let attributes = context.new_attributes(InodeId::ROOT, FileKind::Directory, &new, None);
+    directories::put_inode(context, InodeId::ROOT, &attributes, None);
+    Ok(())
+}
+
+/// Logs the epoch that has begun, and deletes the oldest ones.
+pub(super) fn record_epoch<E: Engine>(context: &mut Context<'_, E>) -> Result<(), Stop> {
+    let surplus = context.shared.epochs.surplus();
+    if let Some((number, first)) = context.shared.epochs.last() {
+        context.put(&Key::Epoch(number), &first);
+    }
+    surplus.into_iter().for_each(|number| context.delete(&Key::Epoch(number)));
+    Ok(())
+}

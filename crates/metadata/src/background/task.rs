@@ -1,0 +1,95 @@
+//! The interface between background jobs and the target.
+
+use crate::tx::locks::Owner;
+use crate::tx::operation::OutgoingCall;
+use crate::tx::shared::Shared;
+use crate::tx::table::Table;
+use crate::tx::work::InternalWork;
+use skep_types::{GroupId, InodeId};
+use skep_wire::metadata::TransactionId;
+
+/// A participant was sent the decision of a transaction.
+#[derive(Debug)]
+pub(crate) struct DecideCall {
+    pub(crate) number: u64,
+    pub(crate) group: GroupId,
+    pub(crate) commit: bool,
+}
+
+/// A request to remove chunk files.
+#[derive(Debug)]
+pub(crate) struct RemovalCall {
+    pub(super) group: GroupId,
+    /// The keys of the work items.
+    pub(super) items: Vec<Vec<u8>>,
+}
+
+/// A request for the size of a chunk file.
+#[derive(Debug)]
+pub(crate) struct StatCall {
+    pub(super) inode: InodeId,
+    pub(super) component: u16,
+    pub(super) index: u16,
+}
+
+/// A request to another group whose reply no operation waits for.
+#[derive(Debug)]
+pub(crate) enum BackgroundCall {
+    /// Sends a participant the decision of a transaction.
+    Decide(DecideCall),
+    /// Asks a coordinator how a transaction ended.
+    AskDecision(TransactionId),
+    /// Has storage remove chunk files.
+    RemoveChunks(RemovalCall),
+    /// Has storage truncate a chunk file of this file.
+    Truncate(InodeId),
+    /// Asks for the size of a chunk file.
+    StatChunk(StatCall),
+}
+
+/// Something that a job asks the target to do.
+#[derive(Debug)]
+pub(crate) enum JobTask {
+    /// Run this work as a transaction.
+    Start(InternalWork),
+    /// Send a request to another group.
+    Call(OutgoingCall, BackgroundCall),
+    /// Send a participant the commit of a transaction.
+    SendCommit { group: GroupId, number: u64 },
+    /// Release all transaction locks of an owner.
+    Release(Owner),
+}
+
+/// The target's state, as a job may use it, and the tasks that the job has asked for.
+pub(crate) struct JobContext<'a, E> {
+    pub(crate) table: &'a Table<E>,
+    pub(crate) shared: &'a mut Shared,
+    tasks: Vec<JobTask>,
+}
+
+impl<'a, E> JobContext<'a, E> {
+    pub(crate) fn new(table: &'a Table<E>, shared: &'a mut Shared) -> Self {
+        Self { table, shared, tasks: Vec::new() }
+    }
+
+    /// The tasks that the jobs have asked for, in order.
+    pub(crate) fn into_tasks(self) -> Vec<JobTask> {
+        self.tasks
+    }
+
+    pub(super) fn start(&mut self, work: InternalWork) {
+        self.tasks.push(JobTask::Start(work));
+    }
+
+    pub(super) fn call(&mut self, request: OutgoingCall, call: BackgroundCall) {
+        self.tasks.push(JobTask::Call(request, call));
+    }
+
+    pub(super) fn send_commit(&mut self, group: GroupId, number: u64) {
+        self.tasks.push(JobTask::SendCommit { group, number });
+    }
+
+    pub(super) fn release(&mut self, owner: Owner) {
+        self.tasks.push(JobTask::Release(owner));
+    }
+}

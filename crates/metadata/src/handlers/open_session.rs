@@ -1,0 +1,29 @@
+//! `OpenSession`: opens the session in the header, or confirms it.
+
+use crate::engine::Engine;
+use crate::limits::MAX_SLOTS;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
+use skep_format::metadata::{Key, SessionRecord};
+use skep_types::{Error, ErrorCode};
+use skep_wire::metadata::{OpenSession, OpenSessionReply};
+
+pub(crate) fn run<E: Engine>(
+    context: &mut Context<'_, E>,
+    request: OpenSession,
+) -> Result<OpenSessionReply, Stop> {
+    let session = context.session()?;
+    if context.shared.map.has_removed(request.client) {
+        let what = format!("client {} was removed from the cluster map", request.client);
+        return Err(Error::new(ErrorCode::Evicted, what).into());
+    }
+    let slots = request.slots.clamp(1, MAX_SLOTS);
+    let record = match context.get::<SessionRecord>(&Key::Session(session))? {
+        // A repetition must not take slots away that are in use.
+        Some(record) => SessionRecord { slots: record.slots.max(slots), ..record },
+        None => SessionRecord { client: request.client, slots },
+    };
+    context.put(&Key::Session(session), &record);
+    let lease_ms = context.shared.map.policy.lease_ms;
+    Ok(OpenSessionReply { slots: record.slots, lease_ms })
+}

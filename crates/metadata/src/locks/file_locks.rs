@@ -1,0 +1,379 @@
+//! The table of file locks (`flock`, `fcntl`): the locks that sessions hold, and the queues of
+//! waiters.
+//!
+//! The store has one record for each owner; this table is a copy that finds conflicts by range. It
+//! follows each key that a transaction writes ([`FileLocks::on_write`]) and is loaded at the start.
+//! Waits are in memory only: clients poll again after a restart. `docs/design/0005-locks.md`
+//! describes the whole; `queue` has the states of a wait.
+//!
+//! # Invariants
+//! - The table holds exactly what the `FileLocks` records hold, those of the batch included.
+//! - Ranges that different owners hold never conflict.
+//! - A file stands in the table only while a session holds or waits for a lock on it.
+//! - `waiting` holds exactly the waits of all queues, by owner.
+
+mod deadlock;
+
+use crate::locks::queue::{Queue, Wait, WaitAnswer, WaitState};
+use crate::locks::request::{LockClaim, LockOwnerId};
+use crate::tx::operation::ConnectionId;
+use skep_cluster::lock_ranges::LockRanges;
+use skep_format::metadata::{FileLocksRecord, LockOwner, LockedRange, decode_value, lock_owner_of};
+use skep_types::{InodeId, Result, SessionId};
+use skep_wire::file_locks::{HeldLock, LockKind, LockMode, LockRequest};
+use skep_wire::frame::Header;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// The ranges that one owner holds.
+#[derive(Debug)]
+struct OwnerLocks {
+    pid: u32,
+    ranges: LockRanges<LockMode>,
+}
+
+/// Locks of one kind on one file.
+#[derive(Debug, Default)]
+struct File {
+    held: BTreeMap<LockOwnerId, OwnerLocks>,
+    /// The number of ranges that are held exclusively.
+    exclusive: usize,
+    queue: Queue,
+}
+
+impl File {
+    /// The claims of other owners that are held and conflict.
+    fn held_against<'a>(&'a self, claim: &'a LockClaim) -> impl Iterator<Item = LockClaim> + 'a {
+        // Shortcut for a file with ten thousand shared locks and one more request for one.
+        let may_conflict = claim.mode == LockMode::Exclusive || self.exclusive > 0;
+        let held = may_conflict.then(|| self.held.iter()).into_iter().flatten();
+        held.filter(|(owner, _)| **owner != claim.owner).flat_map(move |(owner, held)| {
+            let claims = held.ranges.overlapping(claim.range.clone()).map(move |(range, mode)| {
+                LockClaim { owner: *owner, kind: claim.kind, mode, range, pid: held.pid }
+            });
+            claims.filter(|it| it.conflicts(claim))
+        })
+    }
+
+    fn is_empty(&self) -> bool {
+        self.held.is_empty() && self.queue.is_empty()
+    }
+}
+
+/// A file, and the kind of the locks on it.
+type FileKey = (InodeId, LockKind);
+
+/// The locks that sessions hold and wait for, by file.
+#[derive(Debug, Default)]
+pub(crate) struct FileLocks {
+    files: BTreeMap<FileKey, File>,
+    /// The number of ranges that are held, in all files.
+    ranges: usize,
+    /// The number of waits, in all queues.
+    waits: usize,
+    /// The waits of each owner, by file and wait number.
+    waiting: BTreeMap<LockOwnerId, BTreeSet<(FileKey, u64)>>,
+    /// Files on which a lock was released or is no longer reserved: waiters may have to be woken.
+    released: BTreeSet<FileKey>,
+}
+
+fn to_locked_ranges(ranges: &LockRanges<LockMode>) -> Vec<LockedRange> {
+    let ranges = ranges.iter();
+    ranges.map(|(range, mode)| LockedRange { start: range.start, end: range.end, mode }).collect()
+}
+
+impl FileLocks {
+    // ---- locks that are held
+
+    /// Takes in a key that a transaction has written, if it is a record of locks.
+    pub(crate) fn on_write(&mut self, key: &[u8], value: Option<&[u8]>) -> Result<()> {
+        let Some(of) = lock_owner_of(key) else { return Ok(()) };
+        let record = value.map(|value| decode_value::<FileLocksRecord>(key, value)).transpose()?;
+        let file_key = (of.inode, of.kind);
+        let file = self.files.entry(file_key).or_default();
+        let is_exclusive = |held: &OwnerLocks| {
+            held.ranges.iter().filter(|(_, mode)| *mode == LockMode::Exclusive).count()
+        };
+        if let Some(before) = file.held.remove(&(of.session, of.owner)) {
+            file.exclusive -= is_exclusive(&before);
+            self.ranges -= before.ranges.len();
+            self.released.insert(file_key);
+        }
+        if let Some(record) = record {
+            let ranges = record.ranges.iter().map(|it| (it.start..it.end, it.mode));
+            let held = OwnerLocks { pid: record.pid, ranges: LockRanges::of(ranges) };
+            file.exclusive += is_exclusive(&held);
+            self.ranges += held.ranges.len();
+            file.held.insert((of.session, of.owner), held);
+        }
+        self.forget_if_empty(file_key);
+        Ok(())
+    }
+
+    fn forget_if_empty(&mut self, file_key: FileKey) {
+        if self.files.get(&file_key).is_some_and(File::is_empty) {
+            self.files.remove(&file_key);
+        }
+    }
+
+    /// The record of an owner after a request was granted; `None` means that nothing is left.
+    pub(crate) fn after(&self, of: &LockOwner, request: &LockRequest) -> Option<FileLocksRecord> {
+        let held = self.held_by(of);
+        let mut ranges = held.map_or_else(LockRanges::default, |held| held.ranges.clone());
+        ranges.set(request.start..request.end, request.mode);
+        let pid = if request.mode.is_some() { request.pid } else { held?.pid };
+        let ranges = to_locked_ranges(&ranges);
+        (!ranges.is_empty()).then_some(FileLocksRecord { pid, ranges })
+    }
+
+    /// The record of what an owner holds; `None` means nothing.
+    pub(crate) fn record(&self, of: &LockOwner) -> Option<FileLocksRecord> {
+        let held = self.held_by(of)?;
+        Some(FileLocksRecord { pid: held.pid, ranges: to_locked_ranges(&held.ranges) })
+    }
+
+    fn held_by(&self, of: &LockOwner) -> Option<&OwnerLocks> {
+        self.files.get(&(of.inode, of.kind))?.held.get(&(of.session, of.owner))
+    }
+
+    /// Whether an owner holds a lock.
+    pub(crate) fn holds(&self, of: &LockOwner) -> bool {
+        self.held_by(of).is_some()
+    }
+
+    /// The number of ranges that are held, in all files.
+    pub(crate) fn range_count(&self) -> usize {
+        self.ranges
+    }
+
+    /// The owners of a session that hold a lock on a file.
+    pub(crate) fn owners(&self, session: SessionId, inode: InodeId) -> Vec<LockOwner> {
+        let mut owners = Vec::new();
+        // Nearly always nothing at all is locked.
+        if self.files.is_empty() {
+            return owners;
+        }
+        for kind in LockKind::ALL {
+            let Some(file) = self.files.get(&(inode, kind)) else { continue };
+            let of_session = file.held.range((session, 0)..=(session, u64::MAX));
+            owners.extend(of_session.map(|((_, owner), _)| LockOwner {
+                inode,
+                kind,
+                session,
+                owner: *owner,
+            }));
+        }
+        owners
+    }
+
+    /// A lock that is held and conflicts with a claim.
+    pub(crate) fn conflict(&self, inode: InodeId, claim: &LockClaim) -> Option<HeldLock> {
+        let file = self.files.get(&(inode, claim.kind))?;
+        file.held_against(claim).next().map(|it| it.to_held_lock())
+    }
+
+    /// The lock or the claim that keeps a claim from being granted: a lock that is held, a lock
+    /// that is reserved for a woken waiter, or a waiter ahead that has a barrier. `wait` is the
+    /// number of the claim's own wait, or zero.
+    pub(crate) fn obstacle(
+        &self,
+        inode: InodeId,
+        claim: &LockClaim,
+        wait: u64,
+        now: Duration,
+    ) -> Option<HeldLock> {
+        let file = self.files.get(&(inode, claim.kind))?;
+        let held = file.held_against(claim).next();
+        let firm = || {
+            let mut firm = file.queue.firm_before((claim.owner.0, wait), now);
+            firm.find(|it| it.claim.conflicts(claim)).map(|it| it.claim.clone())
+        };
+        held.or_else(firm).map(|it| it.to_held_lock())
+    }
+
+    /// The locks that a session holds on a file, by range, and those that it waits for, in the
+    /// order of the queue.
+    pub(crate) fn of_session(
+        &self,
+        session: SessionId,
+        inode: InodeId,
+    ) -> (Vec<HeldLock>, Vec<HeldLock>) {
+        let (mut held, mut waiting) = (Vec::new(), Vec::new());
+        for kind in LockKind::ALL {
+            let Some(file) = self.files.get(&(inode, kind)) else { continue };
+            for (owner, of_owner) in file.held.range((session, 0)..=(session, u64::MAX)) {
+                let to_held_lock = |(range, mode)| {
+                    LockClaim { owner: *owner, kind, mode, range, pid: of_owner.pid }.to_held_lock()
+                };
+                held.extend(of_owner.ranges.iter().map(to_held_lock));
+            }
+            let waits = file.queue.iter().filter(|it| it.claim.owner.0 == session);
+            waiting.extend(waits.map(|it| it.claim.to_held_lock()));
+        }
+        (held, waiting)
+    }
+
+    /// Every lock that is held, for checkers.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (InodeId, HeldLock)> + '_ {
+        self.files.iter().flat_map(|((inode, kind), file)| {
+            file.held.iter().flat_map(move |(owner, held)| {
+                held.ranges.iter().map(move |(range, mode)| {
+                    let claim =
+                        LockClaim { owner: *owner, kind: *kind, mode, range, pid: held.pid };
+                    (*inode, claim.to_held_lock())
+                })
+            })
+        })
+    }
+
+    // ---- waits
+
+    /// The number of waits, in all queues.
+    pub(crate) fn wait_count(&self) -> usize {
+        self.waits
+    }
+
+    /// Whether a wait is in the queue of a file.
+    pub(crate) fn is_waiting(&self, file_key: FileKey, wait: (SessionId, u64)) -> bool {
+        self.files.get(&file_key).is_some_and(|file| file.queue.has(wait))
+    }
+
+    /// Parks a request in the queue; a wait that is there keeps its position. [`Self::wake`]
+    /// returns the reply. Returns the reply to the request that was parked for the same wait.
+    pub(crate) fn wait(
+        &mut self,
+        inode: InodeId,
+        claim: LockClaim,
+        wait: u64,
+        state: (ConnectionId, Header, Duration),
+    ) -> Option<WaitAnswer> {
+        let file_key = (inode, claim.kind);
+        let (connection, header, until) = state;
+        let state = WaitState::Parked { connection, header: Box::new(header), until };
+        self.waiting.entry(claim.owner).or_default().insert((file_key, wait));
+        let file = self.files.entry(file_key).or_default();
+        let (is_new, reply) = file.queue.put(wait, claim, state);
+        self.waits += usize::from(is_new);
+        self.released.insert(file_key);
+        reply
+    }
+
+    /// Removes a wait, if it is in the queue: its client has the lock or gives up.
+    pub(crate) fn end_wait(&mut self, file_key: FileKey, wait: (SessionId, u64)) {
+        // Missing if the wait has ended already, or is for the other kind of lock.
+        let Some(file) = self.files.get_mut(&file_key) else { return };
+        if let Some(ended) = file.queue.remove(wait) {
+            self.after_wait(file_key, &ended);
+        }
+    }
+
+    /// Updates the table after a wait has left its queue.
+    fn after_wait(&mut self, file_key: FileKey, wait: &Wait) {
+        self.waits -= 1;
+        let owner = wait.claim.owner;
+        let waits = self.waiting.get_mut(&owner).expect("each wait stands in `waiting`");
+        waits.remove(&(file_key, wait.number));
+        if waits.is_empty() {
+            self.waiting.remove(&owner);
+        }
+        self.released.insert(file_key);
+        self.forget_if_empty(file_key);
+    }
+
+    /// A claim was granted: its wait ends, and waits ahead that conflict were overtaken.
+    pub(crate) fn granted(&mut self, inode: InodeId, claim: &LockClaim, wait: u64, now: Duration) {
+        let file_key = (inode, claim.kind);
+        let file = self.files.get_mut(&file_key).expect("a granted lock stands in the table");
+        let own = (claim.owner.0, wait);
+        file.queue.overtake(own, now, |it| it.conflicts(claim));
+        self.end_wait(file_key, own);
+    }
+
+    /// Removes all waits of a session. Returns the requests that were parked.
+    pub(crate) fn end_waits_of(&mut self, session: SessionId) -> Vec<(ConnectionId, Header)> {
+        let owners = self.waiting.range((session, 0)..=(session, u64::MAX));
+        let all: Vec<_> = owners.flat_map(|(_, waits)| waits.iter().copied()).collect();
+        let mut parked = Vec::new();
+        for (file_key, wait) in all {
+            let Some(file) = self.files.get_mut(&file_key) else { continue };
+            // Missing if the client has used the number of a wait for another owner.
+            let Some(ended) = file.queue.remove((session, wait)) else { continue };
+            self.after_wait(file_key, &ended);
+            if let WaitState::Parked { connection, header, .. } = ended.state {
+                parked.push((connection, *header));
+            }
+        }
+        parked
+    }
+
+    /// Wakes the waiters whose locks are free now, and expires waits. Returns the replies.
+    pub(crate) fn wake(&mut self, now: Duration) -> Vec<WaitAnswer> {
+        let mut replies = Vec::new();
+        if self.waits == 0 {
+            self.released.clear();
+            return replies;
+        }
+        self.expire(now, &mut replies);
+        for file_key in std::mem::take(&mut self.released) {
+            let Some(file) = self.files.get_mut(&file_key) else { continue };
+            let mut queue = std::mem::take(&mut file.queue);
+            queue.wake(now, |claim| file.held_against(claim).next().is_some(), &mut replies);
+            file.queue = queue;
+        }
+        replies
+    }
+
+    /// Replies to requests that were parked for long, and removes waits whose clients have not
+    /// polled again.
+    fn expire(&mut self, now: Duration, replies: &mut Vec<WaitAnswer>) {
+        let waits: Vec<_> = self
+            .files
+            .iter()
+            .filter(|(_, file)| file.queue.is_due(now))
+            .map(|(file_key, _)| *file_key)
+            .collect();
+        for file_key in waits {
+            let Some(file) = self.files.get_mut(&file_key) else { continue };
+            for expired in file.queue.expire(now, replies) {
+                self.after_wait(file_key, &expired);
+            }
+            self.released.insert(file_key);
+        }
+    }
+
+    /// Panics if an invariant of the module is broken. The records of the store are the caller's
+    /// to compare.
+    pub(crate) fn check_invariants(&self) {
+        let (mut ranges, mut waits) = (0, BTreeSet::new());
+        for ((inode, kind), file) in &self.files {
+            assert!(!file.is_empty(), "file {inode} stands in the table for a lock or a wait");
+            let mut exclusive = 0;
+            for (owner, held) in &file.held {
+                ranges += held.ranges.len();
+                for (range, mode) in held.ranges.iter() {
+                    exclusive += usize::from(mode == LockMode::Exclusive);
+                    let claim =
+                        LockClaim { owner: *owner, kind: *kind, mode, range, pid: held.pid };
+                    assert!(
+                        mode == LockMode::Shared || file.held_against(&claim).next().is_none(),
+                        "the exclusive lock {claim:?} on file {inode} conflicts with no other"
+                    );
+                }
+            }
+            assert_eq!(file.exclusive, exclusive, "exclusive ranges of file {inode}");
+            file.queue.check_invariants();
+            for wait in file.queue.iter() {
+                waits.insert((wait.claim.owner, ((*inode, *kind), wait.number)));
+            }
+        }
+        assert_eq!(self.ranges, ranges, "ranges in all files");
+        assert_eq!(self.waits, waits.len(), "waits in all queues");
+        let by_owner = self.waiting.iter();
+        let by_owner: BTreeSet<_> =
+            by_owner.flat_map(|(owner, all)| all.iter().map(move |it| (*owner, *it))).collect();
+        assert_eq!(by_owner, waits, "`waiting` holds the waits of all queues");
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,83 @@
+//! Deadlock cycles among waiters for POSIX locks: the search within one target, and the edges that
+//! clients ask for to search across targets.
+
+use super::FileLocks;
+use crate::limits::MAX_DEADLOCK_STEPS;
+use crate::locks::request::{LockClaim, LockOwnerId};
+use skep_types::InodeId;
+use skep_wire::file_locks::{ListedWait, LockKind, LockParty, WaitList};
+use skep_wire::limits::{MAX_LISTED_HOLDERS, MAX_LISTED_WAITS};
+use std::collections::BTreeSet;
+use std::ops::Bound;
+
+impl FileLocks {
+    /// The waits for POSIX locks, each with the owners of the locks that it waits for. Lists owners
+    /// after `after`.
+    pub(crate) fn posix_waits(&self, after: LockParty) -> WaitList {
+        let mut list = WaitList { waits: Vec::new(), next: None };
+        let party = |(session, owner): LockOwnerId| LockParty { session, owner };
+        let behind = (Bound::Excluded((after.session, after.owner)), Bound::Unbounded);
+        let mut last = after;
+        for (owner, waits) in self.waiting.range(behind) {
+            if list.waits.len() >= MAX_LISTED_WAITS {
+                list.next = Some(last);
+                break;
+            }
+            last = party(*owner);
+            let posix = waits.iter().filter(|((_, kind), _)| *kind == LockKind::Posix);
+            for (file_key, number) in posix.take(MAX_LISTED_HOLDERS) {
+                let Some(file) = self.files.get(file_key) else { continue };
+                let wait = file.queue.get((owner.0, *number));
+                let wait = wait.filter(|it| !it.is_woken());
+                // A woken waiter sets its lock now: it has no edge.
+                let Some(wait) = wait else { continue };
+                let holders = file.held_against(&wait.claim).map(|it| party(it.owner));
+                let holders: BTreeSet<_> = holders.take(MAX_LISTED_HOLDERS).collect();
+                let holders = holders.into_iter().collect();
+                list.waits.push(ListedWait { waiter: last, wait: *number, holders });
+            }
+        }
+        list
+    }
+
+    /// Whether this wait would close a deadlock cycle. Only locks of the same kind count as edges,
+    /// since each kind numbers its owners by itself. Waiters ahead in the queue do not count: they
+    /// can be overtaken.
+    pub(crate) fn closes_cycle(&self, inode: InodeId, claim: &LockClaim) -> bool {
+        let mut seen = BTreeSet::new();
+        let mut steps = 0;
+        let mut next = vec![(inode, claim)];
+        while let Some((inode, claim_next)) = next.pop() {
+            for holder in self.holders(inode, claim_next) {
+                steps += 1;
+                if holder == claim.owner {
+                    return true;
+                }
+                if steps > MAX_DEADLOCK_STEPS {
+                    return false;
+                }
+                if !seen.insert(holder) {
+                    continue;
+                }
+                let waits = self.waiting.get(&holder).into_iter().flatten();
+                for (file_key, number) in waits.filter(|(file_key, _)| file_key.1 == claim.kind) {
+                    let found = self
+                        .files
+                        .get(file_key)
+                        .and_then(|file| file.queue.get((holder.0, *number)));
+                    if let Some(it) = found.filter(|it| !it.is_woken()) {
+                        next.push((file_key.0, &it.claim));
+                    }
+                }
+            }
+        }
+        false
+    }
+
+    /// The owners of the locks with which a claim conflicts.
+    fn holders(&self, inode: InodeId, claim: &LockClaim) -> BTreeSet<LockOwnerId> {
+        let file = self.files.get(&(inode, claim.kind));
+        let held = file.into_iter().flat_map(|file| file.held_against(claim));
+        held.map(|it| it.owner).take(MAX_DEADLOCK_STEPS).collect()
+    }
+}

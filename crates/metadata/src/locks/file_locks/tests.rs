@@ -1,0 +1,297 @@
+//! The table compared with a model of single bytes, the order in which waiters are woken, and
+//! deadlock cycles.
+
+use super::*;
+use crate::limits::{BARRIER, MAX_OVERTAKEN, WAIT_ANSWER, WAKE_RESERVATION};
+use proptest::prelude::*;
+use skep_format::metadata::Key;
+use skep_types::codec::Codec;
+use skep_wire::file_locks::LockParty;
+use skep_wire::limits::{LOCK_END, MAX_LISTED_WAITS};
+use std::ops::Range;
+
+const FILE: InodeId = InodeId::new(9);
+const OTHER_FILE: InodeId = InodeId::new(10);
+
+fn request(inode: InodeId, owner: u64, mode: Option<LockMode>, range: Range<u64>) -> LockRequest {
+    let (start, end) = (range.start, range.end);
+    LockRequest { inode, kind: LockKind::Posix, owner, mode, start, end, pid: 7 }
+}
+
+fn session_of(owner: u64) -> SessionId {
+    SessionId::new(1 + owner % 2)
+}
+
+/// Owners have even and odd sessions by turns.
+fn claim(owner: u64, mode: LockMode, range: Range<u64>) -> LockClaim {
+    let request = request(FILE, owner, Some(mode), range);
+    LockClaim::of(session_of(owner), &request).unwrap()
+}
+
+/// Applies a `SetLock`. Returns whether it was granted.
+fn set(locks: &mut FileLocks, request: &LockRequest, wait: u64) -> bool {
+    set_at(NOW, locks, request, wait)
+}
+
+fn set_at(now: Duration, locks: &mut FileLocks, request: &LockRequest, wait: u64) -> bool {
+    let session = session_of(request.owner);
+    let (inode, kind, owner) = (request.inode, request.kind, request.owner);
+    let claim = LockClaim::of(session, request);
+    if claim.as_ref().is_some_and(|it| locks.obstacle(inode, it, wait, now).is_some()) {
+        return false;
+    }
+    let of = LockOwner { inode, kind, session, owner };
+    let value = locks.after(&of, request).map(|record| record.to_bytes());
+    locks.on_write(&Key::FileLocks(of).to_bytes(), value.as_deref()).unwrap();
+    if let Some(claim) = claim {
+        locks.granted(inode, &claim, wait, now);
+    }
+    true
+}
+
+fn lock(locks: &mut FileLocks, owner: u64, mode: LockMode, range: Range<u64>) -> bool {
+    set(locks, &request(FILE, owner, Some(mode), range), 0)
+}
+
+fn unlock(locks: &mut FileLocks, owner: u64, range: Range<u64>) {
+    assert!(set(locks, &request(FILE, owner, None, range), 0));
+}
+
+/// Owners wait under their own number.
+fn wait(locks: &mut FileLocks, owner: u64, mode: LockMode, range: Range<u64>, now: Duration) {
+    let state = (owner, Header::default(), now + WAIT_ANSWER);
+    locks.wait(FILE, claim(owner, mode, range), owner, state);
+}
+
+/// The owners that are woken (`true`) or have to poll again.
+fn woken(locks: &mut FileLocks, now: Duration) -> Vec<(u64, bool)> {
+    locks.wake(now).iter().map(|it| (it.connection, it.is_woken)).collect()
+}
+
+const NOW: Duration = Duration::from_secs(100);
+const BYTES: u64 = 12;
+
+proptest! {
+    #[test]
+    fn locks_are_granted_as_single_bytes_would_be(
+        steps in proptest::collection::vec(
+            (0..4_u64, 0..BYTES, 1..BYTES, 0..3_u8), 1..60,
+        ),
+    ) {
+        let mut locks = FileLocks::default();
+        let mut model = vec![BTreeMap::new(); BYTES as usize];
+        for (owner, start, len, what) in steps {
+            let range = start..(start + len).min(BYTES);
+            let mode = [None, Some(LockMode::Shared), Some(LockMode::Exclusive)][usize::from(what)];
+            let bytes = range.start as usize..range.end as usize;
+            let is_free = |at: &BTreeMap<u64, LockMode>| {
+                at.iter().all(|(by, held)| {
+                    *by == owner
+                        || mode.is_none()
+                        || (mode, *held) == (Some(LockMode::Shared), LockMode::Shared)
+                })
+            };
+            let expected = model[bytes.clone()].iter().all(is_free);
+            let granted = set(&mut locks, &request(FILE, owner, mode, range.clone()), 0);
+            prop_assert_eq!(granted, expected);
+            if granted {
+                for at in &mut model[bytes] {
+                    match mode {
+                        Some(mode) => drop(at.insert(owner, mode)),
+                        None => drop(at.remove(&owner)),
+                    }
+                }
+            }
+            let mut found = vec![BTreeMap::new(); BYTES as usize];
+            for (_, held) in locks.all() {
+                for at in held.start..held.end {
+                    prop_assert_eq!(found[at as usize].insert(held.owner, held.mode), None);
+                }
+            }
+            prop_assert_eq!(&found, &model);
+        }
+        for owner in 0..4 {
+            unlock(&mut locks, owner, 0..LOCK_END);
+        }
+        prop_assert!(locks.files.is_empty() && locks.range_count() == 0);
+    }
+}
+
+#[test]
+fn waiters_are_woken_in_order_and_their_lock_is_reserved() {
+    let mut locks = FileLocks::default();
+    assert!(lock(&mut locks, 1, LockMode::Exclusive, 0..10));
+    for owner in [2, 3] {
+        assert!(!lock(&mut locks, owner, LockMode::Exclusive, 0..10));
+        wait(&mut locks, owner, LockMode::Exclusive, 0..10, NOW);
+    }
+    wait(&mut locks, 4, LockMode::Shared, 20..30, NOW);
+    assert_eq!(woken(&mut locks, NOW), [(4, true)], "nothing is in the way of this one");
+    unlock(&mut locks, 1, 0..10);
+    assert_eq!(woken(&mut locks, NOW), [(2, true)]);
+    assert!(!lock(&mut locks, 5, LockMode::Shared, 0..1), "not while another was called for it");
+    assert!(set(&mut locks, &request(FILE, 2, Some(LockMode::Exclusive), 0..10), 2));
+    unlock(&mut locks, 2, 0..10);
+    assert_eq!(woken(&mut locks, NOW), [(3, true)]);
+    // The woken waiter does not set its lock.
+    let later = NOW + WAKE_RESERVATION;
+    wait(&mut locks, 6, LockMode::Shared, 0..10, later);
+    assert_eq!(woken(&mut locks, later), [(6, true)]);
+    assert!(set(&mut locks, &request(FILE, 6, Some(LockMode::Shared), 0..10), 6));
+    // Nor does 4.
+    assert_eq!((locks.wait_count(), locks.waiting.len()), (0, 0));
+}
+
+#[test]
+fn a_waiter_that_polls_again_keeps_its_queue_position() {
+    let mut locks = FileLocks::default();
+    assert!(lock(&mut locks, 1, LockMode::Exclusive, 0..10));
+    wait(&mut locks, 2, LockMode::Exclusive, 0..10, NOW);
+    wait(&mut locks, 3, LockMode::Exclusive, 0..10, NOW + WAKE_RESERVATION);
+    let asked_again = NOW + WAIT_ANSWER;
+    assert_eq!(woken(&mut locks, asked_again), [(2, false)]);
+    wait(&mut locks, 2, LockMode::Exclusive, 0..10, asked_again);
+    unlock(&mut locks, 1, 0..10);
+    assert_eq!(woken(&mut locks, asked_again), [(2, true)]);
+    // Both go.
+    locks.end_wait((FILE, LockKind::Posix), (session_of(2), 2));
+    assert_eq!(woken(&mut locks, asked_again), [(3, true)]);
+    assert!(locks.end_waits_of(session_of(3)).is_empty(), "its request was answers");
+    assert_eq!((locks.wait_count(), locks.files.len()), (0, 0));
+}
+
+/// How many readers, from an owner on, get a lock at once.
+fn readers(locks: &mut FileLocks, from: u64, now: Duration) -> u32 {
+    let shared = |owner| request(FILE, owner, Some(LockMode::Shared), 0..10);
+    (from..from + 1000).take_while(|owner| set_at(now, locks, &shared(*owner), 0)).count() as u32
+}
+
+#[test]
+fn readers_overtake_a_writer_a_limited_number_of_times() {
+    let mut locks = FileLocks::default();
+    assert!(lock(&mut locks, 1, LockMode::Shared, 0..10));
+    wait(&mut locks, 2, LockMode::Exclusive, 0..10, NOW + 60 * BARRIER);
+    assert_eq!(woken(&mut locks, NOW), []);
+    assert_eq!(readers(&mut locks, 10, NOW), MAX_OVERTAKEN);
+    assert!(lock(&mut locks, 3, LockMode::Shared, 10..20), "no other file has waiters");
+    // The barrier ends, and the next one is longer.
+    let later = NOW + BARRIER;
+    assert_eq!(woken(&mut locks, later), []);
+    assert_eq!(readers(&mut locks, 1000, later), MAX_OVERTAKEN);
+    assert_eq!(woken(&mut locks, later + BARRIER), []);
+    assert_eq!(readers(&mut locks, 2000, later + BARRIER), 0);
+    assert_eq!(readers(&mut locks, 2000, later + 2 * BARRIER), MAX_OVERTAKEN);
+}
+
+/// On one host no waiter blocks such a reader, and other processes may wait for its lock.
+#[test]
+fn a_barrier_ends_and_lets_blocked_readers_pass() {
+    let mut locks = FileLocks::default();
+    assert!(lock(&mut locks, 1, LockMode::Shared, 0..10));
+    assert!(lock(&mut locks, 9, LockMode::Exclusive, 20..30));
+    wait(&mut locks, 2, LockMode::Exclusive, 0..30, NOW + 60 * BARRIER);
+    for owner in 100..200 {
+        wait(&mut locks, owner, LockMode::Shared, 5..25, NOW + 60 * BARRIER);
+    }
+    assert_eq!(woken(&mut locks, NOW), []);
+    // The writer can't have it yet, the readers can.
+    unlock(&mut locks, 9, 20..30);
+    let all: Vec<_> = (100..200).map(|owner| (owner, true)).collect();
+    assert_eq!(woken(&mut locks, NOW), all);
+    for owner in 100..200 {
+        let shared = request(FILE, owner, Some(LockMode::Shared), 5..25);
+        assert!(set(&mut locks, &shared, owner), "{owner} was called");
+    }
+    // Now it has a barrier. A reader that the barrier blocks does not wait for an owner that waits
+    // for the reader.
+    assert!(!lock(&mut locks, 300, LockMode::Shared, 0..10));
+    wait(&mut locks, 300, LockMode::Shared, 0..10, NOW + 60 * BARRIER);
+    let elsewhere = request(OTHER_FILE, 300, Some(LockMode::Exclusive), 0..1);
+    assert!(set(&mut locks, &elsewhere, 0));
+    let of_1 = LockClaim::of(session_of(1), &LockRequest { owner: 1, ..elsewhere }).unwrap();
+    assert!(!locks.closes_cycle(OTHER_FILE, &of_1));
+    assert_eq!(woken(&mut locks, NOW), []);
+    assert_eq!(woken(&mut locks, NOW + BARRIER), [(300, true)]);
+    let shared = request(FILE, 300, Some(LockMode::Shared), 0..10);
+    assert!(set_at(NOW + BARRIER, &mut locks, &shared, 300));
+}
+
+#[test]
+fn deadlocks_are_found_across_files_and_sessions() {
+    let mut locks = FileLocks::default();
+    assert!(lock(&mut locks, 1, LockMode::Exclusive, 0..1));
+    assert!(lock(&mut locks, 2, LockMode::Exclusive, 1..2));
+    let elsewhere = request(OTHER_FILE, 3, Some(LockMode::Exclusive), 0..1);
+    assert!(set(&mut locks, &elsewhere, 0));
+    // 1 waits for 2, 2 for 3; 3 must not wait for 1.
+    wait(&mut locks, 1, LockMode::Shared, 1..2, NOW);
+    let for_3 = LockClaim::of(session_of(2), &LockRequest { owner: 2, ..elsewhere }).unwrap();
+    assert!(!locks.closes_cycle(OTHER_FILE, &for_3));
+    locks.wait(OTHER_FILE, for_3, 2, (2, Header::default(), NOW + WAIT_ANSWER));
+    let closing = claim(3, LockMode::Exclusive, 0..5);
+    assert!(locks.closes_cycle(FILE, &closing));
+    assert!(!locks.closes_cycle(FILE, &claim(3, LockMode::Exclusive, 7..8)));
+    assert!(!locks.closes_cycle(FILE, &claim(4, LockMode::Exclusive, 0..5)));
+    // Without the owner in the middle there is no cycle.
+    locks.end_wait((OTHER_FILE, LockKind::Posix), (session_of(2), 2));
+    assert!(!locks.closes_cycle(FILE, &closing));
+}
+
+#[test]
+fn queueing_behind_waiters_is_not_a_deadlock() {
+    let mut locks = FileLocks::default();
+    assert!(lock(&mut locks, 1, LockMode::Exclusive, 0..10));
+    wait(&mut locks, 2, LockMode::Exclusive, 0..10, NOW);
+    wait(&mut locks, 3, LockMode::Exclusive, 0..10, NOW);
+    let of_another_thread = claim(2, LockMode::Exclusive, 0..10);
+    assert!(!locks.closes_cycle(FILE, &of_another_thread));
+    // But a lock that it holds counts.
+    assert!(lock(&mut locks, 2, LockMode::Exclusive, 20..30));
+    wait(&mut locks, 1, LockMode::Exclusive, 20..30, NOW);
+    assert!(locks.closes_cycle(FILE, &of_another_thread));
+}
+
+#[test]
+fn owners_of_different_lock_kinds_close_no_cycle() {
+    let mut locks = FileLocks::default();
+    assert!(lock(&mut locks, 1, LockMode::Exclusive, 0..10));
+    let flock = |owner, mode| LockRequest {
+        kind: LockKind::Flock,
+        ..request(OTHER_FILE, owner, Some(mode), 0..LOCK_END)
+    };
+    assert!(set(&mut locks, &flock(2, LockMode::Exclusive), 0));
+    let waiting = LockClaim::of(session_of(1), &flock(1, LockMode::Shared)).unwrap();
+    locks.wait(OTHER_FILE, waiting, 1, (1, Header::default(), NOW + WAIT_ANSWER));
+    assert!(!locks.closes_cycle(FILE, &claim(2, LockMode::Exclusive, 0..10)));
+}
+
+#[test]
+fn waits_are_listed_in_pages() {
+    let mut locks = FileLocks::default();
+    assert!(lock(&mut locks, 2, LockMode::Shared, 0..10));
+    assert!(lock(&mut locks, 4, LockMode::Shared, 5..10));
+    // One of many waits for both, the others only for the one at the beginning.
+    wait(&mut locks, 100, LockMode::Exclusive, 0..10, NOW);
+    for owner in 101..1000 {
+        wait(&mut locks, owner, LockMode::Exclusive, 0..1, NOW);
+    }
+    let party = |owner| LockParty { session: session_of(owner), owner };
+    let (mut found, mut after) = (Vec::new(), Some(LockParty::default()));
+    while let Some(from) = after {
+        let page = locks.posix_waits(from);
+        assert!(page.waits.len() <= MAX_LISTED_WAITS);
+        found.extend(page.waits);
+        after = page.next;
+    }
+    found.sort_by_key(|it| it.wait);
+    let waits: Vec<_> = found.iter().map(|it| (it.waiter, it.wait)).collect();
+    assert_eq!(waits, (100..1000).map(|owner| (party(owner), owner)).collect::<Vec<_>>());
+    assert_eq!(found[0].holders, [party(2), party(4)]);
+    assert!(found[1..].iter().all(|it| it.holders == [party(2)]));
+    // A woken waiter sets its lock now and has no edge; `flock` has no deadlock detection.
+    unlock(&mut locks, 4, 5..10);
+    unlock(&mut locks, 2, 0..10);
+    assert_eq!(woken(&mut locks, NOW), [(100, true)]);
+    let first = locks.posix_waits(LockParty::default());
+    assert!(first.waits.iter().all(|it| it.wait != 100 && it.holders.is_empty()));
+}

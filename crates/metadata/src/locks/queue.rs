@@ -1,0 +1,247 @@
+//! The queue of the waiters for locks of one kind on one file, in the order in which they came.
+//!
+//! Owns the state of each wait, and decides which waiters are woken. Does not own the locks that
+//! are held (`file_locks`): callers pass a closure that checks them.
+//!
+//! # States of a wait
+//! ```text
+//!              WaitLock                    the lock is free
+//!   (no wait) ----------> Parked --------------------------> Woken
+//!                         ^    |                             |   |
+//!                WaitLock |    | WAIT_ANSWER has passed      |   | the client sets the lock,
+//!                         |    v                             |   | or WAKE_RESERVATION has passed
+//!                         +-- Away                WaitLock   |   v
+//!                         ^    | WAKE_RESERVATION has passed |  (no wait)
+//!                         |    v                             |
+//!                         |   (no wait)                      |
+//!                         +----------------------------------+
+//! ```
+//! In `Parked` the target has a request to reply to; in the other two it has replied. `EndWait` and
+//! the end of the session remove a wait in each state. Besides, a wait that many others have
+//! overtaken gets a *barrier* for a time: no later waiter may then take a lock that conflicts.
+//!
+//! # Invariants
+//! - A session's wait numbers are unique in the queue.
+//! - A wait that [`MAX_OVERTAKEN`] others have overtaken has a barrier.
+
+use super::request::LockClaim;
+use crate::limits::{BARRIER, LONGEST_BARRIER, MAX_OVERTAKEN, WAITERS_EXAMINED, WAKE_RESERVATION};
+use crate::tx::operation::ConnectionId;
+use skep_types::SessionId;
+use skep_wire::frame::Header;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// The state of a wait.
+#[derive(Debug)]
+pub(super) enum WaitState {
+    /// The client's request is here; the target replies to it at `until` at the latest.
+    Parked { connection: ConnectionId, header: Box<Header>, until: Duration },
+    /// The target has replied that the client can set its lock, and reserves the lock until then.
+    Woken { until: Duration },
+    /// The target has asked the client to poll again, and keeps its queue position until then.
+    Away { until: Duration },
+}
+
+/// A wait for a lock.
+#[derive(Debug)]
+pub(super) struct Wait {
+    pub(super) number: u64,
+    pub(super) claim: LockClaim,
+    pub(super) state: WaitState,
+    /// How many later claims that conflict were granted since the last barrier.
+    overtaken: u32,
+    /// When the barrier ends, if there is one.
+    barrier: Option<Duration>,
+    /// How many barriers of this wait have ended.
+    barriers: u32,
+}
+
+impl Wait {
+    fn is(&self, wait: (SessionId, u64)) -> bool {
+        (self.claim.owner.0, self.number) == wait
+    }
+
+    pub(super) fn is_woken(&self) -> bool {
+        matches!(self.state, WaitState::Woken { .. })
+    }
+
+    fn has_barrier(&self, now: Duration) -> bool {
+        self.barrier.is_some_and(|until| now < until)
+    }
+
+    /// Counts a grant to a later claim. Each barrier is twice as long as the one before.
+    fn overtake(&mut self, now: Duration) {
+        self.end_barrier(now);
+        // Saturates: above `MAX_OVERTAKEN` the count has no meaning.
+        self.overtaken = self.overtaken.saturating_add(1);
+        if self.overtaken >= MAX_OVERTAKEN && self.barrier.is_none() {
+            let factor = 1_u32.checked_shl(self.barriers).unwrap_or(u32::MAX);
+            self.barrier = Some(now + BARRIER.saturating_mul(factor).min(LONGEST_BARRIER));
+        }
+    }
+
+    fn end_barrier(&mut self, now: Duration) {
+        if self.barrier.is_some_and(|until| until <= now) {
+            (self.barrier, self.overtaken) = (None, 0);
+            self.barriers += 1;
+        }
+    }
+
+    fn until(&self) -> Duration {
+        match self.state {
+            WaitState::Parked { until, .. }
+            | WaitState::Woken { until }
+            | WaitState::Away { until } => until,
+        }
+    }
+
+    /// Changes the state, and adds the reply to the request if one is parked.
+    fn reply(&mut self, next: WaitState, replies: &mut Vec<WaitAnswer>) {
+        let is_woken = matches!(next, WaitState::Woken { .. });
+        let before = std::mem::replace(&mut self.state, next);
+        if let WaitState::Parked { connection, header, .. } = before {
+            replies.push(WaitAnswer { connection, header: *header, is_woken });
+        }
+    }
+}
+
+/// A reply to a `WaitLock`.
+#[derive(Debug)]
+pub(crate) struct WaitAnswer {
+    pub(crate) connection: ConnectionId,
+    pub(crate) header: Header,
+    /// Whether the client can set its lock now; otherwise it has to poll again.
+    pub(crate) is_woken: bool,
+}
+
+/// The queue of the waiters for locks of one kind on one file.
+#[derive(Debug, Default)]
+pub(super) struct Queue(Vec<Wait>);
+
+impl Queue {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Wait> {
+        self.0.iter()
+    }
+
+    pub(super) fn get(&self, wait: (SessionId, u64)) -> Option<&Wait> {
+        self.0.iter().find(|it| it.is(wait))
+    }
+
+    pub(super) fn has(&self, wait: (SessionId, u64)) -> bool {
+        self.get(wait).is_some()
+    }
+
+    /// The waiters ahead of `wait` (all of them if it is not in the queue) that must not be
+    /// overtaken: those that are woken and those that have a barrier. A barrier does not block a
+    /// waiter that was woken before the barrier began.
+    pub(super) fn firm_before(
+        &self,
+        wait: (SessionId, u64),
+        now: Duration,
+    ) -> impl Iterator<Item = &Wait> {
+        let is_woken = self.get(wait).is_some_and(Wait::is_woken);
+        let before = self.0.iter().take_while(move |it| !it.is(wait));
+        before.filter(move |it| it.is_woken() || !is_woken && it.has_barrier(now))
+    }
+
+    /// Adds a wait at the end of the queue, or gives the wait that is there another state. Returns
+    /// whether the wait is new, and the reply to the request that was parked before. That reply
+    /// asks the client to poll again: two requests over different connections may arrive in the
+    /// wrong order, so the client may listen to the earlier one.
+    pub(super) fn put(
+        &mut self,
+        number: u64,
+        claim: LockClaim,
+        state: WaitState,
+    ) -> (bool, Option<WaitAnswer>) {
+        let session = claim.owner.0;
+        if let Some(found) = self.0.iter_mut().find(|it| it.is((session, number))) {
+            found.claim = claim;
+            let before = std::mem::replace(&mut found.state, state);
+            let reply = match before {
+                WaitState::Parked { connection, header, .. } => {
+                    Some(WaitAnswer { connection, header: *header, is_woken: false })
+                }
+                WaitState::Woken { .. } | WaitState::Away { .. } => None,
+            };
+            return (false, reply);
+        }
+        self.0.push(Wait { number, claim, state, overtaken: 0, barrier: None, barriers: 0 });
+        (true, None)
+    }
+
+    pub(super) fn remove(&mut self, wait: (SessionId, u64)) -> Option<Wait> {
+        let index = self.0.iter().position(|it| it.is(wait))?;
+        Some(self.0.remove(index))
+    }
+
+    /// Counts a grant to `own` in the waits ahead of it whose claims conflict.
+    pub(super) fn overtake(
+        &mut self,
+        own: (SessionId, u64),
+        now: Duration,
+        conflicts: impl Fn(&LockClaim) -> bool,
+    ) {
+        let before = self.0.iter_mut().take_while(|it| !it.is(own));
+        before.filter(|it| conflicts(&it.claim)).for_each(|it| it.overtake(now));
+    }
+
+    /// Wakes the waiters whose claims conflict with no lock that is held. A waiter ahead blocks
+    /// those behind it if its own lock is free, if it is woken, or if it has a barrier.
+    pub(super) fn wake(
+        &mut self,
+        now: Duration,
+        is_held: impl Fn(&LockClaim) -> bool,
+        replies: &mut Vec<WaitAnswer>,
+    ) {
+        let mut firm: Vec<LockClaim> = Vec::new();
+        for wait in self.0.iter_mut().take(WAITERS_EXAMINED) {
+            let is_blocked = firm.iter().any(|it| it.conflicts(&wait.claim));
+            let is_held = !is_blocked && is_held(&wait.claim);
+            if !is_blocked && !is_held && matches!(wait.state, WaitState::Parked { .. }) {
+                wait.reply(WaitState::Woken { until: now + WAKE_RESERVATION }, replies);
+            }
+            if !is_held || wait.is_woken() || wait.has_barrier(now) {
+                firm.push(wait.claim.clone());
+            }
+        }
+    }
+
+    /// Whether [`Self::expire`] has anything to do.
+    pub(super) fn is_due(&self, now: Duration) -> bool {
+        self.0.iter().any(|it| it.until() <= now || it.barrier.is_some_and(|until| until <= now))
+    }
+
+    /// Ends barriers, asks clients to poll again whose requests were parked for long, and returns
+    /// the waits whose clients have not come back in time.
+    pub(super) fn expire(&mut self, now: Duration, replies: &mut Vec<WaitAnswer>) -> Vec<Wait> {
+        self.0.iter_mut().for_each(|it| it.end_barrier(now));
+        for wait in self.0.iter_mut().filter(|it| it.until() <= now) {
+            if let WaitState::Parked { .. } = wait.state {
+                wait.reply(WaitState::Away { until: now + WAKE_RESERVATION }, replies);
+            }
+        }
+        self.0.extract_if(.., |it| it.until() <= now).collect()
+    }
+
+    /// Panics if an invariant of the module is broken.
+    pub(super) fn check_invariants(&self) {
+        let mut seen = BTreeSet::new();
+        for wait in &self.0 {
+            let id = (wait.claim.owner.0, wait.number);
+            assert!(seen.insert(id), "wait {} of session {} stands in the queue once", id.1, id.0);
+            assert!(
+                wait.overtaken < MAX_OVERTAKEN || wait.barrier.is_some(),
+                "wait {} of session {} was overtaken {} times and has a barrier",
+                id.1,
+                id.0,
+                wait.overtaken
+            );
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Claims: locks that an owner holds or waits for.
+
+use skep_types::{Error, ErrorCode, Result, SessionId};
+use skep_wire::file_locks::{HeldLock, LockKind, LockMode, LockRequest};
+use skep_wire::limits::LOCK_END;
+use std::ops::Range;
+
+/// An owner of POSIX or `flock` locks: the session, and its number there.
+pub(crate) type LockOwnerId = (SessionId, u64);
+
+/// A lock that an owner holds or waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LockClaim {
+    pub(crate) owner: LockOwnerId,
+    pub(crate) kind: LockKind,
+    pub(crate) mode: LockMode,
+    pub(crate) range: Range<u64>,
+    pub(crate) pid: u32,
+}
+
+impl LockClaim {
+    /// The claim of a session's request; `None` means that the request unlocks.
+    pub(crate) fn of(session: SessionId, request: &LockRequest) -> Option<Self> {
+        Some(Self {
+            owner: (session, request.owner),
+            kind: request.kind,
+            mode: request.mode?,
+            range: request.start..request.end,
+            pid: request.pid,
+        })
+    }
+
+    /// Whether two claims cannot be held at the same time.
+    pub(super) fn conflicts(&self, other: &Self) -> bool {
+        self.owner != other.owner
+            && (self.mode == LockMode::Exclusive || other.mode == LockMode::Exclusive)
+            && self.range.start < other.range.end
+            && other.range.start < self.range.end
+    }
+
+    pub(super) fn to_held_lock(&self) -> HeldLock {
+        HeldLock {
+            session: self.owner.0,
+            kind: self.kind,
+            owner: self.owner.1,
+            mode: self.mode,
+            start: self.range.start,
+            end: self.range.end,
+            pid: self.pid,
+        }
+    }
+}
+
+/// Checks the range of a request.
+pub(crate) fn check(request: &LockRequest) -> Result<()> {
+    if request.start < request.end && request.end <= LOCK_END {
+        return Ok(());
+    }
+    let what = format!("cannot lock bytes {} to {}: invalid range", request.start, request.end);
+    Err(Error::new(ErrorCode::InvalidArgument, what))
+}

@@ -1,0 +1,43 @@
+//! The inodes of directories.
+
+use crate::engine::Engine;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
+use skep_format::metadata::InodeRecord;
+use skep_types::codec::Bytes;
+use skep_types::{Attributes, Error, ErrorCode, FileKind, InodeId, ShardId, StripePattern};
+use skep_wire::metadata::NewInode;
+
+/// Attributes with a new id for a directory here.
+pub(crate) fn new_inode<E: Engine>(
+    context: &mut Context<'_, E>,
+    new: &NewInode,
+) -> Result<Attributes, Stop> {
+    let number = context.next_number()?;
+    let shards = &context.shared.placement.own_shards;
+    if shards.is_empty() {
+        return Err(Error::new(ErrorCode::StaleMap, "this group serves no shard").into());
+    }
+    // An odd multiplier walks through all shards before it comes back to one.
+    let shard: ShardId = shards[(number.wrapping_mul(40_503) % shards.len() as u64) as usize];
+    let inode = InodeId::from_parts(shard, number);
+    Ok(context.new_attributes(inode, FileKind::Directory, new, None))
+}
+
+/// Stores a directory's inode.
+pub(crate) fn put_inode<E: Engine>(
+    context: &mut Context<'_, E>,
+    parent: InodeId,
+    attributes: &Attributes,
+    pattern: Option<&StripePattern>,
+) {
+    context.put_inode(&InodeRecord {
+        attributes: attributes.clone(),
+        parent,
+        pattern: pattern.cloned(),
+        link_target: Bytes::default(),
+        has_xattrs: attributes.has_acl,
+        high_water: 0,
+        may_be_named: false,
+    });
+}

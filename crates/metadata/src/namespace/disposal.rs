@@ -1,0 +1,61 @@
+//! Disposal: the removal of inodes that have lost their last name and their last open.
+
+use crate::engine::Engine;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
+use skep_cluster::striping;
+use skep_format::metadata::{InodeRecord, Key};
+use skep_types::{ChunkFileKey, FileKind, Result};
+
+impl<E: Engine> Context<'_, E> {
+    /// Takes a name from an inode. Disposes of the inode if that was the last name and no session
+    /// has it open.
+    pub(crate) fn drop_link(&mut self, mut record: InodeRecord) -> Result<(), Stop> {
+        let inode = record.attributes.inode;
+        // Saturates: a damaged count in the store must not stop the target.
+        record.attributes.links = record.attributes.links.saturating_sub(1);
+        if record.attributes.links == 0 && self.opens(inode)?.is_zero() {
+            return self.dispose(&record);
+        }
+        self.touch_changed(&mut record.attributes);
+        self.put_inode(&record);
+        Ok(())
+    }
+
+    /// Removes an inode for good, and logs which chunk files storage has to remove.
+    pub(crate) fn dispose(&mut self, record: &InodeRecord) -> Result<(), Stop> {
+        let inode = record.attributes.inode;
+        let reach = self.reach(record)?;
+        if let Some(pattern) = &record.pattern
+            && record.attributes.kind == FileKind::Regular
+        {
+            for chunk in striping::chunk_sizes(pattern, reach).filter(|chunk| chunk.size > 0) {
+                let key = ChunkFileKey {
+                    inode,
+                    generation: pattern.generation,
+                    component: chunk.component,
+                    index: chunk.index,
+                };
+                self.put_raw(&Key::Removal(chunk.group, key), &[]);
+            }
+        }
+        self.remove_inode(record)
+    }
+
+    /// Removes an inode with its extended attributes and its first bytes.
+    pub(crate) fn remove_inode(&mut self, record: &InodeRecord) -> Result<(), Stop> {
+        let inode = record.attributes.inode;
+        if record.has_xattrs {
+            for (key, _) in self.scan(&Key::xattrs_of(inode), &[], usize::MAX)? {
+                self.delete_raw(key);
+            }
+        }
+        self.remove_inline(record)?;
+        let recovery = Key::SizeRecovery(inode);
+        if self.get_raw(&recovery)?.is_some() {
+            self.delete(&recovery);
+        }
+        self.delete(&Key::Inode(inode));
+        Ok(())
+    }
+}

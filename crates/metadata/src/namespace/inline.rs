@@ -1,0 +1,131 @@
+//! The first bytes of files whose stripe pattern has them in metadata: how writes, truncations and
+//! removals change the stored bytes (docs/design/0009-first-bytes-in-metadata.md). `tx::epochs`
+//! decides whether acknowledged writes are still there.
+//!
+//! # Invariants
+//! - Zeros at the end are not stored; so cleared bytes take no space, and no byte counts as written
+//!   that no client wrote.
+//! - Bytes beyond the size belong to a write that is under way, or to a failed write that the
+//!   client is about to clear. When the writer dies, the recovered size covers them, as with chunk
+//!   files.
+
+use crate::engine::Engine;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
+use skep_format::metadata::{InlineRecord, InodeRecord, Key};
+use skep_types::codec::Codec;
+use skep_types::{Error, ErrorCode, FileKind, InodeId, Lsn, Result, StripePattern};
+use skep_wire::Request;
+use skep_wire::frame::Header;
+use skep_wire::inline::{WriteInline, WriteInlineReply};
+
+/// Puts the number of the log record into the reply to an inline write. The handler does not have
+/// it: the target chooses the record after the handler has run.
+pub(crate) fn stamp(header: &Header, lsn: Lsn, reply: &mut Vec<u8>) -> Result<()> {
+    if header.message == WriteInline::ID {
+        let mut written = WriteInlineReply::from_bytes(reply)?;
+        written.mark.record = lsn;
+        *reply = written.to_bytes();
+    }
+    Ok(())
+}
+
+impl<E: Engine> Context<'_, E> {
+    /// The file of a request about a range of inline bytes.
+    ///
+    /// # Errors
+    /// `Stale` if the file was removed or has another pattern now, `InvalidArgument` for bytes that
+    /// are not in metadata.
+    pub(crate) fn inline_file(
+        &self,
+        inode: InodeId,
+        generation: u32,
+        end: Option<u64>,
+    ) -> Result<InodeRecord, Stop> {
+        let record = self.inode(inode)?;
+        let Some(pattern) = pattern_of(&record) else {
+            let what = format!("inode {inode} is not a regular file");
+            return Err(Error::new(ErrorCode::InvalidArgument, what).into());
+        };
+        if pattern.generation != generation {
+            let what = format!("file {inode} has another stripe pattern now; open it again");
+            return Err(Error::new(ErrorCode::Stale, what).into());
+        }
+        let most = pattern.inline_bytes();
+        if end.is_none_or(|end| end > most) {
+            let what = format!(
+                "file {inode} has {most} bytes in metadata, and the range is not within them"
+            );
+            return Err(Error::new(ErrorCode::InvalidArgument, what).into());
+        }
+        Ok(record)
+    }
+
+    /// The stored part of a file's first bytes.
+    ///
+    /// # Errors
+    /// `Corrupt` if the checksum does not match.
+    pub(crate) fn inline_bytes(&self, inode: InodeId) -> Result<Vec<u8>> {
+        let Some(record) = self.get::<InlineRecord>(&Key::Inline(inode))? else {
+            return Ok(Vec::new());
+        };
+        record.checked().ok_or_else(|| {
+            let what =
+                format!("file {inode}: its first bytes, in metadata, do not match their checksum");
+            Error::new(ErrorCode::Corrupt, what)
+        })
+    }
+
+    /// Replaces the stored bytes `before` of a file. Returns whether the new ones take more space.
+    pub(crate) fn put_inline(&mut self, inode: InodeId, before: &[u8], bytes: Vec<u8>) -> bool {
+        let key = Key::Inline(inode);
+        match InlineRecord::new(bytes) {
+            Some(record) => {
+                self.put(&key, &record);
+                return record.bytes.len() > before.len();
+            }
+            None if !before.is_empty() => self.delete(&key),
+            None => {}
+        }
+        false
+    }
+
+    /// Truncates the stored bytes to a size of the file.
+    ///
+    /// # Errors
+    /// `Corrupt` if the checksum does not match and some bytes would stay.
+    pub(crate) fn truncate_inline(&mut self, record: &InodeRecord, size: u64) -> Result<()> {
+        let inode = record.attributes.inode;
+        if size == 0 {
+            return self.remove_inline(record);
+        }
+        if size < self.inline_reach(record)? {
+            let before = self.inline_bytes(inode)?;
+            let kept = usize::try_from(size).unwrap_or(usize::MAX).min(before.len());
+            self.put_inline(inode, &before, before[..kept].to_vec());
+        }
+        Ok(())
+    }
+
+    /// Removes the stored bytes.
+    pub(crate) fn remove_inline(&mut self, record: &InodeRecord) -> Result<()> {
+        if self.inline_reach(record)? > 0 {
+            self.delete(&Key::Inline(record.attributes.inode));
+        }
+        Ok(())
+    }
+
+    /// The end of the stored bytes.
+    pub(crate) fn inline_reach(&self, record: &InodeRecord) -> Result<u64> {
+        if pattern_of(record).is_none_or(|pattern| pattern.inline_bytes() == 0) {
+            return Ok(0);
+        }
+        let stored = self.get::<InlineRecord>(&Key::Inline(record.attributes.inode))?;
+        Ok(stored.map_or(0, |stored| stored.bytes.len() as u64))
+    }
+}
+
+/// The pattern of a regular file. (The pattern of a directory is for new files in it.)
+fn pattern_of(record: &InodeRecord) -> Option<&StripePattern> {
+    record.pattern.as_ref().filter(|_| record.attributes.kind == FileKind::Regular)
+}

@@ -1,0 +1,148 @@
+//! Inodes: their initial attributes and patterns, and how requests change them.
+
+use crate::engine::Engine;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
+use skep_cluster::patterns;
+use skep_format::metadata::{InodeRecord, Key};
+use skep_types::{
+    Attributes, Error, ErrorCode, FileKind, InodeId, MAX_FILE_BYTES, PatternRequest, Result,
+    StripePattern,
+};
+use skep_wire::metadata::{NewInode, WrittenExtent};
+
+/// Set-group-id bit.
+pub(crate) const SET_GROUP_ID: u32 = 0o2000;
+/// The bits of a mode that metadata stores.
+pub(crate) const PERMISSION_BITS: u32 = 0o7777;
+
+/// Checks the extent that a client reports as written.
+pub(crate) fn check_written(written: &WrittenExtent) -> Result<()> {
+    let end = written.end.max(written.reach);
+    if end > MAX_FILE_BYTES {
+        let what = format!("cannot record a write up to byte {end}: no file can be that large");
+        return Err(Error::new(ErrorCode::FileTooLarge, what));
+    }
+    Ok(())
+}
+
+impl<E: Engine> Context<'_, E> {
+    /// The inode of a directory; an error if it does not exist or is not a directory.
+    pub(crate) fn directory(&self, inode: InodeId) -> Result<InodeRecord, Stop> {
+        let record = self.find_inode(inode)?.ok_or(ErrorCode::NotFound)?;
+        match record.attributes.kind {
+            FileKind::Directory => Ok(record),
+            _ => Err(ErrorCode::NotDirectory.into()),
+        }
+    }
+
+    /// Notes in a directory that an entry came (`entries` 1) or went (-1), and a subdirectory with
+    /// it or not (`links`).
+    pub(crate) fn change_directory(&mut self, record: &mut InodeRecord, entries: i64, links: i32) {
+        let attributes = &mut record.attributes;
+        // Saturates: a damaged count in the store must not stop the target.
+        attributes.size = attributes.size.saturating_add_signed(entries);
+        attributes.links = attributes.links.saturating_add_signed(links);
+        self.touch_modified(attributes);
+        self.put_inode(record);
+    }
+
+    /// Sets the modification time and the change time to now. A program may have set the
+    /// modification time to a later one; that must not stay, since kernels drop their pages of a
+    /// file when they see it change. Only metadata sets the change time, and it never goes back.
+    pub(crate) fn touch_modified(&self, attributes: &mut Attributes) {
+        self.touch_changed(attributes);
+        attributes.modified = attributes.changed;
+    }
+
+    /// Raises the change time.
+    pub(crate) fn touch_changed(&self, attributes: &mut Attributes) {
+        attributes.changed = attributes.changed.max(self.wall());
+        attributes.change_counter += 1;
+    }
+
+    /// Attributes of a new inode in a directory.
+    pub(crate) fn new_attributes(
+        &self,
+        inode: InodeId,
+        kind: FileKind,
+        new: &NewInode,
+        directory: Option<&Attributes>,
+    ) -> Attributes {
+        let now = self.wall();
+        let mut permissions = new.permissions & PERMISSION_BITS;
+        let mut gid = new.gid;
+        if let Some(directory) = directory.filter(|it| it.permissions & SET_GROUP_ID != 0) {
+            gid = directory.gid;
+            if kind == FileKind::Directory {
+                permissions |= SET_GROUP_ID;
+            }
+        }
+        let handing_down = directory.filter(|it| it.hands_down_project);
+        Attributes {
+            inode,
+            kind,
+            permissions,
+            links: if kind == FileKind::Directory { 2 } else { 1 },
+            uid: new.uid,
+            gid,
+            project: handing_down.map_or(0, |it| it.project),
+            device: 0,
+            size: 0,
+            accessed: now,
+            modified: now,
+            changed: now,
+            created: now,
+            change_counter: 1,
+            truncate_generation: 0,
+            is_sparse: false,
+            has_capability: false,
+            has_acl: false,
+            hands_down_project: handing_down.is_some() && kind == FileKind::Directory,
+        }
+    }
+
+    /// The stripe pattern of a new file in a directory. Chooses its groups.
+    ///
+    /// # Errors
+    /// `NoSpace` if there is no storage target to choose; as [`patterns::check_request`] if the user
+    /// may not set what the request asks for.
+    pub(crate) fn new_pattern(
+        &mut self,
+        directory: &InodeRecord,
+        request: Option<&PatternRequest>,
+        uid: u32,
+        file: InodeId,
+    ) -> Result<StripePattern> {
+        let shared = &mut *self.shared;
+        if let Some(request) = request {
+            patterns::check_request(&shared.map, request, uid)?;
+        }
+        let default = directory.pattern.as_ref().map(PatternRequest::from_record).transpose()?;
+        let merged = patterns::merge(request, default.as_ref());
+        let pattern = patterns::resolve(&merged, &shared.map.policy);
+        let placement = &mut shared.placement;
+        patterns::place(pattern, &placement.candidates, file.raw(), &mut placement.cursor)
+    }
+
+    /// The end of the bytes that chunk files may hold.
+    pub(crate) fn reach(&self, record: &InodeRecord) -> Result<u64> {
+        let inode = record.attributes.inode;
+        let unknown =
+            self.opens(inode)?.writers > 0 || self.get_raw(&Key::SizeRecovery(inode))?.is_some();
+        Ok(if unknown { skep_types::MAX_FILE_BYTES } else { record.high_water })
+    }
+
+    /// Records the extent that a writer reports.
+    pub(crate) fn merge_written(&mut self, record: &mut InodeRecord, written: &WrittenExtent) {
+        record.high_water = record.high_water.max(written.end).max(written.reach);
+        let attributes = &mut record.attributes;
+        if written.truncate_generation == attributes.truncate_generation {
+            attributes.size = attributes.size.max(written.end);
+        }
+        attributes.is_sparse |= written.may_leave_holes;
+        self.touch_modified(attributes);
+        // The kernel removes it before it writes through its pages, but not before direct I/O.
+        self.drop_capability(record);
+    }
+}

@@ -1,0 +1,134 @@
+//! Names: the entries of directories.
+
+use crate::engine::Engine;
+use crate::tx::context::Context;
+use crate::tx::locks::Resource;
+use crate::tx::operation::Stop;
+use skep_format::metadata::{
+    DentryRecord, InodeRecord, Key, ORDINALS, decode_value, last_u64, name_cursor,
+};
+use skep_types::{Error, ErrorCode, FileKind, InodeId, MAX_NAME_BYTES, Result};
+use skep_wire::metadata::EntryReply;
+
+/// Checks a name that a client gives.
+pub(crate) fn check_name(name: &[u8]) -> Result<()> {
+    if name.len() > MAX_NAME_BYTES {
+        return Err(ErrorCode::NameTooLong.into());
+    }
+    if name.is_empty() || name == b"." || name == b".." || name.contains(&b'/') || name.contains(&0)
+    {
+        let shown = name.escape_ascii();
+        return Err(Error::new(ErrorCode::InvalidArgument, format!("invalid name \"{shown}\"")));
+    }
+    Ok(())
+}
+
+impl<E: Engine> Context<'_, E> {
+    /// The entry of a name, with its cursor.
+    pub(crate) fn dentry(
+        &self,
+        directory: InodeId,
+        name: &[u8],
+    ) -> Result<Option<(u64, DentryRecord)>, Stop> {
+        self.check_free(Resource::Dentry(directory, name.to_vec()))?;
+        let first = name_cursor(self.shared.map.cluster, directory, name);
+        // Nearly always the first ordinal is the name or free with nothing behind it. When an entry
+        // with the same hash was removed, later ordinals may be taken though this one is free.
+        if let Some(dentry) = self.get::<DentryRecord>(&Key::Dentry(directory, first))? {
+            if dentry.name.0 == name {
+                return Ok(Some((first, dentry)));
+            }
+        } else if self.get::<DentryRecord>(&Key::Dentry(directory, first + 1))?.is_none() {
+            // Ordinals are kept dense (see `remove_dentry`).
+            return Ok(None);
+        }
+        for ordinal in 1..ORDINALS {
+            match self.get::<DentryRecord>(&Key::Dentry(directory, first + ordinal))? {
+                Some(dentry) if dentry.name.0 == name => {
+                    return Ok(Some((first + ordinal, dentry)));
+                }
+                Some(_) => {}
+                None => return Ok(None),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Adds an entry for a name that has none.
+    pub(crate) fn insert_dentry(
+        &mut self,
+        directory: InodeId,
+        name: &[u8],
+        inode: InodeId,
+        kind: FileKind,
+    ) -> Result<(), Stop> {
+        let first = name_cursor(self.shared.map.cluster, directory, name);
+        for ordinal in 0..ORDINALS {
+            let key = Key::Dentry(directory, first + ordinal);
+            if self.get::<DentryRecord>(&key)?.is_none() {
+                self.put(&key, &DentryRecord { name: name.into(), inode, kind });
+                return Ok(());
+            }
+        }
+        let context = format!(
+            "cannot add a name to directory {directory}: it has 256 names with the same hash"
+        );
+        Err(Error::new(ErrorCode::NoSpace, context).into())
+    }
+
+    /// Points the entry at a cursor to another inode.
+    pub(crate) fn point_entry(
+        &mut self,
+        directory: &mut InodeRecord,
+        (cursor, entry): (u64, DentryRecord),
+        inode: InodeId,
+        kind: FileKind,
+    ) {
+        let is_directory = |kind| i32::from(kind == FileKind::Directory);
+        let links = is_directory(kind) - is_directory(entry.kind);
+        let key = Key::Dentry(directory.attributes.inode, cursor);
+        self.put(&key, &DentryRecord { name: entry.name, inode, kind });
+        self.change_directory(directory, 0, links);
+    }
+
+    /// Removes the entry at a cursor. The last of the names with the same hash takes its ordinal,
+    /// so that ordinals stay dense; a reader of the directory may then miss that name only if it
+    /// was between the two, which takes a collision of 55 bits within one directory at that moment.
+    pub(crate) fn remove_dentry(&mut self, directory: InodeId, cursor: u64) -> Result<(), Stop> {
+        let first = cursor / ORDINALS * ORDINALS;
+        let mut last = None;
+        for at in cursor + 1..first + ORDINALS {
+            match self.get::<DentryRecord>(&Key::Dentry(directory, at))? {
+                Some(dentry) => last = Some((at, dentry)),
+                None => break,
+            }
+        }
+        if let Some((at, dentry)) = last {
+            self.put(&Key::Dentry(directory, cursor), &dentry);
+            self.delete(&Key::Dentry(directory, at));
+        } else {
+            self.delete(&Key::Dentry(directory, cursor));
+        }
+        Ok(())
+    }
+
+    /// Whether a directory has no entries.
+    pub(crate) fn is_empty_directory(&self, directory: InodeId) -> Result<bool> {
+        Ok(self.scan(&Key::dentries_of(directory), &[], 1)?.is_empty())
+    }
+
+    /// Decodes an entry found by a scan.
+    pub(crate) fn scanned_dentry(key: &[u8], value: &[u8]) -> Result<(u64, DentryRecord)> {
+        let cursor = last_u64(key).ok_or(ErrorCode::Corrupt)?;
+        Ok((cursor, decode_value(key, value)?))
+    }
+
+    /// The reply of a lookup or a create about an inode.
+    pub(crate) fn entry_reply(&self, inode: InodeId, kind: FileKind) -> Result<EntryReply, Stop> {
+        let attributes = match self.is_local(inode)? {
+            true => Some(self.inode(inode)?.attributes),
+            false => None,
+        };
+        Ok(EntryReply { inode, kind, attributes })
+    }
+}

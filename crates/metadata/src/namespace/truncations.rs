@@ -1,0 +1,155 @@
+//! Truncations: first storage truncates the chunk files, then the target logs the new size.
+//!
+//! If the target dies between, the client repeats the request. Until then bytes beyond the new size
+//! may be gone although the size is still the old one. In the other order, truncated bytes could
+//! come back when the file grows later.
+//!
+//! # Invariants
+//! - A truncation waits for the replies about all its chunk files, and then the file gets the size
+//!   to which they were truncated. If the operation has failed meanwhile, the target finishes the
+//!   truncation by itself.
+//! - Each file has at most one truncation under way; further ones wait for it, and so does the
+//!   recovery of the file's size.
+//!
+//! # The hazard
+//! The service repeats a `TruncateChunk` until its storage target replies, perhaps long after the
+//! client that asked for it has died. If the target gave up the truncation meanwhile, storage would
+//! still truncate, and destroy bytes that other clients have written since and that were
+//! acknowledged.
+//!
+//! Only a restart of this process gives up truncations, together with the connections on which they
+//! were sent. If the client is alive it repeats its request; if it died too, bytes beyond the
+//! requested size may read as zeros.
+
+use crate::engine::Engine;
+use crate::tx::context::{Context, of_another};
+use crate::tx::locks::{Owner, Resource};
+use crate::tx::operation::{OutgoingCall, Stop};
+use skep_cluster::striping;
+use skep_format::metadata::InodeRecord;
+use skep_types::{
+    ChunkFileKey, Error, ErrorCode, FileKind, GroupId, InodeId, MAX_FILE_BYTES, Result,
+};
+use skep_wire::storage::TruncateChunk;
+
+/// Truncates or extends a file. An open with `O_TRUNC` calls this too.
+pub(crate) fn truncate<E: Engine>(
+    context: &mut Context<'_, E>,
+    record: &mut InodeRecord,
+    size: u64,
+) -> Result<(), Stop> {
+    match record.attributes.kind {
+        FileKind::Regular => {}
+        FileKind::Directory => return Err(ErrorCode::IsDirectory.into()),
+        _ => return Err(ErrorCode::InvalidArgument.into()),
+    }
+    if size > MAX_FILE_BYTES {
+        return Err(ErrorCode::FileTooLarge.into());
+    }
+    let inode = record.attributes.inode;
+    if !context.has_truncation(inode)?
+        && let reach = context.reach(record)?
+        && let Some(pattern) = record.pattern.as_ref().filter(|_| reach > size)
+    {
+        let mut truncations = Vec::new();
+        let sizes = striping::chunk_sizes(pattern, size);
+        for (chunk, most) in sizes.zip(striping::chunk_sizes(pattern, reach)) {
+            if most.size > chunk.size {
+                let key = ChunkFileKey {
+                    inode,
+                    generation: pattern.generation,
+                    component: chunk.component,
+                    index: chunk.index,
+                };
+                truncations.push((chunk.group, TruncateChunk { key, size: chunk.size }));
+            }
+        }
+        if !truncations.is_empty() {
+            return Err(context.begin_truncation(inode, size, truncations));
+        }
+    }
+    set_size(context, record, size)?;
+    Ok(())
+}
+
+/// Sets the size of a file, and truncates its first bytes in metadata. No chunk file may reach
+/// beyond the size.
+pub(crate) fn set_size<E: Engine>(
+    context: &mut Context<'_, E>,
+    record: &mut InodeRecord,
+    size: u64,
+) -> Result<()> {
+    context.truncate_inline(record, size)?;
+    let is_longer = size > record.attributes.size;
+    record.attributes.is_sparse = size > 0 && (record.attributes.is_sparse || is_longer);
+    record.attributes.size = size;
+    record.attributes.truncate_generation += 1;
+    context.touch_modified(&mut record.attributes);
+    Ok(())
+}
+
+impl<E: Engine> Context<'_, E> {
+    /// Whether storage has truncated the chunk files for this operation. `false` means that no
+    /// truncation of the file is under way.
+    ///
+    /// # Errors
+    /// A refusal of storage. Stops while the chunk files are being truncated, for this operation or
+    /// another.
+    pub(crate) fn has_truncation(&self, inode: InodeId) -> Result<bool, Stop> {
+        let Some(truncation) = self.shared.truncations.get(inode) else { return Ok(false) };
+        if truncation.operation != Some(self.op.id) {
+            return Err(Stop::Held(Resource::Truncation(inode)));
+        }
+        match (&truncation.failure, truncation.missing_replies) {
+            (_, 1..) => Err(Stop::Truncating(Vec::new())),
+            (Some(error), _) => {
+                let error = of_another(error.clone());
+                Err(Error::within(error, format_args!("truncating {inode}")).into())
+            }
+            (None, 0) => Ok(true),
+        }
+    }
+
+    /// Begins to truncate chunk files, so that the file can get `size`.
+    pub(crate) fn begin_truncation(
+        &mut self,
+        inode: InodeId,
+        size: u64,
+        truncations: Vec<(GroupId, TruncateChunk)>,
+    ) -> Stop {
+        self.shared.truncations.begin(inode, size, self.op.id, truncations.len());
+        self.shared.locks.try_take(&Resource::Truncation(inode), Owner::Truncation(inode));
+        self.op.truncation = Some(inode);
+        let call =
+            |(group, truncation): (GroupId, TruncateChunk)| OutgoingCall::new(group, &truncation);
+        Stop::Truncating(truncations.into_iter().map(call).collect())
+    }
+}
+
+/// Logs the size of a file whose chunk files were truncated for an operation that has failed.
+pub(crate) fn finish<E: Engine>(context: &mut Context<'_, E>, inode: InodeId) -> Result<(), Stop> {
+    let found = context.find_inode(inode)?;
+    let Some(truncation) = context.shared.truncations.get(inode) else { return Ok(()) };
+    if let Some(error) = &truncation.failure {
+        tracing::warn!(
+            "cannot finish the truncation of file {inode} for a failed request: {error}; some of \
+             its chunk files may be truncated"
+        );
+        return Ok(());
+    }
+    let size = truncation.size;
+    if let Some(mut record) = found {
+        match set_size(context, &mut record, size) {
+            Err(error) if error.code() == ErrorCode::Corrupt => {
+                tracing::error!(
+                    "cannot finish the truncation of file {inode} for a failed request: {error}"
+                );
+            }
+            result => {
+                result?;
+                context.put_inode(&record);
+            }
+        }
+    }
+    Ok(())
+}

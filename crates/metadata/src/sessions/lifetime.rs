@@ -1,0 +1,102 @@
+//! The life of sessions: the target loads them at its start, clients renew them, and they expire
+//! and end.
+
+use crate::engine::Engine;
+use crate::limits::LONGEST_WAIT;
+use crate::sharing::table::PollReply;
+use crate::target::MetadataTarget;
+use crate::tx::work::InternalWork;
+use skep_cluster::limits::MAX_LEASE_MS;
+use skep_format::metadata::{Key, SessionRecord, decode_value, last_u64};
+use skep_types::{Error, ErrorCode, Result, SessionId};
+use skep_wire::metadata::KeepAliveReply;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+impl<E: Engine> MetadataTarget<E> {
+    pub(crate) fn load_sessions(&mut self) -> Result<()> {
+        let ends = self.table.scan(&Key::session_ends(), &[], usize::MAX)?;
+        let ended: BTreeSet<_> =
+            ends.iter().filter_map(|(key, _)| last_u64(key).map(SessionId::new)).collect();
+        let (lease, now) = (self.lease(), self.shared.now);
+        for (key, value) in self.table.scan(&Key::sessions(), &[], usize::MAX)? {
+            let record: SessionRecord = decode_value(&key, &value)?;
+            let Some(session) = last_u64(&key).map(SessionId::new) else { continue };
+            if ended.contains(&session) {
+                self.add_ended_session(session);
+            } else {
+                self.sessions.load(session, &record, lease, now);
+            }
+        }
+        Ok(())
+    }
+
+    fn lease(&self) -> Duration {
+        Duration::from_millis(u64::from(self.shared.map.policy.lease_ms))
+    }
+
+    /// Renews a session. The reply has the lease by which the client renews from now on.
+    pub(crate) fn keep_alive(
+        &mut self,
+        session: SessionId,
+        client_lease_ms: u32,
+    ) -> KeepAliveReply {
+        let lease_ms = self.shared.map.policy.lease_ms;
+        self.sessions.set_lease(session, lease_ms.max(client_lease_ms.min(MAX_LEASE_MS)));
+        KeepAliveReply { lease_ms }
+    }
+
+    /// Lets all leases begin anew if the target itself was paused (its process or its host was
+    /// stopped): it reads the renewals of that time only now. Short pauses do not matter, since
+    /// clients renew several times in a lease.
+    pub(crate) fn restart_leases_after_pause(&mut self, now: Duration) {
+        // The clock never goes back, but the first batch may have the time of the start.
+        let pause = now.saturating_sub(self.shared.now);
+        if pause > (self.lease() / 4).max(2 * LONGEST_WAIT) {
+            tracing::warn!(
+                "the target was paused for {pause:?}; the leases of all clients begin anew"
+            );
+            self.sessions.restart_leases(now);
+        }
+    }
+
+    /// Expires sessions that were not renewed for a lease, and asks management, again and again, to
+    /// remove their clients from the cluster map. Before that the target releases none of their
+    /// locks and opens (docs/design/0006-fencing.md).
+    pub(crate) fn expire_sessions(&mut self) {
+        let lease = self.lease();
+        for client in self.sessions.expire(self.shared.now, lease) {
+            self.evict(client);
+        }
+    }
+
+    /// Ends the sessions of clients that were removed from the cluster map.
+    pub(crate) fn end_sessions_of_removed(&mut self) {
+        let map = Arc::clone(&self.shared.map);
+        let removed = self.sessions.of_removed(&map);
+        if !removed.is_empty() {
+            self.raise_fence(map.version);
+        }
+        for session in removed {
+            self.end_session(session);
+        }
+    }
+
+    /// Ends a session: the target refuses its requests from now on, and closes its files step by
+    /// step.
+    pub(crate) fn end_session(&mut self, session: SessionId) {
+        if !self.sessions.remove(session) {
+            return;
+        }
+        for (connection, header) in self.shared.file_locks.end_waits_of(session) {
+            let what = format!("session {session} has ended");
+            self.refuse(connection, header, Error::new(ErrorCode::StaleSession, what));
+        }
+        if let Some(PollReply { connection, header, .. }) = self.shared.sharing.end_poll(session) {
+            let what = format!("session {session} has ended");
+            self.refuse(connection, header, Error::new(ErrorCode::StaleSession, what));
+        }
+        self.start_internal(InternalWork::RecordSessionEnd(session));
+    }
+}

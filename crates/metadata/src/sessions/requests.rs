@@ -1,0 +1,245 @@
+//! Admits requests: decides whether a request may run, and whether it is a repetition.
+//!
+//! # Exactly once
+//! A slot carries one request at a time, and its sequence rises with each. A repetition of the last
+//! request gets the same reply. The store remembers the reply of a change, in the transaction of
+//! that change; a refusal is remembered in memory, since no repetition outlives the connections of
+//! a process. So a request that was long under way on an abandoned connection never runs after its
+//! repetition. If a newer request arrives in the slot while an older one waits, the target drops
+//! the older one.
+
+use crate::engine::Engine;
+use crate::handlers;
+use crate::limits::{MAX_REPETITIONS, PARKED_RESERVE};
+use crate::target::{MetadataTarget, PendingReply};
+use crate::tx::operation::{ConnectionId, Source};
+use skep_format::metadata::{Key, SlotRecord, decode_value};
+use skep_types::codec::Codec;
+use skep_types::{Error, ErrorCode, Result, SessionId};
+use skep_wire::file_locks::{EndWait, WaitLock};
+use skep_wire::frame::Header;
+use skep_wire::metadata::{
+    AskDecision, CloseSession, Decide, KeepAlive, ListSessions, OpenSession,
+};
+use skep_wire::sharing::{AcknowledgeNotifications, WaitNotifications};
+use skep_wire::{Request, catalog};
+
+/// Requests that modify nothing and yet need a session.
+const NEED_SESSION: [u16; 6] = [
+    KeepAlive::ID,
+    CloseSession::ID,
+    WaitLock::ID,
+    EndWait::ID,
+    WaitNotifications::ID,
+    AcknowledgeNotifications::ID,
+];
+
+impl<E: Engine> MetadataTarget<E> {
+    /// Handles a request that has arrived.
+    pub(crate) fn on_request(
+        &mut self,
+        connection: ConnectionId,
+        header: Header,
+        body: Vec<u8>,
+    ) -> Result<()> {
+        match self.admit(&header, &body) {
+            Err(error) => self.refuse(connection, header, error),
+            Ok(()) => match header.message {
+                KeepAlive::ID => match KeepAlive::from_bytes(&body) {
+                    Ok(KeepAlive { lease_ms }) => {
+                        let reply = self.keep_alive(header.session, lease_ms);
+                        self.reply_now(connection, header, reply.to_bytes());
+                    }
+                    Err(error) => {
+                        let error = Error::new(ErrorCode::Protocol, error.context());
+                        self.refuse(connection, header, error);
+                    }
+                },
+                ListSessions::ID => match ListSessions::from_bytes(&body) {
+                    Ok(request) => {
+                        let reply = self.list_sessions(request)?;
+                        self.reply_now(connection, header, reply.to_bytes());
+                    }
+                    Err(error) => {
+                        let error = Error::new(ErrorCode::Protocol, error.context());
+                        self.refuse(connection, header, error);
+                    }
+                },
+                CloseSession::ID => {
+                    self.end_session(header.session);
+                    self.reply_now(connection, header, Vec::new());
+                }
+                AskDecision::ID => match AskDecision::from_bytes(&body) {
+                    Ok(asked) => {
+                        let reply = self.decision(asked.transaction)?;
+                        self.reply_now(connection, header, reply.to_bytes());
+                    }
+                    Err(error) => {
+                        let error = Error::new(ErrorCode::Protocol, error.context());
+                        self.refuse(connection, header, error);
+                    }
+                },
+                WaitLock::ID => self.wait_for_lock(connection, header, &body),
+                EndWait::ID => match self.end_lock_wait(&header, &body) {
+                    Ok(()) => self.reply_now(connection, header, Vec::new()),
+                    Err(error) => self.refuse(connection, header, error),
+                },
+                WaitNotifications::ID => self.wait_for_notifications(connection, header, &body),
+                AcknowledgeNotifications::ID => match self.take_acknowledgement(&header, &body) {
+                    Ok(()) => self.reply_now(connection, header, Vec::new()),
+                    Err(error) => self.refuse(connection, header, error),
+                },
+                _ => return self.start_request(connection, header, body),
+            },
+        }
+        Ok(())
+    }
+
+    /// Checks the conditions that hold for every request.
+    fn admit(&mut self, header: &Header, body: &[u8]) -> Result<()> {
+        let known = catalog::message(header.message).filter(|line| line.service == "metadata");
+        let line = known.ok_or_else(|| {
+            let what = format!("message {} is not for a metadata target", header.message);
+            Error::new(ErrorCode::Unsupported, what)
+        })?;
+        if header.session.raw() != 0 {
+            self.sessions.renew(header.session, self.shared.now);
+        }
+        if line.modifies || NEED_SESSION.contains(&header.message) {
+            self.sessions.check(header)?;
+        }
+        if line.modifies && header.sequence == 0 {
+            let what = format!("request {} has no sequence", line.name);
+            return Err(Error::new(ErrorCode::Protocol, what));
+        }
+        if header.group != self.shared.group {
+            let what = format!(
+                "group {} is not served here but group {}",
+                header.group, self.shared.group
+            );
+            return Err(Error::new(ErrorCode::StaleMap, what));
+        }
+        let epoch = self.shared.map.group(header.group).map(|group| group.epoch);
+        if header.lowest_map > self.shared.map.version || epoch.is_some_and(|it| header.epoch < it)
+        {
+            let what = format!(
+                "cannot serve a request for cluster map {} and group epoch {}: this target has others",
+                header.lowest_map, header.epoch
+            );
+            return Err(Error::new(ErrorCode::StaleMap, what));
+        }
+        if let Some(inode) = handlers::home_inode(header.message, body)
+            && self.shared.map.shard_group(inode.shard()) != Some(self.shared.group)
+        {
+            let what = format!("shard {} is not served here", inode.shard());
+            return Err(Error::new(ErrorCode::StaleMap, what));
+        }
+        let most = match header.message {
+            // These requests let others go on, and never wait themselves.
+            Decide::ID
+            | AskDecision::ID
+            | KeepAlive::ID
+            | CloseSession::ID
+            | EndWait::ID
+            | AcknowledgeNotifications::ID => usize::MAX,
+            _ if line.modifies => self.shared.limits.parked,
+            _ => self.shared.limits.parked + PARKED_RESERVE,
+        };
+        if self.operations.len() >= most {
+            return Err(Error::new(
+                ErrorCode::LimitReached,
+                "cannot accept the request: too many requests wait on this target",
+            ));
+        }
+        Ok(())
+    }
+
+    fn start_request(
+        &mut self,
+        connection: ConnectionId,
+        header: Header,
+        body: Vec<u8>,
+    ) -> Result<()> {
+        let modifies = catalog::message(header.message).is_some_and(|line| line.modifies);
+        if modifies && self.ran_before(connection, &header)? {
+            return Ok(());
+        }
+        if header.message == OpenSession::ID && self.has_ended(header.session)? {
+            let what = format!("session {} has ended; open another one", header.session);
+            self.refuse(connection, header, Error::new(ErrorCode::StaleSession, what));
+            return Ok(());
+        }
+        if modifies {
+            let slot = (header.session, header.slot);
+            // The client has given up the older request that waits here. If that one ran later, it
+            // could undo the newer one, and its reply would replace the newer reply in the slot.
+            if let Some((older, _)) = self.sessions.running(slot)
+                && let Some(op) = self.operations.take(older)
+            {
+                let what = "a newer request has used the slot since";
+                self.fail(op, Error::new(ErrorCode::Stale, what))?;
+            }
+            self.sessions.set_running(slot, self.operations.next_id(), header.sequence);
+        }
+        self.operations.start(Source::Peer { connection, header }, body);
+        Ok(())
+    }
+
+    /// Replies to a repetition of the slot's last request, and refuses older requests. Returns
+    /// `false` if the request is new.
+    fn ran_before(&mut self, connection: ConnectionId, header: &Header) -> Result<bool> {
+        let slot = (header.session, header.slot);
+        let mut newest = 0;
+        if let Some(record) = self.slot_record(slot)? {
+            if record.sequence == header.sequence {
+                // The request has run: its reply was lost.
+                let after = header.is_durable().then_some(record.lsn);
+                let (request, result) = (header.clone(), Ok(record.reply.0));
+                self.queue_reply(PendingReply { connection, request, result }, after);
+                return Ok(true);
+            }
+            newest = record.sequence;
+        }
+        if let Some((sequence, error)) = self.sessions.refused(slot) {
+            if *sequence == header.sequence {
+                let error = error.clone();
+                self.refuse(connection, header.clone(), error);
+                return Ok(true);
+            }
+            newest = newest.max(*sequence);
+        }
+        if let Some((id, sequence)) = self.sessions.running(slot) {
+            if sequence == header.sequence {
+                // The request is still at work. The client may read only one of the connections, so
+                // the target replies on all of them.
+                if let Some(op) = self.operations.get_mut(id) {
+                    op.repetitions.push((connection, header.clone()));
+                    if op.repetitions.len() > MAX_REPETITIONS {
+                        op.repetitions.remove(0);
+                    }
+                }
+                return Ok(true);
+            }
+            newest = newest.max(sequence);
+        }
+        if newest > header.sequence {
+            let what = "a newer request has used the slot since";
+            self.refuse(connection, header.clone(), Error::new(ErrorCode::Stale, what));
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// Whether a session has ended. A request to open it is then a late repetition. It must not
+    /// bring the session back, since the replies that detect other late repetitions were deleted
+    /// with the session.
+    fn has_ended(&self, session: SessionId) -> Result<bool> {
+        Ok(self.table.get(&Key::SessionEnd(session).to_bytes())?.is_some())
+    }
+
+    fn slot_record(&self, slot: (SessionId, u32)) -> Result<Option<SlotRecord>> {
+        let key = Key::Slot(slot.0, slot.1).to_bytes();
+        let value = self.table.get(&key)?;
+        value.map(|value| decode_value(&key, &value)).transpose()
+    }
+}

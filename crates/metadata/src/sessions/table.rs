@@ -1,0 +1,240 @@
+//! The table of sessions: their leases, and the slots that have a request at work.
+//!
+//! The store has the state that must survive a restart: the session, the last replies of its slots,
+//! its open files. This table may be lost: leases begin anew after a restart. The target logs the
+//! end of a session before anything follows from it, and remembers it for a while, so that neither
+//! a restart nor a late request brings the session back.
+//!
+//! # States of a session
+//! ```text
+//!             OpenSession              no renewal for a lease
+//!   (unknown) -----------> open ------------------------------> expired
+//!                           |   <-- KeepAlive or any other         |
+//!                           |       request renews it              | a cluster map without
+//!              CloseSession,|                                      | the client arrives
+//!              or a map     |                                      |
+//!              without the  v                                      v
+//!              client      ended: the target logs the end, then closes files and releases
+//!                          locks in pieces (`background/session_end.rs`), and forgets it
+//! ```
+//! The target refuses requests of an expired session with `Evicted`, and asks management to remove
+//! the client. An expired session keeps its opens and locks until it has ended.
+//!
+//! # Invariants
+//! - A slot at work has an operation that exists.
+//! - Only slots of sessions that have not ended have a remembered refusal.
+
+use skep_format::metadata::SessionRecord;
+use skep_types::codec::Codec;
+use skep_types::{ClusterMap, Error, ErrorCode, NodeId, Result, RetryClass, SessionId};
+use skep_wire::frame::Header;
+use skep_wire::metadata::{OpenSession, OpenSessionReply};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+
+#[derive(Debug)]
+pub(crate) struct Session {
+    client: NodeId,
+    pub(crate) slots: u32,
+    pub(crate) renewed_at: Duration,
+    /// Its lease has run out. The session ends when a cluster map has removed its client.
+    is_expired: bool,
+    /// The lease by which the client renews. A longer lease in the cluster's settings replaces it
+    /// at once, a shorter one when the client has acknowledged it.
+    pub(crate) lease: Duration,
+}
+
+/// The sessions of a target that have not ended.
+#[derive(Debug, Default)]
+pub(crate) struct Sessions {
+    all: BTreeMap<SessionId, Session>,
+    /// Requests at work, by slot: the operation and its sequence.
+    running: HashMap<(SessionId, u32), (u64, u64)>,
+    /// Slots whose last request was refused for good: the request's sequence, and the error.
+    refused: BTreeMap<Slot, (u64, Error)>,
+    checked_at: Duration,
+}
+
+pub(crate) type Slot = (SessionId, u32);
+
+fn milliseconds(number: u32) -> Duration {
+    Duration::from_millis(u64::from(number))
+}
+
+impl Sessions {
+    /// Adds a session as the store has it, at the target's start.
+    pub(crate) fn load(
+        &mut self,
+        id: SessionId,
+        record: &SessionRecord,
+        lease: Duration,
+        now: Duration,
+    ) {
+        let SessionRecord { client, slots } = *record;
+        let session = Session { client, slots, renewed_at: now, is_expired: false, lease };
+        self.all.insert(id, session);
+    }
+
+    /// Sets the lease of a session, which its client has acknowledged.
+    pub(crate) fn set_lease(&mut self, session: SessionId, lease_ms: u32) {
+        if let Some(session) = self.all.get_mut(&session) {
+            session.lease = milliseconds(lease_ms);
+        }
+    }
+
+    /// Lets all leases begin anew.
+    pub(crate) fn restart_leases(&mut self, now: Duration) {
+        self.all.values_mut().for_each(|session| session.renewed_at = now);
+    }
+
+    /// Expires the sessions whose lease has run out; a lease is at least `lease`. Returns the
+    /// clients of all expired sessions; the result is empty if it is not time to look.
+    pub(crate) fn expire(&mut self, now: Duration, lease: Duration) -> BTreeSet<NodeId> {
+        let mut expired = BTreeSet::new();
+        if now < self.checked_at + lease / 8 {
+            return expired;
+        }
+        self.checked_at = now;
+        for (id, session) in &mut self.all {
+            let is_silent = now > session.renewed_at + session.lease.max(lease);
+            if is_silent && !std::mem::replace(&mut session.is_expired, true) {
+                let client = session.client;
+                tracing::info!(
+                    "client {client} has not renewed session {id} for a lease; asking management \
+                     to remove it"
+                );
+            }
+            if session.is_expired {
+                expired.insert(session.client);
+            }
+        }
+        expired
+    }
+
+    /// The sessions of clients that the cluster map has removed.
+    pub(crate) fn of_removed(&self, map: &ClusterMap) -> Vec<SessionId> {
+        let removed = self.all.iter().filter(|(_, session)| map.has_removed(session.client));
+        removed.map(|(id, _)| *id).collect()
+    }
+
+    /// Removes a session. Returns `false` if it doesn't exist.
+    pub(crate) fn remove(&mut self, session: SessionId) -> bool {
+        let slots = (session, 0)..=(session, u32::MAX);
+        let refused: Vec<Slot> = self.refused.range(slots).map(|(slot, _)| *slot).collect();
+        refused.iter().for_each(|slot| drop(self.refused.remove(slot)));
+        self.all.remove(&session).is_some()
+    }
+
+    pub(crate) fn renew(&mut self, session: SessionId, now: Duration) {
+        if let Some(session) = self.all.get_mut(&session) {
+            session.renewed_at = now;
+        }
+    }
+
+    /// Checks that a request's session exists and that it has the slot.
+    pub(crate) fn check(&self, header: &Header) -> Result<()> {
+        let session = self.all.get(&header.session).ok_or_else(|| {
+            let what = format!("session {} has ended or was never opened here", header.session);
+            Error::new(ErrorCode::StaleSession, what)
+        })?;
+        if session.is_expired {
+            return Err(evicted(header.session));
+        }
+        if header.slot >= session.slots {
+            let what = format!(
+                "slot {} does not exist: the session has {} slots",
+                header.slot, session.slots
+            );
+            return Err(Error::new(ErrorCode::Protocol, what));
+        }
+        Ok(())
+    }
+
+    /// The sessions above one, by id.
+    pub(crate) fn after(&self, id: SessionId) -> impl Iterator<Item = (SessionId, &Session)> {
+        self.all.iter().filter(move |(session, _)| **session > id).map(|(id, it)| (*id, it))
+    }
+
+    /// Whether a session exists and hasn't ended.
+    pub(crate) fn exists(&self, session: SessionId) -> bool {
+        self.all.contains_key(&session)
+    }
+
+    /// The error with which the target refuses requests of a session; `None` means that it accepts
+    /// them.
+    pub(crate) fn refusal(&self, session: SessionId) -> Option<Error> {
+        match self.all.get(&session) {
+            Some(Session { is_expired: false, .. }) => None,
+            Some(_) => Some(evicted(session)),
+            None => {
+                let what = format!("session {session} has ended");
+                Some(Error::new(ErrorCode::StaleSession, what))
+            }
+        }
+    }
+
+    /// The last refusal of a slot.
+    pub(crate) fn refused(&self, slot: Slot) -> Option<&(u64, Error)> {
+        self.refused.get(&slot)
+    }
+
+    /// Remembers the refusal of a slot's last request, if it is final.
+    pub(crate) fn refuse(&mut self, slot: Slot, sequence: u64, error: &Error) {
+        if self.exists(slot.0) && error.code().retry_class() == RetryClass::Never {
+            self.refused.insert(slot, (sequence, error.clone()));
+        }
+    }
+
+    pub(crate) fn running(&self, slot: Slot) -> Option<(u64, u64)> {
+        self.running.get(&slot).copied()
+    }
+
+    pub(crate) fn set_running(&mut self, slot: Slot, operation: u64, sequence: u64) {
+        self.running.insert(slot, (operation, sequence));
+    }
+
+    pub(crate) fn clear_running(&mut self, slot: Slot, operation: u64) {
+        if self.running.get(&slot).is_some_and(|(id, _)| *id == operation) {
+            self.running.remove(&slot);
+        }
+    }
+
+    pub(crate) fn clear_running_slot(&mut self, slot: Slot) {
+        self.running.remove(&slot);
+        self.refused.remove(&slot);
+    }
+
+    /// The slots at work, each with its operation.
+    pub(crate) fn all_running(&self) -> impl Iterator<Item = (Slot, u64)> + '_ {
+        self.running.iter().map(|(slot, (operation, _))| (*slot, *operation))
+    }
+
+    /// Panics if an invariant of the module is broken.
+    pub(crate) fn check_invariants(&self) {
+        for (session, slot) in self.refused.keys() {
+            let open = self.all.get(session);
+            assert!(
+                open.is_some_and(|open| *slot < open.slots),
+                "slot {slot}, whose refusal is remembered, is one of the open session {session}"
+            );
+        }
+    }
+
+    /// Notes that a session is open, by the request and its reply.
+    pub(crate) fn opened(&mut self, session: SessionId, body: &[u8], reply: &[u8], now: Duration) {
+        let (asked, reply) = (OpenSession::from_bytes(body), OpenSessionReply::from_bytes(reply));
+        if let (Ok(OpenSession { client, .. }), Ok(reply)) = (asked, reply) {
+            let known = self.all.get(&session);
+            let lease = known.map_or(Duration::ZERO, |session| session.lease);
+            let lease = lease.max(milliseconds(reply.lease_ms));
+            let is_expired = known.is_some_and(|session| session.is_expired);
+            let open = Session { client, slots: reply.slots, renewed_at: now, is_expired, lease };
+            self.all.insert(session, open);
+        }
+    }
+}
+
+fn evicted(session: SessionId) -> Error {
+    let what = format!("session {session} was not renewed for a lease");
+    Error::new(ErrorCode::Evicted, what)
+}

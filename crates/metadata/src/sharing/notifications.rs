@@ -1,0 +1,88 @@
+//! `WaitNotifications` and `AcknowledgeNotifications`, and the replies to polls. These requests
+//! take no slot and are no operations: a client must receive notifications even while all its slots
+//! are at work.
+
+use crate::engine::Engine;
+use crate::sharing::table::PollReply;
+use crate::target::MetadataTarget;
+use crate::tx::locks::Owner;
+use crate::tx::operation::ConnectionId;
+use skep_format::metadata::{Key, OpenCounts};
+use skep_types::codec::Codec;
+use skep_types::{Error, ErrorCode, InodeId, Result, SessionId};
+use skep_wire::frame::Header;
+use skep_wire::limits::MAX_NOTIFICATIONS;
+use skep_wire::sharing::{AcknowledgeNotifications, Notifications, WaitNotifications};
+
+fn protocol(what: &str) -> Error {
+    Error::new(ErrorCode::Protocol, what)
+}
+
+impl<E: Engine> MetadataTarget<E> {
+    pub(crate) fn load_sharing(&mut self) -> Result<()> {
+        for (key, _) in self.table.scan(&Key::session_opens(), &[], usize::MAX)? {
+            self.shared.sharing.on_write(&key, true);
+        }
+        Ok(())
+    }
+
+    /// Handles a `WaitNotifications`: replies at the end of the batch or later.
+    pub(crate) fn wait_for_notifications(
+        &mut self,
+        connection: ConnectionId,
+        header: Header,
+        body: &[u8],
+    ) {
+        let request = match WaitNotifications::from_bytes(body) {
+            Ok(request) if request.known.len() <= MAX_NOTIFICATIONS => request,
+            Ok(_) => {
+                return self.refuse(
+                    connection,
+                    header,
+                    protocol("cannot poll with so many notification numbers at once"),
+                );
+            }
+            Err(error) => return self.refuse(connection, header, protocol(error.context())),
+        };
+        let now = self.shared.now;
+        if let Some(before) = self.shared.sharing.poll(connection, header, request.known, now) {
+            self.answer_poll(before);
+        }
+    }
+
+    /// Handles an `AcknowledgeNotifications`.
+    pub(crate) fn take_acknowledgement(&mut self, header: &Header, body: &[u8]) -> Result<()> {
+        let AcknowledgeNotifications { numbers } = AcknowledgeNotifications::from_bytes(body)
+            .map_err(|error| protocol(error.context()))?;
+        self.shared.sharing.acknowledged(header.session, &numbers);
+        Ok(())
+    }
+
+    /// Lets the opens run again that waited for notifications which are complete.
+    pub(crate) fn end_notifications(&mut self) {
+        for inode in self.shared.sharing.take_completed() {
+            self.release(Owner::Holders(inode));
+        }
+    }
+
+    /// Replies to the polls that have notifications, and to those that have to poll again.
+    pub(crate) fn send_notifications(&mut self) {
+        self.shared.sharing.end_batch();
+        for reply in self.shared.sharing.due_replies(self.shared.now) {
+            self.answer_poll(reply);
+        }
+    }
+
+    /// The sessions that have a shared file open, for checkers; empty if the file is not shared.
+    pub fn holders_of_shared(&self, inode: InodeId) -> Vec<SessionId> {
+        let holders = self.shared.sharing.holders(inode);
+        let opens = self.table.get(&Key::Opens(inode).to_bytes()).ok().flatten();
+        let opens = opens.and_then(|value| OpenCounts::from_bytes(&value).ok()).unwrap_or_default();
+        if holders.len() > 1 && opens.writers > 0 { holders.to_vec() } else { Vec::new() }
+    }
+
+    fn answer_poll(&mut self, reply: PollReply) {
+        let PollReply { connection, header, notifications } = reply;
+        self.reply_now(connection, header, Notifications { notifications }.to_bytes());
+    }
+}

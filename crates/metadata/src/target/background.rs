@@ -1,0 +1,86 @@
+//! Connects the background jobs with the target: runs them, and performs their tasks.
+
+use super::calls::CallPurpose;
+use crate::background::{BackgroundCall, JobContext, JobTask};
+use crate::engine::Engine;
+use crate::target::MetadataTarget;
+use crate::tx::work::InternalWork;
+use skep_types::{Lsn, Result};
+use skep_wire::metadata::TransactionId;
+
+use crate::background::Background;
+
+impl<E: Engine> MetadataTarget<E> {
+    /// Runs a part of the background jobs, then does the tasks that it has returned, in order.
+    fn with_jobs(
+        &mut self,
+        run: impl FnOnce(&mut Background, &mut JobContext<'_, E>) -> Result<()>,
+    ) -> Result<()> {
+        let mut context = JobContext::new(&self.table, &mut self.shared);
+        let result = run(&mut self.background, &mut context);
+        for task in context.into_tasks() {
+            match task {
+                JobTask::Start(work) => self.start_internal(work),
+                JobTask::Call(request, call) => {
+                    self.call(request, CallPurpose::Background(call));
+                }
+                JobTask::SendCommit { group, number } => {
+                    self.send_decision(group, number, true, None);
+                }
+                JobTask::Release(owner) => self.release(owner),
+            }
+        }
+        result
+    }
+
+    pub(super) fn load_background(&mut self) -> Result<()> {
+        self.with_jobs(|background, context| background.load(context))
+    }
+
+    pub(super) fn work_in_background(&mut self) -> Result<()> {
+        self.with_jobs(|background, context| background.start(context))
+    }
+
+    pub(super) fn on_background_reply(
+        &mut self,
+        call: BackgroundCall,
+        result: Result<Vec<u8>>,
+    ) -> Result<()> {
+        match call {
+            BackgroundCall::Truncate(inode) => {
+                self.on_truncated(inode, result);
+                Ok(())
+            }
+            call => self.with_jobs(|background, context| {
+                background.on_reply(call, result, context);
+                Ok(())
+            }),
+        }
+    }
+
+    /// Work of the target itself is committed in record `lsn`.
+    pub(super) fn after_internal(&mut self, work: InternalWork, lsn: Lsn) -> Result<()> {
+        match work {
+            InternalWork::RecordEpoch => self.shared.epochs.logged(lsn),
+            InternalWork::FinishTruncation(inode) => self.end_truncation(inode),
+            work => {
+                return self
+                    .with_jobs(|background, context| background.after_commit(work, lsn, context));
+            }
+        }
+        Ok(())
+    }
+
+    /// The end of a prepared transaction is committed here.
+    pub(super) fn after_decide(&mut self, transaction: TransactionId) -> Result<()> {
+        self.with_jobs(|background, context| {
+            background.after_decide(transaction, context);
+            Ok(())
+        })
+    }
+
+    /// Notes a prepared transaction, if the request has made one.
+    pub(super) fn after_prepare(&mut self, transaction: TransactionId) -> Result<()> {
+        self.with_jobs(|background, context| background.after_prepare(transaction, context))
+    }
+}

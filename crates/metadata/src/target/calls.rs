@@ -1,0 +1,69 @@
+//! The requests that a target has sent to other groups and that have no reply yet.
+
+use crate::background::BackgroundCall;
+use crate::tx::operation::CallId;
+use std::collections::HashMap;
+
+/// The receiver of another group's reply.
+#[derive(Debug)]
+pub(crate) enum CallPurpose {
+    /// An operation, which keeps the reply at this index.
+    Operation { id: u64, index: usize },
+    /// A background job.
+    Background(BackgroundCall),
+    /// The operation has started over or failed: the reply is dropped.
+    Abandoned,
+}
+
+impl CallPurpose {
+    /// Whether the call sends the decision of this transaction of the target's group.
+    pub(crate) fn sends_decision_of(&self, transaction: u64) -> bool {
+        matches!(self, Self::Background(BackgroundCall::Decide(it)) if it.number == transaction)
+    }
+}
+
+/// Calls without a reply.
+#[derive(Debug, Default)]
+pub(crate) struct Calls {
+    pending: HashMap<CallId, CallPurpose>,
+    last_id: CallId,
+}
+
+impl Calls {
+    /// Adds a call, and returns its id.
+    pub(crate) fn add(&mut self, purpose: CallPurpose) -> CallId {
+        self.last_id += 1;
+        self.pending.insert(self.last_id, purpose);
+        self.last_id
+    }
+
+    /// Takes out a call that got its reply.
+    pub(crate) fn take(&mut self, call: CallId) -> Option<CallPurpose> {
+        self.pending.remove(&call)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    pub(super) fn purposes(&self) -> impl Iterator<Item = &CallPurpose> {
+        self.pending.values()
+    }
+
+    /// Drops the replies that an operation still waits for.
+    pub(crate) fn abandon(&mut self, operation: u64) {
+        for purpose in self.pending.values_mut() {
+            if matches!(purpose, CallPurpose::Operation { id, .. } if *id == operation) {
+                *purpose = CallPurpose::Abandoned;
+            }
+        }
+    }
+
+    /// Panics if an invariant of the type is broken.
+    pub(crate) fn check_invariants(&self) {
+        assert!(
+            self.pending.keys().all(|id| (1..=self.last_id).contains(id)),
+            "each call without a reply has an id that was given out"
+        );
+    }
+}

@@ -1,0 +1,87 @@
+//! Checks the invariants of a target after a batch. The simulator calls this after each one.
+
+use super::calls::CallPurpose;
+use crate::background::BackgroundCall;
+use crate::engine::Engine;
+use crate::target::MetadataTarget;
+use skep_format::metadata::{FileLocksRecord, Key, decode_value, lock_owner_of};
+use skep_types::{InodeId, Result};
+use std::collections::BTreeMap;
+
+impl<E: Engine> MetadataTarget<E> {
+    /// Checks every invariant of the target's state that its types do not enforce. It reads the
+    /// store, so it is for tests and simulations.
+    ///
+    /// # Errors
+    /// The engine's.
+    ///
+    /// # Panics
+    /// If an invariant is broken, with the statement that should hold.
+    pub fn check_invariants(&self) -> Result<()> {
+        self.check_memory();
+        self.check_against_store()
+    }
+
+    /// The part of [`Self::check_invariants`] that reads memory only.
+    fn check_memory(&self) {
+        self.operations.check_invariants();
+        self.calls.check_invariants();
+        self.gates.check_invariants();
+        self.background.check_invariants();
+        self.sessions.check_invariants();
+        let shared = &self.shared;
+        shared.numbers.check_invariants();
+        shared.locks.check_invariants();
+        shared.truncations.check_invariants();
+        shared.file_locks.check_invariants();
+        shared.sharing.check_invariants();
+        for (slot, id) in self.sessions.all_running() {
+            assert!(
+                self.operations.contains(id),
+                "operation {id}, which runs in slot {} of session {}, exists",
+                slot.1,
+                slot.0
+            );
+        }
+        let mut truncating: BTreeMap<InodeId, usize> = BTreeMap::new();
+        for purpose in self.calls.purposes() {
+            match purpose {
+                CallPurpose::Operation { id, .. } => assert!(
+                    self.operations.contains(*id),
+                    "operation {id}, which waits for a reply, exists"
+                ),
+                CallPurpose::Background(BackgroundCall::Truncate(inode)) => {
+                    *truncating.entry(*inode).or_default() += 1;
+                }
+                CallPurpose::Background(_) | CallPurpose::Abandoned => {}
+            }
+        }
+        let missing: BTreeMap<_, _> = shared.truncations.missing_replies().collect();
+        assert_eq!(truncating, missing, "each missing reply of a truncation has its call");
+    }
+
+    /// Compares the tables in memory with the records that they copy.
+    fn check_against_store(&self) -> Result<()> {
+        let sharing = &self.shared.sharing;
+        let opens = self.table.scan(&Key::session_opens(), &[], usize::MAX)?;
+        for (key, _) in &opens {
+            let (session, inode) =
+                skep_format::metadata::session_open_of(key).expect("a key of an open file");
+            assert!(
+                sharing.holders(inode).contains(&session),
+                "session {session} is a holder of file {inode}, which it has open"
+            );
+        }
+        assert_eq!(sharing.open_count(), opens.len(), "each holder has its file open");
+        let mut ranges = 0;
+        for (key, value) in self.table.scan(&Key::all_file_locks(), &[], usize::MAX)? {
+            let owner = lock_owner_of(&key).expect("a key of file locks");
+            let record: FileLocksRecord = decode_value(&key, &value)?;
+            let held = self.shared.file_locks.record(&owner);
+            assert_eq!(held.as_ref(), Some(&record), "the table has the locks of {owner:?}");
+            ranges += record.ranges.len();
+        }
+        assert_eq!(self.shared.file_locks.range_count(), ranges, "each lock has its record");
+        Ok(())
+    }
+}

@@ -1,0 +1,20 @@
+//! Begins an epoch at the target's start.
+
+use crate::engine::Engine;
+use crate::target::MetadataTarget;
+use crate::tx::work::InternalWork;
+use skep_format::metadata::{Key, decode_value, last_u64};
+use skep_types::Result;
+
+impl<E: Engine> MetadataTarget<E> {
+    /// Loads the epochs that the store remembers, and begins the next one.
+    pub(super) fn load_epochs(&mut self) -> Result<()> {
+        for (key, value) in self.table.scan(&Key::epochs(), &[], usize::MAX)? {
+            let Some(number) = last_u64(&key) else { continue };
+            self.shared.epochs.load(number, decode_value(&key, &value)?);
+        }
+        self.shared.epochs.begin(self.gates.next_lsn());
+        self.start_internal(InternalWork::RecordEpoch);
+        Ok(())
+    }
+}

@@ -1,0 +1,89 @@
+//! Group commit: the order in which log records, calls and replies leave the target, and when a
+//! sync begins.
+
+use super::events::Action;
+use super::gates::PendingReply;
+use crate::engine::Engine;
+use crate::target::MetadataTarget;
+use crate::tx::operation::ConnectionId;
+use skep_types::{Error, Lsn, Result};
+use skep_wire::frame::Header;
+
+impl<E: Engine> MetadataTarget<E> {
+    /// The log is synced up to `lsn`: releases the replies and calls that waited for it.
+    pub(super) fn on_synced(&mut self, lsn: Lsn) -> Result<()> {
+        if !self.gates.end_sync(lsn) {
+            return Ok(());
+        }
+        self.table.end_sync(lsn)?;
+        self.shared.numbers.synced(lsn);
+        self.shared.epochs.synced(lsn);
+        let (replies, calls) = self.gates.take_released();
+        self.batch.replies.extend(replies);
+        for (request, purpose) in calls {
+            self.call(request, purpose);
+        }
+        self.operations.wake_unsynced();
+        self.background.after_sync();
+        if self.checkpoints.begin(self.shared.limits.checkpoint_log_bytes) {
+            self.batch.actions.push(Action::Checkpoint { lsn });
+        }
+        Ok(())
+    }
+
+    /// Ends the log record of the operations that have run since the last one.
+    pub(super) fn end_record(&mut self) {
+        if self.table.has_batch() {
+            let payload = self.table.log_batch();
+            self.checkpoints.logged(payload.len());
+            let (lsn, synced) = (self.gates.next_lsn(), self.gates.synced());
+            self.batch.records.push(Action::Append { lsn, synced, payload });
+            self.gates.end_record(self.shared.now);
+        }
+    }
+
+    /// Ends a batch, and returns its log records, then its other actions, then the replies.
+    pub(super) fn end_batch(&mut self) -> Vec<Action> {
+        self.end_record();
+        let last = self.last_logged();
+        if self.gates.syncs_each_reply() && last > self.gates.synced() {
+            // Also replies to reads: they show changes that must not be lost either.
+            self.gates.gate_replies(last, std::mem::take(&mut self.batch.replies));
+        }
+        let batch = std::mem::take(&mut self.batch);
+        let mut actions = batch.records;
+        actions.extend(batch.actions);
+        actions.extend(batch.replies.into_iter().map(|reply| {
+            let PendingReply { connection, request, result } = reply;
+            Action::Reply { connection, request, result }
+        }));
+        if let Some(lsn) = self.gates.begin_sync(self.shared.now) {
+            self.table.begin_sync();
+            self.background.before_sync();
+            actions.push(Action::Sync { lsn });
+        }
+        actions
+    }
+
+    pub(super) fn last_logged(&self) -> Lsn {
+        self.gates.last_logged()
+    }
+
+    /// Refuses a request.
+    pub(crate) fn refuse(&mut self, connection: ConnectionId, request: Header, error: Error) {
+        self.queue_reply(PendingReply { connection, request, result: Err(error) }, None);
+    }
+
+    /// Replies to a request at the end of the batch.
+    pub(crate) fn reply_now(&mut self, connection: ConnectionId, request: Header, body: Vec<u8>) {
+        self.queue_reply(PendingReply { connection, request, result: Ok(body) }, None);
+    }
+
+    /// Sends a reply after the batch; or, with `after`, when that record is synced.
+    pub(crate) fn queue_reply(&mut self, reply: PendingReply, after: Option<Lsn>) {
+        match after {
+            Some(lsn) if lsn > self.gates.synced() => self.gates.gate_replies(lsn, vec![reply]),
+            _ => self.batch.replies.push(reply),
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Starts a target from its store and log.
+
+use super::calls::Calls;
+use super::gates::{BatchOutput, CheckpointTrigger, SyncGates};
+use super::operations::Operations;
+use super::start::Start;
+use crate::background::Background;
+use crate::engine::Engine;
+use crate::sessions::table::Sessions;
+use crate::target::MetadataTarget;
+use crate::tx::shared::Shared;
+use crate::tx::table::Table;
+use skep_format::metadata::Key;
+use skep_types::{Error, ErrorCode, Lsn, MapVersion, Result};
+
+impl<E: Engine> MetadataTarget<E> {
+    /// Starts from an engine and the log records since its last checkpoint; records that the engine
+    /// has already are skipped. All of `records` must be on the device.
+    ///
+    /// # Errors
+    /// `Corrupt` if a record is missing or malformed; the engine's errors.
+    pub fn open(
+        engine: E,
+        records: impl IntoIterator<Item = (Lsn, Vec<u8>)>,
+        start: Start,
+    ) -> Result<Self> {
+        let mut table = Table::new(engine, start.limits.scan_page);
+        let last = replay(&mut table, records)?;
+        let reserved = table.get_synced::<u64>(&Key::NumbersReserved.to_bytes())?;
+        let fence = table.get_synced::<MapVersion>(&Key::Fence.to_bytes())?;
+        let mut target = Self {
+            sessions: Sessions::default(),
+            background: Background::default(),
+            table,
+            gates: SyncGates::new(start.policy, last),
+            shared: Shared::new(&start, reserved, last),
+            operations: Operations::new(),
+            calls: Calls::default(),
+            batch: BatchOutput::default(),
+            checkpoints: CheckpointTrigger::default(),
+            fence: fence.unwrap_or_default(),
+        };
+        target.load_sessions()?;
+        target.load_background()?;
+        target.load_file_locks()?;
+        target.load_sharing()?;
+        target.load_epochs()?;
+        target.set_map(start.map)?;
+        Ok(target)
+    }
+}
+
+/// Brings the engine up to date from the log. Returns the last record.
+fn replay<E: Engine>(
+    table: &mut Table<E>,
+    records: impl IntoIterator<Item = (Lsn, Vec<u8>)>,
+) -> Result<Lsn> {
+    let applied = table.get_synced::<Lsn>(&Key::Applied.to_bytes())?.unwrap_or_default();
+    let mut last = applied;
+    let mut previous: Option<Lsn> = None;
+    for (lsn, payload) in records {
+        let expected = previous.map_or(applied.raw() + 1, |it| it.raw() + 1);
+        let follows =
+            if previous.is_none() { lsn.raw() <= expected } else { lsn.raw() == expected };
+        if !follows {
+            return Err(Error::new(
+                ErrorCode::Corrupt,
+                format!("log record {lsn} found where record {expected} was expected"),
+            ));
+        }
+        // A restart on a full disk must not write records again that the engine has.
+        if lsn > applied {
+            table.replay(lsn, &payload)?;
+        }
+        previous = Some(lsn);
+        last = last.max(lsn);
+    }
+    Ok(last)
+}

@@ -1,0 +1,140 @@
+//! The operations of a target: which can run now, and which wait for a time or for a sync.
+//!
+//! Owns the order in which operations run. Does not run them (`run`), and does not own the locks
+//! that they wait for (`tx::locks`).
+
+use crate::tx::operation::{Operation, Source};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::time::Duration;
+
+/// All operations that have not ended, by id, except the one that runs.
+///
+/// # Invariants
+/// - Ids are never used twice.
+/// - The queues hold ids, and may hold ids of operations that have ended: those are skipped.
+#[derive(Debug)]
+pub(crate) struct Operations {
+    waiting: HashMap<u64, Operation>,
+    next_id: u64,
+    /// Operations that can run now, in order.
+    ready: VecDeque<u64>,
+    /// Operations that run again after a pause, by the time at which it ends.
+    paused: BTreeSet<(Duration, u64)>,
+    /// Operations that wait for the next sync.
+    unsynced: Vec<u64>,
+}
+
+impl Operations {
+    pub(crate) fn new() -> Self {
+        Self {
+            waiting: HashMap::new(),
+            next_id: 1,
+            ready: VecDeque::new(),
+            paused: BTreeSet::new(),
+            unsynced: Vec::new(),
+        }
+    }
+
+    /// Adds an operation that can run now.
+    pub(crate) fn start(&mut self, source: Source, body: Vec<u8>) {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.waiting.insert(id, Operation::new(id, source, body));
+        self.ready.push_back(id);
+    }
+
+    /// The id that the next operation gets.
+    pub(crate) fn next_id(&self) -> u64 {
+        self.next_id
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub(super) fn contains(&self, id: u64) -> bool {
+        self.waiting.contains_key(&id)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    pub(crate) fn get_mut(&mut self, id: u64) -> Option<&mut Operation> {
+        self.waiting.get_mut(&id)
+    }
+
+    /// Takes an operation out, to run it or to end it.
+    pub(crate) fn take(&mut self, id: u64) -> Option<Operation> {
+        self.waiting.remove(&id)
+    }
+
+    /// Takes out the next operation that can run.
+    pub(crate) fn take_ready(&mut self) -> Option<Operation> {
+        while let Some(id) = self.ready.pop_front() {
+            if let Some(op) = self.waiting.remove(&id) {
+                return Some(op);
+            }
+        }
+        None
+    }
+
+    /// Puts an operation back that ran and waits for something.
+    pub(crate) fn park(&mut self, op: Operation) {
+        self.waiting.insert(op.id, op);
+    }
+
+    /// Puts an operation back that runs again at `due`.
+    pub(crate) fn park_until(&mut self, due: Duration, op: Operation) {
+        self.paused.insert((due, op.id));
+        self.park(op);
+    }
+
+    /// Puts an operation back that runs again after the next sync.
+    pub(crate) fn park_until_sync(&mut self, op: Operation) {
+        self.unsynced.push(op.id);
+        self.park(op);
+    }
+
+    /// Lets operations run.
+    pub(crate) fn wake(&mut self, ids: impl IntoIterator<Item = u64>) {
+        self.ready.extend(ids);
+    }
+
+    /// A sync has ended.
+    pub(crate) fn wake_unsynced(&mut self) {
+        self.ready.extend(std::mem::take(&mut self.unsynced));
+    }
+
+    /// Lets the operations run whose pause is over.
+    pub(crate) fn wake_paused(&mut self, now: Duration) {
+        while let Some((_, id)) = self.paused.first().copied().filter(|(due, _)| *due <= now) {
+            self.paused.pop_first();
+            self.ready.push_back(id);
+        }
+    }
+
+    /// When the next pause is over.
+    pub(crate) fn next_due(&self) -> Option<Duration> {
+        self.paused.first().map(|(due, _)| *due)
+    }
+
+    /// Whether an operation coordinates this transaction of the target's group, or holds the rename
+    /// lock under it.
+    pub(crate) fn is_coordinating(&self, number: u64) -> bool {
+        self.waiting.values().any(|op| {
+            op.transaction == Some(number) || op.rename_lock.is_some_and(|(it, _)| it == number)
+        })
+    }
+
+    /// Panics if an invariant of the type is broken.
+    pub(crate) fn check_invariants(&self) {
+        for (id, op) in &self.waiting {
+            assert!(*id == op.id && *id < self.next_id, "operation {id} stands under its own id");
+            assert!(
+                op.participants.is_empty() || op.transaction.is_some(),
+                "operation {id} has participants only in a transaction"
+            );
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! Runs operations, and ends them: by a commit, by a refusal, or to run again later.
+
+use super::calls::CallPurpose;
+use super::gates::PendingReply;
+use super::transactions::transaction_in;
+use crate::background::{self, BackgroundCall};
+use crate::engine::Engine;
+use crate::handlers;
+use crate::limits::{FIRST_PAUSE, LONGEST_PAUSE};
+use crate::locks::request::LockClaim;
+use crate::namespace::inline;
+use crate::target::MetadataTarget;
+use crate::tx::context::Context;
+use crate::tx::locks::Owner;
+use crate::tx::operation::{Operation, Source, Stop};
+use crate::tx::table::logged_bytes;
+use crate::tx::work::InternalWork;
+use skep_format::metadata::{DecisionRecord, Key, SlotRecord};
+use skep_types::codec::{Bytes, Codec};
+use skep_types::{Error, ErrorCode, Lsn, Result};
+use skep_wire::file_locks::{SetLock, SetLockReply};
+use skep_wire::frame::Header;
+use skep_wire::inline::SyncInline;
+use skep_wire::metadata::{Decide, OpenSession, Prepare, SyncAll};
+use skep_wire::storage::WhichExist;
+use skep_wire::{Request, catalog};
+
+/// A key and its new value; `None` removes the key.
+type Change = (Vec<u8>, Option<Vec<u8>>);
+
+/// The change that stores a request's reply in its slot.
+fn slot_change(header: &Header, lsn: Lsn, reply: &mut Vec<u8>) -> Result<Change> {
+    inline::stamp(header, lsn, reply)?;
+    let record = SlotRecord { sequence: header.sequence, lsn, reply: Bytes(reply.to_vec()) };
+    Ok((Key::Slot(header.session, header.slot).to_bytes(), Some(record.to_bytes())))
+}
+
+impl<E: Engine> MetadataTarget<E> {
+    /// Starts work of the target itself.
+    pub(crate) fn start_internal(&mut self, work: InternalWork) {
+        self.operations.start(Source::Internal(work), Vec::new());
+    }
+
+    pub(super) fn run_ready(&mut self) -> Result<()> {
+        loop {
+            self.end_notifications();
+            let Some(op) = self.operations.take_ready() else { return Ok(()) };
+            self.run(op)?;
+        }
+    }
+
+    fn run(&mut self, mut op: Operation) -> Result<()> {
+        if let Some(session) = op.session_needed()
+            && let Some(refusal) = self.sessions.refusal(session)
+        {
+            // The session ended while the operation waited. A file that it opened now would stay
+            // open for ever.
+            return self.fail(op, refusal);
+        }
+        let mut context = Context::new(&self.table, &mut self.shared, &mut op);
+        let source = context.op.source.clone();
+        let result = match &source {
+            Source::Peer { header, .. } => handlers::dispatch(&mut context, header.message),
+            Source::Internal(work) => background::run(&mut context, work).map(|()| Vec::new()),
+        };
+        // Otherwise this run would commit prepared transactions that only an earlier run has asked
+        // for.
+        let result = if context.has_unused_replies() && result.is_ok() {
+            Err(Stop::Changed)
+        } else {
+            result
+        };
+        let outgoing = std::mem::take(&mut context.outgoing);
+        let writes = context.into_writes();
+        match result {
+            Ok(reply) => self.commit(op, writes, reply)?,
+            Err(Stop::AwaitsReplies) => {
+                for (index, call) in outgoing {
+                    self.call(call, CallPurpose::Operation { id: op.id, index });
+                }
+                self.operations.park(op);
+            }
+            Err(Stop::Truncating(calls)) => {
+                for call in calls {
+                    let purpose = BackgroundCall::Truncate(op.truncation.unwrap_or_default());
+                    self.call(call, CallPurpose::Background(purpose));
+                }
+                self.operations.park(op);
+            }
+            Err(Stop::Unsynced) => {
+                self.gates.request_sync();
+                self.operations.park_until_sync(op);
+            }
+            Err(Stop::Held(resource)) => {
+                self.start_over(&mut op);
+                // Releasing the rename lock may have freed this resource.
+                if self.shared.locks.is_free(&resource, None) {
+                    self.operations.wake([op.id]);
+                } else {
+                    self.shared.locks.wait(resource, op.id);
+                }
+                self.operations.park(op);
+            }
+            Err(Stop::Busy | Stop::Changed) => {
+                self.start_over(&mut op);
+                let pause = (FIRST_PAUSE * (1 << op.restarts.min(10))).min(LONGEST_PAUSE);
+                // Two operations that blocked each other must not run again at the same time.
+                let spread =
+                    (op.id.wrapping_mul(0x9E37_79B9) ^ u64::from(self.shared.group.raw())) % 8;
+                let due = self.shared.now + pause + pause.mul_f64(spread as f64 / 8.0);
+                self.operations.park_until(due, op);
+            }
+            Err(Stop::Fail(error)) => return self.fail(op, error),
+        }
+        Ok(())
+    }
+
+    /// Aborts an operation's prepared transactions, releases its locks and drops the replies it has
+    /// got, so that it can run again from the start.
+    fn start_over(&mut self, op: &mut Operation) {
+        op.restarts += 1;
+        self.abandon(op);
+    }
+
+    fn abandon(&mut self, op: &mut Operation) {
+        if let Some(number) = op.transaction.take() {
+            for participant in std::mem::take(&mut op.participants) {
+                self.send_decision(participant, number, false, None);
+            }
+        }
+        self.give_back_rename_lock(op, None);
+        if !op.remote_calls.is_empty() {
+            self.calls.abandon(op.id);
+            op.remote_calls.clear();
+        }
+        self.release(Owner::Operation(op.id));
+    }
+
+    fn give_back_rename_lock(&mut self, op: &mut Operation, after: Option<Lsn>) {
+        if let Some((number, group)) = op.rename_lock.take() {
+            self.send_decision(group, number, false, after);
+        }
+    }
+
+    /// Releases all that an owner holds, and lets the operations run that waited for it.
+    pub(crate) fn release(&mut self, owner: Owner) {
+        if !self.shared.locks.is_empty() {
+            let woken = self.shared.locks.release(owner);
+            self.operations.wake(woken);
+        }
+    }
+
+    pub(crate) fn fail(&mut self, mut op: Operation, error: Error) -> Result<()> {
+        let is_own = matches!(op.source, Source::Internal(_));
+        let is_fatal = error.code() == ErrorCode::DeviceFailed
+            || is_own
+            || error.code() != ErrorCode::Protocol
+                && op.header().is_some_and(|header| header.message == Decide::ID);
+        if is_fatal {
+            // The target cannot commit a prepared transaction, or cannot read its state. It stops,
+            // since further changes would add to the damage.
+            return Err(error.within("metadata target"));
+        }
+        self.abandon(&mut op);
+        self.leave_truncation(&op);
+        if let Source::Peer { connection, header } = op.source {
+            let slot = (header.session, header.slot);
+            self.sessions.clear_running(slot, op.id);
+            if header.sequence != 0 {
+                self.sessions.refuse(slot, header.sequence, &error);
+            }
+            for (connection, header) in op.repetitions {
+                self.refuse(connection, header, error.clone());
+            }
+            self.refuse(connection, header, error);
+        }
+        Ok(())
+    }
+
+    fn commit(&mut self, mut op: Operation, writes: Vec<Change>, mut reply: Vec<u8>) -> Result<()> {
+        let lsn = match self.take_changes(&op, writes, &mut reply) {
+            Ok(lsn) => lsn,
+            Err(error) => return self.fail(op, error),
+        };
+        if let Some(number) = op.transaction.take() {
+            for participant in std::mem::take(&mut op.participants) {
+                self.send_decision(participant, number, true, Some(lsn));
+            }
+            self.gates.request_sync();
+        }
+        // After this record is synced: the next holder of the lock walks the tree with this change,
+        // and other groups build on that.
+        self.give_back_rename_lock(&mut op, Some(lsn));
+        self.release(Owner::Operation(op.id));
+        if let Some(inode) = op.truncation {
+            self.end_truncation(inode);
+        }
+        match op.source {
+            Source::Internal(work) => self.after_internal(work, lsn)?,
+            Source::Peer { connection, header } => {
+                match (header.message, transaction_in(&header, &op.body)) {
+                    (Decide::ID, Some(transaction)) => self.after_decide(transaction)?,
+                    (Prepare::ID, Some(transaction)) => self.after_prepare(transaction)?,
+                    _ => {}
+                }
+                if header.message == SetLock::ID {
+                    self.after_set_lock(&header, &op.body, &reply)?;
+                }
+                let after = self.after_request(&header, &op.body, &reply);
+                for (connection, request) in op.repetitions {
+                    let result = Ok(reply.clone());
+                    self.queue_reply(PendingReply { connection, request, result }, after);
+                }
+                let (request, result) = (header, Ok(reply));
+                self.queue_reply(PendingReply { connection, request, result }, after);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes all that an operation changes into the batch, with its decision and its reply, so
+    /// that it is in one log record. Returns the number of that record.
+    ///
+    /// # Errors
+    /// `TooLarge` if no log record can hold the changes: nothing was changed.
+    fn take_changes(
+        &mut self,
+        op: &Operation,
+        mut changes: Vec<Change>,
+        reply: &mut Vec<u8>,
+    ) -> Result<Lsn> {
+        if let Some(number) = op.transaction {
+            let decision = DecisionRecord { participants: op.participants.clone() };
+            changes.push((Key::Decision(number).to_bytes(), Some(decision.to_bytes())));
+        }
+        let answered = op.header().filter(|_| op.session_needed().is_some());
+        if let Some(header) = answered {
+            changes.push(slot_change(header, self.gates.next_lsn(), reply)?);
+        }
+        let bytes =
+            changes.iter().map(|(key, value)| logged_bytes(key, value.as_deref())).sum::<usize>();
+        let limits = &self.shared.limits;
+        if bytes > limits.operation_bytes {
+            let most = limits.operation_bytes;
+            let what = format!("cannot change {bytes} bytes in one operation: the limit is {most}");
+            return Err(Error::new(ErrorCode::TooLarge, what));
+        }
+        if !self.table.fits(bytes, limits.record_bytes) {
+            self.end_record();
+            if let (Some(header), Some(last)) = (answered, changes.last_mut()) {
+                *last = slot_change(header, self.gates.next_lsn(), reply)?;
+            }
+        }
+        for (key, value) in changes {
+            self.background.on_write(&key);
+            self.shared.file_locks.on_write(&key, value.as_deref())?;
+            self.shared.sharing.on_write(&key, value.is_some());
+            self.table.write(key, value);
+        }
+        Ok(self.gates.next_lsn())
+    }
+
+    /// Ends the wait of a lock that was set.
+    fn after_set_lock(&mut self, header: &Header, body: &[u8], reply: &[u8]) -> Result<()> {
+        let SetLock { lock, wait } = SetLock::from_bytes(body)?;
+        let is_set = SetLockReply::from_bytes(reply)?.conflict.is_none();
+        if let Some(claim) = LockClaim::of(header.session, &lock).filter(|_| is_set) {
+            let now = self.shared.now;
+            self.shared.file_locks.granted(lock.inode, &claim, wait, now);
+        }
+        Ok(())
+    }
+
+    /// Notes that a request is committed. Returns the record that must be synced before the reply
+    /// leaves, if one must.
+    fn after_request(&mut self, header: &Header, body: &[u8], reply: &[u8]) -> Option<Lsn> {
+        let lsn = self.gates.next_lsn();
+        let slot = (header.session, header.slot);
+        if catalog::message(header.message).is_some_and(|message| message.modifies) {
+            self.sessions.clear_running_slot(slot);
+        }
+        let mut is_durable = header.is_durable() || self.gates.syncs_each_reply();
+        match header.message {
+            OpenSession::ID => {
+                self.sessions.opened(header.session, body, reply, self.shared.now);
+            }
+            Decide::ID | Prepare::ID => is_durable = true,
+            SyncAll::ID | WhichExist::ID | SyncInline::ID => is_durable = true,
+            _ => {}
+        }
+        // With nothing new to log, the reply depends on earlier records only.
+        let newest = if self.table.has_batch() { lsn } else { self.last_logged() };
+        is_durable.then_some(newest)
+    }
+}

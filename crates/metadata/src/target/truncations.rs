@@ -1,0 +1,42 @@
+//! Continues truncations when storage has truncated the chunk files.
+
+use crate::engine::Engine;
+use crate::namespace::truncation_table::Progress;
+use crate::target::MetadataTarget;
+use crate::tx::locks::Owner;
+use crate::tx::operation::Operation;
+use crate::tx::work::InternalWork;
+use skep_types::{InodeId, Result};
+
+impl<E: Engine> MetadataTarget<E> {
+    /// A storage group has truncated a chunk file, or refused to.
+    pub(super) fn on_truncated(&mut self, inode: InodeId, result: Result<Vec<u8>>) {
+        match self.shared.truncations.on_reply(inode, result) {
+            Progress::Complete { operation: Some(operation) } => self.operations.wake([operation]),
+            Progress::Complete { operation: None } => {
+                self.start_internal(InternalWork::FinishTruncation(inode));
+            }
+            Progress::Pending => {}
+        }
+    }
+
+    /// An operation that began a truncation fails: the target finishes the truncation by itself.
+    pub(super) fn leave_truncation(&mut self, op: &Operation) {
+        // Most operations truncate nothing.
+        let Some(inode) = op.truncation else { return };
+        let Some(left) = self.shared.truncations.leave(inode, op.id) else { return };
+        if left.is_complete && left.has_failed {
+            self.end_truncation(inode);
+        } else if left.is_complete {
+            self.start_internal(InternalWork::FinishTruncation(inode));
+        }
+    }
+
+    /// A truncation was logged, or given up.
+    pub(super) fn end_truncation(&mut self, inode: InodeId) {
+        self.shared.truncations.remove(inode);
+        self.release(Owner::Truncation(inode));
+        // A size recovery of the file may have waited for this.
+        self.background.look_again();
+    }
+}

@@ -1,0 +1,319 @@
+//! The context in which a handler runs: one transaction over the target's state, the time, the
+//! cluster map, and a way to call other groups.
+//!
+//! A handler is a plain function that runs from start to end. When it must wait it returns a
+//! [`Stop`], and the target drops its writes. Later the handler runs again from the start, with the
+//! replies that it has got so far. So its last run decides and writes everything in one
+//! transaction.
+
+use crate::engine::Engine;
+use crate::tx::locks::{Owner, Resource};
+use crate::tx::operation::{Operation, OutgoingCall, RemoteCall, Stop};
+use crate::tx::shared::Shared;
+use crate::tx::table::{Table, logged_bytes};
+use skep_format::metadata::{InodeRecord, Key, OpenCounts, decode_value};
+use skep_types::codec::Codec;
+use skep_types::{Error, ErrorCode, GroupId, InodeId, Result, ShardId, Timestamp};
+use skep_wire::Request;
+use skep_wire::metadata::{Prepare, PrepareReply, Step, TransactionId};
+
+/// Translates an error of another target: a device that has failed there must not be taken for this
+/// target's.
+pub(crate) fn of_another(error: Error) -> Error {
+    match error.code() {
+        ErrorCode::DeviceFailed => Error::new(ErrorCode::Io, error.context()),
+        _ => error,
+    }
+}
+
+/// One transaction of an operation.
+pub(crate) struct Context<'a, E> {
+    table: &'a Table<E>,
+    writes: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+    written_bytes: usize,
+    pub(crate) shared: &'a mut Shared,
+    pub(crate) op: &'a mut Operation,
+    /// Requests to send, each with the index of its reply in `op.remote_calls`.
+    pub(crate) outgoing: Vec<(usize, OutgoingCall)>,
+    next_call: usize,
+    owner: Owner,
+    applies_prepared: bool,
+}
+
+impl<'a, E: Engine> Context<'a, E> {
+    pub(crate) fn new(table: &'a Table<E>, shared: &'a mut Shared, op: &'a mut Operation) -> Self {
+        let owner = Owner::Operation(op.id);
+        Self {
+            table,
+            writes: Vec::new(),
+            written_bytes: 0,
+            shared,
+            op,
+            outgoing: Vec::new(),
+            next_call: 0,
+            owner,
+            applies_prepared: false,
+        }
+    }
+
+    /// Makes the context act for a prepared transaction, and own its locks.
+    pub(crate) fn act_for(&mut self, transaction: TransactionId) {
+        self.owner = Owner::Prepared(transaction);
+    }
+
+    /// Makes the context apply a prepared transaction. Locks of other prepared transactions do not
+    /// stop it, since its steps were checked against them when it was prepared.
+    pub(crate) fn apply_prepared(&mut self, transaction: TransactionId) {
+        self.act_for(transaction);
+        self.applies_prepared = true;
+    }
+
+    pub(crate) fn into_writes(self) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
+        self.writes
+    }
+
+    // ---- the store
+
+    /// The value of a key, with this transaction's own writes.
+    pub(crate) fn get<T: Codec>(&self, key: &Key<'_>) -> Result<Option<T>> {
+        let key = key.to_bytes();
+        let own = self.writes.iter().rev().find(|(written, _)| *written == key);
+        let value = match own {
+            Some((_, value)) => value.clone(),
+            None => self.table.get(&key)?,
+        };
+        value.map(|value| decode_value(&key, &value)).transpose()
+    }
+
+    /// Pairs by rising key, without this transaction's own writes.
+    pub(crate) fn scan(
+        &self,
+        prefix: &[u8],
+        after: &[u8],
+        limit: usize,
+    ) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        self.table.scan(prefix, after, limit)
+    }
+
+    fn write(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) {
+        self.written_bytes += logged_bytes(&key, value.as_deref());
+        self.writes.push((key, value));
+    }
+
+    /// Bytes that this transaction's writes take in the log at most.
+    pub(crate) fn written_bytes(&self) -> usize {
+        self.written_bytes
+    }
+
+    pub(crate) fn put(&mut self, key: &Key<'_>, value: &impl Codec) {
+        self.write(key.to_bytes(), Some(value.to_bytes()));
+    }
+
+    pub(crate) fn put_raw(&mut self, key: &Key<'_>, value: &[u8]) {
+        self.write(key.to_bytes(), Some(value.to_vec()));
+    }
+
+    pub(crate) fn get_raw(&self, key: &Key<'_>) -> Result<Option<Vec<u8>>> {
+        self.table.get(&key.to_bytes())
+    }
+
+    pub(crate) fn delete(&mut self, key: &Key<'_>) {
+        self.write(key.to_bytes(), None);
+    }
+
+    pub(crate) fn delete_raw(&mut self, key: Vec<u8>) {
+        self.write(key, None);
+    }
+
+    /// Refuses a request that adds something while the target's disk is almost full. Requests that
+    /// free or end something do not call this.
+    ///
+    /// # Errors
+    /// `NoSpace` naming the target and the way out.
+    pub(crate) fn check_free_space(&self) -> Result<()> {
+        match &self.shared.shortage {
+            None => Ok(()),
+            Some(what) => Err(Error::new(ErrorCode::NoSpace, what.as_str())),
+        }
+    }
+
+    // ---- locks of undecided transactions
+
+    /// Stops while another transaction holds a resource.
+    pub(crate) fn check_free(&self, resource: Resource) -> Result<(), Stop> {
+        if self.applies_prepared || self.shared.locks.is_free(&resource, Some(self.owner)) {
+            Ok(())
+        } else {
+            Err(Stop::Held(resource))
+        }
+    }
+
+    /// Takes the rename lock, which this target's group grants.
+    pub(crate) fn take_rename_lock(&mut self) -> Result<(), Stop> {
+        if self.shared.locks.try_take(&Resource::Rename, self.owner) {
+            Ok(())
+        } else {
+            Err(Stop::Held(Resource::Rename))
+        }
+    }
+
+    // ---- inodes
+
+    /// The inode, if it exists and no undecided transaction holds it.
+    pub(crate) fn find_inode(&self, inode: InodeId) -> Result<Option<InodeRecord>, Stop> {
+        self.check_free(Resource::Inode(inode))?;
+        Ok(self.get(&Key::Inode(inode))?)
+    }
+
+    /// The inode; `Stale` if it doesn't exist.
+    pub(crate) fn inode(&self, inode: InodeId) -> Result<InodeRecord, Stop> {
+        self.find_inode(inode)?.ok_or_else(|| {
+            Error::new(ErrorCode::Stale, format!("inode {inode} was removed")).into()
+        })
+    }
+
+    pub(crate) fn put_inode(&mut self, record: &InodeRecord) {
+        self.put(&Key::Inode(record.attributes.inode), record);
+    }
+
+    /// Open counts of an inode, over all sessions.
+    pub(crate) fn opens(&self, inode: InodeId) -> Result<OpenCounts> {
+        Ok(self.get(&Key::Opens(inode))?.unwrap_or_default())
+    }
+
+    /// The next number; waits for a reservation to be synced if all are used up.
+    pub(crate) fn next_number(&mut self) -> Result<u64, Stop> {
+        // A number is used up even if the transaction fails: numbers are plenty.
+        self.shared.numbers.take().ok_or(Stop::Unsynced)
+    }
+
+    /// An id in a shard that was never used before.
+    pub(crate) fn new_inode_id(&mut self, shard: ShardId) -> Result<InodeId, Stop> {
+        Ok(InodeId::from_parts(shard, self.next_number()?))
+    }
+
+    /// Time of day.
+    pub(crate) fn wall(&self) -> Timestamp {
+        self.shared.wall
+    }
+
+    // ---- other groups
+
+    /// The metadata group that serves an inode.
+    pub(crate) fn group_of(&self, inode: InodeId) -> Result<GroupId> {
+        let shard = inode.shard();
+        self.shared.map.shard_group(shard).ok_or_else(|| {
+            Error::new(ErrorCode::StaleMap, format!("no metadata group serves shard {shard}"))
+        })
+    }
+
+    /// Whether an inode is served here.
+    pub(crate) fn is_local(&self, inode: InodeId) -> Result<bool> {
+        Ok(self.group_of(inode)? == self.shared.group)
+    }
+
+    /// Calls another group. Returns its reply if an earlier run has got it.
+    pub(crate) fn ask<R: Request>(
+        &mut self,
+        group: GroupId,
+        request: &R,
+    ) -> Result<R::Reply, Stop> {
+        self.ask_all(vec![(group, request)])?.pop().ok_or(Stop::AwaitsReplies)
+    }
+
+    /// Calls several groups at once. Returns their replies if earlier runs have got them all, or
+    /// the first refusal.
+    pub(crate) fn ask_all<R: Request>(
+        &mut self,
+        requests: Vec<(GroupId, &R)>,
+    ) -> Result<Vec<R::Reply>, Stop> {
+        let mut replies = Vec::with_capacity(requests.len());
+        let mut waits = false;
+        for (group, request) in requests {
+            let index = self.next_call;
+            self.next_call += 1;
+            let body = request.to_bytes();
+            match self.op.remote_calls.get(index) {
+                None => {
+                    let call = OutgoingCall::new(group, request);
+                    let message = R::ID;
+                    self.op.remote_calls.push(RemoteCall { group, message, body, reply: None });
+                    self.outgoing.push((index, call));
+                    waits = true;
+                }
+                Some(earlier)
+                    if (earlier.group, earlier.message) != (group, R::ID)
+                        || earlier.body != body =>
+                {
+                    return Err(Stop::Changed);
+                }
+                Some(RemoteCall { reply: None, .. }) => waits = true,
+                Some(RemoteCall { reply: Some(reply), .. }) => {
+                    let reply = reply.clone().map_err(of_another)?;
+                    replies.push(R::Reply::from_bytes(&reply).map_err(|error| {
+                        Error::new(ErrorCode::Protocol, format!("reply of group {group}: {error}"))
+                    })?);
+                }
+            }
+        }
+        if waits { Err(Stop::AwaitsReplies) } else { Ok(replies) }
+    }
+
+    /// Whether earlier runs have made calls that this run did not need.
+    pub(crate) fn has_unused_replies(&self) -> bool {
+        self.next_call < self.op.remote_calls.len()
+    }
+
+    /// Has groups prepare steps under this operation's transaction. The target sends them the
+    /// commit if the operation succeeds, and the abort otherwise.
+    pub(crate) fn prepare(
+        &mut self,
+        steps: Vec<(GroupId, Vec<Step>)>,
+    ) -> Result<Vec<PrepareReply>, Stop> {
+        if steps.is_empty() {
+            return Ok(Vec::new());
+        }
+        let number = match self.op.transaction {
+            Some(number) => number,
+            None => {
+                let number = self.next_number()?;
+                self.op.transaction = Some(number);
+                number
+            }
+        };
+        let transaction = TransactionId { coordinator: self.shared.group, number };
+        let requests: Vec<_> = steps
+            .into_iter()
+            .map(|(group, steps)| (group, Prepare { transaction, steps }))
+            .collect();
+        for (group, _) in &requests {
+            if !self.op.participants.contains(group) {
+                self.op.participants.push(*group);
+            }
+        }
+        let prepared = self.ask_all(requests.iter().map(|(group, it)| (*group, it)).collect())?;
+        if prepared.iter().any(|it| it.busy) {
+            return Err(Stop::Busy);
+        }
+        Ok(prepared)
+    }
+
+    /// Holds the rename lock at the group of the root until the operation ends.
+    pub(crate) fn hold_rename_lock(&mut self) -> Result<(), Stop> {
+        if self.is_local(InodeId::ROOT)? {
+            return self.take_rename_lock();
+        }
+        let root = self.group_of(InodeId::ROOT)?;
+        let number = match self.op.rename_lock {
+            Some((number, _)) => number,
+            None => {
+                let number = self.next_number()?;
+                self.op.rename_lock = Some((number, root));
+                number
+            }
+        };
+        let transaction = TransactionId { coordinator: self.shared.group, number };
+        let reply = self.ask(root, &Prepare { transaction, steps: vec![Step::LockRename] })?;
+        if reply.busy { Err(Stop::Busy) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,134 @@
+//! The starts of a target (*epochs*), by number: they show whether a change that was acknowledged,
+//! and never synced, is still in the log.
+//!
+//! An acknowledgement names the epoch and the log record. If a later epoch began with a record up
+//! to that one, the log had ended before it: the host had lost power. A killed process loses no
+//! record, so the first record of the next epoch lies behind all that it has acknowledged.
+//!
+//! Invariant: an epoch is synced before the target acknowledges anything under it; otherwise the
+//! next start could take its number.
+
+use skep_types::Lsn;
+use skep_wire::inline::InlineMark;
+use skep_wire::limits::MAX_EPOCHS;
+use std::collections::BTreeMap;
+
+/// The epochs that the target remembers.
+#[derive(Debug, Default)]
+pub(crate) struct Epochs {
+    /// The first log record of each epoch, by number. The last is the present one.
+    first: BTreeMap<u64, Lsn>,
+    /// The record that has the present epoch.
+    logged: Option<Lsn>,
+    is_synced: bool,
+}
+
+impl Epochs {
+    /// Adds an epoch that the store remembers.
+    pub(crate) fn load(&mut self, number: u64, first: Lsn) {
+        self.first.insert(number, first);
+    }
+
+    /// Begins the next epoch, whose first log record is `first`.
+    pub(crate) fn begin(&mut self, first: Lsn) {
+        let number = self.number() + 1;
+        self.first.insert(number, first);
+    }
+
+    fn number(&self) -> u64 {
+        self.first.last_key_value().map_or(0, |(number, _)| *number)
+    }
+
+    /// The oldest epochs, above the number that the target remembers.
+    pub(crate) fn surplus(&self) -> Vec<u64> {
+        let count = self.first.len().saturating_sub(MAX_EPOCHS);
+        self.first.keys().take(count).copied().collect()
+    }
+
+    /// The present epoch; `None` means that it is not synced yet.
+    pub(crate) fn current(&self) -> Option<u64> {
+        self.is_synced.then(|| self.number())
+    }
+
+    /// The last epoch, and its first log record.
+    pub(crate) fn last(&self) -> Option<(u64, Lsn)> {
+        self.first.last_key_value().map(|(number, first)| (*number, *first))
+    }
+
+    /// The last epoch is logged in record `lsn`, and the surplus ones are deleted there.
+    pub(crate) fn logged(&mut self, lsn: Lsn) {
+        self.logged = Some(lsn);
+        for number in self.surplus() {
+            self.first.remove(&number);
+        }
+    }
+
+    /// The log is synced up to a record.
+    pub(crate) fn synced(&mut self, lsn: Lsn) {
+        self.is_synced |= self.logged.is_some_and(|logged| logged <= lsn);
+    }
+
+    /// Whether the acknowledged change may be lost. It counts as lost if the target does not
+    /// remember its epoch.
+    pub(crate) fn is_lost(&self, mark: &InlineMark) -> bool {
+        let began_after = |number| self.first.get(&number).is_some_and(|it| *it > mark.record);
+        mark.epoch > self.number() || !(mark.epoch + 1..=self.number()).all(began_after)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mark(epoch: u64, record: u64) -> InlineMark {
+        InlineMark { epoch, record: Lsn::new(record) }
+    }
+
+    #[test]
+    fn changes_after_the_end_of_the_log_are_lost() {
+        let mut epochs = Epochs::default();
+        epochs.begin(Lsn::new(1));
+        assert!(!epochs.is_lost(&mark(1, 100)), "nothing has happened since");
+        // A kill after record 100: the next start goes on behind it.
+        epochs.begin(Lsn::new(101));
+        assert!(!epochs.is_lost(&mark(1, 100)));
+        // A power loss removed the records after 150.
+        epochs.begin(Lsn::new(151));
+        assert!(!epochs.is_lost(&mark(2, 150)));
+        assert!(epochs.is_lost(&mark(2, 151)));
+        assert!(!epochs.is_lost(&mark(1, 100)) && !epochs.is_lost(&mark(3, 151)));
+        // However far the log goes on afterwards.
+        epochs.begin(Lsn::new(1000));
+        assert!(epochs.is_lost(&mark(2, 200)) && !epochs.is_lost(&mark(3, 200)));
+        // Of another target, or of one that was set back.
+        assert!(epochs.is_lost(&mark(5, 1)) && epochs.is_lost(&mark(u64::MAX - 1, 1)));
+    }
+
+    #[test]
+    fn changes_of_forgotten_epochs_count_as_lost() {
+        let mut epochs = Epochs::default();
+        for number in 1..=100 {
+            epochs.begin(Lsn::new(number * 10));
+        }
+        let surplus = epochs.surplus();
+        assert_eq!(surplus, (1..=100 - MAX_EPOCHS as u64).collect::<Vec<_>>());
+        surplus.iter().for_each(|number| {
+            epochs.first.remove(number);
+        });
+        assert!(epochs.is_lost(&mark(35, 1)));
+        assert!(!epochs.is_lost(&mark(36, 1)), "all later ones are known");
+    }
+
+    #[test]
+    fn nothing_is_acknowledged_before_the_epoch_is_synced() {
+        let mut epochs = Epochs::default();
+        epochs.begin(Lsn::new(1));
+        epochs.synced(Lsn::new(9));
+        assert_eq!(epochs.current(), None);
+        epochs.logged = Some(Lsn::new(10));
+        epochs.synced(Lsn::new(9));
+        assert_eq!(epochs.current(), None);
+        epochs.synced(Lsn::new(10));
+        assert_eq!(epochs.current(), Some(1));
+    }
+}

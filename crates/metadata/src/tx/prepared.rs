@@ -1,0 +1,34 @@
+//! Prepared transactions: the steps that this target has prepared for transactions of other groups.
+
+use crate::engine::Engine;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
+use crate::tx::steps;
+use skep_format::metadata::{Key, PreparedRecord};
+use skep_wire::metadata::{Step, TransactionId};
+
+/// Ends a prepared transaction. The caller releases its locks once this is committed.
+pub(crate) fn end<E: Engine>(
+    context: &mut Context<'_, E>,
+    transaction: TransactionId,
+    commit: bool,
+) -> Result<(), Stop> {
+    context.apply_prepared(transaction);
+    if let Some(record) = context.get::<PreparedRecord>(&Key::Prepared(transaction))? {
+        if commit {
+            let mut answers = record.attributes.iter();
+            for step in &record.steps {
+                let answer = match step {
+                    Step::MakeDirectoryInode { .. } | Step::AddLink { .. } => answers.next(),
+                    _ => None,
+                };
+                steps::apply(context, step, answer)?;
+            }
+        }
+        context.delete(&Key::Prepared(transaction));
+    }
+    // A late `Prepare` of this transaction must find that it has ended.
+    let now = context.wall();
+    context.put(&Key::Finished(transaction), &now);
+    Ok(())
+}

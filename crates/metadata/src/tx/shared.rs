@@ -1,0 +1,159 @@
+//! The state that all operations of a target share, besides its table.
+
+use crate::limits::Limits;
+use crate::locks::file_locks::FileLocks;
+use crate::namespace::truncation_table::TruncationTable;
+use crate::sharing::table::Sharing;
+use crate::target::start::Start;
+use crate::tx::epochs::Epochs;
+use crate::tx::locks::Locks;
+use skep_cluster::placement::{Candidates, Cursor};
+use skep_types::{ClusterMap, GroupId, Lsn, ShardId, TargetKind, Timestamp};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Numbers for inodes and transactions, taken from ranges whose reservation is synced.
+#[derive(Debug)]
+pub(crate) struct Numbers {
+    /// The next number.
+    next: u64,
+    /// End of the reservation that is synced.
+    usable: u64,
+    /// End of the last reservation, which may not be synced yet, and its log record.
+    reserved: (u64, Lsn),
+}
+
+impl Numbers {
+    /// The numbers of a target whose last reservation, in record `last` or before, ends at
+    /// `reserved`.
+    fn new(reserved: Option<u64>, last: Lsn) -> Self {
+        // Numbers below the reservation may have been used. Zero is never used, and one is the
+        // root's.
+        let next = reserved.unwrap_or(2).max(2);
+        Self { next, usable: next, reserved: (next, last) }
+    }
+
+    /// Takes the next number; `None` means that the next reservation must be synced first.
+    pub(crate) fn take(&mut self) -> Option<u64> {
+        if self.next >= self.usable {
+            return None;
+        }
+        self.next += 1;
+        Some(self.next - 1)
+    }
+
+    /// How many reserved numbers are left, including those that are not usable yet.
+    pub(crate) fn left(&self) -> u64 {
+        self.reserved.0 - self.next
+    }
+
+    /// End of the last reservation.
+    pub(crate) fn reserved_end(&self) -> u64 {
+        self.reserved.0
+    }
+
+    /// A reservation up to `end` is logged in record `lsn`.
+    pub(crate) fn reserve(&mut self, end: u64, lsn: Lsn) {
+        self.reserved = (end, lsn);
+    }
+
+    /// The log is synced up to `lsn`.
+    pub(crate) fn synced(&mut self, lsn: Lsn) {
+        if self.reserved.1 <= lsn {
+            self.usable = self.reserved.0;
+        }
+    }
+
+    /// Panics if an invariant of the type is broken.
+    pub(crate) fn check_invariants(&self) {
+        assert!(
+            self.next <= self.usable && self.usable <= self.reserved.0,
+            "numbers are handed out below {}, usable below {} and reserved below {}",
+            self.next,
+            self.usable,
+            self.reserved.0
+        );
+    }
+}
+
+/// Where new inodes and chunk files can go, derived from the cluster map.
+#[derive(Debug)]
+pub(crate) struct Placement {
+    /// Shards that this group serves.
+    pub(crate) own_shards: Vec<ShardId>,
+    /// Metadata groups, by id.
+    pub(crate) metadata_groups: Vec<GroupId>,
+    pub(crate) candidates: Candidates,
+    /// The state of round-robin placement.
+    pub(crate) cursor: Cursor,
+}
+
+/// The state that all operations of a target share, besides its table.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) group: GroupId,
+    pub(crate) map: Arc<ClusterMap>,
+    pub(crate) placement: Placement,
+    pub(crate) locks: Locks,
+    /// Truncations whose chunk files are being truncated.
+    pub(crate) truncations: TruncationTable,
+    pub(crate) file_locks: FileLocks,
+    pub(crate) sharing: Sharing,
+    pub(crate) numbers: Numbers,
+    pub(crate) epochs: Epochs,
+    pub(crate) limits: Limits,
+    /// Why the target's disk accepts nothing new; `None` means that it has enough free space.
+    pub(crate) shortage: Option<String>,
+    /// Time since some start, for leases.
+    pub(crate) now: Duration,
+    /// Time of day; never goes back.
+    pub(crate) wall: Timestamp,
+}
+
+impl Shared {
+    /// The state of a target that starts, before anything is loaded.
+    pub(crate) fn new(start: &Start, reserved: Option<u64>, last: Lsn) -> Self {
+        Self {
+            group: start.group,
+            map: Arc::new(ClusterMap::empty(start.map.cluster)),
+            placement: Placement {
+                own_shards: Vec::new(),
+                metadata_groups: Vec::new(),
+                candidates: Candidates::new(&start.map),
+                cursor: Cursor::default(),
+            },
+            locks: Locks::default(),
+            truncations: TruncationTable::default(),
+            file_locks: FileLocks::default(),
+            sharing: Sharing::default(),
+            numbers: Numbers::new(reserved, last),
+            epochs: Epochs::default(),
+            limits: start.limits.clone(),
+            shortage: None,
+            now: start.now,
+            wall: start.wall,
+        }
+    }
+
+    /// Takes in a cluster map.
+    pub(crate) fn set_map(&mut self, map: Arc<ClusterMap>) {
+        let placement = &mut self.placement;
+        placement.candidates = Candidates::new(&map);
+        placement.metadata_groups = map
+            .groups
+            .iter()
+            .filter(|group| {
+                group.kind == TargetKind::Metadata
+                    && map.shards.iter().any(|range| range.group == group.id)
+            })
+            .map(|group| group.id)
+            .collect();
+        placement.own_shards = map
+            .shards
+            .iter()
+            .filter(|range| range.group == self.group)
+            .flat_map(|range| (range.first.raw()..=range.last.raw()).map(ShardId::new))
+            .collect();
+        self.map = map;
+    }
+}

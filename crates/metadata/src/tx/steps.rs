@@ -1,0 +1,222 @@
+//! The steps of changes at several groups: a participant checks and locks them when it prepares,
+//! and applies them when the transaction commits. The same code runs steps that are all on this
+//! target.
+
+use crate::engine::Engine;
+use crate::limits::MAX_REVALIDATIONS;
+use crate::namespace::directories;
+use crate::tx::context::Context;
+use crate::tx::locks::Resource;
+use crate::tx::operation::Stop;
+use skep_types::{Attributes, Error, ErrorCode, FileKind, GroupId, InodeId};
+use skep_wire::limits::MAX_LINKS;
+use skep_wire::metadata::Step;
+
+/// The resources that a prepared transaction locks. `answers` are the attributes in its reply.
+pub(crate) fn resources(steps: &[Step], answers: &[Attributes]) -> Vec<Resource> {
+    let mut answers = answers.iter();
+    let held = |step: &Step| match step {
+        // The client can use the directory as soon as the coordinator has decided, perhaps before
+        // this group has received the decision: requests for it wait until then.
+        Step::MakeDirectoryInode { .. } => answers.next().map(|it| Resource::Inode(it.inode)),
+        Step::AddLink { inode } => answers.next().map(|_| Resource::Inode(*inode)),
+        Step::DropLink { inode }
+        | Step::RemoveDirectoryInode { inode }
+        | Step::SetParent { inode, .. } => Some(Resource::Inode(*inode)),
+        Step::RemoveEntry { directory, name, .. } | Step::ReplaceEntry { directory, name, .. } => {
+            Some(Resource::Dentry(*directory, name.0.clone()))
+        }
+        Step::LockRename => Some(Resource::Rename),
+    };
+    steps.iter().filter_map(held).collect()
+}
+
+/// Checks that a step can be applied. Returns the attributes for the reply, if the step has any.
+pub(crate) fn check<E: Engine>(
+    context: &mut Context<'_, E>,
+    step: &Step,
+) -> Result<Option<Attributes>, Stop> {
+    match step {
+        Step::MakeDirectoryInode {
+            new,
+            project,
+            hands_down_project,
+            access_acl,
+            default_acl,
+            ..
+        } => {
+            context.check_free_space()?;
+            let mut attributes = directories::new_inode(context, new)?;
+            attributes.project = *project;
+            attributes.hands_down_project = *hands_down_project;
+            attributes.has_acl = !access_acl.is_empty() || !default_acl.is_empty();
+            Ok(Some(attributes))
+        }
+        Step::AddLink { inode } => {
+            let record = context.inode(*inode)?;
+            let mut attributes = record.attributes;
+            if attributes.kind == FileKind::Directory {
+                return Err(ErrorCode::NotPermitted.into());
+            }
+            if attributes.links == 0 && !record.may_be_named {
+                return Err(ErrorCode::NotFound.into());
+            }
+            if attributes.links >= MAX_LINKS {
+                return Err(ErrorCode::TooManyLinks.into());
+            }
+            attributes.links += 1;
+            context.touch_changed(&mut attributes);
+            Ok(Some(attributes))
+        }
+        Step::DropLink { inode } => match context.inode(*inode)?.attributes.kind {
+            FileKind::Directory => Err(ErrorCode::IsDirectory.into()),
+            _ => Ok(None),
+        },
+        Step::RemoveDirectoryInode { inode } => {
+            context.directory(*inode)?;
+            // A prepared transaction may remove the last name: for its client the directory is
+            // empty already.
+            if let Some(held) = context.shared.locks.any_dentry_of(*inode) {
+                return Err(Stop::Held(held));
+            }
+            if !context.is_empty_directory(*inode)? {
+                return Err(ErrorCode::NotEmpty.into());
+            }
+            Ok(None)
+        }
+        Step::SetParent { inode, project, .. } => {
+            let record = context.inode(*inode)?;
+            check_project(*project, &record.attributes)?;
+            Ok(None)
+        }
+        Step::RemoveEntry { directory, name, inode, .. }
+        | Step::ReplaceEntry { directory, name, inode, .. } => {
+            context.directory(*directory)?;
+            match context.dentry(*directory, name)? {
+                Some((_, dentry)) if dentry.inode == *inode => Ok(None),
+                _ => Err(ErrorCode::NotFound.into()),
+            }
+        }
+        Step::LockRename => {
+            context.check_free(Resource::Rename)?;
+            Ok(None)
+        }
+    }
+}
+
+/// Applies a step that was checked. `answer` is the result of the check.
+pub(crate) fn apply<E: Engine>(
+    context: &mut Context<'_, E>,
+    step: &Step,
+    answer: Option<&Attributes>,
+) -> Result<(), Stop> {
+    match step {
+        Step::MakeDirectoryInode { parent, pattern, access_acl, default_acl, .. } => {
+            let attributes = answer.ok_or_else(no_answer)?;
+            context.put_acls(attributes.inode, access_acl, default_acl);
+            directories::put_inode(context, *parent, attributes, pattern.as_ref());
+        }
+        Step::AddLink { inode } => {
+            let mut record = context.inode(*inode)?;
+            record.attributes.links += 1;
+            record.may_be_named = false;
+            context.touch_changed(&mut record.attributes);
+            context.put_inode(&record);
+        }
+        Step::DropLink { inode } => {
+            let record = context.inode(*inode)?;
+            context.drop_link(record)?;
+        }
+        Step::RemoveDirectoryInode { inode } => {
+            let record = context.directory(*inode)?;
+            context.remove_inode(&record)?;
+        }
+        Step::SetParent { inode, parent, .. } => {
+            let mut record = context.inode(*inode)?;
+            record.parent = *parent;
+            context.touch_changed(&mut record.attributes);
+            context.put_inode(&record);
+        }
+        Step::RemoveEntry { directory, name, kind, .. } => {
+            let mut record = context.directory(*directory)?;
+            let (cursor, _) = context.dentry(*directory, name)?.ok_or(ErrorCode::NotFound)?;
+            context.remove_dentry(*directory, cursor)?;
+            let links = -i32::from(*kind == FileKind::Directory);
+            context.change_directory(&mut record, -1, links);
+        }
+        Step::ReplaceEntry { directory, name, new_inode, new_kind, .. } => {
+            let mut record = context.directory(*directory)?;
+            let found = context.dentry(*directory, name)?.ok_or(ErrorCode::NotFound)?;
+            let (inode, kind) = (*new_inode, *new_kind);
+            context.point_entry(&mut record, found, inode, kind);
+        }
+        Step::LockRename => {}
+    }
+    Ok(())
+}
+
+/// Checks that an inode may get a name in a directory that hands down a project: all inodes there
+/// must be of that project.
+pub(crate) fn check_project(handed_down: Option<u32>, inode: &Attributes) -> Result<(), Error> {
+    match handed_down {
+        Some(project) if project != inode.project => {
+            let what = format!(
+                "inode {} is of project {}: the directory accepts only project {project}",
+                inode.inode, inode.project
+            );
+            Err(Error::new(ErrorCode::CrossDevice, what))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Turns "not found" into a new run, which reads the names again: another request may have pointed
+/// a name elsewhere since it was read, and a name that always exists must not seem to be missing.
+fn revalidate<E: Engine>(context: &Context<'_, E>, stop: Stop) -> Stop {
+    match stop {
+        Stop::Fail(error)
+            if matches!(error.code(), ErrorCode::NotFound | ErrorCode::Stale)
+                && context.op.restarts < MAX_REVALIDATIONS =>
+        {
+            Stop::Changed
+        }
+        other => other,
+    }
+}
+
+fn no_answer() -> Error {
+    Error::new(
+        ErrorCode::Corrupt,
+        "the record of a prepared transaction lacks the attributes of its reply",
+    )
+}
+
+/// Applies steps where their inodes live: at once if that is here, and as prepared steps of this
+/// operation's transaction elsewhere. Each step comes with the inode that decides where.
+pub(crate) fn do_anywhere<E: Engine>(
+    context: &mut Context<'_, E>,
+    steps: Vec<(InodeId, Step)>,
+) -> Result<(), Stop> {
+    let mut here = Vec::new();
+    let mut elsewhere: Vec<(GroupId, Vec<Step>)> = Vec::new();
+    for (inode, step) in steps {
+        let group = context.group_of(inode)?;
+        if group == context.shared.group {
+            here.push(step);
+            continue;
+        }
+        match elsewhere.iter_mut().find(|(it, _)| *it == group) {
+            Some((_, steps)) => steps.push(step),
+            None => elsewhere.push((group, vec![step])),
+        }
+    }
+    // First the local steps: if one fails, no other group has to prepare.
+    for step in &here {
+        check(context, step).map_err(|stop| revalidate(context, stop))?;
+    }
+    context.prepare(elsewhere).map_err(|stop| revalidate(context, stop))?;
+    for step in &here {
+        apply(context, step, None)?;
+    }
+    Ok(())
+}
