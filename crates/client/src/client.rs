@@ -1,10 +1,10 @@
 //! One thread's client: its connections, its part of the sessions. The operations are in the
 //! modules named after them.
 
-use crate::deferred_close::DeferredCloses;
+use crate::files::deferred_close::DeferredCloses;
 use crate::limits::MAX_PIECES;
 use crate::mount::Mount;
-use crate::session::ThreadSession;
+use crate::session::request::ThreadSession;
 use skep_env::local::Semaphore;
 use skep_rpc::{Channel, Router};
 use skep_types::{ClusterMap, GroupId, Result};

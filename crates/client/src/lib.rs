@@ -10,47 +10,30 @@
 //! match its checksum, which is read once more (`data_read`).
 
 mod attributes;
-mod background;
-mod chunk_stats;
+mod cache;
 mod client;
-mod data_allocate;
-mod data_copy;
-mod data_read;
-mod data_write;
-mod deadlock;
-mod deferred_close;
-mod directory;
+mod data;
 mod driven;
-mod eviction;
-mod file_locks;
-mod granules;
-mod inline;
+mod files;
 mod inode_state;
-mod kept_caches;
 mod limits;
+mod locks;
 mod mount;
-mod namespace;
-mod notifications;
-mod open;
-mod pattern;
-mod plan;
-mod recent;
+mod names;
 mod session;
-mod sync;
-mod tables;
-mod xattr;
+mod sharing;
 
-pub use attributes::Stat;
+pub use attributes::stat::Stat;
 pub use client::Client;
-pub use data_allocate::{Allocation, Sought};
-pub use directory::StatFs;
-pub use file_locks::{FileLock, Locked};
+pub use data::allocate::{Allocation, Sought};
+pub use files::handles::HandleId;
+pub use files::open::{Created, OpenedFile};
+pub use locks::file_locks::{FileLock, Locked};
 pub use mount::{ClusterAccess, Forget, LogControl, Mount, MountOptions};
-pub use open::{Created, OpenedFile};
+pub use names::directory::StatFs;
 pub use skep_wire::file_locks::{HeldLock, LockKind, LockMode};
 pub use skep_wire::limits::LOCK_END;
 pub use skep_wire::metadata::{
     Create as CreateRequest, DirectoryEntries, DirectoryEntry, EntryInfo, EntryReply, NewInode,
     OpenMode, SetAttributes, SetTime, XattrMode,
 };
-pub use tables::HandleId;

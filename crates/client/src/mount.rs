@@ -1,19 +1,22 @@
 //! What all threads of a mount share: who it is to the cluster, the newest map, sessions, open
 //! files.
 
-use crate::deadlock::DeadlockSearch;
-use crate::file_locks::FileLocks;
+pub(crate) mod background;
+pub(crate) mod eviction;
+
+use crate::attributes::xattr::Plain;
+use crate::cache::recent::Recent;
+use crate::cache::versions::KeptCaches;
+use crate::files::handles::{Handles, Inodes};
 use crate::inode_state::InodeState;
-use crate::kept_caches::KeptCaches;
 use crate::limits::{
     CAPACITY_POLL, LONGEST_MANAGEMENT_PAUSE, MANAGEMENT_PATIENCE, MANAGEMENT_PAUSE,
     MAX_REMEMBERED_PLAIN, MAX_REMEMBERED_SPECIAL,
 };
-use crate::notifications::Notifications;
-use crate::recent::Recent;
-use crate::session::GroupSessions;
-use crate::tables::{Handles, Inodes};
-use crate::xattr::Plain;
+use crate::locks::deadlock::DeadlockSearch;
+use crate::locks::file_locks::FileLocks;
+use crate::session::request::GroupSessions;
+use crate::sharing::notifications::Notifications;
 use skep_rpc::{CallOptions, Channel, Connection, Identity, JoinToken, MapCell};
 use skep_types::map::Capacity;
 use skep_types::{

@@ -12,7 +12,7 @@
 use crate::client::Client;
 use crate::inode_state::InodeState;
 use crate::limits::{CLOSE_PATIENCE, CONTENTION_PAUSE, MANAGEMENT_PAUSE, MAX_NOTED_NOTIFICATIONS};
-use crate::session::{Modify, is_lost};
+use crate::session::request::{Modify, is_lost};
 use skep_env::{Mailbox, MailboxSender};
 use skep_rpc::CallOptions;
 use skep_types::{GroupId, InodeId, Result, SessionId};

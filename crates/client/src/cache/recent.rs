@@ -1,7 +1,7 @@
 //! What was noted of inodes lately: a bounded table that forgets the oldest.
 
+use crate::files::handles::part_of;
 use crate::limits::TABLE_PARTS;
-use crate::tables::part_of;
 use skep_types::InodeId;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};

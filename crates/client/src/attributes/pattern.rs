@@ -2,7 +2,7 @@
 
 use crate::client::Client;
 use crate::limits::{CLOSE_DELAY, CLOSE_PATIENCE, CLOSES_PATIENCE};
-use crate::session::Modify;
+use crate::session::request::Modify;
 use skep_cluster::{pattern_text, striping};
 use skep_types::{ErrorCode, FileKind, GroupId, InodeId, MAX_FILE_BYTES, Result, StripePattern};
 use skep_wire::metadata::{EntryInfo, GetEntryInfo, SetPattern};

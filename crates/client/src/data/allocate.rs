@@ -2,13 +2,13 @@
 //! in each of its chunk files, so each is asked once, all at the same time.
 
 use crate::client::{Client, Worker};
-use crate::data_write::begin_write;
+use crate::data::inline;
+use crate::data::write::begin_write;
 use crate::driven::drive_for;
-use crate::inline;
+use crate::files::handles::{HandleId, OpenFile};
 use crate::inode_state::Writing;
 use crate::limits::WRITE_GRACE;
-use crate::session::Modify;
-use crate::tables::{HandleId, OpenFile};
+use crate::session::request::Modify;
 use skep_cluster::striping::{ChunkFileRange, chunk_ranges, pieces, position_in_file};
 use skep_env::Buf;
 use skep_rpc::CallOptions;

@@ -1,10 +1,10 @@
 //! Making things durable, and telling metadata what was written: flush, fsync, syncfs, unmount.
 
 use crate::client::{Client, Worker};
+use crate::files::handles::{HandleId, OpenFile};
 use crate::inode_state::{InodeState, Kept, Told, Unsynced};
 use crate::limits::{INODES_AT_ONCE, SHUTDOWN_PATIENCE};
-use crate::session::{Modify, is_lost};
-use crate::tables::{HandleId, OpenFile};
+use crate::session::request::{Modify, is_lost};
 use skep_cluster::striping::size_from_chunks;
 use skep_rpc::CallOptions;
 use skep_types::{Attributes, ChunkFileKey, Error, ErrorCode, GroupId, HostIncarnation, Result};

@@ -2,14 +2,14 @@
 //! copied there, the rest goes through this client.
 
 use crate::client::{Client, Worker};
-use crate::data_allocate::clear_behind;
-use crate::data_read::{PieceRead, read_piece};
-use crate::data_write::{Acknowledged, PieceWrite, begin_write, write_piece};
+use crate::data::allocate::clear_behind;
+use crate::data::read::{PieceRead, read_piece};
+use crate::data::write::{Acknowledged, PieceWrite, begin_write, write_piece};
 use crate::driven::drive_for;
+use crate::files::handles::{HandleId, OpenFile};
 use crate::inode_state::Writing;
 use crate::limits::{MAX_COPIED_BYTES, MAX_PIECE_BYTES, WRITE_GRACE};
-use crate::session::Modify;
-use crate::tables::{HandleId, OpenFile};
+use crate::session::request::Modify;
 use skep_cluster::striping::{Piece, pieces};
 use skep_env::Buf;
 use skep_rpc::CallOptions;

@@ -3,8 +3,8 @@
 //! write of several pieces promises, `data_read` and `data_write` know.
 
 use crate::client::{Client, Worker};
+use crate::files::handles::OpenFile;
 use crate::inode_state::{InodeState, Told};
-use crate::tables::OpenFile;
 use skep_env::Buf;
 use skep_rpc::CallOptions;
 use skep_types::codec::{Bytes, crc32c};

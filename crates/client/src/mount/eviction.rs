@@ -6,8 +6,8 @@
 //! joins the cluster anew, and everything else goes on by itself.
 
 use crate::client::{Client, Worker};
+use crate::files::handles::OpenFile;
 use crate::limits::{CONTENTION_PAUSE, MANAGEMENT_PAUSE};
-use crate::tables::OpenFile;
 use skep_rpc::CallOptions;
 use skep_types::{ErrorCode, GroupId, NodeId, Result, SessionId};
 use skep_wire::Request;

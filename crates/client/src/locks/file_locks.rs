@@ -13,9 +13,9 @@
 
 use crate::client::Client;
 use crate::driven::drive;
+use crate::files::handles::{HandleId, OpenFile};
 use crate::limits::{CONTENTION_PAUSE, DEADLOCK_SEARCH_AFTER};
-use crate::session::Modify;
-use crate::tables::{HandleId, OpenFile};
+use crate::session::request::Modify;
 use skep_cluster::lock_ranges::LockRanges;
 use skep_types::{Error, ErrorCode, GroupId, InodeId, Result};
 use skep_wire::file_locks::{

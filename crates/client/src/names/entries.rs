@@ -1,7 +1,7 @@
 //! Names: lookup, directories, links, rename.
 
 use crate::client::Client;
-use crate::session::Modify;
+use crate::session::request::Modify;
 use skep_types::codec::Bytes;
 use skep_types::{Attributes, ErrorCode, InodeId, Result};
 use skep_wire::Request;

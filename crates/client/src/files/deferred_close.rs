@@ -3,9 +3,9 @@
 //! later. That saves metadata a transaction for each file that is made and closed.
 
 use crate::client::Client;
+use crate::files::handles::{HandleId, OpenFile};
 use crate::limits::CLOSE_DELAY;
-use crate::session::Modify;
-use crate::tables::{HandleId, OpenFile};
+use crate::session::request::Modify;
 use skep_types::GroupId;
 use skep_wire::limits::MAX_CLOSES;
 use skep_wire::metadata::{CloseMany, ClosedFile};

@@ -2,7 +2,7 @@
 
 use crate::client::Client;
 use crate::limits::{PLAIN_VALID, ROOT_PATIENCE};
-use crate::session::Modify;
+use crate::session::request::Modify;
 use skep_types::codec::Bytes;
 use skep_types::{ACCESS_ACL, Attributes, DEFAULT_ACL, ErrorCode, InodeId, Result};
 use skep_wire::metadata::{BytesReply, GetXattr, ListXattrs, RemoveXattr, SetXattr, XattrMode};

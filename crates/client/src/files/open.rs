@@ -2,9 +2,9 @@
 
 use crate::client::Client;
 use crate::driven::drive;
-use crate::notifications::Position;
-use crate::session::Modify;
-use crate::tables::{HandleId, OpenFile};
+use crate::files::handles::{HandleId, OpenFile};
+use crate::session::request::Modify;
+use crate::sharing::notifications::Position;
 use skep_types::{Attributes, Error, ErrorCode, InodeId, Result, StripePattern};
 use skep_wire::metadata::{
     Close, Create, CreateUnnamed, Lookup, NewInode, Open, OpenMode, OpenReply,

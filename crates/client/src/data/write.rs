@@ -2,16 +2,16 @@
 //! write is done when all its pieces are acknowledged; there is no write-behind.
 
 use crate::client::{Client, Worker};
-use crate::data_allocate::newest_size;
+use crate::data::allocate::newest_size;
+use crate::data::granules;
+use crate::data::inline;
+use crate::data::plan::plan;
 use crate::driven::{drive, drive_for};
-use crate::file_locks::{FileLock, Locked};
-use crate::granules;
-use crate::inline;
+use crate::files::handles::{HandleId, OpenFile};
 use crate::inode_state::{InodeState, Writing};
 use crate::limits::{CONTENTION_PAUSE, MAX_PIECE_BYTES, WRITE_GRACE};
-use crate::plan::plan;
-use crate::session::Modify;
-use crate::tables::{HandleId, OpenFile};
+use crate::locks::file_locks::{FileLock, Locked};
+use crate::session::request::Modify;
 use skep_cluster::striping::Piece;
 use skep_env::Buf;
 use skep_rpc::CallOptions;

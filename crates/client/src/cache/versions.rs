@@ -6,8 +6,8 @@
 //! a reply to a change of our own that is exactly one higher tells that nobody else changed the
 //! file meanwhile, and the cache, which has our own writes, is still right.
 
+use crate::cache::recent::Recent;
 use crate::limits::MAX_REMEMBERED_VERSIONS;
-use crate::recent::Recent;
 use skep_types::InodeId;
 
 /// Versions by inode.

@@ -5,8 +5,8 @@
 use crate::client::Client;
 use crate::limits::{MANAGEMENT_PAUSE, MAP_POLL};
 use crate::mount::{Mount, ask, connect_to_management};
-use crate::notifications::follow_sessions;
-use crate::session::{is_lost, lease_of};
+use crate::session::request::{is_lost, lease_of};
+use crate::sharing::notifications::follow_sessions;
 use skep_env::local::Notify;
 use skep_rpc::{CallOptions, Connection};
 use skep_types::{ClusterMap, ErrorCode, GroupId, Result, SessionId};

@@ -1,12 +1,12 @@
 //! Reading: pieces from all groups in parallel, straight into the caller's buffer, each checked.
 
 use crate::client::{Client, Worker};
-use crate::granules;
-use crate::inline;
+use crate::data::granules;
+use crate::data::inline;
+use crate::data::plan::plan;
+use crate::files::handles::{HandleId, OpenFile};
 use crate::limits::{MAX_PIECE_BYTES, SIZE_TRUSTED_FOR};
-use crate::plan::plan;
-use crate::session::is_lost;
-use crate::tables::{HandleId, OpenFile};
+use crate::session::request::is_lost;
 use skep_cluster::striping::Piece;
 use skep_env::Buf;
 use skep_rpc::CallOptions;

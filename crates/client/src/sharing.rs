@@ -1,0 +1,3 @@
+//! Files that several clients have open at once.
+
+pub(crate) mod notifications;
