@@ -4,7 +4,7 @@
 use crate::files::deferred_close::DeferredCloses;
 use crate::limits::MAX_PIECES;
 use crate::mount::Mount;
-use crate::session::request::ThreadSession;
+use crate::session::slots::ThreadSession;
 use skep_env::local::Semaphore;
 use skep_rpc::{Channel, Router};
 use skep_types::{ClusterMap, GroupId, Result};

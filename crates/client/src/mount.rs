@@ -15,7 +15,7 @@ use crate::limits::{
 };
 use crate::locks::deadlock::DeadlockSearch;
 use crate::locks::file_locks::FileLocks;
-use crate::session::request::GroupSessions;
+use crate::session::table::GroupSessions;
 use crate::sharing::notifications::Notifications;
 use skep_rpc::{CallOptions, Channel, Connection, Identity, JoinToken, MapCell};
 use skep_types::map::Capacity;

@@ -2,7 +2,7 @@
 
 use crate::client::Client;
 use crate::limits::{CLOSE_DELAY, CLOSE_PATIENCE, CLOSES_PATIENCE};
-use crate::session::request::Modify;
+use crate::session::request::ModifyOptions;
 use skep_cluster::{pattern_text, striping};
 use skep_types::{ErrorCode, FileKind, GroupId, InodeId, MAX_FILE_BYTES, Result, StripePattern};
 use skep_wire::metadata::{EntryInfo, GetEntryInfo, SetPattern};
@@ -89,7 +89,7 @@ impl Client {
         let pattern = text.map(|text| self.read_pattern(text)).transpose()?;
         self.closes_told(inode).await;
         let request = SetPattern { inode, pattern, uid };
-        self.modify(inode, request, Modify::default(), |_, _| ()).await.map(|_| ())
+        self.modify(inode, request, ModifyOptions::default(), |_, _| ()).await.map(|_| ())
     }
 
     /// Waits until metadata has been told of all closes of a file by this mount: for a program, it

@@ -6,7 +6,7 @@ use crate::driven::drive;
 use crate::files::handles::HandleId;
 use crate::inode_state::{InodeState, Truncating};
 use crate::limits::{CONTENTION_PAUSE, FIRST_LOOK_PATIENCE, ROOT_PATIENCE};
-use crate::session::request::Modify;
+use crate::session::request::ModifyOptions;
 use skep_types::{Attributes, ErrorCode, FileKind, InodeId, Result, Timestamp};
 use skep_wire::metadata::{GetAttributes, SetAttributes};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ impl Client {
     pub async fn attributes(&self, inode: InodeId) -> Result<Attributes> {
         if let Some(state) = self.mount().inodes.get(inode) {
             // What metadata wasn't told yet changes the times too, so it is told first.
-            match self.report_written(&state, Modify::default()).await {
+            match self.report_written(&state, ModifyOptions::default()).await {
                 Ok(Some(attributes)) => return Ok(attributes),
                 Ok(None) => {}
                 // The file may be gone under a lost session; what is left of it can still be asked.
@@ -115,20 +115,22 @@ impl Client {
     pub async fn set_attributes(&self, change: SetAttributes) -> Result<Attributes> {
         let inode = change.inode;
         let Some(state) = self.mount().inodes.get(inode) else {
-            let how = Modify { truncates: change.size.is_some(), ..Modify::default() };
+            let how =
+                ModifyOptions { truncates: change.size.is_some(), ..ModifyOptions::default() };
             return self.send_attributes(change, how).await;
         };
         // A report that came later would move the time that is set here, or the size.
         if change.size.is_none() {
             if change.modified.is_some() || change.accessed.is_some() {
-                self.report_written(&state, Modify::default()).await?;
+                self.report_written(&state, ModifyOptions::default()).await?;
             }
-            return self.send_attributes(change, Modify::default()).await;
+            return self.send_attributes(change, ModifyOptions::default()).await;
         }
         let truncating = self.claim_truncation(&state).await;
         let client = self.clone();
         let truncation = async move {
-            let how = Modify { is_driven: true, truncates: true, ..Modify::default() };
+            let how =
+                ModifyOptions { is_driven: true, truncates: true, ..ModifyOptions::default() };
             // Metadata cuts the chunk files that it knows to be written.
             client.report_written(&state, how).await?;
             let attributes = client.send_attributes(change, how).await?;
@@ -146,7 +148,11 @@ impl Client {
         self.mount().handles.get_live(handle).map(|_| ())
     }
 
-    async fn send_attributes(&self, change: SetAttributes, how: Modify) -> Result<Attributes> {
+    async fn send_attributes(
+        &self,
+        change: SetAttributes,
+        how: ModifyOptions,
+    ) -> Result<Attributes> {
         let mut attributes = self.modify(change.inode, change, how, |_, _| ()).await?.attributes;
         self.mount().caches.changed_by_us(attributes.inode, attributes.change_counter);
         self.note_attributes(&mut attributes);

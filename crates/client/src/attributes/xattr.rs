@@ -2,7 +2,7 @@
 
 use crate::client::Client;
 use crate::limits::{PLAIN_VALID, ROOT_PATIENCE};
-use crate::session::request::Modify;
+use crate::session::request::ModifyOptions;
 use skep_types::codec::Bytes;
 use skep_types::{ACCESS_ACL, Attributes, DEFAULT_ACL, ErrorCode, InodeId, Result};
 use skep_wire::metadata::{BytesReply, GetXattr, ListXattrs, RemoveXattr, SetXattr, XattrMode};
@@ -99,8 +99,8 @@ impl Client {
         clear_set_group_id: bool,
     ) -> Result<()> {
         let how = match mode {
-            XattrMode::Create => Modify::telling(ErrorCode::Exists),
-            XattrMode::Any | XattrMode::Replace => Modify::default(),
+            XattrMode::Create => ModifyOptions::ambiguous_on(ErrorCode::Exists),
+            XattrMode::Any | XattrMode::Replace => ModifyOptions::default(),
         };
         let request =
             SetXattr { inode, name: name.into(), value: value.into(), mode, clear_set_group_id };
@@ -108,7 +108,7 @@ impl Client {
             && let Some(state) = self.mount().inodes.get(inode)
         {
             // A report of what was written before would take it away again.
-            self.report_written(&state, Modify::default()).await?;
+            self.report_written(&state, ModifyOptions::default()).await?;
         }
         self.forget_plain(inode, name);
         let done = self.modify(inode, request, how, |_, _| ()).await;
@@ -131,7 +131,7 @@ impl Client {
     /// `NoAttribute`, `NotFound`.
     pub async fn remove_xattr(&self, inode: InodeId, name: &[u8]) -> Result<()> {
         let request = RemoveXattr { inode, name: name.into() };
-        let how = Modify::telling(ErrorCode::NoAttribute);
+        let how = ModifyOptions::ambiguous_on(ErrorCode::NoAttribute);
         self.modify(inode, request, how, |_, _| ()).await.map(|_| ())
     }
 }

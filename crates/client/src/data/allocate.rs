@@ -8,7 +8,7 @@ use crate::driven::drive_for;
 use crate::files::handles::{HandleId, OpenFile};
 use crate::inode_state::Writing;
 use crate::limits::WRITE_GRACE;
-use crate::session::request::Modify;
+use crate::session::request::ModifyOptions;
 use skep_cluster::striping::{ChunkFileRange, chunk_ranges, pieces, position_in_file};
 use skep_env::Buf;
 use skep_rpc::CallOptions;
@@ -92,7 +92,7 @@ impl Client {
         };
         if drive_for(WRITE_GRACE, work).await? {
             // Unlike a write, it leaves nothing in the chunk files that tells how far it went.
-            self.report_written(&inode, Modify::default()).await?;
+            self.report_written(&inode, ModifyOptions::default()).await?;
         }
         Ok(())
     }

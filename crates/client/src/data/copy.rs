@@ -9,7 +9,7 @@ use crate::driven::drive_for;
 use crate::files::handles::{HandleId, OpenFile};
 use crate::inode_state::Writing;
 use crate::limits::{MAX_COPIED_BYTES, MAX_PIECE_BYTES, WRITE_GRACE};
-use crate::session::request::Modify;
+use crate::session::request::ModifyOptions;
 use skep_cluster::striping::{Piece, pieces};
 use skep_env::Buf;
 use skep_rpc::CallOptions;
@@ -127,7 +127,7 @@ impl Client {
         let copied = drive_for(WRITE_GRACE, work).await?;
         if end <= inline {
             // Unlike a chunk file, metadata doesn't tell by itself how far it was written.
-            self.report_written(&inode, Modify::default()).await?;
+            self.report_written(&inode, ModifyOptions::default()).await?;
         }
         self.tell_size(&inode).await?;
         Ok(copied)

@@ -109,7 +109,7 @@ impl Client {
         }
         let request = SyncInline { inode: state.id, written };
         let how = CallOptions { durable: true, ..CallOptions::default() };
-        let synced = self.ask_so(state.id, &request, how).await?;
+        let synced = self.ask_with(state.id, &request, how).await?;
         state.inline_synced(&request.written, synced.is_lost);
         Ok(synced.attributes.map(|durable| (told, durable)))
     }

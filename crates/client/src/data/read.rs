@@ -6,11 +6,10 @@ use crate::data::inline;
 use crate::data::plan::plan;
 use crate::files::handles::{HandleId, OpenFile};
 use crate::limits::{MAX_PIECE_BYTES, SIZE_TRUSTED_FOR};
-use crate::session::request::is_lost;
 use skep_cluster::striping::Piece;
 use skep_env::Buf;
 use skep_rpc::CallOptions;
-use skep_types::{ChunkFileKey, Error, ErrorCode, GroupId, InodeId, Result};
+use skep_types::{ChunkFileKey, Error, ErrorCode, GroupId, Result};
 use skep_wire::storage::ReadChunk;
 use std::rc::Rc;
 
@@ -87,21 +86,6 @@ impl Client {
             self.confirm_lease(file.inode.id).await?;
         }
         Ok(())
-    }
-
-    /// Asks the metadata group of an inode whether the session is still alive, if its lease may
-    /// have run out; if it is not, what was open under it is opened again.
-    pub(crate) async fn confirm_lease(&self, inode: InodeId) -> Result<()> {
-        let group = self.group_of(inode)?;
-        let doubtful = self.mount().sessions.doubtful(group, skep_env::now());
-        let Some(session) = doubtful else { return Ok(()) };
-        match self.confirm_session(group, session, None).await {
-            Err(error) if is_lost(&error) => {
-                self.renew_session(group, session, &error).await;
-                Ok(())
-            }
-            result => result,
-        }
     }
 }
 

@@ -11,7 +11,7 @@ use crate::files::handles::{HandleId, OpenFile};
 use crate::inode_state::{InodeState, Writing};
 use crate::limits::{CONTENTION_PAUSE, MAX_PIECE_BYTES, WRITE_GRACE};
 use crate::locks::file_locks::{FileLock, Locked};
-use crate::session::request::Modify;
+use crate::session::request::ModifyOptions;
 use skep_cluster::striping::Piece;
 use skep_env::Buf;
 use skep_rpc::CallOptions;
@@ -72,7 +72,7 @@ impl Client {
         if !inode.must_tell_size() {
             return Ok(());
         }
-        self.report_written(inode, Modify::default()).await.map(|_| ())
+        self.report_written(inode, ModifyOptions::default()).await.map(|_| ())
     }
 
     /// Writes all of `data` at the end of the file. Callers of one mount take turns (the kernel

@@ -5,7 +5,7 @@
 use crate::client::Client;
 use crate::files::handles::{HandleId, OpenFile};
 use crate::limits::CLOSE_DELAY;
-use crate::session::request::Modify;
+use crate::session::request::ModifyOptions;
 use skep_types::GroupId;
 use skep_wire::limits::MAX_CLOSES;
 use skep_wire::metadata::{CloseMany, ClosedFile};
@@ -57,7 +57,7 @@ impl Client {
         }
         for files in groups.values().flat_map(|files| files.chunks(MAX_CLOSES)) {
             let request = CloseMany { files: files.to_vec() };
-            let how = Modify::default();
+            let how = ModifyOptions::default();
             if let Err(error) = self.modify(files[0].inode, request, how, |_, _| ()).await {
                 tracing::debug!("{} files stay open at metadata: {error}", files.len());
             }
@@ -70,7 +70,7 @@ impl Client {
             live.map(|(_, file)| ClosedFile { inode: file.inode.id, open: file.mode }).collect();
         if let Some(first) = closed.first() {
             let inode = first.inode;
-            let how = Modify { is_driven: true, ..Modify::default() };
+            let how = ModifyOptions { is_driven: true, ..ModifyOptions::default() };
             // What stays open at metadata after an error is closed with the session.
             let request = CloseMany { files: closed };
             if let Err(error) = self.modify(inode, request, how, |_, _| ()).await {

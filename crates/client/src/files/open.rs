@@ -3,7 +3,7 @@
 use crate::client::Client;
 use crate::driven::drive;
 use crate::files::handles::{HandleId, OpenFile};
-use crate::session::request::Modify;
+use crate::session::request::ModifyOptions;
 use crate::sharing::notifications::Position;
 use skep_types::{Attributes, Error, ErrorCode, InodeId, Result, StripePattern};
 use skep_wire::metadata::{
@@ -65,8 +65,8 @@ impl Client {
 
     async fn send_create(&self, request: Create) -> Result<OpenReply> {
         let how = match request.exclusive {
-            true => Modify::telling(ErrorCode::Exists),
-            false => Modify::default(),
+            true => ModifyOptions::ambiguous_on(ErrorCode::Exists),
+            false => ModifyOptions::default(),
         };
         let (directory, mode) = (request.directory, request.open);
         let orphan = move |client: Client, result| client.close_orphan(result, mode);
@@ -88,7 +88,7 @@ impl Client {
         let request = CreateUnnamed { directory, new, open, pattern };
         let orphan = move |client: Client, result| client.close_orphan(result, open);
         let before = self.mount().notifications.position();
-        let opened = self.modify(directory, request, Modify::default(), orphan).await?;
+        let opened = self.modify(directory, request, ModifyOptions::default(), orphan).await?;
         self.created(opened, open, before)
     }
 
@@ -99,7 +99,8 @@ impl Client {
             return Err(error);
         }
         let before = self.mount().notifications.position();
-        let opened = self.send_open(entry.inode, request.open, false, Modify::default()).await?;
+        let opened =
+            self.send_open(entry.inode, request.open, false, ModifyOptions::default()).await?;
         self.created(opened, request.open, before)
     }
 
@@ -125,14 +126,15 @@ impl Client {
         let before = self.mount().notifications.position();
         let state = truncate.then(|| self.mount().inodes.get(inode)).flatten();
         let Some(state) = state else {
-            let how = Modify { truncates: truncate, ..Modify::default() };
+            let how = ModifyOptions { truncates: truncate, ..ModifyOptions::default() };
             let opened = self.send_open(inode, mode, truncate, how).await?;
             return self.add_handle(opened, mode, before);
         };
         let truncating = self.claim_truncation(&state).await;
         let client = self.clone();
         let opening = async move {
-            let how = Modify { is_driven: true, truncates: truncate, ..Modify::default() };
+            let how =
+                ModifyOptions { is_driven: true, truncates: truncate, ..ModifyOptions::default() };
             client.report_written(&state, how).await?;
             let opened = client.send_open(inode, mode, truncate, how).await?;
             truncating.done(&opened.attributes, skep_env::now());
@@ -154,7 +156,7 @@ impl Client {
         inode: InodeId,
         open: OpenMode,
         truncate: bool,
-        how: Modify,
+        how: ModifyOptions,
     ) -> Result<OpenReply> {
         let state = self.mount().inodes.get(inode);
         let must_have_name = !state.is_some_and(|it| it.has_live_handles());
@@ -197,7 +199,7 @@ impl Client {
         }
         let (client, inode) = (self.clone(), opened.attributes.inode);
         skep_env::spawn(async move {
-            let how = Modify { is_driven: true, ..Modify::default() };
+            let how = ModifyOptions { is_driven: true, ..ModifyOptions::default() };
             let request = Close { inode, open: mode, written: None };
             // Best effort: what stays open is closed with the session.
             if let Err(error) = client.modify(inode, request, how, |_, _| ()).await {
@@ -243,7 +245,7 @@ impl Client {
         if file.is_stale() {
             return Ok(());
         }
-        let how = Modify { is_driven: true, ..Modify::default() };
+        let how = ModifyOptions { is_driven: true, ..ModifyOptions::default() };
         let mut report = file.inode.unreported();
         if report.is_some_and(|report| report.must_measure) {
             self.report_written(&file.inode, how).await?;

@@ -4,7 +4,8 @@ use crate::client::{Client, Worker};
 use crate::files::handles::{HandleId, OpenFile};
 use crate::inode_state::{InodeState, Kept, Told, Unsynced};
 use crate::limits::{INODES_AT_ONCE, SHUTDOWN_PATIENCE};
-use crate::session::request::{Modify, is_lost};
+use crate::session::request::ModifyOptions;
+use crate::session::table::is_lost;
 use skep_cluster::striping::size_from_chunks;
 use skep_rpc::CallOptions;
 use skep_types::{Attributes, ChunkFileKey, Error, ErrorCode, GroupId, HostIncarnation, Result};
@@ -21,7 +22,7 @@ impl Client {
     /// `Stale` for a handle that isn't open or whose file is gone.
     pub async fn flush(&self, handle: HandleId) -> Result<()> {
         let file = self.mount().handles.get_live(handle)?;
-        self.report_written(&file.inode, Modify::default()).await.map(|_| ())
+        self.report_written(&file.inode, ModifyOptions::default()).await.map(|_| ())
     }
 
     /// Waits until everything that was written to the file, through whichever handle of this mount,
@@ -34,7 +35,7 @@ impl Client {
     pub async fn fsync(&self, handle: HandleId) -> Result<()> {
         let file = self.mount().handles.get_live(handle)?;
         let synced = self.sync_data(&file.inode).await?;
-        let durable = Modify { is_durable: true, ..Modify::default() };
+        let durable = ModifyOptions { is_durable: true, ..ModifyOptions::default() };
         if self.report_written(&file.inode, durable).await?.is_none() {
             self.sync_told(&file.inode, synced).await?;
         }
@@ -63,7 +64,7 @@ impl Client {
     pub(crate) async fn report_written(
         &self,
         state: &Arc<InodeState>,
-        how: Modify,
+        how: ModifyOptions,
     ) -> Result<Option<Attributes>> {
         let mut answer = None;
         while let Some(mut report) = state.unreported() {
@@ -91,7 +92,7 @@ impl Client {
         &self,
         state: &Arc<InodeState>,
         written: WrittenExtent,
-        how: Modify,
+        how: ModifyOptions,
     ) -> Result<Attributes> {
         let request = ReportWritten { inode: state.id, written };
         let result = self.modify(state.id, request, how, |_, _| ()).await;
@@ -118,7 +119,7 @@ impl Client {
             _ => {
                 let how = CallOptions { durable: true, ..CallOptions::default() };
                 let request = GetAttributes { inode: state.id };
-                self.ask_so(state.id, &request, how).await?.attributes
+                self.ask_with(state.id, &request, how).await?.attributes
             }
         };
         let kept = state.compare(&told, &durable);
@@ -126,7 +127,7 @@ impl Client {
             return Ok(());
         }
         tracing::warn!("file {}: metadata has lost what it was told, with its power", state.id);
-        let durable = Modify { is_durable: true, ..Modify::default() };
+        let durable = ModifyOptions { is_durable: true, ..ModifyOptions::default() };
         self.report_written(state, durable).await?;
         match kept {
             Kept::Untruncated => {
@@ -242,7 +243,7 @@ impl Client {
     async fn sync_inode(&self, state: &Arc<InodeState>) -> Result<()> {
         let losses = state.losses();
         let synced = self.sync_data(state).await?;
-        let durable = Modify { is_durable: true, ..Modify::default() };
+        let durable = ModifyOptions { is_durable: true, ..ModifyOptions::default() };
         if self.report_written(state, durable).await?.is_none() && state.is_told_undurably() {
             self.sync_told(state, synced).await?;
         }
@@ -266,7 +267,7 @@ impl Client {
         }
         let report = async {
             for state in self.mount().inodes.all() {
-                if let Err(error) = self.report_written(&state, Modify::default()).await {
+                if let Err(error) = self.report_written(&state, ModifyOptions::default()).await {
                     tracing::error!("what was written last is not known to metadata: {error}");
                 }
             }

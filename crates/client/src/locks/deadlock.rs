@@ -4,7 +4,7 @@
 
 use crate::client::Client;
 use crate::limits::{DEADLOCK_SEARCH_MAX_AGE, DEADLOCK_SEARCH_TIMEOUT, MAX_DEADLOCK_WAITS};
-use crate::mount::eviction::client_of;
+use crate::session::table::client_of;
 use skep_cluster::deadlock::{LockWaits, Party};
 use skep_rpc::CallOptions;
 use skep_types::{Error, ErrorCode, GroupId, Result};

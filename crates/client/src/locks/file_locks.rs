@@ -15,7 +15,7 @@ use crate::client::Client;
 use crate::driven::drive;
 use crate::files::handles::{HandleId, OpenFile};
 use crate::limits::{CONTENTION_PAUSE, DEADLOCK_SEARCH_AFTER};
-use crate::session::request::Modify;
+use crate::session::request::ModifyOptions;
 use skep_cluster::lock_ranges::LockRanges;
 use skep_types::{Error, ErrorCode, GroupId, InodeId, Result};
 use skep_wire::file_locks::{
@@ -229,7 +229,7 @@ impl Client {
         lock: &FileLock,
         wait: u64,
     ) -> Result<Locked> {
-        let how = Modify { is_driven: true, ..Modify::default() };
+        let how = ModifyOptions { is_driven: true, ..ModifyOptions::default() };
         // Whoever gets the lock next has to find what was written under it.
         let reported = match lock.mode {
             Some(LockMode::Exclusive) => Ok(None),

@@ -5,13 +5,12 @@
 use crate::client::Client;
 use crate::limits::{MANAGEMENT_PAUSE, MAP_POLL};
 use crate::mount::{Mount, ask, connect_to_management};
-use crate::session::request::{is_lost, lease_of};
+use crate::session::table::{is_lost, lease_of};
 use crate::sharing::notifications::follow_sessions;
 use skep_env::local::Notify;
 use skep_rpc::{CallOptions, Connection};
 use skep_types::{ClusterMap, ErrorCode, GroupId, Result, SessionId};
 use skep_wire::management::{ConfirmLogLevel, GetMap, Heartbeat, LogLevelChange};
-use skep_wire::metadata::KeepAlive;
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -186,23 +185,5 @@ async fn keep_session(client: &Client, group: GroupId, id: SessionId, patience: 
             client.renew_session(group, id, &error).await;
         }
         Err(error) => tracing::debug!("session {id} at group {group} was not renewed: {error}"),
-    }
-}
-
-impl Client {
-    /// Renews a session's lease once.
-    pub(crate) async fn confirm_session(
-        &self,
-        group: GroupId,
-        id: SessionId,
-        patience: Option<Duration>,
-    ) -> Result<()> {
-        let sent_at = skep_env::now();
-        let known = self.mount().sessions.lease(group, id);
-        let request = KeepAlive { lease_ms: known.as_millis().try_into().unwrap_or(u32::MAX) };
-        let options = CallOptions { session: id, time_left: patience, ..CallOptions::default() };
-        let (renewed, _) = self.router().call(group, &request, options).await?;
-        self.mount().sessions.confirmed(group, id, sent_at, lease_of(renewed.lease_ms));
-        Ok(())
     }
 }

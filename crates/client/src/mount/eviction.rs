@@ -9,15 +9,10 @@ use crate::client::{Client, Worker};
 use crate::files::handles::OpenFile;
 use crate::limits::{CONTENTION_PAUSE, MANAGEMENT_PAUSE};
 use skep_rpc::CallOptions;
-use skep_types::{ErrorCode, GroupId, NodeId, Result, SessionId};
+use skep_types::{ErrorCode, GroupId, NodeId, Result};
 use skep_wire::Request;
 use skep_wire::metadata::OpenMode;
 use std::rc::Rc;
-
-/// The client in whose name a session was opened: see `Sessions::new_session`.
-pub(crate) fn client_of(session: SessionId) -> NodeId {
-    NodeId::new((session.raw() >> 32) as u32)
-}
 
 impl Client {
     /// Joins the cluster anew after `evicted`, an id of this mount, was removed from it. Returns

@@ -1,7 +1,7 @@
 //! Names: lookup, directories, links, rename.
 
 use crate::client::Client;
-use crate::session::request::Modify;
+use crate::session::request::ModifyOptions;
 use skep_types::codec::Bytes;
 use skep_types::{Attributes, ErrorCode, InodeId, Result};
 use skep_wire::Request;
@@ -38,7 +38,7 @@ impl Client {
         request: R,
         tell_tale: ErrorCode,
     ) -> Result<R::Reply> {
-        self.modify(inode, request, Modify::telling(tell_tale), |_, _| ()).await
+        self.modify(inode, request, ModifyOptions::ambiguous_on(tell_tale), |_, _| ()).await
     }
 
     /// Makes a directory.
@@ -159,7 +159,7 @@ impl Client {
             to_name: to_name.into(),
         };
         // A repetition would undo it.
-        let how = Modify { is_undone_by_itself: true, ..Modify::default() };
+        let how = ModifyOptions { is_undone_by_repetition: true, ..ModifyOptions::default() };
         self.modify(to_directory, request, how, |_, _| ()).await.map(|_| ())
     }
 }

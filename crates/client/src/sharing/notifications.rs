@@ -12,7 +12,8 @@
 use crate::client::Client;
 use crate::inode_state::InodeState;
 use crate::limits::{CLOSE_PATIENCE, CONTENTION_PAUSE, MANAGEMENT_PAUSE, MAX_NOTED_NOTIFICATIONS};
-use crate::session::request::{Modify, is_lost};
+use crate::session::request::ModifyOptions;
+use crate::session::table::is_lost;
 use skep_env::{Mailbox, MailboxSender};
 use skep_rpc::CallOptions;
 use skep_types::{GroupId, InodeId, Result, SessionId};
@@ -210,7 +211,7 @@ impl Client {
         }
         match state.unreported() {
             Some(report) if !report.must_measure => {
-                self.report_written(state, Modify::default()).await.map(|_| ())
+                self.report_written(state, ModifyOptions::default()).await.map(|_| ())
             }
             _ => Ok(()),
         }
