@@ -4,7 +4,7 @@ use crate::cache::versions::Shown;
 use crate::client::Client;
 use crate::driven::drive;
 use crate::files::handles::HandleId;
-use crate::inode_state::{InodeState, Truncating};
+use crate::inode_state::{InodeState, TruncationClaim};
 use crate::limits::{CONTENTION_PAUSE, FIRST_LOOK_PATIENCE, ROOT_PATIENCE};
 use crate::session::request::ModifyOptions;
 use skep_types::{Attributes, ErrorCode, FileKind, InodeId, Result, Timestamp};
@@ -160,7 +160,7 @@ impl Client {
     }
 
     /// Waits until no write of this mount is under way, and holds off later ones.
-    pub(crate) async fn claim_truncation(&self, state: &Arc<InodeState>) -> Truncating {
+    pub(crate) async fn claim_truncation(&self, state: &Arc<InodeState>) -> TruncationClaim {
         let truncating = loop {
             match state.try_truncate() {
                 Some(truncating) => break truncating,

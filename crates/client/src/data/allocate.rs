@@ -6,7 +6,7 @@ use crate::data::inline;
 use crate::data::write::begin_write;
 use crate::driven::drive_for;
 use crate::files::handles::{HandleId, OpenFile};
-use crate::inode_state::Writing;
+use crate::inode_state::WriteGuard;
 use crate::limits::WRITE_GRACE;
 use crate::session::request::ModifyOptions;
 use skep_cluster::striping::{ChunkFileRange, chunk_ranges, pieces, position_in_file};
@@ -147,7 +147,7 @@ impl Client {
 async fn change(
     worker: &Rc<Worker>,
     file: &Arc<OpenFile>,
-    writing: &Writing,
+    writing: &WriteGuard,
     range: &Range<u64>,
     what: Change,
 ) -> Result<()> {
@@ -176,7 +176,7 @@ async fn change(
 async fn clear_inline(
     worker: &Rc<Worker>,
     file: &Arc<OpenFile>,
-    writing: &Writing,
+    writing: &WriteGuard,
     range: &Range<u64>,
 ) -> Result<()> {
     let end = range.end.min(file.pattern.inline_bytes());
@@ -242,7 +242,7 @@ pub(crate) async fn newest_size(worker: &Rc<Worker>, file: &OpenFile) -> u64 {
 pub(crate) async fn clear_behind(
     worker: &Rc<Worker>,
     file: &Arc<OpenFile>,
-    writing: &Writing,
+    writing: &WriteGuard,
     range: &Range<u64>,
 ) {
     let behind = range.start.max(newest_size(worker, file).await)..range.end;

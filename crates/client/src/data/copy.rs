@@ -7,7 +7,7 @@ use crate::data::read::{PieceRead, read_piece};
 use crate::data::write::{Acknowledged, PieceWrite, begin_write, write_piece};
 use crate::driven::drive_for;
 use crate::files::handles::{HandleId, OpenFile};
-use crate::inode_state::Writing;
+use crate::inode_state::WriteGuard;
 use crate::limits::{MAX_COPIED_BYTES, MAX_PIECE_BYTES, WRITE_GRACE};
 use crate::session::request::ModifyOptions;
 use skep_cluster::striping::{Piece, pieces};
@@ -129,7 +129,7 @@ impl Client {
             // Unlike a chunk file, metadata doesn't tell by itself how far it was written.
             self.report_written(&inode, ModifyOptions::default()).await?;
         }
-        self.tell_size(&inode).await?;
+        self.report_size(&inode).await?;
         Ok(copied)
     }
 }
@@ -138,7 +138,7 @@ impl Client {
 struct Copy {
     source: Arc<OpenFile>,
     file: Arc<OpenFile>,
-    writing: Writing,
+    writing: WriteGuard,
 }
 
 impl Copy {

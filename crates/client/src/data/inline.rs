@@ -4,7 +4,7 @@
 
 use crate::client::{Client, Worker};
 use crate::files::handles::OpenFile;
-use crate::inode_state::{InodeState, Told};
+use crate::inode_state::{InodeState, ReportedExtent};
 use skep_env::Buf;
 use skep_rpc::CallOptions;
 use skep_types::codec::{Bytes, crc32c};
@@ -102,8 +102,8 @@ impl Client {
     pub(crate) async fn sync_inline(
         &self,
         state: &Arc<InodeState>,
-    ) -> Result<Option<(Told, Attributes)>> {
-        let (written, told) = (state.unsynced_inline(), state.told());
+    ) -> Result<Option<(ReportedExtent, Attributes)>> {
+        let (written, told) = (state.unsynced_inline(), state.reported_extent());
         if written.is_empty() {
             return Ok(None);
         }

@@ -8,7 +8,7 @@ use crate::data::inline;
 use crate::data::plan::plan;
 use crate::driven::{drive, drive_for};
 use crate::files::handles::{HandleId, OpenFile};
-use crate::inode_state::{InodeState, Writing};
+use crate::inode_state::{InodeState, WriteGuard};
 use crate::limits::{CONTENTION_PAUSE, MAX_PIECE_BYTES, WRITE_GRACE};
 use crate::locks::file_locks::{FileLock, Locked};
 use crate::session::request::ModifyOptions;
@@ -62,14 +62,14 @@ impl Client {
             }
             drop(writing);
             result?;
-            Client(worker).tell_size(&file.inode).await
+            Client(worker).report_size(&file.inode).await
         };
         drive_for(WRITE_GRACE, work).await
     }
 
     /// Tells metadata how far a file reaches, if other clients rely on that.
-    pub(crate) async fn tell_size(&self, inode: &Arc<InodeState>) -> Result<()> {
-        if !inode.must_tell_size() {
+    pub(crate) async fn report_size(&self, inode: &Arc<InodeState>) -> Result<()> {
+        if !inode.must_report_size() {
             return Ok(());
         }
         self.report_written(inode, ModifyOptions::default()).await.map(|_| ())
@@ -146,7 +146,7 @@ impl Drop for AppendTurn {
 }
 
 /// Begins a write as soon as no truncation is under way.
-pub(crate) async fn begin_write(inode: &Arc<InodeState>) -> Writing {
+pub(crate) async fn begin_write(inode: &Arc<InodeState>) -> WriteGuard {
     loop {
         match inode.try_write() {
             Some(writing) => return writing,
@@ -160,7 +160,7 @@ struct Write<'a> {
     file: &'a Arc<OpenFile>,
     offset: u64,
     data: &'a Buf,
-    writing: &'a Writing,
+    writing: &'a WriteGuard,
     /// All of it lies in metadata.
     is_inline: bool,
 }
@@ -278,7 +278,7 @@ pub(crate) enum Acknowledged {
 
 impl Acknowledged {
     /// Notes it.
-    pub(crate) fn note(self, writing: &Writing) {
+    pub(crate) fn note(self, writing: &WriteGuard) {
         match self {
             Self::Chunk(key, group, incarnation) => writing.piece_written(key, group, incarnation),
             Self::Inline(mark) => writing.inline_written(mark),

@@ -323,17 +323,22 @@ mod tests {
         state
     }
 
+    fn close(inodes: &Inodes, state: &Arc<InodeState>) -> Option<Arc<InodeState>> {
+        state.closing();
+        inodes.close(state)
+    }
+
     #[test]
     fn closed_inodes_are_forgotten_once_synced() {
         let inodes = Inodes::new();
         let state = dirty(&inodes, 1);
-        assert!(inodes.close(&state).is_none());
+        assert!(close(&inodes, &state).is_none());
         assert!(inodes.get(state.id).is_some());
         state.synced(&state.unsynced()[0], HostIncarnation::new(1));
         inodes.forget_idle(state.id);
         assert!(inodes.get(state.id).is_none());
         let clean = inodes.open(InodeId::new(2));
-        assert!(inodes.close(&clean).is_none());
+        assert!(close(&inodes, &clean).is_none());
         assert!(inodes.all().is_empty());
     }
 
@@ -342,13 +347,13 @@ mod tests {
         let inodes = Inodes::new();
         for number in 1..=MAX_CLOSED_UNSYNCED as u64 {
             let state = dirty(&inodes, number);
-            assert!(inodes.close(&state).is_none());
+            assert!(close(&inodes, &state).is_none());
         }
         // Opened and closed again: it doesn't stand in the queue twice.
         let again = inodes.open(InodeId::new(2));
-        assert!(inodes.close(&again).is_none());
+        assert!(close(&inodes, &again).is_none());
         let last = dirty(&inodes, 1 << 40);
-        assert_eq!(inodes.close(&last).unwrap().id, InodeId::new(1));
+        assert_eq!(close(&inodes, &last).unwrap().id, InodeId::new(1));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::client::{Client, Worker};
 use crate::files::handles::{HandleId, OpenFile};
-use crate::inode_state::{InodeState, Kept, Told, Unsynced};
+use crate::inode_state::{InodeState, ReportLoss, ReportedExtent, UnsyncedChunkFile};
 use crate::limits::{INODES_AT_ONCE, SHUTDOWN_PATIENCE};
 use crate::session::request::ModifyOptions;
 use crate::session::table::is_lost;
@@ -111,9 +111,9 @@ impl Client {
     async fn sync_told(
         &self,
         state: &Arc<InodeState>,
-        synced: Option<(Told, Attributes)>,
+        synced: Option<(ReportedExtent, Attributes)>,
     ) -> Result<()> {
-        let told = state.told();
+        let told = state.reported_extent();
         let durable = match synced {
             Some((before, durable)) if before == told => durable,
             _ => {
@@ -123,14 +123,14 @@ impl Client {
             }
         };
         let kept = state.compare(&told, &durable);
-        if kept == Kept::All {
+        if kept == ReportLoss::Nothing {
             return Ok(());
         }
         tracing::warn!("file {}: metadata has lost what it was told, with its power", state.id);
         let durable = ModifyOptions { is_durable: true, ..ModifyOptions::default() };
         self.report_written(state, durable).await?;
         match kept {
-            Kept::Untruncated => {
+            ReportLoss::Truncation => {
                 let text = format!(
                     "file {}: a metadata host lost its power after it had acknowledged a \
                      truncation and before that was synced: do it again",
@@ -144,7 +144,10 @@ impl Client {
 
     /// Syncs all chunk files of an inode that have unsynced writes of this mount, and its bytes in
     /// metadata; gives what that told of metadata's device ([`Self::sync_inline`]).
-    async fn sync_data(&self, state: &Arc<InodeState>) -> Result<Option<(Told, Attributes)>> {
+    async fn sync_data(
+        &self,
+        state: &Arc<InodeState>,
+    ) -> Result<Option<(ReportedExtent, Attributes)>> {
         let unsynced = state.unsynced();
         let mut result = self.sync_inline(state).await;
         if let [one] = &unsynced[..] {
@@ -153,7 +156,7 @@ impl Client {
                 Err(error) => result = result.and(Err(error)),
             }
         } else {
-            let sync = |one: &Unsynced| {
+            let sync = |one: &UnsyncedChunkFile| {
                 skep_env::spawn(sync_chunk(Rc::clone(&self.0), one.key, one.group))
             };
             let tasks: Vec<_> = unsynced.iter().map(sync).collect();
@@ -244,7 +247,7 @@ impl Client {
         let losses = state.losses();
         let synced = self.sync_data(state).await?;
         let durable = ModifyOptions { is_durable: true, ..ModifyOptions::default() };
-        if self.report_written(state, durable).await?.is_none() && state.is_told_undurably() {
+        if self.report_written(state, durable).await?.is_none() && state.is_reported_undurably() {
             self.sync_told(state, synced).await?;
         }
         if state.losses() == losses { Ok(()) } else { Err(loss_of(state)) }

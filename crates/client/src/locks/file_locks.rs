@@ -1,6 +1,6 @@
 //! Locks of applications: `flock`, and the byte ranges of `fcntl`.
 //!
-//! Metadata decides who has what. Kept here is what is needed to give locks back: which ranges each
+//! Metadata decides who has what. ReportLoss here is what is needed to give locks back: which ranges each
 //! owner has, and through which handle it got them. A `flock` lock belongs to its handle; a POSIX
 //! lock to a process, which the kernel names with each `close(2)`; that of an open file description
 //! looks like a POSIX lock, but its owner is never named again: its ranges go when the handle does
