@@ -1,7 +1,7 @@
 //! One thread's client: its connections, its part of the sessions. The operations are in the
 //! modules named after them.
 
-use crate::files::deferred_close::DeferredCloses;
+use crate::files::closing_files::DeferredCloses;
 use crate::limits::MAX_PIECES;
 use crate::mount::Mount;
 use crate::session::slots::ThreadSession;

@@ -8,4 +8,5 @@ pub(crate) mod granules;
 pub(crate) mod inline;
 pub(crate) mod plan;
 pub(crate) mod read;
+pub(crate) mod size;
 pub(crate) mod write;

@@ -4,14 +4,14 @@
 //! - `size`: how far the file reaches, and what of that metadata must still get in a report.
 //! - `unsynced`: acknowledged writes that may not be on the devices yet.
 //! - `opens`: the handles of the file.
-//! - `guards`: writes, truncations and appends under way.
+//! - `guards`, `guard_count`: writes, truncations and appends under way.
 
-mod guards;
+mod guard_count;
+pub(crate) mod guards;
 mod opens;
 mod size;
 mod unsynced;
 
-pub(crate) use guards::{LoneAppend, TruncationClaim, WriteGuard};
 pub(crate) use size::{ReportLoss, ReportedExtent, SizeReport};
 use skep_types::{Attributes, HostIncarnation, InodeId};
 use skep_wire::inline::InlineMark;
@@ -24,7 +24,7 @@ struct Parts {
     size: size::FileSize,
     unsynced: unsynced::UnsyncedWrites,
     handles: opens::OpenHandles,
-    guards: guards::GuardCount,
+    guards: guard_count::GuardCount,
     /// The inode stands in the queue of closed ones.
     is_queued: bool,
 }
@@ -199,36 +199,6 @@ impl InodeState {
     /// Whether such a cache may hold bytes that were read since the file was opened.
     pub(crate) fn is_cached(&self) -> bool {
         self.with(|parts| parts.handles.is_cached())
-    }
-
-    // ---- writes, truncations and appends under way
-
-    /// Begins a write; `None` while a truncation runs or waits.
-    pub(crate) fn try_write(self: &Arc<Self>) -> Option<WriteGuard> {
-        self.with(|parts| parts.guards.try_write()).then(|| WriteGuard(Arc::clone(self)))
-    }
-
-    /// Claims the inode for a truncation; `None` while another one has it. The truncation may begin
-    /// once [`TruncationClaim::is_alone`].
-    pub(crate) fn try_truncate(self: &Arc<Self>) -> Option<TruncationClaim> {
-        self.with(|parts| parts.guards.try_truncate()).then(|| TruncationClaim(Arc::clone(self)))
-    }
-
-    /// Begins an append at the end that this mount has noted; `None` if other clients may move it.
-    pub(crate) fn try_append_alone(self: &Arc<Self>) -> Option<LoneAppend> {
-        let is_begun = self.with(|parts| {
-            let is_alone = !parts.handles.is_shared();
-            if is_alone {
-                parts.guards.begin_lone_append();
-            }
-            is_alone
-        });
-        is_begun.then(|| LoneAppend(Arc::clone(self)))
-    }
-
-    /// Whether such appends are under way.
-    pub(crate) fn has_lone_appends(&self) -> bool {
-        self.with(|parts| parts.guards.has_lone_appends())
     }
 
     // ---- the table of inodes

@@ -24,9 +24,9 @@ pub(crate) const MAX_REMEMBERED_VERSIONS: usize = 1 << 18;
 /// removed. 140 bytes each.
 pub(crate) const MAX_REMEMBERED_SPECIAL: usize = 1 << 14;
 /// Most inodes of which is remembered that they have no `security.capability`. 32 bytes each.
-pub(crate) const MAX_REMEMBERED_PLAIN: usize = 1 << 16;
+pub(crate) const MAX_REMEMBERED_XATTR_ABSENCE: usize = 1 << 16;
 /// For how long: as long as the kernel may keep attributes.
-pub(crate) const PLAIN_VALID: Duration = Duration::from_secs(1);
+pub(crate) const XATTR_ABSENCE_VALID: Duration = Duration::from_secs(1);
 /// Parts of the shared tables, each under its own mutex, so that threads seldom meet.
 pub(crate) const TABLE_PARTS: usize = 64;
 /// Handles that are opened again at once when a session was lost.

@@ -4,7 +4,8 @@ use crate::cache::versions::Shown;
 use crate::client::Client;
 use crate::driven::drive;
 use crate::files::handles::HandleId;
-use crate::inode_state::{InodeState, TruncationClaim};
+use crate::inode_state::InodeState;
+use crate::inode_state::guards::TruncationClaim;
 use crate::limits::{CONTENTION_PAUSE, FIRST_LOOK_PATIENCE, ROOT_PATIENCE};
 use crate::session::request::ModifyOptions;
 use skep_types::{Attributes, ErrorCode, FileKind, InodeId, Result, Timestamp};
@@ -54,7 +55,7 @@ impl Client {
         };
         let attributes = match answer {
             Err(error) if matches!(error.code(), ErrorCode::NotFound | ErrorCode::Stale) => {
-                let seen = self.mount().special.get(inode);
+                let seen = self.mount().seen.special(inode);
                 Attributes { links: 0, size: 0, ..seen.ok_or(error)? }
             }
             result => result?,
@@ -67,7 +68,7 @@ impl Client {
 
     async fn attributes_of_root(&self) -> Result<Attributes> {
         let answer = skep_env::timeout(ROOT_PATIENCE, self.attributes(InodeId::ROOT)).await;
-        answer.unwrap_or_else(|| Ok(self.mount().seen_root().unwrap_or_else(root_never_seen)))
+        answer.unwrap_or_else(|| Ok(self.mount().seen.root().unwrap_or_else(root_never_seen)))
     }
 
     /// Looks at the root, so that it can be shown when metadata doesn't answer later. Gives up
@@ -97,9 +98,9 @@ impl Client {
 
     /// Takes attributes that metadata gave, and raises their size to what this mount wrote.
     pub(crate) fn note_attributes(&self, attributes: &mut Attributes) {
-        self.note_plain(attributes);
+        self.note_xattrs(attributes);
         if !matches!(attributes.kind, FileKind::Regular | FileKind::Symlink) {
-            self.mount().note_special(attributes);
+            self.mount().seen.note(attributes);
             return;
         }
         if let Some(state) = self.mount().inodes.get(attributes.inode) {

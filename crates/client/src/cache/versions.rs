@@ -12,7 +12,7 @@ use skep_types::InodeId;
 
 /// Versions by inode.
 #[derive(Debug)]
-pub(crate) struct KeptCaches {
+pub(crate) struct CachedVersions {
     pages: Recent<u64>,
     attributes: Recent<Shown>,
 }
@@ -24,7 +24,7 @@ pub(crate) struct Shown {
     pub(crate) has_acl: bool,
 }
 
-impl KeptCaches {
+impl CachedVersions {
     pub(crate) fn new() -> Self {
         let most = MAX_REMEMBERED_VERSIONS;
         Self { pages: Recent::new(most), attributes: Recent::new(most) }
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn lists_are_old_when_others_changed_a_file_that_has_or_had_one() {
-        let caches = KeptCaches::new();
+        let caches = CachedVersions::new();
         let is_old = |version, has_acl| caches.shown(InodeId::new(9), Shown { version, has_acl });
         assert!(!is_old(5, false));
         assert!(!is_old(6, false));
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn a_cache_is_kept_over_own_changes_and_dropped_after_those_of_others() {
-        let caches = KeptCaches::new();
+        let caches = CachedVersions::new();
         let inode = InodeId::new(9);
         assert!(!caches.opened(inode, 5), "never seen");
         assert!(caches.opened(inode, 5));
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn attributes_that_were_shown_are_right_until_others_change_the_file() {
-        let caches = KeptCaches::new();
+        let caches = CachedVersions::new();
         let inode = InodeId::new(9);
         assert!(!caches.is_shown(inode, 5));
         caches.shown(inode, Shown { version: 5, has_acl: false });

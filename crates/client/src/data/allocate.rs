@@ -3,10 +3,12 @@
 
 use crate::client::{Client, Worker};
 use crate::data::inline;
+use crate::data::size::newest_size;
 use crate::data::write::begin_write;
 use crate::driven::drive_for;
-use crate::files::handles::{HandleId, OpenFile};
-use crate::inode_state::WriteGuard;
+use crate::files::handles::HandleId;
+use crate::files::open_file::OpenFile;
+use crate::inode_state::guards::WriteGuard;
 use crate::limits::WRITE_GRACE;
 use crate::session::request::ModifyOptions;
 use skep_cluster::striping::{ChunkFileRange, chunk_ranges, pieces, position_in_file};
@@ -222,19 +224,6 @@ async fn change_chunk(
         }
         offset = advanced.end.max(offset);
     }
-}
-
-/// The size of a file, with what other clients have written if they have it open too: what is
-/// behind it is nobody's.
-pub(crate) async fn newest_size(worker: &Rc<Worker>, file: &OpenFile) -> u64 {
-    if file.inode.is_shared() {
-        let client = Client(Rc::clone(worker));
-        if let Err(error) = client.fetch_attributes(file.inode.id).await {
-            tracing::debug!("file {}: its size is not known: {error}", file.inode.id);
-            return u64::MAX;
-        }
-    }
-    file.inode.size()
 }
 
 /// Clears what something that failed has left of a range behind the end of the file, room too. If

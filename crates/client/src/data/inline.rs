@@ -3,7 +3,7 @@
 //! write of several pieces promises, `data_read` and `data_write` know.
 
 use crate::client::{Client, Worker};
-use crate::files::handles::OpenFile;
+use crate::files::open_file::OpenFile;
 use crate::inode_state::{InodeState, ReportedExtent};
 use skep_env::Buf;
 use skep_rpc::CallOptions;

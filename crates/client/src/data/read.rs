@@ -4,8 +4,9 @@ use crate::client::{Client, Worker};
 use crate::data::granules;
 use crate::data::inline;
 use crate::data::plan::plan;
-use crate::files::handles::{HandleId, OpenFile};
-use crate::limits::{MAX_PIECE_BYTES, SIZE_TRUSTED_FOR};
+use crate::files::handles::HandleId;
+use crate::files::open_file::OpenFile;
+use crate::limits::MAX_PIECE_BYTES;
 use skep_cluster::striping::Piece;
 use skep_env::Buf;
 use skep_rpc::CallOptions;
@@ -43,18 +44,6 @@ impl Client {
         if let Ok(file) = self.mount().handles.get_live(handle) {
             file.inode.set_cached();
         }
-    }
-
-    /// The size of a file, asked for anew if a read to `end` would come to it and it may be old, or
-    /// if others may cut the file or make it longer.
-    pub(crate) async fn size_for_read(&self, file: &OpenFile, end: u64) -> Result<u64> {
-        let size = file.inode.size();
-        let is_old = end > size && file.inode.age(skep_env::now()) > SIZE_TRUSTED_FOR;
-        if !is_old && !file.inode.is_shared() {
-            return Ok(size);
-        }
-        self.fetch_attributes(file.inode.id).await?;
-        Ok(file.inode.size())
     }
 
     async fn read_range(&self, file: &OpenFile, offset: u64, into: Buf) -> Result<()> {

@@ -2,16 +2,17 @@
 //! write is done when all its pieces are acknowledged; there is no write-behind.
 
 use crate::client::{Client, Worker};
-use crate::data::allocate::newest_size;
 use crate::data::granules;
 use crate::data::inline;
 use crate::data::plan::plan;
+use crate::data::size::newest_size;
 use crate::driven::{drive, drive_for};
-use crate::files::handles::{HandleId, OpenFile};
-use crate::inode_state::{InodeState, WriteGuard};
+use crate::files::handles::HandleId;
+use crate::files::open_file::OpenFile;
+use crate::inode_state::InodeState;
+use crate::inode_state::guards::WriteGuard;
 use crate::limits::{CONTENTION_PAUSE, MAX_PIECE_BYTES, WRITE_GRACE};
 use crate::locks::file_locks::{FileLock, Locked};
-use crate::session::request::ModifyOptions;
 use skep_cluster::striping::Piece;
 use skep_env::Buf;
 use skep_rpc::CallOptions;
@@ -65,14 +66,6 @@ impl Client {
             Client(worker).report_size(&file.inode).await
         };
         drive_for(WRITE_GRACE, work).await
-    }
-
-    /// Tells metadata how far a file reaches, if other clients rely on that.
-    pub(crate) async fn report_size(&self, inode: &Arc<InodeState>) -> Result<()> {
-        if !inode.must_report_size() {
-            return Ok(());
-        }
-        self.report_written(inode, ModifyOptions::default()).await.map(|_| ())
     }
 
     /// Writes all of `data` at the end of the file. Callers of one mount take turns (the kernel

@@ -3,31 +3,21 @@
 //! later. That saves metadata a transaction for each file that is made and closed.
 
 use crate::client::Client;
-use crate::files::handles::{HandleId, OpenFile};
+use crate::files::closing_files::ClosingFile;
+use crate::files::handles::HandleId;
+use crate::files::open_file::OpenFile;
 use crate::limits::CLOSE_DELAY;
 use crate::session::request::ModifyOptions;
 use skep_types::GroupId;
 use skep_wire::limits::MAX_CLOSES;
 use skep_wire::metadata::{CloseMany, ClosedFile};
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
-
-/// One thread's handles that are closed but of which metadata wasn't told yet, by group. They stay
-/// in the table of handles, so that a lost session opens their files again and the closes still
-/// hold.
-#[derive(Debug, Default)]
-pub(crate) struct DeferredCloses(RefCell<HashMap<GroupId, Vec<Closing>>>);
-
-type Closing = (HandleId, Arc<OpenFile>);
 
 impl Client {
     /// Puts a close off. The handle must have been claimed for it.
     pub(crate) fn close_later(&self, group: GroupId, handle: HandleId, file: Arc<OpenFile>) {
-        let mut waiting = self.0.closes.0.borrow_mut();
-        let queue = waiting.entry(group).or_default();
-        queue.push((handle, file));
-        if queue.len() > 1 {
+        if !self.0.closes.add(group, (handle, file)) {
             return;
         }
         let client = self.clone();
@@ -40,8 +30,7 @@ impl Client {
 
     /// Closes all that wait for a group; what comes meanwhile waits for the next time.
     async fn close_waiting(&self, group: GroupId) {
-        let waiting = self.0.closes.0.borrow_mut().remove(&group).unwrap_or_default();
-        for files in waiting.chunks(MAX_CLOSES) {
+        for files in self.0.closes.take(group).chunks(MAX_CLOSES) {
             self.close_together(files).await;
         }
     }
@@ -64,7 +53,7 @@ impl Client {
         }
     }
 
-    async fn close_together(&self, files: &[Closing]) {
+    async fn close_together(&self, files: &[ClosingFile]) {
         let live = files.iter().filter(|(_, file)| !file.is_stale());
         let closed: Vec<_> =
             live.map(|(_, file)| ClosedFile { inode: file.inode.id, open: file.mode }).collect();

@@ -1,30 +1,20 @@
 //! Making things durable, and telling metadata what was written: flush, fsync, syncfs, unmount.
 
 use crate::client::{Client, Worker};
-use crate::files::handles::{HandleId, OpenFile};
+use crate::files::handles::HandleId;
+use crate::files::open_file::OpenFile;
 use crate::inode_state::{InodeState, ReportLoss, ReportedExtent, UnsyncedChunkFile};
-use crate::limits::{INODES_AT_ONCE, SHUTDOWN_PATIENCE};
+use crate::limits::INODES_AT_ONCE;
 use crate::session::request::ModifyOptions;
 use crate::session::table::is_lost;
-use skep_cluster::striping::size_from_chunks;
 use skep_rpc::CallOptions;
 use skep_types::{Attributes, ChunkFileKey, Error, ErrorCode, GroupId, HostIncarnation, Result};
-use skep_wire::metadata::{CloseSession, GetAttributes, ReportWritten, SyncAll, WrittenExtent};
+use skep_wire::metadata::{GetAttributes, SyncAll};
 use skep_wire::storage::SyncChunk;
 use std::rc::Rc;
 use std::sync::Arc;
 
 impl Client {
-    /// Tells metadata what was written, so that an open that comes later sees it: for each
-    /// `close(2)`.
-    ///
-    /// # Errors
-    /// `Stale` for a handle that isn't open or whose file is gone.
-    pub async fn flush(&self, handle: HandleId) -> Result<()> {
-        let file = self.mount().handles.get_live(handle)?;
-        self.report_written(&file.inode, ModifyOptions::default()).await.map(|_| ())
-    }
-
     /// Waits until everything that was written to the file, through whichever handle of this mount,
     /// is on the devices, and the size and times with it. `fdatasync(2)` does the same: the size is
     /// needed to read the data.
@@ -57,49 +47,6 @@ impl Client {
     /// Whether that was noted of a handle.
     pub fn is_synced(&self, handle: HandleId) -> bool {
         self.mount().handles.get_live(handle).is_ok_and(|file| file.is_synced())
-    }
-
-    /// Reports what metadata wasn't told yet; gives the attributes it answered with, `None` if
-    /// there was nothing to tell.
-    pub(crate) async fn report_written(
-        &self,
-        state: &Arc<InodeState>,
-        how: ModifyOptions,
-    ) -> Result<Option<Attributes>> {
-        let mut answer = None;
-        while let Some(mut report) = state.unreported() {
-            if report.must_measure {
-                report.extent.end = self.measure(state).await?;
-                report.extent.may_leave_holes = true;
-            }
-            let attributes = self.send_report(state, report.extent, how).await?;
-            state.reported(&report, &attributes, how.is_durable, skep_env::now());
-            let generation = attributes.truncate_generation;
-            answer = Some(attributes);
-            if generation == report.extent.truncate_generation {
-                break;
-            }
-            // Another client had truncated the file, so the report moved nothing. Which writes came
-            // after that only the chunk files know: the next report asks them.
-        }
-        Ok(answer.map(|mut attributes| {
-            state.merge_into(&mut attributes);
-            attributes
-        }))
-    }
-
-    async fn send_report(
-        &self,
-        state: &Arc<InodeState>,
-        written: WrittenExtent,
-        how: ModifyOptions,
-    ) -> Result<Attributes> {
-        let request = ReportWritten { inode: state.id, written };
-        let result = self.modify(state.id, request, how, |_, _| ()).await;
-        let reply = result.map_err(|error| error.within(format_args!("file {}", state.id)))?;
-        let attributes = reply.attributes;
-        self.mount().caches.changed_by_us(state.id, attributes.change_counter);
-        Ok(attributes)
     }
 
     /// Waits until what metadata was told of a file is on its device, and tells it again what its
@@ -251,54 +198,6 @@ impl Client {
             self.sync_told(state, synced).await?;
         }
         if state.losses() == losses { Ok(()) } else { Err(loss_of(state)) }
-    }
-
-    /// The size of a file as its chunk files have it.
-    async fn measure(&self, state: &Arc<InodeState>) -> Result<u64> {
-        let Some(pattern) = self.known_pattern(state.id) else { return Ok(0) };
-        let stats = self.chunk_stats(state.id, &pattern).await?;
-        let sizes = stats.iter().map(|(chunk, stat)| (chunk.component, chunk.index, stat.size));
-        Ok(size_from_chunks(&pattern, sizes))
-    }
-
-    /// Ends the mount: tells metadata what was written, closes the sessions, and with them what is
-    /// still open, and takes leave of management. Servers that don't answer soon are left to find
-    /// out by the lease.
-    pub async fn shutdown(&self) {
-        if !self.mount().begin_end() {
-            return;
-        }
-        let report = async {
-            for state in self.mount().inodes.all() {
-                if let Err(error) = self.report_written(&state, ModifyOptions::default()).await {
-                    tracing::error!("what was written last is not known to metadata: {error}");
-                }
-            }
-            self.close_waiting_everywhere().await;
-        };
-        if skep_env::timeout(SHUTDOWN_PATIENCE, report).await.is_none() {
-            tracing::error!("metadata doesn't answer: it isn't told what was written last");
-        }
-        let sessions = self.mount().sessions.open_sessions();
-        let tasks: Vec<_> = sessions
-            .into_iter()
-            .map(|(group, session)| {
-                let worker = Rc::clone(&self.0);
-                skep_env::spawn(async move {
-                    let time_left = Some(SHUTDOWN_PATIENCE);
-                    let options = CallOptions { session, time_left, ..CallOptions::default() };
-                    let closed = worker.router.call(group, &CloseSession {}, options).await;
-                    if let Err(error) = closed {
-                        tracing::debug!("session {session} at group {group}: {error}");
-                    }
-                })
-            })
-            .collect();
-        for task in tasks {
-            task.await;
-        }
-        // Its own time limit covers the question, not the connecting.
-        skep_env::timeout(SHUTDOWN_PATIENCE, self.mount().leave_cluster()).await;
     }
 }
 

@@ -1,56 +1,55 @@
 //! Writes, truncations and lone appends under way: each is a guard that ends when it is dropped.
 
-use super::InodeState;
+use crate::inode_state::InodeState;
 use skep_types::{Attributes, ChunkFileKey, GroupId, HostIncarnation};
 use skep_wire::inline::InlineMark;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How many guards of each kind there are.
-///
-/// A truncation may be claimed while writes are under way; it begins when they have ended. No write
-/// begins while a truncation is claimed.
-#[derive(Debug, Default)]
-pub(super) struct GuardCount {
-    writers: u32,
-    is_truncating: bool,
-    /// Appends under way that rely on no other client moving the end.
-    lone_appends: u32,
-}
-
-impl GuardCount {
-    pub(super) fn try_write(&mut self) -> bool {
-        self.writers += u32::from(!self.is_truncating);
-        !self.is_truncating
+impl InodeState {
+    /// Begins a write; `None` while a truncation runs or waits.
+    pub(crate) fn try_write(self: &Arc<Self>) -> Option<WriteGuard> {
+        self.with(|parts| parts.guards.try_write()).then(|| WriteGuard(Arc::clone(self)))
     }
 
-    pub(super) fn try_truncate(&mut self) -> bool {
-        !std::mem::replace(&mut self.is_truncating, true)
+    /// Claims the inode for a truncation; `None` while another one has it. The truncation may begin
+    /// once [`TruncationClaim::is_alone`].
+    pub(crate) fn try_truncate(self: &Arc<Self>) -> Option<TruncationClaim> {
+        self.with(|parts| parts.guards.try_truncate()).then(|| TruncationClaim(Arc::clone(self)))
     }
 
-    pub(super) fn begin_lone_append(&mut self) {
-        self.lone_appends += 1;
+    /// Begins an append at the end that this mount has noted; `None` if other clients may move it.
+    pub(crate) fn try_append_alone(self: &Arc<Self>) -> Option<LoneAppend> {
+        let is_begun = self.with(|parts| {
+            let is_alone = !parts.handles.is_shared();
+            if is_alone {
+                parts.guards.begin_lone_append();
+            }
+            is_alone
+        });
+        is_begun.then(|| LoneAppend(Arc::clone(self)))
     }
 
-    pub(super) fn has_lone_appends(&self) -> bool {
-        self.lone_appends > 0
+    /// Whether such appends are under way.
+    pub(crate) fn has_lone_appends(&self) -> bool {
+        self.with(|parts| parts.guards.has_lone_appends())
     }
 }
 
 /// An append under way at the end that this mount has noted.
 #[derive(Debug)]
-pub(crate) struct LoneAppend(pub(super) Arc<InodeState>);
+pub(crate) struct LoneAppend(Arc<InodeState>);
 
 impl Drop for LoneAppend {
     fn drop(&mut self) {
-        self.0.with(|parts| parts.guards.lone_appends -= 1);
+        self.0.with(|parts| parts.guards.end_lone_append());
     }
 }
 
 /// A write under way: truncations of this mount wait for it.
 #[derive(Debug)]
-pub(crate) struct WriteGuard(pub(super) Arc<InodeState>);
+pub(crate) struct WriteGuard(Arc<InodeState>);
 
 impl WriteGuard {
     /// A storage host of this incarnation acknowledged a piece.
@@ -105,18 +104,18 @@ impl WriteGuard {
 
 impl Drop for WriteGuard {
     fn drop(&mut self) {
-        self.0.with(|parts| parts.guards.writers -= 1);
+        self.0.with(|parts| parts.guards.end_write());
     }
 }
 
 /// A claim to truncate: writes of this mount wait until it is dropped.
 #[derive(Debug)]
-pub(crate) struct TruncationClaim(pub(super) Arc<InodeState>);
+pub(crate) struct TruncationClaim(Arc<InodeState>);
 
 impl TruncationClaim {
     /// Whether the writes that had begun before have ended.
     pub(crate) fn is_alone(&self) -> bool {
-        self.0.with(|parts| parts.guards.writers == 0)
+        self.0.with(|parts| !parts.guards.has_writers())
     }
 
     /// Notes that the truncation is done; writes of this mount before it no longer count.
@@ -127,6 +126,6 @@ impl TruncationClaim {
 
 impl Drop for TruncationClaim {
     fn drop(&mut self) {
-        self.0.with(|parts| parts.guards.is_truncating = false);
+        self.0.with(|parts| parts.guards.end_truncation());
     }
 }

@@ -3,32 +3,12 @@
 //! metadata targets are asked, twice, by one waiter of a mount for all of them.
 
 use crate::client::Client;
-use crate::limits::{DEADLOCK_SEARCH_MAX_AGE, DEADLOCK_SEARCH_TIMEOUT, MAX_DEADLOCK_WAITS};
+use crate::limits::{DEADLOCK_SEARCH_TIMEOUT, MAX_DEADLOCK_WAITS};
 use crate::session::table::client_of;
 use skep_cluster::deadlock::{LockWaits, Party};
 use skep_rpc::CallOptions;
 use skep_types::{Error, ErrorCode, GroupId, Result};
 use skep_wire::file_locks::{ListWaits, LockParty};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
-
-/// What was found when somebody of this mount looked last.
-#[derive(Debug, Default)]
-pub(crate) struct DeadlockSearch {
-    /// When that was begun, and the waits that lasted while all were asked twice.
-    looked: Mutex<Option<(Duration, Arc<LockWaits>)>>,
-    is_looking: AtomicBool,
-}
-
-/// The right to look; given back when dropped.
-struct Look<'a>(&'a AtomicBool);
-
-impl Drop for Look<'_> {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
-    }
-}
 
 impl Client {
     /// Whether a wait is the one to end of a cycle over several metadata targets. If that can't be
@@ -40,28 +20,20 @@ impl Client {
             return false;
         }
         let waiter = (self.mount().node(), owner);
-        let cycles = &self.mount().deadlock;
-        let looked = cycles.looked.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let is_new =
-            |began: Duration| skep_env::now().saturating_sub(began) < DEADLOCK_SEARCH_MAX_AGE;
-        if let Some((began, waits)) = looked
-            && is_new(began)
+        let search = &self.mount().deadlock;
+        if let Some(waits) = search.recent(skep_env::now())
             && waits.has(waiter, wait)
         {
             return waits.gives_way(waiter, wait);
         }
-        if cycles.is_looking.swap(true, Ordering::Acquire) {
-            return false;
-        }
-        let _look = Look(&cycles.is_looking);
+        let Some(turn) = search.begin() else { return false };
         let began = skep_env::now();
         let looking = skep_env::timeout(DEADLOCK_SEARCH_TIMEOUT, self.steady_waits(&groups));
         match looking.await.unwrap_or_else(|| Err(no_answer())) {
             Ok(waits) => {
-                let waits = Arc::new(waits);
-                let looked = Some((began, Arc::clone(&waits)));
-                *cycles.looked.lock().unwrap_or_else(PoisonError::into_inner) = looked;
-                waits.gives_way(waiter, wait)
+                let gives_way = waits.gives_way(waiter, wait);
+                turn.finish(began, waits);
+                gives_way
             }
             Err(error) => {
                 tracing::debug!("who waits for locks is not known: {error}");

@@ -5,27 +5,21 @@
 //! lock to a process, which the kernel names with each `close(2)`; that of an open file description
 //! looks like a POSIX lock, but its owner is never named again: its ranges go when the handle does
 //! through which they were set.
-//!
-//! # Hazard: requests of one owner that overtake each other
-//! The kernel sends the release of a file without waiting for the answer, and a killed caller
-//! doesn't wait for its own. The owner's number may then come again, or its lock be granted after
-//! the unlock that should have ended it. So one request of an owner is under way at a time.
 
 use crate::client::Client;
 use crate::driven::drive;
-use crate::files::handles::{HandleId, OpenFile};
-use crate::limits::{CONTENTION_PAUSE, DEADLOCK_SEARCH_AFTER};
+use crate::files::handles::HandleId;
+use crate::files::open_file::OpenFile;
+use crate::limits::DEADLOCK_SEARCH_AFTER;
+use crate::locks::owners::{Owner, Turn};
 use crate::session::request::ModifyOptions;
 use skep_cluster::lock_ranges::LockRanges;
-use skep_types::{Error, ErrorCode, GroupId, InodeId, Result};
+use skep_types::{Error, ErrorCode, GroupId, Result};
 use skep_wire::file_locks::{
     EndWait, HeldLock, LockKind, LockMode, LockRequest, SetLock, TestLock, WaitLock,
 };
 use skep_wire::limits::LOCK_END;
-use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A lock that a program wants to set, test or give back.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,120 +49,6 @@ pub enum Locked {
     },
 }
 
-/// Whose locks, on which file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Owner {
-    inode: InodeId,
-    kind: LockKind,
-    owner: u64,
-}
-
-#[derive(Debug, Default)]
-struct Owned {
-    /// What is locked, and through which handle.
-    ranges: LockRanges<HandleId>,
-    /// A request is under way.
-    is_busy: bool,
-}
-
-/// By file, kind and number of the owner.
-type Table = HashMap<InodeId, HashMap<(LockKind, u64), Owned>>;
-
-/// The locks of a mount.
-#[derive(Debug, Default)]
-pub(crate) struct FileLocks {
-    /// Protects the table alone; nothing is awaited under it.
-    owners: Mutex<Table>,
-    waits: AtomicU64,
-    has_posix: AtomicBool,
-}
-
-/// The right of one request to an owner's locks; given back when dropped.
-struct Turn {
-    locks: Arc<FileLocks>,
-    owner: Owner,
-}
-
-impl FileLocks {
-    fn table(&self) -> MutexGuard<'_, Table> {
-        self.owners.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits until no other request of the owner is under way; `None` if it has nothing locked and
-    /// `must_exist`.
-    async fn turn(self: &Arc<Self>, owner: Owner, must_exist: bool) -> Option<Turn> {
-        loop {
-            {
-                let mut table = self.table();
-                let key = (owner.kind, owner.owner);
-                let is_known = table.get(&owner.inode).is_some_and(|file| file.contains_key(&key));
-                if must_exist && !is_known {
-                    return None;
-                }
-                let owned = table.entry(owner.inode).or_default().entry(key).or_default();
-                let is_free = !std::mem::replace(&mut owned.is_busy, true);
-                if is_free {
-                    return Some(Turn { locks: Arc::clone(self), owner });
-                }
-            }
-            skep_env::sleep(CONTENTION_PAUSE).await;
-        }
-    }
-
-    /// Owners of a file that have ranges which they got through a handle.
-    fn owners_through(&self, inode: InodeId, handle: HandleId) -> Vec<(LockKind, u64)> {
-        let table = self.table();
-        let of_handle =
-            |owned: &Owned| owned.is_busy || owned.ranges.iter().any(|it| it.1 == handle);
-        let owners = table.get(&inode).into_iter().flatten();
-        owners.filter(|(_, owned)| of_handle(owned)).map(|(key, _)| *key).collect()
-    }
-
-    /// Forgets what was locked in some files; gives the handles through which that was.
-    fn lose(&self, is_lost: impl Fn(InodeId) -> bool) -> Vec<HandleId> {
-        let mut handles = Vec::new();
-        for (_, owners) in self.table().iter_mut().filter(|(inode, _)| is_lost(**inode)) {
-            for owned in owners.values_mut() {
-                handles.extend(std::mem::take(&mut owned.ranges).iter().map(|(_, handle)| handle));
-            }
-        }
-        handles.sort_unstable();
-        handles.dedup();
-        handles
-    }
-
-    /// Whether there ever was a POSIX lock: then the kernel has to tell of each close.
-    pub(crate) fn has_posix(&self) -> bool {
-        self.has_posix.load(Ordering::Relaxed)
-    }
-}
-
-impl Turn {
-    fn with<T>(&self, f: impl FnOnce(&mut LockRanges<HandleId>) -> T) -> T {
-        let mut table = self.locks.table();
-        let file = table.entry(self.owner.inode).or_default();
-        let key = (self.owner.kind, self.owner.owner);
-        f(&mut file.entry(key).or_default().ranges)
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        let mut table = self.locks.table();
-        let Some(file) = table.get_mut(&self.owner.inode) else { return };
-        let key = (self.owner.kind, self.owner.owner);
-        if let Some(owned) = file.get_mut(&key) {
-            owned.is_busy = false;
-            if owned.ranges.is_empty() {
-                file.remove(&key);
-            }
-        }
-        if file.is_empty() {
-            table.remove(&self.owner.inode);
-        }
-    }
-}
-
 /// Tells metadata that nobody waits any more, if it is dropped before the wait has ended.
 struct Waiting {
     client: Client,
@@ -192,7 +72,7 @@ impl Drop for Waiting {
 impl Client {
     /// A number for an attempt to get a lock, for [`Self::set_lock`] and [`Self::wait_for_lock`].
     pub fn new_lock_wait(&self) -> u64 {
-        self.mount().locks.waits.fetch_add(1, Ordering::Relaxed) + 1
+        self.mount().locks.new_wait()
     }
 
     /// Locks or unlocks a range, as `F_SETLK` does: never waits for others. What was written under
@@ -210,7 +90,7 @@ impl Client {
             let turn = client.mount().locks.turn(owner, false).await;
             let Some(turn) = turn else { return Ok(Locked::Done { keep_cache: true }) };
             if lock.kind == LockKind::Posix {
-                client.mount().locks.has_posix.store(true, Ordering::Relaxed);
+                client.mount().locks.note_posix();
             }
             file.inode.set_locked();
             let locked = client.set_in_turn(&file, handle, &turn, &lock, wait).await?;

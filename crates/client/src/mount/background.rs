@@ -4,9 +4,10 @@
 
 use crate::client::Client;
 use crate::limits::{MANAGEMENT_PAUSE, MAP_POLL};
-use crate::mount::{Mount, ask, connect_to_management};
+use crate::mount::Mount;
+use crate::mount::management::{ask, connect_to_management};
 use crate::session::table::{is_lost, lease_of};
-use crate::sharing::notifications::follow_sessions;
+use crate::sharing::follow::follow_sessions;
 use skep_env::local::Notify;
 use skep_rpc::{CallOptions, Connection};
 use skep_types::{ClusterMap, ErrorCode, GroupId, Result, SessionId};
@@ -112,7 +113,7 @@ async fn send_heartbeat(mount: &Mount, link: &mut Link<'_>, changed: &Notify) ->
     let known = mount.cell.version();
     let heartbeat = Heartbeat { node: mount.node(), known, capacities: Vec::new() };
     let heard = ask(&connection, &heartbeat).await?;
-    mount.note_capacity(heard.capacity);
+    mount.newest_capacity.note(heard.capacity);
     take_map(mount, heard.map, changed);
     if let Some(order) = heard.log_level_change {
         ask(&connection, &carry_out(mount, order)).await?;

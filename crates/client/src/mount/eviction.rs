@@ -6,7 +6,7 @@
 //! joins the cluster anew, and everything else goes on by itself.
 
 use crate::client::{Client, Worker};
-use crate::files::handles::OpenFile;
+use crate::files::open_file::OpenFile;
 use crate::limits::{CONTENTION_PAUSE, MANAGEMENT_PAUSE};
 use skep_rpc::CallOptions;
 use skep_types::{ErrorCode, GroupId, NodeId, Result};

@@ -29,11 +29,11 @@ impl Client {
     /// # Errors
     /// Those of asking metadata; a directory that was removed can be opened.
     pub async fn open_directory(&self, directory: InodeId) -> Result<bool> {
-        let (caches, special) = (&self.mount().caches, &self.mount().special);
+        let (caches, seen) = (&self.mount().caches, &self.mount().seen);
         if !caches.is_known(directory) {
             // Nothing was kept of it, so nothing need be asked: who listed it then saw at least
             // what is known of it now.
-            if let Some(seen) = special.get(directory) {
+            if let Some(seen) = seen.special(directory) {
                 caches.opened(directory, seen.change_counter);
             }
             return Ok(false);

@@ -1,7 +1,7 @@
 //! Opening sessions, confirming their leases, and putting a new session in the place of a lost one.
 
 use crate::client::{Client, Worker};
-use crate::files::handles::OpenFile;
+use crate::files::open_file::OpenFile;
 use crate::limits::{CONTENTION_PAUSE, REOPENS_AT_ONCE, SLOTS_PER_WORKER};
 use crate::session::request::{ModifyOptions, send_attempt};
 use crate::session::slots::ThreadSession;

@@ -3,7 +3,7 @@
 
 use crate::client::{Client, Worker};
 use crate::driven::drive;
-use crate::files::handles::OpenFile;
+use crate::files::open_file::OpenFile;
 use crate::session::slots::{Slot, ThreadSession};
 use crate::session::table::is_lost;
 use skep_rpc::CallOptions;
