@@ -24,7 +24,7 @@ use crate::session::table::GroupSessions;
 use crate::sharing::notifications::Notifications;
 use skep_rpc::{Identity, MapCell};
 use skep_types::map::Capacity;
-use skep_types::{ClusterMap, Error, ErrorCode, InodeId, NodeId, Result, TargetKind};
+use skep_types::{ClusterMap, Error, ErrorCode, NodeId, Result, TargetKind};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -133,17 +133,6 @@ impl Mount {
         }
     }
 
-    /// Whether other clients have a file open that this mount has open, and one of all may write.
-    pub fn is_shared(&self, inode: InodeId) -> bool {
-        self.notifications.has_shared() && self.inodes.get(inode).is_some_and(|it| it.is_shared())
-    }
-
-    /// Whether the kernel may have pages of a file from reads since it was opened
-    /// ([`crate::Client::note_cached`]).
-    pub fn is_cached(&self, inode: InodeId) -> bool {
-        self.inodes.get(inode).is_some_and(|it| it.is_cached())
-    }
-
     /// Room for files in the whole cluster: as heartbeats bring it, or as the map shows it, which
     /// leaves out small changes, before the first of them.
     ///
@@ -163,12 +152,6 @@ impl Mount {
             }
             skep_env::sleep(CAPACITY_POLL).await;
         }
-    }
-
-    /// Whether a process of this mount has ever locked bytes of a file: then every `close(2)` may
-    /// unlock some, and has to be told ([`crate::Client::unlock_process`]).
-    pub fn has_process_locks(&self) -> bool {
-        self.locks.has_posix()
     }
 
     pub(crate) fn identity(&self) -> Identity {

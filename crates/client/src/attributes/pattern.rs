@@ -8,24 +8,51 @@ use skep_types::{ErrorCode, FileKind, GroupId, InodeId, MAX_FILE_BYTES, Result, 
 use skep_wire::metadata::{EntryInfo, GetEntryInfo, SetPattern};
 use std::fmt::Write;
 
-impl Client {
+/// Stripe patterns of files and directories, as text.
+pub trait Patterns {
     /// The stripe pattern of a file with its groups, or what a directory hands down, as
     /// [`pattern_text`] writes it.
     ///
     /// # Errors
     /// `NoAttribute` for a directory that hands nothing down, and for what has no pattern.
-    pub async fn pattern(&self, inode: InodeId) -> Result<Vec<u8>> {
-        let pattern = self.ask(inode, &GetEntryInfo { inode }).await?.pattern;
-        let pattern = pattern.ok_or(ErrorCode::NoAttribute)?;
-        Ok(pattern_text::text(&pattern).into_bytes())
-    }
+    fn pattern(&self, inode: InodeId) -> impl Future<Output = Result<Vec<u8>>>;
 
     /// Where the bytes of a file lie: a line for each group of each component, as
     /// docs/operations/patterns.md explains.
     ///
     /// # Errors
     /// `NoAttribute` for what isn't a regular file.
-    pub async fn pattern_map(&self, inode: InodeId) -> Result<Vec<u8>> {
+    fn pattern_map(&self, inode: InodeId) -> impl Future<Output = Result<Vec<u8>>>;
+
+    /// Reads a pattern that a program asks for.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, and `NotFound` for targets that aren't there.
+    fn read_pattern(&self, text: &[u8]) -> Result<StripePattern>;
+
+    /// Sets what a directory hands down (nothing: what the cluster's settings say), or the pattern
+    /// of a file that was never written. `uid` is who asks.
+    ///
+    /// # Errors
+    /// `InvalidArgument` and `NotFound` as the text has it, `NotPermitted` for who doesn't own it,
+    /// `PermissionDenied` beyond the limits for users, `InUse` for a file that is open or was
+    /// written.
+    fn set_pattern(
+        &self,
+        inode: InodeId,
+        text: Option<&[u8]>,
+        uid: u32,
+    ) -> impl Future<Output = Result<()>>;
+}
+
+impl Patterns for Client {
+    async fn pattern(&self, inode: InodeId) -> Result<Vec<u8>> {
+        let pattern = self.ask(inode, &GetEntryInfo { inode }).await?.pattern;
+        let pattern = pattern.ok_or(ErrorCode::NoAttribute)?;
+        Ok(pattern_text::text(&pattern).into_bytes())
+    }
+
+    async fn pattern_map(&self, inode: InodeId) -> Result<Vec<u8>> {
         let EntryInfo { attributes, pattern, .. } =
             self.ask(inode, &GetEntryInfo { inode }).await?;
         let pattern = pattern.filter(|_| attributes.kind == FileKind::Regular);
@@ -54,6 +81,22 @@ impl Client {
         Ok(text.into_bytes())
     }
 
+    fn read_pattern(&self, text: &[u8]) -> Result<StripePattern> {
+        let what = "a stripe pattern is text";
+        let text = std::str::from_utf8(text)
+            .map_err(|_| skep_types::Error::new(ErrorCode::InvalidArgument, what))?;
+        pattern_text::parse(text, &self.mount().map())
+    }
+
+    async fn set_pattern(&self, inode: InodeId, text: Option<&[u8]>, uid: u32) -> Result<()> {
+        let pattern = text.map(|text| self.read_pattern(text)).transpose()?;
+        self.closes_told(inode).await;
+        let request = SetPattern { inode, pattern, uid };
+        self.modify(inode, request, ModifyOptions::default(), |_, _| ()).await.map(|_| ())
+    }
+}
+
+impl Client {
     /// The target that serves a group, its node, and where that listens.
     fn place_of(&self, group: GroupId) -> (String, String, String) {
         let map = self.mount().map();
@@ -65,31 +108,6 @@ impl Client {
             node.map_or_else(unknown, |node| node.id.to_string()),
             node.and_then(|node| node.addresses.first().cloned()).unwrap_or_else(unknown),
         )
-    }
-
-    /// Reads a pattern that a program asks for.
-    ///
-    /// # Errors
-    /// `InvalidArgument`, and `NotFound` for targets that aren't there.
-    pub fn read_pattern(&self, text: &[u8]) -> Result<StripePattern> {
-        let what = "a stripe pattern is text";
-        let text = std::str::from_utf8(text)
-            .map_err(|_| skep_types::Error::new(ErrorCode::InvalidArgument, what))?;
-        pattern_text::parse(text, &self.mount().map())
-    }
-
-    /// Sets what a directory hands down (nothing: what the cluster's settings say), or the pattern
-    /// of a file that was never written. `uid` is who asks.
-    ///
-    /// # Errors
-    /// `InvalidArgument` and `NotFound` as the text has it, `NotPermitted` for who doesn't own it,
-    /// `PermissionDenied` beyond the limits for users, `InUse` for a file that is open or was
-    /// written.
-    pub async fn set_pattern(&self, inode: InodeId, text: Option<&[u8]>, uid: u32) -> Result<()> {
-        let pattern = text.map(|text| self.read_pattern(text)).transpose()?;
-        self.closes_told(inode).await;
-        let request = SetPattern { inode, pattern, uid };
-        self.modify(inode, request, ModifyOptions::default(), |_, _| ()).await.map(|_| ())
     }
 
     /// Waits until metadata has been told of all closes of a file by this mount: for a program, it

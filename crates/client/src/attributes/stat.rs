@@ -7,6 +7,7 @@ use crate::files::handles::HandleId;
 use crate::inode_state::InodeState;
 use crate::inode_state::guards::TruncationClaim;
 use crate::limits::{CONTENTION_PAUSE, FIRST_LOOK_PATIENCE, ROOT_PATIENCE};
+use crate::mount::options::Forget;
 use crate::session::request::ModifyOptions;
 use skep_types::{Attributes, ErrorCode, FileKind, InodeId, Result, Timestamp};
 use skep_wire::metadata::{GetAttributes, SetAttributes};
@@ -21,12 +22,46 @@ pub struct Stat {
     pub allocated_bytes: u64,
 }
 
-impl Client {
+/// Attributes of inodes.
+pub trait InodeAttributes {
     /// The attributes of an inode, with all that this mount has written.
     ///
     /// # Errors
     /// `NotFound`.
-    pub async fn attributes(&self, inode: InodeId) -> Result<Attributes> {
+    fn attributes(&self, inode: InodeId) -> impl Future<Output = Result<Attributes>>;
+
+    /// The attributes of an inode, with all that this mount has written, and how much it takes. A
+    /// directory, pipe, socket or device that was removed (a program may still have it open) is
+    /// shown as it was last seen, without a name. The root is shown as it was last seen if metadata
+    /// doesn't answer soon: `df`, `umount` and all that looks at every mount of a host would hang
+    /// otherwise.
+    ///
+    /// # Errors
+    /// `NotFound`, `Stale`; those of storage for a file that may have holes.
+    fn stat(&self, inode: InodeId) -> impl Future<Output = Result<Stat>>;
+
+    /// Changes attributes.
+    ///
+    /// # Errors
+    /// `NotFound`, `FileTooLarge`, `IsDirectory` for a size.
+    fn set_attributes(&self, change: SetAttributes) -> impl Future<Output = Result<Attributes>>;
+
+    /// Checks that a handle through which a file is to be cut is still good for that.
+    ///
+    /// # Errors
+    /// `Stale` if it isn't open or its file is gone; `Evicted` if others may have the file since.
+    fn check_handle(&self, handle: HandleId) -> Result<()>;
+
+    /// Notes that the kernel is shown these attributes. Says whether it may remember an access
+    /// control list from before another mount changed the inode.
+    fn note_shown(&self, attributes: &Attributes) -> bool;
+
+    /// Sets how the kernel is made to forget attributes of a file that begins to be shared.
+    fn set_forget(&self, forget: Forget);
+}
+
+impl InodeAttributes for Client {
+    async fn attributes(&self, inode: InodeId) -> Result<Attributes> {
         if let Some(state) = self.mount().inodes.get(inode) {
             // What metadata wasn't told yet changes the times too, so it is told first.
             match self.report_written(&state, ModifyOptions::default()).await {
@@ -40,15 +75,7 @@ impl Client {
         self.fetch_attributes(inode).await
     }
 
-    /// The attributes of an inode, with all that this mount has written, and how much it takes. A
-    /// directory, pipe, socket or device that was removed (a program may still have it open) is
-    /// shown as it was last seen, without a name. The root is shown as it was last seen if metadata
-    /// doesn't answer soon: `df`, `umount` and all that looks at every mount of a host would hang
-    /// otherwise.
-    ///
-    /// # Errors
-    /// `NotFound`, `Stale`; those of storage for a file that may have holes.
-    pub async fn stat(&self, inode: InodeId) -> Result<Stat> {
+    async fn stat(&self, inode: InodeId) -> Result<Stat> {
         let answer = match inode {
             InodeId::ROOT => self.attributes_of_root().await,
             _ => self.attributes(inode).await,
@@ -66,54 +93,7 @@ impl Client {
         Ok(Stat { attributes, allocated_bytes: allocated.map_or(size, |it| it.min(size)) })
     }
 
-    async fn attributes_of_root(&self) -> Result<Attributes> {
-        let answer = skep_env::timeout(ROOT_PATIENCE, self.attributes(InodeId::ROOT)).await;
-        answer.unwrap_or_else(|| Ok(self.mount().seen.root().unwrap_or_else(root_never_seen)))
-    }
-
-    /// Looks at the root, so that it can be shown when metadata doesn't answer later. Gives up
-    /// after a while: a mount may begin before metadata does.
-    pub async fn look_at_root(&self) {
-        let looked = skep_env::timeout(FIRST_LOOK_PATIENCE, self.attributes(InodeId::ROOT)).await;
-        match looked {
-            Some(Ok(_)) => {}
-            Some(Err(error)) => tracing::warn!("the root directory can't be looked at: {error}"),
-            None => tracing::warn!("metadata doesn't answer yet: what is asked of it waits"),
-        }
-    }
-
-    /// Asks metadata for attributes.
-    pub(crate) async fn fetch_attributes(&self, inode: InodeId) -> Result<Attributes> {
-        let mut attributes = self.ask(inode, &GetAttributes { inode }).await?.attributes;
-        self.note_attributes(&mut attributes);
-        Ok(attributes)
-    }
-
-    /// Notes that the kernel is shown these attributes. Says whether it may remember an access
-    /// control list from before another mount changed the inode.
-    pub fn note_shown(&self, attributes: &Attributes) -> bool {
-        let shown = Shown { version: attributes.change_counter, has_acl: attributes.has_acl };
-        self.mount().caches.shown(attributes.inode, shown)
-    }
-
-    /// Takes attributes that metadata gave, and raises their size to what this mount wrote.
-    pub(crate) fn note_attributes(&self, attributes: &mut Attributes) {
-        self.note_xattrs(attributes);
-        if !matches!(attributes.kind, FileKind::Regular | FileKind::Symlink) {
-            self.mount().seen.note(attributes);
-            return;
-        }
-        if let Some(state) = self.mount().inodes.get(attributes.inode) {
-            state.observe(attributes, skep_env::now());
-            state.merge_into(attributes);
-        }
-    }
-
-    /// Changes attributes.
-    ///
-    /// # Errors
-    /// `NotFound`, `FileTooLarge`, `IsDirectory` for a size.
-    pub async fn set_attributes(&self, change: SetAttributes) -> Result<Attributes> {
+    async fn set_attributes(&self, change: SetAttributes) -> Result<Attributes> {
         let inode = change.inode;
         let Some(state) = self.mount().inodes.get(inode) else {
             let how =
@@ -141,12 +121,55 @@ impl Client {
         drive(truncation, |_| ()).await
     }
 
-    /// Checks that a handle through which a file is to be cut is still good for that.
-    ///
-    /// # Errors
-    /// `Stale` if it isn't open or its file is gone; `Evicted` if others may have the file since.
-    pub fn check_handle(&self, handle: HandleId) -> Result<()> {
+    fn check_handle(&self, handle: HandleId) -> Result<()> {
         self.mount().handles.get_live(handle).map(|_| ())
+    }
+
+    fn note_shown(&self, attributes: &Attributes) -> bool {
+        let shown = Shown { version: attributes.change_counter, has_acl: attributes.has_acl };
+        self.mount().caches.shown(attributes.inode, shown)
+    }
+
+    fn set_forget(&self, forget: Forget) {
+        self.mount().set_forget(forget);
+    }
+}
+
+impl Client {
+    async fn attributes_of_root(&self) -> Result<Attributes> {
+        let answer = skep_env::timeout(ROOT_PATIENCE, self.attributes(InodeId::ROOT)).await;
+        answer.unwrap_or_else(|| Ok(self.mount().seen.root().unwrap_or_else(root_never_seen)))
+    }
+
+    /// Looks at the root, so that it can be shown when metadata doesn't answer later. Gives up
+    /// after a while: a mount may begin before metadata does.
+    pub async fn look_at_root(&self) {
+        let looked = skep_env::timeout(FIRST_LOOK_PATIENCE, self.attributes(InodeId::ROOT)).await;
+        match looked {
+            Some(Ok(_)) => {}
+            Some(Err(error)) => tracing::warn!("the root directory can't be looked at: {error}"),
+            None => tracing::warn!("metadata doesn't answer yet: what is asked of it waits"),
+        }
+    }
+
+    /// Asks metadata for attributes.
+    pub(crate) async fn fetch_attributes(&self, inode: InodeId) -> Result<Attributes> {
+        let mut attributes = self.ask(inode, &GetAttributes { inode }).await?.attributes;
+        self.note_attributes(&mut attributes);
+        Ok(attributes)
+    }
+
+    /// Takes attributes that metadata gave, and raises their size to what this mount wrote.
+    pub(crate) fn note_attributes(&self, attributes: &mut Attributes) {
+        self.note_xattrs(attributes);
+        if !matches!(attributes.kind, FileKind::Regular | FileKind::Symlink) {
+            self.mount().seen.note(attributes);
+            return;
+        }
+        if let Some(state) = self.mount().inodes.get(attributes.inode) {
+            state.observe(attributes, skep_env::now());
+            state.merge_into(attributes);
+        }
     }
 
     async fn send_attributes(

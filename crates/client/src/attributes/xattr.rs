@@ -8,24 +8,43 @@ use skep_types::codec::Bytes;
 use skep_types::{Attributes, ErrorCode, InodeId, Result};
 use skep_wire::metadata::{BytesReply, GetXattr, ListXattrs, RemoveXattr, SetXattr, XattrMode};
 
-impl Client {
-    /// Notes whether an inode has extended attributes that the kernel asks for.
-    pub(crate) fn note_xattrs(&self, attributes: &Attributes) {
-        self.mount().xattr_absence.note(attributes, skep_env::now());
-    }
-
-    /// Whether this is the root, and it had no such attribute when it was last seen.
-    fn is_plain_root(&self, inode: InodeId) -> bool {
-        let lacks_all = |seen: Attributes| !seen.has_capability && !seen.has_acl;
-        inode == InodeId::ROOT && self.mount().seen.root().is_some_and(lacks_all)
-    }
-
+/// Extended attributes of inodes.
+pub trait Xattrs {
     /// Reads an extended attribute. Of a directory, pipe, socket or device that was removed (a
     /// program may still have it open) none is left.
     ///
     /// # Errors
     /// `NoAttribute`, `NotFound`.
-    pub async fn get_xattr(&self, inode: InodeId, name: &[u8]) -> Result<Vec<u8>> {
+    fn get_xattr(&self, inode: InodeId, name: &[u8]) -> impl Future<Output = Result<Vec<u8>>>;
+
+    /// Sets an extended attribute; with an access control list perhaps clears the set-group-id bit.
+    ///
+    /// # Errors
+    /// `Exists` or `NoAttribute` as `mode` asks, `TooLarge`, `NotFound`.
+    fn set_xattr(
+        &self,
+        inode: InodeId,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+        clear_set_group_id: bool,
+    ) -> impl Future<Output = Result<()>>;
+
+    /// Lists the names of extended attributes, in byte order.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    fn list_xattrs(&self, inode: InodeId) -> impl Future<Output = Result<Vec<Vec<u8>>>>;
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// `NoAttribute`, `NotFound`.
+    fn remove_xattr(&self, inode: InodeId, name: &[u8]) -> impl Future<Output = Result<()>>;
+}
+
+impl Xattrs for Client {
+    async fn get_xattr(&self, inode: InodeId, name: &[u8]) -> Result<Vec<u8>> {
         if self.mount().xattr_absence.is_absent(inode, name, skep_env::now()) {
             return Err(ErrorCode::NoAttribute.into());
         }
@@ -50,11 +69,7 @@ impl Client {
         }
     }
 
-    /// Sets an extended attribute; with an access control list perhaps clears the set-group-id bit.
-    ///
-    /// # Errors
-    /// `Exists` or `NoAttribute` as `mode` asks, `TooLarge`, `NotFound`.
-    pub async fn set_xattr(
+    async fn set_xattr(
         &self,
         inode: InodeId,
         name: &[u8],
@@ -80,22 +95,27 @@ impl Client {
         done.map(|_| ())
     }
 
-    /// Lists the names of extended attributes, in byte order.
-    ///
-    /// # Errors
-    /// `NotFound`.
-    pub async fn list_xattrs(&self, inode: InodeId) -> Result<Vec<Vec<u8>>> {
+    async fn list_xattrs(&self, inode: InodeId) -> Result<Vec<Vec<u8>>> {
         let names = self.ask(inode, &ListXattrs { inode }).await?.names;
         Ok(names.into_iter().map(|Bytes(name)| name).collect())
     }
 
-    /// Removes an extended attribute.
-    ///
-    /// # Errors
-    /// `NoAttribute`, `NotFound`.
-    pub async fn remove_xattr(&self, inode: InodeId, name: &[u8]) -> Result<()> {
+    async fn remove_xattr(&self, inode: InodeId, name: &[u8]) -> Result<()> {
         let request = RemoveXattr { inode, name: name.into() };
         let how = ModifyOptions::ambiguous_on(ErrorCode::NoAttribute);
         self.modify(inode, request, how, |_, _| ()).await.map(|_| ())
+    }
+}
+
+impl Client {
+    /// Notes whether an inode has extended attributes that the kernel asks for.
+    pub(crate) fn note_xattrs(&self, attributes: &Attributes) {
+        self.mount().xattr_absence.note(attributes, skep_env::now());
+    }
+
+    /// Whether this is the root, and it had no such attribute when it was last seen.
+    fn is_plain_root(&self, inode: InodeId) -> bool {
+        let lacks_all = |seen: Attributes| !seen.has_capability && !seen.has_acl;
+        inode == InodeId::ROOT && self.mount().seen.root().is_some_and(lacks_all)
     }
 }

@@ -47,14 +47,38 @@ enum Change {
     Clear,
 }
 
-impl Client {
+/// Allocating space in files, and finding their holes.
+pub trait Allocates {
     /// Reserves room for a range of a file, makes it zeros or a hole. With `keeps_size` (and for a
     /// hole, always) the file doesn't become longer. After an error a part of it may be done, but
     /// the file's end hasn't moved.
     ///
     /// # Errors
-    /// As [`Self::write`]; `Unsupported` where storage can't reserve room.
-    pub async fn allocate(
+    /// As `Writes::write`; `Unsupported` where storage can't reserve room.
+    fn allocate(
+        &self,
+        handle: HandleId,
+        range: Range<u64>,
+        what: Allocation,
+        keeps_size: bool,
+    ) -> impl Future<Output = Result<()>>;
+
+    /// The first byte from `offset` on that holds data or lies in a hole. The end of the file
+    /// counts as a hole; none: there is no data, or the file ends before `offset`. What is a hole
+    /// is known in blocks of the targets' file systems.
+    ///
+    /// # Errors
+    /// `Stale` for a handle that isn't open or whose file is gone.
+    fn seek(
+        &self,
+        handle: HandleId,
+        offset: u64,
+        what: Sought,
+    ) -> impl Future<Output = Result<Option<u64>>>;
+}
+
+impl Allocates for Client {
+    async fn allocate(
         &self,
         handle: HandleId,
         range: Range<u64>,
@@ -99,13 +123,7 @@ impl Client {
         Ok(())
     }
 
-    /// The first byte from `offset` on that holds data or lies in a hole. The end of the file
-    /// counts as a hole; none: there is no data, or the file ends before `offset`. What is a hole
-    /// is known in blocks of the targets' file systems.
-    ///
-    /// # Errors
-    /// `Stale` for a handle that isn't open or whose file is gone.
-    pub async fn seek(&self, handle: HandleId, offset: u64, what: Sought) -> Result<Option<u64>> {
+    async fn seek(&self, handle: HandleId, offset: u64, what: Sought) -> Result<Option<u64>> {
         let file = self.mount().handles.get_live(handle)?;
         self.confirm_locks(&file).await?;
         let size = self.size_for_read(&file, MAX_FILE_BYTES).await?;
@@ -118,7 +136,9 @@ impl Client {
         file.check_live()?;
         Ok(Some(found).filter(|found| what == Sought::Hole || *found < size))
     }
+}
 
+impl Client {
     /// Where the range first has what is sought; its end if nowhere.
     async fn sought(&self, file: &Arc<OpenFile>, range: Range<u64>, what: Sought) -> Result<u64> {
         let inline = file.pattern.inline_bytes();

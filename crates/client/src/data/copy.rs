@@ -20,57 +20,26 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// A part of a copy that lies in one chunk file of each side.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Run {
-    from: Piece,
-    /// As long as `from`.
-    to: Piece,
-}
-
-/// TruncationTable a copy into runs, in order, each of at most `max_bytes`.
-///
-/// # Errors
-/// As [`pieces`].
-fn runs(
-    (from, source): (&StripePattern, Range<u64>),
-    (to, offset): (&StripePattern, u64),
-    max_bytes: u64,
-) -> Result<Vec<Run>> {
-    let length = source.end - source.start;
-    let mut sources = pieces(from, source)?;
-    let mut places = pieces(to, offset..offset + length)?;
-    let (mut source, mut place) = (sources.next(), places.next());
-    let mut runs = Vec::new();
-    while let (Some(from), Some(to)) = (source, place) {
-        let length = from.length.min(to.length).min(max_bytes);
-        runs.push(Run { from: Piece { length, ..from }, to: Piece { length, ..to } });
-        source = behind(from, length).or_else(|| sources.next());
-        place = behind(to, length).or_else(|| places.next());
-    }
-    Ok(runs)
-}
-
-/// What is left of a piece behind its first `length` bytes.
-fn behind(piece: Piece, length: u64) -> Option<Piece> {
-    (piece.length > length).then(|| Piece {
-        offset_in_chunk_file: piece.offset_in_chunk_file + length,
-        offset_in_range: piece.offset_in_range + length,
-        length: piece.length - length,
-        ..piece
-    })
-}
-
-impl Client {
+/// Copying bytes between files.
+pub trait Copies {
     /// Copies up to `length` bytes from one open file to another, or to another place of the same;
     /// gives how many: fewer than asked for at the end of the source, or of what is done at once.
     /// Holes may become zeros, or stay holes. After an error any part of the range that lies
     /// within the file as it was may have been copied, and the file's end hasn't moved.
     ///
     /// # Errors
-    /// `InvalidArgument` if the ranges overlap in one file; else as [`Self::read`] and
-    /// [`Self::write`].
-    pub async fn copy(
+    /// `InvalidArgument` if the ranges overlap in one file; else as `Reads::read` and
+    /// `Writes::write`.
+    fn copy(
+        &self,
+        from: (HandleId, u64),
+        to: (HandleId, u64),
+        length: u64,
+    ) -> impl Future<Output = Result<u64>>;
+}
+
+impl Copies for Client {
+    async fn copy(
         &self,
         (from, from_offset): (HandleId, u64),
         (to, to_offset): (HandleId, u64),
@@ -133,6 +102,47 @@ impl Client {
         self.report_size(&inode).await?;
         Ok(copied)
     }
+}
+
+/// A part of a copy that lies in one chunk file of each side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Run {
+    from: Piece,
+    /// As long as `from`.
+    to: Piece,
+}
+
+/// TruncationTable a copy into runs, in order, each of at most `max_bytes`.
+///
+/// # Errors
+/// As [`pieces`].
+fn runs(
+    (from, source): (&StripePattern, Range<u64>),
+    (to, offset): (&StripePattern, u64),
+    max_bytes: u64,
+) -> Result<Vec<Run>> {
+    let length = source.end - source.start;
+    let mut sources = pieces(from, source)?;
+    let mut places = pieces(to, offset..offset + length)?;
+    let (mut source, mut place) = (sources.next(), places.next());
+    let mut runs = Vec::new();
+    while let (Some(from), Some(to)) = (source, place) {
+        let length = from.length.min(to.length).min(max_bytes);
+        runs.push(Run { from: Piece { length, ..from }, to: Piece { length, ..to } });
+        source = behind(from, length).or_else(|| sources.next());
+        place = behind(to, length).or_else(|| places.next());
+    }
+    Ok(runs)
+}
+
+/// What is left of a piece behind its first `length` bytes.
+fn behind(piece: Piece, length: u64) -> Option<Piece> {
+    (piece.length > length).then(|| Piece {
+        offset_in_chunk_file: piece.offset_in_chunk_file + length,
+        offset_in_range: piece.offset_in_range + length,
+        length: piece.length - length,
+        ..piece
+    })
 }
 
 /// A copy under way.

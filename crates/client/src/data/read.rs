@@ -10,18 +10,37 @@ use crate::limits::MAX_PIECE_BYTES;
 use skep_cluster::striping::Piece;
 use skep_env::Buf;
 use skep_rpc::CallOptions;
-use skep_types::{ChunkFileKey, Error, ErrorCode, GroupId, Result};
+use skep_types::{ChunkFileKey, Error, ErrorCode, GroupId, InodeId, Result};
 use skep_wire::storage::ReadChunk;
 use std::rc::Rc;
 
-impl Client {
+/// Reading the bytes of files, and which of them the kernel may cache.
+pub trait Reads {
     /// Reads into all of `into`; gives how many bytes, fewer only at the end of the file. May be
     /// dropped; the buffer's contents are arbitrary then.
     ///
     /// # Errors
     /// `Stale` for a handle that isn't open or whose file is gone, `Corrupt` for data that doesn't
     /// match its checksum.
-    pub async fn read(&self, handle: HandleId, offset: u64, into: Buf) -> Result<usize> {
+    fn read(&self, handle: HandleId, offset: u64, into: Buf)
+    -> impl Future<Output = Result<usize>>;
+
+    /// Notes that the bytes of a read that is about to begin may be kept by the caller, as the
+    /// kernel keeps them in its page cache.
+    fn note_cached(&self, _handle: HandleId) {}
+
+    /// Whether the kernel may have pages of a file from such reads since it was opened.
+    fn is_cached(&self, _inode: InodeId) -> bool {
+        true
+    }
+
+    /// Whether other mounts have a file open that this mount has open, and at least one of all may
+    /// write.
+    fn is_shared(&self, inode: InodeId) -> bool;
+}
+
+impl Reads for Client {
+    async fn read(&self, handle: HandleId, offset: u64, into: Buf) -> Result<usize> {
         let file = self.mount().handles.get_live(handle)?;
         self.confirm_locks(&file).await?;
         let wanted = into.len() as u64;
@@ -37,15 +56,25 @@ impl Client {
         Ok(length)
     }
 
-    /// Notes that the bytes of a read that is about to begin may be kept by the caller, as the
-    /// kernel keeps them in its page cache.
-    pub fn note_cached(&self, handle: HandleId) {
+    fn note_cached(&self, handle: HandleId) {
         // A handle that is gone: the read will say so.
         if let Ok(file) = self.mount().handles.get_live(handle) {
             file.inode.set_cached();
         }
     }
 
+    fn is_cached(&self, inode: InodeId) -> bool {
+        self.mount().inodes.get(inode).is_some_and(|state| state.is_cached())
+    }
+
+    fn is_shared(&self, inode: InodeId) -> bool {
+        // Almost no mount ever finds a shared file, so most calls look into no table.
+        self.mount().notifications.has_shared()
+            && self.mount().inodes.get(inode).is_some_and(|state| state.is_shared())
+    }
+}
+
+impl Client {
     async fn read_range(&self, file: &OpenFile, offset: u64, into: Buf) -> Result<()> {
         let range = offset..offset + into.len() as u64;
         let plan = plan(&file.pattern, range, MAX_PIECE_BYTES)?;

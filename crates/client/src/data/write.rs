@@ -12,7 +12,7 @@ use crate::files::open_file::OpenFile;
 use crate::inode_state::InodeState;
 use crate::inode_state::guards::WriteGuard;
 use crate::limits::{CONTENTION_PAUSE, MAX_PIECE_BYTES, WRITE_GRACE};
-use crate::locks::file_locks::{FileLock, Locked};
+use crate::locks::file_locks::{FileLock, Locked, Locks};
 use skep_cluster::striping::Piece;
 use skep_env::Buf;
 use skep_rpc::CallOptions;
@@ -27,7 +27,8 @@ use skep_wire::storage::{StripeHint, WriteChunk};
 use std::rc::Rc;
 use std::sync::Arc;
 
-impl Client {
+/// Writing the bytes of files.
+pub trait Writes {
     /// Writes all of `data`, or gives an error; after an error any part of it that lies within the
     /// file as it was may have been written, and the file's end hasn't moved.
     ///
@@ -38,7 +39,18 @@ impl Client {
     /// # Errors
     /// `Stale` for a handle that isn't open or whose file is gone, `InvalidArgument` for one that
     /// isn't open for writing, `FileTooLarge`, `NoSpace`, `DeviceFailed`.
-    pub async fn write(&self, handle: HandleId, offset: u64, data: Buf) -> Result<()> {
+    fn write(&self, handle: HandleId, offset: u64, data: Buf) -> impl Future<Output = Result<()>>;
+
+    /// Writes all of `data` at the end of the file. Callers of one mount take turns (the kernel
+    /// does); those of several do by a lock, while they have the file open at once.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    fn append(&self, handle: HandleId, data: Buf) -> impl Future<Output = Result<()>>;
+}
+
+impl Writes for Client {
+    async fn write(&self, handle: HandleId, offset: u64, data: Buf) -> Result<()> {
         let file = self.mount().handles.get_live(handle)?;
         let end = file.check_writable(offset.checked_add(data.len() as u64))?;
         if data.is_empty() {
@@ -68,12 +80,7 @@ impl Client {
         drive_for(WRITE_GRACE, work).await
     }
 
-    /// Writes all of `data` at the end of the file. Callers of one mount take turns (the kernel
-    /// does); those of several do by a lock, while they have the file open at once.
-    ///
-    /// # Errors
-    /// As [`Self::write`].
-    pub async fn append(&self, handle: HandleId, data: Buf) -> Result<()> {
+    async fn append(&self, handle: HandleId, data: Buf) -> Result<()> {
         let file = self.mount().handles.get_live(handle)?;
         let Some(alone) = file.inode.try_append_alone() else {
             return self.append_in_turn(file, handle, data).await;
@@ -86,7 +93,9 @@ impl Client {
         };
         drive(work, |_| ()).await
     }
+}
 
+impl Client {
     /// Appends to a file that others may append to, under a lock that no program sees.
     async fn append_in_turn(&self, file: Arc<OpenFile>, handle: HandleId, data: Buf) -> Result<()> {
         // As if each append were a process.

@@ -10,23 +10,30 @@ use skep_types::{Error, ErrorCode, Result};
 use skep_wire::metadata::{Close, OpenMode, OpenReply};
 use std::sync::Arc;
 
-impl Client {
+/// The ends of descriptors and of handles.
+pub trait Closes {
     /// Tells metadata what was written, so that an open that comes later sees it: for each
     /// `close(2)`.
     ///
     /// # Errors
     /// `Stale` for a handle that isn't open or whose file is gone.
-    pub async fn flush(&self, handle: HandleId) -> Result<()> {
-        let file = self.mount().handles.get_live(handle)?;
-        self.report_written(&file.inode, ModifyOptions::default()).await.map(|_| ())
-    }
+    fn flush(&self, handle: HandleId) -> impl Future<Output = Result<()>>;
 
     /// Closes a handle. It is gone afterwards, even if this fails. When metadata has been told all
     /// that was written (as by [`Self::flush`]), it learns of the close a few milliseconds later.
     ///
     /// # Errors
     /// `Stale` if it isn't open; otherwise what kept metadata from being told what was written.
-    pub async fn close(&self, handle: HandleId) -> Result<()> {
+    fn close(&self, handle: HandleId) -> impl Future<Output = Result<()>>;
+}
+
+impl Closes for Client {
+    async fn flush(&self, handle: HandleId) -> Result<()> {
+        let file = self.mount().handles.get_live(handle)?;
+        self.report_written(&file.inode, ModifyOptions::default()).await.map(|_| ())
+    }
+
+    async fn close(&self, handle: HandleId) -> Result<()> {
         let file = self.mount().handles.get(handle)?;
         if !file.begin_close() {
             return Err(Error::new(ErrorCode::Stale, "the handle is being closed already"));
@@ -52,7 +59,9 @@ impl Client {
         };
         drive(closing, |_| ()).await
     }
+}
 
+impl Client {
     async fn close_file(&self, file: &Arc<OpenFile>) -> Result<()> {
         if file.is_stale() {
             return Ok(());

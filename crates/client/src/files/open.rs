@@ -35,13 +35,43 @@ pub struct OpenedFile {
     pub is_shared: bool,
 }
 
-impl Client {
+/// Creating and opening files.
+pub trait Opens {
     /// Makes a file that is not a directory, and opens it if asked. Without `exclusive` an existing
     /// regular file is opened as it is.
     ///
     /// # Errors
     /// `Exists`, `NotFound`, `NotDirectory`, `NameTooLong`, `NoSpace`.
-    pub async fn create(&self, request: Create) -> Result<Created> {
+    fn create(&self, request: Create) -> impl Future<Output = Result<Created>>;
+
+    /// Makes a regular file without a name and opens it.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotDirectory`, `NoSpace`, `LimitReached` with too many open files.
+    fn create_unnamed(
+        &self,
+        directory: InodeId,
+        new: NewInode,
+        open: OpenMode,
+        pattern: Option<StripePattern>,
+    ) -> impl Future<Output = Result<Created>>;
+
+    /// Opens a regular file.
+    ///
+    /// # Errors
+    /// `Stale` if it has lost its last name and isn't open on this mount; `NotFound`,
+    /// `IsDirectory`, `InvalidArgument` for what can't be opened, `LimitReached` with too many open
+    /// files.
+    fn open(
+        &self,
+        inode: InodeId,
+        mode: OpenMode,
+        truncate: bool,
+    ) -> impl Future<Output = Result<OpenedFile>>;
+}
+
+impl Opens for Client {
+    async fn create(&self, request: Create) -> Result<Created> {
         self.mount().handles.check_limit()?;
         let mode = request.open;
         loop {
@@ -61,21 +91,7 @@ impl Client {
         }
     }
 
-    async fn send_create(&self, request: Create) -> Result<OpenReply> {
-        let how = match request.exclusive {
-            true => ModifyOptions::ambiguous_on(ErrorCode::Exists),
-            false => ModifyOptions::default(),
-        };
-        let (directory, mode) = (request.directory, request.open);
-        let orphan = move |client: Client, result| client.close_orphan(result, mode);
-        self.modify(directory, request, how, orphan).await
-    }
-
-    /// Makes a regular file without a name and opens it.
-    ///
-    /// # Errors
-    /// `NotFound`, `NotDirectory`, `NoSpace`, `LimitReached` with too many open files.
-    pub async fn create_unnamed(
+    async fn create_unnamed(
         &self,
         directory: InodeId,
         new: NewInode,
@@ -90,36 +106,7 @@ impl Client {
         self.created(opened, open, before)
     }
 
-    async fn open_existing(&self, request: &Create, error: Error) -> Result<Created> {
-        let lookup = Lookup { directory: request.directory, name: request.name.clone() };
-        let entry = self.ask(request.directory, &lookup).await?;
-        if entry.kind != skep_types::FileKind::Regular {
-            return Err(error);
-        }
-        let before = self.mount().notifications.position();
-        let opened =
-            self.send_open(entry.inode, request.open, false, ModifyOptions::default()).await?;
-        self.created(opened, request.open, before)
-    }
-
-    fn created(&self, opened: OpenReply, mode: OpenMode, before: Position) -> Result<Created> {
-        let created = opened.created;
-        let attributes = opened.attributes.clone();
-        let handle = match mode {
-            OpenMode::No => None,
-            _ if opened.pattern.is_none() => None,
-            _ => Some(self.add_handle(opened, mode, before)?.handle),
-        };
-        Ok(Created { attributes, handle, created })
-    }
-
-    /// Opens a regular file.
-    ///
-    /// # Errors
-    /// `Stale` if it has lost its last name and isn't open on this mount; `NotFound`,
-    /// `IsDirectory`, `InvalidArgument` for what can't be opened, `LimitReached` with too many open
-    /// files.
-    pub async fn open(&self, inode: InodeId, mode: OpenMode, truncate: bool) -> Result<OpenedFile> {
+    async fn open(&self, inode: InodeId, mode: OpenMode, truncate: bool) -> Result<OpenedFile> {
         self.mount().handles.check_limit()?;
         let before = self.mount().notifications.position();
         let state = truncate.then(|| self.mount().inodes.get(inode)).flatten();
@@ -144,6 +131,41 @@ impl Client {
         };
         let opened = drive(opening, orphan).await?;
         self.add_handle(opened, mode, before)
+    }
+}
+
+impl Client {
+    async fn send_create(&self, request: Create) -> Result<OpenReply> {
+        let how = match request.exclusive {
+            true => ModifyOptions::ambiguous_on(ErrorCode::Exists),
+            false => ModifyOptions::default(),
+        };
+        let (directory, mode) = (request.directory, request.open);
+        let orphan = move |client: Client, result| client.close_orphan(result, mode);
+        self.modify(directory, request, how, orphan).await
+    }
+
+    async fn open_existing(&self, request: &Create, error: Error) -> Result<Created> {
+        let lookup = Lookup { directory: request.directory, name: request.name.clone() };
+        let entry = self.ask(request.directory, &lookup).await?;
+        if entry.kind != skep_types::FileKind::Regular {
+            return Err(error);
+        }
+        let before = self.mount().notifications.position();
+        let opened =
+            self.send_open(entry.inode, request.open, false, ModifyOptions::default()).await?;
+        self.created(opened, request.open, before)
+    }
+
+    fn created(&self, opened: OpenReply, mode: OpenMode, before: Position) -> Result<Created> {
+        let created = opened.created;
+        let attributes = opened.attributes.clone();
+        let handle = match mode {
+            OpenMode::No => None,
+            _ if opened.pattern.is_none() => None,
+            _ => Some(self.add_handle(opened, mode, before)?.handle),
+        };
+        Ok(Created { attributes, handle, created })
     }
 
     /// Opens a file that has a name, or that this mount has open. Otherwise the kernel came to it

@@ -14,7 +14,8 @@ use skep_wire::storage::SyncChunk;
 use std::rc::Rc;
 use std::sync::Arc;
 
-impl Client {
+/// Waiting until changes are on the devices.
+pub trait Syncs {
     /// Waits until everything that was written to the file, through whichever handle of this mount,
     /// is on the devices, and the size and times with it. `fdatasync(2)` does the same: the size is
     /// needed to read the data.
@@ -22,7 +23,33 @@ impl Client {
     /// # Errors
     /// `Io`, once for each handle, when acknowledged writes may have been lost by a host that lost
     /// its power; `DeviceFailed`; `Stale`.
-    pub async fn fsync(&self, handle: HandleId) -> Result<()> {
+    fn fsync(&self, handle: HandleId) -> impl Future<Output = Result<()>>;
+
+    /// Notes that the caller wants what he changes through a handle to be on the devices when the
+    /// call returns (`O_SYNC`, `O_DSYNC`). He has to ask for it ([`Self::fsync`]); this only
+    /// remembers it for him.
+    fn set_synced(&self, handle: HandleId);
+
+    /// Whether that was noted of a handle.
+    fn is_synced(&self, handle: HandleId) -> bool;
+
+    /// Waits until everything that this mount has done is on the devices (`syncfs`).
+    ///
+    /// # Errors
+    /// The first error met; all else is synced nevertheless.
+    fn sync_all(&self) -> impl Future<Output = Result<()>>;
+
+    /// Waits until all changes of names and attributes that were acknowledged are on the devices:
+    /// for
+    /// `fsync` of a directory. All metadata targets, since a directory's entries may lead to any.
+    ///
+    /// # Errors
+    /// The first error met.
+    fn sync_names(&self) -> impl Future<Output = Result<()>>;
+}
+
+impl Syncs for Client {
+    async fn fsync(&self, handle: HandleId) -> Result<()> {
         let file = self.mount().handles.get_live(handle)?;
         let synced = self.sync_data(&file.inode).await?;
         let durable = ModifyOptions { is_durable: true, ..ModifyOptions::default() };
@@ -34,21 +61,50 @@ impl Client {
         check_losses(&file)
     }
 
-    /// Notes that the caller wants what he changes through a handle to be on the devices when the
-    /// call returns (`O_SYNC`, `O_DSYNC`). He has to ask for it ([`Self::fsync`]); this only
-    /// remembers it for him.
-    pub fn set_synced(&self, handle: HandleId) {
+    fn set_synced(&self, handle: HandleId) {
         // A handle that is gone: its next use will say so.
         if let Ok(file) = self.mount().handles.get_live(handle) {
             file.set_synced();
         }
     }
 
-    /// Whether that was noted of a handle.
-    pub fn is_synced(&self, handle: HandleId) -> bool {
+    fn is_synced(&self, handle: HandleId) -> bool {
         self.mount().handles.get_live(handle).is_ok_and(|file| file.is_synced())
     }
 
+    async fn sync_all(&self) -> Result<()> {
+        let mut result = Ok(());
+        for states in self.mount().inodes.all().chunks(INODES_AT_ONCE) {
+            let sync = |state: &Arc<InodeState>| {
+                let (client, state) = (self.clone(), Arc::clone(state));
+                skep_env::spawn(async move { client.sync_inode(&state).await })
+            };
+            let tasks: Vec<_> = states.iter().map(sync).collect();
+            for task in tasks {
+                result = result.and(task.await);
+            }
+        }
+        result.and(self.sync_names().await)
+    }
+
+    async fn sync_names(&self) -> Result<()> {
+        let mut result = Ok(());
+        let groups = self.metadata_groups();
+        let tasks: Vec<_> = groups
+            .into_iter()
+            .map(|group| {
+                let client = self.clone();
+                skep_env::spawn(async move { client.sync_group(group).await })
+            })
+            .collect();
+        for task in tasks {
+            result = result.and(task.await);
+        }
+        result
+    }
+}
+
+impl Client {
     /// Waits until what metadata was told of a file is on its device, and tells it again what its
     /// host has lost with its power since. `synced`: what it had been told when it was asked last,
     /// and what was on its device then.
@@ -147,47 +203,6 @@ impl Client {
             }
             Err(error) => Err(error),
         }
-    }
-
-    /// Waits until everything that this mount has done is on the devices (`syncfs`).
-    ///
-    /// # Errors
-    /// The first error met; all else is synced nevertheless.
-    pub async fn sync_all(&self) -> Result<()> {
-        let mut result = Ok(());
-        for states in self.mount().inodes.all().chunks(INODES_AT_ONCE) {
-            let sync = |state: &Arc<InodeState>| {
-                let (client, state) = (self.clone(), Arc::clone(state));
-                skep_env::spawn(async move { client.sync_inode(&state).await })
-            };
-            let tasks: Vec<_> = states.iter().map(sync).collect();
-            for task in tasks {
-                result = result.and(task.await);
-            }
-        }
-        result.and(self.sync_names().await)
-    }
-
-    /// Waits until all changes of names and attributes that were acknowledged are on the devices:
-    /// for
-    /// `fsync` of a directory. All metadata targets, since a directory's entries may lead to any.
-    ///
-    /// # Errors
-    /// The first error met.
-    pub async fn sync_names(&self) -> Result<()> {
-        let mut result = Ok(());
-        let groups = self.metadata_groups();
-        let tasks: Vec<_> = groups
-            .into_iter()
-            .map(|group| {
-                let client = self.clone();
-                skep_env::spawn(async move { client.sync_group(group).await })
-            })
-            .collect();
-        for task in tasks {
-            result = result.and(task.await);
-        }
-        result
     }
 
     async fn sync_inode(&self, state: &Arc<InodeState>) -> Result<()> {

@@ -69,11 +69,10 @@ impl Drop for Waiting {
     }
 }
 
-impl Client {
+/// Locks of applications.
+pub trait Locks {
     /// A number for an attempt to get a lock, for [`Self::set_lock`] and [`Self::wait_for_lock`].
-    pub fn new_lock_wait(&self) -> u64 {
-        self.mount().locks.new_wait()
-    }
+    fn new_lock_wait(&self) -> u64;
 
     /// Locks or unlocks a range, as `F_SETLK` does: never waits for others. What was written under
     /// the lock is known to metadata before it is given back. Runs to its end even if it is
@@ -82,7 +81,53 @@ impl Client {
     /// # Errors
     /// `Stale` for a handle that isn't open; `Io` for one whose locks were lost; `TooManyLocks`;
     /// `InvalidArgument` for an impossible range.
-    pub async fn set_lock(&self, handle: HandleId, lock: FileLock, wait: u64) -> Result<Locked> {
+    fn set_lock(
+        &self,
+        handle: HandleId,
+        lock: FileLock,
+        wait: u64,
+    ) -> impl Future<Output = Result<Locked>>;
+
+    /// Waits until a lock may be had, or for some seconds; then it is to be tried to set. May be
+    /// dropped. Looks meanwhile whether the wait closes a cycle over several metadata targets.
+    ///
+    /// # Errors
+    /// `Deadlock` if whoever is in the way waits for this owner; as [`Self::set_lock`].
+    fn wait_for_lock(
+        &self,
+        handle: HandleId,
+        lock: &FileLock,
+        wait: u64,
+    ) -> impl Future<Output = Result<()>>;
+
+    /// A lock that is in the way of another, as `F_GETLK` asks for it. The process is zero if it is
+    /// one of another client.
+    ///
+    /// # Errors
+    /// As [`Self::set_lock`].
+    fn test_lock(
+        &self,
+        handle: HandleId,
+        lock: &FileLock,
+    ) -> impl Future<Output = Result<Option<HeldLock>>>;
+
+    /// Unlocks all POSIX locks of a process on a file: it has closed a descriptor of it.
+    ///
+    /// # Errors
+    /// What kept metadata from being told.
+    fn unlock_process(&self, handle: HandleId, owner: u64) -> impl Future<Output = Result<()>>;
+
+    /// Whether a process of this mount has ever locked bytes of a file. Then every `close(2)` may
+    /// unlock some, and must be passed on ([`Self::unlock_process`]).
+    fn has_process_locks(&self) -> bool;
+}
+
+impl Locks for Client {
+    fn new_lock_wait(&self) -> u64 {
+        self.mount().locks.new_wait()
+    }
+
+    async fn set_lock(&self, handle: HandleId, lock: FileLock, wait: u64) -> Result<Locked> {
         let file = self.mount().handles.get_live(handle)?;
         let client = self.clone();
         let setting = async move {
@@ -101,6 +146,55 @@ impl Client {
         drive(setting, |_| ()).await
     }
 
+    async fn wait_for_lock(&self, handle: HandleId, lock: &FileLock, wait: u64) -> Result<()> {
+        let file = self.mount().handles.get_live(handle)?;
+        let owner = owner_of(&file, handle, lock);
+        let end = EndWait { inode: owner.inode, wait };
+        let mut waiting = Waiting { client: self.clone(), request: Some(end) };
+        let request = WaitLock { lock: request_of(owner, lock), wait };
+        let mut asking = std::pin::pin!(self.ask(owner.inode, &request));
+        let answer = match skep_env::timeout(DEADLOCK_SEARCH_AFTER, asking.as_mut()).await {
+            Some(answer) => answer,
+            None if lock.kind == LockKind::Posix && self.must_give_way(lock.owner, wait).await => {
+                let what = "a deadlock cycle of processes that wait at several metadata targets";
+                let what = format!("file {}: {what}", owner.inode);
+                return Err(Error::new(ErrorCode::Deadlock, what));
+            }
+            None => asking.await,
+        };
+        waiting.request = None;
+        answer.map(|_| ())
+    }
+
+    async fn test_lock(&self, handle: HandleId, lock: &FileLock) -> Result<Option<HeldLock>> {
+        let file = self.mount().handles.get_live(handle)?;
+        let owner = owner_of(&file, handle, lock);
+        let request = TestLock { lock: request_of(owner, lock) };
+        let mut conflict = self.ask(owner.inode, &request).await?.conflict;
+        let own = self.session(self.group_of(owner.inode)?).await?.id;
+        if let Some(held) = conflict.as_mut().filter(|held| held.session != own) {
+            held.pid = 0;
+        }
+        Ok(conflict)
+    }
+
+    async fn unlock_process(&self, handle: HandleId, owner: u64) -> Result<()> {
+        let file = self.mount().handles.get(handle)?;
+        if !file.inode.is_locked() {
+            return Ok(());
+        }
+        let client = self.clone();
+        let unlocking =
+            async move { client.unlock(&file, handle, (LockKind::Posix, owner), false).await };
+        drive(unlocking, |_| ()).await
+    }
+
+    fn has_process_locks(&self) -> bool {
+        self.mount().locks.has_posix()
+    }
+}
+
+impl Client {
     async fn set_in_turn(
         &self,
         file: &OpenFile,
@@ -140,63 +234,6 @@ impl Client {
         file.inode.observe(&set.attributes, skep_env::now());
         let keep_cache = self.mount().caches.opened(inode, set.attributes.change_counter);
         Ok(Locked::Done { keep_cache })
-    }
-
-    /// Waits until a lock may be had, or for some seconds; then it is to be tried to set. May be
-    /// dropped. Looks meanwhile whether the wait closes a cycle over several metadata targets.
-    ///
-    /// # Errors
-    /// `Deadlock` if whoever is in the way waits for this owner; as [`Self::set_lock`].
-    pub async fn wait_for_lock(&self, handle: HandleId, lock: &FileLock, wait: u64) -> Result<()> {
-        let file = self.mount().handles.get_live(handle)?;
-        let owner = owner_of(&file, handle, lock);
-        let end = EndWait { inode: owner.inode, wait };
-        let mut waiting = Waiting { client: self.clone(), request: Some(end) };
-        let request = WaitLock { lock: request_of(owner, lock), wait };
-        let mut asking = std::pin::pin!(self.ask(owner.inode, &request));
-        let answer = match skep_env::timeout(DEADLOCK_SEARCH_AFTER, asking.as_mut()).await {
-            Some(answer) => answer,
-            None if lock.kind == LockKind::Posix && self.must_give_way(lock.owner, wait).await => {
-                let what = "a deadlock cycle of processes that wait at several metadata targets";
-                let what = format!("file {}: {what}", owner.inode);
-                return Err(Error::new(ErrorCode::Deadlock, what));
-            }
-            None => asking.await,
-        };
-        waiting.request = None;
-        answer.map(|_| ())
-    }
-
-    /// A lock that is in the way of another, as `F_GETLK` asks for it. The process is zero if it is
-    /// one of another client.
-    ///
-    /// # Errors
-    /// As [`Self::set_lock`].
-    pub async fn test_lock(&self, handle: HandleId, lock: &FileLock) -> Result<Option<HeldLock>> {
-        let file = self.mount().handles.get_live(handle)?;
-        let owner = owner_of(&file, handle, lock);
-        let request = TestLock { lock: request_of(owner, lock) };
-        let mut conflict = self.ask(owner.inode, &request).await?.conflict;
-        let own = self.session(self.group_of(owner.inode)?).await?.id;
-        if let Some(held) = conflict.as_mut().filter(|held| held.session != own) {
-            held.pid = 0;
-        }
-        Ok(conflict)
-    }
-
-    /// Unlocks all POSIX locks of a process on a file: it has closed a descriptor of it.
-    ///
-    /// # Errors
-    /// What kept metadata from being told.
-    pub async fn unlock_process(&self, handle: HandleId, owner: u64) -> Result<()> {
-        let file = self.mount().handles.get(handle)?;
-        if !file.inode.is_locked() {
-            return Ok(());
-        }
-        let client = self.clone();
-        let unlocking =
-            async move { client.unlock(&file, handle, (LockKind::Posix, owner), false).await };
-        drive(unlocking, |_| ()).await
     }
 
     /// Unlocks what was locked through a handle, which is being closed.

@@ -1,5 +1,6 @@
 //! Directories as lists, and what is known of the whole file system and of one entry.
 
+use crate::attributes::stat::InodeAttributes;
 use crate::client::Client;
 use crate::limits::ROOT_PATIENCE;
 use skep_types::{Attributes, ErrorCode, InodeId, MAX_NAME_BYTES, Result};
@@ -21,14 +22,48 @@ pub struct StatFs {
     pub name_max: u32,
 }
 
-impl Client {
+/// Directories as lists, and the capacity of the file system.
+pub trait Directories {
+    /// The attributes of a directory's parent; the root's is the root.
+    ///
+    /// # Errors
+    /// `Stale` if either was removed.
+    fn parent(&self, directory: InodeId) -> impl Future<Output = Result<Attributes>>;
+
     /// Begins to list a directory. Says whether a listing that was made since it was opened before
     /// is still right: nothing changed in between. The root is opened also while metadata doesn't
     /// answer: `df` opens what it is asked about.
     ///
     /// # Errors
     /// Those of asking metadata; a directory that was removed can be opened.
-    pub async fn open_directory(&self, directory: InodeId) -> Result<bool> {
+    fn open_directory(&self, directory: InodeId) -> impl Future<Output = Result<bool>>;
+
+    /// Reads entries after a cursor (zero: from the start), in at most about `max_bytes`.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotDirectory`.
+    fn read_directory(
+        &self,
+        directory: InodeId,
+        cursor: u64,
+        max_bytes: u32,
+        with_attributes: bool,
+    ) -> impl Future<Output = Result<DirectoryEntries>>;
+
+    /// Room on the file system, as storage targets last reported it.
+    ///
+    /// # Errors
+    /// None now; other sources may have some.
+    fn statfs(&self) -> impl Future<Output = Result<StatFs>>;
+}
+
+impl Directories for Client {
+    async fn parent(&self, directory: InodeId) -> Result<Attributes> {
+        let parent = self.ask(directory, &GetEntryInfo { inode: directory }).await?.parent;
+        self.attributes(parent).await
+    }
+
+    async fn open_directory(&self, directory: InodeId) -> Result<bool> {
         let (caches, seen) = (&self.mount().caches, &self.mount().seen);
         if !caches.is_known(directory) {
             // Nothing was kept of it, so nothing need be asked: who listed it then saw at least
@@ -53,11 +88,7 @@ impl Client {
         }
     }
 
-    /// Reads entries after a cursor (zero: from the start), in at most about `max_bytes`.
-    ///
-    /// # Errors
-    /// `NotFound`, `NotDirectory`.
-    pub async fn read_directory(
+    async fn read_directory(
         &self,
         directory: InodeId,
         cursor: u64,
@@ -73,11 +104,7 @@ impl Client {
         Ok(entries)
     }
 
-    /// Room on the file system, as storage targets last reported it.
-    ///
-    /// # Errors
-    /// None now; other sources may have some.
-    pub async fn statfs(&self) -> Result<StatFs> {
+    async fn statfs(&self) -> Result<StatFs> {
         let capacity = self.mount().capacity().await;
         Ok(StatFs {
             total_bytes: capacity.total_bytes,
@@ -87,16 +114,9 @@ impl Client {
             name_max: MAX_NAME_BYTES as u32,
         })
     }
+}
 
-    /// The attributes of a directory's parent; the root's is the root.
-    ///
-    /// # Errors
-    /// `Stale` if either was removed.
-    pub async fn parent(&self, directory: InodeId) -> Result<Attributes> {
-        let parent = self.ask(directory, &GetEntryInfo { inode: directory }).await?.parent;
-        self.attributes(parent).await
-    }
-
+impl Client {
     /// Everything that metadata knows of an inode.
     ///
     /// # Errors

@@ -10,42 +10,103 @@ use skep_wire::metadata::{
     RemoveDirectory, Rename, Unlink,
 };
 
-impl Client {
+/// The entries of directories.
+pub trait Names {
     /// Finds an entry.
     ///
     /// # Errors
     /// `NotFound`, `NotDirectory`, `NameTooLong`.
-    pub async fn lookup(&self, directory: InodeId, name: &[u8]) -> Result<Attributes> {
-        let reply = self.ask(directory, &Lookup { directory, name: name.into() }).await?;
-        self.attributes_of(reply).await
-    }
-
-    /// The attributes in a reply; asked for where they live if the reply has none.
-    async fn attributes_of(&self, reply: EntryReply) -> Result<Attributes> {
-        match reply.attributes {
-            Some(mut attributes) => {
-                self.note_attributes(&mut attributes);
-                Ok(attributes)
-            }
-            None => self.fetch_attributes(reply.inode).await,
-        }
-    }
-
-    /// A change of the namespace whose reply needs no care if nobody waits for it.
-    async fn change<R: Request + 'static>(
-        &self,
-        inode: InodeId,
-        request: R,
-        tell_tale: ErrorCode,
-    ) -> Result<R::Reply> {
-        self.modify(inode, request, ModifyOptions::ambiguous_on(tell_tale), |_, _| ()).await
-    }
+    fn lookup(&self, directory: InodeId, name: &[u8]) -> impl Future<Output = Result<Attributes>>;
 
     /// Makes a directory.
     ///
     /// # Errors
     /// `Exists`, `NotFound`, `NotDirectory`, `NameTooLong`, `NoSpace`.
-    pub async fn make_directory(
+    fn make_directory(
+        &self,
+        directory: InodeId,
+        name: &[u8],
+        new: NewInode,
+    ) -> impl Future<Output = Result<Attributes>>;
+
+    /// Makes a symbolic link.
+    ///
+    /// # Errors
+    /// As [`Self::make_directory`], and `InvalidArgument` for a target that is empty or too long.
+    fn make_symlink(
+        &self,
+        directory: InodeId,
+        name: &[u8],
+        link_target: &[u8],
+        new: NewInode,
+    ) -> impl Future<Output = Result<Attributes>>;
+
+    /// Reads what a symbolic link points to.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it isn't one, `NotFound`.
+    fn read_link(&self, inode: InodeId) -> impl Future<Output = Result<Vec<u8>>>;
+
+    /// Gives an inode another name.
+    ///
+    /// # Errors
+    /// `Exists`, `NotFound`, `NotPermitted` for a directory, `TooManyLinks`, `NameTooLong`.
+    fn link(
+        &self,
+        inode: InodeId,
+        directory: InodeId,
+        name: &[u8],
+    ) -> impl Future<Output = Result<Attributes>>;
+
+    /// Removes a name that is not a directory's.
+    ///
+    /// # Errors
+    /// `NotFound`, `IsDirectory`.
+    fn unlink(&self, directory: InodeId, name: &[u8]) -> impl Future<Output = Result<()>>;
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotDirectory`, `NotEmpty`.
+    fn remove_directory(&self, directory: InodeId, name: &[u8])
+    -> impl Future<Output = Result<()>>;
+
+    /// Renames an entry, and replaces what has the new name unless `no_replace`.
+    ///
+    /// # Errors
+    /// `NotFound`, `Exists` with `no_replace`, `NotEmpty`, `IsDirectory`, `NotDirectory`, `InUse`
+    /// when a directory would become its own descendant.
+    fn rename(
+        &self,
+        from_directory: InodeId,
+        from_name: &[u8],
+        to_directory: InodeId,
+        to_name: &[u8],
+        no_replace: bool,
+        whiteout: Option<NewInode>,
+    ) -> impl Future<Output = Result<()>>;
+
+    /// Swaps what two names point to; both must exist.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotDirectory`, `InvalidArgument` when a directory would become its own
+    /// descendant, `Io` if it isn't known whether it was done.
+    fn exchange(
+        &self,
+        from_directory: InodeId,
+        from_name: &[u8],
+        to_directory: InodeId,
+        to_name: &[u8],
+    ) -> impl Future<Output = Result<()>>;
+}
+
+impl Names for Client {
+    async fn lookup(&self, directory: InodeId, name: &[u8]) -> Result<Attributes> {
+        let reply = self.ask(directory, &Lookup { directory, name: name.into() }).await?;
+        self.attributes_of(reply).await
+    }
+
+    async fn make_directory(
         &self,
         directory: InodeId,
         name: &[u8],
@@ -56,11 +117,7 @@ impl Client {
         self.attributes_of(reply).await
     }
 
-    /// Makes a symbolic link.
-    ///
-    /// # Errors
-    /// As [`Self::make_directory`], and `InvalidArgument` for a target that is empty or too long.
-    pub async fn make_symlink(
+    async fn make_symlink(
         &self,
         directory: InodeId,
         name: &[u8],
@@ -73,54 +130,28 @@ impl Client {
         self.attributes_of(reply).await
     }
 
-    /// Reads what a symbolic link points to.
-    ///
-    /// # Errors
-    /// `InvalidArgument` if it isn't one, `NotFound`.
-    pub async fn read_link(&self, inode: InodeId) -> Result<Vec<u8>> {
+    async fn read_link(&self, inode: InodeId) -> Result<Vec<u8>> {
         let Bytes(link_target) = self.ask(inode, &ReadLink { inode }).await?.bytes;
         Ok(link_target)
     }
 
-    /// Gives an inode another name.
-    ///
-    /// # Errors
-    /// `Exists`, `NotFound`, `NotPermitted` for a directory, `TooManyLinks`, `NameTooLong`.
-    pub async fn link(
-        &self,
-        inode: InodeId,
-        directory: InodeId,
-        name: &[u8],
-    ) -> Result<Attributes> {
+    async fn link(&self, inode: InodeId, directory: InodeId, name: &[u8]) -> Result<Attributes> {
         let request = Link { inode, directory, name: name.into() };
         let reply = self.change(directory, request, ErrorCode::Exists).await?;
         self.attributes_of(reply).await
     }
 
-    /// Removes a name that is not a directory's.
-    ///
-    /// # Errors
-    /// `NotFound`, `IsDirectory`.
-    pub async fn unlink(&self, directory: InodeId, name: &[u8]) -> Result<()> {
+    async fn unlink(&self, directory: InodeId, name: &[u8]) -> Result<()> {
         let request = Unlink { directory, name: name.into() };
         self.change(directory, request, ErrorCode::NotFound).await.map(|_| ())
     }
 
-    /// Removes an empty directory.
-    ///
-    /// # Errors
-    /// `NotFound`, `NotDirectory`, `NotEmpty`.
-    pub async fn remove_directory(&self, directory: InodeId, name: &[u8]) -> Result<()> {
+    async fn remove_directory(&self, directory: InodeId, name: &[u8]) -> Result<()> {
         let request = RemoveDirectory { directory, name: name.into() };
         self.change(directory, request, ErrorCode::NotFound).await.map(|_| ())
     }
 
-    /// Renames an entry, and replaces what has the new name unless `no_replace`.
-    ///
-    /// # Errors
-    /// `NotFound`, `Exists` with `no_replace`, `NotEmpty`, `IsDirectory`, `NotDirectory`, `InUse`
-    /// when a directory would become its own descendant.
-    pub async fn rename(
+    async fn rename(
         &self,
         from_directory: InodeId,
         from_name: &[u8],
@@ -140,12 +171,7 @@ impl Client {
         self.change(to_directory, request, ErrorCode::NotFound).await.map(|_| ())
     }
 
-    /// Swaps what two names point to; both must exist.
-    ///
-    /// # Errors
-    /// `NotFound`, `NotDirectory`, `InvalidArgument` when a directory would become its own
-    /// descendant, `Io` if it isn't known whether it was done.
-    pub async fn exchange(
+    async fn exchange(
         &self,
         from_directory: InodeId,
         from_name: &[u8],
@@ -161,5 +187,28 @@ impl Client {
         // A repetition would undo it.
         let how = ModifyOptions { is_undone_by_repetition: true, ..ModifyOptions::default() };
         self.modify(to_directory, request, how, |_, _| ()).await.map(|_| ())
+    }
+}
+
+impl Client {
+    /// The attributes in a reply; asked for where they live if the reply has none.
+    async fn attributes_of(&self, reply: EntryReply) -> Result<Attributes> {
+        match reply.attributes {
+            Some(mut attributes) => {
+                self.note_attributes(&mut attributes);
+                Ok(attributes)
+            }
+            None => self.fetch_attributes(reply.inode).await,
+        }
+    }
+
+    /// A change of the namespace whose reply needs no care if nobody waits for it.
+    async fn change<R: Request + 'static>(
+        &self,
+        inode: InodeId,
+        request: R,
+        tell_tale: ErrorCode,
+    ) -> Result<R::Reply> {
+        self.modify(inode, request, ModifyOptions::ambiguous_on(tell_tale), |_, _| ()).await
     }
 }

@@ -12,8 +12,8 @@ mod sizes;
 
 use fakes::FakeCluster;
 use skep_client::{
-    Client, CreateRequest, Created, HandleId, Mount, MountOptions, NewInode, OpenMode,
-    SetAttributes,
+    Client, CreateRequest, Created, HandleId, Mount, MountOptions, NewInode, OpenMode, Opens,
+    Reads, SetAttributes, Writes,
 };
 use skep_env::Buf;
 use skep_types::{FileKind, InodeId};

@@ -4,7 +4,7 @@
 //! there, nor change it, since the kernel lets only root give directories away.
 
 use crate::access::{Access, PATIENCE};
-use skep_client::{Client, LogControl, Mount, MountOptions};
+use skep_client::{Client, InodeAttributes, LogControl, Mount, MountOptions};
 use skep_types::{InodeId, Result};
 use skep_wire::metadata::SetAttributes;
 
