@@ -1,13 +1,19 @@
 //! All file operations of Skep, for the mount and for programs that use the library: sessions,
 //! striping, checksums, sizes of files that are being written.
 //!
-//! A [`Mount`] is what the threads of a process share; each thread has a [`Client`] of its own,
-//! with its own connections and its own range of session slots, so that the path of an operation
-//! crosses no thread. What applications may rely on is in `docs/semantics.md`.
+//! The threads of a process share a [`Mount`]. Each thread has a [`Client`] of its own, with its own
+//! connections and its own range of session slots, so that the path of an operation crosses no
+//! thread. `docs/semantics.md` lists the guarantees for applications.
 //!
-//! Architecture invariant: retries live in `skep-rpc`'s router and nowhere here. What is here is
-//! only what the router can't know: a session that was lost (`session`), and data that doesn't
-//! match its checksum, which is read once more (`data_read`).
+//! # Where requests are retried
+//! `skep-rpc`'s router repeats requests over other connections. The client retries only where the
+//! router lacks the facts:
+//! - `session::request` and `session::renewal`: in a new session, after the old one was lost;
+//!   `files::sync` likewise for the sync of a whole group, once;
+//! - `data::read`, `data::write`, `data::inline`: once more, when a checksum doesn't match;
+//! - `mount::eviction`: reads from storage after this client joined the cluster anew, and joining;
+//! - `mount::register` and `mount::background`: requests to management, with a pause;
+//! - `sharing::follow`: waiting for notifications, with a pause.
 
 mod attributes;
 mod cache;
@@ -39,7 +45,7 @@ pub use files::open::{Created, OpenedFile, Opens};
 pub use files::sync::Syncs;
 pub use locks::file_locks::{FileLock, Locked, Locks};
 pub use mount::Mount;
-pub use mount::options::{ClusterAccess, Forget, LogControl, MountOptions};
+pub use mount::options::{ClusterAccess, Forget, GAVE_UP, LogControl, MountOptions, has_given_up};
 pub use names::directory::{Directories, StatFs};
 pub use names::entries::Names;
 pub use skep_wire::file_locks::{HeldLock, LockKind, LockMode};

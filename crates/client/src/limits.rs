@@ -57,10 +57,10 @@ pub(crate) const CONTENTION_PAUSE: Duration = Duration::from_millis(1);
 /// space of a file that was unlinked while open comes back as if at once.
 pub(crate) const CLOSE_DELAY: Duration = Duration::from_millis(5);
 /// How long the setting of a stripe pattern waits for such closes of the file.
-pub(crate) const CLOSES_PATIENCE: Duration = Duration::from_secs(1);
+pub(crate) const DEFERRED_CLOSE_WAIT: Duration = Duration::from_secs(1);
 /// How long somebody who wants to open a file, or to set its stripe pattern, waits for a close here
 /// that is on its way: several times [`CLOSE_DELAY`].
-pub(crate) const CLOSE_PATIENCE: Duration = Duration::from_millis(50);
+pub(crate) const KERNEL_CLOSE_WAIT: Duration = Duration::from_millis(50);
 /// Notifications that are noted for opens under way: one that takes longer than so many others counts as
 /// notified. 16 bytes each.
 pub(crate) const MAX_NOTED_NOTIFICATIONS: usize = 4096;

@@ -24,8 +24,6 @@ pub struct ClusterOptions {
     /// How long to try while management can't be reached or the cluster isn't formatted yet; none:
     /// for ever.
     pub patience: Option<Duration>,
-    /// What says how long that is, for who waited in vain; empty: nobody can change it.
-    pub patience_set_by: &'static str,
     /// The log of this process, for management.
     pub log: LogControl,
 }
@@ -50,7 +48,6 @@ pub fn mount(cluster: ClusterOptions, options: ServeOptions) -> Result<()> {
         // One more takes leave at the end.
         workers: workers + 1,
         patience: cluster.patience,
-        patience_set_by: cluster.patience_set_by,
         log: cluster.log,
     };
     let (mount, signals) = run(register(client_options, signals))?;

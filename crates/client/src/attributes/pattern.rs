@@ -1,7 +1,7 @@
 //! Stripe patterns as programs see and set them through a mount, as text (`user.skep.pattern`).
 
 use crate::client::Client;
-use crate::limits::{CLOSE_DELAY, CLOSE_PATIENCE, CLOSES_PATIENCE};
+use crate::limits::{CLOSE_DELAY, DEFERRED_CLOSE_WAIT, KERNEL_CLOSE_WAIT};
 use crate::session::request::ModifyOptions;
 use skep_cluster::{pattern_text, striping};
 use skep_types::{ErrorCode, FileKind, GroupId, InodeId, MAX_FILE_BYTES, Result, StripePattern};
@@ -118,7 +118,7 @@ impl Client {
         loop {
             let open = self.mount().handles.select(|file| file.inode.id == inode);
             let are_closing = open.iter().all(|file| file.is_closing());
-            let patience = if are_closing { CLOSES_PATIENCE } else { CLOSE_PATIENCE };
+            let patience = if are_closing { DEFERRED_CLOSE_WAIT } else { KERNEL_CLOSE_WAIT };
             if open.is_empty() || skep_env::now() >= begun + patience {
                 return;
             }

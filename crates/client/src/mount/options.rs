@@ -22,6 +22,15 @@ impl From<JoinToken> for ClusterAccess {
     }
 }
 
+/// Stands in the context of the error of a mount that gave up after [`MountOptions::patience`],
+/// before the time that it tried: a caller that lets users set that time can add how.
+pub const GAVE_UP: &str = "; tried for ";
+
+/// Whether an error says that a mount gave up after [`MountOptions::patience`].
+pub fn has_given_up(error: &Error) -> bool {
+    error.context().contains(GAVE_UP)
+}
+
 /// How to mount.
 #[derive(Debug, Clone)]
 pub struct MountOptions {
@@ -35,11 +44,9 @@ pub struct MountOptions {
     pub version: String,
     /// Threads that will have a [`crate::Client`] each.
     pub workers: usize,
-    /// How long to try while management can't be reached or the cluster isn't formatted yet; none:
-    /// for ever.
+    /// How long to try while management can't be reached or the cluster isn't formatted yet; `None`
+    /// means without end. An error after that ends as [`GAVE_UP`] describes.
     pub patience: Option<Duration>,
-    /// What says how long that is, for who waited in vain; empty: nobody can change it.
-    pub patience_set_by: &'static str,
     /// The log of this process, for management.
     pub log: LogControl,
 }

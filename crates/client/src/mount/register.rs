@@ -2,19 +2,20 @@
 
 use crate::limits::{LONGEST_MANAGEMENT_PAUSE, MANAGEMENT_PAUSE};
 use crate::mount::management::{ask, connect_to_management};
-use crate::mount::options::MountOptions;
+use crate::mount::options::{GAVE_UP, MountOptions};
 use skep_types::{Error, ErrorCode, NodeId, Result, RetryClass};
 use skep_wire::management::{RegisterClient, RegisterReply};
+use std::time::Duration;
 
-/// Registers; tries as long as it may for what passes, and logs once for each kind of obstacle
-/// what is waited for.
+/// Registers; retries obstacles that may pass for as long as `patience` allows, and logs each kind of
+/// obstacle once.
 pub(super) async fn register_patiently(options: &MountOptions) -> Result<RegisterReply> {
     let deadline = options.patience.map(|patience| skep_env::now() + patience);
     let span = match options.patience {
         Some(patience) => format!("for {} s in all", patience.as_secs_f64()),
         None => "without end".into(),
     };
-    let mut told = Vec::new();
+    let mut logged = Vec::new();
     let mut pause = MANAGEMENT_PAUSE;
     loop {
         let error = match register(options).await {
@@ -34,13 +35,13 @@ pub(super) async fn register_patiently(options: &MountOptions) -> Result<Registe
         }
         let left = deadline.map(|deadline| deadline.saturating_sub(skep_env::now()));
         if left.is_some_and(|left| left.is_zero()) {
-            return Err(given_up(&error, &span, options.patience_set_by));
+            return Err(given_up(&error, options.patience));
         }
-        if !told.contains(&error.code()) {
-            told.push(error.code());
+        if !logged.contains(&error.code()) {
+            logged.push(error.code());
             tracing::warn!("{error}; trying on, {span}");
         }
-        // The last try is made when the time is over, not before.
+        // The last attempt is made when the time is over, not before.
         skep_env::sleep(left.unwrap_or(pause).min(pause)).await;
         pause = (pause * 2).min(LONGEST_MANAGEMENT_PAUSE);
     }
@@ -57,28 +58,26 @@ pub(super) async fn register(options: &MountOptions) -> Result<RegisterReply> {
     ask(&connection, &request).await
 }
 
-/// Tells management that a client ends. If that fails, its lease does the same later.
+/// Notifies management that a client ends. If that fails, the end of the client's lease does the
+/// same later.
 pub(super) async fn leave(options: &MountOptions, node: NodeId) {
     let left = async {
         let connection = connect_to_management(&options.cluster, node).await?;
         ask(&connection, &skep_wire::management::Leave { node }).await
     };
     if let Err(error) = left.await {
-        tracing::debug!("management was not told that {node} leaves: {error}");
+        tracing::debug!("cannot notify management that {node} leaves: {error}");
     }
 }
 
-/// Whether time may mend what kept us from registering. Of `TimedOut` nothing is known; what was
-/// registered without our knowledge ends with its lease.
+/// Whether an obstacle to registering may pass. After `TimedOut` management may have registered the
+/// client; that registration ends with its lease.
 fn passes(code: ErrorCode) -> bool {
     code.retry_class() != RetryClass::Never || code == ErrorCode::TimedOut
 }
 
-/// Says for how long a cluster was tried, and how that is changed.
-fn given_up(error: &Error, span: &str, set_by: &str) -> Error {
-    let way_out = match set_by {
-        "" => String::new(),
-        set_by => format!(": {set_by} says how long"),
-    };
-    Error::new(error.code(), format!("{}; tried {span}{way_out}", error.context()))
+/// Adds to an error for how long the mount tried.
+fn given_up(error: &Error, patience: Option<Duration>) -> Error {
+    let seconds = patience.unwrap_or_default().as_secs_f64();
+    Error::new(error.code(), format!("{}{GAVE_UP}{seconds} s in all", error.context()))
 }

@@ -6,7 +6,7 @@
 
 use crate::client::Client;
 use crate::inode_state::InodeState;
-use crate::limits::{CLOSE_PATIENCE, CONTENTION_PAUSE, MANAGEMENT_PAUSE};
+use crate::limits::{CONTENTION_PAUSE, KERNEL_CLOSE_WAIT, MANAGEMENT_PAUSE};
 use crate::session::request::ModifyOptions;
 use crate::session::table::is_lost;
 use skep_env::Mailbox;
@@ -102,7 +102,7 @@ impl Client {
     async fn begin_to_share(&self, state: &Arc<InodeState>) -> Result<()> {
         // Metadata hears of the close in a moment: then nobody has to share anything.
         let life = state.life();
-        let patience = skep_env::now() + CLOSE_PATIENCE;
+        let patience = skep_env::now() + KERNEL_CLOSE_WAIT;
         while state.is_being_closed() && skep_env::now() < patience {
             skep_env::sleep(CONTENTION_PAUSE).await;
         }

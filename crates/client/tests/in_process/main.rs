@@ -55,7 +55,6 @@ fn options(fake: &FakeCluster) -> MountOptions {
         version: "0".into(),
         workers: 2,
         patience: Some(Duration::from_millis(500)),
-        patience_set_by: "",
         log: skep_client::LogControl::default(),
     }
 }

@@ -336,7 +336,6 @@ fn threads_of_one_mount_work_side_by_side() {
             version: "0".into(),
             workers: 2,
             patience: Some(Duration::from_secs(5)),
-            patience_set_by: "",
             log: skep_client::LogControl::default(),
         })
         .await

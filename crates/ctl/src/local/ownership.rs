@@ -17,7 +17,6 @@ pub(crate) async fn give_root_to(access: &Access, uid: u32, gid: u32) -> Result<
         version: skep_service::PROGRAM_VERSION.into(),
         workers: 1,
         patience: Some(PATIENCE),
-        patience_set_by: "",
         log: LogControl::default(),
     });
     let client = Client::new(mount.await?, 0)?;
