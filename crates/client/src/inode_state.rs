@@ -73,7 +73,8 @@ impl InodeState {
         self.with(|parts| parts.size.unreported())
     }
 
-    /// Metadata replied to a report. `is_durable`: the reply came when the report was on its device.
+    /// Metadata replied to a report. `is_durable`: the reply came when the report was on its
+    /// device.
     pub(crate) fn reported(
         &self,
         report: &SizeReport,
@@ -117,8 +118,8 @@ impl InodeState {
         self.with(|parts| parts.unsynced.chunk_files())
     }
 
-    /// A storage host of this incarnation synced a chunk file. Another incarnation than the one that
-    /// acknowledged the writes may have lost them.
+    /// A storage host of this incarnation synced a chunk file. Another incarnation than the one
+    /// that acknowledged the writes may have lost them.
     pub(crate) fn synced(&self, synced: &UnsyncedChunkFile, incarnation: HostIncarnation) {
         self.with(|parts| parts.unsynced.chunk_synced(synced, incarnation));
     }

@@ -1,8 +1,8 @@
 //! All file operations of Skep, for the mount and for programs that use the library: sessions,
 //! striping, checksums, sizes of files that are being written.
 //!
-//! The threads of a process share a [`Mount`]. Each thread has a [`Client`] of its own, with its own
-//! connections and its own range of session slots, so that the path of an operation crosses no
+//! The threads of a process share a [`Mount`]. Each thread has a [`Client`] of its own, with its
+//! own connections and its own range of session slots, so that the path of an operation crosses no
 //! thread. `docs/semantics.md` lists the guarantees for applications.
 //!
 //! # Where requests are retried

@@ -1,5 +1,5 @@
-//! What all threads of a mount share: its id in the cluster, the newest map, sessions, open files and
-//! caches. The operations are not here.
+//! The state that all threads of a mount share: its id in the cluster, the newest map, sessions,
+//! open files and caches. The operations are not here.
 
 pub(crate) mod background;
 mod capacity;
@@ -50,7 +50,7 @@ pub struct Mount {
     lifecycle: Lifecycle,
 }
 
-/// What has happened to a mount.
+/// The stages of a mount's life.
 #[derive(Debug, Default)]
 struct Lifecycle {
     /// When it was registered first.
@@ -122,8 +122,7 @@ impl Mount {
         *held = Some(Arc::new(forget));
     }
 
-    /// Notes that a file is shared with other clients; what the kernel knows of its end is not to
-    /// be relied on any more.
+    /// Notes that a file is shared with other clients, and makes the kernel forget its size.
     pub(crate) fn share(&self, inode: &InodeState) {
         inode.set_shared();
         self.notifications.note_shared();
@@ -133,11 +132,11 @@ impl Mount {
         }
     }
 
-    /// Room for files in the whole cluster: as heartbeats bring it, or as the map shows it, which
-    /// leaves out small changes, before the first of them.
+    /// Capacity and free space of the whole cluster, as the last heartbeat's reply has it. Before
+    /// the first reply, as the map has it, which leaves out small changes.
     ///
-    /// Management that has just been started may have heard of no target yet, or not of all. Who
-    /// asks a mount that has begun then waits, for one lease after the begin at most.
+    /// Just after a start of management, some targets may not have reported to it. A caller of a
+    /// mount that has just begun then waits, for one lease after the start of the mount at most.
     pub(crate) async fn capacity(&self) -> Capacity {
         loop {
             if let Some(newest) = self.newest_capacity.newest() {

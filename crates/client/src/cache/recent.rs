@@ -1,4 +1,4 @@
-//! What was noted of inodes lately: a bounded table that forgets the oldest.
+//! A bounded table of values by inode that forgets the oldest.
 
 use crate::files::handles::part_of;
 use crate::limits::TABLE_PARTS;
@@ -6,36 +6,36 @@ use skep_types::InodeId;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-/// A value for each inode, of at most so many inodes; those that were noted least recently are
-/// forgotten.
+/// A value for each of a limited number of inodes. The table forgets the values that were noted
+/// least recently.
 #[derive(Debug)]
 pub(crate) struct Recent<V> {
     /// Each mutex protects its part alone; none is taken while another is held.
-    parts: Vec<Mutex<Part<V>>>,
+    parts: Vec<Mutex<TablePart<V>>>,
     /// Inodes in the younger half of a part.
     most: usize,
 }
 
 #[derive(Debug)]
-struct Part<V> {
+struct TablePart<V> {
     young: HashMap<InodeId, V>,
-    /// What was young before; forgotten when `young` is full again.
+    /// The values that were in `young` before it was full; dropped when `young` is full again.
     old: HashMap<InodeId, V>,
 }
 
 impl<V: Clone> Recent<V> {
     /// A table of at most `most` inodes.
     pub(crate) fn new(most: usize) -> Self {
-        let part = || Mutex::new(Part { young: HashMap::new(), old: HashMap::new() });
+        let part = || Mutex::new(TablePart { young: HashMap::new(), old: HashMap::new() });
         Self { parts: (0..TABLE_PARTS).map(|_| part()).collect(), most: most / TABLE_PARTS / 2 }
     }
 
-    /// What was noted of an inode.
+    /// The value of an inode.
     pub(crate) fn get(&self, inode: InodeId) -> Option<V> {
         self.with(inode, |part| part.get(inode).cloned())
     }
 
-    /// Notes a value and gives the one noted before.
+    /// Notes a value and returns the one noted before.
     pub(crate) fn note(&self, inode: InodeId, value: V) -> Option<V> {
         self.with(inode, |part| part.note(inode, value, self.most))
     }
@@ -57,13 +57,13 @@ impl<V: Clone> Recent<V> {
         });
     }
 
-    fn with<T>(&self, inode: InodeId, f: impl FnOnce(&mut Part<V>) -> T) -> T {
+    fn with<T>(&self, inode: InodeId, f: impl FnOnce(&mut TablePart<V>) -> T) -> T {
         let part = &self.parts[part_of(inode.raw())];
         f(&mut part.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl<V> Part<V> {
+impl<V> TablePart<V> {
     fn get(&self, inode: InodeId) -> Option<&V> {
         self.young.get(&inode).or_else(|| self.old.get(&inode))
     }
@@ -105,7 +105,7 @@ mod tests {
         for number in 2..=4 * most as u64 {
             recent.note(InodeId::new(number), number);
         }
-        let count = |part: &Mutex<Part<u64>>| {
+        let count = |part: &Mutex<TablePart<u64>>| {
             let part = part.lock().unwrap();
             part.young.len() + part.old.len()
         };

@@ -1,10 +1,10 @@
-//! Which version of each file the kernel's page cache may hold (its listing, of a directory), and
-//! of which it was shown the attributes, so that an open can say whether both are still right, and
-//! whether it may remember an older access control list.
+//! The version of each file that the kernel's page cache may hold (of a directory, the listing),
+//! and the version of the attributes that it was shown last. So an open can return whether both are
+//! still right, and whether the kernel may remember an older access control list.
 //!
 //! A version is the inode's change counter. Each change of data or attributes raises it by one, so
-//! a reply to a change of our own that is exactly one higher tells that nobody else changed the
-//! file meanwhile, and the cache, which has our own writes, is still right.
+//! if the reply to this mount's own change is exactly one higher, no other client changed the file
+//! meanwhile. Then the cache, which has this mount's writes, is still right.
 
 use crate::cache::recent::Recent;
 use crate::limits::MAX_REMEMBERED_VERSIONS;
@@ -35,7 +35,7 @@ impl CachedVersions {
         self.pages.get(inode).is_some()
     }
 
-    /// Notes that the cache will hold this version from now on; says whether it already does.
+    /// Notes that the cache will hold this version from now on; returns whether it already does.
     pub(crate) fn opened(&self, inode: InodeId, version: u64) -> bool {
         self.pages.note(inode, version) == Some(version)
     }

@@ -12,7 +12,7 @@ pub(crate) fn is_asked_by_kernel(name: &[u8]) -> bool {
     [b"security.capability", ACCESS_ACL, DEFAULT_ACL].contains(&name)
 }
 
-/// What was last noted of an inode.
+/// The last note about an inode.
 #[derive(Debug, Clone, Copy)]
 enum Absence {
     /// It had none of them, by attributes that arrived at this time.

@@ -1,4 +1,4 @@
-//! Room and holes: what `fallocate` and `lseek` ask of chunk files. A range of a file is one range
+//! Allocation and holes: `fallocate` and `lseek` on chunk files. A range of a file is one range
 //! in each of its chunk files, so each is asked once, all at the same time.
 
 use crate::client::{Client, Worker};
@@ -20,10 +20,10 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// What becomes of a range of a file.
+/// How `fallocate` changes a range of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Allocation {
-    /// It gets room; what it holds stays.
+    /// Space is allocated for it; its bytes stay.
     Reserve,
     /// It becomes zeros and has space.
     Zero,
@@ -31,7 +31,7 @@ pub enum Allocation {
     Punch,
 }
 
-/// What is looked for in a file.
+/// What `lseek` searches for in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sought {
     /// A byte that was written.
@@ -42,7 +42,7 @@ pub enum Sought {
 
 /// What a chunk file is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Change {
+enum ChunkFileChange {
     Reserve,
     Clear,
 }
@@ -98,12 +98,13 @@ impl Allocates for Client {
         let (worker, inode) = (Rc::clone(&self.0), Arc::clone(&file.inode));
         let work = async move {
             if what != Allocation::Reserve {
-                change(&worker, &file, &writing, &range, Change::Clear).await?;
+                change(&worker, &file, &writing, &range, ChunkFileChange::Clear).await?;
                 writing.made_holes();
             }
             if what != Allocation::Punch {
                 writing.reached(range.end);
-                let reserved = change(&worker, &file, &writing, &range, Change::Reserve).await;
+                let reserved =
+                    change(&worker, &file, &writing, &range, ChunkFileChange::Reserve).await;
                 if let Err(error) = reserved {
                     // Otherwise one that is too large would leave no space to others.
                     clear_behind(&worker, &file, &writing, &range).await;
@@ -171,7 +172,7 @@ async fn change(
     file: &Arc<OpenFile>,
     writing: &WriteGuard,
     range: &Range<u64>,
-    what: Change,
+    what: ChunkFileChange,
 ) -> Result<()> {
     let parts: Vec<_> = chunk_ranges(&file.pattern, range.clone()).collect();
     let tasks: Vec<_> = parts
@@ -182,8 +183,8 @@ async fn change(
         })
         .collect();
     let mut result = match what {
-        Change::Reserve => Ok(()),
-        Change::Clear => clear_inline(worker, file, writing, range).await,
+        ChunkFileChange::Reserve => Ok(()),
+        ChunkFileChange::Clear => clear_inline(worker, file, writing, range).await,
     };
     for (part, task) in parts.iter().zip(tasks) {
         match task.await {
@@ -194,7 +195,8 @@ async fn change(
     result.map_err(|error| error.within(format_args!("file {}", file.inode.id)))
 }
 
-/// Puts zeros over what lies of a range in metadata. They take no space there; nor is room reserved.
+/// Puts zeros over what lies of a range in metadata. They take no space there; nor is room
+/// reserved.
 async fn clear_inline(
     worker: &Rc<Worker>,
     file: &Arc<OpenFile>,
@@ -217,7 +219,7 @@ async fn change_chunk(
     worker: Rc<Worker>,
     file: &OpenFile,
     part: ChunkFileRange,
-    what: Change,
+    what: ChunkFileChange,
 ) -> Result<HostIncarnation> {
     let _place = worker.pieces.acquire().await;
     let (key, group) = (key_of(file, &part), part.group);
@@ -227,11 +229,11 @@ async fn change_chunk(
         let options = CallOptions { trace: worker.next_trace(), ..CallOptions::default() };
         let length = part.range.end - offset;
         let advanced = match what {
-            Change::Reserve => {
+            ChunkFileChange::Reserve => {
                 let request = ReserveChunk { key, offset, length };
                 worker.change_storage(file, group, &request, options).await
             }
-            Change::Clear => {
+            ChunkFileChange::Clear => {
                 let request = ClearChunk { key, offset, length };
                 worker.change_storage(file, group, &request, options).await
             }
@@ -258,7 +260,7 @@ pub(crate) async fn clear_behind(
     if behind.is_empty() {
         return;
     }
-    if let Err(error) = change(worker, file, writing, &behind, Change::Clear).await {
+    if let Err(error) = change(worker, file, writing, &behind, ChunkFileChange::Clear).await {
         tracing::debug!("what a failed operation left behind the end stays: {error}");
     }
 }

@@ -1,4 +1,4 @@
-//! What only the chunk files of a file know: how far they reach, and how much they take.
+//! Sizes that only the chunk files show: how far they reach, and how much space they take.
 
 use crate::client::Client;
 use skep_cluster::striping::{ChunkFileSize, chunk_sizes};

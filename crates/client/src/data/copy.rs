@@ -112,7 +112,7 @@ struct Run {
     to: Piece,
 }
 
-/// TruncationTable a copy into runs, in order, each of at most `max_bytes`.
+/// Divides a copy into runs, in order, each of at most `max_bytes`.
 ///
 /// # Errors
 /// As [`pieces`].

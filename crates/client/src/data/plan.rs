@@ -1,12 +1,14 @@
 //! From a range of a file to the messages that carry it: the pieces of its chunks, put together
-//! where they lie side by side in one chunk file, and cut to what one message carries.
+//! where they lie side by side in one chunk file, and divided
+//! into what one message carries.
 
 use skep_cluster::striping::{Piece, pieces};
 use skep_types::{GRANULE_BYTES, Result, StripePattern};
 use std::ops::Range;
 
 /// The pieces of a file range, each for one message of at most `max_bytes` (a multiple of the
-/// granule). TruncationTable lie at granules of the chunk file, so that no granule is written in two halves.
+/// granule). Pieces are divided at granules of the chunk file, so that no granule is written in two
+/// halves.
 ///
 /// # Errors
 /// As [`pieces`].

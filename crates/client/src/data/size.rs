@@ -23,7 +23,7 @@ impl Client {
         Ok(file.inode.size())
     }
 
-    /// Tells metadata how far a file reaches, if other clients rely on that.
+    /// Reports to metadata how far a file reaches, if other clients rely on that.
     pub(crate) async fn report_size(&self, inode: &Arc<InodeState>) -> Result<()> {
         if !inode.must_report_size() {
             return Ok(());
@@ -32,8 +32,8 @@ impl Client {
     }
 }
 
-/// The size of a file, with what other clients have written if they have it open too: what is
-/// behind it is nobody's.
+/// The size of a file, with the writes of other clients that have it open too. Bytes beyond it
+/// belong to no client.
 pub(crate) async fn newest_size(worker: &Rc<Worker>, file: &OpenFile) -> u64 {
     if file.inode.is_shared() {
         let client = Client(Rc::clone(worker));

@@ -1,5 +1,5 @@
-//! Closing files: `flush` for each `close(2)`, then the end of a handle. Closes that metadata may get
-//! later are sent by `deferred_close`.
+//! Closing files: `flush` for each `close(2)`, then the end of a handle. Closes that metadata may
+//! get later are sent by `deferred_close`.
 
 use crate::client::Client;
 use crate::driven::drive;
@@ -12,18 +12,18 @@ use std::sync::Arc;
 
 /// The ends of descriptors and of handles.
 pub trait Closes {
-    /// Tells metadata what was written, so that an open that comes later sees it: for each
-    /// `close(2)`.
+    /// Reports the written size to metadata, so that a later open sees it. The kernel calls it for
+    /// each `close(2)`.
     ///
     /// # Errors
     /// `Stale` for a handle that isn't open or whose file is gone.
     fn flush(&self, handle: HandleId) -> impl Future<Output = Result<()>>;
 
-    /// Closes a handle. It is gone afterwards, even if this fails. When metadata has been told all
-    /// that was written (as by [`Self::flush`]), it learns of the close a few milliseconds later.
+    /// Closes a handle. It is gone afterwards, even if this fails. If all sizes are reported (as by
+    /// [`Self::flush`]), metadata gets the close a few milliseconds later.
     ///
     /// # Errors
-    /// `Stale` if it isn't open; otherwise what kept metadata from being told what was written.
+    /// `Stale` if it isn't open; otherwise the error of the report to metadata.
     fn close(&self, handle: HandleId) -> impl Future<Output = Result<()>>;
 }
 
@@ -98,9 +98,9 @@ impl Client {
         skep_env::spawn(async move {
             let how = ModifyOptions { is_driven: true, ..ModifyOptions::default() };
             let request = Close { inode, open: mode, written: None };
-            // Best effort: what stays open is closed with the session.
+            // Best effort: the end of the session closes files that are still open.
             if let Err(error) = client.modify(inode, request, how, |_, _| ()).await {
-                tracing::debug!("file {inode}, opened for nobody, stays open: {error}");
+                tracing::debug!("cannot close file {inode}, whose opener is gone: {error}");
             }
         })
         .detach();

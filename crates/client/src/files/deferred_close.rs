@@ -1,6 +1,6 @@
-//! Closes that wait for company. Nobody waits for the close of a file when metadata has been told
-//! all that was written: it goes with others of its thread in one message, a few milliseconds
-//! later. That saves metadata a transaction for each file that is made and closed.
+//! Closes that are sent together. If all sizes of a file are reported, its close is sent with
+//! others of its thread in one message, a few milliseconds later, and no caller waits for it. That
+//! saves metadata a transaction for each file that is made and closed.
 
 use crate::client::Client;
 use crate::files::closing_files::ClosingFile;
@@ -28,14 +28,14 @@ impl Client {
         .detach();
     }
 
-    /// Closes all that wait for a group; what comes meanwhile waits for the next time.
+    /// Sends all closes that wait for a group; closes that arrive meanwhile wait for the next time.
     async fn close_waiting(&self, group: GroupId) {
         for files in self.0.closes.take(group).chunks(MAX_CLOSES) {
             self.close_together(files).await;
         }
     }
 
-    /// Closes what waits on whichever thread, at the end of the mount.
+    /// Sends the closes that wait on all threads, at the end of the mount.
     pub(crate) async fn close_waiting_everywhere(&self) {
         let mut groups: HashMap<GroupId, Vec<ClosedFile>> = HashMap::new();
         for file in self.mount().handles.select(|file| file.is_closing() && !file.is_stale()) {

@@ -23,7 +23,7 @@ impl HandleId {
     }
 }
 
-/// Which part of a table holds a number: neighbours go to different parts.
+/// The part of a table that holds a number: neighbours go to different parts.
 pub(crate) fn part_of(number: u64) -> usize {
     (number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as usize % TABLE_PARTS
 }

@@ -7,12 +7,12 @@ use skep_types::InodeId;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Inodes that are open, or were and have writes that nobody synced.
+/// Inodes that are open, or that are closed and have unsynced writes.
 #[derive(Debug)]
 pub(crate) struct Inodes {
     /// Each mutex protects its part alone. Order: part, then queue, then an inode's own.
     parts: Vec<Mutex<HashMap<InodeId, Arc<InodeState>>>>,
-    /// Closed ones with writes that nobody synced, oldest first.
+    /// Closed ones with unsynced writes, oldest first.
     closed: Mutex<VecDeque<Arc<InodeState>>>,
 }
 
@@ -31,7 +31,7 @@ impl Inodes {
         f(&mut part.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What is known of an inode, if anything has to be.
+    /// The state of an inode, if the table has it.
     pub(crate) fn get(&self, inode: InodeId) -> Option<Arc<InodeState>> {
         self.with(inode, |part| part.get(&inode).map(Arc::clone))
     }

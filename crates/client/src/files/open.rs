@@ -9,12 +9,12 @@ use crate::sharing::notifications::Position;
 use skep_types::{Attributes, Error, ErrorCode, InodeId, Result, StripePattern};
 use skep_wire::metadata::{Create, CreateUnnamed, Lookup, NewInode, Open, OpenMode, OpenReply};
 
-/// A file that was made, or found.
+/// The result of a create: a new file, or the one that exists.
 #[derive(Debug)]
 pub struct Created {
     /// Its attributes.
     pub attributes: Attributes,
-    /// Its handle, if it was to be opened.
+    /// Its handle, if the caller asked to open it.
     pub handle: Option<HandleId>,
     /// Whether it was made.
     pub created: bool,
@@ -25,13 +25,13 @@ pub struct Created {
 pub struct OpenedFile {
     /// Its handle.
     pub handle: HandleId,
-    /// Whether the kernel's page cache of the file is still right: nobody else changed it since
-    /// this mount last opened it.
+    /// Whether the kernel's page cache of the file is still right: no other client changed the file
+    /// since this mount last opened it.
     pub keep_cache: bool,
     /// Whether the attributes that the kernel was shown last are still right.
     pub are_attributes_shown: bool,
-    /// Whether other clients have it open too, and one of all may write: the kernel must not cache
-    /// what is read through it.
+    /// Whether other clients have it open too, and at least one of all may write: the kernel must
+    /// not cache bytes read through this handle.
     pub is_shared: bool,
 }
 
@@ -83,7 +83,7 @@ impl Opens for Client {
             if request.exclusive || mode == OpenMode::No || error.code() != ErrorCode::Exists {
                 return Err(error);
             }
-            // The entry points to an inode of another target, or to what can't be opened.
+            // The entry points to an inode of another target, or to one that can't be opened.
             match self.open_existing(&request, error).await {
                 Err(gone) if matches!(gone.code(), ErrorCode::NotFound | ErrorCode::Stale) => {}
                 result => return result,
@@ -168,9 +168,9 @@ impl Client {
         Ok(Created { attributes, handle, created })
     }
 
-    /// Opens a file that has a name, or that this mount has open. Otherwise the kernel came to it
-    /// by a name that it remembers and that another mount has removed; told so, it looks again.
-    /// What a program writes would go to a file that nobody can find.
+    /// Opens a file that has a name, or that this mount has open. Otherwise the kernel found it by
+    /// a cached name that another mount has removed; after the error the kernel looks the name up
+    /// again. Without this check a program would write to a file without a name.
     async fn send_open(
         &self,
         inode: InodeId,
@@ -197,8 +197,8 @@ impl Client {
         let mount = self.mount();
         let inode = mount.inodes.open(attributes.inode);
         inode.observe(&attributes, skep_env::now());
-        // Others may have come while the answer was on its way. Whoever takes the notification in from
-        // now on finds the inode in the table.
+        // Other clients may have opened it while the reply was on its way. A notification that
+        // arrives from now on finds the inode in the table.
         if is_shared || mount.notifications.has_come_since(before, attributes.inode) {
             mount.share(&inode);
         }

@@ -1,4 +1,5 @@
-//! One open file: what a handle stands for, and what keeps it from being used.
+//! One open file: the state behind a handle, and the conditions under which the handle no longer
+//! works.
 
 use crate::inode_state::InodeState;
 use skep_types::{Error, ErrorCode, Result, StripePattern};
@@ -12,16 +13,16 @@ pub(crate) struct OpenFile {
     pub(crate) inode: Arc<InodeState>,
     pub(crate) mode: OpenMode,
     pub(crate) pattern: StripePattern,
-    /// The session was lost and the file is gone: nothing but close works.
+    /// The session was lost and the file is gone: only close works.
     is_stale: AtomicBool,
-    /// What was locked through it was lost with the session: nothing but close works.
+    /// Locks set through it were lost with the session: only close works.
     has_lost_locks: AtomicBool,
-    /// It was open for writing when this client was evicted: nothing but close works.
+    /// It was open for writing when this client was evicted: only close works.
     is_fenced: AtomicBool,
     is_closing: AtomicBool,
     /// What is changed through it is to be on the devices when the call returns.
     is_synced: AtomicBool,
-    /// Losses that the user of the handle was told of.
+    /// Losses that were reported through this handle.
     seen_losses: AtomicU64,
 }
 
@@ -45,7 +46,7 @@ impl OpenFile {
         self.is_stale.store(true, Ordering::Release);
     }
 
-    /// Others may have had the file since.
+    /// Another client may have had the file since.
     pub(crate) fn set_fenced(&self) {
         self.is_fenced.store(true, Ordering::Release);
     }
@@ -54,13 +55,13 @@ impl OpenFile {
         self.has_lost_locks.store(true, Ordering::Release);
     }
 
-    /// Whether nothing but close works.
+    /// Whether only close works.
     pub(crate) fn is_stale(&self) -> bool {
         self.is_stale.load(Ordering::Acquire) || self.is_fenced.load(Ordering::Acquire)
     }
 
-    /// Checks that it wasn't found removed when its session was lost, that others can't have had it
-    /// meanwhile, and that what was locked of it is.
+    /// Checks that the file was not found removed when its session was lost, that no other client
+    /// can have had it meanwhile, and that its locks were not lost.
     pub(crate) fn check_live(&self) -> Result<()> {
         if self.has_lost_locks.load(Ordering::Acquire) {
             let text = format!(
@@ -102,7 +103,7 @@ impl OpenFile {
         self.is_closing.load(Ordering::Acquire)
     }
 
-    /// Begins to close it; `false` if somebody else does.
+    /// Begins to close it; `false` if its close has begun already.
     pub(crate) fn begin_close(&self) -> bool {
         let is_first = !self.is_closing.swap(true, Ordering::AcqRel);
         if is_first {
@@ -111,7 +112,7 @@ impl OpenFile {
         is_first
     }
 
-    /// Whether writes were lost that the user of this handle hasn't been told of; he is now.
+    /// Whether writes were lost since the last call of this function on this handle.
     pub(crate) fn take_loss(&self) -> bool {
         let losses = self.inode.losses();
         self.seen_losses.swap(losses, Ordering::AcqRel) != losses

@@ -10,8 +10,8 @@ use skep_wire::metadata::{ReportWritten, WrittenExtent};
 use std::sync::Arc;
 
 impl Client {
-    /// Reports what metadata wasn't told yet; gives the attributes it answered with, `None` if
-    /// there was nothing to tell.
+    /// Sends a report of unreported writes to metadata. Returns the attributes in the reply; `None`
+    /// means that there was nothing to report.
     pub(crate) async fn report_written(
         &self,
         state: &Arc<InodeState>,
@@ -30,8 +30,8 @@ impl Client {
             if generation == report.extent.truncate_generation {
                 break;
             }
-            // Another client had truncated the file, so the report moved nothing. Which writes came
-            // after that only the chunk files know: the next report asks them.
+            // Another client had truncated the file, so the report moved nothing. Only the chunk
+            // files show which writes came later: the next report measures them.
         }
         Ok(answer.map(|mut attributes| {
             state.merge_into(&mut attributes);

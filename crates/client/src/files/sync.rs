@@ -1,4 +1,4 @@
-//! Making things durable, and telling metadata what was written: flush, fsync, syncfs, unmount.
+//! Making changes durable: `fsync` and `syncfs`.
 
 use crate::client::{Client, Worker};
 use crate::files::handles::HandleId;
@@ -40,8 +40,8 @@ pub trait Syncs {
     fn sync_all(&self) -> impl Future<Output = Result<()>>;
 
     /// Waits until all changes of names and attributes that were acknowledged are on the devices:
-    /// for
-    /// `fsync` of a directory. All metadata targets, since a directory's entries may lead to any.
+    /// for `fsync` of a directory. All metadata targets, since a directory's entries may lead to
+    /// any.
     ///
     /// # Errors
     /// The first error met.
@@ -54,7 +54,7 @@ impl Syncs for Client {
         let synced = self.sync_data(&file.inode).await?;
         let durable = ModifyOptions { is_durable: true, ..ModifyOptions::default() };
         if self.report_written(&file.inode, durable).await?.is_none() {
-            self.sync_told(&file.inode, synced).await?;
+            self.sync_reported(&file.inode, synced).await?;
         }
         // Others may have had the file meanwhile.
         file.check_live()?;
@@ -111,7 +111,7 @@ impl Client {
     ///
     /// # Errors
     /// `Io` if that was a truncation: others may have relied on the file as it is again.
-    async fn sync_told(
+    async fn sync_reported(
         &self,
         state: &Arc<InodeState>,
         synced: Option<(ReportedExtent, Attributes)>,
@@ -129,7 +129,11 @@ impl Client {
         if kept == ReportLoss::Nothing {
             return Ok(());
         }
-        tracing::warn!("file {}: metadata has lost what it was told, with its power", state.id);
+        tracing::warn!(
+            "file {}: the metadata host lost power before the reported size was durable; \
+             reporting it again",
+            state.id
+        );
         let durable = ModifyOptions { is_durable: true, ..ModifyOptions::default() };
         self.report_written(state, durable).await?;
         match kept {
@@ -210,7 +214,7 @@ impl Client {
         let synced = self.sync_data(state).await?;
         let durable = ModifyOptions { is_durable: true, ..ModifyOptions::default() };
         if self.report_written(state, durable).await?.is_none() && state.is_reported_undurably() {
-            self.sync_told(state, synced).await?;
+            self.sync_reported(state, synced).await?;
         }
         if state.losses() == losses { Ok(()) } else { Err(loss_of(state)) }
     }

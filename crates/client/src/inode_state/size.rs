@@ -1,5 +1,5 @@
-//! How far a file reaches: the size as metadata last replied it, how far this mount wrote beyond it,
-//! and how much of that metadata has been sent in reports. Pure: times come as arguments.
+//! How far a file reaches: the size as metadata last replied it, how far this mount wrote beyond
+//! it, and how much of that metadata has been sent in reports. Pure: times come as arguments.
 
 use skep_types::Attributes;
 use skep_wire::metadata::WrittenExtent;
@@ -187,7 +187,8 @@ impl FileSize {
         })
     }
 
-    /// Metadata replied to a report. `is_durable`: the reply came when the report was on its device.
+    /// Metadata replied to a report. `is_durable`: the reply came when the report was on its
+    /// device.
     pub(super) fn reported(
         &mut self,
         report: &SizeReport,

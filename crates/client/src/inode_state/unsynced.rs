@@ -102,8 +102,8 @@ impl UnsyncedWrites {
         self.inline.clone()
     }
 
-    /// A storage host of this incarnation synced a chunk file. Another incarnation than the one that
-    /// acknowledged the writes may have lost them.
+    /// A storage host of this incarnation synced a chunk file. Another incarnation than the one
+    /// that acknowledged the writes may have lost them.
     pub(super) fn chunk_synced(
         &mut self,
         synced: &UnsyncedChunkFile,

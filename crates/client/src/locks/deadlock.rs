@@ -1,6 +1,6 @@
-//! Looking for cycles of waiters that span metadata targets, while a program waits for a POSIX
-//! lock (docs/design/0005-locks.md). What a cycle is, `skep_cluster::deadlock` knows. All
-//! metadata targets are asked, twice, by one waiter of a mount for all of them.
+//! Looking for cycles of waiters that span metadata targets, while a program waits for a POSIX lock
+//! (docs/design/0005-locks.md). `skep_cluster::deadlock` defines a cycle. One waiter of a mount
+//! asks all metadata targets twice, for all waiters of the mount.
 
 use crate::client::Client;
 use crate::limits::{DEADLOCK_SEARCH_TIMEOUT, MAX_DEADLOCK_WAITS};
@@ -11,8 +11,8 @@ use skep_types::{Error, ErrorCode, GroupId, Result};
 use skep_wire::file_locks::{ListWaits, LockParty};
 
 impl Client {
-    /// Whether a wait is the one to end of a cycle over several metadata targets. If that can't be
-    /// found out now, it is not: who waits asks again.
+    /// Whether a wait must end to break a deadlock cycle over several metadata targets. Returns
+    /// `false` if the search is not possible now: the waiter asks again.
     pub(crate) async fn must_give_way(&self, owner: u64, wait: u64) -> bool {
         let groups = self.metadata_groups();
         // One target finds all cycles by itself.
@@ -36,7 +36,7 @@ impl Client {
                 gives_way
             }
             Err(error) => {
-                tracing::debug!("who waits for locks is not known: {error}");
+                tracing::debug!("cannot search for deadlock cycles: {error}");
                 false
             }
         }
@@ -47,7 +47,7 @@ impl Client {
         Ok(first.steady(&self.lock_waits(groups).await?))
     }
 
-    /// Who waits now for POSIX locks, at all metadata targets; of very many not all.
+    /// The waits for POSIX locks at all metadata targets, up to a limit.
     async fn lock_waits(&self, groups: &[GroupId]) -> Result<LockWaits> {
         let mut waits = LockWaits::default();
         for group in groups {

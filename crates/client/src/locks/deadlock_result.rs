@@ -1,5 +1,5 @@
-//! The result of the last search for deadlock cycles, shared by all waits of a mount, and the turn to
-//! search. No I/O.
+//! The result of the last search for deadlock cycles, shared by all waits of a mount, and the turn
+//! to search. No I/O.
 
 use crate::limits::DEADLOCK_SEARCH_MAX_AGE;
 use skep_cluster::deadlock::LockWaits;

@@ -1,17 +1,17 @@
 //! Locks of applications: `flock`, and the byte ranges of `fcntl`.
 //!
-//! Metadata decides who has what. ReportLoss here is what is needed to give locks back: which ranges each
-//! owner has, and through which handle it got them. A `flock` lock belongs to its handle; a POSIX
-//! lock to a process, which the kernel names with each `close(2)`; that of an open file description
-//! looks like a POSIX lock, but its owner is never named again: its ranges go when the handle does
-//! through which they were set.
+//! Metadata decides who has what. ReportLoss here is what is needed to give locks back: which
+//! ranges each owner has, and through which handle it got them. A `flock` lock belongs to its
+//! handle; a POSIX lock to a process, which the kernel names with each `close(2)`; that of an open
+//! file description looks like a POSIX lock, but its owner is never named again: its ranges go when
+//! the handle does through which they were set.
 
 use crate::client::Client;
 use crate::driven::drive;
 use crate::files::handles::HandleId;
 use crate::files::open_file::OpenFile;
 use crate::limits::DEADLOCK_SEARCH_AFTER;
-use crate::locks::owners::{Owner, Turn};
+use crate::locks::owners::{Owner, OwnerTurn};
 use crate::session::request::ModifyOptions;
 use skep_cluster::lock_ranges::LockRanges;
 use skep_types::{Error, ErrorCode, GroupId, Result};
@@ -49,18 +49,18 @@ pub enum Locked {
     },
 }
 
-/// Tells metadata that nobody waits any more, if it is dropped before the wait has ended.
-struct Waiting {
+/// Notifies metadata of the end of a lock wait, if it is dropped before the wait has ended.
+struct LockWaitGuard {
     client: Client,
     request: Option<EndWait>,
 }
 
-impl Drop for Waiting {
+impl Drop for LockWaitGuard {
     fn drop(&mut self) {
         let Some(request) = self.request.take().filter(|_| skep_env::is_running()) else { return };
         let client = self.client.clone();
         skep_env::spawn(async move {
-            // Lost, it is made up for in seconds: who was called and doesn't come is passed over.
+            // If the request is lost, metadata passes over this waiter seconds after waking it.
             if let Err(error) = client.ask(request.inode, &request).await {
                 tracing::debug!("file {}: a wait was not ended: {error}", request.inode);
             }
@@ -88,8 +88,8 @@ pub trait Locks {
         wait: u64,
     ) -> impl Future<Output = Result<Locked>>;
 
-    /// Waits until a lock may be had, or for some seconds; then it is to be tried to set. May be
-    /// dropped. Looks meanwhile whether the wait closes a cycle over several metadata targets.
+    /// Waits until the lock may be free, or a few seconds; the caller then retries `set_lock`. May
+    /// be dropped. Meanwhile checks for a deadlock cycle over several metadata targets.
     ///
     /// # Errors
     /// `Deadlock` if whoever is in the way waits for this owner; as [`Self::set_lock`].
@@ -150,7 +150,7 @@ impl Locks for Client {
         let file = self.mount().handles.get_live(handle)?;
         let owner = owner_of(&file, handle, lock);
         let end = EndWait { inode: owner.inode, wait };
-        let mut waiting = Waiting { client: self.clone(), request: Some(end) };
+        let mut waiting = LockWaitGuard { client: self.clone(), request: Some(end) };
         let request = WaitLock { lock: request_of(owner, lock), wait };
         let mut asking = std::pin::pin!(self.ask(owner.inode, &request));
         let answer = match skep_env::timeout(DEADLOCK_SEARCH_AFTER, asking.as_mut()).await {
@@ -199,12 +199,12 @@ impl Client {
         &self,
         file: &OpenFile,
         handle: HandleId,
-        turn: &Turn,
+        turn: &OwnerTurn,
         lock: &FileLock,
         wait: u64,
     ) -> Result<Locked> {
         let how = ModifyOptions { is_driven: true, ..ModifyOptions::default() };
-        // Whoever gets the lock next has to find what was written under it.
+        // The next owner of the lock must see what was written under it.
         let reported = match lock.mode {
             Some(LockMode::Exclusive) => Ok(None),
             _ => self.report_written(&file.inode, how).await,
@@ -270,8 +270,8 @@ impl Client {
         Ok(())
     }
 
-    /// Notes that all that was locked at a group is lost with the session: who relied on it must
-    /// not go on.
+    /// Notes that all locks at a group were lost with the session. Handles through which a program
+    /// locked something there no longer work.
     pub(crate) fn lose_locks(&self, group: GroupId) {
         let mount = self.mount();
         let map = mount.map();
@@ -284,8 +284,8 @@ impl Client {
         }
     }
 
-    /// Makes sure, before a file is read or written on which something is locked, that the lease
-    /// can't have run out and another have the lock.
+    /// Before a read or write of a file with locks: confirms that the lease has not run out, so
+    /// that no other client can have the lock.
     pub(crate) async fn confirm_locks(&self, file: &OpenFile) -> Result<()> {
         if !file.inode.is_locked() {
             return Ok(());

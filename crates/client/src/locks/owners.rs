@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Whose locks, on which file.
+/// One owner of locks on one file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Owner {
     pub(crate) inode: InodeId,
@@ -24,7 +24,7 @@ pub(crate) struct Owner {
 }
 
 #[derive(Debug, Default)]
-struct Owned {
+struct OwnedRanges {
     /// What is locked, and through which handle.
     ranges: LockRanges<HandleId>,
     /// A request is under way.
@@ -32,7 +32,7 @@ struct Owned {
 }
 
 /// By file, kind and number of the owner.
-type Table = HashMap<InodeId, HashMap<(LockKind, u64), Owned>>;
+type Table = HashMap<InodeId, HashMap<(LockKind, u64), OwnedRanges>>;
 
 /// The locks of a mount.
 #[derive(Debug, Default)]
@@ -44,7 +44,7 @@ pub(crate) struct FileLocks {
 }
 
 /// The right of one request to an owner's locks; given back when dropped.
-pub(crate) struct Turn {
+pub(crate) struct OwnerTurn {
     locks: Arc<FileLocks>,
     pub(crate) owner: Owner,
 }
@@ -56,7 +56,11 @@ impl FileLocks {
 
     /// Waits until no other request of the owner is under way; `None` if it has nothing locked and
     /// `must_exist`.
-    pub(crate) async fn turn(self: &Arc<Self>, owner: Owner, must_exist: bool) -> Option<Turn> {
+    pub(crate) async fn turn(
+        self: &Arc<Self>,
+        owner: Owner,
+        must_exist: bool,
+    ) -> Option<OwnerTurn> {
         loop {
             {
                 let mut table = self.table();
@@ -68,7 +72,7 @@ impl FileLocks {
                 let owned = table.entry(owner.inode).or_default().entry(key).or_default();
                 let is_free = !std::mem::replace(&mut owned.is_busy, true);
                 if is_free {
-                    return Some(Turn { locks: Arc::clone(self), owner });
+                    return Some(OwnerTurn { locks: Arc::clone(self), owner });
                 }
             }
             skep_env::sleep(CONTENTION_PAUSE).await;
@@ -79,7 +83,7 @@ impl FileLocks {
     pub(crate) fn owners_through(&self, inode: InodeId, handle: HandleId) -> Vec<(LockKind, u64)> {
         let table = self.table();
         let of_handle =
-            |owned: &Owned| owned.is_busy || owned.ranges.iter().any(|it| it.1 == handle);
+            |owned: &OwnedRanges| owned.is_busy || owned.ranges.iter().any(|it| it.1 == handle);
         let owners = table.get(&inode).into_iter().flatten();
         owners.filter(|(_, owned)| of_handle(owned)).map(|(key, _)| *key).collect()
     }
@@ -113,7 +117,7 @@ impl FileLocks {
     }
 }
 
-impl Turn {
+impl OwnerTurn {
     pub(crate) fn with<T>(&self, f: impl FnOnce(&mut LockRanges<HandleId>) -> T) -> T {
         let mut table = self.locks.table();
         let file = table.entry(self.owner.inode).or_default();
@@ -122,7 +126,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for OwnerTurn {
     fn drop(&mut self) {
         let mut table = self.locks.table();
         let Some(file) = table.get_mut(&self.owner.inode) else { return };

@@ -1,6 +1,5 @@
-//! What a mount does without being asked: heartbeats to management, map updates, keeping its
-//! sessions alive. None of it is on the path of an operation; with management down all else goes
-//! on.
+//! The background work of a mount: heartbeats to management, map updates, keeping its sessions
+//! alive. None of it is on the path of an operation; while management is down, operations go on.
 
 use crate::client::Client;
 use crate::limits::{MANAGEMENT_PAUSE, MAP_POLL};
@@ -44,15 +43,15 @@ impl Mount {
     }
 }
 
-/// Keeps a connection to management, and says once when it is lost and once when it is back.
-struct Link<'a> {
+/// Keeps a connection to management, and logs once when it is lost and once when it is back.
+struct ManagementLink<'a> {
     mount: &'a Mount,
     connection: Option<Rc<Connection>>,
     is_lost: bool,
     is_quiet: bool,
 }
 
-impl<'a> Link<'a> {
+impl<'a> ManagementLink<'a> {
     fn new(mount: &'a Mount, is_quiet: bool) -> Self {
         Self { mount, connection: None, is_lost: false, is_quiet }
     }
@@ -78,8 +77,8 @@ impl<'a> Link<'a> {
     }
 }
 
-/// Takes a newer map, and tells if the cluster's settings are others with it: whoever sleeps by one
-/// of them may have to do so for a shorter time.
+/// Takes a newer map. Notifies `changed` if the cluster's settings changed with it: a task that
+/// sleeps for a time from the settings may have to wake earlier.
 fn take_map(mount: &Mount, map: Option<ClusterMap>, changed: &Notify) {
     let Some(map) = map else { return };
     let is_changed = map.policy != mount.map().policy;
@@ -91,15 +90,15 @@ fn take_map(mount: &Mount, map: Option<ClusterMap>, changed: &Notify) {
 
 async fn send_heartbeats(client: Client, changed: Rc<Notify>) {
     let mount = Arc::clone(client.mount());
-    let mut link = Link::new(&mount, false);
-    // A heartbeat after the leave would register the client again.
+    let mut link = ManagementLink::new(&mount, false);
+    // A heartbeat after `Leave` would register the client again.
     while !mount.is_ending() {
         let node = mount.node();
         match send_heartbeat(&mount, &mut link, &changed).await {
             Ok(()) => {}
             Err(error) if error.code() == ErrorCode::Stale && !mount.is_ending() => {
                 client.rejoin(node).await;
-                link = Link::new(&mount, false);
+                link = ManagementLink::new(&mount, false);
             }
             Err(error) => link.lost(&error),
         }
@@ -108,7 +107,11 @@ async fn send_heartbeats(client: Client, changed: Rc<Notify>) {
     }
 }
 
-async fn send_heartbeat(mount: &Mount, link: &mut Link<'_>, changed: &Notify) -> Result<()> {
+async fn send_heartbeat(
+    mount: &Mount,
+    link: &mut ManagementLink<'_>,
+    changed: &Notify,
+) -> Result<()> {
     let connection = link.open().await?;
     let known = mount.cell.version();
     let heartbeat = Heartbeat { node: mount.node(), known, capacities: Vec::new() };
@@ -121,7 +124,7 @@ async fn send_heartbeat(mount: &Mount, link: &mut Link<'_>, changed: &Notify) ->
     Ok(())
 }
 
-/// Changes what is logged, as somebody wants it.
+/// Changes the log level, as management requested.
 fn carry_out(mount: &Mount, order: LogLevelChange) -> ConfirmLogLevel {
     let changed = mount.options.log.change(order.level.as_deref());
     let refusal = changed.as_ref().err().map(|error| error.context().to_owned());
@@ -134,8 +137,8 @@ fn carry_out(mount: &Mount, order: LogLevelChange) -> ConfirmLogLevel {
 }
 
 async fn follow_map(mount: Arc<Mount>, changed: Rc<Notify>) {
-    // Heartbeats tell when management is lost; saying it twice helps nobody.
-    let mut link = Link::new(&mount, true);
+    // Heartbeats log when management is lost; a second message would add nothing.
+    let mut link = ManagementLink::new(&mount, true);
     loop {
         match poll_map(&mount, &mut link, &changed).await {
             Ok(()) => {}
@@ -148,7 +151,7 @@ async fn follow_map(mount: Arc<Mount>, changed: Rc<Notify>) {
     }
 }
 
-async fn poll_map(mount: &Mount, link: &mut Link<'_>, changed: &Notify) -> Result<()> {
+async fn poll_map(mount: &Mount, link: &mut ManagementLink<'_>, changed: &Notify) -> Result<()> {
     let connection = link.open().await?;
     let request = GetMap { known: mount.cell.version() };
     let options = CallOptions { time_left: Some(MAP_POLL), ..CallOptions::default() };
@@ -158,7 +161,7 @@ async fn poll_map(mount: &Mount, link: &mut Link<'_>, changed: &Notify) -> Resul
 
 /// Renews the lease of each session at a third of it. Each group on its own, so that one that
 /// doesn't answer delays no other. When the cluster's lease changes, all are renewed at once: the
-/// groups tell the new one in their answers.
+/// groups send the new one in their replies.
 async fn keep_sessions(client: Client, changed: Rc<Notify>) {
     let under_way = Rc::new(RefCell::new(HashSet::new()));
     loop {

@@ -1,9 +1,8 @@
-//! What a client does that was evicted: it was out of touch for longer than its lease, so that
-//! management removed it from the cluster map and storage refuses it
-//! (docs/design/0006-fencing.md).
+//! Recovery from an eviction: the client was out of touch for longer than its lease, so management
+//! removed it from the cluster map, and storage refuses its requests (docs/design/0006-fencing.md).
 //!
-//! Handles for writing are lost, since others may have had their files meanwhile. Then the client
-//! joins the cluster anew, and everything else goes on by itself.
+//! Handles for writing are lost, since other clients may have changed their files meanwhile. Then
+//! the client joins the cluster anew, and all other operations go on.
 
 use crate::client::{Client, Worker};
 use crate::files::open_file::OpenFile;
@@ -16,7 +15,7 @@ use std::rc::Rc;
 
 impl Client {
     /// Joins the cluster anew after `evicted`, an id of this mount, was removed from it. Returns
-    /// when that is done, whoever does it; at once if it was done before.
+    /// when that is done, by any thread; at once if it was done before.
     pub(crate) async fn rejoin(&self, evicted: NodeId) {
         self.begin_to_rejoin(evicted);
         while self.mount().node() == evicted {
@@ -48,7 +47,7 @@ impl Client {
         // As a task of its own, since all threads wait for it.
         skep_env::spawn(async move {
             while let Err(error) = client.mount().register_again().await {
-                tracing::warn!("this client can't join the cluster yet: {error}");
+                tracing::warn!("cannot join the cluster anew yet: {error}");
                 skep_env::sleep(MANAGEMENT_PAUSE).await;
                 if client.mount().is_ending() {
                     break;

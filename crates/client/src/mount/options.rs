@@ -1,4 +1,4 @@
-//! What a caller passes to a mount.
+//! The options of a mount.
 
 use skep_rpc::JoinToken;
 use skep_types::{Error, ErrorCode, InodeId, Result};
@@ -51,7 +51,7 @@ pub struct MountOptions {
     pub log: LogControl,
 }
 
-/// What changes or tells what this process logs, as `SetLogLevel` asks for it.
+/// Changes the log level of this process, or only returns it, as `SetLogLevel` requests.
 type ChangeLog = dyn Fn(Option<&str>) -> Result<LogLevel> + Send + Sync;
 
 /// A process's log, as the mount knows it; none by default.
@@ -59,7 +59,7 @@ type ChangeLog = dyn Fn(Option<&str>) -> Result<LogLevel> + Send + Sync;
 pub struct LogControl(pub Option<Arc<ChangeLog>>);
 
 impl LogControl {
-    /// Changes what is logged, or only tells it.
+    /// Changes the log level, or only returns it.
     ///
     /// # Errors
     /// `InvalidArgument` for what isn't a level; `Unsupported` if there is no log.

@@ -7,8 +7,8 @@ use skep_types::{Error, ErrorCode, NodeId, Result, RetryClass};
 use skep_wire::management::{RegisterClient, RegisterReply};
 use std::time::Duration;
 
-/// Registers; retries obstacles that may pass for as long as `patience` allows, and logs each kind of
-/// obstacle once.
+/// Registers; retries obstacles that may pass for as long as `patience` allows, and logs each kind
+/// of obstacle once.
 pub(super) async fn register_patiently(options: &MountOptions) -> Result<RegisterReply> {
     let deadline = options.patience.map(|patience| skep_env::now() + patience);
     let span = match options.patience {

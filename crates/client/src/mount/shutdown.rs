@@ -18,13 +18,13 @@ impl Client {
         let report = async {
             for state in self.mount().inodes.all() {
                 if let Err(error) = self.report_written(&state, ModifyOptions::default()).await {
-                    tracing::error!("what was written last is not known to metadata: {error}");
+                    tracing::error!("cannot report the last writes to metadata: {error}");
                 }
             }
             self.close_waiting_everywhere().await;
         };
         if skep_env::timeout(SHUTDOWN_PATIENCE, report).await.is_none() {
-            tracing::error!("metadata doesn't answer: it isn't told what was written last");
+            tracing::error!("cannot report the last writes: metadata doesn't reply");
         }
         let sessions = self.mount().sessions.open_sessions();
         let tasks: Vec<_> = sessions

@@ -60,7 +60,8 @@ impl Client {
     }
 
     /// Sends a modifying request to the group that serves an inode. The group executes it exactly
-    /// once. If this future is dropped, the request goes on by itself, and `orphan` gets its result.
+    /// once. If this future is dropped, the request goes on by itself, and `orphan` gets its
+    /// result.
     pub(crate) async fn modify<R: Request + 'static>(
         &self,
         inode: InodeId,
@@ -124,8 +125,8 @@ impl Client {
         self.in_session(file.inode.id, attempt, |_| Ok(())).await
     }
 
-    /// Runs `attempt` in the session at the group that serves an inode; again in the next session if
-    /// the group refuses this one, unless `on_loss` returns an error.
+    /// Runs `attempt` in the session at the group that serves an inode; again in the next session
+    /// if the group refuses this one, unless `on_loss` returns an error.
     async fn in_session<T>(
         &self,
         inode: InodeId,
@@ -167,8 +168,8 @@ fn unknown_outcome(error: &Error) -> Error {
     Error::new(ErrorCode::Io, text)
 }
 
-/// Sends one request in one slot, with all repetitions by the router. Sets `reply_lost` if the group
-/// may have executed the request although no reply arrived.
+/// Sends one request in one slot, with all repetitions by the router. Sets `reply_lost` if the
+/// group may have executed the request although no reply arrived.
 pub(crate) async fn send_attempt<R: Request>(
     worker: Rc<Worker>,
     slot: Slot,

@@ -26,7 +26,7 @@ const MAX_FOLLOWED: usize = 1 << 16;
 pub(crate) async fn follow_sessions(client: Client) {
     let (sender, mailbox) = match Mailbox::new(MAX_FOLLOWED) {
         Ok(both) => both,
-        Err(error) => return tracing::error!("notifications can't be followed: {error}"),
+        Err(error) => return tracing::error!("cannot follow notifications: {error}"),
     };
     client.mount().notifications.set_follower(sender);
     let followed = Rc::new(RefCell::new(HashSet::new()));
@@ -61,7 +61,9 @@ impl Client {
                         return self.renew_session(group, session, &error).await;
                     }
                     Err(error) => {
-                        tracing::debug!("session {session}: notifications can't be heard: {error}");
+                        tracing::debug!(
+                            "session {session}: cannot wait for notifications: {error}"
+                        );
                         skep_env::sleep(MANAGEMENT_PAUSE).await;
                         continue;
                     }
@@ -78,7 +80,7 @@ impl Client {
         }
     }
 
-    /// Does what a notification asks for, and says so.
+    /// Acts on a notification, and acknowledges it.
     async fn handle_notification(
         &self,
         (group, session): (GroupId, SessionId),
@@ -100,7 +102,7 @@ impl Client {
     }
 
     async fn begin_to_share(&self, state: &Arc<InodeState>) -> Result<()> {
-        // Metadata hears of the close in a moment: then nobody has to share anything.
+        // Metadata gets the close in a moment; then the file is not shared.
         let life = state.life();
         let patience = skep_env::now() + KERNEL_CLOSE_WAIT;
         while state.is_being_closed() && skep_env::now() < patience {
@@ -111,7 +113,7 @@ impl Client {
             return Ok(());
         }
         self.mount().share(state);
-        // They go to an end that nobody else knows yet.
+        // Appends under way go to an end that no other client has yet.
         while state.has_lone_appends() {
             skep_env::sleep(CONTENTION_PAUSE).await;
         }

@@ -1,5 +1,5 @@
-//! Notifications that metadata sent lately: files that other clients have open too, so that at least
-//! one client may write to them. No I/O.
+//! Notifications that metadata sent lately: files that other clients have open too, so that at
+//! least one client may write to them. No I/O.
 //!
 //! # Hazard: a notification that overtakes the reply to an open
 //! Metadata may send the notification that a file is shared before this mount gets the reply to its
@@ -18,7 +18,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub(crate) struct Position(u64);
 
 #[derive(Debug, Default)]
-struct Inner {
+struct NotificationLog {
     /// The newest, each with its number, oldest first.
     noted: VecDeque<(u64, InodeId)>,
     /// Where the thread takes them from that follows sessions.
@@ -31,7 +31,7 @@ struct Inner {
 #[derive(Debug, Default)]
 pub(crate) struct Notifications {
     /// Protects the fields alone; nothing is awaited under it.
-    inner: Mutex<Inner>,
+    inner: Mutex<NotificationLog>,
     /// How many have come.
     count: AtomicU64,
     /// Files that were found shared, ever.
@@ -39,7 +39,7 @@ pub(crate) struct Notifications {
 }
 
 impl Notifications {
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+    fn inner(&self) -> MutexGuard<'_, NotificationLog> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
