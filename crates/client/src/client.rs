@@ -1,10 +1,10 @@
 //! One thread's client: its connections, its part of the sessions. The operations are in the
 //! modules named after them.
 
-use crate::deferred_close::DeferredCloses;
+use crate::files::closing_files::DeferredCloses;
 use crate::limits::MAX_PIECES;
 use crate::mount::Mount;
-use crate::session::ThreadSession;
+use crate::session::slots::ThreadSession;
 use skep_env::local::Semaphore;
 use skep_rpc::{Channel, Router};
 use skep_types::{ClusterMap, GroupId, Result};
@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 /// Does file operations, for one thread. Cheap to clone; stays on its thread.
 ///
-/// An operation waits for servers that don't answer, for as long as it takes; drop its future to
-/// give up. What was dropped may have been done, or be done later.
+/// An operation waits without limit for servers that don't reply; drop its future to give up. The
+/// servers may have done a dropped operation, or do it later.
 #[derive(Debug, Clone)]
 pub struct Client(pub(crate) Rc<Worker>);
 
@@ -24,10 +24,10 @@ pub struct Client(pub(crate) Rc<Worker>);
 pub(crate) struct Worker {
     pub(crate) mount: Arc<Mount>,
     pub(crate) router: Rc<Router>,
-    /// Which range of slots is this thread's.
+    /// Number of this thread's range of slots.
     pub(crate) index: usize,
     pub(crate) sessions: RefCell<HashMap<GroupId, Rc<ThreadSession>>>,
-    /// Places for chunk pieces under way.
+    /// Limits the chunk pieces under way.
     pub(crate) pieces: Rc<Semaphore>,
     pub(crate) closes: DeferredCloses,
     operations: Cell<u64>,
@@ -58,7 +58,7 @@ impl Client {
         self.0.router.map()
     }
 
-    /// What this thread shares with others.
+    /// The mount, which this thread shares with others.
     pub fn mount(&self) -> &Arc<Mount> {
         &self.0.mount
     }
@@ -73,7 +73,7 @@ impl Client {
 }
 
 impl Worker {
-    /// A number for the next request that no other of this cluster has: node, thread, count.
+    /// A number for the next request, unique in this cluster: node, thread, count.
     pub(crate) fn next_trace(&self) -> u128 {
         let count = self.operations.get() + 1;
         self.operations.set(count);

@@ -1,4 +1,4 @@
-//! Operations whose fate must become known, even when nobody waits for them any more.
+//! Operations that must run to their end, even when their caller is gone.
 //!
 //! A modifying request occupies its slot until its reply is here; a write must not arrive after the
 //! truncation that waited for it. So when the caller is interrupted and drops the future, the
@@ -19,7 +19,7 @@ where
     Driven { future: Some(Box::pin(future)), orphan: Some(orphan), grace: None, is_started: false }
 }
 
-/// Like [`drive`], but gives up so long after it was dropped.
+/// Like [`drive`], but gives up when `grace` has passed since it was dropped.
 pub(crate) fn drive_for<F: Future + 'static>(
     grace: Duration,
     future: F,
@@ -56,8 +56,8 @@ impl<F: Future + 'static, O: FnOnce(F::Output) + 'static> Future for Driven<F, O
 impl<F: Future + 'static, O: FnOnce(F::Output) + 'static> Drop for Driven<F, O> {
     fn drop(&mut self) {
         let (Some(future), Some(orphan)) = (self.future.take(), self.orphan.take()) else { return };
-        // What never started did nothing that could need an end. When the thread ends, so do its
-        // operations: the session's lease cleans up.
+        // A future that was never polled has sent nothing that needs an end. When the thread ends,
+        // so do its operations: the session's lease cleans up.
         if !self.is_started || !skep_env::is_running() {
             return;
         }

@@ -23,8 +23,6 @@ pub struct ClusterOptions {
     /// How long to retry while management is unreachable or the cluster isn't formatted yet. `None`
     /// means for ever.
     pub patience: Option<Duration>,
-    /// The option that sets `patience`, for the error message; empty if there is no option.
-    pub patience_set_by: &'static str,
     /// The log of this process, whose level management may change.
     pub log: LogControl,
 }
@@ -49,7 +47,6 @@ pub fn mount(cluster: ClusterOptions, options: ServeOptions) -> Result<()> {
         // One more client deregisters at the end.
         workers: workers + 1,
         patience: cluster.patience,
-        patience_set_by: cluster.patience_set_by,
         log: cluster.log,
     };
     let (mount, signals) = run(register(client_options, signals))?;

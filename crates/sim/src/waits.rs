@@ -1,4 +1,4 @@
-//! Clients that wait for locks as real ones do (`crates/client`, `file_locks.rs`): they ask to be
+//! Clients that wait for locks as real ones do (`crates/client`, `locks/file_locks.rs`): they ask to be
 //! called, try to have the lock when they are, ask again, and give up at times.
 //!
 //! What is checked: whoever isn't kept from a lock by one that somebody holds gets it in the end.

@@ -1,7 +1,10 @@
 //! What a mount knows of an inode: sizes from several writers, reports, losses, truncation.
 
 use super::*;
+use skep_types::{ChunkFileKey, GroupId};
 use skep_types::{FileKind, Timestamp};
+use skep_wire::limits::MAX_EPOCHS;
+use skep_wire::metadata::WrittenExtent;
 
 const NOW: Duration = Duration::from_secs(100);
 
@@ -95,9 +98,9 @@ fn a_truncation_by_another_client_makes_unreported_writes_be_measured() {
     // Metadata says that the file was cut meanwhile: the report has moved nothing.
     state.reported(&report, &attributes(0, 1, 5), false, NOW);
     assert_eq!(state.size(), 0);
-    let again = state.unreported().unwrap();
+    let mut again = state.unreported().unwrap();
     assert!(again.must_measure);
-    let again = Report { extent: extent(700, 1), ..again };
+    again.extent = extent(700, 1);
     state.reported(&again, &attributes(700, 1, 6), false, NOW);
     assert_eq!(state.unreported(), None);
     write(&state, 800, 0, 1);
@@ -171,6 +174,8 @@ fn what_is_open_or_unsynced_is_not_idle() {
     state.opened();
     state.opened();
     write(&state, 10, 0, 1);
+    state.closing();
+    state.closing();
     assert!(!state.closed());
     assert!(state.closed());
     assert!(!state.is_idle());
@@ -197,32 +202,32 @@ fn what_metadata_has_lost_with_its_power_is_told_again() {
     write(&state, 500, 0, 1);
     let report = state.unreported().unwrap();
     state.reported(&report, &attributes(500, 0, 2), false, NOW);
-    assert!(state.is_told_undurably());
-    let told = state.told();
-    assert_eq!(state.compare(&told, &attributes(500, 0, 2)), Kept::All);
-    assert!(!state.is_told_undurably());
+    assert!(state.is_reported_undurably());
+    let told = state.reported_extent();
+    assert_eq!(state.compare(&told, &attributes(500, 0, 2)), ReportLoss::Nothing);
+    assert!(!state.is_reported_undurably());
     assert_eq!(state.unreported(), None);
-    assert_eq!(state.compare(&told, &attributes(10, 0, 1)), Kept::Shorter);
+    assert_eq!(state.compare(&told, &attributes(10, 0, 1)), ReportLoss::End);
     let again = state.unreported().unwrap();
     assert_eq!(again.extent, extent(500, 0));
     state.reported(&again, &attributes(500, 0, 2), true, NOW);
-    assert_eq!((state.unreported(), state.is_told_undurably()), (None, false));
+    assert_eq!((state.unreported(), state.is_reported_undurably()), (None, false));
     // Somebody else has cut it since: nothing is lost.
-    assert_eq!(state.compare(&told, &attributes(3, 1, 3)), Kept::All);
+    assert_eq!(state.compare(&told, &attributes(3, 1, 3)), ReportLoss::Nothing);
 }
 
 #[test]
 fn a_truncation_that_metadata_has_lost_is_noticed() {
     let state = opened(1000);
-    let told_before = state.told();
+    let told_before = state.reported_extent();
     let truncating = state.try_truncate().unwrap();
     truncating.done(&attributes(20, 1, 2), NOW);
     drop(truncating);
-    assert!(state.is_told_undurably());
+    assert!(state.is_reported_undurably());
     // Asked before, answered after: it says nothing of the truncation.
-    assert_eq!(state.compare(&told_before, &attributes(1000, 0, 1)), Kept::All);
-    let told = state.told();
-    assert_eq!(state.compare(&told, &attributes(1000, 0, 1)), Kept::Untruncated);
+    assert_eq!(state.compare(&told_before, &attributes(1000, 0, 1)), ReportLoss::Nothing);
+    let told = state.reported_extent();
+    assert_eq!(state.compare(&told, &attributes(1000, 0, 1)), ReportLoss::Truncation);
     assert_eq!(state.size(), 1000);
     let report = state.unreported().unwrap();
     assert!(report.must_measure);
@@ -238,11 +243,11 @@ fn a_write_that_metadata_has_as_a_whole_need_not_be_reported() {
     let state = opened(10);
     let writing = state.try_write().unwrap();
     writing.wrote_inline(300, mark(1, 5), &attributes(300, 0, 2), NOW);
-    assert_eq!((state.size(), state.unreported(), state.must_tell_size()), (300, None, false));
-    assert!(state.is_told_undurably() && !state.is_idle());
+    assert_eq!((state.size(), state.unreported(), state.must_report_size()), (300, None, false));
+    assert!(state.is_reported_undurably() && !state.is_idle());
     // Metadata has lost it with its power: the size is told again.
-    let told = state.told();
-    assert_eq!(state.compare(&told, &attributes(10, 0, 1)), Kept::Shorter);
+    let told = state.reported_extent();
+    assert_eq!(state.compare(&told, &attributes(10, 0, 1)), ReportLoss::End);
     assert_eq!(state.unreported().unwrap().extent.end, 300);
     // What others are yet to be told stays so.
     write(&state, 9000, 0, 1);

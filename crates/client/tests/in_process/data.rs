@@ -1,7 +1,7 @@
 //! File data: striping, holes, checksums, full and restarted storage.
 
 use crate::{bytes, create, mount, read, until, with_client, write};
-use skep_client::OpenMode;
+use skep_client::{Closes, InodeAttributes, Names, OpenMode, Opens, Reads, Syncs, Writes};
 use skep_env::Buf;
 use skep_types::{ErrorCode, GRANULE_BYTES, InodeId, TargetId};
 use skep_wire::Request;

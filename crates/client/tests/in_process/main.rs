@@ -12,8 +12,8 @@ mod sizes;
 
 use fakes::FakeCluster;
 use skep_client::{
-    Client, CreateRequest, Created, HandleId, Mount, MountOptions, NewInode, OpenMode,
-    SetAttributes,
+    Client, CreateRequest, Created, HandleId, Mount, MountOptions, NewInode, OpenMode, Opens,
+    Reads, SetAttributes, Writes,
 };
 use skep_env::Buf;
 use skep_types::{FileKind, InodeId};
@@ -55,7 +55,6 @@ fn options(fake: &FakeCluster) -> MountOptions {
         version: "0".into(),
         workers: 2,
         patience: Some(Duration::from_millis(500)),
-        patience_set_by: "",
         log: skep_client::LogControl::default(),
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::fakes::METADATA_GROUPS;
 use crate::{NEW, create, create_request, mount, until, with_client, with_fake};
-use skep_client::StatFs;
+use skep_client::{Closes, Directories, InodeAttributes, Names, Opens, StatFs};
 use skep_types::map::Capacity;
 use skep_types::{Attributes, ErrorCode, InodeId, TargetKind};
 use skep_wire::management::Heartbeat;

@@ -4,7 +4,9 @@ use crate::fakes::LEASE_MS;
 use crate::{
     FakeCluster, NEW, bytes, create, create_request, options, read, until, with_client, write,
 };
-use skep_client::{Client, Mount, OpenMode};
+use skep_client::{
+    Client, Closes, InodeAttributes, Mount, Names, OpenMode, Opens, Patterns, Reads,
+};
 use skep_types::{ErrorCode, InodeId};
 use skep_wire::Request;
 use skep_wire::metadata::{
@@ -334,7 +336,6 @@ fn threads_of_one_mount_work_side_by_side() {
             version: "0".into(),
             workers: 2,
             patience: Some(Duration::from_secs(5)),
-            patience_set_by: "",
             log: skep_client::LogControl::default(),
         })
         .await

@@ -1,7 +1,7 @@
 //! Sizes and times of files that are being written, and what the kernel may keep.
 
 use crate::{create, mount, read, set_size, with_client, write};
-use skep_client::OpenMode;
+use skep_client::{Closes, InodeAttributes, Names, OpenMode, Opens};
 use skep_types::InodeId;
 use skep_wire::metadata::{Close, GetAttributes, ReportWritten};
 

@@ -79,7 +79,6 @@ fn mount(
             .map_or_else(|_| "unknown".into(), |name| name.trim().to_owned()),
         version: skep_service::PROGRAM_VERSION.into(),
         patience: args.retry.unwrap_or_default().patience(),
-        patience_set_by: "the mount option retry=SECONDS, or retry=forever,",
         log: LogControl(Some(Arc::new(skep_service::node_requests::set_log_level))),
     };
     let shown = absolute(&args.directory)?.display().to_string();
@@ -106,9 +105,18 @@ fn mount(
         ends_on_signals: true,
         on_ready: Box::new(on_ready),
     };
-    let served = skep_fuse::mount(cluster, options);
+    let served = skep_fuse::mount(cluster, options).map_err(with_retry_hint);
     skep_service::notify::stopping();
     served
+}
+
+/// Adds the option that sets the retry time to the error of a mount that gave up.
+fn with_retry_hint(error: Error) -> Error {
+    if !skep_client::has_given_up(&error) {
+        return error;
+    }
+    let hint = "the mount option retry=SECONDS, or retry=forever, says how long";
+    Error::new(error.code(), format!("{}: {hint}", error.context()))
 }
 
 /// Refuses to change what a mount's process was started with. What is as asked for already may be

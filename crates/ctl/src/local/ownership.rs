@@ -4,7 +4,7 @@
 //! there, nor change it, since the kernel lets only root give directories away.
 
 use crate::access::{Access, PATIENCE};
-use skep_client::{Client, LogControl, Mount, MountOptions};
+use skep_client::{Client, InodeAttributes, LogControl, Mount, MountOptions};
 use skep_types::{InodeId, Result};
 use skep_wire::metadata::SetAttributes;
 
@@ -17,7 +17,6 @@ pub(crate) async fn give_root_to(access: &Access, uid: u32, gid: u32) -> Result<
         version: skep_service::PROGRAM_VERSION.into(),
         workers: 1,
         patience: Some(PATIENCE),
-        patience_set_by: "",
         log: LogControl::default(),
     });
     let client = Client::new(mount.await?, 0)?;

@@ -3,12 +3,12 @@
 //! Some names are special. Looking up `never...` and creating `slow` wait, as on a server that has
 //! died: the former for ever, `slow` until a file `go` exists in the root directory.
 use skep_client::{
-    Allocation, CreateRequest, Created, DirectoryEntries, DirectoryEntry, EntryReply, FileLock,
-    HandleId, HeldLock, LockKind, LockMode, Locked, NewInode, OpenMode, OpenedFile, SetAttributes,
-    SetTime, Sought, Stat, StatFs, XattrMode,
+    Allocates, Allocation, Closes, Copies, CreateRequest, Created, Directories, DirectoryEntries,
+    DirectoryEntry, EntryReply, FileLock, HandleId, HeldLock, InodeAttributes, LockKind, LockMode,
+    Locked, Locks, Names, NewInode, OpenMode, OpenedFile, Opens, Patterns, Reads, SetAttributes,
+    SetTime, Sought, Stat, StatFs, Syncs, Writes, XattrMode, Xattrs,
 };
 use skep_env::Buf;
-use skep_fuse::FileSystem;
 use skep_types::{
     Attributes, Error, ErrorCode, FileKind, InodeId, PatternRequest, Result, Timestamp,
 };
@@ -204,7 +204,7 @@ impl Memory {
     }
 }
 
-impl FileSystem for Memory {
+impl Names for Memory {
     async fn lookup(&self, directory: InodeId, name: &[u8]) -> Result<Attributes> {
         if name.starts_with(b"never") {
             std::future::pending::<()>().await;
@@ -212,205 +212,6 @@ impl FileSystem for Memory {
         self.with(|tree| {
             let inode = tree.find(directory, name)?;
             Ok(tree.node(inode)?.attributes.clone())
-        })
-    }
-
-    async fn attributes(&self, inode: InodeId) -> Result<Attributes> {
-        self.with(|tree| Ok(tree.node(inode)?.attributes.clone()))
-    }
-
-    async fn parent(&self, directory: InodeId) -> Result<Attributes> {
-        self.with(|tree| {
-            let parent = tree.node(directory)?.parent;
-            Ok(tree.node(parent)?.attributes.clone())
-        })
-    }
-
-    async fn stat(&self, inode: InodeId) -> Result<Stat> {
-        let attributes = self.attributes(inode).await?;
-        let allocated_bytes = if attributes.is_sparse {
-            // Pages of zeros count as holes.
-            let is_full = |page: &&[u8]| page.iter().any(|byte| *byte != 0);
-            let full = |data: &[u8]| data.chunks(4096).filter(is_full).map(<[u8]>::len).sum();
-            self.with(|tree| Ok::<usize, Error>(full(&tree.node(inode)?.data)))? as u64
-        } else {
-            attributes.size
-        };
-        Ok(Stat { attributes, allocated_bytes })
-    }
-
-    fn check_handle(&self, handle: HandleId) -> Result<()> {
-        self.with(|tree| match tree.handles.contains_key(&handle.raw()) {
-            true => Ok(()),
-            false => Err(ErrorCode::Stale.into()),
-        })
-    }
-
-    async fn set_attributes(&self, change: SetAttributes) -> Result<Attributes> {
-        self.with(|tree| {
-            let node = tree.node(change.inode)?;
-            if let Some(size) = change.size {
-                node.attributes.is_sparse |= size > node.attributes.size;
-                Tree::resize(node, size);
-            }
-            let it = &mut node.attributes;
-            it.permissions = change.permissions.unwrap_or(it.permissions);
-            it.uid = change.uid.unwrap_or(it.uid);
-            it.gid = change.gid.unwrap_or(it.gid);
-            it.accessed = change.accessed.map_or(it.accessed, chosen);
-            it.modified = change.modified.map_or(it.modified, chosen);
-            it.changed = skep_env::wall_time();
-            Ok(it.clone())
-        })
-    }
-
-    async fn create(&self, request: CreateRequest) -> Result<Created> {
-        if *request.name == *b"slow" {
-            self.0.lock().unwrap().waiting += 1;
-            while self.with(|tree| tree.find(InodeId::ROOT, b"go")).is_err() {
-                skep_env::sleep(Duration::from_millis(5)).await;
-            }
-            self.0.lock().unwrap().waiting -= 1;
-        }
-        self.with(|tree| {
-            let inode = tree.make(request.directory, &request.name, request.kind, request.new)?;
-            tree.node(inode)?.attributes.device = request.device;
-            let handle = match request.open {
-                OpenMode::No => None,
-                OpenMode::Read | OpenMode::Write => Some(tree.open(inode)?),
-            };
-            let attributes = tree.node(inode)?.attributes.clone();
-            Ok(Created { attributes, handle, created: true })
-        })
-    }
-
-    async fn create_unnamed(
-        &self,
-        directory: InodeId,
-        new: NewInode,
-        _mode: OpenMode,
-        _pattern: Option<PatternRequest>,
-    ) -> Result<Created> {
-        self.with(|tree| {
-            let inode = tree.add_node(directory, FileKind::Regular, new);
-            let handle = Some(tree.open(inode)?);
-            let of = &mut tree.node(inode)?.attributes;
-            of.links = 0;
-            Ok(Created { attributes: of.clone(), handle, created: true })
-        })
-    }
-
-    fn note_shown(&self, _attributes: &Attributes) -> bool {
-        false
-    }
-
-    async fn open(&self, inode: InodeId, _mode: OpenMode, truncate: bool) -> Result<OpenedFile> {
-        self.with(|tree| {
-            if truncate {
-                Tree::resize(tree.node(inode)?, 0);
-            }
-            let handle = tree.open(inode)?;
-            let (keep_cache, are_attributes_shown, is_shared) = (false, false, false);
-            Ok(OpenedFile { handle, keep_cache, are_attributes_shown, is_shared })
-        })
-    }
-
-    async fn read(&self, handle: HandleId, offset: u64, into: Buf) -> Result<usize> {
-        self.with(|tree| {
-            let node = tree.opened(handle)?;
-            let start = node.data.len().min(offset as usize);
-            let part = &node.data[start..node.data.len().min(start + into.len())];
-            into.write(0, part);
-            Ok(part.len())
-        })
-    }
-
-    async fn write(&self, handle: HandleId, offset: u64, data: Buf) -> Result<()> {
-        self.with(|tree| {
-            let node = tree.opened(handle)?;
-            let end = offset as usize + data.len();
-            let size = node.data.len().max(end) as u64;
-            Tree::resize(node, size);
-            node.data[offset as usize..end].copy_from_slice(data.bytes());
-            Ok(())
-        })
-    }
-
-    async fn append(&self, handle: HandleId, data: Buf) -> Result<()> {
-        let end = self.with(|tree| tree.opened(handle).map(|node| node.data.len()))?;
-        self.write(handle, end as u64, data).await
-    }
-
-    async fn allocate(
-        &self,
-        handle: HandleId,
-        range: Range<u64>,
-        what: Allocation,
-        keeps_size: bool,
-    ) -> Result<()> {
-        self.with(|tree| {
-            let node = tree.opened(handle)?;
-            let size = node.data.len() as u64;
-            if what != Allocation::Reserve {
-                let end = range.end.min(size);
-                node.data[range.start.min(end) as usize..end as usize].fill(0);
-                node.attributes.is_sparse = true;
-            }
-            let grows = !keeps_size && what != Allocation::Punch;
-            Tree::resize(node, if grows { size.max(range.end) } else { size });
-            Ok(())
-        })
-    }
-
-    /// Pages of zeros count as holes.
-    async fn seek(&self, handle: HandleId, offset: u64, what: Sought) -> Result<Option<u64>> {
-        self.with(|tree| {
-            let data = &tree.opened(handle)?.data;
-            let found = (offset as usize..data.len()).find(|at| {
-                let page = at / 4096 * 4096;
-                let is_hole = data[page..data.len().min(page + 4096)].iter().all(|it| *it == 0);
-                is_hole == (what == Sought::Hole)
-            });
-            let end = what == Sought::Hole && offset < data.len() as u64;
-            Ok(found.or(end.then_some(data.len())).map(|at| at as u64))
-        })
-    }
-
-    async fn copy(
-        &self,
-        (from, from_offset): (HandleId, u64),
-        (to, to_offset): (HandleId, u64),
-        length: u64,
-    ) -> Result<u64> {
-        let bytes = Buf::new(length as usize);
-        let count = self.read(from, from_offset, bytes.clone()).await?;
-        self.write(to, to_offset, bytes.slice(0..count)).await?;
-        Ok(count as u64)
-    }
-
-    async fn flush(&self, handle: HandleId) -> Result<()> {
-        self.with(|tree| tree.opened(handle).map(|_| ()))
-    }
-
-    fn set_synced(&self, handle: HandleId) {
-        let _ = self.with(|tree| Ok(tree.synced.insert(handle)));
-    }
-
-    fn is_synced(&self, handle: HandleId) -> bool {
-        self.with(|tree| Ok(tree.synced.contains(&handle))).unwrap()
-    }
-
-    async fn fsync(&self, handle: HandleId) -> Result<()> {
-        self.with(|tree| tree.opened(handle).map(|node| node.syncs += 1))
-    }
-
-    async fn close(&self, handle: HandleId) -> Result<()> {
-        self.with(|tree| {
-            let node = tree.opened(handle)?;
-            node.opens -= 1;
-            node.locks.retain(|(held, _)| *held != (LockKind::Flock, handle.raw()));
-            let inode = tree.handles.remove(&handle.raw());
-            inode.map_or(Ok(()), |inode| tree.dispose(inode))
         })
     }
 
@@ -534,6 +335,15 @@ impl FileSystem for Memory {
             Ok(())
         })
     }
+}
+
+impl Directories for Memory {
+    async fn parent(&self, directory: InodeId) -> Result<Attributes> {
+        self.with(|tree| {
+            let parent = tree.node(directory)?.parent;
+            Ok(tree.node(parent)?.attributes.clone())
+        })
+    }
 
     async fn open_directory(&self, _: InodeId) -> Result<bool> {
         Ok(false)
@@ -568,6 +378,71 @@ impl FileSystem for Memory {
         })
     }
 
+    async fn statfs(&self) -> Result<StatFs> {
+        self.with(|tree| {
+            Ok(StatFs {
+                total_bytes: 1 << 40,
+                free_bytes: 1 << 39,
+                // Where tests see open handles, and creations that wait.
+                files: tree.handles.len() as u64,
+                free_files: tree.waiting,
+                name_max: 255,
+            })
+        })
+    }
+}
+
+impl InodeAttributes for Memory {
+    async fn attributes(&self, inode: InodeId) -> Result<Attributes> {
+        self.with(|tree| Ok(tree.node(inode)?.attributes.clone()))
+    }
+
+    async fn stat(&self, inode: InodeId) -> Result<Stat> {
+        let attributes = self.attributes(inode).await?;
+        let allocated_bytes = if attributes.is_sparse {
+            // Pages of zeros count as holes.
+            let is_full = |page: &&[u8]| page.iter().any(|byte| *byte != 0);
+            let full = |data: &[u8]| data.chunks(4096).filter(is_full).map(<[u8]>::len).sum();
+            self.with(|tree| Ok::<usize, Error>(full(&tree.node(inode)?.data)))? as u64
+        } else {
+            attributes.size
+        };
+        Ok(Stat { attributes, allocated_bytes })
+    }
+
+    fn check_handle(&self, handle: HandleId) -> Result<()> {
+        self.with(|tree| match tree.handles.contains_key(&handle.raw()) {
+            true => Ok(()),
+            false => Err(ErrorCode::Stale.into()),
+        })
+    }
+
+    async fn set_attributes(&self, change: SetAttributes) -> Result<Attributes> {
+        self.with(|tree| {
+            let node = tree.node(change.inode)?;
+            if let Some(size) = change.size {
+                node.attributes.is_sparse |= size > node.attributes.size;
+                Tree::resize(node, size);
+            }
+            let it = &mut node.attributes;
+            it.permissions = change.permissions.unwrap_or(it.permissions);
+            it.uid = change.uid.unwrap_or(it.uid);
+            it.gid = change.gid.unwrap_or(it.gid);
+            it.accessed = change.accessed.map_or(it.accessed, chosen);
+            it.modified = change.modified.map_or(it.modified, chosen);
+            it.changed = skep_env::wall_time();
+            Ok(it.clone())
+        })
+    }
+
+    fn note_shown(&self, _attributes: &Attributes) -> bool {
+        false
+    }
+
+    fn set_forget(&self, _forget: skep_client::Forget) {}
+}
+
+impl Xattrs for Memory {
     async fn get_xattr(&self, inode: InodeId, name: &[u8]) -> Result<Vec<u8>> {
         self.with(|tree| {
             let node = tree.node(inode)?;
@@ -609,7 +484,199 @@ impl FileSystem for Memory {
             removed.map(|_| ()).ok_or_else(|| ErrorCode::NoAttribute.into())
         })
     }
+}
 
+impl Patterns for Memory {
+    async fn pattern(&self, _inode: InodeId) -> Result<Vec<u8>> {
+        Err(ErrorCode::NoAttribute.into())
+    }
+
+    async fn pattern_map(&self, _inode: InodeId) -> Result<Vec<u8>> {
+        Err(ErrorCode::NoAttribute.into())
+    }
+
+    fn read_pattern(&self, _text: &[u8]) -> Result<PatternRequest> {
+        Err(ErrorCode::Unsupported.into())
+    }
+
+    async fn set_pattern(&self, _inode: InodeId, _text: Option<&[u8]>, _uid: u32) -> Result<()> {
+        Err(ErrorCode::Unsupported.into())
+    }
+}
+
+impl Opens for Memory {
+    async fn create(&self, request: CreateRequest) -> Result<Created> {
+        if *request.name == *b"slow" {
+            self.0.lock().unwrap().waiting += 1;
+            while self.with(|tree| tree.find(InodeId::ROOT, b"go")).is_err() {
+                skep_env::sleep(Duration::from_millis(5)).await;
+            }
+            self.0.lock().unwrap().waiting -= 1;
+        }
+        self.with(|tree| {
+            let inode = tree.make(request.directory, &request.name, request.kind, request.new)?;
+            tree.node(inode)?.attributes.device = request.device;
+            let handle = match request.open {
+                OpenMode::No => None,
+                OpenMode::Read | OpenMode::Write => Some(tree.open(inode)?),
+            };
+            let attributes = tree.node(inode)?.attributes.clone();
+            Ok(Created { attributes, handle, created: true })
+        })
+    }
+
+    async fn create_unnamed(
+        &self,
+        directory: InodeId,
+        new: NewInode,
+        _mode: OpenMode,
+        _pattern: Option<PatternRequest>,
+    ) -> Result<Created> {
+        self.with(|tree| {
+            let inode = tree.add_node(directory, FileKind::Regular, new);
+            let handle = Some(tree.open(inode)?);
+            let of = &mut tree.node(inode)?.attributes;
+            of.links = 0;
+            Ok(Created { attributes: of.clone(), handle, created: true })
+        })
+    }
+
+    async fn open(&self, inode: InodeId, _mode: OpenMode, truncate: bool) -> Result<OpenedFile> {
+        self.with(|tree| {
+            if truncate {
+                Tree::resize(tree.node(inode)?, 0);
+            }
+            let handle = tree.open(inode)?;
+            let (keep_cache, are_attributes_shown, is_shared) = (false, false, false);
+            Ok(OpenedFile { handle, keep_cache, are_attributes_shown, is_shared })
+        })
+    }
+}
+
+impl Closes for Memory {
+    async fn flush(&self, handle: HandleId) -> Result<()> {
+        self.with(|tree| tree.opened(handle).map(|_| ()))
+    }
+
+    async fn close(&self, handle: HandleId) -> Result<()> {
+        self.with(|tree| {
+            let node = tree.opened(handle)?;
+            node.opens -= 1;
+            node.locks.retain(|(held, _)| *held != (LockKind::Flock, handle.raw()));
+            let inode = tree.handles.remove(&handle.raw());
+            inode.map_or(Ok(()), |inode| tree.dispose(inode))
+        })
+    }
+}
+
+impl Syncs for Memory {
+    fn set_synced(&self, handle: HandleId) {
+        let _ = self.with(|tree| Ok(tree.synced.insert(handle)));
+    }
+
+    fn is_synced(&self, handle: HandleId) -> bool {
+        self.with(|tree| Ok(tree.synced.contains(&handle))).unwrap()
+    }
+
+    async fn fsync(&self, handle: HandleId) -> Result<()> {
+        self.with(|tree| tree.opened(handle).map(|node| node.syncs += 1))
+    }
+
+    async fn sync_names(&self) -> Result<()> {
+        Ok(())
+    }
+
+    async fn sync_all(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Reads for Memory {
+    async fn read(&self, handle: HandleId, offset: u64, into: Buf) -> Result<usize> {
+        self.with(|tree| {
+            let node = tree.opened(handle)?;
+            let start = node.data.len().min(offset as usize);
+            let part = &node.data[start..node.data.len().min(start + into.len())];
+            into.write(0, part);
+            Ok(part.len())
+        })
+    }
+
+    fn is_shared(&self, _inode: InodeId) -> bool {
+        false
+    }
+}
+
+impl Writes for Memory {
+    async fn write(&self, handle: HandleId, offset: u64, data: Buf) -> Result<()> {
+        self.with(|tree| {
+            let node = tree.opened(handle)?;
+            let end = offset as usize + data.len();
+            let size = node.data.len().max(end) as u64;
+            Tree::resize(node, size);
+            node.data[offset as usize..end].copy_from_slice(data.bytes());
+            Ok(())
+        })
+    }
+
+    async fn append(&self, handle: HandleId, data: Buf) -> Result<()> {
+        let end = self.with(|tree| tree.opened(handle).map(|node| node.data.len()))?;
+        self.write(handle, end as u64, data).await
+    }
+}
+
+impl Allocates for Memory {
+    async fn allocate(
+        &self,
+        handle: HandleId,
+        range: Range<u64>,
+        what: Allocation,
+        keeps_size: bool,
+    ) -> Result<()> {
+        self.with(|tree| {
+            let node = tree.opened(handle)?;
+            let size = node.data.len() as u64;
+            if what != Allocation::Reserve {
+                let end = range.end.min(size);
+                node.data[range.start.min(end) as usize..end as usize].fill(0);
+                node.attributes.is_sparse = true;
+            }
+            let grows = !keeps_size && what != Allocation::Punch;
+            Tree::resize(node, if grows { size.max(range.end) } else { size });
+            Ok(())
+        })
+    }
+
+    /// Pages of zeros count as holes.
+    async fn seek(&self, handle: HandleId, offset: u64, what: Sought) -> Result<Option<u64>> {
+        self.with(|tree| {
+            let data = &tree.opened(handle)?.data;
+            let found = (offset as usize..data.len()).find(|at| {
+                let page = at / 4096 * 4096;
+                let is_hole = data[page..data.len().min(page + 4096)].iter().all(|it| *it == 0);
+                is_hole == (what == Sought::Hole)
+            });
+            let end = what == Sought::Hole && offset < data.len() as u64;
+            Ok(found.or(end.then_some(data.len())).map(|at| at as u64))
+        })
+    }
+}
+
+impl Copies for Memory {
+    async fn copy(
+        &self,
+        (from, from_offset): (HandleId, u64),
+        (to, to_offset): (HandleId, u64),
+        length: u64,
+    ) -> Result<u64> {
+        let bytes = Buf::new(length as usize);
+        let count = self.read(from, from_offset, bytes.clone()).await?;
+        self.write(to, to_offset, bytes.slice(0..count)).await?;
+        Ok(count as u64)
+    }
+}
+
+impl Locks for Memory {
     fn new_lock_wait(&self) -> u64 {
         0
     }
@@ -651,50 +718,7 @@ impl FileSystem for Memory {
         self.with(|tree| tree.opened(handle).map(unlock))
     }
 
-    fn is_shared(&self, _inode: InodeId) -> bool {
-        false
-    }
-
-    fn set_forget(&self, _forget: skep_client::Forget) {}
-
     fn has_process_locks(&self) -> bool {
         true
-    }
-
-    async fn pattern(&self, _inode: InodeId) -> Result<Vec<u8>> {
-        Err(ErrorCode::NoAttribute.into())
-    }
-
-    async fn pattern_map(&self, _inode: InodeId) -> Result<Vec<u8>> {
-        Err(ErrorCode::NoAttribute.into())
-    }
-
-    fn read_pattern(&self, _text: &[u8]) -> Result<PatternRequest> {
-        Err(ErrorCode::Unsupported.into())
-    }
-
-    async fn set_pattern(&self, _inode: InodeId, _text: Option<&[u8]>, _uid: u32) -> Result<()> {
-        Err(ErrorCode::Unsupported.into())
-    }
-
-    async fn statfs(&self) -> Result<StatFs> {
-        self.with(|tree| {
-            Ok(StatFs {
-                total_bytes: 1 << 40,
-                free_bytes: 1 << 39,
-                // Where tests see open handles, and creations that wait.
-                files: tree.handles.len() as u64,
-                free_files: tree.waiting,
-                name_max: 255,
-            })
-        })
-    }
-
-    async fn sync_names(&self) -> Result<()> {
-        Ok(())
-    }
-
-    async fn sync_all(&self) -> Result<()> {
-        Ok(())
     }
 }

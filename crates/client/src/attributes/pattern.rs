@@ -1,0 +1,133 @@
+//! Stripe patterns as programs see and set them through a mount, as text (`user.skep.pattern`).
+
+use crate::client::Client;
+use crate::limits::{CLOSE_DELAY, DEFERRED_CLOSE_WAIT, KERNEL_CLOSE_WAIT};
+use crate::session::request::ModifyOptions;
+use skep_cluster::{pattern_text, striping};
+use skep_types::{ErrorCode, FileKind, GroupId, InodeId, MAX_FILE_BYTES, PatternRequest, Result};
+use skep_wire::metadata::{EntryInfo, GetEntryInfo, SetPattern};
+use std::fmt::Write;
+
+/// Stripe patterns of files and directories, as text.
+pub trait Patterns {
+    /// The stripe pattern of a file with its groups, or what a directory hands down, as
+    /// [`pattern_text`] writes it.
+    ///
+    /// # Errors
+    /// `NoAttribute` for a directory that hands nothing down, and for what has no pattern.
+    fn pattern(&self, inode: InodeId) -> impl Future<Output = Result<Vec<u8>>>;
+
+    /// Where the bytes of a file lie: a line for each group of each component, as
+    /// docs/operations/patterns.md explains.
+    ///
+    /// # Errors
+    /// `NoAttribute` for what isn't a regular file.
+    fn pattern_map(&self, inode: InodeId) -> impl Future<Output = Result<Vec<u8>>>;
+
+    /// Reads a pattern that a program asks for.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, and `NotFound` for targets that aren't there.
+    fn read_pattern(&self, text: &[u8]) -> Result<PatternRequest>;
+
+    /// Sets what a directory hands down (nothing: what the cluster's settings say), or the pattern
+    /// of a file that was never written. `uid` is who asks.
+    ///
+    /// # Errors
+    /// `InvalidArgument` and `NotFound` as the text has it, `NotPermitted` for who doesn't own it,
+    /// `PermissionDenied` beyond the limits for users, `InUse` for a file that is open or was
+    /// written.
+    fn set_pattern(
+        &self,
+        inode: InodeId,
+        text: Option<&[u8]>,
+        uid: u32,
+    ) -> impl Future<Output = Result<()>>;
+}
+
+impl Patterns for Client {
+    async fn pattern(&self, inode: InodeId) -> Result<Vec<u8>> {
+        let EntryInfo { attributes, pattern, .. } =
+            self.ask(inode, &GetEntryInfo { inode }).await?;
+        let pattern = pattern.ok_or(ErrorCode::NoAttribute)?;
+        let text = match attributes.kind {
+            FileKind::Directory => pattern_text::text(&PatternRequest::from_record(&pattern)?),
+            _ => pattern_text::text_of_file(&pattern),
+        };
+        Ok(text.into_bytes())
+    }
+
+    async fn pattern_map(&self, inode: InodeId) -> Result<Vec<u8>> {
+        let EntryInfo { attributes, pattern, .. } =
+            self.ask(inode, &GetEntryInfo { inode }).await?;
+        let pattern = pattern.filter(|_| attributes.kind == FileKind::Regular);
+        let pattern = pattern.ok_or(ErrorCode::NoAttribute)?;
+        let mut text = String::new();
+        for (number, component) in pattern.components.iter().enumerate() {
+            let end = striping::component_end(&pattern, number);
+            let of_inode;
+            let groups = if component.is_inline() {
+                of_inode = [self.group_of(inode)?];
+                &of_inode[..]
+            } else {
+                &component.groups[..]
+            };
+            for (index, group) in groups.iter().enumerate() {
+                let (target, node, host) = self.place_of(*group);
+                let (start, chunk) = (component.start, component.chunk_bytes);
+                let width = component.groups.len();
+                let _ = writeln!(
+                    text,
+                    "{start} {end} {chunk} {width} {index} {group} {target} {node} {host}",
+                    end = if end == MAX_FILE_BYTES { "-".into() } else { end.to_string() },
+                );
+            }
+        }
+        Ok(text.into_bytes())
+    }
+
+    fn read_pattern(&self, text: &[u8]) -> Result<PatternRequest> {
+        let what = "a stripe pattern is text";
+        let text = std::str::from_utf8(text)
+            .map_err(|_| skep_types::Error::new(ErrorCode::InvalidArgument, what))?;
+        pattern_text::parse(text, &self.mount().map())
+    }
+
+    async fn set_pattern(&self, inode: InodeId, text: Option<&[u8]>, uid: u32) -> Result<()> {
+        let pattern = text.map(|text| self.read_pattern(text)).transpose()?;
+        self.closes_told(inode).await;
+        let request = SetPattern { inode, pattern, uid };
+        self.modify(inode, request, ModifyOptions::default(), |_, _| ()).await.map(|_| ())
+    }
+}
+
+impl Client {
+    /// The target that serves a group, its node, and where that listens.
+    fn place_of(&self, group: GroupId) -> (String, String, String) {
+        let map = self.mount().map();
+        let target = map.primary(group);
+        let node = target.and_then(|target| map.node(target.node));
+        let unknown = || "-".to_owned();
+        (
+            target.map_or_else(unknown, |target| target.id.to_string()),
+            node.map_or_else(unknown, |node| node.id.to_string()),
+            node.and_then(|node| node.addresses.first().cloned()).unwrap_or_else(unknown),
+        )
+    }
+
+    /// Waits until metadata has been told of all closes of a file by this mount: for a program, it
+    /// is closed already. For a moment also while it is open here: close(2) doesn't wait until the
+    /// kernel has told us of it.
+    async fn closes_told(&self, inode: InodeId) {
+        let begun = skep_env::now();
+        loop {
+            let open = self.mount().handles.select(|file| file.inode.id == inode);
+            let are_closing = open.iter().all(|file| file.is_closing());
+            let patience = if are_closing { DEFERRED_CLOSE_WAIT } else { KERNEL_CLOSE_WAIT };
+            if open.is_empty() || skep_env::now() >= begun + patience {
+                return;
+            }
+            skep_env::sleep(CLOSE_DELAY).await;
+        }
+    }
+}

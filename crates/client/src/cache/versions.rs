@@ -1,0 +1,110 @@
+//! The version of each file that the kernel's page cache may hold (of a directory, the listing),
+//! and the version of the attributes that it was shown last. So an open can return whether both are
+//! still right, and whether the kernel may remember an older access control list.
+//!
+//! A version is the inode's change counter. Each change of data or attributes raises it by one, so
+//! if the reply to this mount's own change is exactly one higher, no other client changed the file
+//! meanwhile. Then the cache, which has this mount's writes, is still right.
+
+use crate::cache::recent::Recent;
+use crate::limits::MAX_REMEMBERED_VERSIONS;
+use skep_types::InodeId;
+
+/// Versions by inode.
+#[derive(Debug)]
+pub(crate) struct CachedVersions {
+    pages: Recent<u64>,
+    attributes: Recent<Shown>,
+}
+
+/// Attributes that the kernel was shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shown {
+    pub(crate) version: u64,
+    pub(crate) has_acl: bool,
+}
+
+impl CachedVersions {
+    pub(crate) fn new() -> Self {
+        let most = MAX_REMEMBERED_VERSIONS;
+        Self { pages: Recent::new(most), attributes: Recent::new(most) }
+    }
+
+    /// Whether a version was noted.
+    pub(crate) fn is_known(&self, inode: InodeId) -> bool {
+        self.pages.get(inode).is_some()
+    }
+
+    /// Notes that the cache will hold this version from now on; returns whether it already does.
+    pub(crate) fn opened(&self, inode: InodeId, version: u64) -> bool {
+        self.pages.note(inode, version) == Some(version)
+    }
+
+    /// Notes that the kernel is shown these attributes. Says whether it may remember an access
+    /// control list of another version, or that there was none.
+    pub(crate) fn shown(&self, inode: InodeId, now: Shown) -> bool {
+        match self.attributes.note(inode, now) {
+            Some(before) => before.version != now.version && (before.has_acl || now.has_acl),
+            None => now.has_acl,
+        }
+    }
+
+    /// Whether the attributes that the kernel was shown last are those of this version.
+    pub(crate) fn is_shown(&self, inode: InodeId, version: u64) -> bool {
+        self.attributes.get(inode).is_some_and(|shown| shown.version == version)
+    }
+
+    /// Notes the version after a change of our own.
+    pub(crate) fn changed_by_us(&self, inode: InodeId, version: u64) {
+        self.pages.update_if(inode, |held| (held + 1 == version).then_some(version));
+        self.attributes.update_if(inode, |held| {
+            (held.version + 1 == version).then_some(Shown { version, ..*held })
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_old_when_others_changed_a_file_that_has_or_had_one() {
+        let caches = CachedVersions::new();
+        let is_old = |version, has_acl| caches.shown(InodeId::new(9), Shown { version, has_acl });
+        assert!(!is_old(5, false));
+        assert!(!is_old(6, false));
+        assert!(is_old(7, true), "it got one");
+        assert!(!is_old(7, true));
+        assert!(is_old(8, true));
+        caches.changed_by_us(InodeId::new(9), 9);
+        assert!(!is_old(9, true), "the kernel knows what it changed");
+        assert!(is_old(10, false), "it lost it");
+        assert!(!is_old(11, false));
+    }
+
+    #[test]
+    fn a_cache_is_kept_over_own_changes_and_dropped_after_those_of_others() {
+        let caches = CachedVersions::new();
+        let inode = InodeId::new(9);
+        assert!(!caches.opened(inode, 5), "never seen");
+        assert!(caches.opened(inode, 5));
+        caches.changed_by_us(inode, 6);
+        assert!(caches.opened(inode, 6));
+        caches.changed_by_us(inode, 8);
+        assert!(!caches.opened(inode, 8), "somebody else made 7");
+        caches.changed_by_us(InodeId::new(10), 3);
+        assert!(!caches.opened(InodeId::new(10), 3));
+    }
+
+    #[test]
+    fn attributes_that_were_shown_are_right_until_others_change_the_file() {
+        let caches = CachedVersions::new();
+        let inode = InodeId::new(9);
+        assert!(!caches.is_shown(inode, 5));
+        caches.shown(inode, Shown { version: 5, has_acl: false });
+        assert!(caches.is_shown(inode, 5));
+        caches.changed_by_us(inode, 6);
+        assert!(caches.is_shown(inode, 6), "the kernel knows what it wrote");
+        assert!(!caches.is_shown(inode, 7));
+    }
+}

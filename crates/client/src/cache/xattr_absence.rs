@@ -1,0 +1,77 @@
+//! Which inodes have none of the extended attributes that the kernel asks for by itself: when it
+//! checks permissions, before a program runs and before writes. Without this, each such question
+//! costs a request that almost always finds nothing.
+
+use crate::cache::recent::Recent;
+use crate::limits::{MAX_REMEMBERED_XATTR_ABSENCE, XATTR_ABSENCE_VALID};
+use skep_types::{ACCESS_ACL, Attributes, DEFAULT_ACL, InodeId};
+use std::time::Duration;
+
+/// Whether the kernel asks for an attribute by itself.
+pub(crate) fn is_asked_by_kernel(name: &[u8]) -> bool {
+    [b"security.capability", ACCESS_ACL, DEFAULT_ACL].contains(&name)
+}
+
+/// The last note about an inode.
+#[derive(Debug, Clone, Copy)]
+enum Absence {
+    /// It had none of them, by attributes that arrived at this time.
+    Since(Duration),
+    /// One was set through this mount: attributes that arrive before this time may be older.
+    NotUntil(Duration),
+}
+
+/// The inodes without such attributes.
+#[derive(Debug)]
+pub(crate) struct XattrAbsence(Recent<Absence>);
+
+impl XattrAbsence {
+    pub(crate) fn new() -> Self {
+        Self(Recent::new(MAX_REMEMBERED_XATTR_ABSENCE))
+    }
+
+    /// Notes whether an inode has such attributes.
+    pub(crate) fn note(&self, attributes: &Attributes, now: Duration) {
+        let has_none = !attributes.has_capability && !attributes.has_acl;
+        self.0.update(attributes.inode, |noted| match noted {
+            Some(Absence::NotUntil(until)) if now < *until => Absence::NotUntil(*until),
+            _ if has_none => Absence::Since(now),
+            _ => Absence::NotUntil(now),
+        });
+    }
+
+    /// Whether the inode lacks this attribute, by attributes that the kernel may still keep.
+    pub(crate) fn is_absent(&self, inode: InodeId, name: &[u8], now: Duration) -> bool {
+        is_asked_by_kernel(name)
+            && matches!(self.0.get(inode),
+                Some(Absence::Since(at)) if now < at + XATTR_ABSENCE_VALID)
+    }
+
+    /// Notes that this attribute is being set.
+    pub(crate) fn forget(&self, inode: InodeId, name: &[u8], now: Duration) {
+        if is_asked_by_kernel(name) {
+            self.0.note(inode, Absence::NotUntil(now + XATTR_ABSENCE_VALID));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::{FileKind, Timestamp};
+
+    #[test]
+    fn an_attribute_is_absent_until_it_is_set_or_the_note_is_old() {
+        let (absence, inode) = (XattrAbsence::new(), InodeId::new(4));
+        let (at, later) = (Duration::from_secs(9), Duration::from_secs(9) + XATTR_ABSENCE_VALID);
+        let attributes = Attributes::new(inode, FileKind::Regular, 0o644, Timestamp::default());
+        assert!(!absence.is_absent(inode, ACCESS_ACL, at), "never seen");
+        absence.note(&attributes, at);
+        assert!(absence.is_absent(inode, ACCESS_ACL, at));
+        assert!(!absence.is_absent(inode, b"user.other", at));
+        assert!(!absence.is_absent(inode, ACCESS_ACL, later));
+        absence.forget(inode, ACCESS_ACL, at);
+        absence.note(&attributes, at);
+        assert!(!absence.is_absent(inode, ACCESS_ACL, at), "the attributes may be older");
+    }
+}

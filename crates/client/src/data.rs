@@ -1,0 +1,12 @@
+//! The bytes of files: reading, writing, allocating and copying them, on storage targets and (the
+//! first bytes) on metadata. Names and attributes are not here.
+
+pub(crate) mod allocate;
+pub(crate) mod chunk_stats;
+pub(crate) mod copy;
+pub(crate) mod granules;
+pub(crate) mod inline;
+pub(crate) mod plan;
+pub(crate) mod read;
+pub(crate) mod size;
+pub(crate) mod write;

@@ -1,0 +1,59 @@
+//! Sizes that only the chunk files show: how far they reach, and how much space they take.
+
+use crate::client::Client;
+use skep_cluster::striping::{ChunkFileSize, chunk_sizes};
+use skep_rpc::CallOptions;
+use skep_types::{ChunkFileKey, InodeId, Result, StripePattern};
+use skep_wire::storage::{ChunkStat, StatChunk};
+use std::rc::Rc;
+
+impl Client {
+    /// Bytes that a file of `size` bytes takes: its chunk files, their checksums included, and what
+    /// lies in metadata, as if nothing of that was a hole; `None` for what has no pattern.
+    pub(crate) async fn allocated(&self, inode: InodeId, size: u64) -> Result<Option<u64>> {
+        let pattern = match self.known_pattern(inode) {
+            Some(pattern) => Some(pattern),
+            None => self.entry_info(inode).await?.pattern,
+        };
+        let Some(pattern) = pattern else { return Ok(None) };
+        let stats = self.chunk_stats(inode, &pattern).await?;
+        let inline = pattern.inline_bytes().min(size);
+        Ok(Some(
+            stats.iter().fold(inline, |sum: u64, (_, stat)| sum.saturating_add(stat.allocated)),
+        ))
+    }
+
+    /// The pattern of a file that this mount has open.
+    pub(crate) fn known_pattern(&self, inode: InodeId) -> Option<StripePattern> {
+        let files = self.mount().handles.select(|file| file.inode.id == inode);
+        files.first().map(|file| file.pattern.clone())
+    }
+
+    /// Asks all chunk files of a pattern, each with the place that it has there.
+    pub(crate) async fn chunk_stats(
+        &self,
+        inode: InodeId,
+        pattern: &StripePattern,
+    ) -> Result<Vec<(ChunkFileSize, ChunkStat)>> {
+        let ask = |chunk: ChunkFileSize| {
+            let (component, index) = (chunk.component, chunk.index);
+            let key = ChunkFileKey { inode, generation: pattern.generation, component, index };
+            let worker = Rc::clone(&self.0);
+            skep_env::spawn(async move {
+                let _place = worker.pieces.acquire().await;
+                let options = CallOptions::default();
+                let answer = worker.call_storage(chunk.group, &StatChunk { key }, options).await;
+                match answer {
+                    Ok((stat, _)) => Ok((chunk, stat)),
+                    Err(error) => Err(error.within(format_args!("file {inode}"))),
+                }
+            })
+        };
+        let tasks: Vec<_> = chunk_sizes(pattern, 0).map(ask).collect();
+        let mut stats = Vec::new();
+        for task in tasks {
+            stats.push(task.await?);
+        }
+        Ok(stats)
+    }
+}

@@ -1,0 +1,267 @@
+//! Copying a range of one file to another, or within one: what lies on the same target in both is
+//! copied there, the rest goes through this client.
+
+use crate::client::{Client, Worker};
+use crate::data::allocate::clear_behind;
+use crate::data::read::{PieceRead, read_piece};
+use crate::data::write::{Acknowledged, PieceWrite, begin_write, write_piece};
+use crate::driven::drive_for;
+use crate::files::handles::HandleId;
+use crate::files::open_file::OpenFile;
+use crate::inode_state::guards::WriteGuard;
+use crate::limits::{MAX_COPIED_BYTES, MAX_PIECE_BYTES, WRITE_GRACE};
+use crate::session::request::ModifyOptions;
+use skep_cluster::striping::{Piece, pieces};
+use skep_env::Buf;
+use skep_rpc::CallOptions;
+use skep_types::{Error, ErrorCode, Result, StripePattern};
+use skep_wire::storage::CopyChunk;
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Copying bytes between files.
+pub trait Copies {
+    /// Copies up to `length` bytes from one open file to another, or to another place of the same;
+    /// gives how many: fewer than asked for at the end of the source, or of what is done at once.
+    /// Holes may become zeros, or stay holes. After an error any part of the range that lies
+    /// within the file as it was may have been copied, and the file's end hasn't moved.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the ranges overlap in one file; else as `Reads::read` and
+    /// `Writes::write`.
+    fn copy(
+        &self,
+        from: (HandleId, u64),
+        to: (HandleId, u64),
+        length: u64,
+    ) -> impl Future<Output = Result<u64>>;
+}
+
+impl Copies for Client {
+    async fn copy(
+        &self,
+        (from, from_offset): (HandleId, u64),
+        (to, to_offset): (HandleId, u64),
+        length: u64,
+    ) -> Result<u64> {
+        let handles = &self.mount().handles;
+        let (source, file) = (handles.get_live(from)?, handles.get_live(to)?);
+        self.confirm_locks(&source).await?;
+        self.confirm_locks(&file).await?;
+        let wanted = from_offset.saturating_add(length);
+        let size = self.size_for_read(&source, wanted).await?;
+        let length = wanted.min(size).saturating_sub(from_offset);
+        let is_one = source.inode.id == file.inode.id;
+        if is_one && from_offset.abs_diff(to_offset) < length {
+            let text = format!("file {}: a copy overlaps its source", file.inode.id);
+            return Err(Error::new(ErrorCode::InvalidArgument, text));
+        }
+        let length = length.min(MAX_COPIED_BYTES);
+        let end = file.check_writable(to_offset.checked_add(length))?;
+        if length == 0 {
+            return Ok(0);
+        }
+        let runs = runs(
+            (&source.pattern, from_offset..from_offset + length),
+            (&file.pattern, to_offset),
+            MAX_PIECE_BYTES,
+        )?;
+        let writing = begin_write(&file.inode).await;
+        let (client, inode) = (self.clone(), Arc::clone(&file.inode));
+        let inline = file.pattern.inline_bytes();
+        let work = async move {
+            let copy = Copy { source, file, writing };
+            let mut result = copy.run_all(&client.0, runs).await;
+            if let Ok(true) = result {
+                // Or the source is gone, because this client was out of touch for too long.
+                result = client.confirm_lease(copy.source.inode.id).await.map(|()| true);
+                result = result.and_then(|it| copy.source.check_live().map(|()| it));
+            }
+            match result {
+                Ok(has_holes) => {
+                    if has_holes {
+                        copy.writing.made_holes();
+                    }
+                    copy.writing.wrote(to_offset..end);
+                    Ok(length)
+                }
+                Err(error) => {
+                    copy.writing.reached(end);
+                    // It would show when the file grows.
+                    clear_behind(&client.0, &copy.file, &copy.writing, &(to_offset..end)).await;
+                    Err(error)
+                }
+            }
+        };
+        let copied = drive_for(WRITE_GRACE, work).await?;
+        if end <= inline {
+            // Unlike a chunk file, metadata doesn't tell by itself how far it was written.
+            self.report_written(&inode, ModifyOptions::default()).await?;
+        }
+        self.report_size(&inode).await?;
+        Ok(copied)
+    }
+}
+
+/// A part of a copy that lies in one chunk file of each side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Run {
+    from: Piece,
+    /// As long as `from`.
+    to: Piece,
+}
+
+/// Divides a copy into runs, in order, each of at most `max_bytes`.
+///
+/// # Errors
+/// As [`pieces`].
+fn runs(
+    (from, source): (&StripePattern, Range<u64>),
+    (to, offset): (&StripePattern, u64),
+    max_bytes: u64,
+) -> Result<Vec<Run>> {
+    let length = source.end - source.start;
+    let mut sources = pieces(from, source)?;
+    let mut places = pieces(to, offset..offset + length)?;
+    let (mut source, mut place) = (sources.next(), places.next());
+    let mut runs = Vec::new();
+    while let (Some(from), Some(to)) = (source, place) {
+        let length = from.length.min(to.length).min(max_bytes);
+        runs.push(Run { from: Piece { length, ..from }, to: Piece { length, ..to } });
+        source = behind(from, length).or_else(|| sources.next());
+        place = behind(to, length).or_else(|| places.next());
+    }
+    Ok(runs)
+}
+
+/// What is left of a piece behind its first `length` bytes.
+fn behind(piece: Piece, length: u64) -> Option<Piece> {
+    (piece.length > length).then(|| Piece {
+        offset_in_chunk_file: piece.offset_in_chunk_file + length,
+        offset_in_range: piece.offset_in_range + length,
+        length: piece.length - length,
+        ..piece
+    })
+}
+
+/// A copy under way.
+struct Copy {
+    source: Arc<OpenFile>,
+    file: Arc<OpenFile>,
+    writing: WriteGuard,
+}
+
+impl Copy {
+    /// Does all runs and waits for all; gives whether there were holes, or the first error.
+    async fn run_all(&self, worker: &Rc<Worker>, runs: Vec<Run>) -> Result<bool> {
+        let tasks: Vec<_> = runs
+            .iter()
+            .map(|run| {
+                let (worker, run) = (Rc::clone(worker), *run);
+                let (source, file) = (Arc::clone(&self.source), Arc::clone(&self.file));
+                skep_env::spawn(async move { copy_run(worker, &source, &file, run).await })
+            })
+            .collect();
+        let mut result = Ok(false);
+        for task in tasks {
+            match task.await {
+                Ok((acknowledged, run_has_holes)) => {
+                    acknowledged.note(&self.writing);
+                    result = result.map(|has_holes| has_holes || run_has_holes);
+                }
+                Err(error) => result = result.and(Err(error)),
+            }
+        }
+        result.map_err(|error| error.within(format_args!("file {}", self.file.inode.id)))
+    }
+}
+
+/// Copies one run; gives how the copy was acknowledged, and whether there are holes in it.
+async fn copy_run(
+    worker: Rc<Worker>,
+    source: &OpenFile,
+    file: &Arc<OpenFile>,
+    run: Run,
+) -> Result<(Acknowledged, bool)> {
+    let Run { from, to } = run;
+    if let Some(group) = to.group.filter(|_| from.group == to.group) {
+        let _place = worker.pieces.acquire().await;
+        let key = file.key_of(&to);
+        let request = CopyChunk {
+            from: source.key_of(&from),
+            from_offset: from.offset_in_chunk_file,
+            to: key,
+            stripe: file.stripe_of(&to),
+            to_offset: to.offset_in_chunk_file,
+            length: to.length as u32,
+        };
+        let options = CallOptions { trace: worker.next_trace(), ..CallOptions::default() };
+        let copied = worker.change_storage(file, group, &request, options).await;
+        let copied = copied.map_err(|error| error.within(format_args!("chunk file {key}")))?;
+        return Ok((Acknowledged::Chunk(key, group, copied.incarnation), copied.has_holes));
+    }
+    let data = Buf::new(from.length as usize);
+    let read = PieceRead {
+        key: source.key_of(&from),
+        group: from.group,
+        offset: from.offset_in_chunk_file,
+        into: data.clone(),
+    };
+    let has_holes = read_piece(Rc::clone(&worker), read).await?;
+    let write = PieceWrite { file: Arc::clone(file), piece: to, data, extends: false };
+    Ok((write_piece(worker, write).await?, has_holes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use skep_types::{Chooser, Component, GroupId, PatternOrigin, Redundancy};
+
+    fn pattern(chunk_kib: u64, groups: Range<u32>) -> StripePattern {
+        let groups: Vec<_> = groups.map(GroupId::new).collect();
+        let component = Component {
+            start: 0,
+            chunk_bytes: chunk_kib << 10,
+            wanted: groups.len() as u16,
+            redundancy: Redundancy::Stripe,
+            chooser: Chooser::Balanced,
+            groups,
+        };
+        StripePattern { generation: 1, origin: PatternOrigin::Cluster, components: vec![component] }
+    }
+
+    #[test]
+    fn files_that_lie_alike_are_copied_chunk_by_chunk_on_their_targets() {
+        let (from, to) = (pattern(64, 1..4), pattern(64, 1..4));
+        let runs = runs((&from, 100..300_000), (&to, 100), 1 << 20).unwrap();
+        assert_eq!(runs.len(), 5);
+        assert!(runs.iter().all(|run| run.from == run.to));
+    }
+
+    proptest! {
+        #[test]
+        fn runs_cover_both_ranges_in_order(
+            chunk in 0_u64..3, width in 1_u32..5, other_chunk in 0_u64..3, other_width in 1_u32..5,
+            start in 0_u64..1 << 20, offset in 0_u64..1 << 20, length in 0_u64..1 << 20,
+        ) {
+            let from = pattern(64 << chunk, 0..width);
+            let to = pattern(64 << other_chunk, 0..other_width);
+            let runs = runs((&from, start..start + length), (&to, offset), 50_000).unwrap();
+            let mut at = 0;
+            for run in runs {
+                prop_assert_eq!((run.from.offset_in_range, run.to.offset_in_range), (at, at));
+                prop_assert_eq!(run.from.length, run.to.length);
+                prop_assert!((1..=50_000).contains(&run.from.length));
+                for (piece, pattern, start) in [(run.from, &from, start), (run.to, &to, offset)] {
+                    let whole = start + at..start + at + piece.length;
+                    let expected: Vec<_> = pieces(pattern, whole).unwrap().collect();
+                    prop_assert_eq!(expected, vec![Piece { offset_in_range: 0, ..piece }]);
+                }
+                at += run.from.length;
+            }
+            prop_assert_eq!(at, length);
+        }
+    }
+}

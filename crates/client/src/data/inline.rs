@@ -1,0 +1,116 @@
+//! The first bytes of files whose pattern has them in metadata: reading, writing and syncing them
+//! there (docs/design/0009-first-bytes-in-metadata.md). What a file range is in pieces, and what a
+//! write of several pieces promises, `data_read` and `data_write` know.
+
+use crate::client::{Client, Worker};
+use crate::files::open_file::OpenFile;
+use crate::inode_state::{InodeState, ReportedExtent};
+use skep_env::Buf;
+use skep_rpc::CallOptions;
+use skep_types::codec::{Bytes, crc32c};
+use skep_types::pattern::INLINE_UNIT;
+use skep_types::{Attributes, Error, ErrorCode, InodeId, Result};
+use skep_wire::inline::{ReadInline, SyncInline, WriteInline, WriteInlineReply};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Reads into all of `into`, with zeros where nothing was written.
+pub(crate) async fn read(
+    worker: Rc<Worker>,
+    (inode, generation): (InodeId, u32),
+    offset: u64,
+    into: &Buf,
+) -> Result<()> {
+    let length = into.len() as u32;
+    let request = ReadInline { inode, generation, offset, length };
+    let mut has_failed = false;
+    loop {
+        let answer = Client(Rc::clone(&worker)).ask(inode, &request).await;
+        let read = answer.map_err(|error| error.within(format_args!("file {inode}")))?;
+        let is_right = crc32c(&read.bytes) == read.checksum && read.bytes.len() <= into.len();
+        if is_right {
+            into.write(0, &read.bytes);
+            into.zero(read.bytes.len()..into.len());
+            return Ok(());
+        }
+        // Once more: it may have been damaged on its way.
+        if std::mem::replace(&mut has_failed, true) {
+            let text = format!(
+                "file {inode}, {length} bytes at {offset} from metadata: data doesn't match its \
+                 checksum"
+            );
+            tracing::error!("{text}");
+            return Err(Error::new(ErrorCode::Corrupt, text));
+        }
+    }
+}
+
+/// Where the data ends that `offset` lies in, or begins at; at or below `offset` if that lies in a
+/// hole. Known in blocks, and what follows in metadata is one hole.
+pub(crate) async fn data_end(worker: &Rc<Worker>, file: &OpenFile, offset: u64) -> Result<u64> {
+    let (inode, most) = (file.inode.id, file.pattern.inline_bytes());
+    let start = offset - offset % INLINE_UNIT;
+    let length = most.saturating_sub(start) as u32;
+    let generation = file.pattern.generation;
+    let request = ReadInline { inode, generation, offset: start, length };
+    let answer = Client(Rc::clone(worker)).ask(inode, &request).await;
+    let read = answer.map_err(|error| error.within(format_args!("file {inode}")))?;
+    let end = start + read.bytes.len() as u64;
+    Ok(end.next_multiple_of(INLINE_UNIT).min(most))
+}
+
+/// Writes bytes at an offset of the file. `extends`: they are all of a write, and the file reaches
+/// to their end when they are written.
+pub(crate) async fn write(
+    worker: &Rc<Worker>,
+    file: &Arc<OpenFile>,
+    (offset, data): (u64, &Buf),
+    extends: bool,
+) -> Result<WriteInlineReply> {
+    let bytes = Bytes::from(data.bytes());
+    let request = Rc::new(WriteInline {
+        inode: file.inode.id,
+        generation: file.pattern.generation,
+        offset,
+        checksum: crc32c(&bytes),
+        bytes,
+        extends,
+    });
+    let client = Client(Rc::clone(worker));
+    let mut has_failed = false;
+    loop {
+        match client.modify_through(file, &request).await {
+            // Damaged on its way (`Protocol`): once more.
+            Err(error) if error.code() == ErrorCode::Protocol && !has_failed => has_failed = true,
+            Ok(written) => {
+                let attributes = &written.attributes;
+                let caches = &client.mount().caches;
+                if extends {
+                    caches.changed_by_us(attributes.inode, attributes.change_counter);
+                }
+                return Ok(written);
+            }
+            Err(error) => return Err(error.within("bytes in metadata")),
+        }
+    }
+}
+
+impl Client {
+    /// Waits until what this mount has written of a file's inline bytes is on metadata's device, or
+    /// is known to be lost; gives what metadata had been told of the file before, and what of that
+    /// is on its device. `None` if there is nothing to wait for, or the file is gone.
+    pub(crate) async fn sync_inline(
+        &self,
+        state: &Arc<InodeState>,
+    ) -> Result<Option<(ReportedExtent, Attributes)>> {
+        let (written, told) = (state.unsynced_inline(), state.reported_extent());
+        if written.is_empty() {
+            return Ok(None);
+        }
+        let request = SyncInline { inode: state.id, written };
+        let how = CallOptions { durable: true, ..CallOptions::default() };
+        let synced = self.ask_with(state.id, &request, how).await?;
+        state.inline_synced(&request.written, synced.is_lost);
+        Ok(synced.attributes.map(|durable| (told, durable)))
+    }
+}

@@ -1,0 +1,93 @@
+//! From a range of a file to the messages that carry it: the pieces of its chunks, put together
+//! where they lie side by side in one chunk file, and divided
+//! into what one message carries.
+
+use skep_cluster::striping::{Piece, pieces};
+use skep_types::{GRANULE_BYTES, Result, StripePattern};
+use std::ops::Range;
+
+/// The pieces of a file range, each for one message of at most `max_bytes` (a multiple of the
+/// granule). Pieces are divided at granules of the chunk file, so that no granule is written in two
+/// halves.
+///
+/// # Errors
+/// As [`pieces`].
+pub(crate) fn plan(
+    pattern: &StripePattern,
+    range: Range<u64>,
+    max_bytes: u64,
+) -> Result<Vec<Piece>> {
+    let mut plan: Vec<Piece> = Vec::new();
+    for piece in pieces(pattern, range)? {
+        match plan.last_mut() {
+            Some(last) if continues(last, &piece) => last.length += piece.length,
+            _ => plan.push(piece),
+        }
+    }
+    if plan.iter().all(|piece| piece.length <= max_bytes) {
+        return Ok(plan);
+    }
+    Ok(plan.into_iter().flat_map(|piece| cut(piece, max_bytes)).collect())
+}
+
+/// Whether `next`, which follows in the file, also follows in the same chunk file.
+fn continues(last: &Piece, next: &Piece) -> bool {
+    (last.component, last.index) == (next.component, next.index)
+        && last.offset_in_chunk_file + last.length == next.offset_in_chunk_file
+}
+
+fn cut(mut rest: Piece, max_bytes: u64) -> impl Iterator<Item = Piece> {
+    std::iter::from_fn(move || {
+        if rest.length == 0 {
+            return None;
+        }
+        let left = max_bytes - rest.offset_in_chunk_file % GRANULE_BYTES;
+        let part = Piece { length: rest.length.min(left), ..rest };
+        rest.offset_in_chunk_file += part.length;
+        rest.offset_in_range += part.length;
+        rest.length -= part.length;
+        Some(part)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::{Chooser, Component, GroupId, PatternOrigin, Redundancy};
+
+    fn pattern(width: u32) -> StripePattern {
+        let component = Component {
+            start: 0,
+            chunk_bytes: 64 << 10,
+            wanted: width as u16,
+            redundancy: Redundancy::Stripe,
+            chooser: Chooser::Balanced,
+            groups: (1..=width).map(GroupId::new).collect(),
+        };
+        StripePattern { generation: 1, origin: PatternOrigin::Cluster, components: vec![component] }
+    }
+
+    fn lengths(width: u32, range: Range<u64>, max_bytes: u64) -> Vec<(u16, u64)> {
+        let plan = plan(&pattern(width), range, max_bytes).unwrap();
+        plan.iter().map(|piece| (piece.index, piece.length)).collect()
+    }
+
+    #[test]
+    fn chunks_side_by_side_in_one_chunk_file_go_together() {
+        assert_eq!(lengths(1, 100..300_000, 1 << 20), [(0, 299_900)]);
+        assert_eq!(lengths(2, 0..196_608, 1 << 20), [(0, 65_536), (1, 65_536), (0, 65_536)]);
+        assert_eq!(lengths(2, 5..5, 1 << 20), []);
+    }
+
+    #[test]
+    fn long_pieces_are_cut_at_granules_and_cover_the_range() {
+        assert_eq!(lengths(1, 100..20_000, 8192), [(0, 8092), (0, 8192), (0, 3616)]);
+        let mut at = 0;
+        for piece in plan(&pattern(3), 12_345..777_777, 4096).unwrap() {
+            assert_eq!(piece.offset_in_range, at);
+            assert!(at == 0 || piece.offset_in_chunk_file % GRANULE_BYTES == 0);
+            at += piece.length;
+        }
+        assert_eq!(at, 777_777 - 12_345);
+    }
+}

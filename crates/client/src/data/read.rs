@@ -1,0 +1,188 @@
+//! Reading: pieces from all groups in parallel, straight into the caller's buffer, each checked.
+
+use crate::client::{Client, Worker};
+use crate::data::granules;
+use crate::data::inline;
+use crate::data::plan::plan;
+use crate::files::handles::HandleId;
+use crate::files::open_file::OpenFile;
+use crate::limits::MAX_PIECE_BYTES;
+use skep_cluster::striping::Piece;
+use skep_env::Buf;
+use skep_rpc::CallOptions;
+use skep_types::{ChunkFileKey, Error, ErrorCode, GroupId, InodeId, Result};
+use skep_wire::storage::ReadChunk;
+use std::rc::Rc;
+
+/// Reading the bytes of files, and which of them the kernel may cache.
+pub trait Reads {
+    /// Reads into all of `into`; gives how many bytes, fewer only at the end of the file. May be
+    /// dropped; the buffer's contents are arbitrary then.
+    ///
+    /// # Errors
+    /// `Stale` for a handle that isn't open or whose file is gone, `Corrupt` for data that doesn't
+    /// match its checksum.
+    fn read(&self, handle: HandleId, offset: u64, into: Buf)
+    -> impl Future<Output = Result<usize>>;
+
+    /// Notes that the bytes of a read that is about to begin may be kept by the caller, as the
+    /// kernel keeps them in its page cache.
+    fn note_cached(&self, _handle: HandleId) {}
+
+    /// Whether the kernel may have pages of a file from such reads since it was opened.
+    fn is_cached(&self, _inode: InodeId) -> bool {
+        true
+    }
+
+    /// Whether other mounts have a file open that this mount has open, and at least one of all may
+    /// write.
+    fn is_shared(&self, inode: InodeId) -> bool;
+}
+
+impl Reads for Client {
+    async fn read(&self, handle: HandleId, offset: u64, into: Buf) -> Result<usize> {
+        let file = self.mount().handles.get_live(handle)?;
+        self.confirm_locks(&file).await?;
+        let wanted = into.len() as u64;
+        let end = offset.saturating_add(wanted);
+        let size = self.size_for_read(&file, end).await?;
+        if offset >= size || wanted == 0 {
+            return Ok(0);
+        }
+        let length = (end.min(size) - offset) as usize;
+        self.read_range(&file, offset, into.slice(0..length)).await?;
+        // The file may have been found removed while the bytes were on their way.
+        file.check_live()?;
+        Ok(length)
+    }
+
+    fn note_cached(&self, handle: HandleId) {
+        // A handle that is gone: the read will say so.
+        if let Ok(file) = self.mount().handles.get_live(handle) {
+            file.inode.set_cached();
+        }
+    }
+
+    fn is_cached(&self, inode: InodeId) -> bool {
+        self.mount().inodes.get(inode).is_some_and(|state| state.is_cached())
+    }
+
+    fn is_shared(&self, inode: InodeId) -> bool {
+        // Almost no mount ever finds a shared file, so most calls look into no table.
+        self.mount().notifications.has_shared()
+            && self.mount().inodes.get(inode).is_some_and(|state| state.is_shared())
+    }
+}
+
+impl Client {
+    async fn read_range(&self, file: &OpenFile, offset: u64, into: Buf) -> Result<()> {
+        let range = offset..offset + into.len() as u64;
+        let plan = plan(&file.pattern, range, MAX_PIECE_BYTES)?;
+        let piece_read = |piece: &Piece| {
+            let start = piece.offset_in_range as usize;
+            PieceRead {
+                key: file.key_of(piece),
+                group: piece.group,
+                offset: piece.offset_in_chunk_file,
+                into: into.slice(start..start + piece.length as usize),
+            }
+        };
+        let mut has_holes = false;
+        if let [piece] = &plan[..] {
+            has_holes = read_piece(Rc::clone(&self.0), piece_read(piece)).await?;
+        } else {
+            let tasks: Vec<_> = plan
+                .iter()
+                .map(|piece| skep_env::spawn(read_piece(Rc::clone(&self.0), piece_read(piece))))
+                .collect();
+            for task in tasks {
+                has_holes |= task.await?;
+            }
+        }
+        if has_holes {
+            // Or the file is gone, because this client was out of touch for longer than its lease.
+            self.confirm_lease(file.inode.id).await?;
+        }
+        Ok(())
+    }
+}
+
+impl OpenFile {
+    /// The chunk file of a piece.
+    pub(crate) fn key_of(&self, piece: &Piece) -> ChunkFileKey {
+        ChunkFileKey {
+            inode: self.inode.id,
+            generation: self.pattern.generation,
+            component: piece.component,
+            index: piece.index,
+        }
+    }
+}
+
+/// A piece to read.
+pub(crate) struct PieceRead {
+    pub(crate) key: ChunkFileKey,
+    /// None: from metadata.
+    pub(crate) group: Option<GroupId>,
+    /// First byte in the chunk file, or of the file in metadata.
+    pub(crate) offset: u64,
+    pub(crate) into: Buf,
+}
+
+/// Reads one piece; says whether bytes were missing that may be so because the file is gone: they
+/// are zeros then. Metadata knows whether a file is gone.
+pub(crate) async fn read_piece(worker: Rc<Worker>, what: PieceRead) -> Result<bool> {
+    let _place = worker.pieces.acquire().await;
+    let PieceRead { key, group, offset, into } = what;
+    let Some(group) = group else {
+        let of = (key.inode, key.generation);
+        return inline::read(Rc::clone(&worker), of, offset, &into).await.map(|()| false);
+    };
+    let mut has_failed = false;
+    loop {
+        let error = match read_once(&worker, key, group, offset, &into).await {
+            Ok(read) => {
+                into.zero(read..into.len());
+                return Ok(read < into.len());
+            }
+            Err(error) => error,
+        };
+        if error.code() != ErrorCode::Corrupt {
+            return Err(error.within(format_args!("file {}", key.inode)));
+        }
+        // Once more: it may have been damaged on its way, or read while it was being written.
+        if std::mem::replace(&mut has_failed, true) {
+            let map = worker.router.map();
+            let target = map.primary(group).map(|target| target.id.to_string());
+            let target = target.unwrap_or_else(|| group.to_string());
+            let text = format!(
+                "file {}, chunk file {key} on target {target}, {} bytes at {offset}",
+                key.inode,
+                into.len()
+            );
+            let error = error.within(text);
+            tracing::error!("{error}");
+            return Err(error);
+        }
+    }
+}
+
+async fn read_once(
+    worker: &Rc<Worker>,
+    key: ChunkFileKey,
+    group: GroupId,
+    offset: u64,
+    into: &Buf,
+) -> Result<usize> {
+    let request = ReadChunk { key, offset, length: into.len() as u32 };
+    let options = CallOptions {
+        into: Some(into.clone()),
+        trace: worker.next_trace(),
+        ..CallOptions::default()
+    };
+    let (reply, read) = worker.call_storage(group, &request, options).await?;
+    if granules::matches(offset, &into.bytes()[..read], &reply.checksums) {
+        return Ok(read);
+    }
+    Err(Error::new(ErrorCode::Corrupt, "data doesn't match its checksums"))
+}

@@ -1,0 +1,108 @@
+//! Closing files: `flush` for each `close(2)`, then the end of a handle. Closes that metadata may
+//! get later are sent by `deferred_close`.
+
+use crate::client::Client;
+use crate::driven::drive;
+use crate::files::handles::HandleId;
+use crate::files::open_file::OpenFile;
+use crate::session::request::ModifyOptions;
+use skep_types::{Error, ErrorCode, Result};
+use skep_wire::metadata::{Close, OpenMode, OpenReply};
+use std::sync::Arc;
+
+/// The ends of descriptors and of handles.
+pub trait Closes {
+    /// Reports the written size to metadata, so that a later open sees it. The kernel calls it for
+    /// each `close(2)`.
+    ///
+    /// # Errors
+    /// `Stale` for a handle that isn't open or whose file is gone.
+    fn flush(&self, handle: HandleId) -> impl Future<Output = Result<()>>;
+
+    /// Closes a handle. It is gone afterwards, even if this fails. If all sizes are reported (as by
+    /// [`Self::flush`]), metadata gets the close a few milliseconds later.
+    ///
+    /// # Errors
+    /// `Stale` if it isn't open; otherwise the error of the report to metadata.
+    fn close(&self, handle: HandleId) -> impl Future<Output = Result<()>>;
+}
+
+impl Closes for Client {
+    async fn flush(&self, handle: HandleId) -> Result<()> {
+        let file = self.mount().handles.get_live(handle)?;
+        self.report_written(&file.inode, ModifyOptions::default()).await.map(|_| ())
+    }
+
+    async fn close(&self, handle: HandleId) -> Result<()> {
+        let file = self.mount().handles.get(handle)?;
+        if !file.begin_close() {
+            return Err(Error::new(ErrorCode::Stale, "the handle is being closed already"));
+        }
+        if !file.inode.is_locked()
+            && file.inode.unreported().is_none()
+            && let Ok(group) = self.group_of(file.inode.id)
+        {
+            self.close_later(group, handle, file);
+            return Ok(());
+        }
+        let client = self.clone();
+        let closing = async move {
+            if file.inode.is_locked() {
+                client.unlock_handle(&file, handle).await;
+            }
+            let result = client.close_file(&file).await;
+            client.mount().handles.remove(handle);
+            if let Some(unsynced) = client.mount().inodes.close(&file.inode) {
+                client.sync_closed(&unsynced).await;
+            }
+            result
+        };
+        drive(closing, |_| ()).await
+    }
+}
+
+impl Client {
+    async fn close_file(&self, file: &Arc<OpenFile>) -> Result<()> {
+        if file.is_stale() {
+            return Ok(());
+        }
+        let how = ModifyOptions { is_driven: true, ..ModifyOptions::default() };
+        let mut report = file.inode.unreported();
+        if report.is_some_and(|report| report.must_measure) {
+            self.report_written(&file.inode, how).await?;
+            report = None;
+        }
+        let inode = file.inode.id;
+        let written = report.map(|report| report.extent);
+        let request = Close { inode, open: file.mode, written };
+        let attributes = match self.modify(inode, request, how, |_, _| ()).await {
+            Ok(reply) => reply.attributes,
+            // The session was lost meanwhile, and the file with it.
+            Err(_) if file.is_stale() => return Ok(()),
+            Err(error) => return Err(error.within(format_args!("file {inode}"))),
+        };
+        if let Some(report) = report {
+            self.mount().caches.changed_by_us(inode, attributes.change_counter);
+            file.inode.reported(&report, &attributes, how.is_durable, skep_env::now());
+        }
+        Ok(())
+    }
+
+    /// Closes a file that was opened for a caller who no longer waits.
+    pub(crate) fn close_orphan(&self, result: Result<OpenReply>, mode: OpenMode) {
+        let Ok(opened) = result else { return };
+        if mode == OpenMode::No || opened.pattern.is_none() {
+            return;
+        }
+        let (client, inode) = (self.clone(), opened.attributes.inode);
+        skep_env::spawn(async move {
+            let how = ModifyOptions { is_driven: true, ..ModifyOptions::default() };
+            let request = Close { inode, open: mode, written: None };
+            // Best effort: the end of the session closes files that are still open.
+            if let Err(error) = client.modify(inode, request, how, |_, _| ()).await {
+                tracing::debug!("cannot close file {inode}, whose opener is gone: {error}");
+            }
+        })
+        .detach();
+    }
+}

@@ -1,0 +1,32 @@
+//! One thread's closes that wait to be sent together. No I/O.
+
+use crate::files::handles::HandleId;
+use crate::files::open_file::OpenFile;
+use skep_types::GroupId;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A handle whose close has not been sent to metadata yet.
+pub(crate) type ClosingFile = (HandleId, Arc<OpenFile>);
+
+/// One thread's handles that are closed on this mount but not yet at metadata, by group. They stay
+/// in the table of handles: a renewed session opens their files again, so that the closes still
+/// match an open.
+#[derive(Debug, Default)]
+pub(crate) struct DeferredCloses(RefCell<HashMap<GroupId, Vec<ClosingFile>>>);
+
+impl DeferredCloses {
+    /// Adds a close; whether it is the first that waits for this group.
+    pub(crate) fn add(&self, group: GroupId, closing: ClosingFile) -> bool {
+        let mut waiting = self.0.borrow_mut();
+        let queue = waiting.entry(group).or_default();
+        queue.push(closing);
+        queue.len() == 1
+    }
+
+    /// Takes all closes that wait for a group.
+    pub(crate) fn take(&self, group: GroupId) -> Vec<ClosingFile> {
+        self.0.borrow_mut().remove(&group).unwrap_or_default()
+    }
+}

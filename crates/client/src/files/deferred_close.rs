@@ -1,0 +1,77 @@
+//! Closes that are sent together. If all sizes of a file are reported, its close is sent with
+//! others of its thread in one message, a few milliseconds later, and no caller waits for it. That
+//! saves metadata a transaction for each file that is made and closed.
+
+use crate::client::Client;
+use crate::files::closing_files::ClosingFile;
+use crate::files::handles::HandleId;
+use crate::files::open_file::OpenFile;
+use crate::limits::CLOSE_DELAY;
+use crate::session::request::ModifyOptions;
+use skep_types::GroupId;
+use skep_wire::limits::MAX_CLOSES;
+use skep_wire::metadata::{CloseMany, ClosedFile};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+impl Client {
+    /// Puts a close off. The handle must have been claimed for it.
+    pub(crate) fn close_later(&self, group: GroupId, handle: HandleId, file: Arc<OpenFile>) {
+        if !self.0.closes.add(group, (handle, file)) {
+            return;
+        }
+        let client = self.clone();
+        skep_env::spawn(async move {
+            skep_env::sleep(CLOSE_DELAY).await;
+            client.close_waiting(group).await;
+        })
+        .detach();
+    }
+
+    /// Sends all closes that wait for a group; closes that arrive meanwhile wait for the next time.
+    async fn close_waiting(&self, group: GroupId) {
+        for files in self.0.closes.take(group).chunks(MAX_CLOSES) {
+            self.close_together(files).await;
+        }
+    }
+
+    /// Sends the closes that wait on all threads, at the end of the mount.
+    pub(crate) async fn close_waiting_everywhere(&self) {
+        let mut groups: HashMap<GroupId, Vec<ClosedFile>> = HashMap::new();
+        for file in self.mount().handles.select(|file| file.is_closing() && !file.is_stale()) {
+            if let Ok(group) = self.group_of(file.inode.id) {
+                let closed = ClosedFile { inode: file.inode.id, open: file.mode };
+                groups.entry(group).or_default().push(closed);
+            }
+        }
+        for files in groups.values().flat_map(|files| files.chunks(MAX_CLOSES)) {
+            let request = CloseMany { files: files.to_vec() };
+            let how = ModifyOptions::default();
+            if let Err(error) = self.modify(files[0].inode, request, how, |_, _| ()).await {
+                tracing::debug!("{} files stay open at metadata: {error}", files.len());
+            }
+        }
+    }
+
+    async fn close_together(&self, files: &[ClosingFile]) {
+        let live = files.iter().filter(|(_, file)| !file.is_stale());
+        let closed: Vec<_> =
+            live.map(|(_, file)| ClosedFile { inode: file.inode.id, open: file.mode }).collect();
+        if let Some(first) = closed.first() {
+            let inode = first.inode;
+            let how = ModifyOptions { is_driven: true, ..ModifyOptions::default() };
+            // What stays open at metadata after an error is closed with the session.
+            let request = CloseMany { files: closed };
+            if let Err(error) = self.modify(inode, request, how, |_, _| ()).await {
+                tracing::warn!("{} files stay open at metadata: {error}", files.len());
+            }
+        }
+        let mount = self.mount();
+        for (handle, file) in files {
+            mount.handles.remove(*handle);
+            if let Some(unsynced) = mount.inodes.close(&file.inode) {
+                self.sync_closed(&unsynced).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! The table of inodes that are open on this mount, or that have unsynced writes of it.
+
+use crate::files::handles::part_of;
+use crate::inode_state::InodeState;
+use crate::limits::{MAX_CLOSED_UNSYNCED, TABLE_PARTS};
+use skep_types::InodeId;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Inodes that are open, or that are closed and have unsynced writes.
+#[derive(Debug)]
+pub(crate) struct Inodes {
+    /// Each mutex protects its part alone. Order: part, then queue, then an inode's own.
+    parts: Vec<Mutex<HashMap<InodeId, Arc<InodeState>>>>,
+    /// Closed ones with unsynced writes, oldest first.
+    closed: Mutex<VecDeque<Arc<InodeState>>>,
+}
+
+impl Inodes {
+    pub(crate) fn new() -> Self {
+        let parts = (0..TABLE_PARTS).map(|_| Mutex::default()).collect();
+        Self { parts, closed: Mutex::default() }
+    }
+
+    fn with<T>(
+        &self,
+        inode: InodeId,
+        f: impl FnOnce(&mut HashMap<InodeId, Arc<InodeState>>) -> T,
+    ) -> T {
+        let part = &self.parts[part_of(inode.raw())];
+        f(&mut part.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The state of an inode, if the table has it.
+    pub(crate) fn get(&self, inode: InodeId) -> Option<Arc<InodeState>> {
+        self.with(inode, |part| part.get(&inode).map(Arc::clone))
+    }
+
+    /// One handle more.
+    pub(crate) fn open(&self, inode: InodeId) -> Arc<InodeState> {
+        self.with(inode, |part| {
+            let state = part.entry(inode).or_insert_with(|| InodeState::new(inode));
+            state.opened();
+            Arc::clone(state)
+        })
+    }
+
+    /// One handle less. Gives an inode that is closed and has to be synced now, when there are too
+    /// many of them.
+    pub(crate) fn close(&self, state: &Arc<InodeState>) -> Option<Arc<InodeState>> {
+        self.with(state.id, |part| {
+            if !state.closed() {
+                return None;
+            }
+            if state.is_idle() {
+                part.remove(&state.id);
+                return None;
+            }
+            self.queue(state)
+        })
+    }
+
+    fn queue(&self, state: &Arc<InodeState>) -> Option<Arc<InodeState>> {
+        if state.set_queued(true) {
+            return None;
+        }
+        let mut closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
+        closed.push_back(Arc::clone(state));
+        if closed.len() <= MAX_CLOSED_UNSYNCED {
+            return None;
+        }
+        let oldest = closed.pop_front()?;
+        oldest.set_queued(false);
+        oldest.is_closed_unsynced().then_some(oldest)
+    }
+
+    /// Forgets an inode if nothing has to be remembered of it: after a sync.
+    pub(crate) fn forget_idle(&self, inode: InodeId) {
+        self.with(inode, |part| {
+            if part.get(&inode).is_some_and(|state| state.is_idle()) {
+                part.remove(&inode);
+            }
+        });
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> Vec<Arc<InodeState>> {
+        let mut all = Vec::new();
+        for part in &self.parts {
+            let part = part.lock().unwrap_or_else(PoisonError::into_inner);
+            all.extend(part.values().map(Arc::clone));
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::open_file::OpenFile;
+    use skep_types::{ChunkFileKey, GroupId, HostIncarnation, StripePattern};
+    use skep_wire::metadata::OpenMode;
+
+    fn dirty(inodes: &Inodes, number: u64) -> Arc<InodeState> {
+        let id = InodeId::new(number);
+        let state = inodes.open(id);
+        let key = ChunkFileKey { inode: id, generation: 1, component: 0, index: 0 };
+        let writing = state.try_write().unwrap();
+        writing.piece_written(key, GroupId::new(1), HostIncarnation::new(1));
+        drop(writing);
+        state
+    }
+
+    fn close(inodes: &Inodes, state: &Arc<InodeState>) -> Option<Arc<InodeState>> {
+        state.closing();
+        inodes.close(state)
+    }
+
+    #[test]
+    fn closed_inodes_are_forgotten_once_synced() {
+        let inodes = Inodes::new();
+        let state = dirty(&inodes, 1);
+        assert!(close(&inodes, &state).is_none());
+        assert!(inodes.get(state.id).is_some());
+        state.synced(&state.unsynced()[0], HostIncarnation::new(1));
+        inodes.forget_idle(state.id);
+        assert!(inodes.get(state.id).is_none());
+        let clean = inodes.open(InodeId::new(2));
+        assert!(close(&inodes, &clean).is_none());
+        assert!(inodes.all().is_empty());
+    }
+
+    #[test]
+    fn beyond_the_limit_the_oldest_closed_one_has_to_be_synced() {
+        let inodes = Inodes::new();
+        for number in 1..=MAX_CLOSED_UNSYNCED as u64 {
+            let state = dirty(&inodes, number);
+            assert!(close(&inodes, &state).is_none());
+        }
+        // Opened and closed again: it doesn't stand in the queue twice.
+        let again = inodes.open(InodeId::new(2));
+        assert!(close(&inodes, &again).is_none());
+        let last = dirty(&inodes, 1 << 40);
+        assert_eq!(close(&inodes, &last).unwrap().id, InodeId::new(1));
+    }
+
+    #[test]
+    fn a_loss_is_told_once_per_handle() {
+        let inodes = Inodes::new();
+        let state = dirty(&inodes, 1);
+        let pattern = StripePattern {
+            generation: 1,
+            origin: skep_types::PatternOrigin::Cluster,
+            components: vec![],
+        };
+        let open = || OpenFile::new(Arc::clone(&state), OpenMode::Write, pattern.clone());
+        let (first, second) = (open(), open());
+        state.synced(&state.unsynced()[0], HostIncarnation::new(2));
+        let third = open();
+        assert!(first.take_loss() && !first.take_loss());
+        assert!(second.take_loss());
+        assert!(!third.take_loss(), "opened after the loss");
+    }
+}

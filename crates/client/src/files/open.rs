@@ -1,0 +1,221 @@
+//! Creating, opening and closing files.
+
+use crate::client::Client;
+use crate::driven::drive;
+use crate::files::handles::HandleId;
+use crate::files::open_file::OpenFile;
+use crate::session::request::ModifyOptions;
+use crate::sharing::notifications::Position;
+use skep_types::{Attributes, Error, ErrorCode, InodeId, PatternRequest, Result, StripePattern};
+use skep_wire::metadata::{Create, CreateUnnamed, Lookup, NewInode, Open, OpenMode, OpenReply};
+
+/// The result of a create: a new file, or the one that exists.
+#[derive(Debug)]
+pub struct Created {
+    /// Its attributes.
+    pub attributes: Attributes,
+    /// Its handle, if the caller asked to open it.
+    pub handle: Option<HandleId>,
+    /// Whether it was made.
+    pub created: bool,
+}
+
+/// An opened file.
+#[derive(Debug, Clone, Copy)]
+pub struct OpenedFile {
+    /// Its handle.
+    pub handle: HandleId,
+    /// Whether the kernel's page cache of the file is still right: no other client changed the file
+    /// since this mount last opened it.
+    pub keep_cache: bool,
+    /// Whether the attributes that the kernel was shown last are still right.
+    pub are_attributes_shown: bool,
+    /// Whether other clients have it open too, and at least one of all may write: the kernel must
+    /// not cache bytes read through this handle.
+    pub is_shared: bool,
+}
+
+/// Creating and opening files.
+pub trait Opens {
+    /// Makes a file that is not a directory, and opens it if asked. Without `exclusive` an existing
+    /// regular file is opened as it is.
+    ///
+    /// # Errors
+    /// `Exists`, `NotFound`, `NotDirectory`, `NameTooLong`, `NoSpace`.
+    fn create(&self, request: Create) -> impl Future<Output = Result<Created>>;
+
+    /// Makes a regular file without a name and opens it.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotDirectory`, `NoSpace`, `LimitReached` with too many open files.
+    fn create_unnamed(
+        &self,
+        directory: InodeId,
+        new: NewInode,
+        open: OpenMode,
+        pattern: Option<PatternRequest>,
+    ) -> impl Future<Output = Result<Created>>;
+
+    /// Opens a regular file.
+    ///
+    /// # Errors
+    /// `Stale` if it has lost its last name and isn't open on this mount; `NotFound`,
+    /// `IsDirectory`, `InvalidArgument` for what can't be opened, `LimitReached` with too many open
+    /// files.
+    fn open(
+        &self,
+        inode: InodeId,
+        mode: OpenMode,
+        truncate: bool,
+    ) -> impl Future<Output = Result<OpenedFile>>;
+}
+
+impl Opens for Client {
+    async fn create(&self, request: Create) -> Result<Created> {
+        self.mount().handles.check_limit()?;
+        let mode = request.open;
+        loop {
+            let before = self.mount().notifications.position();
+            let error = match self.send_create(request.clone()).await {
+                Ok(opened) => return self.created(opened, mode, before),
+                Err(error) => error,
+            };
+            if request.exclusive || mode == OpenMode::No || error.code() != ErrorCode::Exists {
+                return Err(error);
+            }
+            // The entry points to an inode of another target, or to one that can't be opened.
+            match self.open_existing(&request, error).await {
+                Err(gone) if matches!(gone.code(), ErrorCode::NotFound | ErrorCode::Stale) => {}
+                result => return result,
+            }
+        }
+    }
+
+    async fn create_unnamed(
+        &self,
+        directory: InodeId,
+        new: NewInode,
+        open: OpenMode,
+        pattern: Option<PatternRequest>,
+    ) -> Result<Created> {
+        self.mount().handles.check_limit()?;
+        let request = CreateUnnamed { directory, new, open, pattern };
+        let orphan = move |client: Client, result| client.close_orphan(result, open);
+        let before = self.mount().notifications.position();
+        let opened = self.modify(directory, request, ModifyOptions::default(), orphan).await?;
+        self.created(opened, open, before)
+    }
+
+    async fn open(&self, inode: InodeId, mode: OpenMode, truncate: bool) -> Result<OpenedFile> {
+        self.mount().handles.check_limit()?;
+        let before = self.mount().notifications.position();
+        let state = truncate.then(|| self.mount().inodes.get(inode)).flatten();
+        let Some(state) = state else {
+            let how = ModifyOptions { truncates: truncate, ..ModifyOptions::default() };
+            let opened = self.send_open(inode, mode, truncate, how).await?;
+            return self.add_handle(opened, mode, before);
+        };
+        let truncating = self.claim_truncation(&state).await;
+        let client = self.clone();
+        let opening = async move {
+            let how =
+                ModifyOptions { is_driven: true, truncates: truncate, ..ModifyOptions::default() };
+            client.report_written(&state, how).await?;
+            let opened = client.send_open(inode, mode, truncate, how).await?;
+            truncating.done(&opened.attributes, skep_env::now());
+            Ok(opened)
+        };
+        let orphan = {
+            let client = self.clone();
+            move |result| client.close_orphan(result, mode)
+        };
+        let opened = drive(opening, orphan).await?;
+        self.add_handle(opened, mode, before)
+    }
+}
+
+impl Client {
+    async fn send_create(&self, request: Create) -> Result<OpenReply> {
+        let how = match request.exclusive {
+            true => ModifyOptions::ambiguous_on(ErrorCode::Exists),
+            false => ModifyOptions::default(),
+        };
+        let (directory, mode) = (request.directory, request.open);
+        let orphan = move |client: Client, result| client.close_orphan(result, mode);
+        self.modify(directory, request, how, orphan).await
+    }
+
+    async fn open_existing(&self, request: &Create, error: Error) -> Result<Created> {
+        let lookup = Lookup { directory: request.directory, name: request.name.clone() };
+        let entry = self.ask(request.directory, &lookup).await?;
+        if entry.kind != skep_types::FileKind::Regular {
+            return Err(error);
+        }
+        let before = self.mount().notifications.position();
+        let opened =
+            self.send_open(entry.inode, request.open, false, ModifyOptions::default()).await?;
+        self.created(opened, request.open, before)
+    }
+
+    fn created(&self, opened: OpenReply, mode: OpenMode, before: Position) -> Result<Created> {
+        let created = opened.created;
+        let attributes = opened.attributes.clone();
+        let handle = match mode {
+            OpenMode::No => None,
+            _ if opened.pattern.is_none() => None,
+            _ => Some(self.add_handle(opened, mode, before)?.handle),
+        };
+        Ok(Created { attributes, handle, created })
+    }
+
+    /// Opens a file that has a name, or that this mount has open. Otherwise the kernel found it by
+    /// a cached name that another mount has removed; after the error the kernel looks the name up
+    /// again. Without this check a program would write to a file without a name.
+    async fn send_open(
+        &self,
+        inode: InodeId,
+        open: OpenMode,
+        truncate: bool,
+        how: ModifyOptions,
+    ) -> Result<OpenReply> {
+        let state = self.mount().inodes.get(inode);
+        let must_have_name = !state.is_some_and(|it| it.has_live_handles());
+        let orphan = move |client: Client, result| client.close_orphan(result, open);
+        self.modify(inode, Open { inode, open, truncate, must_have_name }, how, orphan).await
+    }
+
+    /// Keeps an opened file under a new handle. Nothing is awaited between the reply and this, so
+    /// no open can be lost in between. `before`: when the file was asked for.
+    fn add_handle(
+        &self,
+        opened: OpenReply,
+        mode: OpenMode,
+        before: Position,
+    ) -> Result<OpenedFile> {
+        let OpenReply { attributes, pattern, is_shared, .. } = opened;
+        let pattern = checked(attributes.inode, pattern)?;
+        let mount = self.mount();
+        let inode = mount.inodes.open(attributes.inode);
+        inode.observe(&attributes, skep_env::now());
+        // Other clients may have opened it while the reply was on its way. A notification that
+        // arrives from now on finds the inode in the table.
+        if is_shared || mount.notifications.has_come_since(before, attributes.inode) {
+            mount.share(&inode);
+        }
+        let is_shared = inode.is_shared();
+        self.note_xattrs(&attributes);
+        let version = attributes.change_counter;
+        let are_attributes_shown = mount.caches.is_shown(attributes.inode, version);
+        let keep_cache = mount.caches.opened(attributes.inode, version);
+        let handle = mount.handles.insert(OpenFile::new(inode, mode, pattern));
+        Ok(OpenedFile { handle, keep_cache, are_attributes_shown, is_shared })
+    }
+}
+
+fn checked(inode: InodeId, pattern: Option<StripePattern>) -> Result<StripePattern> {
+    let missing = || Error::new(ErrorCode::Protocol, "no stripe pattern in the reply to an open");
+    pattern
+        .ok_or_else(missing)
+        .and_then(|pattern| pattern.check().map(|()| pattern))
+        .map_err(|error| error.within(format_args!("file {inode}")))
+}

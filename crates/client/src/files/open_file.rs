@@ -1,0 +1,120 @@
+//! One open file: the state behind a handle, and the conditions under which the handle no longer
+//! works.
+
+use crate::inode_state::InodeState;
+use skep_types::{Error, ErrorCode, Result, StripePattern};
+use skep_wire::metadata::OpenMode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// An open file.
+#[derive(Debug)]
+pub(crate) struct OpenFile {
+    pub(crate) inode: Arc<InodeState>,
+    pub(crate) mode: OpenMode,
+    pub(crate) pattern: StripePattern,
+    /// The session was lost and the file is gone: only close works.
+    is_stale: AtomicBool,
+    /// Locks set through it were lost with the session: only close works.
+    has_lost_locks: AtomicBool,
+    /// It was open for writing when this client was evicted: only close works.
+    is_fenced: AtomicBool,
+    is_closing: AtomicBool,
+    /// What is changed through it is to be on the devices when the call returns.
+    is_synced: AtomicBool,
+    /// Losses that were reported through this handle.
+    seen_losses: AtomicU64,
+}
+
+impl OpenFile {
+    pub(crate) fn new(inode: Arc<InodeState>, mode: OpenMode, pattern: StripePattern) -> Self {
+        let seen_losses = AtomicU64::new(inode.losses());
+        Self {
+            inode,
+            mode,
+            pattern,
+            is_stale: AtomicBool::new(false),
+            has_lost_locks: AtomicBool::new(false),
+            is_fenced: AtomicBool::new(false),
+            is_closing: AtomicBool::new(false),
+            is_synced: AtomicBool::new(false),
+            seen_losses,
+        }
+    }
+
+    pub(crate) fn set_stale(&self) {
+        self.is_stale.store(true, Ordering::Release);
+    }
+
+    /// Another client may have had the file since.
+    pub(crate) fn set_fenced(&self) {
+        self.is_fenced.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn set_locks_lost(&self) {
+        self.has_lost_locks.store(true, Ordering::Release);
+    }
+
+    /// Whether only close works.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.is_stale.load(Ordering::Acquire) || self.is_fenced.load(Ordering::Acquire)
+    }
+
+    /// Checks that the file was not found removed when its session was lost, that no other client
+    /// can have had it meanwhile, and that its locks were not lost.
+    pub(crate) fn check_live(&self) -> Result<()> {
+        if self.has_lost_locks.load(Ordering::Acquire) {
+            let text = format!(
+                "file {}: what was locked was lost while this client was out of touch for longer \
+                 than its lease: close the file",
+                self.inode.id
+            );
+            return Err(Error::new(ErrorCode::Io, text));
+        }
+        if !self.is_stale() {
+            return Ok(());
+        }
+        if self.is_fenced.load(Ordering::Acquire) {
+            let text = format!(
+                "file {}: this client was out of touch for longer than its lease, and others may \
+                 have written to it since: open it anew",
+                self.inode.id
+            );
+            return Err(Error::new(ErrorCode::Evicted, text));
+        }
+        let text = format!(
+            "file {}: it was removed while this client was out of touch for longer than its lease",
+            self.inode.id
+        );
+        Err(Error::new(ErrorCode::Stale, text))
+    }
+
+    /// What is changed through it is to be on the devices when the call returns.
+    pub(crate) fn set_synced(&self) {
+        self.is_synced.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_synced(&self) -> bool {
+        self.is_synced.load(Ordering::Acquire)
+    }
+
+    /// Whether its close has begun.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.is_closing.load(Ordering::Acquire)
+    }
+
+    /// Begins to close it; `false` if its close has begun already.
+    pub(crate) fn begin_close(&self) -> bool {
+        let is_first = !self.is_closing.swap(true, Ordering::AcqRel);
+        if is_first {
+            self.inode.closing();
+        }
+        is_first
+    }
+
+    /// Whether writes were lost since the last call of this function on this handle.
+    pub(crate) fn take_loss(&self) -> bool {
+        let losses = self.inode.losses();
+        self.seen_losses.swap(losses, Ordering::AcqRel) != losses
+    }
+}

@@ -1,0 +1,63 @@
+//! Reporting to metadata how far files were written, and measuring that where only the chunk files
+//! show it.
+
+use crate::client::Client;
+use crate::inode_state::InodeState;
+use crate::session::request::ModifyOptions;
+use skep_cluster::striping::size_from_chunks;
+use skep_types::{Attributes, Result};
+use skep_wire::metadata::{ReportWritten, WrittenExtent};
+use std::sync::Arc;
+
+impl Client {
+    /// Sends a report of unreported writes to metadata. Returns the attributes in the reply; `None`
+    /// means that there was nothing to report.
+    pub(crate) async fn report_written(
+        &self,
+        state: &Arc<InodeState>,
+        how: ModifyOptions,
+    ) -> Result<Option<Attributes>> {
+        let mut answer = None;
+        while let Some(mut report) = state.unreported() {
+            if report.must_measure {
+                report.extent.end = self.measure(state).await?;
+                report.extent.may_leave_holes = true;
+            }
+            let attributes = self.send_report(state, report.extent, how).await?;
+            state.reported(&report, &attributes, how.is_durable, skep_env::now());
+            let generation = attributes.truncate_generation;
+            answer = Some(attributes);
+            if generation == report.extent.truncate_generation {
+                break;
+            }
+            // Another client had truncated the file, so the report moved nothing. Only the chunk
+            // files show which writes came later: the next report measures them.
+        }
+        Ok(answer.map(|mut attributes| {
+            state.merge_into(&mut attributes);
+            attributes
+        }))
+    }
+
+    async fn send_report(
+        &self,
+        state: &Arc<InodeState>,
+        written: WrittenExtent,
+        how: ModifyOptions,
+    ) -> Result<Attributes> {
+        let request = ReportWritten { inode: state.id, written };
+        let result = self.modify(state.id, request, how, |_, _| ()).await;
+        let reply = result.map_err(|error| error.within(format_args!("file {}", state.id)))?;
+        let attributes = reply.attributes;
+        self.mount().caches.changed_by_us(state.id, attributes.change_counter);
+        Ok(attributes)
+    }
+
+    /// The size of a file as its chunk files have it.
+    async fn measure(&self, state: &Arc<InodeState>) -> Result<u64> {
+        let Some(pattern) = self.known_pattern(state.id) else { return Ok(0) };
+        let stats = self.chunk_stats(state.id, &pattern).await?;
+        let sizes = stats.iter().map(|(chunk, stat)| (chunk.component, chunk.index, stat.size));
+        Ok(size_from_chunks(&pattern, sizes))
+    }
+}

@@ -1,0 +1,248 @@
+//! Making changes durable: `fsync` and `syncfs`.
+
+use crate::client::{Client, Worker};
+use crate::files::handles::HandleId;
+use crate::files::open_file::OpenFile;
+use crate::inode_state::{InodeState, ReportLoss, ReportedExtent, UnsyncedChunkFile};
+use crate::limits::INODES_AT_ONCE;
+use crate::session::request::ModifyOptions;
+use crate::session::table::is_lost;
+use skep_rpc::CallOptions;
+use skep_types::{Attributes, ChunkFileKey, Error, ErrorCode, GroupId, HostIncarnation, Result};
+use skep_wire::metadata::{GetAttributes, SyncAll};
+use skep_wire::storage::SyncChunk;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Waiting until changes are on the devices.
+pub trait Syncs {
+    /// Waits until everything that was written to the file, through whichever handle of this mount,
+    /// is on the devices, and the size and times with it. `fdatasync(2)` does the same: the size is
+    /// needed to read the data.
+    ///
+    /// # Errors
+    /// `Io`, once for each handle, when acknowledged writes may have been lost by a host that lost
+    /// its power; `DeviceFailed`; `Stale`.
+    fn fsync(&self, handle: HandleId) -> impl Future<Output = Result<()>>;
+
+    /// Notes that the caller wants what he changes through a handle to be on the devices when the
+    /// call returns (`O_SYNC`, `O_DSYNC`). He has to ask for it ([`Self::fsync`]); this only
+    /// remembers it for him.
+    fn set_synced(&self, handle: HandleId);
+
+    /// Whether that was noted of a handle.
+    fn is_synced(&self, handle: HandleId) -> bool;
+
+    /// Waits until everything that this mount has done is on the devices (`syncfs`).
+    ///
+    /// # Errors
+    /// The first error met; all else is synced nevertheless.
+    fn sync_all(&self) -> impl Future<Output = Result<()>>;
+
+    /// Waits until all changes of names and attributes that were acknowledged are on the devices:
+    /// for `fsync` of a directory. All metadata targets, since a directory's entries may lead to
+    /// any.
+    ///
+    /// # Errors
+    /// The first error met.
+    fn sync_names(&self) -> impl Future<Output = Result<()>>;
+}
+
+impl Syncs for Client {
+    async fn fsync(&self, handle: HandleId) -> Result<()> {
+        let file = self.mount().handles.get_live(handle)?;
+        let synced = self.sync_data(&file.inode).await?;
+        let durable = ModifyOptions { is_durable: true, ..ModifyOptions::default() };
+        if self.report_written(&file.inode, durable).await?.is_none() {
+            self.sync_reported(&file.inode, synced).await?;
+        }
+        // Others may have had the file meanwhile.
+        file.check_live()?;
+        check_losses(&file)
+    }
+
+    fn set_synced(&self, handle: HandleId) {
+        // A handle that is gone: its next use will say so.
+        if let Ok(file) = self.mount().handles.get_live(handle) {
+            file.set_synced();
+        }
+    }
+
+    fn is_synced(&self, handle: HandleId) -> bool {
+        self.mount().handles.get_live(handle).is_ok_and(|file| file.is_synced())
+    }
+
+    async fn sync_all(&self) -> Result<()> {
+        let mut result = Ok(());
+        for states in self.mount().inodes.all().chunks(INODES_AT_ONCE) {
+            let sync = |state: &Arc<InodeState>| {
+                let (client, state) = (self.clone(), Arc::clone(state));
+                skep_env::spawn(async move { client.sync_inode(&state).await })
+            };
+            let tasks: Vec<_> = states.iter().map(sync).collect();
+            for task in tasks {
+                result = result.and(task.await);
+            }
+        }
+        result.and(self.sync_names().await)
+    }
+
+    async fn sync_names(&self) -> Result<()> {
+        let mut result = Ok(());
+        let groups = self.metadata_groups();
+        let tasks: Vec<_> = groups
+            .into_iter()
+            .map(|group| {
+                let client = self.clone();
+                skep_env::spawn(async move { client.sync_group(group).await })
+            })
+            .collect();
+        for task in tasks {
+            result = result.and(task.await);
+        }
+        result
+    }
+}
+
+impl Client {
+    /// Waits until what metadata was told of a file is on its device, and tells it again what its
+    /// host has lost with its power since. `synced`: what it had been told when it was asked last,
+    /// and what was on its device then.
+    ///
+    /// # Errors
+    /// `Io` if that was a truncation: others may have relied on the file as it is again.
+    async fn sync_reported(
+        &self,
+        state: &Arc<InodeState>,
+        synced: Option<(ReportedExtent, Attributes)>,
+    ) -> Result<()> {
+        let told = state.reported_extent();
+        let durable = match synced {
+            Some((before, durable)) if before == told => durable,
+            _ => {
+                let how = CallOptions { durable: true, ..CallOptions::default() };
+                let request = GetAttributes { inode: state.id };
+                self.ask_with(state.id, &request, how).await?.attributes
+            }
+        };
+        let kept = state.compare(&told, &durable);
+        if kept == ReportLoss::Nothing {
+            return Ok(());
+        }
+        tracing::warn!(
+            "file {}: the metadata host lost power before the reported size was durable; \
+             reporting it again",
+            state.id
+        );
+        let durable = ModifyOptions { is_durable: true, ..ModifyOptions::default() };
+        self.report_written(state, durable).await?;
+        match kept {
+            ReportLoss::Truncation => {
+                let text = format!(
+                    "file {}: a metadata host lost its power after it had acknowledged a \
+                     truncation and before that was synced: do it again",
+                    state.id
+                );
+                Err(Error::new(ErrorCode::Io, text))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Syncs all chunk files of an inode that have unsynced writes of this mount, and its bytes in
+    /// metadata; gives what that told of metadata's device ([`Self::sync_inline`]).
+    async fn sync_data(
+        &self,
+        state: &Arc<InodeState>,
+    ) -> Result<Option<(ReportedExtent, Attributes)>> {
+        let unsynced = state.unsynced();
+        let mut result = self.sync_inline(state).await;
+        if let [one] = &unsynced[..] {
+            match sync_chunk(Rc::clone(&self.0), one.key, one.group).await {
+                Ok(incarnation) => state.synced(one, incarnation),
+                Err(error) => result = result.and(Err(error)),
+            }
+        } else {
+            let sync = |one: &UnsyncedChunkFile| {
+                skep_env::spawn(sync_chunk(Rc::clone(&self.0), one.key, one.group))
+            };
+            let tasks: Vec<_> = unsynced.iter().map(sync).collect();
+            for (one, task) in unsynced.iter().zip(tasks) {
+                match task.await {
+                    Ok(incarnation) => state.synced(one, incarnation),
+                    Err(error) => result = result.and(Err(error)),
+                }
+            }
+        }
+        self.mount().inodes.forget_idle(state.id);
+        result.map_err(|error: Error| error.within(format_args!("file {}", state.id)))
+    }
+
+    /// Syncs an inode that nobody has open any more, because too many wait for that.
+    pub(crate) async fn sync_closed(&self, state: &Arc<InodeState>) {
+        let losses = state.losses();
+        match self.sync_data(state).await {
+            Ok(_) if state.losses() == losses => {}
+            Ok(_) => tracing::error!(
+                "file {}: a host lost its power before what was written was synced, and nobody had \
+                 the file open to be told",
+                state.id
+            ),
+            Err(error) => tracing::error!("{error}"),
+        }
+    }
+
+    async fn sync_group(&self, group: GroupId) -> Result<()> {
+        let session = self.session(group).await?.id;
+        let options = CallOptions { session, durable: true, ..CallOptions::default() };
+        match self.router().call(group, &SyncAll {}, options).await {
+            Ok(_) => Ok(()),
+            Err(error) if is_lost(&error) => {
+                // All that was done under the lost session is as durable as a sync of the new one
+                // makes it.
+                self.renew_session(group, session, &error).await;
+                let session = self.session(group).await?.id;
+                let options = CallOptions { session, durable: true, ..CallOptions::default() };
+                self.router().call(group, &SyncAll {}, options).await.map(|_| ())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn sync_inode(&self, state: &Arc<InodeState>) -> Result<()> {
+        let losses = state.losses();
+        let synced = self.sync_data(state).await?;
+        let durable = ModifyOptions { is_durable: true, ..ModifyOptions::default() };
+        if self.report_written(state, durable).await?.is_none() && state.is_reported_undurably() {
+            self.sync_reported(state, synced).await?;
+        }
+        if state.losses() == losses { Ok(()) } else { Err(loss_of(state)) }
+    }
+}
+
+async fn sync_chunk(
+    worker: Rc<Worker>,
+    key: ChunkFileKey,
+    group: GroupId,
+) -> Result<HostIncarnation> {
+    let _place = worker.pieces.acquire().await;
+    let options =
+        CallOptions { durable: true, trace: worker.next_trace(), ..CallOptions::default() };
+    match worker.call_storage(group, &SyncChunk { key }, options).await {
+        Ok((synced, _)) => Ok(synced.incarnation),
+        Err(error) => Err(error.within(format_args!("chunk file {key}"))),
+    }
+}
+
+fn loss_of(state: &InodeState) -> Error {
+    let text = format!(
+        "file {}: a host lost its power after it had acknowledged writes and before they were \
+         synced: write them again",
+        state.id
+    );
+    Error::new(ErrorCode::Io, text)
+}
+
+fn check_losses(file: &OpenFile) -> Result<()> {
+    if file.take_loss() { Err(loss_of(&file.inode)) } else { Ok(()) }
+}

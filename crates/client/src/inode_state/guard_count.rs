@@ -1,0 +1,51 @@
+//! How many writes, truncations and lone appends are under way.
+
+/// How many guards of each kind there are.
+///
+/// A truncation may be claimed while writes are under way; it begins when they have ended. No write
+/// begins while a truncation is claimed.
+#[derive(Debug, Default)]
+pub(super) struct GuardCount {
+    writers: u32,
+    is_truncating: bool,
+    /// Appends under way that rely on no other client moving the end.
+    lone_appends: u32,
+}
+
+impl GuardCount {
+    pub(super) fn try_write(&mut self) -> bool {
+        self.writers += u32::from(!self.is_truncating);
+        !self.is_truncating
+    }
+
+    pub(super) fn try_truncate(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_truncating, true)
+    }
+
+    pub(super) fn begin_lone_append(&mut self) {
+        self.lone_appends += 1;
+    }
+
+    pub(super) fn has_lone_appends(&self) -> bool {
+        self.lone_appends > 0
+    }
+
+    pub(super) fn end_write(&mut self) {
+        debug_assert!(self.writers > 0, "a write ended that had not begun");
+        self.writers -= 1;
+    }
+
+    pub(super) fn has_writers(&self) -> bool {
+        self.writers > 0
+    }
+
+    pub(super) fn end_truncation(&mut self) {
+        debug_assert!(self.is_truncating, "a truncation ended that had not begun");
+        self.is_truncating = false;
+    }
+
+    pub(super) fn end_lone_append(&mut self) {
+        debug_assert!(self.lone_appends > 0, "an append ended that had not begun");
+        self.lone_appends -= 1;
+    }
+}

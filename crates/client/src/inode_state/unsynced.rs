@@ -1,0 +1,160 @@
+//! Acknowledged writes that may not be on the devices yet: which chunk files and which bytes in
+//! metadata have them, and how often such writes may have been lost.
+
+use skep_types::{ChunkFileKey, GroupId, HostIncarnation};
+use skep_wire::inline::InlineMark;
+use skep_wire::limits::MAX_EPOCHS;
+use std::collections::HashMap;
+
+/// A chunk file with unsynced writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct UnsyncedChunkFile {
+    pub(crate) key: ChunkFileKey,
+    pub(crate) group: GroupId,
+    /// Number of the last write that a sync which begins now covers.
+    upto: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct ChunkFileState {
+    group: GroupId,
+    /// Of the storage host when it acknowledged the first write since the last sync.
+    incarnation: HostIncarnation,
+    /// Number of the last write to it.
+    last_write: u64,
+}
+
+/// Unsynced writes of this mount to one file.
+///
+/// # Invariants
+/// `inline` has at most [`MAX_EPOCHS`] marks, of rising epochs.
+#[derive(Debug, Default)]
+pub(super) struct UnsyncedWrites {
+    chunk_files: HashMap<ChunkFileKey, ChunkFileState>,
+    /// The newest unsynced write of bytes in metadata, of each epoch.
+    inline: Vec<InlineMark>,
+    losses: u64,
+}
+
+impl UnsyncedWrites {
+    fn check_invariants(&self) {
+        let is_rising = self.inline.is_sorted_by(|a, b| a.epoch < b.epoch);
+        assert!(is_rising && self.inline.len() <= MAX_EPOCHS, "{:?}", self.inline);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.chunk_files.is_empty() && self.inline.is_empty()
+    }
+
+    /// How often acknowledged writes may have been lost.
+    pub(super) fn losses(&self) -> u64 {
+        self.losses
+    }
+
+    /// A storage host of this incarnation acknowledged the write with this number.
+    pub(super) fn chunk_written(
+        &mut self,
+        key: ChunkFileKey,
+        group: GroupId,
+        incarnation: HostIncarnation,
+        number: u64,
+    ) {
+        let new = ChunkFileState { group, incarnation, last_write: number };
+        let state = self.chunk_files.entry(key).or_insert(new);
+        state.last_write = number;
+        if state.incarnation != incarnation {
+            state.incarnation = incarnation;
+            self.losses += 1;
+        }
+    }
+
+    /// Metadata acknowledged a write of bytes that it stores itself.
+    pub(super) fn inline_written(&mut self, mark: InlineMark) {
+        let marks = &mut self.inline;
+        match marks.binary_search_by_key(&mark.epoch, |known| known.epoch) {
+            Ok(at) => marks[at].record = marks[at].record.max(mark.record),
+            Err(at) => marks.insert(at, mark),
+        }
+        if marks.len() > MAX_EPOCHS {
+            // Metadata doesn't remember more epochs either.
+            marks.remove(0);
+            self.losses += 1;
+        }
+        if cfg!(debug_assertions) {
+            self.check_invariants();
+        }
+    }
+
+    /// Chunk files to be synced now.
+    pub(super) fn chunk_files(&self) -> Vec<UnsyncedChunkFile> {
+        let files = self.chunk_files.iter();
+        files
+            .map(|(key, state)| UnsyncedChunkFile {
+                key: *key,
+                group: state.group,
+                upto: state.last_write,
+            })
+            .collect()
+    }
+
+    /// Marks of bytes in metadata to be synced now.
+    pub(super) fn inline(&self) -> Vec<InlineMark> {
+        self.inline.clone()
+    }
+
+    /// A storage host of this incarnation synced a chunk file. Another incarnation than the one
+    /// that acknowledged the writes may have lost them.
+    pub(super) fn chunk_synced(
+        &mut self,
+        synced: &UnsyncedChunkFile,
+        incarnation: HostIncarnation,
+    ) {
+        // Another thread's sync may have come first.
+        let Some(state) = self.chunk_files.get_mut(&synced.key) else { return };
+        let is_lost = state.incarnation != incarnation;
+        if state.last_write <= synced.upto {
+            self.chunk_files.remove(&synced.key);
+        } else {
+            // Writes acknowledged meanwhile went to the host as it is now, or their own replies
+            // show another incarnation.
+            state.incarnation = incarnation;
+        }
+        self.losses += u64::from(is_lost);
+    }
+
+    /// Metadata has these writes on its device, or (`is_lost`) has lost some of them.
+    pub(super) fn inline_synced(&mut self, marks: &[InlineMark], is_lost: bool) {
+        let is_newer = |known: &InlineMark| {
+            !marks.iter().any(|mark| mark.epoch == known.epoch && mark.record >= known.record)
+        };
+        self.inline.retain(is_newer);
+        self.losses += u64::from(is_lost);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::InodeId;
+
+    const GROUP: GroupId = GroupId::new(1);
+
+    fn key(index: u16) -> ChunkFileKey {
+        ChunkFileKey { inode: InodeId::new(1), generation: 1, component: 0, index }
+    }
+
+    #[test]
+    fn a_sync_covers_the_writes_before_it() {
+        let mut unsynced = UnsyncedWrites::default();
+        let host = HostIncarnation::new(1);
+        unsynced.chunk_written(key(0), GROUP, host, 1);
+        let before = unsynced.chunk_files();
+        unsynced.chunk_written(key(0), GROUP, host, 2);
+        unsynced.chunk_synced(&before[0], host);
+        assert!(!unsynced.is_empty(), "the second write is not covered");
+        unsynced.chunk_synced(&unsynced.chunk_files()[0], host);
+        assert!(unsynced.is_empty());
+        unsynced.chunk_synced(&before[0], HostIncarnation::new(9));
+        assert_eq!(unsynced.losses(), 0, "nothing was left that could be lost");
+    }
+}

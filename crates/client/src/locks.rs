@@ -1,0 +1,6 @@
+//! Locks of applications, and the search for deadlock cycles among those that wait for them.
+
+pub(crate) mod deadlock;
+pub(crate) mod deadlock_result;
+pub(crate) mod file_locks;
+pub(crate) mod owners;

@@ -1,0 +1,318 @@
+//! Locks of applications: `flock`, and the byte ranges of `fcntl`.
+//!
+//! Metadata decides who has what. ReportLoss here is what is needed to give locks back: which
+//! ranges each owner has, and through which handle it got them. A `flock` lock belongs to its
+//! handle; a POSIX lock to a process, which the kernel names with each `close(2)`; that of an open
+//! file description looks like a POSIX lock, but its owner is never named again: its ranges go when
+//! the handle does through which they were set.
+
+use crate::client::Client;
+use crate::driven::drive;
+use crate::files::handles::HandleId;
+use crate::files::open_file::OpenFile;
+use crate::limits::DEADLOCK_SEARCH_AFTER;
+use crate::locks::owners::{Owner, OwnerTurn};
+use crate::session::request::ModifyOptions;
+use skep_cluster::lock_ranges::LockRanges;
+use skep_types::{Error, ErrorCode, GroupId, Result};
+use skep_wire::file_locks::{
+    EndWait, HeldLock, LockKind, LockMode, LockRequest, SetLock, TestLock, WaitLock,
+};
+use skep_wire::limits::LOCK_END;
+use std::ops::Range;
+
+/// A lock that a program wants to set, test or give back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileLock {
+    /// Which locks it sees.
+    pub kind: LockKind,
+    /// Who: a number that the caller gives out. A `flock` lock is its handle's, whatever this says.
+    pub owner: u64,
+    /// How; none: it is to be unlocked.
+    pub mode: Option<LockMode>,
+    /// Bytes, half-open, up to 2^63 at most.
+    pub range: Range<u64>,
+    /// The process, for others who ask.
+    pub pid: u32,
+}
+
+/// What became of a lock that was to be set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Locked {
+    /// Somebody else has what is in its way.
+    Refused,
+    /// It is set (or unlocked).
+    Done {
+        /// Whether the kernel's page cache of the file is still right: nobody else changed it since
+        /// this mount last opened or locked it.
+        keep_cache: bool,
+    },
+}
+
+/// Notifies metadata of the end of a lock wait, if it is dropped before the wait has ended.
+struct LockWaitGuard {
+    client: Client,
+    request: Option<EndWait>,
+}
+
+impl Drop for LockWaitGuard {
+    fn drop(&mut self) {
+        let Some(request) = self.request.take().filter(|_| skep_env::is_running()) else { return };
+        let client = self.client.clone();
+        skep_env::spawn(async move {
+            // If the request is lost, metadata passes over this waiter seconds after waking it.
+            if let Err(error) = client.ask(request.inode, &request).await {
+                tracing::debug!("file {}: a wait was not ended: {error}", request.inode);
+            }
+        })
+        .detach();
+    }
+}
+
+/// Locks of applications.
+pub trait Locks {
+    /// A number for an attempt to get a lock, for [`Self::set_lock`] and [`Self::wait_for_lock`].
+    fn new_lock_wait(&self) -> u64;
+
+    /// Locks or unlocks a range, as `F_SETLK` does: never waits for others. What was written under
+    /// the lock is known to metadata before it is given back. Runs to its end even if it is
+    /// dropped.
+    ///
+    /// # Errors
+    /// `Stale` for a handle that isn't open; `Io` for one whose locks were lost; `TooManyLocks`;
+    /// `InvalidArgument` for an impossible range.
+    fn set_lock(
+        &self,
+        handle: HandleId,
+        lock: FileLock,
+        wait: u64,
+    ) -> impl Future<Output = Result<Locked>>;
+
+    /// Waits until the lock may be free, or a few seconds; the caller then retries `set_lock`. May
+    /// be dropped. Meanwhile checks for a deadlock cycle over several metadata targets.
+    ///
+    /// # Errors
+    /// `Deadlock` if whoever is in the way waits for this owner; as [`Self::set_lock`].
+    fn wait_for_lock(
+        &self,
+        handle: HandleId,
+        lock: &FileLock,
+        wait: u64,
+    ) -> impl Future<Output = Result<()>>;
+
+    /// A lock that is in the way of another, as `F_GETLK` asks for it. The process is zero if it is
+    /// one of another client.
+    ///
+    /// # Errors
+    /// As [`Self::set_lock`].
+    fn test_lock(
+        &self,
+        handle: HandleId,
+        lock: &FileLock,
+    ) -> impl Future<Output = Result<Option<HeldLock>>>;
+
+    /// Unlocks all POSIX locks of a process on a file: it has closed a descriptor of it.
+    ///
+    /// # Errors
+    /// What kept metadata from being told.
+    fn unlock_process(&self, handle: HandleId, owner: u64) -> impl Future<Output = Result<()>>;
+
+    /// Whether a process of this mount has ever locked bytes of a file. Then every `close(2)` may
+    /// unlock some, and must be passed on ([`Self::unlock_process`]).
+    fn has_process_locks(&self) -> bool;
+}
+
+impl Locks for Client {
+    fn new_lock_wait(&self) -> u64 {
+        self.mount().locks.new_wait()
+    }
+
+    async fn set_lock(&self, handle: HandleId, lock: FileLock, wait: u64) -> Result<Locked> {
+        let file = self.mount().handles.get_live(handle)?;
+        let client = self.clone();
+        let setting = async move {
+            let owner = owner_of(&file, handle, &lock);
+            let turn = client.mount().locks.turn(owner, false).await;
+            let Some(turn) = turn else { return Ok(Locked::Done { keep_cache: true }) };
+            if lock.kind == LockKind::Posix {
+                client.mount().locks.note_posix();
+            }
+            file.inode.set_locked();
+            let locked = client.set_in_turn(&file, handle, &turn, &lock, wait).await?;
+            // It may have been set in another session than what was locked before.
+            file.check_live()?;
+            Ok(locked)
+        };
+        drive(setting, |_| ()).await
+    }
+
+    async fn wait_for_lock(&self, handle: HandleId, lock: &FileLock, wait: u64) -> Result<()> {
+        let file = self.mount().handles.get_live(handle)?;
+        let owner = owner_of(&file, handle, lock);
+        let end = EndWait { inode: owner.inode, wait };
+        let mut waiting = LockWaitGuard { client: self.clone(), request: Some(end) };
+        let request = WaitLock { lock: request_of(owner, lock), wait };
+        let mut asking = std::pin::pin!(self.ask(owner.inode, &request));
+        let answer = match skep_env::timeout(DEADLOCK_SEARCH_AFTER, asking.as_mut()).await {
+            Some(answer) => answer,
+            None if lock.kind == LockKind::Posix && self.must_give_way(lock.owner, wait).await => {
+                let what = "a deadlock cycle of processes that wait at several metadata targets";
+                let what = format!("file {}: {what}", owner.inode);
+                return Err(Error::new(ErrorCode::Deadlock, what));
+            }
+            None => asking.await,
+        };
+        waiting.request = None;
+        answer.map(|_| ())
+    }
+
+    async fn test_lock(&self, handle: HandleId, lock: &FileLock) -> Result<Option<HeldLock>> {
+        let file = self.mount().handles.get_live(handle)?;
+        let owner = owner_of(&file, handle, lock);
+        let request = TestLock { lock: request_of(owner, lock) };
+        let mut conflict = self.ask(owner.inode, &request).await?.conflict;
+        let own = self.session(self.group_of(owner.inode)?).await?.id;
+        if let Some(held) = conflict.as_mut().filter(|held| held.session != own) {
+            held.pid = 0;
+        }
+        Ok(conflict)
+    }
+
+    async fn unlock_process(&self, handle: HandleId, owner: u64) -> Result<()> {
+        let file = self.mount().handles.get(handle)?;
+        if !file.inode.is_locked() {
+            return Ok(());
+        }
+        let client = self.clone();
+        let unlocking =
+            async move { client.unlock(&file, handle, (LockKind::Posix, owner), false).await };
+        drive(unlocking, |_| ()).await
+    }
+
+    fn has_process_locks(&self) -> bool {
+        self.mount().locks.has_posix()
+    }
+}
+
+impl Client {
+    async fn set_in_turn(
+        &self,
+        file: &OpenFile,
+        handle: HandleId,
+        turn: &OwnerTurn,
+        lock: &FileLock,
+        wait: u64,
+    ) -> Result<Locked> {
+        let how = ModifyOptions { is_driven: true, ..ModifyOptions::default() };
+        // The next owner of the lock must see what was written under it.
+        let reported = match lock.mode {
+            Some(LockMode::Exclusive) => Ok(None),
+            _ => self.report_written(&file.inode, how).await,
+        };
+        let inode = file.inode.id;
+        let request = SetLock { lock: request_of(turn.owner, lock), wait };
+        let set = match self.modify(inode, request, how, |_, _| ()).await {
+            // The file is gone, and the lock with it.
+            Err(error) if lock.mode.is_none() && error.code() == ErrorCode::Stale => {
+                turn.with(|ranges| *ranges = LockRanges::default());
+                return Ok(Locked::Done { keep_cache: true });
+            }
+            result => result?,
+        };
+        if set.conflict.is_some() {
+            if lock.kind == LockKind::Flock {
+                // It was given up for the other mode.
+                turn.with(|ranges| *ranges = LockRanges::default());
+            }
+            return Ok(Locked::Refused);
+        }
+        turn.with(|ranges| ranges.set(lock.range.clone(), lock.mode.map(|_| handle)));
+        reported?;
+        if lock.mode.is_none() {
+            return Ok(Locked::Done { keep_cache: true });
+        }
+        file.inode.observe(&set.attributes, skep_env::now());
+        let keep_cache = self.mount().caches.opened(inode, set.attributes.change_counter);
+        Ok(Locked::Done { keep_cache })
+    }
+
+    /// Unlocks what was locked through a handle, which is being closed.
+    pub(crate) async fn unlock_handle(&self, file: &OpenFile, handle: HandleId) {
+        for owner in self.mount().locks.owners_through(file.inode.id, handle) {
+            // What stays locked is freed with the session's last open of the file.
+            if let Err(error) = self.unlock(file, handle, owner, true).await {
+                tracing::warn!("file {} stays locked until its close: {error}", file.inode.id);
+            }
+        }
+    }
+
+    /// Unlocks what an owner has on a file: all, or what it got through one handle.
+    async fn unlock(
+        &self,
+        file: &OpenFile,
+        handle: HandleId,
+        (kind, owner): (LockKind, u64),
+        only_of_handle: bool,
+    ) -> Result<()> {
+        let owner = Owner { inode: file.inode.id, kind, owner };
+        let Some(turn) = self.mount().locks.turn(owner, true).await else { return Ok(()) };
+        let ranges = turn.with(|ranges| ranges.clone());
+        let is_of_handle = |(_, by): &(Range<u64>, HandleId)| *by == handle;
+        let unlocked: Vec<_> = match only_of_handle {
+            true => ranges.iter().filter(is_of_handle).map(|(range, _)| range).collect(),
+            false if ranges.is_empty() => Vec::new(),
+            false => std::iter::once(0..LOCK_END).collect(),
+        };
+        for range in unlocked {
+            let lock = FileLock { kind, owner: owner.owner, mode: None, range, pid: 0 };
+            self.set_in_turn(file, handle, &turn, &lock, 0).await?;
+        }
+        Ok(())
+    }
+
+    /// Notes that all locks at a group were lost with the session. Handles through which a program
+    /// locked something there no longer work.
+    pub(crate) fn lose_locks(&self, group: GroupId) {
+        let mount = self.mount();
+        let map = mount.map();
+        let lost = mount.locks.lose(|inode| map.shard_group(inode.shard()) == Some(group));
+        for handle in lost {
+            if let Ok(file) = mount.handles.get(handle) {
+                tracing::warn!("file {}: its locks were lost with the session", file.inode.id);
+                file.set_locks_lost();
+            }
+        }
+    }
+
+    /// Before a read or write of a file with locks: confirms that the lease has not run out, so
+    /// that no other client can have the lock.
+    pub(crate) async fn confirm_locks(&self, file: &OpenFile) -> Result<()> {
+        if !file.inode.is_locked() {
+            return Ok(());
+        }
+        self.confirm_lease(file.inode.id).await?;
+        file.check_live()
+    }
+}
+
+/// The owner at metadata. A handle's number is never used again; the kernel's of an open file may
+/// be, while the unlock of the old one is still under way.
+fn owner_of(file: &OpenFile, handle: HandleId, lock: &FileLock) -> Owner {
+    let owner = match lock.kind {
+        LockKind::Posix | LockKind::Append => lock.owner,
+        LockKind::Flock => handle.raw(),
+    };
+    Owner { inode: file.inode.id, kind: lock.kind, owner }
+}
+
+fn request_of(owner: Owner, lock: &FileLock) -> LockRequest {
+    LockRequest {
+        inode: owner.inode,
+        kind: owner.kind,
+        owner: owner.owner,
+        mode: lock.mode,
+        start: lock.range.start,
+        end: lock.range.end,
+        pid: lock.pid,
+    }
+}

@@ -1,0 +1,144 @@
+//! The table of lock owners on this mount: which ranges each has locked, and through which handle.
+//! It is needed to give locks back. Metadata decides which locks are granted.
+//!
+//! # Hazard: requests of one owner that overtake each other
+//! The kernel sends the release of a file without waiting for the answer, and a killed caller
+//! doesn't wait for its own. The owner's number may then come again, or its lock be granted after
+//! the unlock that should have ended it. So one request of an owner is under way at a time.
+
+use crate::files::handles::HandleId;
+use crate::limits::CONTENTION_PAUSE;
+use skep_cluster::lock_ranges::LockRanges;
+use skep_types::InodeId;
+use skep_wire::file_locks::LockKind;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// One owner of locks on one file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Owner {
+    pub(crate) inode: InodeId,
+    pub(crate) kind: LockKind,
+    pub(crate) owner: u64,
+}
+
+#[derive(Debug, Default)]
+struct OwnedRanges {
+    /// What is locked, and through which handle.
+    ranges: LockRanges<HandleId>,
+    /// A request is under way.
+    is_busy: bool,
+}
+
+/// By file, kind and number of the owner.
+type Table = HashMap<InodeId, HashMap<(LockKind, u64), OwnedRanges>>;
+
+/// The locks of a mount.
+#[derive(Debug, Default)]
+pub(crate) struct FileLocks {
+    /// Protects the table alone; nothing is awaited under it.
+    owners: Mutex<Table>,
+    waits: AtomicU64,
+    has_posix: AtomicBool,
+}
+
+/// The right of one request to an owner's locks; given back when dropped.
+pub(crate) struct OwnerTurn {
+    locks: Arc<FileLocks>,
+    pub(crate) owner: Owner,
+}
+
+impl FileLocks {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.owners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until no other request of the owner is under way; `None` if it has nothing locked and
+    /// `must_exist`.
+    pub(crate) async fn turn(
+        self: &Arc<Self>,
+        owner: Owner,
+        must_exist: bool,
+    ) -> Option<OwnerTurn> {
+        loop {
+            {
+                let mut table = self.table();
+                let key = (owner.kind, owner.owner);
+                let is_known = table.get(&owner.inode).is_some_and(|file| file.contains_key(&key));
+                if must_exist && !is_known {
+                    return None;
+                }
+                let owned = table.entry(owner.inode).or_default().entry(key).or_default();
+                let is_free = !std::mem::replace(&mut owned.is_busy, true);
+                if is_free {
+                    return Some(OwnerTurn { locks: Arc::clone(self), owner });
+                }
+            }
+            skep_env::sleep(CONTENTION_PAUSE).await;
+        }
+    }
+
+    /// Owners of a file that have ranges which they got through a handle.
+    pub(crate) fn owners_through(&self, inode: InodeId, handle: HandleId) -> Vec<(LockKind, u64)> {
+        let table = self.table();
+        let of_handle =
+            |owned: &OwnedRanges| owned.is_busy || owned.ranges.iter().any(|it| it.1 == handle);
+        let owners = table.get(&inode).into_iter().flatten();
+        owners.filter(|(_, owned)| of_handle(owned)).map(|(key, _)| *key).collect()
+    }
+
+    /// Forgets what was locked in some files; gives the handles through which that was.
+    pub(crate) fn lose(&self, is_lost: impl Fn(InodeId) -> bool) -> Vec<HandleId> {
+        let mut handles = Vec::new();
+        for (_, owners) in self.table().iter_mut().filter(|(inode, _)| is_lost(**inode)) {
+            for owned in owners.values_mut() {
+                handles.extend(std::mem::take(&mut owned.ranges).iter().map(|(_, handle)| handle));
+            }
+        }
+        handles.sort_unstable();
+        handles.dedup();
+        handles
+    }
+
+    /// A number for an attempt to get a lock.
+    pub(crate) fn new_wait(&self) -> u64 {
+        self.waits.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Notes that a program sets POSIX locks.
+    pub(crate) fn note_posix(&self) {
+        self.has_posix.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a program ever set a POSIX lock: then the kernel must pass on each `close(2)`.
+    pub(crate) fn has_posix(&self) -> bool {
+        self.has_posix.load(Ordering::Relaxed)
+    }
+}
+
+impl OwnerTurn {
+    pub(crate) fn with<T>(&self, f: impl FnOnce(&mut LockRanges<HandleId>) -> T) -> T {
+        let mut table = self.locks.table();
+        let file = table.entry(self.owner.inode).or_default();
+        let key = (self.owner.kind, self.owner.owner);
+        f(&mut file.entry(key).or_default().ranges)
+    }
+}
+
+impl Drop for OwnerTurn {
+    fn drop(&mut self) {
+        let mut table = self.locks.table();
+        let Some(file) = table.get_mut(&self.owner.inode) else { return };
+        let key = (self.owner.kind, self.owner.owner);
+        if let Some(owned) = file.get_mut(&key) {
+            owned.is_busy = false;
+            if owned.ranges.is_empty() {
+                file.remove(&key);
+            }
+        }
+        if file.is_empty() {
+            table.remove(&self.owner.inode);
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Recovery from an eviction: the client was out of touch for longer than its lease, so management
+//! removed it from the cluster map, and storage refuses its requests (docs/design/0006-fencing.md).
+//!
+//! Handles for writing are lost, since other clients may have changed their files meanwhile. Then
+//! the client joins the cluster anew, and all other operations go on.
+
+use crate::client::{Client, Worker};
+use crate::files::open_file::OpenFile;
+use crate::limits::{CONTENTION_PAUSE, MANAGEMENT_PAUSE};
+use skep_rpc::CallOptions;
+use skep_types::{ErrorCode, GroupId, NodeId, Result};
+use skep_wire::Request;
+use skep_wire::metadata::OpenMode;
+use std::rc::Rc;
+
+impl Client {
+    /// Joins the cluster anew after `evicted`, an id of this mount, was removed from it. Returns
+    /// when that is done, by any thread; at once if it was done before.
+    pub(crate) async fn rejoin(&self, evicted: NodeId) {
+        self.begin_to_rejoin(evicted);
+        while self.mount().node() == evicted {
+            skep_env::sleep(CONTENTION_PAUSE).await;
+            if self.mount().is_ending() {
+                return;
+            }
+        }
+    }
+
+    /// As [`Self::rejoin`], and doesn't wait for the end. Handles for writing are lost when this
+    /// returns.
+    pub(crate) fn begin_to_rejoin(&self, evicted: NodeId) {
+        let mount = self.mount();
+        if mount.node() != evicted || !mount.begin_rejoining(evicted) {
+            return;
+        }
+        let lost = mount.handles.select(|file| file.mode == OpenMode::Write && !file.is_stale());
+        for file in &lost {
+            file.set_fenced();
+            file.inode.forget_unreported();
+        }
+        tracing::error!(
+            "this client ({evicted}) was out of touch for longer than its lease and was removed \
+             from the cluster: it joins anew; {} handles for writing are lost",
+            lost.len()
+        );
+        let client = self.clone();
+        // As a task of its own, since all threads wait for it.
+        skep_env::spawn(async move {
+            while let Err(error) = client.mount().register_again().await {
+                tracing::warn!("cannot join the cluster anew yet: {error}");
+                skep_env::sleep(MANAGEMENT_PAUSE).await;
+                if client.mount().is_ending() {
+                    break;
+                }
+            }
+        })
+        .detach();
+    }
+}
+
+impl Worker {
+    /// Sends a request that modifies nothing to a storage group; again, if this client was evicted.
+    pub(crate) async fn call_storage<R: Request>(
+        self: &Rc<Self>,
+        group: GroupId,
+        request: &R,
+        options: CallOptions,
+    ) -> Result<(R::Reply, usize)> {
+        loop {
+            let node = self.mount.node();
+            match self.router.call(group, request, options.clone()).await {
+                Err(error) if error.code() == ErrorCode::Evicted => {
+                    Client(Rc::clone(self)).rejoin(node).await;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// Asks storage to change something of an open file. Not once this client was evicted, however
+    /// long the request has waited before, and under whichever id the client has joined anew:
+    /// others may have the file since.
+    pub(crate) async fn change_storage<R: Request>(
+        self: &Rc<Self>,
+        file: &OpenFile,
+        group: GroupId,
+        request: &R,
+        options: CallOptions,
+    ) -> Result<R::Reply> {
+        // In this order: a handle that is live now was not opened under an older id than this.
+        let node = self.mount.node();
+        file.check_live()?;
+        let options = CallOptions { only_as: Some(node), ..options };
+        match self.router.call(group, request, options).await {
+            Ok((reply, _)) => Ok(reply),
+            Err(error) => {
+                if error.code() == ErrorCode::Evicted {
+                    Client(Rc::clone(self)).begin_to_rejoin(node);
+                }
+                Err(error)
+            }
+        }
+    }
+}

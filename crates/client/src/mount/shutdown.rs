@@ -1,0 +1,50 @@
+//! The end of a mount: last reports, the end of its sessions, and its leave from the cluster.
+
+use crate::client::Client;
+use crate::limits::SHUTDOWN_PATIENCE;
+use crate::session::request::ModifyOptions;
+use skep_rpc::CallOptions;
+use skep_wire::metadata::CloseSession;
+use std::rc::Rc;
+
+impl Client {
+    /// Ends the mount: tells metadata what was written, closes the sessions, and with them what is
+    /// still open, and takes leave of management. Servers that don't answer soon are left to find
+    /// out by the lease.
+    pub async fn shutdown(&self) {
+        if !self.mount().begin_end() {
+            return;
+        }
+        let report = async {
+            for state in self.mount().inodes.all() {
+                if let Err(error) = self.report_written(&state, ModifyOptions::default()).await {
+                    tracing::error!("cannot report the last writes to metadata: {error}");
+                }
+            }
+            self.close_waiting_everywhere().await;
+        };
+        if skep_env::timeout(SHUTDOWN_PATIENCE, report).await.is_none() {
+            tracing::error!("cannot report the last writes: metadata doesn't reply");
+        }
+        let sessions = self.mount().sessions.open_sessions();
+        let tasks: Vec<_> = sessions
+            .into_iter()
+            .map(|(group, session)| {
+                let worker = Rc::clone(&self.0);
+                skep_env::spawn(async move {
+                    let time_left = Some(SHUTDOWN_PATIENCE);
+                    let options = CallOptions { session, time_left, ..CallOptions::default() };
+                    let closed = worker.router.call(group, &CloseSession {}, options).await;
+                    if let Err(error) = closed {
+                        tracing::debug!("session {session} at group {group}: {error}");
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await;
+        }
+        // Its own time limit covers the question, not the connecting.
+        skep_env::timeout(SHUTDOWN_PATIENCE, self.mount().leave_cluster()).await;
+    }
+}

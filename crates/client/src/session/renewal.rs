@@ -1,0 +1,223 @@
+//! Opening sessions, confirming their leases, and putting a new session in the place of a lost one.
+
+use crate::client::{Client, Worker};
+use crate::files::open_file::OpenFile;
+use crate::limits::{CONTENTION_PAUSE, REOPENS_AT_ONCE, SLOTS_PER_WORKER};
+use crate::session::request::{ModifyOptions, send_attempt};
+use crate::session::slots::ThreadSession;
+use crate::session::table::{Granted, SessionState, client_of, is_lost, lease_of};
+use skep_rpc::CallOptions;
+use skep_types::{Error, ErrorCode, GroupId, InodeId, NodeId, Result, SessionId};
+use skep_wire::limits::MAX_SLOTS;
+use skep_wire::metadata::{KeepAlive, Open, OpenMode, OpenSession};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+impl Client {
+    /// This thread's part in the session at a group; opens the session if no thread has.
+    pub(crate) async fn session(&self, group: GroupId) -> Result<Rc<ThreadSession>> {
+        if let Some(session) = self.0.sessions.borrow().get(&group) {
+            return Ok(Rc::clone(session));
+        }
+        let mount = self.mount();
+        loop {
+            match mount.sessions.find_or_add(group, mount.node()) {
+                SessionState::Open { id, slots } => return self.0.join_session(group, id, slots),
+                SessionState::Renewing => skep_env::sleep(CONTENTION_PAUSE).await,
+                SessionState::Unopened { id } => match self.open_session(group, id).await {
+                    Ok(_) => {}
+                    Err(error) if is_lost(&error) => self.renew_session(group, id, &error).await,
+                    Err(error) => return Err(error),
+                },
+            }
+        }
+    }
+
+    async fn open_session(&self, group: GroupId, id: SessionId) -> Result<u32> {
+        let mount = self.mount();
+        let slots = (SLOTS_PER_WORKER * mount.slot_ranges()).min(MAX_SLOTS);
+        let request = OpenSession { client: mount.node(), slots };
+        let now = skep_env::now();
+        let options = CallOptions { session: id, ..CallOptions::default() };
+        let (opened, _) = self.router().call(group, &request, options).await?;
+        let lease = lease_of(opened.lease_ms);
+        let granted = Granted { slots: opened.slots.min(slots), lease };
+        mount.sessions.opened(group, id, granted, now);
+        mount.notifications.follow(group, id);
+        Ok(granted.slots)
+    }
+
+    /// Puts a new session in the place of one that a group refuses, and opens all files again that
+    /// were open there. Returns when that is done, whichever thread does it.
+    pub(crate) async fn renew_session(&self, group: GroupId, lost: SessionId, why: &Error) {
+        if why.code() == ErrorCode::Evicted {
+            self.rejoin(client_of(lost)).await;
+        }
+        self.0.forget_session(group, lost);
+        let mount = self.mount();
+        if let Some(id) = mount.sessions.replace(group, lost, mount.node()) {
+            tracing::warn!("session {lost} at group {group} was lost; {id} takes its place");
+            self.lose_locks(group);
+            let client = self.clone();
+            // As a task of its own, since all threads wait for it.
+            skep_env::spawn(async move {
+                client.run_renewal(group, id, client_of(lost)).await;
+                client.mount().sessions.renewed(group);
+            })
+            .detach();
+        }
+        while mount.sessions.is_renewing(group) {
+            skep_env::sleep(CONTENTION_PAUSE).await;
+        }
+    }
+
+    async fn run_renewal(&self, group: GroupId, mut id: SessionId, lost: NodeId) {
+        loop {
+            match self.try_renewal(group, id, lost).await {
+                Ok(()) => return,
+                Err(error) if is_lost(&error) => {
+                    let mount = self.mount();
+                    if error.code() == ErrorCode::Evicted {
+                        self.rejoin(client_of(id)).await;
+                    }
+                    let Some(next) = mount.sessions.replace(group, id, mount.node()) else {
+                        return;
+                    };
+                    self.lose_locks(group);
+                    id = next;
+                }
+                // The thread that needs the session next tries to open it, and gets the error.
+                Err(error) => {
+                    tracing::error!("cannot open a session at group {group}: {error}");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Opens the session and all files again. `lost` is the client id under which the files are
+    /// open.
+    async fn try_renewal(&self, group: GroupId, id: SessionId, lost: NodeId) -> Result<()> {
+        let slots = self.open_session(group, id).await?;
+        let mount = self.mount();
+        let session = self.0.new_thread_session(group, id, slots)?;
+        let map = mount.map();
+        let files = mount.handles.select(|file| {
+            !file.is_stale() && map.shard_group(file.inode.id.shard()) == Some(group)
+        });
+        if lost != client_of(id) {
+            // These were opened while management removed this client from the cluster.
+            let writable = files.iter().filter(|file| file.mode == OpenMode::Write);
+            writable.for_each(|file| file.set_fenced());
+        }
+        let files: Vec<_> = files.into_iter().filter(|file| !file.is_stale()).collect();
+        for files in files.chunks(REOPENS_AT_ONCE) {
+            let tasks: Vec<_> = files
+                .iter()
+                .map(|file| {
+                    let (client, file) = (self.clone(), Arc::clone(file));
+                    let session = Rc::clone(&session);
+                    skep_env::spawn(async move { client.reopen(&file, &session).await })
+                })
+                .collect();
+            for task in tasks {
+                task.await?;
+            }
+        }
+        self.0.sessions.borrow_mut().insert(group, session);
+        Ok(())
+    }
+
+    async fn reopen(&self, file: &OpenFile, session: &Rc<ThreadSession>) -> Result<()> {
+        let request =
+            Open { inode: file.inode.id, open: file.mode, truncate: false, must_have_name: false };
+        let slot = session.take_slot().await;
+        let options = ModifyOptions::default();
+        match send_attempt(Rc::clone(&self.0), slot, Rc::new(request), options, None).await {
+            Ok(opened) => {
+                file.inode.observe(&opened.attributes, skep_env::now());
+                // The file was empty, and a program set its pattern meanwhile: other clients use
+                // other chunk files.
+                let generation = opened.pattern.as_ref().map(|pattern| pattern.generation);
+                if generation != Some(file.pattern.generation) {
+                    let inode = file.inode.id;
+                    tracing::warn!("file {inode} has another stripe pattern now: open it anew");
+                    self.close_orphan(Ok(opened), file.mode);
+                    file.set_stale();
+                } else if opened.is_shared {
+                    self.mount().share(&file.inode);
+                }
+                Ok(())
+            }
+            Err(error) if is_lost(&error) => Err(error),
+            Err(error) => {
+                tracing::warn!("cannot open file {} again: {error}", file.inode.id);
+                file.set_stale();
+                Ok(())
+            }
+        }
+    }
+
+    /// Renews a session's lease once. `time_left`: how long the group may take to reply; `None`
+    /// means without limit.
+    pub(crate) async fn confirm_session(
+        &self,
+        group: GroupId,
+        id: SessionId,
+        time_left: Option<Duration>,
+    ) -> Result<()> {
+        let sent_at = skep_env::now();
+        let known = self.mount().sessions.lease(group, id);
+        let request = KeepAlive { lease_ms: known.as_millis().try_into().unwrap_or(u32::MAX) };
+        let options = CallOptions { session: id, time_left, ..CallOptions::default() };
+        let (renewed, _) = self.router().call(group, &request, options).await?;
+        self.mount().sessions.confirmed(group, id, sent_at, lease_of(renewed.lease_ms));
+        Ok(())
+    }
+
+    /// Confirms with the metadata group of an inode that the session is still alive, if its lease
+    /// may have run out. If it was lost, opens again what was open under it.
+    pub(crate) async fn confirm_lease(&self, inode: InodeId) -> Result<()> {
+        let group = self.group_of(inode)?;
+        let doubtful = self.mount().sessions.doubtful(group, skep_env::now());
+        let Some(session) = doubtful else { return Ok(()) };
+        match self.confirm_session(group, session, None).await {
+            Err(error) if is_lost(&error) => {
+                self.renew_session(group, session, &error).await;
+                Ok(())
+            }
+            result => result,
+        }
+    }
+}
+
+impl Worker {
+    fn new_thread_session(
+        &self,
+        group: GroupId,
+        id: SessionId,
+        slots: u32,
+    ) -> Result<Rc<ThreadSession>> {
+        ThreadSession::new(group, id, slots, self.index as u32, self.mount.slot_ranges())
+    }
+
+    /// Takes this thread's range of slots. The range of a session is taken once: another task of
+    /// this thread may have come first.
+    fn join_session(&self, group: GroupId, id: SessionId, slots: u32) -> Result<Rc<ThreadSession>> {
+        let mut sessions = self.sessions.borrow_mut();
+        if let Some(session) = sessions.get(&group).filter(|session| session.id == id) {
+            return Ok(Rc::clone(session));
+        }
+        let session = self.new_thread_session(group, id, slots)?;
+        sessions.insert(group, Rc::clone(&session));
+        Ok(session)
+    }
+
+    fn forget_session(&self, group: GroupId, lost: SessionId) {
+        let mut sessions = self.sessions.borrow_mut();
+        if sessions.get(&group).is_some_and(|session| session.id == lost) {
+            sessions.remove(&group);
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! One thread's range of slots in a session, and the sequence of each slot. No I/O.
+
+use skep_env::local::Notify;
+use skep_types::{Error, ErrorCode, GroupId, Result, SessionId};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// A thread's range of slots in a group's session.
+///
+/// # Invariants
+/// A slot is either in `free` or taken by exactly one [`Slot`]. `sequences` never falls.
+#[derive(Debug)]
+pub(crate) struct ThreadSession {
+    pub(crate) id: SessionId,
+    pub(crate) group: GroupId,
+    /// Number of the first slot of the range.
+    first: u32,
+    /// Free slots, as indexes into the range.
+    free: RefCell<Vec<u32>>,
+    /// Sequence of the last request in each slot of the range.
+    sequences: RefCell<Vec<u64>>,
+    /// Notified when a slot becomes free.
+    freed: Notify,
+}
+
+impl ThreadSession {
+    /// The range of `worker`, when `slots` are divided into `ranges`.
+    ///
+    /// # Errors
+    /// `Configuration` if that leaves no slot for a thread.
+    pub(crate) fn new(
+        group: GroupId,
+        id: SessionId,
+        slots: u32,
+        worker: u32,
+        ranges: u32,
+    ) -> Result<Rc<Self>> {
+        let share = slots / ranges;
+        if share == 0 {
+            let text = format!(
+                "group {group} grants {slots} slots, too few for the {ranges} threads of this \
+                 mount"
+            );
+            return Err(Error::new(ErrorCode::Configuration, text));
+        }
+        debug_assert!(worker < ranges, "worker {worker} of {ranges}");
+        Ok(Rc::new(Self {
+            id,
+            group,
+            first: worker * share,
+            free: RefCell::new((0..share).rev().collect()),
+            sequences: RefCell::new(vec![0; share as usize]),
+            freed: Notify::default(),
+        }))
+    }
+
+    /// Takes a free slot; waits until there is one.
+    pub(crate) async fn take_slot(self: &Rc<Self>) -> Slot {
+        loop {
+            if let Some(index) = self.free.borrow_mut().pop() {
+                return Slot { session: Rc::clone(self), index };
+            }
+            self.freed.wait().await;
+        }
+    }
+
+    fn check_invariants(&self) {
+        let (free, sequences) = (self.free.borrow(), self.sequences.borrow());
+        assert!(free.len() <= sequences.len(), "more free slots than slots");
+        let last_free = free.last();
+        let is_twice = last_free.is_some_and(|last| free[..free.len() - 1].contains(last));
+        assert!(!is_twice, "slot {last_free:?} was freed twice");
+    }
+}
+
+/// A slot, taken until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    pub(crate) session: Rc<ThreadSession>,
+    index: u32,
+}
+
+impl Slot {
+    /// Number and sequence for the next request.
+    pub(crate) fn next(&self) -> (u32, u64) {
+        let sequence = &mut self.session.sequences.borrow_mut()[self.index as usize];
+        *sequence += 1;
+        (self.session.first + self.index, *sequence)
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.session.free.borrow_mut().push(self.index);
+        if cfg!(debug_assertions) {
+            self.session.check_invariants();
+        }
+        self.session.freed.notify();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn range(slots: u32, worker: u32, ranges: u32) -> Result<Rc<ThreadSession>> {
+        ThreadSession::new(GroupId::new(1), SessionId::new(7), slots, worker, ranges)
+    }
+
+    #[test]
+    fn each_worker_gets_slots_of_its_own() {
+        skep_env::block_on(async {
+            let (first, second) = (range(4, 0, 2).unwrap(), range(4, 1, 2).unwrap());
+            let mut numbers = Vec::new();
+            for session in [&first, &first, &second, &second] {
+                let slot = session.take_slot().await;
+                numbers.push(slot.next().0);
+                std::mem::forget(slot);
+            }
+            numbers.sort_unstable();
+            assert_eq!(numbers, [0, 1, 2, 3]);
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn too_few_slots_for_the_threads_are_refused() {
+        assert_eq!(range(1, 0, 2).unwrap_err().code(), ErrorCode::Configuration);
+    }
+
+    #[test]
+    fn a_slot_waits_for_its_return_and_counts_its_requests() {
+        skep_env::block_on(async {
+            let session = range(1, 0, 1).unwrap();
+            let slot = session.take_slot().await;
+            assert_eq!(slot.next(), (0, 1));
+            let next = skep_env::timeout(Duration::from_millis(1), session.take_slot()).await;
+            assert!(next.is_none(), "the only slot is taken");
+            drop(slot);
+            assert_eq!(session.take_slot().await.next(), (0, 2));
+        })
+        .unwrap();
+    }
+}

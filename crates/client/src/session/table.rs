@@ -1,0 +1,314 @@
+//! The sessions of a mount, one at each metadata group, shared by its threads. No I/O: times and
+//! client ids come as arguments.
+
+use skep_types::{Error, ErrorCode, GroupId, NodeId, SessionId};
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// Whether a group refuses the session in which a request was sent.
+pub(crate) fn is_lost(error: &Error) -> bool {
+    matches!(error.code(), ErrorCode::StaleSession | ErrorCode::Evicted)
+}
+
+/// The client id under which a session was opened: see `Sessions::new_session`.
+pub(crate) fn client_of(session: SessionId) -> NodeId {
+    NodeId::new((session.raw() >> 32) as u32)
+}
+
+/// A lease as a group sends it.
+pub(crate) fn lease_of(milliseconds: u32) -> Duration {
+    Duration::from_millis(u64::from(milliseconds.max(1)))
+}
+
+/// Lease of a session until its group has sent one.
+const USUAL_LEASE: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Clone, Copy)]
+struct GroupSession {
+    id: SessionId,
+    /// Slots that the group granted; zero means that the session is not open yet.
+    slots: u32,
+    lease: Duration,
+    /// When the request was sent whose reply last proved that the group has the session.
+    confirmed_at: Duration,
+    is_renewing: bool,
+}
+
+/// The state of a group's session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SessionState {
+    Open { id: SessionId, slots: u32 },
+    Unopened { id: SessionId },
+    Renewing,
+}
+
+/// What a group granted to a session.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Granted {
+    pub(crate) slots: u32,
+    pub(crate) lease: Duration,
+}
+
+/// # Invariants
+/// The counter in the id of each session is at most `next_counter`, and no two sessions have the
+/// same id.
+#[derive(Debug, Default)]
+struct Sessions {
+    groups: HashMap<GroupId, GroupSession>,
+    /// Counter of the newest session.
+    next_counter: u32,
+}
+
+impl Sessions {
+    fn new_session(&mut self, node: NodeId) -> GroupSession {
+        self.next_counter += 1;
+        GroupSession {
+            id: SessionId::new(u64::from(node.raw()) << 32 | u64::from(self.next_counter)),
+            slots: 0,
+            lease: USUAL_LEASE,
+            confirmed_at: Duration::ZERO,
+            is_renewing: false,
+        }
+    }
+
+    fn check_invariants(&self) {
+        let mut counters: Vec<_> =
+            self.groups.values().map(|session| session.id.raw() as u32).collect();
+        counters.sort_unstable();
+        assert!(counters.is_sorted_by(|a, b| a < b), "two sessions have one id: {self:?}");
+        assert!(counters.last().is_none_or(|last| *last <= self.next_counter), "{self:?}");
+    }
+}
+
+/// The sessions of a mount, one at each metadata group.
+#[derive(Debug, Default)]
+pub(crate) struct GroupSessions {
+    /// Protects the table alone; threads look here only when they meet a group for the first time,
+    /// or when a session was lost.
+    inner: Mutex<Sessions>,
+}
+
+impl GroupSessions {
+    fn with<T>(&self, f: impl FnOnce(&mut Sessions) -> T) -> T {
+        f(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Changes the session `id` of a group, if it is still the group's.
+    fn update(&self, group: GroupId, id: SessionId, f: impl FnOnce(&mut GroupSession)) {
+        self.with(|table| {
+            // Another thread may have replaced the session while the reply was on its way.
+            if let Some(session) = table.groups.get_mut(&group).filter(|session| session.id == id) {
+                f(session);
+            }
+        });
+    }
+
+    /// The state of a group's session; adds an unopened one of the client `node` if there is none.
+    pub(crate) fn find_or_add(&self, group: GroupId, node: NodeId) -> SessionState {
+        self.with(|table| {
+            let session = match table.groups.get(&group) {
+                Some(session) => *session,
+                None => {
+                    let session = table.new_session(node);
+                    table.groups.insert(group, session);
+                    if cfg!(debug_assertions) {
+                        table.check_invariants();
+                    }
+                    session
+                }
+            };
+            match session {
+                GroupSession { is_renewing: true, .. } => SessionState::Renewing,
+                GroupSession { slots: 0, id, .. } => SessionState::Unopened { id },
+                GroupSession { id, slots, .. } => SessionState::Open { id, slots },
+            }
+        })
+    }
+
+    /// Notes that a group opened a session, by a request that was sent at `sent_at`.
+    pub(crate) fn opened(
+        &self,
+        group: GroupId,
+        id: SessionId,
+        granted: Granted,
+        sent_at: Duration,
+    ) {
+        self.update(group, id, |session| {
+            session.slots = granted.slots;
+            session.lease = granted.lease;
+            session.confirmed_at = sent_at;
+        });
+    }
+
+    /// The lease by which a session is renewed.
+    pub(crate) fn lease(&self, group: GroupId, id: SessionId) -> Duration {
+        let mut lease = USUAL_LEASE;
+        self.update(group, id, |session| lease = session.lease);
+        lease
+    }
+
+    /// Notes that a group confirmed the session by a reply to a request that was sent at `sent_at`,
+    /// and the lease that the session has from now on.
+    pub(crate) fn confirmed(
+        &self,
+        group: GroupId,
+        id: SessionId,
+        sent_at: Duration,
+        lease: Duration,
+    ) {
+        self.update(group, id, |session| {
+            session.confirmed_at = session.confirmed_at.max(sent_at);
+            session.lease = lease;
+        });
+    }
+
+    /// The group's session, if its lease may have run out by now.
+    pub(crate) fn doubtful(&self, group: GroupId, now: Duration) -> Option<SessionId> {
+        self.with(|table| {
+            let session = table.groups.get(&group)?;
+            let is_sure = now < session.confirmed_at + session.lease && !session.is_renewing;
+            (!is_sure).then_some(session.id)
+        })
+    }
+
+    /// Puts another session in the place of a lost one; `None` if another thread did.
+    pub(crate) fn replace(
+        &self,
+        group: GroupId,
+        lost: SessionId,
+        node: NodeId,
+    ) -> Option<SessionId> {
+        self.with(|table| {
+            let new = GroupSession { is_renewing: true, ..table.new_session(node) };
+            let session = table.groups.get_mut(&group).filter(|session| session.id == lost)?;
+            *session = new;
+            if cfg!(debug_assertions) {
+                table.check_invariants();
+            }
+            Some(new.id)
+        })
+    }
+
+    /// Notes that the renewal of a group's session has ended.
+    pub(crate) fn renewed(&self, group: GroupId) {
+        self.with(|table| {
+            if let Some(session) = table.groups.get_mut(&group) {
+                session.is_renewing = false;
+            }
+        });
+    }
+
+    /// Whether a group's session is being renewed.
+    pub(crate) fn is_renewing(&self, group: GroupId) -> bool {
+        self.with(|table| table.groups.get(&group).is_some_and(|session| session.is_renewing))
+    }
+
+    /// Whether a group's session is this one.
+    pub(crate) fn is_current(&self, group: GroupId, id: SessionId) -> bool {
+        self.with(|table| table.groups.get(&group).is_some_and(|session| session.id == id))
+    }
+
+    /// Sessions that are open.
+    pub(crate) fn open_sessions(&self) -> Vec<(GroupId, SessionId)> {
+        self.with(|table| {
+            let is_open = |session: &GroupSession| session.slots > 0 && !session.is_renewing;
+            let open = table.groups.iter().filter(|(_, session)| is_open(session));
+            open.map(|(group, session)| (*group, session.id)).collect()
+        })
+    }
+
+    /// The shortest lease of all sessions.
+    pub(crate) fn shortest_lease(&self) -> Duration {
+        let leases =
+            |table: &mut Sessions| table.groups.values().map(|session| session.lease).min();
+        self.with(leases).unwrap_or(USUAL_LEASE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GROUP: GroupId = GroupId::new(3);
+    const NODE: NodeId = NodeId::new(12);
+    const LEASE: Duration = Duration::from_secs(30);
+
+    fn unopened(table: &GroupSessions) -> SessionId {
+        match table.find_or_add(GROUP, NODE) {
+            SessionState::Unopened { id } => id,
+            state => panic!("{state:?}"),
+        }
+    }
+
+    fn opened(table: &GroupSessions, at: Duration) -> SessionId {
+        let id = unopened(table);
+        table.opened(GROUP, id, Granted { slots: 8, lease: LEASE }, at);
+        id
+    }
+
+    #[test]
+    fn the_first_thread_adds_an_unopened_session() {
+        let table = GroupSessions::default();
+        let id = unopened(&table);
+        assert_eq!(client_of(id), NODE);
+        assert_eq!(unopened(&table), id, "a second thread finds the same");
+        assert_eq!((table.open_sessions(), table.lease(GROUP, id)), (vec![], USUAL_LEASE));
+    }
+
+    #[test]
+    fn an_opened_session_has_its_slots_and_its_lease() {
+        let table = GroupSessions::default();
+        let id = opened(&table, LEASE);
+        assert_eq!(table.find_or_add(GROUP, NODE), SessionState::Open { id, slots: 8 });
+        assert_eq!(table.open_sessions(), [(GROUP, id)]);
+        assert_eq!((table.lease(GROUP, id), table.shortest_lease()), (LEASE, LEASE));
+    }
+
+    #[test]
+    fn a_session_is_doubtful_when_its_lease_may_have_run_out() {
+        let table = GroupSessions::default();
+        let id = opened(&table, LEASE);
+        let second = Duration::from_secs(1);
+        assert_eq!(table.doubtful(GROUP, LEASE * 2 - second), None);
+        assert_eq!(table.doubtful(GROUP, LEASE * 2), Some(id));
+        table.confirmed(GROUP, id, LEASE + second, LEASE);
+        assert_eq!(table.doubtful(GROUP, LEASE * 2), None);
+        table.confirmed(GROUP, id, LEASE, LEASE);
+        assert_eq!(table.doubtful(GROUP, LEASE * 2), None, "a late reply proves nothing new");
+    }
+
+    #[test]
+    fn one_thread_of_two_replaces_a_lost_session() {
+        let table = GroupSessions::default();
+        let lost = opened(&table, LEASE);
+        let next = table.replace(GROUP, lost, NODE).unwrap();
+        assert_ne!(next, lost);
+        assert_eq!(table.replace(GROUP, lost, NODE), None);
+        assert!(table.is_renewing(GROUP) && table.is_current(GROUP, next));
+        assert_eq!(table.find_or_add(GROUP, NODE), SessionState::Renewing);
+        assert_eq!((table.open_sessions(), table.doubtful(GROUP, LEASE)), (vec![], Some(next)));
+        table.opened(GROUP, next, Granted { slots: 4, lease: LEASE }, LEASE);
+        table.renewed(GROUP);
+        assert_eq!(table.find_or_add(GROUP, NODE), SessionState::Open { id: next, slots: 4 });
+    }
+
+    #[test]
+    fn a_reply_to_a_replaced_session_changes_nothing() {
+        let table = GroupSessions::default();
+        let lost = opened(&table, LEASE);
+        let next = table.replace(GROUP, lost, NodeId::new(13)).unwrap();
+        assert_eq!(client_of(next), NodeId::new(13));
+        table.opened(GROUP, lost, Granted { slots: 64, lease: LEASE * 9 }, LEASE);
+        table.confirmed(GROUP, lost, LEASE * 9, LEASE * 9);
+        table.renewed(GROUP);
+        assert_eq!(table.find_or_add(GROUP, NODE), SessionState::Unopened { id: next });
+        assert_eq!(table.lease(GROUP, next), USUAL_LEASE);
+    }
+
+    #[test]
+    fn a_refused_session_and_an_eviction_lose_the_session() {
+        assert!(is_lost(&ErrorCode::StaleSession.into()) && is_lost(&ErrorCode::Evicted.into()));
+        assert!(!is_lost(&ErrorCode::Stale.into()));
+    }
+}

@@ -1,0 +1,127 @@
+//! Waiting for notifications of metadata, and acting on them. What follows from one is in
+//! `docs/design/0008-shared-files.md`.
+//!
+//! One task for each session waits, on the thread of the mount's background work. So no worker has
+//! a request outstanding without end.
+
+use crate::client::Client;
+use crate::inode_state::InodeState;
+use crate::limits::{CONTENTION_PAUSE, KERNEL_CLOSE_WAIT, MANAGEMENT_PAUSE};
+use crate::session::request::ModifyOptions;
+use crate::session::table::is_lost;
+use skep_env::Mailbox;
+use skep_rpc::CallOptions;
+use skep_types::{GroupId, Result, SessionId};
+use skep_wire::limits::MAX_NOTIFICATIONS;
+use skep_wire::sharing::{AcknowledgeNotifications, Notification, WaitNotifications};
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashSet};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Sessions that wait to be followed: more than a mount has.
+const MAX_FOLLOWED: usize = 1 << 16;
+
+/// Follows each session of the mount. Never ends.
+pub(crate) async fn follow_sessions(client: Client) {
+    let (sender, mailbox) = match Mailbox::new(MAX_FOLLOWED) {
+        Ok(both) => both,
+        Err(error) => return tracing::error!("cannot follow notifications: {error}"),
+    };
+    client.mount().notifications.set_follower(sender);
+    let followed = Rc::new(RefCell::new(HashSet::new()));
+    while let Ok((group, session)) = mailbox.receive().await {
+        // Two threads may have opened it at once.
+        if !followed.borrow_mut().insert(session) {
+            continue;
+        }
+        let (client, followed) = (client.clone(), Rc::clone(&followed));
+        skep_env::spawn(async move {
+            client.follow_session(group, session).await;
+            followed.borrow_mut().remove(&session);
+        })
+        .detach();
+    }
+}
+
+impl Client {
+    async fn follow_session(&self, group: GroupId, session: SessionId) {
+        let at_work = Rc::new(RefCell::new(BTreeSet::new()));
+        while self.mount().sessions.is_current(group, session) && !self.mount().is_ending() {
+            let known: Vec<_> = at_work.borrow().iter().copied().collect();
+            if known.len() >= MAX_NOTIFICATIONS {
+                skep_env::sleep(CONTENTION_PAUSE).await;
+                continue;
+            }
+            let options = CallOptions { session, ..CallOptions::default() };
+            let notifications =
+                match self.router().call(group, &WaitNotifications { known }, options).await {
+                    Ok((answer, _)) => answer.notifications,
+                    Err(error) if is_lost(&error) && !self.mount().is_ending() => {
+                        return self.renew_session(group, session, &error).await;
+                    }
+                    Err(error) => {
+                        tracing::debug!(
+                            "session {session}: cannot wait for notifications: {error}"
+                        );
+                        skep_env::sleep(MANAGEMENT_PAUSE).await;
+                        continue;
+                    }
+                };
+            for notification in notifications {
+                at_work.borrow_mut().insert(notification.number);
+                let (client, at_work) = (self.clone(), Rc::clone(&at_work));
+                skep_env::spawn(async move {
+                    client.handle_notification((group, session), notification).await;
+                    at_work.borrow_mut().remove(&notification.number);
+                })
+                .detach();
+            }
+        }
+    }
+
+    /// Acts on a notification, and acknowledges it.
+    async fn handle_notification(
+        &self,
+        (group, session): (GroupId, SessionId),
+        notification: Notification,
+    ) {
+        let mount = self.mount();
+        mount.notifications.note(notification.inode);
+        if let Some(state) = mount.inodes.get(notification.inode)
+            && let Err(error) = self.begin_to_share(&state).await
+        {
+            // Its size is found out when this client has closed it or has gone.
+            tracing::debug!("file {}: {error}", notification.inode);
+        }
+        let request = AcknowledgeNotifications { numbers: vec![notification.number] };
+        let options = CallOptions { session, ..CallOptions::default() };
+        if let Err(error) = self.router().call(group, &request, options).await {
+            tracing::debug!("notification {}: {error}", notification.number);
+        }
+    }
+
+    async fn begin_to_share(&self, state: &Arc<InodeState>) -> Result<()> {
+        // Metadata gets the close in a moment; then the file is not shared.
+        let life = state.life();
+        let patience = skep_env::now() + KERNEL_CLOSE_WAIT;
+        while state.is_being_closed() && skep_env::now() < patience {
+            skep_env::sleep(CONTENTION_PAUSE).await;
+        }
+        // Opened again it is as the answer to that open says.
+        if state.life().is_none() || state.life() != life {
+            return Ok(());
+        }
+        self.mount().share(state);
+        // Appends under way go to an end that no other client has yet.
+        while state.has_lone_appends() {
+            skep_env::sleep(CONTENTION_PAUSE).await;
+        }
+        match state.unreported() {
+            Some(report) if !report.must_measure => {
+                self.report_written(state, ModifyOptions::default()).await.map(|_| ())
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Notifications that metadata sent lately: files that other clients have open too, so that at
+//! least one client may write to them. No I/O.
+//!
+//! # Hazard: a notification that overtakes the reply to an open
+//! Metadata may send the notification that a file is shared before this mount gets the reply to its
+//! open of that file, and that reply says that the file is not shared. So the mount notes the files
+//! of recent notifications. An open checks whether one for its file came since it was sent.
+
+use crate::limits::MAX_NOTED_NOTIFICATIONS;
+use skep_env::MailboxSender;
+use skep_types::{GroupId, InodeId, SessionId};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// How many notifications had come at some moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Position(u64);
+
+#[derive(Debug, Default)]
+struct NotificationLog {
+    /// The newest, each with its number, oldest first.
+    noted: VecDeque<(u64, InodeId)>,
+    /// Where the thread takes them from that follows sessions.
+    follower: Option<MailboxSender<(GroupId, SessionId)>>,
+    /// Sessions that were opened before that thread ran.
+    waiting: Vec<(GroupId, SessionId)>,
+}
+
+/// Notifications of a mount.
+#[derive(Debug, Default)]
+pub(crate) struct Notifications {
+    /// Protects the fields alone; nothing is awaited under it.
+    inner: Mutex<NotificationLog>,
+    /// How many have come.
+    count: AtomicU64,
+    /// Files that were found shared, ever.
+    shared: AtomicU64,
+}
+
+impl Notifications {
+    fn inner(&self) -> MutexGuard<'_, NotificationLog> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many have come by now.
+    pub(crate) fn position(&self) -> Position {
+        Position(self.count.load(Ordering::Acquire))
+    }
+
+    /// Notes that a file was notified.
+    pub(crate) fn note(&self, inode: InodeId) {
+        let mut inner = self.inner();
+        let number = self.count.fetch_add(1, Ordering::AcqRel) + 1;
+        inner.noted.push_back((number, inode));
+        if inner.noted.len() > MAX_NOTED_NOTIFICATIONS {
+            inner.noted.pop_front();
+        }
+    }
+
+    /// Whether a file was notified after some moment; also if so many others were that nobody knows
+    /// any more.
+    pub(crate) fn has_come_since(&self, position: Position, inode: InodeId) -> bool {
+        if self.position() == position {
+            return false;
+        }
+        let inner = self.inner();
+        let is_forgotten = inner.noted.front().is_some_and(|(oldest, _)| *oldest > position.0 + 1);
+        is_forgotten || inner.noted.iter().any(|it| it.0 > position.0 && it.1 == inode)
+    }
+
+    /// Notes that a file was found shared.
+    pub(crate) fn note_shared(&self) {
+        self.shared.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether any file was ever found shared: almost never one is.
+    pub(crate) fn has_shared(&self) -> bool {
+        self.shared.load(Ordering::Relaxed) > 0
+    }
+
+    /// Has a session followed, on the thread of the background work.
+    pub(crate) fn follow(&self, group: GroupId, session: SessionId) {
+        let mut inner = self.inner();
+        let inner = &mut *inner;
+        match &inner.follower {
+            // It has space for more sessions than there are groups.
+            Some(follower) => {
+                let _ = follower.send((group, session));
+            }
+            None => inner.waiting.push((group, session)),
+        }
+    }
+
+    pub(crate) fn set_follower(&self, follower: MailboxSender<(GroupId, SessionId)>) {
+        let mut inner = self.inner();
+        for session in std::mem::take(&mut inner.waiting) {
+            let _ = follower.send(session);
+        }
+        inner.follower = Some(follower);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_open_sees_notifications_that_arrived_since_it_was_sent() {
+        let notifications = Notifications::default();
+        let (a, b) = (InodeId::new(1), InodeId::new(2));
+        notifications.note(a);
+        let before = notifications.position();
+        assert!(!notifications.has_come_since(before, a), "that one came before");
+        notifications.note(b);
+        assert!(notifications.has_come_since(before, b));
+        assert!(!notifications.has_come_since(before, a));
+        for _ in 0..MAX_NOTED_NOTIFICATIONS {
+            notifications.note(b);
+        }
+        assert!(notifications.has_come_since(before, a), "so many have come that nobody knows");
+        assert!(!notifications.has_come_since(notifications.position(), a));
+    }
+}
