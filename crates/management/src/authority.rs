@@ -1,9 +1,9 @@
-//! The authority: the state machine, its journal, and what heartbeats tell, behind one door.
+//! The authority: the state machine, its command log, and the data of heartbeats.
 //!
 //! Owns the order: a command is checked on a copy, made durable, then takes effect and is
 //! published. Nothing that was not synced is ever answered or seen.
 
-use crate::journal::Journal;
+use crate::command_log::CommandLog;
 use crate::log_level_changes::LogLevelChanges;
 use skep_cluster::state::ClientDetails;
 use skep_cluster::{ClusterState, Command, Outcome, SoftState};
@@ -29,7 +29,7 @@ pub(crate) struct Authority {
 struct Inner {
     state: ClusterState,
     soft: SoftState,
-    journal: Journal,
+    command_log: CommandLog,
     /// Room in the whole cluster: as in the published map, or as it was at a tick since.
     total_capacity: Option<Capacity>,
     /// What everybody may see.
@@ -44,13 +44,13 @@ fn now_ms() -> u64 {
 
 impl Authority {
     /// Begins to serve a restored state.
-    pub(crate) fn start(state: ClusterState, journal: Journal) -> Result<Rc<Self>> {
+    pub(crate) fn start(state: ClusterState, command_log: CommandLog) -> Result<Rc<Self>> {
         let soft = SoftState::new(now_ms(), &state);
         let published = Rc::new(state.map().clone());
         let inner = RefCell::new(Inner {
             state,
             soft,
-            journal,
+            command_log,
             total_capacity: None,
             published,
             encoded: None,
@@ -115,10 +115,10 @@ impl Authority {
         let mut next = inner.state.clone();
         let outcome = next.apply(command)?;
         if outcome.changed {
-            inner.journal.append(command)?;
+            inner.command_log.append(command)?;
             inner.state = next;
-            let Inner { state, journal, .. } = &mut *inner;
-            if let Err(error) = journal.fold(state) {
+            let Inner { state, command_log, .. } = &mut *inner;
+            if let Err(error) = command_log.fold(state) {
                 tracing::error!("the command log can't be folded into a snapshot: {error}");
             }
             drop(inner);

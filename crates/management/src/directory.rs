@@ -1,6 +1,6 @@
 //! Management's directory: identity, join token, command log and snapshot.
 
-use crate::journal::{Journal, LOG_FILE, SNAPSHOT_FILE};
+use crate::command_log::{CommandLog, LOG_FILE, SNAPSHOT_FILE};
 use crate::settings::ManagementSettings;
 use skep_cluster::ClusterState;
 use skep_format::identity::DirectoryKind;
@@ -39,7 +39,7 @@ pub async fn initialise(settings: &ManagementSettings) -> Result<JoinToken> {
 
 async fn fill(settings: &ManagementSettings, token: &mut JoinToken) -> Result<()> {
     let path = &settings.node.directory;
-    Journal::create(path, &ClusterState::new(token.cluster))?;
+    CommandLog::create(path, &ClusterState::new(token.cluster))?;
     // Listens for a moment: the address is part of the token, and stays the same from now on.
     let listener = listen(&settings.node.listen, path, IfTaken::Fail).await?;
     token.addresses = advertised(&listener, &settings.node.advertise, None)?;

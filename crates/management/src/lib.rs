@@ -10,7 +10,7 @@
 mod authority;
 mod directory;
 mod handlers;
-mod journal;
+mod command_log;
 mod limits;
 mod log_level_changes;
 mod settings;
@@ -19,7 +19,7 @@ pub use directory::initialise;
 pub use settings::{DEFAULT_PORT, ManagementSettings};
 
 use authority::Authority;
-use journal::Journal;
+use command_log::CommandLog;
 use skep_cluster::Command;
 use skep_env::{TcpListener, TcpStream};
 use skep_format::identity::DirectoryKind;
@@ -67,7 +67,7 @@ impl Running {
         let path = &settings.node.directory;
         let mut directory = NodeDirectory::open(path, DirectoryKind::Management)?;
         let cluster = directory.token.cluster;
-        let (journal, state) = Journal::open(path, cluster)?;
+        let (command_log, state) = CommandLog::open(path, cluster)?;
         let listener = listen(&settings.node.listen, path, IfTaken::Fail).await?;
         let listens_on = listener.local_address()?.to_string();
         let addresses = advertised(&listener, &settings.node.advertise, None)?;
@@ -75,7 +75,7 @@ impl Running {
             directory.token.addresses.clone_from(&addresses);
             skep_service::directory::write_token(path, &directory.token)?;
         }
-        let authority = Authority::start(state, journal)?;
+        let authority = Authority::start(state, command_log)?;
         let own = *directory.directory.identity();
         let registration = ServerRegistration {
             node: own.node,

@@ -94,9 +94,9 @@ fn room_is_told_with_the_first_target_and_not_a_tick_later() {
     let path = directory.path().to_owned();
     block_on(async move {
         let cluster = ClusterId::new([7; 16]);
-        Journal::create(&path, &ClusterState::new(cluster)).unwrap();
-        let (journal, state) = Journal::open(&path, cluster).unwrap();
-        let authority = Authority::start(state, journal).unwrap();
+        CommandLog::create(&path, &ClusterState::new(cluster)).unwrap();
+        let (command_log, state) = CommandLog::open(&path, cluster).unwrap();
+        let authority = Authority::start(state, command_log).unwrap();
         authority.tick();
         assert_eq!(authority.total_capacity(), Some(Capacity::default()));
         let Registration::Server(RegisterServer { server, capacities }) =

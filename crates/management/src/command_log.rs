@@ -30,7 +30,7 @@ const OWNER: TargetId = TargetId::new(0);
 
 /// The open command log.
 #[derive(Debug)]
-pub(crate) struct Journal {
+pub(crate) struct CommandLog {
     directory: PathBuf,
     cluster: ClusterId,
     log: File,
@@ -45,7 +45,7 @@ fn next(lsn: Lsn) -> Lsn {
     Lsn::new(lsn.raw() + 1)
 }
 
-impl Journal {
+impl CommandLog {
     /// Makes snapshot and log of a new cluster in its directory.
     pub(crate) fn create(directory: &Path, state: &ClusterState) -> Result<()> {
         let cluster = state.map().cluster;
@@ -96,7 +96,7 @@ impl Journal {
             log.sync_all()?;
         }
         let last = scanned.records.last().map_or(Lsn::new(head.first.raw() - 1), |it| it.lsn);
-        let journal = Self {
+        let command_log = Self {
             directory: directory.to_owned(),
             cluster,
             log,
@@ -105,7 +105,7 @@ impl Journal {
             since_snapshot: scanned.records.len(),
             has_failed: false,
         };
-        Ok((journal, state))
+        Ok((command_log, state))
     }
 
     /// Makes a command durable. It counts from then on.
