@@ -131,7 +131,7 @@ impl Shell {
             is_stopping: Cell::new(false),
         });
         let _receiving = skep_env::spawn(Rc::clone(&shell).receive(events));
-        ready.tell();
+        ready.report();
         while !shell.is_stopping.get() {
             shell.wait_for_events(target.next_tick()).await;
             if let Some(error) = shell.failure.take() {

@@ -71,7 +71,7 @@ async fn own(start: TargetStart, open_files: usize, device: Option<Device>) -> R
         benchmark,
         links,
     });
-    ready.tell();
+    ready.report();
     let cleaner = Rc::clone(&store);
     let cleaning = skep_env::spawn(async move { cleaner.clean_forever().await });
     let clean_up = skep_env::spawn(clean_up_forever(Rc::clone(&store), router));
