@@ -4,7 +4,7 @@ use skep_types::map::Capacity;
 use std::path::Path;
 
 /// Capacity of a target's file system, without the bytes that `reserve` keeps free. Returns zeros
-/// if the kernel does not report it: management keeps the last value of a target then.
+/// if the kernel does not report it.
 pub(super) fn capacity(path: &Path, reserve: fn(u64) -> u64) -> Capacity {
     skep_env::space(path).map_or_else(
         |_| Capacity::default(),
