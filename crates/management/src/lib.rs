@@ -8,9 +8,9 @@
 //! One thread does everything. `docs/format/management.md` describes the files.
 
 mod authority;
+mod command_log;
 mod directory;
 mod handlers;
-mod command_log;
 mod limits;
 mod log_level_changes;
 mod settings;

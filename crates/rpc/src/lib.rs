@@ -17,6 +17,6 @@ mod stream;
 
 pub use access::{Channel, Identity, JoinToken, Secret};
 pub use client::{CallOptions, Connection};
-pub use membership::{Change, Management, Membership, Registration};
+pub use membership::{Change, ClientEvents, ClientMembership, JoinLimits, Management, Membership};
 pub use routing::{MapCell, Router};
 pub use server::{Incoming, IncomingStream, Outbox, Peer};

@@ -18,6 +18,9 @@ pub(crate) const FIRST_BACKOFF: Duration = Duration::from_millis(2);
 pub(crate) const LONGEST_BACKOFF: Duration = Duration::from_millis(100);
 /// Longest pause before a retry at management: it may be away for long, and many nodes ask.
 pub(crate) const LONGEST_MANAGEMENT_BACKOFF: Duration = Duration::from_secs(1);
+/// Pause of a client before it tries again to register, at first: hundreds of clients may wait for
+/// one management.
+pub(crate) const CLIENT_JOIN_PAUSE: Duration = Duration::from_millis(250);
 /// Management answers from memory and one small sync; what takes longer is repeated.
 pub(crate) const MANAGEMENT_DEADLINE: Duration = Duration::from_secs(5);
 /// How long a node waits at management for a newer map before it asks again.

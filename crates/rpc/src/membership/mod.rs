@@ -1,282 +1,98 @@
 //! A node's membership in the cluster: registration with management, heartbeats, and the cluster
-//! map as management pushes it. For services and clients alike.
+//! map that management pushes.
 //!
-//! Management is never on the path of I/O: while it is away, the node keeps the map that it has,
-//! and tries for ever. A server may even begin with a map that it kept over its restart. A node
-//! that management doesn't know any more registers again by itself.
+//! [`Membership`] is a service's: it registers targets, and may start with a cluster map that it
+//! cached over a restart. [`ClientMembership`] is a client's: it is shared by the threads of a
+//! mount, and gets a new id when it registers again. Both use [`Management`].
 //!
-//! Belongs to one thread; other threads take the map from the shared [`MapCell`].
+//! Management is never on the path of I/O: while it does not answer, the node keeps its map and
+//! retries for ever. A node that management has removed registers again by itself.
+//!
+//! [`Membership`] belongs to one thread; other threads read the map from the shared [`MapCell`].
 
-use crate::access::{Channel, Identity, JoinToken};
-use crate::client::{CallOptions, Connection};
-use crate::limits::{
-    FIRST_BACKOFF, LONG_POLL, LONGEST_MANAGEMENT_BACKOFF, MANAGEMENT_DEADLINE,
-    TIMEOUT_WITH_CACHED_MAP,
-};
+mod client;
+mod management;
+mod map;
+
+pub use client::{ClientEvents, ClientMembership, JoinLimits};
+pub use management::Management;
+
+use crate::access::{Identity, JoinToken};
+use crate::limits::{MANAGEMENT_DEADLINE, TIMEOUT_WITH_CACHED_MAP};
 use crate::routing::MapCell;
-use skep_env::local::Notify;
+use management::is_final;
+use map::{FollowedMap, MapChange};
 use skep_types::map::Capacity;
 use skep_types::registration::ServerRegistration;
-use skep_types::{ClusterMap, Error, ErrorCode, NodeId, NodeKind, Result, RetryClass, TargetId};
-use skep_wire::Request;
-use skep_wire::management::{
-    GetMap, Heartbeat, Leave, RegisterClient, RegisterReply, RegisterServer,
-};
+use skep_types::{ClusterMap, Error, ErrorCode, NodeId, Result, TargetId};
+use skep_wire::management::{Heartbeat, Leave, RegisterReply, RegisterServer};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How a node registers.
-#[derive(Debug, Clone)]
-pub enum Registration {
-    /// A service, with its targets.
-    Server(RegisterServer),
-    /// A client.
-    Client(RegisterClient),
-}
-
-impl Registration {
-    fn kind(&self) -> NodeKind {
-        match self {
-            Self::Server(request) => request.server.kind,
-            Self::Client(_) => NodeKind::Client,
-        }
-    }
-
-    async fn send(
-        &self,
-        management: &Management,
-        patience: Option<Duration>,
-    ) -> Result<RegisterReply> {
-        match self {
-            Self::Server(server) => management.call(server, patience).await,
-            Self::Client(client) => management.call(client, patience).await,
-        }
-    }
-
-    /// Takes the ids that management gave, for the next time.
-    fn confirm(&mut self, registered: &RegisterReply) {
-        if let Self::Server(RegisterServer { server, .. }) = self {
-            server.node = registered.node;
-            for (target, id) in server.targets.iter_mut().zip(&registered.targets) {
-                target.target = *id;
-            }
-        }
-    }
-}
-
-/// Connections to management, from one thread: for members, and for tools that are none.
-#[derive(Debug)]
-pub struct Management {
-    identity: RefCell<Identity>,
-    addresses: Vec<String>,
-    cell: RefCell<Option<Arc<MapCell>>>,
-    connection: RefCell<Option<Rc<Connection>>>,
-    is_connecting: Cell<bool>,
-    connected: Notify,
-}
-
-impl Management {
-    /// Management as a join token names it. `kind` is what the caller is; administration tools are
-    /// clients.
-    pub fn new(token: &JoinToken, kind: NodeKind) -> Rc<Self> {
-        let identity = Identity {
-            cluster: token.cluster,
-            secret: token.secret.clone(),
-            node: NodeId::default(),
-            kind,
-        };
-        Rc::new(Self {
-            identity: RefCell::new(identity),
-            addresses: token.addresses.clone(),
-            cell: RefCell::default(),
-            connection: RefCell::default(),
-            is_connecting: Cell::new(false),
-            connected: Notify::default(),
-        })
-    }
-
-    /// How another thread reaches it.
-    pub fn token(&self) -> JoinToken {
-        let identity = self.identity.borrow();
-        JoinToken {
-            cluster: identity.cluster,
-            secret: identity.secret.clone(),
-            addresses: self.addresses.clone(),
-        }
-    }
-
-    /// Sends a request once.
-    ///
-    /// # Errors
-    /// The answer's; `Disconnected` if management can't be reached.
-    pub async fn call_once<R: Request>(
-        &self,
-        request: &R,
-        time_left: Duration,
-    ) -> Result<R::Reply> {
-        let connection = self.connection().await?;
-        let options = CallOptions { time_left: Some(time_left), ..CallOptions::default() };
-        let result = connection.call(request, &options).await;
-        if let Err(error) = &result
-            && matches!(error.code(), ErrorCode::Disconnected | ErrorCode::TimedOut)
-        {
-            connection.close();
-        }
-        result.map(|(reply, _)| reply).map_err(|error| error.within("management"))
-    }
-
-    /// Sends a request until there is a final answer, for as long as `patience` lasts; without one,
-    /// for ever. Requests to management are idempotent by their contents.
-    ///
-    /// # Errors
-    /// The final answer; the last obstacle when the patience is at its end.
-    pub async fn call<R: Request>(
-        &self,
-        request: &R,
-        patience: Option<Duration>,
-    ) -> Result<R::Reply> {
-        let deadline = patience.map(|patience| skep_env::now() + patience);
-        let mut backoff = FIRST_BACKOFF;
-        let mut has_complained = false;
-        loop {
-            let error = match self.call_once(request, MANAGEMENT_DEADLINE).await {
-                Ok(reply) => return Ok(reply),
-                Err(error) if is_final(&error) => return Err(error),
-                Err(error) => error,
-            };
-            if deadline.is_some_and(|deadline| skep_env::now() + backoff >= deadline) {
-                return Err(error);
-            }
-            if backoff == LONGEST_MANAGEMENT_BACKOFF && !has_complained {
-                has_complained = true;
-                tracing::warn!("{error}; trying on");
-            }
-            skep_env::sleep(backoff).await;
-            backoff = (backoff * 2).min(LONGEST_MANAGEMENT_BACKOFF);
-        }
-    }
-
-    async fn connection(&self) -> Result<Rc<Connection>> {
-        loop {
-            if let Some(open) = self.connection.borrow().as_ref().filter(|it| !it.is_closed()) {
-                return Ok(Rc::clone(open));
-            }
-            if !self.is_connecting.replace(true) {
-                break;
-            }
-            self.connected.wait().await;
-        }
-        // Resets the flag even if this future is dropped while it connects.
-        let _reset = Connecting(self);
-        let connection = self.connect().await?;
-        *self.connection.borrow_mut() = Some(Rc::clone(&connection));
-        Ok(connection)
-    }
-
-    /// Tries the addresses that the map knows, then those of the token.
-    async fn connect(&self) -> Result<Rc<Connection>> {
-        let mut addresses = Vec::new();
-        if let Some(cell) = &*self.cell.borrow() {
-            let map = cell.load();
-            let management = map.nodes.iter().filter(|node| node.kind == NodeKind::Management);
-            addresses.extend(management.flat_map(|node| node.addresses.iter().cloned()));
-        }
-        addresses.extend(
-            self.addresses.iter().filter(|it| !addresses.contains(it)).cloned().collect::<Vec<_>>(),
-        );
-        let identity = self.identity.borrow().clone();
-        let mut last = Error::new(ErrorCode::Disconnected, "no address");
-        for address in &addresses {
-            match Connection::connect(address, &identity, TargetId::default(), Channel::NONE).await
-            {
-                Ok(connection) => return Ok(connection),
-                Err(error) => last = error,
-            }
-        }
-        Err(last.within("management"))
-    }
-}
-
-struct Connecting<'a>(&'a Management);
-
-impl Drop for Connecting<'_> {
-    fn drop(&mut self) {
-        self.0.is_connecting.set(false);
-        self.0.connected.notify();
-    }
-}
-
-/// Whether management's answer stands. Of `TimedOut` nothing is known, and a lost connection
-/// passes.
-fn is_final(error: &Error) -> bool {
-    error.code().retry_class() == RetryClass::Never && error.code() != ErrorCode::TimedOut
-}
-
-/// A registered node, or one that still begins with the map of before.
+/// A service that is registered, or that has started with a cached map and is not registered yet.
 #[derive(Debug)]
 pub struct Membership {
     management: Rc<Management>,
-    registration: RefCell<Registration>,
-    cell: Arc<MapCell>,
-    /// Not yet, if it began with a cached map.
+    /// The registration, with the ids that management has assigned.
+    request: RefCell<RegisterServer>,
+    map: FollowedMap,
+    /// `false` after a start with a cached map.
     is_registered: Cell<bool>,
     is_leaving: Cell<bool>,
-    /// The cluster's settings are others than before: who sleeps by one of them looks again.
-    settings_changed: Notify,
 }
 
-/// What a member is told about.
+/// A change that the membership reports to its service.
 #[derive(Debug)]
 pub enum Change {
-    /// There is another map in the cell.
+    /// The cell holds another map.
     Map,
-    /// A node that began with a cached map is registered now; comes before its first [`Self::Map`].
+    /// A service that started with a cached map is registered now; comes before its first
+    /// [`Self::Map`].
     Joined(Box<RegisterReply>),
-    /// Management refuses a node that began with a cached map. Nothing more will come.
+    /// Management refuses a service that started with a cached map. No further change follows.
     Refused(Error),
-    /// Management had forgotten the node, and it has registered again. A client has a new id now,
-    /// and its sessions are gone.
+    /// Management did not have this service in its state any more, and it has registered again.
     Rejoined(Box<RegisterReply>),
 }
 
 impl Membership {
-    /// Registers a node; waits for management for as long as `patience` lasts, or for ever.
+    /// Registers a service; waits for management until `patience` has passed. `None` means for
+    /// ever.
     ///
     /// # Errors
     /// Management's final answer, such as `AuthenticationFailed` for a wrong token or
-    /// `NotPermitted` for an id that belongs to another; `Disconnected` when the patience is at its
-    /// end.
+    /// `NotPermitted` for an id that belongs to another node; `Disconnected` at the end of the
+    /// patience.
     pub async fn join(
         token: &JoinToken,
-        mut registration: Registration,
+        mut request: RegisterServer,
         patience: Option<Duration>,
     ) -> Result<(Rc<Self>, RegisterReply)> {
-        let management = Management::new(token, registration.kind());
-        let registered = registration.send(&management, patience).await?;
-        registration.confirm(&registered);
-        let member = Self::new(management, registration, registered.node, registered.map.clone());
+        let management = Management::new(token, request.server.kind);
+        let registered = management.call(&request, patience).await?;
+        confirm(&mut request.server, &registered);
+        let member = Self::new(management, request, registered.node, registered.map.clone());
         member.is_registered.set(true);
         Ok((member, registered))
     }
 
-    /// Registers a server. If management does not answer and there is a map of before, begins with
-    /// that one and gives no registration: [`Self::keep`] registers as soon as management is there.
-    /// Without one it waits for ever.
+    /// Registers a service. If management does not answer and there is a cached map, starts with
+    /// that map and returns no registration: [`Self::keep`] registers as soon as management
+    /// answers. Without a cached map it waits for ever.
     ///
     /// # Errors
     /// Management's final answer, as [`Self::join`].
     pub async fn begin(
         token: &JoinToken,
         request: RegisterServer,
-        kept: Option<ClusterMap>,
+        cached: Option<ClusterMap>,
     ) -> Result<(Rc<Self>, Option<RegisterReply>)> {
-        let RegisterServer { server: ServerRegistration { node, kind, .. }, .. } = request;
-        let registration = Registration::Server(request);
-        let patience = kept.is_some().then_some(TIMEOUT_WITH_CACHED_MAP);
-        let joining = Self::join(token, registration.clone(), patience);
-        let Some(kept) = kept else {
+        let ServerRegistration { node, kind, .. } = request.server;
+        let patience = cached.is_some().then_some(TIMEOUT_WITH_CACHED_MAP);
+        let joining = Self::join(token, request.clone(), patience);
+        let Some(cached) = cached else {
             return joining.await.map(|(member, registered)| (member, Some(registered)));
         };
         match skep_env::timeout(TIMEOUT_WITH_CACHED_MAP, joining).await {
@@ -284,43 +100,41 @@ impl Membership {
             Some(Err(error)) if is_final(&error) => Err(error),
             _ => {
                 let management = Management::new(token, kind);
-                Ok((Self::new(management, registration, node, kept), None))
+                Ok((Self::new(management, request, node, cached), None))
             }
         }
     }
 
     fn new(
         management: Rc<Management>,
-        registration: Registration,
+        request: RegisterServer,
         node: NodeId,
         map: ClusterMap,
     ) -> Rc<Self> {
         let cell = MapCell::new(map, node);
-        management.identity.borrow_mut().node = node;
-        *management.cell.borrow_mut() = Some(Arc::clone(&cell));
+        management.set_member(Arc::clone(&cell));
         Rc::new(Self {
             management,
-            registration: RefCell::new(registration),
-            cell,
+            request: RefCell::new(request),
+            map: FollowedMap::new(cell),
             is_registered: Cell::new(false),
             is_leaving: Cell::new(false),
-            settings_changed: Notify::default(),
         })
     }
 
-    /// Who this node is, to its peers.
+    /// The identity of this node towards its peers.
     pub fn identity(&self) -> Identity {
-        self.management.identity.borrow().clone()
+        self.management.identity()
     }
 
     /// The node's id.
     pub fn node(&self) -> NodeId {
-        self.management.identity.borrow().node
+        self.map.cell.node()
     }
 
     /// The newest map, for all threads of the process.
     pub fn map_cell(&self) -> Arc<MapCell> {
-        Arc::clone(&self.cell)
+        Arc::clone(&self.map.cell)
     }
 
     /// Management, for other requests to it.
@@ -328,8 +142,8 @@ impl Membership {
         &self.management
     }
 
-    /// Sends heartbeats and takes new maps, for ever; spawn it. `capacities` tells the space on the
-    /// node's targets (blocking is not welcome); `on_change` is told what is new.
+    /// Sends heartbeats and follows the map until the node leaves; spawn it. `capacities` returns
+    /// the free space of the node's targets, and should not block. `on_change` gets each change.
     pub async fn keep(
         self: Rc<Self>,
         capacities: impl Fn() -> Vec<(TargetId, Capacity)> + 'static,
@@ -337,117 +151,91 @@ impl Membership {
     ) {
         let on_change = Rc::new(on_change);
         if !self.is_registered.get()
-            && let Err(error) = self.register_at_last(&*on_change).await
+            && let Err(error) = self.register_late(&*on_change).await
         {
             return on_change(Change::Refused(error));
         }
-        let listener = (Rc::clone(&self), Rc::clone(&on_change));
-        let _listening = skep_env::spawn(async move {
-            let (member, on_change) = listener;
-            member.follow_map(&*on_change).await;
+        let (member, changes) = (Rc::clone(&self), Rc::clone(&on_change));
+        let _following = skep_env::spawn(async move {
+            let is_leaving = || member.is_leaving.get();
+            member.map.follow(&member.management, is_leaving, |it| report(it, &*changes)).await;
         });
+        // Retry: heartbeats, the cluster's heartbeat interval, until the node leaves
         while !self.is_leaving.get() {
-            let policy = self.cell.load().policy.clone();
-            let heartbeat = Heartbeat {
-                node: self.node(),
-                known: self.cell.version(),
-                capacities: capacities(),
-            };
-            let lease = Duration::from_millis(u64::from(policy.lease_ms));
-            match self.management.call_once(&heartbeat, lease).await {
-                Ok(heard) => self.take(heard.map, &*on_change),
+            let known = self.map.cell.version();
+            let heartbeat = Heartbeat { node: self.node(), known, capacities: capacities() };
+            match self.management.call_once(&heartbeat, call_lease(&self.map.cell)).await {
+                Ok(reply) => report(self.map.take(reply.map), &*on_change),
                 Err(error) if error.code() == ErrorCode::Stale && !self.is_leaving.get() => {
-                    self.rejoin(&*on_change).await;
+                    self.register_again(&*on_change).await;
                 }
-                Err(error) => tracing::debug!("heartbeat: {error}"),
+                Err(error) => tracing::debug!("management got no heartbeat of this node: {error}"),
             }
-            let interval = Duration::from_millis(u64::from(policy.heartbeat_ms));
-            skep_env::timeout(interval, self.settings_changed.wait()).await;
+            let interval = self.map.cell.load().policy.heartbeat_ms;
+            let interval = Duration::from_millis(u64::from(interval));
+            skep_env::timeout(interval, self.map.settings_changed.wait()).await;
         }
     }
 
-    /// Registers a node that began with a cached map, however long that takes.
-    async fn register_at_last(&self, on_change: &impl Fn(Change)) -> Result<()> {
-        let registration = self.registration.borrow().clone();
-        let registered = registration.send(&self.management, None).await?;
-        self.registration.borrow_mut().confirm(&registered);
+    /// Registers a node that started with a cached map; waits for management for ever.
+    async fn register_late(&self, on_change: &impl Fn(Change)) -> Result<()> {
+        let request = self.request.borrow().clone();
+        let registered = self.management.call(&request, None).await?;
+        confirm(&mut self.request.borrow_mut().server, &registered);
         self.is_registered.set(true);
-        self.management.identity.borrow_mut().node = registered.node;
-        self.cell.set_node(registered.node);
-        self.cell.replace(registered.map.clone());
+        self.map.cell.set_node(registered.node);
+        self.map.cell.replace(registered.map.clone());
         on_change(Change::Joined(Box::new(registered)));
         on_change(Change::Map);
         Ok(())
     }
 
-    /// Tells management that the node ends. Best effort: without it the lease runs out.
-    pub async fn leave(&self) {
-        self.is_leaving.set(true);
-        let left =
-            self.management.call_once(&Leave { node: self.node() }, MANAGEMENT_DEADLINE).await;
-        if let Err(error) = left {
-            tracing::debug!("leaving: {error}");
-        }
-    }
-
-    /// Waits at management for newer maps, so that changes arrive at once and not with the next
-    /// heartbeat.
-    async fn follow_map(&self, on_change: &impl Fn(Change)) {
-        let mut backoff = FIRST_BACKOFF;
-        while !self.is_leaving.get() {
-            let request = GetMap { known: self.cell.version() };
-            match self.management.call_once(&request, LONG_POLL).await {
-                Ok(update) => {
-                    self.take(update.map, on_change);
-                    backoff = FIRST_BACKOFF;
-                }
-                // Nothing new in all that time: management answers a little earlier, a dead one
-                // doesn't.
-                Err(error) => {
-                    tracing::debug!("waiting for a newer map: {error}");
-                    skep_env::sleep(backoff).await;
-                    backoff = (backoff * 2).min(LONGEST_MANAGEMENT_BACKOFF);
-                }
-            }
-        }
-    }
-
-    fn take(&self, newer: Option<ClusterMap>, on_change: &impl Fn(Change)) {
-        let before = self.cell.version();
-        if let Some(map) = newer {
-            let is_changed = map.policy != self.cell.load().policy;
-            self.cell.update(map);
-            if is_changed {
-                self.settings_changed.notify();
-            }
-        }
-        if self.cell.version() != before {
-            on_change(Change::Map);
-        }
-    }
-
-    async fn rejoin(&self, on_change: &impl Fn(Change)) {
-        let registration = self.registration.borrow().clone();
-        let again = match &registration {
-            Registration::Server(server) => {
-                self.management.call_once(server, MANAGEMENT_DEADLINE).await
-            }
-            Registration::Client(client) => {
-                self.management.call_once(client, MANAGEMENT_DEADLINE).await
-            }
-        };
-        match again {
+    /// Registers a node that management does not have in its state any more. After an error, the
+    /// next heartbeat tries again.
+    async fn register_again(&self, on_change: &impl Fn(Change)) {
+        let request = self.request.borrow().clone();
+        match self.management.call_once(&request, MANAGEMENT_DEADLINE).await {
             Ok(registered) => {
                 tracing::warn!(
-                    "management did not know this node any more; registered again as {}",
+                    "management had removed this node; it has registered again as {}",
                     registered.node
                 );
-                self.management.identity.borrow_mut().node = registered.node;
-                self.cell.set_node(registered.node);
-                self.cell.update(registered.map.clone());
+                self.map.cell.set_node(registered.node);
+                self.map.cell.update(registered.map.clone());
                 on_change(Change::Rejoined(Box::new(registered)));
             }
-            Err(error) => tracing::warn!("management refuses this node: {error}"),
+            Err(error) => {
+                tracing::warn!("management had removed this node, and refuses it now: {error}");
+            }
         }
     }
+
+    /// Reports to management that the node ends. If management does not answer, the node's lease
+    /// expires instead.
+    pub async fn leave(&self) {
+        self.is_leaving.set(true);
+        let request = Leave { node: self.node() };
+        if let Err(error) = self.management.call_once(&request, MANAGEMENT_DEADLINE).await {
+            tracing::debug!("management did not confirm that this node leaves: {error}");
+        }
+    }
+}
+
+/// Stores the ids that management has assigned, for the next registration.
+fn confirm(server: &mut ServerRegistration, registered: &RegisterReply) {
+    server.node = registered.node;
+    for (claim, target) in server.targets.iter_mut().zip(&registered.targets) {
+        claim.target = *target;
+    }
+}
+
+fn report(change: MapChange, on_change: &impl Fn(Change)) {
+    if change.map {
+        on_change(Change::Map);
+    }
+}
+
+/// Time for the reply to a heartbeat: later, the lease that it renews has expired.
+fn call_lease(cell: &MapCell) -> Duration {
+    Duration::from_millis(u64::from(cell.load().policy.lease_ms))
 }
