@@ -101,11 +101,11 @@ impl Shell {
         let applied = engine.get(&Key::Applied.to_bytes())?;
         let applied = applied.map_or(Ok(Lsn::default()), |value| Lsn::from_bytes(&value))?;
         let next = Lsn::new(applied.raw() + 1);
-        let Recovered { mut log, records, cut_bytes } =
+        let Recovered { mut log, records, truncated_bytes } =
             Log::open(&directory.path().join("log"), id, next)?;
         if !records.is_empty() {
             tracing::info!(
-                "target {id}: {} log records read, {cut_bytes} bytes of an unfinished tail cut off",
+                "target {id}: {} log records read, {truncated_bytes} bytes of an unfinished tail cut off",
                 records.len()
             );
         }
