@@ -136,7 +136,7 @@ impl Management {
             self.connected.wait().await;
         }
         // Resets the flag even if this future is dropped while it connects.
-        let _reset = Connecting(self);
+        let _reset = ConnectingGuard(self);
         let node = self.node();
         let connection = self.connect().await?;
         let former = self.connection.replace(Some((Rc::clone(&connection), node)));
@@ -179,9 +179,9 @@ impl Management {
     }
 }
 
-struct Connecting<'a>(&'a Management);
+struct ConnectingGuard<'a>(&'a Management);
 
-impl Drop for Connecting<'_> {
+impl Drop for ConnectingGuard<'_> {
     fn drop(&mut self) {
         self.0.is_connecting.set(false);
         self.0.connected.notify();

@@ -9,7 +9,7 @@ use skep_types::ClusterMap;
 use skep_wire::management::GetMap;
 use std::sync::Arc;
 
-/// The map of one member, and what changes with it.
+/// The map of one member, with a notification of changed settings.
 #[derive(Debug)]
 pub(super) struct FollowedMap {
     pub(super) cell: Arc<MapCell>,
