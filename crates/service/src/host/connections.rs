@@ -71,7 +71,7 @@ async fn serve_node(stream: TcpStream, links: &Rc<Links>) {
     let (mut requests, outbox) = IncomingStream::new(stream);
     loop {
         match requests.next().await {
-            Ok(Some(incoming)) if link_requests::is_one(incoming.header.message) => {
+            Ok(Some(incoming)) if link_requests::is_link_request(incoming.header.message) => {
                 link_requests::answer(Some(links), incoming, &outbox);
             }
             Ok(Some(incoming)) => node_requests::answer(&incoming, &outbox),
