@@ -126,7 +126,7 @@ impl InThread {
         let (started, has_started) = std::sync::mpsc::channel();
         let body = move || {
             block_on(async move {
-                let running = Running::start(&settings).await.unwrap();
+                let running = RunningManagement::start(&settings).await.unwrap();
                 started.send(()).unwrap();
                 mailbox.receive().await.unwrap();
                 drop(running);
@@ -150,7 +150,7 @@ fn block_on(test: impl Future<Output = ()> + 'static) {
 }
 
 #[test]
-fn room_is_told_with_the_first_target_and_not_a_tick_later() {
+fn capacity_is_published_with_the_first_target() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().to_owned();
     block_on(async move {
@@ -162,14 +162,18 @@ fn room_is_told_with_the_first_target_and_not_a_tick_later() {
         assert_eq!(authority.total_capacity(), Some(Capacity::default()));
         let RegisterServer { server, capacities } = server(NodeKind::Storage, 10);
         let outcome = authority.command(&Command::RegisterServer(server)).unwrap();
-        assert_eq!(authority.total_capacity(), None, "the target has yet to say what space it has");
-        authority.heard(outcome.node, &[(outcome.targets[0], capacities[0])]);
+        assert_eq!(
+            authority.total_capacity(),
+            None,
+            "the target has not reported its capacity yet"
+        );
+        authority.note_alive(outcome.node, &[(outcome.targets[0], capacities[0])]);
         assert_eq!(authority.total_capacity(), Some(capacities[0]));
     });
 }
 
 #[test]
-fn members_join_see_each_other_and_are_remembered_over_a_restart() {
+fn members_see_each_other_and_survive_a_restart() {
     let (_directory, settings, token) = cluster();
     block_on(async move {
         let running = InThread::start(&settings);
@@ -205,10 +209,10 @@ fn members_join_see_each_other_and_are_remembered_over_a_restart() {
 }
 
 #[test]
-fn a_server_begins_with_the_map_it_kept_and_takes_what_management_says_later() {
+fn server_starts_with_a_cached_map_and_registers_later() {
     let (_directory, settings, token) = cluster();
     block_on(async move {
-        let running = Running::start(&settings).await.unwrap();
+        let running = RunningManagement::start(&settings).await.unwrap();
         let (_, registered) =
             Membership::join(&token, server(NodeKind::Storage, 10), PATIENCE).await.unwrap();
         drop(running);
@@ -228,7 +232,7 @@ fn a_server_begins_with_the_map_it_kept_and_takes_what_management_says_later() {
         let _keeping = skep_env::spawn(Rc::clone(&member).keep(Vec::new, move |change| {
             seen.set(seen.get() || matches!(change, Change::Joined(_)));
         }));
-        let running = Running::start(&settings).await.unwrap();
+        let running = RunningManagement::start(&settings).await.unwrap();
         until("it registers", || joined.get()).await;
         let newest = cell.load();
         assert!(newest.version < kept.version);
@@ -245,10 +249,10 @@ fn a_server_begins_with_the_map_it_kept_and_takes_what_management_says_later() {
 }
 
 #[test]
-fn a_silent_client_is_forgotten_and_comes_back_with_a_new_id() {
+fn silent_client_is_removed_and_rejoins_with_a_new_id() {
     let (_directory, settings, token) = cluster();
     block_on(async move {
-        let _running = Running::start(&settings).await.unwrap();
+        let _running = RunningManagement::start(&settings).await.unwrap();
         let admin = Management::new(&token, NodeKind::Client);
         let policy = Policy { lease_ms: 200, heartbeat_ms: 20, ..Policy::default() };
         admin.call(&SetPolicy { policy }, PATIENCE).await.unwrap();
@@ -275,7 +279,7 @@ fn a_silent_client_is_forgotten_and_comes_back_with_a_new_id() {
 fn shards_are_divided_once_there_is_a_metadata_target() {
     let (_directory, settings, token) = cluster();
     block_on(async move {
-        let _running = Running::start(&settings).await.unwrap();
+        let _running = RunningManagement::start(&settings).await.unwrap();
         let admin = Management::new(&token, NodeKind::Client);
         let early = admin.call_once(&Format {}, Duration::from_secs(5)).await.unwrap_err();
         assert_eq!(early.code(), ErrorCode::NotReady);
@@ -291,7 +295,7 @@ fn shards_are_divided_once_there_is_a_metadata_target() {
 fn wrong_secrets_and_other_clusters_are_refused_at_once() {
     let (_directory, settings, token) = cluster();
     block_on(async move {
-        let _running = Running::start(&settings).await.unwrap();
+        let _running = RunningManagement::start(&settings).await.unwrap();
         let guess = JoinToken { secret: Secret::generate(), ..token.clone() };
         let other = JoinToken { cluster: skep_types::ClusterId::new([1; 16]), ..token };
         for wrong in [guess, other] {
@@ -307,10 +311,10 @@ fn a_blank_directory_and_one_in_use_are_refused() {
     block_on(async move {
         let mut blank = settings.clone();
         blank.node.directory = directory.path().join("blank");
-        let error = Running::start(&blank).await.map(|_| ()).unwrap_err();
+        let error = RunningManagement::start(&blank).await.map(|_| ()).unwrap_err();
         assert!(error.context().contains("--init"), "{error}");
-        let running = Running::start(&settings).await.unwrap();
-        let error = Running::start(&settings).await.map(|_| ()).unwrap_err();
+        let running = RunningManagement::start(&settings).await.unwrap();
+        let error = RunningManagement::start(&settings).await.map(|_| ()).unwrap_err();
         assert!(error.context().contains("in use"), "{error}");
         let error = initialise(&settings).await.unwrap_err();
         assert!(error.context().contains("already"), "{error}");
@@ -327,7 +331,7 @@ fn a_blank_directory_and_one_in_use_are_refused() {
 fn client_gets_capacity_settings_and_log_level_changes() {
     let (_directory, settings, token) = cluster();
     block_on(async move {
-        let _running = Running::start(&settings).await.unwrap();
+        let _running = RunningManagement::start(&settings).await.unwrap();
         let (_server, registered) =
             Membership::join(&token, server(NodeKind::Storage, 10), PATIENCE).await.unwrap();
         let client = join_client(&token).await;
@@ -366,7 +370,7 @@ fn client_join_gives_up_after_its_patience() {
         let lost = join(token.clone()).await.unwrap_err();
         assert_eq!(lost.code(), ErrorCode::Disconnected);
         assert!(lost.context().ends_with("tried for 0.1 s in all"), "{lost}");
-        let _running = Running::start(&settings).await.unwrap();
+        let _running = RunningManagement::start(&settings).await.unwrap();
         let blank = join(token).await.unwrap_err();
         assert_eq!(blank.code(), ErrorCode::NotReady);
         assert!(blank.context().contains("skep cluster format"), "{blank}");

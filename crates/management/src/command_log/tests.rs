@@ -27,7 +27,7 @@ fn reopen(directory: &tempfile::TempDir) -> Result<ClusterState> {
 }
 
 #[test]
-fn all_commands_are_there_after_a_restart_with_and_without_snapshots() {
+fn restart_restores_commands_with_and_without_snapshots() {
     for commands in [0, 1, 5, COMMANDS_PER_SNAPSHOT - 1, COMMANDS_PER_SNAPSHOT + 3] {
         let (directory, state) = command_log(commands);
         assert_eq!(reopen(&directory).unwrap(), state, "{commands} commands");
@@ -35,7 +35,7 @@ fn all_commands_are_there_after_a_restart_with_and_without_snapshots() {
 }
 
 #[test]
-fn commands_that_the_snapshot_has_already_are_not_applied_again() {
+fn commands_in_the_snapshot_are_not_applied_again() {
     let (directory, state) = command_log(5);
     // As after a crash between the new snapshot and the new log.
     write_snapshot(directory.path(), &state, Lsn::new(5)).unwrap();
@@ -47,7 +47,7 @@ fn commands_that_the_snapshot_has_already_are_not_applied_again() {
 }
 
 #[test]
-fn a_torn_tail_is_cut_off_and_the_log_goes_on() {
+fn torn_tail_is_truncated_and_the_log_continues() {
     let (directory, _) = command_log(3);
     let path = directory.path().join(LOG_FILE);
     let whole = std::fs::read(&path).unwrap();
@@ -64,7 +64,7 @@ fn a_torn_tail_is_cut_off_and_the_log_goes_on() {
 }
 
 #[test]
-fn a_flipped_byte_before_the_tail_is_an_error_that_names_file_and_offset() {
+fn damage_before_the_tail_names_file_and_offset() {
     let (directory, _) = command_log(3);
     let path = directory.path().join(LOG_FILE);
     let mut bytes = std::fs::read(&path).unwrap();
@@ -79,7 +79,7 @@ fn a_flipped_byte_before_the_tail_is_an_error_that_names_file_and_offset() {
 }
 
 #[test]
-fn files_of_another_cluster_and_missing_ones_are_refused() {
+fn foreign_and_missing_files_are_refused() {
     let (directory, _) = command_log(1);
     let other = CommandLog::open(directory.path(), ClusterId::new([1; 16])).unwrap_err();
     assert!(other.context().contains("belongs to cluster"), "{other}");

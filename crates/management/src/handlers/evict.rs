@@ -1,5 +1,5 @@
-//! `Evict`: a client is removed: it was out of touch with a metadata target for a lease, or an
-//! administrator asked for it.
+//! `Evict`: removes a dead client. A metadata target sends it when a client has not renewed its
+//! session for a lease, or an administrator does.
 
 use crate::authority::Authority;
 use skep_types::{Error, ErrorCode, NodeKind, Result};
@@ -14,7 +14,7 @@ pub(super) fn handle(authority: &Authority, request: Evict) -> Result<EmptyReply
     }
     authority.remove_client(node.id)?;
     tracing::warn!(
-        "{} ({}) is removed: metadata heard nothing of it for a lease, or `skep client evict` was \
+        "{} ({}) is removed: metadata note_alive nothing of it for a lease, or `skep client evict` was \
          called",
         node.id,
         node.name
