@@ -1,4 +1,4 @@
-//! `ClearChunk`: zeros, and holes where that is possible.
+//! `ClearChunk`: makes a range zeros, with holes where possible.
 
 use super::Call;
 use crate::chunk_store::ChunkStore;

@@ -1,4 +1,4 @@
-//! `ReserveChunk`: room for what will be written.
+//! `ReserveChunk`: reserves space for later writes.
 
 use super::Call;
 use crate::chunk_store::ChunkStore;
