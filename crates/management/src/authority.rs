@@ -37,8 +37,8 @@ struct AuthorityState {
     total_capacity: Option<Capacity>,
     /// The map that nodes get.
     published: Rc<ClusterMap>,
-    /// The published map as the body of a `MapUpdate`, encoded at the first request: each new map goes
-    /// to all nodes.
+    /// The published map as the body of a `MapUpdate`, encoded at the first request: each new map
+    /// goes to all nodes.
     encoded: Option<Rc<[u8]>>,
 }
 
@@ -198,8 +198,8 @@ impl Authority {
         let mut inner = self.inner.borrow_mut();
         let mut map = inner.state.map().clone();
         inner.soft.overlay(&mut map);
-        // Also between ticks: a client that mounts right after the first targets registered must not
-        // get a capacity of zero.
+        // Also between ticks: a client that mounts right after the first targets registered must
+        // not get a capacity of zero.
         inner.total_capacity = inner.soft.total_capacity(&map);
         inner.published = Rc::new(map);
         inner.encoded = None;

@@ -31,8 +31,8 @@ use skep_types::registration::ServerRegistration;
 use skep_types::{Error, ErrorCode, NodeKind, Result, TargetId};
 use std::rc::Rc;
 
-/// Serves until a signal asks the process to end. Takes over its signals: call it before the process
-/// starts other threads.
+/// Serves until a signal asks the process to end. Takes over its signals: call it before the
+/// process starts other threads.
 ///
 /// # Errors
 /// The error that prevents the start, with a way out: a blank or foreign directory, a damaged log,

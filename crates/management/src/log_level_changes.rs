@@ -25,8 +25,8 @@ struct Orders {
 }
 
 impl LogLevelChanges {
-    /// Adds an order for a client. The returned receiver gets the confirmation, or `None` if a later
-    /// order for this client replaced this one.
+    /// Adds an order for a client. The returned receiver gets the confirmation, or `None` if a
+    /// later order for this client replaced this one.
     ///
     /// # Errors
     /// `LimitReached` if `MAX_LOG_ORDERS` orders wait already.
@@ -38,8 +38,8 @@ impl LogLevelChanges {
         let mut inner = self.inner.borrow_mut();
         if inner.orders.len() >= MAX_LOG_ORDERS {
             let context = format!(
-                "cannot change the log level of client {client}: {MAX_LOG_ORDERS} such changes wait \
-                 already"
+                "cannot change the log level of client {client}: {MAX_LOG_ORDERS} such changes \
+                 wait already"
             );
             return Err(Error::new(ErrorCode::LimitReached, context));
         }

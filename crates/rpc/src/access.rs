@@ -59,7 +59,8 @@ impl Channel {
 }
 
 /// Everything that a new node needs to join: which cluster, its secret, where management listens.
-/// As text: `skep1-<cluster id>-<secret>@<address>[,<address>]`. Every owner of the token is trusted.
+/// As text: `skep1-<cluster id>-<secret>@<address>[,<address>]`. Every owner of the token is
+/// trusted.
 #[derive(Clone, PartialEq, Eq)]
 pub struct JoinToken {
     /// The cluster.

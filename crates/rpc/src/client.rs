@@ -45,8 +45,8 @@ pub struct CallOptions {
     pub into: Option<Buf>,
     /// Identifies one operation in all its requests.
     pub trace: u128,
-    /// The router sets it when the connection is lost after a request was sent and before its reply.
-    /// The request may have been carried out then, whatever the reply to a repetition is.
+    /// The router sets it when the connection is lost after a request was sent and before its
+    /// reply. The request may have been carried out then, whatever the reply to a repetition is.
     pub reply_lost: Option<Rc<Cell<bool>>>,
 }
 

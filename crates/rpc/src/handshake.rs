@@ -127,8 +127,8 @@ fn other_cluster(theirs: ClusterId, ours: ClusterId) -> Error {
     )
 }
 
-/// Runs the server's side of the handshake. `check_target` returns an error for a target that is not
-/// served here.
+/// Runs the server's side of the handshake. `check_target` returns an error for a target that is
+/// not served here.
 pub(crate) async fn accept(
     stream: &TcpStream,
     identity: &Identity,

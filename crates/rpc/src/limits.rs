@@ -21,7 +21,8 @@ pub(crate) const LONGEST_MANAGEMENT_BACKOFF: Duration = Duration::from_secs(1);
 /// Pause of a client before it tries again to register, at first: hundreds of clients may wait for
 /// one management.
 pub(crate) const CLIENT_JOIN_PAUSE: Duration = Duration::from_millis(250);
-/// Time for management's reply, which needs memory and one small sync; then the request is repeated.
+/// Time for management's reply, which needs memory and one small sync; then the request is
+/// repeated.
 pub(crate) const MANAGEMENT_DEADLINE: Duration = Duration::from_secs(5);
 /// Time for which management holds a node's request for a newer map.
 pub(crate) const LONG_POLL: Duration = Duration::from_secs(30);

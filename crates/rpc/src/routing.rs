@@ -1,12 +1,13 @@
 //! Sends a request for a group to the member that serves it: holds the cluster map, and the retry
 //! and fail-over policy for requests to targets. For clients and services.
 //!
-//! A call waits, reconnects and retries until it has a final answer or its deadline passes (for ever
-//! if it has none). Requests that modify are safe to repeat: they carry a slot
-//! and a sequence, or are idempotent by their contents.
+//! A call waits, reconnects and retries until it has a final answer or its deadline passes (for
+//! ever if it has none). Requests that modify are safe to repeat: they carry a slot and a sequence,
+//! or are idempotent by their contents.
 //!
 //! # Invariants
-//! A target has an open connection or an attempt to connect, never both: see [`Router::check_invariants`].
+//! A target has an open connection or an attempt to connect, never both: see
+//! [`Router::check_invariants`].
 
 use crate::access::{Channel, Identity};
 use crate::client::{CallOptions, Connection};
@@ -172,12 +173,12 @@ impl Router {
         self.retry(resolve, request, options).await.map(|(reply, _)| reply)
     }
 
-    /// Sends a request to a group until there is a final answer; returns the reply and the number of
-    /// bytes of its bulk data. Cancel-safe: a dropped call may have been carried out.
+    /// Sends a request to a group until there is a final answer; returns the reply and the number
+    /// of bytes of its bulk data. Cancel-safe: a dropped call may have been carried out.
     ///
     /// # Errors
-    /// The final error of the group; `TimedOut` when the deadline passes, with the last error in its
-    /// context.
+    /// The final error of the group; `TimedOut` when the deadline passes, with the last error in
+    /// its context.
     pub async fn call<R: Request>(
         &self,
         group: GroupId,
@@ -195,7 +196,7 @@ impl Router {
     ) -> Result<(R::Reply, usize)> {
         let deadline = options.time_left.map(|left| skep_env::now() + left);
         let mut backoff = FIRST_BACKOFF;
-        // Retry: a request to a group, 2 ms doubling to 100 ms with jitter, `CallOptions::time_left`
+        // Retry: a request to a group, 2 ms doubling to 100 ms, `CallOptions::time_left`
         loop {
             let attempt = async {
                 let group = resolve()?;
@@ -262,15 +263,15 @@ impl Router {
         match options.only_as.filter(|node| *node != self.cell.node()) {
             None => Ok(()),
             Some(node) => {
-                let text = format!(
-                    "cannot send this request as {node}, which was removed from the cluster meanwhile"
-                );
+                let text =
+                    format!("cannot send this request as {node}, which was removed meanwhile");
                 Err(Error::new(ErrorCode::Evicted, text))
             }
         }
     }
 
-    /// The open connection to a target, or a new one. Concurrent callers share one attempt to connect.
+    /// The open connection to a target, or a new one. Concurrent callers share one attempt to
+    /// connect.
     ///
     /// # Errors
     /// `StaleMap` if the target or its node isn't in the map, or as [`Connection::connect`].

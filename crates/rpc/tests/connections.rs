@@ -1,6 +1,6 @@
 //! Connections over real sockets: authentication, matching of replies, bulk data both ways.
 
-#![allow(clippy::unwrap_used, reason = "a test that meets what can't be fails")]
+#![allow(clippy::unwrap_used, reason = "a test fails at an unexpected result")]
 
 use skep_env::{Buf, TcpListener, block_on, spawn};
 use skep_rpc::server::{IncomingStream, authenticate};

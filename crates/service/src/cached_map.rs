@@ -1,13 +1,14 @@
 //! The cached cluster map: a service persists its map, so that it can start while management is
 //! down.
 //!
-//! Owns the file `kept-map` in a node's directory: decides when to write it, and whether a start may
-//! use it. `docs/design/0004-serving-without-management.md` has the reasons.
+//! Owns the file `kept-map` in a node's directory: decides when to write it, and whether a start
+//! may use it. `docs/design/0004-serving-without-management.md` has the reasons.
 //!
 //! # When it is written
-//! Changes of nodes, targets, groups, shards and settings decide where requests go: they are written
-//! at once, at most once a second. Reachability and free space change with nearly every heartbeat of
-//! a busy cluster: free space alone is written once a minute, and reachability is not written.
+//! Changes of nodes, targets, groups, shards and settings decide where requests go: they are
+//! written at once, at most once a second. Reachability and free space change with nearly every
+//! heartbeat of a busy cluster: free space alone is written once a minute, and reachability is not
+//! written.
 
 use crate::directory::NodeDirectory;
 use skep_env::Mailbox;
@@ -30,8 +31,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Pause between two writes for free space alone, which only affects the placement of new files.
 const FREE_SPACE_WRITE_PAUSE: Duration = Duration::from_secs(60);
 
-/// The cached map of a node, in which no node counts as reachable. Returns `None` if there is no map,
-/// or logs a warning and returns `None` if the map cannot be used.
+/// The cached map of a node, in which no node counts as reachable. Returns `None` if there is no
+/// map, or logs a warning and returns `None` if the map cannot be used.
 pub(crate) fn read(node: &NodeDirectory) -> Option<ClusterMap> {
     let path = node.directory.path().join(CACHED_MAP_FILE);
     let identity = node.directory.identity();

@@ -129,8 +129,8 @@ fn read(path: &Path) -> std::result::Result<Table, String> {
     text.parse().map_err(|error: toml::de::Error| error.to_string().trim().to_owned())
 }
 
-/// Lists the values of a table by dotted keys. A table in place of a plain setting counts as a value,
-/// so that it is refused.
+/// Lists the values of a table by dotted keys. A table in place of a plain setting counts as a
+/// value, so that it is refused.
 fn flatten(
     prefix: &str,
     table: &Table,

@@ -41,8 +41,8 @@ impl NodeDirectory {
     /// Opens the directory of a node.
     ///
     /// # Errors
-    /// `Configuration` with a way out if the directory is blank, of another kind, in use, or without
-    /// a token of its cluster.
+    /// `Configuration` with a way out if the directory is blank, of another kind, in use, or
+    /// without a token of its cluster.
     pub fn open(path: &Path, kind: DirectoryKind) -> Result<Self> {
         let directory = Directory::open(path, kind, None)?;
         let file = path.join(TOKEN_FILE);

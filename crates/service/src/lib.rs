@@ -1,11 +1,11 @@
-//! The daemon kit: what every service of Skep does the same way.
+//! The daemon kit: the common part of all services of Skep.
 //!
-//! Owns: configuration with origins ([`config`]), its units ([`units`]), settings that every service
-//! has ([`node`]), logging, readiness towards the service manager, the signals that end a service,
-//! requests about the running process ([`node_requests`]) and about the network ([`link_requests`]),
-//! listening on an address that stays the same over restarts, the host of targets ([`host`]), and
-//! the cluster map that is cached over restarts ([`cached_map`]). Does not own the requests of one
-//! service, nor the registration with management (`skep_rpc::membership`).
+//! Owns: configuration with origins ([`config`]), its units ([`units`]), settings that every
+//! service has ([`node`]), logging, readiness towards the service manager, the signals that end a
+//! service, requests about the running process ([`node_requests`]) and about the network
+//! ([`link_requests`]), listening on an address that stays the same over restarts, the host of
+//! targets ([`host`]), and the cluster map that is cached over restarts ([`cached_map`]). Does not
+//! own the requests of one service, nor the registration with management (`skep_rpc::membership`).
 
 pub mod cached_map;
 pub mod config;

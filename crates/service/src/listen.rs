@@ -1,9 +1,9 @@
 //! Listening on an address that stays the same over restarts.
 //!
 //! # Hazard: ephemeral ports
-//! The kernel chooses free ports from its range for outgoing connections. While the service is down,
-//! a client that connects to it over loopback may get that very port as its own, connect to itself,
-//! and prevent the service from starting again. So free ports are chosen below that range.
+//! The kernel chooses free ports from its range for outgoing connections. While the service is
+//! down, a client that connects to it over loopback may get that very port as its own, connect to
+//! itself, and prevent the service from starting again. So free ports are chosen below that range.
 
 use skep_env::TcpListener;
 use skep_store::atomic::replace_atomically;
@@ -36,8 +36,8 @@ pub enum IfTaken {
     Fail,
 }
 
-/// Listens on `listen`. With port 0, listens on the address of the last start or on a free port. The
-/// address is written to the directory.
+/// Listens on `listen`. With port 0, listens on the address of the last start or on a free port.
+/// The address is written to the directory.
 ///
 /// # Errors
 /// `Io` with the address and a way out if the service cannot listen on it.
@@ -130,9 +130,9 @@ fn bind(address: &str) -> Result<TcpListener> {
     })
 }
 
-/// The addresses under which others reach a listener: `advertise` if it is not empty (a missing port
-/// is the listener's), otherwise the address on which it listens. For a listener on all addresses,
-/// returns this host's address on the route to `towards`.
+/// The addresses under which others reach a listener: `advertise` if it is not empty (a missing
+/// port is the listener's), otherwise the address on which it listens. For a listener on all
+/// addresses, returns this host's address on the route to `towards`.
 ///
 /// # Errors
 /// `Io` if the listener has no address.

@@ -1,11 +1,12 @@
 //! Standard error as a log of bounded size.
 //!
-//! If standard error is a file and has reached its limit, the process renames the file to `.old`, in
-//! place of an older one, and continues in a new file. It does so before the first line that exceeds
-//! the limit, so no line is lost. Output of other threads past the logger at that moment (a panic)
-//! goes to one of the two files.
+//! If standard error is a file and has reached its limit, the process renames the file to `.old`,
+//! in place of an older one, and continues in a new file. It does so before the first line that
+//! exceeds the limit, so no line is lost. Output of other threads past the logger at that moment (a
+//! panic) goes to one of the two files.
 //!
-//! Leaves pipes, terminals and systemd's journal alone, and a file that another program has renamed.
+//! Leaves pipes, terminals and systemd's journal alone, and a file that another program has
+//! renamed.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -65,7 +66,8 @@ impl Write for LogOutput {
     }
 }
 
-/// The file behind standard output (1) or standard error (2); `None` if it is not a file with a name.
+/// The file behind standard output (1) or standard error (2); `None` if it is not a file with a
+/// name.
 fn output_file(descriptor: u32) -> Option<(PathBuf, std::fs::Metadata)> {
     let link = PathBuf::from(format!("/proc/self/fd/{descriptor}"));
     let path = std::fs::read_link(&link).ok()?;

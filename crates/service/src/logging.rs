@@ -1,5 +1,5 @@
-//! Logging: compact lines on stderr, for systemd's journal or a file. The level can change while the
-//! process runs.
+//! Logging: compact lines on stderr, for systemd's journal or a file. The level can change while
+//! the process runs.
 
 use crate::ByteSize;
 use crate::log_file::LogOutput;

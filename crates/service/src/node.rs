@@ -18,11 +18,11 @@ const NO_DOMAIN: &str = "none";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodeSettings {
-    /// Directory in which the service keeps its identity and its state. `--init` creates it; there is
-    /// no default.
+    /// Directory in which the service keeps its identity and its state. `--init` creates it; there
+    /// is no default.
     pub directory: PathBuf,
-    /// Name for people, unique among the services of one kind. Empty: management assigns one, such as
-    /// `storage-1`.
+    /// Name for people, unique among the services of one kind. Empty: management assigns one, such
+    /// as `storage-1`.
     pub name: String,
     /// Address to listen on, as `host:port`. With port 0 a free one is chosen at the first start,
     /// written to the file `address` in the directory, and used again at each later start.
@@ -32,16 +32,16 @@ pub struct NodeSettings {
     /// that it listens on, or this host's address on the way to management if it listens on all.
     pub advertise: Vec<String>,
     /// Failure domain, such as `rack-2`: hosts that share a rack or a power supply fail together.
-    /// Files with several targets get them from as many domains as possible. Empty: the domain of the
-    /// last start, or no domain at the first start. `none`: no domain, so the service is a domain by
-    /// itself.
+    /// Files with several targets get them from as many domains as possible. Empty: the domain of
+    /// the last start, or no domain at the first start. `none`: no domain, so the service is a
+    /// domain by itself.
     pub domain: String,
     /// Log level: `error`, `warn`, `info`, `debug` or `trace`, also for single parts, as in
     /// `info,skep_rpc=debug`.
     pub log: String,
-    /// If the log is a file and has grown to this size, the service renames it to `.old`, in place of
-    /// an older one, and starts a new file. Set it where no other program rotates the file. Zero: no
-    /// limit.
+    /// If the log is a file and has grown to this size, the service renames it to `.old`, in place
+    /// of an older one, and starts a new file. Set it where no other program rotates the file.
+    /// Zero: no limit.
     pub log_limit: ByteSize,
 }
 

@@ -40,8 +40,7 @@ impl FromStr for ByteSize {
     fn from_str(text: &str) -> Result<Self, String> {
         size::parse(text).map(Self).ok_or_else(|| {
             format!(
-                "invalid size '{text}': expected a number of bytes, or a number with KiB, MiB, GiB or \
-                 TiB"
+                "invalid size '{text}': expected bytes, or a number with KiB, MiB, GiB or TiB"
             )
         })
     }

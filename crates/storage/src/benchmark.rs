@@ -135,8 +135,8 @@ impl Benchmark {
                 return Ok(());
             }
             if run.id != plan.run || !phase.is_over() {
-                let what = "another benchmark is under way on this target; it ends by itself when no \
-                            client asks about it";
+                let what = "another benchmark is under way on this target; it ends by itself \
+                            when no client asks about it";
                 return Err(Error::new(ErrorCode::InUse, what));
             }
         }

@@ -77,16 +77,16 @@ pub struct ChunkStore {
     suspects: RefCell<HashSet<DirtyRegion>>,
     dirty: DirtyRegions,
     space: SpaceGauge,
-    /// Until this time, writes go to the kernel's workers: the disk is slow, and a write to the page
-    /// cache could block the thread.
+    /// Until this time, writes go to the kernel's workers: the disk is slow, and a write to the
+    /// page cache could block the thread.
     disk_is_slow_until: Cell<Duration>,
     failure: RefCell<Option<Error>>,
     /// Notified when too many regions are dirty to wait for the next interval.
     cleaning_wanted: Notify,
 }
 
-/// The identity of the running kernel and of the mount: as long as it stays the same, the page cache
-/// still holds what the target wrote.
+/// The identity of the running kernel and of the mount: as long as it stays the same, the page
+/// cache still holds what the target wrote.
 ///
 /// # Errors
 /// Errors of the kernel, with the path.
@@ -210,9 +210,9 @@ impl ChunkStore {
         tracing::error!("{failure}; check the disk under {}", self.directory.display());
         let state = TargetState { failed: true, ..self.state.get() };
         self.state.set(state);
-        // The next start must change the incarnation, since acknowledged writes may be gone. If even
-        // this record cannot be written, the file system is read-only or gone, and the next start
-        // cannot write its state either.
+        // The next start must change the incarnation, since acknowledged writes may be gone. If
+        // even this record cannot be written, the file system is read-only or gone, and the next
+        // start cannot write its state either.
         if let Err(error) = replace_atomically(&self.directory.join(STATE_FILE), &state.to_file()) {
             tracing::error!("target {}: cannot record the failure: {error}", self.target);
         }

@@ -68,8 +68,8 @@ struct RequestQueue {
 }
 
 impl RequestQueue {
-    /// Accepts a request that arrived at `arrival` and moves `bytes`; returns the time at which it is
-    /// done. All times come from one monotonic clock.
+    /// Accepts a request that arrived at `arrival` and moves `bytes`; returns the time at which it
+    /// is done. All times come from one monotonic clock.
     fn accept(&mut self, arrival: Duration, bytes: usize) -> Duration {
         let mut time = self.free_at.max(arrival);
         let mut left = bytes as f64;

@@ -1,9 +1,9 @@
-//! The clean-up of orphans: chunk files that no inode owns. A power loss of a metadata target leaves
-//! them, when it loses the creation of a file whose data is already on storage.
+//! The clean-up of orphans: chunk files that no inode owns. A power loss of a metadata target
+//! leaves them, when it loses the creation of a file whose data is already on storage.
 //!
 //! The clean-up checks only chunk files older than its interval, and removes only those whose inode
-//! metadata reports as missing: an inode is never created after its chunk files. Inode ids are never
-//! used again, so a reply stays valid.
+//! metadata reports as missing: an inode is never created after its chunk files. Inode ids are
+//! never used again, so a reply stays valid.
 
 use crate::chunk_store::ChunkStore;
 use skep_rpc::{CallOptions, Router};
@@ -45,8 +45,8 @@ pub(crate) async fn clean_up_forever(store: Rc<ChunkStore>, router: Rc<Router>) 
         last = skep_env::now();
         match clean_up(&store, &router, interval).await {
             Ok(counts) if counts.removed > 0 || counts.unknown > 0 => tracing::info!(
-                "the clean-up checked {} chunk files: it removed {} that no inode owns, and left {} \
-                 since metadata did not reply",
+                "the clean-up checked {} chunk files: it removed {} that no inode owns, and left \
+                 {} since metadata did not reply",
                 counts.looked_at,
                 counts.removed,
                 counts.unknown

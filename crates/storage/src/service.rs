@@ -26,8 +26,8 @@ pub fn initialise(settings: &StorageSettings, token: JoinToken) -> Result<()> {
     host(settings).initialise(token)
 }
 
-/// Serves until a signal asks the process to end. Takes over its signals: call it before the process
-/// starts other threads.
+/// Serves until a signal asks the process to end. Takes over its signals: call it before the
+/// process starts other threads.
 ///
 /// # Errors
 /// The error that prevents the start or ends the service, with a way out: a blank or foreign

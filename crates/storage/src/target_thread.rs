@@ -141,8 +141,8 @@ async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
     }
 }
 
-/// Closes a connection when its task ends or is dropped at the target's end: otherwise the peer would
-/// wait for replies that never come.
+/// Closes a connection when its task ends or is dropped at the target's end: otherwise the peer
+/// would wait for replies that never come.
 struct CloseAtEnd(Rc<Outbox>);
 
 impl Drop for CloseAtEnd {
@@ -189,6 +189,7 @@ impl ServedTarget {
                 self.target, header.lowest_map
             ));
         }
+        // Group 0 addresses the target itself, in whatever group it is.
         let Some((group, epoch)) = group.filter(|_| header.group.raw() != 0) else { return Ok(()) };
         if header.group != group {
             return stale(format!(

@@ -1,8 +1,8 @@
 //! Directories of nodes and targets: initialises them, opens them, refuses foreign ones.
 //!
 //! Owns the file `skep-identity` and the lock `skep-lock` of a directory. A blank directory is
-//! refused unless `--init` was given, so a target whose disk is not mounted cannot start empty under
-//! its old id.
+//! refused unless `--init` was given, so a target whose disk is not mounted cannot start empty
+//! under its old id.
 
 use crate::atomic::replace_atomically;
 use skep_format::identity::{DirectoryKind, Identity};
@@ -57,7 +57,8 @@ impl Directory {
         let lock = lock(path)?;
         for entry in std::fs::read_dir(path).map_err(io_error(path))? {
             let name = entry.map_err(io_error(path))?.file_name();
-            // A new ext4 contains `lost+found`; a crash in this function leaves `skep-identity.new`.
+            // A new ext4 contains `lost+found`; a crash in this function leaves
+            // `skep-identity.new`.
             let known = ["lost+found", LOCK_FILE, "skep-identity.new"];
             if !known.iter().any(|known| name == *known) {
                 return Err(refused(
@@ -214,8 +215,8 @@ mod tests {
         Directory::open(path, DirectoryKind::StorageTarget, Some(cluster))
     }
 
-    /// As [`open`], but waits until the lock is free: a program that another test starts has copies of
-    /// all descriptors for a moment, and with them the lock.
+    /// As [`open`], but waits until the lock is free: a program that another test starts has copies
+    /// of all descriptors for a moment, and with them the lock.
     fn open_again(path: &Path) -> Directory {
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
         loop {

@@ -90,9 +90,9 @@ fn is_out_of_space(error: &std::io::Error) -> bool {
 }
 
 impl Log {
-    /// Opens the log in a directory (created if necessary) and reads all its records. A damaged tail
-    /// that was never synced is truncated. `next` is the number of the first record if there are no
-    /// segments. Blocks.
+    /// Opens the log in a directory (created if necessary) and reads all its records. A damaged
+    /// tail that was never synced is truncated. `next` is the number of the first record if there
+    /// are no segments. Blocks.
     ///
     /// # Errors
     /// `Corrupt` naming file and offset if a synced record is damaged; errors of the file system.

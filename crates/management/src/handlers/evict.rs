@@ -14,8 +14,8 @@ pub(super) fn handle(authority: &Authority, request: Evict) -> Result<EmptyReply
     }
     authority.remove_client(node.id)?;
     tracing::warn!(
-        "{} ({}) is removed: metadata note_alive nothing of it for a lease, or `skep client evict` was \
-         called",
+        "removed client {} ({}): metadata got no request of it for a lease, or `skep client \
+         evict` was called",
         node.id,
         node.name
     );

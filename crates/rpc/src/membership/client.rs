@@ -161,8 +161,8 @@ impl ClientMembership {
         leave(&self.management(), self.node()).await;
     }
 
-    /// Sends heartbeats and follows the map until the client leaves; spawn it on one thread. Without
-    /// it the client's lease expires.
+    /// Sends heartbeats and follows the map until the client leaves; spawn it on one thread.
+    /// Without it the client's lease expires.
     pub async fn keep(self: Arc<Self>, events: Rc<impl ClientEvents + 'static>) {
         let management = self.management();
         let map = Rc::new(FollowedMap::new(self.map_cell()));

@@ -28,8 +28,8 @@ pub struct Management {
 }
 
 impl Management {
-    /// Management at the addresses of a join token. `kind` is the caller's kind; administration tools
-    /// are clients.
+    /// Management at the addresses of a join token. `kind` is the caller's kind; administration
+    /// tools are clients.
     pub fn new(token: &JoinToken, kind: NodeKind) -> Rc<Self> {
         let identity = Identity {
             cluster: token.cluster,
@@ -146,9 +146,9 @@ impl Management {
         Ok(connection)
     }
 
-    /// Connects to the first address that answers. Servers try the addresses in the map first, since
-    /// management may have moved; clients try those of their mount first, since the map's may be
-    /// addresses of a network that only servers reach.
+    /// Connects to the first address that answers. Servers try the addresses in the map first,
+    /// since management may have moved; clients try those of their mount first, since the map's may
+    /// be addresses of a network that only servers reach.
     async fn connect(&self) -> Result<Rc<Connection>> {
         let mut in_map = Vec::new();
         if let Some(cell) = &*self.cell.borrow() {

@@ -3,8 +3,8 @@
 //!
 //! The main thread opens the directories ([`init`]), registers, and listens. It hands each
 //! authenticated connection to the thread of the target that the peer names ([`connections`]), and
-//! starts, watches and stops these threads ([`targets`]). If management does not answer at the start,
-//! it starts the targets that are in the cached cluster map ([`crate::cached_map`]).
+//! starts, watches and stops these threads ([`targets`]). If management does not answer at the
+//! start, it starts the targets that are in the cached cluster map ([`crate::cached_map`]).
 //!
 //! Owns no request to a target: the service gives [`Host::run`] the function that serves a target.
 //! A panic of a target's thread aborts the process ([`targets`]).
@@ -64,7 +64,7 @@ pub struct TargetStart {
     pub identity: Identity,
     /// The newest map.
     pub map: Arc<MapCell>,
-    /// What happens.
+    /// Connections and other events, from the main thread.
     pub events: Mailbox<TargetEvent>,
     /// The thread calls [`Ready::report`] once the target serves.
     pub ready: Ready,
@@ -120,7 +120,8 @@ impl Host {
     /// starts other threads.
     ///
     /// # Errors
-    /// The error that prevents the start, with a way out in its context; the first error of a target.
+    /// The error that prevents the start, with a way out in its context; the first error of a
+    /// target.
     pub fn run(
         self,
         serve: impl Fn(TargetStart) -> Result<()> + Send + Sync + 'static,

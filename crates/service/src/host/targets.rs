@@ -1,5 +1,5 @@
-//! The targets of a running node: starts a thread for each, reports cluster-map changes to them, and
-//! stops all of them when the service ends or one target does.
+//! The targets of a running node: starts a thread for each, reports cluster-map changes to them,
+//! and stops all of them when the service ends or one target does.
 //!
 //! A target's function returns its error, which ends the service. A *panic* of a target's thread is
 //! a bug: it aborts the process at once (`panic = "abort"` in the release profile, [`AbortOnPanic`]
@@ -33,7 +33,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(80);
 /// The function that serves a target on its thread.
 pub(super) type Serve = Arc<dyn Fn(TargetStart) -> Result<()> + Send + Sync>;
 
-/// What a target's thread or the membership reports to the main task.
+/// A report of a target's thread or of the membership to the main task.
 #[derive(Debug)]
 pub(super) enum Report {
     /// A target serves.

@@ -121,6 +121,7 @@ impl ChunkFile {
 /// A logical range, widened to whole granules.
 pub(crate) fn whole_granules(range: &Range<u64>) -> Range<u64> {
     let start = range.start / GRANULE_BYTES * GRANULE_BYTES;
+    // `u64::MAX` means "to the end", and stays so.
     start..range.end.div_ceil(GRANULE_BYTES).saturating_mul(GRANULE_BYTES)
 }
 

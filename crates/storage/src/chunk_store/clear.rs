@@ -42,8 +42,8 @@ struct Plan {
 }
 
 impl ChunkStore {
-    /// Makes a range of a chunk file zeros; returns the offset up to which it did. The size stays. A
-    /// chunk file that does not exist is not created. Not cancel-safe, see [`super`].
+    /// Makes a range of a chunk file zeros; returns the offset up to which it did. The size stays.
+    /// A chunk file that does not exist is not created. Not cancel-safe, see [`super`].
     ///
     /// # Errors
     /// `Corrupt` if a granule that is only partly cleared is damaged, or a page; `DeviceFailed`.
@@ -76,8 +76,8 @@ impl ChunkStore {
             self.clear_within_granule(file, whole_end..end).await?;
         }
         if range.start <= held && range.end > held {
-            // Behind the end there is only reserved space. ext4 frees it when the file is truncated,
-            // not when a hole is punched there.
+            // Behind the end there is only reserved space. ext4 frees it when the file is
+            // truncated, not when a hole is punched there.
             self.truncate_to_size(file)?;
         }
         Ok(range.end)
@@ -170,7 +170,8 @@ impl ChunkStore {
         Ok(plan)
     }
 
-    /// Punches a hole into a physical range. Returns `false` if the file system does not support it.
+    /// Punches a hole into a physical range. Returns `false` if the file system does not support
+    /// it.
     async fn punch_if_possible(&self, file: &ChunkFile, range: Range<u64>) -> Result<bool> {
         match file.file.punch_through_ring(range).await {
             Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(false),

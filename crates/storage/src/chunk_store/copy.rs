@@ -18,13 +18,16 @@ pub struct CopySource<'a> {
 }
 
 impl ChunkStore {
-    /// Copies `length` bytes to `offset` of a chunk file, which is created if necessary. Bytes beyond
-    /// the source's end are zeros. Returns whether the source had holes. Not cancel-safe, see
-    /// [`super`].
+    /// Copies `length` bytes to `offset` of a chunk file, which is created if necessary. Bytes
+    /// beyond the source's end are zeros. Returns whether the source had holes. Not cancel-safe,
+    /// see [`super`].
     ///
     /// # Errors
     /// `Corrupt` if the source is damaged, or a granule of the destination that is only partly
     /// overwritten; `NoSpace`; `FileTooLarge`; `DeviceFailed`. A part may have been copied then.
+    ///
+    /// # Panics
+    /// If the source range ends beyond the largest offset.
     pub async fn copy(
         &self,
         from: CopySource<'_>,
@@ -33,7 +36,8 @@ impl ChunkStore {
         offset: u64,
         length: u32,
     ) -> Result<bool> {
-        let end = from.offset.saturating_add(u64::from(length));
+        let end = from.offset.checked_add(u64::from(length));
+        let end = end.expect("the handler refuses ranges beyond the largest offset");
         let target_offset = |at: u64| offset + (at - from.offset);
         let (mut at, mut has_holes) = (from.offset, false);
         while at < end {

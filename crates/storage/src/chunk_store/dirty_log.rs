@@ -1,8 +1,8 @@
-//! The dirty log of a target: before a region that is on the device is changed again, it is recorded
-//! here, durably.
+//! The dirty log of a target: before a region that is on the device is changed again, it is
+//! recorded here, durably.
 //!
-//! Owns the file `dirty-log`. Appends share syncs: an entry that is added while a sync runs goes out
-//! with the next one. Only [`DirtyLog::rewrite`] removes entries from the file.
+//! Owns the file `dirty-log`. Appends share syncs: an entry that is added while a sync runs goes
+//! out with the next one. Only [`DirtyLog::rewrite`] removes entries from the file.
 //!
 //! # Invariants
 //! Every pending entry is unsynced: see [`DirtyLog::check_invariants`].

@@ -85,6 +85,7 @@ impl DirtyRegions {
     /// Removes a region unless it changed since [`Self::unchanged`] returned `number`.
     pub(crate) fn take_if_unchanged(&self, key: &ChunkFileKey, region: u64, number: u64) -> bool {
         let mut files = self.files.borrow_mut();
+        // The file may have been truncated or cleaned since.
         let Some(changes) = files.get_mut(key) else { return false };
         let unchanged =
             changes.get(&region).is_some_and(|it| it.in_flight == 0 && it.last == number);
@@ -98,10 +99,11 @@ impl DirtyRegions {
         unchanged
     }
 
-    /// Removes the regions of a chunk file from `from` on, which were truncated, unless an operation
-    /// is changing them.
+    /// Removes the regions of a chunk file from `from` on, which were truncated, unless an
+    /// operation is changing them.
     pub(crate) fn truncate(&self, key: &ChunkFileKey, from: u64) {
         let mut files = self.files.borrow_mut();
+        // A file without changed regions has nothing to remove.
         let Some(changes) = files.get_mut(key) else { return };
         let before = changes.len();
         changes.retain(|region, change| *region < from || change.in_flight > 0);

@@ -41,8 +41,8 @@ impl ChunkStore {
 
     /// Returns chunk files after `cursor` (zero: from the start), and the cursor of the next page
     /// (zero: this is the last one). Files that are created or removed between two pages may be
-    /// missing; each other file is listed once. A page may exceed `limit`, since files with the same
-    /// position go together.
+    /// missing; each other file is listed once. A page may exceed `limit`, since files with the
+    /// same position go together.
     ///
     /// # Errors
     /// Errors of the file system.

@@ -1,7 +1,9 @@
-//! Paths of chunk files, `<target>/chunks/<xx>/<yy>/<key>`, and syncs that make their names durable.
+//! Paths of chunk files, `<target>/chunks/<xx>/<yy>/<key>`, and syncs that make their names
+//! durable.
 //!
-//! A leaf directory is chosen by a hash of the inode without its low bits, so that files created one
-//! after the other share directories (and their syncs), and over time all directories fill evenly.
+//! A leaf directory is chosen by a hash of the inode without its low bits, so that files created
+//! one after the other share directories (and their syncs), and over time all directories fill
+//! evenly.
 
 use crate::limits::PARALLEL_SYNCS;
 use skep_env::File;

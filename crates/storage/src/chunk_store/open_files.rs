@@ -101,6 +101,7 @@ impl OpenFiles {
             if files == 0 && pages == 0 {
                 return;
             }
+            // Keys of removed files leave the clock here, so it may become empty.
             let Some(key) = self.clock.pop_front() else { return };
             let Some(file) = self.files.get(&key) else { continue };
             if file.is_recent.replace(false) || Rc::strong_count(file) > 1 {

@@ -2,7 +2,8 @@
 //! ranges do not overlap. First come, first served: a waiting writer is not overtaken.
 //!
 //! # Invariants
-//! Tickets rise along the queue, so an entry waits only for earlier ones: see [`RangeLock::check_invariants`].
+//! Tickets rise along the queue, so an entry waits only for earlier ones: see
+//! [`RangeLock::check_invariants`].
 
 use skep_env::local::Notify;
 use std::cell::{Cell, RefCell};

@@ -40,8 +40,8 @@ impl ChunkStore {
         Ok(ReadData { data, checksums })
     }
 
-    /// Reads the granules of a range into `buf` and checks them; returns the checksums of the pieces
-    /// within the range.
+    /// Reads the granules of a range into `buf` and checks them; returns the checksums of the
+    /// pieces within the range.
     async fn read_granules(
         &self,
         file: &Rc<ChunkFile>,

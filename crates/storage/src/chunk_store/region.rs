@@ -25,8 +25,8 @@ pub(super) const UNKNOWN_STRIPE: StripeHint =
     StripeHint { chunk_bytes: 0, width: 0, component_start: 0 };
 
 impl ChunkStore {
-    /// The region of a chunk file, from memory or from its page. The caller holds the file's lock for
-    /// a range that overlaps the region. Cancel-safe.
+    /// The region of a chunk file, from memory or from its page. The caller holds the file's lock
+    /// for a range that overlaps the region. Cancel-safe.
     ///
     /// # Errors
     /// `Corrupt` if page or data are damaged.
@@ -208,6 +208,7 @@ impl ChunkStore {
 
     /// Writes a region's page into its file, if it has one.
     pub(super) fn write_page(&self, file: &ChunkFile, index: u64, region: &Region) -> Result<()> {
+        // A region without a page is a hole and stays one.
         let Some(page) = region.page() else { return Ok(()) };
         file.file
             .write_now(&page, page_offset(index))

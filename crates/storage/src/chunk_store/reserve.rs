@@ -15,9 +15,9 @@ use std::io;
 use std::ops::Range;
 
 impl ChunkStore {
-    /// Reserves space for a range of a chunk file, which is created if necessary; returns the offset
-    /// up to which it did. First checks that there is space for the whole range. Not cancel-safe, see
-    /// [`super`].
+    /// Reserves space for a range of a chunk file, which is created if necessary; returns the
+    /// offset up to which it did. First checks that there is space for the whole range. Not
+    /// cancel-safe, see [`super`].
     ///
     /// # Errors
     /// `NoSpace`; `Unsupported` if the file system cannot reserve space; `FileTooLarge`;
@@ -69,7 +69,8 @@ impl ChunkStore {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::Unsupported => {
                     let text = format!(
-                        "target {}: cannot reserve space: the file system of {} does not support it",
+                        "target {}: cannot reserve space: the file system of {} \
+                         cannot do that",
                         self.target,
                         self.directory.display()
                     );

@@ -32,7 +32,7 @@ impl ChunkStore {
 }
 
 /// Finds an offset in the file with `next`, which sees region pages too, and skips these. Returns
-/// `None` if there is none before the file's end.
+/// `None` if the file ends before it.
 async fn seek(
     file: &ChunkFile,
     offset: u64,

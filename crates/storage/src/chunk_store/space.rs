@@ -14,7 +14,7 @@ pub(crate) enum FreeSpace {
     Plenty,
     /// There is enough now, but it should be reserved before data is written.
     Scarce,
-    /// There is none: only allocated space may be overwritten.
+    /// The target is full: a write may only overwrite allocated space.
     None,
 }
 
@@ -53,7 +53,7 @@ impl SpaceGauge {
 
     /// Free space for clients, in bytes.
     pub(crate) fn free_bytes(&self) -> u64 {
-        if skep_env::now().saturating_sub(self.looked_at.get()) > SPACE_VALID {
+        if skep_env::now() - self.looked_at.get() > SPACE_VALID {
             self.look();
         }
         self.estimate()

@@ -7,8 +7,8 @@ use skep_types::{ChunkFileKey, Result};
 use std::collections::BTreeSet;
 
 impl ChunkStore {
-    /// Makes all acknowledged changes of a chunk file durable, and its name. Does nothing for a chunk
-    /// file that does not exist. Cancel-safe.
+    /// Makes all acknowledged changes of a chunk file durable, and its name. Does nothing for a
+    /// chunk file that does not exist. Cancel-safe.
     ///
     /// # Errors
     /// `DeviceFailed` if a sync fails: the target refuses writes from then on.

@@ -6,8 +6,8 @@ use skep_format::chunk::{DirtyRegion, REGION_BYTES, RegionHeader, granule_checks
 use skep_types::{ChunkFileKey, GRANULE_BYTES, Result};
 
 impl ChunkStore {
-    /// Truncates a chunk file. A chunk file that is shorter, or does not exist, stays as it is: bytes
-    /// beyond its end read as zeros anyway. Not cancel-safe, see [`super`].
+    /// Truncates a chunk file. A chunk file that is shorter, or does not exist, stays as it is:
+    /// bytes beyond its end read as zeros anyway. Not cancel-safe, see [`super`].
     ///
     /// # Errors
     /// `Corrupt` if the new end lies within a damaged granule; `DeviceFailed`.
@@ -43,6 +43,7 @@ impl ChunkStore {
     /// Sets the checksums that the region with the new end has after the truncation.
     async fn truncate_checksums(&self, file: &ChunkFile, last: u64, size: u64) -> Result<()> {
         let region = self.region(file, last).await?;
+        // Without a page the region is a hole, which has no checksums.
         let Some(header) = region.header.get() else { return Ok(()) };
         let tail = size % GRANULE_BYTES;
         let start = size - tail;

@@ -80,14 +80,14 @@ impl Incoming<'_> {
 }
 
 impl ChunkStore {
-    /// Writes `data` at `offset` of a chunk file, which is created if necessary. `checksums` has one
-    /// checksum per granule piece. When this returns, the data survives the end of the process; after
-    /// [`Self::sync`] it survives a power loss. Not cancel-safe, see [`super`].
+    /// Writes `data` at `offset` of a chunk file, which is created if necessary. `checksums` has
+    /// one checksum per granule piece. When this returns, the data survives the end of the process;
+    /// after [`Self::sync`] it survives a power loss. Not cancel-safe, see [`super`].
     ///
     /// # Errors
-    /// `Protocol` if the data does not match the checksums, `NoSpace` or `FileTooLarge`: no data has
-    /// changed (holes within the range may have been filled); `Corrupt` if a granule that is only
-    /// partly overwritten is damaged; `DeviceFailed`.
+    /// `Protocol` if the data does not match the checksums, `NoSpace` or `FileTooLarge`: no data
+    /// has changed (holes within the range may have been filled); `Corrupt` if a granule that is
+    /// only partly overwritten is damaged; `DeviceFailed`.
     pub async fn write(
         &self,
         key: &ChunkFileKey,

@@ -186,7 +186,7 @@ async fn apply(store: &mut Rc<ChunkStore>, dir: &Path, model: &mut Model, operat
     }
 }
 
-/// Whether all that is not zero lies where seeking finds data, and holes and data take turns.
+/// Whether seeking finds all bytes that are not zero as data, and holes and data alternate.
 async fn data_is_found(store: &Rc<ChunkStore>, file: u64, bytes: &[u8]) -> bool {
     let mut at = 0;
     while let Some(data) = store.next_data(&key(file), at as u64).await.unwrap() {
@@ -212,6 +212,7 @@ proptest! {
             let (mut store, mut model) = (open(&dir), Model::default());
             for operation in operations {
                 apply(&mut store, &dir, &mut model, operation).await;
+                store.check_invariants();
             }
             for file in 1..3 {
                 let stat = store.stat(&key(file)).unwrap();

@@ -1,11 +1,13 @@
 //! Power losses for real: a store on a loop device whose image is copied by reflink while it works.
-//! The copy contains the data that was on the device at that moment, without the kernel's page cache.
+//! The copy contains the data that was on the device at that moment, without the kernel's page
+//! cache.
 //!
 //! Checked after each power loss: every byte can be read; synced data is there, or data that was
-//! written over it since; the incarnation has changed. Not checked: how much unsynced data survives.
+//! written over it since; the incarnation has changed. Not checked: how much unsynced data
+//! survives.
 //!
-//! Needs root and `mkfs.xfs`; without them the test prints a line and passes. `SKEP_TEST_SEED` repeats a
-//! run.
+//! Needs root and `mkfs.xfs`; without them the test prints a line and passes. `SKEP_TEST_SEED`
+//! repeats a run.
 
 use super::*;
 use skep_types::HostIncarnation;
@@ -79,7 +81,7 @@ impl Disk {
         // moment.
         let deadline = skep_env::now() + Duration::from_secs(20);
         while !succeeds("umount", &[text(&self.inner)]) {
-            assert!(skep_env::now() < deadline, "nobody uses the disk any more");
+            assert!(skep_env::now() < deadline, "no process uses the disk any more");
             std::thread::sleep(Duration::from_millis(10));
         }
         std::fs::remove_file(self.image()).unwrap();
@@ -175,7 +177,7 @@ impl Expected {
             };
             assert!(
                 is_right,
-                "{name}: granule {index} of {} bytes has contents that were never written; {} versions",
+                "{name}: granule {index} of {} bytes has wrong contents; {} versions",
                 found.len(),
                 self.versions.get(&index).map_or(0, Vec::len)
             );
