@@ -118,11 +118,11 @@ impl CommandLog {
     /// `DeviceFailed` if this write or an earlier one failed: management accepts no command until a
     /// restart has read the contents of the disk.
     pub(crate) fn append(&mut self, command: &Command) -> Result<()> {
-        let failed = |what: String| {
+        let failed = |problem: String| {
             Error::new(
                 ErrorCode::DeviceFailed,
                 format!(
-                    "{}: {what}; management accepts no changes until it is restarted",
+                    "{}: {problem}; management accepts no changes until it is restarted",
                     self.directory.join(LOG_FILE).display()
                 ),
             )
@@ -181,8 +181,8 @@ fn read_snapshot(path: &Path, cluster: ClusterId) -> Result<(ClusterState, Lsn)>
     Ok((ClusterState::from_snapshot(&snapshot.state).map_err(within)?, snapshot.applied))
 }
 
-fn corrupt(path: &Path, what: String) -> Error {
-    Error::new(ErrorCode::Corrupt, format!("{}: {what}", path.display()))
+fn corrupt(path: &Path, problem: String) -> Error {
+    Error::new(ErrorCode::Corrupt, format!("{}: {problem}", path.display()))
 }
 
 /// The error for a file of management that cannot be read.

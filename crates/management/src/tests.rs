@@ -105,10 +105,10 @@ impl ClientEvents for RecordedEvents {
 }
 
 /// Waits until `holds` or fails after a while.
-async fn until(what: &str, holds: impl Fn() -> bool) {
+async fn until(condition: &str, holds: impl Fn() -> bool) {
     let deadline = skep_env::now() + Duration::from_secs(20);
     while !holds() {
-        assert!(skep_env::now() < deadline, "{what}");
+        assert!(skep_env::now() < deadline, "{condition}");
         skep_env::sleep(Duration::from_millis(5)).await;
     }
 }

@@ -170,7 +170,7 @@ impl Connection {
     }
 
     async fn read_replies(&self, mut reader: FrameReader) -> Result<()> {
-        let broken = |what: &str| Err(Error::new(ErrorCode::Protocol, what.to_owned()));
+        let broken = |problem: &str| Err(Error::new(ErrorCode::Protocol, problem.to_owned()));
         while let Some((header, crc)) = reader.header().await? {
             let body = reader.body(&header, crc).await?;
             let Some(Pending { sender, into, .. }) = self.pending.borrow_mut().remove(&header.tag)

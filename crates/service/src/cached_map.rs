@@ -56,8 +56,9 @@ fn read_file(path: &Path, cluster: ClusterId, node_uuid: u128) -> Result<Option<
     };
     let CachedMap { node_uuid: found, map } = CachedMap::from_file(&bytes)?;
     if found != node_uuid || map.cluster != cluster {
-        let what = format!("it belongs to another node ({found:032x} of cluster {})", map.cluster);
-        return Err(Error::new(ErrorCode::Configuration, what));
+        let problem =
+            format!("it belongs to another node ({found:032x} of cluster {})", map.cluster);
+        return Err(Error::new(ErrorCode::Configuration, problem));
     }
     Ok(Some(without_reachability(map)))
 }

@@ -75,8 +75,8 @@ pub fn write_token(directory: &Path, token: &JoinToken) -> Result<()> {
 /// # Errors
 /// `Configuration` with the path if the file cannot be read or contains no token.
 pub fn read_token(file: &Path) -> Result<JoinToken> {
-    let wrong = |what: String| {
-        Error::new(ErrorCode::Configuration, format!("join token {}: {what}", file.display()))
+    let wrong = |problem: String| {
+        Error::new(ErrorCode::Configuration, format!("join token {}: {problem}", file.display()))
     };
     let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
     text.parse().map_err(|error: Error| wrong(error.context().to_owned()))

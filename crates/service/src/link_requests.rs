@@ -40,8 +40,8 @@ impl Links {
 
     async fn measure(&self, request: MeasureLink, time_left: Duration) -> Result<MeasureLinkReply> {
         if self.is_measuring.replace(true) {
-            let what = "another measurement of the network is under way here; try again later";
-            return Err(Error::new(ErrorCode::InUse, what));
+            let problem = "another measurement of the network is under way here; try again later";
+            return Err(Error::new(ErrorCode::InUse, problem));
         }
         let _measuring = MeasuringGuard(&self.is_measuring);
         let addresses = self.addresses(&request)?;
@@ -58,7 +58,7 @@ impl Links {
     fn addresses(&self, request: &MeasureLink) -> Result<Vec<String>> {
         let map = self.map.load();
         let MeasureLink { node, target, .. } = request;
-        let unknown = |what: String| Error::new(ErrorCode::NotFound, what);
+        let unknown = |problem: String| Error::new(ErrorCode::NotFound, problem);
         let found = map.node(*node).filter(|it| !it.addresses.is_empty()).ok_or_else(|| {
             unknown(format!("there is no service {node} in cluster map {}", map.version))
         })?;
@@ -101,8 +101,8 @@ pub fn answer(links: Option<&Rc<Links>>, incoming: Incoming, outbox: &Rc<Outbox>
             .map(|(reply, data)| outbox.reply_data(&header, &reply, vec![data])),
         _ => MeasureLink::from_bytes(&body).and_then(|request| {
             let none = || {
-                let what = "management cannot measure links: it connects to no other service";
-                Error::new(ErrorCode::Unsupported, what)
+                let problem = "management cannot measure links: it connects to no other service";
+                Error::new(ErrorCode::Unsupported, problem)
             };
             let links = Rc::clone(links.ok_or_else(none)?);
             let (header, outbox) = (header.clone(), Rc::clone(outbox));

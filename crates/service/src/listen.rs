@@ -114,7 +114,7 @@ async fn bind_patiently(address: &str) -> Result<TcpListener> {
 
 fn bind(address: &str) -> Result<TcpListener> {
     TcpListener::bind(address).map_err(|error| {
-        let what = match error.kind() {
+        let problem = match error.kind() {
             ErrorKind::AddrInUse => {
                 "another program listens there already; choose another `node.listen`".into()
             }
@@ -126,7 +126,7 @@ fn bind(address: &str) -> Result<TcpListener> {
             }
             _ => error.to_string(),
         };
-        Error::new(ErrorCode::Io, format!("cannot listen on {address}: {what}"))
+        Error::new(ErrorCode::Io, format!("cannot listen on {address}: {problem}"))
     })
 }
 

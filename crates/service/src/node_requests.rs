@@ -16,8 +16,8 @@ pub fn answer(incoming: &Incoming, outbox: &Rc<Outbox>) {
             request.and_then(|request| set_log_level(request.level.as_deref()))
         }
         other => {
-            let what = format!("message {other} is not for a node: it must address a target");
-            Err(Error::new(ErrorCode::Unsupported, what))
+            let problem = format!("message {other} is not for a node: it must address a target");
+            Err(Error::new(ErrorCode::Unsupported, problem))
         }
     };
     match result {

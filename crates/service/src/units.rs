@@ -39,9 +39,7 @@ impl FromStr for ByteSize {
 
     fn from_str(text: &str) -> Result<Self, String> {
         size::parse(text).map(Self).ok_or_else(|| {
-            format!(
-                "invalid size '{text}': expected bytes, or a number with KiB, MiB, GiB or TiB"
-            )
+            format!("invalid size '{text}': expected bytes, or a number with KiB, MiB, GiB or TiB")
         })
     }
 }

@@ -135,14 +135,14 @@ impl Benchmark {
                 return Ok(());
             }
             if run.id != plan.run || !phase.is_over() {
-                let what = "another benchmark is under way on this target; it ends by itself \
+                let problem = "another benchmark is under way on this target; it ends by itself \
                             when no client asks about it";
-                return Err(Error::new(ErrorCode::InUse, what));
+                return Err(Error::new(ErrorCode::InUse, problem));
             }
         }
         if plan.is_read && current.is_none() {
-            let what = "this benchmark has written no files on this target that it could read";
-            return Err(Error::new(ErrorCode::InvalidArgument, what));
+            let problem = "this benchmark has written no files on this target that it could read";
+            return Err(Error::new(ErrorCode::InvalidArgument, problem));
         }
         std::fs::create_dir_all(&self.directory)
             .map_err(|error| Error::from(error).within(self.directory.display()))?;
@@ -199,8 +199,8 @@ impl Benchmark {
         match result {
             Ok(()) => phase.streams.borrow_mut().push((begin, phase.elapsed_ns())),
             Err(error) => {
-                let what = format!("{}: {error}", self.file(number).display());
-                phase.failure.borrow_mut().get_or_insert(what);
+                let problem = format!("{}: {error}", self.file(number).display());
+                phase.failure.borrow_mut().get_or_insert(problem);
             }
         }
         phase.left.set(phase.left.get() - 1);
@@ -251,9 +251,9 @@ impl Benchmark {
     pub(crate) fn ask(&self, run: u64) -> Result<BenchmarkProgress> {
         let current = self.current.borrow();
         let Some(run) = current.as_ref().filter(|current| current.id == run) else {
-            let what =
+            let problem =
                 "this benchmark is not running on this target; the service may have been restarted";
-            return Err(Error::new(ErrorCode::NotFound, what));
+            return Err(Error::new(ErrorCode::NotFound, problem));
         };
         run.asked.set(skep_env::now());
         let phase = run.phase.borrow();

@@ -86,7 +86,7 @@ pub struct ChunkStore {
 }
 
 /// The identity of the running kernel and of the mount: as long as it stays the same, the page
-/// cache still holds what the target wrote.
+/// cache still holds the data that the target wrote.
 ///
 /// # Errors
 /// Errors of the kernel, with the path.

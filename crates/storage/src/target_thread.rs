@@ -182,7 +182,7 @@ impl ServedTarget {
             return Err(Error::new(ErrorCode::Evicted, context));
         }
         let MapPosition { version, group } = self.position(&map);
-        let stale = |what: String| Err(Error::new(ErrorCode::StaleMap, what));
+        let stale = |problem: String| Err(Error::new(ErrorCode::StaleMap, problem));
         if header.lowest_map > version {
             return stale(format!(
                 "target {} has cluster map {version}, the request needs {}",

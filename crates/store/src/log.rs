@@ -114,8 +114,9 @@ impl Log {
             }
             let found = scan(target, *first, &bytes).map_err(within)?;
             if found.end < bytes.len() && index + 1 < segments.len() {
-                let what = format!("damaged at byte {}, though a later segment exists", found.end);
-                return Err(within(Error::new(ErrorCode::Corrupt, what)));
+                let problem =
+                    format!("damaged at byte {}, though a later segment exists", found.end);
+                return Err(within(Error::new(ErrorCode::Corrupt, problem)));
             }
             end = (found.end as u64, bytes.len() as u64);
             records.extend(found.records.into_iter().map(|it| (it.lsn, it.payload)));

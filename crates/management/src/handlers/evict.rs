@@ -9,8 +9,8 @@ pub(super) fn handle(authority: &Authority, request: Evict) -> Result<EmptyReply
     let map = authority.map();
     let Some(node) = map.node(request.client) else { return Ok(EmptyReply {}) };
     if node.kind != NodeKind::Client {
-        let what = format!("{} ({}) is a server; only clients are evicted", node.id, node.name);
-        return Err(Error::new(ErrorCode::NotPermitted, what));
+        let problem = format!("{} ({}) is a server; only clients are evicted", node.id, node.name);
+        return Err(Error::new(ErrorCode::NotPermitted, problem));
     }
     authority.remove_client(node.id)?;
     tracing::warn!(

@@ -1,7 +1,7 @@
 //! One open chunk file: its size, the region pages in memory, and the order of operations on it.
 //!
 //! Holds state only. [`super::region`] decides which pages are trusted; [`super::read`],
-//! [`super::write`] and the other operations decide what is read and written.
+//! [`super::write`] and the other operations do the reads and writes.
 
 use super::range_lock::RangeLock;
 use skep_env::File;

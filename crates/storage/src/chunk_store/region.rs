@@ -56,15 +56,15 @@ impl ChunkStore {
             .await
             .map_err(|error| file.io_error(error))?;
         page.zero(count..page.len());
-        let damaged = |what: &str| {
+        let damaged = |problem: &str| {
             Err(file.corrupt(format_args!(
-                "page of region {index} (at byte {} of the file) is damaged: {what}",
+                "page of region {index} (at byte {} of the file) is damaged: {problem}",
                 page_offset(index)
             )))
         };
         let (header, checksums) = match read_page(page.bytes()) {
             FoundPage::Blank => return self.load_without_page(file, index).await,
-            FoundPage::Damaged(what) => return damaged(&what),
+            FoundPage::Damaged(problem) => return damaged(&problem),
             FoundPage::Whole(header, checksums) => (header, Some(checksums)),
             FoundPage::Torn(header) => (header, None),
         };
