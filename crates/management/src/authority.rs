@@ -1,9 +1,12 @@
-//! The authority: the state machine, its journal, and what heartbeats tell, behind one door.
+//! The authority: the state machine, its command log, and the data of heartbeats.
 //!
-//! Owns the order: a command is checked on a copy, made durable, then takes effect and is
-//! published. Nothing that was not synced is ever answered or seen.
+//! Owns the order of a command: check it on a copy of the state, log it durably, apply it, publish
+//! the new map. No reply and no map contains a command that is not synced.
+//!
+//! # Invariants
+//! The published map is never newer than the state: see [`Authority::check_invariants`].
 
-use crate::journal::Journal;
+use crate::command_log::CommandLog;
 use crate::log_level_changes::LogLevelChanges;
 use skep_cluster::state::ClientDetails;
 use skep_cluster::{ClusterState, Command, Outcome, SoftState};
@@ -18,23 +21,24 @@ use std::rc::Rc;
 /// The authority over one cluster.
 #[derive(Debug)]
 pub(crate) struct Authority {
-    inner: RefCell<Inner>,
-    /// There is a newer map.
+    inner: RefCell<AuthorityState>,
+    /// Notified when there is a newer map.
     pub(crate) changed: Notify,
-    /// What clients are to do with their logs.
+    /// Changes of the clients' log levels that are not confirmed yet.
     pub(crate) log_level_changes: LogLevelChanges,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct AuthorityState {
     state: ClusterState,
     soft: SoftState,
-    journal: Journal,
-    /// Room in the whole cluster: as in the published map, or as it was at a tick since.
+    command_log: CommandLog,
+    /// Free space of the whole cluster, as of the published map or of a later tick.
     total_capacity: Option<Capacity>,
-    /// What everybody may see.
+    /// The map that nodes get.
     published: Rc<ClusterMap>,
-    /// The same as the body of a `MapUpdate`, once somebody has asked: a new map goes to everybody.
+    /// The published map as the body of a `MapUpdate`, encoded at the first request: each new map
+    /// goes to all nodes.
     encoded: Option<Rc<[u8]>>,
 }
 
@@ -43,14 +47,14 @@ fn now_ms() -> u64 {
 }
 
 impl Authority {
-    /// Begins to serve a restored state.
-    pub(crate) fn start(state: ClusterState, journal: Journal) -> Result<Rc<Self>> {
+    /// Starts with a restored state.
+    pub(crate) fn start(state: ClusterState, command_log: CommandLog) -> Result<Rc<Self>> {
         let soft = SoftState::new(now_ms(), &state);
         let published = Rc::new(state.map().clone());
-        let inner = RefCell::new(Inner {
+        let inner = RefCell::new(AuthorityState {
             state,
             soft,
-            journal,
+            command_log,
             total_capacity: None,
             published,
             encoded: None,
@@ -69,28 +73,27 @@ impl Authority {
         Rc::clone(&self.inner.borrow().published)
     }
 
-    /// Room for files in the whole cluster, if enough was heard to tell.
+    /// Free space of the whole cluster. `None` means that targets have not reported theirs yet.
     pub(crate) fn total_capacity(&self) -> Option<Capacity> {
         self.inner.borrow().total_capacity
     }
 
-    /// The body of a `MapUpdate` with the map, if it is newer than the asker's.
+    /// The body of a `MapUpdate` with the map, if it is newer than `known`.
     pub(crate) fn newer(&self, known: MapVersion) -> Option<Rc<[u8]>> {
         let mut inner = self.inner.borrow_mut();
-        let Inner { published, encoded, .. } = &mut *inner;
-        // An asker who is ahead knew management before its directory was put back from an older
-        // copy. It takes no older map, and has to be restarted: docs/operations/several-hosts.md
-        // says so.
+        let AuthorityState { published, encoded, .. } = &mut *inner;
+        // A node with a newer map got it before management's directory was restored from an older
+        // copy. It accepts no older map and must be restarted: docs/operations/several-hosts.md.
         (published.version > known).then(|| {
             let encode = || MapUpdate { map: Some((**published).clone()) }.to_bytes().into();
             Rc::clone(encoded.get_or_insert_with(encode))
         })
     }
 
-    /// So many clients with ids above one, by id.
+    /// At most `most` clients with ids above `after`, by id.
     pub(crate) fn clients(&self, after: NodeId, most: usize) -> Vec<ClientEntry> {
         let inner = self.inner.borrow();
-        let Inner { state, soft, .. } = &*inner;
+        let AuthorityState { state, soft, .. } = &*inner;
         let now = now_ms();
         let clients = state.clients().iter().filter(|client| client.node > after);
         let entry = |client: &ClientDetails| ClientEntry {
@@ -104,7 +107,7 @@ impl Authority {
         clients.take(most).map(entry).collect()
     }
 
-    /// Whether a command would be carried out.
+    /// Checks whether a command would succeed.
     pub(crate) fn check(&self, command: &Command) -> Result<()> {
         self.inner.borrow().state.clone().apply(command).map(|_| ())
     }
@@ -115,20 +118,23 @@ impl Authority {
         let mut next = inner.state.clone();
         let outcome = next.apply(command)?;
         if outcome.changed {
-            inner.journal.append(command)?;
+            inner.command_log.append(command)?;
             inner.state = next;
-            let Inner { state, journal, .. } = &mut *inner;
-            if let Err(error) = journal.fold(state) {
-                tracing::error!("the command log can't be folded into a snapshot: {error}");
+            let AuthorityState { state, command_log, .. } = &mut *inner;
+            if let Err(error) = command_log.fold(state) {
+                tracing::error!("management cannot fold the command log into a snapshot: {error}");
             }
             drop(inner);
             self.publish();
+            if cfg!(debug_assertions) {
+                self.check_invariants();
+            }
         }
         Ok(outcome)
     }
 
-    /// A node registered, or sent a heartbeat with the space on its targets.
-    pub(crate) fn heard(&self, node: NodeId, capacities: &[(TargetId, Capacity)]) {
+    /// Notes that a node registered, or sent a heartbeat with the free space of its targets.
+    pub(crate) fn note_alive(&self, node: NodeId, capacities: &[(TargetId, Capacity)]) {
         let mut inner = self.inner.borrow_mut();
         let mut changed = inner.soft.record_contact(now_ms(), node);
         for (target, capacity) in capacities {
@@ -139,33 +145,46 @@ impl Authority {
         self.soft_change(changed);
     }
 
-    /// A server said that it ends.
+    /// Notes that a server ends.
     pub(crate) fn left(&self, node: NodeId) {
         let changed = self.inner.borrow_mut().soft.record_leave(node);
         self.soft_change(changed);
     }
 
-    /// Forgets a client.
+    /// Removes a client from the cluster.
     pub(crate) fn remove_client(&self, node: NodeId) -> Result<()> {
         self.command(&Command::RemoveClient { node })?;
         self.inner.borrow_mut().soft.remove(node);
         Ok(())
     }
 
-    /// Lets time pass.
+    /// Updates everything that depends on time: reachability and leases.
     pub(crate) fn tick(&self) {
         let mut inner = self.inner.borrow_mut();
-        let Inner { state, soft, total_capacity, .. } = &mut *inner;
+        let AuthorityState { state, soft, total_capacity, .. } = &mut *inner;
         let passed = soft.tick(now_ms(), state);
         *total_capacity = soft.total_capacity(state.map());
         drop(inner);
         self.soft_change(passed.changed);
         for client in passed.expired_clients {
             match self.remove_client(client) {
-                Ok(()) => tracing::info!("client {client} is gone: its lease ran out"),
-                Err(error) => tracing::error!("client {client} can't be forgotten: {error}"),
+                Ok(()) => tracing::info!("removed client {client}: its lease expired"),
+                Err(error) => tracing::error!(
+                    "management cannot remove client {client}, whose lease expired: {error}"
+                ),
             }
         }
+    }
+
+    /// Checks that the published map belongs to the state.
+    ///
+    /// # Panics
+    /// If it does not.
+    pub(crate) fn check_invariants(&self) {
+        let inner = self.inner.borrow();
+        let (published, state) = (&inner.published, inner.state.map());
+        assert_eq!(published.cluster, state.cluster, "the published map is of this cluster");
+        assert!(published.version <= state.version, "the published map is in the state");
     }
 
     fn soft_change(&self, changed: bool) {
@@ -179,8 +198,8 @@ impl Authority {
         let mut inner = self.inner.borrow_mut();
         let mut map = inner.state.map().clone();
         inner.soft.overlay(&mut map);
-        // Not only at the next tick: who mounts when the first targets came would hear that there
-        // were none.
+        // Also between ticks: a client that mounts right after the first targets registered must
+        // not get a capacity of zero.
         inner.total_capacity = inner.soft.total_capacity(&map);
         inner.published = Rc::new(map);
         inner.encoded = None;

@@ -1,6 +1,6 @@
 //! Management's directory: identity, join token, command log and snapshot.
 
-use crate::journal::{Journal, LOG_FILE, SNAPSHOT_FILE};
+use crate::command_log::{CommandLog, LOG_FILE, SNAPSHOT_FILE};
 use crate::settings::ManagementSettings;
 use skep_cluster::ClusterState;
 use skep_format::identity::DirectoryKind;
@@ -11,11 +11,11 @@ use skep_service::listen::{ADDRESS_FILE, IfTaken, advertised, listen};
 use skep_store::identity::IDENTITY_FILE;
 use skep_types::{ClusterId, Result};
 
-/// Makes a blank directory that of a new cluster. Gives the token with which nodes join.
+/// Initialises a blank directory for a new cluster. Returns the token with which nodes join.
 ///
 /// # Errors
-/// `Configuration` if the directory isn't blank, `Io` if the address can't be listened on; the
-/// context says what to do.
+/// `Configuration` if the directory is not blank, `Io` if management cannot listen on the address;
+/// the context names the way out.
 pub async fn initialise(settings: &ManagementSettings) -> Result<JoinToken> {
     let path = &settings.node.directory;
     let mut token = JoinToken {
@@ -26,8 +26,8 @@ pub async fn initialise(settings: &ManagementSettings) -> Result<JoinToken> {
     let directory = NodeDirectory::initialise(path, DirectoryKind::Management, token.clone())?;
     let filled = fill(settings, &mut token).await;
     if filled.is_err() {
-        // A directory that is half made would be refused at the next attempt. What can't be removed
-        // is named then.
+        // The next attempt would refuse a half-initialised directory, and would name the files that
+        // cannot be removed here.
         let files = [IDENTITY_FILE, TOKEN_FILE, LOG_FILE, SNAPSHOT_FILE, ADDRESS_FILE];
         for file in files {
             let _ = std::fs::remove_file(path.join(file));
@@ -39,8 +39,8 @@ pub async fn initialise(settings: &ManagementSettings) -> Result<JoinToken> {
 
 async fn fill(settings: &ManagementSettings, token: &mut JoinToken) -> Result<()> {
     let path = &settings.node.directory;
-    Journal::create(path, &ClusterState::new(token.cluster))?;
-    // Listens for a moment: the address is part of the token, and stays the same from now on.
+    CommandLog::create(path, &ClusterState::new(token.cluster))?;
+    // Listens for a moment to choose the address: it becomes part of the token and stays the same.
     let listener = listen(&settings.node.listen, path, IfTaken::Fail).await?;
     token.addresses = advertised(&listener, &settings.node.advertise, None)?;
     write_token(path, token)

@@ -1,16 +1,16 @@
 //! Management: the authority for the cluster map. Nodes register here and send heartbeats;
-//! everybody gets the map from here, as soon as it changes.
+//! management pushes each new map to all of them.
 //!
-//! Owns the order and durability of commands and who may see what when. What a command means is
-//! decided by the pure state machine in `skep-cluster`. Never on the path of I/O: with management
-//! down, running I/O goes on.
+//! Owns the order, durability and publication of commands. The pure state machine in `skep-cluster`
+//! decides the effect of a command. Management is never on the path of I/O: while it is down, I/O
+//! continues.
 //!
 //! One thread does everything. `docs/format/management.md` describes the files.
 
 mod authority;
+mod command_log;
 mod directory;
 mod handlers;
-mod journal;
 mod limits;
 mod log_level_changes;
 mod settings;
@@ -19,7 +19,7 @@ pub use directory::initialise;
 pub use settings::{DEFAULT_PORT, ManagementSettings};
 
 use authority::Authority;
-use journal::Journal;
+use command_log::CommandLog;
 use skep_cluster::Command;
 use skep_env::{TcpListener, TcpStream};
 use skep_format::identity::DirectoryKind;
@@ -31,30 +31,30 @@ use skep_types::registration::ServerRegistration;
 use skep_types::{Error, ErrorCode, NodeKind, Result, TargetId};
 use std::rc::Rc;
 
-/// Serves until the process is asked to end. Takes over its signals: call it before other threads
-/// are started.
+/// Serves until a signal asks the process to end. Takes over its signals: call it before the
+/// process starts other threads.
 ///
 /// # Errors
-/// Whatever keeps it from starting, with what to do: a blank or foreign directory, a damaged log,
+/// The error that prevents the start, with a way out: a blank or foreign directory, a damaged log,
 /// an address in use.
 pub fn run(settings: &ManagementSettings) -> Result<()> {
     let signals = skep_service::end_signals()?;
     let settings = settings.clone();
     skep_env::block_on(async move {
-        let running = Running::start(&settings).await?;
+        let running = RunningManagement::start(&settings).await?;
         notify::ready();
-        let Running { identity, listens_on, .. } = &running;
+        let RunningManagement { identity, listens_on, .. } = &running;
         tracing::info!("management serves cluster {} at {listens_on}", identity.cluster);
         let number = signals.next().await?;
         notify::stopping();
         tracing::info!("management ends (signal {number})");
         Ok(())
     })
-    .map_err(|error| Error::new(ErrorCode::Io, format!("event loop: {error}")))?
+    .map_err(|error| Error::new(ErrorCode::Io, format!("cannot run the event loop: {error}")))?
 }
 
 /// Management while it serves.
-struct Running {
+struct RunningManagement {
     identity: Identity,
     listens_on: String,
     _accepting: skep_env::Task<()>,
@@ -62,12 +62,12 @@ struct Running {
     _directory: NodeDirectory,
 }
 
-impl Running {
+impl RunningManagement {
     async fn start(settings: &ManagementSettings) -> Result<Self> {
         let path = &settings.node.directory;
         let mut directory = NodeDirectory::open(path, DirectoryKind::Management)?;
         let cluster = directory.token.cluster;
-        let (journal, state) = Journal::open(path, cluster)?;
+        let (command_log, state) = CommandLog::open(path, cluster)?;
         let listener = listen(&settings.node.listen, path, IfTaken::Fail).await?;
         let listens_on = listener.local_address()?.to_string();
         let addresses = advertised(&listener, &settings.node.advertise, None)?;
@@ -75,7 +75,7 @@ impl Running {
             directory.token.addresses.clone_from(&addresses);
             skep_service::directory::write_token(path, &directory.token)?;
         }
-        let authority = Authority::start(state, journal)?;
+        let authority = Authority::start(state, command_log)?;
         let own = *directory.directory.identity();
         let registration = ServerRegistration {
             node: own.node,
@@ -89,7 +89,7 @@ impl Running {
         };
         let node = authority.command(&Command::RegisterServer(registration))?.node;
         directory.directory.assign(node, TargetId::default())?;
-        authority.heard(node, &[]);
+        authority.note_alive(node, &[]);
         let identity = Identity {
             cluster,
             secret: directory.token.secret.clone(),
@@ -101,7 +101,7 @@ impl Running {
             skep_env::spawn(async move {
                 loop {
                     skep_env::sleep(limits::TICK).await;
-                    authority.heard(node, &[]);
+                    authority.note_alive(node, &[]);
                     authority.tick();
                 }
             })
@@ -119,6 +119,7 @@ impl Running {
 
 async fn accept(listener: TcpListener, identity: Identity, authority: Rc<Authority>) {
     let incarnation = skep_env::random_u64();
+    // Retry: accepting after an error (out of file descriptors), `limits::TICK`, no limit
     loop {
         match listener.accept().await {
             Ok(stream) => {
@@ -126,8 +127,8 @@ async fn accept(listener: TcpListener, identity: Identity, authority: Rc<Authori
                 skep_env::spawn(serve(stream, identity, incarnation, authority)).detach();
             }
             Err(error) => {
-                // Out of descriptors, most likely: some connections will end.
-                tracing::warn!("cannot accept a connection: {error}");
+                // Most likely out of descriptors: other connections will end and free some.
+                tracing::warn!("management cannot accept a connection: {error}");
                 skep_env::sleep(limits::TICK).await;
             }
         }
@@ -141,7 +142,7 @@ async fn serve(stream: TcpStream, identity: Identity, incarnation: u64, authorit
     };
     let peer = stream.peer();
     if let Err(error) = authenticate(&stream, &identity, incarnation, no_targets).await {
-        tracing::warn!("connection from {peer} refused: {error}");
+        tracing::warn!("management refused a connection from {peer}: {error}");
         return;
     }
     let (mut requests, outbox) = IncomingStream::new(stream);
@@ -150,7 +151,7 @@ async fn serve(stream: TcpStream, identity: Identity, incarnation: u64, authorit
             Ok(Some(incoming)) => handlers::dispatch(&authority, incoming, &outbox),
             Ok(None) => break,
             Err(error) => {
-                tracing::debug!("connection from {peer}: {error}");
+                tracing::debug!("management ended the connection from {peer}: {error}");
                 break;
             }
         }

@@ -2,20 +2,20 @@
 
 use std::time::Duration;
 
-/// The log is folded into a snapshot after so many commands: a start then reads little.
+/// Commands after which the log is folded into a snapshot: bounds the log that a start reads.
 pub(crate) const COMMANDS_PER_SNAPSHOT: usize = 1024;
 /// Most waiting `GetMap` requests; more are answered at once with "nothing new".
 pub(crate) const MAX_WAITING: usize = 200_000;
-/// How often time is let pass for reachability; a lease is many times longer.
+/// Interval in which reachability and leases are checked; a lease is many times longer.
 pub(crate) const TICK: Duration = Duration::from_millis(50);
-/// How long an answer to a waiting request stays below its deadline, so that it is there in time.
+/// Time by which the reply to a waiting request precedes its deadline, so that it arrives in time.
 pub(crate) const ANSWER_BEFORE_DEADLINE: Duration = Duration::from_millis(500);
-/// How long a request without a deadline waits at most.
+/// Longest wait of a request without a deadline.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(60);
-/// Pause between a change and the answers to those who wait, for each of them: what it costs to
-/// send one a map. Ten thousand waiting clients are told of changes at most five times a second.
+/// Pause between a change and the replies to waiting nodes, per waiting node: the cost of sending a
+/// map to one. With ten thousand waiting clients, each gets at most five maps a second.
 pub(crate) const PAUSE_PER_WAITING: Duration = Duration::from_micros(20);
-/// Longest such pause: a heartbeat tells it then, at the latest.
+/// Longest such pause: a heartbeat's reply brings the map then, at the latest.
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// Orders about the logs of clients that wait: somebody waits for each of them.
+/// Unconfirmed changes of clients' log levels: a request waits for each of them.
 pub(crate) const MAX_LOG_ORDERS: usize = 1000;

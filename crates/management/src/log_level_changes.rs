@@ -1,7 +1,8 @@
-//! What is wanted of the logs of clients, which take no connections: an order waits here until the
-//! client's next heartbeat, is told in its answer, and again until the client says that it is done.
+//! Changes of clients' log levels. Clients accept no connections, so an order waits here for the
+//! client's next heartbeat. Each reply to a heartbeat contains it until the client confirms it.
 //!
-//! In memory only: who ordered waits for the answer, and orders anew if management ends meanwhile.
+//! In memory only: the administration tool waits for the confirmation, and repeats the order if
+//! management ends meanwhile.
 
 use crate::limits::MAX_LOG_ORDERS;
 use skep_env::local::{Receiver, Sender, oneshot};
@@ -11,24 +12,24 @@ use skep_wire::node::LogLevel;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-/// Orders that aren't carried out yet, one for each client.
+/// Orders that are not confirmed yet, at most one for each client.
 #[derive(Debug, Default)]
 pub(crate) struct LogLevelChanges {
-    inner: RefCell<Inner>,
+    inner: RefCell<Orders>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct Orders {
     last: u64,
     orders: BTreeMap<NodeId, (LogLevelChange, Sender<Result<LogLevel>>)>,
 }
 
 impl LogLevelChanges {
-    /// Has a client told to log so. The answer comes where this gives: none, if another order for
-    /// this client came meanwhile.
+    /// Adds an order for a client. The returned receiver gets the confirmation, or `None` if a
+    /// later order for this client replaced this one.
     ///
     /// # Errors
-    /// `LimitReached`: very many orders wait already.
+    /// `LimitReached` if `MAX_LOG_ORDERS` orders wait already.
     pub(crate) fn add(
         &self,
         client: NodeId,
@@ -36,8 +37,11 @@ impl LogLevelChanges {
     ) -> Result<(u64, Receiver<Result<LogLevel>>)> {
         let mut inner = self.inner.borrow_mut();
         if inner.orders.len() >= MAX_LOG_ORDERS {
-            let what = format!("{MAX_LOG_ORDERS} orders about logs of clients wait already");
-            return Err(Error::new(ErrorCode::LimitReached, what));
+            let context = format!(
+                "cannot change the log level of client {client}: {MAX_LOG_ORDERS} such changes \
+                 wait already"
+            );
+            return Err(Error::new(ErrorCode::LimitReached, context));
         }
         inner.last += 1;
         let number = inner.last;
@@ -46,20 +50,20 @@ impl LogLevelChanges {
         Ok((number, receiver))
     }
 
-    /// What a client is to do.
+    /// The order for a client.
     pub(crate) fn of(&self, client: NodeId) -> Option<LogLevelChange> {
         self.inner.borrow().orders.get(&client).map(|(order, _)| order.clone())
     }
 
-    /// A client has carried out an order. One that nobody waits for any more is none.
-    pub(crate) fn done(&self, done: ConfirmLogLevel) {
-        if let Some(sender) = self.take(done.client, done.number) {
-            let refused = || Error::new(ErrorCode::InvalidArgument, done.refusal);
-            sender.send(done.level.ok_or_else(refused));
+    /// Completes an order that a client has confirmed. Ignores orders that no request waits for.
+    pub(crate) fn confirm(&self, confirmation: ConfirmLogLevel) {
+        if let Some(sender) = self.take(confirmation.client, confirmation.number) {
+            let refused = || Error::new(ErrorCode::InvalidArgument, confirmation.refusal);
+            sender.send(confirmation.level.ok_or_else(refused));
         }
     }
 
-    /// Nobody waits for an order any more.
+    /// Removes an order that no request waits for any more.
     pub(crate) fn give_up(&self, client: NodeId, number: u64) {
         drop(self.take(client, number));
     }
@@ -81,12 +85,12 @@ mod tests {
         Some(LogLevel { current: current.into(), configured: "info".into() })
     }
 
-    fn done(number: u64, level: Option<LogLevel>) -> ConfirmLogLevel {
+    fn confirmation(number: u64, level: Option<LogLevel>) -> ConfirmLogLevel {
         ConfirmLogLevel { client: CLIENT, number, level, refusal: "no such level".into() }
     }
 
     #[test]
-    fn an_order_is_told_until_it_is_done() {
+    fn order_is_repeated_until_it_is_confirmed() {
         let orders = LogLevelChanges::default();
         let (number, answer) = orders.add(CLIENT, Some("debug".into())).unwrap();
         for _ in 0..2 {
@@ -94,28 +98,28 @@ mod tests {
             assert_eq!((order.number, order.level.as_deref()), (number, Some("debug")));
         }
         assert_eq!(orders.of(NodeId::new(8)), None);
-        orders.done(done(number, level("debug")));
+        orders.confirm(confirmation(number, level("debug")));
         assert_eq!(orders.of(CLIENT), None);
         let answer = skep_env::block_on(answer).unwrap();
         assert_eq!(answer.expect("it came").unwrap().current, "debug");
     }
 
     #[test]
-    fn a_later_order_takes_the_place_of_an_earlier_one() {
+    fn later_order_replaces_an_earlier_one() {
         let orders = LogLevelChanges::default();
         let (first, of_first) = orders.add(CLIENT, Some("debug".into())).unwrap();
         let (second, of_second) = orders.add(CLIENT, None).unwrap();
-        orders.done(done(first, level("debug")));
+        orders.confirm(confirmation(first, level("debug")));
         orders.give_up(CLIENT, first);
         assert_eq!(orders.of(CLIENT).map(|order| order.number), Some(second));
         assert!(skep_env::block_on(of_first).unwrap().is_none());
-        orders.done(done(second, None));
+        orders.confirm(confirmation(second, None));
         let refused = skep_env::block_on(of_second).unwrap().expect("it came");
         assert_eq!(refused.unwrap_err().context(), "no such level");
     }
 
     #[test]
-    fn there_is_an_end_to_orders() {
+    fn number_of_orders_is_bounded() {
         let orders = LogLevelChanges::default();
         let ids = 1..=u32::try_from(MAX_LOG_ORDERS).unwrap();
         let all: Vec<_> = ids.map(|id| orders.add(NodeId::new(id), None).unwrap()).collect();

@@ -3,14 +3,14 @@
 use serde::{Deserialize, Serialize};
 use skep_service::{NodeSettings, Settings, node};
 
-/// The port on which management listens unless told otherwise.
+/// The default port of management.
 pub const DEFAULT_PORT: u16 = 7400;
 
 /// Settings of `skep management`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ManagementSettings {
-    /// What every service has.
+    /// Settings that every service has.
     pub node: NodeSettings,
 }
 
@@ -39,7 +39,7 @@ mod tests {
     use skep_service::{config, manual};
 
     #[test]
-    fn the_sample_file_sets_every_default_and_explains_it() {
+    fn sample_file_sets_and_explains_every_default() {
         let sample = manual::sample::<ManagementSettings>();
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), &sample).unwrap();

@@ -2,11 +2,17 @@
 
 use super::*;
 use skep_cluster::ClusterState;
-use skep_rpc::{Change, JoinToken, Management, Membership, Registration, Secret};
+use skep_rpc::{
+    Change, ClientEvents, ClientMembership, JoinLimits, JoinToken, Management, Membership, Secret,
+};
 use skep_types::map::{Capacity, Policy, Reachability};
 use skep_types::registration::TargetClaim;
-use skep_types::{ClusterId, MapVersion, TargetKind};
+use skep_types::{ClusterId, MapVersion, NodeId, TargetKind};
+use skep_wire::management::SetClientLogLevel;
 use skep_wire::management::{Format, GetMap, RegisterClient, RegisterServer, SetPolicy};
+use skep_wire::node::LogLevel;
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
 use std::time::Duration;
 
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(10));
@@ -22,7 +28,7 @@ fn cluster() -> (tempfile::TempDir, ManagementSettings, JoinToken) {
     (directory, settings, token)
 }
 
-fn server(kind: NodeKind, uuid: u128) -> Registration {
+fn server(kind: NodeKind, uuid: u128) -> RegisterServer {
     let claim = TargetClaim {
         target: TargetId::default(),
         uuid: uuid + 1,
@@ -40,14 +46,69 @@ fn server(kind: NodeKind, uuid: u128) -> Registration {
         targets: vec![claim],
     };
     let capacity = Capacity { total_bytes: 100, free_bytes: 50, ..Capacity::default() };
-    Registration::Server(RegisterServer { server, capacities: vec![capacity] })
+    RegisterServer { server, capacities: vec![capacity] }
+}
+
+async fn join_client(token: &JoinToken) -> Arc<ClientMembership> {
+    let request = RegisterClient {
+        host: "here".into(),
+        mount_point: "/mnt".into(),
+        version: "test".into(),
+        pid: 1,
+    };
+    let limits = JoinLimits { patience: PATIENCE, needs_format: false };
+    ClientMembership::join(token.clone(), request, limits).await.unwrap()
+}
+
+/// A client's events, recorded; the client registers again when it was removed.
+struct RecordedEvents {
+    client: Arc<ClientMembership>,
+    removed: RefCell<Vec<NodeId>>,
+    capacity: Cell<Option<Capacity>>,
+    log_level: RefCell<Option<String>>,
+    settings_changes: Cell<usize>,
+}
+
+impl RecordedEvents {
+    fn new(client: &Arc<ClientMembership>) -> Rc<Self> {
+        Rc::new(Self {
+            client: Arc::clone(client),
+            removed: RefCell::default(),
+            capacity: Cell::default(),
+            log_level: RefCell::default(),
+            settings_changes: Cell::default(),
+        })
+    }
+}
+
+impl ClientEvents for RecordedEvents {
+    fn on_capacity(&self, capacity: Option<Capacity>) {
+        self.capacity.set(capacity.or(self.capacity.get()));
+    }
+
+    fn on_settings_changed(&self) {
+        self.settings_changes.set(self.settings_changes.get() + 1);
+    }
+
+    fn on_removed(&self, removed: NodeId) {
+        self.removed.borrow_mut().push(removed);
+        if self.client.begin_rejoin(removed) {
+            let client = Arc::clone(&self.client);
+            skep_env::spawn(async move { client.register_again().await }).detach();
+        }
+    }
+
+    fn change_log_level(&self, level: Option<&str>) -> skep_types::Result<LogLevel> {
+        *self.log_level.borrow_mut() = level.map(Into::into);
+        Ok(LogLevel { current: "debug".into(), configured: "info".into() })
+    }
 }
 
 /// Waits until `holds` or fails after a while.
-async fn until(what: &str, holds: impl Fn() -> bool) {
+async fn until(condition: &str, holds: impl Fn() -> bool) {
     let deadline = skep_env::now() + Duration::from_secs(20);
     while !holds() {
-        assert!(skep_env::now() < deadline, "{what}");
+        assert!(skep_env::now() < deadline, "{condition}");
         skep_env::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -65,7 +126,7 @@ impl InThread {
         let (started, has_started) = std::sync::mpsc::channel();
         let body = move || {
             block_on(async move {
-                let running = Running::start(&settings).await.unwrap();
+                let running = RunningManagement::start(&settings).await.unwrap();
                 started.send(()).unwrap();
                 mailbox.receive().await.unwrap();
                 drop(running);
@@ -89,30 +150,30 @@ fn block_on(test: impl Future<Output = ()> + 'static) {
 }
 
 #[test]
-fn room_is_told_with_the_first_target_and_not_a_tick_later() {
+fn capacity_is_published_with_the_first_target() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().to_owned();
     block_on(async move {
         let cluster = ClusterId::new([7; 16]);
-        Journal::create(&path, &ClusterState::new(cluster)).unwrap();
-        let (journal, state) = Journal::open(&path, cluster).unwrap();
-        let authority = Authority::start(state, journal).unwrap();
+        CommandLog::create(&path, &ClusterState::new(cluster)).unwrap();
+        let (command_log, state) = CommandLog::open(&path, cluster).unwrap();
+        let authority = Authority::start(state, command_log).unwrap();
         authority.tick();
         assert_eq!(authority.total_capacity(), Some(Capacity::default()));
-        let Registration::Server(RegisterServer { server, capacities }) =
-            server(NodeKind::Storage, 10)
-        else {
-            unreachable!("a server")
-        };
+        let RegisterServer { server, capacities } = server(NodeKind::Storage, 10);
         let outcome = authority.command(&Command::RegisterServer(server)).unwrap();
-        assert_eq!(authority.total_capacity(), None, "the target has yet to say what space it has");
-        authority.heard(outcome.node, &[(outcome.targets[0], capacities[0])]);
+        assert_eq!(
+            authority.total_capacity(),
+            None,
+            "the target has not reported its capacity yet"
+        );
+        authority.note_alive(outcome.node, &[(outcome.targets[0], capacities[0])]);
         assert_eq!(authority.total_capacity(), Some(capacities[0]));
     });
 }
 
 #[test]
-fn members_join_see_each_other_and_are_remembered_over_a_restart() {
+fn members_see_each_other_and_survive_a_restart() {
     let (_directory, settings, token) = cluster();
     block_on(async move {
         let running = InThread::start(&settings);
@@ -124,14 +185,7 @@ fn members_join_see_each_other_and_are_remembered_over_a_restart() {
         assert_eq!(map.targets[0].capacity.free_bytes, 50);
         let cell = storage.map_cell();
         let _keeping = skep_env::spawn(Rc::clone(&storage).keep(Vec::new, |_| ()));
-        let client = RegisterClient {
-            host: "here".into(),
-            mount_point: "/mnt".into(),
-            version: "test".into(),
-            pid: 1,
-        };
-        let (client, _) =
-            Membership::join(&token, Registration::Client(client), PATIENCE).await.unwrap();
+        let client = join_client(&token).await;
         let id = client.node();
         until("the client is pushed to the server", || cell.load().node(id).is_some()).await;
         client.leave().await;
@@ -155,16 +209,14 @@ fn members_join_see_each_other_and_are_remembered_over_a_restart() {
 }
 
 #[test]
-fn a_server_begins_with_the_map_it_kept_and_takes_what_management_says_later() {
+fn server_starts_with_a_cached_map_and_registers_later() {
     let (_directory, settings, token) = cluster();
     block_on(async move {
-        let running = Running::start(&settings).await.unwrap();
+        let running = RunningManagement::start(&settings).await.unwrap();
         let (_, registered) =
             Membership::join(&token, server(NodeKind::Storage, 10), PATIENCE).await.unwrap();
         drop(running);
-        let Registration::Server(mut request) = server(NodeKind::Storage, 10) else {
-            panic!("a server");
-        };
+        let mut request = server(NodeKind::Storage, 10);
         request.server.node = registered.node;
         request.server.targets[0].target = registered.targets[0];
         // As if management were put back from an older copy.
@@ -180,7 +232,7 @@ fn a_server_begins_with_the_map_it_kept_and_takes_what_management_says_later() {
         let _keeping = skep_env::spawn(Rc::clone(&member).keep(Vec::new, move |change| {
             seen.set(seen.get() || matches!(change, Change::Joined(_)));
         }));
-        let running = Running::start(&settings).await.unwrap();
+        let running = RunningManagement::start(&settings).await.unwrap();
         until("it registers", || joined.get()).await;
         let newest = cell.load();
         assert!(newest.version < kept.version);
@@ -197,21 +249,14 @@ fn a_server_begins_with_the_map_it_kept_and_takes_what_management_says_later() {
 }
 
 #[test]
-fn a_silent_client_is_forgotten_and_comes_back_with_a_new_id() {
+fn silent_client_is_removed_and_rejoins_with_a_new_id() {
     let (_directory, settings, token) = cluster();
     block_on(async move {
-        let _running = Running::start(&settings).await.unwrap();
+        let _running = RunningManagement::start(&settings).await.unwrap();
         let admin = Management::new(&token, NodeKind::Client);
         let policy = Policy { lease_ms: 200, heartbeat_ms: 20, ..Policy::default() };
         admin.call(&SetPolicy { policy }, PATIENCE).await.unwrap();
-        let register = RegisterClient {
-            host: "here".into(),
-            mount_point: String::new(),
-            version: "test".into(),
-            pid: 1,
-        };
-        let registration = Registration::Client(register);
-        let (client, _) = Membership::join(&token, registration, PATIENCE).await.unwrap();
+        let client = join_client(&token).await;
         let first = client.node();
         let deadline = skep_env::now() + Duration::from_secs(20);
         loop {
@@ -222,15 +267,11 @@ fn a_silent_client_is_forgotten_and_comes_back_with_a_new_id() {
             }
             assert!(skep_env::now() < deadline, "the client is forgotten");
         }
-        let rejoined = Rc::new(std::cell::Cell::new(None));
-        let seen = Rc::clone(&rejoined);
-        let _keeping = skep_env::spawn(Rc::clone(&client).keep(Vec::new, move |change| {
-            if let Change::Rejoined(registered) = change {
-                seen.set(Some(registered.node));
-            }
-        }));
-        until("it registers again", || rejoined.get().is_some()).await;
-        assert_ne!(client.node(), first);
+        let events = RecordedEvents::new(&client);
+        let _keeping = skep_env::spawn(Arc::clone(&client).keep(Rc::clone(&events)));
+        until("it registers again", || client.node() != first).await;
+        assert_eq!(events.removed.borrow().first(), Some(&first));
+        assert!(!client.begin_rejoin(first), "the new registration is done");
     });
 }
 
@@ -238,7 +279,7 @@ fn a_silent_client_is_forgotten_and_comes_back_with_a_new_id() {
 fn shards_are_divided_once_there_is_a_metadata_target() {
     let (_directory, settings, token) = cluster();
     block_on(async move {
-        let _running = Running::start(&settings).await.unwrap();
+        let _running = RunningManagement::start(&settings).await.unwrap();
         let admin = Management::new(&token, NodeKind::Client);
         let early = admin.call_once(&Format {}, Duration::from_secs(5)).await.unwrap_err();
         assert_eq!(early.code(), ErrorCode::NotReady);
@@ -254,7 +295,7 @@ fn shards_are_divided_once_there_is_a_metadata_target() {
 fn wrong_secrets_and_other_clusters_are_refused_at_once() {
     let (_directory, settings, token) = cluster();
     block_on(async move {
-        let _running = Running::start(&settings).await.unwrap();
+        let _running = RunningManagement::start(&settings).await.unwrap();
         let guess = JoinToken { secret: Secret::generate(), ..token.clone() };
         let other = JoinToken { cluster: skep_types::ClusterId::new([1; 16]), ..token };
         for wrong in [guess, other] {
@@ -270,10 +311,10 @@ fn a_blank_directory_and_one_in_use_are_refused() {
     block_on(async move {
         let mut blank = settings.clone();
         blank.node.directory = directory.path().join("blank");
-        let error = Running::start(&blank).await.map(|_| ()).unwrap_err();
+        let error = RunningManagement::start(&blank).await.map(|_| ()).unwrap_err();
         assert!(error.context().contains("--init"), "{error}");
-        let running = Running::start(&settings).await.unwrap();
-        let error = Running::start(&settings).await.map(|_| ()).unwrap_err();
+        let running = RunningManagement::start(&settings).await.unwrap();
+        let error = RunningManagement::start(&settings).await.map(|_| ()).unwrap_err();
         assert!(error.context().contains("in use"), "{error}");
         let error = initialise(&settings).await.unwrap_err();
         assert!(error.context().contains("already"), "{error}");
@@ -283,5 +324,55 @@ fn a_blank_directory_and_one_in_use_are_refused() {
         assert!(error.context().contains("another program listens"), "{error}");
         blank.node.listen = "127.0.0.1:0".into();
         initialise(&blank).await.unwrap();
+    });
+}
+
+#[test]
+fn client_gets_capacity_settings_and_log_level_changes() {
+    let (_directory, settings, token) = cluster();
+    block_on(async move {
+        let _running = RunningManagement::start(&settings).await.unwrap();
+        let (_server, registered) =
+            Membership::join(&token, server(NodeKind::Storage, 10), PATIENCE).await.unwrap();
+        let client = join_client(&token).await;
+        let events = RecordedEvents::new(&client);
+        let _keeping = skep_env::spawn(Arc::clone(&client).keep(Rc::clone(&events)));
+        let admin = Management::new(&token, NodeKind::Client);
+        let policy = Policy { heartbeat_ms: 20, ..registered.map.policy };
+        admin.call(&SetPolicy { policy }, PATIENCE).await.unwrap();
+        until("the settings arrive", || events.settings_changes.get() > 0).await;
+        let order = SetClientLogLevel { client: client.node(), level: Some("debug".into()) };
+        let level = admin.call_once(&order, Duration::from_secs(10)).await.unwrap();
+        assert_eq!(level.current, "debug");
+        assert_eq!(events.log_level.borrow().as_deref(), Some("debug"));
+        until("the capacity arrives", || events.capacity.get().is_some()).await;
+        assert_eq!(events.capacity.get().unwrap().free_bytes, 50);
+        client.leave().await;
+        assert!(client.is_leaving() && events.removed.borrow().is_empty());
+    });
+}
+
+#[test]
+fn client_join_gives_up_after_its_patience() {
+    let (_directory, settings, token) = cluster();
+    block_on(async move {
+        let request = RegisterClient {
+            host: "here".into(),
+            mount_point: "/mnt".into(),
+            version: "test".into(),
+            pid: 1,
+        };
+        let patience = Some(Duration::from_millis(100));
+        let limits = JoinLimits { patience, needs_format: true };
+        let join = |token: JoinToken| ClientMembership::join(token, request.clone(), limits);
+        let nowhere = JoinToken { addresses: Vec::new(), ..token.clone() };
+        assert_eq!(join(nowhere).await.unwrap_err().code(), ErrorCode::Configuration);
+        let lost = join(token.clone()).await.unwrap_err();
+        assert_eq!(lost.code(), ErrorCode::Disconnected);
+        assert!(lost.context().ends_with("tried for 0.1 s in all"), "{lost}");
+        let _running = RunningManagement::start(&settings).await.unwrap();
+        let blank = join(token).await.unwrap_err();
+        assert_eq!(blank.code(), ErrorCode::NotReady);
+        assert!(blank.context().contains("skep cluster format"), "{blank}");
     });
 }

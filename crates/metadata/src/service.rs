@@ -101,11 +101,11 @@ impl Shell {
         let applied = engine.get(&Key::Applied.to_bytes())?;
         let applied = applied.map_or(Ok(Lsn::default()), |value| Lsn::from_bytes(&value))?;
         let next = Lsn::new(applied.raw() + 1);
-        let Recovered { mut log, records, cut_bytes } =
+        let Recovered { mut log, records, truncated_bytes } =
             Log::open(&directory.path().join("log"), id, next)?;
         if !records.is_empty() {
             tracing::info!(
-                "target {id}: {} log records read, {cut_bytes} bytes of an unfinished tail cut off",
+                "target {id}: {} log records read, {truncated_bytes} bytes of an unfinished tail cut off",
                 records.len()
             );
         }
@@ -131,7 +131,7 @@ impl Shell {
             is_stopping: Cell::new(false),
         });
         let _receiving = skep_env::spawn(Rc::clone(&shell).receive(events));
-        ready.tell();
+        ready.report();
         while !shell.is_stopping.get() {
             shell.wait_for_events(target.next_tick()).await;
             if let Some(error) = shell.failure.take() {

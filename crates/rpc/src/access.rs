@@ -1,4 +1,4 @@
-//! What proves that two processes belong to one cluster: the secret, the join token, identities.
+//! Proofs that two processes belong to one cluster: the secret, the join token, identities.
 
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
@@ -16,7 +16,7 @@ impl fmt::Debug for Secret {
 }
 
 impl Secret {
-    /// Draws a new one.
+    /// A new random secret.
     pub fn generate() -> Self {
         Self(skep_env::random_bytes())
     }
@@ -36,30 +36,31 @@ impl Secret {
     }
 }
 
-/// One of a node's channels to a target: a sequence of connections, each of which ends the one
-/// before. Whoever sends requests that must not be carried out late, after the same sender's next
-/// ones, needs one: a copy of a write that lies unread in an old connection, say.
+/// A node's channel to a target: a sequence of connections, where each new connection ends the
+/// former one. Senders need a channel if a late copy of a request must not run after their next
+/// requests: for example a copy of a write that is still unread in an old connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Channel(pub(crate) u64);
 
 impl Channel {
-    /// Connections that end no other.
+    /// No channel: the connection ends no other one.
     pub const NONE: Self = Self(0);
 
-    /// A channel that nobody had before.
+    /// A new random channel.
     pub fn random() -> Self {
         Self(skep_env::random_u64() | 1 << 63)
     }
 
-    /// The channel of whoever owns a target: the same after each start, so that connections of a
-    /// process that has died end with the first of the next.
+    /// The channel of the process that owns a target. It is the same after each start, so that the
+    /// first connection of the new process ends those of the dead one.
     pub fn of_target(target: TargetId) -> Self {
         Self(u64::from(target.raw()))
     }
 }
 
 /// Everything that a new node needs to join: which cluster, its secret, where management listens.
-/// As text: `skep1-<cluster id>-<secret>@<address>[,<address>]`. Whoever has it is trusted.
+/// As text: `skep1-<cluster id>-<secret>@<address>[,<address>]`. Every owner of the token is
+/// trusted.
 #[derive(Clone, PartialEq, Eq)]
 pub struct JoinToken {
     /// The cluster.
@@ -126,7 +127,7 @@ impl std::str::FromStr for JoinToken {
     }
 }
 
-/// Who a process is, to its peers.
+/// The identity of a process towards its peers.
 #[derive(Debug, Clone)]
 pub struct Identity {
     /// The cluster.
@@ -135,7 +136,7 @@ pub struct Identity {
     pub secret: Secret,
     /// This node; zero before its first registration.
     pub node: NodeId,
-    /// What this node is.
+    /// The kind of this node.
     pub kind: NodeKind,
 }
 
@@ -144,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_survives_a_round_trip_and_malformed_ones_are_refused() {
+    fn token_round_trips_and_malformed_tokens_are_refused() {
         let token = JoinToken {
             cluster: ClusterId::new([0xAB; 16]),
             secret: Secret::generate(),

@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// What goes with a request besides its body.
+/// Options of a request, besides its body.
 #[derive(Debug, Clone, Default)]
 pub struct CallOptions {
     /// The session, for metadata.
@@ -30,22 +30,23 @@ pub struct CallOptions {
     pub durable: bool,
     /// The group that is addressed.
     pub group: GroupId,
-    /// Its epoch, as known.
+    /// The epoch of the group in the sender's map.
     pub epoch: Epoch,
-    /// Lowest version of the map that the receiver must know.
+    /// Lowest map version that the receiver must have.
     pub lowest_map: MapVersion,
-    /// Sent only while this process has this id in the cluster; afterwards the answer is `Evicted`.
+    /// Send only while this process has this id in the cluster; otherwise the call fails with
+    /// `Evicted`.
     pub only_as: Option<NodeId>,
-    /// Give up after so long; none: wait for ever.
+    /// Time after which the call gives up; `None` means to wait for ever.
     pub time_left: Option<Duration>,
     /// Bulk data to send.
     pub data: Vec<Buf>,
-    /// Where bulk data of the reply goes; it may be shorter.
+    /// Buffer for bulk data of the reply, which may be shorter.
     pub into: Option<Buf>,
-    /// Follows one operation through all its requests.
+    /// Identifies one operation in all its requests.
     pub trace: u128,
-    /// Set by the router when a request was sent and the connection lost before its reply: it may
-    /// have been carried out, whatever the answer to a repetition says.
+    /// The router sets it when the connection is lost after a request was sent and before its
+    /// reply. The request may have been carried out then, whatever the reply to a repetition is.
     pub reply_lost: Option<Rc<Cell<bool>>>,
 }
 
@@ -57,7 +58,7 @@ struct Reply {
 struct Pending {
     sender: Sender<Reply>,
     into: Option<Buf>,
-    /// Lets the loop look for the reply for a moment before it sleeps.
+    /// Makes the event loop poll for the reply for a moment before it sleeps.
     _expected: skep_env::ExpectedReply,
 }
 
@@ -74,14 +75,14 @@ pub struct Connection {
     incarnation: u64,
 }
 
-/// Takes back the buffer that a call lent to its connection, when the call was dropped: what still
-/// arrives for it goes nowhere.
-struct Unlent<'a> {
+/// Replaces the buffer that a call lent to its connection when the call is dropped: data that still
+/// arrives is discarded.
+struct LentBuffer<'a> {
     connection: &'a Connection,
     tag: u64,
 }
 
-impl Drop for Unlent<'_> {
+impl Drop for LentBuffer<'_> {
     fn drop(&mut self) {
         if let Some(pending) = self.connection.pending.borrow_mut().get_mut(&self.tag) {
             pending.into = pending.into.take().map(|into| Buf::new(into.len()));
@@ -96,12 +97,12 @@ impl std::fmt::Debug for Connection {
 }
 
 impl Connection {
-    /// Connects to `host:port` and proves who we are; `target` zero addresses the node itself. Ends
-    /// our connection on the same channel, if there is one.
+    /// Connects to `host:port` and authenticates; `target` zero addresses the node itself. Ends the
+    /// former connection on the same channel, if there is one.
     ///
     /// # Errors
-    /// `Disconnected` when nothing answers there; `AuthenticationFailed` or `VersionMismatch` as
-    /// the handshake says.
+    /// `Disconnected` if nothing answers; `AuthenticationFailed` or `VersionMismatch` from the
+    /// handshake.
     pub async fn connect(
         address: &str,
         identity: &Identity,
@@ -143,8 +144,8 @@ impl Connection {
         Ok(connection)
     }
 
-    /// The newest map that a reply has named: later requests must not be carried out under an older
-    /// one.
+    /// The newest map version that a reply has named: receivers must not carry out later requests
+    /// under an older map.
     pub fn needed_map(&self) -> MapVersion {
         self.needed_map.get()
     }
@@ -154,12 +155,12 @@ impl Connection {
         self.is_closed.get()
     }
 
-    /// The incarnation of the service behind it: differs after each of its starts.
+    /// The incarnation of the peer, which changes with each start of its process.
     pub fn incarnation(&self) -> u64 {
         self.incarnation
     }
 
-    /// Ends the connection; all that wait on it get `Disconnected`.
+    /// Ends the connection; all waiting calls fail with `Disconnected`.
     pub fn close(&self) {
         if !self.is_closed.replace(true) {
             self.stream.shutdown();
@@ -169,18 +170,18 @@ impl Connection {
     }
 
     async fn read_replies(&self, mut reader: FrameReader) -> Result<()> {
-        let broken = |what: &str| Err(Error::new(ErrorCode::Protocol, what.to_owned()));
+        let broken = |problem: &str| Err(Error::new(ErrorCode::Protocol, problem.to_owned()));
         while let Some((header, crc)) = reader.header().await? {
             let body = reader.body(&header, crc).await?;
             let Some(Pending { sender, into, .. }) = self.pending.borrow_mut().remove(&header.tag)
             else {
-                return broken("reply to no request");
+                return broken("the peer sent a reply without a request");
             };
             if header.data_bytes > 0 {
                 let len = header.data_bytes as usize;
                 match into {
                     Some(into) if into.len() >= len => reader.data(&into.slice(0..len)).await?,
-                    _ => return broken("reply with more data than was asked for"),
+                    _ => return broken("the peer sent more data than was requested"),
                 }
             }
             sender.send(Reply { header, body });
@@ -234,11 +235,12 @@ impl Connection {
         (tag, receiver)
     }
 
-    /// Sends a request and waits for its reply; gives it with the number of bytes of bulk data.
+    /// Sends a request and waits for its reply; returns it with the number of bytes of bulk data.
     ///
     /// # Errors
-    /// The reply's own error; `Disconnected` if the connection ends before; `TimedOut` after
-    /// `time_left` (the request may still be carried out); `Protocol` if the reply makes no sense.
+    /// The error that the peer replies; `Disconnected` if the connection ends before the reply;
+    /// `TimedOut` after `time_left` (the request may still be carried out); `Protocol` if the reply
+    /// cannot be decoded.
     pub async fn call<R: Request>(
         self: &Rc<Self>,
         request: &R,
@@ -262,7 +264,7 @@ impl Connection {
             ..Header::default()
         };
         let (tag, receiver) = self.post(&header, request, options);
-        let _unlent = Unlent { connection: self, tag };
+        let _lent = LentBuffer { connection: self, tag };
         let reply = match options.time_left {
             None => receiver.await,
             Some(left) => match skep_env::timeout(left, receiver).await {
@@ -280,8 +282,9 @@ impl Connection {
             let code = ErrorCode::from_number(header.status).unwrap_or(ErrorCode::Protocol);
             return Err(Error::new(code, String::from_bytes(&body).unwrap_or_default()));
         }
-        let reply = R::Reply::from_bytes(&body)
-            .map_err(|error| Error::new(ErrorCode::Protocol, format!("reply: {error}")))?;
+        let reply = R::Reply::from_bytes(&body).map_err(|error| {
+            Error::new(ErrorCode::Protocol, format!("cannot decode the reply: {error}"))
+        })?;
         Ok((reply, header.data_bytes as usize))
     }
 }

@@ -1,6 +1,6 @@
-//! The handshake: each side proves that it knows the cluster's secret before the first request.
+//! The handshake: before the first request, each side proves that it has the cluster's secret.
 //!
-//! `docs/protocol/handshake.md` says what crosses the wire and what each refusal means.
+//! `docs/protocol/handshake.md` describes the messages and the refusals.
 
 use crate::access::{Channel, Identity};
 use crate::limits::{HANDSHAKE_TIMEOUT, MAX_HANDSHAKE_BODY_BYTES};
@@ -26,12 +26,13 @@ async fn send<M: Codec>(stream: &TcpStream, header: &Header, message: &M) -> Res
 
 async fn refuse(stream: &TcpStream, request: &Header, error: &Error) {
     let header = Header { status: error.code() as u16, ..request.reply() };
-    // Best effort: the peer may be gone already, and the refusal stands either way.
+    // Best effort: the peer may be gone already, and it is refused in any case.
     let _ = send(stream, &header, &error.context().to_owned()).await;
 }
 
 async fn receive<M: Codec>(reader: &mut FrameReader, message: u16) -> Result<(Header, M)> {
-    let unexpected = |what: String| Error::new(ErrorCode::Protocol, format!("handshake: {what}"));
+    let unexpected =
+        |problem: String| Error::new(ErrorCode::Protocol, format!("handshake: {problem}"));
     let Some((header, crc)) = reader.header().await? else {
         return Err(Error::new(
             ErrorCode::Disconnected,
@@ -92,19 +93,20 @@ pub(crate) async fn connect(
     let exchange = async {
         send(stream, &Header { message: Hello::ID, ..Header::default() }, &hello).await?;
         let (_, challenge): (_, Challenge) = receive(reader, Hello::ID).await?;
-        let (said, without) = (hello.to_bytes(), without_proof(&challenge));
-        let expected = identity.secret.proof(&[SERVER_LABEL, &said, &without]);
+        let (hello_bytes, challenge_bytes) = (hello.to_bytes(), without_proof(&challenge));
+        let expected = identity.secret.proof(&[SERVER_LABEL, &hello_bytes, &challenge_bytes]);
         if challenge.cluster != identity.cluster {
             return Err(other_cluster(challenge.cluster, identity.cluster));
         }
         if (challenge.proof_low, challenge.proof_high) != expected {
             return Err(Error::new(
                 ErrorCode::AuthenticationFailed,
-                "the server does not know this cluster's secret: the token is wrong or not of \
+                "the server does not have this cluster's secret: the token is wrong or not of \
                  this cluster; `skep cluster token` on the management host prints the right one",
             ));
         }
-        let (proof_low, proof_high) = identity.secret.proof(&[CLIENT_LABEL, &said, &without]);
+        let (proof_low, proof_high) =
+            identity.secret.proof(&[CLIENT_LABEL, &hello_bytes, &challenge_bytes]);
         let header = Header { message: Proof::ID, ..Header::default() };
         send(stream, &header, &Proof { proof_low, proof_high }).await?;
         let (_, welcome) = receive(reader, Proof::ID).await?;
@@ -125,7 +127,8 @@ fn other_cluster(theirs: ClusterId, ours: ClusterId) -> Error {
     )
 }
 
-/// Answers a connecting side. `check_target` says whether a target is served here.
+/// Runs the server's side of the handshake. `check_target` returns an error for a target that is
+/// not served here.
 pub(crate) async fn accept(
     stream: &TcpStream,
     identity: &Identity,
@@ -157,17 +160,17 @@ pub(crate) async fn accept(
             proof_low: 0,
             proof_high: 0,
         };
-        let (said, without) = (hello.to_bytes(), challenge.to_bytes());
+        let (hello_bytes, challenge_bytes) = (hello.to_bytes(), challenge.to_bytes());
         (challenge.proof_low, challenge.proof_high) =
-            identity.secret.proof(&[SERVER_LABEL, &said, &without]);
+            identity.secret.proof(&[SERVER_LABEL, &hello_bytes, &challenge_bytes]);
         send(stream, &header.reply(), &challenge).await?;
         let (header, proof): (_, Proof) = receive(&mut reader, Proof::ID).await?;
         if (proof.proof_low, proof.proof_high)
-            != identity.secret.proof(&[CLIENT_LABEL, &said, &without])
+            != identity.secret.proof(&[CLIENT_LABEL, &hello_bytes, &challenge_bytes])
         {
             let error = Error::new(
                 ErrorCode::AuthenticationFailed,
-                format!("node {} does not know this cluster's secret", hello.node),
+                format!("node {} does not have this cluster's secret", hello.node),
             );
             refuse(stream, &header, &error).await;
             return Err(error);
@@ -201,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn the_highest_common_version_is_spoken() {
+    fn negotiation_chooses_the_highest_common_version() {
         // A made-up next version beside today's.
         assert_eq!(negotiate(&hello(1, 2), 1, 1).unwrap(), 1);
         assert_eq!(negotiate(&hello(1, 1), 1, 2).unwrap(), 1);

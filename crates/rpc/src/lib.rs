@@ -1,9 +1,10 @@
-//! Framing on a connection, the handshake, matching of replies to requests; and [`routing`], which
-//! turns "this request for this group" into the member that serves it and holds the one retry and
-//! fail-over policy.
+//! Framing on a connection, the handshake, matching of replies to requests; [`routing`], which
+//! sends a request to the member that serves a group, with the retry and fail-over policy; and
+//! [`membership`], which registers a node with management.
 //!
-//! Owns connections. Does not know what a request means, but of those that measure the network
-//! ([`link_benchmark`]). A connection speaks to one target; it belongs to one thread's event loop.
+//! Owns connections. Does not own the meaning of requests, except for those that measure the
+//! network ([`link_benchmark`]). A connection leads to one target and belongs to one thread's event
+//! loop.
 
 pub mod access;
 pub mod client;
@@ -17,6 +18,6 @@ mod stream;
 
 pub use access::{Channel, Identity, JoinToken, Secret};
 pub use client::{CallOptions, Connection};
-pub use membership::{Change, Management, Membership, Registration};
+pub use membership::{Change, ClientEvents, ClientMembership, JoinLimits, Management, Membership};
 pub use routing::{MapCell, Router};
 pub use server::{Incoming, IncomingStream, Outbox, Peer};

@@ -2,36 +2,40 @@
 
 use std::time::Duration;
 
-/// A peer that doesn't finish its handshake by then is not one of ours.
+/// Time for a handshake: a slower peer is not a node of the cluster, or it is dead.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// A host that doesn't accept a connection by then is taken for dead.
+/// Time in which a host accepts a connection; a slower host counts as dead.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest body in a handshake: a stranger must not make us allocate more.
+/// Longest body in a handshake: an unauthenticated peer must not cause larger allocations.
 pub(crate) const MAX_HANDSHAKE_BODY_BYTES: u32 = 4096;
-/// What is read ahead of a connection at once. Holds hundreds of metadata requests.
+/// Bytes that are read ahead of a connection at once: hundreds of metadata requests.
 pub(crate) const READ_AHEAD_BYTES: usize = 64 << 10;
-/// Replies that wait to be sent; above it no more requests are read from the peer.
+/// Bytes of replies that wait to be sent; above it, no more requests are read from the peer.
 pub(crate) const MAX_OUTBOX_BYTES: usize = 64 << 20;
 /// First pause before a retry.
 pub(crate) const FIRST_BACKOFF: Duration = Duration::from_millis(2);
-/// Longest pause before a retry: a restarted server is found again this soon.
+/// Longest pause before a retry: a restarted server gets its next request this soon.
 pub(crate) const LONGEST_BACKOFF: Duration = Duration::from_millis(100);
 /// Longest pause before a retry at management: it may be away for long, and many nodes ask.
 pub(crate) const LONGEST_MANAGEMENT_BACKOFF: Duration = Duration::from_secs(1);
-/// Management answers from memory and one small sync; what takes longer is repeated.
+/// Pause of a client before it tries again to register, at first: hundreds of clients may wait for
+/// one management.
+pub(crate) const CLIENT_JOIN_PAUSE: Duration = Duration::from_millis(250);
+/// Time for management's reply, which needs memory and one small sync; then the request is
+/// repeated.
 pub(crate) const MANAGEMENT_DEADLINE: Duration = Duration::from_secs(5);
-/// How long a node waits at management for a newer map before it asks again.
+/// Time for which management holds a node's request for a newer map.
 pub(crate) const LONG_POLL: Duration = Duration::from_secs(30);
-/// How long a service that could begin with the map of before waits for management first: one that
-/// runs answers within milliseconds, and what it says is newer.
+/// Time for which a service with a cached map waits for management at its start: a running
+/// management replies within milliseconds, with a newer map.
 pub(crate) const TIMEOUT_WITH_CACHED_MAP: Duration = Duration::from_secs(1);
-/// Connections by which a link is measured: each holds a message at both ends.
+/// Connections of a link measurement: each has a message in memory at both ends.
 pub(crate) const MAX_LINK_STREAMS: u16 = 64;
-/// Bytes that go over a link in one measurement: more than a minute of the quickest networks.
+/// Bytes of one link measurement: more than a minute on the fastest networks.
 pub(crate) const MAX_LINK_BYTES: u64 = 1 << 40;
-/// Round trips that are timed one by one, and kept.
+/// Round trips whose times are stored one by one.
 pub(crate) const MAX_ROUND_TRIPS: u64 = 10_000;
-/// Time for the answer to one message of a measurement.
+/// Time for the reply to one message of a measurement.
 pub(crate) const LINK_PATIENCE: Duration = Duration::from_secs(60);
-/// How often it is looked whether a measurement is to go on.
+/// Interval of the check whether a measurement shall continue.
 pub(crate) const LINK_LOOK: Duration = Duration::from_millis(100);

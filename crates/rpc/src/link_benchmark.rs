@@ -1,8 +1,8 @@
-//! Both ends of a benchmark of the network: messages as those of clients to storage, with bulk data
-//! and its checksums, that no device is behind.
+//! Both ends of a benchmark of the network: messages like those of clients to storage, with bulk
+//! data and its checksums, but without a device.
 //!
-//! What is measured is the way of real data: connections of the same kind, on the thread that
-//! answers for what they name, with every byte summed and compared. Only files are missing.
+//! It measures the path of real data: the same kind of connections, to the threads of the named
+//! targets, with a checksum computed and compared for every byte. Only the files are missing.
 
 use crate::access::{Channel, Identity};
 use crate::client::{CallOptions, Connection};
@@ -17,54 +17,54 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// What is moved over a link.
+/// The messages of a link measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinkPlan {
-    /// Connections, each with one message under way.
+    /// Connections, each with one message in flight.
     pub streams: u16,
-    /// Messages of each.
+    /// Messages of each connection.
     pub messages: u32,
-    /// Bulk data in each; zero: round trips are timed one by one.
+    /// Bulk data of each message; zero means that round trips are timed one by one.
     pub message_bytes: u32,
-    /// Data come from the other side; else they go there.
+    /// `true` if this side receives the data, `false` if it sends it.
     pub is_receiving: bool,
 }
 
-/// What was measured. Times are since this host booted.
+/// The result of a link measurement. Times are since this host booted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LinkResult {
-    /// The address at which the other side answered.
+    /// The address of the peer that answered.
     pub address: String,
     /// Bytes of bulk data.
     pub bytes: u64,
-    /// Begin and end of each connection's messages.
+    /// Start and end of each connection's messages.
     pub streams: Vec<(Duration, Duration)>,
     /// Each round trip, if they were timed.
     pub round_trips: Vec<Duration>,
 }
 
 impl LinkResult {
-    /// The first begin.
+    /// The earliest start.
     pub fn begin(&self) -> Duration {
         self.streams.iter().map(|(begin, _)| *begin).min().unwrap_or_default()
     }
 
-    /// The last end.
+    /// The latest end.
     pub fn end(&self) -> Duration {
         self.streams.iter().map(|(_, end)| *end).max().unwrap_or_default()
     }
 }
 
 impl LinkPlan {
-    /// Refuses what is too much.
+    /// Checks the plan against the limits.
     ///
     /// # Errors
-    /// `InvalidArgument` with all that is wrong.
+    /// `InvalidArgument` with all problems.
     pub fn check(&self) -> Result<()> {
         let mut problems = Vec::new();
-        let mut must = |holds: bool, what: String| {
+        let mut must = |holds: bool, problem: String| {
             if !holds {
-                problems.push(what);
+                problems.push(problem);
             }
         };
         must(
@@ -93,8 +93,8 @@ impl LinkPlan {
     }
 }
 
-/// Data that means nothing. No zeros, which a network could leave out.
-fn meaningless(len: usize) -> Buf {
+/// Data without meaning. Not zeros, since a network could compress them.
+fn filler(len: usize) -> Buf {
     const PART: usize = 4096;
     let mut part = [0; PART];
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
@@ -119,14 +119,15 @@ fn compare(bytes: &[u8], expected: &[u32]) -> Result<()> {
     let mut sums = bytes.chunks(GRANULE_BYTES as usize).map(crc32c);
     let is_same =
         sums.len() == expected.len() && expected.iter().all(|it| sums.next() == Some(*it));
-    let wrong = || Error::new(ErrorCode::Protocol, "data don't have the checksums they came with");
+    let wrong =
+        || Error::new(ErrorCode::Protocol, "the data does not match the checksums sent with it");
     is_same.then_some(()).ok_or_else(wrong)
 }
 
 /// Answers [`DiscardData`].
 ///
 /// # Errors
-/// `Protocol` if data and checksums don't agree.
+/// `Protocol` if the data does not match the checksums.
 pub fn discard(request: &DiscardData, data: Option<&Buf>) -> Result<EmptyReply> {
     compare(data.map_or(&[], Buf::bytes), &request.checksums).map(|()| EmptyReply {})
 }
@@ -134,18 +135,18 @@ pub fn discard(request: &DiscardData, data: Option<&Buf>) -> Result<EmptyReply> 
 /// Answers [`GiveData`].
 ///
 /// # Errors
-/// `LimitReached` for more than fits into a frame.
+/// `LimitReached` for more bytes than a frame can contain.
 pub fn give(request: GiveData) -> Result<(GiveDataReply, Buf)> {
     let len = request.bytes as usize;
     if len > MAX_DATA_BYTES {
-        let what = format!("{len} bytes asked for, {MAX_DATA_BYTES} fit into a reply");
-        return Err(Error::new(ErrorCode::LimitReached, what));
+        let context = format!("cannot send {len} bytes at once: a reply holds {MAX_DATA_BYTES}");
+        return Err(Error::new(ErrorCode::LimitReached, context));
     }
-    let data = meaningless(len);
+    let data = filler(len);
     Ok((GiveDataReply { checksums: checksums(data.bytes()) }, data))
 }
 
-/// One connection, and what it has done.
+/// One connection of a measurement.
 struct Stream {
     connection: Rc<Connection>,
     plan: LinkPlan,
@@ -158,8 +159,8 @@ impl Drop for Stream {
     }
 }
 
-/// Begin and end of a stream, and its round trips.
-type MessagePart = (Duration, Duration, Vec<Duration>);
+/// Start and end of a stream, and its round trips.
+type StreamTimes = (Duration, Duration, Vec<Duration>);
 
 impl Stream {
     async fn message(&self, buf: &Buf) -> Result<()> {
@@ -169,7 +170,10 @@ impl Stream {
             let request = GiveData { bytes: self.plan.message_bytes };
             let (given, count) = self.connection.call(&request, &options).await?;
             if count != buf.len() {
-                return Err(Error::new(ErrorCode::Protocol, "less data came than was asked for"));
+                return Err(Error::new(
+                    ErrorCode::Protocol,
+                    "the peer sent less data than was requested",
+                ));
             }
             return compare(buf.bytes(), &given.checksums);
         }
@@ -179,9 +183,9 @@ impl Stream {
         self.connection.call(&request, &options).await.map(drop)
     }
 
-    async fn run(self) -> Result<MessagePart> {
+    async fn run(self) -> Result<StreamTimes> {
         let times_each = self.plan.message_bytes == 0;
-        let buf = meaningless(self.plan.message_bytes as usize);
+        let buf = filler(self.plan.message_bytes as usize);
         let mut trips = Vec::new();
         let begin = skep_env::now();
         let mut last = begin;
@@ -198,13 +202,13 @@ impl Stream {
     }
 }
 
-/// Measures the link to a service: to the threads of these targets of it, one stream after the
-/// other, or without targets to the service itself. `goes_on` is told now and then how many bytes
-/// were moved; when it says no, the measurement is given up.
+/// Measures the link to a service. The streams go to the threads of `targets` in turn, or to the
+/// service itself if there are none. `goes_on` is called every `LINK_LOOK` with the bytes moved so
+/// far; if it returns `false`, the measurement ends.
 ///
 /// # Errors
-/// What is wrong with the plan; what kept the other side from being reached, or from answering;
-/// `Interrupted` if `goes_on` said no.
+/// The problems of the plan; the error of the connection or of the peer; `Interrupted` if `goes_on`
+/// returned `false`.
 pub async fn measure(
     identity: &Identity,
     addresses: &[String],
@@ -225,10 +229,10 @@ pub async fn measure(
     let stream = |connection| Stream { connection, plan, moved: Rc::clone(&moved) };
     let streams: Vec<Stream> = streams.into_iter().map(stream).collect();
     for stream in &streams {
-        // Untimed: everything on the way is awake.
+        // Not timed: it wakes threads and fills caches on the way.
         stream.message(&Buf::new(0)).await?;
     }
-    let tasks: Vec<Task<Result<MessagePart>>> =
+    let tasks: Vec<Task<Result<StreamTimes>>> =
         streams.into_iter().map(|stream| skep_env::spawn(stream.run())).collect();
     let mut all = std::pin::pin!(async {
         let mut parts = Vec::new();
@@ -242,7 +246,7 @@ pub async fn measure(
             break parts?;
         }
         if !goes_on(moved.get()) {
-            return Err(Error::new(ErrorCode::Interrupted, "given up"));
+            return Err(Error::new(ErrorCode::Interrupted, "the measurement was stopped"));
         }
     };
     goes_on(moved.get());
@@ -260,7 +264,8 @@ async fn connect(
     addresses: &[String],
     target: TargetId,
 ) -> Result<(String, Rc<Connection>)> {
-    let mut last = Error::new(ErrorCode::Disconnected, "it has no address");
+    let mut last =
+        Error::new(ErrorCode::Disconnected, "the service has no address in the cluster map");
     for address in addresses {
         match Connection::connect(address, identity, target, Channel::NONE).await {
             Ok(connection) => return Ok((address.clone(), connection)),
@@ -289,7 +294,7 @@ mod tests {
         }
     }
 
-    /// Answers as services do; changes a byte of what it gives if it is told to.
+    /// Answers like a service; changes a byte of its data if `is_broken`.
     async fn serve(listener: TcpListener, identity: Identity, is_broken: bool) {
         loop {
             let stream = listener.accept().await.unwrap();
@@ -334,7 +339,7 @@ mod tests {
         LinkPlan { streams: 3, messages: 5, message_bytes: 10_000, is_receiving: false };
 
     #[test]
-    fn data_go_both_ways_and_round_trips_are_timed() {
+    fn data_flows_both_ways_and_round_trips_are_timed() {
         for is_receiving in [false, true] {
             let result = try_out(LinkPlan { is_receiving, ..PLAN }, false, true).unwrap();
             assert_eq!((result.bytes, result.streams.len()), (150_000, 3));
@@ -348,10 +353,10 @@ mod tests {
     }
 
     #[test]
-    fn changed_data_are_noticed_at_both_ends() {
+    fn both_ends_detect_changed_data() {
         let error = try_out(LinkPlan { is_receiving: true, ..PLAN }, true, true).unwrap_err();
         assert!(error.context().contains("checksums"), "{error}");
-        let data = meaningless(5000);
+        let data = filler(5000);
         let request = DiscardData { checksums: checksums(data.bytes()) };
         discard(&request, Some(&data)).unwrap();
         data.write(4999, b"x");
@@ -360,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_is_refused_and_what_nobody_waits_for_given_up() {
+    fn excessive_plans_are_refused_and_stopped_runs_end() {
         let problem = |plan: LinkPlan| plan.check().unwrap_err().context().to_owned();
         assert!(problem(LinkPlan { streams: 0, ..PLAN }).contains("1 to 64 streams"));
         assert!(problem(LinkPlan { messages: 0, ..PLAN }).contains("one message"));

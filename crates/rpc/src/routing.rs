@@ -1,9 +1,13 @@
-//! From (request, group) to the member that serves it: holds the cluster map, and **the only retry
-//! and fail-over policy** of Skep. For clients and services.
+//! Sends a request for a group to the member that serves it: holds the cluster map, and the retry
+//! and fail-over policy for requests to targets. For clients and services.
 //!
-//! A call waits, reconnects and tries again for as long as its deadline allows (for ever, if it has
-//! none) until it has a final answer. Requests that modify are safe to repeat: they carry a slot
-//! and a sequence, or are idempotent by their contents.
+//! A call waits, reconnects and retries until it has a final answer or its deadline passes (for
+//! ever if it has none). Requests that modify are safe to repeat: they carry a slot and a sequence,
+//! or are idempotent by their contents.
+//!
+//! # Invariants
+//! A target has an open connection or an attempt to connect, never both: see
+//! [`Router::check_invariants`].
 
 use crate::access::{Channel, Identity};
 use crate::client::{CallOptions, Connection};
@@ -25,11 +29,11 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct MapCell {
     version: AtomicU64,
-    /// The newest map that others rely on, as their replies said.
+    /// The newest map version that peers have named in their replies.
     needed: AtomicU64,
     /// The id that this process has in the cluster now.
     node: AtomicU32,
-    /// Protects the pointer alone; held to clone or replace it.
+    /// Protects the pointer only; locked to clone or replace it.
     map: Mutex<Arc<ClusterMap>>,
 }
 
@@ -54,29 +58,29 @@ impl MapCell {
         MapVersion::new(self.version.load(Ordering::Acquire))
     }
 
-    /// The oldest map under which requests of this process may be carried out: see
+    /// The oldest map under which targets may carry out requests of this process: see
     /// docs/design/0006-fencing.md.
     pub fn needed(&self) -> MapVersion {
         MapVersion::new(self.needed.load(Ordering::Acquire))
     }
 
-    /// Somebody relies on a map of this version.
+    /// Notes that a peer relies on a map of this version.
     pub fn need(&self, version: MapVersion) {
         self.needed.fetch_max(version.raw(), Ordering::AcqRel);
     }
 
-    /// The id that this process has in the cluster now; zero: none.
+    /// The id that this process has in the cluster now; zero if it has none.
     pub fn node(&self) -> NodeId {
         NodeId::new(self.node.load(Ordering::Acquire))
     }
 
-    /// The process has another id in the cluster. Connections that were made under the old one are
-    /// not used any more.
+    /// Sets the id of this process in the cluster. Connections that were made under the former id
+    /// are not used any more.
     pub fn set_node(&self, node: NodeId) {
         self.node.store(node.raw(), Ordering::Release);
     }
 
-    /// Takes a map if it is newer.
+    /// Stores a map if it is newer.
     pub fn update(&self, map: ClusterMap) {
         let held = self.map.lock().unwrap_or_else(PoisonError::into_inner);
         if map.version > held.version {
@@ -84,8 +88,8 @@ impl MapCell {
         }
     }
 
-    /// Takes a map in place of one that was kept over a restart, whichever is newer: management
-    /// may have been put back to an older state meanwhile, and what it says counts.
+    /// Replaces a cached map by management's, whichever is newer: management may have been restored
+    /// to an older state meanwhile, and its map is the valid one.
     pub(crate) fn replace(&self, map: ClusterMap) {
         self.put(self.map.lock().unwrap_or_else(PoisonError::into_inner), map);
     }
@@ -97,7 +101,7 @@ impl MapCell {
 }
 
 #[derive(Default)]
-struct Link {
+struct TargetLink {
     connection: RefCell<Option<Rc<Connection>>>,
     is_connecting: Cell<bool>,
     connected: Notify,
@@ -109,7 +113,7 @@ pub struct Router {
     channel: Channel,
     cell: Arc<MapCell>,
     cached: RefCell<Arc<ClusterMap>>,
-    links: RefCell<HashMap<TargetId, Rc<Link>>>,
+    links: RefCell<HashMap<TargetId, Rc<TargetLink>>>,
 }
 
 impl std::fmt::Debug for Router {
@@ -126,7 +130,7 @@ impl Router {
         Rc::new(Self { identity, channel, cell, cached, links: RefCell::default() })
     }
 
-    /// Requests of this process must not be carried out under an older map from now on.
+    /// From now on, targets must not carry out requests of this process under an older map.
     pub fn need(&self, version: MapVersion) {
         self.cell.need(version);
     }
@@ -143,7 +147,7 @@ impl Router {
     /// The group that serves a shard now.
     ///
     /// # Errors
-    /// `StaleMap` if the map names none (yet).
+    /// `StaleMap` if no group serves the shard in this map.
     pub fn shard_group(&self, shard: ShardId) -> Result<GroupId> {
         self.map().shard_group(shard).ok_or_else(|| {
             Error::new(
@@ -169,12 +173,12 @@ impl Router {
         self.retry(resolve, request, options).await.map(|(reply, _)| reply)
     }
 
-    /// Sends a request to a group, until it has a final answer; gives the reply and the number of
-    /// bytes of bulk data that came with it. Cancel-safe: a dropped call may have been carried out.
+    /// Sends a request to a group until there is a final answer; returns the reply and the number
+    /// of bytes of its bulk data. Cancel-safe: a dropped call may have been carried out.
     ///
     /// # Errors
-    /// The final answer of the group; `TimedOut` when the deadline passes, with the last obstacle
-    /// in its context.
+    /// The final error of the group; `TimedOut` when the deadline passes, with the last error in
+    /// its context.
     pub async fn call<R: Request>(
         &self,
         group: GroupId,
@@ -192,6 +196,7 @@ impl Router {
     ) -> Result<(R::Reply, usize)> {
         let deadline = options.time_left.map(|left| skep_env::now() + left);
         let mut backoff = FIRST_BACKOFF;
+        // Retry: a request to a group, 2 ms doubling to 100 ms, `CallOptions::time_left`
         loop {
             let attempt = async {
                 let group = resolve()?;
@@ -222,20 +227,23 @@ impl Router {
         request: &R,
         options: &mut CallOptions,
     ) -> Result<(R::Reply, usize)> {
+        if cfg!(debug_assertions) {
+            self.check_invariants();
+        }
         self.check_sender(options)?;
         let map = self.map();
         let unknown =
-            |what: &str| Error::new(ErrorCode::StaleMap, format!("group {group}: {what}"));
-        let entry = map.group(group).ok_or_else(|| unknown("not in the cluster map"))?;
-        let target = map.primary(group).ok_or_else(|| unknown("no member serves it"))?.id;
+            |problem: &str| Error::new(ErrorCode::StaleMap, format!("group {group} {problem}"));
+        let entry = map.group(group).ok_or_else(|| unknown("is not in the cluster map"))?;
+        let target = map.primary(group).ok_or_else(|| unknown("has no member that serves it"))?.id;
         options.group = group;
         options.epoch = entry.epoch;
-        // Metadata has its sessions: it need not know who was removed elsewhere.
+        // Metadata needs no map version: it fences removed clients by their sessions.
         if entry.kind == TargetKind::Storage {
             options.lowest_map = options.lowest_map.max(self.cell.needed());
         }
         let connection = self.connection(&map, target).await?;
-        // A connection that was made under an older id is refused at its other end.
+        // The process may have got another id during the connect.
         self.check_sender(options)?;
         let result = connection.call(request, options).await;
         self.cell.need(connection.needed_map());
@@ -250,24 +258,25 @@ impl Router {
         result.map_err(|error| error.within(target))
     }
 
-    /// Checks that a request may go out under the id that the process has now.
+    /// Checks that a request may go out under the present id of this process.
     fn check_sender(&self, options: &CallOptions) -> Result<()> {
         match options.only_as.filter(|node| *node != self.cell.node()) {
             None => Ok(()),
             Some(node) => {
-                let text = format!("it was to be sent by {node}, which was removed meanwhile");
+                let text =
+                    format!("cannot send this request as {node}, which was removed meanwhile");
                 Err(Error::new(ErrorCode::Evicted, text))
             }
         }
     }
 
-    /// The open connection to a target, or a new one. Callers that come while one is being made
-    /// wait for it instead of making another.
+    /// The open connection to a target, or a new one. Concurrent callers share one attempt to
+    /// connect.
     ///
     /// # Errors
     /// `StaleMap` if the target or its node isn't in the map, or as [`Connection::connect`].
     pub async fn connection(&self, map: &ClusterMap, target: TargetId) -> Result<Rc<Connection>> {
-        self.be_as_the_process();
+        self.take_process_id();
         let link = Rc::clone(self.links.borrow_mut().entry(target).or_default());
         loop {
             if let Some(open) = link.connection.borrow().as_ref().filter(|it| !it.is_closed()) {
@@ -279,14 +288,14 @@ impl Router {
             link.connected.wait().await;
         }
         // Resets the flag even if this future is dropped while it connects.
-        let _reset = Connecting(Rc::clone(&link));
+        let _reset = ConnectingGuard(Rc::clone(&link));
         let connection = self.connect(map, target).await?;
         *link.connection.borrow_mut() = Some(Rc::clone(&connection));
         Ok(connection)
     }
 
-    /// Takes the id that the process has now; ends connections that were made under another.
-    fn be_as_the_process(&self) {
+    /// Adopts the present id of this process; ends connections that were made under a former one.
+    fn take_process_id(&self) {
         let node = self.cell.node();
         if self.identity.borrow().node == node {
             return;
@@ -296,6 +305,17 @@ impl Router {
             if let Some(connection) = link.connection.take() {
                 connection.close();
             }
+        }
+    }
+
+    /// Checks the connection table.
+    ///
+    /// # Panics
+    /// If a target has an open connection and an attempt to connect at the same time.
+    pub fn check_invariants(&self) {
+        for (target, link) in &*self.links.borrow() {
+            let is_open = link.connection.borrow().as_ref().is_some_and(|it| !it.is_closed());
+            assert!(!(is_open && link.is_connecting.get()), "{target} has one connection");
         }
     }
 
@@ -318,16 +338,16 @@ impl Router {
     }
 }
 
-struct Connecting(Rc<Link>);
+struct ConnectingGuard(Rc<TargetLink>);
 
-impl Drop for Connecting {
+impl Drop for ConnectingGuard {
     fn drop(&mut self) {
         self.0.is_connecting.set(false);
         self.0.connected.notify();
     }
 }
 
-/// Between half of a pause and all of it, so that many clients don't come back at once.
+/// A random time between half of `pause` and all of it, so that many clients do not retry at once.
 fn jittered(pause: Duration) -> Duration {
     let half = pause / 2;
     half + half.mul_f64((skep_env::random_u64() % 1024) as f64 / 1024.0)

@@ -12,24 +12,24 @@ use skep_wire::frame::Header;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// Who is on the other side.
+/// The authenticated peer of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
-    /// Its node; zero: it has no id yet.
+    /// Its node id; zero if it has none yet.
     pub node: NodeId,
-    /// What it is.
+    /// Its kind.
     pub kind: NodeKind,
-    /// The target that it wants to speak to; zero: the node.
+    /// The target that it addresses; zero for the node itself.
     pub target: TargetId,
-    /// Which of its channels to the target this is.
+    /// Its channel to the target.
     pub channel: Channel,
 }
 
-/// Authenticates a peer on a new connection. `check_target` says whether a target is served here.
-/// Afterwards the socket may be handed to another thread.
+/// Authenticates a peer on a new connection. `check_target` returns an error for a target that is
+/// not served here. Afterwards the socket may be handed to another thread.
 ///
 /// # Errors
-/// As the handshake says; the peer was told.
+/// The refusal of the handshake, which the peer has received.
 pub async fn authenticate(
     stream: &TcpStream,
     identity: &Identity,
@@ -73,7 +73,7 @@ impl IncomingStream {
     /// replies are waiting to be sent to the peer.
     ///
     /// # Errors
-    /// `Disconnected` or `Protocol`; the connection is of no more use then.
+    /// `Disconnected` or `Protocol`; the connection cannot be used any more then.
     pub async fn next(&mut self) -> Result<Option<Incoming>> {
         self.outbox.below_limit().await;
         let Some((header, crc)) = self.reader.header().await? else {
@@ -92,7 +92,7 @@ impl IncomingStream {
     }
 }
 
-/// Replies to one peer. What is put in during one turn of the event loop goes out together.
+/// Replies to one peer. Replies of one turn of the event loop go out together.
 pub struct Outbox {
     stream: TcpStream,
     parts: RefCell<Vec<MessagePart>>,
@@ -146,7 +146,7 @@ impl Outbox {
         self.waiting_bytes.set(self.waiting_bytes.get() + bytes);
         {
             let mut parts = self.parts.borrow_mut();
-            // Small replies are put together: one part, one vector.
+            // Small replies share a part, and so a vector of the send.
             match parts.last_mut() {
                 Some(MessagePart::Bytes(last)) if last.len() < 16 << 10 => {
                     last.extend_from_slice(&frame)
@@ -173,7 +173,8 @@ impl Outbox {
                     outbox.waiting_bytes.set(0);
                     break;
                 }
-                outbox.waiting_bytes.set(outbox.waiting_bytes.get().saturating_sub(bytes));
+                let waiting = outbox.waiting_bytes.get().checked_sub(bytes);
+                outbox.waiting_bytes.set(waiting.expect("only this task subtracts bytes"));
                 outbox.drained.notify();
             }
             outbox.is_sending.set(false);

@@ -1,11 +1,11 @@
-//! Frames out of a byte stream.
+//! Reads frames from a byte stream.
 
 use crate::limits::READ_AHEAD_BYTES;
 use skep_env::{Buf, TcpStream};
 use skep_types::{Error, ErrorCode, Result};
 use skep_wire::frame::{HEADER_BYTES, Header, check_body};
 
-/// Reads frames: headers and bodies from a read-ahead buffer, bulk data straight to its place.
+/// Reads frames: headers and bodies from a read-ahead buffer, bulk data directly into its buffer.
 pub(crate) struct FrameReader {
     stream: TcpStream,
     ahead: Buf,
@@ -25,7 +25,7 @@ impl FrameReader {
     /// Receives until `count` bytes are in the read-ahead buffer; `false` if the stream ends before
     /// the first of them.
     async fn fill(&mut self, count: usize) -> Result<bool> {
-        debug_assert!(count <= READ_AHEAD_BYTES, "callers ask for less than the buffer");
+        debug_assert!(count <= READ_AHEAD_BYTES, "callers read at most the buffer's length");
         while self.end - self.start < count {
             if self.start > 0 {
                 self.ahead.write(0, self.ahead.slice(self.start..self.end).bytes());
@@ -37,7 +37,7 @@ impl FrameReader {
             if got == 0 {
                 return match self.end - self.start {
                     0 => Ok(false),
-                    _ => Err(disconnected("it ended within a frame")),
+                    _ => Err(disconnected("the peer ended it within a frame")),
                 };
             }
             self.end += got;

@@ -1,6 +1,6 @@
 //! Connections over real sockets: authentication, matching of replies, bulk data both ways.
 
-#![allow(clippy::unwrap_used, reason = "a test that meets what can't be fails")]
+#![allow(clippy::unwrap_used, reason = "a test fails at an unexpected result")]
 
 use skep_env::{Buf, TcpListener, block_on, spawn};
 use skep_rpc::server::{IncomingStream, authenticate};
@@ -69,7 +69,7 @@ fn read(offset: u64, length: u32) -> ReadChunk {
 }
 
 #[test]
-fn replies_find_their_requests_in_any_order() {
+fn replies_match_their_requests_in_any_order() {
     block_on(async {
         let secret = Secret::generate();
         let address = serve(identity(1, &secret));
@@ -103,7 +103,7 @@ fn replies_find_their_requests_in_any_order() {
 }
 
 #[test]
-fn strangers_are_refused_and_told_why() {
+fn strangers_are_refused_with_a_reason() {
     block_on(async {
         let secret = Secret::generate();
         let address = serve(identity(1, &secret));
@@ -125,7 +125,7 @@ fn strangers_are_refused_and_told_why() {
 }
 
 #[test]
-fn what_waits_is_not_sent_under_an_id_that_the_process_got_meanwhile() {
+fn waiting_request_is_not_sent_under_a_newer_id() {
     block_on(async {
         let cell = MapCell::new(ClusterMap::empty(ClusterId::default()), NodeId::new(5));
         let identity = identity(1, &Secret::generate());

@@ -1,12 +1,14 @@
-//! The map that a service keeps over its restarts, so that it can start while management is down.
+//! The cached cluster map: a service persists its map, so that it can start while management is
+//! down.
 //!
-//! Owns the file `kept-map` in a node's directory: when it is written, and whether what is found
-//! there may be used. `docs/design/0004-serving-without-management.md` says why so.
+//! Owns the file `kept-map` in a node's directory: decides when to write it, and whether a start
+//! may use it. `docs/design/0004-serving-without-management.md` has the reasons.
 //!
 //! # When it is written
-//! What places requests (nodes, targets, groups, shards, settings) is kept at once, at most once a
-//! second. Who answers and how much space there is changes with nearly every heartbeat of a busy
-//! cluster: room alone is kept once a minute, and who answers is not kept at all.
+//! Changes of nodes, targets, groups, shards and settings decide where requests go: they are
+//! written at once, at most once a second. Reachability and free space change with nearly every
+//! heartbeat of a busy cluster: free space alone is written once a minute, and reachability is not
+//! written.
 
 use crate::directory::NodeDirectory;
 use skep_env::Mailbox;
@@ -24,20 +26,23 @@ use std::time::Duration;
 /// File in a service's directory.
 pub const CACHED_MAP_FILE: &str = "kept-map";
 
-/// Between two writes: clients that come in crowds change the map with each of them.
+/// Pause between two writes: many clients that mount at once change the map with each mount.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Between two writes of nothing but room: it only weighs where new files go.
+/// Pause between two writes for free space alone, which only affects the placement of new files.
 const FREE_SPACE_WRITE_PAUSE: Duration = Duration::from_secs(60);
 
-/// The map that a node kept, as far as it may be trusted: nobody counts as heard. None if there is
-/// none, or none that can be used, which is said in the log.
+/// The cached map of a node, in which no node counts as reachable. Returns `None` if there is no
+/// map, or logs a warning and returns `None` if the map cannot be used.
 pub(crate) fn read(node: &NodeDirectory) -> Option<ClusterMap> {
     let path = node.directory.path().join(CACHED_MAP_FILE);
     let identity = node.directory.identity();
     match read_file(&path, identity.cluster, identity.node_uuid) {
         Ok(map) => map,
         Err(error) => {
-            tracing::warn!("{}: {error}; waiting for management instead", path.display());
+            tracing::warn!(
+                "cannot use the cached cluster map {}: {error}; this node waits for management",
+                path.display()
+            );
             None
         }
     }
@@ -51,22 +56,23 @@ fn read_file(path: &Path, cluster: ClusterId, node_uuid: u128) -> Result<Option<
     };
     let CachedMap { node_uuid: found, map } = CachedMap::from_file(&bytes)?;
     if found != node_uuid || map.cluster != cluster {
-        let what = format!("kept by another node ({found:032x} of cluster {})", map.cluster);
-        return Err(Error::new(ErrorCode::Configuration, what));
+        let problem =
+            format!("it belongs to another node ({found:032x} of cluster {})", map.cluster);
+        return Err(Error::new(ErrorCode::Configuration, problem));
     }
     Ok(Some(without_reachability(map)))
 }
 
-/// Who answered when the map was kept says nothing about now.
+/// Resets reachability: its values in a cached map are out of date.
 fn without_reachability(mut map: ClusterMap) -> ClusterMap {
     map.nodes.iter_mut().for_each(|node| node.reachability = Reachability::ProbablyOffline);
     map.targets.iter_mut().for_each(|target| target.reachability = Reachability::ProbablyOffline);
     map
 }
 
-/// What must not be lost: all but who answers and how much space there is. The version counts those
-/// too, so it tells nothing.
-fn without_soft_fields(map: &ClusterMap) -> ClusterMap {
+/// The map without reachability and free space. Also without the version, which counts changes of
+/// those too.
+fn without_soft_state(map: &ClusterMap) -> ClusterMap {
     let mut map = without_reachability(map.clone());
     map.version = skep_types::MapVersion::new(0);
     for target in &mut map.targets {
@@ -76,19 +82,20 @@ fn without_soft_fields(map: &ClusterMap) -> ClusterMap {
     map
 }
 
-/// How long after the last write the newest map is to be kept; none if it needs not be.
-fn pause(kept: Option<&ClusterMap>, newest: &ClusterMap) -> Option<Duration> {
-    let Some(kept) = kept else { return Some(Duration::ZERO) };
-    if without_soft_fields(kept) != without_soft_fields(newest) {
+/// The pause after the last write until the newest map is written; `None` if it need not be.
+fn pause(cached: Option<&ClusterMap>, newest: &ClusterMap) -> Option<Duration> {
+    let Some(cached) = cached else { return Some(Duration::ZERO) };
+    if without_soft_state(cached) != without_soft_state(newest) {
         return Some(PAUSE);
     }
     let free_space = |map: &ClusterMap| -> Vec<Capacity> {
         map.targets.iter().map(|target| target.capacity).collect()
     };
-    (free_space(kept) != free_space(newest)).then_some(FREE_SPACE_WRITE_PAUSE)
+    (free_space(cached) != free_space(newest)).then_some(FREE_SPACE_WRITE_PAUSE)
 }
 
-/// Keeps the newest map, for ever; spawn it. `changed` says that there is another one in the cell.
+/// Persists the newest map whenever it changes; spawn it. `changed` notifies of another map in the
+/// cell.
 pub(crate) async fn keep(
     directory: PathBuf,
     node_uuid: u128,
@@ -96,35 +103,38 @@ pub(crate) async fn keep(
     changed: Rc<Notify>,
 ) {
     let path = directory.join(CACHED_MAP_FILE);
-    let mut kept: Option<Arc<ClusterMap>> = None;
+    let mut cached: Option<Arc<ClusterMap>> = None;
     let mut written_at: Option<Duration> = None;
-    let mut has_complained = false;
+    let mut has_warned = false;
+    // Retry: writing the cached map after an error, `PAUSE`, no limit
     loop {
-        let news = changed.wait();
+        let change = changed.wait();
         let newest = cell.load();
-        let Some(pause) = pause(kept.as_deref(), &newest) else {
-            news.await;
+        let Some(pause) = pause(cached.as_deref(), &newest) else {
+            change.await;
             continue;
         };
         let left =
             written_at.map_or(Duration::ZERO, |at| (at + pause).saturating_sub(skep_env::now()));
         if !left.is_zero() {
-            skep_env::timeout(left, news).await;
+            skep_env::timeout(left, change).await;
             continue;
         }
         let result = write(path.clone(), CachedMap { node_uuid, map: (*newest).clone() }).await;
         written_at = Some(skep_env::now());
         match result {
             Ok(()) => {
-                kept = Some(newest);
-                has_complained = false;
+                cached = Some(newest);
+                has_warned = false;
             }
             Err(error) => {
-                if !has_complained {
-                    tracing::warn!("the cluster map can't be kept: {error}; trying on");
+                if !has_warned {
+                    tracing::warn!(
+                        "this node cannot write its cached cluster map, and retries: {error}"
+                    );
                 }
-                has_complained = true;
-                // Even if nothing was kept yet, which would be due at once.
+                has_warned = true;
+                // Without a first write, the next attempt would start at once.
                 skep_env::sleep(PAUSE).await;
             }
         }
@@ -132,11 +142,11 @@ pub(crate) async fn keep(
 }
 
 /// Writes on a thread of its own: two syncs can take longer than a lease on a busy disk.
-async fn write(path: PathBuf, kept: CachedMap) -> Result<()> {
+async fn write(path: PathBuf, cached: CachedMap) -> Result<()> {
     let (sender, done) = Mailbox::new(1)?;
     let body = move || {
-        // Nobody waits for it if the service has ended.
-        let _ = sender.send(replace_atomically(&path, &kept.to_file()));
+        // If the service has ended, the receiver is gone.
+        let _ = sender.send(replace_atomically(&path, &cached.to_file()));
     };
     skep_env::spawn_thread("kept-map".into(), None, body)?;
     done.receive().await?
@@ -181,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_places_requests_is_kept_soon_room_later_and_who_answers_never() {
+    fn write_pause_depends_on_the_kind_of_change() {
         let check = |newest: ClusterMap, expected| {
             assert_eq!(pause(Some(&map()), &newest), expected, "{newest:?}");
         };
@@ -197,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_map_is_found_again_and_that_of_another_node_or_a_damaged_one_is_not_used() {
+    fn cached_map_is_read_back_unless_foreign_or_damaged() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(CACHED_MAP_FILE);
         let cluster = map().cluster;
@@ -205,9 +215,9 @@ mod tests {
         let file = path.clone();
         skep_env::block_on(async move {
             let cell = MapCell::new(map(), NodeId::new(1));
-            let news = Rc::new(Notify::default());
+            let change = Rc::new(Notify::default());
             let parent = file.parent().unwrap().to_owned();
-            let _keeping = skep_env::spawn(keep(parent, 5, Arc::clone(&cell), Rc::clone(&news)));
+            let _keeping = skep_env::spawn(keep(parent, 5, Arc::clone(&cell), Rc::clone(&change)));
             let until = async |version: u64| {
                 let deadline = skep_env::now() + Duration::from_secs(20);
                 loop {
@@ -221,7 +231,7 @@ mod tests {
             };
             until(7).await;
             cell.update(changed(|map| map.formatted = true));
-            news.notify();
+            change.notify();
             until(8).await;
         })
         .unwrap();

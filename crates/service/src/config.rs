@@ -1,8 +1,8 @@
-//! Configuration: defaults, then the TOML file, then the command line; every value knows its
-//! origin, and all problems are reported at once.
+//! Configuration: defaults, then the TOML file, then the command line. Every value has an origin,
+//! and all problems are reported at once.
 //!
 //! A service's settings are one plain struct with `Default` and serde. A field that may be unset is
-//! an empty text or list, never an `Option`: so the defaults name every setting that there is.
+//! an empty text or list, never an `Option`: so the defaults name every existing setting.
 
 use crate::NodeSettings;
 use serde::Serialize;
@@ -17,17 +17,17 @@ use toml::{Table, Value};
 pub trait Settings: Serialize + DeserializeOwned + Default {
     /// Name of the service, as in `skep storage`.
     const NAME: &'static str;
-    /// The source text of this struct and those in it: their doc comments are the manual.
+    /// The source text of this struct and of its nested structs: their doc comments are the manual.
     const SOURCES: &'static [&'static str];
 
-    /// All that is wrong with the values; empty if nothing is.
+    /// All problems of the values.
     fn problems(&self) -> Vec<String>;
 
-    /// What every service has.
+    /// Settings that every service has.
     fn node(&self) -> &NodeSettings;
 }
 
-/// Settings, and where each value came from.
+/// Settings, with the origin of each value.
 #[derive(Debug, Clone)]
 pub struct Loaded<T> {
     /// The settings.
@@ -36,8 +36,8 @@ pub struct Loaded<T> {
     origins: BTreeMap<String, String>,
 }
 
-/// A value that was given, before it is known to be one.
-struct Given {
+/// A value from the file or the command line, not validated yet.
+struct SettingValue {
     key: String,
     value: Value,
     origin: String,
@@ -47,7 +47,7 @@ struct Given {
 ///
 /// # Errors
 /// `Configuration` with all problems, one per line: an unreadable file, unknown settings, values
-/// that don't fit, and what [`Settings::problems`] finds.
+/// of a wrong type, and the problems that [`Settings::problems`] finds.
 pub fn load<T: Settings>(file: Option<&Path>, overrides: &[(String, String)]) -> Result<Loaded<T>> {
     let mut values = defaults::<T>();
     let mut problems = Vec::new();
@@ -61,11 +61,11 @@ pub fn load<T: Settings>(file: Option<&Path>, overrides: &[(String, String)]) ->
     }
     for (key, text) in overrides {
         let value = from_text(find(&values, key), text);
-        given.push(Given { key: key.clone(), value, origin: "command line".into() });
+        given.push(SettingValue { key: key.clone(), value, origin: "command line".into() });
     }
     let mut origins = BTreeMap::new();
-    for Given { key, value, origin } in given {
-        // Each value is tried by itself, so that one that doesn't fit hides no other.
+    for SettingValue { key, value, origin } in given {
+        // Each value is tried alone, so that a wrong one does not hide the problems of others.
         let mut trial = values.clone();
         if !replace(&mut trial, &key, value) {
             problems.push(format!("{origin}: there is no setting `{key}`{}", hint(&values, &key)));
@@ -104,7 +104,7 @@ pub fn load<T: Settings>(file: Option<&Path>, overrides: &[(String, String)]) ->
 }
 
 impl<T: Settings> Loaded<T> {
-    /// All values with their origins, as TOML: what `--print-config` prints.
+    /// All values with their origins as TOML, for `--print-config`.
     pub fn print(&self) -> String {
         let mut lines = Vec::new();
         leaves("", &self.values, &mut |key, value| {
@@ -129,16 +129,22 @@ fn read(path: &Path) -> std::result::Result<Table, String> {
     text.parse().map_err(|error: toml::de::Error| error.to_string().trim().to_owned())
 }
 
-/// Lists the values of a table by dotted keys. Tables that are no tables in the defaults count as
-/// values, so that they are refused as such.
-fn flatten(prefix: &str, table: &Table, defaults: &Table, origin: &str, given: &mut Vec<Given>) {
+/// Lists the values of a table by dotted keys. A table in place of a plain setting counts as a
+/// value, so that it is refused.
+fn flatten(
+    prefix: &str,
+    table: &Table,
+    defaults: &Table,
+    origin: &str,
+    given: &mut Vec<SettingValue>,
+) {
     for (name, value) in table {
         let key = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
         match (value, defaults.get(name)) {
             (Value::Table(inner), Some(Value::Table(known))) => {
                 flatten(&key, inner, known, origin, given);
             }
-            _ => given.push(Given { key, value: value.clone(), origin: origin.to_owned() }),
+            _ => given.push(SettingValue { key, value: value.clone(), origin: origin.to_owned() }),
         }
     }
 }
@@ -163,7 +169,7 @@ fn find<'a>(table: &'a Table, key: &str) -> Option<&'a Value> {
     }
 }
 
-/// Replaces the value of a key that exists; says whether it does.
+/// Replaces the value of a key. Returns `false` if the key does not exist.
 fn replace(table: &mut Table, key: &str, value: Value) -> bool {
     match key.split_once('.') {
         None => match table.get_mut(key) {
@@ -180,8 +186,7 @@ fn replace(table: &mut Table, key: &str, value: Value) -> bool {
     }
 }
 
-/// A value from the command line: where a text is expected it needs no quotes, and a list may be
-/// written with commas.
+/// A value from the command line. A text needs no quotes, and a list may be written with commas.
 fn from_text(known: Option<&Value>, text: &str) -> Value {
     let parsed = || format!("v = {text}").parse::<Table>().ok()?.remove("v");
     match known {
@@ -194,20 +199,20 @@ fn from_text(known: Option<&Value>, text: &str) -> Value {
     }
 }
 
-/// A setting with the same last word, or a similar one.
+/// Suggests a setting with the same or a similar last word.
 fn hint(values: &Table, key: &str) -> String {
     let last = |key: &str| key.rsplit('.').next().unwrap_or_default().to_owned();
-    let wanted = last(key);
-    let mut found = None;
+    let last_word = last(key);
+    let mut similar = None;
     leaves("", values, &mut |known, _| {
         let name = last(known);
-        if name == wanted
-            || (wanted.len() > 3 && (name.contains(&wanted) || wanted.contains(&name)))
+        if name == last_word
+            || (last_word.len() > 3 && (name.contains(&last_word) || last_word.contains(&name)))
         {
-            found.get_or_insert_with(|| known.to_owned());
+            similar.get_or_insert_with(|| known.to_owned());
         }
     });
-    found.map_or_else(String::new, |known| format!("; did you mean `{known}`?"))
+    similar.map_or_else(String::new, |known| format!("; did you mean `{known}`?"))
 }
 
 #[cfg(test)]
@@ -221,20 +226,20 @@ mod tests {
     #[serde(deny_unknown_fields)]
     struct Sample {
         width: u16,
-        inner: Inner,
+        inner: Nested,
         names: Vec<String>,
     }
 
     #[derive(Debug, Serialize, Deserialize)]
     #[serde(deny_unknown_fields)]
-    struct Inner {
+    struct Nested {
         size: ByteSize,
         wait: Interval,
     }
 
     impl Default for Sample {
         fn default() -> Self {
-            let inner = Inner { size: ByteSize(1 << 20), wait: Interval(Duration::from_secs(1)) };
+            let inner = Nested { size: ByteSize(1 << 20), wait: Interval(Duration::from_secs(1)) };
             Self { width: 4, inner, names: Vec::new() }
         }
     }
@@ -261,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_wins_over_the_file_and_the_file_over_defaults() {
+    fn command_line_overrides_file_overrides_defaults() {
         let file = file("width = 8\n[inner]\nsize = \"2 MiB\"\n");
         let overrides = [set("width", "9"), set("names", "a, b")];
         let loaded: Loaded<Sample> = load(Some(file.path()), &overrides).unwrap();
@@ -273,7 +278,7 @@ mod tests {
         assert!(line("width = 9").ends_with("# command line"));
         assert!(line("inner.size = \"2 MiB\"").ends_with(&file.path().display().to_string()));
         assert!(line("inner.wait = \"1 s\"").ends_with("# default"));
-        // What it prints can be read back.
+        // The output is valid TOML.
         text.parse::<Table>().unwrap();
     }
 
@@ -288,7 +293,7 @@ mod tests {
             "no setting `wdth`",
             "no setting `size`; did you mean `inner.size`?",
             "`inner.wait`",
-            "`inner.size`: 'lots' is no size",
+            "`inner.size`: invalid size 'lots'",
             "`width` is zero",
             "no setting `a.b`",
         ] {

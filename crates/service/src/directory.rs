@@ -7,7 +7,7 @@ use skep_store::identity::Directory;
 use skep_types::{Error, ErrorCode, NodeId, Result, TargetId};
 use std::path::Path;
 
-/// File that holds the join token, readable by its owner alone.
+/// File with the join token; only its owner can read it.
 pub const TOKEN_FILE: &str = "join-token";
 
 /// An open directory of a service.
@@ -20,10 +20,10 @@ pub struct NodeDirectory {
 }
 
 impl NodeDirectory {
-    /// Makes a blank directory that of a new node of the token's cluster.
+    /// Initialises a blank directory for a new node in the token's cluster.
     ///
     /// # Errors
-    /// `Configuration` if it isn't blank; errors of the file system.
+    /// `Configuration` if it is not blank; errors of the file system.
     pub fn initialise(path: &Path, kind: DirectoryKind, token: JoinToken) -> Result<Self> {
         let identity = Identity {
             kind,
@@ -41,8 +41,8 @@ impl NodeDirectory {
     /// Opens the directory of a node.
     ///
     /// # Errors
-    /// `Configuration` with what to do if the directory is blank, another's, in use, or without a
-    /// token of its cluster.
+    /// `Configuration` with a way out if the directory is blank, of another kind, in use, or
+    /// without a token of its cluster.
     pub fn open(path: &Path, kind: DirectoryKind) -> Result<Self> {
         let directory = Directory::open(path, kind, None)?;
         let file = path.join(TOKEN_FILE);
@@ -62,7 +62,7 @@ impl NodeDirectory {
     }
 }
 
-/// Keeps a token in a node's directory.
+/// Writes a token into a node's directory.
 ///
 /// # Errors
 /// Errors of the file system, with the path.
@@ -73,10 +73,10 @@ pub fn write_token(directory: &Path, token: &JoinToken) -> Result<()> {
 /// Reads a token file.
 ///
 /// # Errors
-/// `Configuration` with the path if it can't be read or holds no token.
+/// `Configuration` with the path if the file cannot be read or contains no token.
 pub fn read_token(file: &Path) -> Result<JoinToken> {
-    let wrong = |what: String| {
-        Error::new(ErrorCode::Configuration, format!("join token {}: {what}", file.display()))
+    let wrong = |problem: String| {
+        Error::new(ErrorCode::Configuration, format!("join token {}: {problem}", file.display()))
     };
     let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
     text.parse().map_err(|error: Error| wrong(error.context().to_owned()))
@@ -88,7 +88,7 @@ pub(crate) mod tests {
     use skep_rpc::Secret;
     use skep_types::ClusterId;
 
-    /// A token of a cluster that nobody serves.
+    /// A token of a cluster without a management.
     pub(crate) fn token(cluster: u8) -> JoinToken {
         JoinToken {
             cluster: ClusterId::new([cluster; 16]),
@@ -98,7 +98,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_token_is_kept_and_one_of_another_cluster_is_refused() {
+    fn token_persists_and_a_foreign_token_is_refused() {
         let parent = tempfile::tempdir().unwrap();
         let path = parent.path().join("node");
         let kind = DirectoryKind::StorageNode;

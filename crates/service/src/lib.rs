@@ -1,11 +1,11 @@
-//! The daemon kit: what every service of Skep does the same way.
+//! The daemon kit: the common part of all services of Skep.
 //!
-//! Owns: configuration with origins ([`config`]), units in it ([`units`]), settings that every
+//! Owns: configuration with origins ([`config`]), its units ([`units`]), settings that every
 //! service has ([`node`]), logging, readiness towards the service manager, the signals that end a
 //! service, requests about the running process ([`node_requests`]) and about the network
 //! ([`link_requests`]), listening on an address that stays the same over restarts, the host of
-//! targets ([`host`]), and the cluster map that it keeps over restarts ([`cached_map`]). Does not own
-//! what any one service does, nor how it joins the cluster (that is `skep_rpc::membership`).
+//! targets ([`host`]), and the cluster map that is cached over restarts ([`cached_map`]). Does not
+//! own the requests of one service, nor the registration with management (`skep_rpc::membership`).
 
 pub mod cached_map;
 pub mod config;
@@ -32,12 +32,12 @@ use skep_types::{Error, ErrorCode, Result};
 /// Version of this program, as nodes report it.
 pub const PROGRAM_VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Takes over the signals that ask a service to end: `SIGTERM` and `SIGINT`. Call it before any
-/// thread is started; then wait with `next`.
+/// Takes over the signals that end a service: `SIGTERM` and `SIGINT`. Call it before any thread is
+/// started; then wait with `next`.
 ///
 /// # Errors
 /// `Io` when the process is out of file descriptors.
 pub fn end_signals() -> Result<skep_env::Signals> {
     skep_env::Signals::take(&[libc::SIGTERM, libc::SIGINT])
-        .map_err(|error| Error::new(ErrorCode::Io, format!("signals: {error}")))
+        .map_err(|error| Error::new(ErrorCode::Io, format!("cannot take over signals: {error}")))
 }

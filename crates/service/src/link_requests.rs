@@ -1,5 +1,5 @@
-//! Requests that measure the network, which every service answers: on connections to the node
-//! itself, and storage targets also on theirs, since that is where the data of files go.
+//! Requests that measure the network. Every service answers them on connections to the node itself;
+//! storage targets also answer them on their own connections, which carry the data of files.
 
 use skep_rpc::link_benchmark::{self, LinkPlan, LinkResult};
 use skep_rpc::{Identity, Incoming, MapCell, Outbox};
@@ -12,10 +12,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Longest measurement that a service makes: its requester may have gone.
+/// Longest measurement: the requester may be gone.
 const MAX_TIME: Duration = Duration::from_secs(600);
 
-/// What a service needs to measure its way to others.
+/// Measures the links from this service to others, one measurement at a time.
 #[derive(Debug)]
 pub struct Links {
     identity: Identity,
@@ -23,27 +23,27 @@ pub struct Links {
     is_measuring: Cell<bool>,
 }
 
-/// Lets the next measurement begin, however this one ended.
-struct Measuring<'a>(&'a Cell<bool>);
+/// Allows the next measurement when this one ends or is dropped.
+struct MeasuringGuard<'a>(&'a Cell<bool>);
 
-impl Drop for Measuring<'_> {
+impl Drop for MeasuringGuard<'_> {
     fn drop(&mut self) {
         self.0.set(false);
     }
 }
 
 impl Links {
-    /// Of a process that knows others by its map.
+    /// Finds other services in `map`.
     pub fn new(identity: Identity, map: Arc<MapCell>) -> Rc<Self> {
         Rc::new(Self { identity, map, is_measuring: Cell::new(false) })
     }
 
     async fn measure(&self, request: MeasureLink, time_left: Duration) -> Result<MeasureLinkReply> {
         if self.is_measuring.replace(true) {
-            let what = "another measurement of the network is under way here; try again later";
-            return Err(Error::new(ErrorCode::InUse, what));
+            let problem = "another measurement of the network is under way here; try again later";
+            return Err(Error::new(ErrorCode::InUse, problem));
         }
-        let _measuring = Measuring(&self.is_measuring);
+        let _measuring = MeasuringGuard(&self.is_measuring);
         let addresses = self.addresses(&request)?;
         let MeasureLink { target, streams, messages, message_bytes, is_receiving, .. } = request;
         let plan = LinkPlan { streams, messages, message_bytes, is_receiving };
@@ -54,11 +54,11 @@ impl Links {
         measured.await.map(|result| reply(&result))
     }
 
-    /// Where another node listens; only what the map names is connected to.
+    /// The addresses of another node. Only nodes and targets in the map are allowed.
     fn addresses(&self, request: &MeasureLink) -> Result<Vec<String>> {
         let map = self.map.load();
         let MeasureLink { node, target, .. } = request;
-        let unknown = |what: String| Error::new(ErrorCode::NotFound, what);
+        let unknown = |problem: String| Error::new(ErrorCode::NotFound, problem);
         let found = map.node(*node).filter(|it| !it.addresses.is_empty()).ok_or_else(|| {
             unknown(format!("there is no service {node} in cluster map {}", map.version))
         })?;
@@ -83,13 +83,13 @@ fn reply(result: &LinkResult) -> MeasureLinkReply {
     }
 }
 
-/// Whether a message is one of those.
-pub fn is_one(message: u16) -> bool {
+/// Whether a message measures the network.
+pub fn is_link_request(message: u16) -> bool {
     [DiscardData::ID, GiveData::ID, MeasureLink::ID].contains(&message)
 }
 
-/// Answers a request; a measurement later, from a task of its own. Without `links` the process
-/// connects to no others.
+/// Answers a request. A measurement runs in a task of its own. `None` for `links` means that this
+/// process connects to no other service.
 pub fn answer(links: Option<&Rc<Links>>, incoming: Incoming, outbox: &Rc<Outbox>) {
     let Incoming { header, body, data } = incoming;
     let result = match header.message {
@@ -101,8 +101,8 @@ pub fn answer(links: Option<&Rc<Links>>, incoming: Incoming, outbox: &Rc<Outbox>
             .map(|(reply, data)| outbox.reply_data(&header, &reply, vec![data])),
         _ => MeasureLink::from_bytes(&body).and_then(|request| {
             let none = || {
-                let what = "management connects to no other service, and measures none";
-                Error::new(ErrorCode::Unsupported, what)
+                let problem = "management cannot measure links: it connects to no other service";
+                Error::new(ErrorCode::Unsupported, problem)
             };
             let links = Rc::clone(links.ok_or_else(none)?);
             let (header, outbox) = (header.clone(), Rc::clone(outbox));

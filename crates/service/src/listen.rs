@@ -1,10 +1,9 @@
 //! Listening on an address that stays the same over restarts.
 //!
 //! # Hazard: ephemeral ports
-//! A port that the kernel chooses lies in its range for outgoing connections. While the service is
-//! down, a client that tries to reach it over loopback may be given that very port as its own,
-//! connect to itself, and keep the service from coming back. So free ports are chosen below that
-//! range.
+//! The kernel chooses free ports from its range for outgoing connections. While the service is
+//! down, a client that connects to it over loopback may get that very port as its own, connect to
+//! itself, and prevent the service from starting again. So free ports are chosen below that range.
 
 use skep_env::TcpListener;
 use skep_store::atomic::replace_atomically;
@@ -14,34 +13,34 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::time::Duration;
 
-/// File in a service's directory that holds the address that it listens on.
+/// File in a service's directory with the address on which it listens.
 pub const ADDRESS_FILE: &str = "address";
 
 /// Ports among which a free one is chosen: below the kernel's usual range for outgoing connections,
 /// above the ports of well-known services.
 const FREE_PORTS: std::ops::Range<u16> = 21_000..32_000;
-/// How long a fixed address is waited for: the kernel lets go of the sockets of a killed process,
-/// whose event loop it has to take down, only a moment after the process is gone.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Time to wait for a fixed address in use: the kernel closes the sockets of a killed process a
+/// moment after its end, since it must tear down the event loop first.
+const BIND_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause between attempts.
-const PAUSE: Duration = Duration::from_millis(20);
-/// How many ports are tried before the choice is left to the kernel.
+const BIND_PAUSE: Duration = Duration::from_millis(20);
+/// Free ports to try before the kernel chooses one.
 const FREE_PORT_TRIES: usize = 64;
 
-/// What to do if the address of before is taken.
+/// The reaction if the address of the last start is in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IfTaken {
-    /// Choose another: peers learn it from the cluster map.
+    /// Choose another one: peers get it with the cluster map.
     Move,
-    /// Fail: others know the address from their tokens.
+    /// Fail: other nodes have the address in their tokens.
     Fail,
 }
 
-/// Listens on `listen`. With port 0, on the address of the last start, or on a free port; the
-/// address is then kept in the directory.
+/// Listens on `listen`. With port 0, listens on the address of the last start or on a free port.
+/// The address is written to the directory.
 ///
 /// # Errors
-/// `Io` naming the address, and what to do, when it can't be listened on.
+/// `Io` with the address and a way out if the service cannot listen on it.
 pub async fn listen(listen: &str, directory: &Path, if_taken: IfTaken) -> Result<TcpListener> {
     let listener = match listen.rsplit_once(':') {
         Some((host, "0")) => listen_as_before(host, directory, if_taken).await?,
@@ -50,8 +49,8 @@ pub async fn listen(listen: &str, directory: &Path, if_taken: IfTaken) -> Result
     let address = listener.local_address()?.to_string();
     let file = directory.join(ADDRESS_FILE);
     if read_address(&file).as_ref() != Some(&address) {
-        // Durably: tokens hold management's address, and after a power loss the other nodes look
-        // for it there and nowhere else.
+        // Durably: tokens contain management's address, and after a power loss the other nodes try
+        // only that one.
         replace_atomically(&file, format!("{address}\n").as_bytes())?;
     }
     Ok(listener)
@@ -84,7 +83,7 @@ async fn listen_as_before(host: &str, directory: &Path, if_taken: IfTaken) -> Re
                     ),
                 ));
             }
-            Err(error) => tracing::warn!("{}; choosing another port", error.context()),
+            Err(error) => tracing::warn!("{}; this service chooses another port", error.context()),
         }
     }
     let ports = u64::from(FREE_PORTS.end - FREE_PORTS.start);
@@ -99,13 +98,14 @@ async fn listen_as_before(host: &str, directory: &Path, if_taken: IfTaken) -> Re
     bind(&format!("{host}:0"))
 }
 
-/// Waits for a moment if the address is in use.
+/// Binds an address; waits up to `BIND_TIMEOUT` if it is in use.
 async fn bind_patiently(address: &str) -> Result<TcpListener> {
-    let deadline = skep_env::now() + PATIENCE;
+    let deadline = skep_env::now() + BIND_TIMEOUT;
+    // Retry: binding an address in use, `BIND_PAUSE`, `BIND_TIMEOUT`
     while skep_env::now() < deadline {
         match TcpListener::bind(address) {
             Ok(listener) => return Ok(listener),
-            Err(error) if error.kind() == ErrorKind::AddrInUse => skep_env::sleep(PAUSE).await,
+            Err(error) if error.kind() == ErrorKind::AddrInUse => skep_env::sleep(BIND_PAUSE).await,
             Err(_) => break,
         }
     }
@@ -114,25 +114,25 @@ async fn bind_patiently(address: &str) -> Result<TcpListener> {
 
 fn bind(address: &str) -> Result<TcpListener> {
     TcpListener::bind(address).map_err(|error| {
-        let what = match error.kind() {
+        let problem = match error.kind() {
             ErrorKind::AddrInUse => {
                 "another program listens there already; choose another `node.listen`".into()
             }
             ErrorKind::AddrNotAvailable => {
-                "this host doesn't have that address; correct `node.listen`".into()
+                "this host does not have that address; correct `node.listen`".into()
             }
             ErrorKind::PermissionDenied => {
                 "ports below 1024 need root; choose another `node.listen`".into()
             }
             _ => error.to_string(),
         };
-        Error::new(ErrorCode::Io, format!("cannot listen on {address}: {what}"))
+        Error::new(ErrorCode::Io, format!("cannot listen on {address}: {problem}"))
     })
 }
 
-/// The addresses under which others reach a listener: those that are set (a missing port is the
-/// listener's), or the one that it listens on; in place of "all addresses", this host's own on the
-/// way to `towards`.
+/// The addresses under which others reach a listener: `advertise` if it is not empty (a missing
+/// port is the listener's), otherwise the address on which it listens. For a listener on all
+/// addresses, returns this host's address on the route to `towards`.
 ///
 /// # Errors
 /// `Io` if the listener has no address.
@@ -164,9 +164,9 @@ fn is_bare_v6(address: &str) -> bool {
     address.parse::<std::net::Ipv6Addr>().is_ok()
 }
 
-/// This host's address on the way to another; no packet is sent for it.
+/// This host's address on the route to `towards`; sends no packet.
 fn own_address(towards: Option<&str>) -> Option<IpAddr> {
-    // 192.0.2.1 is reserved for examples: the way to it is the default route.
+    // 192.0.2.1 is reserved for examples: the route to it is the default route.
     let target = towards.unwrap_or("192.0.2.1:9");
     let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
     socket.connect(target).ok()?;
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_port_of_before_is_used_again_if_it_is_free() {
+    fn port_of_the_last_start_is_used_again_if_free() {
         let directory = tempfile::tempdir().unwrap();
         skep_env::block_on(async move {
             let open = |if_taken| listen("127.0.0.1:0", directory.path(), if_taken);
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_in_use_is_refused_with_the_way_out_or_waited_for() {
+    fn address_in_use_is_waited_for_or_refused() {
         let directory = tempfile::tempdir().unwrap();
         skep_env::block_on(async move {
             let first = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -210,7 +210,7 @@ mod tests {
             assert!(error.context().contains(&address), "{error}");
             assert!(error.context().contains("`node.listen`"), "{error}");
             skep_env::spawn(async move {
-                skep_env::sleep(5 * PAUSE).await;
+                skep_env::sleep(5 * BIND_PAUSE).await;
                 drop(first);
             })
             .detach();

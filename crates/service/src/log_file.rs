@@ -1,40 +1,41 @@
-//! Standard error as a log that doesn't grow for ever.
+//! Standard error as a log of bounded size.
 //!
-//! If it is a file and has reached its limit, the process that writes to it gives the file the
-//! ending `.old`, in place of an older one, and goes on in a new file. It does so between two lines
-//! and before the line that wouldn't fit, so none is lost: what other threads write past the logger
-//! at that moment (a panic) goes to the one file or the other.
+//! If standard error is a file and has reached its limit, the process renames the file to `.old`,
+//! in place of an older one, and continues in a new file. It does so before the first line that
+//! exceeds the limit, so no line is lost. Output of other threads past the logger at that moment (a
+//! panic) goes to one of the two files.
 //!
-//! Does nothing to pipes, terminals and the journal, nor to a file that somebody else has renamed.
+//! Leaves pipes, terminals and systemd's journal alone, and a file that another program has
+//! renamed.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Ending of the log of before.
+/// Ending of the former log.
 const OLD_ENDING: &str = ".old";
-/// Ending of a log that is about to take its place.
+/// Ending of a new log before it replaces the present one.
 const NEW_ENDING: &str = ".new";
 
 /// Standard error, with a limit if it is a file.
 #[derive(Debug)]
 pub(crate) struct LogOutput {
-    /// Zero: none.
+    /// Limit of the file in bytes; zero means no limit.
     limit: u64,
-    /// Bytes in the file, as far as this process knows.
+    /// Bytes in the file, by the count of this process; others may write to it too.
     size: u64,
-    has_complained: bool,
+    has_warned: bool,
 }
 
 impl LogOutput {
     pub(crate) fn new(limit: u64) -> Self {
         let size = output_file(2).map_or(0, |(_, file)| file.len());
-        Self { limit, size, has_complained: false }
+        Self { limit, size, has_warned: false }
     }
 
-    /// Begins a new file if the line doesn't fit into this one.
-    fn make_room(&mut self, line: u64) {
+    /// Starts a new file if the line exceeds the limit of this one.
+    fn rotate_if_full(&mut self, line: u64) {
         self.size += line;
         if self.limit == 0 || self.size <= self.limit {
             return;
@@ -42,12 +43,12 @@ impl LogOutput {
         match rotate(self.limit, line) {
             Ok(size) => self.size = size + line,
             Err(error) => {
-                // Tries again when as much has been written once more.
+                // Tries again after another `limit` bytes.
                 self.size = line;
-                if !self.has_complained {
-                    let _ = writeln!(io::stderr(), "the log can't be renamed: {error}");
+                if !self.has_warned {
+                    let _ = writeln!(io::stderr(), "cannot rename the log: {error}");
                 }
-                self.has_complained = true;
+                self.has_warned = true;
             }
         }
     }
@@ -55,7 +56,7 @@ impl LogOutput {
 
 impl Write for LogOutput {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.make_room(line.len() as u64);
+        self.rotate_if_full(line.len() as u64);
         io::stderr().write_all(line)?;
         Ok(line.len())
     }
@@ -65,7 +66,8 @@ impl Write for LogOutput {
     }
 }
 
-/// Where standard output (1) or standard error (2) goes to, if that is a file that has a name.
+/// The file behind standard output (1) or standard error (2); `None` if it is not a file with a
+/// name.
 fn output_file(descriptor: u32) -> Option<(PathBuf, std::fs::Metadata)> {
     let link = PathBuf::from(format!("/proc/self/fd/{descriptor}"));
     let path = std::fs::read_link(&link).ok()?;
@@ -77,7 +79,7 @@ fn is_same(one: &std::fs::Metadata, other: &std::fs::Metadata) -> bool {
     (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 
-/// Lets the outputs go on in a new file if theirs has no space for the line; gives its size then.
+/// Continues the outputs in a new file if the line exceeds the limit; returns the file's size then.
 fn rotate(limit: u64, line: u64) -> io::Result<u64> {
     let Some((path, file)) = output_file(2) else { return Ok(0) };
     if file.len() + line <= limit {
@@ -87,7 +89,7 @@ fn rotate(limit: u64, line: u64) -> io::Result<u64> {
     let new = with_ending(&path, NEW_ENDING);
     let opened: File =
         OpenOptions::new().create(true).append(true).mode(file.mode() & 0o777).open(&new)?;
-    // By a link, so that there is a log at every moment.
+    // A hard link, so that the log exists at every moment.
     let old = with_ending(&path, OLD_ENDING);
     match std::fs::remove_file(&old) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

@@ -12,7 +12,7 @@ use toml::{Table, Value};
 /// The fields of a struct: name, type, doc.
 type Fields = Vec<(String, String, String)>;
 
-/// A commented configuration file in which every setting stands with its default.
+/// A commented configuration file with every setting and its default.
 pub fn sample<T: Settings>() -> String {
     let structs = parse(T::SOURCES);
     let mut text =
@@ -32,7 +32,7 @@ pub fn sample<T: Settings>() -> String {
     text
 }
 
-/// The page in `docs/config/`.
+/// The page for `docs/config/`.
 pub fn page<T: Settings>() -> String {
     let structs = parse(T::SOURCES);
     let name = T::NAME;

@@ -8,21 +8,21 @@ use std::path::PathBuf;
 /// The source text of [`NodeSettings`], for [`crate::Settings::SOURCES`].
 pub const SOURCE: &str = include_str!("node.rs");
 
-/// A log of less would hardly hold what one request says.
+/// A smaller log could hardly hold the lines of one request.
 const MIN_LOG_LIMIT: u64 = 4096;
 
-/// The setting of a service that is to have no failure domain any more.
+/// The setting that removes a service from its failure domain.
 const NO_DOMAIN: &str = "none";
 
 /// Settings that every service has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodeSettings {
-    /// Directory in which the service keeps its identity and its state. Made by `--init`; there is
-    /// no default.
+    /// Directory in which the service keeps its identity and its state. `--init` creates it; there
+    /// is no default.
     pub directory: PathBuf,
-    /// Name for people, unique among the services of one kind. Empty: management makes one, such as
-    /// `storage-1`.
+    /// Name for people, unique among the services of one kind. Empty: management assigns one, such
+    /// as `storage-1`.
     pub name: String,
     /// Address to listen on, as `host:port`. With port 0 a free one is chosen at the first start,
     /// written to the file `address` in the directory, and used again at each later start.
@@ -31,21 +31,21 @@ pub struct NodeSettings {
     /// it when the host has several networks or is behind a translated address. Empty: the address
     /// that it listens on, or this host's address on the way to management if it listens on all.
     pub advertise: Vec<String>,
-    /// Failure domain, such as `rack-2`: the name of what this service's host shares with others
-    /// and fails together with. Files with several targets get them from as many domains as
-    /// possible. Empty: the one that it had at its last start; at first none. `none`: none, so that
-    /// it is a domain by itself.
+    /// Failure domain, such as `rack-2`: hosts that share a rack or a power supply fail together.
+    /// Files with several targets get them from as many domains as possible. Empty: the domain of
+    /// the last start, or no domain at the first start. `none`: no domain, so the service is a
+    /// domain by itself.
     pub domain: String,
-    /// What is logged: `error`, `warn`, `info`, `debug` or `trace`, also by part, as in
+    /// Log level: `error`, `warn`, `info`, `debug` or `trace`, also for single parts, as in
     /// `info,skep_rpc=debug`.
     pub log: String,
-    /// If what is logged goes to a file and that has grown to this size, it gets the ending `.old`,
-    /// in place of an older one, and a new file is begun. Set it where nothing else rotates the
-    /// file. Zero: no limit.
+    /// If the log is a file and has grown to this size, the service renames it to `.old`, in place
+    /// of an older one, and starts a new file. Set it where no other program rotates the file.
+    /// Zero: no limit.
     pub log_limit: ByteSize,
 }
 
-/// All that is wrong with the directories of a service's targets.
+/// All problems of the directories of a service's targets.
 pub fn target_problems(targets: &[PathBuf], node: &NodeSettings) -> Vec<String> {
     let mut problems = Vec::new();
     if targets.is_empty() {
@@ -67,7 +67,7 @@ pub fn target_problems(targets: &[PathBuf], node: &NodeSettings) -> Vec<String> 
 }
 
 impl NodeSettings {
-    /// The defaults of a service that listens on this port of all addresses.
+    /// The defaults of a service that listens on `port` of all addresses.
     pub fn with_port(port: u16) -> Self {
         Self {
             directory: PathBuf::new(),
@@ -89,7 +89,7 @@ impl NodeSettings {
         }
     }
 
-    /// All that is wrong with the values.
+    /// All problems of the values.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if self.directory.as_os_str().is_empty() {
@@ -114,7 +114,8 @@ impl NodeSettings {
             problems.push(format!("`node.log`: {problem}"));
         }
         if (1..MIN_LOG_LIMIT).contains(&self.log_limit.0) {
-            problems.push("`node.log_limit` is less than 4 KiB: it would hold nothing".into());
+            problems
+                .push("`node.log_limit` is less than 4 KiB, which is too small for a log".into());
         }
         problems
     }
@@ -125,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_that_is_wrong_with_targets_is_said() {
+    fn all_problems_of_targets_are_reported() {
         let mut node = NodeSettings::with_port(1);
         node.directory = "/d".into();
         assert!(target_problems(&[], &node)[0].contains("`targets` is empty"));
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_domain_is_named_kept_or_taken_away() {
+    fn failure_domain_is_set_kept_or_removed() {
         let mut node = NodeSettings::with_port(1);
         node.directory = "/d".into();
         for (setting, registered) in [("", None), ("rack-2", Some("rack-2")), ("none", Some(""))] {

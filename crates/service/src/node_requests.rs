@@ -1,5 +1,4 @@
-//! Requests about a running process, which every service answers, whatever it serves. They come on
-//! connections to the node itself, not to one of its targets.
+//! Requests about a running process, which every service answers on connections to the node itself.
 
 use crate::logging;
 use skep_rpc::{Incoming, Outbox};
@@ -9,7 +8,7 @@ use skep_wire::Request;
 use skep_wire::node::{LogLevel, SetLogLevel};
 use std::rc::Rc;
 
-/// Answers a request to a node: refuses what nodes don't know.
+/// Answers a request to a node; refuses other messages.
 pub fn answer(incoming: &Incoming, outbox: &Rc<Outbox>) {
     let result = match incoming.header.message {
         SetLogLevel::ID => {
@@ -17,8 +16,8 @@ pub fn answer(incoming: &Incoming, outbox: &Rc<Outbox>) {
             request.and_then(|request| set_log_level(request.level.as_deref()))
         }
         other => {
-            let what = format!("message {other} is not for a node: it names no target");
-            Err(Error::new(ErrorCode::Unsupported, what))
+            let problem = format!("message {other} is not for a node: it must address a target");
+            Err(Error::new(ErrorCode::Unsupported, problem))
         }
     };
     match result {
@@ -27,10 +26,10 @@ pub fn answer(incoming: &Incoming, outbox: &Rc<Outbox>) {
     }
 }
 
-/// Changes what this process logs, as [`SetLogLevel`] says it, or only tells it.
+/// Changes the log level of this process, as [`SetLogLevel`] requests it; `None` only returns it.
 ///
 /// # Errors
-/// `InvalidArgument` for what isn't a level; `NotReady` before the log was started.
+/// `InvalidArgument` if `level` is not a level; `NotReady` before the log was started.
 pub fn set_log_level(level: Option<&str>) -> Result<LogLevel> {
     let level = match level {
         Some(level) => logging::change(level)?,

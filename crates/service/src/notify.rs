@@ -1,21 +1,21 @@
-//! Readiness towards the service manager (`sd_notify(3)`): datagrams to the socket that it names in
-//! the environment. Without one, nothing happens.
+//! Readiness towards the service manager (`sd_notify(3)`): datagrams to the socket named in
+//! `NOTIFY_SOCKET`. Without that variable, nothing is sent.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// The service answers requests now.
+/// Notifies the manager that the service answers requests.
 pub fn ready() {
-    // A manager that doesn't listen is no reason to fail: it will notice by its own timeout.
+    // Not an error of the service: a manager that does not listen has its own timeout.
     if let Err(error) = send(b"READY=1") {
         tracing::warn!("the service manager could not be notified: {error}");
     }
 }
 
-/// The service has begun to end.
+/// Notifies the manager that the service is ending.
 pub fn stopping() {
-    // Whoever only waited for the start has gone by now.
+    // Debug only: a manager that waited for the start alone may be gone by now.
     if let Err(error) = send(b"STOPPING=1") {
         tracing::debug!("the service manager could not be notified: {error}");
     }

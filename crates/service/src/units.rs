@@ -39,16 +39,14 @@ impl FromStr for ByteSize {
 
     fn from_str(text: &str) -> Result<Self, String> {
         size::parse(text).map(Self).ok_or_else(|| {
-            format!(
-                "'{text}' is no size: write a number of bytes, or one with KiB, MiB, GiB or TiB"
-            )
+            format!("invalid size '{text}': expected bytes, or a number with KiB, MiB, GiB or TiB")
         })
     }
 }
 
 impl fmt::Display for Interval {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The largest unit in which it is whole.
+        // The largest unit of which it is a multiple.
         let number = self.0.as_millis() as u64;
         let whole =
             |(_, factor): &&(&str, u64)| number >= *factor && number.is_multiple_of(*factor);
@@ -62,7 +60,7 @@ impl FromStr for Interval {
 
     fn from_str(text: &str) -> Result<Self, String> {
         parse(text).map(|ms| Self(Duration::from_millis(ms))).ok_or_else(|| {
-            format!("'{text}' is no span of time: write a number with ms, s, min, h or d")
+            format!("invalid time '{text}': expected a number with ms, s, min, h or d")
         })
     }
 }
@@ -107,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn malformed_sizes_and_spans_are_refused() {
         for text in ["", "KiB", "1 KB", "-1", "1.5 MiB", "99999999999999 TiB"] {
             assert!(text.parse::<ByteSize>().is_err(), "{text}");
         }

@@ -1,10 +1,9 @@
-//! What a target can do by itself: files of a benchmark, written and read on the target's thread
-//! with nothing of the network in between.
+//! Benchmarks of a target without the network: the target's thread writes and reads files itself.
 //!
-//! Files lie in a directory of their own beside the chunk files. They are removed when the run is
-//! stopped, when nobody has asked about it for [`ABANDONED_AFTER`], when the service ends, and, if
-//! it was killed, when it starts again. Every block goes through the event loop, so requests of
-//! clients are served between blocks; the device is shared with them.
+//! The files are in a directory of their own beside the chunk files. They are removed when the run
+//! is stopped, when no client has asked about it for [`ABANDONED_AFTER`], when the service ends,
+//! and, after a kill, at the next start. Every block goes through the event loop, so the target
+//! serves requests of clients between blocks; they share the device.
 
 use crate::emulation::Device;
 use crate::limits::{
@@ -20,9 +19,9 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Where files of benchmarks lie, in a target's directory.
+/// Directory of the benchmarks' files, in a target's directory.
 const DIRECTORY: &str = "benchmark";
-/// How often it is looked whether anybody still asks.
+/// Interval of the check whether the run is abandoned.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Benchmarks of one target.
@@ -38,19 +37,19 @@ pub(crate) struct Benchmark {
 struct Run {
     id: u64,
     is_stopped: Cell<bool>,
-    /// When somebody last asked about it.
+    /// Time of the last request about it.
     asked: Cell<Duration>,
     phase: RefCell<Rc<Phase>>,
 }
 
-/// Writing or reading.
+/// The write phase or a read phase of a run.
 #[derive(Debug)]
 struct Phase {
     plan: StartBenchmark,
     begun: Duration,
     is_direct: Cell<bool>,
     moved: Cell<u64>,
-    /// Streams that are not done.
+    /// Streams that have not ended.
     left: Cell<u16>,
     streams: RefCell<Vec<(u64, u64)>>,
     failure: RefCell<Option<String>>,
@@ -79,7 +78,7 @@ impl Phase {
 }
 
 fn check(plan: &StartBenchmark, free_bytes: u64) -> Result<()> {
-    let refuse = |what: String| Err(Error::new(ErrorCode::InvalidArgument, what));
+    let refuse = |problem: String| Err(Error::new(ErrorCode::InvalidArgument, problem));
     let StartBenchmark { run, streams, stream_bytes, block_bytes, is_read } = *plan;
     if run == 0 || !(1..=MAX_BENCHMARK_STREAMS).contains(&streams) {
         return refuse(format!("a benchmark has 1 to {MAX_BENCHMARK_STREAMS} threads"));
@@ -97,17 +96,18 @@ fn check(plan: &StartBenchmark, free_bytes: u64) -> Result<()> {
     let needed = stream_bytes.checked_mul(u64::from(streams));
     if !is_read && needed.is_none_or(|needed| needed > free_bytes) {
         let needed = needed.unwrap_or(u64::MAX);
-        let what = format!("{needed} bytes were asked for, {free_bytes} are free");
-        return Err(Error::new(ErrorCode::NoSpace, what));
+        let context =
+            format!("cannot write {needed} bytes on this target: {free_bytes} bytes are free");
+        return Err(Error::new(ErrorCode::NoSpace, context));
     }
     Ok(())
 }
 
 impl Benchmark {
-    /// Benchmarks of the target in a directory; removes what one of an earlier start has left.
+    /// The benchmarks of the target in `directory`; removes files that an earlier start left.
     ///
     /// # Errors
-    /// If that can't be removed.
+    /// Errors of the file system, if the files cannot be removed.
     pub(crate) fn open(directory: &Path, device: Option<Rc<Device>>) -> Result<Rc<Self>> {
         let directory = directory.join(DIRECTORY);
         let this = Self { directory, device, current: RefCell::default() };
@@ -125,7 +125,7 @@ impl Benchmark {
         }
     }
 
-    /// Begins a phase.
+    /// Starts a phase. Does nothing if the same phase is running: the request was repeated.
     pub(crate) fn start(self: &Rc<Self>, plan: StartBenchmark, free_bytes: u64) -> Result<()> {
         check(&plan, free_bytes)?;
         let current = self.current.borrow().clone();
@@ -135,14 +135,14 @@ impl Benchmark {
                 return Ok(());
             }
             if run.id != plan.run || !phase.is_over() {
-                let what = "another benchmark is under way on this target; it ends by itself when \
-                            nobody asks about it any more";
-                return Err(Error::new(ErrorCode::InUse, what));
+                let problem = "another benchmark is under way on this target; it ends by itself \
+                            when no client asks about it";
+                return Err(Error::new(ErrorCode::InUse, problem));
             }
         }
         if plan.is_read && current.is_none() {
-            let what = "nothing was written by this benchmark that could be read";
-            return Err(Error::new(ErrorCode::InvalidArgument, what));
+            let problem = "this benchmark has written no files on this target that it could read";
+            return Err(Error::new(ErrorCode::InvalidArgument, problem));
         }
         std::fs::create_dir_all(&self.directory)
             .map_err(|error| Error::from(error).within(self.directory.display()))?;
@@ -175,16 +175,16 @@ impl Benchmark {
         run
     }
 
-    /// Stops a run that nobody asks about any more.
+    /// Stops a run when no client asks about it any more.
     async fn watch(self: &Rc<Self>, run: &Rc<Run>) {
         while !run.is_stopped.get() {
             skep_env::sleep(LOOK).await;
             if skep_env::now() - run.asked.get() < ABANDONED_AFTER {
                 continue;
             }
-            tracing::info!("a benchmark that nobody asks about is stopped");
+            tracing::info!("stopped benchmark {}: no client asks about it", run.id);
             if let Err(error) = self.stop(run.id).await {
-                tracing::warn!("{error}");
+                tracing::warn!("cannot stop benchmark {}: {error}", run.id);
             }
         }
     }
@@ -199,8 +199,8 @@ impl Benchmark {
         match result {
             Ok(()) => phase.streams.borrow_mut().push((begin, phase.elapsed_ns())),
             Err(error) => {
-                let what = format!("{}: {error}", self.file(number).display());
-                phase.failure.borrow_mut().get_or_insert(what);
+                let problem = format!("{}: {error}", self.file(number).display());
+                phase.failure.borrow_mut().get_or_insert(problem);
             }
         }
         phase.left.set(phase.left.get() - 1);
@@ -215,7 +215,7 @@ impl Benchmark {
         phase.is_direct.set(phase.is_direct.get() && is_direct);
         let block = plan.block_bytes as usize;
         let buffer = Buf::new(block);
-        // Not zeros, which some devices leave out.
+        // Not zeros: some devices do not store them.
         buffer.write(0, &vec![0x5a ^ number as u8; block]);
         for offset in (0..plan.stream_bytes).step_by(block) {
             if run.is_stopped.get() || phase.failure.borrow().is_some() {
@@ -237,22 +237,23 @@ impl Benchmark {
         if !is_read {
             file.write_at(buffer.clone(), at).await?;
         } else if file.read_at(buffer.clone(), at).await? < buffer.len() {
-            return Err(io::Error::other(format!("it ends within the block at byte {at}")));
+            return Err(io::Error::other(format!("the file ends within the block at byte {at}")));
         }
         if let Some(device) = &self.device {
             device.pass(buffer.len()).await;
         }
-        // A file system that is quick enough would keep others waiting.
+        // If the file system completes at once, this loop would never yield to requests.
         skep_env::yield_now().await;
         Ok(())
     }
 
-    /// How far a run is.
+    /// The progress of a run.
     pub(crate) fn ask(&self, run: u64) -> Result<BenchmarkProgress> {
         let current = self.current.borrow();
         let Some(run) = current.as_ref().filter(|current| current.id == run) else {
-            let what = "this benchmark is not under way here; the service may have been restarted";
-            return Err(Error::new(ErrorCode::NotFound, what));
+            let problem =
+                "this benchmark is not running on this target; the service may have been restarted";
+            return Err(Error::new(ErrorCode::NotFound, problem));
         };
         run.asked.set(skep_env::now());
         let phase = run.phase.borrow();
@@ -265,12 +266,12 @@ impl Benchmark {
         })
     }
 
-    /// Ends a run and removes its files; another one goes on.
+    /// Stops a run and removes its files. Does nothing if another run is current.
     pub(crate) async fn stop(&self, run: u64) -> Result<()> {
         let current = self.current.borrow().clone().filter(|current| current.id == run);
         let Some(run) = current else { return Ok(()) };
         run.is_stopped.set(true);
-        // Streams look after each block.
+        // Streams check `is_stopped` after each block.
         while !run.phase.borrow().is_over() {
             skep_env::sleep(Duration::from_millis(10)).await;
         }
@@ -283,7 +284,7 @@ impl Benchmark {
                 _ => {}
             }
         }
-        // Somebody else may have stopped it meanwhile, and another may have begun.
+        // Another request may have stopped it meanwhile, and another run may have started.
         if self.current.borrow().as_ref().is_some_and(|current| Rc::ptr_eq(current, &run)) {
             self.clear()?;
             self.current.take();
@@ -291,12 +292,14 @@ impl Benchmark {
         Ok(())
     }
 
-    /// Ends whatever is under way, since the target ends.
+    /// Stops the current run, since the target ends.
     pub(crate) fn end(&self) {
         if let Some(run) = self.current.take() {
             run.is_stopped.set(true);
             if let Err(error) = self.clear() {
-                tracing::warn!("files of a benchmark stay until the next start: {error}");
+                tracing::warn!(
+                    "cannot remove the files of a benchmark before the next start: {error}"
+                );
             }
         }
     }

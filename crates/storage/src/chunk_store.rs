@@ -5,8 +5,11 @@
 //!
 //! # Hazard: operations that are dropped
 //! Data reaches a file before the checksums that describe it. An operation that changes a file must
-//! run to its end, in a task of its own that nobody drops: between the two a mismatch would look
-//! like damage. Reads may be dropped at any time.
+//! run to its end, in a task of its own that is never dropped: between the two writes a mismatch
+//! would look like damage. Reads may be dropped at any time.
+//!
+//! # Invariants
+//! The caches agree with each other: see [`ChunkStore::check_invariants`].
 
 mod chunk_file;
 mod cleaner;
@@ -57,11 +60,11 @@ pub(crate) use self::space::reserve;
 /// Name of the state record in a target's directory.
 const STATE_FILE: &str = "state";
 
-/// See the module.
+/// The chunk files of one target.
 #[derive(Debug)]
 pub struct ChunkStore {
     directory: PathBuf,
-    /// The same, for syncs of the whole file system.
+    /// A descriptor of the directory, for syncs of the whole file system.
     opened_at_start: std::fs::File,
     cluster: ClusterId,
     target: TargetId,
@@ -69,21 +72,24 @@ pub struct ChunkStore {
     names: Names,
     open: RefCell<OpenFiles>,
     dirty_log: DirtyLog,
-    /// Regions that the dirty log named at the start: what doesn't match in them was torn.
+    /// Regions that the dirty log named at the start: a crash may have torn writes to them, so data
+    /// that does not match its checksums is accepted there.
     suspects: RefCell<HashSet<DirtyRegion>>,
     dirty: DirtyRegions,
     space: SpaceGauge,
-    /// Until then writes don't go to the page cache at once, since they might have to wait.
+    /// Until this time, writes go to the kernel's workers: the disk is slow, and a write to the
+    /// page cache could block the thread.
     disk_is_slow_until: Cell<Duration>,
     failure: RefCell<Option<Error>>,
-    /// There is more to clean than should wait for the next interval.
+    /// Notified when too many regions are dirty to wait for the next interval.
     cleaning_wanted: Notify,
 }
 
-/// What tells whether the page cache can still hold what a target wrote.
+/// The identity of the running kernel and of the mount: as long as it stays the same, the page
+/// cache still holds the data that the target wrote.
 ///
 /// # Errors
-/// Those of the kernel, with the path.
+/// Errors of the kernel, with the path.
 pub fn host_mark(directory: &Path) -> Result<HostMark> {
     let failed = |error: std::io::Error| Error::from(error).within(directory.display());
     let mount = skep_env::mount_mark(directory).map_err(failed)?;
@@ -99,12 +105,12 @@ impl ChunkStore {
     /// Opens the chunk files of a target's directory, for a new start of the target.
     ///
     /// # Errors
-    /// `Corrupt` if the target's own records are damaged; those of the file system.
+    /// `Corrupt` if the target's own records are damaged; errors of the file system.
     pub fn open(directory: &Path, cluster: ClusterId, target: TargetId) -> Result<Rc<Self>> {
         Self::open_at(directory, cluster, target, host_mark(directory)?)
     }
 
-    /// Like [`Self::open`], on a host that is said to be in this state.
+    /// Like [`Self::open`], with the state of the host as `host` gives it.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -147,7 +153,7 @@ impl ChunkStore {
             cleaning_wanted: Notify::default(),
         };
         tracing::info!(
-            "target {target}: start {}, incarnation {}, {} regions to look at",
+            "target {target}: start {}, incarnation {}, {} regions may be torn",
             state.start,
             state.incarnation,
             store.suspects.borrow().len()
@@ -155,22 +161,22 @@ impl ChunkStore {
         Ok(Rc::new(store))
     }
 
-    /// Keeps no more chunk files open than this, as far as they aren't in use.
+    /// Limits the open chunk files to `count`, apart from those in use.
     pub fn limit_open_files(&self, count: usize) {
         self.open.borrow_mut().set_max_files(count.min(MAX_OPEN_FILES));
     }
 
-    /// Changes whenever acknowledged writes that weren't synced may have been lost.
+    /// A number that changes whenever acknowledged writes that were not synced may have been lost.
     pub fn incarnation(&self) -> HostIncarnation {
         self.state.get().incarnation
     }
 
-    /// Bytes left for clients.
+    /// Free space for clients, in bytes.
     pub fn free_bytes(&self) -> u64 {
         self.space.free_bytes()
     }
 
-    /// Why the target refuses writes, if it does.
+    /// The failure for which the target refuses writes; `None` means that it accepts them.
     pub fn failure(&self) -> Option<Error> {
         self.failure.borrow().clone()
     }
@@ -182,8 +188,8 @@ impl ChunkStore {
         }
     }
 
-    /// After a write or sync that failed, what is on the device is unknown: the target refuses
-    /// writes until it is started again. A full disk is no such failure.
+    /// Makes the target refuse writes until it is started again, after a failed write or sync: the
+    /// contents of the device are unknown then. An error of a full disk is returned as it is.
     fn note_failure(&self, error: Error) -> Error {
         if matches!(
             error.code(),
@@ -204,8 +210,9 @@ impl ChunkStore {
         tracing::error!("{failure}; check the disk under {}", self.directory.display());
         let state = TargetState { failed: true, ..self.state.get() };
         self.state.set(state);
-        // The next start must know that acknowledged writes may be gone. If even this can't be
-        // written, the file system is read-only or gone, and the next start can't write either.
+        // The next start must change the incarnation, since acknowledged writes may be gone. If
+        // even this record cannot be written, the file system is read-only or gone, and the next
+        // start cannot write its state either.
         if let Err(error) = replace_atomically(&self.directory.join(STATE_FILE), &state.to_file()) {
             tracing::error!("target {}: cannot record the failure: {error}", self.target);
         }
@@ -233,11 +240,12 @@ impl ChunkStore {
         }
         let path = self.names.path(key);
         let failed = |error: std::io::Error| Error::from(error).within(path.display());
-        // There is none, as was just seen: nobody else writes here, and nothing waited between.
+        // `create_new` cannot fail with `AlreadyExists`: the file did not exist above, only this
+        // thread creates files here, and there was no await in between.
         let open = || OpenOptions::new().read(true).write(true).create_new(true).open(&path);
         let file = match open() {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                let leaf = path.parent().expect("chunk files lie in leaves");
+                let leaf = path.parent().expect("each chunk file has a leaf directory");
                 std::fs::create_dir_all(leaf).map_err(failed)?;
                 open().map_err(failed)?
             }
@@ -246,6 +254,17 @@ impl ChunkStore {
         let file = self.cache(*key, path.clone(), file)?;
         file.is_new.set(true);
         Ok(file)
+    }
+
+    /// Checks that the cache of open files and the dirty regions are consistent. Not cheap: for
+    /// tests, and debug builds once per cleaning.
+    ///
+    /// # Panics
+    /// If they are not.
+    pub(crate) fn check_invariants(&self) {
+        self.open.borrow().check_invariants();
+        self.dirty.check_invariants();
+        self.dirty_log.check_invariants();
     }
 
     fn cache(

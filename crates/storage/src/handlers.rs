@@ -1,4 +1,4 @@
-//! The requests that a storage target answers, one file each, and the table that finds them.
+//! The requests to a storage target, one handler per file, and the table that dispatches them.
 
 mod ask_benchmark;
 mod clear_chunk;
@@ -31,22 +31,22 @@ use std::rc::Rc;
 /// A request on its way through a handler.
 pub(crate) struct Call<R> {
     pub(crate) request: R,
-    /// Bulk data that came with it.
+    /// Bulk data of the request.
     pub(crate) data: Option<Buf>,
     /// Whether the effect must be on the device before the reply.
     pub(crate) is_durable: bool,
 }
 
-/// Where a reply goes, and when.
+/// The connection that gets the reply, and the parts of the target besides the store.
 pub(crate) struct Requester<'a> {
     pub(crate) outbox: &'a Rc<Outbox>,
-    /// Holds replies back, if the target pretends to be slower.
+    /// Delays replies if the target emulates a slower device.
     pub(crate) device: Option<&'a Device>,
     pub(crate) benchmark: &'a Rc<Benchmark>,
     pub(crate) links: &'a Rc<Links>,
 }
 
-/// Answers a request by what `handle` says.
+/// Decodes a request, runs `handle`, and sends its result as the reply.
 async fn answer<R: Request>(
     store: &Rc<ChunkStore>,
     incoming: Incoming,
@@ -75,16 +75,16 @@ async fn answer<R: Request>(
     }
 }
 
-/// What an operator must look at is logged here, where it is handled; the rest is the client's.
+/// Logs errors that an operator must look at; the client handles the others.
 fn log_refusal(header: &Header, error: &Error) {
     match error.code() {
         ErrorCode::Corrupt | ErrorCode::Io => tracing::error!("{error}"),
-        ErrorCode::Protocol => tracing::warn!("message {}: {error}", header.message),
-        _ => tracing::debug!("message {}: {error}", header.message),
+        ErrorCode::Protocol => tracing::warn!("refused message {}: {error}", header.message),
+        _ => tracing::debug!("refused message {}: {error}", header.message),
     }
 }
 
-/// Answers a request. Runs in a task of its own that nobody drops.
+/// Answers a request. Runs in a task of its own that is never dropped.
 pub(crate) async fn dispatch(
     store: &Rc<ChunkStore>,
     incoming: Incoming,
@@ -127,13 +127,13 @@ pub(crate) async fn dispatch(
             };
             answer(store, incoming, requester, handle).await;
         }
-        message if link_requests::is_one(message) => {
+        message if link_requests::is_link_request(message) => {
             link_requests::answer(Some(requester.links), incoming, requester.outbox);
         }
         other => {
             let error = Error::new(
                 ErrorCode::Unsupported,
-                format!("storage does not know message {other}"),
+                format!("a storage target has no message {other}"),
             );
             requester.outbox.refuse(&incoming.header, &error);
         }

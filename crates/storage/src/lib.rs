@@ -1,8 +1,8 @@
 //! Storage targets: chunk files, served to clients.
 //!
-//! Owns what a storage target holds and how it survives crashes and damage: [`chunk_store`]. Each
-//! target has a thread of its own on the host that services share (`skep-service`). Knows no names,
-//! directories or files beyond their inode ids.
+//! Owns the data of a storage target, and its recovery from crashes and damage: [`chunk_store`].
+//! Each target has a thread of its own ([`skep_service::host`]). Owns no names, directories or
+//! files: it sees inode ids only.
 
 mod benchmark;
 pub mod chunk_store;

@@ -1,9 +1,9 @@
-//! The clean-up of chunk files that no inode owns, as a power loss of a metadata target can leave
-//! them: it forgets a creation whose data are already here.
+//! The clean-up of orphans: chunk files that no inode owns. A power loss of a metadata target
+//! leaves them, when it loses the creation of a file whose data is already on storage.
 //!
-//! Only chunk files older than the interval are looked at, and only what metadata says is gone is
-//! removed: an inode is never created after its chunk files. Inode ids are never used again, so an
-//! answer stays right.
+//! The clean-up checks only chunk files older than its interval, and removes only those whose inode
+//! metadata reports as missing: an inode is never created after its chunk files. Inode ids are
+//! never used again, so a reply stays valid.
 
 use crate::chunk_store::ChunkStore;
 use skep_rpc::{CallOptions, Router};
@@ -14,25 +14,27 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How often the interval, which may change at any time, is compared with the clock.
+/// Pause between two checks whether the interval, which may change at any time, has passed.
 const LOOK: Duration = Duration::from_millis(500);
-/// A metadata group that doesn't answer in this time is asked again in the next round.
+/// Time for the reply of a metadata group; after it, the next round asks again.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What one round did.
+/// Counts of one round.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Found {
-    /// Chunk files old enough to be looked at.
+pub(crate) struct CleanUpCounts {
+    /// Chunk files old enough to be checked.
     pub(crate) looked_at: usize,
-    /// Of those, removed.
+    /// Chunk files that were removed.
     pub(crate) removed: usize,
-    /// Of those, left for the next round since nobody could be asked.
+    /// Chunk files left for the next round, since no metadata group replied.
     pub(crate) unknown: usize,
 }
 
-/// Cleans up again and again. Drop it at any time: removals that have begun run to their end.
+/// Cleans up in each interval, for ever. May be dropped at any time: removals that have started run
+/// to their end.
 pub(crate) async fn clean_up_forever(store: Rc<ChunkStore>, router: Rc<Router>) {
     let mut last = skep_env::now();
+    // Retry: a clean-up after an error, `cleanup_interval_ms`, no limit
     loop {
         skep_env::sleep(LOOK).await;
         let map = router.map();
@@ -42,31 +44,32 @@ pub(crate) async fn clean_up_forever(store: Rc<ChunkStore>, router: Rc<Router>) 
         }
         last = skep_env::now();
         match clean_up(&store, &router, interval).await {
-            Ok(found) if found.removed > 0 || found.unknown > 0 => tracing::info!(
-                "clean-up looked at {} chunk files: removed {} that no inode owns; {} could not be \
-                 asked about",
-                found.looked_at,
-                found.removed,
-                found.unknown
+            Ok(counts) if counts.removed > 0 || counts.unknown > 0 => tracing::info!(
+                "the clean-up checked {} chunk files: it removed {} that no inode owns, and left \
+                 {} since metadata did not reply",
+                counts.looked_at,
+                counts.removed,
+                counts.unknown
             ),
-            Ok(found) => tracing::debug!("clean-up looked at {} chunk files", found.looked_at),
-            Err(error) => tracing::error!("clean-up: {error}"),
+            Ok(counts) => tracing::debug!("the clean-up checked {} chunk files", counts.looked_at),
+            Err(error) => tracing::error!("the clean-up of chunk files failed: {error}"),
         }
     }
 }
 
 /// One round over all chunk files.
-async fn clean_up(store: &Rc<ChunkStore>, router: &Router, age: Duration) -> Result<Found> {
-    let mut found = Found::default();
+async fn clean_up(store: &Rc<ChunkStore>, router: &Router, age: Duration) -> Result<CleanUpCounts> {
+    let mut counts = CleanUpCounts::default();
     let mut batches: BTreeMap<Option<GroupId>, BTreeMap<InodeId, Vec<ChunkFileKey>>> =
         BTreeMap::new();
     for leaf in store.leaves()? {
         for key in store.older_than(leaf, age)? {
-            found.looked_at += 1;
+            counts.looked_at += 1;
             let group = router.shard_group(key.inode.shard()).ok();
             batches.entry(group).or_default().entry(key.inode).or_default().push(key);
         }
-        // A leaf holds few inodes, so a batch passes the limit by little; asking cuts it.
+        // A leaf holds few inodes, so a batch exceeds the limit by little; `remove_orphans` splits
+        // it.
         let full: Vec<_> = batches
             .iter()
             .filter(|(_, inodes)| inodes.len() >= MAX_INODES_ASKED / 2)
@@ -74,30 +77,30 @@ async fn clean_up(store: &Rc<ChunkStore>, router: &Router, age: Duration) -> Res
             .collect();
         for group in full {
             if let Some(inodes) = batches.remove(&group) {
-                ask_and_remove(store, router, (group, inodes), &mut found).await?;
+                remove_orphans(store, router, (group, inodes), &mut counts).await?;
             }
         }
         skep_env::yield_now().await;
     }
     for batch in batches {
-        ask_and_remove(store, router, batch, &mut found).await?;
+        remove_orphans(store, router, batch, &mut counts).await?;
     }
-    Ok(found)
+    Ok(counts)
 }
 
 type Batch = (Option<GroupId>, BTreeMap<InodeId, Vec<ChunkFileKey>>);
 
-async fn ask_and_remove(
+async fn remove_orphans(
     store: &Rc<ChunkStore>,
     router: &Router,
     (group, owners): Batch,
-    found: &mut Found,
+    counts: &mut CleanUpCounts,
 ) -> Result<()> {
     let owners: Vec<_> = owners.into_iter().collect();
     for part in owners.chunks(MAX_INODES_ASKED) {
         let inodes: Vec<_> = part.iter().map(|(inode, _)| *inode).collect();
         let Some(exists) = ask(router, group, inodes).await else {
-            found.unknown += part.iter().map(|(_, keys)| keys.len()).sum::<usize>();
+            counts.unknown += part.iter().map(|(_, keys)| keys.len()).sum::<usize>();
             continue;
         };
         let gone: BTreeSet<_> = part
@@ -116,20 +119,20 @@ async fn ask_and_remove(
         let (sender, removed) = skep_env::local::oneshot();
         skep_env::spawn(async move { sender.send(remover.remove(&gone).await) }).detach();
         removed.await.unwrap_or(Ok(()))?;
-        found.removed += count;
+        counts.removed += count;
     }
     Ok(())
 }
 
-/// Asks a metadata group which of its inodes exist; none if it can't say.
+/// Asks a metadata group for each inode whether it exists. Returns `None` without a valid reply.
 async fn ask(router: &Router, group: Option<GroupId>, inodes: Vec<InodeId>) -> Option<Vec<bool>> {
     let count = inodes.len();
     let options = CallOptions { time_left: Some(PATIENCE), ..CallOptions::default() };
     match router.call(group?, &WhichExist { inodes }, options).await {
-        // An answer of another length answers another question.
+        // A reply of another length does not belong to this request.
         Ok((existing, _)) => Some(existing.exists).filter(|exists| exists.len() == count),
         Err(error) => {
-            tracing::debug!("clean-up: {error}");
+            tracing::debug!("the clean-up got no reply from metadata: {error}");
             None
         }
     }

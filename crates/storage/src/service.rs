@@ -1,4 +1,4 @@
-//! The storage service: its targets on the host that all services share.
+//! The storage service: runs its targets on the host of targets.
 
 use crate::chunk_store::reserve;
 use crate::limits::{CONNECTIONS_SHARE, MIN_OPEN_FILES};
@@ -17,21 +17,21 @@ fn host(settings: &StorageSettings) -> Host {
     }
 }
 
-/// Makes the directories of a new storage service and its targets, or of targets that were added.
+/// Initialises the directories of a new storage service and its targets, or of added targets.
 ///
 /// # Errors
-/// `Configuration` if there is nothing to make, a directory isn't blank, or belongs to another
-/// cluster or node; the context says what to do.
+/// `Configuration` if nothing is left to initialise, or if a directory is not blank or belongs to
+/// another cluster or node; the context names the way out.
 pub fn initialise(settings: &StorageSettings, token: JoinToken) -> Result<()> {
     host(settings).initialise(token)
 }
 
-/// Serves until the process is asked to end. Takes over its signals: call it before other threads
-/// are started.
+/// Serves until a signal asks the process to end. Takes over its signals: call it before the
+/// process starts other threads.
 ///
 /// # Errors
-/// Whatever keeps it from starting or serving on, with what to do: a blank or foreign directory, an
-/// address in use, a registration that management refuses.
+/// The error that prevents the start or ends the service, with a way out: a blank or foreign
+/// directory, an address in use, a registration that management refuses.
 pub fn run(settings: &StorageSettings) -> Result<()> {
     let descriptors = skep_env::raise_file_limit() / CONNECTIONS_SHARE;
     let share = descriptors as usize / settings.targets.len().max(1);

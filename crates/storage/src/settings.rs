@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use skep_service::{ByteSize, NodeSettings, Settings, node};
 use std::path::PathBuf;
 
-/// The port on which storage listens unless told otherwise.
+/// The default port of storage.
 pub const DEFAULT_PORT: u16 = 7420;
 
 /// Settings of `skep storage`.
@@ -12,16 +12,16 @@ pub const DEFAULT_PORT: u16 = 7420;
 #[serde(deny_unknown_fields)]
 pub struct StorageSettings {
     /// Directories of the targets, one for each file system that stores data: a disk or an array
-    /// each, with ext4, XFS, btrfs or ZFS. Made by `--init`, which also makes those that are added
+    /// each, with ext4, XFS, btrfs or ZFS. `--init` creates them, also directories that are added
     /// later. There is no default.
     pub targets: Vec<PathBuf>,
-    /// What every service has.
+    /// Settings that every service has.
     pub node: NodeSettings,
-    /// How slow the targets pretend to be.
+    /// Emulation of slower devices.
     pub emulation: EmulationSettings,
 }
 
-/// How slow the targets of a service pretend to be, to try out what slower devices would do.
+/// Emulation of slower devices by the targets of a service, for experiments.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EmulationSettings {
@@ -32,7 +32,7 @@ pub struct EmulationSettings {
     /// How much that rate varies, in percent: each target has a new rate each second, from a normal
     /// distribution with this standard deviation. At most 50.
     pub variability: u32,
-    /// Where the variation begins: the same number gives the same rates again.
+    /// Seed of the variation: the same number gives the same rates again.
     pub seed: u64,
 }
 
@@ -78,7 +78,7 @@ mod tests {
     use skep_service::{config, manual};
 
     #[test]
-    fn the_sample_file_sets_every_default_and_explains_it() {
+    fn sample_file_sets_and_explains_every_default() {
         let sample = manual::sample::<StorageSettings>();
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), &sample).unwrap();
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_that_varies_has_bounds() {
+    fn variability_has_bounds_and_needs_a_rate() {
         let problems = |rate, variability| {
             let mut settings = StorageSettings::default();
             settings.node.directory = "/d".into();

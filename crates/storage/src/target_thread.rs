@@ -1,6 +1,6 @@
 //! The thread that owns a storage target: its connections, its chunk files, its background work.
 //!
-//! Knows no other target. What comes from the service's main thread comes through a mailbox.
+//! Targets share nothing. The service's main thread sends connections and events through a mailbox.
 
 use crate::benchmark::Benchmark;
 use crate::chunk_store::ChunkStore;
@@ -22,26 +22,26 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 /// A target while it is served, on its thread.
-struct Served {
+struct ServedTarget {
     store: Rc<ChunkStore>,
     router: Rc<Router>,
     target: TargetId,
-    /// What `router` said about it last.
-    place: Cell<Option<Place>>,
-    /// Places for requests in work, over all connections.
-    places: Rc<Semaphore>,
-    /// The device that it pretends to be.
+    /// Its position in the newest cluster map of `router`.
+    position: Cell<Option<MapPosition>>,
+    /// One permit per request that is processed, over all connections.
+    permits: Rc<Semaphore>,
+    /// The emulated device.
     device: Option<Rc<Device>>,
     benchmark: Rc<Benchmark>,
     links: Rc<Links>,
 }
 
-/// Serves a target on the calling thread until it is told to stop; keeps at most `open_files` chunk
-/// files open.
+/// Serves a target on the calling thread until [`TargetEvent::Stop`]; keeps at most `open_files`
+/// chunk files open.
 ///
 /// # Errors
-/// What keeps the target from being opened, or its end from being clean: the next start will look
-/// at what was written last.
+/// The error that prevents the target's start or its clean end. After an unclean end the next start
+/// checks the regions that were written last.
 pub(crate) fn serve(
     start: TargetStart,
     open_files: usize,
@@ -49,7 +49,7 @@ pub(crate) fn serve(
 ) -> Result<()> {
     let device = Device::of(emulation, start.target);
     skep_env::block_on(own(start, open_files, device))
-        .map_err(|error| Error::new(ErrorCode::Io, format!("event loop: {error}")))?
+        .map_err(|error| Error::new(ErrorCode::Io, format!("cannot run the event loop: {error}")))?
 }
 
 async fn own(start: TargetStart, open_files: usize, device: Option<Device>) -> Result<()> {
@@ -61,17 +61,17 @@ async fn own(start: TargetStart, open_files: usize, device: Option<Device>) -> R
     let benchmark = Benchmark::open(directory.path(), device.clone())?;
     let links = Links::new(identity.clone(), Arc::clone(&map));
     let router = Router::new(identity, Channel::of_target(target), map);
-    let served = Rc::new(Served {
+    let served = Rc::new(ServedTarget {
         store: Rc::clone(&store),
         router: Rc::clone(&router),
         target,
-        place: Cell::new(None),
-        places: Semaphore::new(MAX_REQUESTS_PER_TARGET),
+        position: Cell::new(None),
+        permits: Semaphore::new(MAX_REQUESTS_PER_TARGET),
         device,
         benchmark,
         links,
     });
-    ready.tell();
+    ready.report();
     let cleaner = Rc::clone(&store);
     let cleaning = skep_env::spawn(async move { cleaner.clean_forever().await });
     let clean_up = skep_env::spawn(clean_up_forever(Rc::clone(&store), router));
@@ -83,40 +83,40 @@ async fn own(start: TargetStart, open_files: usize, device: Option<Device>) -> R
                 let served = Rc::clone(&served);
                 connections.push((peer, skep_env::spawn(take_requests(served, socket, peer))));
             }
-            // The router looks by itself.
+            // The router loads the newest map at each request.
             TargetEvent::MapChanged => {}
             TargetEvent::Stop => break,
         }
     }
     served.benchmark.end();
-    // No new requests; those in work run to their end, since dropping a write would tear it.
+    // Accept no new requests. Requests in progress run to their end: a dropped write would be torn.
     drop((connections, clean_up));
     let mut all = Vec::with_capacity(MAX_REQUESTS_PER_TARGET);
     for _ in 0..MAX_REQUESTS_PER_TARGET {
-        all.push(served.places.acquire().await);
+        all.push(served.permits.acquire().await);
     }
     drop(cleaning);
     store.close().await
 }
 
-/// Whether a connection takes the place of an older one. Requests of that one which are in work go
-/// on, and come before those of the new one wherever they meet; the rest is never looked at.
+/// Whether a connection replaces an older one. Requests of the older connection that are processed
+/// already run to their end, before conflicting requests of the new one; the others are dropped.
 fn follows(new: &Peer, old: &Peer) -> bool {
     new.channel != Channel::NONE && (new.node, new.channel) == (old.node, old.channel)
 }
 
-/// Takes a peer's requests until it ends the connection.
-async fn take_requests(served: Rc<Served>, socket: OwnedFd, peer: Peer) {
+/// Processes a peer's requests until it ends the connection.
+async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
     let (mut requests, outbox) = IncomingStream::new(TcpStream::from_fd(socket));
     let _closed = CloseAtEnd(Rc::clone(&outbox));
-    let own_places = Semaphore::new(MAX_REQUESTS_PER_CONNECTION);
+    let own_permits = Semaphore::new(MAX_REQUESTS_PER_CONNECTION);
     loop {
-        let own_place = own_places.acquire().await;
+        let own_permit = own_permits.acquire().await;
         let incoming = match requests.next().await {
             Ok(Some(incoming)) => incoming,
             Ok(None) => break,
             Err(error) => {
-                tracing::debug!("connection of node {}: {error}", peer.node);
+                tracing::debug!("ended the connection of node {}: {error}", peer.node);
                 break;
             }
         };
@@ -124,8 +124,8 @@ async fn take_requests(served: Rc<Served>, socket: OwnedFd, peer: Peer) {
             outbox.refuse(&incoming.header, &error);
             continue;
         }
-        // Not before there is a request: connections without one must not use up the places.
-        let place = served.places.acquire().await;
+        // Taken only for a request: idle connections must not use up the permits.
+        let permit = served.permits.acquire().await;
         let (served, outbox) = (Rc::clone(&served), Rc::clone(&outbox));
         skep_env::spawn(async move {
             let requester = Requester {
@@ -135,14 +135,14 @@ async fn take_requests(served: Rc<Served>, socket: OwnedFd, peer: Peer) {
                 links: &served.links,
             };
             handlers::dispatch(&served.store, incoming, &requester).await;
-            drop((place, own_place));
+            drop((permit, own_permit));
         })
         .detach();
     }
 }
 
-/// Ends a connection with the task that serves it, also when that is dropped at the target's end:
-/// the peer must not wait for answers that won't come.
+/// Closes a connection when its task ends or is dropped at the target's end: otherwise the peer
+/// would wait for replies that never come.
 struct CloseAtEnd(Rc<Outbox>);
 
 impl Drop for CloseAtEnd {
@@ -151,41 +151,45 @@ impl Drop for CloseAtEnd {
     }
 }
 
-/// A target's place in the cluster map.
+/// A target's position in one version of the cluster map.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct MapPosition {
     version: MapVersion,
-    /// None: the map doesn't have the target.
+    /// `None` means that the target is not in the map.
     group: Option<(GroupId, Epoch)>,
 }
 
-impl Served {
-    /// Where the newest map places the target.
-    fn place(&self, map: &ClusterMap) -> Place {
-        if let Some(place) = self.place.get().filter(|place| place.version == map.version) {
-            return place;
+impl ServedTarget {
+    /// The target's position in the newest map.
+    fn position(&self, map: &ClusterMap) -> MapPosition {
+        if let Some(position) =
+            self.position.get().filter(|position| position.version == map.version)
+        {
+            return position;
         }
         let group = map.group_of(self.target).map(|group| (group.id, group.epoch));
-        let place = Place { version: map.version, group };
-        self.place.set(Some(place));
-        place
+        let position = MapPosition { version: map.version, group };
+        self.position.set(Some(position));
+        position
     }
 
-    /// Whether a request is for this target's group as it is now, and of somebody who may ask.
+    /// Checks that a request addresses this target's group with its present epoch, that its sender
+    /// is still in the cluster, and that the target's map is new enough.
     fn check(&self, header: &Header, peer: &Peer) -> Result<()> {
         let map = self.router.map();
         if map.has_removed(peer.node) {
-            let what = format!("client {} was removed from the cluster map", peer.node);
-            return Err(Error::new(ErrorCode::Evicted, what));
+            let context = format!("client {} was removed from the cluster map", peer.node);
+            return Err(Error::new(ErrorCode::Evicted, context));
         }
-        let Place { version, group } = self.place(&map);
-        let stale = |what: String| Err(Error::new(ErrorCode::StaleMap, what));
+        let MapPosition { version, group } = self.position(&map);
+        let stale = |problem: String| Err(Error::new(ErrorCode::StaleMap, problem));
         if header.lowest_map > version {
             return stale(format!(
                 "target {} has cluster map {version}, the request needs {}",
                 self.target, header.lowest_map
             ));
         }
+        // Group 0 addresses the target itself, in whatever group it is.
         let Some((group, epoch)) = group.filter(|_| header.group.raw() != 0) else { return Ok(()) };
         if header.group != group {
             return stale(format!(
@@ -195,7 +199,7 @@ impl Served {
         }
         if header.epoch < epoch {
             return stale(format!(
-                "group {group} has epoch {epoch}, the request is of {}",
+                "group {group} has epoch {epoch}, the request has epoch {}",
                 header.epoch
             ));
         }

@@ -5,29 +5,29 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
 
-/// Ending of the file that is being written; one that a crash left behind is overwritten next time.
+/// Suffix of the temporary file. The next replacement overwrites one that a crash left.
 const TEMPORARY_ENDING: &str = ".new";
 
-fn io_error(what: &str, path: &Path) -> impl Fn(std::io::Error) -> Error {
-    move |error| Error::from(error).within(format!("{what} {}", path.display()))
+fn io_error(failed_step: &str, path: &Path) -> impl Fn(std::io::Error) -> Error {
+    move |error| Error::from(error).within(format!("{failed_step} {}", path.display()))
 }
 
 /// Replaces (or creates) the file at `path` durably: when this returns, the new bytes survive a
 /// power loss; after a crash before that, the file holds the old bytes or the new ones, never a
 /// mixture.
 ///
-/// Blocks for two syncs: for what changes rarely.
+/// Blocks for two syncs: use it for files that change rarely.
 ///
 /// # Errors
-/// Those of the file system, with the path.
+/// Errors of the file system, with the path.
 pub fn replace_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
     replace_with_mode(path, bytes, 0o644)
 }
 
-/// Like [`replace_atomically`], for secrets: nobody but the owner may read the file at any moment.
+/// Like [`replace_atomically`], for secrets: only the owner can read the file at any moment.
 ///
 /// # Errors
-/// Those of the file system, with the path.
+/// Errors of the file system, with the path.
 pub fn replace_secret(path: &Path, bytes: &[u8]) -> Result<()> {
     replace_with_mode(path, bytes, 0o600)
 }
@@ -37,7 +37,7 @@ fn replace_with_mode(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(TEMPORARY_ENDING);
     let temporary = Path::new(&temporary);
-    // One that a crash left behind may have another mode.
+    // A temporary file that a crash left may have another mode.
     match std::fs::remove_file(temporary) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             return Err(io_error("cannot remove", temporary)(error));
@@ -59,7 +59,7 @@ fn replace_with_mode(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
 /// Makes the names in a directory durable.
 ///
 /// # Errors
-/// Those of the file system, with the path.
+/// Errors of the file system, with the path.
 pub fn sync_directory(path: &Path) -> Result<()> {
     // The parent of a bare file name is the empty path.
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
@@ -73,7 +73,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn a_file_is_replaced_and_what_a_crash_left_is_overwritten() {
+    fn replacement_overwrites_a_leftover_of_a_crash() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("record");
         std::fs::write(dir.path().join("record.new"), "torn").unwrap();
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_for_its_owner_alone() {
+    fn only_the_owner_can_read_a_secret() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("secret");
         std::fs::write(dir.path().join("secret.new"), "readable by all").unwrap();

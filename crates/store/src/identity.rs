@@ -1,8 +1,8 @@
-//! Directories that belong to somebody: initialising them, opening them, refusing foreign ones.
+//! Directories of nodes and targets: initialises them, opens them, refuses foreign ones.
 //!
 //! Owns the file `skep-identity` and the lock `skep-lock` of a directory. A blank directory is
-//! never taken for one that lost its contents: it is refused unless somebody asked to initialise
-//! it, so a disk that isn't mounted cannot come up as an empty target under an old id.
+//! refused unless `--init` was given, so a target whose disk is not mounted cannot start empty
+//! under its old id.
 
 use crate::atomic::replace_atomically;
 use skep_format::identity::{DirectoryKind, Identity};
@@ -12,10 +12,11 @@ use std::path::{Path, PathBuf};
 
 /// Name of the identity file in each directory.
 pub const IDENTITY_FILE: &str = "skep-identity";
-/// Name of the file whose lock says that a process serves the directory.
+/// Name of the file that a process locks while it serves the directory.
 pub const LOCK_FILE: &str = "skep-lock";
 
-/// An open directory: its identity was checked, and no other process has it until this is dropped.
+/// An open directory: its identity was checked, and no other process can open it until this is
+/// dropped.
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
@@ -23,8 +24,8 @@ pub struct Directory {
     _lock: File,
 }
 
-fn refused(path: &Path, what: impl std::fmt::Display) -> Error {
-    Error::new(ErrorCode::Configuration, format!("{}: {what}", path.display()))
+fn refused(path: &Path, problem: impl std::fmt::Display) -> Error {
+    Error::new(ErrorCode::Configuration, format!("{}: {problem}", path.display()))
 }
 
 fn io_error(path: &Path) -> impl Fn(std::io::Error) -> Error {
@@ -37,7 +38,7 @@ pub fn is_initialised(path: &Path) -> bool {
 }
 
 impl Directory {
-    /// Makes a blank directory (created if need be) one of Skep's, durably, and opens it.
+    /// Initialises a blank directory (created if necessary) durably, and opens it.
     ///
     /// # Errors
     /// `Configuration` if it has an identity already or holds anything else; errors of the file
@@ -56,30 +57,31 @@ impl Directory {
         let lock = lock(path)?;
         for entry in std::fs::read_dir(path).map_err(io_error(path))? {
             let name = entry.map_err(io_error(path))?.file_name();
-            // A fresh ext4 has `lost+found`; `skep-identity.new` is ours, from a crash in here.
+            // A new ext4 contains `lost+found`; a crash in this function leaves
+            // `skep-identity.new`.
             let known = ["lost+found", LOCK_FILE, "skep-identity.new"];
             if !known.iter().any(|known| name == *known) {
                 return Err(refused(
                     path,
                     format_args!(
-                        "--init wants a blank directory, this one holds '{}'",
+                        "--init needs a blank directory, but this one contains '{}'",
                         name.display()
                     ),
                 ));
             }
         }
         replace_atomically(&path.join(IDENTITY_FILE), &identity.to_file())?;
-        // The directory's own name, if it was created here.
+        // Makes the directory's own name durable, if it was created above.
         if let Some(parent) = path.parent() {
             crate::atomic::sync_directory(parent)?;
         }
         Ok(Self { path: path.to_owned(), identity, _lock: lock })
     }
 
-    /// Opens a directory of a known kind and, if the caller knows it already, cluster.
+    /// Opens a directory that must be of `kind` and, unless `cluster` is `None`, of that cluster.
     ///
     /// # Errors
-    /// `Configuration` with what to do if the directory is missing, blank, of another kind or
+    /// `Configuration` with a way out if the directory is missing, blank, of another kind or
     /// another cluster, or served by another process; `Corrupt` if its record is damaged.
     pub fn open(path: &Path, kind: DirectoryKind, cluster: Option<ClusterId>) -> Result<Self> {
         let Some(identity) = read_identity(path)? else {
@@ -94,7 +96,7 @@ impl Directory {
         if identity.kind != kind {
             return Err(refused(
                 path,
-                format_args!("is a {}, but a {kind} was to be opened", identity.kind),
+                format_args!("is a {}, but a {kind} is expected here", identity.kind),
             ));
         }
         if let Some(cluster) = cluster
@@ -113,18 +115,17 @@ impl Directory {
         Ok(Self { path: path.to_owned(), identity, _lock: lock })
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// To whom it belongs.
+    /// The cluster, node and target that it belongs to.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// Keeps the ids that management gave, durably. Ids that the record has already must be the
-    /// same.
+    /// Persists the ids that management assigned. They must equal ids that the record already has.
     ///
     /// # Errors
     /// `Configuration` with both ids if the record has another one; errors of the file system.
@@ -133,13 +134,13 @@ impl Directory {
         if old.target.raw() != 0 && old.target != target {
             return Err(refused(
                 &self.path,
-                format_args!("holds target {}, but management calls it {target}", old.target),
+                format_args!("is target {}, but management assigned id {target}", old.target),
             ));
         }
         if old.node.raw() != 0 && old.node != node {
             return Err(refused(
                 &self.path,
-                format_args!("belongs to node {}, but management says {node}", old.node),
+                format_args!("belongs to node {}, but management assigned id {node}", old.node),
             ));
         }
         let new = Identity { node, target, ..old };
@@ -175,7 +176,8 @@ pub fn read_identity(path: &Path) -> Result<Option<Identity>> {
     }
 }
 
-/// Locks a directory for this process; the lock ends with the file, thus also at `kill -9`.
+/// Locks a directory for this process. The kernel releases the lock with the file, also after
+/// `kill -9`.
 fn lock(path: &Path) -> Result<File> {
     let file_path = path.join(LOCK_FILE);
     let file = OpenOptions::new()
@@ -213,8 +215,8 @@ mod tests {
         Directory::open(path, DirectoryKind::StorageTarget, Some(cluster))
     }
 
-    /// As [`open`], once nobody holds it: a program that another test starts has copies of all
-    /// descriptors for a moment, and the lock with them.
+    /// As [`open`], but waits until the lock is free: a program that another test starts has copies
+    /// of all descriptors for a moment, and with them the lock.
     fn open_again(path: &Path) -> Directory {
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
         loop {
@@ -231,11 +233,11 @@ mod tests {
     }
 
     fn message(result: Result<Directory>) -> String {
-        result.expect_err("was to be refused").to_string()
+        result.expect_err("it is refused").to_string()
     }
 
     #[test]
-    fn ids_are_kept_and_cannot_change() {
+    fn assigned_ids_persist_and_cannot_change() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t");
         let mut new = Directory::initialise(&path, identity(1)).unwrap();
@@ -250,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_blank_is_not_initialised() {
+    fn init_refuses_a_directory_that_is_not_blank() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("lost+found")).unwrap();
         drop(Directory::initialise(dir.path(), identity(1)).unwrap());
@@ -262,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn blank_foreign_and_other_directories_are_refused_with_both_names() {
+    fn open_refuses_blank_and_foreign_directories() {
         let dir = tempfile::tempdir().unwrap();
         let blank = message(open(dir.path(), 1));
         assert!(blank.contains("--init") && blank.contains("mounted"), "{blank}");
@@ -276,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn one_process_at_a_time() {
+    fn a_second_process_cannot_open_the_directory() {
         let dir = tempfile::tempdir().unwrap();
         let first = Directory::initialise(dir.path(), identity(1)).unwrap();
         assert!(message(open(dir.path(), 1)).contains("in use"));
@@ -285,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_record_is_named() {
+    fn damaged_record_is_named_in_the_error() {
         let dir = tempfile::tempdir().unwrap();
         drop(Directory::initialise(dir.path(), identity(1)).unwrap());
         let file = dir.path().join(IDENTITY_FILE);

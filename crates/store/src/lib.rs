@@ -1,8 +1,8 @@
 //! Local durable primitives: target directories and their identity, atomic replacement, log
 //! segments.
 //!
-//! Owns how small things are made durable and how a directory is known to be the right one. Knows
-//! no network and no service; what the records look like is `skep-format`'s.
+//! Owns the durable replacement of small files, and the check that a directory is the expected one.
+//! Does not own the layout of records (`skep-format`), and depends on no service and no network.
 
 pub mod atomic;
 pub mod identity;

@@ -5,9 +5,13 @@
 //! that only the last can end in a gap.
 //!
 //! # A full disk
-//! Room is allocated ahead of the end, so that what ends things can still be logged when others
-//! have filled the disk. A segment is begun only where there is room for it; without, the present
-//! one goes on. An append that finds no space nevertheless leaves the log as it was.
+//! Space is allocated ahead of the end, so that operations that free space can still be logged when
+//! other files have filled the disk. A new segment starts only if there is space for it; otherwise
+//! the present one grows. An append that still finds no space leaves the log as it was.
+//!
+//! # Invariants
+//! The segments' numbers rise, and no byte is allocated before the end: see
+//! [`Log::check_invariants`].
 
 use crate::atomic::sync_directory;
 use skep_env::File;
@@ -19,40 +23,40 @@ use std::path::{Path, PathBuf};
 
 /// Bytes after which a new segment is begun.
 const SEGMENT_BYTES: u64 = 32 << 20;
-/// Bytes that are allocated ahead of the end; again when half of them are used up.
+/// Bytes that are allocated ahead of the end, again when half of them are used.
 const AHEAD_BYTES: u64 = 32 << 20;
-/// Bytes after which room is asked for again that the disk didn't have: asking a full file system
-/// makes it search everything that it could free.
-const ASK_AGAIN_BYTES: u64 = 1 << 20;
-/// Name of a segment that isn't begun yet.
+/// Bytes after which a failed allocation is tried again: an allocation makes a full file system
+/// search for everything that it could free, which is slow.
+const RETRY_ALLOCATION_BYTES: u64 = 1 << 20;
+/// Name of a segment that is prepared but not in use yet.
 const NEXT_SEGMENT: &str = "next";
 
-/// An open log, to be appended to.
+/// An open log.
 #[derive(Debug)]
 pub struct Log {
     directory: PathBuf,
     target: TargetId,
-    /// First records of the segments, by rising number; the last is appended to.
+    /// Numbers of the segments' first records, rising; appends go to the last segment.
     segments: Vec<Lsn>,
     file: File,
     offset: u64,
-    /// Up to where the file's room is allocated.
+    /// Offset up to which the file's space is allocated.
     allocated: u64,
-    /// Where more of it is asked for.
-    ask_at: u64,
-    /// Where the next segment is begun.
+    /// Offset at which more space is allocated.
+    allocate_at: u64,
+    /// Offset at which the next segment starts.
     segment_ends_at: u64,
 }
 
-/// What a log held when it was opened.
+/// A log that was opened, and its contents.
 #[derive(Debug)]
 pub struct Recovered {
     /// The log, ready for the next record.
     pub log: Log,
-    /// Its records.
+    /// All records.
     pub records: Vec<(Lsn, Vec<u8>)>,
-    /// Bytes after the last whole record that were cut off.
-    pub cut_bytes: u64,
+    /// Bytes after the last whole record that were truncated.
+    pub truncated_bytes: u64,
 }
 
 fn segment_path(directory: &Path, first: Lsn) -> PathBuf {
@@ -69,13 +73,13 @@ fn open_segment(path: &Path) -> Result<File> {
     File::open(path, &options).map_err(at(path))
 }
 
-/// A file with room for a segment.
+/// Creates a file with space for a segment.
 fn make_segment(path: &Path) -> std::io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(true);
     let file = File::open(path, &options)?;
     match file.reserve(0..AHEAD_BYTES) {
-        // Some file systems can't.
+        // Some file systems cannot reserve space.
         Err(error) if error.kind() != ErrorKind::Unsupported => Err(error),
         _ => Ok(file),
     }
@@ -86,12 +90,12 @@ fn is_out_of_space(error: &std::io::Error) -> bool {
 }
 
 impl Log {
-    /// Opens the log in a directory (made if need be) and reads all of its records. A tail that was
-    /// never synced and is damaged is cut off. `next` is the number of the first record if there
+    /// Opens the log in a directory (created if necessary) and reads all its records. A damaged
+    /// tail that was never synced is truncated. `next` is the number of the first record if there
     /// are no segments. Blocks.
     ///
     /// # Errors
-    /// `Corrupt` naming file and place if a synced record is damaged; errors of the file system.
+    /// `Corrupt` naming file and offset if a synced record is damaged; errors of the file system.
     pub fn open(directory: &Path, target: TargetId, next: Lsn) -> Result<Recovered> {
         std::fs::create_dir_all(directory).map_err(at(directory))?;
         let mut segments = list_segments(directory)?;
@@ -104,13 +108,15 @@ impl Log {
             if let Some((last, _)) = records.last()
                 && first.raw() != last.raw() + 1
             {
-                let what = format!("begins after record {last}: a segment before it is missing");
-                return Err(within(Error::new(ErrorCode::Corrupt, what)));
+                let context =
+                    format!("does not continue record {last}: a segment is missing before it");
+                return Err(within(Error::new(ErrorCode::Corrupt, context)));
             }
             let found = scan(target, *first, &bytes).map_err(within)?;
             if found.end < bytes.len() && index + 1 < segments.len() {
-                let what = format!("damaged at byte {}, though a later segment exists", found.end);
-                return Err(within(Error::new(ErrorCode::Corrupt, what)));
+                let problem =
+                    format!("damaged at byte {}, though a later segment exists", found.end);
+                return Err(within(Error::new(ErrorCode::Corrupt, problem)));
             }
             end = (found.end as u64, bytes.len() as u64);
             records.extend(found.records.into_iter().map(|it| (it.lsn, it.payload)));
@@ -124,7 +130,7 @@ impl Log {
         {
             let std_file = file.borrow_std();
             std_file.set_len(offset).map_err(at(&path))?;
-            // What is replayed must not be lost by a later power loss: it goes into the store.
+            // The caller applies these records to its store, so they must survive a power loss.
             std_file.sync_all().map_err(at(&path))?;
         }
         sync_directory(directory)?;
@@ -135,19 +141,19 @@ impl Log {
             file,
             offset,
             allocated: offset,
-            ask_at: offset,
+            allocate_at: offset,
             segment_ends_at: SEGMENT_BYTES,
         };
         log.allocate_ahead(0);
-        Ok(Recovered { log, records, cut_bytes: length - offset })
+        Ok(Recovered { log, records, truncated_bytes: length - offset })
     }
 
     /// Appends a record: it survives the end of the process, and after a sync a power loss.
     ///
     /// # Errors
-    /// `TooLarge` if the record is one that nobody could read back, `NoSpace` if the disk is full:
-    /// the log is as it was. Those of the file system, with the path; the log must not be appended
-    /// to any more then.
+    /// `TooLarge` if the record is longer than a reader accepts, `NoSpace` if the disk is full: the
+    /// log is as it was. After another error of the file system, which names the path, the caller
+    /// must not append any more.
     pub fn append(&mut self, lsn: Lsn, synced: Lsn, payload: &[u8]) -> Result<()> {
         let bytes = encode_record(self.target, lsn, synced, payload)?;
         if self.offset >= self.segment_ends_at {
@@ -155,29 +161,32 @@ impl Log {
         }
         self.allocate_ahead(bytes.len() as u64);
         if let Err(error) = self.file.write_now(&bytes, self.offset) {
-            return Err(self.take_back(error));
+            return Err(self.undo_append(error));
         }
         self.offset += bytes.len() as u64;
+        if cfg!(debug_assertions) {
+            self.check_invariants();
+        }
         Ok(())
     }
 
-    /// Allocates room ahead of the end if little of it is left. That there is none is no error yet.
+    /// Allocates space ahead of the end if little is left. A failure is not an error yet.
     fn allocate_ahead(&mut self, bytes: u64) {
         let end = self.offset + bytes;
-        if end < self.ask_at {
+        if end < self.allocate_at {
             return;
         }
-        let wanted = end + AHEAD_BYTES;
-        if self.file.reserve(self.allocated.max(self.offset)..wanted).is_ok() {
-            self.allocated = wanted;
-            self.ask_at = wanted - AHEAD_BYTES / 2;
+        let end_of_allocation = end + AHEAD_BYTES;
+        if self.file.reserve(self.allocated.max(self.offset)..end_of_allocation).is_ok() {
+            self.allocated = end_of_allocation;
+            self.allocate_at = end_of_allocation - AHEAD_BYTES / 2;
         } else {
-            self.ask_at = end + ASK_AGAIN_BYTES;
+            self.allocate_at = end + RETRY_ALLOCATION_BYTES;
         }
     }
 
-    /// Removes what a failed append may have left.
-    fn take_back(&self, error: std::io::Error) -> Error {
+    /// Truncates the bytes that a failed append may have left.
+    fn undo_append(&self, error: std::io::Error) -> Error {
         let failed = self.failed(error);
         match self.file.borrow_std().set_len(self.offset) {
             Ok(()) => failed,
@@ -188,41 +197,42 @@ impl Log {
     fn failed(&self, error: std::io::Error) -> Error {
         let last = self.segments[self.segments.len() - 1];
         let path = segment_path(&self.directory, last);
-        let what = format!("log {}: {error}", path.display());
-        match is_out_of_space(&error) {
-            true => Error::new(ErrorCode::NoSpace, what),
-            false => Error::new(ErrorCode::DeviceFailed, what),
-        }
+        let context = format!("cannot write log {}: {error}", path.display());
+        let code = match is_out_of_space(&error) {
+            true => ErrorCode::NoSpace,
+            false => ErrorCode::DeviceFailed,
+        };
+        Error::new(code, context)
     }
 
     fn unsynced(&self, error: std::io::Error) -> Error {
-        // Whatever the reason, nobody knows what of it is on the device.
+        // After a failed sync, any part of the log may be missing on the device.
         Error::new(ErrorCode::DeviceFailed, self.failed(error).context())
     }
 
-    /// Begins the next segment, if there is room for it.
+    /// Starts the next segment, if there is space for it.
     fn begin_segment(&mut self, first: Lsn) -> Result<()> {
-        let made = self.directory.join(NEXT_SEGMENT);
-        let file = match make_segment(&made) {
+        let new_path = self.directory.join(NEXT_SEGMENT);
+        let file = match make_segment(&new_path) {
             Err(error) if is_out_of_space(&error) => {
-                self.segment_ends_at = self.offset + ASK_AGAIN_BYTES;
-                return match std::fs::remove_file(&made) {
-                    Err(error) if error.kind() != ErrorKind::NotFound => Err(at(&made)(error)),
+                self.segment_ends_at = self.offset + RETRY_ALLOCATION_BYTES;
+                return match std::fs::remove_file(&new_path) {
+                    Err(error) if error.kind() != ErrorKind::NotFound => Err(at(&new_path)(error)),
                     _ => Ok(()),
                 };
             }
-            made_or_not => made_or_not.map_err(at(&made))?,
+            created => created.map_err(at(&new_path))?,
         };
-        // What was allocated beyond its end is for others.
+        // Releases the space that was allocated beyond the end of the old segment.
         self.file.borrow_std().set_len(self.offset).map_err(|error| self.unsynced(error))?;
         self.sync()?;
         let path = segment_path(&self.directory, first);
-        std::fs::rename(&made, &path).map_err(at(&path))?;
+        std::fs::rename(&new_path, &path).map_err(at(&path))?;
         self.file = file;
         self.segments.push(first);
         self.offset = 0;
         self.allocated = AHEAD_BYTES;
-        self.ask_at = AHEAD_BYTES / 2;
+        self.allocate_at = AHEAD_BYTES / 2;
         self.segment_ends_at = SEGMENT_BYTES;
         sync_directory(&self.directory)
     }
@@ -240,10 +250,10 @@ impl Log {
         self.file.borrow_std().sync_data().map_err(|error| self.unsynced(error))
     }
 
-    /// Removes segments all of whose records are up to `lsn`.
+    /// Removes the segments that contain no record after `lsn`.
     ///
     /// # Errors
-    /// Those of the file system, with the path.
+    /// Errors of the file system, with the path.
     pub fn trim(&mut self, lsn: Lsn) -> Result<()> {
         while self.segments.len() > 1 && self.segments[1].raw() <= lsn.raw() + 1 {
             let path = segment_path(&self.directory, self.segments[0]);
@@ -251,6 +261,18 @@ impl Log {
             self.segments.remove(0);
         }
         Ok(())
+    }
+}
+
+impl Log {
+    /// Checks segments and offsets.
+    ///
+    /// # Panics
+    /// If they contradict each other.
+    pub fn check_invariants(&self) {
+        assert!(!self.segments.is_empty(), "a log has a segment");
+        assert!(self.segments.is_sorted_by(|first, next| first < next), "segments rise");
+        assert!(self.allocate_at >= self.offset, "space is allocated before it is used up");
     }
 }
 
@@ -285,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_found_again_and_a_cut_tail_is_dropped() {
+    fn records_survive_reopening_and_a_torn_tail_is_dropped() {
         let directory = tempfile::tempdir().unwrap();
         fill(directory.path(), 3, 100);
         let path = segment_path(directory.path(), Lsn::new(1));
@@ -293,14 +315,14 @@ mod tests {
         std::fs::File::options().write(true).open(&path).unwrap().set_len(len - 1).unwrap();
         let mut recovered = open(directory.path()).unwrap();
         assert_eq!(recovered.records.len(), 2);
-        assert_eq!(recovered.cut_bytes, 131);
+        assert_eq!(recovered.truncated_bytes, 131);
         recovered.log.append(Lsn::new(3), Lsn::new(2), b"again").unwrap();
         let records = open(directory.path()).unwrap().records;
         assert_eq!(records[2], (Lsn::new(3), b"again".to_vec()));
     }
 
     #[test]
-    fn a_record_that_could_not_be_read_back_is_not_appended() {
+    fn record_longer_than_the_limit_is_not_appended() {
         let directory = tempfile::tempdir().unwrap();
         let mut log = open(directory.path()).unwrap().log;
         let payload = vec![1; skep_format::log::MAX_PAYLOAD_BYTES + 1];
@@ -316,6 +338,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         fill(directory.path(), 5, SEGMENT_BYTES as usize - 10);
         let mut recovered = open(directory.path()).unwrap();
+        recovered.log.check_invariants();
         assert_eq!((recovered.records.len(), recovered.log.segments.len()), (5, 5));
         recovered.log.trim(Lsn::new(2)).unwrap();
         let recovered = open(directory.path()).unwrap();
@@ -350,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_leaves_room_to_log_and_takes_nothing() {
+    fn full_disk_leaves_space_to_log_and_refuses_whole_records() {
         let disk = Disk(tempfile::tempdir().unwrap());
         let (root, payload) = (disk.0.path(), vec![7; 1 << 20]);
         if !succeeds("mount", &["-t", "tmpfs", "-o", "size=90m", "log", root.to_str().unwrap()]) {
@@ -378,7 +401,7 @@ mod tests {
         let recovered = open(&directory).unwrap();
         let count = recovered.records.len() as u64;
         assert!(count >= 20 + AHEAD_BYTES / 2 / (1 << 20), "{count} fitted");
-        assert_eq!((recovered.cut_bytes, recovered.log.segments.len()), (0, 1));
+        assert_eq!((recovered.truncated_bytes, recovered.log.segments.len()), (0, 1));
         drop(stranger);
         std::fs::remove_file(root.join("stranger")).unwrap();
         assert_eq!(append(&mut log).unwrap(), count + 1, "it was as if nothing had been tried");

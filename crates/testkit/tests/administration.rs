@@ -84,7 +84,7 @@ fn log_levels_change_in_running_services_and_mounts() {
     kill("-STOP");
     let said = refusal(&cluster, &["node", "log-level", &client]);
     kill("-CONT");
-    assert!(said.contains("said nothing for") && said.contains("kill -USR1"), "{said}");
+    assert!(said.contains("did not answer for") && said.contains("kill -USR1"), "{said}");
     cluster.stop();
 }
 

@@ -1,4 +1,4 @@
-//! `ChangeSetting`: one setting of the cluster gets another number.
+//! `ChangeSetting`: changes one setting of the cluster.
 
 use crate::authority::Authority;
 use skep_cluster::settings::Setting;

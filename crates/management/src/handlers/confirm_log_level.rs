@@ -1,10 +1,10 @@
-//! `ConfirmLogLevel`: a client says what it logs now.
+//! `ConfirmLogLevel`: a client confirms a change of its log level.
 
 use crate::authority::Authority;
 use skep_types::Result;
 use skep_wire::management::{ConfirmLogLevel, EmptyReply};
 
 pub(super) fn handle(authority: &Authority, request: ConfirmLogLevel) -> Result<EmptyReply> {
-    authority.log_level_changes.done(request);
+    authority.log_level_changes.confirm(request);
     Ok(EmptyReply {})
 }

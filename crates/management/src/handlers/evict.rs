@@ -1,5 +1,5 @@
-//! `Evict`: a client is removed: it was out of touch with a metadata target for a lease, or an
-//! administrator asked for it.
+//! `Evict`: removes a dead client. A metadata target sends it when a client has not renewed its
+//! session for a lease, or an administrator does.
 
 use crate::authority::Authority;
 use skep_types::{Error, ErrorCode, NodeKind, Result};
@@ -9,13 +9,13 @@ pub(super) fn handle(authority: &Authority, request: Evict) -> Result<EmptyReply
     let map = authority.map();
     let Some(node) = map.node(request.client) else { return Ok(EmptyReply {}) };
     if node.kind != NodeKind::Client {
-        let what = format!("{} ({}) is a server; only clients are evicted", node.id, node.name);
-        return Err(Error::new(ErrorCode::NotPermitted, what));
+        let problem = format!("{} ({}) is a server; only clients are evicted", node.id, node.name);
+        return Err(Error::new(ErrorCode::NotPermitted, problem));
     }
     authority.remove_client(node.id)?;
     tracing::warn!(
-        "{} ({}) is removed: metadata heard nothing of it for a lease, or `skep client evict` was \
-         called",
+        "removed client {} ({}): metadata got no request of it for a lease, or `skep client \
+         evict` was called",
         node.id,
         node.name
     );

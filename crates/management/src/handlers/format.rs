@@ -1,4 +1,4 @@
-//! `Format`: the virtual shards are divided over the metadata groups that there are.
+//! `Format`: divides the virtual shards over the existing metadata groups.
 
 use crate::authority::Authority;
 use skep_cluster::Command;

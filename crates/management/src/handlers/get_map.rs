@@ -1,7 +1,7 @@
-//! `GetMap`: answered when there is a map newer than the asker's, or shortly before its deadline.
+//! `GetMap`: replies when there is a map newer than the sender's, or shortly before the deadline.
 //!
-//! Many nodes wait at a time, and each gets the whole map: changes that follow each other closely
-//! are told together, the more so the more wait.
+//! Many nodes wait at a time, and each gets the whole map. So changes in quick succession go out
+//! together, after a pause that grows with the number of waiting nodes.
 
 use super::{answer_map, longest_wait};
 use crate::authority::Authority;
@@ -13,7 +13,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 thread_local! {
-    /// Requests that wait. Management has one thread.
+    /// Number of waiting requests. Management has one thread.
     static WAITING: Cell<usize> = const { Cell::new(0) };
 }
 

@@ -10,7 +10,7 @@ use std::rc::Rc;
 pub(super) fn handle(authority: &Authority, incoming: &Incoming, outbox: &Rc<Outbox>) {
     match note(authority, &incoming.body) {
         Ok((node, known)) => {
-            // A `HeartbeatReply`, which ends with what a `MapUpdate` holds: that is encoded already.
+            // A `HeartbeatReply` ends with the fields of a `MapUpdate`, which is encoded already.
             let mut body = authority.total_capacity().to_bytes();
             body.extend(authority.log_level_changes.of(node).to_bytes());
             match authority.newer(known) {
@@ -23,15 +23,15 @@ pub(super) fn handle(authority: &Authority, incoming: &Incoming, outbox: &Rc<Out
     }
 }
 
-/// Notes that the sender is alive; gives who it is, and the version of the map that it has.
+/// Notes that the sender is alive; returns its id and the version of its map.
 fn note(authority: &Authority, body: &[u8]) -> Result<(NodeId, MapVersion)> {
     let Heartbeat { node, known, capacities } = Heartbeat::from_bytes(body)?;
     if authority.map().node(node).is_none() {
         return Err(Error::new(
             ErrorCode::Stale,
-            format!("node {node} is not known (any more); it has to register"),
+            format!("node {node} is not registered (any more); it must register again"),
         ));
     }
-    authority.heard(node, &capacities);
+    authority.note_alive(node, &capacities);
     Ok((node, known))
 }

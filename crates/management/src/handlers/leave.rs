@@ -1,4 +1,4 @@
-//! `Leave`: a node ends cleanly.
+//! `Leave`: a node ends cleanly. Removes a client, marks a server as offline.
 
 use crate::authority::Authority;
 use skep_types::{NodeKind, Result};

@@ -1,4 +1,4 @@
-//! `ListClients`: the clients that are registered, with what people want to know of them.
+//! `ListClients`: lists the registered clients with the data that `skep client list` shows.
 
 use crate::authority::Authority;
 use skep_types::Result;

@@ -1,4 +1,4 @@
-//! The requests that management answers, one file each, and the table that finds them.
+//! The requests to management, one handler per file, and the table that dispatches them.
 
 mod change_setting;
 mod confirm_log_level;
@@ -24,7 +24,7 @@ use skep_wire::{management as messages, node};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Decodes a request and answers it with what `handle` says.
+/// Decodes a request, runs `handle`, and sends its result as the reply.
 fn answer<R: Request>(
     authority: &Rc<Authority>,
     incoming: &Incoming,
@@ -46,12 +46,13 @@ fn answer_map(outbox: &Rc<Outbox>, request: &Header, newer: Option<Rc<[u8]>>) {
     }
 }
 
-/// How long a request may wait, so that its answer still comes in time.
+/// Longest wait of a request whose reply still arrives before its deadline.
 fn longest_wait(request: &Header) -> Duration {
     let wait = match request.time_left_ms {
         0 => LONGEST_WAIT,
         left => Duration::from_millis(u64::from(left)).min(LONGEST_WAIT),
     };
+    // Short deadlines keep half of their time for the wait.
     wait.saturating_sub(ANSWER_BEFORE_DEADLINE).max(wait / 2)
 }
 
@@ -81,12 +82,12 @@ pub(crate) fn dispatch(authority: &Rc<Authority>, incoming: Incoming, outbox: &R
             answer(authority, &incoming, outbox, confirm_log_level::handle)
         }
         node::SetLogLevel::ID => skep_service::node_requests::answer(&incoming, outbox),
-        message if link_requests::is_one(message) => link_requests::answer(None, incoming, outbox),
+        message if link_requests::is_link_request(message) => {
+            link_requests::answer(None, incoming, outbox)
+        }
         other => {
-            let error = Error::new(
-                ErrorCode::Unsupported,
-                format!("management does not know message {other}"),
-            );
+            let error =
+                Error::new(ErrorCode::Unsupported, format!("management has no message {other}"));
             outbox.refuse(&incoming.header, &error);
         }
     }

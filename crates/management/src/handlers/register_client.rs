@@ -12,7 +12,7 @@ pub(super) fn handle(authority: &Authority, request: RegisterClient) -> Result<R
     let registration = ClientRegistration { host, mount_point, version, pid, registered };
     let command = Command::RegisterClient(registration);
     let outcome = authority.command(&command)?;
-    authority.heard(outcome.node, &[]);
+    authority.note_alive(outcome.node, &[]);
     let map = (*authority.map()).clone();
     if let Some(node) = map.node(outcome.node) {
         tracing::info!("client {} ({}) registered", node.id, node.name);

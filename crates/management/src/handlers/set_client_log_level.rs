@@ -1,4 +1,4 @@
-//! `SetClientLogLevel`: what a client is to log. Answered when it has been told and has answered.
+//! `SetClientLogLevel`: changes a client's log level; replies when the client has confirmed it.
 
 use super::longest_wait;
 use crate::authority::Authority;
@@ -35,34 +35,40 @@ async fn order(
     let map = authority.map();
     let node = map.node(client).filter(|node| node.kind == NodeKind::Client);
     let Some(node) = node else {
-        let what = format!("{client} is no client of this cluster (`skep client list`)");
-        return Err(Error::new(ErrorCode::NotFound, what));
+        let context = format!(
+            "cannot change the log level of {client}: it is not a client of this cluster; `skep \
+             client list` shows them"
+        );
+        return Err(Error::new(ErrorCode::NotFound, context));
     };
     let (number, answer) = authority.log_level_changes.add(client, level)?;
-    // However this ends: nobody waits for it then.
-    let _waits = Waits { authority, client, number };
+    // Removes the order when this future ends or is dropped.
+    let _pending = PendingOrder { authority, client, number };
     let name = &node.name;
     match skep_env::timeout(wait, answer).await {
         Some(Some(answer)) => answer,
         Some(None) => {
-            let what = format!("{name} ({client}) was given another order about its log meanwhile");
-            Err(Error::new(ErrorCode::InUse, what))
+            let context = format!(
+                "another command changed the log level of client {name} ({client}) meanwhile"
+            );
+            Err(Error::new(ErrorCode::InUse, context))
         }
         None => {
-            let what = format!("{name} ({client}) said nothing for {:.1} s", wait.as_secs_f64());
-            Err(Error::new(ErrorCode::TimedOut, what))
+            let seconds = wait.as_secs_f64();
+            let context = format!("client {name} ({client}) did not answer for {seconds:.1} s");
+            Err(Error::new(ErrorCode::TimedOut, context))
         }
     }
 }
 
-/// Somebody waits for an order.
-struct Waits<'a> {
+/// An order that a request waits for.
+struct PendingOrder<'a> {
     authority: &'a Authority,
     client: NodeId,
     number: u64,
 }
 
-impl Drop for Waits<'_> {
+impl Drop for PendingOrder<'_> {
     fn drop(&mut self) {
         self.authority.log_level_changes.give_up(self.client, self.number);
     }

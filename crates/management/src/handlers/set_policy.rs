@@ -1,4 +1,4 @@
-//! `SetPolicy`: the cluster's settings are replaced.
+//! `SetPolicy`: replaces the cluster's settings.
 
 use crate::authority::Authority;
 use skep_cluster::Command;

@@ -51,7 +51,7 @@ fn files_are_written_read_and_removed() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn invalid_plans_are_refused() {
     on_loop(async |place| {
         let benchmark = Benchmark::open(place, None)?;
         let refused = |plan, free| benchmark.start(plan, free).unwrap_err().code();
@@ -94,7 +94,7 @@ fn a_run_is_stopped_in_the_middle() {
 }
 
 #[test]
-fn what_a_killed_service_has_left_is_removed() {
+fn files_of_a_killed_service_are_removed() {
     on_loop(async |place| {
         std::fs::create_dir(place.join(DIRECTORY))?;
         std::fs::write(place.join(DIRECTORY).join("0"), "left")?;

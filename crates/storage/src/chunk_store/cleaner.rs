@@ -1,11 +1,11 @@
-//! The cleaner: brings what was written to the device, marks its regions as synced, and empties the
+//! The cleaner: syncs written data to the device, marks its regions as synced, and empties the
 //! dirty log.
 //!
-//! Runs every [`CLEAN_INTERVAL`] and at a clean end. It holds up nobody: a region that is written
-//! while it runs stays dirty until the next time.
+//! Runs every [`CLEAN_INTERVAL`] and at a clean end. It blocks no operation: a region that is
+//! written while the cleaner runs stays dirty until the next round.
 
 use super::ChunkStore;
-use super::dirty_regions::Settled;
+use super::dirty_regions::UnchangedRegions;
 use crate::limits::{CLEAN_INTERVAL, MAX_DIRTY_REGIONS, PARALLEL_SYNCS, SYNC_EACH_UP_TO};
 use skep_env::Mailbox;
 use skep_env::local::Semaphore;
@@ -17,6 +17,7 @@ use std::rc::Rc;
 impl ChunkStore {
     /// Cleans again and again, until the target fails or this is dropped. Cancel-safe.
     pub async fn clean_forever(self: &Rc<Self>) {
+        // Retry: cleaning after an error, `CLEAN_INTERVAL`, until the target fails
         while self.failure().is_none() {
             skep_env::timeout(CLEAN_INTERVAL, self.cleaning_wanted.wait()).await;
             if let Err(error) = self.clean().await {
@@ -25,18 +26,18 @@ impl ChunkStore {
         }
     }
 
-    /// Lets the cleaner start at once if there is much to do.
-    pub(super) fn want_cleaning(&self) {
+    /// Wakes the cleaner if many regions are dirty.
+    pub(super) fn wake_cleaner_if_needed(&self) {
         if self.dirty.len() > MAX_DIRTY_REGIONS {
             self.cleaning_wanted.notify();
         }
     }
 
-    /// Brings everything to the device and notes that nothing is to be looked at next time. Nobody
-    /// may write any more.
+    /// Syncs everything to the device and records that no region can be torn at the next start. No
+    /// operation may write from now on.
     ///
     /// # Errors
-    /// As [`Self::clean`]; the end counts as unclean then.
+    /// As [`Self::clean`]; the target was not closed cleanly then.
     pub async fn close(self: &Rc<Self>) -> Result<()> {
         while self.dirty.len() > 0 || self.dirty_log.has_forgotten() {
             let before = self.dirty.len();
@@ -44,12 +45,12 @@ impl ChunkStore {
             if self.dirty.len() >= before.max(1) {
                 return Err(Error::new(
                     ErrorCode::Io,
-                    format!("target {}: {before} regions cannot be cleaned", self.target),
+                    format!("target {}: {before} dirty regions cannot be cleaned", self.target),
                 ));
             }
         }
-        // Pages that the last round marked as synced may not be on the device. They count as new
-        // ones then, and what they describe is there.
+        // The marks that the last round wrote may not be on the device. The pages count as unsynced
+        // then; their data is on the device all the same.
         self.check_writable()?;
         let state = TargetState { clean: true, ..self.state.get() };
         replace_atomically(&self.directory.join(super::STATE_FILE), &state.to_file())?;
@@ -63,19 +64,23 @@ impl ChunkStore {
     /// `DeviceFailed` if a sync fails.
     pub async fn clean(self: &Rc<Self>) -> Result<()> {
         self.check_writable()?;
-        // Regions that a crash may have torn are taken as they are first: that is a change.
+        // Loading a region that a crash may have torn recomputes its checksums, which is a change:
+        // so load all of them first, and clean those that are unchanged since.
         let mut files = Vec::new();
-        for settled in self.dirty.settled() {
-            files.extend(self.load_settled(settled).await);
+        for settled in self.dirty.unchanged() {
+            files.extend(self.load_unchanged(settled).await);
             skep_env::yield_now().await;
         }
-        let files: Vec<Settled> = {
-            let now = self.dirty.settled().into_iter();
+        let files: Vec<UnchangedRegions> = {
+            let now = self.dirty.unchanged().into_iter();
             let loaded: std::collections::HashSet<_> = files.into_iter().collect();
             now.filter(|(key, _)| loaded.contains(key)).collect()
         };
         if files.is_empty() && !self.dirty_log.has_forgotten() {
             return Ok(());
+        }
+        if cfg!(debug_assertions) {
+            self.check_invariants();
         }
         self.sync_files(files.iter().map(|(key, _)| *key).collect()).await?;
         for (key, regions) in &files {
@@ -88,8 +93,8 @@ impl ChunkStore {
         Ok(())
     }
 
-    /// Loads a file's dirty regions; none if there is nothing to clean in it.
-    async fn load_settled(&self, (key, regions): Settled) -> Option<ChunkFileKey> {
+    /// Loads a file's dirty regions. Returns `None` if the file cannot be cleaned.
+    async fn load_unchanged(&self, (key, regions): UnchangedRegions) -> Option<ChunkFileKey> {
         let file = match self.existing(&key) {
             Ok(Some(file)) => file,
             Ok(None) => {
@@ -97,7 +102,7 @@ impl ChunkStore {
                 return None;
             }
             Err(error) => {
-                tracing::warn!("target {}: cannot clean: {error}", self.target);
+                tracing::warn!("target {}: cannot clean chunk file {key}: {error}", self.target);
                 return None;
             }
         };
@@ -109,13 +114,16 @@ impl ChunkStore {
                     tracing::error!("target {}: {error}", self.target);
                     self.give_up(&key, &[(*region, *number)]);
                 }
-                Err(error) => tracing::warn!("target {}: cannot clean: {error}", self.target),
+                Err(error) => tracing::warn!(
+                    "target {}: cannot clean region {region} of chunk file {key}: {error}",
+                    self.target
+                ),
             }
         }
         Some(key)
     }
 
-    /// Forgets regions that are gone, or whose damage no crash explains.
+    /// Removes regions from the dirty log whose file is gone, or whose damage no crash explains.
     fn give_up(&self, key: &ChunkFileKey, regions: &[(u64, u64)]) {
         for (region, number) in regions {
             if self.dirty.take_if_unchanged(key, *region, *number) {
@@ -133,10 +141,10 @@ impl ChunkStore {
         if keys.len() > SYNC_EACH_UP_TO {
             return self.sync_all().await;
         }
-        let places = Semaphore::new(PARALLEL_SYNCS);
+        let permits = Semaphore::new(PARALLEL_SYNCS);
         let mut tasks = Vec::with_capacity(keys.len());
         for key in keys {
-            let permit = places.acquire().await;
+            let permit = permits.acquire().await;
             let store = Rc::clone(self);
             tasks.push(skep_env::spawn(async move {
                 let _permit = permit;
@@ -158,12 +166,12 @@ impl ChunkStore {
             )
         };
         let (sender, mailbox) = Mailbox::new(1).map_err(failed)?;
-        // A descriptor tells of errors since it was opened, so one from the start is used.
+        // A sync reports the errors since its descriptor was opened: use the one from the start.
         let directory = self.opened_at_start.try_clone().map_err(failed)?;
         let body = move || {
             let synced = skep_env::File::from(directory).sync_file_system_now();
-            // The receiver is gone if cleaning was given up.
-            let _unwanted = sender.send(synced);
+            // The receiver is gone if the cleaning was dropped.
+            let _dropped = sender.send(synced);
         };
         let thread = skep_env::spawn_thread("storage-sync".into(), None, body).map_err(failed)?;
         let synced = mailbox.receive().await.map_err(failed)?;
@@ -171,7 +179,7 @@ impl ChunkStore {
         synced.map_err(failed)
     }
 
-    /// Marks regions that weren't changed since before the sync.
+    /// Marks those regions as synced that did not change since before the sync.
     async fn mark_synced(&self, key: &ChunkFileKey, regions: &[(u64, u64)]) -> Result<()> {
         let Some(file) = self.existing(key)? else {
             self.give_up(key, regions);
@@ -180,7 +188,7 @@ impl ChunkStore {
         for (region, number) in regions {
             let _guard = file.lock.read(region_span(*region)).await;
             let Ok(loaded) = self.region(&file, *region).await else { continue };
-            // No wait from here on: whoever writes next sees the mark and the log as they are then.
+            // No await from here on: the next writer must see the mark and the log together.
             if file.is_removed.get() || !self.dirty.take_if_unchanged(key, *region, *number) {
                 continue;
             }

@@ -1,11 +1,10 @@
-//! Clearing: a range becomes zeros for whoever reads it, and a hole on the device as far as whole
-//! granules go.
+//! Clearing: a range reads as zeros afterwards, and its whole granules become a hole on the device.
 //!
 //! # Crashes
-//! As with a write: a region that is known to be on the device is named in the dirty log before
-//! anything of it goes; then its data become a hole, then its page says so. Whatever a power loss
-//! leaves of that is taken as it is. Pages of regions that are cleared stay: without one, data that
-//! came back with the power loss would have no description.
+//! The order is that of a write. A region that is on the device is recorded in the dirty log first;
+//! then its data becomes a hole; then its page gets the checksums of zeros. After a power loss in
+//! between, the region's data is accepted as it is. Pages of cleared regions stay: without a page,
+//! data that reappears after the power loss would have no checksums.
 
 use super::ChunkStore;
 use super::chunk_file::{ChunkFile, Region, granule_in_region, whole_granules};
@@ -23,43 +22,43 @@ use std::io;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// A part of a region, of whole granules, that is to be cleared.
-struct Part {
+/// Whole granules of one region, to be cleared.
+struct RegionPart {
     index: u64,
     /// Logical.
     range: Range<u64>,
     region: Rc<Region>,
 }
 
-/// What is done in one step.
+/// The work of one step.
 #[derive(Default)]
 struct Plan {
-    /// In regions that have a page.
-    parts: Vec<Part>,
-    /// Physical: what has no page reads as zeros already, but may have space.
+    /// Ranges in regions that have a page.
+    parts: Vec<RegionPart>,
+    /// Physical ranges without a page: they read as zeros already, but may have allocated space.
     holes: Vec<Range<u64>>,
-    /// Logical: what lies before it is planned.
+    /// Logical: the plan covers everything before it.
     end: u64,
 }
 
 impl ChunkStore {
-    /// Makes a range of a chunk file zeros; gives how far it came. Its size stays. One that doesn't
-    /// exist stays absent. Not cancel-safe, see [`super`].
+    /// Makes a range of a chunk file zeros; returns the offset up to which it did. The size stays.
+    /// A chunk file that does not exist is not created. Not cancel-safe, see [`super`].
     ///
     /// # Errors
     /// `Corrupt` if a granule that is only partly cleared is damaged, or a page; `DeviceFailed`.
     pub async fn clear(&self, key: &ChunkFileKey, range: Range<u64>) -> Result<u64> {
         self.check_writable()?;
-        let wanted = range.end;
-        let range = range.start..wanted.min(MAX_CHUNK_FILE_BYTES).max(range.start);
+        let requested = range.end;
+        let range = range.start..requested.min(MAX_CHUNK_FILE_BYTES).max(range.start);
         loop {
-            let Some(file) = self.existing(key)? else { return Ok(wanted) };
+            let Some(file) = self.existing(key)? else { return Ok(requested) };
             let _guard = file.lock.write(whole_granules(&range)).await;
             if file.is_removed.get() {
                 continue;
             }
             let end = self.clear_locked(&file, &range).await?;
-            return Ok(if end >= range.end { wanted } else { end });
+            return Ok(if end >= range.end { requested } else { end });
         }
     }
 
@@ -77,14 +76,14 @@ impl ChunkStore {
             self.clear_within_granule(file, whole_end..end).await?;
         }
         if range.start <= held && range.end > held {
-            // Behind the end there is nothing but room that was reserved. ext4 gives it back when a
-            // file is cut, not for a hole there.
+            // Behind the end there is only reserved space. ext4 frees it when the file is
+            // truncated, not when a hole is punched there.
             self.truncate_to_size(file)?;
         }
         Ok(range.end)
     }
 
-    /// Clears a part of one granule, which keeps its room.
+    /// Clears a part of one granule, which stays allocated.
     async fn clear_within_granule(&self, file: &Rc<ChunkFile>, part: Range<u64>) -> Result<()> {
         let part = part.start..part.end.min(file.size.get());
         let granule = physical_range(&whole_granules(&part));
@@ -106,11 +105,11 @@ impl ChunkStore {
             at = next;
         }
         let incoming = Incoming { offset: range.start, data: &zeros, checksums: &checksums };
-        // It is allocated already.
+        // The granule is allocated already, so this write needs no free space.
         self.write_locked(file, UNKNOWN_STRIPE, &incoming, FreeSpace::Plenty).await
     }
 
-    /// Clears whole granules; gives how far it came.
+    /// Clears whole granules; returns the offset up to which it did.
     async fn clear_granules(&self, file: &Rc<ChunkFile>, range: Range<u64>) -> Result<u64> {
         let plan = self.plan_clearing(file, &range).await?;
         let changing: Vec<_> = plan
@@ -128,7 +127,8 @@ impl ChunkStore {
                 self.write_zeros(file, part.range.clone()).await?;
                 continue;
             }
-            let header = part.region.header.get().expect("parts are of regions with a page");
+            let header =
+                part.region.header.get().expect("only regions with a page are planned as parts");
             let first = granule_in_region(part.range.start);
             let count = ((part.range.end - part.range.start) / GRANULE_BYTES) as usize;
             part.region.checksums.borrow_mut()[first..first + count].fill(0);
@@ -136,14 +136,14 @@ impl ChunkStore {
             part.region.header.set(Some(RegionHeader { synced: false, start, ..header }));
             self.write_page(file, part.index, &part.region)?;
         }
-        // What was done while this ran may have been synced without it.
+        // A sync that ran beside this may have missed the changes: count them again.
         file.note_change();
         drop(changing);
-        self.want_cleaning();
+        self.wake_cleaner_if_needed();
         Ok(plan.end)
     }
 
-    /// Looks which regions have a page, and skips from one to the next.
+    /// Finds the regions that have a page, and skips the holes between them.
     async fn plan_clearing(&self, file: &ChunkFile, range: &Range<u64>) -> Result<Plan> {
         let mut plan = Plan { end: range.start, ..Plan::default() };
         while plan.end < range.end && plan.parts.len() + plan.holes.len() < MAX_CLEARED_STEPS {
@@ -162,7 +162,7 @@ impl ChunkStore {
             plan.end = range.end.min((index + 1) * REGION_BYTES);
             let (range, region) = (at..plan.end, self.region(file, index).await?);
             if region.header.get().is_some() {
-                plan.parts.push(Part { index, range, region });
+                plan.parts.push(RegionPart { index, range, region });
             } else {
                 plan.holes.push(physical_range(&range));
             }
@@ -170,7 +170,8 @@ impl ChunkStore {
         Ok(plan)
     }
 
-    /// Makes a hole of a physical range; false if the file system can't.
+    /// Punches a hole into a physical range. Returns `false` if the file system does not support
+    /// it.
     async fn punch_if_possible(&self, file: &ChunkFile, range: Range<u64>) -> Result<bool> {
         match file.file.punch_through_ring(range).await {
             Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(false),

@@ -1,7 +1,6 @@
 //! Copying between chunk files of one target, holes as holes.
 //!
-//! No two locks are held at once: bytes are read, and written afterwards, as by a client that does
-//! both.
+//! A copy never holds two locks: it reads, and writes afterwards, as a client would.
 
 use super::{ChunkStore, ReadData};
 use skep_types::codec::crc32c;
@@ -9,7 +8,7 @@ use skep_types::{ChunkFileKey, GRANULE_BYTES, Result};
 use skep_wire::storage::StripeHint;
 use std::ops::Range;
 
-/// Where a range begins that is copied.
+/// The start of the range to be copied.
 #[derive(Debug, Clone, Copy)]
 pub struct CopySource<'a> {
     /// The chunk file.
@@ -19,13 +18,16 @@ pub struct CopySource<'a> {
 }
 
 impl ChunkStore {
-    /// Copies `length` bytes to `offset` of a chunk file, which is created if need be. What the
-    /// source doesn't hold is zeros. Gives whether there were holes. Not cancel-safe, see
-    /// [`super`].
+    /// Copies `length` bytes to `offset` of a chunk file, which is created if necessary. Bytes
+    /// beyond the source's end are zeros. Returns whether the source had holes. Not cancel-safe,
+    /// see [`super`].
     ///
     /// # Errors
-    /// `Corrupt` if the source is damaged, or a granule of the copy's place that is only partly
-    /// overwritten; `NoSpace`; `FileTooLarge`; `DeviceFailed`. A part may be copied then.
+    /// `Corrupt` if the source is damaged, or a granule of the destination that is only partly
+    /// overwritten; `NoSpace`; `FileTooLarge`; `DeviceFailed`. A part may have been copied then.
+    ///
+    /// # Panics
+    /// If the source range ends beyond the largest offset.
     pub async fn copy(
         &self,
         from: CopySource<'_>,
@@ -34,14 +36,15 @@ impl ChunkStore {
         offset: u64,
         length: u32,
     ) -> Result<bool> {
-        let end = from.offset.saturating_add(u64::from(length));
-        let place = |at: u64| offset + (at - from.offset);
+        let end = from.offset.checked_add(u64::from(length));
+        let end = end.expect("the handler refuses ranges beyond the largest offset");
+        let target_offset = |at: u64| offset + (at - from.offset);
         let (mut at, mut has_holes) = (from.offset, false);
         while at < end {
             let data = self.next_data(from.key, at).await?.unwrap_or(end).min(end);
             if data > at {
                 has_holes = true;
-                self.clear_all(key, place(at)..place(data)).await?;
+                self.clear_all(key, target_offset(at)..target_offset(data)).await?;
                 at = data;
                 continue;
             }
@@ -49,15 +52,16 @@ impl ChunkStore {
             let ReadData { data, checksums } = self.read(from.key, at, (hole - at) as u32).await?;
             let length = data.len() as u64;
             if length == 0 {
-                // Cut since it was looked for.
-                self.clear_all(key, place(at)..place(end)).await?;
+                // The source was truncated after the search for data.
+                self.clear_all(key, target_offset(at)..target_offset(end)).await?;
                 return Ok(true);
             }
-            let checksums = match (at % GRANULE_BYTES) == (place(at) % GRANULE_BYTES) {
-                true => checksums,
-                false => piece_checksums(place(at), data.bytes()),
+            let checksums = if (at % GRANULE_BYTES) == (target_offset(at) % GRANULE_BYTES) {
+                checksums
+            } else {
+                piece_checksums(target_offset(at), data.bytes())
             };
-            self.write(key, stripe, place(at), &data, &checksums).await?;
+            self.write(key, stripe, target_offset(at), &data, &checksums).await?;
             at += length;
         }
         Ok(has_holes)

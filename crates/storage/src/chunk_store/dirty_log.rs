@@ -1,8 +1,11 @@
-//! The dirty log of a target: a region that is known to be on the device is recorded here, durably,
-//! before it is changed again.
+//! The dirty log of a target: before a region that is on the device is changed again, it is
+//! recorded here, durably.
 //!
-//! Owns the file `dirty-log`. Appends share syncs: what is asked for while one runs goes out with
-//! the next. What is recorded is dropped only by [`DirtyLog::rewrite`].
+//! Owns the file `dirty-log`. Appends share syncs: an entry that is added while a sync runs goes
+//! out with the next one. Only [`DirtyLog::rewrite`] removes entries from the file.
+//!
+//! # Invariants
+//! Every pending entry is unsynced: see [`DirtyLog::check_invariants`].
 
 use skep_env::File;
 use skep_env::local::{Notify, Semaphore};
@@ -17,29 +20,29 @@ use std::rc::Rc;
 /// Name of the file.
 pub(crate) const DIRTY_LOG: &str = "dirty-log";
 
-/// See the module.
+/// The open dirty log of a target.
 #[derive(Debug)]
 pub(crate) struct DirtyLog {
     path: PathBuf,
     header: DirtyLogHeader,
     file: RefCell<File>,
     length: Cell<u64>,
-    /// All that the file holds or is about to hold.
+    /// The recorded regions: in the file, or to be appended.
     recorded: RefCell<HashSet<DirtyRegion>>,
-    /// Of those, what isn't in the file yet.
+    /// Regions that are not in the file yet.
     pending: RefCell<Vec<DirtyRegion>>,
-    /// Of those, what isn't on the device yet.
+    /// Regions that are not on the device yet.
     unsynced: RefCell<HashSet<DirtyRegion>>,
-    /// Whoever holds it may write to the file or replace it.
+    /// Held while the file is written or replaced.
     writing: Rc<Semaphore>,
     synced: Notify,
 }
 
 impl DirtyLog {
-    /// Opens the log, or makes an empty one. What it holds is in [`Self::recorded`].
+    /// Opens the log, or creates an empty one. [`Self::recorded`] returns its entries.
     ///
     /// # Errors
-    /// `Corrupt` if its header is damaged or another target's; those of the file system.
+    /// `Corrupt` if its header is damaged or another target's; errors of the file system.
     pub(crate) fn open(target: &Path, header: DirtyLogHeader) -> Result<Self> {
         let path = target.join(DIRTY_LOG);
         let failed = |error: std::io::Error| Error::from(error).within(path.display());
@@ -49,7 +52,7 @@ impl DirtyLog {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
             Err(error) => return Err(failed(error)),
         };
-        // Written anew, so that nothing is appended behind a torn entry.
+        // Written again as a whole, so that no entry is appended behind a torn one.
         let bytes = header.to_file(entries.iter());
         replace_atomically(&path, &bytes)?;
         let file = std::fs::OpenOptions::new().write(true).open(&path).map_err(failed)?;
@@ -66,15 +69,15 @@ impl DirtyLog {
         })
     }
 
-    /// What is recorded now.
+    /// The recorded regions.
     pub(crate) fn recorded(&self) -> Vec<DirtyRegion> {
         self.recorded.borrow().iter().copied().collect()
     }
 
-    /// Records regions, if they aren't; returns when that is on the device. Cancel-safe.
+    /// Records regions that are not recorded yet; returns when they are on the device. Cancel-safe.
     ///
     /// # Errors
-    /// Those of the file system: the target must not write on.
+    /// Errors of the file system: the target must stop writing.
     pub(crate) async fn record(&self, regions: &[DirtyRegion]) -> Result<()> {
         for region in regions {
             if self.recorded.borrow_mut().insert(*region) {
@@ -93,7 +96,7 @@ impl DirtyLog {
         }
     }
 
-    /// Appends what is pending and syncs it. The caller holds `writing`.
+    /// Appends the pending entries and syncs them. The caller holds `writing`.
     async fn flush(&self) -> Result<()> {
         let batch: Vec<_> = self.unsynced.borrow().iter().copied().collect();
         if batch.is_empty() {
@@ -101,7 +104,7 @@ impl DirtyLog {
         }
         let failed = |error: std::io::Error| Error::from(error).within(self.path.display());
         let file = self.file.borrow().clone();
-        // Taken at once, without a wait between: entries are in the file or still pending.
+        // No await between the write and the clear: an entry is in the file or still pending.
         let bytes: Vec<u8> = self.pending.borrow().iter().flat_map(DirtyRegion::to_entry).collect();
         file.write_now(&bytes, self.length.get()).map_err(failed)?;
         self.length.set(self.length.get() + bytes.len() as u64);
@@ -114,9 +117,8 @@ impl DirtyLog {
         Ok(())
     }
 
-    /// Forgets regions; the caller knows that their data and checksums are on the device. They
-    /// count as not recorded from now on, and are gone from the file after the next
-    /// [`Self::rewrite`].
+    /// Removes regions whose data and checksums are on the device. They count as not recorded from
+    /// now on, and disappear from the file with the next [`Self::rewrite`].
     pub(crate) fn forget(&self, regions: &[DirtyRegion]) {
         let mut recorded = self.recorded.borrow_mut();
         regions.iter().for_each(|region| {
@@ -124,16 +126,16 @@ impl DirtyLog {
         });
     }
 
-    /// Whether the file holds more than what is recorded.
+    /// Whether the file contains entries of regions that are not recorded any more.
     pub(crate) fn has_forgotten(&self) -> bool {
         let entries = self.recorded.borrow().len() as u64 * DIRTY_ENTRY_BYTES as u64;
         self.length.get() > self.header.to_file([].iter()).len() as u64 + entries
     }
 
-    /// Replaces the file by one that holds only what is recorded.
+    /// Replaces the file by one with the recorded regions only.
     ///
     /// # Errors
-    /// Those of the file system. The old file is still right then.
+    /// Errors of the file system. The old file is still valid then.
     pub(crate) async fn rewrite(&self) -> Result<()> {
         let _permit = self.writing.acquire().await;
         let failed = |error: std::io::Error| Error::from(error).within(self.path.display());
@@ -144,10 +146,10 @@ impl DirtyLog {
         file.write_now(&bytes, 0).map_err(failed)?;
         file.sync_data().await.map_err(failed)?;
         std::fs::rename(&temporary, &self.path).map_err(failed)?;
-        let directory = self.path.parent().expect("the log lies in its target");
+        let directory = self.path.parent().expect("the log is in its target's directory");
         let directory = File::from(std::fs::File::open(directory).map_err(failed)?);
-        // From here on appends go to the new file; only its name isn't durable yet, and an append
-        // waits for this sync as it waits for `writing`.
+        // From here on appends go to the new file. Its name is not durable yet, but an append waits
+        // for `writing`, and so for this sync.
         *self.file.borrow_mut() = file;
         self.length.set(bytes.len() as u64);
         directory.sync_all().await.map_err(failed)?;
@@ -158,6 +160,19 @@ impl DirtyLog {
             pending.retain(|waiting| *waiting != region);
         }
         Ok(())
+    }
+}
+
+impl DirtyLog {
+    /// Checks that each pending entry is unsynced too.
+    ///
+    /// # Panics
+    /// If one is not.
+    pub(crate) fn check_invariants(&self) {
+        let unsynced = self.unsynced.borrow();
+        for region in &*self.pending.borrow() {
+            assert!(unsynced.contains(region), "pending {region:?} is unsynced");
+        }
     }
 }
 
@@ -183,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_kept_until_they_are_forgotten_and_rewritten() {
+    fn records_stay_until_a_rewrite_after_forget() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().to_owned();
         skep_env::block_on(async move {
@@ -199,6 +214,7 @@ mod tests {
             for task in tasks {
                 task.await;
             }
+            log.check_invariants();
             assert_eq!(on_disk(&path), (0..50).map(region).collect::<Vec<_>>());
             assert!(!log.has_forgotten());
 

@@ -1,4 +1,8 @@
-//! In memory: which regions were changed since they were last known to be on the device.
+//! The regions that changed since they were last synced to the device. In memory only.
+//!
+//! # Invariants
+//! `count` is the number of regions, and no chunk file is listed without one: see
+//! [`DirtyRegions::check_invariants`].
 
 use skep_format::chunk::DirtyRegion;
 use skep_types::ChunkFileKey;
@@ -8,13 +12,13 @@ use std::ops::Range;
 
 #[derive(Debug, Clone, Copy)]
 struct Change {
-    /// Number of the last change, among all of the target.
+    /// Number of the last change, counted over the whole target.
     last: u64,
     /// Changes that have begun and not ended.
     in_flight: u32,
 }
 
-/// See the module.
+/// The changed regions of a target.
 #[derive(Debug, Default)]
 pub(crate) struct DirtyRegions {
     files: RefCell<HashMap<ChunkFileKey, BTreeMap<u64, Change>>>,
@@ -24,30 +28,31 @@ pub(crate) struct DirtyRegions {
 
 /// A change in progress; it ends when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Changing<'a> {
+pub(crate) struct ChangeGuard<'a> {
     dirty: &'a DirtyRegions,
     key: ChunkFileKey,
     regions: Range<u64>,
 }
 
-/// A chunk file with its regions that nobody changes now, and the number of each one's last change.
-pub(crate) type Settled = (ChunkFileKey, Vec<(u64, u64)>);
+/// A chunk file with its regions that no operation is changing, each with the number of its last
+/// change.
+pub(crate) type UnchangedRegions = (ChunkFileKey, Vec<(u64, u64)>);
 
 impl DirtyRegions {
-    /// With regions that count as changed from the start.
+    /// `regions` count as changed from the start.
     pub(crate) fn new(regions: &[DirtyRegion]) -> Self {
         let dirty = Self::default();
         regions.iter().for_each(|it| drop(dirty.change(it.key, it.region..it.region + 1)));
         dirty
     }
 
-    /// How many there are.
+    /// The number of changed regions.
     pub(crate) fn len(&self) -> usize {
         self.count.get()
     }
 
     /// Begins a change of regions of a chunk file.
-    pub(crate) fn change(&self, key: ChunkFileKey, regions: Range<u64>) -> Changing<'_> {
+    pub(crate) fn change(&self, key: ChunkFileKey, regions: Range<u64>) -> ChangeGuard<'_> {
         let last = self.next_number();
         let mut files = self.files.borrow_mut();
         let changes = files.entry(key).or_default();
@@ -59,7 +64,7 @@ impl DirtyRegions {
             change.last = last;
             change.in_flight += 1;
         }
-        Changing { dirty: self, key, regions }
+        ChangeGuard { dirty: self, key, regions }
     }
 
     fn next_number(&self) -> u64 {
@@ -67,19 +72,20 @@ impl DirtyRegions {
         self.next.get()
     }
 
-    /// Chunk files with regions that nobody changes now.
-    pub(crate) fn settled(&self) -> Vec<Settled> {
+    /// Chunk files with regions that no operation is changing.
+    pub(crate) fn unchanged(&self) -> Vec<UnchangedRegions> {
         let files = self.files.borrow();
-        let settled = files.iter().map(|(key, changes)| {
-            let settled = changes.iter().filter(|(_, change)| change.in_flight == 0);
-            (*key, settled.map(|(region, change)| (*region, change.last)).collect())
+        let unchanged = files.iter().map(|(key, changes)| {
+            let unchanged = changes.iter().filter(|(_, change)| change.in_flight == 0);
+            (*key, unchanged.map(|(region, change)| (*region, change.last)).collect())
         });
-        settled.filter(|(_, regions): &Settled| !regions.is_empty()).collect()
+        unchanged.filter(|(_, regions): &UnchangedRegions| !regions.is_empty()).collect()
     }
 
-    /// Takes a region out, unless it was changed since [`Self::settled`] gave `number`.
+    /// Removes a region unless it changed since [`Self::unchanged`] returned `number`.
     pub(crate) fn take_if_unchanged(&self, key: &ChunkFileKey, region: u64, number: u64) -> bool {
         let mut files = self.files.borrow_mut();
+        // The file may have been truncated or cleaned since.
         let Some(changes) = files.get_mut(key) else { return false };
         let unchanged =
             changes.get(&region).is_some_and(|it| it.in_flight == 0 && it.last == number);
@@ -93,10 +99,11 @@ impl DirtyRegions {
         unchanged
     }
 
-    /// Takes out the regions of a chunk file from `from` on that nobody changes now: they were cut
-    /// off.
-    pub(crate) fn cut(&self, key: &ChunkFileKey, from: u64) {
+    /// Removes the regions of a chunk file from `from` on, which were truncated, unless an
+    /// operation is changing them.
+    pub(crate) fn truncate(&self, key: &ChunkFileKey, from: u64) {
         let mut files = self.files.borrow_mut();
+        // A file without changed regions has nothing to remove.
         let Some(changes) = files.get_mut(key) else { return };
         let before = changes.len();
         changes.retain(|region, change| *region < from || change.in_flight > 0);
@@ -107,16 +114,31 @@ impl DirtyRegions {
     }
 }
 
-impl Drop for Changing<'_> {
+impl DirtyRegions {
+    /// Checks the count of regions.
+    ///
+    /// # Panics
+    /// If it is wrong, or a chunk file is listed without regions.
+    pub(crate) fn check_invariants(&self) {
+        let files = self.files.borrow();
+        let count: usize = files.values().map(BTreeMap::len).sum();
+        assert_eq!(self.count.get(), count, "the count of dirty regions");
+        assert!(files.values().all(|changes| !changes.is_empty()), "each file has a region");
+        let last = files.values().flat_map(BTreeMap::values).map(|change| change.last).max();
+        assert!(last.unwrap_or(0) <= self.next.get(), "change numbers are below the next one");
+    }
+}
+
+impl Drop for ChangeGuard<'_> {
     fn drop(&mut self) {
         let last = self.dirty.next_number();
         let mut files = self.dirty.files.borrow_mut();
-        let Some(changes) = files.get_mut(&self.key) else { return };
+        // A region with a change in flight is never removed.
+        let changes = files.get_mut(&self.key).expect("a changing chunk file stays");
         for region in self.regions.clone() {
-            if let Some(change) = changes.get_mut(&region) {
-                change.last = last;
-                change.in_flight -= 1;
-            }
+            let change = changes.get_mut(&region).expect("a changing region stays");
+            change.last = last;
+            change.in_flight -= 1;
         }
     }
 }
@@ -127,24 +149,25 @@ mod tests {
     use skep_types::InodeId;
 
     #[test]
-    fn what_changes_while_it_is_cleaned_stays() {
+    fn region_changed_during_cleaning_stays_dirty() {
         let inode = InodeId::new(5);
         let key = ChunkFileKey { inode, generation: 0, component: 0, index: 0 };
         let dirty = DirtyRegions::default();
         let first = dirty.change(key, 0..3);
-        assert!(dirty.settled().is_empty());
+        assert!(dirty.unchanged().is_empty());
         drop(first);
-        let (_, settled) = dirty.settled().remove(0);
-        assert_eq!(settled.len(), 3);
+        let (_, unchanged) = dirty.unchanged().remove(0);
+        assert_eq!(unchanged.len(), 3);
         let second = dirty.change(key, 1..2);
-        assert!(dirty.take_if_unchanged(&key, 0, settled[0].1));
-        assert!(!dirty.take_if_unchanged(&key, 1, settled[1].1), "it is being changed");
+        assert!(dirty.take_if_unchanged(&key, 0, unchanged[0].1));
+        assert!(!dirty.take_if_unchanged(&key, 1, unchanged[1].1), "it is being changed");
         drop(second);
-        assert!(!dirty.take_if_unchanged(&key, 1, settled[1].1), "it was changed");
+        assert!(!dirty.take_if_unchanged(&key, 1, unchanged[1].1), "it was changed");
         assert_eq!(dirty.len(), 2);
-        dirty.cut(&key, 2);
+        dirty.truncate(&key, 2);
         assert_eq!(dirty.len(), 1);
-        dirty.cut(&key, 0);
-        assert_eq!((dirty.len(), dirty.settled().len()), (0, 0));
+        dirty.truncate(&key, 0);
+        assert_eq!((dirty.len(), dirty.unchanged().len()), (0, 0));
+        dirty.check_invariants();
     }
 }

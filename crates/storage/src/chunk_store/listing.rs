@@ -1,4 +1,4 @@
-//! What chunk files there are, and what they are like.
+//! Lists chunk files and returns their attributes.
 
 use super::ChunkStore;
 use super::names::{leaf_of, order_in_leaf};
@@ -8,16 +8,16 @@ use skep_wire::storage::ChunkStat;
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
-/// Place of a chunk file in the order of a listing: its leaf, then its order there. Never zero.
+/// Position of a chunk file in a listing: its leaf, then its order in the leaf. Never zero.
 fn cursor_of(key: &ChunkFileKey) -> u64 {
     u64::from(leaf_of(key)) << 48 | order_in_leaf(key) | 1
 }
 
 impl ChunkStore {
-    /// What a chunk file is like; all zero if there is none.
+    /// Attributes of a chunk file; all zero if it does not exist.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     pub fn stat(&self, key: &ChunkFileKey) -> Result<ChunkStat> {
         let Some(file) = self.existing(key)? else {
             return Ok(ChunkStat {
@@ -39,12 +39,13 @@ impl ChunkStore {
         })
     }
 
-    /// Chunk files after `cursor` (zero: from the start), and the cursor to go on from (zero: that
-    /// was all). Files that come or go meanwhile may or may not be among them; others are, once.
-    /// `limit` is a wish: files with the same place go together.
+    /// Returns chunk files after `cursor` (zero: from the start), and the cursor of the next page
+    /// (zero: this is the last one). Files that are created or removed between two pages may be
+    /// missing; each other file is listed once. A page may exceed `limit`, since files with the
+    /// same position go together.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     pub fn list(&self, cursor: u64, limit: u32) -> Result<(Vec<ChunkFileKey>, u64)> {
         let limit = limit.clamp(1, MAX_LISTED) as usize;
         let mut found: Vec<(u64, ChunkFileKey)> = Vec::new();
@@ -70,10 +71,10 @@ impl ChunkStore {
         Ok((found.into_iter().map(|(_, key)| key).collect(), next))
     }
 
-    /// Leaf directories that exist.
+    /// The existing leaf directories.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     pub(crate) fn leaves(&self) -> Result<Vec<u16>> {
         self.names.leaves(0)
     }
@@ -81,7 +82,7 @@ impl ChunkStore {
     /// Chunk files of one leaf directory that were last changed at least `age` ago.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     pub(crate) fn older_than(&self, leaf: u16, age: Duration) -> Result<Vec<ChunkFileKey>> {
         let now = skep_env::wall_time();
         let now = i128::from(now.seconds) * 1_000_000_000 + i128::from(now.nanoseconds);

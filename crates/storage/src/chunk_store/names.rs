@@ -1,8 +1,9 @@
-//! Where chunk files lie: `<target>/chunks/<xx>/<yy>/<key>`, and how their names become durable.
+//! Paths of chunk files, `<target>/chunks/<xx>/<yy>/<key>`, and syncs that make their names
+//! durable.
 //!
-//! A leaf directory is chosen by a hash of the inode without its low bits, so that files that are
-//! created one after the other share directories (and their syncs), and all directories fill evenly
-//! in the long run.
+//! A leaf directory is chosen by a hash of the inode without its low bits, so that files created
+//! one after the other share directories (and their syncs), and over time all directories fill
+//! evenly.
 
 use crate::limits::PARALLEL_SYNCS;
 use skep_env::File;
@@ -20,7 +21,7 @@ const NEIGHBOURS: u32 = 8;
 #[cfg(test)]
 const LEAVES: u32 = 1 << 16;
 
-/// One of the directories that hold chunk files and one another.
+/// A directory of the tree of chunk files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Directory {
     Top,
@@ -28,7 +29,7 @@ enum Directory {
     Leaf(u16),
 }
 
-/// Names of chunk files, and which are durable.
+/// Names of chunk files, and the leaves whose own names are durable.
 #[derive(Debug)]
 pub(crate) struct Names {
     chunks: PathBuf,
@@ -48,17 +49,17 @@ pub(crate) fn leaf_of(key: &ChunkFileKey) -> u16 {
     (mix(key.inode.raw() >> NEIGHBOURS) >> 16) as u16
 }
 
-/// Place of a chunk file among those of its leaf, for listing in an order that doesn't change.
+/// Order of a chunk file in its leaf, which never changes: for listings.
 pub(crate) fn order_in_leaf(key: &ChunkFileKey) -> u64 {
     let parts = u64::from(key.generation) << 32 | u64::from(key.component) << 16;
     mix(key.inode.raw() ^ mix(parts | u64::from(key.index))) & ((1 << 48) - 1)
 }
 
 impl Names {
-    /// Names in a target's directory; creates the directory of all chunk files if need be.
+    /// Opens the names of a target; creates the directory of all chunk files if necessary.
     ///
     /// # Errors
-    /// Those of the file system, with the path.
+    /// Errors of the file system, with the path.
     pub(crate) fn open(target: &Path) -> Result<Self> {
         let chunks = target.join(CHUNKS);
         match std::fs::create_dir(&chunks) {
@@ -91,10 +92,10 @@ impl Names {
         self.leaf(leaf_of(key)).join(key.to_string())
     }
 
-    /// Leaf directories that exist, in order, from `first` on.
+    /// The existing leaf directories from `first` on, in order.
     ///
     /// # Errors
-    /// Those of the file system, with the path.
+    /// Errors of the file system, with the path.
     pub(crate) fn leaves(&self, first: u16) -> Result<Vec<u16>> {
         let mut leaves = Vec::new();
         for middle in subdirectories(&self.chunks)? {
@@ -110,10 +111,10 @@ impl Names {
         Ok(leaves)
     }
 
-    /// Chunk files in a leaf directory, in no order; names that are no chunk file's are skipped.
+    /// Chunk files in a leaf directory, in no order. Skips other files.
     ///
     /// # Errors
-    /// Those of the file system, with the path. A leaf that doesn't exist is empty.
+    /// Errors of the file system, with the path. A leaf that doesn't exist is empty.
     pub(crate) fn list(&self, leaf: u16) -> Result<Vec<ChunkFileKey>> {
         let path = self.leaf(leaf);
         let failed = |error: std::io::Error| Error::from(error).within(path.display());
@@ -130,11 +131,10 @@ impl Names {
         Ok(keys)
     }
 
-    /// Makes the names in these leaves durable, and whether names were added or removed; several
-    /// callers share syncs.
+    /// Makes additions and removals of names in these leaves durable. Several callers share syncs.
     ///
     /// # Errors
-    /// Those of `fsync`, with the path: the target must not write on.
+    /// Errors of `fsync`, with the path: the target must stop writing.
     pub(crate) async fn sync_leaves(&self, leaves: &BTreeSet<u16>) -> Result<()> {
         let mut wanted = BTreeSet::new();
         for leaf in leaves {
@@ -149,7 +149,7 @@ impl Names {
     }
 }
 
-/// Entries whose names are two digits.
+/// Entries whose names are two hexadecimal digits.
 fn subdirectories(path: &Path) -> Result<Vec<u8>> {
     let failed = |error: std::io::Error| Error::from(error).within(path.display());
     let mut found = Vec::new();
@@ -161,12 +161,14 @@ fn subdirectories(path: &Path) -> Result<Vec<u8>> {
     Ok(found)
 }
 
-/// Syncs of directories, shared: what is asked for while a round runs goes into the next one.
+/// Shared syncs of directories: a directory that is added while a round runs goes into the next
+/// round.
 #[derive(Debug, Default)]
 struct GroupSync {
     pending: RefCell<BTreeSet<Directory>>,
-    /// Rounds that have begun, and that have ended well.
+    /// Number of the last round that was started.
     begun: Cell<u64>,
+    /// Number of the last round that succeeded.
     ended: Cell<u64>,
     is_running: Cell<bool>,
     failure: RefCell<Option<Error>>,
@@ -189,29 +191,28 @@ impl GroupSync {
                 self.round_ended.wait().await;
                 continue;
             }
-            // Whoever finds no round running runs one for all.
+            // The first caller that finds no round running runs one for all callers.
             self.is_running.set(true);
-            let mut running = Running { syncs: self, unfinished: self.pending.take() };
+            let mut round = SyncRound { syncs: self, unfinished: self.pending.take() };
             self.begun.set(self.begun.get() + 1);
-            let paths = running.unfinished.iter().map(|directory| path(*directory)).collect();
+            let paths = round.unfinished.iter().map(|directory| path(*directory)).collect();
             match sync_all(paths).await {
                 Ok(()) => self.ended.set(self.begun.get()),
                 Err(error) => *self.failure.borrow_mut() = Some(error),
             }
-            running.unfinished.clear();
+            round.unfinished.clear();
         }
         Ok(())
     }
 }
 
-/// Ends a round even if its runner is dropped in the middle: what wasn't synced is left to the
-/// next.
-struct Running<'a> {
+/// Ends a round even if its caller is dropped in the middle; the next round syncs the rest.
+struct SyncRound<'a> {
     syncs: &'a GroupSync,
     unfinished: BTreeSet<Directory>,
 }
 
-impl Drop for Running<'_> {
+impl Drop for SyncRound<'_> {
     fn drop(&mut self) {
         self.syncs.pending.borrow_mut().append(&mut self.unfinished);
         self.syncs.is_running.set(false);
@@ -220,15 +221,15 @@ impl Drop for Running<'_> {
 }
 
 async fn sync_all(paths: Vec<PathBuf>) -> Result<()> {
-    let places = Semaphore::new(PARALLEL_SYNCS);
+    let permits = Semaphore::new(PARALLEL_SYNCS);
     let mut tasks = Vec::with_capacity(paths.len());
     for path in paths {
-        let permit = places.acquire().await;
+        let permit = permits.acquire().await;
         tasks.push(skep_env::spawn(async move {
             let _permit = permit;
             let synced = match std::fs::File::open(&path) {
                 Ok(directory) => File::from(directory).sync_all().await,
-                // Nothing was ever created there, or nothing could be removed.
+                // A directory that does not exist has no names to sync.
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
                 Err(error) => Err(error),
             };
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_share_a_leaf_and_many_files_fill_all_evenly() {
+    fn neighbours_share_a_leaf_and_leaves_fill_evenly() {
         let leaves: BTreeSet<_> = (1..256).map(|number| leaf_of(&key(number))).collect();
         assert_eq!(leaves.len(), 1);
         let mut counts = vec![0_u32; LEAVES as usize];
@@ -267,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn names_lead_back_to_keys_and_others_are_skipped() {
+    fn listing_returns_keys_and_skips_other_files() {
         let dir = tempfile::tempdir().unwrap();
         let names = Names::open(dir.path()).unwrap();
         let path = names.path(&key(5));

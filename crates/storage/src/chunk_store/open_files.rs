@@ -1,16 +1,20 @@
 //! The bounded cache of open chunk files and of their region pages.
 //!
-//! All that it holds is in the files too (region pages are written at once), so anything that
-//! nobody uses at the moment can be dropped. The file to drop is found by a clock: one that was
-//! used since the hand last passed is spared once.
+//! Everything in it is in the files too (region pages are written at once), so a file that no
+//! operation uses can be dropped. A clock finds the file to drop: a file that was used since the
+//! hand last passed is skipped once.
+//!
+//! # Invariants
+//! `pages` counts the region pages of the cached files, and the clock contains the key of each
+//! cached file: see [`OpenFiles::check_invariants`].
 
 use super::chunk_file::{ChunkFile, Region};
 use crate::limits::MAX_CACHED_PAGES;
 use skep_types::ChunkFileKey;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 
-/// See the module.
+/// The cache of open chunk files.
 #[derive(Debug)]
 pub(crate) struct OpenFiles {
     files: HashMap<ChunkFileKey, Rc<ChunkFile>>,
@@ -20,12 +24,12 @@ pub(crate) struct OpenFiles {
 }
 
 impl OpenFiles {
-    /// An empty cache for so many files.
+    /// An empty cache for `max_files` files.
     pub(crate) fn new(max_files: usize) -> Self {
         Self { files: HashMap::new(), clock: VecDeque::new(), pages: 0, max_files }
     }
 
-    /// Changes for how many files it is.
+    /// Changes the limit of files.
     pub(crate) fn set_max_files(&mut self, max_files: usize) {
         self.max_files = max_files;
     }
@@ -37,7 +41,7 @@ impl OpenFiles {
         Some(Rc::clone(file))
     }
 
-    /// Adds a file that isn't there.
+    /// Adds a file that is not cached.
     pub(crate) fn insert(&mut self, file: &Rc<ChunkFile>) {
         if self.files.len() >= self.max_files {
             self.evict(1, 0);
@@ -51,13 +55,13 @@ impl OpenFiles {
         if let Some(file) = self.files.remove(key) {
             self.pages -= file.regions.take().len();
         }
-        // Its key leaves the clock when the hand passes, or it counts for a later file of that key.
+        // Its key leaves the clock when the hand passes, unless a later file of that key is cached.
     }
 
     /// Adds a region page to an open file, and drops others if there are too many.
     pub(crate) fn add_region(&mut self, file: &ChunkFile, index: u64, region: &Rc<Region>) {
         let old = file.regions.borrow_mut().insert(index, Rc::clone(region));
-        // A file that was removed meanwhile isn't counted any more.
+        // The pages of a file that was removed meanwhile are not counted any more.
         let is_cached = self.files.get(&file.key).is_some_and(|it| std::ptr::eq(&**it, file));
         if !is_cached || old.is_some() {
             return;
@@ -71,7 +75,7 @@ impl OpenFiles {
         }
     }
 
-    /// Drops region pages from `from` on, which were cut off.
+    /// Drops region pages from `from` on, which were truncated.
     pub(crate) fn truncate_regions(&mut self, file: &ChunkFile, from: u64) {
         let is_cached = self.files.get(&file.key).is_some_and(|it| std::ptr::eq(&**it, file));
         let mut regions = file.regions.borrow_mut();
@@ -82,7 +86,7 @@ impl OpenFiles {
         }
     }
 
-    /// Drops pages that nobody uses of one file: it alone has more than there may be.
+    /// Drops the unused pages of one file, which alone has more pages than the limit.
     fn drop_regions(&mut self, file: &ChunkFile) {
         let mut regions = file.regions.borrow_mut();
         let before = regions.len();
@@ -90,12 +94,14 @@ impl OpenFiles {
         self.pages -= before - regions.len();
     }
 
-    /// Lets the hand pass until so many files and pages are gone, or all were looked at twice.
+    /// Moves the hand until `files` files and `pages` pages are dropped, or it has passed all files
+    /// twice.
     fn evict(&mut self, mut files: usize, mut pages: usize) {
         for _ in 0..2 * self.clock.len() {
             if files == 0 && pages == 0 {
                 return;
             }
+            // Keys of removed files leave the clock here, so it may become empty.
             let Some(key) = self.clock.pop_front() else { return };
             let Some(file) = self.files.get(&key) else { continue };
             if file.is_recent.replace(false) || Rc::strong_count(file) > 1 {
@@ -105,9 +111,27 @@ impl OpenFiles {
             let dropped = file.regions.borrow().len();
             self.pages -= dropped;
             self.files.remove(&key);
+            // Both count down to zero: a file may hold more pages than are left to drop.
             files = files.saturating_sub(1);
             pages = pages.saturating_sub(dropped);
         }
+    }
+}
+
+impl OpenFiles {
+    /// Checks the count of pages and the clock.
+    ///
+    /// # Panics
+    /// If one is wrong.
+    pub(crate) fn check_invariants(&self) {
+        let pages: usize = self.files.values().map(|file| file.regions.borrow().len()).sum();
+        assert_eq!(self.pages, pages, "the count of cached pages");
+        let clock: HashSet<_> = self.clock.iter().collect();
+        assert!(self.files.keys().all(|key| clock.contains(key)), "the clock has each file");
+        assert!(
+            self.files.iter().all(|(key, file)| *key == file.key),
+            "files are under their keys"
+        );
     }
 }
 
@@ -124,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn files_in_use_and_recent_ones_are_spared() {
+    fn eviction_skips_files_in_use_and_recent_files() {
         let dir = tempfile::tempdir().unwrap();
         let mut cache = OpenFiles::new(3);
         let held = file(dir.path(), 1);
@@ -133,14 +157,15 @@ mod tests {
             cache.insert(&file(dir.path(), number));
         }
         let keys: Vec<_> = cache.clock.iter().copied().collect();
-        // The hand passes all three (they are new), and drops the first that nobody holds.
+        // The hand passes all three (they are new), and drops the first one that is not in use.
         cache.insert(&file(dir.path(), 4));
         assert!(cache.get(&keys[0]).is_some() && cache.get(&keys[1]).is_none());
         assert!(cache.get(&keys[2]).is_some());
+        cache.check_invariants();
     }
 
     #[test]
-    fn the_number_of_pages_is_bounded_for_one_long_file_too() {
+    fn page_limit_holds_for_a_single_long_file() {
         let dir = tempfile::tempdir().unwrap();
         let mut cache = OpenFiles::new(3);
         let long = file(dir.path(), 1);
@@ -151,6 +176,7 @@ mod tests {
             cache.add_region(&long, index, &Rc::new(Region::blank()));
         }
         assert!(cache.pages < MAX_CACHED_PAGES);
+        cache.check_invariants();
         assert!(long.regions.borrow().contains_key(&0), "in use");
         cache.truncate_regions(&long, 0);
         assert_eq!(cache.pages, 0);

@@ -1,5 +1,9 @@
-//! Order among the operations on one chunk file: writers one at a time, readers beside them where
-//! the ranges don't meet. First come, first served.
+//! Order of the operations on one chunk file: one writer at a time, and readers beside it if their
+//! ranges do not overlap. First come, first served: a waiting writer is not overtaken.
+//!
+//! # Invariants
+//! Tickets rise along the queue, so an entry waits only for earlier ones: see
+//! [`RangeLock::check_invariants`].
 
 use skep_env::local::Notify;
 use std::cell::{Cell, RefCell};
@@ -20,7 +24,7 @@ impl Entry {
     }
 }
 
-/// See the module.
+/// The lock of one chunk file.
 #[derive(Debug, Default)]
 pub(crate) struct RangeLock {
     queue: RefCell<VecDeque<Entry>>,
@@ -28,7 +32,7 @@ pub(crate) struct RangeLock {
     changed: Notify,
 }
 
-/// A place in the queue, given up when dropped.
+/// An entry of the queue, which leaves it when dropped.
 #[derive(Debug)]
 pub(crate) struct RangeGuard<'a> {
     lock: &'a RangeLock,
@@ -54,7 +58,22 @@ impl RangeLock {
         while self.is_blocked(ticket) {
             self.changed.wait().await;
         }
+        if cfg!(debug_assertions) {
+            self.check_invariants();
+        }
         guard
+    }
+
+    /// Checks that tickets rise, so that an entry waits only for earlier ones and cannot deadlock.
+    ///
+    /// # Panics
+    /// If they do not.
+    pub(crate) fn check_invariants(&self) {
+        let queue = self.queue.borrow();
+        let tickets = queue.iter().map(|entry| entry.ticket);
+        assert!(tickets.is_sorted_by(|first, second| first < second), "tickets rise");
+        let last = queue.back().map(|entry| entry.ticket);
+        assert!(last < Some(self.next_ticket.get()), "tickets are below the next one");
     }
 
     fn is_blocked(&self, ticket: u64) -> bool {
@@ -77,7 +96,8 @@ mod tests {
     use super::*;
     use std::rc::Rc;
 
-    /// Starts operations in order and says which can enter while the first `held` are inside.
+    /// Starts operations in order; returns for each whether it enters while the first `held` are
+    /// inside.
     fn entered(held: usize, operations: &[(bool, Range<u64>)]) -> Vec<bool> {
         let operations = operations.to_vec();
         skep_env::block_on(async move {
@@ -104,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn writers_are_alone_and_readers_keep_clear_of_their_range() {
+    fn writers_exclude_writers_and_overlapping_readers() {
         assert_eq!(entered(1, &[(true, 0..10), (true, 20..30)]), [true, false]);
         assert_eq!(entered(1, &[(true, 0..10), (false, 5..6)]), [true, false]);
         assert_eq!(entered(1, &[(true, 0..10), (false, 10..20)]), [true, true]);

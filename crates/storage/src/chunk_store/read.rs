@@ -1,4 +1,4 @@
-//! Reading: whatever is handed out matched its checksum.
+//! Reading: all returned data matched its checksums.
 
 use super::ChunkStore;
 use super::chunk_file::{ChunkFile, granule_in_region, whole_granules};
@@ -9,26 +9,26 @@ use skep_types::{ChunkFileKey, GRANULE_BYTES, Result};
 use std::ops::Range;
 use std::rc::Rc;
 
-/// What was read.
+/// The data of a read.
 #[derive(Debug)]
 pub struct ReadData {
-    /// The bytes; fewer than asked for only at the end of the chunk file.
+    /// The bytes; fewer than requested only at the end of the chunk file.
     pub data: Buf,
-    /// CRC-32C of each granule piece of them.
+    /// CRC-32C of each granule piece of the bytes.
     pub checksums: Vec<u32>,
 }
 
 impl ChunkStore {
-    /// Reads a range of a chunk file. One that doesn't exist is empty. Cancel-safe.
+    /// Reads a range of a chunk file. A chunk file that does not exist is empty. Cancel-safe.
     ///
     /// # Errors
     /// `Corrupt` with path and granule if the data don't match their checksums.
     pub async fn read(&self, key: &ChunkFileKey, offset: u64, length: u32) -> Result<ReadData> {
         let empty = || ReadData { data: Buf::new(0), checksums: Vec::new() };
         let Some(file) = self.existing(key)? else { return Ok(empty()) };
-        let wanted = offset..offset.saturating_add(u64::from(length));
-        let _guard = file.lock.read(whole_granules(&wanted)).await;
-        let range = offset..wanted.end.min(file.size.get());
+        let requested = offset..offset.saturating_add(u64::from(length));
+        let _guard = file.lock.read(whole_granules(&requested)).await;
+        let range = offset..requested.end.min(file.size.get());
         if range.is_empty() {
             return Ok(empty());
         }
@@ -40,8 +40,8 @@ impl ChunkStore {
         Ok(ReadData { data, checksums })
     }
 
-    /// Reads the granules of a range into `buf` and checks them; gives the checksums of the pieces
-    /// that lie within the range.
+    /// Reads the granules of a range into `buf` and checks them; returns the checksums of the
+    /// pieces within the range.
     async fn read_granules(
         &self,
         file: &Rc<ChunkFile>,

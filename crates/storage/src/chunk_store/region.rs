@@ -1,11 +1,12 @@
-//! Region pages: loading them, deciding whether they are believed, writing them.
+//! Region pages: loads them, decides whether to trust them, writes them.
 //!
-//! The crash rule: what was written in this start, or was on the device before, must match its
-//! checksums; what a crash may have torn is taken as it is and its checksums are computed anew.
+//! The crash rule: data that was written in this start, or was on the device before it, must match
+//! its checksums. Data that a crash may have torn is accepted as it is, and its checksums are
+//! computed again.
 //!
 //! # Hazard: pages that read as zeros
-//! A blank page over data is taken for one that was lost with the power while its region was new,
-//! since nothing on the device says otherwise. It is logged as a warning.
+//! If a region has data but a blank page, the target assumes that a power loss destroyed the page
+//! of a new region: the device has no record against it. The target logs a warning.
 
 use super::ChunkStore;
 use super::chunk_file::{ChunkFile, Region};
@@ -19,13 +20,13 @@ use skep_wire::storage::StripeHint;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// What stands in a header whose chunk file never said more about its stripe.
+/// The stripe in the header of a region whose stripe no request has named.
 pub(super) const UNKNOWN_STRIPE: StripeHint =
     StripeHint { chunk_bytes: 0, width: 0, component_start: 0 };
 
 impl ChunkStore {
-    /// The region of a chunk file, from memory or from its page. Whoever calls holds the file's
-    /// lock for a range that touches the region. Cancel-safe.
+    /// The region of a chunk file, from memory or from its page. The caller holds the file's lock
+    /// for a range that overlaps the region. Cancel-safe.
     ///
     /// # Errors
     /// `Corrupt` if page or data are damaged.
@@ -55,15 +56,15 @@ impl ChunkStore {
             .await
             .map_err(|error| file.io_error(error))?;
         page.zero(count..page.len());
-        let damaged = |what: &str| {
+        let damaged = |problem: &str| {
             Err(file.corrupt(format_args!(
-                "page of region {index} (at byte {} of the file) is damaged: {what}",
+                "page of region {index} (at byte {} of the file) is damaged: {problem}",
                 page_offset(index)
             )))
         };
         let (header, checksums) = match read_page(page.bytes()) {
             FoundPage::Blank => return self.load_without_page(file, index).await,
-            FoundPage::Damaged(what) => return damaged(&what),
+            FoundPage::Damaged(problem) => return damaged(&problem),
             FoundPage::Whole(header, checksums) => (header, Some(checksums)),
             FoundPage::Torn(header) => (header, None),
         };
@@ -72,7 +73,7 @@ impl ChunkStore {
             != (self.cluster, self.target, file.key, index)
         {
             return damaged(&format!(
-                "it is that of region {} of {} on target {} in cluster {}",
+                "it belongs to region {} of chunk file {} on target {} in cluster {}",
                 found.region, found.key, found.target, found.cluster
             ));
         }
@@ -105,12 +106,12 @@ impl ChunkStore {
             return Ok(Region::blank());
         }
         let mut header = self.new_header(file, index, UNKNOWN_STRIPE);
-        // Nothing is known about it: as if from an earlier start.
+        // Start 0 is before all starts: the region counts as possibly torn.
         header.start = 0;
         self.adopt(file, header, None).await
     }
 
-    /// Takes the data of a region as it is.
+    /// Accepts the data of a region as it is, and computes its checksums.
     async fn adopt(
         &self,
         file: &ChunkFile,
@@ -135,12 +136,12 @@ impl ChunkStore {
             return Ok(region);
         }
         if torn == 0 && header.start == 0 {
-            // Allocated, but all zeros: as good as a hole.
+            // Allocated, but all zeros: equal to a hole.
             return Ok(region);
         }
         tracing::warn!(
-            "target {}: chunk file {}: region {index} was being written when the target was last \
-             interrupted; took {torn} granules as they are",
+            "target {}: chunk file {}: region {index} was being written when the target last \
+             stopped without a clean end; {torn} granules are accepted as they are",
             self.target,
             file.path.display()
         );
@@ -148,21 +149,21 @@ impl ChunkStore {
         region.header.set(Some(RegionHeader { start, synced: false, ..header }));
         drop(self.dirty.change(file.key, index..index + 1));
         file.note_change();
-        // A page that can't be written for want of space is computed again next time.
+        // If there is no space for the page, the next load computes it again.
         match self.write_page(file, index, &region) {
             Err(error) if error.code() != skep_types::ErrorCode::NoSpace => Err(error),
             _ => Ok(region),
         }
     }
 
-    /// Reads a logical range within one region; what the file doesn't hold is zeros.
+    /// Reads a logical range within one region; bytes beyond the file's end are zeros.
     pub(super) async fn read_region(&self, file: &ChunkFile, range: &Range<u64>) -> Result<Buf> {
         let data = Buf::new((range.end - range.start) as usize);
         self.read_into(file, range.start, data.clone()).await?;
         Ok(data)
     }
 
-    /// Fills a buffer from a place within one region; what the file doesn't hold is zeros.
+    /// Fills a buffer from `start` within one region; bytes beyond the file's end are zeros.
     pub(super) async fn read_into(&self, file: &ChunkFile, start: u64, data: Buf) -> Result<()> {
         let mut filled = 0;
         while filled < data.len() {
@@ -207,6 +208,7 @@ impl ChunkStore {
 
     /// Writes a region's page into its file, if it has one.
     pub(super) fn write_page(&self, file: &ChunkFile, index: u64, region: &Region) -> Result<()> {
+        // A region without a page is a hole and stays one.
         let Some(page) = region.page() else { return Ok(()) };
         file.file
             .write_now(&page, page_offset(index))
@@ -214,7 +216,7 @@ impl ChunkStore {
     }
 }
 
-/// Whether a header says what the stripe of its chunk file is.
+/// Whether a header contains the stripe of its chunk file.
 pub(super) fn knows_stripe(header: &RegionHeader) -> bool {
     header.identity.chunk_bytes != 0
 }
@@ -225,7 +227,7 @@ fn data_range(file: &ChunkFile, index: u64) -> Range<u64> {
     start..file.size.get().clamp(start, start + REGION_BYTES)
 }
 
-/// Where a logical range within one region lies in the file.
+/// The physical range of a logical range within one region.
 pub(super) fn physical_range(range: &Range<u64>) -> Range<u64> {
     let start = physical_offset(range.start);
     start..start + (range.end - range.start)

@@ -10,18 +10,18 @@ use std::io;
 use std::rc::Rc;
 
 impl ChunkStore {
-    /// Removes chunk files; returns when that survives a power loss, so whoever asked need not ask
-    /// again. Those that don't exist are skipped: but their absence is made durable too, since they
-    /// may have been removed just before the last start.
+    /// Removes chunk files; returns when the removal survives a power loss, so the caller need not
+    /// repeat it. Chunk files that do not exist are skipped, but their absence is made durable too:
+    /// they may have been removed just before the last start.
     ///
     /// # Errors
-    /// Those of the file system; all of the files may or may not be removed then.
+    /// Errors of the file system; some of the files may be removed then.
     pub async fn remove(self: &Rc<Self>, keys: &[ChunkFileKey]) -> Result<()> {
         self.check_writable()?;
-        let places = Semaphore::new(PARALLEL_SYNCS);
+        let permits = Semaphore::new(PARALLEL_SYNCS);
         let mut tasks = Vec::with_capacity(keys.len());
         for key in keys {
-            let permit = places.acquire().await;
+            let permit = permits.acquire().await;
             let (store, key) = (Rc::clone(self), *key);
             tasks.push(skep_env::spawn(async move {
                 let _permit = permit;
@@ -50,12 +50,12 @@ impl ChunkStore {
         {
             return Err(self.note_failure(Error::from(error).within(path.display())));
         }
-        // Someone may have opened it while the removal was under way.
+        // Another operation may have opened the file during the removal.
         for file in [open.as_ref(), self.open.borrow().get(key).as_ref()].into_iter().flatten() {
             file.is_removed.set(true);
         }
         self.open.borrow_mut().remove(key);
-        self.dirty.cut(key, 0);
+        self.dirty.truncate(key, 0);
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
-//! Reserving room, so that writes which come later find it.
+//! Reserving space for later writes.
 //!
-//! What is reserved is allocated on the file system without being written, pages too: it reads as a
-//! hole, and no checksum changes. A full target ([`Room::None`]) takes writes there all the same.
+//! Reserved space is allocated on the file system without being written, for pages too: it reads as
+//! a hole, and no checksum changes. A full target ([`FreeSpace::None`]) still accepts writes there.
 
 use super::ChunkStore;
 use super::chunk_file::{ChunkFile, whole_granules};
@@ -15,13 +15,13 @@ use std::io;
 use std::ops::Range;
 
 impl ChunkStore {
-    /// Reserves room for a range of a chunk file, which is created if need be; gives how far it
-    /// came. Whether there is room for all of it is found out first. Not cancel-safe, see
-    /// [`super`].
+    /// Reserves space for a range of a chunk file, which is created if necessary; returns the
+    /// offset up to which it did. First checks that there is space for the whole range. Not
+    /// cancel-safe, see [`super`].
     ///
     /// # Errors
-    /// `NoSpace`; `Unsupported` where the file system can't reserve; `FileTooLarge`;
-    /// `DeviceFailed`. A part may be reserved nevertheless.
+    /// `NoSpace`; `Unsupported` if the file system cannot reserve space; `FileTooLarge`;
+    /// `DeviceFailed`. A part may have been reserved then.
     pub async fn reserve(&self, key: &ChunkFileKey, range: Range<u64>) -> Result<u64> {
         self.check_writable()?;
         if range.end > MAX_CHUNK_FILE_BYTES {
@@ -35,12 +35,15 @@ impl ChunkStore {
         }
         loop {
             let old = self.existing(key)?;
-            let lacking = match &old {
-                Some(file) => self.lacking(file, &placed(&range))?,
+            let unallocated_bytes = match &old {
+                Some(file) => self.unallocated_bytes(file, &physical_span(&range))?,
                 None => range.end - range.start,
             };
-            let free_space =
-                if lacking > 0 { self.space.admit(lacking) } else { FreeSpace::Plenty };
+            let free_space = if unallocated_bytes > 0 {
+                self.space.admit(unallocated_bytes)
+            } else {
+                FreeSpace::Plenty
+            };
             if free_space == FreeSpace::None {
                 return Err(self.no_space());
             }
@@ -61,12 +64,13 @@ impl ChunkStore {
 
     async fn reserve_locked(&self, file: &ChunkFile, range: &Range<u64>) -> Result<()> {
         let page = page_offset(region_of(range.start));
-        for part in [page..page + PAGE_BYTES, placed(range)] {
+        for part in [page..page + PAGE_BYTES, physical_span(range)] {
             match file.file.reserve_through_ring(part).await {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::Unsupported => {
                     let text = format!(
-                        "target {}: the file system under {} can't reserve room",
+                        "target {}: cannot reserve space: the file system of {} \
+                         cannot do that",
                         self.target,
                         self.directory.display()
                     );
@@ -79,16 +83,18 @@ impl ChunkStore {
         Ok(())
     }
 
-    /// How many bytes of a physical range have no space yet.
-    pub(super) fn lacking(&self, file: &ChunkFile, range: &Range<u64>) -> Result<u64> {
+    /// Bytes of a physical range that are not allocated.
+    pub(super) fn unallocated_bytes(&self, file: &ChunkFile, range: &Range<u64>) -> Result<u64> {
         let allocated = file.file.allocated_bytes(range.clone());
         let allocated = allocated.map_err(|error| file.io_error(error))?;
+        // File systems round allocations up to blocks, so they may report more than the range.
         Ok((range.end - range.start).saturating_sub(allocated))
     }
 }
 
-/// Where the granules of a logical range lie in the file, with the pages between them.
-fn placed(range: &Range<u64>) -> Range<u64> {
+/// The physical range from the first to the last granule of a logical range, with the pages in
+/// between.
+fn physical_span(range: &Range<u64>) -> Range<u64> {
     let whole = whole_granules(range);
     physical_offset(whole.start)..physical_offset(whole.end - 1) + 1
 }

@@ -1,4 +1,4 @@
-//! Where data and holes begin, as the file system of the target has them.
+//! Finds the start of data and of holes, as the target's file system reports them.
 
 use super::ChunkStore;
 use super::chunk_file::ChunkFile;
@@ -7,22 +7,22 @@ use skep_format::chunk::{PAGE_BYTES, REGION_BYTES, REGION_STRIDE, physical_offse
 use skep_types::{ChunkFileKey, Result};
 
 impl ChunkStore {
-    /// The first byte of a chunk file from `offset` on that holds data. What was never written, or
-    /// cleared, is a hole, as far as whole blocks of the file system go. Cancel-safe.
+    /// The first byte of a chunk file from `offset` on that contains data. Whole blocks of the file
+    /// system that were never written, or were cleared, are holes. Cancel-safe.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     pub async fn next_data(&self, key: &ChunkFileKey, offset: u64) -> Result<Option<u64>> {
         let Some(file) = self.existing(key)? else { return Ok(None) };
         let _guard = file.lock.read(offset..u64::MAX).await;
         seek(&file, offset, |at| file.file.next_data(at)).await
     }
 
-    /// The first byte of a chunk file from `offset` on that lies in a hole, or beyond its end.
+    /// The first byte of a chunk file from `offset` on that is in a hole or beyond the end.
     /// Cancel-safe.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     pub async fn next_hole(&self, key: &ChunkFileKey, offset: u64) -> Result<u64> {
         let Some(file) = self.existing(key)? else { return Ok(offset) };
         let _guard = file.lock.read(offset..u64::MAX).await;
@@ -31,7 +31,8 @@ impl ChunkStore {
     }
 }
 
-/// Looks for a place in the file, not counting region pages; none: there is none before its end.
+/// Finds an offset in the file with `next`, which sees region pages too, and skips these. Returns
+/// `None` if the file ends before it.
 async fn seek(
     file: &ChunkFile,
     offset: u64,
@@ -48,7 +49,7 @@ async fn seek(
         if let Some(within) = within.checked_sub(PAGE_BYTES) {
             return Ok(Some(region * REGION_BYTES + within).filter(|found| *found < size));
         }
-        // A page: what counts is what follows it.
+        // The file system found a page: continue behind it.
         at = region * REGION_BYTES;
         if step.is_multiple_of(SEEKS_AT_ONCE) {
             skep_env::yield_now().await;

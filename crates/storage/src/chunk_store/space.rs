@@ -1,4 +1,4 @@
-//! How much space a target has left, without asking the file system at each write.
+//! The free space of a target, estimated without a system call for each write.
 
 use crate::limits::{MAX_RESERVE_BYTES, RESERVE_DIVISOR, SCARCE_BYTES, SPACE_VALID};
 use skep_env::{Space, space};
@@ -7,18 +7,18 @@ use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What is known about the space for a write.
+/// The verdict about free space for a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FreeSpace {
-    /// There is enough, for others too.
+    /// There is enough, for other writes too.
     Plenty,
     /// There is enough now, but it should be reserved before data is written.
     Scarce,
-    /// There is none: only what is allocated already may be overwritten.
+    /// The target is full: a write may only overwrite allocated space.
     None,
 }
 
-/// The last look at the file system, and what was written since.
+/// The free space at the last `statvfs`, and the bytes written since.
 #[derive(Debug)]
 pub(crate) struct SpaceGauge {
     path: PathBuf,
@@ -31,7 +31,7 @@ impl SpaceGauge {
     /// A gauge for the file system that holds a target.
     ///
     /// # Errors
-    /// Those of `statvfs`, with the path.
+    /// Errors of `statvfs`, with the path.
     pub(crate) fn new(path: &Path) -> Result<Self> {
         let found = space(path).map_err(|error| Error::from(error).within(path.display()))?;
         Ok(Self {
@@ -43,7 +43,7 @@ impl SpaceGauge {
     }
 
     fn look(&self) {
-        // A refusal leaves the last value, which counts as used up by what is written on.
+        // After an error the last value stays, and further writes are subtracted from it.
         if let Ok(found) = space(&self.path) {
             self.found.set(found);
             self.written_since.set(0);
@@ -51,9 +51,9 @@ impl SpaceGauge {
         self.looked_at.set(skep_env::now());
     }
 
-    /// Bytes left for clients.
+    /// Free space for clients, in bytes.
     pub(crate) fn free_bytes(&self) -> u64 {
-        if skep_env::now().saturating_sub(self.looked_at.get()) > SPACE_VALID {
+        if skep_env::now() - self.looked_at.get() > SPACE_VALID {
             self.look();
         }
         self.estimate()
@@ -61,13 +61,14 @@ impl SpaceGauge {
 
     fn estimate(&self) -> u64 {
         let found = self.found.get();
+        // An estimate below zero means a full target: others use the file system too.
         found
             .free_bytes
             .saturating_sub(reserve(found.total_bytes))
             .saturating_sub(self.written_since.get())
     }
 
-    /// Whether there is room for `bytes` more, which then count as written.
+    /// Returns whether there is space for `bytes` more, and counts them as written if so.
     pub(crate) fn admit(&self, bytes: u64) -> FreeSpace {
         let mut free = self.free_bytes();
         if free < bytes.saturating_add(SCARCE_BYTES) {

@@ -1,4 +1,4 @@
-//! Making what was acknowledged durable.
+//! Makes acknowledged writes durable.
 
 use super::ChunkStore;
 use super::chunk_file::ChunkFile;
@@ -7,11 +7,11 @@ use skep_types::{ChunkFileKey, Result};
 use std::collections::BTreeSet;
 
 impl ChunkStore {
-    /// Makes all that was acknowledged for a chunk file durable, its name too. One that doesn't
-    /// exist is durable. Cancel-safe.
+    /// Makes all acknowledged changes of a chunk file durable, and its name. Does nothing for a
+    /// chunk file that does not exist. Cancel-safe.
     ///
     /// # Errors
-    /// `DeviceFailed` if that can't be known: the target refuses writes from then on.
+    /// `DeviceFailed` if a sync fails: the target refuses writes from then on.
     pub async fn sync(&self, key: &ChunkFileKey) -> Result<()> {
         self.check_writable()?;
         match self.existing(key)? {

@@ -1,4 +1,4 @@
-//! The store as a whole: what it promises in use, after crashes, and with damage.
+//! The store as a whole: in use, after crashes, and with damage.
 
 mod allocation;
 mod crash;
@@ -86,7 +86,7 @@ fn tamper(path: &Path, range: Range<u64>, change: impl Fn(u8) -> u8) {
 }
 
 #[test]
-fn what_was_written_is_read_across_regions_and_from_holes() {
+fn written_data_is_read_across_regions_and_holes() {
     run(|dir| async move {
         let store = open(&dir);
         let data = pattern(1, 5 * MIB as usize);
@@ -105,7 +105,7 @@ fn what_was_written_is_read_across_regions_and_from_holes() {
 }
 
 #[test]
-fn data_that_changed_on_the_way_is_refused_and_leaves_nothing() {
+fn data_damaged_in_transit_is_refused_and_leaves_nothing() {
     run(|dir| async move {
         let store = open(&dir);
         let data = pattern(1, 10_000);
@@ -159,7 +159,7 @@ fn removal_is_idempotent_and_a_removed_file_is_gone() {
 }
 
 #[test]
-fn a_listing_in_small_steps_gives_each_file_once() {
+fn paged_listing_returns_each_file_once() {
     run(|dir| async move {
         let store = open(&dir);
         let mut all = Vec::new();
@@ -221,7 +221,7 @@ fn sizes_beyond_the_longest_chunk_file_are_refused() {
 }
 
 #[test]
-fn truncating_what_does_not_exist_creates_nothing() {
+fn truncating_a_missing_file_creates_nothing() {
     run(|dir| async move {
         let store = open(&dir);
         store.truncate(&key(1), 100).await.unwrap();

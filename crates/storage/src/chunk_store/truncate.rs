@@ -1,4 +1,4 @@
-//! Cutting chunk files.
+//! Truncating chunk files.
 
 use super::ChunkStore;
 use super::chunk_file::{ChunkFile, granule_in_region};
@@ -6,8 +6,8 @@ use skep_format::chunk::{DirtyRegion, REGION_BYTES, RegionHeader, granule_checks
 use skep_types::{ChunkFileKey, GRANULE_BYTES, Result};
 
 impl ChunkStore {
-    /// TruncationTable a chunk file; one that is shorter, or doesn't exist, stays as it is: what lies behind
-    /// its end reads as zeros anyway. Not cancel-safe, see the module.
+    /// Truncates a chunk file. A chunk file that is shorter, or does not exist, stays as it is:
+    /// bytes beyond its end read as zeros anyway. Not cancel-safe, see [`super`].
     ///
     /// # Errors
     /// `Corrupt` if the new end lies within a damaged granule; `DeviceFailed`.
@@ -20,14 +20,15 @@ impl ChunkStore {
                 continue;
             }
             if size < file.size.get() {
-                self.cut(&file, size).await?;
+                self.truncate_locked(&file, size).await?;
                 file.note_change();
             }
             return Ok(());
         }
     }
 
-    async fn cut(&self, file: &ChunkFile, size: u64) -> Result<()> {
+    async fn truncate_locked(&self, file: &ChunkFile, size: u64) -> Result<()> {
+        // A size of zero keeps region 0, which holds the stripe.
         let last = region_of(size.saturating_sub(1));
         let _changing = self.dirty.change(file.key, last..last + 1);
         file.note_change();
@@ -35,13 +36,14 @@ impl ChunkStore {
         file.size.set(size);
         self.truncate_to_size(file)?;
         self.open.borrow_mut().truncate_regions(file, last + 1);
-        self.dirty.cut(&file.key, last + 1);
+        self.dirty.truncate(&file.key, last + 1);
         Ok(())
     }
 
-    /// Gives the region that holds the new end the checksums that it will have.
+    /// Sets the checksums that the region with the new end has after the truncation.
     async fn truncate_checksums(&self, file: &ChunkFile, last: u64, size: u64) -> Result<()> {
         let region = self.region(file, last).await?;
+        // Without a page the region is a hole, which has no checksums.
         let Some(header) = region.header.get() else { return Ok(()) };
         let tail = size % GRANULE_BYTES;
         let start = size - tail;
@@ -61,15 +63,15 @@ impl ChunkStore {
         }
         {
             let mut checksums = region.checksums.borrow_mut();
-            // A size at the end of the region cuts none of its granules.
-            let first_truncation = if size > 0 && tail == 0 && start == (last + 1) * REGION_BYTES {
+            // A size at the end of the region leaves all its granules whole.
+            let first_cleared = if size > 0 && tail == 0 && start == (last + 1) * REGION_BYTES {
                 checksums.len()
             } else {
                 granule_in_region(start)
             };
-            checksums[first_truncation..].fill(0);
+            checksums[first_cleared..].fill(0);
             if tail > 0 {
-                checksums[first_truncation] = tail_checksum;
+                checksums[first_cleared] = tail_checksum;
             }
         }
         let start = self.state.get().start;

@@ -1,5 +1,5 @@
-//! After a write that met the end of the disk, or of the longest file there, in the middle: nothing
-//! half-written stays visible, and what did change matches its checksums.
+//! Undoes a write that failed in the middle because the disk is full or the file too long: no
+//! half-written data stays visible, and changed data matches its checksums.
 
 use super::ChunkStore;
 use super::chunk_file::{ChunkFile, granule_in_region, whole_granules};
@@ -11,22 +11,22 @@ use std::io;
 use std::ops::Range;
 
 impl ChunkStore {
-    /// Gives a file its old length back, and its regions checksums of what they hold now. The
-    /// caller holds the file's lock for the writes that failed.
+    /// Restores the length of a file, and computes the checksums of its regions from their present
+    /// data. The caller holds the file's lock for the failed writes.
     pub(super) async fn undo(&self, file: &ChunkFile, writes: &[RegionWrite]) -> Result<()> {
         self.truncate_to_size(file)?;
         for write in writes {
             let kept = write.range.start..write.range.end.min(file.size.get());
             if write.was_blank && self.punch(file, write.index, &kept)? {
-                // Only holes were written to, so making holes of them restores all.
+                // The write had filled holes only, so punching them again restores the region.
                 write.region.header.set(None);
                 write.region.checksums.borrow_mut().fill(0);
                 continue;
             }
             self.refresh_checksums(file, write).await?;
             match self.write_page(file, write.index, &write.region) {
-                // The page of a region that was blank and can't be made so again: when it is loaded
-                // next, its data are taken as they are, and that is what they should be.
+                // There is no space for the page of a region that was blank. The next load accepts
+                // the data as it is, which is correct here.
                 Err(error) if error.code() == ErrorCode::NoSpace && write.was_blank => {}
                 other => other?,
             }
@@ -34,14 +34,15 @@ impl ChunkStore {
         Ok(())
     }
 
-    /// Makes holes of a region's page and of a logical range; false if the file system can't.
+    /// Punches holes into a region's page and a logical range. Returns `false` if the file system
+    /// does not support it.
     fn punch(&self, file: &ChunkFile, region: u64, data: &Range<u64>) -> Result<bool> {
         let page = page_offset(region)..page_offset(region) + PAGE_BYTES;
         let ranges = [Some(page), (!data.is_empty()).then(|| physical_range(data))];
         for range in ranges.into_iter().flatten() {
             match file.file.punch_hole(range) {
                 Err(error) if error.kind() == io::ErrorKind::Unsupported => return Ok(false),
-                // Nothing can lie there.
+                // No data can be beyond the longest file.
                 Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {}
                 other => other.map_err(|error| self.note_failure(file.io_error(error)))?,
             }
@@ -61,13 +62,13 @@ impl ChunkStore {
         Ok(())
     }
 
-    /// Removes a file that a failed write has created.
+    /// Removes a file that the failed write created.
     pub(super) fn drop_if_new(&self, file: &ChunkFile) {
         if file.is_new.get() && file.size.get() == 0 {
             file.is_removed.set(true);
             self.open.borrow_mut().remove(&file.key);
-            self.dirty.cut(&file.key, 0);
-            // A name that can't be removed is an empty chunk file, and found by the clean-up.
+            self.dirty.truncate(&file.key, 0);
+            // If this fails, an empty chunk file stays until the clean-up of orphans removes it.
             let _cleaned_up_later = std::fs::remove_file(&file.path);
         }
     }

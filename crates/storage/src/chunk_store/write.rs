@@ -1,5 +1,5 @@
-//! Writing: verify what came, prepare the new checksums, record what is to be overwritten, write
-//! data, write pages.
+//! Writing, in this order: verify the received data, compute the new checksums, record the regions
+//! to be overwritten, write the data, write the pages.
 
 use super::ChunkStore;
 use super::chunk_file::{ChunkFile, Region, granule_in_region, whole_granules};
@@ -17,7 +17,7 @@ use skep_wire::storage::StripeHint;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// What a write does to one region.
+/// The part of a write in one region.
 pub(super) struct RegionWrite {
     pub(super) index: u64,
     /// Logical.
@@ -29,7 +29,7 @@ pub(super) struct RegionWrite {
     checksums: Vec<u32>,
 }
 
-/// The data of a write, with its place.
+/// The data of a write, with its offset.
 pub(super) struct Incoming<'a> {
     pub(super) offset: u64,
     pub(super) data: &'a Buf,
@@ -58,8 +58,9 @@ impl Incoming<'_> {
 
     /// Checks that the data arrived as the client sent them.
     fn verify(&self, key: &ChunkFileKey) -> Result<()> {
-        let wrong = |what: String| {
-            Err(Error::new(ErrorCode::Protocol, format!("write to chunk file {key}: {what}")))
+        let wrong = |problem: String| {
+            let context = format!("cannot write to chunk file {key}: {problem}");
+            Err(Error::new(ErrorCode::Protocol, context))
         };
         let whole = whole_granules(&self.range());
         let pieces = ((whole.end - whole.start) / GRANULE_BYTES) as usize;
@@ -79,13 +80,13 @@ impl Incoming<'_> {
 }
 
 impl ChunkStore {
-    /// Writes `data` at `offset` of a chunk file, which is created if need be. `checksums` are
-    /// those of its granule pieces. When this returns the data survive the end of the process, and
-    /// after [`Self::sync`] a power loss. Not cancel-safe, see the module.
+    /// Writes `data` at `offset` of a chunk file, which is created if necessary. `checksums` has
+    /// one checksum per granule piece. When this returns, the data survives the end of the process;
+    /// after [`Self::sync`] it survives a power loss. Not cancel-safe, see [`super`].
     ///
     /// # Errors
-    /// `Protocol` if the data don't match the checksums, `NoSpace` or `FileTooLarge`: nothing was
-    /// changed (but holes within the range may have been filled); `Corrupt` if a granule that is
+    /// `Protocol` if the data does not match the checksums, `NoSpace` or `FileTooLarge`: no data
+    /// has changed (holes within the range may have been filled); `Corrupt` if a granule that is
     /// only partly overwritten is damaged; `DeviceFailed`.
     pub async fn write(
         &self,
@@ -116,7 +117,7 @@ impl ChunkStore {
         }
     }
 
-    /// Writes to an open file; false if it was removed meanwhile.
+    /// Writes to an open file. Returns `false` if it was removed meanwhile.
     pub(super) async fn write_if_there(
         &self,
         file: &Rc<ChunkFile>,
@@ -175,9 +176,9 @@ impl ChunkStore {
             Ok(()) => {
                 file.size.set(file.size.get().max(range.end));
                 file.is_new.set(false);
-                // What was written while this ran may have been synced without it.
+                // A sync that ran beside this write may have missed it: count the change again.
                 file.note_change();
-                self.want_cleaning();
+                self.wake_cleaner_if_needed();
                 Ok(())
             }
             Err(error) if error.code() == ErrorCode::DeviceFailed => Err(error),
@@ -189,7 +190,7 @@ impl ChunkStore {
         }
     }
 
-    /// Loads the regions and computes the checksums that they will have.
+    /// Loads the regions and computes their checksums after the write.
     async fn prepare(&self, file: &ChunkFile, incoming: &Incoming<'_>) -> Result<Vec<RegionWrite>> {
         let mut writes = Vec::with_capacity(2);
         let mut pieces = incoming.pieces().peekable();
@@ -211,8 +212,8 @@ impl ChunkStore {
         Ok(writes)
     }
 
-    /// The checksum of a granule of which a piece is overwritten. The old bytes must match theirs:
-    /// otherwise damage would get a fresh checksum.
+    /// The checksum of a granule after a piece of it is overwritten. The old bytes must match the
+    /// stored checksum: otherwise damaged bytes would get a valid one.
     async fn merged_checksum(
         &self,
         file: &ChunkFile,
@@ -237,7 +238,8 @@ impl ChunkStore {
         Ok(granule_checksum(old.bytes()))
     }
 
-    /// Makes sure that the file system won't run out of space in the middle, as far as it lets us.
+    /// Reserves or checks space, so that the file system does not run out of it during the write. A
+    /// file system that cannot reserve may still do so; [`Self::undo`] handles that.
     fn secure_space(
         &self,
         file: &ChunkFile,
@@ -260,10 +262,10 @@ impl ChunkStore {
                         }
                     }
                 }
-                // Overwriting takes no space, nor does writing where it was reserved.
+                // Overwriting needs no new space, nor does a write into reserved space.
                 FreeSpace::None => {
                     for range in ranges {
-                        if self.lacking(file, &range)? > 0 {
+                        if self.unallocated_bytes(file, &range)? > 0 {
                             return Err(self.no_space());
                         }
                     }
@@ -273,7 +275,7 @@ impl ChunkStore {
         Ok(())
     }
 
-    /// Regions that are known to be on the device go to the dirty log before they are changed.
+    /// Records regions that are on the device in the dirty log, before they are changed.
     pub(super) async fn record_overwrite(
         &self,
         regions: impl Iterator<Item = &Region>,
@@ -334,7 +336,7 @@ impl ChunkStore {
         Ok(())
     }
 
-    /// Length that the file has on disk for its size.
+    /// Sets the physical length of the file that belongs to its logical size.
     pub(super) fn truncate_to_size(&self, file: &ChunkFile) -> Result<()> {
         file.file
             .borrow_std()

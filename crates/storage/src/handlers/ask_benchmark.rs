@@ -1,4 +1,4 @@
-//! `AskBenchmark`: how far a benchmark is.
+//! `AskBenchmark`: the progress of a benchmark.
 
 use super::Call;
 use crate::benchmark::Benchmark;

@@ -1,4 +1,4 @@
-//! `ClearChunk`: zeros, and holes where that is possible.
+//! `ClearChunk`: makes a range zeros, with holes where possible.
 
 use super::Call;
 use crate::chunk_store::ChunkStore;
@@ -12,6 +12,7 @@ pub(super) async fn handle(
     call: Call<ClearChunk>,
 ) -> Result<(ChunkRangeReply, Option<Buf>)> {
     let ClearChunk { key, offset, length } = call.request;
+    // A range beyond the largest offset means up to the end.
     let end = store.clear(&key, offset..offset.saturating_add(length)).await?;
     if call.is_durable {
         store.sync(&key).await?;

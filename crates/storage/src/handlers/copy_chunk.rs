@@ -1,4 +1,4 @@
-//! `CopyChunk`: data from one chunk file of the target to another.
+//! `CopyChunk`: copies data between two chunk files of the target.
 
 use super::Call;
 use crate::chunk_store::{ChunkStore, CopySource};
@@ -16,11 +16,14 @@ pub(super) async fn handle(
     if length as usize > MAX_DATA_BYTES {
         return Err(Error::new(
             ErrorCode::LimitReached,
-            format!("{length} bytes to be copied, {MAX_DATA_BYTES} are copied at once"),
+            format!("cannot copy {length} bytes at once: the limit is {MAX_DATA_BYTES}"),
         ));
     }
     if from_offset.max(to_offset).checked_add(u64::from(length)).is_none() {
-        return Err(Error::new(ErrorCode::FileTooLarge, format!("copy to chunk file {to}")));
+        return Err(Error::new(
+            ErrorCode::FileTooLarge,
+            format!("cannot copy to chunk file {to}: the range ends beyond the largest offset"),
+        ));
     }
     let source = CopySource { key: &from, offset: from_offset };
     let has_holes = store.copy(source, &to, stripe, to_offset, length).await?;

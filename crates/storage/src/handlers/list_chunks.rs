@@ -1,4 +1,4 @@
-//! `ListChunks`: what chunk files there are, in steps.
+//! `ListChunks`: lists the chunk files, page by page.
 
 use super::Call;
 use crate::chunk_store::ChunkStore;

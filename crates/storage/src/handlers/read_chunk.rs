@@ -1,4 +1,4 @@
-//! `ReadChunk`: data from a chunk file, with the checksums of what is sent.
+//! `ReadChunk`: reads from a chunk file; replies data and checksums.
 
 use super::Call;
 use crate::chunk_store::{ChunkStore, ReadData};
@@ -16,7 +16,7 @@ pub(super) async fn handle(
     if length as usize > MAX_DATA_BYTES {
         return Err(Error::new(
             ErrorCode::LimitReached,
-            format!("{length} bytes asked for, {MAX_DATA_BYTES} fit into a reply"),
+            format!("cannot read {length} bytes at once: a reply holds {MAX_DATA_BYTES}"),
         ));
     }
     let ReadData { data, checksums } = store.read(&key, offset, length).await?;

@@ -1,4 +1,4 @@
-//! `RemoveChunks`: chunk files go, and stay gone after a power loss.
+//! `RemoveChunks`: removes (deletes) chunk files durably.
 
 use super::Call;
 use crate::chunk_store::ChunkStore;
@@ -17,7 +17,7 @@ pub(super) async fn handle(
     if keys.len() > MAX_REMOVED {
         return Err(Error::new(
             ErrorCode::TooLarge,
-            format!("{} chunk files at once, {MAX_REMOVED} may be removed", keys.len()),
+            format!("cannot remove {} chunk files at once: the limit is {MAX_REMOVED}", keys.len()),
         ));
     }
     store.remove(&keys).await?;

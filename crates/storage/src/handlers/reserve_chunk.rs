@@ -1,4 +1,4 @@
-//! `ReserveChunk`: room for what will be written.
+//! `ReserveChunk`: reserves space for later writes.
 
 use super::Call;
 use crate::chunk_store::ChunkStore;
@@ -12,6 +12,7 @@ pub(super) async fn handle(
     call: Call<ReserveChunk>,
 ) -> Result<(ChunkRangeReply, Option<Buf>)> {
     let ReserveChunk { key, offset, length } = call.request;
+    // A range beyond the largest offset is refused by the store as `FileTooLarge`.
     let end = store.reserve(&key, offset..offset.saturating_add(length)).await?;
     if call.is_durable {
         store.sync(&key).await?;

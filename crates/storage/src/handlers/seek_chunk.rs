@@ -1,4 +1,4 @@
-//! `SeekChunk`: where data or a hole begins.
+//! `SeekChunk`: finds the start of data or of a hole.
 
 use super::Call;
 use crate::chunk_store::ChunkStore;
@@ -12,9 +12,10 @@ pub(super) async fn handle(
     call: Call<SeekChunk>,
 ) -> Result<(SeekChunkReply, Option<Buf>)> {
     let SeekChunk { key, offset, wants_data } = call.request;
-    let at = match wants_data {
-        true => store.next_data(&key, offset).await?,
-        false => Some(store.next_hole(&key, offset).await?),
+    let at = if wants_data {
+        store.next_data(&key, offset).await?
+    } else {
+        Some(store.next_hole(&key, offset).await?)
     };
     Ok((SeekChunkReply { at }, None))
 }

@@ -1,4 +1,4 @@
-//! `StartBenchmark`: files of a benchmark are written or read.
+//! `StartBenchmark`: starts writing or reading the files of a benchmark.
 
 use super::Call;
 use crate::benchmark::Benchmark;

@@ -1,4 +1,4 @@
-//! `StatChunk`: what a chunk file is like.
+//! `StatChunk`: replies the attributes of a chunk file.
 
 use super::Call;
 use crate::chunk_store::ChunkStore;

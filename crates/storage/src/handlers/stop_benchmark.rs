@@ -1,4 +1,4 @@
-//! `StopBenchmark`: the end of a benchmark, and of its files.
+//! `StopBenchmark`: stops a benchmark and removes its files.
 
 use super::Call;
 use crate::benchmark::Benchmark;

@@ -1,4 +1,4 @@
-//! `SyncChunk`: what was acknowledged reaches the device.
+//! `SyncChunk`: syncs acknowledged writes to the device.
 
 use super::Call;
 use crate::chunk_store::ChunkStore;

@@ -1,4 +1,4 @@
-//! `TruncateChunk`: cuts a chunk file.
+//! `TruncateChunk`: truncates a chunk file.
 
 use super::Call;
 use crate::chunk_store::ChunkStore;

@@ -1,4 +1,4 @@
-//! `WriteChunk`: data for a chunk file.
+//! `WriteChunk`: writes to a chunk file.
 
 use super::Call;
 use crate::chunk_store::ChunkStore;

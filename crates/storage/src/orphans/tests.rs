@@ -49,7 +49,7 @@ fn map(address: &str) -> ClusterMap {
     map
 }
 
-/// Metadata to which inodes with an even number exist.
+/// Metadata that reports inodes with an even number as existing.
 async fn metadata(listener: TcpListener, identity: Identity) {
     let stream = listener.accept().await.unwrap();
     authenticate(&stream, &identity, 1, |_| Ok(())).await.unwrap();
@@ -70,7 +70,7 @@ async fn write(store: &Rc<ChunkStore>, shard: u16, number: u64, index: u16) -> C
 }
 
 #[test]
-fn only_old_chunk_files_whose_inode_is_gone_are_removed() {
+fn clean_up_removes_only_old_files_without_an_inode() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_owned();
     skep_env::block_on(async move {
@@ -93,20 +93,20 @@ fn only_old_chunk_files_whose_inode_is_gone_are_removed() {
                 kept.extend((number % 2 == 0).then_some(key));
             }
         }
-        // Nobody can be asked about this one.
+        // No metadata group serves the shard of this one.
         kept.push(write(&store, 100, 1, 0).await);
 
         let an_hour = Duration::from_secs(3600);
         let found = clean_up(&store, &router, an_hour).await.unwrap();
-        assert_eq!(found, Found::default(), "young files are left alone");
+        assert_eq!(found, CleanUpCounts::default(), "young files are left alone");
         let found = clean_up(&store, &router, Duration::ZERO).await.unwrap();
-        assert_eq!(found, Found { looked_at: 1001, removed: 500, unknown: 1 });
+        assert_eq!(found, CleanUpCounts { looked_at: 1001, removed: 500, unknown: 1 });
         let (mut left, _) = store.list(0, 4096).unwrap();
         left.sort();
         kept.sort();
         assert_eq!(left, kept);
         let found = clean_up(&store, &router, Duration::ZERO).await.unwrap();
-        assert_eq!(found, Found { looked_at: 501, removed: 0, unknown: 1 });
+        assert_eq!(found, CleanUpCounts { looked_at: 501, removed: 0, unknown: 1 });
     })
     .unwrap();
 }

@@ -1,4 +1,4 @@
-//! A target behind real sockets: its thread, the handlers, and what they refuse.
+//! A target behind real sockets: its thread, the handlers, and their refusals.
 
 use super::*;
 use crate::StorageSettings;
@@ -63,7 +63,7 @@ async fn start(path: &Path, map: ClusterMap) -> Running {
     start_as(path, map, StorageSettings::default().emulation).await
 }
 
-/// As [`start`], with a device that it pretends to be.
+/// As [`start`], with an emulated device.
 async fn start_as(path: &Path, map: ClusterMap, emulation: EmulationSettings) -> Running {
     let (events, mailbox) = Mailbox::new(10).unwrap();
     let (ready, is_ready) = Mailbox::new(1).unwrap();
@@ -165,7 +165,7 @@ fn every_request_is_answered_over_a_connection() {
 }
 
 #[test]
-fn a_target_that_ended_cleanly_comes_back_with_its_data() {
+fn target_keeps_its_data_over_a_clean_restart() {
     run(|dir| async move {
         let (thread, connection) = started(&dir).await;
         write(&connection, key(1), b"kept").await.unwrap();
@@ -178,7 +178,7 @@ fn a_target_that_ended_cleanly_comes_back_with_its_data() {
 }
 
 #[test]
-fn a_connection_ends_the_one_before_on_its_channel_and_no_other() {
+fn connection_replaces_only_the_one_on_its_channel() {
     run(|dir| async move {
         let (thread, without) = started(&dir).await;
         let channel = Channel::random();
@@ -197,7 +197,7 @@ fn a_connection_ends_the_one_before_on_its_channel_and_no_other() {
 }
 
 #[test]
-fn malformed_and_oversized_requests_are_refused_and_the_connection_lives() {
+fn bad_requests_are_refused_and_the_connection_lives() {
     run(|dir| async move {
         let (thread, connection) = started(&dir).await;
         let code = |result: Result<_>| result.map(|_| ()).unwrap_err().code();
@@ -253,7 +253,7 @@ fn requests_for_another_group_or_an_older_epoch_are_refused() {
 }
 
 #[test]
-fn an_emulated_rate_holds_replies_back_and_nothing_else() {
+fn emulated_rate_delays_replies_only() {
     run(|dir| async move {
         let rate = skep_service::ByteSize(1_000_000);
         let emulation = EmulationSettings { rate, variability: 0, seed: 0 };
@@ -267,7 +267,7 @@ fn an_emulated_rate_holds_replies_back_and_nothing_else() {
             skep_env::spawn(async move { write(&connection, key(number), &vec![1; bytes]).await })
         };
         let (first, second) = (send(1, 300_000), send(2, 200_000));
-        // What the device has nothing to do with is answered meanwhile, and the data are there.
+        // Requests that use no device are answered meanwhile, and the data is there.
         let stat = messages::StatChunk { key: key(2) };
         while !connection.call(&stat, &options).await.unwrap().0.exists {}
         // Unless making the files took as long as the device takes for the first.

@@ -1,4 +1,4 @@
-//! Holes and reserved room: where they begin, what they take, and what power losses leave of them.
+//! Holes and reserved space: their offsets, their allocation, and their state after power losses.
 
 use super::*;
 
@@ -12,7 +12,7 @@ async fn extents(store: &Rc<ChunkStore>) -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn what_is_cleared_is_zero_and_a_hole_by_granules() {
+fn cleared_range_is_zero_and_a_hole_by_granules() {
     run(|dir| async move {
         let store = open(&dir);
         let mut data = pattern(1, 7 * MIB as usize);
@@ -82,7 +82,7 @@ fn a_damaged_granule_is_cleared_whole_but_not_in_part() {
 }
 
 #[test]
-fn a_cleared_region_is_recorded_before_and_excused_after() {
+fn clearing_records_a_synced_region_before_changing_it() {
     for is_hole_lost in [false, true] {
         run(move |dir| async move {
             let store = open(&dir);
@@ -96,7 +96,7 @@ fn a_cleared_region_is_recorded_before_and_excused_after() {
             store.clear(&key(1), 2 * MIB..4 * MIB).await.unwrap();
             assert_eq!(store.dirty_log.recorded(), [DirtyRegion { key: key(1), region: 1 }]);
             drop(store);
-            // Either the hole or the page that tells of it didn't reach the device.
+            // Either the hole or its page did not reach the device.
             let lost = match is_hole_lost {
                 true => physical_offset(2 * MIB)..physical_offset(3 * MIB),
                 false => page_offset(1)..page_offset(1) + 4096,
@@ -117,7 +117,7 @@ fn a_cleared_region_is_recorded_before_and_excused_after() {
             store.clean().await.unwrap();
             assert_eq!(store.dirty_log.recorded(), []);
             drop(store);
-            // From now on it is as any other.
+            // From now on it is an ordinary region.
             tamper(&path, lost.start..lost.start + 1, |byte| byte ^ 1);
             assert!(read(&open(&dir), key(1), 2 * MIB, 4096).await.is_err());
         });
@@ -125,7 +125,7 @@ fn a_cleared_region_is_recorded_before_and_excused_after() {
 }
 
 #[test]
-fn what_is_reserved_takes_room_and_reads_as_a_hole() {
+fn reserved_space_is_allocated_and_reads_as_a_hole() {
     run(|dir| async move {
         let store = open(&dir);
         assert_eq!(store.reserve(&key(1), 10..3 * MIB).await.unwrap(), 3 * MIB);

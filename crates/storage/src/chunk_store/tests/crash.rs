@@ -1,10 +1,10 @@
-//! Power losses: what the device holds afterwards is made by changing the files of a closed store,
-//! and a new start must tell torn writes from damage.
+//! Power losses: a test changes the files of a closed store as a power loss would, and a new start
+//! must distinguish torn writes from damage.
 
 use super::*;
 
 #[test]
-fn torn_data_of_a_new_region_are_taken_as_they_are() {
+fn torn_data_of_a_new_region_is_accepted() {
     run(|dir| async move {
         let store = open(&dir);
         let mut data = pattern(1, 100_000);
@@ -16,7 +16,7 @@ fn torn_data_of_a_new_region_are_taken_as_they_are() {
         data[8192..12_288].fill(0);
         let store = open(&dir);
         assert!(read(&store, key(1), 0, 100_000).await.unwrap() == data);
-        // From now on the region is as any other.
+        // From now on it is an ordinary region.
         store.close().await.unwrap();
         tamper(&path, 4096 + 8192..4096 + 8193, |_| 1);
         assert!(read(&open(&dir), key(1), 0, 100_000).await.is_err());
@@ -24,7 +24,7 @@ fn torn_data_of_a_new_region_are_taken_as_they_are() {
 }
 
 #[test]
-fn a_new_region_whose_page_was_lost_or_torn_is_taken_as_it_is() {
+fn new_region_with_a_lost_or_torn_page_is_accepted() {
     for lost in [0..4096, 512..4096, 1024..1536] {
         run(|dir| async move {
             let store = open(&dir);
@@ -65,7 +65,7 @@ fn a_file_shortened_by_a_power_loss_is_read_to_its_end() {
 }
 
 #[test]
-fn overwriting_a_synced_region_is_recorded_before_and_excused_after() {
+fn overwriting_records_a_synced_region_before_changing_it() {
     run(|dir| async move {
         let store = open(&dir);
         write(&store, key(1), 0, &pattern(1, 5 * MIB as usize)).await.unwrap();
@@ -95,7 +95,7 @@ fn overwriting_a_synced_region_is_recorded_before_and_excused_after() {
 }
 
 #[test]
-fn the_page_of_a_synced_region_may_be_torn_while_it_is_overwritten() {
+fn page_of_a_synced_region_may_be_torn_by_an_overwrite() {
     run(|dir| async move {
         let store = open(&dir);
         write(&store, key(1), 0, &pattern(1, 100_000)).await.unwrap();
@@ -139,14 +139,14 @@ fn rewriting_costs_one_record_between_two_cleanings() {
 }
 
 #[test]
-fn a_cut_within_a_synced_region_is_recorded_too() {
+fn truncation_within_a_synced_region_is_recorded() {
     run(|dir| async move {
         let store = open(&dir);
         write(&store, key(1), 0, &pattern(1, 100_000)).await.unwrap();
         store.clean().await.unwrap();
         store.truncate(&key(1), 50_000).await.unwrap();
         assert_eq!(store.dirty_log.recorded().len(), 1);
-        // The page was written, the cut was not.
+        // The page was written, the truncation was not.
         let path = store.names.path(&key(1));
         std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(104_096).unwrap();
         let store = open(&dir);
@@ -170,7 +170,7 @@ fn the_incarnation_changes_when_the_page_cache_is_gone() {
 }
 
 #[test]
-fn files_that_were_removed_are_no_burden_to_the_next_start() {
+fn removed_files_leave_no_dirty_log_entries() {
     run(|dir| async move {
         let store = open(&dir);
         write(&store, key(1), 0, b"x").await.unwrap();

@@ -69,7 +69,7 @@ fn a_page_in_the_wrong_place_is_refused() {
 }
 
 #[test]
-fn in_the_same_start_nothing_is_excused() {
+fn mismatch_within_the_same_start_is_always_damage() {
     run(|dir| async move {
         let store = open(&dir);
         write(&store, key(1), 0, &pattern(1, 10_000)).await.unwrap();
@@ -93,7 +93,7 @@ fn damaged_records_of_the_target_refuse_the_start() {
 }
 
 #[test]
-fn after_a_failed_write_the_target_refuses_writes_until_it_is_started_again() {
+fn failed_write_makes_the_target_refuse_writes_until_restart() {
     run(|dir| async move {
         let store = open(&dir);
         write(&store, key(1), 0, b"before").await.unwrap();
@@ -112,7 +112,7 @@ fn after_a_failed_write_the_target_refuses_writes_until_it_is_started_again() {
             assert_eq!(refusal.unwrap_err(), failure);
         }
         assert_eq!(read(&store, key(1), 0, 10).await.unwrap(), b"before", "reads are served");
-        // The kernel may have dropped what it could not write.
+        // The kernel may have dropped data that it could not write.
         let again = open(&dir);
         assert_ne!(again.incarnation(), incarnation);
         write(&again, key(1), 0, b"after").await.unwrap();

@@ -1,5 +1,5 @@
-//! Full disks, on small file systems of their own. They need the right to mount: without it the
-//! tests say so and end.
+//! Full disks, on small file systems of their own. The tests need the right to mount: without it
+//! they print a line and pass.
 
 use super::*;
 use std::process::Command;
@@ -8,7 +8,7 @@ use std::time::Duration;
 /// A small file system, unmounted when dropped.
 struct Mounted(tempfile::TempDir);
 
-/// What the tests run on: they differ in how they allocate, and in what they call a hole.
+/// The file systems of the tests: they differ in allocation and in the size of holes.
 const KINDS: [&str; 3] = ["tmpfs", "ext4", "xfs"];
 
 fn succeeds(program: &str, arguments: &[&str]) -> bool {
@@ -56,7 +56,7 @@ fn fill(path: &Path) {
     for block in [256 << 10, 4096] {
         while file.write_all(&vec![1; block]).is_ok() {}
     }
-    // Room that the file system kept aside for this file, it gives back now, and it is taken too.
+    // The file system releases the space that it had preallocated for this file: take that too.
     let _full = file.sync_all();
     while file.write_all(&[1; 4096]).is_ok() {}
 }
@@ -65,9 +65,9 @@ fn free_bytes(path: &Path) -> u64 {
     skep_env::space(path).unwrap().free_bytes
 }
 
-/// Waits until a disk has so much space. What was removed is given back by threads of the kernel (by
-/// XFS always, elsewhere if the last to let go of the file is a worker of the ring): a moment
-/// later, on a busy machine whenever they have their turn.
+/// Waits until a disk has `bytes` of free space. Threads of the kernel free the space of removed
+/// files (XFS always; others if a worker of the ring closes the file last): a moment later, or much
+/// later on a busy machine.
 async fn space_is_back(path: &Path, bytes: u64) {
     let deadline = skep_env::now() + Duration::from_secs(30);
     while free_bytes(path) < bytes {
@@ -122,7 +122,7 @@ fn a_full_disk_refuses_writes_whole_and_serves_the_rest() {
         for at in (0..written).step_by(data.len()) {
             assert!(read(&store, key(1), at, data.len() as u32).await.unwrap() == data);
         }
-        // New files leave nothing, what is there may be overwritten, removal makes room.
+        // New files leave nothing, existing data may be overwritten, removal frees space.
         assert!(write(&store, key(2), 0, &data).await.is_err());
         assert!(!store.stat(&key(2)).unwrap().exists);
         write(&store, key(1), 1000, &data).await.unwrap();
@@ -135,7 +135,7 @@ fn a_full_disk_refuses_writes_whole_and_serves_the_rest() {
 }
 
 #[test]
-fn a_write_that_runs_out_in_the_middle_is_undone() {
+fn write_that_runs_out_of_space_is_undone() {
     on_small_disks(16, |dir| async move {
         let store = open(&dir);
         let old = pattern(1, 600_000);
@@ -185,7 +185,7 @@ fn longest_file(directory: &Path) -> u64 {
 }
 
 #[test]
-fn a_write_over_the_longest_file_of_the_disk_is_refused_whole_and_harms_nobody() {
+fn write_beyond_the_longest_file_is_refused_whole() {
     on_small_disks(16, |dir| async move {
         let longest = longest_file(&dir);
         if longest > 1 << 60 {
@@ -196,7 +196,7 @@ fn a_write_over_the_longest_file_of_the_disk_is_refused_whole_and_harms_nobody()
         let data = pattern(3, 100_000);
         write(&store, key(1), 0, &data).await.unwrap();
         let end = skep_format::chunk::logical_size(longest);
-        // Beyond it, across it, and over two regions of which one begins beyond it.
+        // Beyond it, across it, and over two regions, the second of them beyond it.
         let border = (end / REGION_BYTES + 1) * REGION_BYTES;
         for offset in [1 << 60, end + 4096, end - 50_000, border - 50_000] {
             let error = write(&store, key(1), offset, &data).await.unwrap_err();
@@ -217,8 +217,8 @@ fn a_write_over_the_longest_file_of_the_disk_is_refused_whole_and_harms_nobody()
 }
 
 #[test]
-fn a_full_disk_takes_writes_where_room_was_reserved() {
-    // What tmpfs has reserved it doesn't tell.
+fn full_disk_accepts_writes_into_reserved_space() {
+    // tmpfs does not report reserved space.
     on_small_disks_of(&["ext4", "xfs"], 16, |dir| async move {
         let store = open(&dir);
         let free_space = store.free_bytes();
@@ -230,7 +230,7 @@ fn a_full_disk_takes_writes_where_room_was_reserved() {
         }
         assert!(
             written + 2 * MIB < free_space,
-            "{written} of {free_space}: what is reserved isn't for others"
+            "{written} of {free_space}: reserved space is not for other files"
         );
         let error = store.reserve(&key(3), 0..MIB).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::NoSpace);

@@ -93,7 +93,7 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// What the chunk files hold; none for one that doesn't exist.
+/// Contents of the chunk files; `None` for one that does not exist.
 #[derive(Default)]
 struct Model([Option<Vec<u8>>; 3]);
 
@@ -113,7 +113,7 @@ impl Model {
         held[range.start.min(end)..end].fill(0);
     }
 
-    /// `size`: what the copy's file has afterwards, since a hole at the end doesn't make it longer.
+    /// `size` is the size of the copy afterwards: a hole at the end does not make it longer.
     fn copy(&mut self, from: u64, source: Range<usize>, file: u64, offset: usize, size: usize) {
         let mut bytes = self.read(from, source.clone()).to_vec();
         bytes.resize(source.len(), 0);
@@ -186,7 +186,7 @@ async fn apply(store: &mut Rc<ChunkStore>, dir: &Path, model: &mut Model, operat
     }
 }
 
-/// Whether all that is not zero lies where seeking finds data, and holes and data take turns.
+/// Whether seeking finds all bytes that are not zero as data, and holes and data alternate.
 async fn data_is_found(store: &Rc<ChunkStore>, file: u64, bytes: &[u8]) -> bool {
     let mut at = 0;
     while let Some(data) = store.next_data(&key(file), at as u64).await.unwrap() {
@@ -205,13 +205,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn the_store_holds_what_the_model_holds(
+    fn store_matches_the_model(
         operations in proptest::collection::vec(operation(), 1..40),
     ) {
         run(|dir| async move {
             let (mut store, mut model) = (open(&dir), Model::default());
             for operation in operations {
                 apply(&mut store, &dir, &mut model, operation).await;
+                store.check_invariants();
             }
             for file in 1..3 {
                 let stat = store.stat(&key(file)).unwrap();

@@ -1,13 +1,13 @@
 //! Power losses for real: a store on a loop device whose image is copied by reflink while it works.
-//! The copy has what was on the device at that moment, and nothing of what the kernel held in
-//! memory.
+//! The copy contains the data that was on the device at that moment, without the kernel's page
+//! cache.
 //!
-//! Checked after each cut: every byte can be read; what was synced before the cut is there, or what
-//! was written over it since; the incarnation is another one. Not checked: how much of what wasn't
-//! synced survives.
+//! Checked after each power loss: every byte can be read; synced data is there, or data that was
+//! written over it since; the incarnation has changed. Not checked: how much unsynced data
+//! survives.
 //!
-//! Needs root and `mkfs.xfs`; without them the test says so and ends. `SKEP_TEST_SEED` repeats a
-//! run.
+//! Needs root and `mkfs.xfs`; without them the test prints a line and passes. `SKEP_TEST_SEED`
+//! repeats a run.
 
 use super::*;
 use skep_types::HostIncarnation;
@@ -68,7 +68,7 @@ impl Disk {
         assert!(succeeds("mount", &options), "{} mounts", image.display());
     }
 
-    /// What copies the image as it is at that moment, on a thread of its own.
+    /// Copies the present image, on a thread of its own.
     fn cut(&self) -> impl FnOnce() -> std::thread::JoinHandle<bool> + 'static {
         let (from, to) = (self.image(), self.outer.join(format!("{}.image", self.image + 1)));
         let copy = move || succeeds("cp", &["--reflink=always", text(&from), text(&to)]);
@@ -81,7 +81,7 @@ impl Disk {
         // moment.
         let deadline = skep_env::now() + Duration::from_secs(20);
         while !succeeds("umount", &[text(&self.inner)]) {
-            assert!(skep_env::now() < deadline, "nobody uses the disk any more");
+            assert!(skep_env::now() < deadline, "no process uses the disk any more");
             std::thread::sleep(Duration::from_millis(10));
         }
         std::fs::remove_file(self.image()).unwrap();
@@ -111,15 +111,15 @@ impl Random {
     }
 }
 
-/// What may be found in a chunk file after a cut.
+/// The contents that a chunk file may have after a power loss.
 #[derive(Default)]
 struct Expected {
     /// As written last.
     now: Vec<u8>,
     /// Size when it was last synced.
     synced_size: usize,
-    /// For each granule that was written since the last sync: what it held at that sync and after
-    /// each write since.
+    /// For each granule written since the last sync: its contents at that sync and after each write
+    /// since.
     versions: BTreeMap<usize, Vec<Vec<u8>>>,
 }
 
@@ -155,7 +155,7 @@ impl Expected {
         self.synced_size = self.now.len();
     }
 
-    /// Compares with what was found, which is what counts from now on.
+    /// Checks the contents found after a power loss, which are the expected ones from now on.
     fn check(&mut self, found: Vec<u8>, name: &str) {
         assert!(
             found.len() >= self.synced_size,
@@ -165,7 +165,7 @@ impl Expected {
         );
         for index in 0..found.len().div_ceil(GRANULE) {
             let got = granule(&found, index);
-            // The device may have newer bytes than size: what lies beyond it isn't seen.
+            // The device may have newer bytes than size: bytes beyond it are not visible.
             let seen = (found.len() - index * GRANULE).min(GRANULE);
             let is_right = match self.versions.get(&index) {
                 None => got[..seen] == granule(&self.now, index)[..seen],
@@ -177,14 +177,14 @@ impl Expected {
             };
             assert!(
                 is_right,
-                "{name}: granule {index} of {} bytes holds what was never there; {} versions",
+                "{name}: granule {index} of {} bytes has wrong contents; {} versions",
                 found.len(),
                 self.versions.get(&index).map_or(0, Vec::len)
             );
         }
         self.synced_size = 0;
         self.versions.clear();
-        // Nothing of it is known to be on the device until the next sync, but it is what there is.
+        // Until the next sync none of it is on the device for certain.
         for index in 0..found.len().div_ceil(GRANULE) {
             self.versions.insert(index, vec![vec![0; GRANULE], granule(&found, index)]);
         }
@@ -207,7 +207,7 @@ async fn write_some(store: &Rc<ChunkStore>, random: &Random, file: u64, expected
     checksums.extend((!head.is_empty()).then(|| crc32c(head)));
     checksums.extend(rest.chunks(GRANULE).map(crc32c));
     let stripe = StripeHint { chunk_bytes: 1 << 20, width: 1, component_start: 0 };
-    // What is being written when the disk is cut may be there too.
+    // A write during the power loss may be there too.
     expected.written(offset as usize, &bytes);
     store.write(&file_key(file), stripe, offset, &Buf::copy_of(&bytes), &checksums).await.unwrap();
 }
@@ -221,7 +221,7 @@ async fn clear_some(store: &Rc<ChunkStore>, random: &Random, file: u64, expected
     }
 }
 
-/// Works until the disk was copied; gives the incarnation.
+/// Works until the disk is copied; returns the incarnation.
 async fn work(
     store: Rc<ChunkStore>,
     random: Rc<Random>,
@@ -243,7 +243,7 @@ async fn work(
             0..9 => write_some(&store, &random, file, &mut expected).await,
             9..11 => {
                 store.sync(&file_key(file)).await.unwrap();
-                // Once the cut has begun, it may have been before this sync.
+                // Once the copy has started, it may precede this sync.
                 if cut.is_none() {
                     expected.synced();
                 }
@@ -272,7 +272,7 @@ async fn check(store: Rc<ChunkStore>, model: Rc<RefCell<Vec<Expected>>>) {
 }
 
 #[test]
-fn what_was_synced_survives_and_everything_can_be_read() {
+fn synced_data_survives_and_every_byte_is_readable() {
     let Some(mut disk) = Disk::new() else {
         eprintln!("skipped: needs root and mkfs.xfs");
         return;

@@ -1,13 +1,14 @@
 //! The command log and the snapshot in management's directory.
 //!
-//! Owns durability and order of commands: a command counts once it is synced to the log. When Raft
-//! replicates management, it takes the place of this file; the state machine stays as it is.
+//! Owns durability and order of commands: a command counts once it is synced to the log. If Raft
+//! replicates management one day, it replaces this file; the state machine stays as it is.
 //!
 //! # Crash rule
-//! Each command is appended and synced before the next one is written. So only the last record may
-//! be torn by a crash, and nobody was told of it: it is cut off. Damage before it is an error. A
-//! snapshot replaces the old one atomically before the log is replaced by an empty one; in between,
-//! the log holds commands that the snapshot has already, and they are skipped.
+//! Each command is appended and synced before the next one is written. So a crash can
+//! tear only the last record, which was never acknowledged: the next start truncates it. Damage
+//! before it is an error. A snapshot replaces the old one atomically before an empty log replaces
+//! the old log. In between, the log contains commands that are in the snapshot already; a start
+//! skips them.
 
 use crate::limits::COMMANDS_PER_SNAPSHOT;
 use skep_cluster::{ClusterState, Command};
@@ -20,24 +21,24 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// The command log.
+/// Name of the file with the commands.
 pub(crate) const LOG_FILE: &str = "log";
-/// The state that the log goes on from.
+/// Name of the file with the state before the first command of the log.
 pub(crate) const SNAPSHOT_FILE: &str = "snapshot";
 
-/// The records are management's own, not a target's.
+/// The owner in the records: none, since they do not belong to a target.
 const OWNER: TargetId = TargetId::new(0);
 
 /// The open command log.
 #[derive(Debug)]
-pub(crate) struct Journal {
+pub(crate) struct CommandLog {
     directory: PathBuf,
     cluster: ClusterId,
     log: File,
     end: u64,
     last: Lsn,
     since_snapshot: usize,
-    /// After a failed write or sync nobody knows what the disk holds.
+    /// Whether a write or sync has failed: the contents of the disk are unknown then.
     has_failed: bool,
 }
 
@@ -45,8 +46,8 @@ fn next(lsn: Lsn) -> Lsn {
     Lsn::new(lsn.raw() + 1)
 }
 
-impl Journal {
-    /// Makes snapshot and log of a new cluster in its directory.
+impl CommandLog {
+    /// Creates snapshot and log of a new cluster in its directory.
     pub(crate) fn create(directory: &Path, state: &ClusterState) -> Result<()> {
         let cluster = state.map().cluster;
         write_snapshot(directory, state, Lsn::new(0))?;
@@ -57,11 +58,11 @@ impl Journal {
     /// Opens the log and restores the state.
     ///
     /// # Errors
-    /// `Corrupt` naming file and offset if what was synced is damaged.
+    /// `Corrupt` naming file and offset if synced bytes are damaged.
     pub(crate) fn open(directory: &Path, cluster: ClusterId) -> Result<(Self, ClusterState)> {
         let (mut state, applied) = read_snapshot(&directory.join(SNAPSHOT_FILE), cluster)?;
         let path = directory.join(LOG_FILE);
-        let bytes = std::fs::read(&path).map_err(|error| lost(&path, error))?;
+        let bytes = std::fs::read(&path).map_err(|error| cannot_open(&path, error))?;
         let within = |error: Error| error.within(path.display());
         let head = bytes.get(..LOG_HEAD_BYTES).unwrap_or(&bytes);
         let head = LogHead::from_file(head).map_err(within)?;
@@ -79,16 +80,19 @@ impl Journal {
             let replayed =
                 Command::from_bytes(&record.payload).and_then(|command| state.apply(&command));
             replayed.map_err(|error| {
-                let context = format!("command {} can't be applied: {error}", record.lsn);
+                let context = format!("command {} cannot be applied: {error}", record.lsn);
                 corrupt(&path, context)
             })?;
         }
         let end = (LOG_HEAD_BYTES + scanned.end) as u64;
-        let log = OpenOptions::new().write(true).open(&path).map_err(|error| lost(&path, error))?;
+        let log = OpenOptions::new()
+            .write(true)
+            .open(&path)
+            .map_err(|error| cannot_open(&path, error))?;
         if end < bytes.len() as u64 {
             tracing::warn!(
-                "{}: cut {} bytes of a command at byte {end} that a crash left unfinished; nobody \
-                 was told that it was carried out",
+                "{}: truncated {} bytes of an unfinished command at byte {end}, which a crash left \
+                 and management never acknowledged",
                 path.display(),
                 bytes.len() as u64 - end
             );
@@ -96,7 +100,7 @@ impl Journal {
             log.sync_all()?;
         }
         let last = scanned.records.last().map_or(Lsn::new(head.first.raw() - 1), |it| it.lsn);
-        let journal = Self {
+        let command_log = Self {
             directory: directory.to_owned(),
             cluster,
             log,
@@ -105,20 +109,20 @@ impl Journal {
             since_snapshot: scanned.records.len(),
             has_failed: false,
         };
-        Ok((journal, state))
+        Ok((command_log, state))
     }
 
     /// Makes a command durable. It counts from then on.
     ///
     /// # Errors
-    /// `DeviceFailed` when the disk refused, now or before: nothing is accepted any more until a
-    /// restart has read what the disk really holds.
+    /// `DeviceFailed` if this write or an earlier one failed: management accepts no command until a
+    /// restart has read the contents of the disk.
     pub(crate) fn append(&mut self, command: &Command) -> Result<()> {
-        let failed = |what: String| {
+        let failed = |problem: String| {
             Error::new(
                 ErrorCode::DeviceFailed,
                 format!(
-                    "{}: {what}; management accepts no changes until it is restarted",
+                    "{}: {problem}; management accepts no changes until it is restarted",
                     self.directory.join(LOG_FILE).display()
                 ),
             )
@@ -139,10 +143,10 @@ impl Journal {
         Ok(())
     }
 
-    /// Folds the log into a snapshot of `state`, in which all its commands are, once it has grown.
+    /// Folds a log that has grown long into a snapshot of `state`, which contains all its commands.
     ///
     /// # Errors
-    /// Those of the file system; the log goes on as it was.
+    /// Errors of the file system; the log continues as it was.
     pub(crate) fn fold(&mut self, state: &ClusterState) -> Result<()> {
         if self.since_snapshot < COMMANDS_PER_SNAPSHOT || self.has_failed {
             return Ok(());
@@ -152,8 +156,10 @@ impl Journal {
         let path = self.directory.join(LOG_FILE);
         let head = LogHead { cluster: self.cluster, first: next(self.last) }.to_file();
         replace_atomically(&path, &head)?;
-        self.log =
-            OpenOptions::new().write(true).open(&path).map_err(|error| lost(&path, error))?;
+        self.log = OpenOptions::new()
+            .write(true)
+            .open(&path)
+            .map_err(|error| cannot_open(&path, error))?;
         self.end = head.len() as u64;
         Ok(())
     }
@@ -166,7 +172,7 @@ fn write_snapshot(directory: &Path, state: &ClusterState, applied: Lsn) -> Resul
 }
 
 fn read_snapshot(path: &Path, cluster: ClusterId) -> Result<(ClusterState, Lsn)> {
-    let bytes = std::fs::read(path).map_err(|error| lost(path, error))?;
+    let bytes = std::fs::read(path).map_err(|error| cannot_open(path, error))?;
     let within = |error: Error| error.within(path.display());
     let snapshot = Snapshot::from_file(&bytes).map_err(within)?;
     if snapshot.cluster != cluster {
@@ -175,14 +181,14 @@ fn read_snapshot(path: &Path, cluster: ClusterId) -> Result<(ClusterState, Lsn)>
     Ok((ClusterState::from_snapshot(&snapshot.state).map_err(within)?, snapshot.applied))
 }
 
-fn corrupt(path: &Path, what: String) -> Error {
-    Error::new(ErrorCode::Corrupt, format!("{}: {what}", path.display()))
+fn corrupt(path: &Path, problem: String) -> Error {
+    Error::new(ErrorCode::Corrupt, format!("{}: {problem}", path.display()))
 }
 
-/// A file of ours that can't be read.
-fn lost(path: &Path, error: std::io::Error) -> Error {
+/// The error for a file of management that cannot be read.
+fn cannot_open(path: &Path, error: std::io::Error) -> Error {
     Error::from(error).within(format_args!(
-        "{} can't be opened; if it is gone, put back a copy of the directory",
+        "cannot open {}; if the file is gone, put back a copy of the directory",
         path.display()
     ))
 }

@@ -9,63 +9,63 @@ fn client(number: usize) -> Command {
     Command::RegisterClient(ClientRegistration { host: format!("c{number}"), ..Default::default() })
 }
 
-/// A journal with so many commands, and the state that they lead to.
-fn journal(commands: usize) -> (tempfile::TempDir, ClusterState) {
+/// A command log of `commands` commands, and the state that they lead to.
+fn command_log(commands: usize) -> (tempfile::TempDir, ClusterState) {
     let directory = tempfile::tempdir().unwrap();
-    Journal::create(directory.path(), &ClusterState::new(CLUSTER)).unwrap();
-    let (mut journal, mut state) = Journal::open(directory.path(), CLUSTER).unwrap();
+    CommandLog::create(directory.path(), &ClusterState::new(CLUSTER)).unwrap();
+    let (mut command_log, mut state) = CommandLog::open(directory.path(), CLUSTER).unwrap();
     for number in 0..commands {
-        journal.append(&client(number)).unwrap();
+        command_log.append(&client(number)).unwrap();
         state.apply(&client(number)).unwrap();
-        journal.fold(&state).unwrap();
+        command_log.fold(&state).unwrap();
     }
     (directory, state)
 }
 
 fn reopen(directory: &tempfile::TempDir) -> Result<ClusterState> {
-    Journal::open(directory.path(), CLUSTER).map(|(_, state)| state)
+    CommandLog::open(directory.path(), CLUSTER).map(|(_, state)| state)
 }
 
 #[test]
-fn all_commands_are_there_after_a_restart_with_and_without_snapshots() {
+fn restart_restores_commands_with_and_without_snapshots() {
     for commands in [0, 1, 5, COMMANDS_PER_SNAPSHOT - 1, COMMANDS_PER_SNAPSHOT + 3] {
-        let (directory, state) = journal(commands);
+        let (directory, state) = command_log(commands);
         assert_eq!(reopen(&directory).unwrap(), state, "{commands} commands");
     }
 }
 
 #[test]
-fn commands_that_the_snapshot_has_already_are_not_applied_again() {
-    let (directory, state) = journal(5);
+fn commands_in_the_snapshot_are_not_applied_again() {
+    let (directory, state) = command_log(5);
     // As after a crash between the new snapshot and the new log.
     write_snapshot(directory.path(), &state, Lsn::new(5)).unwrap();
-    let (mut journal, mut reopened) = Journal::open(directory.path(), CLUSTER).unwrap();
+    let (mut command_log, mut reopened) = CommandLog::open(directory.path(), CLUSTER).unwrap();
     assert_eq!(reopened, state);
-    journal.append(&client(5)).unwrap();
+    command_log.append(&client(5)).unwrap();
     reopened.apply(&client(5)).unwrap();
     assert_eq!(reopen(&directory).unwrap(), reopened);
 }
 
 #[test]
-fn a_torn_tail_is_cut_off_and_the_log_goes_on() {
-    let (directory, _) = journal(3);
+fn torn_tail_is_truncated_and_the_log_continues() {
+    let (directory, _) = command_log(3);
     let path = directory.path().join(LOG_FILE);
     let whole = std::fs::read(&path).unwrap();
     std::fs::write(&path, &whole[..whole.len() - 1]).unwrap();
-    let (mut journal, mut state) = Journal::open(directory.path(), CLUSTER).unwrap();
+    let (mut command_log, mut state) = CommandLog::open(directory.path(), CLUSTER).unwrap();
     assert_eq!(state.map().nodes.len(), 2);
     let record = (whole.len() - LOG_HEAD_BYTES) / 3;
     let left = std::fs::metadata(&path).unwrap().len() as usize;
     assert_eq!(left, LOG_HEAD_BYTES + 2 * record);
-    journal.append(&client(7)).unwrap();
+    command_log.append(&client(7)).unwrap();
     state.apply(&client(7)).unwrap();
-    drop(journal);
+    drop(command_log);
     assert_eq!(reopen(&directory).unwrap(), state);
 }
 
 #[test]
-fn a_flipped_byte_before_the_tail_is_an_error_that_names_file_and_offset() {
-    let (directory, _) = journal(3);
+fn damage_before_the_tail_names_file_and_offset() {
+    let (directory, _) = command_log(3);
     let path = directory.path().join(LOG_FILE);
     let mut bytes = std::fs::read(&path).unwrap();
     bytes[LOG_HEAD_BYTES + 40] ^= 1;
@@ -79,9 +79,9 @@ fn a_flipped_byte_before_the_tail_is_an_error_that_names_file_and_offset() {
 }
 
 #[test]
-fn files_of_another_cluster_and_missing_ones_are_refused() {
-    let (directory, _) = journal(1);
-    let other = Journal::open(directory.path(), ClusterId::new([1; 16])).unwrap_err();
+fn foreign_and_missing_files_are_refused() {
+    let (directory, _) = command_log(1);
+    let other = CommandLog::open(directory.path(), ClusterId::new([1; 16])).unwrap_err();
     assert!(other.context().contains("belongs to cluster"), "{other}");
     std::fs::remove_file(directory.path().join(LOG_FILE)).unwrap();
     let missing = reopen(&directory).unwrap_err();

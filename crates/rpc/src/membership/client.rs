@@ -1,0 +1,303 @@
+//! A client's membership: registration with a time limit, heartbeats, and a new registration after
+//! management removed the client.
+//!
+//! One [`ClientMembership`] is shared by all threads of a mount. [`ClientMembership::keep`] runs on
+//! one of them. Any thread may notice the removal (storage replies `Evicted`) and start the new
+//! registration. Does not own the handles, which the client must fence before it registers again
+//! (docs/design/0006-fencing.md).
+
+use super::management::is_final;
+use super::map::{FollowedMap, MapChange};
+use super::{Management, call_lease};
+use crate::access::{Identity, JoinToken};
+use crate::limits::{CLIENT_JOIN_PAUSE, LONGEST_MANAGEMENT_BACKOFF, MANAGEMENT_DEADLINE};
+use crate::routing::MapCell;
+use skep_types::map::Capacity;
+use skep_types::{Error, ErrorCode, NodeId, NodeKind, Result};
+use skep_wire::management::{
+    ConfirmLogLevel, Heartbeat, HeartbeatReply, Leave, LogLevelChange, RegisterClient,
+    RegisterReply,
+};
+use skep_wire::node::LogLevel;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+/// When a client stops trying to join.
+#[derive(Debug, Clone, Copy)]
+pub struct JoinLimits {
+    /// Time for all attempts together; `None` means no limit.
+    pub patience: Option<Duration>,
+    /// Whether the client waits until the cluster is formatted.
+    pub needs_format: bool,
+}
+
+/// The client's side of events that its membership brings. Each method returns at once.
+pub trait ClientEvents {
+    /// The free space of the whole cluster, from a heartbeat's reply. `None` means that management
+    /// does not have the reports of all targets yet.
+    fn on_capacity(&self, capacity: Option<Capacity>);
+
+    /// The cluster's settings have changed: leases and intervals may be shorter now.
+    fn on_settings_changed(&self);
+
+    /// Management has removed this client, whose id was `removed`. The client fences its handles
+    /// and registers again: see [`ClientMembership::begin_rejoin`]. Comes with each heartbeat until
+    /// the client has another id.
+    fn on_removed(&self, removed: NodeId);
+
+    /// Changes the log level of this process, or only returns it if `level` is `None`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if `level` is not a log level; `Unsupported` for a process without a log.
+    fn change_log_level(&self, level: Option<&str>) -> Result<LogLevel>;
+}
+
+/// The membership of a client, for all threads of its process.
+#[derive(Debug)]
+pub struct ClientMembership {
+    token: JoinToken,
+    request: RegisterClient,
+    cell: Arc<MapCell>,
+    /// The last id of this client for which a new registration was started.
+    removed: AtomicU32,
+    is_leaving: AtomicBool,
+}
+
+impl ClientMembership {
+    /// Registers a client. Repeats passing errors until the limits are reached, and logs each kind
+    /// of error once.
+    ///
+    /// # Errors
+    /// Management's final answer, such as `AuthenticationFailed`, and `Configuration` for a token
+    /// without addresses, at once. At the end of the patience, `Disconnected` or `TimedOut` if
+    /// management does not answer, and `NotReady` if the cluster is not formatted; the context then
+    /// ends with the time for which the client tried.
+    pub async fn join(
+        token: JoinToken,
+        request: RegisterClient,
+        limits: JoinLimits,
+    ) -> Result<Arc<Self>> {
+        if token.addresses.is_empty() {
+            let context = "no address of management is given";
+            return Err(Error::new(ErrorCode::Configuration, context));
+        }
+        let management = Management::new(&token, NodeKind::Client);
+        let registered = register_until(&management, &request, limits).await?;
+        Ok(Arc::new(Self {
+            token,
+            request,
+            cell: MapCell::new(registered.map, registered.node),
+            removed: AtomicU32::new(0),
+            is_leaving: AtomicBool::new(false),
+        }))
+    }
+
+    /// The client's id in the cluster.
+    pub fn node(&self) -> NodeId {
+        self.cell.node()
+    }
+
+    /// The newest map.
+    pub fn map_cell(&self) -> Arc<MapCell> {
+        Arc::clone(&self.cell)
+    }
+
+    /// The client's identity towards its peers.
+    pub fn identity(&self) -> Identity {
+        Identity {
+            cluster: self.token.cluster,
+            secret: self.token.secret.clone(),
+            node: self.node(),
+            kind: NodeKind::Client,
+        }
+    }
+
+    /// Management, for the calling thread.
+    pub fn management(&self) -> Rc<Management> {
+        let management = Management::new(&self.token, NodeKind::Client);
+        management.set_member(self.map_cell());
+        management
+    }
+
+    /// Whether [`Self::leave`] was called.
+    pub fn is_leaving(&self) -> bool {
+        self.is_leaving.load(Ordering::Acquire)
+    }
+
+    /// Returns `true` to exactly one caller for each removed id. That caller fences the handles of
+    /// the client first, and then runs [`Self::register_again`] (as a task of its own, since all
+    /// threads wait for it). Returns `false` if another thread does that, or has done it.
+    pub fn begin_rejoin(&self, removed: NodeId) -> bool {
+        self.node() == removed
+            && self.removed.swap(removed.raw(), Ordering::AcqRel) != removed.raw()
+    }
+
+    /// Registers the client again, under a new id, after [`Self::begin_rejoin`] returned `true`.
+    /// Returns when that is done or the client leaves.
+    pub async fn register_again(&self) {
+        let management = Management::new(&self.token, NodeKind::Client);
+        // Retry: registration after a removal, `CLIENT_JOIN_PAUSE`, until the client leaves
+        while !self.is_leaving() {
+            match management.call_once(&self.request, MANAGEMENT_DEADLINE).await {
+                Ok(registered) => {
+                    self.cell.update(registered.map);
+                    self.cell.set_node(registered.node);
+                    return;
+                }
+                Err(error) => {
+                    tracing::warn!("this client cannot join the cluster again yet: {error}");
+                    skep_env::sleep(CLIENT_JOIN_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// Reports to management that the client ends, and stops its heartbeats. If management does not
+    /// answer, the client's lease expires instead.
+    pub async fn leave(&self) {
+        self.is_leaving.store(true, Ordering::Release);
+        leave(&self.management(), self.node()).await;
+    }
+
+    /// Sends heartbeats and follows the map until the client leaves; spawn it on one thread.
+    /// Without it the client's lease expires.
+    pub async fn keep(self: Arc<Self>, events: Rc<impl ClientEvents + 'static>) {
+        let management = self.management();
+        let map = Rc::new(FollowedMap::new(self.map_cell()));
+        let following = {
+            let (member, events) = (Arc::clone(&self), Rc::clone(&events));
+            let (management, map) = (Rc::clone(&management), Rc::clone(&map));
+            async move {
+                let on_change = |change| report(&*events, change);
+                map.follow(&management, || member.is_leaving(), on_change).await;
+            }
+        };
+        let _following = skep_env::spawn(following);
+        let mut is_unreachable = false;
+        // A heartbeat after the leave would get `Stale`, and the client would register again.
+        // Retry: heartbeats, the cluster's heartbeat interval, until the client leaves
+        while !self.is_leaving() {
+            let node = self.node();
+            match self.send_heartbeat(&management, node, &map, &*events).await {
+                Ok(()) if std::mem::take(&mut is_unreachable) => {
+                    tracing::info!("management answers this client again");
+                }
+                Ok(()) => {}
+                Err(error) if error.code() == ErrorCode::Stale => {
+                    if !self.is_leaving() {
+                        events.on_removed(node);
+                    }
+                }
+                Err(error) => {
+                    if !std::mem::replace(&mut is_unreachable, true) {
+                        tracing::warn!(
+                            "this client cannot reach management; files stay usable: {error}"
+                        );
+                    }
+                }
+            }
+            let interval = Duration::from_millis(u64::from(self.cell.load().policy.heartbeat_ms));
+            skep_env::timeout(interval, map.settings_changed.wait()).await;
+        }
+    }
+
+    async fn send_heartbeat(
+        &self,
+        management: &Management,
+        node: NodeId,
+        map: &FollowedMap,
+        events: &impl ClientEvents,
+    ) -> Result<()> {
+        let known = self.cell.version();
+        let heartbeat = Heartbeat { node, known, capacities: Vec::new() };
+        let reply = management.call_once(&heartbeat, call_lease(&self.cell)).await?;
+        let HeartbeatReply { capacity, log_level_change, map: newer } = reply;
+        events.on_capacity(capacity);
+        report(events, map.take(newer));
+        if let Some(change) = log_level_change {
+            let confirmation = change_log_level(node, change, events);
+            management.call_once(&confirmation, MANAGEMENT_DEADLINE).await?;
+        }
+        Ok(())
+    }
+}
+
+fn report(events: &impl ClientEvents, change: MapChange) {
+    if change.settings {
+        events.on_settings_changed();
+    }
+}
+
+fn change_log_level(
+    client: NodeId,
+    change: LogLevelChange,
+    events: &impl ClientEvents,
+) -> ConfirmLogLevel {
+    let result = events.change_log_level(change.level.as_deref());
+    let refusal = result.as_ref().err().map(|error| error.context().to_owned());
+    ConfirmLogLevel {
+        client,
+        number: change.number,
+        level: result.ok(),
+        refusal: refusal.unwrap_or_default(),
+    }
+}
+
+async fn leave(management: &Management, node: NodeId) {
+    if let Err(error) = management.call_once(&Leave { node }, MANAGEMENT_DEADLINE).await {
+        tracing::debug!("management did not confirm that client {node} leaves: {error}");
+    }
+}
+
+async fn register_until(
+    management: &Management,
+    request: &RegisterClient,
+    limits: JoinLimits,
+) -> Result<RegisterReply> {
+    let deadline = limits.patience.map(|patience| skep_env::now() + patience);
+    let span = match limits.patience {
+        Some(patience) => format!("for {} s in all", patience.as_secs_f64()),
+        None => "without end".into(),
+    };
+    let mut logged = Vec::new();
+    let mut pause = CLIENT_JOIN_PAUSE;
+    // Retry: registration of a client, 250 ms doubling to 1 s, `JoinLimits::patience`
+    loop {
+        let error = match register_once(management, request, limits.needs_format).await {
+            Ok(registered) => return Ok(registered),
+            Err(error) if is_final(&error) => return Err(error),
+            Err(error) => error,
+        };
+        let left = deadline.map(|deadline| deadline.saturating_sub(skep_env::now()));
+        if left.is_some_and(|left| left.is_zero()) {
+            let context = format!("{}; tried {span}", error.context());
+            return Err(Error::new(error.code(), context));
+        }
+        if !logged.contains(&error.code()) {
+            logged.push(error.code());
+            tracing::warn!("{error}; trying on, {span}");
+        }
+        // The last attempt is made at the deadline, not before it.
+        skep_env::sleep(left.unwrap_or(pause).min(pause)).await;
+        pause = (pause * 2).min(LONGEST_MANAGEMENT_BACKOFF);
+    }
+}
+
+/// Registers once. A client that needs a formatted cluster leaves one that is not.
+async fn register_once(
+    management: &Management,
+    request: &RegisterClient,
+    needs_format: bool,
+) -> Result<RegisterReply> {
+    let registered = management.call_once(request, MANAGEMENT_DEADLINE).await?;
+    if registered.map.formatted || !needs_format {
+        return Ok(registered);
+    }
+    leave(management, registered.node).await;
+    Err(Error::new(
+        ErrorCode::NotReady,
+        "the cluster is not formatted: start its metadata services, then run `skep cluster format`",
+    ))
+}

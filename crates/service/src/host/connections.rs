@@ -1,0 +1,86 @@
+//! Connections of a node: accepts and authenticates each one, and hands it to the thread of the
+//! target that the peer names. Answers requests to the node itself; no request to a target.
+
+use super::TargetEvent;
+use super::targets::ServingNode;
+use crate::link_requests::{self, Links};
+use crate::node_requests;
+use skep_env::{TcpListener, TcpStream};
+use skep_rpc::IncomingStream;
+use skep_rpc::server::authenticate;
+use skep_types::{Error, ErrorCode, TargetId};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Pause after a failed accept.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Accepts connections until it is dropped.
+pub(super) async fn accept(listener: TcpListener, node: Rc<ServingNode>) {
+    let incarnation = skep_env::random_u64();
+    // Retry: accepting after an error (out of file descriptors), `ACCEPT_PAUSE`, no limit
+    loop {
+        match listener.accept().await {
+            Ok(stream) => {
+                let handing_over = Rc::clone(&node).hand_over(stream, incarnation);
+                skep_env::spawn(handing_over).detach();
+            }
+            Err(error) => {
+                tracing::warn!("this node cannot accept a connection: {error}");
+                skep_env::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+impl ServingNode {
+    /// Authenticates a connection and hands it to its target.
+    async fn hand_over(self: Rc<Self>, stream: TcpStream, incarnation: u64) {
+        let identity = self.membership.identity();
+        let is_served = |target: TargetId| {
+            // Target 0 is the node itself, which answers requests about the process.
+            (self.serves(target) || target.raw() == 0).then_some(()).ok_or_else(|| {
+                let context = format!("target {target} is not served by node {}", identity.node);
+                Error::new(ErrorCode::StaleMap, context)
+            })
+        };
+        let address = stream.peer();
+        let peer = match authenticate(&stream, &identity, incarnation, is_served).await {
+            Ok(peer) => peer,
+            Err(error) => {
+                tracing::warn!("this node refused a connection from {address}: {error}");
+                return;
+            }
+        };
+        if peer.target.raw() == 0 {
+            return serve_node(stream, &self.links).await;
+        }
+        let Ok(socket) = stream.into_fd() else { return };
+        let target = peer.target;
+        if !self.send(target, TargetEvent::Connection { socket, peer }) {
+            tracing::warn!(
+                "dropped a connection from {address}: too many wait for target {target}"
+            );
+        }
+    }
+}
+
+/// Answers requests to the node itself, until the peer ends the connection.
+async fn serve_node(stream: TcpStream, links: &Rc<Links>) {
+    let peer = stream.peer();
+    let (mut requests, outbox) = IncomingStream::new(stream);
+    loop {
+        match requests.next().await {
+            Ok(Some(incoming)) if link_requests::is_link_request(incoming.header.message) => {
+                link_requests::answer(Some(links), incoming, &outbox);
+            }
+            Ok(Some(incoming)) => node_requests::answer(&incoming, &outbox),
+            Ok(None) => break,
+            Err(error) => {
+                tracing::debug!("ended the connection from {peer}: {error}");
+                break;
+            }
+        }
+    }
+    outbox.close();
+}

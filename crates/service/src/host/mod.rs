@@ -1,0 +1,223 @@
+//! A node that serves targets, each on a thread of its own: the common part of metadata and storage
+//! services.
+//!
+//! The main thread opens the directories ([`init`]), registers, and listens. It hands each
+//! authenticated connection to the thread of the target that the peer names ([`connections`]), and
+//! starts, watches and stops these threads ([`targets`]). If management does not answer at the
+//! start, it starts the targets that are in the cached cluster map ([`crate::cached_map`]).
+//!
+//! Owns no request to a target: the service gives [`Host::run`] the function that serves a target.
+//! A panic of a target's thread aborts the process ([`targets`]).
+
+mod capacity;
+mod connections;
+mod init;
+mod targets;
+
+use crate::directory::NodeDirectory;
+use crate::link_requests::Links;
+use crate::listen::{IfTaken, advertised, listen};
+use crate::node::NodeSettings;
+use crate::{PROGRAM_VERSION, cached_map};
+use skep_env::{Mailbox, TcpListener};
+use skep_format::identity::DirectoryKind;
+use skep_rpc::membership::Membership;
+use skep_rpc::server::Peer;
+use skep_rpc::{Identity, JoinToken, MapCell};
+use skep_store::identity::Directory;
+use skep_types::registration::{ServerRegistration, TargetClaim};
+use skep_types::{Error, ErrorCode, NodeKind, Result, TargetId, TargetKind};
+use skep_wire::management::RegisterServer;
+use std::cell::RefCell;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use targets::{MAILBOX_ITEMS, Serve, ServingNode, is_known};
+
+/// An event that the main thread sends to a target's thread.
+#[derive(Debug)]
+pub enum TargetEvent {
+    /// An authenticated connection.
+    Connection {
+        /// The socket.
+        socket: OwnedFd,
+        /// The peer, as it authenticated itself.
+        peer: Peer,
+    },
+    /// The cell holds a newer cluster map.
+    MapChanged,
+    /// The service ends: stop cleanly and return.
+    Stop,
+}
+
+/// Everything that a target's thread starts with.
+#[derive(Debug)]
+pub struct TargetStart {
+    /// The target's directory, locked for this process.
+    pub directory: Directory,
+    /// Its id.
+    pub target: TargetId,
+    /// Reaches management.
+    pub token: JoinToken,
+    /// The identity of this node towards its peers.
+    pub identity: Identity,
+    /// The newest map.
+    pub map: Arc<MapCell>,
+    /// Connections and other events, from the main thread.
+    pub events: Mailbox<TargetEvent>,
+    /// The thread calls [`Ready::report`] once the target serves.
+    pub ready: Ready,
+}
+
+/// Reports to the main thread that a target serves.
+pub struct Ready(Box<dyn FnOnce() + Send>);
+
+impl std::fmt::Debug for Ready {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Ready")
+    }
+}
+
+impl Ready {
+    /// `report` is called when the target serves.
+    pub fn new(report: impl FnOnce() + Send + 'static) -> Self {
+        Self(Box::new(report))
+    }
+
+    /// Reports that the target serves.
+    pub fn report(self) {
+        (self.0)();
+    }
+}
+
+/// A node that serves targets.
+#[derive(Debug)]
+pub struct Host {
+    /// The kind of service.
+    pub kind: NodeKind,
+    /// Settings that every node has.
+    pub settings: NodeSettings,
+    /// Directories of its targets.
+    pub targets: Vec<PathBuf>,
+    /// Bytes of a target's file system that Skep keeps free, from the size of the file system.
+    pub reserve: fn(u64) -> u64,
+}
+
+impl Host {
+    fn kinds(&self) -> (DirectoryKind, DirectoryKind, TargetKind) {
+        match self.kind {
+            NodeKind::Metadata => {
+                (DirectoryKind::MetadataNode, DirectoryKind::MetadataTarget, TargetKind::Metadata)
+            }
+            _ => (DirectoryKind::StorageNode, DirectoryKind::StorageTarget, TargetKind::Storage),
+        }
+    }
+
+    /// Serves until a signal asks the process to end. `serve` runs on a thread of its own for each
+    /// target, outside of any event loop. It returns after [`TargetEvent::Stop`], or with an error,
+    /// which ends the whole service. Takes over the process's signals: call it before the process
+    /// starts other threads.
+    ///
+    /// # Errors
+    /// The error that prevents the start, with a way out in its context; the first error of a
+    /// target.
+    pub fn run(
+        self,
+        serve: impl Fn(TargetStart) -> Result<()> + Send + Sync + 'static,
+    ) -> Result<()> {
+        let signals = crate::end_signals()?;
+        let serve: Serve = Arc::new(serve);
+        skep_env::block_on(async move { self.run_main(signals, serve).await }).map_err(|error| {
+            Error::new(ErrorCode::Io, format!("cannot run the event loop: {error}"))
+        })?
+    }
+
+    async fn run_main(self, signals: skep_env::Signals, serve: Serve) -> Result<()> {
+        let (node_kind, _, _) = self.kinds();
+        let node = NodeDirectory::open(&self.settings.directory, node_kind)?;
+        let open = |path: &PathBuf| self.open_target(path, &node);
+        let directories = self.targets.iter().map(open).collect::<Result<Vec<_>>>()?;
+        let listener =
+            listen(&self.settings.listen, &self.settings.directory, IfTaken::Move).await?;
+        let registration = self.registration(&node, &directories, &listener)?;
+        let own_node = registration.server.node;
+        let cached = cached_map::read(&node)
+            .filter(|map| directories.iter().any(|it| is_known(map, own_node, it)));
+        let (membership, registered) =
+            until_signal(&signals, Membership::begin(&node.token, registration, cached)).await?;
+        let (reports, inbox) = Mailbox::new(MAILBOX_ITEMS)?;
+        let node_uuid = node.directory.identity().node_uuid;
+        let serving = Rc::new(ServingNode {
+            node: RefCell::new(node),
+            waiting: RefCell::new(directories.into_iter().map(Some).collect()),
+            running: RefCell::default(),
+            links: Links::new(membership.identity(), membership.map_cell()),
+            membership,
+            map_changed: Rc::default(),
+            serve,
+            reports,
+        });
+        match registered {
+            Some(registered) => serving.start_all(&registered)?,
+            None => serving.start_known()?,
+        }
+        let keeping_map = skep_env::spawn(cached_map::keep(
+            self.settings.directory.clone(),
+            node_uuid,
+            serving.membership.map_cell(),
+            Rc::clone(&serving.map_changed),
+        ));
+        let keeping = serving.keep_membership(self.reserve);
+        let accepting = skep_env::spawn(connections::accept(listener, Rc::clone(&serving)));
+        let result = serving.watch(&signals, &inbox).await;
+        drop((keeping, keeping_map, accepting));
+        serving.membership.leave().await;
+        result
+    }
+
+    fn registration(
+        &self,
+        node: &NodeDirectory,
+        directories: &[Directory],
+        listener: &TcpListener,
+    ) -> Result<RegisterServer> {
+        let (_, _, kind) = self.kinds();
+        let towards = node.token.addresses.first().map(String::as_str);
+        let claim = |directory: &Directory| TargetClaim {
+            target: directory.identity().target,
+            uuid: directory.identity().target_uuid,
+            kind,
+            path: absolute(directory.path()),
+        };
+        let free_space = |directory: &Directory| capacity::capacity(directory.path(), self.reserve);
+        let server = ServerRegistration {
+            node: node.directory.identity().node,
+            uuid: node.directory.identity().node_uuid,
+            kind: self.kind,
+            name: self.settings.name.clone(),
+            addresses: advertised(listener, &self.settings.advertise, towards)?,
+            domain: self.settings.domain(),
+            version: PROGRAM_VERSION.into(),
+            targets: directories.iter().map(claim).collect(),
+        };
+        Ok(RegisterServer { server, capacities: directories.iter().map(free_space).collect() })
+    }
+}
+
+/// Runs a future until it ends or a signal arrives. A signal gives the error `Interrupted`.
+async fn until_signal<T>(
+    signals: &skep_env::Signals,
+    future: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    match signals.until_signal(future).await? {
+        skep_env::UntilSignal::Ready(result) => result,
+        skep_env::UntilSignal::Signal(number) => {
+            Err(Error::new(ErrorCode::Interrupted, format!("signal {number} arrived")))
+        }
+    }
+}
+
+fn absolute(path: &Path) -> String {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
+}
