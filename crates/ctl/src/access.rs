@@ -4,6 +4,7 @@
 //! file, or by management's address together with `--token-file`. Without a name it is the one that
 //! is mounted at the path in question, or `./skep-data`.
 
+use crate::mounts::mounted_at;
 use clap::Args;
 use skep_rpc::{Channel, Connection, Identity, JoinToken, Management};
 use skep_service::directory::{TOKEN_FILE, read_token};
@@ -12,8 +13,6 @@ use skep_types::{
 };
 use skep_wire::Request;
 use skep_wire::management::GetMap;
-use std::ffi::OsStr;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -259,75 +258,9 @@ pub(crate) fn entry_at(path: &Path) -> Result<(InodeId, PathBuf)> {
     Ok((InodeId::new(metadata.ino()), place.to_owned()))
 }
 
-/// The cluster that is mounted where a path lies, if one is.
-pub(crate) fn mounted_at(path: &Path) -> Option<String> {
-    let path = path.canonicalize().ok()?;
-    let mounts = std::fs::read("/proc/self/mountinfo").ok()?;
-    let lines = mounts.split(|byte| *byte == b'\n').filter_map(parse_mount);
-    // The longest mount point wins; of several on one point, the last.
-    let (_, kind, source) = lines
-        .filter(|(point, ..)| path.starts_with(point))
-        .max_by_key(|(point, ..)| point.as_os_str().len())?;
-    if kind != "fuse.skep" {
-        return None;
-    }
-    Some(source)
-}
-
-/// Whether a mount of Skep is on this very directory. Doesn't touch it: it may be a dead one.
-pub(crate) fn is_mount_point(directory: &Path) -> bool {
-    let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let mut lines = mounts.split(|byte| *byte == b'\n').filter_map(parse_mount);
-    lines.any(|(point, kind, _)| point == directory && kind == "fuse.skep")
-}
-
-/// Mount point, type and source in a line of `mountinfo`.
-fn parse_mount(line: &[u8]) -> Option<(PathBuf, String, String)> {
-    let mut fields = line.split(|byte| *byte == b' ');
-    let point = unescape(fields.nth(4)?);
-    let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
-    let text = |field: &[u8]| String::from_utf8(unescape(field)).ok();
-    Some((
-        PathBuf::from(std::ffi::OsString::from_vec(point)),
-        text(rest.next()?)?,
-        text(rest.next()?)?,
-    ))
-}
-
-/// Undoes the octal escapes (`\040`) of mountinfo.
-fn unescape(field: &[u8]) -> Vec<u8> {
-    let mut plain = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((first, tail)) = rest.split_first() {
-        let digits = OsStr::from_bytes(tail.get(..3).unwrap_or_default()).to_str();
-        let escaped = digits.and_then(|digits| u8::from_str_radix(digits, 8).ok());
-        match escaped {
-            Some(byte) if *first == b'\\' => {
-                plain.push(byte);
-                rest = &tail[3..];
-            }
-            _ => {
-                plain.push(*first);
-                rest = tail;
-            }
-        }
-    }
-    plain
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lines_of_mountinfo_are_read() {
-        let line = b"36 35 98:0 / /mnt/a\\040b rw,noatime shared:1 - fuse.skep /data/x\\040y rw";
-        assert_eq!(
-            parse_mount(line),
-            Some(("/mnt/a b".into(), "fuse.skep".into(), "/data/x y".into()))
-        );
-        assert_eq!(parse_mount(b""), None);
-    }
 
     #[test]
     fn addresses_have_a_host_and_a_port() {

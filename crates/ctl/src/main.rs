@@ -10,22 +10,24 @@ mod cmd;
 mod failure;
 mod help;
 mod local;
-mod manual;
+mod mounts;
 mod output;
+mod program;
 mod uses;
+mod values;
 mod view;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os();
-    if arguments.next().is_some_and(|program| cmd::mount::helper::is_called_so(&program)) {
+    if arguments.next().is_some_and(|program| program::is_mount_helper(&program)) {
         return cmd::mount::helper::run(arguments);
     }
-    let cli = match help::parse() {
+    let cli = match cli::parse() {
         Ok(cli) => cli,
         Err(error) => return failure::report_usage(&error),
     };
     output::choose(cli.output);
-    cmd::run(cli).unwrap_or_else(|error| failure::report(&error))
+    cli.verb.run(cli::command).unwrap_or_else(|error| failure::report(&error))
 }

@@ -1,12 +1,23 @@
 //! Tables, and JSON for programs.
 
-use crate::cli::OutputFormat;
+use clap::ValueEnum;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::{Serialize, Serializer};
 use skep_types::{Error, ErrorCode, Result, Timestamp};
 use std::io::Write;
 use std::path::Path;
 use std::sync::OnceLock;
+
+/// How commands print.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OutputFormat {
+    /// For people
+    Table,
+    /// For programs: one value; errors too
+    Json,
+    /// For programs: one line for each thing in a list; errors too
+    Ndjson,
+}
 
 /// A table without lines; columns whose title begins with `>` are aligned to the right.
 pub(crate) fn table(titles: &[&str]) -> Table {

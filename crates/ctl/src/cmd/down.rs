@@ -1,11 +1,23 @@
 //! `skep down`: stops a cluster that `skep up` started.
 
-use crate::cli::DownArgs;
+use crate::help::{Example, examples};
 use crate::local::layout::Layout;
 use crate::output::print;
 use serde::Serialize;
 use skep_types::{Error, ErrorCode, Result};
+use std::path::PathBuf;
 use std::time::Duration;
+
+const EXAMPLES: &[Example] = &[("stop the cluster in ./skep-data", "skep down")];
+
+/// Stop a cluster that `skep up` started
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct DownArgs {
+    /// Where the cluster keeps its data
+    #[arg(long, default_value = "./skep-data")]
+    data_dir: PathBuf,
+}
 
 /// The supervisor gives each kind of service its time, and kills what doesn't end.
 const PATIENCE: Duration = Duration::from_secs(120);

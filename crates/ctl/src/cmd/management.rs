@@ -1,12 +1,30 @@
 //! `skep management`: runs the management service.
 
-use super::service::{Made, Task, prepare};
-use crate::cli::ServiceArgs;
+use super::service::{Made, ServiceArgs, Task, prepare};
+use crate::help::{Example, examples};
 use crate::output::print;
 use skep_management::ManagementSettings;
 use skep_types::{Error, ErrorCode, Result};
 
-pub(super) fn run(args: &ServiceArgs) -> Result<()> {
+const EXAMPLES: &[Example] = &[
+    ("a settings file to begin with", "skep management --print-sample"),
+    (
+        "make the directory of a new cluster",
+        "skep management --init --config /etc/skep/management-a.toml",
+    ),
+    ("serve", "skep management --config /etc/skep/management-a.toml"),
+];
+
+/// Run the management service
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct ManagementArgs {
+    #[command(flatten)]
+    service: ServiceArgs,
+}
+
+pub(crate) fn run(args: &ManagementArgs) -> Result<()> {
+    let args = &args.service;
     if args.token.is_some() || args.token_file.is_some() {
         let what = "management joins no cluster, it begins one: leave the token away";
         return Err(Error::new(ErrorCode::Configuration, what));

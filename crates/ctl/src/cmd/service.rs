@@ -1,13 +1,53 @@
 //! What the verbs of all services share: the way from the command line to settings.
 
-use crate::cli::ServiceArgs;
 use crate::output::{print, say};
 use serde::Serialize;
 use skep_rpc::JoinToken;
 use skep_service::directory::read_token;
 use skep_service::{Settings, config, logging, manual};
 use skep_types::{ClusterId, Error, ErrorCode, Result};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// What the commands of all services take.
+#[derive(Debug, clap::Args)]
+pub(super) struct ServiceArgs {
+    /// Configuration file
+    #[arg(long, value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
+    /// Short for --set node.directory=DIR
+    #[arg(long, value_name = "DIR")]
+    pub(super) directory: Option<String>,
+    /// Short for --set node.listen=ADDRESS
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(super) listen: Option<String>,
+    /// Short for --set node.domain=NAME: its failure domain, such as a rack; `none` for none
+    #[arg(long, value_name = "NAME")]
+    pub(super) domain: Option<String>,
+    /// Directory of a target; may be repeated
+    #[arg(long, value_name = "DIR")]
+    pub(super) target: Vec<String>,
+    /// A setting; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(super) set: Vec<String>,
+    /// Make blank directories those of a new node (of a new cluster, for management), and end
+    #[arg(long)]
+    pub(super) init: bool,
+    /// With --init: the token of the cluster to join (`skep cluster token`)
+    #[arg(long)]
+    pub(super) token: Option<String>,
+    /// With --init: a file that holds the token
+    #[arg(long, value_name = "FILE", conflicts_with = "token")]
+    pub(super) token_file: Option<PathBuf>,
+    /// Print the settings in effect and where each came from, and end
+    #[arg(long)]
+    pub(super) print_config: bool,
+    /// Print a commented configuration file with all defaults, and end
+    #[arg(long)]
+    pub(super) print_sample: bool,
+    /// Print the page of the manual, and end
+    #[arg(long, hide = true)]
+    pub(super) print_manual: bool,
+}
 
 /// What a service is to do.
 pub(super) enum Task<T> {

@@ -1,15 +1,67 @@
 //! `skep up`: a whole cluster on this host, from one command.
 
-use crate::cli::UpArgs;
-use crate::local::children::{LOG_LIMIT, open_log, program, tail};
+use crate::help::{Example, examples};
+use crate::local::children::{LOG_LIMIT, open_log, tail};
 use crate::local::layout::{Layout, Shape, WantedShape};
 use crate::local::readiness::Readiness;
 use crate::local::summary;
 use crate::local::supervisor::{self, Plan};
+use crate::program::program;
+use crate::values;
 use skep_types::{Error, ErrorCode, Result};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
+
+const EXAMPLES: &[Example] = &[
+    ("a cluster in ./skep-data, mounted on ./skep-mnt, until Ctrl-C", "skep up"),
+    ("in the background, with 4 metadata targets", "skep up --detach --metadata-targets 4"),
+    (
+        "sync each change of the namespace before it is answered",
+        "skep up --set metadata:metadata.sync=always",
+    ),
+    (
+        "with the second storage service in a failure domain",
+        "skep up --set storage-2:node.domain=rack-2",
+    ),
+];
+
+/// Start a whole cluster on this host, mount it, and keep it running
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct UpArgs {
+    /// Where the cluster keeps its data
+    #[arg(long, default_value = "./skep-data")]
+    data_dir: PathBuf,
+    /// Where it is mounted; made if it doesn't exist
+    #[arg(long, default_value = "./skep-mnt")]
+    mount_point: PathBuf,
+    /// Metadata services, with one target each [default: 2, or as the cluster was made]
+    #[arg(long)]
+    metadata_targets: Option<u16>,
+    /// Storage services [default: 2, or as the cluster was made]
+    #[arg(long)]
+    storage_services: Option<u16>,
+    /// Storage targets of each storage service [default: 4, or as the cluster was made]
+    #[arg(long)]
+    targets_per_service: Option<u16>,
+    /// Start the services, but don't mount
+    #[arg(long)]
+    no_mount: bool,
+    /// Leave the cluster running in the background
+    #[arg(long)]
+    detach: bool,
+    /// Transport between kernel and mount
+    #[arg(long, default_value = super::mount::DEFAULT_TRANSPORT, value_parser = values::transports())]
+    transport: String,
+    /// A setting for all services of a kind, as in `metadata:metadata.sync=always`, for one, as in
+    /// `storage-2:node.domain=rack-2`, or for `all`; may be repeated
+    #[arg(long = "set", value_name = "SERVICE:KEY=VALUE")]
+    set: Vec<String>,
+    /// This is the process that stays in the background.
+    #[arg(long, hide = true)]
+    in_background: bool,
+}
 
 /// How long the background process may take; it has its own limits, and says what is wrong.
 const PATIENCE: Duration = Duration::from_secs(180);

@@ -1,11 +1,11 @@
 //! The processes of a cluster: starting, watching, ending.
 
 use super::layout::Layout;
-use crate::cmd::mount::helper;
+use crate::program::program;
 use skep_service::ByteSize;
 use skep_types::{Error, ErrorCode, Result};
 use std::fs::OpenOptions;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
@@ -151,17 +151,6 @@ impl Service {
             ),
         )
     }
-}
-
-/// This program, to be run again: this very one, even if its file was replaced by a newer build.
-pub(crate) fn program() -> Command {
-    let mut command = Command::new("/proc/self/exe");
-    // Under a name of the helper it would take its arguments for those of mount(8).
-    let name = std::env::args_os().next().filter(|name| !helper::is_called_so(name));
-    command.arg0(name.unwrap_or_else(|| "skep".into()));
-    // Who waits for this process doesn't wait for those that it starts, and may be gone by then.
-    command.env_remove("NOTIFY_SOCKET");
-    command
 }
 
 /// Opens a log to append to, and makes its directory.

@@ -1,14 +1,15 @@
 //! The life of a cluster on one host: made if need be, started in order, mounted, watched, ended in
 //! the opposite order.
 
-use super::children::{LOG_LIMIT, Role, Service, describe, program};
+use super::children::{LOG_LIMIT, Role, Service, describe};
 use super::layout::{Layout, Shape, SupervisorLock};
 use super::ownership::give_root_to;
 use super::readiness::Readiness;
 use super::summary;
-use crate::access::{Access, ClusterArgs, is_mount_point};
-use crate::cmd::umount::unmount;
+use crate::access::{Access, ClusterArgs};
+use crate::mounts::{is_mount_point, unmount};
 use crate::output::{is_for_people, say};
+use crate::program::program;
 use skep_store::identity::is_initialised;
 use skep_types::map::Reachability;
 use skep_types::{Error, ErrorCode, NodeKind, Result};

@@ -1,15 +1,112 @@
 //! `skep bench io`: IOR's patterns.
 
+use super::args::{CacheArgs, HostArgs, ResultArgs, RunnerArgs, parse_size};
 use super::results::Size;
 use super::witness::Witness;
 use super::{by, end_on_signals, hosts, named, path_on_hosts, runner};
-use crate::cli::bench::IoArgs;
+use crate::help::{Example, examples};
 use crate::output::{render, table};
 use skep_bench::io::{Outcome, Plan};
 use skep_bench::launcher::PhaseRecord;
 use skep_types::{Error, ErrorCode, Result};
 use std::path::Path;
 use std::process::ExitCode;
+
+const EXAMPLES: &[Example] = &[
+    (
+        "4 processes, a file each, 1 MiB at a time, written and read",
+        "skep bench io --processes-per-host 4 -F -t 1m -b 256m -e -o /mnt/skep/test",
+    ),
+    (
+        "one file from three hosts, read by others than wrote it, and compared",
+        "skep bench io --hosts a,b,c -t 1m -b 1g -C -e -R -o /mnt/skep/test",
+    ),
+    (
+        "random 4 KiB past the cache, five times, every single result as JSON",
+        "skep bench io -F -z -B -t 4k -b 64m -i 5 -o /mnt/skep/test --output json",
+    ),
+    (
+        "the same by IOR itself, in the same protocol",
+        "skep bench io --tool ior -F -z -B -t 4k -b 64m -i 5 -o /mnt/skep/test",
+    ),
+];
+
+/// Move data in IOR's patterns, from any number of hosts, on any mounted file system
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct IoArgs {
+    #[command(flatten)]
+    place: HostArgs,
+    #[command(flatten)]
+    caches: CacheArgs,
+    #[command(flatten)]
+    runner: RunnerArgs,
+    /// Let this program write and read, with the options translated, if it is installed
+    #[arg(long, value_name = "PROGRAM", value_parser = ["ior", "fio", "iozone"])]
+    tool: Option<String>,
+    /// The file; with -F a dot and the process's number are added. {host} is the host's name
+    #[arg(short = 'o', long = "path", value_name = "FILE")]
+    path: String,
+    /// Bytes of one system call: 4k, 1m, 1MiB, ...
+    #[arg(short = 't', long, default_value = "256k", value_name = "SIZE", value_parser = parse_size)]
+    transfer_size: u64,
+    /// Bytes of one process in one piece
+    #[arg(short = 'b', long, default_value = "1m", value_name = "SIZE", value_parser = parse_size)]
+    block_size: u64,
+    /// So often the blocks of all processes follow each other
+    #[arg(short = 's', long, default_value_t = 1, value_name = "NUMBER")]
+    segments: u64,
+    /// A file for each process (N-N) instead of one for all (N-1)
+    #[arg(short = 'F', long)]
+    file_per_process: bool,
+    /// Write [default: write and read]
+    #[arg(short = 'w', long)]
+    write: bool,
+    /// Read [default: write and read]
+    #[arg(short = 'r', long)]
+    read: bool,
+    /// Transfers come in random order
+    #[arg(short = 'z', long)]
+    random: bool,
+    /// Each process reads what one on the next host wrote
+    #[arg(short = 'C', long)]
+    reorder: bool,
+    /// Sync each file after writing, within the measured time
+    #[arg(short = 'e', long)]
+    fsync: bool,
+    /// Don't remove the files at the end
+    #[arg(short = 'k', long)]
+    keep: bool,
+    /// Write over files that exist, and don't remove them
+    #[arg(short = 'E', long)]
+    use_existing: bool,
+    /// How often all is done
+    #[arg(short = 'i', long, default_value_t = 1, value_name = "NUMBER")]
+    repetitions: u32,
+    /// Compare what was written, after it was measured
+    #[arg(short = 'W', long)]
+    verify_write: bool,
+    /// Compare what is read, while it is measured
+    #[arg(short = 'R', long)]
+    verify_read: bool,
+    /// Past the page cache (`O_DIRECT`)
+    #[arg(short = 'B', long)]
+    direct: bool,
+    /// Number by which what is written tells its run: with it a later run can compare (-r -R)
+    #[arg(short = 'G', long, value_name = "NUMBER")]
+    signature: Option<u32>,
+    /// What the hardware can move at most in a second: results are compared with it
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    limit: Option<u64>,
+    /// How many operations it can do at most in a second
+    #[arg(long, value_name = "NUMBER")]
+    limit_iops: Option<u64>,
+    /// Seed of random orders: the same seed gives the same order
+    #[arg(long, default_value_t = 0, value_name = "NUMBER")]
+    seed: u64,
+    #[command(flatten)]
+    results: ResultArgs,
+}
 
 pub(super) fn run(args: &IoArgs) -> Result<ExitCode> {
     let hosts = hosts(&args.place)?;

@@ -1,13 +1,97 @@
 //! `skep bench metadata`: mdtest's phases.
 
+use super::args::{CacheArgs, HostArgs, ResultArgs, RunnerArgs, parse_size};
 use super::results::Size;
 use super::witness::Witness;
 use super::{by, end_on_signals, hosts, named, path_on_hosts, runner};
-use crate::cli::bench::MetadataArgs;
+use crate::help::{Example, examples};
 use crate::output::{render, table};
 use skep_bench::metadata::{OPERATIONS, Outcome, Plan};
 use skep_types::Result;
+use std::path::PathBuf;
 use std::process::ExitCode;
+
+const EXAMPLES: &[Example] = &[
+    (
+        "4 processes, a tree each, 1000 files in each directory",
+        "skep bench metadata --processes-per-host 4 -u -F -I 1000 -d /mnt/skep",
+    ),
+    (
+        "from three hosts; each looks at what the next has made",
+        "skep bench metadata --hosts a,b,c -n 10000 -N 1 -i 3 -d /mnt/skep",
+    ),
+];
+
+/// Make, look at, read and remove files and directories as mdtest does
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct MetadataArgs {
+    #[command(flatten)]
+    place: HostArgs,
+    #[command(flatten)]
+    caches: CacheArgs,
+    #[command(flatten)]
+    runner: RunnerArgs,
+    /// Let this program do the work, with the options translated, if it is installed
+    #[arg(long, value_name = "PROGRAM", value_parser = ["mdtest"])]
+    tool: Option<String>,
+    /// A directory that exists; {host} is the host's name
+    #[arg(short = 'd', long, value_name = "DIR")]
+    directory: PathBuf,
+    /// Items of each process, over all directories of the tree
+    #[arg(short = 'n', long, value_name = "NUMBER", conflicts_with = "items_per_directory")]
+    items: Option<u64>,
+    /// Items of each process in each directory of the tree
+    #[arg(short = 'I', long, value_name = "NUMBER")]
+    items_per_directory: Option<u64>,
+    /// Depth of the tree of directories
+    #[arg(short = 'z', long, default_value_t = 0, value_name = "NUMBER")]
+    depth: u32,
+    /// Directories in each directory of the tree
+    #[arg(short = 'b', long, default_value_t = 1, value_name = "NUMBER")]
+    branching: u64,
+    /// Items are in the leaves of the tree only
+    #[arg(short = 'L', long)]
+    leaves_only: bool,
+    /// A tree for each process
+    #[arg(short = 'u', long)]
+    unique_trees: bool,
+    /// Files only
+    #[arg(short = 'F', long)]
+    files_only: bool,
+    /// Directories only
+    #[arg(short = 'D', long)]
+    directories_only: bool,
+    /// Create [default: all four]
+    #[arg(short = 'C', long)]
+    create: bool,
+    /// Look at (stat) [default: all four]
+    #[arg(short = 'T', long)]
+    stat: bool,
+    /// Read [default: all four]
+    #[arg(short = 'E', long)]
+    read: bool,
+    /// Remove [default: all four]
+    #[arg(short = 'r', long)]
+    remove: bool,
+    /// How often all is done
+    #[arg(short = 'i', long, default_value_t = 1, value_name = "NUMBER")]
+    repetitions: u32,
+    /// Bytes that are written into each new file
+    #[arg(short = 'w', long, default_value = "0", value_name = "SIZE", value_parser = parse_size)]
+    write_bytes: u64,
+    /// Bytes that are read of each file
+    #[arg(short = 'e', long, default_value = "0", value_name = "SIZE", value_parser = parse_size)]
+    read_bytes: u64,
+    /// Sync each file after writing
+    #[arg(short = 'y', long)]
+    sync: bool,
+    /// Look at what the process so many places on has made: with 1 the one on the next host
+    #[arg(short = 'N', long, default_value_t = 0, value_name = "NUMBER")]
+    stride: u32,
+    #[command(flatten)]
+    results: ResultArgs,
+}
 
 pub(super) fn run(args: &MetadataArgs) -> Result<ExitCode> {
     let hosts = hosts(&args.place)?;

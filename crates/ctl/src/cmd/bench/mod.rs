@@ -1,14 +1,17 @@
 //! Verbs of `skep bench`, and what they share: hosts and interruption; [`witness`] has the rest.
 
+mod args;
 mod io;
 mod metadata;
 mod net;
 mod results;
+mod slow_targets;
 mod storage;
 mod validity;
 mod witness;
 
-use crate::cli::bench::{BenchVerb, HostArgs, RunnerArgs};
+use args::{HostArgs, RunnerArgs};
+use clap::Subcommand;
 use skep_bench::Host;
 use skep_bench::tool::{Runner, Tool};
 use skep_types::{Error, ErrorCode, Result};
@@ -18,15 +21,34 @@ use std::process::ExitCode;
 /// Names that mean this host.
 const HERE: [&str; 1] = ["localhost"];
 
-pub(super) fn run(verb: BenchVerb) -> Result<ExitCode> {
-    match verb {
-        BenchVerb::Io(args) => io::run(&args),
-        BenchVerb::Metadata(args) => metadata::run(&args),
-        BenchVerb::Net { query, args } => net::run(&args, &query),
-        BenchVerb::Storage { query, args } => storage::run(&args, &query),
-        BenchVerb::SlowTargets { query, args } => storage::slow_targets(&args, &query),
-        BenchVerb::Agent => skep_bench::agent().map(|()| ExitCode::SUCCESS),
-        BenchVerb::Worker => skep_bench::worker().map(|()| ExitCode::SUCCESS),
+/// Measure: what applications get, and what the parts of a cluster can do
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchVerb {
+    Io(io::IoArgs),
+    Metadata(metadata::MetadataArgs),
+    Net(net::NetArgs),
+    Storage(storage::StorageArgs),
+    SlowTargets(slow_targets::SlowTargetsArgs),
+    /// What a benchmark has on a host.
+    #[command(hide = true)]
+    Agent,
+    /// A process of a benchmark.
+    #[command(hide = true)]
+    Worker,
+}
+
+impl BenchVerb {
+    /// Carries out a verb.
+    pub(super) fn run(self) -> Result<ExitCode> {
+        match self {
+            Self::Io(args) => io::run(&args),
+            Self::Metadata(args) => metadata::run(&args),
+            Self::Net(args) => net::run(&args),
+            Self::Storage(args) => storage::run(&args),
+            Self::SlowTargets(args) => slow_targets::run(&args),
+            Self::Agent => skep_bench::agent().map(|()| ExitCode::SUCCESS),
+            Self::Worker => skep_bench::worker().map(|()| ExitCode::SUCCESS),
+        }
     }
 }
 

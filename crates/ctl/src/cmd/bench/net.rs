@@ -1,10 +1,11 @@
 //! `skep bench net`: the network between hosts and services, and between services.
 
+use super::args::{HostArgs, ResultArgs, parse_size};
 use super::results::Size;
 use super::witness::Witness;
 use super::{end_on_signals, hosts};
 use crate::access::ClusterArgs;
-use crate::cli::bench::NetArgs;
+use crate::help::{Example, examples};
 use crate::output::{render, table};
 use crate::view::node_named;
 use skep_bench::net::{Measured, Outcome, Pair, Plan, Server};
@@ -17,7 +18,60 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
 
-pub(super) fn run(args: &NetArgs, query: &ClusterArgs) -> Result<ExitCode> {
+const EXAMPLES: &[Example] = &[
+    ("this host to all services, and services to each other", "skep bench net"),
+    (
+        "three hosts to two services, each pair five times by itself",
+        "skep bench net --hosts a,b,c --services storage-1,storage-2 --only-from-hosts \
+                 --repetitions 5",
+    ),
+    (
+        "all hosts of a lab with all services at the same time",
+        "skep bench net --lab lab --all-at-once --messages 256 --output json",
+    ),
+];
+
+/// Measure the network between hosts and services, and between services
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct NetArgs {
+    #[command(flatten)]
+    query: ClusterArgs,
+    #[command(flatten)]
+    place: HostArgs,
+    /// Only these services: names or ids with commas between them [default: all]
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    services: Vec<String>,
+    /// Measure only from hosts to services [default: also between services]
+    #[arg(long, conflicts_with = "only_between_services")]
+    only_from_hosts: bool,
+    /// Measure only between services [default: also from hosts to services]
+    #[arg(long)]
+    only_between_services: bool,
+    /// All hosts with all services at the same time, instead of one pair after the other
+    #[arg(long)]
+    all_at_once: bool,
+    /// Bytes of a message's data, up to 4 MiB
+    #[arg(long, default_value = "1m", value_name = "SIZE", value_parser = parse_size)]
+    message_size: u64,
+    /// Messages of each stream
+    #[arg(long, default_value_t = 32, value_name = "NUMBER")]
+    messages: u32,
+    /// Connections from each process to each service; one message is under way on each
+    #[arg(long, default_value_t = 4, value_name = "NUMBER")]
+    streams: u16,
+    /// Messages without data that are timed one by one; 0: none
+    #[arg(long, default_value_t = 200, value_name = "NUMBER")]
+    round_trips: u32,
+    /// How often all is done
+    #[arg(long, default_value_t = 3, value_name = "NUMBER")]
+    repetitions: u32,
+    #[command(flatten)]
+    results: ResultArgs,
+}
+
+pub(crate) fn run(args: &NetArgs) -> Result<ExitCode> {
+    let query = &args.query;
     let plan = plan(args)?;
     let hosts = hosts(&args.place)?;
     let query = match &args.place.lab {

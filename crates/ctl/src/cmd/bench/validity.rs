@@ -3,7 +3,7 @@
 //!
 //! Outside of labs nothing is said of that: there processors are a part of what is measured.
 
-use crate::cli::bench::HostArgs;
+use super::args::HostArgs;
 use serde::Serialize;
 use skep_bench::Progress;
 use skep_lab::{CpuUse, CpuWatch};

@@ -5,9 +5,9 @@
 //! What was measured is lost only if nothing can take it: it is in the file of results if there is
 //! one, and a report that standard output can't take goes to standard error.
 
+use super::args::{HostArgs, ResultArgs};
 use super::results::{ResultFile, Size};
 use super::validity::{Report, Watch};
-use crate::cli::bench::{HostArgs, ResultArgs};
 use crate::output::{in_chosen_form, is_for_people, say};
 use serde::Serialize;
 use serde_json::{Value, json};

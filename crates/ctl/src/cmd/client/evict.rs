@@ -1,6 +1,7 @@
 //! `skep client evict`: removes clients from the cluster, so that others get what they hold.
 
 use crate::access::{ClusterArgs, PATIENCE};
+use crate::help::{Example, examples};
 use crate::output::print;
 use crate::uses::Users;
 use crate::view::{node_named, reachability};
@@ -9,6 +10,33 @@ use skep_types::map::Reachability;
 use skep_types::{Error, ErrorCode, NodeId, NodeKind, Result};
 use skep_wire::management::Evict;
 use std::time::Duration;
+
+const EXAMPLES: &[Example] = &[
+    ("one that hangs and holds a lock", "skep client evict 7"),
+    ("what would be given back?", "skep client evict 7 8 --dry-run"),
+    ("one that is alive, though its programs get errors", "skep client evict 7 --force"),
+];
+
+/// Remove clients from the cluster: what they have open and locked is given back at once
+///
+/// Their programs get EIO for what they have open for writing, and for all through which they
+/// hold locks. A mount that is alive joins again by itself, as a client with another id. A
+/// client that is alive is evicted with --force only.
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct EvictArgs {
+    #[command(flatten)]
+    query: ClusterArgs,
+    /// Evict a client even if it is alive
+    #[arg(long = "force")]
+    is_forced: bool,
+    /// Show who would be evicted and what they hold, but change nothing
+    #[arg(long = "dry-run")]
+    is_dry_run: bool,
+    /// The clients, by id or name
+    #[arg(required = true, value_name = "CLIENT")]
+    clients: Vec<String>,
+}
 
 /// How often it is looked whether metadata has ended the sessions.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -30,14 +58,10 @@ struct Line {
     is_released: bool,
 }
 
-pub(crate) fn run(
-    query: ClusterArgs,
-    clients: Vec<String>,
-    is_forced: bool,
-    is_dry_run: bool,
-) -> Result<()> {
+pub(crate) fn run(args: EvictArgs) -> Result<()> {
+    let EvictArgs { query, is_forced, is_dry_run, clients } = args;
     let access = query.access(None)?;
-    let lines = super::super::block_on(async move {
+    let lines = crate::cmd::block_on(async move {
         let users = Users::of(&access).await?;
         let mut lines = Vec::new();
         for name in &clients {

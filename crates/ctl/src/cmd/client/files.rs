@@ -1,12 +1,28 @@
 //! `skep client files`: the files that clients have open.
 
 use crate::access::ClusterArgs;
+use crate::help::{Example, examples};
 use crate::output::{count, print, render, table};
 use crate::uses::Users;
 use crate::view::node_named;
 use serde::Serialize;
 use skep_types::Result;
 use skep_wire::file_locks::FileUse;
+
+const EXAMPLES: &[Example] = &[
+    ("everything that is open", "skep client files"),
+    ("what client 7 has open", "skep client files 7"),
+];
+
+/// List the files that clients have open
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct FilesArgs {
+    #[command(flatten)]
+    query: ClusterArgs,
+    /// Only those of one client, by id or name
+    client: Option<String>,
+}
 
 /// A file that a client has open.
 #[derive(Debug, Serialize)]
@@ -22,9 +38,10 @@ struct Line {
     locks: u32,
 }
 
-pub(crate) fn run(query: ClusterArgs, client: Option<String>) -> Result<()> {
+pub(crate) fn run(args: FilesArgs) -> Result<()> {
+    let FilesArgs { query, client } = args;
     let access = query.access(None)?;
-    let lines = super::super::block_on(async move {
+    let lines = crate::cmd::block_on(async move {
         let users = Users::of(&access).await?;
         let client = client.map(|name| node_named(&users.map, &name)).transpose()?.map(|it| it.id);
         let mut lines = Vec::new();

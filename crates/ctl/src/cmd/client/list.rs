@@ -1,6 +1,7 @@
 //! `skep client list`: the mounts of the cluster.
 
 use crate::access::ClusterArgs;
+use crate::help::{Example, examples};
 use crate::output::{count, print, render, span, table, utc};
 use crate::uses::Users;
 use crate::view::reachability;
@@ -8,6 +9,18 @@ use serde::Serialize;
 use skep_types::Result;
 use skep_types::map::Reachability;
 use std::collections::BTreeMap;
+
+const EXAMPLES: &[Example] = &[("all mounts", "skep client list")];
+
+/// List all mounts: host, process, place, since when, last heard, sessions, open files
+///
+/// `skep client evict` takes away what a mount holds that holds others up.
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    query: ClusterArgs,
+}
 
 /// A client and what it uses.
 #[derive(Debug, Serialize)]
@@ -28,9 +41,9 @@ struct Line {
     open_files: u64,
 }
 
-pub(crate) fn run(query: ClusterArgs) -> Result<()> {
-    let access = query.access(None)?;
-    let lines = super::super::block_on(async move {
+pub(crate) fn run(args: ListArgs) -> Result<()> {
+    let access = args.query.access(None)?;
+    let lines = crate::cmd::block_on(async move {
         let users = Users::of(&access).await?;
         let mut used: BTreeMap<_, (usize, u64)> = BTreeMap::new();
         for group in users.groups() {

@@ -2,9 +2,21 @@
 //! directory, so only those who may read that get it.
 
 use crate::access::ClusterArgs;
+use crate::help::{Example, examples};
 use crate::output::print;
 use serde::Serialize;
 use skep_types::Result;
+
+const EXAMPLES: &[Example] =
+    &[("on the management host", "skep cluster token --cluster /srv/skep/management")];
+
+/// Print the token with which nodes join and clients mount; whoever has it is trusted
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct TokenArgs {
+    #[command(flatten)]
+    query: ClusterArgs,
+}
 
 /// The key to a cluster, as text.
 #[derive(Serialize)]
@@ -12,7 +24,7 @@ struct Token {
     token: String,
 }
 
-pub(crate) fn run(args: &ClusterArgs) -> Result<()> {
-    let token = Token { token: args.access(None)?.token.to_text() };
+pub(crate) fn run(args: &TokenArgs) -> Result<()> {
+    let token = Token { token: args.query.access(None)?.token.to_text() };
     print(&token, |it| it.token.clone())
 }

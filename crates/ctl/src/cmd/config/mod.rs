@@ -1,13 +1,36 @@
 //! Verbs of `skep config`: settings of the cluster, and how they are shown.
 
-pub(super) mod list;
-pub(super) mod set;
+mod get;
+mod list;
+mod set;
 
+use crate::cmd::done;
+use clap::Subcommand;
 use serde::Serialize;
 use skep_cluster::settings::{Setting, Unit};
 use skep_service::{ByteSize, Interval};
 use skep_types::{ClusterMap, Error, ErrorCode, Result};
+use std::process::ExitCode;
 use std::time::Duration;
+
+/// Settings of the whole cluster: changed here, in effect everywhere at once
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigVerb {
+    List(list::ListArgs),
+    Get(get::GetArgs),
+    Set(set::SetArgs),
+}
+
+impl ConfigVerb {
+    /// Carries out a verb.
+    pub(super) fn run(self) -> Result<ExitCode> {
+        match self {
+            Self::List(args) => done(list::run(args)),
+            Self::Get(args) => done(get::run(args)),
+            Self::Set(args) => done(set::run(args)),
+        }
+    }
+}
 
 /// A setting as it is shown.
 #[derive(Debug, Serialize)]
@@ -48,7 +71,7 @@ fn line(setting: &'static Setting, map: &ClusterMap) -> SettingLine {
 }
 
 /// A number with its unit, or the word that stands for it, for people.
-fn show(setting: &Setting, value: u64) -> String {
+fn in_unit(setting: &Setting, value: u64) -> String {
     match setting.unit {
         Unit::Milliseconds => Interval(Duration::from_millis(value)).to_string(),
         Unit::Bytes => ByteSize(value).to_string(),

@@ -1,12 +1,37 @@
 //! `skep config set`: gives a setting of the cluster another value, for everybody and at once.
 
-use super::{parse, show};
+use super::{in_unit, parse};
 use crate::access::ClusterArgs;
+use crate::help::{Example, examples};
 use crate::output::print;
+use crate::values;
 use serde::Serialize;
 use skep_cluster::settings::Setting;
 use skep_types::Result;
 use skep_wire::management::{ChangeSetting, ChangeSettingReply};
+
+const EXAMPLES: &[Example] = &[
+    ("new files get chunks of 1 MiB", "skep config set chunk-size 1MiB"),
+    ("would that be possible?", "skep config set lease 20s --dry-run"),
+    ("as in a new cluster", "skep config set chunk-size default"),
+];
+
+/// Change a setting. Services and clients follow at once, without a restart
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct SetArgs {
+    #[command(flatten)]
+    query: ClusterArgs,
+    /// Check the value and show what would change, but change nothing
+    #[arg(long = "dry-run")]
+    is_dry_run: bool,
+    /// The setting
+    #[arg(value_parser = values::settings())]
+    name: String,
+    /// Its value: a time as in `500 ms` or `5s`, a size as in `1MiB`, a number, a word, or
+    /// `default` for what a new cluster has
+    value: String,
+}
 
 /// The word for the value that a setting has in a new cluster.
 const DEFAULT: &str = "default";
@@ -24,16 +49,17 @@ struct Changed {
     map_version: u64,
 }
 
-pub(crate) fn run(query: ClusterArgs, name: &str, value: &str, is_dry_run: bool) -> Result<()> {
-    let setting = Setting::named(name)?;
-    let value = match value {
+pub(crate) fn run(args: SetArgs) -> Result<()> {
+    let SetArgs { query, is_dry_run, name, value } = args;
+    let setting = Setting::named(&name)?;
+    let value = match value.as_str() {
         DEFAULT => setting.default(),
         value => parse(setting, value)?,
     };
     let access = query.access(None)?;
-    let request = ChangeSetting { name: name.to_owned(), value, is_dry_run };
+    let request = ChangeSetting { name, value, is_dry_run };
     let ChangeSettingReply { before, version } =
-        super::super::block_on(async move { access.ask(&request).await })?;
+        crate::cmd::block_on(async move { access.ask(&request).await })?;
     let changed = Changed {
         name: setting.name,
         before,
@@ -44,7 +70,7 @@ pub(crate) fn run(query: ClusterArgs, name: &str, value: &str, is_dry_run: bool)
         map_version: version.raw(),
     };
     print(&changed, |it| {
-        let (before, value) = (show(setting, it.before), show(setting, it.value));
+        let (before, value) = (in_unit(setting, it.before), in_unit(setting, it.value));
         match (it.before == it.value, is_dry_run) {
             (true, _) => format!("{} is {value} already.", it.name),
             (false, true) => format!("{} would be {value}; it is {before}.", it.name),

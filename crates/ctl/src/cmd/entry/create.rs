@@ -1,13 +1,31 @@
 //! `skep entry create`: makes a file with a stripe pattern of its own.
 
-use super::pattern;
+use super::pattern::{self, PatternArgs};
 use crate::access::entry_at;
-use crate::cli::PatternArgs;
+use crate::help::{Example, examples};
 use crate::output::print;
 use rustix::fs::{CWD, FileType, Mode};
 use serde::Serialize;
 use skep_types::{Error, ErrorCode, Result};
 use std::path::{Path, PathBuf};
+
+const EXAMPLES: &[Example] = &[
+    ("an empty file over all targets", "skep entry create --num-targets all /mnt/skep/checkpoint"),
+    ("on two targets by name", "skep entry create --targets 3,7 /mnt/skep/file"),
+];
+
+/// Make a file with a stripe pattern of its own
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct CreateArgs {
+    #[command(flatten)]
+    asked: PatternArgs,
+    /// Permission bits, octal, from which the umask is taken away
+    #[arg(long, default_value = "666", value_name = "MODE")]
+    permissions: String,
+    /// A path in a mount that doesn't exist
+    path: PathBuf,
+}
 
 /// What was made.
 #[derive(Debug, Serialize)]
@@ -17,7 +35,8 @@ struct Made {
     pattern: String,
 }
 
-pub(crate) fn run(asked: &PatternArgs, permissions: &str, path: &Path) -> Result<()> {
+pub(crate) fn run(args: &CreateArgs) -> Result<()> {
+    let CreateArgs { asked, permissions, path } = args;
     let text = pattern::text(asked)?;
     pattern::check(&text)?;
     let mode = u32::from_str_radix(permissions, 8).ok().filter(|mode| *mode <= 0o7777);

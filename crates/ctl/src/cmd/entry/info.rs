@@ -1,6 +1,7 @@
 //! `skep entry info`: everything that is known of a file or directory in a mount.
 
 use crate::access::{Access, ClusterArgs, entry_at};
+use crate::help::{Example, examples};
 use crate::output::{print, size, utc};
 use crate::view;
 use serde::Serialize;
@@ -15,6 +16,24 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::Duration;
+
+const EXAMPLES: &[Example] = &[
+    ("where a file lies", "skep entry info /mnt/skep/file"),
+    ("with chunk files and times", "skep entry info --verbose /mnt/skep/file"),
+];
+
+/// Show everything that is known of a file or directory
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct InfoArgs {
+    #[command(flatten)]
+    query: ClusterArgs,
+    /// Show chunk files, times and open sessions too
+    #[arg(long)]
+    verbose: bool,
+    /// A path in a mount
+    path: PathBuf,
+}
 
 /// How long the metadata service may take.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -79,10 +98,11 @@ struct Stripe {
     place: Place,
 }
 
-pub(crate) fn run(query: ClusterArgs, verbose: bool, path: PathBuf) -> Result<()> {
+pub(crate) fn run(args: InfoArgs) -> Result<()> {
+    let InfoArgs { query, verbose, path } = args;
     let (inode, place) = entry_at(&path)?;
     let access = query.access(Some(&place))?;
-    let (map, info) = super::super::block_on(async move { ask(&access, inode).await })?;
+    let (map, info) = crate::cmd::block_on(async move { ask(&access, inode).await })?;
     let info = describe(&map, inode, path, &info);
     print(&info, |info| as_text(info, verbose))
 }

@@ -3,6 +3,7 @@
 
 use super::pattern::{MAX_TEXT_BYTES, explained};
 use crate::access::entry_at;
+use crate::help::{Example, examples};
 use crate::output::{print, render, size, table};
 use serde::Serialize;
 use skep_cluster::striping;
@@ -11,7 +12,29 @@ use skep_service::ByteSize;
 use skep_types::{
     Chooser, Component, Error, ErrorCode, GroupId, PatternOrigin, Redundancy, Result, StripePattern,
 };
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+
+const EXAMPLES: &[Example] = &[
+    ("where a file lies", "skep entry map /mnt/skep/file"),
+    (
+        "who has which part of its first 64 MiB, for a scheduler",
+        "skep entry map --offset 0 --length 64MiB --output json /mnt/skep/file",
+    ),
+];
+
+/// Show on which targets the bytes of a file lie
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct MapArgs {
+    /// Cut a range of the file into pieces, from this byte on: a number, or one with KiB, ...
+    #[arg(long)]
+    offset: Option<ByteSize>,
+    /// ... and so long [default: to the end of the file]
+    #[arg(long)]
+    length: Option<ByteSize>,
+    /// A path in a mount
+    path: PathBuf,
+}
 
 /// Most pieces of a range that are shown at once.
 const MAX_PIECES: usize = 65_536;
@@ -56,7 +79,8 @@ struct Piece {
     stripe: Stripe,
 }
 
-pub(crate) fn run(path: &Path, offset: Option<ByteSize>, length: Option<ByteSize>) -> Result<()> {
+pub(crate) fn run(args: &MapArgs) -> Result<()> {
+    let MapArgs { offset, length, path } = args;
     entry_at(path)?;
     let metadata =
         std::fs::metadata(path).map_err(|error| Error::from(error).within(path.display()))?;

@@ -1,11 +1,42 @@
 //! What `entry set` and `entry create` have in common: the pattern as text, and how it is set
 //! through the mount. So root and users go the same way, and nobody needs the cluster's token.
 
-use crate::cli::PatternArgs;
+use crate::values;
+use clap::Args;
 use rustix::io::Errno;
 use skep_fuse::PATTERN_XATTR;
 use skep_types::{Error, ErrorCode, Result};
 use std::path::Path;
+
+/// A stripe pattern that is asked for.
+#[derive(Debug, Default, Args)]
+#[group(id = "asked-pattern", multiple = true)]
+pub(super) struct PatternArgs {
+    /// Number of targets, or `all`
+    #[arg(long, value_name = "COUNT", conflicts_with_all = ["targets", "groups"])]
+    num_targets: Option<String>,
+    /// Bytes that go to one target before the next: a power of two from 64KiB to 1GiB
+    #[arg(long, value_name = "SIZE")]
+    chunk_size: Option<String>,
+    /// How targets are chosen
+    #[arg(
+        long,
+        conflicts_with_all = ["targets", "groups"],
+        value_parser = values::choosers(),
+    )]
+    chooser: Option<String>,
+    /// Exactly these targets, in the order of the stripe: ids with commas between them
+    #[arg(long, value_delimiter = ',', value_name = "IDS", conflicts_with = "groups")]
+    targets: Vec<String>,
+    /// Exactly these groups, in the order of the stripe: ids with commas between them
+    #[arg(long, value_delimiter = ',', value_name = "IDS")]
+    groups: Vec<String>,
+    /// All of it as one text, as the attribute user.skep.pattern has it; needed for several
+    /// components, as in `count=1/from=16MiB,count=all`; `inline/from=4KiB` puts the first bytes
+    /// into metadata
+    #[arg(long, conflicts_with_all = ["num_targets", "chunk_size", "chooser", "targets", "groups"])]
+    pattern: Option<String>,
+}
 
 /// Room for the text of the longest pattern: 16 components of 256 groups.
 pub(super) const MAX_TEXT_BYTES: usize = 64 << 10;

@@ -1,15 +1,41 @@
 //! `skep entry set`: the stripe pattern of what will be made in directories, or of files that were
 //! never written.
 
-use super::pattern;
+use super::pattern::{self, PatternArgs};
 use crate::access::entry_at;
-use crate::cli::PatternArgs;
+use crate::help::{Example, examples};
 use crate::output::print;
 use serde::Serialize;
 use skep_fuse::PATTERN_XATTR;
 use skep_types::Result;
 use std::fmt::Write;
 use std::path::PathBuf;
+
+const EXAMPLES: &[Example] = &[
+    (
+        "new files in a directory: 8 targets, chunks of 1 MiB",
+        "skep entry set --num-targets 8 --chunk-size 1MiB /mnt/skep/results",
+    ),
+    (
+        "one target for the first 16 MiB of each file, all targets for the rest",
+        "skep entry set --pattern count=1/from=16MiB,count=all /mnt/skep/results",
+    ),
+    ("as the cluster's settings say", "skep entry set --inherit /mnt/skep/results"),
+];
+
+/// Set the stripe pattern of new files in directories, or of files that were never written
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct SetArgs {
+    #[command(flatten)]
+    asked: PatternArgs,
+    /// A directory inherits the cluster's settings again
+    #[arg(long = "inherit", conflicts_with = "asked-pattern")]
+    is_inherited: bool,
+    /// Paths in a mount
+    #[arg(required = true)]
+    paths: Vec<PathBuf>,
+}
 
 /// What a path has now.
 #[derive(Debug, Serialize)]
@@ -20,8 +46,9 @@ struct Line {
     pattern: Option<String>,
 }
 
-pub(crate) fn run(asked: &PatternArgs, is_inherited: bool, paths: &[PathBuf]) -> Result<()> {
-    let text = match is_inherited {
+pub(crate) fn run(args: &SetArgs) -> Result<()> {
+    let SetArgs { asked, is_inherited, paths } = args;
+    let text = match *is_inherited {
         true => None,
         false => Some(pattern::text(asked)?),
     };

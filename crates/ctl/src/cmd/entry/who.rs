@@ -1,12 +1,25 @@
 //! `skep entry who`: which clients have a file open, and what they have locked in it.
 
 use crate::access::{ClusterArgs, entry_at};
+use crate::help::{Example, examples};
 use crate::output::{print, render, table};
 use crate::uses::{Lock, Users};
 use serde::Serialize;
 use skep_types::{Error, ErrorCode, Result};
 use skep_wire::file_locks::FileUse;
-use std::path::Path;
+use std::path::PathBuf;
+
+const EXAMPLES: &[Example] = &[("who has a file open", "skep entry who /mnt/skep/file")];
+
+/// Show which clients have a file open, and what they have locked in it
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct WhoArgs {
+    #[command(flatten)]
+    query: ClusterArgs,
+    /// A path in a mount
+    path: PathBuf,
+}
 
 /// A client that uses the file.
 #[derive(Debug, Serialize)]
@@ -20,7 +33,8 @@ struct Line {
     locks: Vec<Lock>,
 }
 
-pub(crate) fn run(query: ClusterArgs, path: &Path) -> Result<()> {
+pub(crate) fn run(args: &WhoArgs) -> Result<()> {
+    let WhoArgs { query, path } = args;
     let (inode, place) = entry_at(path)?;
     if !std::fs::symlink_metadata(path).is_ok_and(|found| found.is_file()) {
         return Err(Error::new(
@@ -33,7 +47,7 @@ pub(crate) fn run(query: ClusterArgs, path: &Path) -> Result<()> {
         ));
     }
     let access = query.access(Some(&place))?;
-    let lines = super::super::block_on(async move {
+    let lines = crate::cmd::block_on(async move {
         let users = Users::of(&access).await?;
         let group = users.map.shard_group(inode.shard()).ok_or_else(|| {
             Error::new(ErrorCode::StaleMap, format!("no metadata group serves entry {inode}"))

@@ -1,11 +1,22 @@
 //! `skep group list`: which targets hold the same data, and how each member is.
 
 use crate::access::ClusterArgs;
+use crate::help::{Example, examples};
 use crate::output::{print, render, table};
 use crate::view::{consistency, reachability, target_kind};
 use serde::Serialize;
 use skep_types::map::{Consistency, MemberState, Reachability};
 use skep_types::{ClusterMap, Group, Result};
+
+const EXAMPLES: &[Example] = &[("all groups with their members", "skep group list")];
+
+/// List all groups with their members: which part each has, and whether it is there
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    query: ClusterArgs,
+}
 
 /// A group.
 #[derive(Debug, Serialize)]
@@ -30,9 +41,9 @@ struct Member {
     consistency: &'static str,
 }
 
-pub(crate) fn run(args: ClusterArgs) -> Result<()> {
-    let access = args.access(None)?;
-    let map = super::super::block_on(async move { access.map().await })?;
+pub(crate) fn run(args: ListArgs) -> Result<()> {
+    let access = args.query.access(None)?;
+    let map = crate::cmd::block_on(async move { access.map().await })?;
     let mut groups: Vec<&Group> = map.groups.iter().collect();
     groups.sort_by_key(|group| (group.kind, group.id));
     let lines: Vec<_> = groups.into_iter().map(|group| line(&map, group)).collect();

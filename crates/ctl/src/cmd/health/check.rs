@@ -1,6 +1,7 @@
 //! `skep health check`: connects to every server as a client would, and explains what is wrong.
 
 use crate::access::{Access, ClusterArgs};
+use crate::help::{Example, examples};
 use crate::output::print;
 use crate::view;
 use serde::Serialize;
@@ -10,6 +11,19 @@ use skep_types::{ClusterMap, Error, ErrorCode, Node, NodeKind, Result, TargetId,
 use std::fmt::Write;
 use std::process::ExitCode;
 use std::time::Duration;
+
+const EXAMPLES: &[Example] = &[
+    ("is all well? The exit code says it too", "skep health check"),
+    ("for a monitor", "skep health check --cluster 10.0.0.1:7400 --token-file token --output json"),
+];
+
+/// Connect to every server, and explain what is wrong
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct CheckArgs {
+    #[command(flatten)]
+    query: ClusterArgs,
+}
 
 /// A server that doesn't shake hands by then is taken for unreachable.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -38,9 +52,9 @@ struct Problem {
     remedy: String,
 }
 
-pub(crate) fn run(args: ClusterArgs) -> Result<ExitCode> {
-    let access = args.access(None)?;
-    let report = super::super::block_on(async move {
+pub(crate) fn run(args: CheckArgs) -> Result<ExitCode> {
+    let access = args.query.access(None)?;
+    let report = crate::cmd::block_on(async move {
         let map = access.map().await?;
         Ok(report(&access, &map).await)
     })?;

@@ -1,10 +1,32 @@
 //! `skep lab down`: removes labs.
 
+use crate::help::{Example, examples};
 use crate::output::print;
 use skep_lab::{DEFAULT_NAME, Removed};
 use skep_types::Result;
 
-pub(super) fn run(name: Option<String>, is_all: bool, is_dry_run: bool) -> Result<()> {
+const EXAMPLES: &[Example] = &[
+    ("remove the lab and its data", "skep lab down"),
+    ("what would go?", "skep lab down --all --dry-run"),
+];
+
+/// Remove a lab with all its data, or what is left of one
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct DownArgs {
+    /// The lab [default: lab]
+    #[arg(long, conflicts_with = "is_all")]
+    name: Option<String>,
+    /// All labs of this host
+    #[arg(long = "all")]
+    is_all: bool,
+    /// Show what would be removed, but remove nothing
+    #[arg(long = "dry-run")]
+    is_dry_run: bool,
+}
+
+pub(crate) fn run(args: DownArgs) -> Result<()> {
+    let DownArgs { name, is_all, is_dry_run } = args;
     let names: Vec<String> = match (name, is_all) {
         (_, true) => skep_lab::names().into_iter().collect(),
         (name, false) => vec![name.unwrap_or_else(|| DEFAULT_NAME.into())],

@@ -1,13 +1,41 @@
 //! `skep lab run`: a command on hosts of a lab.
 
-use crate::cli::LabRunArgs;
+use crate::help::{Example, examples};
 use crate::output::{is_for_people, print, render, size, table};
 use serde::Serialize;
-use skep_lab::{CpuUse, Host, HostRun, Role, State, Stream};
+use skep_lab::{CpuUse, DEFAULT_NAME, Host, HostRun, Role, State, Stream};
+use skep_service::Interval;
 use skep_types::Result;
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
+
+const EXAMPLES: &[Example] = &[
+    ("on all client hosts at once", "skep lab run -- stat --file-system ."),
+    ("on one, for a minute at most", "skep lab run --host c1 --timeout 60s -- ls -l"),
+];
+
+/// Run a command on client hosts of a lab, at the same time on all of them
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct RunArgs {
+    /// The lab
+    #[arg(long, default_value = DEFAULT_NAME)]
+    name: String,
+    /// A host; may be repeated [default: all client hosts]
+    #[arg(long, value_name = "HOST", conflicts_with = "is_on_all")]
+    host: Vec<String>,
+    /// On all client hosts, which is the default
+    #[arg(long = "all-clients")]
+    is_on_all: bool,
+    /// End the command after this time: 30s, 5min
+    #[arg(long, value_name = "TIME")]
+    timeout: Option<Interval>,
+    /// The command; it begins in the host's mount
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+}
 
 /// The command failed on a host.
 const FAILED: u8 = 1;
@@ -32,7 +60,7 @@ struct HostReport {
     stderr: String,
 }
 
-pub(super) fn run(args: &LabRunArgs) -> Result<ExitCode> {
+pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     let state = State::load(&args.name)?;
     let hosts: Vec<&Host> = match args.host.as_slice() {
         [] => state.hosts_of(Role::Client).collect(),

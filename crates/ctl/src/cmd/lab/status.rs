@@ -1,15 +1,30 @@
 //! `skep lab status`: how a lab is.
 
+use crate::help::{Example, examples};
 use crate::output::{print, render, size, table};
-use skep_lab::{HostStatus, Role, State, Status};
+use skep_lab::{DEFAULT_NAME, HostStatus, Role, State, Status};
 use skep_types::Result;
 use std::process::ExitCode;
+
+const EXAMPLES: &[Example] = &[
+    ("is all of it up?", "skep lab status"),
+    ("for a script", "skep lab status --name two --output json"),
+];
+
+/// Show hosts, links, targets, processes and mounts of a lab
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct StatusArgs {
+    /// The lab
+    #[arg(long, default_value = DEFAULT_NAME)]
+    name: String,
+}
 
 /// Something of the lab doesn't run.
 const NOT_WELL: u8 = 1;
 
-pub(super) fn run(name: &str) -> Result<ExitCode> {
-    let status = skep_lab::status(&State::load(name)?)?;
+pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
+    let status = skep_lab::status(&State::load(&args.name)?)?;
     print(&status, |it| {
         let verdict = match it.is_well {
             true => "All of it runs.".to_owned(),

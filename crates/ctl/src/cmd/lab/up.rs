@@ -1,14 +1,90 @@
 //! `skep lab up`: makes an emulated cluster.
 
 use super::status::shown;
-use crate::cli::LabUpArgs;
+use crate::help::{Example, examples};
 use crate::output::{is_for_people, print};
-use skep_lab::{Description, Status};
+use crate::values;
+use skep_lab::{DEFAULT_NAME, Delay, Description, Percent, Rate, Status};
 use skep_types::{Error, ErrorCode, Result};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-pub(super) fn run(args: &LabUpArgs) -> Result<()> {
+const EXAMPLES: &[Example] = &[
+    ("a small lab: two servers, two clients", "skep lab up"),
+    ("a ready shape", "skep lab up scenario1"),
+    (
+        "what would be made of a shape with other rates?",
+        "skep lab up scenario2 --target-rate 30MB/s --target-variability 20% --dry-run",
+    ),
+    (
+        "by options alone, beside another lab",
+        "skep lab up --servers 2 --targets 4 --clients 8 --link 400Mbit --name two",
+    ),
+];
+
+/// Make an emulated cluster on this host: hosts with limited links, targets with limited rates,
+/// a mount on each client host
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct UpArgs {
+    /// A ready shape (`skep lab shapes`), or a file that describes the lab; options go first
+    #[arg(value_name = "SHAPE|FILE", default_value = "small", value_parser = values::shapes())]
+    shape: String,
+    /// Name of the lab: letters a to z and digits
+    #[arg(long, default_value = DEFAULT_NAME)]
+    name: String,
+    /// Servers, each with one storage service
+    #[arg(long, value_name = "COUNT")]
+    servers: Option<u16>,
+    /// Storage targets of each server
+    #[arg(long, value_name = "COUNT")]
+    targets: Option<u16>,
+    /// Client hosts, each with a mount
+    #[arg(long, value_name = "COUNT")]
+    clients: Option<u16>,
+    /// Metadata targets, all on a host of their own
+    #[arg(long, value_name = "COUNT")]
+    metadata_targets: Option<u16>,
+    /// Rate of each server's link, in each direction: 400Mbit, 50MB/s
+    #[arg(long, value_name = "RATE")]
+    link: Option<Rate>,
+    /// Rate of each client's link, in each direction
+    #[arg(long, value_name = "RATE")]
+    client_link: Option<Rate>,
+    /// Rate of each target, reads and writes together
+    #[arg(long, value_name = "RATE")]
+    target_rate: Option<Rate>,
+    /// How much that varies from second to second: the standard deviation, as in 10%
+    #[arg(long, value_name = "SHARE")]
+    target_variability: Option<Percent>,
+    /// Where the variations begin: the same number gives the same ones again
+    #[arg(long, value_name = "NUMBER")]
+    seed: Option<u64>,
+    /// How long a packet takes from a host to another: 1ms, 250us
+    #[arg(long, value_name = "TIME")]
+    delay: Option<Delay>,
+    /// How the cluster chooses targets for new files
+    #[arg(long, value_parser = values::choosers())]
+    chooser: Option<String>,
+    /// Keep the targets in memory, so that this host's disk limits nothing
+    #[arg(long = "in-memory", conflicts_with = "is_on_disk")]
+    is_in_memory: bool,
+    /// Keep the targets on disk, also if the shape has them in memory
+    #[arg(long = "on-disk")]
+    is_on_disk: bool,
+    /// Where the targets' data lie: a new directory, or an empty one [default: below
+    /// /var/tmp/skep-lab]
+    #[arg(long, value_name = "DIR")]
+    directory: Option<PathBuf>,
+    /// Go on also if this host seems too slow for the rates
+    #[arg(long = "force")]
+    is_forced: bool,
+    /// Check everything and show what would be made, but make nothing
+    #[arg(long = "dry-run")]
+    is_dry_run: bool,
+}
+
+pub(crate) fn run(args: &UpArgs) -> Result<()> {
     let description = description(args)?;
     let mut tell = |step: &str| {
         if is_for_people() {
@@ -27,7 +103,7 @@ pub(super) fn run(args: &LabUpArgs) -> Result<()> {
 }
 
 /// What was asked for: a shape or a file, and what options say on top.
-fn description(args: &LabUpArgs) -> Result<Description> {
+fn description(args: &UpArgs) -> Result<Description> {
     let mut description = match skep_lab::shape(&args.shape) {
         Some(shape) => shape.description,
         None if Path::new(&args.shape).exists() => Description::read(Path::new(&args.shape))?,

@@ -1,12 +1,30 @@
 //! `skep lock list`: what applications have locked, and what they wait for.
 
 use crate::access::{ClusterArgs, entry_at};
+use crate::help::{Example, examples};
 use crate::output::{print, render, table};
 use crate::uses::{Lock, Users};
 use serde::Serialize;
 use skep_types::{GroupId, InodeId, Result};
 use skep_wire::file_locks::FileUse;
-use std::path::Path;
+use std::path::PathBuf;
+
+const EXAMPLES: &[Example] = &[
+    ("everything that is locked", "skep lock list"),
+    ("in one file", "skep lock list /mnt/skep/database"),
+];
+
+/// List what is locked and who waits, in one file or in all
+///
+/// If whoever holds a lock can't be ended, `skep client evict` takes away what its mount holds.
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    query: ClusterArgs,
+    /// A path in a mount; without one, all files
+    path: Option<PathBuf>,
+}
 
 /// A lock, or a wait for one.
 #[derive(Debug, Serialize)]
@@ -19,11 +37,12 @@ struct Line {
     lock: Lock,
 }
 
-pub(crate) fn run(query: ClusterArgs, path: Option<&Path>) -> Result<()> {
-    let entry = path.map(entry_at).transpose()?;
+pub(crate) fn run(args: ListArgs) -> Result<()> {
+    let ListArgs { query, path } = args;
+    let entry = path.as_deref().map(entry_at).transpose()?;
     let access = query.access(entry.as_ref().map(|(_, place)| place.as_path()))?;
     let inode = entry.map(|(inode, _)| inode);
-    let lines = super::super::block_on(async move {
+    let lines = crate::cmd::block_on(async move {
         let users = Users::of(&access).await?;
         let mut lines = Vec::new();
         for group in groups(&users, inode) {

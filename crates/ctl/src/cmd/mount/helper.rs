@@ -3,21 +3,14 @@
 //! mount(8) says `mount.skep SOURCE DIRECTORY [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`, in
 //! any order. As `mount.fuse.skep` it is called to change what is mounted (`mount -o remount`).
 
-use crate::cli::{DEFAULT_LOG, DEFAULT_TRANSPORT, MountArgs};
+use super::{DEFAULT_LOG, DEFAULT_TRANSPORT, MountArgs};
 use skep_types::{Error, ErrorCode, Result};
-use std::ffi::{OsStr, OsString};
-use std::path::Path;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 /// "Incorrect invocation" and "mount failure" of mount(8).
 const WRONGLY_CALLED: u8 = 1;
 const FAILED: u8 = 32;
-
-/// Whether the program was called by one of the helper's names.
-pub(crate) fn is_called_so(program: &OsStr) -> bool {
-    let name = Path::new(program).file_name().unwrap_or_default();
-    name == "mount.skep" || name == "mount.fuse.skep"
-}
 
 /// Mounts as mount(8) says.
 pub(crate) fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -90,6 +83,7 @@ fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<MountArgs> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
 
     fn parsed(line: &str) -> Result<MountArgs> {
         parse(line.split(' ').map(OsString::from))
@@ -117,12 +111,5 @@ mod tests {
         for line in ["/data", "/data /mnt /more", "/data /mnt -o", "/data /mnt -x"] {
             assert_eq!(parsed(line).unwrap_err().code(), ErrorCode::InvalidArgument, "{line}");
         }
-    }
-
-    #[test]
-    fn the_helper_is_known_by_its_name() {
-        assert!(is_called_so(OsStr::new("/sbin/mount.skep")));
-        assert!(is_called_so(OsStr::new("mount.fuse.skep")));
-        assert!(!is_called_so(OsStr::new("/usr/bin/skep")));
     }
 }

@@ -1,11 +1,15 @@
 //! The list behind `-o`, as `mount` and `/etc/fstab` have it.
 
+use super::MountArgs;
 use super::retry::Retry;
-use crate::cli::MountArgs;
 use skep_fuse::MountFlags;
 use skep_service::ByteSize;
 use skep_types::{Error, ErrorCode, Result};
+use std::fmt::Write;
 use std::time::Duration;
+
+/// Columns of the explanation of an option.
+const TEXT_COLUMNS: usize = 70;
 
 /// Longest time for which the kernel may be let remember names and attributes. For what never
 /// changes an hour is as good as a day, and one who was mistaken has not long to wait.
@@ -104,6 +108,32 @@ pub(crate) const COMMON: &[(&str, &str)] = &[
         "for mount(8) and systemd; Skep ignores them",
     ),
 ];
+
+/// What can stand behind `-o`, and what it means.
+pub(crate) fn list() -> Vec<(String, &'static str)> {
+    let own = OWN.iter().map(|option| {
+        let value = option.value.map(|value| format!("={value}"));
+        (format!("{}{}", option.name, value.unwrap_or_default()), option.meaning)
+    });
+    own.chain(COMMON.iter().map(|(names, meaning)| ((*names).to_owned(), *meaning))).collect()
+}
+
+pub(super) fn help() -> String {
+    let mut text = String::from("Mount options, for --options and in /etc/fstab:\n");
+    for (option, meaning) in list() {
+        let _ = writeln!(text, "  {option}");
+        let mut line = String::new();
+        for word in meaning.split(' ') {
+            if line.len() + word.len() > TEXT_COLUMNS {
+                let _ = writeln!(text, "         {line}");
+                line.clear();
+            }
+            line = line + " " + word;
+        }
+        let _ = writeln!(text, "         {line}");
+    }
+    text
+}
 
 fn is_own(name: &str) -> bool {
     OWN.iter().any(|option| option.name == name)
@@ -252,7 +282,7 @@ mod tests {
         assert!(page.contains("`mount -o remount,...`"), "remount is");
         let helps = [
             include_str!("../../../../../docs/commands/skep-mount.md").to_owned(),
-            crate::manual::page_of_the_helper().1,
+            crate::cmd::man::manual::page_of_the_helper().1,
         ];
         for OwnOption { name, value, .. } in OWN {
             let option =

@@ -2,7 +2,9 @@
 //! Mounts take no connections: management tells them with the answer to their next heartbeat.
 
 use crate::access::{Access, ClusterArgs, PATIENCE};
+use crate::help::{Example, examples};
 use crate::output::{print, render, table};
+use crate::values;
 use crate::view::node_named;
 use serde::Serialize;
 use skep_cluster::state::kind_word;
@@ -12,6 +14,27 @@ use skep_wire::management::SetClientLogLevel;
 use skep_wire::node::{LogLevel, SetLogLevel};
 use std::process::ExitCode;
 use std::time::Duration;
+
+const EXAMPLES: &[Example] = &[
+    ("what all services log", "skep node log-level all"),
+    ("more of one", "skep node log-level storage-1 debug"),
+    ("more of one part of a mount", "skep node log-level n12 info,skep_client=debug"),
+    ("as its settings say", "skep node log-level storage-1 default"),
+];
+
+/// Show what running services and mounts log, or change it until they end
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct LogLevelArgs {
+    #[command(flatten)]
+    query: ClusterArgs,
+    /// A service or mount by name or id, `all` services, or all `mounts`
+    node: String,
+    /// A level, a filter such as `info,skep_storage=debug`, or `default` for what its settings
+    /// say
+    #[arg(value_parser = values::levels_and_default())]
+    level: Option<String>,
+}
 
 /// Nodes that are asked at a time.
 const AT_ONCE: usize = 100;
@@ -31,17 +54,14 @@ struct Line {
 
 /// Shows or changes the level of one node, of all services or of all mounts. The exit code says
 /// whether all answered.
-pub(crate) fn run(query: ClusterArgs, node: &str, level: Option<&str>) -> Result<ExitCode> {
+pub(crate) fn run(args: LogLevelArgs) -> Result<ExitCode> {
+    let LogLevelArgs { query, node, level } = args;
     let access = query.access(None)?;
-    let wanted = node.to_owned();
-    let is_one = !matches!(node, "all" | "mounts");
-    let level = level.map(|level| match level {
-        "default" => String::new(),
-        level => level.to_owned(),
-    });
-    let lines = super::super::block_on(async move {
+    let is_one = !matches!(node.as_str(), "all" | "mounts");
+    let level = level.map(|level| if level == "default" { String::new() } else { level });
+    let lines = crate::cmd::block_on(async move {
         let map = access.map().await?;
-        let nodes = chosen(&map, &wanted)?;
+        let nodes = chosen(&map, &node)?;
         let heartbeat = Duration::from_millis(u64::from(map.policy.heartbeat_ms));
         let mut lines = Vec::new();
         // Each mount answers with its next heartbeat, so many wait for theirs at once.

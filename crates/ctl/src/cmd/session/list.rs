@@ -1,12 +1,27 @@
 //! `skep session list`: the sessions of clients at each metadata target.
 
 use crate::access::ClusterArgs;
+use crate::help::{Example, examples};
 use crate::output::{count, print, render, span, table};
 use crate::uses::Users;
 use crate::view::node_named;
 use serde::Serialize;
 use skep_types::{GroupId, Result};
 use skep_wire::metadata::SessionEntry;
+
+const EXAMPLES: &[Example] =
+    &[("all sessions", "skep session list"), ("those of client 7", "skep session list --client 7")];
+
+/// List the sessions at all metadata targets: client, lease, last heard, open files
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    query: ClusterArgs,
+    /// Only those of one client, by id or name
+    #[arg(long)]
+    client: Option<String>,
+}
 
 /// A session.
 #[derive(Debug, Serialize)]
@@ -24,9 +39,10 @@ struct Line {
     open_files: u32,
 }
 
-pub(crate) fn run(query: ClusterArgs, client: Option<String>) -> Result<()> {
+pub(crate) fn run(args: ListArgs) -> Result<()> {
+    let ListArgs { query, client } = args;
     let access = query.access(None)?;
-    let lines = super::super::block_on(async move {
+    let lines = crate::cmd::block_on(async move {
         let users = Users::of(&access).await?;
         let client = client.map(|name| node_named(&users.map, &name)).transpose()?.map(|it| it.id);
         let mut lines = Vec::new();

@@ -1,12 +1,26 @@
 //! `skep study plan`: a ready plan. People get its text, as it would stand in a file; programs get
 //! what is read from that: all factors of each experiment, also those that the text leaves out.
 
+use crate::help::{Example, examples};
 use crate::output::print;
+use crate::values;
 use serde::Serialize;
 use skep_study::plan::{Calibration, Experiment, Factors, Lab, Level, Plan};
 use skep_study::plans;
 use skep_types::Result;
 use std::time::Duration;
+
+const EXAMPLES: &[Example] =
+    &[("write it to a file, and change what your system needs", "skep study plan scenario1")];
+
+/// Print a ready plan, to look at or to change
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct PlanArgs {
+    /// Its name
+    #[arg(value_parser = values::plans())]
+    name: String,
+}
 
 #[derive(Debug, Serialize)]
 struct PlanReport {
@@ -67,8 +81,8 @@ struct FactorsReport {
     targets: Vec<&'static str>,
 }
 
-pub(crate) fn run(name: &str) -> Result<()> {
-    let text = plans::text(name)?;
+pub(crate) fn run(args: &PlanArgs) -> Result<()> {
+    let text = plans::text(&args.name)?;
     print(&report(Plan::parse(text)?), |_| text.to_owned())
 }
 

@@ -1,9 +1,17 @@
 //! `skep study plans`: the plans that are ready to run.
 
+use crate::help::{Example, examples};
 use crate::output::{print, render, table};
 use serde::Serialize;
 use skep_study::{order, plans};
 use skep_types::Result;
+
+const EXAMPLES: &[Example] = &[("what is ready to run", "skep study plans")];
+
+/// List the plans that are ready to run
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct PlansArgs {}
 
 #[derive(Debug, Serialize)]
 struct Ready {
@@ -22,7 +30,7 @@ struct Asked {
     title: String,
 }
 
-pub(crate) fn run() -> Result<()> {
+pub(crate) fn run(_: PlansArgs) -> Result<()> {
     let ready: Vec<Ready> = plans::all()
         .into_iter()
         .map(|plan| Ready {

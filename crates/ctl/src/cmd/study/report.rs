@@ -1,5 +1,6 @@
 //! `skep study report`: what the results of a study say, as far as there are any.
 
+use crate::help::{Example, examples};
 use crate::output::print;
 use serde::Serialize;
 use skep_study::journal::{self, write_file};
@@ -7,6 +8,23 @@ use skep_study::report::{Report, analyse, files};
 use skep_types::{Error, Result};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
+
+const EXAMPLES: &[Example] = &[
+    ("a page for people, skep-study/report/index.html", "skep study report skep-study"),
+    ("for a program", "skep study report skep-study --output json"),
+];
+
+/// Say what the results of a study mean: a page, figures, tables
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct ReportArgs {
+    /// Take runs that don't count, since the CPU was the limit, as if they did; the report says
+    /// so
+    #[arg(long = "with-invalid")]
+    includes_invalid: bool,
+    /// The study's directory; the report is written to its directory `report`
+    directory: PathBuf,
+}
 
 /// What was written, and what it says.
 #[derive(Debug, Serialize)]
@@ -17,8 +35,9 @@ pub(super) struct Written {
     report: Report,
 }
 
-pub(crate) fn run(directory: &Path, includes_invalid: bool) -> Result<()> {
-    print(&write(directory, includes_invalid)?, as_text)
+pub(crate) fn run(args: &ReportArgs) -> Result<()> {
+    let ReportArgs { includes_invalid, directory } = args;
+    print(&write(directory, *includes_invalid)?, as_text)
 }
 
 /// Writes the report of a study.

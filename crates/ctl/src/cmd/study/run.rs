@@ -1,9 +1,10 @@
 //! `skep study run`: makes the runs of a plan that aren't made yet.
 
 use super::report;
-use crate::cli::StudyRunArgs;
 use crate::cmd::bench::{listed, named};
+use crate::help::{Example, examples};
 use crate::output::{is_for_people, print, span, utc};
+use crate::values;
 use serde::Serialize;
 use skep_lab::State;
 use skep_study::journal::{FILE, FORMAT, Journal};
@@ -15,6 +16,63 @@ use skep_study::{lab, order, plans};
 use skep_types::{Error, ErrorCode, Result};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+
+const EXAMPLES: &[Example] = &[
+    ("a short study in a lab of its own", "skep study run small"),
+    ("the study that this follows", "skep study run scenario1 --directory results"),
+    ("go on with it", "skep study run scenario1 --directory results --resume"),
+    (
+        "a plan of your own on a mounted file system",
+        "skep study run ./mine.toml --mount /mnt/skep/study --hosts n1,n2,n3,n4",
+    ),
+    ("what would be run?", "skep study run scenario1 --dry-run"),
+];
+
+/// Run a study, or go on with one: in a lab of its own, in a lab that is up, or on any mounted
+/// file system. Ctrl-C ends it after the run that is going on; nothing measured is lost
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct RunArgs {
+    /// A ready plan by its name, or a file, as in ./mine.toml
+    #[arg(value_name = "PLAN|FILE", value_parser = values::plans())]
+    plan: String,
+    /// A lab that is up; without it and --mount, the lab that the plan is made for is made, and
+    /// removed at the end
+    #[arg(long, value_name = "NAME", conflicts_with = "mount")]
+    lab: Option<String>,
+    /// A directory on the file system that is studied, mounted here and on all hosts
+    #[arg(long, value_name = "DIR")]
+    mount: Option<PathBuf>,
+    /// Client hosts on which it is mounted; `localhost` is this one [default: localhost]
+    #[arg(long, value_delimiter = ',', value_name = "NAMES", conflicts_with = "lab")]
+    hosts: Vec<String>,
+    /// File with a client host on each line
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["hosts", "lab"])]
+    host_file: Option<PathBuf>,
+    /// Servers, whose caches are dropped too
+    #[arg(long, value_delimiter = ',', value_name = "NAMES", conflicts_with = "lab")]
+    server_hosts: Vec<String>,
+    /// What is put before a command to run it on a host, {host} being its name; `skep` has to be
+    /// found there, and nothing asked
+    #[arg(long, default_value = "ssh -o BatchMode=yes {host}", value_name = "COMMAND")]
+    enter: String,
+    /// What the lab is called that is made for the study: studies at the same time need others
+    #[arg(long, default_value = "study", value_name = "NAME", conflicts_with_all = ["lab", "mount"])]
+    lab_name: String,
+    /// Make the lab even if this machine is too slow for its rates; runs of which that is the limit
+    /// don't count
+    #[arg(long = "force", conflicts_with_all = ["lab", "mount"])]
+    is_forced: bool,
+    /// Where results go [default: ./skep-study-PLAN]
+    #[arg(long, value_name = "DIR")]
+    directory: Option<PathBuf>,
+    /// Go on with the study that is there
+    #[arg(long = "resume")]
+    is_resumed: bool,
+    /// Check the plan and show what would be run, in which order, but run nothing
+    #[arg(long = "dry-run")]
+    is_dry_run: bool,
+}
 
 /// Set by the first signal: the run that is going on is the last one.
 static STOP: AtomicBool = AtomicBool::new(false);
@@ -55,7 +113,7 @@ struct IntendedRun {
     condition: String,
 }
 
-pub(crate) fn run(args: &StudyRunArgs) -> Result<()> {
+pub(crate) fn run(args: &RunArgs) -> Result<()> {
     let text = plans::find(&args.plan)?;
     let plan = Plan::parse(&text).map_err(|error| error.within(&args.plan))?;
     let directory = args.directory.clone();
@@ -159,7 +217,7 @@ fn stop_on_signals() -> Result<()> {
 }
 
 /// Where it is run, and the lab that was made for it.
-fn place(args: &StudyRunArgs, plan: &Plan) -> Result<(Place, Option<String>)> {
+fn place(args: &RunArgs, plan: &Plan) -> Result<(Place, Option<String>)> {
     if let Some(name) = &args.lab {
         return Ok((lab::place(&State::load(name)?)?, None));
     }
@@ -203,7 +261,7 @@ fn shape(description: &skep_lab::Description) -> System {
     System { hosts: u32::from(description.clients), targets_per_server: Some(targets) }
 }
 
-fn mounted(args: &StudyRunArgs, mount: &Path) -> Result<Place> {
+fn mounted(args: &RunArgs, mount: &Path) -> Result<Place> {
     let path = mount.canonicalize().map_err(|error| {
         let code = match error.kind() {
             std::io::ErrorKind::NotFound => ErrorCode::NotFound,
@@ -317,7 +375,7 @@ fn show(event: Event) {
     tell_people(&text);
 }
 
-fn show_intended(args: &StudyRunArgs, plan: &Plan) -> Result<()> {
+fn show_intended(args: &RunArgs, plan: &Plan) -> Result<()> {
     if let (None, None, Some(wanted)) = (&args.lab, &args.mount, &plan.lab) {
         plan.check_system(&shape(&lab::description(wanted)?))?;
     }

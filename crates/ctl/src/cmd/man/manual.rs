@@ -2,6 +2,7 @@
 //!
 //! Services and the helper are in section 8, what people type in section 1.
 
+use crate::cmd::mount::options;
 use crate::help;
 use clap::{Arg, Command};
 use clap_mangen::Man;
@@ -9,12 +10,14 @@ use clap_mangen::roff::{Inline, Roff, bold, roman};
 
 /// Commands that run services.
 const SERVICES: &[&str] = &["skep-management", "skep-metadata", "skep-storage"];
+/// The command whose page lists mount options.
+const MOUNT: &str = "skep mount";
 /// What is written on the top of each page.
 const MANUAL: &str = "Skep Manual";
 
 /// All pages: names below the directory of the manual, as in `man1/skep-up.1`, with their text.
-pub(crate) fn pages() -> Vec<(String, String)> {
-    let mut command = help::command().disable_help_subcommand(true);
+pub(super) fn pages(command: Command) -> Vec<(String, String)> {
+    let mut command = command.disable_help_subcommand(true);
     command.build();
     let mut pages = vec![page_of_the_helper()];
     add_pages(&command, "skep", &mut pages);
@@ -28,10 +31,12 @@ fn add_pages(command: &Command, path: &str, pages: &mut Vec<(String, String)>) {
     let name = path.replace(' ', "-");
     let section = if SERVICES.contains(&name.as_str()) { 8 } else { 1 };
     let options = match path {
-        help::MOUNT => help::mount_option_list(),
+        MOUNT => options::list(),
         _ => Vec::new(),
     };
-    pages.push(page(command.clone(), &name, section, &options, help::examples(path)));
+    let examples = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    let examples = examples.strip_prefix(help::TITLE).map(str::to_owned);
+    pages.push(page(command.clone(), &name, section, &options, examples));
 }
 
 /// The page of what mount(8) calls.
@@ -72,7 +77,7 @@ pub(crate) fn page_of_the_helper() -> (String, String) {
                     # a line of /etc/fstab\n  \
                     10.0.0.1:7400 /mnt/skep skep _netdev,nofail,retry=80,\
                     token_file=/etc/skep/token 0 0";
-    let options = help::mount_option_list();
+    let options = options::list();
     page(command, "mount.skep", 8, &options, Some(examples.to_owned()))
 }
 

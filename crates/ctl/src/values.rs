@@ -29,37 +29,37 @@ impl TypedValueParser for Known {
 }
 
 /// Names of settings of the cluster.
-pub(super) fn settings() -> Known {
+pub(crate) fn settings() -> Known {
     Known(|| SETTINGS.iter().map(|setting| setting.name).collect())
 }
 
 /// Ways to choose targets.
-pub(super) fn choosers() -> Known {
+pub(crate) fn choosers() -> Known {
     Known(|| Chooser::ALL.iter().map(|(_, word)| *word).collect())
 }
 
 /// Transports of a mount.
-pub(super) fn transports() -> Known {
+pub(crate) fn transports() -> Known {
     Known(|| vec!["auto", "uring", "device"])
 }
 
 /// Levels of logs.
-pub(super) fn levels() -> Known {
+pub(crate) fn levels() -> Known {
     Known(|| vec!["error", "warn", "info", "debug", "trace"])
 }
 
 /// Levels of the log of a running service.
-pub(super) fn levels_and_default() -> Known {
+pub(crate) fn levels_and_default() -> Known {
     Known(|| vec!["error", "warn", "info", "debug", "trace", "default"])
 }
 
 /// Ready shapes of labs.
-pub(super) fn shapes() -> Known {
+pub(crate) fn shapes() -> Known {
     Known(|| skep_lab::shapes().iter().map(|shape| shape.name).collect())
 }
 
 /// Plans of studies that are ready to run.
-pub(super) fn plans() -> Known {
+pub(crate) fn plans() -> Known {
     Known(|| vec!["scenario1", "scenario2", "concurrent", "small", "site"])
 }
 

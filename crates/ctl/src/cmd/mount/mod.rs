@@ -6,13 +6,16 @@ mod log_place;
 pub(crate) mod options;
 pub(crate) mod retry;
 
-use crate::access::{Access, PATIENCE};
-use crate::cli::{DEFAULT_TRANSPORT, MountArgs};
-use crate::local::children::{LOG_LIMIT, program, tail};
+use crate::access::{Access, ClusterArgs, PATIENCE};
+use crate::help::{Example, examples};
+use crate::local::children::{LOG_LIMIT, tail};
 use crate::local::readiness::Readiness;
 use crate::output::print;
+use crate::program::program;
+use crate::values;
 use options::Options;
 use retry::Retry;
+use rustix::process::Pid;
 use serde::Serialize;
 use skep_client::LogControl;
 use skep_fuse::{ClusterOptions, ServeOptions, TransportChoice, TransportKind};
@@ -22,6 +25,81 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Transport of a mount unless told otherwise.
+pub(super) const DEFAULT_TRANSPORT: &str = "auto";
+/// What a mount logs unless told otherwise.
+const DEFAULT_LOG: &str = "info";
+
+const EXAMPLES: &[Example] = &[
+    ("a cluster on this host", "skep mount --cluster ./skep-data --detach /mnt/skep"),
+    (
+        "one elsewhere, read-only",
+        "skep mount --cluster 10.0.0.1:7400 --token-file token -o ro --detach /mnt/skep",
+    ),
+    (
+        "only check the command and the token",
+        "skep mount --dry-run --cluster 10.0.0.1:7400 --token-file token /mnt/skep",
+    ),
+];
+
+/// Mount a cluster on a directory
+#[derive(Debug, Clone, Default, clap::Args)]
+#[command(
+    after_help = examples(EXAMPLES),
+    after_long_help = format!("{}\n{}", options::help(), examples(EXAMPLES))
+)]
+pub(crate) struct MountArgs {
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    /// The directory to mount on
+    directory: PathBuf,
+    /// Options as `mount -o` has them, with a comma between them: ro, nosuid, noexec, ...; all are
+    /// in the long help (`--help`)
+    #[arg(short, long, value_name = "OPTIONS")]
+    options: Vec<String>,
+    /// Ignore options that don't exist
+    #[arg(short = 's', long = "sloppy")]
+    is_sloppy: bool,
+    /// Check the command and the way to the cluster, but don't mount
+    #[arg(long = "dry-run")]
+    is_dry_run: bool,
+    /// What `mount -f` means: look at what was typed alone. The command line has it not.
+    #[arg(skip)]
+    is_fake: bool,
+    /// Say nothing when it is mounted
+    #[arg(short = 'q', long = "quiet")]
+    is_quiet: bool,
+    /// Go on in the background once it is mounted; otherwise Ctrl-C unmounts
+    #[arg(long)]
+    detach: bool,
+    /// This is the process that stays in the background.
+    #[arg(long, hide = true)]
+    in_background: bool,
+    /// Who has called the helper: mount(8). When it ends, nobody waits for the mount any more.
+    #[arg(skip)]
+    caller: Option<Pid>,
+    /// How long to try while management can't be reached; 15 seconds unless set
+    #[arg(long, value_name = "SECONDS|forever")]
+    retry: Option<Retry>,
+    /// Transport between kernel and mount
+    #[arg(long, default_value = DEFAULT_TRANSPORT, value_parser = values::transports())]
+    transport: String,
+    /// Let programs say by the variable SKEP_PATTERN how the files that they make are striped
+    #[arg(long = "job-patterns")]
+    has_job_patterns: bool,
+    /// What is logged: a level, or a filter such as `info,skep_client=debug`
+    #[arg(long, default_value = DEFAULT_LOG, value_parser = values::levels())]
+    log: String,
+    /// Size at which a log file gets the ending `.old` and a new one is begun; 0: never. Of a mount
+    /// in the background, 16 MiB unless set
+    #[arg(long)]
+    log_limit: Option<ByteSize>,
+    /// Where a mount in the background logs to. Unless set: the logs of a cluster in a local
+    /// directory, /var/log/skep for root, ~/.local/state/skep for others
+    #[arg(long)]
+    log_file: Option<PathBuf>,
+}
 
 /// How long a mount in the background may take to begin, beyond the time that it may wait for
 /// management.
@@ -58,7 +136,7 @@ pub(crate) fn run(args: &MountArgs) -> Result<()> {
     match (args.is_dry_run, args.detach) {
         (true, _) => {
             let patience = args.retry.map_or(Some(PATIENCE), Retry::patience);
-            super::block_on(async move { access.map_within(patience).await.map(drop) })
+            crate::cmd::block_on(async move { access.map_within(patience).await.map(drop) })
         }
         (false, true) => detach(args, options, &access),
         (false, false) => mount(args, options, transport, &access),
@@ -169,7 +247,7 @@ fn detach(args: &MountArgs, asked: Options, access: &Access) -> Result<()> {
     let mut child = skep_env::spawn_detaching(&mut command)?;
     let patience = retry.patience().map(|span| span + BACKGROUND_PATIENCE);
     let caller = args.caller;
-    super::block_on(async move {
+    crate::cmd::block_on(async move {
         let has_ended = || {
             if caller.is_some() && caller != rustix::process::getppid() {
                 let what = "nothing was mounted: who waited for it has ended";
