@@ -24,7 +24,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 /// Which cluster.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ClusterArgs {
-    /// The cluster: its data directory, or the address of its management
+    /// The cluster: its data directory, or the address of its management service
     #[arg(long, value_name = "DATA-DIR|ADDRESS")]
     pub(crate) cluster: Option<String>,
     /// File that holds the cluster's token
@@ -66,8 +66,8 @@ impl ClusterArgs {
             return self.named("skep-data");
         }
         Err(unknown(
-            "which cluster? Name its data directory, or the address of its management, with \
-             --cluster, or run this in a directory in which it is mounted",
+            "cannot tell which cluster is meant: no cluster is mounted here and there is no \
+             ./skep-data; name its data directory or the address of its management with --cluster",
         ))
     }
 
@@ -79,10 +79,14 @@ impl ClusterArgs {
         let Some(file) = &self.token_file else {
             let what = match name.contains(':') {
                 true => format!(
-                    "to reach the cluster at {name} its token is needed: name a file that holds it \
-                     with --token-file (`skep cluster token` on the management host prints it)"
+                    "cannot connect to the cluster at {name}: its token is missing; name a file \
+                     that holds it with --token-file (`skep cluster token` on the management host \
+                     prints the token)"
                 ),
-                false => format!("there is no cluster at {name}: no such file or directory"),
+                false => format!(
+                    "cannot find a cluster at {name}: no such file or directory; \
+                                  `skep up` starts a cluster on this host"
+                ),
             };
             return Err(unknown(what));
         };
@@ -90,7 +94,7 @@ impl ClusterArgs {
         token.addresses = name.split(',').map(str::to_owned).collect();
         if let Some(wrong) = token.addresses.iter().find(|address| !is_address(address)) {
             return Err(unknown(format!(
-                "'{wrong}' is neither a directory nor an address of the form host:port"
+                "invalid cluster '{wrong}': expected a directory, or an address as in host:port"
             )));
         }
         Ok(Access { token, name: name.to_owned(), token_file: file.clone() })
@@ -107,8 +111,8 @@ fn is_address(text: &str) -> bool {
 fn token_in(file: &Path) -> Result<JoinToken> {
     if !file.exists() {
         return Err(unknown(format!(
-            "there is no token file {}; `skep cluster token` on the management host prints the \
-             token",
+            "cannot read the token file {}: no such file; `skep cluster token` on the management \
+             host prints the token",
             file.display()
         )));
     }
@@ -121,7 +125,8 @@ fn from_path(path: &Path) -> Result<Access> {
         [path.join("management").join(TOKEN_FILE), path.join(TOKEN_FILE), path.clone()];
     let Some(file) = candidates.into_iter().find(|file| file.is_file()) else {
         return Err(unknown(format!(
-            "{} holds no cluster: `skep up --data-dir {}` would make one",
+            "cannot find a cluster in {}: it has no token; `skep up --data-dir {}` creates a \
+             cluster",
             path.display(),
             path.display()
         )));
@@ -154,14 +159,14 @@ impl Access {
         patience: Duration,
     ) -> Result<(String, Rc<Connection>)> {
         let identity = self.identity();
-        let mut last = Error::new(ErrorCode::Disconnected, "it has no address");
+        let mut last = Error::new(ErrorCode::Disconnected, "the node has no address");
         for address in &node.addresses {
             let attempt = Connection::connect(address, &identity, target, Channel::NONE);
             match skep_env::timeout(patience, attempt).await {
                 Some(Ok(connection)) => return Ok((address.clone(), connection)),
                 Some(Err(error)) => last = error,
                 None => {
-                    let what = format!("{address}: no answer within {patience:?}");
+                    let what = format!("{address}: no reply within {patience:?}");
                     last = Error::new(ErrorCode::Disconnected, what);
                 }
             }
@@ -185,11 +190,11 @@ impl Access {
         let hint = |error: Error| {
             let hint = match error.code() {
                 ErrorCode::Disconnected | ErrorCode::TimedOut if Path::new(&self.name).exists() => {
-                    "; is it running? `skep up` starts a cluster on this host"
+                    "; check that it is running: `skep up` starts a cluster on this host"
                 }
                 ErrorCode::Disconnected | ErrorCode::TimedOut => {
-                    "; is management running there, and is the address right? On its host, \
-                     `skep cluster token` prints the token with the address"
+                    "; check the address, and that management is running: on its host, `skep \
+                     cluster token` prints the token with the address"
                 }
                 ErrorCode::AuthenticationFailed => {
                     "; `skep cluster token` on the management host prints the right token"
@@ -221,7 +226,13 @@ impl Access {
     /// The newest map, for which management is tried for so long; without a limit, for ever.
     pub(crate) async fn map_within(&self, patience: Option<Duration>) -> Result<ClusterMap> {
         let update = self.ask_within(&GetMap { known: MapVersion::new(0) }, patience).await?;
-        let missing = || Error::new(ErrorCode::Protocol, "management gave no map");
+        let missing = || {
+            Error::new(
+                ErrorCode::Protocol,
+                "cannot read the cluster map: management \
+                                                          replied without a map",
+            )
+        };
         update.map.ok_or_else(missing)
     }
 }
@@ -249,8 +260,8 @@ pub(crate) fn entry_at(path: &Path) -> Result<(InodeId, PathBuf)> {
         return Err(Error::new(
             ErrorCode::InvalidArgument,
             format!(
-                "{} is not in a mount of Skep; `findmnt -t fuse.skep` lists the mounts of this \
-                 host, `skep client list` those of a cluster",
+                "cannot use {}: it is not in a mount of Skep; `findmnt -t fuse.skep` lists the \
+                 mounts of this host, `skep client list` the mounts of a cluster",
                 path.display()
             ),
         ));

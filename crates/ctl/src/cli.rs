@@ -9,7 +9,7 @@ use clap::{Command, CommandFactory, FromArgMatches, Parser};
 #[derive(Debug, Parser)]
 #[command(name = "skep", version, propagate_version = true, max_term_width = 100)]
 pub(crate) struct Cli {
-    /// How to print: for people, or for programs
+    /// Output format: a table for people, or JSON for programs
     #[arg(long, value_enum, global = true, default_value = "table", value_name = "FORMAT")]
     pub(crate) output: OutputFormat,
     #[command(subcommand)]

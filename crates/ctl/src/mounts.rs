@@ -79,16 +79,19 @@ pub(crate) fn unmount(directory: &Path, is_lazy: bool) -> Result<()> {
     }
     let why = match said.last() {
         Some(text) if !text.is_empty() => text.clone(),
-        _ => "neither umount nor fusermount3 could be run".into(),
+        _ => "neither umount nor fusermount3 can be run".into(),
     };
     let hint = if why.contains("busy") {
-        "; `fuser -m` shows who uses it, and --lazy detaches it nevertheless"
+        "; `fuser -m` lists the processes that use it, and `skep umount --lazy` detaches it anyway"
     } else if why.contains("not mounted") || why.contains("no mount point") {
         "; `findmnt -t fuse.skep` lists the mounts of this host"
     } else {
         ""
     };
-    Err(Error::new(ErrorCode::InUse, format!("{}: {why}{hint}", directory.display())))
+    Err(Error::new(
+        ErrorCode::InUse,
+        format!("cannot unmount {}: {why}{hint}", directory.display()),
+    ))
 }
 
 #[cfg(test)]

@@ -11,11 +11,11 @@ use std::sync::OnceLock;
 /// How commands print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OutputFormat {
-    /// For people
+    /// Tables, for people
     Table,
-    /// For programs: one value; errors too
+    /// One JSON value, for programs; errors are JSON too
     Json,
-    /// For programs: one line for each thing in a list; errors too
+    /// One line of JSON per list entry, for programs; errors are JSON too
     Ndjson,
 }
 

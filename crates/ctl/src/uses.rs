@@ -86,7 +86,11 @@ impl Users {
             format!("metadata target {} of {} [ID: {}]", target.id, node.name, node.id)
         });
         let names = names.unwrap_or_else(|| format!("metadata group {group}"));
-        let what = format!("{names}: {}; `skep health check` says what is wrong", error.context());
+        let what = format!(
+            "cannot list the uses of files at {names}: {}; `skep health check` \
+                            lists problems",
+            error.context()
+        );
         Error::new(error.code(), what)
     }
 

@@ -111,11 +111,16 @@ pub(crate) fn node_named<'a>(map: &'a ClusterMap, text: &str) -> Result<&'a Node
         [node] => Ok(node),
         [] => Err(Error::new(
             ErrorCode::NotFound,
-            format!("there is no node '{text}'; `skep node list` shows all with ids and names"),
+            format!(
+                "cannot find node '{text}'; `skep node list` shows all nodes with ids and names"
+            ),
         )),
         _ => Err(Error::new(
             ErrorCode::InvalidArgument,
-            format!("'{text}' names several nodes; take an id from `skep node list`"),
+            format!(
+                "cannot tell which node '{text}' means: several have this name; use an id from \
+                     `skep node list`"
+            ),
         )),
     }
 }

@@ -80,8 +80,8 @@ fn objection(wanted: u64, capacity: u64) -> Option<String> {
     let megabytes = |bytes: u64| bytes / 1_000_000;
     (wanted > capacity).then(|| {
         format!(
-            "all servers together are to move {} MB/s, and in a lab this machine carries about {} \
-             MB/s as it is now",
+            "the servers of the lab move {} MB/s together, and this machine can currently emulate \
+             about {} MB/s",
             megabytes(wanted),
             megabytes(capacity)
         )
@@ -97,15 +97,18 @@ pub(crate) fn check(wanted: u64, is_forced: bool, tell: &mut dyn FnMut(&str)) ->
     match objection(wanted, capacity) {
         Some(what) if !is_forced => Err(Error::new(
             ErrorCode::LimitReached,
-            format!("{what}: take lower rates or a faster machine, or go on with --force"),
+            format!(
+                "cannot start the lab: {what}; use lower rates or a faster machine, or \
+                     continue with --force"
+            ),
         )),
         Some(what) => {
-            tell(&format!("{what}; going on, as asked"));
+            tell(&format!("{what}; continuing because of --force"));
             Ok(())
         }
         None => {
             let megabytes = capacity / 1_000_000;
-            tell(&format!("this machine carries about {megabytes} MB/s in a lab"));
+            tell(&format!("this machine can emulate about {megabytes} MB/s"));
             Ok(())
         }
     }

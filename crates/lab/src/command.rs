@@ -35,7 +35,7 @@ pub(crate) fn call(command: &mut Command) -> Result<String> {
     };
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
-    let what = format!("`{}`: {}", words.join(" "), said.trim());
+    let what = format!("cannot run `{}`: {}", words.join(" "), said.trim());
     Err(Error::new(ErrorCode::Io, what))
 }
 

@@ -82,7 +82,7 @@ impl CpuUse {
             false => format!("The processors were {:.0} % idle on average.", mean_idle * 100.0),
             true => format!(
                 "INVALID: the processors of this host were the limit, in {saturated_samples} of \
-                 {samples} looks; what was measured says nothing of the emulated cluster. Take \
+                 {samples} samples, so the result does not describe the emulated cluster. Use \
                  lower rates."
             ),
         }

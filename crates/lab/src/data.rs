@@ -65,12 +65,16 @@ pub(crate) fn objection(directory: &Path) -> Option<String> {
         Ok(true) => None,
         Ok(false) => Some(match lab_of(directory) {
             Some(lab) => format!(
-                "{shown} still has the data of lab '{lab}': `skep lab down --name {lab}` removes it"
+                "cannot use {shown}: it has the data of lab '{lab}'; `skep lab down --name {lab}` \
+                 removes it"
             ),
-            None => format!("{shown} isn't empty: a lab takes a new directory, or an empty one"),
+            None => format!(
+                "cannot use {shown}: it is not empty; name a new or empty directory \
+                             with --directory"
+            ),
         }),
         Err(error) if error.kind() == ErrorKind::NotFound => None,
-        Err(error) => Some(format!("{shown}: {error}")),
+        Err(error) => Some(format!("cannot read {shown}: {error}")),
     }
 }
 
@@ -105,7 +109,7 @@ pub(crate) fn remove(lab: &str, directory: &Path) -> Result<bool> {
     for mount in mounts_below(directory)? {
         if mount.point != directory || mount.source != own {
             let what = format!(
-                "{} of {} is mounted at {}, within the lab's data: unmount it first",
+                "cannot remove the data of the lab: {} of {} is mounted at {}; unmount it first",
                 mount.source,
                 lab,
                 mount.point.display()
@@ -125,8 +129,8 @@ pub(crate) fn remove(lab: &str, directory: &Path) -> Result<bool> {
     }
     if lab_of(directory).as_deref() != Some(lab) {
         let what = format!(
-            "{} has no mark of lab '{lab}', so nothing in it is removed: look at it, and remove it \
-             by hand",
+            "cannot remove {}: it is not marked as the data of lab '{lab}'; check its contents, \
+             and remove it by hand",
             directory.display()
         );
         return Err(Error::new(ErrorCode::Exists, what));

@@ -39,7 +39,7 @@ impl std::str::FromStr for Percent {
         let number = text.trim().strip_suffix('%').map(|number| number.trim().parse::<u32>());
         match number {
             Some(Ok(number)) => Ok(Self(number)),
-            _ => Err(format!("'{text}' is no share: write it as 10%")),
+            _ => Err(format!("invalid share '{text}': expected a number of percent, as in 10%")),
         }
     }
 }
@@ -79,7 +79,12 @@ impl std::str::FromStr for Delay {
             .zip(factor)
             .and_then(|(number, factor)| number.checked_mul(factor))
             .map(|micros| Self(Duration::from_micros(micros)))
-            .ok_or_else(|| format!("'{text}' is no delay: write it as 1ms or 250us"))
+            .ok_or_else(|| {
+                format!(
+                    "invalid delay '{text}': expected a number with ms or us, as in \
+                                    1ms or 250us"
+                )
+            })
     }
 }
 
@@ -172,27 +177,29 @@ impl Description {
         }
         match self.target_variability {
             Some(Percent(percent)) if percent > MAX_VARIABILITY => {
-                problems.push(format!("a variability of {percent}%: it is 0% to 50%"));
+                problems.push(format!("invalid variability {percent}%: expected 0% to 50%"));
             }
             Some(_) if self.target_rate.is_none() => problems.push(
-                "targets without a rate can't vary: give --target-rate with --target-variability"
-                    .into(),
+                "--target-variability has no effect without a rate: also use --target-rate".into(),
             ),
             _ => {}
         }
         if let Some(Delay(delay)) = self.delay.filter(|delay| delay.0 > MAX_DELAY) {
-            problems.push(format!("a delay of {delay:?}: it is {MAX_DELAY:?} at most"));
+            problems.push(format!("invalid delay {delay:?}: expected at most {MAX_DELAY:?}"));
         }
         if let Some(word) = &self.chooser
             && Chooser::named(word).is_none()
         {
             let known = Chooser::ALL.map(|(_, word)| word).join(", ");
-            problems.push(format!("there is no chooser '{word}'; there are {known}"));
+            problems.push(format!("unknown chooser '{word}': expected one of {known}"));
         }
         if let Some(directory) = &self.directory
             && !directory.is_absolute()
         {
-            problems.push(format!("{}: name the directory from / on", directory.display()));
+            problems.push(format!(
+                "invalid directory {}: expected an absolute path",
+                directory.display()
+            ));
         }
         problems
     }
@@ -221,7 +228,7 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
     let is_good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(is_good) {
         let what = format!(
-            "'{name}' can't be the name of a lab: take up to {MAX_NAME} letters a to z and digits"
+            "invalid name of a lab '{name}': expected up to {MAX_NAME} letters a to z and digits"
         );
         return Err(Error::new(ErrorCode::Configuration, what));
     }

@@ -169,7 +169,11 @@ fn remove_run(lab: &str, run: &Path) -> Result<()> {
         other => other.map_err(named),
     };
     if let Some(mount) = data::mounts_below(run)?.first() {
-        let what = format!("{} is still mounted", mount.point.display());
+        let what = format!(
+            "cannot remove the lab: {} is still mounted; unmount it, and run `skep \
+                            lab down` again",
+            mount.point.display()
+        );
         return Err(Error::new(ErrorCode::InUse, what));
     }
     // Mount points one by one, and only if they are empty: what is in a mount is never removed.
@@ -183,7 +187,7 @@ fn remove_run(lab: &str, run: &Path) -> Result<()> {
         ignore_missing(fs::remove_file(run.join(name)))?;
     }
     ignore_missing(fs::remove_dir(run))
-        .map_err(|error| error.within(format_args!("removing lab '{lab}'")))?;
+        .map_err(|error| error.within(format_args!("cannot remove lab '{lab}'")))?;
     // Shared with other labs, which may be there.
     for root in [STATE_ROOT, DATA_ROOT] {
         let _ = fs::remove_dir(root);

@@ -113,12 +113,26 @@ pub struct Traffic {
 /// `Io` if the host isn't there.
 pub fn traffic(state: &State, host: &Host) -> Result<Traffic> {
     let text = ip(&state.name, &format!("-n {} -s -j link show dev {HOST_END}", host.namespace))?;
-    let value: Value = serde_json::from_str(&text)
-        .map_err(|error| Error::new(ErrorCode::Io, format!("`ip -j`: {error}")))?;
+    let value: Value = serde_json::from_str(&text).map_err(|error| {
+        Error::new(
+            ErrorCode::Io,
+            format!(
+                "cannot read the traffic of a host from \
+                                                            `ip -j`: {error}"
+            ),
+        )
+    })?;
     let bytes = |direction: &str| value[0]["stats64"][direction]["bytes"].as_u64();
+    let name = &host.name;
     match (bytes("tx"), bytes("rx")) {
         (Some(sent_bytes), Some(received_bytes)) => Ok(Traffic { sent_bytes, received_bytes }),
-        _ => Err(Error::new(ErrorCode::Io, format!("`ip -j` tells no bytes: {text}"))),
+        _ => Err(Error::new(
+            ErrorCode::Io,
+            format!(
+                "cannot read the traffic of host {name}: the output \
+                                                    of `ip -j` has no byte counts: {text}"
+            ),
+        )),
     }
 }
 

@@ -124,7 +124,10 @@ pub(crate) fn kill_all(find: impl Fn() -> Vec<u32>) -> Result<usize> {
         }
         was_empty = left.is_empty();
         if skep_env::now() > deadline {
-            let what = format!("processes {left:?} of the lab don't end");
+            let what = format!(
+                "cannot end the processes {left:?} of the lab: they are still \
+                                running after SIGKILL"
+            );
             return Err(Error::new(ErrorCode::TimedOut, what));
         }
         for pid in left {

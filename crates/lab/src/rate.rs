@@ -60,12 +60,13 @@ impl FromStr for Rate {
         let unit = UNITS.iter().find(|(name, _)| *name == unit);
         let (Ok(number), Some((_, factor))) = (number, unit) else {
             return Err(format!(
-                "'{text}' is no rate: write it as 400Mbit (bits per second) or 30MB/s (bytes)"
+                "invalid rate '{text}': expected bits per second as in 400Mbit, or bytes as in \
+                 30MB/s"
             ));
         };
         let bytes = number * factor;
         if !(MIN_RATE as f64..=MAX_RATE as f64).contains(&bytes) {
-            return Err(format!("'{text}': a lab emulates rates from 1Mbit to 100Gbit"));
+            return Err(format!("invalid rate '{text}': expected a rate from 1Mbit to 100Gbit"));
         }
         Ok(Self(bytes.round() as u64))
     }

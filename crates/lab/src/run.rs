@@ -93,7 +93,7 @@ pub fn run(
     tell: &mut dyn FnMut(&str, Stream, &[u8]),
 ) -> Result<Run> {
     if command.is_empty() || hosts.is_empty() {
-        let what = "name a command, and a host for it to run on";
+        let what = "cannot run a command in the lab: no command or no host is given; name both";
         return Err(Error::new(ErrorCode::InvalidArgument, what));
     }
     let before: Vec<_> =

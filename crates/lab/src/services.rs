@@ -171,7 +171,12 @@ impl<'a> Starter<'a> {
             self.state.save()?;
         }
         self.await_ready(&mut child).map_err(|error| {
-            let what = format!("{name} on {} {}:\n{}", host.name, error.context(), tail(&log));
+            let what = format!(
+                "cannot start the lab: {name} on {} {}:\n{}",
+                host.name,
+                error.context(),
+                tail(&log)
+            );
             Error::new(error.code(), what)
         })
     }
@@ -212,7 +217,10 @@ impl<'a> Starter<'a> {
                 break;
             }
             if skep_env::now() > deadline {
-                let what = format!("{online} of {wanted} targets have registered");
+                let what = format!(
+                    "cannot start the lab: only {online} of {wanted} targets have \
+                                    registered with management"
+                );
                 return Err(Error::new(ErrorCode::TimedOut, what));
             }
             std::thread::sleep(pause);

@@ -167,8 +167,14 @@ impl State {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let others: Vec<String> = names().into_iter().collect();
                 let what = match others.as_slice() {
-                    [] => format!("there is no lab '{name}': `skep lab up` makes one"),
-                    _ => format!("there is no lab '{name}'; there are {}", others.join(", ")),
+                    [] => format!(
+                        "cannot find lab '{name}': there is no lab on this host; `skep \
+                                   lab up` starts one"
+                    ),
+                    _ => format!(
+                        "cannot find lab '{name}'; the labs of this host are {}",
+                        others.join(", ")
+                    ),
                 };
                 return Err(Error::new(ErrorCode::NotFound, what));
             }
@@ -178,8 +184,8 @@ impl State {
             .map_err(|error| configuration(format!("{}: {error}", path.display())))?;
         if state.version != VERSION || state.name != name {
             return Err(configuration(format!(
-                "{} is of another version of this program: remove the lab with that one, or with \
-                 `skep lab down --name {name}`",
+                "cannot use {}: another version of skep wrote it; remove the lab with that \
+                 version, or with `skep lab down --name {name}`",
                 path.display()
             )));
         }
@@ -208,7 +214,8 @@ impl State {
     pub fn host(&self, name: &str) -> Result<&Host> {
         self.hosts.iter().find(|host| host.name == name).ok_or_else(|| {
             let names: Vec<_> = self.hosts.iter().map(|host| host.name.as_str()).collect();
-            let what = format!("the lab has no host '{name}'; it has {}", names.join(", "));
+            let what =
+                format!("cannot find host '{name}'; the hosts of the lab are {}", names.join(", "));
             Error::new(ErrorCode::NotFound, what)
         })
     }

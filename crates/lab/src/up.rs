@@ -68,7 +68,7 @@ fn claim(state: &mut State) -> Result<()> {
     fs::create_dir_all(STATE_ROOT).map_err(named)?;
     match fs::create_dir(&run) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            let what = format!("lab '{}' is just being made", state.name);
+            let what = format!("cannot start lab '{}': another process is starting it", state.name);
             return Err(Error::new(skep_types::ErrorCode::Exists, what));
         }
         result => result.map_err(named)?,

@@ -106,7 +106,7 @@ fn io_refuses_what_cannot_be_and_leaves_nothing_behind() {
     };
     refused(&["-t", "3"], 2, "multiple of 8");
     refused(&["-t", "1m", "-b", "1536k"], 2, "multiple of the transfer size");
-    refused(&["-t", "1x"], 2, "is no size");
+    refused(&["-t", "1x"], 2, "invalid size");
     refused(&["--processes-per-host", "0"], 2, "at least one process");
     refused(&["--hosts", "a,a", "--enter", "env"], 2, "named twice");
     refused(&["--host-file", "/nowhere"], 2, "/nowhere");
@@ -361,7 +361,7 @@ fn targets_measure_themselves_and_are_judged() {
     let words = format!("confidence of at least 95.0 %: {}.", ids[2]);
     assert!(said.contains(&words), "{said}");
     let fine = ["--result", &place, "--slower-by", "60"];
-    assert!(run("slow-targets", &fine).expect_success().contains("No target is surely slower"));
+    assert!(run("slow-targets", &fine).expect_success().contains("No target is certainly slower"));
     let once = ["--size", "1m", "--targets", &ids[0], "--output", "json"];
     check("bench-slow-targets", &parse(&run("slow-targets", &once).expect_success()));
 }

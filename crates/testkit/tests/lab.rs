@@ -288,7 +288,7 @@ fn without_root_a_lab_is_refused() {
     command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(&copy);
     let found = finish(command.args(["lab", "up", "--name", lab.name()]), PATIENCE);
     assert_eq!(found.status.code(), Some(5), "{found:?}");
-    assert!(found.stderr.contains("needs root"), "{found:?}");
+    assert!(found.stderr.contains("run skep as root"), "{found:?}");
     assert_eq!(lab.remains(), NOTHING);
 }
 

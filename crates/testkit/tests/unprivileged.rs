@@ -50,7 +50,7 @@ fn an_ordinary_user_starts_a_cluster_uses_it_and_ends_it() {
     let said = as_nobody("666", &script).expect_success();
     assert!(said.starts_with("hello\n65534\n"), "{said}");
     assert!(said.contains("fuse.skep"), "{said}");
-    assert!(said.contains("is down; its data stays"), "{said}");
+    assert!(said.contains("is down; its data is kept"), "{said}");
 }
 
 fn cluster_of_root() -> Cluster {

@@ -6,18 +6,18 @@ use skep_types::Result;
 
 const EXAMPLES: &[Example] = &[
     (
-        "bash, for all users: write it to /usr/share/bash-completion/completions/skep",
+        "bash, for all users: save it as /usr/share/bash-completion/completions/skep",
         "skep completion bash",
     ),
-    ("zsh: write it to a directory of $fpath as _skep", "skep completion zsh"),
-    ("fish: write it to ~/.config/fish/completions/skep.fish", "skep completion fish"),
+    ("zsh: save it as _skep in a directory of $fpath", "skep completion zsh"),
+    ("fish: save it as ~/.config/fish/completions/skep.fish", "skep completion fish"),
 ];
 
 /// Print a completion script for a shell
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct CompletionArgs {
-    /// The shell
+    /// The shell that will load the script
     shell: clap_complete::Shell,
 }
 

@@ -14,7 +14,7 @@ const EXAMPLES: &[Example] = &[("stop the cluster in ./skep-data", "skep down")]
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct DownArgs {
-    /// Where the cluster keeps its data
+    /// Data directory of the cluster
     #[arg(long, default_value = "./skep-data")]
     data_dir: PathBuf,
 }
@@ -40,15 +40,19 @@ pub(super) fn run(args: &DownArgs) -> Result<()> {
         });
     };
     skep_env::send_signal(process, libc::SIGTERM).map_err(|error| {
-        Error::from(error).within(format_args!("the supervisor, process {process}"))
+        Error::from(error).within(format_args!("cannot stop the supervisor (process {process})"))
     })?;
     let shown = layout.data.display().to_string();
     super::block_on(async move {
         let deadline = skep_env::now() + PATIENCE;
         while layout.supervisor()?.is_some() {
             if skep_env::now() > deadline {
-                let what =
-                    format!("the supervisor (process {process}) has not ended; see logs/up.log");
+                let what = format!(
+                    "cannot stop the cluster in {}: the supervisor (process {process}) is still \
+                     running after {} s; see logs/up.log in that directory",
+                    layout.data.display(),
+                    PATIENCE.as_secs()
+                );
                 return Err(Error::new(ErrorCode::TimedOut, what));
             }
             skep_env::sleep(PAUSE).await;
@@ -56,6 +60,6 @@ pub(super) fn run(args: &DownArgs) -> Result<()> {
         Ok(())
     })?;
     print(&Down { data_dir: shown, was_up: true }, |it| {
-        format!("The cluster in {} is down; its data stays.", it.data_dir)
+        format!("The cluster in {} is down; its data is kept.", it.data_dir)
     })
 }

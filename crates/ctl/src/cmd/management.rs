@@ -7,12 +7,9 @@ use skep_management::ManagementSettings;
 use skep_types::{Error, ErrorCode, Result};
 
 const EXAMPLES: &[Example] = &[
-    ("a settings file to begin with", "skep management --print-sample"),
-    (
-        "make the directory of a new cluster",
-        "skep management --init --config /etc/skep/management-a.toml",
-    ),
-    ("serve", "skep management --config /etc/skep/management-a.toml"),
+    ("print a configuration file to start with", "skep management --print-sample"),
+    ("create a new cluster", "skep management --init --config /etc/skep/management-a.toml"),
+    ("run the service", "skep management --config /etc/skep/management-a.toml"),
 ];
 
 /// Run the management service
@@ -26,7 +23,8 @@ pub(crate) struct ManagementArgs {
 pub(crate) fn run(args: &ManagementArgs) -> Result<()> {
     let args = &args.service;
     if args.token.is_some() || args.token_file.is_some() {
-        let what = "management joins no cluster, it begins one: leave the token away";
+        let what = "cannot use a token with the management service: it creates a new cluster; \
+                    remove --token and --token-file";
         return Err(Error::new(ErrorCode::Configuration, what));
     }
     match prepare::<ManagementSettings>(args, "")? {
@@ -43,9 +41,9 @@ pub(crate) fn run(args: &ManagementArgs) -> Result<()> {
             };
             print(&made, |Made { directory, cluster, .. }| {
                 format!(
-                    "{directory} is the directory of the new cluster {cluster}; management will be \
-                     at {}. Start it without --init; `skep cluster token --cluster {directory}` \
-                     prints what other nodes need to join.",
+                    "Initialised {directory} for the new cluster {cluster}, with management at {}. \
+                     Start it without --init; `skep cluster token --cluster {directory}` prints \
+                     the token that other nodes need to join.",
                     token.addresses.join(", ")
                 )
             })

@@ -5,12 +5,12 @@ use crate::help::{Example, examples};
 use skep_types::Result;
 
 const EXAMPLES: &[Example] = &[
-    ("a settings file to begin with", "skep metadata --print-sample"),
+    ("print a configuration file to start with", "skep metadata --print-sample"),
     (
-        "make the directories of a new service",
+        "initialise the directories of a new service",
         "skep metadata --init --config /etc/skep/metadata-a.toml --token-file token",
     ),
-    ("serve", "skep metadata --config /etc/skep/metadata-a.toml"),
+    ("run the service", "skep metadata --config /etc/skep/metadata-a.toml"),
 ];
 
 /// Run a metadata service

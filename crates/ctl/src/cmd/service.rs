@@ -20,31 +20,32 @@ pub(super) struct ServiceArgs {
     /// Short for --set node.listen=ADDRESS
     #[arg(long, value_name = "HOST:PORT")]
     pub(super) listen: Option<String>,
-    /// Short for --set node.domain=NAME: its failure domain, such as a rack; `none` for none
+    /// Short for --set node.domain=NAME: failure domain of the node, such as a rack; `none` removes
+    /// it
     #[arg(long, value_name = "NAME")]
     pub(super) domain: Option<String>,
-    /// Directory of a target; may be repeated
+    /// Data directory of a target; may be repeated
     #[arg(long, value_name = "DIR")]
     pub(super) target: Vec<String>,
-    /// A setting; may be repeated
+    /// Setting, overriding the configuration file; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(super) set: Vec<String>,
-    /// Make blank directories those of a new node (of a new cluster, for management), and end
+    /// Initialise empty directories for a new node (for management: a new cluster), and exit
     #[arg(long)]
     pub(super) init: bool,
-    /// With --init: the token of the cluster to join (`skep cluster token`)
+    /// With --init: token of the cluster to join (`skep cluster token` prints it)
     #[arg(long)]
     pub(super) token: Option<String>,
-    /// With --init: a file that holds the token
+    /// With --init: file that holds the token
     #[arg(long, value_name = "FILE", conflicts_with = "token")]
     pub(super) token_file: Option<PathBuf>,
-    /// Print the settings in effect and where each came from, and end
+    /// Print the settings in effect and the source of each, and exit
     #[arg(long)]
     pub(super) print_config: bool,
-    /// Print a commented configuration file with all defaults, and end
+    /// Print a commented configuration file with all defaults, and exit
     #[arg(long)]
     pub(super) print_sample: bool,
-    /// Print the page of the manual, and end
+    /// Print the manual page of the settings, and exit
     #[arg(long, hide = true)]
     pub(super) print_manual: bool,
 }
@@ -106,7 +107,7 @@ fn overrides(args: &ServiceArgs, targets: &str) -> Result<Vec<(String, String)>>
     let mut overrides = Vec::new();
     for text in &args.set {
         let Some((key, value)) = text.split_once('=') else {
-            let what = format!("--set {text}: write it as KEY=VALUE");
+            let what = format!("invalid --set '{text}': expected KEY=VALUE");
             return Err(Error::new(ErrorCode::Configuration, what));
         };
         overrides.push((key.trim().to_owned(), value.to_owned()));
@@ -121,7 +122,8 @@ fn overrides(args: &ServiceArgs, targets: &str) -> Result<Vec<(String, String)>>
     }
     if !args.target.is_empty() {
         if targets.is_empty() {
-            let what = "--target: this service has no targets";
+            let what = "cannot use --target: the management service has no targets; remove the \
+                        option";
             return Err(Error::new(ErrorCode::Configuration, what));
         }
         // A JSON list of texts is one of TOML, and holds any path.
@@ -145,8 +147,8 @@ fn made(kind: &'static str, directory: &Path, cluster: ClusterId) -> Result<()> 
     print(&Made { kind, directory, cluster: cluster.to_string() }, |it| {
         let Made { kind, directory, cluster } = it;
         format!(
-            "{directory} is the directory of a {kind} service of cluster {cluster}. Start it \
-             without --init."
+            "Initialised {directory} for a {kind} service of cluster {cluster}. Start it without \
+             --init."
         )
     })
 }
@@ -158,8 +160,8 @@ fn token(args: &ServiceArgs) -> Result<JoinToken> {
         (None, Some(file)) => read_token(file),
         (None, None) => Err(Error::new(
             ErrorCode::Configuration,
-            "--init needs the token of the cluster to join: give it with --token or --token-file \
-             (`skep cluster token` on the management host prints it)",
+            "cannot initialise the service: the token of the cluster is missing; name it with \
+             --token or --token-file (`skep cluster token` on the management host prints it)",
         )),
     }
 }

@@ -5,12 +5,12 @@ use crate::help::{Example, examples};
 use skep_types::Result;
 
 const EXAMPLES: &[Example] = &[
-    ("a settings file to begin with", "skep storage --print-sample"),
+    ("print a configuration file to start with", "skep storage --print-sample"),
     (
-        "make the directories of a new service",
+        "initialise the directories of a new service",
         "skep storage --init --config /etc/skep/storage-a.toml --token-file token",
     ),
-    ("serve", "skep storage --config /etc/skep/storage-a.toml"),
+    ("run the service", "skep storage --config /etc/skep/storage-a.toml"),
 ];
 
 /// Run a storage service

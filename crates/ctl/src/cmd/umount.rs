@@ -7,16 +7,16 @@ use std::path::PathBuf;
 
 const EXAMPLES: &[Example] = &[
     ("unmount", "skep umount /mnt/skep"),
-    ("even while programs use it", "skep umount --lazy /mnt/skep"),
+    ("unmount even while programs use it", "skep umount --lazy /mnt/skep"),
 ];
 
 /// Unmount a directory
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct UmountArgs {
-    /// The directory
+    /// The directory to unmount
     directory: PathBuf,
-    /// Detach it even while it is in use
+    /// Detach the mount even while programs use it
     #[arg(long)]
     lazy: bool,
 }

@@ -1,5 +1,6 @@
 //! `skep up`: a whole cluster on this host, from one command.
 
+use super::mount::DEFAULT_TRANSPORT;
 use crate::help::{Example, examples};
 use crate::local::children::{LOG_LIMIT, open_log, tail};
 use crate::local::layout::{Layout, Shape, WantedShape};
@@ -14,48 +15,49 @@ use std::process::Stdio;
 use std::time::Duration;
 
 const EXAMPLES: &[Example] = &[
-    ("a cluster in ./skep-data, mounted on ./skep-mnt, until Ctrl-C", "skep up"),
-    ("in the background, with 4 metadata targets", "skep up --detach --metadata-targets 4"),
+    ("run a cluster in ./skep-data, mounted on ./skep-mnt, until Ctrl-C", "skep up"),
+    ("run it in the background, with 4 metadata targets", "skep up --detach --metadata-targets 4"),
     (
-        "sync each change of the namespace before it is answered",
+        "sync each change of the namespace before the reply",
         "skep up --set metadata:metadata.sync=always",
     ),
     (
-        "with the second storage service in a failure domain",
+        "put the second storage service into a failure domain",
         "skep up --set storage-2:node.domain=rack-2",
     ),
 ];
 
-/// Start a whole cluster on this host, mount it, and keep it running
+/// Start a complete cluster on this host, mount it, and keep it running
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct UpArgs {
-    /// Where the cluster keeps its data
+    /// Data directory of the cluster
     #[arg(long, default_value = "./skep-data")]
     data_dir: PathBuf,
-    /// Where it is mounted; made if it doesn't exist
+    /// Directory to mount the cluster on; created if missing
     #[arg(long, default_value = "./skep-mnt")]
     mount_point: PathBuf,
-    /// Metadata services, with one target each [default: 2, or as the cluster was made]
+    /// Number of metadata services, with one target each [default: 2, or as the cluster was
+    /// created]
     #[arg(long)]
     metadata_targets: Option<u16>,
-    /// Storage services [default: 2, or as the cluster was made]
+    /// Number of storage services [default: 2, or as the cluster was created]
     #[arg(long)]
     storage_services: Option<u16>,
-    /// Storage targets of each storage service [default: 4, or as the cluster was made]
+    /// Storage targets per storage service [default: 4, or as the cluster was created]
     #[arg(long)]
     targets_per_service: Option<u16>,
-    /// Start the services, but don't mount
+    /// Start the services without mounting the cluster
     #[arg(long)]
     no_mount: bool,
     /// Leave the cluster running in the background
     #[arg(long)]
     detach: bool,
     /// Transport between kernel and mount
-    #[arg(long, default_value = super::mount::DEFAULT_TRANSPORT, value_parser = values::transports())]
+    #[arg(long, default_value = DEFAULT_TRANSPORT, value_parser = values::transports())]
     transport: String,
-    /// A setting for all services of a kind, as in `metadata:metadata.sync=always`, for one, as in
-    /// `storage-2:node.domain=rack-2`, or for `all`; may be repeated
+    /// Setting of all services of a kind, as in `metadata:metadata.sync=always`, of one service, as
+    /// in `storage-2:node.domain=rack-2`, or of `all` services; may be repeated
     #[arg(long = "set", value_name = "SERVICE:KEY=VALUE")]
     set: Vec<String>,
     /// This is the process that stays in the background.
@@ -78,7 +80,8 @@ pub(super) fn run(args: UpArgs) -> Result<()> {
         return Err(Error::new(
             ErrorCode::Configuration,
             format!(
-                "the mount point {} and the data directory {} must not lie within each other",
+                "cannot mount the cluster on {}: the mount point and the data directory {} must \
+                 not contain each other; choose another --mount-point or --data-dir",
                 mount_point.display(),
                 layout.data.display()
             ),
@@ -131,8 +134,8 @@ fn parse_settings(texts: &[String], shape: &Shape) -> Result<Vec<(String, String
         _ => Err(Error::new(
             ErrorCode::Configuration,
             format!(
-                "--set {text}: write it as SERVICE:KEY=VALUE, with service management, metadata, \
-                 storage, all, or the name of one, such as storage-1"
+                "invalid --set '{text}': expected SERVICE:KEY=VALUE, where SERVICE is management, \
+                 metadata, storage, all, or the name of one service such as storage-1"
             ),
         )),
     };
@@ -173,7 +176,7 @@ fn detach(args: &UpArgs, layout: &Layout, mount_point: Option<&Path>) -> Result<
         let has_ended = || {
             child.try_wait().ok().flatten().map(|_| {
                 let lines = tail(&log_path, log_start, 12);
-                Error::new(ErrorCode::NotReady, format!("the cluster did not start:\n{lines}"))
+                Error::new(ErrorCode::NotReady, format!("cannot start the cluster:\n{lines}"))
             })
         };
         readiness.wait(Some(PATIENCE), has_ended).await?;

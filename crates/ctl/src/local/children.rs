@@ -73,8 +73,9 @@ impl Service {
         self.log_start = log.metadata()?.len();
         command.stdout(log.try_clone()?).stderr(log);
         prepare(&mut command);
-        let child = skep_env::spawn_child(&mut command)
-            .map_err(|error| Error::from(error).within(format_args!("starting {}", self.name)))?;
+        let child = skep_env::spawn_child(&mut command).map_err(|error| {
+            Error::from(error).within(format_args!("cannot start {}", self.name))
+        })?;
         self.child = Some(child);
         self.started = skep_env::now();
         self.start_at = None;
@@ -102,7 +103,7 @@ impl Service {
         self.deaths += 1;
         self.start_at = Some(now + self.pause);
         let line = format!(
-            "{} died ({}); starting it again in {:.1} s (death number {}; its log: {})",
+            "{} exited unexpectedly ({}); restarting it in {:.1} s (restart {}; log: {})",
             self.name,
             describe(status),
             self.pause.as_secs_f64(),
@@ -144,7 +145,7 @@ impl Service {
         Error::new(
             ErrorCode::NotReady,
             format!(
-                "{} ended while the cluster was starting ({}):\n{tail}\nAll of its log: {}",
+                "cannot start the cluster: {} ended ({}):\n{tail}\nFull log: {}",
                 self.name,
                 describe(status),
                 self.log.display()
@@ -167,7 +168,7 @@ pub(crate) fn describe(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (_, Some(signal)) => format!("signal {signal}"),
         (Some(code), _) => format!("exit code {code}"),
-        (None, None) => "reason unknown".into(),
+        (None, None) => "unknown reason".into(),
     }
 }
 

@@ -78,8 +78,8 @@ impl Layout {
     pub(crate) fn open(path: &Path) -> Result<Self> {
         if !path.exists() {
             let what = format!(
-                "there is no cluster at {}; name the directory that `skep up` has made with \
-                 --data-dir",
+                "cannot find a cluster at {}: no such directory; name the data directory of `skep \
+                 up` with --data-dir",
                 path.display()
             );
             return Err(Error::new(ErrorCode::Configuration, what));
@@ -142,8 +142,8 @@ impl Layout {
                 return Err(Error::new(
                     ErrorCode::InUse,
                     format!(
-                        "the cluster in {0} is up already (supervisor: process {1}); \
-                         `skep down --data-dir {0}` stops it",
+                        "cannot start the cluster in {0}: it is up already (supervisor: process \
+                         {1}); `skep down --data-dir {0}` stops it",
                         self.data.display(),
                         read_pid(&mut file).map_or("?".into(), |pid| pid.to_string())
                     ),
@@ -196,15 +196,17 @@ impl Layout {
         let Shape { metadata_targets, storage_services, targets_per_service } = shape;
         if metadata_targets == 0 || storage_services == 0 || targets_per_service == 0 {
             return Err(refused(
-                "a cluster has at least one metadata target and one storage target",
+                "cannot start a cluster without targets; use at least 1 for --metadata-targets, \
+                 --storage-services and --targets-per-service",
             ));
         }
         let may_become = Shape { storage_services, ..before };
         let is_possible = shape == may_become && storage_services >= before.storage_services;
         if known.is_some() && !is_possible {
             return Err(refused(format!(
-                "the cluster in {} was made with {} metadata targets and {} storage services of {} \
-                 targets; only storage services can be added by `skep up`",
+                "cannot change the shape of the cluster in {}: it was created with {} metadata \
+                 targets and {} storage services of {} targets; only more --storage-services can \
+                 be added",
                 self.data.display(),
                 before.metadata_targets,
                 before.storage_services,
@@ -226,7 +228,8 @@ impl Layout {
             let name = entry.map_err(named)?.file_name();
             if !ours.iter().any(|known| name == *known) {
                 return Err(refused(format!(
-                    "{} holds '{}' and no cluster; choose another --data-dir",
+                    "cannot create a cluster in {}: the directory contains '{}' and no cluster; \
+                     choose another --data-dir",
                     self.data.display(),
                     name.display()
                 )));

@@ -212,7 +212,7 @@ impl Supervisor {
         }
         let said = String::from_utf8_lossy(&output.stderr);
         let what =
-            format!("{name} could not be made ({}): {}", describe(output.status), said.trim());
+            format!("cannot initialise {name} ({}): {}", describe(output.status), said.trim());
         Err(Error::new(ErrorCode::Configuration, what))
     }
 
@@ -248,11 +248,16 @@ impl Supervisor {
 
     fn too_late(&self) -> Error {
         let Some(newest) = self.services.last() else {
-            return Error::new(ErrorCode::TimedOut, "nothing was started");
+            return Error::new(
+                ErrorCode::TimedOut,
+                "cannot start the cluster: no process was \
+                                                    started",
+            );
         };
         let (log, lines) = (self.plan.layout.log(&newest.name), newest.tail());
         let what = format!(
-            "{} (or one like it) was not ready within {} s; the end of {}:\n{lines}",
+            "cannot start the cluster: {} (or a service of the same kind) was not ready within {} \
+             s; the end of {}:\n{lines}",
             newest.name,
             START_PATIENCE.as_secs(),
             log.display()
@@ -290,7 +295,8 @@ impl Supervisor {
                 return Err(Error::new(ErrorCode::Interrupted, "interrupted"));
             }
             if skep_env::now() > deadline {
-                let what = "not all services registered; `skep health check` says which";
+                let what = "cannot start the cluster: some services did not register with \
+                            management in time; `skep health check` lists them";
                 return Err(Error::new(ErrorCode::TimedOut, what));
             }
             skep_env::sleep(TICK).await;
@@ -303,7 +309,7 @@ impl Supervisor {
         let processes =
             running.filter_map(|service| Some((service.name.clone(), service.process()?)));
         if let Err(error) = self.plan.layout.note_processes(&processes.collect()) {
-            tracing::warn!("the list of processes can't be written: {error}");
+            tracing::warn!("cannot write the list of processes of the cluster: {error}");
         }
     }
 
@@ -317,7 +323,10 @@ impl Supervisor {
                 if let Some(status) = service.take_end() {
                     if service.role == Role::Mount && status.success() {
                         service.is_done = true;
-                        print_line("unmounted from outside; the services go on");
+                        print_line(
+                            "the mount was unmounted by another program; the services keep \
+                                    running",
+                        );
                         continue;
                     }
                     print_line(&service.note_death(status));
@@ -327,11 +336,14 @@ impl Supervisor {
                         Ok(()) => {
                             has_changed = true;
                             let process = service.process().unwrap_or_default();
-                            print_line(&format!("{} runs again (process {process})", service.name));
+                            print_line(&format!(
+                                "{} is running again (process {process})",
+                                service.name
+                            ));
                         }
                         Err(error) => {
                             service.put_off();
-                            print_line(&format!("{} can't be started: {error}", service.name));
+                            print_line(&format!("cannot start {}: {error}", service.name));
                         }
                     }
                 }
@@ -358,7 +370,7 @@ impl Supervisor {
                     match service.take_end() {
                         Some(status) if !status.success() && !was_killed => {
                             let how = describe(status);
-                            print_line(&format!("{} did not end cleanly ({how})", service.name));
+                            print_line(&format!("{} ended with an error ({how})", service.name));
                         }
                         _ if service.process().is_some() => left.push(service),
                         _ => {}
@@ -371,7 +383,7 @@ impl Supervisor {
                 if (is_late || self.asked_to_end.get() >= SIGNALS_TO_KILL) && !was_killed {
                     was_killed = true;
                     for service in left {
-                        print_line(&format!("{} does not end; killing it", service.name));
+                        print_line(&format!("{} is still running; killing it", service.name));
                         service.signal(libc::SIGKILL);
                     }
                 }

@@ -7,24 +7,25 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Hosts")]
 pub(crate) struct HostArgs {
-    /// Hosts on which processes run, in turn; `localhost` is this one [default: localhost]
+    /// Hosts to run processes on, in turn; `localhost` is this host [default: localhost]
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     pub(super) hosts: Vec<String>,
-    /// File with a host on each line; what comes after a # or the first word is ignored
+    /// File with one host per line; text after the first word or a # is ignored
     #[arg(long, value_name = "FILE", conflicts_with = "hosts")]
     pub(super) host_file: Option<PathBuf>,
-    /// The client hosts of a lab (`skep lab up`); a relative path is in the mount of each, and the
-    /// result says whether the processors of this machine were its limit
+    /// Run on the client hosts of this lab (`skep lab up`); a relative path is taken within the
+    /// mount of each host, and the result shows whether the processors of this machine were the
+    /// limit
     #[arg(long, value_name = "NAME", conflicts_with_all = ["hosts", "host_file", "enter"])]
     pub(super) lab: Option<String>,
     /// Processes on each host
     #[arg(long, default_value_t = 1, value_name = "NUMBER")]
     pub(super) processes_per_host: u32,
-    /// What is put before a command to run it on a host, {host} being its name; `skep` has to be
-    /// found there, and nothing asked
+    /// Command prefix that runs a command on a host, with {host} for its name; it must not prompt,
+    /// and `skep` must be in the PATH there
     #[arg(long, default_value = "ssh -o BatchMode=yes {host}", value_name = "COMMAND")]
     pub(super) enter: String,
-    /// Give up when no process has moved for so long
+    /// Give up after this time without progress of any process
     #[arg(long, default_value_t = skep_bench::limits::DEFAULT_PATIENCE_S, value_name = "SECONDS")]
     pub(super) patience: u32,
 }
@@ -33,13 +34,13 @@ pub(crate) struct HostArgs {
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Caches")]
 pub(crate) struct CacheArgs {
-    /// Hosts without processes on which caches are dropped too
+    /// More hosts to drop caches on, such as servers
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     pub(super) server_hosts: Vec<String>,
-    /// Leave caches as they are between phases
+    /// Do not drop caches between phases
     #[arg(long)]
     pub(super) keep_caches: bool,
-    /// Let a shell do this on each host before each phase, {host} being its name: to mount anew,
+    /// Shell command to run on each host before each phase, with {host} for its name: to remount,
     /// for example
     #[arg(long, value_name = "COMMAND")]
     pub(super) before_phase: Option<String>,
@@ -49,7 +50,7 @@ pub(crate) struct CacheArgs {
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Other programs")]
 pub(crate) struct RunnerArgs {
-    /// The command that starts jobs of MPI, with options of its own
+    /// Command that starts MPI jobs, with its own options
     #[arg(long, default_value = "mpirun", value_name = "COMMAND")]
     pub(super) mpirun: String,
 }
@@ -57,8 +58,8 @@ pub(crate) struct RunnerArgs {
 /// Where results are kept while a run goes on.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ResultArgs {
-    /// Keep each result in this new file as soon as it is measured, as a line of JSON; room for
-    /// all of them is set aside before anything is measured
+    /// Write each result to this new file as soon as it is measured, as a line of JSON; disk space
+    /// for all results is allocated before the first measurement
     #[arg(long, value_name = "FILE")]
     pub(super) result_file: Option<PathBuf>,
 }
@@ -76,9 +77,12 @@ pub(super) fn parse_size(text: &str) -> Result<u64, String> {
         };
         digits.parse::<u64>().ok()?.checked_mul(1 << shift)
     };
-    skep_types::size::parse(text)
-        .or_else(of_ior)
-        .ok_or_else(|| format!("'{text}' is no size: write 4096, 4k, 1m, 2g, or 1MiB"))
+    skep_types::size::parse(text).or_else(of_ior).ok_or_else(|| {
+        format!(
+            "invalid size '{text}': expected a number of bytes, or a number \
+                                with k, m, g, t, KiB, MiB or GiB"
+        )
+    })
 }
 
 #[cfg(test)]

@@ -14,24 +14,24 @@ use std::process::ExitCode;
 
 const EXAMPLES: &[Example] = &[
     (
-        "4 processes, a file each, 1 MiB at a time, written and read",
+        "4 processes write and read a file each, in transfers of 1 MiB",
         "skep bench io --processes-per-host 4 -F -t 1m -b 256m -e -o /mnt/skep/test",
     ),
     (
-        "one file from three hosts, read by others than wrote it, and compared",
+        "a shared file from three hosts; each reads and verifies the data of another",
         "skep bench io --hosts a,b,c -t 1m -b 1g -C -e -R -o /mnt/skep/test",
     ),
     (
-        "random 4 KiB past the cache, five times, every single result as JSON",
+        "random transfers of 4 KiB without cache, five times, all results as JSON",
         "skep bench io -F -z -B -t 4k -b 64m -i 5 -o /mnt/skep/test --output json",
     ),
     (
-        "the same by IOR itself, in the same protocol",
+        "the same with IOR itself",
         "skep bench io --tool ior -F -z -B -t 4k -b 64m -i 5 -o /mnt/skep/test",
     ),
 ];
 
-/// Move data in IOR's patterns, from any number of hosts, on any mounted file system
+/// Write and read data in IOR's patterns, from any number of hosts, on any mounted file system
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct IoArgs {
@@ -41,22 +41,29 @@ pub(crate) struct IoArgs {
     caches: CacheArgs,
     #[command(flatten)]
     runner: RunnerArgs,
-    /// Let this program write and read, with the options translated, if it is installed
+    /// Run this installed program instead of the built-in benchmark, with translated options
     #[arg(long, value_name = "PROGRAM", value_parser = ["ior", "fio", "iozone"])]
     tool: Option<String>,
-    /// The file; with -F a dot and the process's number are added. {host} is the host's name
+    /// File to use; with -F, a dot and the process number are appended; {host} becomes the host's
+    /// name
     #[arg(short = 'o', long = "path", value_name = "FILE")]
     path: String,
-    /// Bytes of one system call: 4k, 1m, 1MiB, ...
-    #[arg(short = 't', long, default_value = "256k", value_name = "SIZE", value_parser = parse_size)]
+    /// Bytes per system call: 4k, 1m, 1MiB, ...
+    #[arg(
+        short = 't',
+        long,
+        default_value = "256k",
+        value_name = "SIZE",
+        value_parser = parse_size
+    )]
     transfer_size: u64,
-    /// Bytes of one process in one piece
+    /// Contiguous bytes of each process in a segment
     #[arg(short = 'b', long, default_value = "1m", value_name = "SIZE", value_parser = parse_size)]
     block_size: u64,
-    /// So often the blocks of all processes follow each other
+    /// Number of segments: each holds one block of every process
     #[arg(short = 's', long, default_value_t = 1, value_name = "NUMBER")]
     segments: u64,
-    /// A file for each process (N-N) instead of one for all (N-1)
+    /// Use one file per process (N-N) instead of a shared file (N-1)
     #[arg(short = 'F', long)]
     file_per_process: bool,
     /// Write [default: write and read]
@@ -65,43 +72,43 @@ pub(crate) struct IoArgs {
     /// Read [default: write and read]
     #[arg(short = 'r', long)]
     read: bool,
-    /// Transfers come in random order
+    /// Do transfers in random order
     #[arg(short = 'z', long)]
     random: bool,
-    /// Each process reads what one on the next host wrote
+    /// Let each process read the data of a process on the next host
     #[arg(short = 'C', long)]
     reorder: bool,
-    /// Sync each file after writing, within the measured time
+    /// Sync each file after writing, as part of the measured time
     #[arg(short = 'e', long)]
     fsync: bool,
-    /// Don't remove the files at the end
+    /// Do not remove the files at the end
     #[arg(short = 'k', long)]
     keep: bool,
-    /// Write over files that exist, and don't remove them
+    /// Overwrite existing files, and do not remove them
     #[arg(short = 'E', long)]
     use_existing: bool,
-    /// How often all is done
+    /// Number of repetitions
     #[arg(short = 'i', long, default_value_t = 1, value_name = "NUMBER")]
     repetitions: u32,
-    /// Compare what was written, after it was measured
+    /// Verify the written data after the measurement
     #[arg(short = 'W', long)]
     verify_write: bool,
-    /// Compare what is read, while it is measured
+    /// Verify the data while it is read, as part of the measured time
     #[arg(short = 'R', long)]
     verify_read: bool,
-    /// Past the page cache (`O_DIRECT`)
+    /// Bypass the page cache (`O_DIRECT`)
     #[arg(short = 'B', long)]
     direct: bool,
-    /// Number by which what is written tells its run: with it a later run can compare (-r -R)
+    /// Signature in the written data; a later run with the same number can verify it (-r -R)
     #[arg(short = 'G', long, value_name = "NUMBER")]
     signature: Option<u32>,
-    /// What the hardware can move at most in a second: results are compared with it
+    /// Bytes per second that the hardware can move; results are shown as a share of it
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     limit: Option<u64>,
-    /// How many operations it can do at most in a second
+    /// Operations per second that the hardware can do; results are shown as a share of it
     #[arg(long, value_name = "NUMBER")]
     limit_iops: Option<u64>,
-    /// Seed of random orders: the same seed gives the same order
+    /// Random seed of the order of transfers
     #[arg(long, default_value_t = 0, value_name = "NUMBER")]
     seed: u64,
     #[command(flatten)]
@@ -129,7 +136,11 @@ pub(super) fn run(args: &IoArgs) -> Result<ExitCode> {
         0 => Ok(ExitCode::SUCCESS),
         errors => {
             let first = outcome.phases.iter().find_map(|phase| phase.first_error.clone());
-            let what = format!("{errors} transfers had wrong data: {}", first.unwrap_or_default());
+            let what = format!(
+                "cannot verify {errors} transfers: their data differs from the \
+                                written data; the first: {}",
+                first.unwrap_or_default()
+            );
             Err(Error::new(ErrorCode::Corrupt, what))
         }
     }

@@ -13,16 +13,16 @@ use std::process::ExitCode;
 
 const EXAMPLES: &[Example] = &[
     (
-        "4 processes, a tree each, 1000 files in each directory",
+        "4 processes, a tree each, 1000 files per directory",
         "skep bench metadata --processes-per-host 4 -u -F -I 1000 -d /mnt/skep",
     ),
     (
-        "from three hosts; each looks at what the next has made",
+        "from three hosts; each uses the items of the next",
         "skep bench metadata --hosts a,b,c -n 10000 -N 1 -i 3 -d /mnt/skep",
     ),
 ];
 
-/// Make, look at, read and remove files and directories as mdtest does
+/// Create, stat, read and remove files and directories as mdtest does
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct MetadataArgs {
@@ -32,61 +32,62 @@ pub(crate) struct MetadataArgs {
     caches: CacheArgs,
     #[command(flatten)]
     runner: RunnerArgs,
-    /// Let this program do the work, with the options translated, if it is installed
+    /// Run this installed program instead of the built-in benchmark, with translated options
     #[arg(long, value_name = "PROGRAM", value_parser = ["mdtest"])]
     tool: Option<String>,
-    /// A directory that exists; {host} is the host's name
+    /// Existing directory to work in; {host} becomes the host's name
     #[arg(short = 'd', long, value_name = "DIR")]
     directory: PathBuf,
-    /// Items of each process, over all directories of the tree
+    /// Items per process, over all directories of the tree
     #[arg(short = 'n', long, value_name = "NUMBER", conflicts_with = "items_per_directory")]
     items: Option<u64>,
-    /// Items of each process in each directory of the tree
+    /// Items per process in each directory of the tree
     #[arg(short = 'I', long, value_name = "NUMBER")]
     items_per_directory: Option<u64>,
-    /// Depth of the tree of directories
+    /// Depth of the directory tree
     #[arg(short = 'z', long, default_value_t = 0, value_name = "NUMBER")]
     depth: u32,
-    /// Directories in each directory of the tree
+    /// Subdirectories per directory of the tree
     #[arg(short = 'b', long, default_value_t = 1, value_name = "NUMBER")]
     branching: u64,
-    /// Items are in the leaves of the tree only
+    /// Put items into the leaves of the tree only
     #[arg(short = 'L', long)]
     leaves_only: bool,
-    /// A tree for each process
+    /// Use one tree per process
     #[arg(short = 'u', long)]
     unique_trees: bool,
-    /// Files only
+    /// Use files only
     #[arg(short = 'F', long)]
     files_only: bool,
-    /// Directories only
+    /// Use directories only
     #[arg(short = 'D', long)]
     directories_only: bool,
-    /// Create [default: all four]
+    /// Create items [default: all four phases]
     #[arg(short = 'C', long)]
     create: bool,
-    /// Look at (stat) [default: all four]
+    /// Stat items [default: all four phases]
     #[arg(short = 'T', long)]
     stat: bool,
-    /// Read [default: all four]
+    /// Read files [default: all four phases]
     #[arg(short = 'E', long)]
     read: bool,
-    /// Remove [default: all four]
+    /// Remove items [default: all four phases]
     #[arg(short = 'r', long)]
     remove: bool,
-    /// How often all is done
+    /// Number of repetitions
     #[arg(short = 'i', long, default_value_t = 1, value_name = "NUMBER")]
     repetitions: u32,
-    /// Bytes that are written into each new file
+    /// Bytes to write into each new file
     #[arg(short = 'w', long, default_value = "0", value_name = "SIZE", value_parser = parse_size)]
     write_bytes: u64,
-    /// Bytes that are read of each file
+    /// Bytes to read from each file
     #[arg(short = 'e', long, default_value = "0", value_name = "SIZE", value_parser = parse_size)]
     read_bytes: u64,
     /// Sync each file after writing
     #[arg(short = 'y', long)]
     sync: bool,
-    /// Look at what the process so many places on has made: with 1 the one on the next host
+    /// Stat and read the items of the process this many places further; 1: a process on the next
+    /// host
     #[arg(short = 'N', long, default_value_t = 0, value_name = "NUMBER")]
     stride: u32,
     #[command(flatten)]

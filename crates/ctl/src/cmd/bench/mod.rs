@@ -21,7 +21,7 @@ use std::process::ExitCode;
 /// Names that mean this host.
 const HERE: [&str; 1] = ["localhost"];
 
-/// Measure: what applications get, and what the parts of a cluster can do
+/// Measure the performance of applications and of the parts of a cluster
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchVerb {
     Io(io::IoArgs),
@@ -79,7 +79,7 @@ fn path_on_hosts(args: &HostArgs, path: &Path, option: &str) -> Result<PathBuf> 
         Some(name) if path.is_relative() => skep_lab::State::load(name)?,
         _ => {
             return std::path::absolute(path).map_err(|error| {
-                let what = format!("{option}: {error}");
+                let what = format!("invalid {option}: {error}");
                 Error::new(ErrorCode::InvalidArgument, what)
             });
         }
@@ -87,7 +87,11 @@ fn path_on_hosts(args: &HostArgs, path: &Path, option: &str) -> Result<PathBuf> 
     // Mount points of clients are beside each other, under the clients' names.
     let first = lab.hosts_of(skep_lab::Role::Client).find_map(|host| host.mount_point.clone());
     let Some(place) = first.as_deref().and_then(Path::parent) else {
-        let what = format!("lab '{}' has no client host with a mount", lab.name);
+        let what = format!(
+            "cannot use lab '{}': it has no client host with a mount; `skep lab \
+                            status` shows its hosts",
+            lab.name
+        );
         return Err(Error::new(ErrorCode::NotFound, what));
     };
     Ok(place.join("{host}").join(path))
@@ -99,7 +103,7 @@ pub(super) fn listed(hosts: &[String], file: Option<&Path>, enter: &str) -> Resu
         None => hosts.to_vec(),
         Some(file) => {
             let text = std::fs::read_to_string(file).map_err(|error| {
-                let what = format!("host file {}: {error}", file.display());
+                let what = format!("cannot read host file {}: {error}", file.display());
                 Error::new(ErrorCode::InvalidArgument, what)
             })?;
             let words = text.lines().filter_map(|line| {
@@ -107,7 +111,11 @@ pub(super) fn listed(hosts: &[String], file: Option<&Path>, enter: &str) -> Resu
             });
             let names: Vec<_> = words.map(str::to_owned).collect();
             if names.is_empty() {
-                let what = format!("host file {} names no host", file.display());
+                let what = format!(
+                    "cannot use host file {}: it names no host; write one host name \
+                                    per line",
+                    file.display()
+                );
                 return Err(Error::new(ErrorCode::InvalidArgument, what));
             }
             names

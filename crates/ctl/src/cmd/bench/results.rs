@@ -61,7 +61,11 @@ impl ResultFile {
     pub(super) fn create(path: &Path, of: &str, plan: &impl Serialize, size: Size) -> Result<Self> {
         let file = match File::options().append(true).create_new(true).open(path) {
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-                let what = format!("{} exists: name another file", path.display());
+                let what = format!(
+                    "cannot create result file {}: it exists already; name another \
+                                    file with --result-file",
+                    path.display()
+                );
                 return Err(Error::new(ErrorCode::Exists, what));
             }
             opened => opened.map_err(|error| Error::from(error).within(path.display()))?,
@@ -103,8 +107,11 @@ impl ResultFile {
         };
         let _ = self.cut();
         ended.map_err(|error| {
-            let what =
-                format!("{}; it has only the first {} results", error.context(), self.results);
+            let what = format!(
+                "{}; the file has only the first {} results",
+                error.context(),
+                self.results
+            );
             Error::new(error.code(), what)
         })
     }
@@ -119,7 +126,8 @@ impl ResultFile {
             // A file system that can't do it: then writing tells.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INTR) => Ok(()),
             Err(errno) => {
-                let what = format!("{}: room for {bytes} bytes of results", self.path.display());
+                let what =
+                    format!("cannot allocate {bytes} bytes for results in {}", self.path.display());
                 Err(Error::from(std::io::Error::from(errno)).within(what))
             }
         }

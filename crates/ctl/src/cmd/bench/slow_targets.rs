@@ -14,14 +14,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 const EXAMPLES: &[Example] = &[
-    ("measure and judge; fails if one is slow", "skep bench slow-targets --repetitions 5"),
     (
-        "judge what was measured before",
-        "skep bench slow-targets --result storage.json --slower-by 20",
+        "measure and judge; the exit code is 1 if a target is slow",
+        "skep bench slow-targets --repetitions 5",
     ),
+    ("judge an earlier result", "skep bench slow-targets --result storage.json --slower-by 20"),
 ];
 
-/// Find storage targets that are slower than the others, and say how sure that is
+/// Find storage targets that are slower than the others, with a given confidence
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct SlowTargetsArgs {
@@ -29,13 +29,13 @@ pub(crate) struct SlowTargetsArgs {
     query: ClusterArgs,
     #[command(flatten)]
     storage: StorageOptions,
-    /// Judge a result of `skep bench storage --output json`, and measure nothing
+    /// Judge this result of `skep bench storage --output json` instead of measuring
     #[arg(long, value_name = "FILE", conflicts_with = "result_file")]
     result: Option<PathBuf>,
-    /// Slow is what is slower than the others by so much
+    /// Smallest difference from the other targets that counts as slow
     #[arg(long, default_value_t = 10.0, value_name = "PERCENT")]
     slower_by: f64,
-    /// How sure that must be
+    /// Confidence required for the verdict
     #[arg(long, default_value_t = 95.0, value_name = "PERCENT")]
     confidence: f64,
 }
@@ -54,7 +54,8 @@ pub(crate) fn run(args: &SlowTargetsArgs) -> Result<ExitCode> {
     let query = &args.query;
     let rules = Rules { slower_by: args.slower_by / 100.0, confidence: args.confidence / 100.0 };
     if !(0.0..1.0).contains(&rules.slower_by) || !(0.5..1.0).contains(&rules.confidence) {
-        let what = "--slower-by is a share from 0 to 99 %, --confidence one from 50 to 99.9 %";
+        let what = "invalid --slower-by or --confidence: expected 0 to 99 percent, and 50 to 99.9 \
+                    percent";
         return Err(Error::new(ErrorCode::InvalidArgument, what));
     }
     let (measured, witness) = match &args.result {
@@ -109,9 +110,9 @@ fn in_words(report: &Report) -> String {
     let percent = |share: f64| format!("{:.1} %", share * 100.0);
     let Rules { slower_by, confidence } = report.rules;
     let mut text = match (report.slow.as_slice(), report.measured.targets.len()) {
-        (_, 0 | 1) => "One target alone can't be compared with any.\n".to_owned(),
+        (_, 0 | 1) => "A single target cannot be compared with others.\n".to_owned(),
         ([], _) => format!(
-            "No target is surely slower than the others by {} or more.\n",
+            "No target is certainly slower than the others by {} or more.\n",
             percent(slower_by)
         ),
         (slow, _) => format!(
@@ -123,8 +124,8 @@ fn in_words(report: &Report) -> String {
     };
     if !report.unclear.is_empty() {
         text += &format!(
-            "It can't be told of {}: they seem slower, but chance could do that with so few \
-             measurements; take more (--repetitions).\n",
+            "Unclear: {}. They seem slower, but with so few measurements that may be chance; use \
+             more --repetitions.\n",
             list(&report.unclear)
         );
     }

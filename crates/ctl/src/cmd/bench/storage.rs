@@ -16,12 +16,12 @@ use std::process::ExitCode;
 const EXAMPLES: &[Example] = &[
     ("all targets at the same time", "skep bench storage"),
     (
-        "two targets, one after the other, large files, five times",
+        "two targets one after the other, with large files, five times",
         "skep bench storage --targets 3,7 --one-by-one --size 4g --repetitions 5",
     ),
 ];
 
-/// Let storage targets write and read files of their own, without network
+/// Measure the storage targets themselves, without the network
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct StorageArgs {
@@ -34,31 +34,31 @@ pub(crate) struct StorageArgs {
 /// How targets are measured, with or without a judgement.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(super) struct StorageOptions {
-    /// Only these targets: ids with commas between them [default: all]
+    /// Only these targets: ids separated by commas [default: all]
     #[arg(long, value_delimiter = ',', value_name = "IDS")]
     targets: Vec<u32>,
     /// Measure writing [default: writing and reading]
     #[arg(long)]
     write: bool,
-    /// Measure reading, of what is written before [default: writing and reading]
+    /// Measure reading of data that is written before [default: writing and reading]
     #[arg(long)]
     read: bool,
-    /// Files of each target, written and read at the same time
+    /// Files per target, written and read at the same time
     #[arg(long, default_value_t = 4, value_name = "NUMBER")]
     threads: u16,
-    /// Bytes of each file
+    /// Bytes per file
     #[arg(long, default_value = "256m", value_name = "SIZE", value_parser = parse_size)]
     size: u64,
-    /// Bytes moved at once: a multiple of 4 KiB up to 4 MiB
+    /// Bytes per transfer: a multiple of 4 KiB, up to 4 MiB
     #[arg(long, default_value = "1m", value_name = "SIZE", value_parser = parse_size)]
     block_size: u64,
-    /// How often all is done
+    /// Number of repetitions
     #[arg(long, default_value_t = 1, value_name = "NUMBER")]
     repetitions: u32,
-    /// One target after the other, instead of all at the same time
+    /// Measure one target after the other, instead of all at the same time
     #[arg(long)]
     one_by_one: bool,
-    /// Give up when no target has moved anything for so long
+    /// Give up after this time without progress of any target
     #[arg(long, default_value_t = skep_bench::limits::DEFAULT_PATIENCE_S, value_name = "SECONDS")]
     patience: u32,
     #[command(flatten)]
@@ -92,7 +92,7 @@ pub(super) fn measure(args: &StorageOptions, query: &ClusterArgs) -> Result<(Out
         threads: args.threads,
         size_bytes: args.size,
         block_bytes: u32::try_from(args.block_size).map_err(|_| {
-            Error::new(ErrorCode::InvalidArgument, "the block size is at most 4 MiB")
+            Error::new(ErrorCode::InvalidArgument, "invalid --block-size: expected at most 4 MiB")
         })?,
         repetitions: args.repetitions,
         one_by_one: args.one_by_one,
@@ -127,7 +127,10 @@ async fn connect(access: &Access, map: &ClusterMap, wanted: &[u32]) -> Result<Ve
     for id in wanted {
         let is_named = |target: &&skep_types::Target| target.id.raw() == *id;
         if map.targets.iter().find(is_named).is_none_or(|it| it.kind != TargetKind::Storage) {
-            let what = format!("there is no storage target {id}; `skep target list` shows all");
+            let what = format!(
+                "cannot find storage target {id}; `skep target list` shows all \
+                                targets"
+            );
             return Err(Error::new(ErrorCode::NotFound, what));
         }
     }
@@ -138,7 +141,11 @@ async fn connect(access: &Access, map: &ClusterMap, wanted: &[u32]) -> Result<Ve
     for target in targets {
         let Some(node) = map.node(target.node) else { continue };
         let (_, connection) = access.connect(node, target.id, PATIENCE).await.map_err(|error| {
-            let what = format!("{}: {}; name others with --targets", node.name, error.context());
+            let what = format!(
+                "cannot connect to {}: {}; choose other targets with --targets",
+                node.name,
+                error.context()
+            );
             Error::new(error.code(), what)
         })?;
         let record = TargetRecord {
@@ -179,7 +186,10 @@ fn as_table(outcome: &Outcome) -> String {
     }
     let cached = outcome.samples.iter().any(|sample| !sample.is_direct);
     let note = match cached {
-        true => "\nSome file systems can't go past the page cache: their rates are of memory.\n",
+        true => {
+            "\nSome file systems cannot bypass the page cache: their rates are those of \
+                 memory.\n"
+        }
         false => "",
     };
     format!("{}\n{}{note}", render(&shown), render(&totals))

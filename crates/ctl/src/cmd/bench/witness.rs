@@ -94,12 +94,12 @@ impl Witness {
             _ => {
                 // The last place that is left; nobody is to be told if it has no space either.
                 let _ = writeln!(std::io::stderr().lock(), "{text}");
-                "the report is on standard error instead; --result-file FILE keeps each result as \
+                "the report is on standard error instead; --result-file FILE writes each result as \
                  soon as it is measured"
                     .to_owned()
             }
         };
-        let what = format!("standard output: {}; {place}", error.context());
+        let what = format!("cannot write to standard output: {}; {place}", error.context());
         Err(Error::new(error.code(), what))
     }
 }

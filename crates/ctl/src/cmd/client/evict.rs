@@ -12,28 +12,31 @@ use skep_wire::management::Evict;
 use std::time::Duration;
 
 const EXAMPLES: &[Example] = &[
-    ("one that hangs and holds a lock", "skep client evict 7"),
-    ("what would be given back?", "skep client evict 7 8 --dry-run"),
-    ("one that is alive, though its programs get errors", "skep client evict 7 --force"),
+    ("evict a client that hangs and holds a lock", "skep client evict 7"),
+    ("show what would be released", "skep client evict 7 8 --dry-run"),
+    (
+        "evict a client that is alive, although its programs get errors",
+        "skep client evict 7 --force",
+    ),
 ];
 
-/// Remove clients from the cluster: what they have open and locked is given back at once
+/// Evict clients from the cluster: release their open files and locks at once
 ///
-/// Their programs get EIO for what they have open for writing, and for all through which they
-/// hold locks. A mount that is alive joins again by itself, as a client with another id. A
-/// client that is alive is evicted with --force only.
+/// Programs of an evicted client get EIO for files that they have open for writing or have locked.
+/// A mount that is still alive rejoins by itself as a new client with another id. Evicting a client
+/// that is alive requires --force.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct EvictArgs {
     #[command(flatten)]
     query: ClusterArgs,
-    /// Evict a client even if it is alive
+    /// Evict clients even if they are alive
     #[arg(long = "force")]
     is_forced: bool,
-    /// Show who would be evicted and what they hold, but change nothing
+    /// Show the clients and what they hold; change nothing
     #[arg(long = "dry-run")]
     is_dry_run: bool,
-    /// The clients, by id or name
+    /// Id or name of a client
     #[arg(required = true, value_name = "CLIENT")]
     clients: Vec<String>,
 }
@@ -96,7 +99,7 @@ async fn line(users: &Users, name: &str, is_dry_run: bool) -> Result<Line> {
     let node = node_named(&users.map, name)?;
     if node.kind != NodeKind::Client {
         let what = format!(
-            "{} [ID: {}] is a server; only clients are evicted (`skep client list`)",
+            "cannot evict {} [ID: {}]: it is a server; `skep client list` shows the clients",
             node.name, node.id
         );
         return Err(Error::new(ErrorCode::InvalidArgument, what));
@@ -132,9 +135,9 @@ fn refuse_alive(line: &Line) -> Result<()> {
     }
     let Line { name, id, host, mount_point, pid, .. } = line;
     let what = format!(
-        "{name} [ID: {id}] is alive: its programs would get EIO for files that they write. End \
-         them, or run `skep umount {mount_point}` on {host} (process {pid}); or evict it \
-         nevertheless with --force"
+        "cannot evict {name} [ID: {id}]: it is alive, and its programs would get EIO for files \
+         that they write; end them, run `skep umount {mount_point}` on {host} (process {pid}), or \
+         evict it anyway with --force"
     );
     Err(Error::new(ErrorCode::InUse, what))
 }
@@ -153,13 +156,13 @@ fn shown(line: &Line) -> String {
     let holds = format!("{open_files} open files and {locks} locks");
     match (line.is_dry_run, line.is_released) {
         (true, _) => format!(
-            "{name} [ID: {id}] would be evicted: {holds} would be given back, what it has open for \
-             writing would give EIO, and the mount would join again if it is alive."
+            "{name} [ID: {id}] would be evicted: {holds} would be released, its programs would get \
+             EIO for files open for writing, and the mount would rejoin if it is alive."
         ),
         (false, true) => format!("{name} [ID: {id}] is evicted; it held {holds}."),
         (false, false) => format!(
-            "{name} [ID: {id}] is evicted, but not all metadata targets know it yet; it held \
-             {holds} (`skep session list --client {id}`)."
+            "{name} [ID: {id}] is evicted, but not all metadata targets have ended its sessions \
+             yet; it held {holds} (`skep session list --client {id}`)."
         ),
     }
 }

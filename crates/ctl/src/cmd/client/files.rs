@@ -10,8 +10,8 @@ use skep_types::Result;
 use skep_wire::file_locks::FileUse;
 
 const EXAMPLES: &[Example] = &[
-    ("everything that is open", "skep client files"),
-    ("what client 7 has open", "skep client files 7"),
+    ("all open files", "skep client files"),
+    ("the open files of client 7", "skep client files 7"),
 ];
 
 /// List the files that clients have open
@@ -20,7 +20,7 @@ const EXAMPLES: &[Example] = &[
 pub(crate) struct FilesArgs {
     #[command(flatten)]
     query: ClusterArgs,
-    /// Only those of one client, by id or name
+    /// Only the files of this client: an id or name
     client: Option<String>,
 }
 

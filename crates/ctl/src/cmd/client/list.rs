@@ -10,11 +10,11 @@ use skep_types::Result;
 use skep_types::map::Reachability;
 use std::collections::BTreeMap;
 
-const EXAMPLES: &[Example] = &[("all mounts", "skep client list")];
+const EXAMPLES: &[Example] = &[("list all mounts", "skep client list")];
 
-/// List all mounts: host, process, place, since when, last heard, sessions, open files
+/// List all mounts: host, process, mount point, start, last heartbeat, sessions, open files
 ///
-/// `skep client evict` takes away what a mount holds that holds others up.
+/// If a mount blocks others, `skep client evict` releases its files and locks.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct ListArgs {

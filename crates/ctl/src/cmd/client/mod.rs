@@ -9,7 +9,7 @@ use clap::Subcommand;
 use skep_types::Result;
 use std::process::ExitCode;
 
-/// Look at clients, the mounts of the cluster, and remove them
+/// List clients (the mounts of the cluster), and evict them
 #[derive(Debug, Subcommand)]
 pub(crate) enum ClientVerb {
     List(list::ListArgs),

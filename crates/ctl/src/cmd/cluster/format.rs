@@ -8,7 +8,7 @@ use skep_types::Result;
 use skep_wire::management::Format;
 
 const EXAMPLES: &[Example] = &[(
-    "once, when all metadata services have registered",
+    "once, after all metadata services have registered",
     "skep cluster format --cluster /srv/skep/management",
 )];
 
@@ -32,6 +32,9 @@ pub(crate) fn run(args: FormatArgs) -> Result<()> {
     let formatted = Formatted { metadata_targets: update.map.map_or(0, |map| map.shards.len()) };
     print(&formatted, |it| {
         let targets = it.metadata_targets;
-        format!("The namespace is divided over {targets} metadata targets; clients can mount now.")
+        format!(
+            "The namespace is divided over {targets} metadata targets; clients can mount the \
+                 cluster now."
+        )
     })
 }

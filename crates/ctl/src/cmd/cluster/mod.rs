@@ -8,7 +8,7 @@ use clap::Subcommand;
 use skep_types::Result;
 use std::process::ExitCode;
 
-/// Administer the cluster as a whole
+/// Format the cluster, or print its token
 #[derive(Debug, Subcommand)]
 pub(crate) enum ClusterVerb {
     Format(format::FormatArgs),

@@ -10,7 +10,7 @@ use skep_types::Result;
 const EXAMPLES: &[Example] =
     &[("on the management host", "skep cluster token --cluster /srv/skep/management")];
 
-/// Print the token with which nodes join and clients mount; whoever has it is trusted
+/// Print the token that nodes need to join and clients to mount; keep it secret
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct TokenArgs {

@@ -14,7 +14,7 @@ const EXAMPLES: &[Example] = &[("one setting", "skep config get lease")];
 pub(crate) struct GetArgs {
     #[command(flatten)]
     query: ClusterArgs,
-    /// The setting
+    /// Name of the setting
     #[arg(value_parser = values::settings())]
     name: Option<String>,
 }

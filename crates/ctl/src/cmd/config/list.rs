@@ -9,7 +9,7 @@ use skep_types::Result;
 
 const EXAMPLES: &[Example] = &[("all settings", "skep config list")];
 
-/// List all settings with value, default, range and meaning
+/// List all settings with their value, default, range and meaning
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct ListArgs {

@@ -13,7 +13,7 @@ use skep_types::{ClusterMap, Error, ErrorCode, Result};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Settings of the whole cluster: changed here, in effect everywhere at once
+/// Show and change settings of the whole cluster, in effect everywhere at once
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigVerb {
     List(list::ListArgs),
@@ -96,11 +96,14 @@ fn parse(setting: &Setting, text: &str) -> Result<u64> {
             Some((_, number)) => Ok(*number),
             None => {
                 let words: Vec<_> = words.iter().map(|(word, _)| *word).collect();
-                Err(wrong(format!("'{text}' is none of {}", words.join(", "))))
+                Err(wrong(format!("invalid value '{text}': expected one of {}", words.join(", "))))
             }
         },
         Unit::Targets | Unit::Level => text.parse().map_err(|_| {
-            wrong(format!("'{text}' is no number; it is from {} to {}", setting.min, setting.max))
+            wrong(format!(
+                "invalid value '{text}': expected a number from {} to {}",
+                setting.min, setting.max
+            ))
         }),
     }
 }

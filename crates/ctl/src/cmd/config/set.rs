@@ -12,24 +12,24 @@ use skep_wire::management::{ChangeSetting, ChangeSettingReply};
 
 const EXAMPLES: &[Example] = &[
     ("new files get chunks of 1 MiB", "skep config set chunk-size 1MiB"),
-    ("would that be possible?", "skep config set lease 20s --dry-run"),
-    ("as in a new cluster", "skep config set chunk-size default"),
+    ("check whether a value is possible", "skep config set lease 20s --dry-run"),
+    ("restore the default", "skep config set chunk-size default"),
 ];
 
-/// Change a setting. Services and clients follow at once, without a restart
+/// Change a setting; services and clients apply it at once, without a restart
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct SetArgs {
     #[command(flatten)]
     query: ClusterArgs,
-    /// Check the value and show what would change, but change nothing
+    /// Check the value and show the change; change nothing
     #[arg(long = "dry-run")]
     is_dry_run: bool,
-    /// The setting
+    /// Name of the setting
     #[arg(value_parser = values::settings())]
     name: String,
-    /// Its value: a time as in `500 ms` or `5s`, a size as in `1MiB`, a number, a word, or
-    /// `default` for what a new cluster has
+    /// New value: a time as in `500 ms` or `5s`, a size as in `1MiB`, a number, a word, or
+    /// `default` for the value in a new cluster
     value: String,
 }
 

@@ -11,19 +11,19 @@ use std::path::{Path, PathBuf};
 
 const EXAMPLES: &[Example] = &[
     ("an empty file over all targets", "skep entry create --num-targets all /mnt/skep/checkpoint"),
-    ("on two targets by name", "skep entry create --targets 3,7 /mnt/skep/file"),
+    ("on two targets by id", "skep entry create --targets 3,7 /mnt/skep/file"),
 ];
 
-/// Make a file with a stripe pattern of its own
+/// Create an empty file with its own stripe pattern
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct CreateArgs {
     #[command(flatten)]
     asked: PatternArgs,
-    /// Permission bits, octal, from which the umask is taken away
+    /// Permission bits in octal; the umask is subtracted
     #[arg(long, default_value = "666", value_name = "MODE")]
     permissions: String,
-    /// A path in a mount that doesn't exist
+    /// Path of the new file in a mount
     path: PathBuf,
 }
 
@@ -41,7 +41,10 @@ pub(crate) fn run(args: &CreateArgs) -> Result<()> {
     pattern::check(&text)?;
     let mode = u32::from_str_radix(permissions, 8).ok().filter(|mode| *mode <= 0o7777);
     let mode = mode.ok_or_else(|| {
-        let what = format!("--permissions: '{permissions}' is no octal number up to 7777");
+        let what = format!(
+            "invalid --permissions '{permissions}': expected an octal number up to \
+                            7777"
+        );
         Error::new(ErrorCode::InvalidArgument, what)
     })?;
     let directory = path.parent().filter(|it| !it.as_os_str().is_empty());

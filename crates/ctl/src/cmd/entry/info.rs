@@ -18,20 +18,20 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 const EXAMPLES: &[Example] = &[
-    ("where a file lies", "skep entry info /mnt/skep/file"),
-    ("with chunk files and times", "skep entry info --verbose /mnt/skep/file"),
+    ("the targets of a file", "skep entry info /mnt/skep/file"),
+    ("with its chunk files", "skep entry info --verbose /mnt/skep/file"),
 ];
 
-/// Show everything that is known of a file or directory
+/// Show details of a file or directory: ids, size, stripe pattern, targets
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct InfoArgs {
     #[command(flatten)]
     query: ClusterArgs,
-    /// Show chunk files, times and open sessions too
+    /// Also show chunk files, size, links and open sessions
     #[arg(long)]
     verbose: bool,
-    /// A path in a mount
+    /// Path of a file or directory in a mount
     path: PathBuf,
 }
 
@@ -187,28 +187,31 @@ fn allocation<P: Ord>(
 
 fn why(map: &ClusterMap, component: &Component) -> String {
     if component.is_inline() {
-        return "they lie in metadata, with the inode".to_owned();
+        return "stored in metadata, with the inode".to_owned();
     }
     let rule = match component.chooser {
         Chooser::Cluster | Chooser::Balanced if map.has_domains() => {
-            "as many on each server to within one, as even over failure domains as that allows, \
-             targets with more free space more often"
+            "as many on each server to within one, spread as evenly over failure domains as that \
+             allows, targets with more free space more often"
         }
         Chooser::Cluster | Chooser::Balanced => {
             "as many on each server to within one, targets with more free space more often"
         }
-        Chooser::Randomized => "random ones of equal parts of all targets, whatever their server",
-        Chooser::RoundRobin => "the next in the order of their ids, whatever their server",
-        Chooser::RandomRobin => {
-            "the next in the order of their ids, whatever their server, in random order"
+        Chooser::Randomized => {
+            "random ones, from equal parts of all targets, regardless of their \
+                                servers"
         }
-        Chooser::RandomInterNode => "a random one of each of several servers",
-        Chooser::RandomIntraNode => "random ones of one random server",
-        Chooser::Listed => "those that were listed, in that order",
+        Chooser::RoundRobin => "the next in the order of their ids, regardless of their servers",
+        Chooser::RandomRobin => {
+            "the next in the order of their ids, shuffled, regardless of their servers"
+        }
+        Chooser::RandomInterNode => "one random target on each of several servers",
+        Chooser::RandomIntraNode => "random ones on one random server",
+        Chooser::Listed => "as listed, in that order",
     };
     let (wanted, found) = (usize::from(component.wanted), component.groups.len());
     match found < wanted && found > 0 {
-        true => format!("{rule}; there were no more than {found} to choose from"),
+        true => format!("{rule}; only {found} were available"),
         false => rule.to_owned(),
     }
 }
@@ -270,12 +273,12 @@ fn as_text(info: &Info, verbose: bool) -> String {
             it.target,
             if verbose { format!(", group {}, {}", it.group, it.path) } else { String::new() }
         )),
-        None => line("Metadata node: none serves its shard".into()),
+        None => line("Metadata node: none, no metadata target serves its shard".into()),
     }
     if verbose {
         line(format!("Size: {} ({})", info.size_bytes, size(info.size_bytes)));
         line(format!("Links: {}", info.links));
-        line(format!("Sessions that have it open: {}", info.open_sessions));
+        line(format!("Open sessions: {}", info.open_sessions));
     }
     if let Some(pattern) = &info.pattern {
         line("Stripe pattern details:".into());
@@ -287,8 +290,8 @@ fn as_text(info: &Info, verbose: bool) -> String {
             match pattern.origin {
                 "cluster" => "the cluster's settings",
                 "directory" if info.kind == "directory" => "this directory",
-                "directory" => "the directory in which the file was made",
-                _ => "whoever made the file",
+                "directory" => "the directory in which the file was created",
+                _ => "the request that created the file",
             }
         ));
     }

@@ -15,24 +15,25 @@ use skep_types::{
 use std::path::PathBuf;
 
 const EXAMPLES: &[Example] = &[
-    ("where a file lies", "skep entry map /mnt/skep/file"),
+    ("the targets of a file", "skep entry map /mnt/skep/file"),
     (
-        "who has which part of its first 64 MiB, for a scheduler",
+        "the target of each piece of its first 64 MiB, for a scheduler",
         "skep entry map --offset 0 --length 64MiB --output json /mnt/skep/file",
     ),
 ];
 
-/// Show on which targets the bytes of a file lie
+/// Show the targets that store each part of a file
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct MapArgs {
-    /// Cut a range of the file into pieces, from this byte on: a number, or one with KiB, ...
+    /// Split a range of the file into pieces by target, from this byte on: a number, or one with
+    /// KiB, MiB, ...
     #[arg(long)]
     offset: Option<ByteSize>,
-    /// ... and so long [default: to the end of the file]
+    /// Length of that range [default: to the end of the file]
     #[arg(long)]
     length: Option<ByteSize>,
-    /// A path in a mount
+    /// Path of a file in a mount
     path: PathBuf,
 }
 
@@ -85,7 +86,10 @@ pub(crate) fn run(args: &MapArgs) -> Result<()> {
     let metadata =
         std::fs::metadata(path).map_err(|error| Error::from(error).within(path.display()))?;
     if !metadata.is_file() {
-        let what = format!("{} is no regular file: it has no bytes on targets", path.display());
+        let what = format!(
+            "cannot map {}: it is not a regular file, so no target stores its bytes",
+            path.display()
+        );
         return Err(Error::new(ErrorCode::InvalidArgument, what));
     }
     let mut bytes = vec![0; MAX_TEXT_BYTES];
@@ -93,7 +97,11 @@ pub(crate) fn run(args: &MapArgs) -> Result<()> {
         .map_err(|errno| explained(errno, path, ""))?;
     let text = String::from_utf8_lossy(&bytes[..len]).into_owned();
     let components = read(&text).ok_or_else(|| {
-        let what = format!("the mount's answer for {} can't be read", path.display());
+        let what = format!(
+            "cannot read the map of {}: the reply of the mount is malformed; check \
+                            that the mount runs the same version of skep",
+            path.display()
+        );
         Error::new(ErrorCode::Protocol, what)
     })?;
     let pieces = match (offset, length) {
@@ -158,7 +166,10 @@ fn pieces(parts: &[Part], start: u64, length: u64) -> Result<Vec<Piece>> {
     let mut found = Vec::new();
     for piece in striping::pieces(&pattern, range)? {
         if found.len() == MAX_PIECES {
-            let what = format!("more than {MAX_PIECES} pieces: ask for a shorter --length");
+            let what = format!(
+                "cannot show the range: it has more than {MAX_PIECES} pieces; \
+                                choose a shorter --length"
+            );
             return Err(Error::new(ErrorCode::InvalidArgument, what));
         }
         let part = &parts[usize::from(piece.component)];

@@ -12,7 +12,7 @@ use clap::Subcommand;
 use skep_types::Result;
 use std::process::ExitCode;
 
-/// Look at files and directories
+/// Show files and directories, and set their stripe patterns
 #[derive(Debug, Subcommand)]
 pub(crate) enum EntryVerb {
     Info(info::InfoArgs),

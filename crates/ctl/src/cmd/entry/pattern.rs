@@ -15,25 +15,25 @@ pub(super) struct PatternArgs {
     /// Number of targets, or `all`
     #[arg(long, value_name = "COUNT", conflicts_with_all = ["targets", "groups"])]
     num_targets: Option<String>,
-    /// Bytes that go to one target before the next: a power of two from 64KiB to 1GiB
+    /// Bytes stored on one target before the next: a power of two from 64KiB to 1GiB
     #[arg(long, value_name = "SIZE")]
     chunk_size: Option<String>,
-    /// How targets are chosen
+    /// Policy that chooses the targets
     #[arg(
         long,
         conflicts_with_all = ["targets", "groups"],
         value_parser = values::choosers(),
     )]
     chooser: Option<String>,
-    /// Exactly these targets, in the order of the stripe: ids with commas between them
+    /// Exactly these targets, in stripe order: ids separated by commas
     #[arg(long, value_delimiter = ',', value_name = "IDS", conflicts_with = "groups")]
     targets: Vec<String>,
-    /// Exactly these groups, in the order of the stripe: ids with commas between them
+    /// Exactly these groups, in stripe order: ids separated by commas
     #[arg(long, value_delimiter = ',', value_name = "IDS")]
     groups: Vec<String>,
-    /// All of it as one text, as the attribute user.skep.pattern has it; needed for several
-    /// components, as in `count=1/from=16MiB,count=all`; `inline/from=4KiB` puts the first bytes
-    /// into metadata
+    /// Whole pattern as one text, in the format of the attribute user.skep.pattern; required for
+    /// several components, as in `count=1/from=16MiB,count=all`; `inline/from=4KiB` stores the
+    /// first bytes in metadata
     #[arg(long, conflicts_with_all = ["num_targets", "chunk_size", "chooser", "targets", "groups"])]
     pattern: Option<String>,
 }
@@ -64,8 +64,8 @@ pub(super) fn text(asked: &PatternArgs) -> Result<String> {
     if words.is_empty() {
         return Err(Error::new(
             ErrorCode::InvalidArgument,
-            "which pattern? Name at least one of --num-targets, --chunk-size, --chooser, \
-             --targets, --groups, --pattern",
+            "cannot tell which pattern is meant: no option names one; use at least one of \
+             --num-targets, --chunk-size, --chooser, --targets, --groups, --pattern",
         ));
     }
     Ok(words.join(","))
@@ -105,30 +105,34 @@ pub(super) fn explained(errno: Errno, path: &Path, text: &str) -> Error {
     let (code, what) = match errno {
         Errno::PERM => (
             ErrorCode::NotPermitted,
-            "only the owner and root may do that, with directories and regular files".to_owned(),
+            "only the owner and root can do that, and only with directories and regular files"
+                .to_owned(),
         ),
         Errno::ACCESS => (
             ErrorCode::PermissionDenied,
             format!(
-                "'{text}' is more than this user may ask for, or the file may not be written: \
-                 `skep config list` shows the limits (user-...)"
+                "pattern '{text}' exceeds the limits of this user, or the user may not write the \
+                 file; `skep config list` shows the limits (user-...)"
             ),
         ),
         Errno::NXIO => (
             ErrorCode::NotFound,
-            format!("'{text}' names a target or group that isn't there: see `skep target list`"),
+            format!("pattern '{text}' names an unknown target or group; `skep target list` and \
+                     `skep group list` show all"),
         ),
         Errno::BUSY => (
             ErrorCode::InUse,
-            "the file is open or has held data, so its pattern stays: make a new file by `skep \
-             entry create`, and copy it"
+            "the pattern is fixed, since the file is open or has held data; create a new file with \
+             `skep entry create`, and copy the data"
                 .to_owned(),
         ),
-        Errno::INVAL => (ErrorCode::InvalidArgument, format!("'{text}' is no pattern for it")),
-        Errno::EXIST => (ErrorCode::Exists, "it exists already".to_owned()),
+        Errno::INVAL => (ErrorCode::InvalidArgument, format!("invalid pattern '{text}' for this \
+                                                              file or directory")),
+        Errno::EXIST => (ErrorCode::Exists, "the file exists already".to_owned()),
         Errno::NOENT => (ErrorCode::NotFound, "no such file or directory".to_owned()),
         Errno::NOSPC => {
-            (ErrorCode::NoSpace, "no space, or no storage target: `skep health check`".to_owned())
+            (ErrorCode::NoSpace, "no free space, or no storage target; `skep health check` lists \
+                                  problems".to_owned())
         }
         other => (ErrorCode::Io, other.to_string()),
     };

@@ -13,26 +13,26 @@ use std::path::PathBuf;
 
 const EXAMPLES: &[Example] = &[
     (
-        "new files in a directory: 8 targets, chunks of 1 MiB",
+        "8 targets and chunks of 1 MiB for new files in a directory",
         "skep entry set --num-targets 8 --chunk-size 1MiB /mnt/skep/results",
     ),
     (
         "one target for the first 16 MiB of each file, all targets for the rest",
         "skep entry set --pattern count=1/from=16MiB,count=all /mnt/skep/results",
     ),
-    ("as the cluster's settings say", "skep entry set --inherit /mnt/skep/results"),
+    ("use the cluster's settings again", "skep entry set --inherit /mnt/skep/results"),
 ];
 
-/// Set the stripe pattern of new files in directories, or of files that were never written
+/// Set the stripe pattern of new files in a directory, or of files that were never written
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct SetArgs {
     #[command(flatten)]
     asked: PatternArgs,
-    /// A directory inherits the cluster's settings again
+    /// Remove the directory's own pattern: the cluster's settings apply again
     #[arg(long = "inherit", conflicts_with = "asked-pattern")]
     is_inherited: bool,
-    /// Paths in a mount
+    /// Paths of directories or files in a mount
     #[arg(required = true)]
     paths: Vec<PathBuf>,
 }
@@ -71,7 +71,7 @@ pub(crate) fn run(args: &SetArgs) -> Result<()> {
     print(&lines, |lines| {
         let mut shown = String::new();
         for Line { path, pattern } in lines {
-            let pattern = pattern.as_deref().unwrap_or("as the cluster's settings say");
+            let pattern = pattern.as_deref().unwrap_or("as in the cluster's settings");
             let _ = writeln!(shown, "{}: {pattern}", path.display());
         }
         shown

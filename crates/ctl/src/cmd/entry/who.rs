@@ -9,15 +9,16 @@ use skep_types::{Error, ErrorCode, Result};
 use skep_wire::file_locks::FileUse;
 use std::path::PathBuf;
 
-const EXAMPLES: &[Example] = &[("who has a file open", "skep entry who /mnt/skep/file")];
+const EXAMPLES: &[Example] =
+    &[("the clients that have a file open", "skep entry who /mnt/skep/file")];
 
-/// Show which clients have a file open, and what they have locked in it
+/// Show the clients that have a file open, and their locks in it
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct WhoArgs {
     #[command(flatten)]
     query: ClusterArgs,
-    /// A path in a mount
+    /// Path of a file in a mount
     path: PathBuf,
 }
 
@@ -40,8 +41,8 @@ pub(crate) fn run(args: &WhoArgs) -> Result<()> {
         return Err(Error::new(
             ErrorCode::InvalidArgument,
             format!(
-                "{} is no regular file: servers know only of those who has them open; for others, \
-                 `fuser -v` names the programs of one host",
+                "cannot list the clients that use {}: it is not a regular file, and metadata \
+                 tracks opens of regular files only; `fuser -v` lists the processes of one host",
                 path.display()
             ),
         ));
@@ -50,7 +51,14 @@ pub(crate) fn run(args: &WhoArgs) -> Result<()> {
     let lines = crate::cmd::block_on(async move {
         let users = Users::of(&access).await?;
         let group = users.map.shard_group(inode.shard()).ok_or_else(|| {
-            Error::new(ErrorCode::StaleMap, format!("no metadata group serves entry {inode}"))
+            Error::new(
+                ErrorCode::StaleMap,
+                format!(
+                    "cannot list the clients that use entry \
+                                                     {inode}: no metadata group serves its shard; \
+                                                     `skep health check` lists problems"
+                ),
+            )
         })?;
         let uses = users.uses(group, Some(inode), false).await?;
         Ok(uses.iter().map(|used| line(&users, used)).collect::<Vec<_>>())
@@ -73,7 +81,7 @@ fn line(users: &Users, used: &FileUse) -> Line {
 
 fn as_table(lines: &[Line]) -> String {
     if lines.is_empty() {
-        return "Nobody has it open.\n".into();
+        return "No client has the file open.\n".into();
     }
     let mut shown = table(&["CLIENT", "HOST", "MOUNT POINT", ">READERS", ">WRITERS", "LOCKS"]);
     for line in lines {

@@ -10,7 +10,7 @@ use skep_types::{ClusterMap, Group, Result};
 
 const EXAMPLES: &[Example] = &[("all groups with their members", "skep group list")];
 
-/// List all groups with their members: which part each has, and whether it is there
+/// List all groups with their members, and the state of each member
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct ListArgs {

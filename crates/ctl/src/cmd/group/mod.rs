@@ -7,7 +7,7 @@ use clap::Subcommand;
 use skep_types::Result;
 use std::process::ExitCode;
 
-/// Look at groups: which targets hold the same data
+/// List groups, the sets of targets that hold the same data
 #[derive(Debug, Subcommand)]
 pub(crate) enum GroupVerb {
     List(list::ListArgs),

@@ -13,11 +13,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 const EXAMPLES: &[Example] = &[
-    ("is all well? The exit code says it too", "skep health check"),
-    ("for a monitor", "skep health check --cluster 10.0.0.1:7400 --token-file token --output json"),
+    ("check the cluster; the exit code is 1 if there are problems", "skep health check"),
+    (
+        "for a monitoring system",
+        "skep health check --cluster 10.0.0.1:7400 --token-file token --output json",
+    ),
 ];
 
-/// Connect to every server, and explain what is wrong
+/// Connect to every server, and list problems with their remedies
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct CheckArgs {
@@ -72,14 +75,14 @@ async fn report(access: &Access, map: &ClusterMap) -> Report {
     for node in nodes.iter().filter(|node| !node.reachable) {
         problems.push(Problem {
             what: format!(
-                "{} [ID: {}] can't be reached: {}",
+                "{} [ID: {}] is unreachable: {}",
                 node.name,
                 node.id,
                 node.error.as_deref().unwrap_or("no answer")
             ),
             remedy: format!(
-                "look at the log of `skep {}` on its host, and start it there; files that lie \
-                 on it wait until it is back, others are not affected",
+                "read the log of `skep {}` on its host, and start the service there; operations on \
+                 its files wait until it is back, other files are not affected",
                 node.kind
             ),
         });
@@ -136,7 +139,8 @@ fn problems_of_map(map: &ClusterMap) -> Vec<Problem> {
         if !map.nodes.iter().any(|node| node.kind == kind) {
             add(
                 format!("the cluster has no {} service", kind_word(kind)),
-                "initialise and start one; `skep cluster token` prints what it needs to join",
+                "initialise and start one; `skep cluster token` prints the token that it needs to \
+                 join",
             );
         }
     }
@@ -146,33 +150,34 @@ fn problems_of_map(map: &ClusterMap) -> Vec<Problem> {
         if target.reachability != Reachability::Online {
             add(
                 format!("{name} is {}", view::reachability(target.reachability)),
-                "its service sends no heartbeats to management: see whether it runs, and whether \
-                 it reaches management",
+                "management receives no heartbeats from its service: check that the service is \
+                 running and can connect to management",
             );
         }
         match target.capacity_pool {
             CapacityPool::Normal => {}
             CapacityPool::Low => add(
-                format!("{name} has little space left"),
-                "new files avoid it while others have space; free space or add targets",
+                format!("{name} is low on free space"),
+                "new files are placed on other targets while these have free space; delete files \
+                 or add targets",
             ),
             CapacityPool::Emergency => add(
                 format!("{name} is almost full"),
                 match target.kind {
                     TargetKind::Metadata => {
-                        "it takes no new files and directories, or soon won't; free space on its \
-                         disk, or remove files and directories"
+                        "it refuses new files and directories, now or soon; free space on its \
+                         disk, or delete files and directories"
                     }
                     TargetKind::Storage => {
-                        "writes to files that lie on it will fail soon; free space or add targets"
+                        "writes to files on it will fail soon; delete files or add targets"
                     }
                 },
             ),
         }
         if target.consistency != Consistency::Good {
             add(
-                format!("{name} does not hold all that it should"),
-                "it gets no new files until it has caught up",
+                format!("{name} lacks changes that other members of its group have"),
+                "it receives no new files until its resync is complete",
             );
         }
     }

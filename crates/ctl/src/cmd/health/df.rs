@@ -6,9 +6,9 @@ use crate::output::print;
 use crate::view;
 use skep_types::Result;
 
-const EXAMPLES: &[Example] = &[("room on all targets", "skep health df")];
+const EXAMPLES: &[Example] = &[("free space on all targets", "skep health df")];
 
-/// Show the space on all targets
+/// Show total and free space of all targets
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct DfArgs {

@@ -8,7 +8,7 @@ use clap::Subcommand;
 use skep_types::Result;
 use std::process::ExitCode;
 
-/// See whether the cluster is well
+/// Check the cluster and its free space
 #[derive(Debug, Subcommand)]
 pub(crate) enum HealthVerb {
     Df(df::DfArgs),

@@ -7,20 +7,20 @@ use skep_types::Result;
 
 const EXAMPLES: &[Example] = &[
     ("remove the lab and its data", "skep lab down"),
-    ("what would go?", "skep lab down --all --dry-run"),
+    ("show what would be removed", "skep lab down --all --dry-run"),
 ];
 
-/// Remove a lab with all its data, or what is left of one
+/// Remove a lab with all its data, or the remains of one
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct DownArgs {
-    /// The lab [default: lab]
+    /// Name of the lab [default: lab]
     #[arg(long, conflicts_with = "is_all")]
     name: Option<String>,
-    /// All labs of this host
+    /// Remove all labs of this host
     #[arg(long = "all")]
     is_all: bool,
-    /// Show what would be removed, but remove nothing
+    /// Show what would be removed; remove nothing
     #[arg(long = "dry-run")]
     is_dry_run: bool,
 }

@@ -11,7 +11,7 @@ use clap::Subcommand;
 use skep_types::Result;
 use std::process::ExitCode;
 
-/// Emulated clusters on this host: limited links, limited targets, many clients
+/// Emulate clusters on this host, with limited links, limited targets and many clients
 #[derive(Debug, Subcommand)]
 pub(crate) enum LabVerb {
     Up(Box<up::UpArgs>),

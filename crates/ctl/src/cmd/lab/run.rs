@@ -12,27 +12,27 @@ use std::io::Write;
 use std::process::ExitCode;
 
 const EXAMPLES: &[Example] = &[
-    ("on all client hosts at once", "skep lab run -- stat --file-system ."),
-    ("on one, for a minute at most", "skep lab run --host c1 --timeout 60s -- ls -l"),
+    ("on all client hosts", "skep lab run -- stat --file-system ."),
+    ("on one host, for at most a minute", "skep lab run --host c1 --timeout 60s -- ls -l"),
 ];
 
-/// Run a command on client hosts of a lab, at the same time on all of them
+/// Run a command on all client hosts of a lab at the same time
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct RunArgs {
-    /// The lab
+    /// Name of the lab
     #[arg(long, default_value = DEFAULT_NAME)]
     name: String,
-    /// A host; may be repeated [default: all client hosts]
+    /// Host to run on; may be repeated [default: all client hosts]
     #[arg(long, value_name = "HOST", conflicts_with = "is_on_all")]
     host: Vec<String>,
-    /// On all client hosts, which is the default
+    /// Run on all client hosts, which is the default
     #[arg(long = "all-clients")]
     is_on_all: bool,
-    /// End the command after this time: 30s, 5min
+    /// Stop the command after this time: 30s, 5min
     #[arg(long, value_name = "TIME")]
     timeout: Option<Interval>,
-    /// The command; it begins in the host's mount
+    /// Command to run; its working directory is the mount of the host
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
 }
@@ -114,7 +114,7 @@ fn shown(report: &RunReport) -> String {
     let mut hosts = table(&["Host", "Ended with", ">Seconds", ">Sent", ">Received"]);
     for HostReport { run, .. } in &report.hosts {
         let end = match (run.is_timed_out, run.exit_code, run.signal) {
-            (true, _, _) => "ended: out of time".into(),
+            (true, _, _) => "stopped: timeout".into(),
             (_, Some(code), _) => format!("exit code {code}"),
             (_, None, Some(signal)) => format!("signal {signal}"),
             (_, None, None) => "-".into(),

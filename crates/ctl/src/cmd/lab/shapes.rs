@@ -5,9 +5,9 @@ use crate::output::{print, render, table};
 use skep_lab::{Description, Rate};
 use skep_types::Result;
 
-const EXAMPLES: &[Example] = &[("the ready shapes", "skep lab shapes")];
+const EXAMPLES: &[Example] = &[("all shapes", "skep lab shapes")];
 
-/// List the ready shapes
+/// List the predefined shapes of labs
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct ShapesArgs {}

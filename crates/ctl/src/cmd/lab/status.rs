@@ -7,15 +7,15 @@ use skep_types::Result;
 use std::process::ExitCode;
 
 const EXAMPLES: &[Example] = &[
-    ("is all of it up?", "skep lab status"),
+    ("check that all of it runs", "skep lab status"),
     ("for a script", "skep lab status --name two --output json"),
 ];
 
-/// Show hosts, links, targets, processes and mounts of a lab
+/// Show the hosts, links, targets, processes and mounts of a lab
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct StatusArgs {
-    /// The lab
+    /// Name of the lab
     #[arg(long, default_value = DEFAULT_NAME)]
     name: String,
 }
@@ -27,8 +27,10 @@ pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
     let status = skep_lab::status(&State::load(&args.name)?)?;
     print(&status, |it| {
         let verdict = match it.is_well {
-            true => "All of it runs.".to_owned(),
-            false => format!("Not all of it runs; logs are in {}.", it.log_directory.display()),
+            true => "Everything is running.".to_owned(),
+            false => {
+                format!("Some of it is not running; logs are in {}.", it.log_directory.display())
+            }
         };
         format!("{}\n{verdict}", shown(it))
     })?;

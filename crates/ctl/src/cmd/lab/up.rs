@@ -10,39 +10,40 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 const EXAMPLES: &[Example] = &[
-    ("a small lab: two servers, two clients", "skep lab up"),
-    ("a ready shape", "skep lab up scenario1"),
+    ("a small lab with two servers and two clients", "skep lab up"),
+    ("a predefined shape", "skep lab up scenario1"),
     (
-        "what would be made of a shape with other rates?",
+        "show a shape with other rates, without starting it",
         "skep lab up scenario2 --target-rate 30MB/s --target-variability 20% --dry-run",
     ),
     (
-        "by options alone, beside another lab",
+        "a second lab, described by options alone",
         "skep lab up --servers 2 --targets 4 --clients 8 --link 400Mbit --name two",
     ),
 ];
 
-/// Make an emulated cluster on this host: hosts with limited links, targets with limited rates,
-/// a mount on each client host
+/// Start an emulated cluster on this host: hosts with limited links, targets with limited rates,
+/// and a mount on each client host
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct UpArgs {
-    /// A ready shape (`skep lab shapes`), or a file that describes the lab; options go first
+    /// Predefined shape (`skep lab shapes`), or a file that describes the lab; options take
+    /// precedence
     #[arg(value_name = "SHAPE|FILE", default_value = "small", value_parser = values::shapes())]
     shape: String,
-    /// Name of the lab: letters a to z and digits
+    /// Name of the lab: letters a to z, and digits
     #[arg(long, default_value = DEFAULT_NAME)]
     name: String,
-    /// Servers, each with one storage service
+    /// Number of servers, each with one storage service
     #[arg(long, value_name = "COUNT")]
     servers: Option<u16>,
-    /// Storage targets of each server
+    /// Storage targets per server
     #[arg(long, value_name = "COUNT")]
     targets: Option<u16>,
-    /// Client hosts, each with a mount
+    /// Number of client hosts, each with a mount
     #[arg(long, value_name = "COUNT")]
     clients: Option<u16>,
-    /// Metadata targets, all on a host of their own
+    /// Number of metadata targets, all on one separate host
     #[arg(long, value_name = "COUNT")]
     metadata_targets: Option<u16>,
     /// Rate of each server's link, in each direction: 400Mbit, 50MB/s
@@ -54,32 +55,31 @@ pub(crate) struct UpArgs {
     /// Rate of each target, reads and writes together
     #[arg(long, value_name = "RATE")]
     target_rate: Option<Rate>,
-    /// How much that varies from second to second: the standard deviation, as in 10%
+    /// Standard deviation of that rate from second to second, as in 10%
     #[arg(long, value_name = "SHARE")]
     target_variability: Option<Percent>,
-    /// Where the variations begin: the same number gives the same ones again
+    /// Random seed of the rate variation
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
-    /// How long a packet takes from a host to another: 1ms, 250us
+    /// One-way delay of a packet between two hosts: 1ms, 250us
     #[arg(long, value_name = "TIME")]
     delay: Option<Delay>,
-    /// How the cluster chooses targets for new files
+    /// Policy that chooses the targets of new files
     #[arg(long, value_parser = values::choosers())]
     chooser: Option<String>,
-    /// Keep the targets in memory, so that this host's disk limits nothing
+    /// Keep targets in memory, so that this host's disk is not the limit
     #[arg(long = "in-memory", conflicts_with = "is_on_disk")]
     is_in_memory: bool,
-    /// Keep the targets on disk, also if the shape has them in memory
+    /// Keep targets on disk even if the shape keeps them in memory
     #[arg(long = "on-disk")]
     is_on_disk: bool,
-    /// Where the targets' data lie: a new directory, or an empty one [default: below
-    /// /var/tmp/skep-lab]
+    /// Directory for the data of the targets, new or empty [default: in /var/tmp/skep-lab]
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
-    /// Go on also if this host seems too slow for the rates
+    /// Continue even if this host seems too slow for the rates
     #[arg(long = "force")]
     is_forced: bool,
-    /// Check everything and show what would be made, but make nothing
+    /// Check everything and show the lab; start nothing
     #[arg(long = "dry-run")]
     is_dry_run: bool,
 }
@@ -94,7 +94,9 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
     };
     if args.is_dry_run {
         let plan = skep_lab::plan(&args.name, &description, args.is_forced, &mut tell)?;
-        return print(&skep_lab::status(&plan)?, |it| format!("{}\nNothing was made.", shown(it)));
+        return print(&skep_lab::status(&plan)?, |it| {
+            format!("{}\nNothing was started.", shown(it))
+        });
     }
     // Its own file, not the name it was called by: other processes start it again.
     let program = std::env::current_exe()?;
@@ -110,7 +112,7 @@ fn description(args: &UpArgs) -> Result<Description> {
         None => {
             let names: Vec<_> = skep_lab::shapes().iter().map(|shape| shape.name).collect();
             let what = format!(
-                "'{}' is neither a file nor a shape; there are {}",
+                "cannot find a shape or file '{}'; the shapes are {}",
                 args.shape,
                 names.join(", ")
             );

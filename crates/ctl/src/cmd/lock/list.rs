@@ -10,19 +10,20 @@ use skep_wire::file_locks::FileUse;
 use std::path::PathBuf;
 
 const EXAMPLES: &[Example] = &[
-    ("everything that is locked", "skep lock list"),
-    ("in one file", "skep lock list /mnt/skep/database"),
+    ("the locks in all files", "skep lock list"),
+    ("the locks in one file", "skep lock list /mnt/skep/database"),
 ];
 
-/// List what is locked and who waits, in one file or in all
+/// List the locks that applications hold and wait for, in one file or in all
 ///
-/// If whoever holds a lock can't be ended, `skep client evict` takes away what its mount holds.
+/// If the holder of a lock cannot be ended, `skep client evict` releases all files and locks of its
+/// mount.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct ListArgs {
     #[command(flatten)]
     query: ClusterArgs,
-    /// A path in a mount; without one, all files
+    /// Path of a file in a mount [default: all files]
     path: Option<PathBuf>,
 }
 

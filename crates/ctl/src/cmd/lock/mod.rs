@@ -7,7 +7,7 @@ use clap::Subcommand;
 use skep_types::Result;
 use std::process::ExitCode;
 
-/// Look at what applications have locked
+/// List the file locks of applications
 #[derive(Debug, Subcommand)]
 pub(crate) enum LockVerb {
     List(list::ListArgs),

@@ -48,17 +48,17 @@ pub(crate) fn page_of_the_helper() -> (String, String) {
         .version(skep_service::PROGRAM_VERSION)
         .about("Mount a cluster of Skep, for mount(8) and /etc/fstab")
         .long_about(
-            "A link of this name to the program skep is what `mount -t skep` and lines of the type \
-             skep in /etc/fstab call; by the name mount.fuse.skep it serves `mount -o remount`. It \
-             does what skep-mount(1) does, goes on in the background, and says nothing if all is \
-             well. It ends with 0, with 1 if it was wrongly called, and with 32 if nothing was \
-             mounted.",
+            "mount.skep is a link to the program skep. mount(8) runs it for `mount -t skep` and \
+             for lines of type skep in /etc/fstab; under the name mount.fuse.skep it serves `mount \
+             -o remount`. It mounts as skep-mount(1) does, continues in the background, and prints \
+             nothing on success. The exit code is 0 on success, 1 for an invalid command line, and \
+             32 if nothing was mounted.",
         )
         .disable_help_flag(true)
         .disable_version_flag(true)
         .arg(Arg::new("CLUSTER").required(true).help(
-            "The cluster: its data directory, or the address of its management (then token_file \
-             is needed)",
+            "The cluster: its data directory, or the address of its management service (which \
+             requires token_file)",
         ))
         .arg(Arg::new("DIRECTORY").required(true).help("The directory to mount on"))
         .arg(
@@ -66,12 +66,12 @@ pub(crate) fn page_of_the_helper() -> (String, String) {
                 .short('o')
                 .value_name("OPTIONS")
                 .num_args(1)
-                .help("Options with a comma between them; see MOUNT OPTIONS"),
+                .help("Mount options, separated by commas; see MOUNT OPTIONS"),
         )
-        .arg(flag("s", "Ignore options that don't exist"))
-        .arg(flag("f", "Check what was typed, but don't mount"))
-        .arg(flag("v", "Say what was done"))
-        .arg(flag("n", "Nothing; there is no /etc/mtab to leave alone"));
+        .arg(flag("s", "Ignore unknown mount options"))
+        .arg(flag("f", "Check the command line only; do not mount"))
+        .arg(flag("v", "Print what was done"))
+        .arg(flag("n", "Ignored: Skep never writes /etc/mtab"));
     let examples = "  # by hand\n  \
                     mount -t skep 10.0.0.1:7400 /mnt/skep -o token_file=/etc/skep/token\n  \
                     # a line of /etc/fstab\n  \

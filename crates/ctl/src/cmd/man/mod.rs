@@ -12,14 +12,14 @@ use std::path::PathBuf;
 
 const EXAMPLES: &[Example] = &[("all manual pages", "skep man --dir /usr/local/share/man")];
 
-/// Write a manual page for each command, and that of mount.skep
+/// Write the manual pages of all commands and of mount.skep
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct ManArgs {
-    /// Where to: a directory of manuals, in which man1 and man8 are made if they don't exist
+    /// Directory of manual pages; its subdirectories man1 and man8 are created if missing
     #[arg(long)]
     dir: PathBuf,
-    /// Pages of docs/commands instead
+    /// Write the pages of docs/commands instead
     #[arg(long = "markdown", hide = true)]
     is_markdown: bool,
 }

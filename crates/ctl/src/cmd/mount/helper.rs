@@ -29,7 +29,12 @@ fn wrong(what: impl Into<String>) -> Error {
 
 fn text(argument: OsString) -> Result<String> {
     let shown = argument.display().to_string();
-    argument.into_string().map_err(|_| wrong(format!("'{shown}' is not UTF-8")))
+    argument.into_string().map_err(|_| {
+        wrong(format!(
+            "invalid argument '{shown}': it is not valid \
+                                                      UTF-8"
+        ))
+    })
 }
 
 fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<MountArgs> {
@@ -61,14 +66,19 @@ fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<MountArgs> {
                         false => Some(rest.to_owned()),
                     };
                     let Some(value) = value else {
-                        return Err(wrong(format!("-{letter} needs a value")));
+                        return Err(wrong(format!("option -{letter} needs a value")));
                     };
                     if letter == 'o' {
                         args.options.push(value);
                     }
                     break;
                 }
-                other => return Err(wrong(format!("there is no option -{other}"))),
+                other => {
+                    return Err(wrong(format!(
+                        "unknown option -{other}; the options are -s, \
+                                                   -f, -n, -v, -o, -t and -N"
+                    )));
+                }
             }
         }
     }

@@ -26,13 +26,16 @@ pub(super) fn follow_signals() -> Result<()> {
                     _ => "",
                 };
                 if let Err(error) = logging::change(wanted) {
-                    tracing::warn!("the log level stays as it is: {error}");
+                    tracing::warn!("cannot change the log level of this mount: {error}");
                 }
             }
             std::io::Result::Ok(())
         });
         if let Err(error) = followed.flatten() {
-            tracing::warn!("signals do not change the log level: {error}");
+            tracing::warn!(
+                "this mount cannot receive the signals that change its log level: \
+                            {error}"
+            );
         }
     })?;
     Ok(())

@@ -114,7 +114,11 @@ fn temporary_directory() -> Result<PathBuf> {
     }
     let path = parent.join(format!("skep-{}-{:032x}", user.as_raw(), skep_env::random_u128()));
     make_private(&path, user).map_err(|error| {
-        let what = format!("no place for a log, also not {}: {error}", path.display());
+        let what = format!(
+            "cannot create a directory for the log of the mount, not even {}: \
+                            {error}",
+            path.display()
+        );
         Error::new(ErrorCode::Io, format!("{what}; name one with --log-file or log_file="))
     })?;
     Ok(path)

@@ -32,13 +32,13 @@ pub(super) const DEFAULT_TRANSPORT: &str = "auto";
 const DEFAULT_LOG: &str = "info";
 
 const EXAMPLES: &[Example] = &[
-    ("a cluster on this host", "skep mount --cluster ./skep-data --detach /mnt/skep"),
+    ("mount a cluster of this host", "skep mount --cluster ./skep-data --detach /mnt/skep"),
     (
-        "one elsewhere, read-only",
+        "mount a cluster on other hosts, read-only",
         "skep mount --cluster 10.0.0.1:7400 --token-file token -o ro --detach /mnt/skep",
     ),
     (
-        "only check the command and the token",
+        "check the command and the token only",
         "skep mount --dry-run --cluster 10.0.0.1:7400 --token-file token /mnt/skep",
     ),
 ];
@@ -54,23 +54,23 @@ pub(crate) struct MountArgs {
     cluster: ClusterArgs,
     /// The directory to mount on
     directory: PathBuf,
-    /// Options as `mount -o` has them, with a comma between them: ro, nosuid, noexec, ...; all are
-    /// in the long help (`--help`)
+    /// Mount options as for `mount -o`, separated by commas: ro, nosuid, noexec, ...; `--help`
+    /// lists all of them
     #[arg(short, long, value_name = "OPTIONS")]
     options: Vec<String>,
-    /// Ignore options that don't exist
+    /// Ignore unknown mount options
     #[arg(short = 's', long = "sloppy")]
     is_sloppy: bool,
-    /// Check the command and the way to the cluster, but don't mount
+    /// Check the command line and the connection to the cluster; do not mount
     #[arg(long = "dry-run")]
     is_dry_run: bool,
     /// What `mount -f` means: look at what was typed alone. The command line has it not.
     #[arg(skip)]
     is_fake: bool,
-    /// Say nothing when it is mounted
+    /// Print nothing once the cluster is mounted
     #[arg(short = 'q', long = "quiet")]
     is_quiet: bool,
-    /// Go on in the background once it is mounted; otherwise Ctrl-C unmounts
+    /// Continue in the background once the cluster is mounted; otherwise Ctrl-C unmounts it
     #[arg(long)]
     detach: bool,
     /// This is the process that stays in the background.
@@ -79,24 +79,25 @@ pub(crate) struct MountArgs {
     /// Who has called the helper: mount(8). When it ends, nobody waits for the mount any more.
     #[arg(skip)]
     caller: Option<Pid>,
-    /// How long to try while management can't be reached; 15 seconds unless set
+    /// Seconds to keep trying while management is unreachable [default: 15]
     #[arg(long, value_name = "SECONDS|forever")]
     retry: Option<Retry>,
     /// Transport between kernel and mount
     #[arg(long, default_value = DEFAULT_TRANSPORT, value_parser = values::transports())]
     transport: String,
-    /// Let programs say by the variable SKEP_PATTERN how the files that they make are striped
+    /// Let programs choose the stripe pattern of new files with the environment variable
+    /// SKEP_PATTERN
     #[arg(long = "job-patterns")]
     has_job_patterns: bool,
-    /// What is logged: a level, or a filter such as `info,skep_client=debug`
+    /// Log level, or a filter such as `info,skep_client=debug`
     #[arg(long, default_value = DEFAULT_LOG, value_parser = values::levels())]
     log: String,
-    /// Size at which a log file gets the ending `.old` and a new one is begun; 0: never. Of a mount
-    /// in the background, 16 MiB unless set
+    /// Size at which the log file is renamed to FILE.old and a new one is started; 0: never
+    /// [default in the background: 16MiB]
     #[arg(long)]
     log_limit: Option<ByteSize>,
-    /// Where a mount in the background logs to. Unless set: the logs of a cluster in a local
-    /// directory, /var/log/skep for root, ~/.local/state/skep for others
+    /// Log file of a mount in the background [default: in the logs directory of a cluster on this
+    /// host, otherwise in /var/log/skep for root and in ~/.local/state/skep for other users]
     #[arg(long)]
     log_file: Option<PathBuf>,
 }
@@ -199,8 +200,8 @@ fn refuse_what_stays(args: &MountArgs, asked: Options) -> Result<()> {
     };
     let refused = |option: &str, found: &str, wanted: &str| {
         let what = format!(
-            "{}: {option} is {found} and can't be changed to {wanted} while it is mounted; unmount \
-             it and mount it again",
+            "cannot change {option} of the mount on {} from {found} to {wanted}: it is fixed while \
+             the cluster is mounted; unmount it and mount it again",
             args.directory.display()
         );
         Err(Error::new(ErrorCode::Configuration, what))
@@ -250,7 +251,8 @@ fn detach(args: &MountArgs, asked: Options, access: &Access) -> Result<()> {
     crate::cmd::block_on(async move {
         let has_ended = || {
             if caller.is_some() && caller != rustix::process::getppid() {
-                let what = "nothing was mounted: who waited for it has ended";
+                let what = "cannot mount the cluster: the process that requested the mount has \
+                            ended";
                 return Some(Error::new(ErrorCode::Interrupted, what));
             }
             why_it_ended(&mut child, &log_path, log_start)
@@ -268,6 +270,6 @@ fn detach(args: &MountArgs, asked: Options, access: &Access) -> Result<()> {
 fn why_it_ended(child: &mut Child, log: &Path, log_start: u64) -> Option<Error> {
     child.try_wait().ok().flatten()?;
     let lines = tail(log, log_start, 5);
-    let what = format!("nothing was mounted:\n{lines}\nAll of its log: {}", log.display());
+    let what = format!("cannot mount the cluster:\n{lines}\nFull log: {}", log.display());
     Some(Error::new(ErrorCode::NotReady, what))
 }

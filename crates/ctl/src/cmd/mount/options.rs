@@ -43,69 +43,74 @@ impl OwnOption {
 
 /// Skep's own.
 pub(crate) const OWN: &[OwnOption] = &[
-    OwnOption::new("token_file", Some("FILE"), "the file that holds the cluster's token"),
+    OwnOption::new("token_file", Some("FILE"), "file that holds the cluster's token"),
     OwnOption::new(
         "transport",
         Some("auto|uring|device"),
-        "how kernel and mount speak to each other; `auto` takes io_uring where the kernel has it",
+        "transport between kernel and mount; `auto` uses io_uring where the kernel supports it",
     ),
     OwnOption::new(
         "retry",
         Some("SECONDS|forever"),
-        "how long to try while management can't be reached, 15 if not set; what time doesn't mend \
-         fails at once",
+        "seconds to keep trying while management is unreachable (default 15); permanent errors \
+         fail at once",
     ),
     OwnOption::new(
         "attribute_timeout",
         Some("SECONDS"),
-        "how long the kernel may remember names and attributes that it was told, at most 3600, 1 \
-         if not set; with 0 it asks each time",
+        "seconds for which the kernel may cache names and attributes, at most 3600 (default 1); \
+         with 0 the kernel asks the mount each time",
     ),
     OwnOption::new(
         "log",
         Some("LEVEL"),
-        "what is logged: `error`, `warn`, `info`, `debug`, `trace`, or a filter",
+        "log level: `error`, `warn`, `info`, `debug`, `trace`, or a filter",
     ),
     OwnOption::new(
         "log_file",
         Some("FILE"),
-        "where a mount in the background logs to; if not set, to mount-NAME.log, NAME being the \
-         mount point with dashes, among the logs of a cluster in a local directory, in \
-         /var/log/skep for root and in ~/.local/state/skep for others",
+        "log file of a mount in the background; by default mount-NAME.log, where NAME is the mount \
+         point with dashes for slashes, in the logs directory of a cluster on this host, otherwise \
+         in /var/log/skep for root and in ~/.local/state/skep for other users",
     ),
     OwnOption::new(
         "log_limit",
         Some("SIZE"),
-        "the size at which the log becomes FILE.old and a new one is begun; 0: never",
+        "size at which the log file is renamed to FILE.old and a new one is started; 0: never",
     ),
     OwnOption::new(
         "job_patterns",
         None,
-        "programs say by the variable SKEP_PATTERN how the files that they make are striped",
+        "let programs choose the stripe pattern of new files with the environment variable \
+         SKEP_PATTERN",
     ),
     OwnOption::new(
         "remount",
         None,
-        "change the flags of what is mounted already, as in `mount -o remount,ro`; another \
-         `transport` or `attribute_timeout` is refused",
+        "change the flags of an existing mount, as in `mount -o remount,ro`; `transport` and \
+         `attribute_timeout` cannot change",
     ),
 ];
 
 /// Beside [`OWN`], what the manual says.
 pub(crate) const COMMON: &[(&str, &str)] = &[
-    ("ro, rw, nosuid, nodev, noexec, noatime, sync, dirsync, ...", "as for every file system"),
+    (
+        "ro, rw, nosuid, nodev, noexec, noatime, sync, dirsync, ...",
+        "as for every file system, see \
+                                                                    mount(8)",
+    ),
     (
         "relatime, strictatime, atime, lazytime, ...",
-        "taken and without effect: reading never changes an access time",
+        "accepted without effect: reading never changes an access time",
     ),
     (
         ALLOW_OTHER,
-        "others than who mounts may use it: for root always so; else /etc/fuse.conf has to say \
-         user_allow_other",
+        "let other users access the mount (always on for root; others need user_allow_other in \
+         /etc/fuse.conf)",
     ),
     (
         "defaults, noauto, nofail, _netdev, user, x-..., ...",
-        "for mount(8) and systemd; Skep ignores them",
+        "used by mount(8) and systemd; Skep ignores them",
     ),
 ];
 
@@ -214,8 +219,8 @@ pub(crate) fn read(lists: &[String], is_sloppy: bool, args: &mut MountArgs) -> R
             _ => {
                 let own: Vec<_> = OWN.iter().map(|option| option.name).collect();
                 return Err(refused(format!(
-                    "there is no mount option '{option}'; Skep's own are {} (see \
-                     docs/operations/mounting.md)",
+                    "unknown mount option '{option}': Skep's own options are {}; `skep mount \
+                     --help` lists all options",
                     own.join(", ")
                 )));
             }
@@ -231,7 +236,7 @@ fn attribute_timeout(seconds: &str) -> Result<Duration, String> {
     number
         .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
         .filter(|timeout| *timeout <= longest)
-        .ok_or_else(|| format!("a number of seconds is wanted, at most {}", longest.as_secs()))
+        .ok_or_else(|| format!("expected a number of seconds, at most {}", longest.as_secs()))
 }
 
 #[cfg(test)]

@@ -54,10 +54,7 @@ impl FromStr for Retry {
         let span = text.parse::<f64>().ok();
         let span = span.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
         span.filter(|span| *span <= LONGEST).map(Self::For).ok_or_else(|| {
-            format!(
-                "a number of seconds is wanted, at most {}, or the word {FOREVER}",
-                LONGEST.as_secs()
-            )
+            format!("expected a number of seconds, at most {}, or {FOREVER}", LONGEST.as_secs())
         })
     }
 }

@@ -7,7 +7,7 @@ use crate::view;
 use skep_types::Result;
 
 const EXAMPLES: &[Example] = &[
-    ("of the cluster that is mounted here, or lies in ./skep-data", "skep node list"),
+    ("nodes of the cluster that is mounted here, or of the one in ./skep-data", "skep node list"),
     ("for a script", "skep node list --cluster 10.0.0.1:7400 --token-file token --output json"),
 ];
 

@@ -16,22 +16,22 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 const EXAMPLES: &[Example] = &[
-    ("what all services log", "skep node log-level all"),
-    ("more of one", "skep node log-level storage-1 debug"),
-    ("more of one part of a mount", "skep node log-level n12 info,skep_client=debug"),
-    ("as its settings say", "skep node log-level storage-1 default"),
+    ("show the level of all services", "skep node log-level all"),
+    ("log more on one service", "skep node log-level storage-1 debug"),
+    ("log more in one part of a mount", "skep node log-level n12 info,skep_client=debug"),
+    ("return to the configured level", "skep node log-level storage-1 default"),
 ];
 
-/// Show what running services and mounts log, or change it until they end
+/// Show the log level of running services and mounts, or change it until they restart
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct LogLevelArgs {
     #[command(flatten)]
     query: ClusterArgs,
-    /// A service or mount by name or id, `all` services, or all `mounts`
+    /// Name or id of a service or mount, or `all` (services), or `mounts` (all of them)
     node: String,
-    /// A level, a filter such as `info,skep_storage=debug`, or `default` for what its settings
-    /// say
+    /// Log level, or a filter such as `info,skep_storage=debug`, or `default` for the configured
+    /// level
     #[arg(value_parser = values::levels_and_default())]
     level: Option<String>,
 }
@@ -126,8 +126,8 @@ fn silent(error: Error) -> Error {
     if error.code() != ErrorCode::TimedOut {
         return error;
     }
-    let hint = "`skep client list` shows its host and its process: there, `kill -USR1 PID` makes \
-                its log more detailed by one step, `kill -USR2 PID` puts it back";
+    let hint = "`skep client list` shows its host and its process: on that host, `kill -USR1 PID` \
+                makes the log one step more detailed, and `kill -USR2 PID` restores the level";
     Error::new(error.code(), format!("{}; {hint}", error.context()))
 }
 
@@ -151,7 +151,7 @@ fn as_table(lines: &[Line]) -> String {
     for line in lines {
         let level = match (&line.level, &line.error) {
             (Some(level), _) => level.clone(),
-            (None, error) => format!("UNREACHABLE: {}", error.as_deref().unwrap_or("no answer")),
+            (None, error) => format!("UNREACHABLE: {}", error.as_deref().unwrap_or("no reply")),
         };
         let configured = line.configured_level.clone().unwrap_or_default();
         shown.add_row([line.id.to_string(), line.name.clone(), level, configured]);

@@ -8,7 +8,7 @@ use clap::Subcommand;
 use skep_types::Result;
 use std::process::ExitCode;
 
-/// Look at nodes
+/// List nodes, and control their logs
 #[derive(Debug, Subcommand)]
 pub(crate) enum NodeVerb {
     List(list::ListArgs),

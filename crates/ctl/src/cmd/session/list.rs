@@ -9,16 +9,18 @@ use serde::Serialize;
 use skep_types::{GroupId, Result};
 use skep_wire::metadata::SessionEntry;
 
-const EXAMPLES: &[Example] =
-    &[("all sessions", "skep session list"), ("those of client 7", "skep session list --client 7")];
+const EXAMPLES: &[Example] = &[
+    ("all sessions", "skep session list"),
+    ("the sessions of client 7", "skep session list --client 7"),
+];
 
-/// List the sessions at all metadata targets: client, lease, last heard, open files
+/// List the sessions at all metadata targets: client, lease, last renewal, open files
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct ListArgs {
     #[command(flatten)]
     query: ClusterArgs,
-    /// Only those of one client, by id or name
+    /// Only the sessions of this client: an id or name
     #[arg(long)]
     client: Option<String>,
 }

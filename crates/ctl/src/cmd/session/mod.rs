@@ -7,7 +7,7 @@ use clap::Subcommand;
 use skep_types::Result;
 use std::process::ExitCode;
 
-/// Look at the sessions of clients at metadata targets
+/// List the sessions of clients at metadata targets
 #[derive(Debug, Subcommand)]
 pub(crate) enum SessionVerb {
     List(list::ListArgs),

@@ -10,7 +10,7 @@ use clap::Subcommand;
 use skep_types::Result;
 use std::process::ExitCode;
 
-/// Find out what a storage system does under many conditions
+/// Measure a storage system under many conditions, and report the findings
 #[derive(Debug, Subcommand)]
 pub(crate) enum StudyVerb {
     Plans(plans::PlansArgs),

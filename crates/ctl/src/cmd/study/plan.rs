@@ -11,13 +11,13 @@ use skep_types::Result;
 use std::time::Duration;
 
 const EXAMPLES: &[Example] =
-    &[("write it to a file, and change what your system needs", "skep study plan scenario1")];
+    &[("save it to a file, and adapt it to your system", "skep study plan scenario1")];
 
-/// Print a ready plan, to look at or to change
+/// Print a predefined plan, to read or to edit
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct PlanArgs {
-    /// Its name
+    /// Name of the plan
     #[arg(value_parser = values::plans())]
     name: String,
 }

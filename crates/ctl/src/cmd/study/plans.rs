@@ -6,9 +6,9 @@ use serde::Serialize;
 use skep_study::{order, plans};
 use skep_types::Result;
 
-const EXAMPLES: &[Example] = &[("what is ready to run", "skep study plans")];
+const EXAMPLES: &[Example] = &[("all plans", "skep study plans")];
 
-/// List the plans that are ready to run
+/// List the predefined plans
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct PlansArgs {}

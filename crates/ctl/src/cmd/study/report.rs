@@ -10,19 +10,18 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 const EXAMPLES: &[Example] = &[
-    ("a page for people, skep-study/report/index.html", "skep study report skep-study"),
-    ("for a program", "skep study report skep-study --output json"),
+    ("write a page for people, skep-study/report/index.html", "skep study report skep-study"),
+    ("print the findings for a program", "skep study report skep-study --output json"),
 ];
 
-/// Say what the results of a study mean: a page, figures, tables
+/// Write the report of a study: a page, figures and tables
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct ReportArgs {
-    /// Take runs that don't count, since the CPU was the limit, as if they did; the report says
-    /// so
+    /// Include invalid runs, in which the CPU was the limit; the report says so
     #[arg(long = "with-invalid")]
     includes_invalid: bool,
-    /// The study's directory; the report is written to its directory `report`
+    /// Directory of the study; the report goes to its subdirectory `report`
     directory: PathBuf,
 }
 
@@ -60,7 +59,7 @@ pub(super) fn as_text(written: &Written) -> String {
     let report = &written.report;
     let mut text = format!("{} of {} runs", report.runs_done, report.runs_planned);
     if report.runs_invalid > 0 {
-        let _ = write!(text, ", {} of which don't count", report.runs_invalid);
+        let _ = write!(text, ", {} of them invalid", report.runs_invalid);
     }
     text.push('\n');
     for conclusion in &report.conclusions {

@@ -18,58 +18,63 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const EXAMPLES: &[Example] = &[
-    ("a short study in a lab of its own", "skep study run small"),
-    ("the study that this follows", "skep study run scenario1 --directory results"),
-    ("go on with it", "skep study run scenario1 --directory results --resume"),
+    ("a short study in its own lab", "skep study run small"),
+    ("the study of scenario 1", "skep study run scenario1 --directory results"),
+    ("resume it", "skep study run scenario1 --directory results --resume"),
     (
-        "a plan of your own on a mounted file system",
+        "your own plan on a mounted file system",
         "skep study run ./mine.toml --mount /mnt/skep/study --hosts n1,n2,n3,n4",
     ),
-    ("what would be run?", "skep study run scenario1 --dry-run"),
+    ("list the runs only", "skep study run scenario1 --dry-run"),
 ];
 
-/// Run a study, or go on with one: in a lab of its own, in a lab that is up, or on any mounted
-/// file system. Ctrl-C ends it after the run that is going on; nothing measured is lost
+/// Run a study or resume one: in its own lab, in a running lab, or on any mounted file system.
+/// Ctrl-C ends it after the current run; all results are kept
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct RunArgs {
-    /// A ready plan by its name, or a file, as in ./mine.toml
+    /// Name of a predefined plan, or a file, as in ./mine.toml
     #[arg(value_name = "PLAN|FILE", value_parser = values::plans())]
     plan: String,
-    /// A lab that is up; without it and --mount, the lab that the plan is made for is made, and
+    /// Run in this lab; without --lab and --mount, the lab that the plan describes is started, and
     /// removed at the end
     #[arg(long, value_name = "NAME", conflicts_with = "mount")]
     lab: Option<String>,
-    /// A directory on the file system that is studied, mounted here and on all hosts
+    /// Directory on the file system to study, mounted here and on all hosts
     #[arg(long, value_name = "DIR")]
     mount: Option<PathBuf>,
-    /// Client hosts on which it is mounted; `localhost` is this one [default: localhost]
+    /// Client hosts on which it is mounted; `localhost` is this host [default: localhost]
     #[arg(long, value_delimiter = ',', value_name = "NAMES", conflicts_with = "lab")]
     hosts: Vec<String>,
-    /// File with a client host on each line
+    /// File with one client host per line
     #[arg(long, value_name = "FILE", conflicts_with_all = ["hosts", "lab"])]
     host_file: Option<PathBuf>,
-    /// Servers, whose caches are dropped too
+    /// Servers, to drop their caches too
     #[arg(long, value_delimiter = ',', value_name = "NAMES", conflicts_with = "lab")]
     server_hosts: Vec<String>,
-    /// What is put before a command to run it on a host, {host} being its name; `skep` has to be
-    /// found there, and nothing asked
+    /// Command prefix that runs a command on a host, with {host} for its name; it must not prompt,
+    /// and `skep` must be in the PATH there
     #[arg(long, default_value = "ssh -o BatchMode=yes {host}", value_name = "COMMAND")]
     enter: String,
-    /// What the lab is called that is made for the study: studies at the same time need others
-    #[arg(long, default_value = "study", value_name = "NAME", conflicts_with_all = ["lab", "mount"])]
+    /// Name of the lab that is started for the study; studies at the same time need different names
+    #[arg(
+        long,
+        default_value = OWN_LAB,
+        value_name = "NAME",
+        conflicts_with_all = ["lab", "mount"]
+    )]
     lab_name: String,
-    /// Make the lab even if this machine is too slow for its rates; runs of which that is the limit
-    /// don't count
+    /// Start the lab even if this machine is too slow for its rates; runs limited by that are
+    /// invalid
     #[arg(long = "force", conflicts_with_all = ["lab", "mount"])]
     is_forced: bool,
-    /// Where results go [default: ./skep-study-PLAN]
+    /// Directory for the results [default: ./skep-study-PLAN]
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
-    /// Go on with the study that is there
+    /// Resume the study in that directory
     #[arg(long = "resume")]
     is_resumed: bool,
-    /// Check the plan and show what would be run, in which order, but run nothing
+    /// Check the plan and list its runs in their order; run nothing
     #[arg(long = "dry-run")]
     is_dry_run: bool,
 }
@@ -136,7 +141,10 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
         (result, _) => result?,
     };
     let written = report::write(&directory, false).map_err(|error| {
-        error.within("everything measured is kept, but not its report (`skep study report`)")
+        error.within(
+            "cannot write the report of the study; all results are kept, and `skep study \
+                      report` writes it again",
+        )
     })?;
     let ended = Ended {
         runs_done: end.done,
@@ -156,8 +164,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
             return summary;
         }
         let why = match ended.runs_done == ended.runs_planned {
-            true => "Make those again that don't count",
-            false => "Go on",
+            true => "Repeat the invalid runs",
+            false => "Resume",
         };
         format!("{summary}\n{why}: skep study run {line} --resume")
     })?;
@@ -170,20 +178,24 @@ fn remove(name: &str) -> Result<()> {
     tell_people(&format!("removing lab {name}"));
     let removed = skep_lab::down(name).map(drop);
     removed.map_err(|error| {
-        error.within(format_args!("lab {name} is left behind (`skep lab down --name {name}`)"))
+        error.within(format_args!(
+            "cannot remove lab {name} (`skep lab down --name {name}` tries \
+                                   again)"
+        ))
     })
 }
 
 /// The error of a study, and that its lab is still there.
 fn and_left(error: &Error, left: &Error) -> Error {
-    Error::new(error.code(), format!("{}; besides, {}", error.context(), left.context()))
+    Error::new(error.code(), format!("{}; also, {}", error.context(), left.context()))
 }
 
 fn is_taken(directory: &Path) -> Error {
     Error::new(
         ErrorCode::Exists,
         format!(
-            "{} holds a study already: go on with it by --resume, or name another --directory",
+            "cannot start a study in {}: it holds one already; continue that with --resume, or \
+             name another --directory",
             directory.display()
         ),
     )
@@ -207,7 +219,7 @@ fn stop_on_signals() -> Result<()> {
             let signals = skep_env::Signals::take(&NUMBERS)?;
             signals.next().await?;
             STOP.store(true, Ordering::Relaxed);
-            tell_people("ending after this run; once more ends it now");
+            tell_people("stopping after this run; press Ctrl-C again to stop now");
             signals.next().await?;
             skep_bench::interrupt();
             std::io::Result::Ok(())
@@ -228,14 +240,14 @@ fn place(args: &RunArgs, plan: &Plan) -> Result<(Place, Option<String>)> {
         return Err(Error::new(
             ErrorCode::Configuration,
             format!(
-                "where? Plan \"{}\" is made for no lab: name the file system by --mount (and its \
-                 client hosts by --hosts), or a lab by --lab",
+                "cannot tell where to run plan \"{}\": it describes no lab; name a file system \
+                 with --mount (and its client hosts with --hosts), or a lab with --lab",
                 plan.name
             ),
         ));
     };
     if !args.hosts.is_empty() || args.host_file.is_some() {
-        let what = "--hosts are those on which a file system is mounted: name it by --mount";
+        let what = "cannot use --hosts without a mounted file system; name that with --mount";
         return Err(Error::new(ErrorCode::Configuration, what));
     }
     let description = lab::description(wanted)?;
@@ -244,7 +256,10 @@ fn place(args: &RunArgs, plan: &Plan) -> Result<(Place, Option<String>)> {
     let mut tell = |step: &str| tell_people(step);
     let state = skep_lab::up(&args.lab_name, &description, &program, args.is_forced, &mut tell)
         .map_err(|error| match error.code() {
-            ErrorCode::Exists => error.within("the lab of studies (--lab takes one that is up)"),
+            ErrorCode::Exists => error.within(
+                "cannot start the lab of the study (--lab NAME uses \
+                                               a running lab)",
+            ),
             _ => error,
         })?;
     match lab::place(&state) {
@@ -272,7 +287,7 @@ fn mounted(args: &RunArgs, mount: &Path) -> Result<Place> {
     let hosts = listed(&args.hosts, args.host_file.as_deref(), &args.enter)?;
     let is_again = |index: &usize| hosts[..*index].iter().any(|it| it.name == hosts[*index].name);
     if let Some(index) = (0..hosts.len()).find(is_again) {
-        let what = format!("host {} is named twice", hosts[index].name);
+        let what = format!("invalid --hosts: host {} is named twice", hosts[index].name);
         return Err(Error::new(ErrorCode::InvalidArgument, what));
     }
     Ok(Place {
@@ -340,9 +355,8 @@ fn open(
         return Err(Error::new(
             ErrorCode::Configuration,
             format!(
-                "{} was begun on {} with {} client hosts, and this is {} with {}, or its targets \
-                 have changed: results of different systems don't go together; name another \
-                 --directory",
+                "cannot resume the study in {}: it ran on {} with {} client hosts, and this is {} \
+                 with {}, or the targets have changed; name another --directory",
                 directory.display(),
                 before.place,
                 before.hosts.len(),
@@ -359,7 +373,7 @@ fn show(event: Event) {
     let text = match event {
         Event::Trial(what) => what,
         Event::Calibrated(found) => {
-            format!("found: {} bytes of data, {} hosts", found.data_bytes, found.hosts)
+            format!("calibrated: {} bytes of data, {} hosts", found.data_bytes, found.hosts)
         }
         Event::Wait(time) => format!("waiting {}", span(time.as_millis() as u64)),
         Event::Run { done, all, condition, left } => {
@@ -367,7 +381,7 @@ fn show(event: Event) {
             format!("run {} of {all}{}: {condition}", done + 1, left.unwrap_or_default())
         }
         Event::Measured { bytes_per_second, invalid_because } => {
-            let but = invalid_because.map(|why| format!(" - doesn't count: {why}"));
+            let but = invalid_because.map(|why| format!(" - invalid: {why}"));
             let mib = bytes_per_second / f64::from(1 << 20);
             format!("    {mib:.1} MiB/s{}", but.unwrap_or_default())
         }

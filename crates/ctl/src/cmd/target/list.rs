@@ -6,7 +6,7 @@ use crate::output::{print, render, table};
 use crate::view;
 use skep_types::Result;
 
-const EXAMPLES: &[Example] = &[("all targets with state and place", "skep target list")];
+const EXAMPLES: &[Example] = &[("all targets with state and location", "skep target list")];
 
 /// List all targets
 #[derive(Debug, clap::Args)]

@@ -7,7 +7,7 @@ use clap::Subcommand;
 use skep_types::Result;
 use std::process::ExitCode;
 
-/// Look at targets
+/// List targets
 #[derive(Debug, Subcommand)]
 pub(crate) enum TargetVerb {
     List(list::ListArgs),
