@@ -1,8 +1,8 @@
-//! Which cluster a command is about, and the way to its management.
+//! Finds the cluster that a command is about, and sends requests to its management.
 //!
 //! A cluster is named by its data directory (of `skep up`), by a service's directory, by a token
-//! file, or by management's address together with `--token-file`. Without a name it is the one that
-//! is mounted at the path in question, or `./skep-data`.
+//! file, or by management's address together with `--token-file`. Without a name, the command uses
+//! the cluster that is mounted at the path in question, or `./skep-data`.
 
 use crate::mounts::mounted_at;
 use clap::Args;
@@ -21,7 +21,7 @@ use std::time::Duration;
 /// How long a command waits for management.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Which cluster.
+/// The options that name a cluster.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ClusterArgs {
     /// The cluster: its data directory, or the address of its management service
@@ -32,14 +32,14 @@ pub(crate) struct ClusterArgs {
     pub(crate) token_file: Option<PathBuf>,
 }
 
-/// The way to a cluster.
+/// A cluster with the token and the addresses that connect to it.
 #[derive(Debug, Clone)]
 pub(crate) struct Access {
-    /// The key to it, with management's addresses.
+    /// The token, with the addresses of management.
     pub(crate) token: JoinToken,
-    /// What the user would name it by again: an absolute path, or an address.
+    /// The value of `--cluster` that names this cluster again: an absolute path, or an address.
     pub(crate) name: String,
-    /// The file that the token came from.
+    /// The file that holds the token.
     pub(crate) token_file: PathBuf,
 }
 
@@ -66,8 +66,8 @@ impl ClusterArgs {
             return self.named("skep-data");
         }
         Err(unknown(
-            "cannot tell which cluster is meant: no cluster is mounted here and there is no \
-             ./skep-data; name its data directory or the address of its management with --cluster",
+            "cannot find a cluster: no cluster is mounted here, and ./skep-data does not exist; \
+             name its data directory or the address of its management with --cluster",
         ))
     }
 
@@ -101,7 +101,7 @@ impl ClusterArgs {
     }
 }
 
-/// Whether a text has the form `host:port`. Whether there is such a host may be known later.
+/// Whether a text has the form `host:port`. It does not check that the host exists.
 fn is_address(text: &str) -> bool {
     let parts = text.rsplit_once(':');
     parts.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
@@ -135,12 +135,12 @@ fn from_path(path: &Path) -> Result<Access> {
 }
 
 impl Access {
-    /// A way to speak to management, inside an event loop.
+    /// A client of management. Call it inside an event loop.
     fn management(&self) -> Rc<Management> {
         Management::new(&self.token, NodeKind::Client)
     }
 
-    /// Who a command is, to services.
+    /// The identity that a command presents to services.
     pub(crate) fn identity(&self) -> Identity {
         Identity {
             cluster: self.token.cluster,
@@ -150,8 +150,8 @@ impl Access {
         }
     }
 
-    /// Connects to a target of a node, or with the target 0 to the node itself; gives the address
-    /// too that answered.
+    /// Connects to a target of a node, or with the target 0 to the node itself. Returns the address
+    /// that accepted the connection, too.
     pub(crate) async fn connect(
         &self,
         node: &Node,
@@ -174,10 +174,10 @@ impl Access {
         Err(if target.raw() == 0 { last } else { last.within(format_args!("target {target}")) })
     }
 
-    /// Asks management, for as long as people are patient.
+    /// Sends a request to management, with the timeout of interactive commands.
     ///
     /// # Errors
-    /// Management's answer; if there is none, with the way out.
+    /// The error that management replies; for a timeout or a lost connection, with the way out.
     pub(crate) async fn ask<R: Request>(&self, request: &R) -> Result<R::Reply> {
         self.ask_within(request, Some(PATIENCE)).await
     }
@@ -206,10 +206,11 @@ impl Access {
         self.management().call(request, patience).await.map_err(hint)
     }
 
-    /// Asks management once, and waits so long for an answer that others have to give.
+    /// Sends a request to management once, and waits up to `patience`: management needs a reply
+    /// from another node first.
     ///
     /// # Errors
-    /// Management's answer; `TimedOut` if there is none in time.
+    /// The error that management replies; `TimedOut` after `patience`.
     pub(crate) async fn ask_once<R: Request>(
         &self,
         request: &R,
@@ -223,7 +224,7 @@ impl Access {
         self.map_within(Some(PATIENCE)).await
     }
 
-    /// The newest map, for which management is tried for so long; without a limit, for ever.
+    /// The newest map. Tries to reach management for `patience`; `None` means without a limit.
     pub(crate) async fn map_within(&self, patience: Option<Duration>) -> Result<ClusterMap> {
         let update = self.ask_within(&GetMap { known: MapVersion::new(0) }, patience).await?;
         let missing = || {
@@ -237,8 +238,8 @@ impl Access {
     }
 }
 
-/// The inode at a path in a mount, and a place by which the mount is found. Of a symbolic link, it
-/// is the link itself and not what it points to.
+/// The inode at a path in a mount, and a path by which the mount is found. Does not follow a
+/// symbolic link at the end of the path.
 ///
 /// # Errors
 /// The system's, naming the path; `InvalidArgument` if it isn't in a mount of Skep.
@@ -284,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn clusters_that_are_not_there_are_refused_with_the_way_out() {
+    fn missing_clusters_are_refused_with_the_way_out() {
         let named = |cluster: &str, token_file: Option<&str>| {
             let args = ClusterArgs {
                 cluster: Some(cluster.into()),

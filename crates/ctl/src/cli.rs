@@ -1,5 +1,5 @@
-//! The command line as a whole: global options, and the command that was typed. What each command
-//! takes is declared in `cmd`, beside what it does.
+//! The command line as a whole: global options and the command. Each command declares its own
+//! arguments in `cmd`.
 
 use crate::cmd::Verb;
 use crate::output::OutputFormat;
@@ -21,10 +21,10 @@ pub(crate) fn command() -> Command {
     Cli::command()
 }
 
-/// What was typed.
+/// Parses the arguments of this process.
 ///
 /// # Errors
-/// What is wrong with it; or the help that was asked for.
+/// The parser's message: an invalid argument, or the requested help.
 pub(crate) fn parse() -> Result<Cli, clap::Error> {
     let mut matches = command().try_get_matches()?;
     Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command()))

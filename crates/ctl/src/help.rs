@@ -1,6 +1,6 @@
 //! Examples below the help of a command. Each command names its own, next to its arguments.
 
-/// What is to be done, and the line that does it.
+/// A purpose, and the command line for it.
 pub(crate) type Example = (&'static str, &'static str);
 
 /// Title of the examples of a command.

@@ -62,9 +62,10 @@ fn unescape(field: &[u8]) -> Vec<u8> {
     plain
 }
 
-/// Unmounts a directory, by whichever way this user may.
+/// Unmounts a directory with `fusermount3` or `umount`, whichever this user is permitted to use.
 pub(crate) fn unmount(directory: &Path, is_lazy: bool) -> Result<()> {
-    // `umount` knows who may; users who mounted by `fusermount3` unmount by it.
+    // `umount` checks permissions itself; users who mounted with `fusermount3` must unmount with
+    // it.
     let mut by_system = Command::new("umount");
     by_system.args(is_lazy.then_some("-l")).arg(directory);
     let mut by_helper = Command::new("fusermount3");
@@ -99,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_mountinfo_are_read() {
+    fn lines_of_mountinfo_are_parsed() {
         let line = b"36 35 98:0 / /mnt/a\\040b rw,noatime shared:1 - fuse.skep /data/x\\040y rw";
         assert_eq!(
             parse_mount(line),

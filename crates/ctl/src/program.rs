@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-/// Whether the program was called by one of the helper's names.
+/// Whether the program was started under one of the names of the mount helper.
 pub(crate) fn is_mount_helper(program: &OsStr) -> bool {
     let name = Path::new(program).file_name().unwrap_or_default();
     name == "mount.skep" || name == "mount.fuse.skep"
@@ -14,10 +14,11 @@ pub(crate) fn is_mount_helper(program: &OsStr) -> bool {
 /// This program, to be run again: this very one, even if its file was replaced by a newer build.
 pub(crate) fn program() -> Command {
     let mut command = Command::new("/proc/self/exe");
-    // Under a name of the helper it would take its arguments for those of mount(8).
+    // Under a helper name, the new process would parse its arguments as those of mount(8).
     let name = std::env::args_os().next().filter(|name| !is_mount_helper(name));
     command.arg0(name.unwrap_or_else(|| "skep".into()));
-    // Who waits for this process doesn't wait for those that it starts, and may be gone by then.
+    // The process that waits for this one must not receive the notifications of its children, and
+    // may have ended.
     command.env_remove("NOTIFY_SOCKET");
     command
 }

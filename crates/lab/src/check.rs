@@ -1,4 +1,4 @@
-//! What is checked before anything of a lab is made.
+//! Checks before a lab is started.
 
 use crate::command::{NEEDED, call};
 use crate::data;
@@ -9,7 +9,7 @@ use crate::state::{State, namespaces_of};
 use skep_types::{Error, ErrorCode, Result};
 use std::process::Command;
 
-/// Interfaces and queues of the kinds that a lab uses, made in a namespace that ends with the
+/// Creates interfaces and queues of the kinds that a lab uses, in a namespace that ends with the
 /// command.
 const TRY_NETWORK: &str = "ip link add name b type bridge && ip link add name v type veth peer name w && \
                            tc qdisc add dev v root tbf rate 1mbit burst 20000 limit 20000";
@@ -20,7 +20,7 @@ fn refused(code: ErrorCode, what: impl Into<String>) -> Error {
     Error::new(code, what)
 }
 
-/// Checks that this process may make and remove labs.
+/// Checks that this process may start and remove labs.
 ///
 /// # Errors
 /// `NotPermitted` if not.
@@ -35,12 +35,12 @@ pub(crate) fn check_root() -> Result<()> {
     }
 }
 
-/// Checks everything that can be known beforehand.
+/// Checks the description, the name, and the programs and kernel features of this machine.
 ///
 /// # Errors
-/// `Configuration` with all that is wrong with the description; `NotPermitted` without root;
-/// `Exists` if the name is in use; `NoSpace` without memory for targets; `Unsupported` if a program
-/// or a part of the kernel is missing.
+/// `Configuration` with all problems of the description; `NotPermitted` without root; `Exists` if
+/// the name is in use; `NoSpace` without memory for targets; `Unsupported` if a program or a part
+/// of the kernel is missing.
 pub(crate) fn check(name: &str, description: &Description) -> Result<()> {
     let problems = description.problems();
     if !problems.is_empty() {
@@ -132,7 +132,7 @@ fn check_name_is_free(name: &str, description: &Description) -> Result<()> {
     }
 }
 
-/// Bytes that targets in memory may take.
+/// Bytes available for targets in memory.
 pub(crate) fn free_memory() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn targets_in_memory_need_room() {
+    fn targets_in_memory_need_free_memory() {
         let mut lab =
             Description { servers: 2, targets: 4, in_memory: true, ..Description::default() };
         assert!(check_memory(&lab, 512 << 20).is_ok());

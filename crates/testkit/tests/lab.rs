@@ -251,7 +251,7 @@ fn what_cannot_be_made_is_refused_before_anything_is() {
     refused(&[&file.display().to_string()], 2, "links");
     let full = scratch.directory("full");
     fs::write(full.join("thesis"), "precious").expect("written");
-    refused(&["--directory", &full.display().to_string()], 1, "isn't empty");
+    refused(&["--directory", &full.display().to_string()], 1, "it is not empty");
     assert_eq!(fs::read_to_string(full.join("thesis")).expect("still there"), "precious");
     refused(&["--link", "100Gbit"], 1, "--force");
     // A description in a file, and what it would make.

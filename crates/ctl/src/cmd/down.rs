@@ -19,14 +19,14 @@ pub(crate) struct DownArgs {
     data_dir: PathBuf,
 }
 
-/// The supervisor gives each kind of service its time, and kills what doesn't end.
+/// The supervisor gives each kind of service time to end, and kills services that are late.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How often it is looked for.
+/// Interval between checks.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A cluster that is down now.
+/// The cluster, as JSON.
 #[derive(Debug, Serialize)]
-struct Down {
+struct ShutdownReport {
     data_dir: String,
     was_up: bool,
 }
@@ -35,7 +35,7 @@ pub(super) fn run(args: &DownArgs) -> Result<()> {
     let layout = Layout::open(&args.data_dir)?;
     let Some(process) = layout.supervisor()? else {
         let shown = layout.data.display().to_string();
-        return print(&Down { data_dir: shown, was_up: false }, |it| {
+        return print(&ShutdownReport { data_dir: shown, was_up: false }, |it| {
             format!("The cluster in {} is not up.", it.data_dir)
         });
     };
@@ -59,7 +59,7 @@ pub(super) fn run(args: &DownArgs) -> Result<()> {
         }
         Ok(())
     })?;
-    print(&Down { data_dir: shown, was_up: true }, |it| {
+    print(&ShutdownReport { data_dir: shown, was_up: true }, |it| {
         format!("The cluster in {} is down; its data is kept.", it.data_dir)
     })
 }

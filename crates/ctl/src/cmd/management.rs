@@ -1,6 +1,6 @@
 //! `skep management`: runs the management service.
 
-use super::service::{Made, ServiceArgs, Task, prepare};
+use super::service::{InitReport, ServiceArgs, Task, prepare};
 use crate::help::{Example, examples};
 use crate::output::print;
 use skep_management::ManagementSettings;
@@ -34,12 +34,12 @@ pub(crate) fn run(args: &ManagementArgs) -> Result<()> {
             let directory = settings.node.directory.clone();
             let token =
                 super::block_on(async move { skep_management::initialise(&settings).await })?;
-            let made = Made {
+            let made = InitReport {
                 kind: "management",
                 directory: directory.display().to_string(),
                 cluster: token.cluster.to_string(),
             };
-            print(&made, |Made { directory, cluster, .. }| {
+            print(&made, |InitReport { directory, cluster, .. }| {
                 format!(
                     "Initialised {directory} for the new cluster {cluster}, with management at {}. \
                      Start it without --init; `skep cluster token --cluster {directory}` prints \

@@ -1,5 +1,5 @@
-//! The commands. Each has one file with its arguments, its help, its examples and what it does; the
-//! module of a noun lists the verbs of the noun.
+//! The commands. Each has one file with its arguments, help, examples and run function. The module
+//! of a noun lists its verbs.
 
 mod bench;
 mod client;
@@ -71,8 +71,7 @@ pub(crate) enum Verb {
 }
 
 impl Verb {
-    /// Carries out what was typed. `command` makes the whole command line, for the commands that
-    /// print it.
+    /// Runs the command. `command` builds the whole command line, for the commands that print it.
     pub(crate) fn run(self, command: fn() -> Command) -> Result<ExitCode> {
         match self {
             Self::Up(args) => done(up::run(args)),

@@ -1,4 +1,4 @@
-//! What the verbs of all services share: the way from the command line to settings.
+//! Shared by the commands of all services: reads their settings from file and command line.
 
 use crate::output::{print, say};
 use serde::Serialize;
@@ -8,7 +8,7 @@ use skep_service::{Settings, config, logging, manual};
 use skep_types::{ClusterId, Error, ErrorCode, Result};
 use std::path::{Path, PathBuf};
 
-/// What the commands of all services take.
+/// Arguments of the commands of all services.
 #[derive(Debug, clap::Args)]
 pub(super) struct ServiceArgs {
     /// Configuration file
@@ -50,9 +50,9 @@ pub(super) struct ServiceArgs {
     pub(super) print_manual: bool,
 }
 
-/// What a service is to do.
+/// The task of a service process.
 pub(super) enum Task<T> {
-    /// Nothing more: something was printed.
+    /// Nothing: the process has printed its settings.
     Done,
     /// Make its directories.
     Initialise(T),
@@ -68,7 +68,7 @@ pub(super) struct Service<T> {
     pub(super) serve: fn(&T) -> Result<()>,
 }
 
-/// Does what the command line asks of a service with targets.
+/// Runs the command of a service that has targets.
 pub(super) fn run_hosted<T: Settings>(args: &ServiceArgs, service: &Service<T>) -> Result<()> {
     match prepare::<T>(args, "targets")? {
         Task::Done => Ok(()),
@@ -76,14 +76,14 @@ pub(super) fn run_hosted<T: Settings>(args: &ServiceArgs, service: &Service<T>) 
             let token = token(args)?;
             let cluster = token.cluster;
             (service.initialise)(&settings, token)?;
-            made(T::NAME, &settings.node().directory, cluster)
+            report_init(T::NAME, &settings.node().directory, cluster)
         }
         Task::Serve(settings) => (service.serve)(&settings),
     }
 }
 
-/// Loads settings and prints what is asked for; starts logging otherwise.
-/// `targets` is the setting behind `--target`.
+/// Loads the settings, and prints them if requested; otherwise starts logging. `targets` is the
+/// name of the setting behind `--target`.
 pub(super) fn prepare<T: Settings>(args: &ServiceArgs, targets: &str) -> Result<Task<T>> {
     if args.print_sample {
         return say(&manual::sample::<T>()).map(|()| Task::Done);
@@ -133,19 +133,19 @@ fn overrides(args: &ServiceArgs, targets: &str) -> Result<Vec<(String, String)>>
     Ok(overrides)
 }
 
-/// A service's directory that was made.
+/// An initialised directory of a service, as JSON.
 #[derive(Debug, Serialize)]
-pub(super) struct Made {
+pub(super) struct InitReport {
     pub(super) kind: &'static str,
     pub(super) directory: String,
     pub(super) cluster: String,
 }
 
-/// Says that a service's directories were made.
-fn made(kind: &'static str, directory: &Path, cluster: ClusterId) -> Result<()> {
+/// Reports the initialised directories of a service.
+fn report_init(kind: &'static str, directory: &Path, cluster: ClusterId) -> Result<()> {
     let directory = directory.display().to_string();
-    print(&Made { kind, directory, cluster: cluster.to_string() }, |it| {
-        let Made { kind, directory, cluster } = it;
+    print(&InitReport { kind, directory, cluster: cluster.to_string() }, |it| {
+        let InitReport { kind, directory, cluster } = it;
         format!(
             "Initialised {directory} for a {kind} service of cluster {cluster}. Start it without \
              --init."

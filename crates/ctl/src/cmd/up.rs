@@ -65,7 +65,8 @@ pub(crate) struct UpArgs {
     in_background: bool,
 }
 
-/// How long the background process may take; it has its own limits, and says what is wrong.
+/// Limit for the background process to start. Its own limits are shorter, and it reports a failure
+/// itself.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 pub(super) fn run(args: UpArgs) -> Result<()> {
@@ -91,7 +92,7 @@ pub(super) fn run(args: UpArgs) -> Result<()> {
         .parse::<skep_fuse::TransportChoice>()
         .map_err(|what| Error::new(ErrorCode::Configuration, what))?;
     let shape = {
-        // Only a supervisor may decide on the shape: its lock is held while looking.
+        // Only a supervisor may decide on the shape, so this takes its lock.
         let _lock = layout.lock()?;
         layout.shape(WantedShape {
             metadata_targets: args.metadata_targets,
@@ -114,7 +115,7 @@ pub(super) fn run(args: UpArgs) -> Result<()> {
         set,
         in_foreground: !args.in_background,
     };
-    // The last is a terminal that was closed.
+    // SIGHUP: the terminal was closed.
     let signals = skep_env::Signals::take(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP])?;
     super::block_on(supervisor::run(plan, signals))
 }
@@ -123,7 +124,7 @@ fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).map_err(|error| Error::from(error).within(path.display()))
 }
 
-/// Settings with whose they are: of all services, of those of a kind, or of one by its name.
+/// Splits each setting into its scope (all services, a kind, or one service) and `key=value`.
 fn parse_settings(texts: &[String], shape: &Shape) -> Result<Vec<(String, String)>> {
     let is_known = |of: &str| {
         ["management", "metadata", "storage", "all"].contains(&of)

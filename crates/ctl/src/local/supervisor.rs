@@ -1,5 +1,5 @@
-//! The life of a cluster on one host: made if need be, started in order, mounted, watched, ended in
-//! the opposite order.
+//! Runs a cluster on one host: initialises it if necessary, starts its processes in order, mounts
+//! it, restarts processes that die, and ends all in the opposite order.
 
 use super::children::{LOG_LIMIT, Role, Service, describe};
 use super::layout::{Layout, Shape, SupervisorLock};
@@ -21,24 +21,24 @@ use std::time::Duration;
 
 /// How long services may take to start.
 const START_PATIENCE: Duration = Duration::from_secs(60);
-/// How long services may take to end before they are killed. The mount waits for open files.
+/// Time for services to end before they are killed. The mount waits for open files.
 const END_PATIENCE: Duration = Duration::from_secs(20);
-/// How often children are looked at.
+/// Interval between checks of the children.
 const TICK: Duration = Duration::from_millis(50);
-/// A second Ctrl-C means it.
+/// The second Ctrl-C kills the processes.
 const SIGNALS_TO_KILL: u32 = 2;
 
-/// What `skep up` was asked for.
+/// The request of `skep up`.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) layout: Layout,
     pub(crate) shape: Shape,
-    /// Where to mount; none: not at all.
+    /// The mount point. `None` means no mount.
     pub(crate) mount_point: Option<PathBuf>,
     pub(crate) transport: String,
-    /// Settings: of the services of a kind, of one by its name, or of `all`; `key=value`.
+    /// Settings as `key=value`, with their scope: a kind of service, one service, or `all`.
     pub(crate) set: Vec<(String, String)>,
-    /// Whether a terminal is attached: where to press Ctrl-C.
+    /// Whether a terminal is attached, for Ctrl-C.
     pub(crate) in_foreground: bool,
 }
 
@@ -47,12 +47,12 @@ struct Supervisor {
     plan: Plan,
     services: Vec<Service>,
     readiness: Readiness,
-    /// How often the user asked to end.
+    /// Number of signals to end.
     asked_to_end: Rc<Cell<u32>>,
     _lock: SupervisorLock,
 }
 
-/// Starts the cluster and keeps it running until a signal says to end it.
+/// Starts the cluster and keeps it running until a signal arrives.
 pub(crate) async fn run(plan: Plan, signals: skep_env::Signals) -> Result<()> {
     let lock = plan.layout.lock()?;
     let asked_to_end = Rc::new(Cell::new(0));
@@ -99,7 +99,8 @@ impl Supervisor {
             give_root_to(&access, uid, gid).await?;
         }
         if let Some(mount_point) = self.plan.mount_point.clone() {
-            // On a dead mount nothing can be made; the mount's process clears it away.
+            // Creating a directory on a dead mount fails; the new mount process removes the dead
+            // mount.
             if !is_mount_point(&mount_point) {
                 std::fs::create_dir_all(&mount_point)
                     .map_err(|error| Error::from(error).within(mount_point.display()))?;
@@ -117,8 +118,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Waits for processes of a supervisor that was killed: they end by themselves, but not at
-    /// once.
+    /// Waits for the processes of a killed supervisor, which end by themselves after a while.
     async fn await_former(&self) {
         let data = self.plan.layout.data.display().to_string();
         let is_ours = |process: &u32| {
@@ -156,7 +156,7 @@ impl Supervisor {
             format!("node.log_limit={LOG_LIMIT}"),
         ];
         if kind != "management" {
-            // As the directory is called, whichever registers first.
+            // The name of the directory, independent of the order of registration.
             arguments.extend(["--set".into(), format!("node.name={name}")]);
         }
         for target in self.targets(kind, name) {
@@ -195,7 +195,7 @@ impl Supervisor {
         .to_vec()
     }
 
-    /// Makes a service's directories, unless they are there.
+    /// Initialises the directories of a service, if necessary.
     fn initialise(&self, name: &str, token: Vec<String>) -> Result<()> {
         let kind = name.split('-').next().unwrap_or(name);
         let directory = self.plan.layout.service(name);
@@ -220,7 +220,8 @@ impl Supervisor {
         self.services.push(Service::new(&self.plan.layout, role, name, arguments));
     }
 
-    /// Starts what was added, and waits until so many have said that they are ready.
+    /// Starts the services that were added, and waits until `count` of them report that they are
+    /// ready.
     async fn await_ready(&mut self, count: usize) -> Result<()> {
         let readiness = &self.readiness;
         for service in self.services.iter_mut().filter(|service| service.process().is_none()) {
@@ -265,8 +266,7 @@ impl Supervisor {
         Error::new(ErrorCode::TimedOut, what)
     }
 
-    /// Waits until management sees all services and targets, and divides the namespace if that was
-    /// not done yet.
+    /// Waits until all services and targets have registered, and formats the cluster if it is new.
     async fn await_registered(&self, access: &Access) -> Result<()> {
         let Shape { metadata_targets, storage_services, targets_per_service } = self.plan.shape;
         let wanted = [
@@ -303,7 +303,7 @@ impl Supervisor {
         }
     }
 
-    /// Leaves a list of what runs for whoever asks.
+    /// Stores the list of running processes.
     fn note_processes(&self) {
         let running = self.services.iter();
         let processes =
@@ -313,10 +313,10 @@ impl Supervisor {
         }
     }
 
-    /// Starts what dies again, until somebody asks to end.
+    /// Restarts services that die, until a signal to end arrives.
     async fn watch(&mut self) {
         while self.asked_to_end.get() == 0 {
-            // What services say when they end is of no interest here.
+            // Drains the notifications of restarted and ending services.
             self.readiness.take();
             let mut has_changed = false;
             for service in &mut self.services {
@@ -355,7 +355,7 @@ impl Supervisor {
         }
     }
 
-    /// Ends everything, what depends on others first.
+    /// Ends all services, each before those that it depends on.
     async fn end(&mut self) {
         for role in [Role::Mount, Role::Storage, Role::Metadata, Role::Management] {
             let of_role = |service: &&mut Service| service.role == role;
@@ -390,7 +390,7 @@ impl Supervisor {
                 skep_env::sleep(TICK).await;
             }
         }
-        // What a killed mount leaves behind.
+        // A killed mount leaves a dead mount point.
         let was_mounted = self.services.iter().any(|service| service.role == Role::Mount);
         if let Some(mount_point) = self.plan.mount_point.as_ref().filter(|_| was_mounted)
             && is_mount_point(mount_point)
@@ -402,8 +402,8 @@ impl Supervisor {
     }
 }
 
-/// What happens, for whoever looks on. A closed terminal must not end the supervisor.
-/// Programs get one value, when all is up.
+/// Prints an event for people. Ignores errors: a closed terminal must not end the supervisor. With
+/// JSON output, the summary is the only value.
 fn print_line(text: &str) {
     if is_for_people() {
         let _ = say(text);

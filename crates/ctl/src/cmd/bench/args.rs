@@ -30,7 +30,7 @@ pub(crate) struct HostArgs {
     pub(super) patience: u32,
 }
 
-/// Whose caches are dropped.
+/// The hosts whose caches are dropped.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Caches")]
 pub(crate) struct CacheArgs {
@@ -46,7 +46,7 @@ pub(crate) struct CacheArgs {
     pub(super) before_phase: Option<String>,
 }
 
-/// A program that does the work.
+/// How other benchmark programs are started.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Other programs")]
 pub(crate) struct RunnerArgs {
@@ -55,7 +55,7 @@ pub(crate) struct RunnerArgs {
     pub(super) mpirun: String,
 }
 
-/// Where results are kept while a run goes on.
+/// The file for results during a run.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ResultArgs {
     /// Write each result to this new file as soon as it is measured, as a line of JSON; disk space

@@ -214,7 +214,7 @@ fn as_table(outcome: &Outcome) -> String {
 /// The share of a limit that a phase has reached.
 type Share = Box<dyn Fn(&PhaseRecord) -> f64>;
 
-/// What results are compared with: a title, and what is shown below it.
+/// The limits that results are compared with: a column title, and the value of a phase.
 fn limits(plan: &Plan) -> Vec<(&'static str, Share)> {
     let mut found: Vec<(&str, Share)> = Vec::new();
     if let Some(limit) = plan.limit_bytes_per_s {

@@ -1,4 +1,5 @@
-//! Verbs of `skep bench`, and what they share: hosts and interruption; [`witness`] has the rest.
+//! Verbs of `skep bench`, with their hosts and the handling of signals. [`witness`] owns progress
+//! and results.
 
 mod args;
 mod io;
@@ -29,7 +30,7 @@ pub(crate) enum BenchVerb {
     Net(net::NetArgs),
     Storage(storage::StorageArgs),
     SlowTargets(slow_targets::SlowTargetsArgs),
-    /// What a benchmark has on a host.
+    /// The process of a benchmark on a host.
     #[command(hide = true)]
     Agent,
     /// A process of a benchmark.
@@ -62,7 +63,7 @@ fn hosts(args: &HostArgs) -> Result<Vec<Host>> {
     Ok(clients.map(|host| Host { name: host.name.clone(), enter: host.enter() }).collect())
 }
 
-/// Who has done the work, if another program.
+/// Names the program that did the work, if it is not skep.
 fn by(tool: &str) -> String {
     if tool == "skep" { String::new() } else { format!("by {tool}: ") }
 }
@@ -139,8 +140,8 @@ pub(super) fn named(names: &[String], enter: &str) -> Vec<Host> {
     names.iter().map(host).collect()
 }
 
-/// Lets Ctrl-C and SIGTERM end a run in order, with what it has measured. Call it before any other
-/// thread is started.
+/// Lets Ctrl-C and SIGTERM end a run in order and keep its results. Call it before any other thread
+/// starts.
 fn end_on_signals() -> Result<()> {
     const NUMBERS: [i32; 2] = [libc::SIGINT, libc::SIGTERM];
     // Here for all threads to come, in the thread to wait for them.
@@ -150,7 +151,7 @@ fn end_on_signals() -> Result<()> {
             let signals = skep_env::Signals::take(&NUMBERS)?;
             signals.next().await
         });
-        // Where they can't be waited for, the run is at least not ended by them halfway.
+        // If the thread cannot wait for the signals, they are ignored.
         if waited.is_ok_and(|number| number.is_ok()) {
             skep_bench::interrupt();
         }

@@ -40,7 +40,7 @@ pub(crate) struct SlowTargetsArgs {
     confidence: f64,
 }
 
-/// What is said of all targets.
+/// The verdicts on all targets, as JSON.
 #[derive(Debug, Serialize)]
 struct Report {
     rules: Rules,

@@ -128,8 +128,8 @@ async fn connect(access: &Access, map: &ClusterMap, wanted: &[u32]) -> Result<Ve
         let is_named = |target: &&skep_types::Target| target.id.raw() == *id;
         if map.targets.iter().find(is_named).is_none_or(|it| it.kind != TargetKind::Storage) {
             let what = format!(
-                "cannot find storage target {id}; `skep target list` shows all \
-                                targets"
+                "cannot find storage target {id}: no storage target has this id; `skep target \
+                 list` shows all targets"
             );
             return Err(Error::new(ErrorCode::NotFound, what));
         }

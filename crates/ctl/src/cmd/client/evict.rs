@@ -1,4 +1,5 @@
-//! `skep client evict`: removes clients from the cluster, so that others get what they hold.
+//! `skep client evict`: removes clients from the cluster, and waits until their files and locks are
+//! released.
 
 use crate::access::{ClusterArgs, PATIENCE};
 use crate::help::{Example, examples};
@@ -41,23 +42,23 @@ pub(crate) struct EvictArgs {
     clients: Vec<String>,
 }
 
-/// How often it is looked whether metadata has ended the sessions.
+/// Interval between checks whether metadata targets have ended the sessions.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// A client that was removed, or would be.
+/// An evicted client, as JSON; with `--dry-run`, one that would be evicted.
 #[derive(Debug, Serialize)]
-struct Line {
+struct Eviction {
     id: u32,
     name: String,
     host: String,
     mount_point: String,
     pid: u32,
     reachability: &'static str,
-    /// What it holds, or held.
+    /// Open files that the client holds, or held before the eviction.
     open_files: u64,
     locks: u64,
     is_dry_run: bool,
-    /// Whether all metadata targets have ended its sessions, so that others get what it held.
+    /// Whether all metadata targets have ended its sessions and released its files and locks.
     is_released: bool,
 }
 
@@ -92,10 +93,10 @@ pub(crate) fn run(args: EvictArgs) -> Result<()> {
         }
         Ok(lines)
     })?;
-    print(&lines, |lines| lines.iter().map(shown).collect::<Vec<_>>().join("\n"))
+    print(&lines, |lines| lines.iter().map(describe).collect::<Vec<_>>().join("\n"))
 }
 
-async fn line(users: &Users, name: &str, is_dry_run: bool) -> Result<Line> {
+async fn line(users: &Users, name: &str, is_dry_run: bool) -> Result<Eviction> {
     let node = node_named(&users.map, name)?;
     if node.kind != NodeKind::Client {
         let what = format!(
@@ -114,7 +115,7 @@ async fn line(users: &Users, name: &str, is_dry_run: bool) -> Result<Line> {
         locks += of_client.map(|used| u64::from(used.held_count)).sum::<u64>();
     }
     let (host, mount_point) = users.place(node.id);
-    Ok(Line {
+    Ok(Eviction {
         id: node.id.raw(),
         name: node.name.clone(),
         host,
@@ -128,12 +129,13 @@ async fn line(users: &Users, name: &str, is_dry_run: bool) -> Result<Line> {
     })
 }
 
-/// Programs on a client that is alive would get errors for nothing that they did.
-fn refuse_alive(line: &Line) -> Result<()> {
+/// Refuses to evict a client that is alive: its programs would get errors without a fault of
+/// theirs.
+fn refuse_alive(line: &Eviction) -> Result<()> {
     if line.reachability != reachability(Reachability::Online) {
         return Ok(());
     }
-    let Line { name, id, host, mount_point, pid, .. } = line;
+    let Eviction { name, id, host, mount_point, pid, .. } = line;
     let what = format!(
         "cannot evict {name} [ID: {id}]: it is alive, and its programs would get EIO for files \
          that they write; end them, run `skep umount {mount_point}` on {host} (process {pid}), or \
@@ -151,8 +153,8 @@ async fn has_session(users: &Users, client: NodeId) -> Result<bool> {
     Ok(false)
 }
 
-fn shown(line: &Line) -> String {
-    let Line { name, id, open_files, locks, .. } = line;
+fn describe(line: &Eviction) -> String {
+    let Eviction { name, id, open_files, locks, .. } = line;
     let holds = format!("{open_files} open files and {locks} locks");
     match (line.is_dry_run, line.is_released) {
         (true, _) => format!(

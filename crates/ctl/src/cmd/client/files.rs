@@ -26,7 +26,7 @@ pub(crate) struct FilesArgs {
 
 /// A file that a client has open.
 #[derive(Debug, Serialize)]
-struct Line {
+struct OpenFile {
     client: u32,
     host: String,
     mount_point: String,
@@ -56,9 +56,9 @@ pub(crate) fn run(args: FilesArgs) -> Result<()> {
     print(&lines, |lines| as_table(lines))
 }
 
-fn line(users: &Users, used: &FileUse) -> Line {
+fn line(users: &Users, used: &FileUse) -> OpenFile {
     let (host, mount_point) = users.place(used.client);
-    Line {
+    OpenFile {
         client: used.client.raw(),
         host,
         mount_point,
@@ -70,7 +70,7 @@ fn line(users: &Users, used: &FileUse) -> Line {
     }
 }
 
-fn as_table(lines: &[Line]) -> String {
+fn as_table(lines: &[OpenFile]) -> String {
     if lines.is_empty() {
         return "Nothing is open.\n".into();
     }

@@ -24,7 +24,7 @@ pub(crate) struct ListArgs {
 
 /// A client and what it uses.
 #[derive(Debug, Serialize)]
-struct Line {
+struct ClientReport {
     id: u32,
     name: String,
     host: String,
@@ -62,10 +62,10 @@ fn line(
     users: &Users,
     client: &skep_wire::management::ClientEntry,
     used: &BTreeMap<skep_types::NodeId, (usize, u64)>,
-) -> Line {
+) -> ClientReport {
     let node = users.map.node(client.node);
     let (sessions, open_files) = used.get(&client.node).copied().unwrap_or_default();
-    Line {
+    ClientReport {
         id: client.node.raw(),
         name: node.map(|node| node.name.clone()).unwrap_or_default(),
         host: client.host.clone(),
@@ -80,7 +80,7 @@ fn line(
     }
 }
 
-fn as_table(lines: &[Line]) -> String {
+fn as_table(lines: &[ClientReport]) -> String {
     let titles =
         ["ID", "HOST", ">PID", "MOUNT POINT", "STATE", "SINCE", ">HEARD", ">SESSIONS", ">OPEN"];
     let mut shown = table(&titles);

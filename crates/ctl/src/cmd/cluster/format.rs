@@ -20,16 +20,16 @@ pub(crate) struct FormatArgs {
     query: ClusterArgs,
 }
 
-/// What was done.
+/// The result, as JSON.
 #[derive(Debug, Serialize)]
-struct Formatted {
+struct FormatReport {
     metadata_targets: usize,
 }
 
 pub(crate) fn run(args: FormatArgs) -> Result<()> {
     let access = args.query.access(None)?;
     let update = crate::cmd::block_on(async move { access.ask(&Format {}).await })?;
-    let formatted = Formatted { metadata_targets: update.map.map_or(0, |map| map.shards.len()) };
+    let formatted = FormatReport { metadata_targets: update.map.map_or(0, |map| map.shards.len()) };
     print(&formatted, |it| {
         let targets = it.metadata_targets;
         format!(

@@ -1,5 +1,5 @@
-//! `skep cluster token`: prints what other nodes need to join. Reads it from management's
-//! directory, so only those who may read that get it.
+//! `skep cluster token`: prints the token that other nodes need to join. Reads it from the
+//! directory of management, so only users with access to that directory get it.
 
 use crate::access::ClusterArgs;
 use crate::help::{Example, examples};
@@ -18,7 +18,7 @@ pub(crate) struct TokenArgs {
     query: ClusterArgs,
 }
 
-/// The key to a cluster, as text.
+/// The token of a cluster, as JSON.
 #[derive(Serialize)]
 struct Token {
     token: String,

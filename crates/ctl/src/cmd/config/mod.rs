@@ -32,15 +32,15 @@ impl ConfigVerb {
     }
 }
 
-/// A setting as it is shown.
+/// A setting, as JSON.
 #[derive(Debug, Serialize)]
 struct SettingLine {
     name: &'static str,
     value: u64,
     default: u64,
-    /// What stands for the value, if that is one of several words.
+    /// The word for the value, if the setting is a choice of words.
     word: Option<&'static str>,
-    /// The words, by rising value; none where the value is a number.
+    /// The words of a choice, by rising value. Empty if the value is a number.
     words: Vec<&'static str>,
     unit: &'static str,
     min: u64,
@@ -70,7 +70,7 @@ fn line(setting: &'static Setting, map: &ClusterMap) -> SettingLine {
     }
 }
 
-/// A number with its unit, or the word that stands for it, for people.
+/// A value with its unit, or its word, for people.
 fn in_unit(setting: &Setting, value: u64) -> String {
     match setting.unit {
         Unit::Milliseconds => Interval(Duration::from_millis(value)).to_string(),
@@ -82,7 +82,7 @@ fn in_unit(setting: &Setting, value: u64) -> String {
     }
 }
 
-/// Reads a number with its unit as people write it.
+/// Parses a value with its unit, or a word.
 fn parse(setting: &Setting, text: &str) -> Result<u64> {
     let wrong =
         |what: String| Error::new(ErrorCode::InvalidArgument, format!("{}: {what}", setting.name));

@@ -1,4 +1,4 @@
-//! `skep config set`: gives a setting of the cluster another value, for everybody and at once.
+//! `skep config set`: changes a setting of the cluster, on all nodes at once.
 
 use super::{in_unit, parse};
 use crate::access::ClusterArgs;
@@ -36,13 +36,13 @@ pub(crate) struct SetArgs {
 /// The word for the value that a setting has in a new cluster.
 const DEFAULT: &str = "default";
 
-/// What was changed, or would be.
+/// The change, or with `--dry-run` the change that would be made.
 #[derive(Debug, Serialize)]
-struct Changed {
+struct SettingChange {
     name: &'static str,
     before: u64,
     value: u64,
-    /// What stands for the value, if that is one of several words.
+    /// The word for the value, if the setting is a choice of words.
     word: Option<&'static str>,
     unit: &'static str,
     is_dry_run: bool,
@@ -60,7 +60,7 @@ pub(crate) fn run(args: SetArgs) -> Result<()> {
     let request = ChangeSetting { name, value, is_dry_run };
     let ChangeSettingReply { before, version } =
         crate::cmd::block_on(async move { access.ask(&request).await })?;
-    let changed = Changed {
+    let changed = SettingChange {
         name: setting.name,
         before,
         value,

@@ -1,4 +1,4 @@
-//! `skep entry create`: makes a file with a stripe pattern of its own.
+//! `skep entry create`: creates a file with its own stripe pattern.
 
 use super::pattern::{self, PatternArgs};
 use crate::access::entry_at;
@@ -27,9 +27,9 @@ pub(crate) struct CreateArgs {
     path: PathBuf,
 }
 
-/// What was made.
+/// The new file, as JSON.
 #[derive(Debug, Serialize)]
-struct Made {
+struct NewFile {
     #[serde(serialize_with = "crate::output::path")]
     path: PathBuf,
     pattern: String,
@@ -53,10 +53,10 @@ pub(crate) fn run(args: &CreateArgs) -> Result<()> {
     rustix::fs::mknodat(CWD, path, FileType::RegularFile, Mode::from_raw_mode(mode), 0)
         .map_err(failed)?;
     if let Err(error) = pattern::set(path, &text) {
-        // Nobody has asked for a file with another pattern.
+        // A file with another pattern is not what the user requested.
         let _ = std::fs::remove_file(path);
         return Err(error);
     }
-    let made = Made { path: path.to_owned(), pattern: pattern::get(path)?.unwrap_or_default() };
+    let made = NewFile { path: path.to_owned(), pattern: pattern::get(path)?.unwrap_or_default() };
     print(&made, |made| format!("{}: {}", made.path.display(), made.pattern))
 }

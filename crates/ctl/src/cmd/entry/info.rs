@@ -1,4 +1,4 @@
-//! `skep entry info`: everything that is known of a file or directory in a mount.
+//! `skep entry info`: details of a file or directory in a mount.
 
 use crate::access::{Access, ClusterArgs, entry_at};
 use crate::help::{Example, examples};
@@ -35,10 +35,10 @@ pub(crate) struct InfoArgs {
     path: PathBuf,
 }
 
-/// How long the metadata service may take.
+/// Timeout of the request to metadata.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What is shown.
+/// The details, as JSON.
 #[derive(Debug, Serialize)]
 struct Info {
     #[serde(serialize_with = "crate::output::path")]
@@ -46,18 +46,18 @@ struct Info {
     kind: &'static str,
     entry_id: String,
     parent_id: String,
-    metadata: Option<Place>,
+    metadata: Option<TargetLocation>,
     size_bytes: u64,
     links: u32,
     open_sessions: u32,
     /// UTC.
     modified_at: String,
-    pattern: Option<Pattern>,
+    pattern: Option<PatternInfo>,
 }
 
 /// A target and the server that has it.
 #[derive(Debug, Serialize)]
-struct Place {
+struct TargetLocation {
     target: u32,
     group: u32,
     node: u32,
@@ -68,26 +68,27 @@ struct Place {
 }
 
 #[derive(Debug, Serialize)]
-struct Pattern {
+struct PatternInfo {
     generation: u32,
-    /// Whose word it follows: the cluster's, the directory's, or of whoever asked for this file.
+    /// Where the pattern comes from: the cluster's settings, the directory, or the request that
+    /// created the file.
     origin: &'static str,
-    components: Vec<Part>,
+    components: Vec<ComponentInfo>,
 }
 
 #[derive(Debug, Serialize)]
-struct Part {
+struct ComponentInfo {
     start_byte: u64,
     redundancy: &'static str,
     chunk_bytes: u64,
     targets_wanted: u16,
     chooser: &'static str,
-    /// What that means, and why there aren't as many as wanted.
+    /// Explains the policy, and why there are fewer targets than wanted.
     why: String,
     targets: Vec<Stripe>,
-    /// Smallest and largest number of targets on one server of those that store data.
+    /// Smallest and largest number of these targets per storage server.
     targets_per_server: Option<(usize, usize)>,
-    /// The same of failure domains, if any server has one.
+    /// The same per failure domain, if any server has one.
     targets_per_domain: Option<(usize, usize)>,
 }
 
@@ -95,7 +96,7 @@ struct Part {
 struct Stripe {
     chunk_file: Option<String>,
     #[serde(flatten)]
-    place: Place,
+    place: TargetLocation,
 }
 
 pub(crate) fn run(args: InfoArgs) -> Result<()> {
@@ -128,10 +129,10 @@ fn kind_word(kind: FileKind) -> &'static str {
     }
 }
 
-fn place(map: &ClusterMap, group: GroupId) -> Place {
+fn place(map: &ClusterMap, group: GroupId) -> TargetLocation {
     let target: Option<&Target> = map.primary(group);
     let node = target.and_then(|target| map.node(target.node));
-    Place {
+    TargetLocation {
         target: target.map_or(0, |target| target.id.raw()),
         group: group.raw(),
         node: node.map_or(0, |node| node.id.raw()),
@@ -157,7 +158,7 @@ fn describe(map: &ClusterMap, inode: InodeId, path: PathBuf, info: &EntryInfo) -
     }
 }
 
-/// A file's pattern, or what files in a directory get that are made now.
+/// The pattern of a file, or the pattern that new files in a directory get.
 fn effective(map: &ClusterMap, info: &EntryInfo) -> Option<StripePattern> {
     match info.attributes.kind {
         FileKind::Directory => {
@@ -168,8 +169,8 @@ fn effective(map: &ClusterMap, info: &EntryInfo) -> Option<StripePattern> {
     }
 }
 
-/// How many of the groups lie on the server, or whatever else `place` tells of it, that has the
-/// fewest of them, and on the one that has the most.
+/// Smallest and largest number of the groups per value of `place`, such as the server or its
+/// failure domain.
 fn allocation<P: Ord>(
     map: &ClusterMap,
     groups: &[GroupId],
@@ -216,8 +217,8 @@ fn why(map: &ClusterMap, component: &Component) -> String {
     }
 }
 
-fn describe_pattern(map: &ClusterMap, inode: InodeId, pattern: &StripePattern) -> Pattern {
-    // A server without one is a domain by itself.
+fn describe_pattern(map: &ClusterMap, inode: InodeId, pattern: &StripePattern) -> PatternInfo {
+    // A server without a domain counts as its own domain.
     let domain_of = |node: NodeId| map.node(node).and_then(view::domain).ok_or(node);
     let mut components = Vec::new();
     for (number, component) in pattern.components.iter().enumerate() {
@@ -232,7 +233,7 @@ fn describe_pattern(map: &ClusterMap, inode: InodeId, pattern: &StripePattern) -
             let chunk_file = (pattern.generation > 0).then(|| key.to_string());
             Stripe { chunk_file, place }
         };
-        components.push(Part {
+        components.push(ComponentInfo {
             start_byte: component.start,
             redundancy: match component.redundancy {
                 Redundancy::Stripe => "stripe",
@@ -253,7 +254,7 @@ fn describe_pattern(map: &ClusterMap, inode: InodeId, pattern: &StripePattern) -
         PatternOrigin::Directory => "directory",
         PatternOrigin::Asked => "asked",
     };
-    Pattern { generation: pattern.generation, origin, components }
+    PatternInfo { generation: pattern.generation, origin, components }
 }
 
 fn as_text(info: &Info, verbose: bool) -> String {
@@ -283,7 +284,7 @@ fn as_text(info: &Info, verbose: bool) -> String {
     if let Some(pattern) = &info.pattern {
         line("Stripe pattern details:".into());
         for part in &pattern.components {
-            describe_part(info, pattern, part, verbose, &mut line);
+            describe_component(info, pattern, part, verbose, &mut line);
         }
         line(format!(
             "+ Set by: {}",
@@ -298,10 +299,10 @@ fn as_text(info: &Info, verbose: bool) -> String {
     text
 }
 
-fn describe_part(
+fn describe_component(
     info: &Info,
-    pattern: &Pattern,
-    part: &Part,
+    pattern: &PatternInfo,
+    part: &ComponentInfo,
     verbose: bool,
     line: &mut impl FnMut(String),
 ) {
@@ -316,7 +317,8 @@ fn describe_part(
         return;
     }
     line(format!("+ Chunksize: {}", size(part.chunk_bytes)));
-    // A directory only hands its pattern down: it has no targets itself, unless some are listed.
+    // A directory only passes its pattern on to new files: it has no targets itself, unless some
+    // are listed.
     let actual = match info.kind {
         "directory" => String::new(),
         _ => format!("; actual: {}", part.targets.len()),
@@ -341,7 +343,7 @@ fn describe_part(
             _ => String::new(),
         };
         let domain = place.domain.as_ref().map(|name| format!(", {name}")).unwrap_or_default();
-        let Place { target, node_name, node, .. } = place;
+        let TargetLocation { target, node_name, node, .. } = place;
         line(format!("  + {target} @ {node_name} [ID: {node}{domain}]{more}"));
     }
 }

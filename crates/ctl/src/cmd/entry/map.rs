@@ -1,5 +1,5 @@
-//! `skep entry map`: on which targets the bytes of a file lie, for programs that want to read or
-//! write each part where it is near, and for people.
+//! `skep entry map`: the target of each part of a file. Schedulers use it to run a task near its
+//! data.
 
 use super::pattern::{MAX_TEXT_BYTES, explained};
 use crate::access::entry_at;
@@ -45,17 +45,17 @@ struct Map {
     #[serde(serialize_with = "crate::output::path")]
     path: PathBuf,
     size_bytes: u64,
-    components: Vec<Part>,
-    /// The range that was asked for, in pieces of one target each; none if none was.
+    components: Vec<MapComponent>,
+    /// The requested range, in pieces of one target each. Empty without a request.
     pieces: Vec<Piece>,
 }
 
 #[derive(Debug, Serialize)]
-struct Part {
+struct MapComponent {
     start_byte: u64,
-    /// None: the last component has no end.
+    /// `None` means that the component has no end: it is the last one.
     end_byte: Option<u64>,
-    /// Zero: the bytes lie in metadata, with the inode.
+    /// Zero means that metadata stores the bytes, with the inode.
     chunk_bytes: u64,
     /// Chunk k of the component lies on the stripe of index k modulo their number.
     stripes: Vec<Stripe>,
@@ -67,7 +67,7 @@ struct Stripe {
     group: u32,
     target: Option<u32>,
     node: Option<u32>,
-    /// Where the node listens.
+    /// Address of the node.
     address: Option<String>,
 }
 
@@ -116,9 +116,9 @@ pub(crate) fn run(args: &MapArgs) -> Result<()> {
     print(&map, as_text)
 }
 
-/// Reads the lines of the attribute.
-fn read(text: &str) -> Option<Vec<Part>> {
-    let mut parts: Vec<Part> = Vec::new();
+/// Parses the lines of the attribute.
+fn read(text: &str) -> Option<Vec<MapComponent>> {
+    let mut parts: Vec<MapComponent> = Vec::new();
     for line in text.lines() {
         let words: Vec<&str> = line.split(' ').collect();
         let [start, end, chunk, _, index, group, target, node, address] = words[..] else {
@@ -135,7 +135,7 @@ fn read(text: &str) -> Option<Vec<Part>> {
         let start_byte = start.parse().ok()?;
         match parts.last_mut().filter(|part| part.start_byte == start_byte) {
             Some(part) => part.stripes.push(stripe),
-            None => parts.push(Part {
+            None => parts.push(MapComponent {
                 start_byte,
                 end_byte: end.parse().ok(),
                 chunk_bytes: chunk.parse().ok()?,
@@ -146,9 +146,9 @@ fn read(text: &str) -> Option<Vec<Part>> {
     Some(parts)
 }
 
-fn pieces(parts: &[Part], start: u64, length: u64) -> Result<Vec<Piece>> {
-    let component = |part: &Part| match part.chunk_bytes {
-        // What lies in metadata has no chunks.
+fn pieces(parts: &[MapComponent], start: u64, length: u64) -> Result<Vec<Piece>> {
+    let component = |part: &MapComponent| match part.chunk_bytes {
+        // Inline data in metadata has no chunks.
         0 => Component::inline(),
         chunk_bytes => Component {
             start: part.start_byte,

@@ -1,5 +1,5 @@
-//! What `entry set` and `entry create` have in common: the pattern as text, and how it is set
-//! through the mount. So root and users go the same way, and nobody needs the cluster's token.
+//! Shared by `entry set` and `entry create`: the pattern as text, set through the mount. This works
+//! for root and users alike, and needs no token of the cluster.
 
 use crate::values;
 use clap::Args;
@@ -8,7 +8,7 @@ use skep_fuse::PATTERN_XATTR;
 use skep_types::{Error, ErrorCode, Result};
 use std::path::Path;
 
-/// A stripe pattern that is asked for.
+/// The options that describe a stripe pattern.
 #[derive(Debug, Default, Args)]
 #[group(id = "asked-pattern", multiple = true)]
 pub(super) struct PatternArgs {
@@ -38,13 +38,13 @@ pub(super) struct PatternArgs {
     pattern: Option<String>,
 }
 
-/// Room for the text of the longest pattern: 16 components of 256 groups.
+/// Buffer size for the text of the longest pattern: 16 components of 256 groups.
 pub(super) const MAX_TEXT_BYTES: usize = 64 << 10;
 
-/// What is asked for, as the attribute has it.
+/// The requested pattern in the format of the attribute.
 ///
 /// # Errors
-/// `InvalidArgument` if nothing is.
+/// `InvalidArgument` if no option describes a pattern.
 pub(super) fn text(asked: &PatternArgs) -> Result<String> {
     if let Some(text) = &asked.pattern {
         return Ok(text.clone());
@@ -64,14 +64,14 @@ pub(super) fn text(asked: &PatternArgs) -> Result<String> {
     if words.is_empty() {
         return Err(Error::new(
             ErrorCode::InvalidArgument,
-            "cannot tell which pattern is meant: no option names one; use at least one of \
+            "cannot set the stripe pattern: no option describes one; use at least one of \
              --num-targets, --chunk-size, --chooser, --targets, --groups, --pattern",
         ));
     }
     Ok(words.join(","))
 }
 
-/// Checks a text as far as that is possible without the cluster.
+/// Checks a pattern as far as possible without the cluster map.
 ///
 /// # Errors
 /// `InvalidArgument` that names the word.
@@ -90,7 +90,8 @@ pub(super) fn set(path: &Path, text: &str) -> Result<()> {
         .map_err(|errno| explained(errno, path, text))
 }
 
-/// What the pattern at a path says; none if a directory leaves it to the cluster.
+/// The pattern at a path. `None` means a directory without its own pattern: the cluster's settings
+/// apply.
 pub(super) fn get(path: &Path) -> Result<Option<String>> {
     let mut bytes = vec![0; MAX_TEXT_BYTES];
     match rustix::fs::getxattr(path, PATTERN_XATTR, &mut bytes) {
@@ -100,7 +101,7 @@ pub(super) fn get(path: &Path) -> Result<Option<String>> {
     }
 }
 
-/// The mount says only a number: what it means here, and the way out.
+/// The mount replies only an errno. Adds its meaning here, and the way out.
 pub(super) fn explained(errno: Errno, path: &Path, text: &str) -> Error {
     let (code, what) = match errno {
         Errno::PERM => (

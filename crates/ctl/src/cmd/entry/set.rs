@@ -1,4 +1,4 @@
-//! `skep entry set`: the stripe pattern of what will be made in directories, or of files that were
+//! `skep entry set`: sets the stripe pattern of new files in directories, or of files that were
 //! never written.
 
 use super::pattern::{self, PatternArgs};
@@ -37,12 +37,12 @@ pub(crate) struct SetArgs {
     paths: Vec<PathBuf>,
 }
 
-/// What a path has now.
+/// A path with its new pattern, as JSON.
 #[derive(Debug, Serialize)]
-struct Line {
+struct PathPattern {
     #[serde(serialize_with = "crate::output::path")]
     path: PathBuf,
-    /// None: the cluster's settings.
+    /// `None` means the cluster's settings.
     pattern: Option<String>,
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn run(args: &SetArgs) -> Result<()> {
     if let Some(text) = &text {
         pattern::check(text)?;
     }
-    // All of them are looked at before the first is changed.
+    // Checks all paths before it changes the first.
     for path in paths {
         entry_at(path)?;
     }
@@ -66,11 +66,11 @@ pub(crate) fn run(args: &SetArgs) -> Result<()> {
             None => rustix::fs::removexattr(path, PATTERN_XATTR)
                 .map_err(|errno| pattern::explained(errno, path, ""))?,
         }
-        lines.push(Line { path: path.clone(), pattern: pattern::get(path)? });
+        lines.push(PathPattern { path: path.clone(), pattern: pattern::get(path)? });
     }
     print(&lines, |lines| {
         let mut shown = String::new();
-        for Line { path, pattern } in lines {
+        for PathPattern { path, pattern } in lines {
             let pattern = pattern.as_deref().unwrap_or("as in the cluster's settings");
             let _ = writeln!(shown, "{}: {pattern}", path.display());
         }

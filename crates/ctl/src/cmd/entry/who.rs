@@ -1,4 +1,4 @@
-//! `skep entry who`: which clients have a file open, and what they have locked in it.
+//! `skep entry who`: the clients that have a file open, and their locks in it.
 
 use crate::access::{ClusterArgs, entry_at};
 use crate::help::{Example, examples};
@@ -24,7 +24,7 @@ pub(crate) struct WhoArgs {
 
 /// A client that uses the file.
 #[derive(Debug, Serialize)]
-struct Line {
+struct FileUser {
     client: u32,
     host: String,
     mount_point: String,
@@ -66,9 +66,9 @@ pub(crate) fn run(args: &WhoArgs) -> Result<()> {
     print(&lines, |lines| as_table(lines))
 }
 
-fn line(users: &Users, used: &FileUse) -> Line {
+fn line(users: &Users, used: &FileUse) -> FileUser {
     let (host, mount_point) = users.place(used.client);
-    Line {
+    FileUser {
         client: used.client.raw(),
         host,
         mount_point,
@@ -79,7 +79,7 @@ fn line(users: &Users, used: &FileUse) -> Line {
     }
 }
 
-fn as_table(lines: &[Line]) -> String {
+fn as_table(lines: &[FileUser]) -> String {
     if lines.is_empty() {
         return "No client has the file open.\n".into();
     }

@@ -20,7 +20,7 @@ pub(crate) struct ListArgs {
 
 /// A group.
 #[derive(Debug, Serialize)]
-struct Line {
+struct GroupEntry {
     id: u32,
     kind: &'static str,
     epoch: u64,
@@ -50,7 +50,7 @@ pub(crate) fn run(args: ListArgs) -> Result<()> {
     print(&lines, |lines| as_table(lines))
 }
 
-fn line(map: &ClusterMap, group: &Group) -> Line {
+fn line(map: &ClusterMap, group: &Group) -> GroupEntry {
     let primary = map.primary(group.id).map(|target| target.id);
     let mut all_well = true;
     let mut members = Vec::new();
@@ -75,7 +75,7 @@ fn line(map: &ClusterMap, group: &Group) -> Line {
         (false, true) => "Degraded",
         (false, false) => "Unavailable",
     };
-    Line {
+    GroupEntry {
         id: group.id.raw(),
         kind: target_kind(group.kind),
         epoch: group.epoch.raw(),
@@ -94,7 +94,7 @@ fn part(state: MemberState) -> &'static str {
 }
 
 /// A line for each member.
-fn as_table(lines: &[Line]) -> String {
+fn as_table(lines: &[GroupEntry]) -> String {
     let titles =
         ["GROUP", "KIND", "STATE", "TARGET", "PART", "REACHABILITY", "CONSISTENCY", "NODE"];
     let mut shown = table(&titles);

@@ -1,4 +1,5 @@
-//! `skep health check`: connects to every server as a client would, and explains what is wrong.
+//! `skep health check`: connects to every server as a client would, and lists problems with their
+//! remedies.
 
 use crate::access::{Access, ClusterArgs};
 use crate::help::{Example, examples};
@@ -28,10 +29,10 @@ pub(crate) struct CheckArgs {
     query: ClusterArgs,
 }
 
-/// A server that doesn't shake hands by then is taken for unreachable.
+/// A server that does not complete the handshake in this time counts as unreachable.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// What was found.
+/// The result of the check, as JSON.
 #[derive(Debug, Serialize)]
 struct Report {
     healthy: bool,
@@ -91,8 +92,8 @@ async fn report(access: &Access, map: &ClusterMap) -> Report {
     Report { healthy: problems.is_empty(), nodes, problems }
 }
 
-/// Connects to every target of a node, each of which has a thread of its own; or to the node
-/// itself.
+/// Connects to each target of a node, since each has its own thread. Connects to the node itself if
+/// it has no targets.
 async fn visit(access: &Access, map: &ClusterMap, node: &Node) -> NodeReport {
     let mut targets: Vec<TargetId> =
         map.targets.iter().filter(|target| target.node == node.id).map(|it| it.id).collect();
@@ -123,7 +124,7 @@ async fn visit(access: &Access, map: &ClusterMap, node: &Node) -> NodeReport {
     }
 }
 
-/// What the map itself says is wrong.
+/// The problems that the cluster map shows.
 fn problems_of_map(map: &ClusterMap) -> Vec<Problem> {
     let mut problems = Vec::new();
     let mut add = |what: String, remedy: &str| {

@@ -35,14 +35,14 @@ pub(crate) fn run(args: DownArgs) -> Result<()> {
     let removed: Vec<Removed> = names.iter().map(|name| remove(name)).collect::<Result<_>>()?;
     print(&removed, |all| {
         let lines: Vec<_> = all.iter().map(|removed| line(removed, is_dry_run)).collect();
-        if lines.is_empty() { "There is no lab here.".into() } else { lines.join("\n") }
+        if lines.is_empty() { "This host has no lab.".into() } else { lines.join("\n") }
     })
 }
 
 fn line(removed: &Removed, is_dry_run: bool) -> String {
     let Removed { name, processes, mounts, namespaces, directories, .. } = removed;
     if !removed.was_there {
-        return format!("There is no lab '{name}'.");
+        return format!("This host has no lab '{name}'.");
     }
     let verb = if is_dry_run { "Would be removed" } else { "Removed" };
     let places: Vec<_> = directories.iter().map(|path| path.display().to_string()).collect();

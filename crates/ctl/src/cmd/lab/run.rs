@@ -39,7 +39,7 @@ pub(crate) struct RunArgs {
 
 /// The command failed on a host.
 const FAILED: u8 = 1;
-/// What a program reads of one host's output; more than that belongs into files.
+/// Bytes of one host's output in the JSON report. Commands with more output should write files.
 const MAX_KEPT_BYTES: usize = 1 << 20;
 
 /// A run as programs see it.
@@ -55,7 +55,7 @@ struct RunReport {
 struct HostReport {
     #[serde(flatten)]
     run: HostRun,
-    /// What the command wrote, up to a limit.
+    /// Output of the command, up to a limit.
     stdout: String,
     stderr: String,
 }
@@ -103,7 +103,7 @@ fn pass_on(host: &str, stream: Stream, line: &[u8], is_one: bool) {
     if !is_one && !line.ends_with(b"\n") {
         text.push(b'\n');
     }
-    // A reader that has gone away is no error.
+    // A closed pipe is not an error.
     let _ = match stream {
         Stream::Out => std::io::stdout().lock().write_all(&text),
         Stream::Err => std::io::stderr().lock().write_all(&text),

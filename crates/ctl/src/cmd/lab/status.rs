@@ -1,4 +1,4 @@
-//! `skep lab status`: how a lab is.
+//! `skep lab status`: the state of a lab.
 
 use crate::help::{Example, examples};
 use crate::output::{print, render, size, table};
@@ -20,7 +20,7 @@ pub(crate) struct StatusArgs {
     name: String,
 }
 
-/// Something of the lab doesn't run.
+/// Some process or mount of the lab is not running.
 const NOT_WELL: u8 = 1;
 
 pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
@@ -32,13 +32,13 @@ pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
                 format!("Some of it is not running; logs are in {}.", it.log_directory.display())
             }
         };
-        format!("{}\n{verdict}", shown(it))
+        format!("{}\n{verdict}", as_text(it))
     })?;
     Ok(if status.is_well { ExitCode::SUCCESS } else { ExitCode::from(NOT_WELL) })
 }
 
 /// A lab for people.
-pub(super) fn shown(status: &Status) -> String {
+pub(super) fn as_text(status: &Status) -> String {
     let mut hosts = table(&["Host", "Address", "Link", ">Sent", ">Received", "Runs", "Mount"]);
     for host in &status.hosts {
         let link = host.link_bytes_per_second.map_or("-".into(), megabytes);
@@ -69,7 +69,7 @@ pub(super) fn shown(status: &Status) -> String {
     format!("{}\n{}", render(&hosts), render(&targets))
 }
 
-/// What of a host runs.
+/// The processes of a host.
 fn runs(host: &HostStatus) -> String {
     let mut words: Vec<String> = host
         .processes

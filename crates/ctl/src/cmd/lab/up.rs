@@ -1,6 +1,6 @@
 //! `skep lab up`: makes an emulated cluster.
 
-use super::status::shown;
+use super::status::as_text;
 use crate::help::{Example, examples};
 use crate::output::{is_for_people, print};
 use crate::values;
@@ -88,23 +88,23 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
     let description = description(args)?;
     let mut tell = |step: &str| {
         if is_for_people() {
-            // Whoever looked on may have gone away: that is no reason to stop halfway.
+            // The reader of standard error may be gone: that must not stop the start of the lab.
             let _ = writeln!(std::io::stderr(), "{step}");
         }
     };
     if args.is_dry_run {
         let plan = skep_lab::plan(&args.name, &description, args.is_forced, &mut tell)?;
         return print(&skep_lab::status(&plan)?, |it| {
-            format!("{}\nNothing was started.", shown(it))
+            format!("{}\nNothing was started.", as_text(it))
         });
     }
-    // Its own file, not the name it was called by: other processes start it again.
+    // The path of the program itself: other processes start it again.
     let program = std::env::current_exe()?;
     let state = skep_lab::up(&args.name, &description, &program, args.is_forced, &mut tell)?;
-    print(&skep_lab::status(&state)?, |it| format!("{}\n{}", shown(it), hints(it)))
+    print(&skep_lab::status(&state)?, |it| format!("{}\n{}", as_text(it), hints(it)))
 }
 
-/// What was asked for: a shape or a file, and what options say on top.
+/// The requested lab: a shape or a file, with the options on top.
 fn description(args: &UpArgs) -> Result<Description> {
     let mut description = match skep_lab::shape(&args.shape) {
         Some(shape) => shape.description,
@@ -112,7 +112,7 @@ fn description(args: &UpArgs) -> Result<Description> {
         None => {
             let names: Vec<_> = skep_lab::shapes().iter().map(|shape| shape.name).collect();
             let what = format!(
-                "cannot find a shape or file '{}'; the shapes are {}",
+                "cannot find a shape or file '{}': the shapes are {}",
                 args.shape,
                 names.join(", ")
             );
@@ -144,7 +144,7 @@ fn description(args: &UpArgs) -> Result<Description> {
     Ok(description)
 }
 
-/// What can be done now.
+/// Commands to try next.
 fn hints(status: &Status) -> String {
     let option = match status.name.as_str() {
         skep_lab::DEFAULT_NAME => String::new(),

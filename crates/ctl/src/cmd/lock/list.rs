@@ -1,4 +1,4 @@
-//! `skep lock list`: what applications have locked, and what they wait for.
+//! `skep lock list`: the locks that applications hold, and those that they wait for.
 
 use crate::access::{ClusterArgs, entry_at};
 use crate::help::{Example, examples};
@@ -29,7 +29,7 @@ pub(crate) struct ListArgs {
 
 /// A lock, or a wait for one.
 #[derive(Debug, Serialize)]
-struct Line {
+struct LockEntry {
     entry_id: String,
     client: u32,
     host: String,
@@ -56,7 +56,7 @@ pub(crate) fn run(args: ListArgs) -> Result<()> {
     print(&lines, |lines| as_table(lines))
 }
 
-/// The group that serves a file, or all.
+/// The group that serves a file, or all groups.
 fn groups(users: &Users, inode: Option<InodeId>) -> Vec<GroupId> {
     match inode.and_then(|inode| users.map.shard_group(inode.shard())) {
         Some(group) => vec![group],
@@ -64,12 +64,18 @@ fn groups(users: &Users, inode: Option<InodeId>) -> Vec<GroupId> {
     }
 }
 
-fn line(users: &Users, used: &FileUse, lock: Lock) -> Line {
+fn line(users: &Users, used: &FileUse, lock: Lock) -> LockEntry {
     let (host, mount_point) = users.place(used.client);
-    Line { entry_id: used.inode.to_string(), client: used.client.raw(), host, mount_point, lock }
+    LockEntry {
+        entry_id: used.inode.to_string(),
+        client: used.client.raw(),
+        host,
+        mount_point,
+        lock,
+    }
 }
 
-fn as_table(lines: &[Line]) -> String {
+fn as_table(lines: &[LockEntry]) -> String {
     if lines.is_empty() {
         return "Nothing is locked.\n".into();
     }

@@ -1,6 +1,6 @@
 //! Manual pages: one for each command and group of commands, and that of the helper `mount.skep`.
 //!
-//! Services and the helper are in section 8, what people type in section 1.
+//! Services and the helper are in section 8, other commands in section 1.
 
 use crate::cmd::mount::options;
 use crate::help;
@@ -12,7 +12,7 @@ use clap_mangen::roff::{Inline, Roff, bold, roman};
 const SERVICES: &[&str] = &["skep-management", "skep-metadata", "skep-storage"];
 /// The command whose page lists mount options.
 const MOUNT: &str = "skep mount";
-/// What is written on the top of each page.
+/// The title of the manual, at the top of each page.
 const MANUAL: &str = "Skep Manual";
 
 /// All pages: names below the directory of the manual, as in `man1/skep-up.1`, with their text.
@@ -39,7 +39,7 @@ fn add_pages(command: &Command, path: &str, pages: &mut Vec<(String, String)>) {
     pages.push(page(command.clone(), &name, section, &options, examples));
 }
 
-/// The page of what mount(8) calls.
+/// The page of the helper that mount(8) runs.
 pub(crate) fn page_of_the_helper() -> (String, String) {
     let flag = |letter: &'static str, help: &'static str| {
         Arg::new(letter).short(letter.chars().next()).num_args(0).help(help)

@@ -2,10 +2,10 @@
 
 use clap::Command;
 
-/// Columns of help in pages, where no terminal says how wide it is.
+/// Width of the help in columns, since a page has no terminal.
 const PAGE_COLUMNS: usize = 100;
 
-/// A page for each command that does something: its name with dashes, and its text.
+/// A page for each command without subcommands: its name with dashes, and its text.
 pub(super) fn pages(command: Command) -> Vec<(String, String)> {
     let mut pages = Vec::new();
     let mut command = command.term_width(PAGE_COLUMNS).disable_help_subcommand(true);

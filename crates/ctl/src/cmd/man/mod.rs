@@ -24,9 +24,9 @@ pub(crate) struct ManArgs {
     is_markdown: bool,
 }
 
-/// What was written.
+/// The written pages, as JSON.
 #[derive(Debug, Serialize)]
-struct Written {
+struct WrittenPages {
     directory: String,
     pages: usize,
 }
@@ -46,6 +46,6 @@ pub(crate) fn run(args: &ManArgs, command: Command) -> Result<()> {
             .and_then(|()| std::fs::write(&path, text))
             .map_err(|error| Error::from(error).within(path.display()))?;
     }
-    let written = Written { directory: directory.display().to_string(), pages: pages.len() };
+    let written = WrittenPages { directory: directory.display().to_string(), pages: pages.len() };
     print(&written, |it| format!("{} pages are in {}.", it.pages, it.directory))
 }

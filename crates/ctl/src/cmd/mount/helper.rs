@@ -1,7 +1,8 @@
-//! `mount.skep`: what `mount -t skep` and `/etc/fstab` call, by a link of that name to `skep`.
+//! `mount.skep`: the helper that mount(8) runs for `mount -t skep` and `/etc/fstab`, a link to
+//! `skep`.
 //!
-//! mount(8) says `mount.skep SOURCE DIRECTORY [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`, in
-//! any order. As `mount.fuse.skep` it is called to change what is mounted (`mount -o remount`).
+//! mount(8) passes `SOURCE DIRECTORY [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`, in any order.
+//! Under the name `mount.fuse.skep` the helper changes an existing mount (`mount -o remount`).
 
 use super::{DEFAULT_LOG, DEFAULT_TRANSPORT, MountArgs};
 use skep_types::{Error, ErrorCode, Result};
@@ -12,7 +13,7 @@ use std::process::ExitCode;
 const WRONGLY_CALLED: u8 = 1;
 const FAILED: u8 = 32;
 
-/// Mounts as mount(8) says.
+/// Mounts according to the arguments of mount(8).
 pub(crate) fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let result = parse(arguments).and_then(|args| super::run(&args));
     let Err(error) = result else { return ExitCode::SUCCESS };
@@ -100,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_come_in_any_order_and_values_with_their_letter_or_after_it() {
+    fn arguments_and_values_are_parsed_in_any_order() {
         for line in [
             "/data /mnt -o ro,nosuid -t skep",
             "-oro,nosuid /data -N /proc/1/ns/mnt /mnt",
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_mount_would_never_say_is_refused() {
+    fn invalid_arguments_of_the_helper_are_refused() {
         for line in ["/data", "/data /mnt /more", "/data /mnt -o", "/data /mnt -x"] {
             assert_eq!(parsed(line).unwrap_err().code(), ErrorCode::InvalidArgument, "{line}");
         }

@@ -26,9 +26,9 @@ use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Transport of a mount unless told otherwise.
+/// Default transport of a mount.
 pub(super) const DEFAULT_TRANSPORT: &str = "auto";
-/// What a mount logs unless told otherwise.
+/// Default log level of a mount.
 const DEFAULT_LOG: &str = "info";
 
 const EXAMPLES: &[Example] = &[
@@ -64,7 +64,7 @@ pub(crate) struct MountArgs {
     /// Check the command line and the connection to the cluster; do not mount
     #[arg(long = "dry-run")]
     is_dry_run: bool,
-    /// What `mount -f` means: look at what was typed alone. The command line has it not.
+    /// Check the arguments only, as for `mount -f`. Set by the mount helper.
     #[arg(skip)]
     is_fake: bool,
     /// Print nothing once the cluster is mounted
@@ -76,7 +76,7 @@ pub(crate) struct MountArgs {
     /// This is the process that stays in the background.
     #[arg(long, hide = true)]
     in_background: bool,
-    /// Who has called the helper: mount(8). When it ends, nobody waits for the mount any more.
+    /// The process that waits for the mount, such as mount(8). Set by the mount helper.
     #[arg(skip)]
     caller: Option<Pid>,
     /// Seconds to keep trying while management is unreachable [default: 15]
@@ -102,15 +102,15 @@ pub(crate) struct MountArgs {
     log_file: Option<PathBuf>,
 }
 
-/// How long a mount in the background may take to begin, beyond the time that it may wait for
+/// Time limit for a mount in the background to start, in addition to the time that it may wait for
 /// management.
 const BACKGROUND_PATIENCE: Duration = Duration::from_secs(45);
 
-/// A mount that serves.
+/// A mount, as JSON.
 #[derive(Debug, Serialize)]
-struct Mounted {
+struct MountReport {
     mount_point: String,
-    /// None: the process in the background knows.
+    /// `None` for a mount in the background, whose process chooses the transport.
     transport: Option<String>,
 }
 
@@ -165,10 +165,10 @@ fn mount(
     let in_background = args.in_background;
     let on_ready = move |transport: TransportKind| {
         if in_background {
-            // Before whoever waits for the mount hears of it, and ends.
+            // This must precede the notification: the parent that waits for it then ends.
             skep_env::outlive_parent();
         }
-        let mounted = Mounted { mount_point: shown, transport: Some(transport.to_string()) };
+        let mounted = MountReport { mount_point: shown, transport: Some(transport.to_string()) };
         let _ = print(&mounted, |_| format!("mounted, transport {transport}"));
         skep_service::notify::ready();
     };
@@ -188,8 +188,8 @@ fn mount(
     served
 }
 
-/// Refuses to change what a mount's process was started with. What is as asked for already may be
-/// said: mount(8) says all of a line of `/etc/fstab` again.
+/// Refuses to change options that are fixed when a mount starts. Equal values are accepted, since
+/// mount(8) passes the whole line of `/etc/fstab` again.
 fn refuse_what_stays(args: &MountArgs, asked: Options) -> Result<()> {
     let found = |name: &str| {
         let mut bytes = [0_u8; 64];
@@ -225,8 +225,8 @@ fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).map_err(|error| Error::from(error).within(path.display()))
 }
 
-/// Starts this program again behind the terminal, and waits until it has mounted. What was started
-/// ends with this process until then: nobody would know of a mount that comes later.
+/// Starts this program again in the background, and waits until it has mounted. Until then the new
+/// process ends with this one, so that no mount appears after the command has failed.
 fn detach(args: &MountArgs, asked: Options, access: &Access) -> Result<()> {
     let directory = absolute(&args.directory)?;
     let (log_path, log) = log_place::open(args.log_file.as_deref(), access, &directory)?;
@@ -262,11 +262,11 @@ fn detach(args: &MountArgs, asked: Options, access: &Access) -> Result<()> {
     if args.is_quiet {
         return Ok(());
     }
-    let mounted = Mounted { mount_point: directory.display().to_string(), transport: None };
+    let mounted = MountReport { mount_point: directory.display().to_string(), transport: None };
     print(&mounted, |it| format!("{} is mounted; `skep umount {0}` unmounts it.", it.mount_point))
 }
 
-/// If the process in the background has ended: what it has logged.
+/// The last log lines of the process in the background, if it has ended.
 fn why_it_ended(child: &mut Child, log: &Path, log_start: u64) -> Option<Error> {
     child.try_wait().ok().flatten()?;
     let lines = tail(log, log_start, 5);

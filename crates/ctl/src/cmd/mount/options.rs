@@ -1,4 +1,4 @@
-//! The list behind `-o`, as `mount` and `/etc/fstab` have it.
+//! Mount options: the list after `-o` and in `/etc/fstab`.
 
 use super::MountArgs;
 use super::retry::Retry;
@@ -11,26 +11,27 @@ use std::time::Duration;
 /// Columns of the explanation of an option.
 const TEXT_COLUMNS: usize = 70;
 
-/// Longest time for which the kernel may be let remember names and attributes. For what never
-/// changes an hour is as good as a day, and one who was mistaken has not long to wait.
+/// Longest time for which the kernel may cache names and attributes. For files that never change,
+/// an hour is as good as a day, and a mistaken value expires within the hour.
 const LONGEST_ATTRIBUTE_TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// Words for others: for `mount` itself, for systemd, for people.
+/// Options for mount(8) and systemd, which Skep ignores.
 const OF_OTHERS: &[&str] = &[
     "defaults", "auto", "noauto", "nofail", "_netdev", "user", "nouser", "users", "nousers",
     "owner", "noowner", "group", "nogroup", "silent", "loud", "nomand",
 ];
 const PREFIXES_OF_OTHERS: &[&str] = &["x-", "X-", "comment="];
-/// What `/proc/mounts` shows of every FUSE mount: mount(8) says it again at `mount -o remount`.
+/// Options that `/proc/mounts` shows for every FUSE mount. mount(8) passes them again for `mount -o
+/// remount`.
 const OF_THE_KERNEL: &[&str] = &["default_permissions"];
 const ALLOW_OTHER: &str = "allow_other";
 const PREFIXES_OF_THE_KERNEL: &[&str] = &["user_id=", "group_id=", "max_read="];
 
-/// An option that Skep itself takes, as the manual has it.
+/// An option of Skep itself, as in the manual.
 #[derive(Debug)]
 pub(crate) struct OwnOption {
     pub(crate) name: &'static str,
-    /// What its value is called; none, if it has none.
+    /// Placeholder of its value. `None` means an option without a value.
     pub(crate) value: Option<&'static str>,
     pub(crate) meaning: &'static str,
 }
@@ -41,7 +42,7 @@ impl OwnOption {
     }
 }
 
-/// Skep's own.
+/// Skep's own options.
 pub(crate) const OWN: &[OwnOption] = &[
     OwnOption::new("token_file", Some("FILE"), "file that holds the cluster's token"),
     OwnOption::new(
@@ -92,7 +93,7 @@ pub(crate) const OWN: &[OwnOption] = &[
     ),
 ];
 
-/// Beside [`OWN`], what the manual says.
+/// Other options that Skep accepts, with their meaning in the manual.
 pub(crate) const COMMON: &[(&str, &str)] = &[
     (
         "ro, rw, nosuid, nodev, noexec, noatime, sync, dirsync, ...",
@@ -114,7 +115,7 @@ pub(crate) const COMMON: &[(&str, &str)] = &[
     ),
 ];
 
-/// What can stand behind `-o`, and what it means.
+/// All mount options with their meaning.
 pub(crate) fn list() -> Vec<(String, &'static str)> {
     let own = OWN.iter().map(|option| {
         let value = option.value.map(|value| format!("={value}"));
@@ -144,21 +145,22 @@ fn is_own(name: &str) -> bool {
     OWN.iter().any(|option| option.name == name)
 }
 
-/// What a list of options asks for.
+/// The parsed mount options.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// What every file system has.
+    /// The flags that every file system has.
     pub(crate) flags: MountFlags,
-    /// Change the flags of what is mounted already.
+    /// Change the flags of an existing mount.
     pub(crate) is_remount: bool,
-    /// How long the kernel may remember names and attributes, if not as long as usual.
+    /// How long the kernel may cache names and attributes. `None` means the default.
     pub(crate) attribute_timeout: Option<Duration>,
-    /// Others than who mounts may use it, also if that isn't root.
+    /// Let other users access a mount that root did not create.
     pub(crate) allows_others: bool,
 }
 
 impl Options {
-    /// What [`read`] takes back, for what has no flag of its own on the command line.
+    /// The option list that [`read`] parses to this value. Has the options without a flag on the
+    /// command line.
     pub(crate) fn words(self) -> String {
         let timeout = self.attribute_timeout;
         let timeout = timeout.map(|it| format!(",attribute_timeout={}", it.as_secs_f64()));
@@ -171,7 +173,7 @@ fn refused(what: String) -> Error {
     Error::new(ErrorCode::Configuration, what)
 }
 
-/// Reads the list; options that have a flag of their own on the command line go to `args`.
+/// Parses lists of options. Options with a flag on the command line are stored in `args`.
 ///
 /// # Errors
 /// `Configuration` naming the option.
@@ -249,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_can_be_said_again() {
+    fn options_survive_formatting_and_parsing() {
         let list = ["ro,attribute_timeout=0.25,allow_other,nosuid".to_owned()];
         let options = read(&list, false, &mut MountArgs::default()).unwrap();
         assert_eq!(options.attribute_timeout, Some(Duration::from_millis(250)));
@@ -318,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn how_long_is_tried_goes_to_the_arguments() {
+    fn retry_option_is_stored_in_the_arguments() {
         let mut args = MountArgs::default();
         let list = ["retry=80,ro".to_owned(), "retry=forever".to_owned()];
         read(&list[..1], false, &mut args).unwrap();
@@ -327,11 +329,14 @@ mod tests {
         read(&list, false, &mut args).unwrap();
         assert_eq!(args.retry, Some(Retry::Forever));
         let error = read(&["retry=soon".to_owned()], true, &mut args).unwrap_err();
-        assert!(error.to_string().contains("option retry=soon: a number of seconds"), "{error}");
+        assert!(
+            error.to_string().contains("option retry=soon: expected a number of seconds"),
+            "{error}"
+        );
     }
 
     #[test]
-    fn sloppy_passes_over_what_is_no_option_and_not_over_wrong_values() {
+    fn sloppy_ignores_unknown_options_but_not_wrong_values() {
         let read =
             |option: &str| read(&[option.to_owned()], true, &mut MountArgs::default()).map(|_| ());
         read("colour=red,sunny").unwrap();

@@ -1,5 +1,6 @@
-//! `skep node log-level`: what running services and mounts log, shown or changed until they end.
-//! Mounts take no connections: management tells them with the answer to their next heartbeat.
+//! `skep node log-level`: shows the log levels of running services and mounts, or changes them
+//! until they restart. Mounts accept no connections: management sends them the level in the reply
+//! to their next heartbeat.
 
 use crate::access::{Access, ClusterArgs, PATIENCE};
 use crate::help::{Example, examples};
@@ -36,14 +37,15 @@ pub(crate) struct LogLevelArgs {
     level: Option<String>,
 }
 
-/// Nodes that are asked at a time.
+/// Nodes that receive the request at the same time.
 const AT_ONCE: usize = 100;
-/// A mount hears of it within one; another may be lost.
+/// A mount receives the level in the reply to its next heartbeat. The second one covers a lost
+/// heartbeat.
 const HEARTBEATS: u32 = 2;
 
-/// A node and what it logs.
+/// A node and its log level.
 #[derive(Debug, Serialize)]
-struct Line {
+struct NodeLogLevel {
     id: u32,
     name: String,
     kind: &'static str,
@@ -52,8 +54,8 @@ struct Line {
     error: Option<String>,
 }
 
-/// Shows or changes the level of one node, of all services or of all mounts. The exit code says
-/// whether all answered.
+/// Shows or changes the level of one node, of all services or of all mounts. The exit code is 0 if
+/// all nodes replied.
 pub(crate) fn run(args: LogLevelArgs) -> Result<ExitCode> {
     let LogLevelArgs { query, node, level } = args;
     let access = query.access(None)?;
@@ -64,7 +66,8 @@ pub(crate) fn run(args: LogLevelArgs) -> Result<ExitCode> {
         let nodes = chosen(&map, &node)?;
         let heartbeat = Duration::from_millis(u64::from(map.policy.heartbeat_ms));
         let mut lines = Vec::new();
-        // Each mount answers with its next heartbeat, so many wait for theirs at once.
+        // Each mount replies with its next heartbeat, so the requests to many mounts wait in
+        // parallel.
         for some in nodes.chunks(AT_ONCE) {
             let asked: Vec<_> = some
                 .iter()
@@ -74,7 +77,8 @@ pub(crate) fn run(args: LogLevelArgs) -> Result<ExitCode> {
                 })
                 .collect();
             for (node, outcome) in some.iter().zip(asked) {
-                // Of one node the error is the answer; a wrong level is wrong for all.
+                // An error of a single node is the result; an invalid level is invalid for all
+                // nodes.
                 match outcome.await {
                     Err(error) if is_one || error.code() == ErrorCode::InvalidArgument => {
                         return Err(error.within(format_args!("{} ({})", node.name, node.id)));
@@ -103,7 +107,7 @@ fn chosen<'a>(map: &'a ClusterMap, wanted: &str) -> Result<Vec<&'a Node>> {
     }
 }
 
-/// Asks a service itself, and a mount by way of management.
+/// Sends the request to a service directly, and to a mount through management.
 async fn ask(
     access: &Access,
     node: &Node,
@@ -121,7 +125,7 @@ async fn ask(
     asked.map(|(reply, _)| reply)
 }
 
-/// What helps with a mount that doesn't answer.
+/// Adds the way out to the error of a mount that does not reply.
 fn silent(error: Error) -> Error {
     if error.code() != ErrorCode::TimedOut {
         return error;
@@ -131,12 +135,12 @@ fn silent(error: Error) -> Error {
     Error::new(error.code(), format!("{}; {hint}", error.context()))
 }
 
-fn line(node: &Node, outcome: Result<LogLevel>) -> Line {
+fn line(node: &Node, outcome: Result<LogLevel>) -> NodeLogLevel {
     let (level, error) = match outcome {
         Ok(level) => (Some(level), None),
         Err(error) => (None, Some(error.context().to_owned())),
     };
-    Line {
+    NodeLogLevel {
         id: node.id.raw(),
         name: node.name.clone(),
         kind: kind_word(node.kind),
@@ -146,7 +150,7 @@ fn line(node: &Node, outcome: Result<LogLevel>) -> Line {
     }
 }
 
-fn as_table(lines: &[Line]) -> String {
+fn as_table(lines: &[NodeLogLevel]) -> String {
     let mut shown = table(&["ID", "NAME", "LEVEL", "CONFIGURED"]);
     for line in lines {
         let level = match (&line.level, &line.error) {

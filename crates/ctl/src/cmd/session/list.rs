@@ -27,7 +27,7 @@ pub(crate) struct ListArgs {
 
 /// A session.
 #[derive(Debug, Serialize)]
-struct Line {
+struct SessionReport {
     session: String,
     client: u32,
     host: String,
@@ -58,11 +58,11 @@ pub(crate) fn run(args: ListArgs) -> Result<()> {
     print(&lines, |lines| as_table(lines))
 }
 
-fn line(users: &Users, group: GroupId, session: &SessionEntry) -> Line {
+fn line(users: &Users, group: GroupId, session: &SessionEntry) -> SessionReport {
     let (host, mount_point) = users.place(session.client);
     let target = users.map.primary(group);
     let node = target.and_then(|target| users.map.node(target.node));
-    Line {
+    SessionReport {
         session: session.session.to_string(),
         client: session.client.raw(),
         host,
@@ -77,7 +77,7 @@ fn line(users: &Users, group: GroupId, session: &SessionEntry) -> Line {
     }
 }
 
-fn as_table(lines: &[Line]) -> String {
+fn as_table(lines: &[SessionReport]) -> String {
     let titles =
         ["SESSION", "CLIENT", "HOST", "MOUNT POINT", "TARGET", ">HEARD", ">LEASE", ">OPEN"];
     let mut shown = table(&titles);

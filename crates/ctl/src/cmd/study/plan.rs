@@ -1,5 +1,5 @@
-//! `skep study plan`: a ready plan. People get its text, as it would stand in a file; programs get
-//! what is read from that: all factors of each experiment, also those that the text leaves out.
+//! `skep study plan`: a predefined plan. As text it is the plan file. As JSON it has all factors of
+//! each experiment, including defaults that the file omits.
 
 use crate::help::{Example, examples};
 use crate::output::print;
@@ -30,7 +30,7 @@ struct PlanReport {
     seed: u64,
     /// Runs in a block.
     block: u32,
-    /// Between blocks; null: as is right for the place.
+    /// Wait between blocks. Null means the default for the system.
     shortest_wait_ms: Option<u64>,
     longest_wait_ms: Option<u64>,
     lab: Option<LabReport>,
@@ -38,7 +38,7 @@ struct PlanReport {
     experiments: Vec<ExperimentReport>,
 }
 
-/// What is null is as the shape has it.
+/// Null means the value of the shape.
 #[derive(Debug, Serialize)]
 struct LabReport {
     shape: String,
@@ -67,11 +67,11 @@ struct ExperimentReport {
 
 #[derive(Debug, Serialize)]
 struct FactorsReport {
-    /// Null: what the first step finds.
+    /// Null means the result of the calibration.
     data_bytes: Vec<Option<u64>>,
     hosts: Vec<Option<u32>>,
     processes: Vec<u32>,
-    /// Null: as the file system decides.
+    /// Null means the default of the file system.
     count: Vec<Option<u32>>,
     chooser: Vec<Option<String>>,
     transfer_bytes: Vec<u64>,

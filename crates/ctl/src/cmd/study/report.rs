@@ -1,4 +1,4 @@
-//! `skep study report`: what the results of a study say, as far as there are any.
+//! `skep study report`: the findings of a study, from the results so far.
 
 use crate::help::{Example, examples};
 use crate::output::print;
@@ -25,9 +25,9 @@ pub(crate) struct ReportArgs {
     directory: PathBuf,
 }
 
-/// What was written, and what it says.
+/// The report and its files, as JSON.
 #[derive(Debug, Serialize)]
-pub(super) struct Written {
+pub(super) struct ReportFiles {
     pub(super) directory: PathBuf,
     /// Names of files there.
     files: Vec<String>,
@@ -40,7 +40,7 @@ pub(crate) fn run(args: &ReportArgs) -> Result<()> {
 }
 
 /// Writes the report of a study.
-pub(super) fn write(directory: &Path, includes_invalid: bool) -> Result<Written> {
+pub(super) fn write(directory: &Path, includes_invalid: bool) -> Result<ReportFiles> {
     let contents = journal::read(directory)?;
     let report = analyse(&contents, includes_invalid);
     let directory = directory.join("report");
@@ -51,11 +51,11 @@ pub(super) fn write(directory: &Path, includes_invalid: bool) -> Result<Written>
         write_file(&directory.join(&name), &bytes)?;
         names.push(name);
     }
-    Ok(Written { directory, files: names, report })
+    Ok(ReportFiles { directory, files: names, report })
 }
 
-/// What it says, for people.
-pub(super) fn as_text(written: &Written) -> String {
+/// The findings as text.
+pub(super) fn as_text(written: &ReportFiles) -> String {
     let report = &written.report;
     let mut text = format!("{} of {} runs", report.runs_done, report.runs_planned);
     if report.runs_invalid > 0 {

@@ -1,4 +1,4 @@
-//! `skep study run`: makes the runs of a plan that aren't made yet.
+//! `skep study run`: makes the missing runs of a plan.
 
 use super::report;
 use crate::cmd::bench::{listed, named};
@@ -79,39 +79,39 @@ pub(crate) struct RunArgs {
     is_dry_run: bool,
 }
 
-/// Set by the first signal: the run that is going on is the last one.
+/// Set by the first signal: the current run is the last one.
 static STOP: AtomicBool = AtomicBool::new(false);
-/// Name of the lab that is made for a study, unless another is given.
+/// Default name of the lab that is started for a study.
 const OWN_LAB: &str = "study";
 
-/// What became of a study.
+/// The end of a study, as JSON.
 #[derive(Debug, Serialize)]
-struct Ended {
+struct StudySummary {
     directory: PathBuf,
     runs_done: usize,
-    /// Of those, the ones that don't count: `--resume` makes them again.
+    /// Invalid runs among them: `--resume` repeats these.
     runs_invalid: usize,
     runs_planned: usize,
-    /// All runs are done and count.
+    /// All runs are done and valid.
     is_finished: bool,
     /// The page of its report.
     report: PathBuf,
 }
 
-/// What would be run.
+/// The runs that `--dry-run` lists, as JSON.
 #[derive(Debug, Serialize)]
-struct Intended {
+struct PlannedStudy {
     name: String,
     title: String,
     runs: usize,
-    /// Whether the first step would look for data size and hosts before.
+    /// Whether a calibration would determine data size and hosts first.
     needs_calibration: bool,
     /// In the order in which they would be run.
-    blocks: Vec<Vec<IntendedRun>>,
+    blocks: Vec<Vec<PlannedRun>>,
 }
 
 #[derive(Debug, Serialize)]
-struct IntendedRun {
+struct PlannedRun {
     run: u32,
     experiment: String,
     repetition: u32,
@@ -124,10 +124,10 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     let directory = args.directory.clone();
     let directory = directory.unwrap_or_else(|| format!("skep-study-{}", plan.name).into());
     if args.is_dry_run {
-        return show_intended(args, &plan);
+        return show_planned(args, &plan);
     }
     stop_on_signals()?;
-    // Before anything is made: whether results may go there at all.
+    // Checks the directory for results before anything is started.
     let begun = match args.is_resumed {
         true => Some(Journal::resume(&directory, &plan)?),
         false if directory.join(FILE).exists() => return Err(is_taken(&directory)),
@@ -137,7 +137,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     let result = study(&text, &plan, &directory, place, begun);
     let removed = own_lab.map_or(Ok(()), |name| remove(&name));
     let end = match (result, &removed) {
-        (Err(error), Err(left)) => return Err(and_left(&error, left)),
+        (Err(error), Err(left)) => return Err(with_removal_error(&error, left)),
         (result, _) => result?,
     };
     let written = report::write(&directory, false).map_err(|error| {
@@ -146,7 +146,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
                       report` writes it again",
         )
     })?;
-    let ended = Ended {
+    let ended = StudySummary {
         runs_done: end.done,
         runs_invalid: end.invalid,
         runs_planned: end.all,
@@ -169,13 +169,13 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
         };
         format!("{summary}\n{why}: skep study run {line} --resume")
     })?;
-    // What was measured comes first: a lab that stays is only in the way.
+    // The result comes first: a lab that cannot be removed is a smaller problem.
     removed
 }
 
 /// Removes the lab that was made for a study.
 fn remove(name: &str) -> Result<()> {
-    tell_people(&format!("removing lab {name}"));
+    print_progress(&format!("removing lab {name}"));
     let removed = skep_lab::down(name).map(drop);
     removed.map_err(|error| {
         error.within(format_args!(
@@ -185,8 +185,8 @@ fn remove(name: &str) -> Result<()> {
     })
 }
 
-/// The error of a study, and that its lab is still there.
-fn and_left(error: &Error, left: &Error) -> Error {
+/// The error of a study, combined with the error of removing its lab.
+fn with_removal_error(error: &Error, left: &Error) -> Error {
     Error::new(error.code(), format!("{}; also, {}", error.context(), left.context()))
 }
 
@@ -201,25 +201,25 @@ fn is_taken(directory: &Path) -> Error {
     )
 }
 
-fn tell_people(what: &str) {
+fn print_progress(what: &str) {
     if is_for_people() {
         eprintln!("{what}");
     }
 }
 
-/// Lets the first Ctrl-C or SIGTERM end the study after the run that is going on, and the second
-/// one end that run too. Call it before any other thread is started.
+/// Lets the first Ctrl-C or SIGTERM end the study after the current run, and the second one end
+/// that run too. Call it before any other thread starts.
 fn stop_on_signals() -> Result<()> {
     const NUMBERS: [i32; 2] = [libc::SIGINT, libc::SIGTERM];
     // Here for all threads to come, in the thread to wait for them.
     drop(skep_env::Signals::take(&NUMBERS)?);
     skep_env::spawn_thread("signals".into(), None, || {
-        // Where they can't be waited for, nothing is ended halfway, at least.
+        // If the thread cannot wait for the signals, they are ignored.
         let _ = skep_env::block_on(async {
             let signals = skep_env::Signals::take(&NUMBERS)?;
             signals.next().await?;
             STOP.store(true, Ordering::Relaxed);
-            tell_people("stopping after this run; press Ctrl-C again to stop now");
+            print_progress("stopping after this run; press Ctrl-C again to stop now");
             signals.next().await?;
             skep_bench::interrupt();
             std::io::Result::Ok(())
@@ -228,7 +228,7 @@ fn stop_on_signals() -> Result<()> {
     Ok(())
 }
 
-/// Where it is run, and the lab that was made for it.
+/// The system to measure, and the lab that was started for it.
 fn place(args: &RunArgs, plan: &Plan) -> Result<(Place, Option<String>)> {
     if let Some(name) = &args.lab {
         return Ok((lab::place(&State::load(name)?)?, None));
@@ -240,8 +240,8 @@ fn place(args: &RunArgs, plan: &Plan) -> Result<(Place, Option<String>)> {
         return Err(Error::new(
             ErrorCode::Configuration,
             format!(
-                "cannot tell where to run plan \"{}\": it describes no lab; name a file system \
-                 with --mount (and its client hosts with --hosts), or a lab with --lab",
+                "cannot run plan \"{}\": it describes no lab; name a file system with --mount (and \
+                 its client hosts with --hosts), or a lab with --lab",
                 plan.name
             ),
         ));
@@ -253,7 +253,7 @@ fn place(args: &RunArgs, plan: &Plan) -> Result<(Place, Option<String>)> {
     let description = lab::description(wanted)?;
     plan.check_system(&shape(&description))?;
     let program = std::env::current_exe()?;
-    let mut tell = |step: &str| tell_people(step);
+    let mut tell = |step: &str| print_progress(step);
     let state = skep_lab::up(&args.lab_name, &description, &program, args.is_forced, &mut tell)
         .map_err(|error| match error.code() {
             ErrorCode::Exists => error.within(
@@ -265,7 +265,7 @@ fn place(args: &RunArgs, plan: &Plan) -> Result<(Place, Option<String>)> {
     match lab::place(&state) {
         Ok(place) => Ok((place, Some(state.name))),
         Err(error) => match remove(&state.name) {
-            Err(left) => Err(and_left(&error, &left)),
+            Err(left) => Err(with_removal_error(&error, &left)),
             Ok(()) => Err(error),
         },
     }
@@ -282,7 +282,7 @@ fn mounted(args: &RunArgs, mount: &Path) -> Result<Place> {
             std::io::ErrorKind::NotFound => ErrorCode::NotFound,
             _ => Error::from(std::io::Error::from(error.kind())).code(),
         };
-        Error::new(code, format!("--mount {}: {error}", mount.display()))
+        Error::new(code, format!("cannot use --mount {}: {error}", mount.display()))
     })?;
     let hosts = listed(&args.hosts, args.host_file.as_deref(), &args.enter)?;
     let is_again = |index: &usize| hosts[..*index].iter().any(|it| it.name == hosts[*index].name);
@@ -333,13 +333,13 @@ fn study(
         };
         runner::run(plan, &mut journal, &records, &mut site, &mut control)
     });
-    // What a run left that failed is of no use; its error is what matters.
+    // The error of a failed run precedes that of removing its files.
     let cleared = site.clear();
     let end = result?;
     cleared.map(|()| end)
 }
 
-/// The journal, new or as far as it is; refused if it is of another system.
+/// Creates the journal, or resumes an existing one. Refuses the journal of another system.
 fn open(
     directory: &Path,
     header: &StudyRecord,
@@ -368,7 +368,7 @@ fn open(
     Ok((journal, contents.records))
 }
 
-/// Says what a study is doing, to people.
+/// Shows the progress of a study to people.
 fn show(event: Event) {
     let text = match event {
         Event::Trial(what) => what,
@@ -386,21 +386,21 @@ fn show(event: Event) {
             format!("    {mib:.1} MiB/s{}", but.unwrap_or_default())
         }
     };
-    tell_people(&text);
+    print_progress(&text);
 }
 
-fn show_intended(args: &RunArgs, plan: &Plan) -> Result<()> {
+fn show_planned(args: &RunArgs, plan: &Plan) -> Result<()> {
     if let (None, None, Some(wanted)) = (&args.lab, &args.mount, &plan.lab) {
         plan.check_system(&shape(&lab::description(wanted)?))?;
     }
-    let intended = |run: order::Run| IntendedRun {
+    let intended = |run: order::Run| PlannedRun {
         run: run.number,
         condition: describe_condition(&run.condition),
         experiment: run.experiment,
         repetition: run.repetition,
     };
     let blocks = order::blocks(plan);
-    let intended = Intended {
+    let intended = PlannedStudy {
         name: plan.name.clone(),
         title: plan.title.clone(),
         runs: order::list(plan).len(),
