@@ -375,7 +375,7 @@ fn storage_refuses_what_cannot_be_and_leaves_nothing_behind() {
         assert_eq!(finished.status.code(), Some(code), "{more:?}: {}", finished.stderr);
         assert!(finished.stderr.contains(words), "{more:?}: {}", finished.stderr);
     };
-    refused(&["--targets", "99"], 4, "no storage target 99");
+    refused(&["--targets", "99"], 4, "storage target 99");
     refused(&["--targets", &targets(&cluster, "metadata")[0]], 4, "no storage target");
     let target = targets(&cluster, "storage").remove(0);
     refused(&["--threads", "0"], 2, "thread");
@@ -550,9 +550,9 @@ fn net_refuses_what_cannot_be_and_goes_on_without_a_service_that_is_gone() {
     refused(&["--messages", "0"], 2, "one message");
     refused(&["--messages", "4000000000"], 2, "over a link at once");
     refused(&["--round-trips", "10001"], 2, "round trips");
-    refused(&["--services", "nobody"], 4, "no node 'nobody'");
+    refused(&["--services", "nobody"], 4, "node 'nobody'");
     refused(&["--only-from-hosts", "--only-between-services"], 2, "cannot be used with");
-    refused(&["--lab", "nosuchlab"], 4, "no lab 'nosuchlab'");
+    refused(&["--lab", "nosuchlab"], 4, "lab 'nosuchlab'");
     refused(&["--lab", "x", "--hosts", "a"], 2, "cannot be used with");
     cluster.processes("storage").iter().for_each(process::Process::kill);
     let quick = ["--messages", "1", "--streams", "1", "--round-trips", "1", "--repetitions", "1"];

@@ -239,7 +239,7 @@ fn what_cannot_be_made_is_refused_before_anything_is() {
         assert!(found.stderr.contains(words), "{words}: {found:?}");
         assert_eq!(lab.remains(), NOTHING, "{found:?}");
     };
-    refused(&["--servers", "0"], 2, "0 servers");
+    refused(&["--servers", "0"], 2, "servers 0");
     refused(&["--clients", "999"], 2, "1 to 250");
     refused(&["--target-variability", "10%"], 2, "--target-rate");
     refused(&["--link", "fast"], 2, "400Mbit");

@@ -349,8 +349,8 @@ fn files_get_the_pattern_that_is_asked_for_until_they_are_written() {
 
     refused(&["create", "--num-targets", "1"], &path("open"), "Exists", "exists");
     for (arguments, code, words) in [
-        (&["--targets", "99"][..], "NotFound", "isn't there"),
-        (&["--groups", "g99"], "NotFound", "isn't there"),
+        (&["--targets", "99"][..], "NotFound", "unknown target or group"),
+        (&["--groups", "g99"], "NotFound", "unknown target or group"),
         (&["--num-targets", "257"], "InvalidArgument", "256"),
         (&["--num-targets", "0"], "InvalidArgument", "at least 1"),
         (&["--chunk-size", "100KiB"], "InvalidArgument", "not a power of two"),

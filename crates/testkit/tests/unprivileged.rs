@@ -155,7 +155,7 @@ fn an_ordinary_user_mounts_a_line_of_fstab_with_user() {
 
 /// Tries to mount where no cluster is, which has a log all the same; says where that is.
 const TRY: &str = "../skep mount --detach --cluster 127.0.0.1:1 --token-file token --retry 0 mnt \
-                   2>&1 | sed -n 's/All of its log: //p'";
+                   2>&1 | sed -n 's/Full log: //p'";
 
 /// In one file for each mount point, where nobody else can put something in its way.
 #[test]
