@@ -1,9 +1,10 @@
-//! Which cluster a command is about, and the way to its management.
+//! Finds the cluster that a command is about, and sends requests to its management.
 //!
 //! A cluster is named by its data directory (of `skep up`), by a service's directory, by a token
-//! file, or by management's address together with `--token-file`. Without a name it is the one that
-//! is mounted at the path in question, or `./skep-data`.
+//! file, or by management's address together with `--token-file`. Without a name, the command uses
+//! the cluster that is mounted at the path in question, or `./skep-data`.
 
+use crate::mounts::mounted_at;
 use clap::Args;
 use skep_rpc::{Channel, Connection, Identity, JoinToken, Management};
 use skep_service::directory::{TOKEN_FILE, read_token};
@@ -12,8 +13,6 @@ use skep_types::{
 };
 use skep_wire::Request;
 use skep_wire::management::GetMap;
-use std::ffi::OsStr;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -22,10 +21,10 @@ use std::time::Duration;
 /// How long a command waits for management.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Which cluster.
+/// The options that name a cluster.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ClusterArgs {
-    /// The cluster: its data directory, or the address of its management
+    /// The cluster: its data directory, or the address of its management service
     #[arg(long, value_name = "DATA-DIR|ADDRESS")]
     pub(crate) cluster: Option<String>,
     /// File that holds the cluster's token
@@ -33,14 +32,14 @@ pub(crate) struct ClusterArgs {
     pub(crate) token_file: Option<PathBuf>,
 }
 
-/// The way to a cluster.
+/// A cluster with the token and the addresses that connect to it.
 #[derive(Debug, Clone)]
 pub(crate) struct Access {
-    /// The key to it, with management's addresses.
+    /// The token, with the addresses of management.
     pub(crate) token: JoinToken,
-    /// What the user would name it by again: an absolute path, or an address.
+    /// The value of `--cluster` that names this cluster again: an absolute path, or an address.
     pub(crate) name: String,
-    /// The file that the token came from.
+    /// The file that holds the token.
     pub(crate) token_file: PathBuf,
 }
 
@@ -67,8 +66,8 @@ impl ClusterArgs {
             return self.named("skep-data");
         }
         Err(unknown(
-            "which cluster? Name its data directory, or the address of its management, with \
-             --cluster, or run this in a directory in which it is mounted",
+            "cannot find a cluster: no cluster is mounted here, and ./skep-data does not exist; \
+             name its data directory or the address of its management with --cluster",
         ))
     }
 
@@ -80,10 +79,14 @@ impl ClusterArgs {
         let Some(file) = &self.token_file else {
             let what = match name.contains(':') {
                 true => format!(
-                    "to reach the cluster at {name} its token is needed: name a file that holds it \
-                     with --token-file (`skep cluster token` on the management host prints it)"
+                    "cannot connect to the cluster at {name}: its token is missing; name a file \
+                     that holds it with --token-file (`skep cluster token` on the management host \
+                     prints the token)"
                 ),
-                false => format!("there is no cluster at {name}: no such file or directory"),
+                false => format!(
+                    "cannot find a cluster at {name}: no such file or directory; \
+                                  `skep up` starts a cluster on this host"
+                ),
             };
             return Err(unknown(what));
         };
@@ -91,14 +94,14 @@ impl ClusterArgs {
         token.addresses = name.split(',').map(str::to_owned).collect();
         if let Some(wrong) = token.addresses.iter().find(|address| !is_address(address)) {
             return Err(unknown(format!(
-                "'{wrong}' is neither a directory nor an address of the form host:port"
+                "invalid cluster '{wrong}': expected a directory, or an address as in host:port"
             )));
         }
         Ok(Access { token, name: name.to_owned(), token_file: file.clone() })
     }
 }
 
-/// Whether a text has the form `host:port`. Whether there is such a host may be known later.
+/// Whether a text has the form `host:port`. It does not check that the host exists.
 fn is_address(text: &str) -> bool {
     let parts = text.rsplit_once(':');
     parts.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
@@ -108,8 +111,8 @@ fn is_address(text: &str) -> bool {
 fn token_in(file: &Path) -> Result<JoinToken> {
     if !file.exists() {
         return Err(unknown(format!(
-            "there is no token file {}; `skep cluster token` on the management host prints the \
-             token",
+            "cannot read the token file {}: no such file; `skep cluster token` on the management \
+             host prints the token",
             file.display()
         )));
     }
@@ -122,7 +125,8 @@ fn from_path(path: &Path) -> Result<Access> {
         [path.join("management").join(TOKEN_FILE), path.join(TOKEN_FILE), path.clone()];
     let Some(file) = candidates.into_iter().find(|file| file.is_file()) else {
         return Err(unknown(format!(
-            "{} holds no cluster: `skep up --data-dir {}` would make one",
+            "cannot find a cluster in {}: it has no token; `skep up --data-dir {}` creates a \
+             cluster",
             path.display(),
             path.display()
         )));
@@ -131,12 +135,12 @@ fn from_path(path: &Path) -> Result<Access> {
 }
 
 impl Access {
-    /// A way to speak to management, inside an event loop.
+    /// A client of management. Call it inside an event loop.
     fn management(&self) -> Rc<Management> {
         Management::new(&self.token, NodeKind::Client)
     }
 
-    /// Who a command is, to services.
+    /// The identity that a command presents to services.
     pub(crate) fn identity(&self) -> Identity {
         Identity {
             cluster: self.token.cluster,
@@ -146,8 +150,8 @@ impl Access {
         }
     }
 
-    /// Connects to a target of a node, or with the target 0 to the node itself; gives the address
-    /// too that answered.
+    /// Connects to a target of a node, or with the target 0 to the node itself. Returns the address
+    /// that accepted the connection, too.
     pub(crate) async fn connect(
         &self,
         node: &Node,
@@ -155,14 +159,14 @@ impl Access {
         patience: Duration,
     ) -> Result<(String, Rc<Connection>)> {
         let identity = self.identity();
-        let mut last = Error::new(ErrorCode::Disconnected, "it has no address");
+        let mut last = Error::new(ErrorCode::Disconnected, "the node has no address");
         for address in &node.addresses {
             let attempt = Connection::connect(address, &identity, target, Channel::NONE);
             match skep_env::timeout(patience, attempt).await {
                 Some(Ok(connection)) => return Ok((address.clone(), connection)),
                 Some(Err(error)) => last = error,
                 None => {
-                    let what = format!("{address}: no answer within {patience:?}");
+                    let what = format!("{address}: no reply within {patience:?}");
                     last = Error::new(ErrorCode::Disconnected, what);
                 }
             }
@@ -170,10 +174,10 @@ impl Access {
         Err(if target.raw() == 0 { last } else { last.within(format_args!("target {target}")) })
     }
 
-    /// Asks management, for as long as people are patient.
+    /// Sends a request to management, with the timeout of interactive commands.
     ///
     /// # Errors
-    /// Management's answer; if there is none, with the way out.
+    /// The error that management replies; for a timeout or a lost connection, with the way out.
     pub(crate) async fn ask<R: Request>(&self, request: &R) -> Result<R::Reply> {
         self.ask_within(request, Some(PATIENCE)).await
     }
@@ -186,11 +190,11 @@ impl Access {
         let hint = |error: Error| {
             let hint = match error.code() {
                 ErrorCode::Disconnected | ErrorCode::TimedOut if Path::new(&self.name).exists() => {
-                    "; is it running? `skep up` starts a cluster on this host"
+                    "; check that it is running: `skep up` starts a cluster on this host"
                 }
                 ErrorCode::Disconnected | ErrorCode::TimedOut => {
-                    "; is management running there, and is the address right? On its host, \
-                     `skep cluster token` prints the token with the address"
+                    "; check the address, and that management is running: on its host, `skep \
+                     cluster token` prints the token with the address"
                 }
                 ErrorCode::AuthenticationFailed => {
                     "; `skep cluster token` on the management host prints the right token"
@@ -202,10 +206,11 @@ impl Access {
         self.management().call(request, patience).await.map_err(hint)
     }
 
-    /// Asks management once, and waits so long for an answer that others have to give.
+    /// Sends a request to management once, and waits up to `patience`: management needs a reply
+    /// from another node first.
     ///
     /// # Errors
-    /// Management's answer; `TimedOut` if there is none in time.
+    /// The error that management replies; `TimedOut` after `patience`.
     pub(crate) async fn ask_once<R: Request>(
         &self,
         request: &R,
@@ -219,16 +224,22 @@ impl Access {
         self.map_within(Some(PATIENCE)).await
     }
 
-    /// The newest map, for which management is tried for so long; without a limit, for ever.
+    /// The newest map. Tries to reach management for `patience`; `None` means without a limit.
     pub(crate) async fn map_within(&self, patience: Option<Duration>) -> Result<ClusterMap> {
         let update = self.ask_within(&GetMap { known: MapVersion::new(0) }, patience).await?;
-        let missing = || Error::new(ErrorCode::Protocol, "management gave no map");
+        let missing = || {
+            Error::new(
+                ErrorCode::Protocol,
+                "cannot read the cluster map: management \
+                                                          replied without a map",
+            )
+        };
         update.map.ok_or_else(missing)
     }
 }
 
-/// The inode at a path in a mount, and a place by which the mount is found. Of a symbolic link, it
-/// is the link itself and not what it points to.
+/// The inode at a path in a mount, and a path by which the mount is found. Does not follow a
+/// symbolic link at the end of the path.
 ///
 /// # Errors
 /// The system's, naming the path; `InvalidArgument` if it isn't in a mount of Skep.
@@ -250,8 +261,8 @@ pub(crate) fn entry_at(path: &Path) -> Result<(InodeId, PathBuf)> {
         return Err(Error::new(
             ErrorCode::InvalidArgument,
             format!(
-                "{} is not in a mount of Skep; `findmnt -t fuse.skep` lists the mounts of this \
-                 host, `skep client list` those of a cluster",
+                "cannot use {}: it is not in a mount of Skep; `findmnt -t fuse.skep` lists the \
+                 mounts of this host, `skep client list` the mounts of a cluster",
                 path.display()
             ),
         ));
@@ -259,75 +270,9 @@ pub(crate) fn entry_at(path: &Path) -> Result<(InodeId, PathBuf)> {
     Ok((InodeId::new(metadata.ino()), place.to_owned()))
 }
 
-/// The cluster that is mounted where a path lies, if one is.
-pub(crate) fn mounted_at(path: &Path) -> Option<String> {
-    let path = path.canonicalize().ok()?;
-    let mounts = std::fs::read("/proc/self/mountinfo").ok()?;
-    let lines = mounts.split(|byte| *byte == b'\n').filter_map(parse_mount);
-    // The longest mount point wins; of several on one point, the last.
-    let (_, kind, source) = lines
-        .filter(|(point, ..)| path.starts_with(point))
-        .max_by_key(|(point, ..)| point.as_os_str().len())?;
-    if kind != "fuse.skep" {
-        return None;
-    }
-    Some(source)
-}
-
-/// Whether a mount of Skep is on this very directory. Doesn't touch it: it may be a dead one.
-pub(crate) fn is_mount_point(directory: &Path) -> bool {
-    let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let mut lines = mounts.split(|byte| *byte == b'\n').filter_map(parse_mount);
-    lines.any(|(point, kind, _)| point == directory && kind == "fuse.skep")
-}
-
-/// Mount point, type and source in a line of `mountinfo`.
-fn parse_mount(line: &[u8]) -> Option<(PathBuf, String, String)> {
-    let mut fields = line.split(|byte| *byte == b' ');
-    let point = unescape(fields.nth(4)?);
-    let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
-    let text = |field: &[u8]| String::from_utf8(unescape(field)).ok();
-    Some((
-        PathBuf::from(std::ffi::OsString::from_vec(point)),
-        text(rest.next()?)?,
-        text(rest.next()?)?,
-    ))
-}
-
-/// Undoes the octal escapes (`\040`) of mountinfo.
-fn unescape(field: &[u8]) -> Vec<u8> {
-    let mut plain = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((first, tail)) = rest.split_first() {
-        let digits = OsStr::from_bytes(tail.get(..3).unwrap_or_default()).to_str();
-        let escaped = digits.and_then(|digits| u8::from_str_radix(digits, 8).ok());
-        match escaped {
-            Some(byte) if *first == b'\\' => {
-                plain.push(byte);
-                rest = &tail[3..];
-            }
-            _ => {
-                plain.push(*first);
-                rest = tail;
-            }
-        }
-    }
-    plain
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lines_of_mountinfo_are_read() {
-        let line = b"36 35 98:0 / /mnt/a\\040b rw,noatime shared:1 - fuse.skep /data/x\\040y rw";
-        assert_eq!(
-            parse_mount(line),
-            Some(("/mnt/a b".into(), "fuse.skep".into(), "/data/x y".into()))
-        );
-        assert_eq!(parse_mount(b""), None);
-    }
 
     #[test]
     fn addresses_have_a_host_and_a_port() {
@@ -340,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn clusters_that_are_not_there_are_refused_with_the_way_out() {
+    fn missing_clusters_are_refused_with_the_way_out() {
         let named = |cluster: &str, token_file: Option<&str>| {
             let args = ClusterArgs {
                 cluster: Some(cluster.into()),

@@ -1,6 +1,6 @@
-//! How commands fail: what is said, to people or as JSON to programs, and the exit code.
+//! How commands report a failure: the message, as text or as JSON, and the exit code.
 //!
-//! The codes are part of what scripts rely on: docs/operations/output.md lists them.
+//! Scripts rely on the exit codes: docs/operations/output.md lists them.
 
 use crate::output::is_for_people;
 use serde::Serialize;
@@ -11,7 +11,7 @@ use std::process::ExitCode;
 const FAILED: u8 = 1;
 /// The command line or a settings file is wrong.
 const WRONG_USE: u8 = 2;
-/// The cluster, or the service that was asked, can't be reached.
+/// The cluster, or the service that should reply, is unreachable.
 const UNREACHABLE: u8 = 3;
 /// There is no such node, target, file or directory.
 const NOT_FOUND: u8 = 4;
@@ -28,12 +28,12 @@ struct Failure<'a> {
 struct Details<'a> {
     /// A name from docs/protocol/errors.md, or `Usage`.
     code: &'a str,
-    /// What happened to what, and the way out.
+    /// The object, the fact, and the way out.
     message: &'a str,
     exit_code: u8,
 }
 
-/// The sentence for people: context names the object and the way out.
+/// The message for people: the error's context names the object and the way out.
 pub(crate) fn describe(error: &Error) -> String {
     match error.context() {
         "" => error.code().to_string(),
@@ -41,7 +41,7 @@ pub(crate) fn describe(error: &Error) -> String {
     }
 }
 
-/// Says why a command failed; gives its exit code.
+/// Prints why a command failed, and returns its exit code.
 pub(crate) fn report(error: &Error) -> ExitCode {
     let exit_code = exit_code(error.code());
     match is_for_people() {
@@ -51,7 +51,7 @@ pub(crate) fn report(error: &Error) -> ExitCode {
     ExitCode::from(exit_code)
 }
 
-/// Says what is wrong with the command line, or gives the help that was asked for.
+/// Prints an error of the command line, or the requested help.
 pub(crate) fn report_usage(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() || !wants_json() {
         error.exit();

@@ -1,8 +1,8 @@
 //! `skep`: the services, mounts and the administration of a cluster, in one program.
 //!
 //! Owns: the command line, tables and JSON, and the supervision of a whole cluster on one host
-//! (`local`). Every verb has a file in `cmd`; it parses and prints, and leaves the work to the
-//! libraries.
+//! (`local`). Each command has a file in `cmd`, which parses arguments and prints results;
+//! libraries do the work.
 
 mod access;
 mod cli;
@@ -10,22 +10,24 @@ mod cmd;
 mod failure;
 mod help;
 mod local;
-mod manual;
+mod mounts;
 mod output;
+mod program;
 mod uses;
+mod values;
 mod view;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os();
-    if arguments.next().is_some_and(|program| cmd::mount::helper::is_called_so(&program)) {
+    if arguments.next().is_some_and(|program| program::is_mount_helper(&program)) {
         return cmd::mount::helper::run(arguments);
     }
-    let cli = match help::parse() {
+    let cli = match cli::parse() {
         Ok(cli) => cli,
         Err(error) => return failure::report_usage(&error),
     };
     output::choose(cli.output);
-    cmd::run(cli).unwrap_or_else(|error| failure::report(&error))
+    cli.verb.run(cli::command).unwrap_or_else(|error| failure::report(&error))
 }

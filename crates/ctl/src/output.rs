@@ -1,12 +1,23 @@
 //! Tables, and JSON for programs.
 
-use crate::cli::OutputFormat;
+use clap::ValueEnum;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::{Serialize, Serializer};
 use skep_types::{Error, ErrorCode, Result, Timestamp};
 use std::io::Write;
 use std::path::Path;
 use std::sync::OnceLock;
+
+/// How commands print.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OutputFormat {
+    /// Tables, for people
+    Table,
+    /// One JSON value, for programs; errors are JSON too
+    Json,
+    /// One line of JSON per list entry, for programs; errors are JSON too
+    Ndjson,
+}
 
 /// A table without lines; columns whose title begins with `>` are aligned to the right.
 pub(crate) fn table(titles: &[&str]) -> Table {
@@ -23,23 +34,23 @@ pub(crate) fn table(titles: &[&str]) -> Table {
     table
 }
 
-/// How this process prints. Chosen once, before its command begins: what prints is far below what
-/// knows the command line, in all of them.
+/// The output format of this process, set once before its command runs. A static, since functions
+/// that print are far below the command line in all commands.
 static FORMAT: OnceLock<OutputFormat> = OnceLock::new();
 
-/// Chooses how this process prints.
+/// Sets the output format of this process.
 pub(crate) fn choose(format: OutputFormat) {
     // A second choice would be the same: there is one command line.
     let _ = FORMAT.set(format);
 }
 
-/// Whether people read what is printed.
+/// Whether the output format is the one for people.
 pub(crate) fn is_for_people() -> bool {
     FORMAT.get().is_none_or(|format| *format == OutputFormat::Table)
 }
 
-/// A path in JSON, for `serialize_with`. Bytes that are no UTF-8 are shown as U+FFFD: JSON has no
-/// other way, and serde's own would fail after the work is done.
+/// A path in JSON, for `serialize_with`. Invalid UTF-8 becomes U+FFFD: JSON cannot represent it,
+/// and serde's own serializer would fail after the command has done its work.
 pub(crate) fn path<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&path.display())
 }
@@ -48,13 +59,13 @@ pub(crate) fn path<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S
 pub(crate) fn print<T: Serialize>(value: &T, as_text: impl FnOnce(&T) -> String) -> Result<()> {
     let text = in_chosen_form(value, as_text)?;
     match FORMAT.get() {
-        // A line for each thing, and there are none.
+        // An empty list has no lines.
         Some(OutputFormat::Ndjson) if text.is_empty() => Ok(()),
         _ => say(&text),
     }
 }
 
-/// A value in the chosen form, without an end of the last line; nothing for an empty list.
+/// A value in the chosen format, without a final newline. Empty for an empty list.
 pub(crate) fn in_chosen_form<T: Serialize>(
     value: &T,
     as_text: impl FnOnce(&T) -> String,
@@ -81,7 +92,7 @@ fn in_form<T: Serialize>(
     Ok(text.trim_end().to_owned())
 }
 
-/// Prints a line, or several. A reader that has gone away is no error.
+/// Prints one or more lines. A closed pipe is not an error.
 pub(crate) fn say(text: &str) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
     match writeln!(stdout, "{text}").and_then(|()| stdout.flush()) {
@@ -90,7 +101,7 @@ pub(crate) fn say(text: &str) -> Result<()> {
     }
 }
 
-/// Trailing blanks are of no use in a terminal, and a nuisance in a copy.
+/// The text of a table, without trailing blanks.
 pub(crate) fn render(table: &Table) -> String {
     table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }

@@ -1,5 +1,5 @@
-//! Who uses the cluster: clients as management knows them, sessions, open files and locks as
-//! metadata targets do. Asks page by page.
+//! The users of a cluster: its clients, from management, and their sessions, open files and locks,
+//! from metadata targets. Requests them page by page.
 
 use crate::access::{Access, PATIENCE};
 use serde::Serialize;
@@ -11,20 +11,20 @@ use skep_wire::metadata::{ListSessions, SessionEntry};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// A cluster that is asked who uses it.
+/// A cluster with its clients, and a router to its metadata groups.
 pub(crate) struct Users {
     pub(crate) map: ClusterMap,
     pub(crate) clients: BTreeMap<NodeId, ClientEntry>,
     router: Rc<Router>,
 }
 
-/// What options every request here has.
+/// The options of each request.
 fn options() -> CallOptions {
     CallOptions { time_left: Some(PATIENCE), ..CallOptions::default() }
 }
 
 impl Users {
-    /// Asks management for the map and for all clients.
+    /// Gets the map and all clients from management.
     pub(crate) async fn of(access: &Access) -> Result<Self> {
         let map = access.map().await?;
         let mut clients = BTreeMap::new();
@@ -58,7 +58,7 @@ impl Users {
         Ok(sessions)
     }
 
-    /// Who has a file open or locked; without one, all that is locked at a group.
+    /// The sessions that have a file open or locked. Without an inode, all files of a group.
     pub(crate) async fn uses(
         &self,
         group: GroupId,
@@ -78,7 +78,7 @@ impl Users {
         Ok(uses)
     }
 
-    /// What an error of a group means for people.
+    /// Adds the target and the way out to an error of a group.
     fn explain(&self, group: GroupId, error: &Error) -> Error {
         let target = self.map.primary(group);
         let node = target.and_then(|target| self.map.node(target.node));
@@ -86,11 +86,15 @@ impl Users {
             format!("metadata target {} of {} [ID: {}]", target.id, node.name, node.id)
         });
         let names = names.unwrap_or_else(|| format!("metadata group {group}"));
-        let what = format!("{names}: {}; `skep health check` says what is wrong", error.context());
+        let what = format!(
+            "cannot list the uses of files at {names}: {}; `skep health check` \
+                            lists problems",
+            error.context()
+        );
         Error::new(error.code(), what)
     }
 
-    /// Host and mount point of a client; of one that management has forgotten, nothing.
+    /// Host and mount point of a client. Empty if management no longer lists the client.
     pub(crate) fn place(&self, client: NodeId) -> (String, String) {
         let client = self.clients.get(&client);
         client.map(|it| (it.host.clone(), it.mount_point.clone())).unwrap_or_default()
@@ -104,13 +108,13 @@ pub(crate) struct Lock {
     pub(crate) kind: &'static str,
     pub(crate) mode: &'static str,
     start_byte: u64,
-    /// The byte behind the last; none: the end of the file.
+    /// Byte after the range. `None` means the end of the file.
     end_byte: Option<u64>,
     pub(crate) is_waiting: bool,
 }
 
 impl Lock {
-    /// All that a session has locked of a file, and then what it waits for.
+    /// The locks that a session holds in a file, then those that it waits for.
     pub(crate) fn all_of(used: &FileUse) -> impl Iterator<Item = Self> {
         let held = used.held.iter().map(|lock| Self::of(lock, false));
         held.chain(used.waiting.iter().map(|lock| Self::of(lock, true)))

@@ -1,4 +1,4 @@
-//! What lists show of the cluster map, for tables and for JSON.
+//! Parts of the cluster map as lists show them, in tables and JSON.
 
 use crate::output::{count, percent, render, size, table};
 use serde::Serialize;
@@ -35,7 +35,7 @@ pub(crate) struct TargetLine {
     pub(crate) free_bytes: u64,
     pub(crate) total_inodes: u64,
     pub(crate) free_inodes: u64,
-    /// The same for targets that share their room.
+    /// Equal for targets on the same file system, which share its free space.
     pub(crate) file_system: String,
     #[serde(skip)]
     capacity: Capacity,
@@ -98,10 +98,10 @@ pub(crate) fn nodes(map: &ClusterMap) -> Vec<NodeLine> {
     nodes.iter().map(line).collect()
 }
 
-/// A node by what a person calls it: its id, with or without the letter, or its name.
+/// Finds a node by its id, with or without the letter, or by its name.
 ///
 /// # Errors
-/// `NotFound` with the way out; `InvalidArgument` if the name is that of several.
+/// `NotFound` with the way out; `InvalidArgument` if several nodes have the name.
 pub(crate) fn node_named<'a>(map: &'a ClusterMap, text: &str) -> Result<&'a Node> {
     let is_called_so = |node: &&Node| {
         node.name == text || node.id.to_string() == text || node.id.raw().to_string() == text
@@ -111,11 +111,17 @@ pub(crate) fn node_named<'a>(map: &'a ClusterMap, text: &str) -> Result<&'a Node
         [node] => Ok(node),
         [] => Err(Error::new(
             ErrorCode::NotFound,
-            format!("there is no node '{text}'; `skep node list` shows all with ids and names"),
+            format!(
+                "cannot find node '{text}': no node has this id or name; `skep node list` shows \
+                 all nodes with ids and names"
+            ),
         )),
         _ => Err(Error::new(
             ErrorCode::InvalidArgument,
-            format!("'{text}' names several nodes; take an id from `skep node list`"),
+            format!(
+                "cannot choose a node '{text}': several nodes have this name; use an id from `skep \
+                 node list`"
+            ),
         )),
     }
 }
@@ -144,8 +150,8 @@ pub(crate) fn targets(map: &ClusterMap) -> Vec<TargetLine> {
     targets.iter().map(line).collect()
 }
 
-/// Room on all targets, by class, in the manner of `beegfs-df`. What several targets share counts
-/// once in the total.
+/// Free space of all targets, by class, in the format of `beegfs-df`. Targets on the same file
+/// system count once in the total.
 pub(crate) fn df(lines: &[TargetLine]) -> String {
     let class = |kind: &str, title: &str| {
         let titles = ["TargetID", "Pool", ">Total", ">Free", ">%", ">ITotal", ">IFree", ">%"];

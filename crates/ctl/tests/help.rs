@@ -63,7 +63,7 @@ fn every_command_has_a_manual_page_and_help_with_its_examples() {
     assert!(helper.contains(".SH \"MOUNT OPTIONS\"") && helper.contains("attribute_timeout="));
     let help = said(&["node", "log-level", "--help"]);
     assert!(
-        help.contains("Examples:\n  # what all services log\n  skep node log-level all"),
+        help.contains("Examples:\n  # show the level of all services\n  skep node log-level all"),
         "{help}"
     );
 }

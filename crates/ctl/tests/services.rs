@@ -190,7 +190,7 @@ fn management_comes_back_after_a_kill_at_the_same_address_with_what_it_knew() {
     let before = targets();
     drop(running);
     let down = refusal(&["target", "list", "--cluster", &management]);
-    assert!(down.contains("is it running"), "{down}");
+    assert!(down.contains("check that it is running"), "{down}");
     let _running = start_management(&management);
     assert_eq!(read(&place.path("management/address")), address);
     wait_online();

@@ -1,9 +1,9 @@
-//! Whether this machine can carry what a lab is asked to: measured before anything is made.
+//! Measures whether this machine can emulate the rates of a lab, before anything is created.
 //!
-//! For half a second pairs of threads, one for each two processors, do what a lab does with each
-//! byte: a connection over loopback, with a checksum on both sides. What a lab can carry is one
-//! part in [`COST_OF_A_LAB`] of that: its bytes also pass through a mount, a page cache and two
-//! more interfaces. It is measured in elapsed time, so that what else runs here counts.
+//! For half a second, one pair of threads per two processors sends data over loopback, with a
+//! checksum on both sides, as a lab does. A lab can carry this rate divided by [`COST_OF_A_LAB`],
+//! since its bytes also pass a mount, a page cache and two more interfaces. The measurement uses
+//! elapsed time, so that other programs on this machine count.
 
 use skep_types::codec::crc32c;
 use skep_types::{Error, ErrorCode, Result};
@@ -14,13 +14,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// How long is measured.
+/// Duration of the measurement.
 const SPAN: Duration = Duration::from_millis(500);
 /// Bytes of one request of a lab.
 const PIECE: usize = 1 << 20;
-/// How many times as much work a byte is in a lab as it is here. A lab without limits writes one
-/// byte for about four of these; and a machine that is busy all the time is too slow to emulate
-/// anything, so half of it is to be left.
+/// Work per byte in a lab, relative to this measurement. A lab without limits writes one byte for
+/// about four bytes here. Half of the machine must stay idle, since a busy machine cannot emulate
+/// rates.
 const COST_OF_A_LAB: u64 = 8;
 
 /// Bytes in a second that a lab on this machine can carry now.
@@ -45,7 +45,7 @@ pub fn capacity() -> Result<u64> {
     thread::sleep(SPAN);
     is_over.store(true, Ordering::Relaxed);
     for thread in threads {
-        // A connection that broke shows in what was moved.
+        // A broken connection shows in the measured rate.
         let _ = thread.join();
     }
     let seconds = (skep_env::now() - start).as_secs_f64();
@@ -55,7 +55,7 @@ pub fn capacity() -> Result<u64> {
 fn send(mut to: TcpStream, is_over: &AtomicBool) {
     let mut piece = vec![0x5a; PIECE];
     while !is_over.load(Ordering::Relaxed) {
-        // The sum goes into the data, so that it can't be left out.
+        // The data contains the sum, so that the compiler cannot omit it.
         let sum = crc32c(&piece);
         piece[..4].copy_from_slice(&sum.to_le_bytes());
         if to.write_all(&piece).is_err() {
@@ -74,14 +74,14 @@ fn receive(mut from: TcpStream, moved: &AtomicU64) {
     std::hint::black_box(sums);
 }
 
-/// What is to be said of a lab that needs `wanted` bytes in a second on a machine that carries
-/// `capacity`; none if it is fast enough.
+/// The problem of a lab that needs `wanted` bytes per second on a machine that carries `capacity`.
+/// `None` means that the machine is fast enough.
 fn objection(wanted: u64, capacity: u64) -> Option<String> {
     let megabytes = |bytes: u64| bytes / 1_000_000;
     (wanted > capacity).then(|| {
         format!(
-            "all servers together are to move {} MB/s, and in a lab this machine carries about {} \
-             MB/s as it is now",
+            "the servers of the lab move {} MB/s together, and this machine can currently emulate \
+             about {} MB/s",
             megabytes(wanted),
             megabytes(capacity)
         )
@@ -91,21 +91,25 @@ fn objection(wanted: u64, capacity: u64) -> Option<String> {
 /// Checks that this machine carries `wanted` bytes in a second.
 ///
 /// # Errors
-/// `LimitReached` with both figures if it doesn't, unless it is forced to: then that is told.
+/// `LimitReached` with both rates if it does not. If `is_forced`, this is reported as progress
+/// instead.
 pub(crate) fn check(wanted: u64, is_forced: bool, tell: &mut dyn FnMut(&str)) -> Result<()> {
     let capacity = capacity()?;
     match objection(wanted, capacity) {
         Some(what) if !is_forced => Err(Error::new(
             ErrorCode::LimitReached,
-            format!("{what}: take lower rates or a faster machine, or go on with --force"),
+            format!(
+                "cannot start the lab: {what}; use lower rates or a faster machine, or \
+                     continue with --force"
+            ),
         )),
         Some(what) => {
-            tell(&format!("{what}; going on, as asked"));
+            tell(&format!("{what}; continuing because of --force"));
             Ok(())
         }
         None => {
             let megabytes = capacity / 1_000_000;
-            tell(&format!("this machine carries about {megabytes} MB/s in a lab"));
+            tell(&format!("this machine can emulate about {megabytes} MB/s"));
             Ok(())
         }
     }
@@ -116,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_carries_something_and_not_everything() {
+    fn capacity_is_checked_unless_forced() {
         let found = capacity().unwrap();
         assert!(found > 1_000_000, "{found}");
         let mut told = String::new();
@@ -125,7 +129,10 @@ mod tests {
         assert!(refused.context().contains("--force"), "{refused}");
         check(u64::MAX, true, &mut tell).unwrap();
         check(1, false, &mut tell).unwrap();
-        assert!(told.contains("going on, as asked") && told.contains("carries about"), "{told}");
+        assert!(
+            told.contains("continuing because of --force") && told.contains("can emulate about"),
+            "{told}"
+        );
         assert_eq!(objection(100, 100), None);
         let said = objection(250_000_000, 100_000_000).unwrap();
         assert!(said.contains("move 250 MB/s") && said.contains("about 100 MB/s"), "{said}");

@@ -1,4 +1,4 @@
-//! What is checked before anything of a lab is made.
+//! Checks before a lab is started.
 
 use crate::command::{NEEDED, call};
 use crate::data;
@@ -9,7 +9,7 @@ use crate::state::{State, namespaces_of};
 use skep_types::{Error, ErrorCode, Result};
 use std::process::Command;
 
-/// Interfaces and queues of the kinds that a lab uses, made in a namespace that ends with the
+/// Creates interfaces and queues of the kinds that a lab uses, in a namespace that ends with the
 /// command.
 const TRY_NETWORK: &str = "ip link add name b type bridge && ip link add name v type veth peer name w && \
                            tc qdisc add dev v root tbf rate 1mbit burst 20000 limit 20000";
@@ -20,7 +20,7 @@ fn refused(code: ErrorCode, what: impl Into<String>) -> Error {
     Error::new(code, what)
 }
 
-/// Checks that this process may make and remove labs.
+/// Checks that this process may start and remove labs.
 ///
 /// # Errors
 /// `NotPermitted` if not.
@@ -29,17 +29,18 @@ pub(crate) fn check_root() -> Result<()> {
         true => Ok(()),
         false => Err(refused(
             ErrorCode::NotPermitted,
-            "a lab needs root: it makes network namespaces and mounts",
+            "cannot start or remove a lab as this user: that takes network namespaces and mounts; \
+             run skep as root",
         )),
     }
 }
 
-/// Checks everything that can be known beforehand.
+/// Checks the description, the name, and the programs and kernel features of this machine.
 ///
 /// # Errors
-/// `Configuration` with all that is wrong with the description; `NotPermitted` without root;
-/// `Exists` if the name is in use; `NoSpace` without memory for targets; `Unsupported` if a program
-/// or a part of the kernel is missing.
+/// `Configuration` with all problems of the description; `NotPermitted` without root; `Exists` if
+/// the name is in use; `NoSpace` without memory for targets; `Unsupported` if a program or a part
+/// of the kernel is missing.
 pub(crate) fn check(name: &str, description: &Description) -> Result<()> {
     let problems = description.problems();
     if !problems.is_empty() {
@@ -51,13 +52,16 @@ pub(crate) fn check(name: &str, description: &Description) -> Result<()> {
     for (program, package) in NEEDED {
         let paths = std::env::var_os("PATH").unwrap_or_default();
         if !std::env::split_paths(&paths).any(|path| path.join(program).exists()) {
-            let what = format!("there is no program '{program}' here (Debian: {package})");
+            let what = format!(
+                "cannot start a lab: program '{program}' is not installed; install \
+                                it (Debian package {package})"
+            );
             return Err(refused(ErrorCode::Unsupported, what));
         }
     }
     try_kernel(TRY_NETWORK).map_err(|why| {
         let what = format!(
-            "this kernel can't emulate links: it needs network namespaces, veth, bridge and the \
+            "cannot emulate links: this kernel lacks network namespaces, veth, bridge or the \
              queueing discipline tbf ({why})"
         );
         refused(ErrorCode::Unsupported, what)
@@ -65,8 +69,8 @@ pub(crate) fn check(name: &str, description: &Description) -> Result<()> {
     if description.delay.is_some() {
         try_kernel(TRY_DELAY).map_err(|why| {
             let what = format!(
-                "this kernel can't delay links: it has no queueing discipline netem ({why}); leave \
-                 --delay away"
+                "cannot delay links: this kernel lacks the queueing discipline netem ({why}); \
+                 remove --delay"
             );
             refused(ErrorCode::Unsupported, what)
         })?;
@@ -81,8 +85,8 @@ fn check_memory(description: &Description, free: u64) -> Result<()> {
     if description.in_memory && free < needed {
         let mebibytes = |bytes: u64| bytes >> 20;
         let what = format!(
-            "{targets} targets in memory need {} MiB at least, and there are {} MiB for them: keep \
-             them --on-disk, or take fewer",
+            "cannot keep {targets} targets in memory: they need at least {} MiB, and {} MiB are \
+             available; use --on-disk, or fewer targets",
             mebibytes(needed),
             mebibytes(free)
         );
@@ -104,20 +108,20 @@ fn check_name_is_free(name: &str, description: &Description) -> Result<()> {
     if run.exists() {
         let what = match State::load(name) {
             Ok(state) if state.phase == crate::state::Phase::Up => "is up".to_owned(),
-            _ => "is being made, or was left halfway".to_owned(),
+            _ => "is being started, or was left incomplete".to_owned(),
         };
         return Err(refused(
             ErrorCode::Exists,
             format!(
-                "lab '{name}' {what}: `skep lab down --name {name}` removes it, or choose another \
-                 --name"
+                "cannot start lab '{name}': it {what}; `skep lab down --name {name}` removes it, \
+                 or choose another --name"
             ),
         ));
     }
     if let Some(namespace) = namespaces_of(name).first() {
         let what = format!(
-            "the network namespace {namespace} is left of an earlier lab: `skep lab down --name \
-             {name}` removes it"
+            "cannot start lab '{name}': the network namespace {namespace} of an earlier lab still \
+             exists; `skep lab down --name {name}` removes it"
         );
         return Err(refused(ErrorCode::Exists, what));
     }
@@ -128,7 +132,7 @@ fn check_name_is_free(name: &str, description: &Description) -> Result<()> {
     }
 }
 
-/// Bytes that targets in memory may take.
+/// Bytes available for targets in memory.
 pub(crate) fn free_memory() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
@@ -141,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn targets_in_memory_need_room() {
+    fn targets_in_memory_need_free_memory() {
         let mut lab =
             Description { servers: 2, targets: 4, in_memory: true, ..Description::default() };
         assert!(check_memory(&lab, 512 << 20).is_ok());

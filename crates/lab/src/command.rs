@@ -1,10 +1,10 @@
-//! Programs of the system that a lab calls.
+//! Runs the system programs that a lab needs.
 
 use crate::names::PROCESS_VARIABLE;
 use skep_types::{Error, ErrorCode, Result};
 use std::process::{Command, Stdio};
 
-/// Programs without which no lab can be made, with the packages of Debian that have them.
+/// The required programs, with their Debian packages.
 pub(crate) const NEEDED: [(&str, &str); 6] = [
     ("ip", "iproute2"),
     ("tc", "iproute2"),
@@ -21,10 +21,10 @@ pub(crate) fn marked(lab: &str, program: &str) -> Command {
     command
 }
 
-/// Runs a command of the system to its end; gives what it printed.
+/// Runs a system command to its end. Returns its standard output.
 ///
 /// # Errors
-/// `Io` with the command and what it said.
+/// `Io` with the command and its standard error.
 pub(crate) fn call(command: &mut Command) -> Result<String> {
     let said = match command.stdin(Stdio::null()).output() {
         Ok(output) if output.status.success() => {
@@ -35,16 +35,16 @@ pub(crate) fn call(command: &mut Command) -> Result<String> {
     };
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
-    let what = format!("`{}`: {}", words.join(" "), said.trim());
+    let what = format!("cannot run `{}`: {}", words.join(" "), said.trim());
     Err(Error::new(ErrorCode::Io, what))
 }
 
-/// Runs `ip` with words that are divided by blanks.
+/// Runs `ip` with arguments separated by blanks.
 pub(crate) fn ip(lab: &str, line: &str) -> Result<String> {
     call(marked(lab, "ip").args(line.split(' ')))
 }
 
-/// Runs `tc` with words that are divided by blanks.
+/// Runs `tc` with arguments separated by blanks.
 pub(crate) fn tc(lab: &str, line: &str) -> Result<String> {
     call(marked(lab, "tc").args(line.split(' ')))
 }

@@ -1,26 +1,26 @@
-//! Whether the processors of this machine limited what ran: what is measured then says nothing of
-//! the emulated cluster.
+//! Detects whether the processors of this machine limited a measurement, which then does not
+//! describe the emulated cluster.
 //!
-//! [`CpuWatch`] reads `/proc/stat` again and again while something runs. Each look gives the share
-//! of time since the last one in which processors were idle. A look with less than
-//! [`IDLE_ENOUGH`] is *saturated*; when more than [`SATURATED_BEARABLE`] of all looks are, the
-//! processors were the limit. Waiting for disks counts as idle: it costs no processor. So does time
-//! of programs that were started with `nice`: they give way to those of the lab.
+//! [`CpuWatch`] reads `/proc/stat` at intervals. Each sample is the idle share of the processors
+//! since the previous one. A sample below [`IDLE_ENOUGH`] is *saturated*. If more than
+//! [`SATURATED_BEARABLE`] of the samples are saturated, the processors were the limit. Waiting for
+//! disks counts as idle, since it uses no processor. Time of programs started with `nice` also
+//! counts as idle: they yield to those of the lab.
 
 use serde::{Deserialize, Serialize};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Time between looks. Short enough for runs of seconds; the counters advance by ticks of up to
-/// 10 ms, so a look is right to about two percent.
+/// Time between samples. Short enough for runs of seconds. The counters advance by ticks of up to
+/// 10 ms, so the error of a sample is about two percent.
 const PERIOD: Duration = Duration::from_millis(250);
-/// Share of idle time below which somebody may have waited for a processor.
+/// Idle share below which a process may have waited for a processor.
 pub const IDLE_ENOUGH: f64 = 0.05;
-/// Share of looks that may be saturated in a run that still counts.
+/// Share of saturated samples up to which a run is valid.
 pub const SATURATED_BEARABLE: f64 = 0.10;
 
-/// Ticks of all processors since boot; `idle` is what the lab could have had.
+/// Ticks of all processors since boot. `idle` was available to the lab.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Ticks {
     idle: u64,
@@ -28,7 +28,7 @@ struct Ticks {
 }
 
 impl Ticks {
-    /// From the text of `/proc/stat`; none if it isn't that.
+    /// Parses the text of `/proc/stat`. `None` means another format.
     fn parse(text: &str) -> Option<Self> {
         let line = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
         let ticks: Vec<u64> =
@@ -42,26 +42,26 @@ impl Ticks {
         Self::parse(&std::fs::read_to_string("/proc/stat").ok()?)
     }
 
-    /// Share of idle time since an earlier look; none if no tick has passed.
+    /// Idle share since an earlier sample. `None` means that no tick has passed.
     fn idle_since(self, earlier: Self) -> Option<f64> {
         let all = self.all.checked_sub(earlier.all).filter(|all| *all > 0)?;
-        // The kernel takes time of waiting back now and then.
+        // The kernel sometimes decreases the counter of waiting.
         Some(self.idle.saturating_sub(earlier.idle) as f64 / all as f64)
     }
 }
 
-/// What the processors did during a run.
+/// Use of the processors during a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CpuUse {
-    /// Looks that were taken.
+    /// Number of samples.
     pub samples: usize,
-    /// Looks at which hardly any processor was idle.
+    /// Samples in which hardly any processor was idle.
     pub saturated_samples: usize,
     /// Mean share of idle time, from 0 to 1.
     pub mean_idle: f64,
-    /// Least share of idle time of all looks.
+    /// Least idle share of all samples.
     pub least_idle: f64,
-    /// Whether the processors were the limit: what was measured is invalid.
+    /// Whether the processors were the limit: the measurement is invalid.
     pub is_limit: bool,
 }
 
@@ -75,21 +75,21 @@ impl CpuUse {
         Self { samples, saturated_samples, mean_idle, least_idle, is_limit }
     }
 
-    /// What is said of it below a result.
+    /// A sentence for people, below a result.
     pub fn in_words(&self) -> String {
         let Self { samples, saturated_samples, mean_idle, .. } = self;
         match self.is_limit {
             false => format!("The processors were {:.0} % idle on average.", mean_idle * 100.0),
             true => format!(
                 "INVALID: the processors of this host were the limit, in {saturated_samples} of \
-                 {samples} looks; what was measured says nothing of the emulated cluster. Take \
+                 {samples} samples, so the result does not describe the emulated cluster. Use \
                  lower rates."
             ),
         }
     }
 }
 
-/// Watches the processors of this machine while something runs.
+/// Watches the processors of this machine during a run.
 #[derive(Debug)]
 pub struct CpuWatch {
     end: Sender<()>,
@@ -116,7 +116,7 @@ impl CpuWatch {
         Self { end, thread }
     }
 
-    /// Ends, and says what the processors did since the start.
+    /// Stops, and returns the use of the processors since the start.
     pub fn finish(self) -> CpuUse {
         // The thread ends too when this end of the channel is gone.
         drop(self.end);
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_of_the_kernel_is_read() {
+    fn proc_stat_is_parsed() {
         let text = "cpu  100 5 50 800 20 3 2 10 7 0\ncpu0 1 1 1 1 1 1 1 1 1 1\nintr 5\n";
         let first = Ticks::parse(text).unwrap();
         assert_eq!(first, Ticks { idle: 825, all: 990 });
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn one_look_in_ten_may_be_saturated() {
+    fn one_sample_in_ten_may_be_saturated() {
         let mut idle = vec![0.5; 9];
         idle.push(0.0);
         assert!(!CpuUse::of(&idle).is_limit);

@@ -1,5 +1,5 @@
-//! The directory with the data of a lab: made with a marker that says whose it is, and removed only
-//! with that.
+//! The data directory of a lab. A marker file names the lab; a directory is removed only with its
+//! marker.
 
 use crate::command::{call, marked};
 use crate::names::{MARKER_FILE, memory_name};
@@ -9,16 +9,16 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Something that is mounted.
+/// An entry of the mount table.
 pub(crate) struct Mount {
     pub(crate) source: String,
     pub(crate) point: PathBuf,
 }
 
-/// All that is mounted at a directory or below it, innermost first.
+/// All mounts at a directory or below it, innermost first.
 ///
 /// # Errors
-/// `Io` if the table can't be read: nothing may be removed then.
+/// `Io` if the mount table cannot be read: nothing may be removed then.
 pub(crate) fn mounts_below(directory: &Path) -> Result<Vec<Mount>> {
     let table = fs::read_to_string("/proc/self/mounts")?;
     let mut found: Vec<Mount> = table
@@ -33,7 +33,7 @@ pub(crate) fn mounts_below(directory: &Path) -> Result<Vec<Mount>> {
     Ok(found)
 }
 
-/// Blanks and the like stand in the table as `\040`.
+/// Decodes the octal escapes of the table, such as `\040` for a blank.
 fn unescape(word: &str) -> String {
     let mut text = String::new();
     let mut rest = word;
@@ -58,19 +58,23 @@ pub(crate) fn is_mount_point(directory: &Path) -> Result<bool> {
     Ok(mounts_below(directory)?.iter().any(|mount| mount.point == directory))
 }
 
-/// Why a lab's data can't be kept in a directory, if so.
+/// The reason why a directory cannot hold the data of a lab. `None` means that it can.
 pub(crate) fn objection(directory: &Path) -> Option<String> {
     let shown = directory.display();
     match fs::read_dir(directory).map(|mut entries| entries.next().is_none()) {
         Ok(true) => None,
         Ok(false) => Some(match lab_of(directory) {
             Some(lab) => format!(
-                "{shown} still has the data of lab '{lab}': `skep lab down --name {lab}` removes it"
+                "cannot use {shown}: it has the data of lab '{lab}'; `skep lab down --name {lab}` \
+                 removes it"
             ),
-            None => format!("{shown} isn't empty: a lab takes a new directory, or an empty one"),
+            None => format!(
+                "cannot use {shown}: it is not empty; name a new or empty directory \
+                             with --directory"
+            ),
         }),
         Err(error) if error.kind() == ErrorKind::NotFound => None,
-        Err(error) => Some(format!("{shown}: {error}")),
+        Err(error) => Some(format!("cannot read {shown}: {error}")),
     }
 }
 
@@ -80,12 +84,12 @@ fn lab_of(directory: &Path) -> Option<String> {
     Some(text.trim().to_owned())
 }
 
-/// Makes the data directory, in memory if asked for, with room for `memory_bytes`.
+/// Creates the data directory. If it is in memory, its capacity is `memory_bytes`.
 pub(crate) fn make(state: &State, memory_bytes: u64) -> Result<()> {
     let directory = &state.directory;
     let named = |error: std::io::Error| Error::from(error).within(directory.display());
     fs::create_dir_all(directory).map_err(named)?;
-    // Before anything else is in it.
+    // The marker precedes all other files.
     fs::write(directory.join(MARKER_FILE), format!("{}\n", state.name)).map_err(named)?;
     if state.description.in_memory {
         let name = memory_name(&state.name);
@@ -96,7 +100,7 @@ pub(crate) fn make(state: &State, memory_bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Removes the data directory of a lab. Gives whether there was one.
+/// Removes the data directory of a lab. Returns whether it existed.
 ///
 /// # Errors
 /// `InUse` if something else is mounted in it; `Exists` if it has contents without the lab's mark.
@@ -105,19 +109,18 @@ pub(crate) fn remove(lab: &str, directory: &Path) -> Result<bool> {
     for mount in mounts_below(directory)? {
         if mount.point != directory || mount.source != own {
             let what = format!(
-                "{} of {} is mounted at {}, within the lab's data: unmount it first",
+                "cannot remove the data of the lab: {} of {} is mounted at {}; unmount it first",
                 mount.source,
                 lab,
                 mount.point.display()
             );
             return Err(Error::new(ErrorCode::InUse, what));
         }
-        // Lazily: a program of a user may still look at it from elsewhere.
+        // Lazily, since a program of a user may still have files open in it.
         call(marked(lab, "umount").arg("--lazy").arg(directory))?;
     }
     let named = |error: std::io::Error| Error::from(error).within(directory.display());
-    // The marker is made first and may be missing if `up` was killed just before; a directory
-    // without contents is no loss.
+    // The marker may be missing if `up` was killed before writing it; the directory is empty then.
     match fs::remove_dir(directory) {
         Ok(()) => return Ok(true),
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
@@ -125,13 +128,13 @@ pub(crate) fn remove(lab: &str, directory: &Path) -> Result<bool> {
     }
     if lab_of(directory).as_deref() != Some(lab) {
         let what = format!(
-            "{} has no mark of lab '{lab}', so nothing in it is removed: look at it, and remove it \
-             by hand",
+            "cannot remove {}: it is not marked as the data of lab '{lab}'; check its contents, \
+             and remove it by hand",
             directory.display()
         );
         return Err(Error::new(ErrorCode::Exists, what));
     }
-    // The marker last: a removal that was interrupted goes on the next time.
+    // The marker goes last, so that an interrupted removal can be repeated.
     for entry in fs::read_dir(directory).map_err(named)? {
         let path = entry.map_err(named)?.path();
         if path.ends_with(MARKER_FILE) {
@@ -161,7 +164,7 @@ mod tests {
         assert!(remove("x", &directory).unwrap());
         fs::create_dir_all(directory.join("s1/t1")).unwrap();
         fs::write(directory.join("s1/t1/chunk"), "data").unwrap();
-        assert!(objection(&directory).unwrap().contains("isn't empty"));
+        assert!(objection(&directory).unwrap().contains("it is not empty"));
         assert!(remove("x", &directory).unwrap_err().context().contains("no mark of lab 'x'"));
         fs::write(directory.join(MARKER_FILE), "y\n").unwrap();
         assert!(objection(&directory).unwrap().contains("skep lab down --name y"));

@@ -1,4 +1,4 @@
-//! What a lab consists of: from a file, from a ready shape, from options.
+//! The description of a lab, from a file, a predefined shape, or options.
 
 use crate::limits::{MAX_DELAY, MAX_HOSTS, MAX_METADATA_TARGETS, MAX_NAME, MAX_TARGETS};
 use crate::rate::Rate;
@@ -8,12 +8,13 @@ use skep_types::{Error, ErrorCode, Result};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The name of a lab unless told otherwise.
+/// Default name of a lab.
 pub const DEFAULT_NAME: &str = "lab";
-/// Largest variability: a target that is as slow as a tenth of its rate for seconds is broken.
+/// Largest variability. With more, a target would be as slow as a tenth of its rate for seconds,
+/// like a broken one.
 const MAX_VARIABILITY: u32 = 50;
 
-/// A share, as in `10%`.
+/// A share in percent, as in `10%`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Percent(pub u32);
@@ -39,7 +40,7 @@ impl std::str::FromStr for Percent {
         let number = text.trim().strip_suffix('%').map(|number| number.trim().parse::<u32>());
         match number {
             Some(Ok(number)) => Ok(Self(number)),
-            _ => Err(format!("'{text}' is no share: write it as 10%")),
+            _ => Err(format!("invalid share '{text}': expected a number of percent, as in 10%")),
         }
     }
 }
@@ -79,11 +80,16 @@ impl std::str::FromStr for Delay {
             .zip(factor)
             .and_then(|(number, factor)| number.checked_mul(factor))
             .map(|micros| Self(Duration::from_micros(micros)))
-            .ok_or_else(|| format!("'{text}' is no delay: write it as 1ms or 250us"))
+            .ok_or_else(|| {
+                format!(
+                    "invalid delay '{text}': expected a number with ms or us, as in \
+                                    1ms or 250us"
+                )
+            })
     }
 }
 
-/// What a lab consists of.
+/// The hosts, rates and other properties of a lab.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Description {
@@ -95,23 +101,23 @@ pub struct Description {
     pub clients: u16,
     /// Metadata targets, all on the metadata host.
     pub metadata_targets: u16,
-    /// Rate of each server's link, in each direction. None: as fast as this machine is.
+    /// Rate of each server's link, in each direction. `None` means no limit.
     pub link: Option<Rate>,
-    /// Rate of each client's link, in each direction. None: as fast as this machine is.
+    /// Rate of each client's link, in each direction. `None` means no limit.
     pub client_link: Option<Rate>,
-    /// Rate of each target, reads and writes together. None: as fast as this machine is.
+    /// Rate of each target, reads and writes together. `None` means no limit.
     pub target_rate: Option<Rate>,
-    /// How much the rate of a target varies: the standard deviation, as a share of the rate.
+    /// Standard deviation of the rate of a target, as a share of the rate.
     pub target_variability: Option<Percent>,
-    /// Where the variations begin: labs with the same seed vary in the same way.
+    /// Random seed of the rate variation.
     pub seed: u64,
-    /// How long a packet takes from any host to any other. None: as fast as this machine is.
+    /// One-way delay of a packet between two hosts. `None` means no added delay.
     pub delay: Option<Delay>,
-    /// How the cluster chooses targets for new files. None: as Skep does by default.
+    /// Policy that chooses the targets of new files. `None` means the default of Skep.
     pub chooser: Option<String>,
-    /// Targets lie in memory, so that the disk of this machine limits nothing.
+    /// Keep targets in memory, so that the disk of this machine is not the limit.
     pub in_memory: bool,
-    /// Where the data of the targets lie. None: below /var/tmp/skep-lab.
+    /// Directory for the data of the targets. `None` means below /var/tmp/skep-lab.
     pub directory: Option<PathBuf>,
 }
 
@@ -139,7 +145,7 @@ impl Description {
     /// Reads a description from the text of a TOML file.
     ///
     /// # Errors
-    /// `Configuration` with the line that is wrong.
+    /// `Configuration` with the invalid line.
     pub fn parse(text: &str) -> Result<Self> {
         toml::from_str(text)
             .map_err(|error| Error::new(ErrorCode::Configuration, error.to_string()))
@@ -148,7 +154,7 @@ impl Description {
     /// Reads a description from a TOML file.
     ///
     /// # Errors
-    /// `Configuration` with the file's name and the line that is wrong.
+    /// `Configuration` with the file name and the invalid line.
     pub fn read(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path).map_err(|error| {
             Error::new(ErrorCode::Configuration, error.to_string()).within(path.display())
@@ -156,7 +162,7 @@ impl Description {
         Self::parse(&text).map_err(|error| error.within(path.display()))
     }
 
-    /// All that is wrong with it; empty if nothing is.
+    /// All problems of the description. Empty if it is valid.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         let counts = [
@@ -167,38 +173,40 @@ impl Description {
         ];
         for (what, count, most) in counts {
             if count == 0 || count > most {
-                problems.push(format!("{count} {what}: a lab has 1 to {most}"));
+                problems.push(format!("invalid number of {what} {count}: expected 1 to {most}"));
             }
         }
         match self.target_variability {
             Some(Percent(percent)) if percent > MAX_VARIABILITY => {
-                problems.push(format!("a variability of {percent}%: it is 0% to 50%"));
+                problems.push(format!("invalid variability {percent}%: expected 0% to 50%"));
             }
             Some(_) if self.target_rate.is_none() => problems.push(
-                "targets without a rate can't vary: give --target-rate with --target-variability"
-                    .into(),
+                "--target-variability has no effect without a rate: also use --target-rate".into(),
             ),
             _ => {}
         }
         if let Some(Delay(delay)) = self.delay.filter(|delay| delay.0 > MAX_DELAY) {
-            problems.push(format!("a delay of {delay:?}: it is {MAX_DELAY:?} at most"));
+            problems.push(format!("invalid delay {delay:?}: expected at most {MAX_DELAY:?}"));
         }
         if let Some(word) = &self.chooser
             && Chooser::named(word).is_none()
         {
             let known = Chooser::ALL.map(|(_, word)| word).join(", ");
-            problems.push(format!("there is no chooser '{word}'; there are {known}"));
+            problems.push(format!("unknown chooser '{word}': expected one of {known}"));
         }
         if let Some(directory) = &self.directory
             && !directory.is_absolute()
         {
-            problems.push(format!("{}: name the directory from / on", directory.display()));
+            problems.push(format!(
+                "invalid directory {}: expected an absolute path",
+                directory.display()
+            ));
         }
         problems
     }
 
-    /// The most that all servers can move in a second together, by what is limited: the links, or
-    /// the targets. None: nothing limits them.
+    /// Largest total rate of all servers in bytes per second, from the limits of links and targets.
+    /// `None` means that nothing is limited.
     pub fn total_rate(&self) -> Option<u64> {
         let of = |rate: Option<Rate>, count: u64| {
             rate.map(|rate| rate.bytes_per_second().saturating_mul(count))
@@ -213,15 +221,15 @@ impl Description {
     }
 }
 
-/// Checks the name of a lab: it becomes part of other names, in which dashes divide.
+/// Checks the name of a lab. It becomes part of other names, in which dashes separate the parts.
 ///
 /// # Errors
-/// `Configuration` with what names look like.
+/// `Configuration` with the format of names.
 pub(crate) fn check_name(name: &str) -> Result<()> {
     let is_good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(is_good) {
         let what = format!(
-            "'{name}' can't be the name of a lab: take up to {MAX_NAME} letters a to z and digits"
+            "invalid name of a lab '{name}': expected up to {MAX_NAME} letters a to z and digits"
         );
         return Err(Error::new(ErrorCode::Configuration, what));
     }
@@ -233,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_says_what_differs_from_the_defaults() {
+    fn file_overrides_defaults() {
         let text = "servers = 3\nlink = \"400Mbit\"\ntarget_rate = \"30MB/s\"\n\
                     target_variability = \"10%\"\ndelay = \"1ms\"\n";
         let read = Description::parse(text).unwrap();
@@ -247,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named() {
+    fn invalid_values_are_named() {
         let wrong = |text: &str| Description::parse(text).unwrap_err().context().to_owned();
         assert!(wrong("sevrers = 2").contains("unknown field `sevrers`"));
         assert!(wrong("link = \"fast\"").contains("400Mbit"));
@@ -258,11 +266,11 @@ mod tests {
             change(&mut description);
             description.problems().join("\n")
         };
-        assert!(problems(|it| it.servers = 0).contains("0 servers: a lab has 1 to 250"));
-        assert!(problems(|it| it.clients = 300).contains("300 clients"));
+        assert!(problems(|it| it.servers = 0).contains("number of servers 0: expected 1 to 250"));
+        assert!(problems(|it| it.clients = 300).contains("clients 300"));
         assert!(problems(|it| it.target_variability = Some(Percent(5))).contains("--target-rate"));
         assert!(problems(|it| it.chooser = Some("best".into())).contains("balanced, randomized"));
-        assert!(problems(|it| it.directory = Some("data".into())).contains("from / on"));
+        assert!(problems(|it| it.directory = Some("data".into())).contains("an absolute path"));
         assert!(
             problems(|it| {
                 it.target_rate = Some("30MB/s".parse().unwrap());
@@ -277,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn the_narrowest_place_counts() {
+    fn total_rate_is_that_of_the_tightest_limit() {
         let rate = |text: &str| Some(text.parse().unwrap());
         let mut lab = Description { servers: 2, targets: 4, clients: 8, ..Description::default() };
         assert_eq!(lab.total_rate(), None);

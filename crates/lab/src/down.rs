@@ -1,8 +1,8 @@
-//! Removing a lab, or what is left of one.
+//! Removes a lab, or the remains of one.
 //!
-//! Nothing relies on `up` having come to its end: processes are found by what the state says, by
-//! the namespaces they run in, and by their mark; namespaces by their names; mounts by where they
-//! are. Everything may be gone already.
+//! Nothing here assumes that `up` has completed. Processes are found by the state file, by their
+//! namespaces, and by a mark in their environment; namespaces by their names; mounts by their
+//! directories. Any of these may be gone already.
 
 use crate::command::{call, ip, marked};
 use crate::data;
@@ -15,19 +15,19 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Name of the process that makes a lab, among the lab's processes.
+/// Name of the process that starts a lab, among the lab's processes.
 pub(crate) const MAKER: &str = "up";
 
-/// What was removed, or would be.
+/// The removed parts of a lab, or those that would be removed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Removed {
     /// The lab's name.
     pub name: String,
-    /// Whether there was anything.
+    /// Whether anything of the lab existed.
     pub was_there: bool,
     /// Processes that were ended.
     pub processes: usize,
-    /// What was unmounted.
+    /// Mount points that were unmounted.
     pub mounts: Vec<PathBuf>,
     /// Network namespaces that were removed.
     pub namespaces: Vec<String>,
@@ -35,8 +35,8 @@ pub struct Removed {
     pub directories: Vec<PathBuf>,
 }
 
-/// What there is of a lab.
-struct Found {
+/// The existing parts of a lab.
+struct LabRemains {
     state: Option<State>,
     namespaces: Vec<String>,
     mounts: Vec<PathBuf>,
@@ -44,9 +44,9 @@ struct Found {
     run: PathBuf,
 }
 
-impl Found {
+impl LabRemains {
     fn of(lab: &str) -> Result<Self> {
-        // Whatever is wrong with the state, the rest is found without it.
+        // If the state cannot be read, the rest is found without it.
         let state = State::load(lab).ok();
         let run = state_directory(lab);
         let data = match &state {
@@ -61,9 +61,9 @@ impl Found {
         Ok(Self { state, namespaces: namespaces_of(lab), mounts, data, run })
     }
 
-    /// The processes that run.
+    /// The running processes.
     fn processes(&self, lab: &str) -> Vec<u32> {
-        // Those that there are now: more may have come.
+        // Looks for namespaces again: more may exist by now.
         let mut found = of_lab(lab, &namespaces_of(lab));
         let noted = self.state.iter().filter(|state| state.is_of_this_boot());
         for process in noted.flat_map(|state| &state.processes) {
@@ -81,17 +81,17 @@ impl Found {
     }
 }
 
-/// Removes a lab, whatever there is of it.
+/// Removes all existing parts of a lab.
 ///
 /// # Errors
-/// `Configuration` for a name that can't be one; `NotPermitted` without root; whatever keeps a
-/// process, a mount or a directory from going away: the rest of the lab stays then, and the next
-/// call goes on.
+/// `Configuration` for an invalid name; `NotPermitted` without root; the error of a process, mount
+/// or directory that cannot be removed: the rest of the lab stays then, and the next call
+/// continues.
 pub fn down(lab: &str) -> Result<Removed> {
     crate::description::check_name(lab)?;
     crate::check::check_root()?;
-    let found = Found::of(lab)?;
-    // First of all who makes it, with what it is just calling, or there would always be more.
+    let found = LabRemains::of(lab)?;
+    // First ends the process that starts the lab and its children, which would create more.
     let maker = found.state.iter().filter(|state| state.is_of_this_boot());
     let maker = maker.flat_map(|state| &state.processes).find(|process| process.name == MAKER);
     let mut processes = 0;
@@ -102,14 +102,14 @@ pub fn down(lab: &str) -> Result<Removed> {
         let still = |pid: &u32| crate::process::start_time(*pid).is_some();
         processes += kill_all(|| started.iter().copied().filter(still).collect())?;
     }
-    // What it did last may not be in what was read above, and what it called last may still be at
-    // work: so namespaces are looked for again until there are none.
-    let found = Found::of(lab)?;
+    // Its last steps may be missing in the parts found above, and its last child may still run. So
+    // this looks for namespaces again until none is left.
+    let found = LabRemains::of(lab)?;
     let mut namespaces = Vec::new();
     let mut mounts = Vec::new();
     loop {
         processes += kill_all(|| found.processes(lab))?;
-        let left = Found::of(lab)?;
+        let left = LabRemains::of(lab)?;
         if left.namespaces.is_empty() && left.mounts.iter().all(|mount| *mount == left.data) {
             break;
         }
@@ -143,10 +143,10 @@ pub fn down(lab: &str) -> Result<Removed> {
 /// What [`down`] would remove.
 ///
 /// # Errors
-/// `Configuration` for a name that can't be one.
+/// `Configuration` for an invalid name.
 pub fn would_remove(lab: &str) -> Result<Removed> {
     crate::description::check_name(lab)?;
-    let found = Found::of(lab)?;
+    let found = LabRemains::of(lab)?;
     let processes = found.processes(lab).len();
     let directories = found.directories();
     Ok(Removed {
@@ -161,7 +161,7 @@ pub fn would_remove(lab: &str) -> Result<Removed> {
     })
 }
 
-/// Removes the lab's own directory, the state last.
+/// Removes the lab's own directory, with the state file last.
 fn remove_run(lab: &str, run: &Path) -> Result<()> {
     let named = |error: std::io::Error| Error::from(error).within(run.display());
     let ignore_missing = |result: std::io::Result<()>| match result {
@@ -169,10 +169,14 @@ fn remove_run(lab: &str, run: &Path) -> Result<()> {
         other => other.map_err(named),
     };
     if let Some(mount) = data::mounts_below(run)?.first() {
-        let what = format!("{} is still mounted", mount.point.display());
+        let what = format!(
+            "cannot remove the lab: {} is still mounted; unmount it, and run `skep \
+                            lab down` again",
+            mount.point.display()
+        );
         return Err(Error::new(ErrorCode::InUse, what));
     }
-    // Mount points one by one, and only if they are empty: what is in a mount is never removed.
+    // Removes mount points one by one, and only if empty: files in a mount are never removed.
     let points = run.join("mnt");
     for entry in fs::read_dir(&points).into_iter().flatten() {
         ignore_missing(fs::remove_dir(entry.map_err(named)?.path()))?;
@@ -183,8 +187,8 @@ fn remove_run(lab: &str, run: &Path) -> Result<()> {
         ignore_missing(fs::remove_file(run.join(name)))?;
     }
     ignore_missing(fs::remove_dir(run))
-        .map_err(|error| error.within(format_args!("removing lab '{lab}'")))?;
-    // Shared with other labs, which may be there.
+        .map_err(|error| error.within(format_args!("cannot remove lab '{lab}'")))?;
+    // Fails if other labs use these directories.
     for root in [STATE_ROOT, DATA_ROOT] {
         let _ = fs::remove_dir(root);
     }

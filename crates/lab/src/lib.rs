@@ -2,13 +2,12 @@
 //!
 //! Each server and each client is a host of its own: a network namespace with a link whose rate is
 //! limited in both directions, and delayed where the kernel can. Each target can have a limited
-//! rate too. Services and mounts are real processes of the program `skep`; they go on by
-//! themselves, and [`State`] says where they are.
+//! rate too. Services and mounts are processes of the program `skep`, which keep running; [`State`]
+//! lists them.
 //!
-//! Start at [`up`](fn@up) for how a lab is made, at [`down`](fn@down) for how whatever is left of
-//! one is removed.
+//! [`up`](fn@up) starts a lab; [`down`](fn@down) removes one, or the remains of one.
 //!
-//! Does not own what is measured in a lab: that is for who runs programs on its hosts.
+//! Does not own measurements: benchmarks and studies run their programs on the hosts of a lab.
 
 mod capacity;
 mod check;

@@ -1,5 +1,5 @@
-//! Names and addresses of everything that a lab makes. They carry the lab's name, so that whatever
-//! is left of a lab is found by it.
+//! Names and addresses of all parts of a lab. Names contain the name of the lab, so that its
+//! remains can be found.
 //!
 //! A lab's network is reached from within its namespaces only, so all labs use the same addresses.
 
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 /// Below it each lab has a directory for its state, its logs and its mounts.
 pub const STATE_ROOT: &str = "/run/skep-lab";
-/// Below it each lab keeps the data of its targets, unless told otherwise.
+/// Default parent directory for the data of labs.
 pub const DATA_ROOT: &str = "/var/tmp/skep-lab";
 /// Where the system keeps the names of network namespaces.
 pub const NAMESPACES: &str = "/run/netns";
@@ -42,12 +42,12 @@ pub(crate) fn lab_of_namespace(namespace: &str) -> Option<&str> {
     namespace.strip_prefix(PREFIX)?.split_once('-').map(|(lab, _)| lab)
 }
 
-/// What a file system in memory is called, in the table of mounts.
+/// The source of a file system in memory, in the mount table.
 pub(crate) fn memory_name(lab: &str) -> String {
     format!("{PREFIX}{lab}")
 }
 
-/// What a host is for.
+/// The role of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {

@@ -2,14 +2,14 @@
 //!
 //! All interfaces live in the lab's own namespaces; the network of this machine is not touched. One
 //! namespace has the bridge. Each host has a pair of interfaces: `eth0` in its own namespace, and
-//! one with the host's name in the bridge's. What leaves either end passes a token bucket: at
-//! `eth0` what the host sends, at the bridge what it receives. All traffic of a host is limited,
-//! that of management and metadata too: on a real network it shares the link as well.
+//! one with the host's name in the bridge's. A token bucket limits each end: at `eth0` the packets
+//! that the host sends, at the bridge those that it receives. All traffic of a host is limited,
+//! including that of management and metadata, as on a real network.
 //!
 //! # Hazard: large packets
-//! The kernel hands up to 64 KiB to an interface at once and cuts them to frames later. A bucket
-//! that is smaller than that has the kernel cut them before, which costs processor time but keeps
-//! the rate; so a bucket's size follows from the rate alone ([`Bucket::of`]).
+//! The kernel passes up to 64 KiB to an interface at once and splits them into frames later. With a
+//! smaller bucket the kernel splits them earlier, which costs processor time but keeps the rate. So
+//! the size of a bucket depends on the rate only ([`Bucket::of`]).
 
 use crate::command::{ip, tc};
 use crate::limits::{BURST, DELAYED_PACKETS, MIN_BURST_FRAMES, MTU, QUEUE_BYTES};
@@ -31,7 +31,7 @@ pub(crate) const HOST_END: &str = "eth0";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Bucket {
     bytes_per_second: u64,
-    /// What may be sent at once after a pause.
+    /// Bytes that may be sent at once after a pause.
     burst_bytes: u64,
 }
 
@@ -85,7 +85,7 @@ pub(crate) fn make_host(state: &State, host: &Host) -> Result<()> {
          {namespace}"
     ))?;
     let delay = state.description.delay.map(|delay| delay.0);
-    // Each packet leaves one host: there it is delayed, and not again at the bridge.
+    // Each packet leaves exactly one host, so the delay is there and not at the bridge.
     for line in discipline(HOST_END, *rate, delay) {
         tc(lab, &format!("-n {namespace} {line}"))?;
     }
@@ -98,7 +98,7 @@ pub(crate) fn make_host(state: &State, host: &Host) -> Result<()> {
     ip(format!("-n {network} link set {name} master {BRIDGE} up")).map(drop)
 }
 
-/// What a host has sent and received.
+/// Bytes that a host has sent and received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {
     /// Bytes that left the host, with all headers.
@@ -107,18 +107,32 @@ pub struct Traffic {
     pub received_bytes: u64,
 }
 
-/// What a host has sent and received since it was made.
+/// Bytes that a host has sent and received since it was created.
 ///
 /// # Errors
-/// `Io` if the host isn't there.
+/// `Io` if the host does not exist.
 pub fn traffic(state: &State, host: &Host) -> Result<Traffic> {
     let text = ip(&state.name, &format!("-n {} -s -j link show dev {HOST_END}", host.namespace))?;
-    let value: Value = serde_json::from_str(&text)
-        .map_err(|error| Error::new(ErrorCode::Io, format!("`ip -j`: {error}")))?;
+    let value: Value = serde_json::from_str(&text).map_err(|error| {
+        Error::new(
+            ErrorCode::Io,
+            format!(
+                "cannot read the traffic of a host from \
+                                                            `ip -j`: {error}"
+            ),
+        )
+    })?;
     let bytes = |direction: &str| value[0]["stats64"][direction]["bytes"].as_u64();
+    let name = &host.name;
     match (bytes("tx"), bytes("rx")) {
         (Some(sent_bytes), Some(received_bytes)) => Ok(Traffic { sent_bytes, received_bytes }),
-        _ => Err(Error::new(ErrorCode::Io, format!("`ip -j` tells no bytes: {text}"))),
+        _ => Err(Error::new(
+            ErrorCode::Io,
+            format!(
+                "cannot read the traffic of host {name}: the output \
+                                                    of `ip -j` has no byte counts: {text}"
+            ),
+        )),
     }
 }
 

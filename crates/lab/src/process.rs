@@ -1,5 +1,5 @@
-//! Processes of a lab: found again by id and start time, by namespace, and by a mark in their
-//! environment.
+//! The processes of a lab, identified by process id and start time, by namespace, and by a mark in
+//! their environment.
 
 use crate::limits::{END_PATIENCE, TICK};
 use crate::names::{NAMESPACES, PROCESS_VARIABLE};
@@ -19,28 +19,28 @@ pub struct Process {
     pub host: String,
     /// Its id.
     pub pid: u32,
-    /// When it was started, in ticks of the kernel's clock since boot: another process that gets
-    /// the same id has another.
+    /// Start time in ticks of the kernel's clock since boot. It differs for a later process with
+    /// the same id.
     pub start_time: u64,
 }
 
-/// Fields of `/proc/<pid>/stat` behind the name, which may contain anything.
+/// Fields of `/proc/<pid>/stat` after the name, which may contain any character.
 fn stat_fields(pid: u32) -> Option<Vec<String>> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = text.rsplit_once(')')?;
     Some(fields.split_whitespace().map(str::to_owned).collect())
 }
 
-/// Places of fields, counted from the one behind the name.
+/// Indexes of fields, counted from the first one after the name.
 const STATE_FIELD: usize = 0;
 const PARENT_FIELD: usize = 1;
 const START_FIELD: usize = 19;
 
-/// When a process was started; none if there is none that runs.
+/// Start time of a process. `None` means that no such process runs.
 pub(crate) fn start_time(pid: u32) -> Option<u64> {
     let fields = stat_fields(pid)?;
     let has_ended = matches!(fields.get(STATE_FIELD)?.as_str(), "Z" | "X");
-    // One whose first thread has ended may still have others.
+    // A process whose first thread has ended may still have other threads.
     let threads = || fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
     if has_ended && threads() < 2 {
         return None;
@@ -49,7 +49,7 @@ pub(crate) fn start_time(pid: u32) -> Option<u64> {
 }
 
 impl Process {
-    /// One that was just started.
+    /// The process with an id that was just started.
     pub(crate) fn of(name: &str, host: &str, pid: u32) -> Option<Self> {
         let start_time = start_time(pid)?;
         Some(Self { name: name.into(), host: host.into(), pid, start_time })
@@ -72,7 +72,7 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
     fs::metadata(path).ok().map(|it| (it.dev(), it.ino()))
 }
 
-/// Whether a process was started for a lab, or by what was.
+/// Whether a process was started for a lab, directly or by another process of the lab.
 fn is_marked(pid: u32, lab: &str) -> bool {
     let mark = format!("{PROCESS_VARIABLE}={lab}");
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
@@ -83,7 +83,8 @@ fn is_marked(pid: u32, lab: &str) -> bool {
 pub(crate) fn of_lab(lab: &str, namespaces: &[String]) -> Vec<u32> {
     let inside: BTreeSet<_> =
         namespaces.iter().filter_map(|name| identity(&Path::new(NAMESPACES).join(name))).collect();
-    // A namespace that was not finished is a plain file, or is this machine's own.
+    // The file of an incomplete namespace is a plain file, or refers to the namespace of this
+    // machine.
     let own = identity(Path::new("/proc/self/ns/net"));
     let is_inside = |pid: u32| {
         let identity = identity(Path::new(&format!("/proc/{pid}/ns/net")));
@@ -108,11 +109,11 @@ pub(crate) fn children(parent: u32) -> Vec<u32> {
     found
 }
 
-/// Kills all processes that `find` gives, until it finds none twice in a row: one that is just
-/// being started has its mark a moment later. Gives how many there were.
+/// Kills all processes that `find` returns, until it returns none twice in a row: a starting
+/// process gets its mark a moment later. Returns the number of killed processes.
 ///
 /// # Errors
-/// `TimedOut` naming those that don't end.
+/// `TimedOut` with the processes that do not end.
 pub(crate) fn kill_all(find: impl Fn() -> Vec<u32>) -> Result<usize> {
     let deadline = skep_env::now() + END_PATIENCE;
     let mut killed = BTreeSet::new();
@@ -124,7 +125,10 @@ pub(crate) fn kill_all(find: impl Fn() -> Vec<u32>) -> Result<usize> {
         }
         was_empty = left.is_empty();
         if skep_env::now() > deadline {
-            let what = format!("processes {left:?} of the lab don't end");
+            let what = format!(
+                "cannot end the processes {left:?} of the lab: they are still \
+                                running after SIGKILL"
+            );
             return Err(Error::new(ErrorCode::TimedOut, what));
         }
         for pid in left {
@@ -153,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_known_by_its_start_and_found_by_its_mark() {
+    fn processes_are_identified_by_start_time_and_mark() {
         let lab = format!("t{}", std::process::id());
         let mut command = Command::new("sleep");
         let child = Ended(command.arg("1000").env(PROCESS_VARIABLE, &lab).spawn().unwrap());

@@ -1,4 +1,4 @@
-//! Rates as people write them: `400Mbit`, `30MB/s`.
+//! Parses and formats rates such as `400Mbit` and `30MB/s`.
 
 use crate::limits::{MAX_RATE, MIN_RATE};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
@@ -28,7 +28,7 @@ impl Rate {
         self.0
     }
 
-    /// In bits, as links are spoken of: `400Mbit`.
+    /// The rate in bits, as usual for links: `400Mbit`.
     pub fn in_bits(self) -> String {
         let bits = self.0 as f64 * 8.0;
         match bits {
@@ -39,7 +39,7 @@ impl Rate {
     }
 }
 
-/// Three digits behind the point at most.
+/// Rounds to three digits after the point.
 fn round(number: f64) -> f64 {
     (number * 1000.0).round() / 1000.0
 }
@@ -60,12 +60,13 @@ impl FromStr for Rate {
         let unit = UNITS.iter().find(|(name, _)| *name == unit);
         let (Ok(number), Some((_, factor))) = (number, unit) else {
             return Err(format!(
-                "'{text}' is no rate: write it as 400Mbit (bits per second) or 30MB/s (bytes)"
+                "invalid rate '{text}': expected bits per second as in 400Mbit, or bytes as in \
+                 30MB/s"
             ));
         };
         let bytes = number * factor;
         if !(MIN_RATE as f64..=MAX_RATE as f64).contains(&bytes) {
-            return Err(format!("'{text}': a lab emulates rates from 1Mbit to 100Gbit"));
+            return Err(format!("invalid rate '{text}': expected a rate from 1Mbit to 100Gbit"));
         }
         Ok(Self(bytes.round() as u64))
     }

@@ -1,4 +1,4 @@
-//! Running a command on hosts of a lab, at the same time on all of them.
+//! Runs a command on hosts of a lab at the same time.
 
 use crate::command::marked;
 use crate::cpu_watch::{CpuUse, CpuWatch};
@@ -14,25 +14,26 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How long a command that ran out of time may take to end by itself.
+/// Time for a command to end by itself after its timeout.
 const END_PATIENCE: Duration = Duration::from_secs(2);
 /// Variable that names the host to the command.
 const HOST_VARIABLE: &str = "SKEP_LAB_HOST";
-/// Lines that wait to be told: programs that write faster than somebody reads wait.
+/// Lines in the queue to the caller. A program that writes faster than the caller reads has to
+/// wait.
 const WAITING_LINES: usize = 1024;
-/// Longest piece of a line that is told at once.
+/// Longest piece of a line that is passed on at once.
 const MAX_LINE: u64 = 64 << 10;
 
-/// A command on a host, when it has ended.
+/// The result of a command on a host.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct HostRun {
     /// The host.
     pub host: String,
-    /// Its exit code; none if a signal ended it.
+    /// Its exit code. `None` means that a signal ended it.
     pub exit_code: Option<i32>,
     /// The signal that ended it.
     pub signal: Option<i32>,
-    /// Whether it ran out of time and was ended for that.
+    /// Whether it was stopped because of the timeout.
     pub is_timed_out: bool,
     /// How long it ran.
     pub seconds: f64,
@@ -49,9 +50,9 @@ pub struct Run {
     pub hosts: Vec<HostRun>,
     /// From the first start to the last end.
     pub seconds: f64,
-    /// What the processors of this machine did.
+    /// Use of the processors of this machine.
     pub cpu: CpuUse,
-    /// Whether what was measured counts: the processors were not the limit.
+    /// Whether measurements in this run are valid: the processors were not the limit.
     pub is_valid: bool,
 }
 
@@ -62,7 +63,7 @@ impl Run {
     }
 }
 
-/// Where a command wrote a line to.
+/// The output stream of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stream {
     /// Standard output.
@@ -71,7 +72,7 @@ pub enum Stream {
     Err,
 }
 
-struct Running {
+struct HostProcess {
     child: Child,
     readers: Vec<JoinHandle<()>>,
     status: Option<ExitStatus>,
@@ -79,11 +80,11 @@ struct Running {
     is_timed_out: bool,
 }
 
-/// Runs a command on hosts, in the directory of their mount if they have one, and tells each line
-/// that it writes. What it leaves in the background is not waited for.
+/// Runs a command on hosts, with the mount as the working directory if the host has one. Passes
+/// each line of output to `tell`. Does not wait for background processes that the command leaves.
 ///
 /// # Errors
-/// `InvalidArgument` without a command; `Io` if it can't be started on a host: it is ended on the
+/// `InvalidArgument` without a command; `Io` if it cannot be started on a host: it is killed on the
 /// others then.
 pub fn run(
     state: &State,
@@ -93,7 +94,7 @@ pub fn run(
     tell: &mut dyn FnMut(&str, Stream, &[u8]),
 ) -> Result<Run> {
     if command.is_empty() || hosts.is_empty() {
-        let what = "name a command, and a host for it to run on";
+        let what = "cannot run a command in the lab: no command or no host is given; name both";
         return Err(Error::new(ErrorCode::InvalidArgument, what));
     }
     let before: Vec<_> =
@@ -114,8 +115,8 @@ pub fn run(
     drop(lines);
     let mut tell_index = |(index, stream, line): Line| tell(&hosts[index].name, stream, &line);
     await_all(&mut running, start, timeout, &told, &mut tell_index)?;
-    // Readers end with the command, unless something in the background holds the pipe: then what
-    // is there by now is all.
+    // Readers end with the command, unless a background process holds the pipe. Then the lines in
+    // the queue now are the rest.
     for line in told.try_iter() {
         tell_index(line);
     }
@@ -146,7 +147,7 @@ fn start_on(
     command: &[OsString],
     index: usize,
     lines: &Lines,
-) -> Result<Running> {
+) -> Result<HostProcess> {
     let enter = host.enter();
     let mut starting: Command = marked(&state.name, &enter[0]);
     starting.args(&enter[1..]).args(command).env(HOST_VARIABLE, &host.name);
@@ -162,7 +163,7 @@ fn start_on(
         reader(child.stderr.take(), index, Stream::Err, lines.clone()),
     ];
     let ended = Duration::ZERO;
-    Ok(Running { child, readers, status: None, ended, is_timed_out: false })
+    Ok(HostProcess { child, readers, status: None, ended, is_timed_out: false })
 }
 
 fn reader(
@@ -186,7 +187,7 @@ fn reader(
 }
 
 /// Sends a signal to a command and to all that it started.
-fn end(running: &mut Running, signal: i32) {
+fn end(running: &mut HostProcess, signal: i32) {
     if running.status.is_none() {
         let _ = skep_env::send_group_signal(running.child.id(), signal);
     }
@@ -194,7 +195,7 @@ fn end(running: &mut Running, signal: i32) {
 
 /// Waits until all have ended, and tells what they write meanwhile.
 fn await_all(
-    running: &mut [Running],
+    running: &mut [HostProcess],
     start: Duration,
     timeout: Option<Duration>,
     told: &Receiver<Line>,
@@ -211,8 +212,9 @@ fn await_all(
             run.status = run.child.try_wait()?;
             run.ended = now;
         }
-        let has_ended =
-            |run: &Running| run.status.is_some() && run.readers.iter().all(JoinHandle::is_finished);
+        let has_ended = |run: &HostProcess| {
+            run.status.is_some() && run.readers.iter().all(JoinHandle::is_finished)
+        };
         if running.iter().all(has_ended) {
             return Ok(());
         }
@@ -237,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_output_is_told_in_pieces() {
+    fn long_lines_are_passed_on_in_pieces() {
         let (lines, told): (Lines, _) = mpsc::sync_channel(WAITING_LINES);
         let mut text = vec![b'x'; MAX_LINE as usize + 5];
         text.extend_from_slice(b"\nlast");

@@ -15,9 +15,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Names the host to all programs in it, then becomes the program.
+/// Sets the host name for all programs of the host, then executes the program.
 const SET_HOST_NAME: &str = "echo \"$0\" > /proc/sys/kernel/hostname && exec \"$@\"";
-/// Size at which the log of a process becomes the old one.
+/// Size at which the log of a process is renamed to `FILE.old`.
 const LOG_LIMIT: &str = "16MiB";
 /// Lines of a log that an error shows.
 const SHOWN_LINES: usize = 5;
@@ -27,14 +27,14 @@ pub(crate) struct Starter<'a> {
     /// The program `skep`.
     pub(crate) program: &'a Path,
     pub(crate) state: &'a mut State,
-    /// Where processes say that they are ready: a file, since abstract names end at the border of
-    /// a network namespace.
+    /// The socket on which processes report that they are ready. It is a file, since abstract names
+    /// are local to a network namespace.
     readiness: UnixDatagram,
     socket: PathBuf,
 }
 
-/// A command that runs a program on a host, in the mount namespace of this machine: so mounts are
-/// seen everywhere. It becomes the program, under the same process id.
+/// A command that runs a program on a host, in the mount namespace of this machine, so that mounts
+/// are visible everywhere. It executes the program under the same process id.
 fn on_host(lab: &str, host: &Host) -> Command {
     let mut command = marked(lab, "nsenter");
     command.arg(format!("--net={NAMESPACES}/{}", host.namespace));
@@ -145,7 +145,7 @@ impl<'a> Starter<'a> {
     pub(crate) fn start_mount(&mut self, host: &Host) -> Result<()> {
         let point = host.mount_point.clone().expect("a client has one");
         fs::create_dir_all(&point).map_err(|error| Error::from(error).within(point.display()))?;
-        // By the file with the token, so that commands about paths in the mount need no options.
+        // Names the token file, so that commands about paths in the mount need no options.
         let mut arguments = texts(&["mount", "--cluster"]);
         arguments.push(self.state.token_file.clone().into());
         arguments.extend(texts(&["--log-limit", LOG_LIMIT]));
@@ -153,7 +153,7 @@ impl<'a> Starter<'a> {
         self.start("mount", host, arguments)
     }
 
-    /// Starts a process that goes on by itself, notes it, and waits until it is ready.
+    /// Starts a process that keeps running, adds it to the state, and waits until it is ready.
     fn start(&mut self, name: &str, host: &Host, arguments: Vec<OsString>) -> Result<()> {
         let log = self.state.log_directory.join(format!("{}-{name}.log", host.name));
         let file = OpenOptions::new()
@@ -171,7 +171,12 @@ impl<'a> Starter<'a> {
             self.state.save()?;
         }
         self.await_ready(&mut child).map_err(|error| {
-            let what = format!("{name} on {} {}:\n{}", host.name, error.context(), tail(&log));
+            let what = format!(
+                "cannot start the lab: {name} on {} {}:\n{}",
+                host.name,
+                error.context(),
+                tail(&log)
+            );
             Error::new(error.code(), what)
         })
     }
@@ -196,7 +201,7 @@ impl<'a> Starter<'a> {
         }
     }
 
-    /// Waits until all targets are online, then divides the namespace.
+    /// Waits until all targets are online, then formats the cluster.
     pub(crate) fn format(&self, pause: Duration) -> Result<()> {
         let wanted =
             self.state.targets.len() + usize::from(self.state.description.metadata_targets);
@@ -212,7 +217,10 @@ impl<'a> Starter<'a> {
                 break;
             }
             if skep_env::now() > deadline {
-                let what = format!("{online} of {wanted} targets have registered");
+                let what = format!(
+                    "cannot start the lab: only {online} of {wanted} targets have \
+                                    registered with management"
+                );
                 return Err(Error::new(ErrorCode::TimedOut, what));
             }
             std::thread::sleep(pause);

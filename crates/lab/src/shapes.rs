@@ -1,4 +1,4 @@
-//! Ready shapes of labs.
+//! The predefined shapes of labs.
 
 use crate::description::Description;
 use serde::Serialize;
@@ -8,13 +8,13 @@ use serde::Serialize;
 pub struct Shape {
     /// Its name on the command line.
     pub name: &'static str,
-    /// What it is for.
+    /// Its purpose.
     pub about: &'static str,
-    /// What it consists of.
+    /// The description of the lab.
     pub description: Description,
 }
 
-/// All ready shapes.
+/// All predefined shapes.
 pub fn shapes() -> Vec<Shape> {
     let of = |name, about, text| Shape {
         name,
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_shapes_are_right_and_found_by_name() {
+    fn all_shapes_are_valid_and_found_by_name() {
         for shape in shapes() {
             assert_eq!(shape.description.problems(), Vec::<String>::new(), "{}", shape.name);
             assert!(super::shape(shape.name).is_some());

@@ -1,7 +1,7 @@
-//! What a lab is made of, kept in a file so that others find it and `down` removes it.
+//! The state of a lab, stored in a file for other commands and for its removal.
 //!
-//! The file is written before anything is made, with the names of all that will be, and again with
-//! each process that runs.
+//! The file is written before anything is created, with the names of all parts, and again after
+//! each process is started.
 
 use crate::description::{Description, check_name};
 use crate::names::{
@@ -20,13 +20,13 @@ const VERSION: u32 = 1;
 /// The file.
 const STATE_FILE: &str = "lab.json";
 
-/// How far a lab is.
+/// The phase of a lab.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// `up` is at work, or was interrupted.
+    /// `up` is running, or was interrupted.
     Starting,
-    /// All mounts serve.
+    /// All mounts are ready.
     Up,
 }
 
@@ -35,7 +35,7 @@ pub enum Phase {
 pub struct Host {
     /// Its name in the lab: `s1`, `c3`, `m1`.
     pub name: String,
-    /// What it is for.
+    /// Its role.
     pub role: Role,
     /// Its network namespace.
     pub namespace: String,
@@ -48,7 +48,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// What comes before a command so that it runs on this host.
+    /// Command prefix that runs a command on this host.
     pub fn enter(&self) -> Vec<String> {
         ["ip", "netns", "exec", &self.namespace].map(str::to_owned).to_vec()
     }
@@ -76,9 +76,9 @@ pub struct State {
     pub name: String,
     /// How far it is.
     pub phase: Phase,
-    /// What was asked for.
+    /// The requested lab.
     pub description: Description,
-    /// Which run of the kernel its processes belong to.
+    /// Boot id of the kernel when the lab was started.
     pub boot: String,
     /// The network namespace that has the bridge between the hosts.
     pub network: String,
@@ -94,7 +94,7 @@ pub struct State {
     pub hosts: Vec<Host>,
     /// All storage targets, in the order in which the cluster numbers them if it can.
     pub targets: Vec<Target>,
-    /// What was started, also if it has ended since.
+    /// All processes that were started, including ended ones.
     pub processes: Vec<Process>,
 }
 
@@ -103,7 +103,7 @@ fn configuration(what: String) -> Error {
 }
 
 impl State {
-    /// The lab that a description asks for; nothing of it exists yet.
+    /// The state of a lab to start. Nothing of it exists yet.
     pub(crate) fn plan(name: &str, description: &Description) -> Self {
         let run = state_directory(name);
         let directory = match &description.directory {
@@ -157,8 +157,8 @@ impl State {
     /// Reads the state of a lab.
     ///
     /// # Errors
-    /// `NotFound` if there is no lab of this name; `Configuration` if the name is none, or its
-    /// state can't be read.
+    /// `NotFound` if there is no lab of this name; `Configuration` if the name is invalid, or the
+    /// state cannot be read.
     pub fn load(name: &str) -> Result<Self> {
         check_name(name)?;
         let path = state_directory(name).join(STATE_FILE);
@@ -167,8 +167,13 @@ impl State {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let others: Vec<String> = names().into_iter().collect();
                 let what = match others.as_slice() {
-                    [] => format!("there is no lab '{name}': `skep lab up` makes one"),
-                    _ => format!("there is no lab '{name}'; there are {}", others.join(", ")),
+                    [] => format!(
+                        "cannot find lab '{name}': this host has no lab; `skep lab up` starts one"
+                    ),
+                    _ => format!(
+                        "cannot find lab '{name}': the labs of this host are {}",
+                        others.join(", ")
+                    ),
                 };
                 return Err(Error::new(ErrorCode::NotFound, what));
             }
@@ -178,8 +183,8 @@ impl State {
             .map_err(|error| configuration(format!("{}: {error}", path.display())))?;
         if state.version != VERSION || state.name != name {
             return Err(configuration(format!(
-                "{} is of another version of this program: remove the lab with that one, or with \
-                 `skep lab down --name {name}`",
+                "cannot use {}: another version of skep wrote it; remove the lab with that \
+                 version, or with `skep lab down --name {name}`",
                 path.display()
             )));
         }
@@ -204,16 +209,17 @@ impl State {
     /// The host of a name.
     ///
     /// # Errors
-    /// `NotFound` naming those that there are.
+    /// `NotFound` with the existing hosts.
     pub fn host(&self, name: &str) -> Result<&Host> {
         self.hosts.iter().find(|host| host.name == name).ok_or_else(|| {
             let names: Vec<_> = self.hosts.iter().map(|host| host.name.as_str()).collect();
-            let what = format!("the lab has no host '{name}'; it has {}", names.join(", "));
+            let what =
+                format!("cannot find host '{name}': the hosts of the lab are {}", names.join(", "));
             Error::new(ErrorCode::NotFound, what)
         })
     }
 
-    /// Whether the kernel still runs that ran when the lab was made.
+    /// Whether the machine was not rebooted since the lab was started.
     pub(crate) fn is_of_this_boot(&self) -> bool {
         self.boot == this_boot()
     }
@@ -223,13 +229,13 @@ fn this_boot() -> String {
     skep_env::boot_id().map_or_else(|_| "unknown".into(), |id| format!("{id:032x}"))
 }
 
-/// Names of the files in a directory; none if it can't be read.
+/// Names of the files in a directory. Empty if it cannot be read.
 fn files_in(directory: &str) -> Vec<String> {
     let entries = std::fs::read_dir(directory).into_iter().flatten();
     entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
 }
 
-/// The names of all labs of which anything exists.
+/// The names of all labs that exist at least in part.
 pub fn names() -> BTreeSet<String> {
     let namespaces = files_in(NAMESPACES);
     let named = namespaces.iter().filter_map(|name| lab_of_namespace(name)).map(str::to_owned);
@@ -249,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plan_names_all_that_will_be_made() {
+    fn plan_names_all_parts_of_the_lab() {
         let text = "servers = 2\ntargets = 3\nclients = 2\nlink = \"400Mbit\"\n\
                     target_rate = \"30MB/s\"\ntarget_variability = \"10%\"\n";
         let plan = State::plan("x", &Description::parse(text).unwrap());
@@ -263,7 +269,7 @@ mod tests {
         assert_eq!(client.enter(), ["ip", "netns", "exec", "skep-lab-x-c2"]);
         assert_eq!(client.link_bytes_per_second, None);
         assert_eq!(plan.host("s1").unwrap().link_bytes_per_second, Some(50_000_000));
-        assert!(plan.host("s3").unwrap_err().context().contains("it has m1, s1"));
+        assert!(plan.host("s3").unwrap_err().context().contains("the lab are m1, s1"));
         let text = serde_json::to_string(&plan).unwrap();
         assert_eq!(serde_json::from_str::<State>(&text).unwrap(), plan);
     }

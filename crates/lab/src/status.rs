@@ -1,4 +1,4 @@
-//! How a lab is: its hosts, links, processes and mounts.
+//! The status of a lab: its hosts, links, processes and mounts.
 
 use crate::data::is_mount_point;
 use crate::names::{NAMESPACES, Role};
@@ -8,14 +8,14 @@ use serde::Serialize;
 use skep_types::Result;
 use std::path::{Path, PathBuf};
 
-/// A lab as it is now.
+/// The current status of a lab.
 #[derive(Debug, Clone, Serialize)]
 pub struct Status {
     /// The lab's name.
     pub name: String,
-    /// How far it is.
+    /// Its phase.
     pub phase: Phase,
-    /// Whether everything runs that should.
+    /// Whether all processes and mounts are running.
     pub is_well: bool,
     /// Address of management, from within the lab.
     pub cluster: String,
@@ -36,23 +36,24 @@ pub struct Status {
 pub struct HostStatus {
     /// Its name.
     pub name: String,
-    /// What it is for.
+    /// Its role.
     pub role: Role,
     /// Its network namespace.
     pub namespace: String,
-    /// Whether that is there.
+    /// Whether the namespace exists.
     pub is_there: bool,
     /// Its address in the lab.
     pub address: String,
     /// Rate of its link in each direction; none: not limited.
     pub link_bytes_per_second: Option<u64>,
-    /// What went over the link since it was made, with all headers; none if it isn't there.
+    /// Bytes sent over the link since it was created, with all headers. `None` means that the host
+    /// does not exist.
     pub sent_bytes: Option<u64>,
-    /// The same for what came.
+    /// The same for received bytes.
     pub received_bytes: Option<u64>,
     /// Where the cluster is mounted, if it is a client.
     pub mount_point: Option<PathBuf>,
-    /// Whether it is; none if it is no client.
+    /// Whether the cluster is mounted. `None` means that the host is not a client.
     pub is_mounted: Option<bool>,
     /// Its processes.
     pub processes: Vec<ProcessStatus>,
@@ -61,7 +62,7 @@ pub struct HostStatus {
 /// A process of a lab.
 #[derive(Debug, Clone, Serialize)]
 pub struct ProcessStatus {
-    /// What it is.
+    /// Its name, such as `storage`.
     pub name: String,
     /// Its id.
     pub pid: u32,
@@ -69,10 +70,10 @@ pub struct ProcessStatus {
     pub runs: bool,
 }
 
-/// Looks at a lab.
+/// Returns the status of a lab.
 ///
 /// # Errors
-/// `Io` if the table of mounts can't be read.
+/// `Io` if the mount table cannot be read.
 pub fn status(state: &State) -> Result<Status> {
     let hosts: Vec<_> =
         state.hosts.iter().map(|host| of_host(state, host)).collect::<Result<_>>()?;
@@ -91,7 +92,7 @@ pub fn status(state: &State) -> Result<Status> {
 }
 
 impl HostStatus {
-    /// Whether the host and all that should run on it are there.
+    /// Whether the host exists, and all its processes and its mount are running.
     pub fn is_well(&self) -> bool {
         self.is_there
             && self.is_mounted != Some(false)

@@ -1,4 +1,4 @@
-//! Making a lab.
+//! Starts a lab.
 
 use crate::capacity;
 use crate::check::{check, free_memory};
@@ -16,8 +16,8 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// Checks what can be checked, and gives the lab that [`up`] would make. Nothing is made. `tell` is
-/// told what was found of this machine.
+/// Makes all checks, and returns the lab that [`up`] would start. Creates nothing. `tell` receives
+/// the capacity of this machine.
 ///
 /// # Errors
 /// As [`up`].
@@ -35,15 +35,15 @@ pub fn plan(
     Ok(State::plan(name, description))
 }
 
-/// Makes a lab, and gives its state when all mounts serve. `program` is `skep`; `tell` is told each
-/// step. Whatever fails later than the checks, all that was made is removed again. If it is forced,
-/// a machine that is too slow for the rates is no reason to fail.
+/// Starts a lab, and returns its state when all mounts are ready. `program` is `skep`; `tell`
+/// receives each step. After a failure, all created parts are removed. If `is_forced`, the lab is
+/// started even on a machine that is too slow for the rates.
 ///
 /// # Errors
-/// `Configuration` for a wrong description, `NotPermitted` without root, `Exists` for a name or a
-/// directory in use, `Unsupported` for a kernel without the parts, `LimitReached` for a machine
-/// that is too slow: nothing was made then. Or what kept a service from starting, with the end of
-/// its log.
+/// `Configuration` for an invalid description, `NotPermitted` without root, `Exists` for a name or
+/// a directory in use, `Unsupported` for a kernel without the required features, `LimitReached` for
+/// a machine that is too slow: nothing was created then. Or the error of a service that did not
+/// start, with the end of its log.
 pub fn up(
     name: &str,
     description: &Description,
@@ -55,20 +55,20 @@ pub fn up(
     claim(&mut state)?;
     let made = make(&mut state, program, tell);
     if made.is_err() {
-        // The first error says why; what is left if this fails too, a later `down` finds.
+        // The first error is the cause. If this fails too, a later `down` removes the rest.
         let _ = down(name);
     }
     made.map(|()| state)
 }
 
-/// Takes the name: of two at once, one gets it.
+/// Claims the name: of two processes at the same time, one succeeds.
 fn claim(state: &mut State) -> Result<()> {
     let run = state_directory(&state.name);
     let named = |error: std::io::Error| Error::from(error).within(run.display());
     fs::create_dir_all(STATE_ROOT).map_err(named)?;
     match fs::create_dir(&run) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            let what = format!("lab '{}' is just being made", state.name);
+            let what = format!("cannot start lab '{}': another process is starting it", state.name);
             return Err(Error::new(skep_types::ErrorCode::Exists, what));
         }
         result => result.map_err(named)?,

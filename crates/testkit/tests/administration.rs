@@ -176,7 +176,7 @@ fn who_uses_the_cluster_and_its_files_is_shown() {
 
     drop(file);
     wait_for("nobody has it open", PATIENCE, || {
-        (cluster.skep(&["entry", "who", &path]) == "Nobody has it open.\n").then_some(())
+        (cluster.skep(&["entry", "who", &path]) == "No client has the file open.\n").then_some(())
     });
     assert!(list(&["lock", "list"]).is_empty());
     assert_eq!(cluster.skep(&["client", "files"]), "Nothing is open.\n");
@@ -219,7 +219,7 @@ fn what_a_client_holds_can_be_taken_away() {
         assert!(said.contains(words), "{words}: {said}");
     }
     let dry = cluster.skep(&["client", "evict", &first_id, "--dry-run"]);
-    for words in ["would be evicted", "1 open files and 1 locks", "would give EIO"] {
+    for words in ["would be evicted", "1 open files and 1 locks", "would get EIO"] {
         assert!(dry.contains(words), "{words}: {dry}");
     }
     held.write_all_at(b"still", 0).expect("nothing was changed");

@@ -87,7 +87,7 @@ fn io_reads_what_an_earlier_run_has_left_and_finds_what_was_changed() {
     let file = fs::OpenOptions::new().write(true).open(&path).expect("opened");
     std::os::unix::fs::FileExt::write_all_at(&file, b"!", 8193).expect("written");
     let said = run(&read).expect_failure();
-    assert!(said.contains("1 transfers had wrong data"), "{said}");
+    assert!(said.contains("cannot verify 1 transfers"), "{said}");
     assert!(said.contains("byte 8192") && said.contains("data of process 0"), "{said}");
     let said = run(&["io", "-o", &path, "-r", "-R"]).expect_failure();
     assert!(said.contains("-G"), "{said}");
@@ -106,7 +106,7 @@ fn io_refuses_what_cannot_be_and_leaves_nothing_behind() {
     };
     refused(&["-t", "3"], 2, "multiple of 8");
     refused(&["-t", "1m", "-b", "1536k"], 2, "multiple of the transfer size");
-    refused(&["-t", "1x"], 2, "is no size");
+    refused(&["-t", "1x"], 2, "invalid size");
     refused(&["--processes-per-host", "0"], 2, "at least one process");
     refused(&["--hosts", "a,a", "--enter", "env"], 2, "named twice");
     refused(&["--host-file", "/nowhere"], 2, "/nowhere");
@@ -361,7 +361,7 @@ fn targets_measure_themselves_and_are_judged() {
     let words = format!("confidence of at least 95.0 %: {}.", ids[2]);
     assert!(said.contains(&words), "{said}");
     let fine = ["--result", &place, "--slower-by", "60"];
-    assert!(run("slow-targets", &fine).expect_success().contains("No target is surely slower"));
+    assert!(run("slow-targets", &fine).expect_success().contains("No target is certainly slower"));
     let once = ["--size", "1m", "--targets", &ids[0], "--output", "json"];
     check("bench-slow-targets", &parse(&run("slow-targets", &once).expect_success()));
 }
@@ -375,7 +375,7 @@ fn storage_refuses_what_cannot_be_and_leaves_nothing_behind() {
         assert_eq!(finished.status.code(), Some(code), "{more:?}: {}", finished.stderr);
         assert!(finished.stderr.contains(words), "{more:?}: {}", finished.stderr);
     };
-    refused(&["--targets", "99"], 4, "no storage target 99");
+    refused(&["--targets", "99"], 4, "storage target 99");
     refused(&["--targets", &targets(&cluster, "metadata")[0]], 4, "no storage target");
     let target = targets(&cluster, "storage").remove(0);
     refused(&["--threads", "0"], 2, "thread");
@@ -550,9 +550,9 @@ fn net_refuses_what_cannot_be_and_goes_on_without_a_service_that_is_gone() {
     refused(&["--messages", "0"], 2, "one message");
     refused(&["--messages", "4000000000"], 2, "over a link at once");
     refused(&["--round-trips", "10001"], 2, "round trips");
-    refused(&["--services", "nobody"], 4, "no node 'nobody'");
+    refused(&["--services", "nobody"], 4, "node 'nobody'");
     refused(&["--only-from-hosts", "--only-between-services"], 2, "cannot be used with");
-    refused(&["--lab", "nosuchlab"], 4, "no lab 'nosuchlab'");
+    refused(&["--lab", "nosuchlab"], 4, "lab 'nosuchlab'");
     refused(&["--lab", "x", "--hosts", "a"], 2, "cannot be used with");
     cluster.processes("storage").iter().for_each(process::Process::kill);
     let quick = ["--messages", "1", "--streams", "1", "--round-trips", "1", "--repetitions", "1"];

@@ -239,7 +239,7 @@ fn what_cannot_be_made_is_refused_before_anything_is() {
         assert!(found.stderr.contains(words), "{words}: {found:?}");
         assert_eq!(lab.remains(), NOTHING, "{found:?}");
     };
-    refused(&["--servers", "0"], 2, "0 servers");
+    refused(&["--servers", "0"], 2, "servers 0");
     refused(&["--clients", "999"], 2, "1 to 250");
     refused(&["--target-variability", "10%"], 2, "--target-rate");
     refused(&["--link", "fast"], 2, "400Mbit");
@@ -251,7 +251,7 @@ fn what_cannot_be_made_is_refused_before_anything_is() {
     refused(&[&file.display().to_string()], 2, "links");
     let full = scratch.directory("full");
     fs::write(full.join("thesis"), "precious").expect("written");
-    refused(&["--directory", &full.display().to_string()], 1, "isn't empty");
+    refused(&["--directory", &full.display().to_string()], 1, "it is not empty");
     assert_eq!(fs::read_to_string(full.join("thesis")).expect("still there"), "precious");
     refused(&["--link", "100Gbit"], 1, "--force");
     // A description in a file, and what it would make.
@@ -288,7 +288,7 @@ fn without_root_a_lab_is_refused() {
     command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(&copy);
     let found = finish(command.args(["lab", "up", "--name", lab.name()]), PATIENCE);
     assert_eq!(found.status.code(), Some(5), "{found:?}");
-    assert!(found.stderr.contains("needs root"), "{found:?}");
+    assert!(found.stderr.contains("run skep as root"), "{found:?}");
     assert_eq!(lab.remains(), NOTHING);
 }
 

@@ -93,8 +93,8 @@ fn flags_are_the_kernels_and_can_be_changed() {
     assert!(shown.starts_with("ro,") && shown.contains(",noexec"), "{shown}");
     assert!(is_read_only(&mount_point));
     for (options, words) in [
-        ("remount,transport=device", "transport is uring and can't be changed to device"),
-        ("remount,attribute_timeout=7", "attribute_timeout is 1 and can't be changed to 7"),
+        ("remount,transport=device", "from uring to device"),
+        ("remount,attribute_timeout=7", "from 1 to 7"),
     ] {
         let said = place.helper(options).expect_failure();
         assert!(said.contains(words), "{options}: {said}");

@@ -403,12 +403,12 @@ fn errors_have_a_code_a_way_out_and_an_exit_code() {
     check(&refused, "AuthenticationFailed", 5, "token");
     check(&["cluster", "format", "--cluster", &data], "Exists", 1, "formatted already");
     let no_file = [&by_address[..], &["--token-file", "/nowhere"]].concat();
-    check(&no_file, "Configuration", 2, "no token file /nowhere; `skep cluster token`");
+    check(&no_file, "Configuration", 2, "token file /nowhere: no such file; `skep cluster token`");
     let token_file = cluster.data().join("management/join-token").display().to_string();
     let astray = ["node", "list", "--cluster", "127.0.0.1:1", "--token-file", &token_file];
-    check(&astray, "Disconnected", 3, "is the address right?");
+    check(&astray, "Disconnected", 3, "check the address");
     let root = cluster.path().display().to_string();
-    check(&["entry", "who", &root], "InvalidArgument", 2, "no regular file");
+    check(&["entry", "who", &root], "InvalidArgument", 2, "not a regular file");
     // Nothing is mounted, and what is in the way is named whichever way it is tried.
     let absent = scratch.join("absent").display().to_string();
     let of_file = scratch.join("token").display().to_string();
@@ -421,7 +421,7 @@ fn errors_have_a_code_a_way_out_and_an_exit_code() {
     }
     let dry_astray =
         ["mount", "--dry-run", &empty, "--cluster", "127.0.0.1:1", "--token-file", &token_file];
-    check(&dry_astray, "Disconnected", 3, "is the address right?");
+    check(&dry_astray, "Disconnected", 3, "check the address");
     cluster::skep(["mount", "--dry-run", "--cluster", &data, &empty]).expect_success();
     assert!(!fs::read_to_string("/proc/mounts").expect("told").contains(&empty));
     check(&["umount", &data], "InUse", 1, "findmnt");
@@ -434,14 +434,19 @@ fn errors_have_a_code_a_way_out_and_an_exit_code() {
     metadata.signal(Signal::CONT);
     cluster.stop();
     check(&["node", "list", "--cluster", &data], "Disconnected", 3, "skep up");
-    check(&["client", "list", "--cluster", &data], "Disconnected", 3, "is it running");
+    check(&["client", "list", "--cluster", &data], "Disconnected", 3, "check that it is running");
     check(
         &["config", "set", "lease", "6s", "--cluster", &data],
         "Disconnected",
         3,
-        "is it running",
+        "check that it is running",
     );
-    check(&["cluster", "format", "--cluster", &data], "Disconnected", 3, "is it running");
+    check(
+        &["cluster", "format", "--cluster", &data],
+        "Disconnected",
+        3,
+        "check that it is running",
+    );
 }
 
 /// JSON has no way to say such a name: it is shown with U+FFFD, and the command does its work.

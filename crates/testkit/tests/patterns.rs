@@ -181,7 +181,7 @@ fn files_of_two_targets_lie_in_two_failure_domains() {
     let path = cluster.path().join("before-0");
     assert_eq!(part(&cluster, &path)["targets_per_domain"], json!([1, 1]));
     let shown = cluster.skep(&["entry", "info", &path.display().to_string()]);
-    for words in ["even over failure domains", "failure domain (min,max): (1,1)", ", rack-2]"] {
+    for words in ["evenly over failure domains", "failure domain (min,max): (1,1)", ", rack-2]"] {
         assert!(shown.contains(words), "{words}: {shown}");
     }
     cluster.stop();
@@ -349,8 +349,8 @@ fn files_get_the_pattern_that_is_asked_for_until_they_are_written() {
 
     refused(&["create", "--num-targets", "1"], &path("open"), "Exists", "exists");
     for (arguments, code, words) in [
-        (&["--targets", "99"][..], "NotFound", "isn't there"),
-        (&["--groups", "g99"], "NotFound", "isn't there"),
+        (&["--targets", "99"][..], "NotFound", "unknown target or group"),
+        (&["--groups", "g99"], "NotFound", "unknown target or group"),
         (&["--num-targets", "257"], "InvalidArgument", "256"),
         (&["--num-targets", "0"], "InvalidArgument", "at least 1"),
         (&["--chunk-size", "100KiB"], "InvalidArgument", "not a power of two"),
@@ -366,7 +366,7 @@ fn files_get_the_pattern_that_is_asked_for_until_they_are_written() {
     let both = ["create", "--num-targets", "1", "--targets", "3"];
     refused(&both, &path("none"), "Usage", "--targets");
     refused(&["set", "--num-targets", "1"], Path::new("/nowhere"), "NotFound", "/nowhere");
-    refused(&["map"], cluster.path(), "InvalidArgument", "no regular file");
+    refused(&["map"], cluster.path(), "InvalidArgument", "not a regular file");
     cluster.stop();
 }
 

@@ -270,7 +270,7 @@ fn a_study_that_is_interrupted_ends_after_its_run_and_goes_on_later() {
     let mut stdout = child.stdout.take().expect("a pipe");
     std::io::Read::read_to_string(&mut stdout, &mut said).expect("text");
     assert!(
-        said.contains("Go on: skep study run ./plan.toml --directory study --resume"),
+        said.contains("Resume: skep study run ./plan.toml --directory study --resume"),
         "{said}"
     );
     let interrupted = journal_of(&study);

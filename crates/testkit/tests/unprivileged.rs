@@ -50,7 +50,7 @@ fn an_ordinary_user_starts_a_cluster_uses_it_and_ends_it() {
     let said = as_nobody("666", &script).expect_success();
     assert!(said.starts_with("hello\n65534\n"), "{said}");
     assert!(said.contains("fuse.skep"), "{said}");
-    assert!(said.contains("is down; its data stays"), "{said}");
+    assert!(said.contains("is down; its data is kept"), "{said}");
 }
 
 fn cluster_of_root() -> Cluster {
@@ -155,7 +155,7 @@ fn an_ordinary_user_mounts_a_line_of_fstab_with_user() {
 
 /// Tries to mount where no cluster is, which has a log all the same; says where that is.
 const TRY: &str = "../skep mount --detach --cluster 127.0.0.1:1 --token-file token --retry 0 mnt \
-                   2>&1 | sed -n 's/All of its log: //p'";
+                   2>&1 | sed -n 's/Full log: //p'";
 
 /// In one file for each mount point, where nobody else can put something in its way.
 #[test]

@@ -228,7 +228,7 @@ fn the_next_up_finds_the_same_files_at_the_same_addresses() {
     cluster.stop();
     let data = cluster.data().display().to_string();
     let other = cluster::skep(["up", "--detach", "--data-dir", &data, "--metadata-targets", "2"]);
-    assert!(other.expect_failure().contains("was made with 1 metadata"));
+    assert!(other.expect_failure().contains("was created with 1 metadata"));
 }
 
 #[test]
@@ -267,8 +267,8 @@ fn what_dies_is_started_again_and_that_is_said() {
     fs::write(cluster.path().join("file"), "after").expect("written");
     let log = fs::read_to_string(cluster.data().join("logs/up.log")).expect("a log");
     for name in ["storage-1", "management", "metadata-1", "mount"] {
-        assert!(log.contains(&format!("{name} died (signal 9)")), "{name}: {log}");
-        assert!(log.contains(&format!("{name} runs again")), "{name}: {log}");
+        assert!(log.contains(&format!("{name} exited unexpectedly (signal 9)")), "{name}: {log}");
+        assert!(log.contains(&format!("{name} is running again")), "{name}: {log}");
         // Who waited for `skep up` isn't there any more, and is no concern of theirs.
         let log = cluster.data().join(format!("logs/{name}.log"));
         let log = fs::read_to_string(log).expect("a log");

@@ -1,9 +1,29 @@
 //! `skep completion`: a script for a shell.
 
+use crate::help::{Example, examples};
+use clap::Command;
 use skep_types::Result;
 
-pub(super) fn run(shell: clap_complete::Shell) -> Result<()> {
+const EXAMPLES: &[Example] = &[
+    (
+        "bash, for all users: save it as /usr/share/bash-completion/completions/skep",
+        "skep completion bash",
+    ),
+    ("zsh: save it as _skep in a directory of $fpath", "skep completion zsh"),
+    ("fish: save it as ~/.config/fish/completions/skep.fish", "skep completion fish"),
+];
+
+/// Print a completion script for a shell
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct CompletionArgs {
+    /// The shell that will load the script
+    shell: clap_complete::Shell,
+}
+
+pub(crate) fn run(args: &CompletionArgs, mut command: Command) -> Result<()> {
+    let CompletionArgs { shell } = args;
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut crate::help::command(), "skep", &mut script);
+    clap_complete::generate(*shell, &mut command, "skep", &mut script);
     crate::output::say(String::from_utf8_lossy(&script).trim_end())
 }

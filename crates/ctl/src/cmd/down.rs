@@ -1,20 +1,32 @@
 //! `skep down`: stops a cluster that `skep up` started.
 
-use crate::cli::DownArgs;
+use crate::help::{Example, examples};
 use crate::local::layout::Layout;
 use crate::output::print;
 use serde::Serialize;
 use skep_types::{Error, ErrorCode, Result};
+use std::path::PathBuf;
 use std::time::Duration;
 
-/// The supervisor gives each kind of service its time, and kills what doesn't end.
+const EXAMPLES: &[Example] = &[("stop the cluster in ./skep-data", "skep down")];
+
+/// Stop a cluster that `skep up` started
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct DownArgs {
+    /// Data directory of the cluster
+    #[arg(long, default_value = "./skep-data")]
+    data_dir: PathBuf,
+}
+
+/// The supervisor gives each kind of service time to end, and kills services that are late.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How often it is looked for.
+/// Interval between checks.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A cluster that is down now.
+/// The cluster, as JSON.
 #[derive(Debug, Serialize)]
-struct Down {
+struct ShutdownReport {
     data_dir: String,
     was_up: bool,
 }
@@ -23,27 +35,31 @@ pub(super) fn run(args: &DownArgs) -> Result<()> {
     let layout = Layout::open(&args.data_dir)?;
     let Some(process) = layout.supervisor()? else {
         let shown = layout.data.display().to_string();
-        return print(&Down { data_dir: shown, was_up: false }, |it| {
+        return print(&ShutdownReport { data_dir: shown, was_up: false }, |it| {
             format!("The cluster in {} is not up.", it.data_dir)
         });
     };
     skep_env::send_signal(process, libc::SIGTERM).map_err(|error| {
-        Error::from(error).within(format_args!("the supervisor, process {process}"))
+        Error::from(error).within(format_args!("cannot stop the supervisor (process {process})"))
     })?;
     let shown = layout.data.display().to_string();
     super::block_on(async move {
         let deadline = skep_env::now() + PATIENCE;
         while layout.supervisor()?.is_some() {
             if skep_env::now() > deadline {
-                let what =
-                    format!("the supervisor (process {process}) has not ended; see logs/up.log");
+                let what = format!(
+                    "cannot stop the cluster in {}: the supervisor (process {process}) is still \
+                     running after {} s; see logs/up.log in that directory",
+                    layout.data.display(),
+                    PATIENCE.as_secs()
+                );
                 return Err(Error::new(ErrorCode::TimedOut, what));
             }
             skep_env::sleep(PAUSE).await;
         }
         Ok(())
     })?;
-    print(&Down { data_dir: shown, was_up: true }, |it| {
-        format!("The cluster in {} is down; its data stays.", it.data_dir)
+    print(&ShutdownReport { data_dir: shown, was_up: true }, |it| {
+        format!("The cluster in {} is down; its data is kept.", it.data_dir)
     })
 }

@@ -1,14 +1,30 @@
 //! `skep management`: runs the management service.
 
-use super::service::{Made, Task, prepare};
-use crate::cli::ServiceArgs;
+use super::service::{InitReport, ServiceArgs, Task, prepare};
+use crate::help::{Example, examples};
 use crate::output::print;
 use skep_management::ManagementSettings;
 use skep_types::{Error, ErrorCode, Result};
 
-pub(super) fn run(args: &ServiceArgs) -> Result<()> {
+const EXAMPLES: &[Example] = &[
+    ("print a configuration file to start with", "skep management --print-sample"),
+    ("create a new cluster", "skep management --init --config /etc/skep/management-a.toml"),
+    ("run the service", "skep management --config /etc/skep/management-a.toml"),
+];
+
+/// Run the management service
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct ManagementArgs {
+    #[command(flatten)]
+    service: ServiceArgs,
+}
+
+pub(crate) fn run(args: &ManagementArgs) -> Result<()> {
+    let args = &args.service;
     if args.token.is_some() || args.token_file.is_some() {
-        let what = "management joins no cluster, it begins one: leave the token away";
+        let what = "cannot use a token with the management service: it creates a new cluster; \
+                    remove --token and --token-file";
         return Err(Error::new(ErrorCode::Configuration, what));
     }
     match prepare::<ManagementSettings>(args, "")? {
@@ -18,16 +34,16 @@ pub(super) fn run(args: &ServiceArgs) -> Result<()> {
             let directory = settings.node.directory.clone();
             let token =
                 super::block_on(async move { skep_management::initialise(&settings).await })?;
-            let made = Made {
+            let made = InitReport {
                 kind: "management",
                 directory: directory.display().to_string(),
                 cluster: token.cluster.to_string(),
             };
-            print(&made, |Made { directory, cluster, .. }| {
+            print(&made, |InitReport { directory, cluster, .. }| {
                 format!(
-                    "{directory} is the directory of the new cluster {cluster}; management will be \
-                     at {}. Start it without --init; `skep cluster token --cluster {directory}` \
-                     prints what other nodes need to join.",
+                    "Initialised {directory} for the new cluster {cluster}, with management at {}. \
+                     Start it without --init; `skep cluster token --cluster {directory}` prints \
+                     the token that other nodes need to join.",
                     token.addresses.join(", ")
                 )
             })

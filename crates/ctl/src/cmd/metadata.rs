@@ -1,9 +1,27 @@
 //! `skep metadata`: runs a metadata service.
 
-use super::service::{Service, run_hosted};
-use crate::cli::ServiceArgs;
+use super::service::{Service, ServiceArgs, run_hosted};
+use crate::help::{Example, examples};
 use skep_types::Result;
 
-pub(super) fn run(args: &ServiceArgs) -> Result<()> {
+const EXAMPLES: &[Example] = &[
+    ("print a configuration file to start with", "skep metadata --print-sample"),
+    (
+        "initialise the directories of a new service",
+        "skep metadata --init --config /etc/skep/metadata-a.toml --token-file token",
+    ),
+    ("run the service", "skep metadata --config /etc/skep/metadata-a.toml"),
+];
+
+/// Run a metadata service
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct MetadataArgs {
+    #[command(flatten)]
+    service: ServiceArgs,
+}
+
+pub(crate) fn run(args: &MetadataArgs) -> Result<()> {
+    let args = &args.service;
     run_hosted(args, &Service { initialise: skep_metadata::initialise, serve: skep_metadata::run })
 }

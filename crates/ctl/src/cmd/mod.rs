@@ -1,4 +1,5 @@
-//! One file for each verb, and the table that finds them.
+//! The commands. Each has one file with its arguments, help, examples and run function. The module
+//! of a noun lists its verbs.
 
 mod bench;
 mod client;
@@ -21,80 +22,87 @@ mod session;
 mod storage;
 mod study;
 mod target;
-pub(crate) mod umount;
+mod umount;
 mod up;
 
-use crate::cli::{
-    Cli, ClientVerb, ClusterVerb, ConfigVerb, EntryVerb, GroupVerb, HealthVerb, LockVerb, NodeVerb,
-    SessionVerb, StudyVerb, TargetVerb, Verb,
-};
+use clap::{Command, Subcommand};
 use skep_types::{Error, ErrorCode, Result};
 use std::future::Future;
 use std::process::ExitCode;
 
-/// Carries out what was typed.
-pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
-    let done = |result: Result<()>| result.map(|()| ExitCode::SUCCESS);
-    match cli.verb {
-        Verb::Up(args) => done(up::run(args)),
-        Verb::Down(args) => done(down::run(&args)),
-        Verb::Mount(args) => done(mount::run(&args)),
-        Verb::Umount(args) => done(umount::run(&args)),
-        Verb::Node(NodeVerb::List(args)) => done(node::list::run(args)),
-        Verb::Node(NodeVerb::LogLevel { query, node, level }) => {
-            node::log_level::run(query, &node, level.as_deref())
+/// Everything that `skep` can do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    Up(up::UpArgs),
+    Down(down::DownArgs),
+    Mount(mount::MountArgs),
+    Umount(umount::UmountArgs),
+    #[command(subcommand)]
+    Node(node::NodeVerb),
+    #[command(subcommand)]
+    Client(client::ClientVerb),
+    #[command(subcommand)]
+    Session(session::SessionVerb),
+    #[command(subcommand)]
+    Lock(lock::LockVerb),
+    #[command(subcommand)]
+    Target(target::TargetVerb),
+    #[command(subcommand)]
+    Group(group::GroupVerb),
+    #[command(subcommand)]
+    Health(health::HealthVerb),
+    #[command(subcommand)]
+    Entry(entry::EntryVerb),
+    #[command(subcommand)]
+    Cluster(cluster::ClusterVerb),
+    #[command(subcommand)]
+    Config(config::ConfigVerb),
+    #[command(subcommand)]
+    Bench(bench::BenchVerb),
+    #[command(subcommand)]
+    Lab(lab::LabVerb),
+    #[command(subcommand)]
+    Study(study::StudyVerb),
+    Management(management::ManagementArgs),
+    Metadata(metadata::MetadataArgs),
+    Storage(storage::StorageArgs),
+    Completion(completion::CompletionArgs),
+    Man(man::ManArgs),
+}
+
+impl Verb {
+    /// Runs the command. `command` builds the whole command line, for the commands that print it.
+    pub(crate) fn run(self, command: fn() -> Command) -> Result<ExitCode> {
+        match self {
+            Self::Up(args) => done(up::run(args)),
+            Self::Down(args) => done(down::run(&args)),
+            Self::Mount(args) => done(mount::run(&args)),
+            Self::Umount(args) => done(umount::run(&args)),
+            Self::Node(verb) => verb.run(),
+            Self::Client(verb) => verb.run(),
+            Self::Session(verb) => verb.run(),
+            Self::Lock(verb) => verb.run(),
+            Self::Target(verb) => verb.run(),
+            Self::Group(verb) => verb.run(),
+            Self::Health(verb) => verb.run(),
+            Self::Entry(verb) => verb.run(),
+            Self::Cluster(verb) => verb.run(),
+            Self::Config(verb) => verb.run(),
+            Self::Bench(verb) => verb.run(),
+            Self::Lab(verb) => verb.run(),
+            Self::Study(verb) => verb.run(),
+            Self::Management(args) => done(management::run(&args)),
+            Self::Metadata(args) => done(metadata::run(&args)),
+            Self::Storage(args) => done(storage::run(&args)),
+            Self::Completion(args) => done(completion::run(&args, command())),
+            Self::Man(args) => done(man::run(&args, command())),
         }
-        Verb::Client(ClientVerb::List(query)) => done(client::list::run(query)),
-        Verb::Client(ClientVerb::Files { query, client }) => {
-            done(client::files::run(query, client))
-        }
-        Verb::Client(ClientVerb::Evict { query, clients, is_forced, is_dry_run }) => {
-            done(client::evict::run(query, clients, is_forced, is_dry_run))
-        }
-        Verb::Session(SessionVerb::List { query, client }) => {
-            done(session::list::run(query, client))
-        }
-        Verb::Lock(LockVerb::List { query, path }) => done(lock::list::run(query, path.as_deref())),
-        Verb::Entry(EntryVerb::Who { query, path }) => done(entry::who::run(query, &path)),
-        Verb::Target(TargetVerb::List(args)) => done(target::list::run(args)),
-        Verb::Group(GroupVerb::List(args)) => done(group::list::run(args)),
-        Verb::Health(HealthVerb::Df(args)) => done(health::df::run(args)),
-        Verb::Health(HealthVerb::Check(args)) => health::check::run(args),
-        Verb::Entry(EntryVerb::Info { query, verbose, path }) => {
-            done(entry::info::run(query, verbose, path))
-        }
-        Verb::Entry(EntryVerb::Set { asked, is_inherited, paths }) => {
-            done(entry::set::run(&asked, is_inherited, &paths))
-        }
-        Verb::Entry(EntryVerb::Create { asked, permissions, path }) => {
-            done(entry::create::run(&asked, &permissions, &path))
-        }
-        Verb::Entry(EntryVerb::Map { offset, length, path }) => {
-            done(entry::map::run(&path, offset, length))
-        }
-        Verb::Cluster(ClusterVerb::Format(args)) => done(cluster::format::run(args)),
-        Verb::Cluster(ClusterVerb::Token(args)) => done(cluster::token::run(&args)),
-        Verb::Config(ConfigVerb::List(query)) => done(config::list::run(query, None)),
-        Verb::Config(ConfigVerb::Get { query, name }) => {
-            done(config::list::run(query, name.as_deref()))
-        }
-        Verb::Config(ConfigVerb::Set { query, is_dry_run, name, value }) => {
-            done(config::set::run(query, &name, &value, is_dry_run))
-        }
-        Verb::Bench(verb) => bench::run(verb),
-        Verb::Lab(verb) => lab::run(verb),
-        Verb::Study(StudyVerb::Plans) => done(study::plans::run()),
-        Verb::Study(StudyVerb::Plan { name }) => done(study::plan::run(&name)),
-        Verb::Study(StudyVerb::Run(args)) => done(study::run::run(&args)),
-        Verb::Study(StudyVerb::Report { directory, includes_invalid }) => {
-            done(study::report::run(&directory, includes_invalid))
-        }
-        Verb::Management(args) => done(management::run(&args)),
-        Verb::Metadata(args) => done(metadata::run(&args)),
-        Verb::Storage(args) => done(storage::run(&args)),
-        Verb::Man { dir, is_markdown } => done(man::run(&dir, is_markdown)),
-        Verb::Completion { shell } => done(completion::run(shell)),
     }
+}
+
+/// The exit code of a command that either succeeds or fails.
+fn done(result: Result<()>) -> Result<ExitCode> {
+    result.map(|()| ExitCode::SUCCESS)
 }
 
 /// Runs a command's future on an event loop.

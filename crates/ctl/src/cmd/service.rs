@@ -1,17 +1,58 @@
-//! What the verbs of all services share: the way from the command line to settings.
+//! Shared by the commands of all services: reads their settings from file and command line.
 
-use crate::cli::ServiceArgs;
 use crate::output::{print, say};
 use serde::Serialize;
 use skep_rpc::JoinToken;
 use skep_service::directory::read_token;
 use skep_service::{Settings, config, logging, manual};
 use skep_types::{ClusterId, Error, ErrorCode, Result};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// What a service is to do.
+/// Arguments of the commands of all services.
+#[derive(Debug, clap::Args)]
+pub(super) struct ServiceArgs {
+    /// Configuration file
+    #[arg(long, value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
+    /// Short for --set node.directory=DIR
+    #[arg(long, value_name = "DIR")]
+    pub(super) directory: Option<String>,
+    /// Short for --set node.listen=ADDRESS
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(super) listen: Option<String>,
+    /// Short for --set node.domain=NAME: failure domain of the node, such as a rack; `none` removes
+    /// it
+    #[arg(long, value_name = "NAME")]
+    pub(super) domain: Option<String>,
+    /// Data directory of a target; may be repeated
+    #[arg(long, value_name = "DIR")]
+    pub(super) target: Vec<String>,
+    /// Setting, overriding the configuration file; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(super) set: Vec<String>,
+    /// Initialise empty directories for a new node (for management: a new cluster), and exit
+    #[arg(long)]
+    pub(super) init: bool,
+    /// With --init: token of the cluster to join (`skep cluster token` prints it)
+    #[arg(long)]
+    pub(super) token: Option<String>,
+    /// With --init: file that holds the token
+    #[arg(long, value_name = "FILE", conflicts_with = "token")]
+    pub(super) token_file: Option<PathBuf>,
+    /// Print the settings in effect and the source of each, and exit
+    #[arg(long)]
+    pub(super) print_config: bool,
+    /// Print a commented configuration file with all defaults, and exit
+    #[arg(long)]
+    pub(super) print_sample: bool,
+    /// Print the manual page of the settings, and exit
+    #[arg(long, hide = true)]
+    pub(super) print_manual: bool,
+}
+
+/// The task of a service process.
 pub(super) enum Task<T> {
-    /// Nothing more: something was printed.
+    /// Nothing: the process has printed its settings.
     Done,
     /// Make its directories.
     Initialise(T),
@@ -27,7 +68,7 @@ pub(super) struct Service<T> {
     pub(super) serve: fn(&T) -> Result<()>,
 }
 
-/// Does what the command line asks of a service with targets.
+/// Runs the command of a service that has targets.
 pub(super) fn run_hosted<T: Settings>(args: &ServiceArgs, service: &Service<T>) -> Result<()> {
     match prepare::<T>(args, "targets")? {
         Task::Done => Ok(()),
@@ -35,14 +76,14 @@ pub(super) fn run_hosted<T: Settings>(args: &ServiceArgs, service: &Service<T>) 
             let token = token(args)?;
             let cluster = token.cluster;
             (service.initialise)(&settings, token)?;
-            made(T::NAME, &settings.node().directory, cluster)
+            report_init(T::NAME, &settings.node().directory, cluster)
         }
         Task::Serve(settings) => (service.serve)(&settings),
     }
 }
 
-/// Loads settings and prints what is asked for; starts logging otherwise.
-/// `targets` is the setting behind `--target`.
+/// Loads the settings, and prints them if requested; otherwise starts logging. `targets` is the
+/// name of the setting behind `--target`.
 pub(super) fn prepare<T: Settings>(args: &ServiceArgs, targets: &str) -> Result<Task<T>> {
     if args.print_sample {
         return say(&manual::sample::<T>()).map(|()| Task::Done);
@@ -66,7 +107,7 @@ fn overrides(args: &ServiceArgs, targets: &str) -> Result<Vec<(String, String)>>
     let mut overrides = Vec::new();
     for text in &args.set {
         let Some((key, value)) = text.split_once('=') else {
-            let what = format!("--set {text}: write it as KEY=VALUE");
+            let what = format!("invalid --set '{text}': expected KEY=VALUE");
             return Err(Error::new(ErrorCode::Configuration, what));
         };
         overrides.push((key.trim().to_owned(), value.to_owned()));
@@ -81,7 +122,8 @@ fn overrides(args: &ServiceArgs, targets: &str) -> Result<Vec<(String, String)>>
     }
     if !args.target.is_empty() {
         if targets.is_empty() {
-            let what = "--target: this service has no targets";
+            let what = "cannot use --target: the management service has no targets; remove the \
+                        option";
             return Err(Error::new(ErrorCode::Configuration, what));
         }
         // A JSON list of texts is one of TOML, and holds any path.
@@ -91,22 +133,22 @@ fn overrides(args: &ServiceArgs, targets: &str) -> Result<Vec<(String, String)>>
     Ok(overrides)
 }
 
-/// A service's directory that was made.
+/// An initialised directory of a service, as JSON.
 #[derive(Debug, Serialize)]
-pub(super) struct Made {
+pub(super) struct InitReport {
     pub(super) kind: &'static str,
     pub(super) directory: String,
     pub(super) cluster: String,
 }
 
-/// Says that a service's directories were made.
-fn made(kind: &'static str, directory: &Path, cluster: ClusterId) -> Result<()> {
+/// Reports the initialised directories of a service.
+fn report_init(kind: &'static str, directory: &Path, cluster: ClusterId) -> Result<()> {
     let directory = directory.display().to_string();
-    print(&Made { kind, directory, cluster: cluster.to_string() }, |it| {
-        let Made { kind, directory, cluster } = it;
+    print(&InitReport { kind, directory, cluster: cluster.to_string() }, |it| {
+        let InitReport { kind, directory, cluster } = it;
         format!(
-            "{directory} is the directory of a {kind} service of cluster {cluster}. Start it \
-             without --init."
+            "Initialised {directory} for a {kind} service of cluster {cluster}. Start it without \
+             --init."
         )
     })
 }
@@ -118,8 +160,8 @@ fn token(args: &ServiceArgs) -> Result<JoinToken> {
         (None, Some(file)) => read_token(file),
         (None, None) => Err(Error::new(
             ErrorCode::Configuration,
-            "--init needs the token of the cluster to join: give it with --token or --token-file \
-             (`skep cluster token` on the management host prints it)",
+            "cannot initialise the service: the token of the cluster is missing; name it with \
+             --token or --token-file (`skep cluster token` on the management host prints it)",
         )),
     }
 }

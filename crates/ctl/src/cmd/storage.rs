@@ -1,9 +1,27 @@
 //! `skep storage`: runs a storage service.
 
-use super::service::{Service, run_hosted};
-use crate::cli::ServiceArgs;
+use super::service::{Service, ServiceArgs, run_hosted};
+use crate::help::{Example, examples};
 use skep_types::Result;
 
-pub(super) fn run(args: &ServiceArgs) -> Result<()> {
+const EXAMPLES: &[Example] = &[
+    ("print a configuration file to start with", "skep storage --print-sample"),
+    (
+        "initialise the directories of a new service",
+        "skep storage --init --config /etc/skep/storage-a.toml --token-file token",
+    ),
+    ("run the service", "skep storage --config /etc/skep/storage-a.toml"),
+];
+
+/// Run a storage service
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct StorageArgs {
+    #[command(flatten)]
+    service: ServiceArgs,
+}
+
+pub(crate) fn run(args: &StorageArgs) -> Result<()> {
+    let args = &args.service;
     run_hosted(args, &Service { initialise: skep_storage::initialise, serve: skep_storage::run })
 }

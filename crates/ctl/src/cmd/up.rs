@@ -1,17 +1,72 @@
 //! `skep up`: a whole cluster on this host, from one command.
 
-use crate::cli::UpArgs;
-use crate::local::children::{LOG_LIMIT, open_log, program, tail};
+use super::mount::DEFAULT_TRANSPORT;
+use crate::help::{Example, examples};
+use crate::local::children::{LOG_LIMIT, open_log, tail};
 use crate::local::layout::{Layout, Shape, WantedShape};
 use crate::local::readiness::Readiness;
 use crate::local::summary;
 use crate::local::supervisor::{self, Plan};
+use crate::program::program;
+use crate::values;
 use skep_types::{Error, ErrorCode, Result};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-/// How long the background process may take; it has its own limits, and says what is wrong.
+const EXAMPLES: &[Example] = &[
+    ("run a cluster in ./skep-data, mounted on ./skep-mnt, until Ctrl-C", "skep up"),
+    ("run it in the background, with 4 metadata targets", "skep up --detach --metadata-targets 4"),
+    (
+        "sync each change of the namespace before the reply",
+        "skep up --set metadata:metadata.sync=always",
+    ),
+    (
+        "put the second storage service into a failure domain",
+        "skep up --set storage-2:node.domain=rack-2",
+    ),
+];
+
+/// Start a complete cluster on this host, mount it, and keep it running
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct UpArgs {
+    /// Data directory of the cluster
+    #[arg(long, default_value = "./skep-data")]
+    data_dir: PathBuf,
+    /// Directory to mount the cluster on; created if missing
+    #[arg(long, default_value = "./skep-mnt")]
+    mount_point: PathBuf,
+    /// Number of metadata services, with one target each [default: 2, or as the cluster was
+    /// created]
+    #[arg(long)]
+    metadata_targets: Option<u16>,
+    /// Number of storage services [default: 2, or as the cluster was created]
+    #[arg(long)]
+    storage_services: Option<u16>,
+    /// Storage targets per storage service [default: 4, or as the cluster was created]
+    #[arg(long)]
+    targets_per_service: Option<u16>,
+    /// Start the services without mounting the cluster
+    #[arg(long)]
+    no_mount: bool,
+    /// Leave the cluster running in the background
+    #[arg(long)]
+    detach: bool,
+    /// Transport between kernel and mount
+    #[arg(long, default_value = DEFAULT_TRANSPORT, value_parser = values::transports())]
+    transport: String,
+    /// Setting of all services of a kind, as in `metadata:metadata.sync=always`, of one service, as
+    /// in `storage-2:node.domain=rack-2`, or of `all` services; may be repeated
+    #[arg(long = "set", value_name = "SERVICE:KEY=VALUE")]
+    set: Vec<String>,
+    /// This is the process that stays in the background.
+    #[arg(long, hide = true)]
+    in_background: bool,
+}
+
+/// Limit for the background process to start. Its own limits are shorter, and it reports a failure
+/// itself.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 pub(super) fn run(args: UpArgs) -> Result<()> {
@@ -26,7 +81,8 @@ pub(super) fn run(args: UpArgs) -> Result<()> {
         return Err(Error::new(
             ErrorCode::Configuration,
             format!(
-                "the mount point {} and the data directory {} must not lie within each other",
+                "cannot mount the cluster on {}: the mount point and the data directory {} must \
+                 not contain each other; choose another --mount-point or --data-dir",
                 mount_point.display(),
                 layout.data.display()
             ),
@@ -36,7 +92,7 @@ pub(super) fn run(args: UpArgs) -> Result<()> {
         .parse::<skep_fuse::TransportChoice>()
         .map_err(|what| Error::new(ErrorCode::Configuration, what))?;
     let shape = {
-        // Only a supervisor may decide on the shape: its lock is held while looking.
+        // Only a supervisor may decide on the shape, so this takes its lock.
         let _lock = layout.lock()?;
         layout.shape(WantedShape {
             metadata_targets: args.metadata_targets,
@@ -59,7 +115,7 @@ pub(super) fn run(args: UpArgs) -> Result<()> {
         set,
         in_foreground: !args.in_background,
     };
-    // The last is a terminal that was closed.
+    // SIGHUP: the terminal was closed.
     let signals = skep_env::Signals::take(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP])?;
     super::block_on(supervisor::run(plan, signals))
 }
@@ -68,7 +124,7 @@ fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).map_err(|error| Error::from(error).within(path.display()))
 }
 
-/// Settings with whose they are: of all services, of those of a kind, or of one by its name.
+/// Splits each setting into its scope (all services, a kind, or one service) and `key=value`.
 fn parse_settings(texts: &[String], shape: &Shape) -> Result<Vec<(String, String)>> {
     let is_known = |of: &str| {
         ["management", "metadata", "storage", "all"].contains(&of)
@@ -79,8 +135,8 @@ fn parse_settings(texts: &[String], shape: &Shape) -> Result<Vec<(String, String
         _ => Err(Error::new(
             ErrorCode::Configuration,
             format!(
-                "--set {text}: write it as SERVICE:KEY=VALUE, with service management, metadata, \
-                 storage, all, or the name of one, such as storage-1"
+                "invalid --set '{text}': expected SERVICE:KEY=VALUE, where SERVICE is management, \
+                 metadata, storage, all, or the name of one service such as storage-1"
             ),
         )),
     };
@@ -121,7 +177,7 @@ fn detach(args: &UpArgs, layout: &Layout, mount_point: Option<&Path>) -> Result<
         let has_ended = || {
             child.try_wait().ok().flatten().map(|_| {
                 let lines = tail(&log_path, log_start, 12);
-                Error::new(ErrorCode::NotReady, format!("the cluster did not start:\n{lines}"))
+                Error::new(ErrorCode::NotReady, format!("cannot start the cluster:\n{lines}"))
             })
         };
         readiness.wait(Some(PATIENCE), has_ended).await?;

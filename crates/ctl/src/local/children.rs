@@ -1,25 +1,25 @@
 //! The processes of a cluster: starting, watching, ending.
 
 use super::layout::Layout;
-use crate::cmd::mount::helper;
+use crate::program::program;
 use skep_service::ByteSize;
 use skep_types::{Error, ErrorCode, Result};
 use std::fs::OpenOptions;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-/// Size at which the log of a process that runs in the background becomes the old one.
+/// Size at which the log file of a background process is renamed to `FILE.old`.
 pub(crate) const LOG_LIMIT: ByteSize = ByteSize(16 << 20);
-/// First pause before a process that died is started again; it doubles.
+/// First pause before a process that died is restarted; it doubles with each death.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// Longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// A process that ran this long has recovered: the next pause is the first again.
 const RECOVERED: Duration = Duration::from_secs(30);
 
-/// What a process is, in the order in which they start.
+/// The role of a process, in the order of starting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Role {
     Management,
@@ -36,19 +36,19 @@ pub(crate) struct Service {
     pub(crate) role: Role,
     arguments: Vec<String>,
     log: PathBuf,
-    /// Where in the log its newest start begins.
+    /// Length of the log when the process was last started.
     log_start: u64,
     child: Option<Child>,
     started: Duration,
     pause: Duration,
     start_at: Option<Duration>,
     deaths: u32,
-    /// It ended by itself in good order, and is left alone.
+    /// It ended by itself with exit code 0, and is not restarted.
     pub(crate) is_done: bool,
 }
 
 impl Service {
-    /// A process that is not started yet. It runs this same program with these arguments.
+    /// A process that is not started yet. It runs this program with these arguments.
     pub(crate) fn new(layout: &Layout, role: Role, name: &str, arguments: Vec<String>) -> Self {
         Self {
             name: name.to_owned(),
@@ -65,7 +65,7 @@ impl Service {
         }
     }
 
-    /// Starts it, its output appended to its log. `prepare` may add to its command.
+    /// Starts it, with its output appended to its log. `prepare` may change its command.
     pub(crate) fn start(&mut self, prepare: impl FnOnce(&mut Command)) -> Result<()> {
         let mut command = program();
         command.args(&self.arguments).stdin(Stdio::null());
@@ -73,8 +73,9 @@ impl Service {
         self.log_start = log.metadata()?.len();
         command.stdout(log.try_clone()?).stderr(log);
         prepare(&mut command);
-        let child = skep_env::spawn_child(&mut command)
-            .map_err(|error| Error::from(error).within(format_args!("starting {}", self.name)))?;
+        let child = skep_env::spawn_child(&mut command).map_err(|error| {
+            Error::from(error).within(format_args!("cannot start {}", self.name))
+        })?;
         self.child = Some(child);
         self.started = skep_env::now();
         self.start_at = None;
@@ -86,14 +87,14 @@ impl Service {
         self.child.as_ref().map(Child::id)
     }
 
-    /// If it has ended since the last look: how.
+    /// The exit status, if the process has ended since the last call.
     pub(crate) fn take_end(&mut self) -> Option<ExitStatus> {
         let status = self.child.as_mut()?.try_wait().ok()??;
         self.child = None;
         Some(status)
     }
 
-    /// Notes that it died, and when it is to be started again. Gives the line that says so.
+    /// Records its death and the time of its restart. Returns a message with both.
     pub(crate) fn note_death(&mut self, status: ExitStatus) -> String {
         let now = skep_env::now();
         if now - self.started > RECOVERED {
@@ -102,7 +103,7 @@ impl Service {
         self.deaths += 1;
         self.start_at = Some(now + self.pause);
         let line = format!(
-            "{} died ({}); starting it again in {:.1} s (death number {}; its log: {})",
+            "{} exited unexpectedly ({}); restarting it in {:.1} s (restart {}; log: {})",
             self.name,
             describe(status),
             self.pause.as_secs_f64(),
@@ -118,17 +119,17 @@ impl Service {
         self.start_at.is_some_and(|due| skep_env::now() >= due)
     }
 
-    /// Puts a failed start off.
+    /// Postpones the next attempt after a failed start.
     pub(crate) fn put_off(&mut self) {
         self.start_at = Some(skep_env::now() + self.pause);
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
     }
 
-    /// Asks it to end, or makes it.
+    /// Sends a signal, if the process runs.
     pub(crate) fn signal(&mut self, signal: i32) {
         self.start_at = None;
         if let Some(process) = self.process() {
-            // It may have ended a moment ago; that is what was wanted.
+            // The process may have ended a moment ago, which is the purpose.
             let _ = skep_env::send_signal(process, signal);
         }
     }
@@ -138,13 +139,14 @@ impl Service {
         tail(&self.log, self.log_start, 5)
     }
 
-    /// The error for a start-up that it spoils, with the last lines of its log.
+    /// The error for a cluster whose start fails because this process ended, with the end of its
+    /// log.
     pub(crate) fn failed(&self, status: ExitStatus) -> Error {
         let tail = self.tail();
         Error::new(
             ErrorCode::NotReady,
             format!(
-                "{} ended while the cluster was starting ({}):\n{tail}\nAll of its log: {}",
+                "cannot start the cluster: {} ended ({}):\n{tail}\nFull log: {}",
                 self.name,
                 describe(status),
                 self.log.display()
@@ -153,18 +155,7 @@ impl Service {
     }
 }
 
-/// This program, to be run again: this very one, even if its file was replaced by a newer build.
-pub(crate) fn program() -> Command {
-    let mut command = Command::new("/proc/self/exe");
-    // Under a name of the helper it would take its arguments for those of mount(8).
-    let name = std::env::args_os().next().filter(|name| !helper::is_called_so(name));
-    command.arg0(name.unwrap_or_else(|| "skep".into()));
-    // Who waits for this process doesn't wait for those that it starts, and may be gone by then.
-    command.env_remove("NOTIFY_SOCKET");
-    command
-}
-
-/// Opens a log to append to, and makes its directory.
+/// Opens a log for appending, and creates its directory.
 pub(crate) fn open_log(path: &Path) -> Result<std::fs::File> {
     let named = |error: std::io::Error| Error::from(error).within(path.display());
     if let Some(parent) = path.parent() {
@@ -178,12 +169,12 @@ pub(crate) fn describe(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (_, Some(signal)) => format!("signal {signal}"),
         (Some(code), _) => format!("exit code {code}"),
-        (None, None) => "reason unknown".into(),
+        (None, None) => "unknown reason".into(),
     }
 }
 
-/// The last lines of a text file beyond some byte, indented; of a file that became shorter since
-/// (a new log) all of them count.
+/// The last lines of a text file after the byte `from`, indented. If the file has become shorter (a
+/// new log), the whole file counts.
 pub(crate) fn tail(path: &Path, from: u64, lines: usize) -> String {
     let bytes = std::fs::read(path).unwrap_or_default();
     let start = usize::try_from(from).ok().filter(|from| *from <= bytes.len()).unwrap_or(0);

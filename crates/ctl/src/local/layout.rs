@@ -1,8 +1,8 @@
-//! What lies where in the data directory of `skep up`.
+//! The files in the data directory of `skep up`.
 //!
-//! `skep-cluster.json` remembers the shape, so that a later `up` needs no options;
-//! `skep-processes.json` lists the processes that run; the lock on
-//! `skep-up.lock` says that a supervisor runs, and its text is that one's process id.
+//! `skep-cluster.json` stores the shape, so that a later `up` needs no options.
+//! `skep-processes.json` lists the running processes. A running supervisor holds the lock on
+//! `skep-up.lock`, which contains its process id.
 
 use serde::{Deserialize, Serialize};
 use skep_service::directory::TOKEN_FILE;
@@ -19,7 +19,7 @@ const LOCK_FILE: &str = "skep-up.lock";
 
 const PROCESSES_FILE: &str = "skep-processes.json";
 
-/// How many services and targets there are.
+/// The numbers of services and targets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Shape {
@@ -38,7 +38,7 @@ impl Default for Shape {
 }
 
 impl Shape {
-    /// Kind and name of each metadata and storage service, in the order in which they start.
+    /// Kind and name of each metadata and storage service, in the order of starting.
     pub(crate) fn services(&self) -> impl Iterator<Item = (&'static str, String)> + use<> {
         let kinds = [("metadata", self.metadata_targets), ("storage", self.storage_services)];
         let names_of =
@@ -47,7 +47,7 @@ impl Shape {
     }
 }
 
-/// What was asked for on the command line.
+/// The numbers on the command line. `None` means as the cluster was created.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct WantedShape {
     pub(crate) metadata_targets: Option<u16>,
@@ -67,7 +67,7 @@ fn refused(what: impl Into<String>) -> Error {
 }
 
 impl Layout {
-    /// The directory, which is made if it doesn't exist.
+    /// Opens the directory, and creates it if missing.
     pub(crate) fn make(path: &Path) -> Result<Self> {
         let named = |error: std::io::Error| Error::from(error).within(path.display());
         std::fs::create_dir_all(path).map_err(named)?;
@@ -78,8 +78,8 @@ impl Layout {
     pub(crate) fn open(path: &Path) -> Result<Self> {
         if !path.exists() {
             let what = format!(
-                "there is no cluster at {}; name the directory that `skep up` has made with \
-                 --data-dir",
+                "cannot find a cluster at {}: no such directory; name the data directory of `skep \
+                 up` with --data-dir",
                 path.display()
             );
             return Err(Error::new(ErrorCode::Configuration, what));
@@ -112,13 +112,13 @@ impl Layout {
         Ok((metadata.uid(), metadata.gid()))
     }
 
-    /// Keeps the names and process ids of what runs, for people and for `skep up --detach`.
+    /// Stores the names and ids of the running processes, for people and for `skep up --detach`.
     pub(crate) fn note_processes(&self, processes: &BTreeMap<String, u32>) -> Result<()> {
         let text = serde_json::to_string_pretty(processes).expect("names and numbers are text");
         replace_atomically(&self.data.join(PROCESSES_FILE), text.as_bytes())
     }
 
-    /// Names and process ids of what the supervisor said runs; empty if it said nothing.
+    /// Names and ids of the processes that the supervisor stored. Empty if there is no such list.
     pub(crate) fn processes(&self) -> BTreeMap<String, u32> {
         let text = std::fs::read_to_string(self.data.join(PROCESSES_FILE)).unwrap_or_default();
         serde_json::from_str(&text).unwrap_or_default()
@@ -142,8 +142,8 @@ impl Layout {
                 return Err(Error::new(
                     ErrorCode::InUse,
                     format!(
-                        "the cluster in {0} is up already (supervisor: process {1}); \
-                         `skep down --data-dir {0}` stops it",
+                        "cannot start the cluster in {0}: it is up already (supervisor: process \
+                         {1}); `skep down --data-dir {0}` stops it",
                         self.data.display(),
                         read_pid(&mut file).map_or("?".into(), |pid| pid.to_string())
                     ),
@@ -156,7 +156,7 @@ impl Layout {
         Ok(SupervisorLock { _file: file })
     }
 
-    /// The process id of the supervisor that runs; `None` if none does.
+    /// The process id of the running supervisor. `None` means that no supervisor runs.
     pub(crate) fn supervisor(&self) -> Result<Option<u32>> {
         let path = self.data.join(LOCK_FILE);
         let named = |error: std::io::Error| Error::from(error).within(path.display());
@@ -172,8 +172,8 @@ impl Layout {
         }
     }
 
-    /// The shape to start: as the cluster was made, or as wanted for a new one, which is then
-    /// remembered. Storage services may be added later.
+    /// The shape to start: that of the existing cluster, or `wanted` for a new one, which is then
+    /// stored. Storage services can be added later.
     pub(crate) fn shape(&self, wanted: WantedShape) -> Result<Shape> {
         let path = self.data.join(SHAPE_FILE);
         let known = match std::fs::read_to_string(&path) {
@@ -196,15 +196,17 @@ impl Layout {
         let Shape { metadata_targets, storage_services, targets_per_service } = shape;
         if metadata_targets == 0 || storage_services == 0 || targets_per_service == 0 {
             return Err(refused(
-                "a cluster has at least one metadata target and one storage target",
+                "cannot start the cluster: it needs at least one target of each kind; use at least \
+                 1 for --metadata-targets, --storage-services and --targets-per-service",
             ));
         }
         let may_become = Shape { storage_services, ..before };
         let is_possible = shape == may_become && storage_services >= before.storage_services;
         if known.is_some() && !is_possible {
             return Err(refused(format!(
-                "the cluster in {} was made with {} metadata targets and {} storage services of {} \
-                 targets; only storage services can be added by `skep up`",
+                "cannot change the shape of the cluster in {}: it was created with {} metadata \
+                 targets and {} storage services of {} targets; only more --storage-services can \
+                 be added",
                 self.data.display(),
                 before.metadata_targets,
                 before.storage_services,
@@ -218,7 +220,7 @@ impl Layout {
         Ok(shape)
     }
 
-    /// A directory with other people's files is not taken over.
+    /// Refuses a directory with files that are not part of a cluster.
     fn check_blank(&self) -> Result<()> {
         let ours = [LOCK_FILE, "logs", "lost+found"];
         let named = |error: std::io::Error| Error::from(error).within(self.data.display());
@@ -226,7 +228,8 @@ impl Layout {
             let name = entry.map_err(named)?.file_name();
             if !ours.iter().any(|known| name == *known) {
                 return Err(refused(format!(
-                    "{} holds '{}' and no cluster; choose another --data-dir",
+                    "cannot create a cluster in {}: the directory contains '{}' and no cluster; \
+                     choose another --data-dir",
                     self.data.display(),
                     name.display()
                 )));
@@ -236,7 +239,7 @@ impl Layout {
     }
 }
 
-/// Says that a supervisor runs, until it is dropped or its process ends.
+/// The lock of a running supervisor. Released when it is dropped or the process ends.
 #[derive(Debug)]
 pub(crate) struct SupervisorLock {
     _file: File,
@@ -254,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_shape_is_remembered_and_only_grows_by_storage_services() {
+    fn stored_shape_grows_by_storage_services_only() {
         let parent = tempfile::tempdir().unwrap();
         let layout = Layout::make(&parent.path().join("data")).unwrap();
         let wanted = |metadata, services, targets| WantedShape {
@@ -270,12 +273,12 @@ mod tests {
         assert_eq!(grown, Shape { storage_services: 3, ..expected });
         for refused in [wanted(Some(2), None, None), wanted(None, Some(2), None)] {
             let error = layout.shape(refused).unwrap_err();
-            assert!(error.context().contains("was made with 1 metadata"), "{error}");
+            assert!(error.context().contains("was created with 1 metadata"), "{error}");
         }
     }
 
     #[test]
-    fn a_directory_with_other_files_is_not_taken_over() {
+    fn directory_with_other_files_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("thesis.tex"), "").unwrap();
         let layout = Layout::make(directory.path()).unwrap();
@@ -284,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_one_supervisor_at_a_time_and_its_process_is_known() {
+    fn second_supervisor_is_refused_with_the_id_of_the_first() {
         let directory = tempfile::tempdir().unwrap();
         let layout = Layout::make(directory.path()).unwrap();
         assert_eq!(layout.supervisor().unwrap(), None);

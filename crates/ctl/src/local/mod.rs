@@ -1,9 +1,9 @@
-//! A whole cluster on one host: what `skep up` starts, supervises and stops.
+//! A complete cluster on one host, which `skep up` starts, supervises and stops.
 //!
-//! [`layout`] says what lies where in the data directory; [`children`] starts, watches and ends
-//! processes; [`ownership`] says whose the root directory is; [`supervisor`] is the life of a
-//! cluster from `up` to `down`; [`summary`] is what it says about itself. Everything is real:
-//! separate processes of this program, sockets, directories.
+//! [`layout`] owns the data directory; [`children`] starts, watches and ends processes;
+//! [`ownership`] sets the owner of the root directory; [`supervisor`] runs a cluster from `up` to
+//! `down`; [`summary`] describes a running cluster. Services are separate processes of this
+//! program, with real sockets and directories.
 
 pub(crate) mod children;
 pub(crate) mod layout;

@@ -1,14 +1,14 @@
-//! Who owns the root directory of a cluster on one host: whoever started it.
+//! Gives the root directory of a cluster on one host to the user that started it.
 //!
-//! Metadata makes the root for root. A user who runs `skep up` without being root could not write
-//! there, nor change it, since the kernel lets only root give directories away.
+//! Metadata creates the root directory with the owner root. Another user that runs `skep up` could
+//! not write to it, and could not change its owner, which only root may do.
 
 use crate::access::{Access, PATIENCE};
 use skep_client::{Client, InodeAttributes, LogControl, Mount, MountOptions};
 use skep_types::{InodeId, Result};
 use skep_wire::metadata::SetAttributes;
 
-/// Gives the root directory to a user, if it is still root's.
+/// Changes the owner of the root directory to a user, if the owner is still root.
 pub(crate) async fn give_root_to(access: &Access, uid: u32, gid: u32) -> Result<()> {
     let mount = Mount::new(MountOptions {
         cluster: access.token.clone().into(),

@@ -1,4 +1,4 @@
-//! Waiting until another process says that it is ready, in the way of `sd_notify(3)`.
+//! Waits until another process reports that it is ready, with the protocol of `sd_notify(3)`.
 
 use skep_types::{Error, ErrorCode, Result};
 use std::os::linux::net::SocketAddrExt;
@@ -6,14 +6,14 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::process::Command;
 use std::time::Duration;
 
-/// How often it is looked for, at first.
+/// First interval between checks.
 const PAUSE: Duration = Duration::from_millis(10);
-/// How often where it takes long.
+/// Longest interval between checks.
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
-/// The pause is this part of the time that has passed.
+/// The interval is the elapsed time divided by this.
 const PAUSES: u32 = 20;
 
-/// Where a child process says that it is ready.
+/// The socket on which child processes report that they are ready.
 #[derive(Debug)]
 pub(crate) struct Readiness {
     socket: UnixDatagram,
@@ -21,7 +21,7 @@ pub(crate) struct Readiness {
 }
 
 impl Readiness {
-    /// A new place, with a name that nobody else uses.
+    /// Creates a socket with a unique name.
     pub(crate) fn new() -> Result<Self> {
         let name = format!("skep-ready-{:032x}", skep_env::random_u128());
         let socket = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
@@ -29,12 +29,12 @@ impl Readiness {
         Ok(Self { socket, name })
     }
 
-    /// Tells a child process where it is.
+    /// Sets the environment variable that names the socket for a child process.
     pub(crate) fn tell(&self, command: &mut Command) {
         command.env("NOTIFY_SOCKET", format!("@{}", self.name));
     }
 
-    /// Whether it was said. Several say it here: how often.
+    /// Number of reports since the last call. Several children share the socket.
     pub(crate) fn take(&self) -> usize {
         let mut buffer = [0; 64];
         let mut count = 0;
@@ -44,8 +44,8 @@ impl Readiness {
         count
     }
 
-    /// Waits until it is said, and gives how often it was; without `patience`, for ever.
-    /// `has_ended` gives the reason when it never will be.
+    /// Waits for a report, and returns the number of reports. Without `patience`, it waits without
+    /// limit. `has_ended` returns an error once no report can come.
     pub(crate) async fn wait(
         &self,
         patience: Option<Duration>,
@@ -62,7 +62,7 @@ impl Readiness {
             }
             let passed = skep_env::now() - start;
             if let Some(patience) = patience.filter(|patience| passed > *patience) {
-                let what = format!("it was not ready within {} s", patience.as_secs());
+                let what = format!("the process was not ready within {} s", patience.as_secs());
                 return Err(Error::new(ErrorCode::TimedOut, what));
             }
             skep_env::sleep((passed / PAUSES).clamp(PAUSE, LONGEST_PAUSE)).await;

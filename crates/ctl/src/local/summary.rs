@@ -1,4 +1,5 @@
-//! What a cluster on this host says about itself: what runs where, room, what to try, how to stop.
+//! The summary of a running cluster on this host: processes, free space, and commands to try and to
+//! stop it.
 
 use super::layout::Layout;
 use crate::access::ClusterArgs;
@@ -10,7 +11,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
-/// What is up.
+/// The running cluster, as JSON.
 #[derive(Debug, Serialize)]
 struct Summary {
     cluster: String,
@@ -28,7 +29,7 @@ struct Service {
     targets: Vec<u32>,
 }
 
-/// Prints it.
+/// Prints the summary.
 pub(crate) async fn print(
     layout: &Layout,
     mount_point: Option<&Path>,
@@ -87,7 +88,7 @@ fn services(map: &ClusterMap, processes: &BTreeMap<String, u32>) -> Vec<Service>
     servers.map(service).collect()
 }
 
-/// Which transport the mount took, as its log says.
+/// The transport of the mount, from its log.
 fn transport(layout: &Layout) -> Option<String> {
     let newest = layout.log("mount");
     let mut logs = [newest.clone(), newest.with_extension("log.old")].into_iter();
@@ -123,13 +124,13 @@ fn hints(layout: &Layout, mount_point: Option<&Path>, in_foreground: bool) -> St
     }
 }
 
-/// How this program was called.
+/// The name under which this program was started.
 fn program() -> String {
     let called = std::env::args().next().unwrap_or_default();
     if called.is_empty() { "skep".into() } else { quoted(called) }
 }
 
-/// A path as a shell takes it.
+/// A path, quoted for a shell if necessary.
 fn quoted(path: String) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "/._-+:@,".contains(c);
     if path.chars().all(is_plain) { path } else { format!("'{}'", path.replace('\'', r"'\''")) }

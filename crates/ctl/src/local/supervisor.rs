@@ -1,14 +1,15 @@
-//! The life of a cluster on one host: made if need be, started in order, mounted, watched, ended in
-//! the opposite order.
+//! Runs a cluster on one host: initialises it if necessary, starts its processes in order, mounts
+//! it, restarts processes that die, and ends all in the opposite order.
 
-use super::children::{LOG_LIMIT, Role, Service, describe, program};
+use super::children::{LOG_LIMIT, Role, Service, describe};
 use super::layout::{Layout, Shape, SupervisorLock};
 use super::ownership::give_root_to;
 use super::readiness::Readiness;
 use super::summary;
-use crate::access::{Access, ClusterArgs, is_mount_point};
-use crate::cmd::umount::unmount;
+use crate::access::{Access, ClusterArgs};
+use crate::mounts::{is_mount_point, unmount};
 use crate::output::{is_for_people, say};
+use crate::program::program;
 use skep_store::identity::is_initialised;
 use skep_types::map::Reachability;
 use skep_types::{Error, ErrorCode, NodeKind, Result};
@@ -20,24 +21,24 @@ use std::time::Duration;
 
 /// How long services may take to start.
 const START_PATIENCE: Duration = Duration::from_secs(60);
-/// How long services may take to end before they are killed. The mount waits for open files.
+/// Time for services to end before they are killed. The mount waits for open files.
 const END_PATIENCE: Duration = Duration::from_secs(20);
-/// How often children are looked at.
+/// Interval between checks of the children.
 const TICK: Duration = Duration::from_millis(50);
-/// A second Ctrl-C means it.
+/// The second Ctrl-C kills the processes.
 const SIGNALS_TO_KILL: u32 = 2;
 
-/// What `skep up` was asked for.
+/// The request of `skep up`.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) layout: Layout,
     pub(crate) shape: Shape,
-    /// Where to mount; none: not at all.
+    /// The mount point. `None` means no mount.
     pub(crate) mount_point: Option<PathBuf>,
     pub(crate) transport: String,
-    /// Settings: of the services of a kind, of one by its name, or of `all`; `key=value`.
+    /// Settings as `key=value`, with their scope: a kind of service, one service, or `all`.
     pub(crate) set: Vec<(String, String)>,
-    /// Whether a terminal is attached: where to press Ctrl-C.
+    /// Whether a terminal is attached, for Ctrl-C.
     pub(crate) in_foreground: bool,
 }
 
@@ -46,12 +47,12 @@ struct Supervisor {
     plan: Plan,
     services: Vec<Service>,
     readiness: Readiness,
-    /// How often the user asked to end.
+    /// Number of signals to end.
     asked_to_end: Rc<Cell<u32>>,
     _lock: SupervisorLock,
 }
 
-/// Starts the cluster and keeps it running until a signal says to end it.
+/// Starts the cluster and keeps it running until a signal arrives.
 pub(crate) async fn run(plan: Plan, signals: skep_env::Signals) -> Result<()> {
     let lock = plan.layout.lock()?;
     let asked_to_end = Rc::new(Cell::new(0));
@@ -98,7 +99,8 @@ impl Supervisor {
             give_root_to(&access, uid, gid).await?;
         }
         if let Some(mount_point) = self.plan.mount_point.clone() {
-            // On a dead mount nothing can be made; the mount's process clears it away.
+            // Creating a directory on a dead mount fails; the new mount process removes the dead
+            // mount.
             if !is_mount_point(&mount_point) {
                 std::fs::create_dir_all(&mount_point)
                     .map_err(|error| Error::from(error).within(mount_point.display()))?;
@@ -116,8 +118,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Waits for processes of a supervisor that was killed: they end by themselves, but not at
-    /// once.
+    /// Waits for the processes of a killed supervisor, which end by themselves after a while.
     async fn await_former(&self) {
         let data = self.plan.layout.data.display().to_string();
         let is_ours = |process: &u32| {
@@ -155,7 +156,7 @@ impl Supervisor {
             format!("node.log_limit={LOG_LIMIT}"),
         ];
         if kind != "management" {
-            // As the directory is called, whichever registers first.
+            // The name of the directory, independent of the order of registration.
             arguments.extend(["--set".into(), format!("node.name={name}")]);
         }
         for target in self.targets(kind, name) {
@@ -194,7 +195,7 @@ impl Supervisor {
         .to_vec()
     }
 
-    /// Makes a service's directories, unless they are there.
+    /// Initialises the directories of a service, if necessary.
     fn initialise(&self, name: &str, token: Vec<String>) -> Result<()> {
         let kind = name.split('-').next().unwrap_or(name);
         let directory = self.plan.layout.service(name);
@@ -211,7 +212,7 @@ impl Supervisor {
         }
         let said = String::from_utf8_lossy(&output.stderr);
         let what =
-            format!("{name} could not be made ({}): {}", describe(output.status), said.trim());
+            format!("cannot initialise {name} ({}): {}", describe(output.status), said.trim());
         Err(Error::new(ErrorCode::Configuration, what))
     }
 
@@ -219,7 +220,8 @@ impl Supervisor {
         self.services.push(Service::new(&self.plan.layout, role, name, arguments));
     }
 
-    /// Starts what was added, and waits until so many have said that they are ready.
+    /// Starts the services that were added, and waits until `count` of them report that they are
+    /// ready.
     async fn await_ready(&mut self, count: usize) -> Result<()> {
         let readiness = &self.readiness;
         for service in self.services.iter_mut().filter(|service| service.process().is_none()) {
@@ -247,11 +249,16 @@ impl Supervisor {
 
     fn too_late(&self) -> Error {
         let Some(newest) = self.services.last() else {
-            return Error::new(ErrorCode::TimedOut, "nothing was started");
+            return Error::new(
+                ErrorCode::TimedOut,
+                "cannot start the cluster: no process was \
+                                                    started",
+            );
         };
         let (log, lines) = (self.plan.layout.log(&newest.name), newest.tail());
         let what = format!(
-            "{} (or one like it) was not ready within {} s; the end of {}:\n{lines}",
+            "cannot start the cluster: {} (or a service of the same kind) was not ready within {} \
+             s; the end of {}:\n{lines}",
             newest.name,
             START_PATIENCE.as_secs(),
             log.display()
@@ -259,8 +266,7 @@ impl Supervisor {
         Error::new(ErrorCode::TimedOut, what)
     }
 
-    /// Waits until management sees all services and targets, and divides the namespace if that was
-    /// not done yet.
+    /// Waits until all services and targets have registered, and formats the cluster if it is new.
     async fn await_registered(&self, access: &Access) -> Result<()> {
         let Shape { metadata_targets, storage_services, targets_per_service } = self.plan.shape;
         let wanted = [
@@ -289,34 +295,38 @@ impl Supervisor {
                 return Err(Error::new(ErrorCode::Interrupted, "interrupted"));
             }
             if skep_env::now() > deadline {
-                let what = "not all services registered; `skep health check` says which";
+                let what = "cannot start the cluster: some services did not register with \
+                            management in time; `skep health check` lists them";
                 return Err(Error::new(ErrorCode::TimedOut, what));
             }
             skep_env::sleep(TICK).await;
         }
     }
 
-    /// Leaves a list of what runs for whoever asks.
+    /// Stores the list of running processes.
     fn note_processes(&self) {
         let running = self.services.iter();
         let processes =
             running.filter_map(|service| Some((service.name.clone(), service.process()?)));
         if let Err(error) = self.plan.layout.note_processes(&processes.collect()) {
-            tracing::warn!("the list of processes can't be written: {error}");
+            tracing::warn!("cannot write the list of processes of the cluster: {error}");
         }
     }
 
-    /// Starts what dies again, until somebody asks to end.
+    /// Restarts services that die, until a signal to end arrives.
     async fn watch(&mut self) {
         while self.asked_to_end.get() == 0 {
-            // What services say when they end is of no interest here.
+            // Drains the notifications of restarted and ending services.
             self.readiness.take();
             let mut has_changed = false;
             for service in &mut self.services {
                 if let Some(status) = service.take_end() {
                     if service.role == Role::Mount && status.success() {
                         service.is_done = true;
-                        print_line("unmounted from outside; the services go on");
+                        print_line(
+                            "the mount was unmounted by another program; the services keep \
+                                    running",
+                        );
                         continue;
                     }
                     print_line(&service.note_death(status));
@@ -326,11 +336,14 @@ impl Supervisor {
                         Ok(()) => {
                             has_changed = true;
                             let process = service.process().unwrap_or_default();
-                            print_line(&format!("{} runs again (process {process})", service.name));
+                            print_line(&format!(
+                                "{} is running again (process {process})",
+                                service.name
+                            ));
                         }
                         Err(error) => {
                             service.put_off();
-                            print_line(&format!("{} can't be started: {error}", service.name));
+                            print_line(&format!("cannot start {}: {error}", service.name));
                         }
                     }
                 }
@@ -342,7 +355,7 @@ impl Supervisor {
         }
     }
 
-    /// Ends everything, what depends on others first.
+    /// Ends all services, each before those that it depends on.
     async fn end(&mut self) {
         for role in [Role::Mount, Role::Storage, Role::Metadata, Role::Management] {
             let of_role = |service: &&mut Service| service.role == role;
@@ -357,7 +370,7 @@ impl Supervisor {
                     match service.take_end() {
                         Some(status) if !status.success() && !was_killed => {
                             let how = describe(status);
-                            print_line(&format!("{} did not end cleanly ({how})", service.name));
+                            print_line(&format!("{} ended with an error ({how})", service.name));
                         }
                         _ if service.process().is_some() => left.push(service),
                         _ => {}
@@ -370,14 +383,14 @@ impl Supervisor {
                 if (is_late || self.asked_to_end.get() >= SIGNALS_TO_KILL) && !was_killed {
                     was_killed = true;
                     for service in left {
-                        print_line(&format!("{} does not end; killing it", service.name));
+                        print_line(&format!("{} is still running; killing it", service.name));
                         service.signal(libc::SIGKILL);
                     }
                 }
                 skep_env::sleep(TICK).await;
             }
         }
-        // What a killed mount leaves behind.
+        // A killed mount leaves a dead mount point.
         let was_mounted = self.services.iter().any(|service| service.role == Role::Mount);
         if let Some(mount_point) = self.plan.mount_point.as_ref().filter(|_| was_mounted)
             && is_mount_point(mount_point)
@@ -389,8 +402,8 @@ impl Supervisor {
     }
 }
 
-/// What happens, for whoever looks on. A closed terminal must not end the supervisor.
-/// Programs get one value, when all is up.
+/// Prints an event for people. Ignores errors: a closed terminal must not end the supervisor. With
+/// JSON output, the summary is the only value.
 fn print_line(text: &str) {
     if is_for_people() {
         let _ = say(text);

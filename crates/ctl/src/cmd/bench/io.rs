@@ -1,15 +1,119 @@
 //! `skep bench io`: IOR's patterns.
 
+use super::args::{CacheArgs, HostArgs, ResultArgs, RunnerArgs, parse_size};
 use super::results::Size;
 use super::witness::Witness;
 use super::{by, end_on_signals, hosts, named, path_on_hosts, runner};
-use crate::cli::bench::IoArgs;
+use crate::help::{Example, examples};
 use crate::output::{render, table};
 use skep_bench::io::{Outcome, Plan};
 use skep_bench::launcher::PhaseRecord;
 use skep_types::{Error, ErrorCode, Result};
 use std::path::Path;
 use std::process::ExitCode;
+
+const EXAMPLES: &[Example] = &[
+    (
+        "4 processes write and read a file each, in transfers of 1 MiB",
+        "skep bench io --processes-per-host 4 -F -t 1m -b 256m -e -o /mnt/skep/test",
+    ),
+    (
+        "a shared file from three hosts; each reads and verifies the data of another",
+        "skep bench io --hosts a,b,c -t 1m -b 1g -C -e -R -o /mnt/skep/test",
+    ),
+    (
+        "random transfers of 4 KiB without cache, five times, all results as JSON",
+        "skep bench io -F -z -B -t 4k -b 64m -i 5 -o /mnt/skep/test --output json",
+    ),
+    (
+        "the same with IOR itself",
+        "skep bench io --tool ior -F -z -B -t 4k -b 64m -i 5 -o /mnt/skep/test",
+    ),
+];
+
+/// Write and read data in IOR's patterns, from any number of hosts, on any mounted file system
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct IoArgs {
+    #[command(flatten)]
+    place: HostArgs,
+    #[command(flatten)]
+    caches: CacheArgs,
+    #[command(flatten)]
+    runner: RunnerArgs,
+    /// Run this installed program instead of the built-in benchmark, with translated options
+    #[arg(long, value_name = "PROGRAM", value_parser = ["ior", "fio", "iozone"])]
+    tool: Option<String>,
+    /// File to use; with -F, a dot and the process number are appended; {host} becomes the host's
+    /// name
+    #[arg(short = 'o', long = "path", value_name = "FILE")]
+    path: String,
+    /// Bytes per system call: 4k, 1m, 1MiB, ...
+    #[arg(
+        short = 't',
+        long,
+        default_value = "256k",
+        value_name = "SIZE",
+        value_parser = parse_size
+    )]
+    transfer_size: u64,
+    /// Contiguous bytes of each process in a segment
+    #[arg(short = 'b', long, default_value = "1m", value_name = "SIZE", value_parser = parse_size)]
+    block_size: u64,
+    /// Number of segments: each holds one block of every process
+    #[arg(short = 's', long, default_value_t = 1, value_name = "NUMBER")]
+    segments: u64,
+    /// Use one file per process (N-N) instead of a shared file (N-1)
+    #[arg(short = 'F', long)]
+    file_per_process: bool,
+    /// Write [default: write and read]
+    #[arg(short = 'w', long)]
+    write: bool,
+    /// Read [default: write and read]
+    #[arg(short = 'r', long)]
+    read: bool,
+    /// Do transfers in random order
+    #[arg(short = 'z', long)]
+    random: bool,
+    /// Let each process read the data of a process on the next host
+    #[arg(short = 'C', long)]
+    reorder: bool,
+    /// Sync each file after writing, as part of the measured time
+    #[arg(short = 'e', long)]
+    fsync: bool,
+    /// Do not remove the files at the end
+    #[arg(short = 'k', long)]
+    keep: bool,
+    /// Overwrite existing files, and do not remove them
+    #[arg(short = 'E', long)]
+    use_existing: bool,
+    /// Number of repetitions
+    #[arg(short = 'i', long, default_value_t = 1, value_name = "NUMBER")]
+    repetitions: u32,
+    /// Verify the written data after the measurement
+    #[arg(short = 'W', long)]
+    verify_write: bool,
+    /// Verify the data while it is read, as part of the measured time
+    #[arg(short = 'R', long)]
+    verify_read: bool,
+    /// Bypass the page cache (`O_DIRECT`)
+    #[arg(short = 'B', long)]
+    direct: bool,
+    /// Signature in the written data; a later run with the same number can verify it (-r -R)
+    #[arg(short = 'G', long, value_name = "NUMBER")]
+    signature: Option<u32>,
+    /// Bytes per second that the hardware can move; results are shown as a share of it
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    limit: Option<u64>,
+    /// Operations per second that the hardware can do; results are shown as a share of it
+    #[arg(long, value_name = "NUMBER")]
+    limit_iops: Option<u64>,
+    /// Random seed of the order of transfers
+    #[arg(long, default_value_t = 0, value_name = "NUMBER")]
+    seed: u64,
+    #[command(flatten)]
+    results: ResultArgs,
+}
 
 pub(super) fn run(args: &IoArgs) -> Result<ExitCode> {
     let hosts = hosts(&args.place)?;
@@ -32,7 +136,11 @@ pub(super) fn run(args: &IoArgs) -> Result<ExitCode> {
         0 => Ok(ExitCode::SUCCESS),
         errors => {
             let first = outcome.phases.iter().find_map(|phase| phase.first_error.clone());
-            let what = format!("{errors} transfers had wrong data: {}", first.unwrap_or_default());
+            let what = format!(
+                "cannot verify {errors} transfers: their data differs from the \
+                                written data; the first: {}",
+                first.unwrap_or_default()
+            );
             Err(Error::new(ErrorCode::Corrupt, what))
         }
     }
@@ -106,7 +214,7 @@ fn as_table(outcome: &Outcome) -> String {
 /// The share of a limit that a phase has reached.
 type Share = Box<dyn Fn(&PhaseRecord) -> f64>;
 
-/// What results are compared with: a title, and what is shown below it.
+/// The limits that results are compared with: a column title, and the value of a phase.
 fn limits(plan: &Plan) -> Vec<(&'static str, Share)> {
     let mut found: Vec<(&str, Share)> = Vec::new();
     if let Some(limit) = plan.limit_bytes_per_s {

@@ -1,13 +1,98 @@
 //! `skep bench metadata`: mdtest's phases.
 
+use super::args::{CacheArgs, HostArgs, ResultArgs, RunnerArgs, parse_size};
 use super::results::Size;
 use super::witness::Witness;
 use super::{by, end_on_signals, hosts, named, path_on_hosts, runner};
-use crate::cli::bench::MetadataArgs;
+use crate::help::{Example, examples};
 use crate::output::{render, table};
 use skep_bench::metadata::{OPERATIONS, Outcome, Plan};
 use skep_types::Result;
+use std::path::PathBuf;
 use std::process::ExitCode;
+
+const EXAMPLES: &[Example] = &[
+    (
+        "4 processes, a tree each, 1000 files per directory",
+        "skep bench metadata --processes-per-host 4 -u -F -I 1000 -d /mnt/skep",
+    ),
+    (
+        "from three hosts; each uses the items of the next",
+        "skep bench metadata --hosts a,b,c -n 10000 -N 1 -i 3 -d /mnt/skep",
+    ),
+];
+
+/// Create, stat, read and remove files and directories as mdtest does
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct MetadataArgs {
+    #[command(flatten)]
+    place: HostArgs,
+    #[command(flatten)]
+    caches: CacheArgs,
+    #[command(flatten)]
+    runner: RunnerArgs,
+    /// Run this installed program instead of the built-in benchmark, with translated options
+    #[arg(long, value_name = "PROGRAM", value_parser = ["mdtest"])]
+    tool: Option<String>,
+    /// Existing directory to work in; {host} becomes the host's name
+    #[arg(short = 'd', long, value_name = "DIR")]
+    directory: PathBuf,
+    /// Items per process, over all directories of the tree
+    #[arg(short = 'n', long, value_name = "NUMBER", conflicts_with = "items_per_directory")]
+    items: Option<u64>,
+    /// Items per process in each directory of the tree
+    #[arg(short = 'I', long, value_name = "NUMBER")]
+    items_per_directory: Option<u64>,
+    /// Depth of the directory tree
+    #[arg(short = 'z', long, default_value_t = 0, value_name = "NUMBER")]
+    depth: u32,
+    /// Subdirectories per directory of the tree
+    #[arg(short = 'b', long, default_value_t = 1, value_name = "NUMBER")]
+    branching: u64,
+    /// Put items into the leaves of the tree only
+    #[arg(short = 'L', long)]
+    leaves_only: bool,
+    /// Use one tree per process
+    #[arg(short = 'u', long)]
+    unique_trees: bool,
+    /// Use files only
+    #[arg(short = 'F', long)]
+    files_only: bool,
+    /// Use directories only
+    #[arg(short = 'D', long)]
+    directories_only: bool,
+    /// Create items [default: all four phases]
+    #[arg(short = 'C', long)]
+    create: bool,
+    /// Stat items [default: all four phases]
+    #[arg(short = 'T', long)]
+    stat: bool,
+    /// Read files [default: all four phases]
+    #[arg(short = 'E', long)]
+    read: bool,
+    /// Remove items [default: all four phases]
+    #[arg(short = 'r', long)]
+    remove: bool,
+    /// Number of repetitions
+    #[arg(short = 'i', long, default_value_t = 1, value_name = "NUMBER")]
+    repetitions: u32,
+    /// Bytes to write into each new file
+    #[arg(short = 'w', long, default_value = "0", value_name = "SIZE", value_parser = parse_size)]
+    write_bytes: u64,
+    /// Bytes to read from each file
+    #[arg(short = 'e', long, default_value = "0", value_name = "SIZE", value_parser = parse_size)]
+    read_bytes: u64,
+    /// Sync each file after writing
+    #[arg(short = 'y', long)]
+    sync: bool,
+    /// Stat and read the items of the process this many places further; 1: a process on the next
+    /// host
+    #[arg(short = 'N', long, default_value_t = 0, value_name = "NUMBER")]
+    stride: u32,
+    #[command(flatten)]
+    results: ResultArgs,
+}
 
 pub(super) fn run(args: &MetadataArgs) -> Result<ExitCode> {
     let hosts = hosts(&args.place)?;

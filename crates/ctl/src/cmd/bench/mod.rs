@@ -1,14 +1,18 @@
-//! Verbs of `skep bench`, and what they share: hosts and interruption; [`witness`] has the rest.
+//! Verbs of `skep bench`, with their hosts and the handling of signals. [`witness`] owns progress
+//! and results.
 
+mod args;
 mod io;
 mod metadata;
 mod net;
 mod results;
+mod slow_targets;
 mod storage;
 mod validity;
 mod witness;
 
-use crate::cli::bench::{BenchVerb, HostArgs, RunnerArgs};
+use args::{HostArgs, RunnerArgs};
+use clap::Subcommand;
 use skep_bench::Host;
 use skep_bench::tool::{Runner, Tool};
 use skep_types::{Error, ErrorCode, Result};
@@ -18,15 +22,34 @@ use std::process::ExitCode;
 /// Names that mean this host.
 const HERE: [&str; 1] = ["localhost"];
 
-pub(super) fn run(verb: BenchVerb) -> Result<ExitCode> {
-    match verb {
-        BenchVerb::Io(args) => io::run(&args),
-        BenchVerb::Metadata(args) => metadata::run(&args),
-        BenchVerb::Net { query, args } => net::run(&args, &query),
-        BenchVerb::Storage { query, args } => storage::run(&args, &query),
-        BenchVerb::SlowTargets { query, args } => storage::slow_targets(&args, &query),
-        BenchVerb::Agent => skep_bench::agent().map(|()| ExitCode::SUCCESS),
-        BenchVerb::Worker => skep_bench::worker().map(|()| ExitCode::SUCCESS),
+/// Measure the performance of applications and of the parts of a cluster
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchVerb {
+    Io(io::IoArgs),
+    Metadata(metadata::MetadataArgs),
+    Net(net::NetArgs),
+    Storage(storage::StorageArgs),
+    SlowTargets(slow_targets::SlowTargetsArgs),
+    /// The process of a benchmark on a host.
+    #[command(hide = true)]
+    Agent,
+    /// A process of a benchmark.
+    #[command(hide = true)]
+    Worker,
+}
+
+impl BenchVerb {
+    /// Carries out a verb.
+    pub(super) fn run(self) -> Result<ExitCode> {
+        match self {
+            Self::Io(args) => io::run(&args),
+            Self::Metadata(args) => metadata::run(&args),
+            Self::Net(args) => net::run(&args),
+            Self::Storage(args) => storage::run(&args),
+            Self::SlowTargets(args) => slow_targets::run(&args),
+            Self::Agent => skep_bench::agent().map(|()| ExitCode::SUCCESS),
+            Self::Worker => skep_bench::worker().map(|()| ExitCode::SUCCESS),
+        }
     }
 }
 
@@ -40,7 +63,7 @@ fn hosts(args: &HostArgs) -> Result<Vec<Host>> {
     Ok(clients.map(|host| Host { name: host.name.clone(), enter: host.enter() }).collect())
 }
 
-/// Who has done the work, if another program.
+/// Names the program that did the work, if it is not skep.
 fn by(tool: &str) -> String {
     if tool == "skep" { String::new() } else { format!("by {tool}: ") }
 }
@@ -57,7 +80,7 @@ fn path_on_hosts(args: &HostArgs, path: &Path, option: &str) -> Result<PathBuf> 
         Some(name) if path.is_relative() => skep_lab::State::load(name)?,
         _ => {
             return std::path::absolute(path).map_err(|error| {
-                let what = format!("{option}: {error}");
+                let what = format!("invalid {option}: {error}");
                 Error::new(ErrorCode::InvalidArgument, what)
             });
         }
@@ -65,7 +88,11 @@ fn path_on_hosts(args: &HostArgs, path: &Path, option: &str) -> Result<PathBuf> 
     // Mount points of clients are beside each other, under the clients' names.
     let first = lab.hosts_of(skep_lab::Role::Client).find_map(|host| host.mount_point.clone());
     let Some(place) = first.as_deref().and_then(Path::parent) else {
-        let what = format!("lab '{}' has no client host with a mount", lab.name);
+        let what = format!(
+            "cannot use lab '{}': it has no client host with a mount; `skep lab \
+                            status` shows its hosts",
+            lab.name
+        );
         return Err(Error::new(ErrorCode::NotFound, what));
     };
     Ok(place.join("{host}").join(path))
@@ -77,7 +104,7 @@ pub(super) fn listed(hosts: &[String], file: Option<&Path>, enter: &str) -> Resu
         None => hosts.to_vec(),
         Some(file) => {
             let text = std::fs::read_to_string(file).map_err(|error| {
-                let what = format!("host file {}: {error}", file.display());
+                let what = format!("cannot read host file {}: {error}", file.display());
                 Error::new(ErrorCode::InvalidArgument, what)
             })?;
             let words = text.lines().filter_map(|line| {
@@ -85,7 +112,11 @@ pub(super) fn listed(hosts: &[String], file: Option<&Path>, enter: &str) -> Resu
             });
             let names: Vec<_> = words.map(str::to_owned).collect();
             if names.is_empty() {
-                let what = format!("host file {} names no host", file.display());
+                let what = format!(
+                    "cannot use host file {}: it names no host; write one host name \
+                                    per line",
+                    file.display()
+                );
                 return Err(Error::new(ErrorCode::InvalidArgument, what));
             }
             names
@@ -109,8 +140,8 @@ pub(super) fn named(names: &[String], enter: &str) -> Vec<Host> {
     names.iter().map(host).collect()
 }
 
-/// Lets Ctrl-C and SIGTERM end a run in order, with what it has measured. Call it before any other
-/// thread is started.
+/// Lets Ctrl-C and SIGTERM end a run in order and keep its results. Call it before any other thread
+/// starts.
 fn end_on_signals() -> Result<()> {
     const NUMBERS: [i32; 2] = [libc::SIGINT, libc::SIGTERM];
     // Here for all threads to come, in the thread to wait for them.
@@ -120,7 +151,7 @@ fn end_on_signals() -> Result<()> {
             let signals = skep_env::Signals::take(&NUMBERS)?;
             signals.next().await
         });
-        // Where they can't be waited for, the run is at least not ended by them halfway.
+        // If the thread cannot wait for the signals, they are ignored.
         if waited.is_ok_and(|number| number.is_ok()) {
             skep_bench::interrupt();
         }

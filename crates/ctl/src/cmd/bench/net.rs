@@ -1,10 +1,11 @@
 //! `skep bench net`: the network between hosts and services, and between services.
 
+use super::args::{HostArgs, ResultArgs, parse_size};
 use super::results::Size;
 use super::witness::Witness;
 use super::{end_on_signals, hosts};
 use crate::access::ClusterArgs;
-use crate::cli::bench::NetArgs;
+use crate::help::{Example, examples};
 use crate::output::{render, table};
 use crate::view::node_named;
 use skep_bench::net::{Measured, Outcome, Pair, Plan, Server};
@@ -17,7 +18,60 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
 
-pub(super) fn run(args: &NetArgs, query: &ClusterArgs) -> Result<ExitCode> {
+const EXAMPLES: &[Example] = &[
+    ("from this host to all services, and between services", "skep bench net"),
+    (
+        "from three hosts to two services, pair by pair, five times",
+        "skep bench net --hosts a,b,c --services storage-1,storage-2 --only-from-hosts \
+                 --repetitions 5",
+    ),
+    (
+        "from all hosts of a lab to all services at the same time",
+        "skep bench net --lab lab --all-at-once --messages 256 --output json",
+    ),
+];
+
+/// Measure the network between hosts and services, and between services
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct NetArgs {
+    #[command(flatten)]
+    query: ClusterArgs,
+    #[command(flatten)]
+    place: HostArgs,
+    /// Only these services: names or ids separated by commas [default: all]
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    services: Vec<String>,
+    /// Measure only from hosts to services [default: also between services]
+    #[arg(long, conflicts_with = "only_between_services")]
+    only_from_hosts: bool,
+    /// Measure only between services [default: also from hosts to services]
+    #[arg(long)]
+    only_between_services: bool,
+    /// Measure all hosts with all services at the same time, instead of pair by pair
+    #[arg(long)]
+    all_at_once: bool,
+    /// Bytes of data per message, up to 4 MiB
+    #[arg(long, default_value = "1m", value_name = "SIZE", value_parser = parse_size)]
+    message_size: u64,
+    /// Messages per stream
+    #[arg(long, default_value_t = 32, value_name = "NUMBER")]
+    messages: u32,
+    /// Connections from each process to each service; each has one message in flight
+    #[arg(long, default_value_t = 4, value_name = "NUMBER")]
+    streams: u16,
+    /// Number of empty messages whose round trips are timed one by one; 0: none
+    #[arg(long, default_value_t = 200, value_name = "NUMBER")]
+    round_trips: u32,
+    /// Number of repetitions
+    #[arg(long, default_value_t = 3, value_name = "NUMBER")]
+    repetitions: u32,
+    #[command(flatten)]
+    results: ResultArgs,
+}
+
+pub(crate) fn run(args: &NetArgs) -> Result<ExitCode> {
+    let query = &args.query;
     let plan = plan(args)?;
     let hosts = hosts(&args.place)?;
     let query = match &args.place.lab {
@@ -78,7 +132,11 @@ fn plan(args: &NetArgs) -> Result<Plan> {
 /// its first client is. Call it before any thread is started. Gives the lab's cluster.
 fn enter_lab(lab: &State) -> Result<ClusterArgs> {
     let none = || {
-        let what = format!("lab '{}' has no client host", lab.name);
+        let what = format!(
+            "cannot use lab '{}': it has no client host; `skep lab status` shows \
+                            its hosts",
+            lab.name
+        );
         Error::new(ErrorCode::NotFound, what)
     };
     let client = lab.hosts_of(Role::Client).next().ok_or_else(none)?;
@@ -100,7 +158,10 @@ fn chosen(map: &ClusterMap, wanted: &[String]) -> Result<Vec<Server>> {
     for name in wanted {
         let node = node_named(map, name)?;
         if node.kind == NodeKind::Client {
-            let what = format!("{name} is a mount: it takes no connections, but its host may");
+            let what = format!(
+                "cannot measure the network to {name}: it is a mount and accepts no \
+                                connections; name its host with --hosts"
+            );
             return Err(Error::new(ErrorCode::InvalidArgument, what));
         }
         nodes.push(node);
@@ -198,8 +259,8 @@ fn outliers(outcome: &Outcome) -> String {
     };
     if !unclear.is_empty() {
         text += &format!(
-            "It can't be told of: {}. They seem slower, but chance could do that with so few \
-             measurements; take more (--repetitions).\n",
+            "Unclear: {}. They seem slower, but with so few measurements that may be chance; use \
+             more --repetitions.\n",
             unclear.join(", ")
         );
     }

@@ -1,11 +1,11 @@
 //! A file that keeps each result of a run as soon as it is measured: lines of JSON.
 //!
-//! The first line says what is measured and how, the others are results, the last one tells that
-//! the run came to its end. Room for all of them is set aside before anything is measured, where
-//! the file system can do that: a disk that fills up meanwhile can't take it away. Where a line
-//! can't be written all the same, those before it stay, and the run goes on.
+//! The first line describes the benchmark, the others are results, and the last one marks the end
+//! of the run. If the file system supports it, disk space for all lines is allocated before the
+//! first measurement, so that a disk that fills up during the run loses none. If a line still
+//! cannot be written, the lines before it are kept and the run continues.
 //!
-//! A file in which nothing was measured is removed again.
+//! A file without results is removed.
 
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
@@ -16,19 +16,19 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// What a result takes at most, without what it says of single processes.
+/// Most bytes of a result, without the records of single processes.
 const LINE_BYTES: u64 = 1 << 10;
-/// What it takes more for each process, stream or round trip.
+/// Most bytes of the record of one process, stream or round trip.
 const PART_BYTES: u64 = 512;
-/// What it takes more for each process where another program reports.
+/// Most bytes of the record of one process, if another program reports it.
 const REPORT_BYTES: u64 = 16 << 10;
 
-/// How much a run will have to keep.
+/// The size of the results of a run.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Size {
     /// Results.
     pub(super) lines: u64,
-    /// What each of them has a record of.
+    /// Records in each result.
     pub(super) parts: u64,
     /// Whether another program does the work.
     pub(super) is_reported: bool,
@@ -48,7 +48,7 @@ pub(super) struct ResultFile {
     file: File,
     len: u64,
     results: usize,
-    /// Why it has not all of them.
+    /// Why results are missing. `None` means that all were written.
     failure: Option<Error>,
 }
 
@@ -56,12 +56,16 @@ impl ResultFile {
     /// Makes the file.
     ///
     /// # Errors
-    /// `Exists` if there is such a file: nothing is written over. `NoSpace` if there isn't room for
-    /// what is going to be measured; then there is no file.
+    /// `Exists` if there is such a file: nothing is overwritten. `NoSpace` if the results do not
+    /// fit on the disk; the file is removed then.
     pub(super) fn create(path: &Path, of: &str, plan: &impl Serialize, size: Size) -> Result<Self> {
         let file = match File::options().append(true).create_new(true).open(path) {
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-                let what = format!("{} exists: name another file", path.display());
+                let what = format!(
+                    "cannot create result file {}: it exists already; name another \
+                                    file with --result-file",
+                    path.display()
+                );
                 return Err(Error::new(ErrorCode::Exists, what));
             }
             opened => opened.map_err(|error| Error::from(error).within(path.display()))?,
@@ -82,7 +86,7 @@ impl ResultFile {
         Ok(made)
     }
 
-    /// Keeps a result. A first failure is remembered, and nothing is written any more.
+    /// Writes a result. After the first failure, nothing more is written.
     pub(super) fn keep(&mut self, result: &impl Serialize) {
         if self.failure.is_none() {
             match self.append(result) {
@@ -92,10 +96,10 @@ impl ResultFile {
         }
     }
 
-    /// Writes the last line, and gives back what was set aside and not needed.
+    /// Writes the last line, and frees the allocated space that is not needed.
     ///
     /// # Errors
-    /// What kept a result from being written.
+    /// The error that prevented writing a result.
     pub(super) fn finish(&mut self, end: &Value) -> Result<()> {
         let ended = match self.failure.take() {
             Some(error) => Err(error),
@@ -103,29 +107,33 @@ impl ResultFile {
         };
         let _ = self.cut();
         ended.map_err(|error| {
-            let what =
-                format!("{}; it has only the first {} results", error.context(), self.results);
+            let what = format!(
+                "{}; the file has only the first {} results",
+                error.context(),
+                self.results
+            );
             Error::new(error.code(), what)
         })
     }
 
-    /// Where all results are, in words.
+    /// A sentence with the file of the results.
     pub(super) fn place(&self) -> String {
         format!("all {} results are in {}", self.results, self.path.display())
     }
 
     fn reserve(&self, bytes: u64) -> Result<()> {
         match rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, self.len, bytes) {
-            // A file system that can't do it: then writing tells.
+            // The file system cannot allocate: a later write reports a full disk.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INTR) => Ok(()),
             Err(errno) => {
-                let what = format!("{}: room for {bytes} bytes of results", self.path.display());
+                let what =
+                    format!("cannot allocate {bytes} bytes for results in {}", self.path.display());
                 Err(Error::from(std::io::Error::from(errno)).within(what))
             }
         }
     }
 
-    /// Writes a line and syncs it; a part of one is cut off again.
+    /// Writes a line and syncs it. Truncates a partly written line.
     fn append(&mut self, what: &impl Serialize) -> Result<()> {
         let mut line = serde_json::to_string(what)
             .map_err(|error| Error::new(ErrorCode::Io, error.to_string()))?;
@@ -147,7 +155,7 @@ impl ResultFile {
 impl Drop for ResultFile {
     fn drop(&mut self) {
         if self.results == 0 {
-            // Made here, and of no use: in the way of the next attempt.
+            // An empty file would make the next attempt fail.
             let _ = std::fs::remove_file(&self.path);
         }
     }

@@ -1,38 +1,90 @@
 //! `skep bench storage`: each target's own speed. `skep bench slow-targets`: which are too slow.
 
+use super::args::{HostArgs, ResultArgs, parse_size};
 use super::end_on_signals;
 use super::results::Size;
 use super::witness::{Witness, end_progress};
 use crate::access::{Access, ClusterArgs, PATIENCE};
-use crate::cli::bench::{HostArgs, SlowTargetsArgs, StorageArgs};
+use crate::help::{Example, examples};
 use crate::output::{render, table};
-use serde::Serialize;
 use serde_json::{Value, json};
 use skep_bench::statistics::{Summary, median};
-use skep_bench::storage::outliers::{Judged, Rules, Verdict, judge};
 use skep_bench::storage::{Connected, Outcome, Plan, TargetRecord};
 use skep_types::{ClusterMap, Error, ErrorCode, Result, TargetKind};
 use std::process::ExitCode;
 
-pub(super) fn run(args: &StorageArgs, query: &ClusterArgs) -> Result<ExitCode> {
-    let (outcome, witness) = measure(args, query)?;
+const EXAMPLES: &[Example] = &[
+    ("all targets at the same time", "skep bench storage"),
+    (
+        "two targets one after the other, with large files, five times",
+        "skep bench storage --targets 3,7 --one-by-one --size 4g --repetitions 5",
+    ),
+];
+
+/// Measure the storage targets themselves, without the network
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct StorageArgs {
+    #[command(flatten)]
+    query: ClusterArgs,
+    #[command(flatten)]
+    options: StorageOptions,
+}
+
+/// How targets are measured, with or without a judgement.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(super) struct StorageOptions {
+    /// Only these targets: ids separated by commas [default: all]
+    #[arg(long, value_delimiter = ',', value_name = "IDS")]
+    targets: Vec<u32>,
+    /// Measure writing [default: writing and reading]
+    #[arg(long)]
+    write: bool,
+    /// Measure reading of data that is written before [default: writing and reading]
+    #[arg(long)]
+    read: bool,
+    /// Files per target, written and read at the same time
+    #[arg(long, default_value_t = 4, value_name = "NUMBER")]
+    threads: u16,
+    /// Bytes per file
+    #[arg(long, default_value = "256m", value_name = "SIZE", value_parser = parse_size)]
+    size: u64,
+    /// Bytes per transfer: a multiple of 4 KiB, up to 4 MiB
+    #[arg(long, default_value = "1m", value_name = "SIZE", value_parser = parse_size)]
+    block_size: u64,
+    /// Number of repetitions
+    #[arg(long, default_value_t = 1, value_name = "NUMBER")]
+    repetitions: u32,
+    /// Measure one target after the other, instead of all at the same time
+    #[arg(long)]
+    one_by_one: bool,
+    /// Give up after this time without progress of any target
+    #[arg(long, default_value_t = skep_bench::limits::DEFAULT_PATIENCE_S, value_name = "SECONDS")]
+    patience: u32,
+    #[command(flatten)]
+    results: ResultArgs,
+}
+
+pub(crate) fn run(args: &StorageArgs) -> Result<ExitCode> {
+    let StorageArgs { query, options } = args;
+    let (outcome, witness) = measure(options, query)?;
     witness.print(&outcome, &end(&outcome), as_table)?;
     finish(&outcome)
 }
 
 /// The last line of a file of results.
-fn end(outcome: &Outcome) -> Value {
+pub(super) fn end(outcome: &Outcome) -> Value {
     json!({"kind": "end", "failure": outcome.failure})
 }
 
-fn finish(outcome: &Outcome) -> Result<ExitCode> {
+pub(super) fn finish(outcome: &Outcome) -> Result<ExitCode> {
     match &outcome.failure {
         Some(why) => Err(Error::new(ErrorCode::Io, why.clone())),
         None => Ok(ExitCode::SUCCESS),
     }
 }
 
-fn measure(args: &StorageArgs, query: &ClusterArgs) -> Result<(Outcome, Witness)> {
+pub(super) fn measure(args: &StorageOptions, query: &ClusterArgs) -> Result<(Outcome, Witness)> {
     let both = !args.write && !args.read;
     let plan = Plan {
         write: args.write || both,
@@ -40,7 +92,7 @@ fn measure(args: &StorageArgs, query: &ClusterArgs) -> Result<(Outcome, Witness)
         threads: args.threads,
         size_bytes: args.size,
         block_bytes: u32::try_from(args.block_size).map_err(|_| {
-            Error::new(ErrorCode::InvalidArgument, "the block size is at most 4 MiB")
+            Error::new(ErrorCode::InvalidArgument, "invalid --block-size: expected at most 4 MiB")
         })?,
         repetitions: args.repetitions,
         one_by_one: args.one_by_one,
@@ -75,7 +127,10 @@ async fn connect(access: &Access, map: &ClusterMap, wanted: &[u32]) -> Result<Ve
     for id in wanted {
         let is_named = |target: &&skep_types::Target| target.id.raw() == *id;
         if map.targets.iter().find(is_named).is_none_or(|it| it.kind != TargetKind::Storage) {
-            let what = format!("there is no storage target {id}; `skep target list` shows all");
+            let what = format!(
+                "cannot find storage target {id}: no storage target has this id; `skep target \
+                 list` shows all targets"
+            );
             return Err(Error::new(ErrorCode::NotFound, what));
         }
     }
@@ -86,7 +141,11 @@ async fn connect(access: &Access, map: &ClusterMap, wanted: &[u32]) -> Result<Ve
     for target in targets {
         let Some(node) = map.node(target.node) else { continue };
         let (_, connection) = access.connect(node, target.id, PATIENCE).await.map_err(|error| {
-            let what = format!("{}: {}; name others with --targets", node.name, error.context());
+            let what = format!(
+                "cannot connect to {}: {}; choose other targets with --targets",
+                node.name,
+                error.context()
+            );
             Error::new(error.code(), what)
         })?;
         let record = TargetRecord {
@@ -127,98 +186,11 @@ fn as_table(outcome: &Outcome) -> String {
     }
     let cached = outcome.samples.iter().any(|sample| !sample.is_direct);
     let note = match cached {
-        true => "\nSome file systems can't go past the page cache: their rates are of memory.\n",
+        true => {
+            "\nSome file systems cannot bypass the page cache: their rates are those of \
+                 memory.\n"
+        }
         false => "",
     };
     format!("{}\n{}{note}", render(&shown), render(&totals))
-}
-
-/// What is said of all targets.
-#[derive(Debug, Serialize)]
-struct Report {
-    rules: Rules,
-    slow: Vec<u32>,
-    unclear: Vec<u32>,
-    targets: Vec<Judged>,
-    measured: Outcome,
-}
-
-pub(super) fn slow_targets(args: &SlowTargetsArgs, query: &ClusterArgs) -> Result<ExitCode> {
-    let rules = Rules { slower_by: args.slower_by / 100.0, confidence: args.confidence / 100.0 };
-    if !(0.0..1.0).contains(&rules.slower_by) || !(0.5..1.0).contains(&rules.confidence) {
-        let what = "--slower-by is a share from 0 to 99 %, --confidence one from 50 to 99.9 %";
-        return Err(Error::new(ErrorCode::InvalidArgument, what));
-    }
-    let (measured, witness) = match &args.result {
-        None => measure(&args.storage, query)?,
-        Some(file) => {
-            let named = |what: String| {
-                Error::new(ErrorCode::InvalidArgument, format!("{}: {what}", file.display()))
-            };
-            let text = std::fs::read_to_string(file).map_err(|error| named(error.to_string()))?;
-            let outcome = serde_json::from_str(&text).map_err(|error| {
-                named(format!("not a result of `skep bench storage --output json`: {error}"))
-            })?;
-            (outcome, Witness::new(&HostArgs::default()))
-        }
-    };
-    let targets = judge(&measured, rules);
-    let of = |verdict| {
-        let found = targets.iter().filter(|judged| judged.verdict == verdict);
-        let mut ids: Vec<u32> = found.map(|judged| judged.target).collect();
-        ids.sort_unstable();
-        ids.dedup();
-        ids
-    };
-    let (slow, unclear) = (of(Verdict::Slow), of(Verdict::Unclear));
-    let report = Report { rules, slow, unclear, targets, measured };
-    witness.print(&report, &end(&report.measured), in_words)?;
-    finish(&report.measured)?;
-    Ok(if report.slow.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-fn in_words(report: &Report) -> String {
-    let titles =
-        ["TARGET", "PHASE", ">MEDIAN MIB/S", ">SLOWER BY", ">CONFIDENCE", ">SAMPLES", "VERDICT"];
-    let mut shown = table(&titles);
-    for judged in &report.targets {
-        shown.add_row([
-            judged.target.to_string(),
-            judged.phase.clone(),
-            format!("{:.2}", judged.median_mib_per_s),
-            format!("{:.1}%", judged.slower_by * 100.0),
-            format!("{:.2}%", judged.confidence * 100.0),
-            judged.samples.to_string(),
-            match judged.verdict {
-                Verdict::Fine => "fine",
-                Verdict::Slow => "slow",
-                Verdict::Unclear => "unclear",
-            }
-            .to_owned(),
-        ]);
-    }
-    let list = |ids: &[u32]| ids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
-    let percent = |share: f64| format!("{:.1} %", share * 100.0);
-    let Rules { slower_by, confidence } = report.rules;
-    let mut text = match (report.slow.as_slice(), report.measured.targets.len()) {
-        (_, 0 | 1) => "One target alone can't be compared with any.\n".to_owned(),
-        ([], _) => format!(
-            "No target is surely slower than the others by {} or more.\n",
-            percent(slower_by)
-        ),
-        (slow, _) => format!(
-            "Slower than the others by {} or more, with a confidence of at least {}: {}.\n",
-            percent(slower_by),
-            percent(confidence),
-            list(slow)
-        ),
-    };
-    if !report.unclear.is_empty() {
-        text += &format!(
-            "It can't be told of {}: they seem slower, but chance could do that with so few \
-             measurements; take more (--repetitions).\n",
-            list(&report.unclear)
-        );
-    }
-    format!("{text}\n{}", render(&shown))
 }

@@ -1,22 +1,22 @@
-//! Whether what is measured in a lab counts: whether the processors of this machine were not the
+//! Validity of a measurement in a lab: it is valid if the processors of this machine were not the
 //! limit.
 //!
-//! Outside of labs nothing is said of that: there processors are a part of what is measured.
+//! Outside of labs there is no such check, since the processors are part of the measured system.
 
-use crate::cli::bench::HostArgs;
+use super::args::HostArgs;
 use serde::Serialize;
 use skep_bench::Progress;
 use skep_lab::{CpuUse, CpuWatch};
 
-/// A result as it is printed.
+/// A result with its validity, as JSON.
 #[derive(Debug, Serialize)]
 pub(super) struct Report<T> {
-    /// What was measured.
+    /// The measurement.
     #[serde(flatten)]
     pub(super) outcome: T,
-    /// What the processors of the lab's machine did, from the first phase on.
+    /// Use of the processors of this machine from the first phase on. `None` outside of labs.
     pub(super) cpu: Option<CpuUse>,
-    /// Whether what was measured says something of the lab.
+    /// Whether the measurement is valid. `None` outside of labs.
     pub(super) is_valid: Option<bool>,
 }
 
@@ -25,8 +25,8 @@ impl<T> Report<T> {
         Self { outcome, is_valid: cpu.as_ref().map(|cpu| !cpu.is_limit), cpu }
     }
 
-    /// The result as text, and what is to be said of the processors.
-    pub(super) fn in_words(&self, outcome: impl FnOnce(&T) -> String) -> String {
+    /// The result as text, with the use of the processors.
+    pub(super) fn as_text_with_cpu(&self, outcome: impl FnOnce(&T) -> String) -> String {
         let text = outcome(&self.outcome);
         match &self.cpu {
             None => text,
@@ -35,7 +35,7 @@ impl<T> Report<T> {
     }
 }
 
-/// Watches the processors while something is measured in a lab.
+/// Watches the processors during a measurement in a lab.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     is_in_lab: bool,
@@ -69,15 +69,18 @@ mod tests {
     }
 
     #[test]
-    fn what_the_processors_limited_is_marked() {
+    fn results_limited_by_the_processors_are_marked() {
         let shown = |cpu| {
             let report = Report::new(serde_json::json!({"phases": []}), cpu);
-            let text = report.in_words(|_| "PHASE\n".to_owned());
+            let text = report.as_text_with_cpu(|_| "PHASE\n".to_owned());
             (serde_json::to_value(&report).expect("JSON"), text)
         };
         let (value, text) = shown(Some(used(true)));
         assert_eq!((&value["is_valid"], &value["cpu"]["is_limit"]), (&false.into(), &true.into()));
-        assert!(text.starts_with("PHASE\n\nINVALID: ") && text.contains("3 of 4 looks"), "{text}");
+        assert!(
+            text.starts_with("PHASE\n\nINVALID: ") && text.contains("3 of 4 samples"),
+            "{text}"
+        );
         let (value, text) = shown(Some(used(false)));
         assert_eq!((&value["is_valid"], &value["phases"]), (&true.into(), &serde_json::json!([])));
         assert!(!text.contains("INVALID") && text.contains("25 % idle"), "{text}");
@@ -87,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn only_labs_are_watched_and_from_the_first_phase_on() {
+    fn watch_starts_with_the_first_phase_in_labs_only() {
         let phase = Progress::Phase { phase: "write".into(), repetition: 1 };
         for (lab, is_watched) in [(None, false), (Some("lab".to_owned()), true)] {
             let mut watch = Watch::new(&HostArgs { lab, ..HostArgs::default() });

@@ -1,13 +1,13 @@
-//! What sees a run of a benchmark from its begin to its report: it shows progress, watches the
-//! processors of a lab, and keeps each result.
+//! Observes a run of a benchmark: shows progress, watches the processors of a lab, writes each
+//! result, and prints the report.
 //!
 //! # A full disk
-//! What was measured is lost only if nothing can take it: it is in the file of results if there is
-//! one, and a report that standard output can't take goes to standard error.
+//! Results are lost only if no output accepts them. The file of results has them if one is
+//! requested, and a report that cannot be written to standard output goes to standard error.
 
+use super::args::{HostArgs, ResultArgs};
 use super::results::{ResultFile, Size};
 use super::validity::{Report, Watch};
-use crate::cli::bench::{HostArgs, ResultArgs};
 use crate::output::{in_chosen_form, is_for_people, say};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ use skep_bench::Progress;
 use skep_types::{Error, ErrorCode, Result};
 use std::io::{IsTerminal, Write};
 
-/// Sees a run.
+/// The observer of a run.
 pub(super) struct Witness {
     show: Box<dyn FnMut(Progress)>,
     watch: Watch,
@@ -23,15 +23,15 @@ pub(super) struct Witness {
 }
 
 impl Witness {
-    /// One that watches a lab, if processes run in one.
+    /// Creates an observer, which watches the processors if the run is in a lab.
     pub(super) fn new(place: &HostArgs) -> Self {
         Self { show: Box::new(show_progress()), watch: Watch::new(place), results: None }
     }
 
-    /// Makes the file of results, if there is to be one.
+    /// Creates the file of results, if requested.
     ///
     /// # Errors
-    /// If it can't be made: then nothing should be measured.
+    /// If the file cannot be created. The caller should not measure then.
     pub(super) fn keep(
         mut self,
         args: &ResultArgs,
@@ -45,7 +45,7 @@ impl Witness {
         Ok(self)
     }
 
-    /// What a run tells while it goes on.
+    /// Processes a progress event of the run.
     pub(super) fn see(&mut self, progress: Progress) {
         self.watch.look(&progress);
         if let (Progress::Measured(result), Some(file)) = (&progress, &mut self.results) {
@@ -54,10 +54,10 @@ impl Witness {
         (self.show)(progress);
     }
 
-    /// Prints what was measured, with what was seen meanwhile, and gives it back.
+    /// Prints the result with the use of the processors, and returns it.
     ///
     /// # Errors
-    /// Those of the run; else why it isn't printed, or not in the file of results.
+    /// The error of the run, of printing, or of writing the file of results.
     pub(super) fn report<T: Serialize>(
         mut self,
         result: Result<T>,
@@ -69,7 +69,7 @@ impl Witness {
         let Report { outcome, cpu, is_valid } = &report;
         let failure = failure(outcome);
         let end = json!({"kind": "end", "failure": failure, "cpu": cpu, "is_valid": is_valid});
-        self.print(&report, &end, |report| report.in_words(as_text))?;
+        self.print(&report, &end, |report| report.as_text_with_cpu(as_text))?;
         match failure {
             Some(why) => Err(Error::new(ErrorCode::Io, why)),
             None => Ok(report.outcome),
@@ -92,20 +92,20 @@ impl Witness {
         let place = match (&self.results, kept) {
             (Some(file), Some(Ok(()))) => file.place(),
             _ => {
-                // The last place that is left; nobody is to be told if it has no space either.
+                // Standard error is the last resort, so its own errors are ignored.
                 let _ = writeln!(std::io::stderr().lock(), "{text}");
-                "the report is on standard error instead; --result-file FILE keeps each result as \
+                "the report is on standard error instead; --result-file FILE writes each result as \
                  soon as it is measured"
                     .to_owned()
             }
         };
-        let what = format!("standard output: {}; {place}", error.context());
+        let what = format!("cannot write to standard output: {}; {place}", error.context());
         Err(Error::new(error.code(), what))
     }
 }
 
-/// Says on standard error what a run is doing: with a line that changes where a terminal shows it,
-/// else with a line for each phase. Programs are told nothing.
+/// Shows progress on standard error: on a terminal as one changing line, otherwise as one line per
+/// phase. Prints nothing if the output format is JSON and standard error is not a terminal.
 fn show_progress() -> impl FnMut(Progress) {
     let is_terminal = std::io::stderr().is_terminal();
     let is_silent = !is_terminal && !is_for_people();
@@ -115,7 +115,7 @@ fn show_progress() -> impl FnMut(Progress) {
             return;
         }
         let mut stderr = std::io::stderr().lock();
-        // Nobody is left to be told that nobody can be told.
+        // An error of standard error cannot be reported anywhere.
         let _ = match progress {
             Progress::Phase { phase: name, repetition } => {
                 phase = format!("{name} {repetition}");
@@ -133,7 +133,7 @@ fn show_progress() -> impl FnMut(Progress) {
     }
 }
 
-/// Takes the line of progress away.
+/// Erases the line of progress.
 pub(super) fn end_progress() {
     let mut stderr = std::io::stderr().lock();
     if stderr.is_terminal() {

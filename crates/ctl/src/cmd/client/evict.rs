@@ -1,6 +1,8 @@
-//! `skep client evict`: removes clients from the cluster, so that others get what they hold.
+//! `skep client evict`: removes clients from the cluster, and waits until their files and locks are
+//! released.
 
 use crate::access::{ClusterArgs, PATIENCE};
+use crate::help::{Example, examples};
 use crate::output::print;
 use crate::uses::Users;
 use crate::view::{node_named, reachability};
@@ -10,34 +12,60 @@ use skep_types::{Error, ErrorCode, NodeId, NodeKind, Result};
 use skep_wire::management::Evict;
 use std::time::Duration;
 
-/// How often it is looked whether metadata has ended the sessions.
+const EXAMPLES: &[Example] = &[
+    ("evict a client that hangs and holds a lock", "skep client evict 7"),
+    ("show what would be released", "skep client evict 7 8 --dry-run"),
+    (
+        "evict a client that is alive, although its programs get errors",
+        "skep client evict 7 --force",
+    ),
+];
+
+/// Evict clients from the cluster: release their open files and locks at once
+///
+/// Programs of an evicted client get EIO for files that they have open for writing or have locked.
+/// A mount that is still alive rejoins by itself as a new client with another id. Evicting a client
+/// that is alive requires --force.
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct EvictArgs {
+    #[command(flatten)]
+    query: ClusterArgs,
+    /// Evict clients even if they are alive
+    #[arg(long = "force")]
+    is_forced: bool,
+    /// Show the clients and what they hold; change nothing
+    #[arg(long = "dry-run")]
+    is_dry_run: bool,
+    /// Id or name of a client
+    #[arg(required = true, value_name = "CLIENT")]
+    clients: Vec<String>,
+}
+
+/// Interval between checks whether metadata targets have ended the sessions.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// A client that was removed, or would be.
+/// An evicted client, as JSON; with `--dry-run`, one that would be evicted.
 #[derive(Debug, Serialize)]
-struct Line {
+struct Eviction {
     id: u32,
     name: String,
     host: String,
     mount_point: String,
     pid: u32,
     reachability: &'static str,
-    /// What it holds, or held.
+    /// Open files that the client holds, or held before the eviction.
     open_files: u64,
     locks: u64,
     is_dry_run: bool,
-    /// Whether all metadata targets have ended its sessions, so that others get what it held.
+    /// Whether all metadata targets have ended its sessions and released its files and locks.
     is_released: bool,
 }
 
-pub(crate) fn run(
-    query: ClusterArgs,
-    clients: Vec<String>,
-    is_forced: bool,
-    is_dry_run: bool,
-) -> Result<()> {
+pub(crate) fn run(args: EvictArgs) -> Result<()> {
+    let EvictArgs { query, is_forced, is_dry_run, clients } = args;
     let access = query.access(None)?;
-    let lines = super::super::block_on(async move {
+    let lines = crate::cmd::block_on(async move {
         let users = Users::of(&access).await?;
         let mut lines = Vec::new();
         for name in &clients {
@@ -65,14 +93,14 @@ pub(crate) fn run(
         }
         Ok(lines)
     })?;
-    print(&lines, |lines| lines.iter().map(shown).collect::<Vec<_>>().join("\n"))
+    print(&lines, |lines| lines.iter().map(describe).collect::<Vec<_>>().join("\n"))
 }
 
-async fn line(users: &Users, name: &str, is_dry_run: bool) -> Result<Line> {
+async fn line(users: &Users, name: &str, is_dry_run: bool) -> Result<Eviction> {
     let node = node_named(&users.map, name)?;
     if node.kind != NodeKind::Client {
         let what = format!(
-            "{} [ID: {}] is a server; only clients are evicted (`skep client list`)",
+            "cannot evict {} [ID: {}]: it is a server; `skep client list` shows the clients",
             node.name, node.id
         );
         return Err(Error::new(ErrorCode::InvalidArgument, what));
@@ -87,7 +115,7 @@ async fn line(users: &Users, name: &str, is_dry_run: bool) -> Result<Line> {
         locks += of_client.map(|used| u64::from(used.held_count)).sum::<u64>();
     }
     let (host, mount_point) = users.place(node.id);
-    Ok(Line {
+    Ok(Eviction {
         id: node.id.raw(),
         name: node.name.clone(),
         host,
@@ -101,16 +129,17 @@ async fn line(users: &Users, name: &str, is_dry_run: bool) -> Result<Line> {
     })
 }
 
-/// Programs on a client that is alive would get errors for nothing that they did.
-fn refuse_alive(line: &Line) -> Result<()> {
+/// Refuses to evict a client that is alive: its programs would get errors without a fault of
+/// theirs.
+fn refuse_alive(line: &Eviction) -> Result<()> {
     if line.reachability != reachability(Reachability::Online) {
         return Ok(());
     }
-    let Line { name, id, host, mount_point, pid, .. } = line;
+    let Eviction { name, id, host, mount_point, pid, .. } = line;
     let what = format!(
-        "{name} [ID: {id}] is alive: its programs would get EIO for files that they write. End \
-         them, or run `skep umount {mount_point}` on {host} (process {pid}); or evict it \
-         nevertheless with --force"
+        "cannot evict {name} [ID: {id}]: it is alive, and its programs would get EIO for files \
+         that they write; end them, run `skep umount {mount_point}` on {host} (process {pid}), or \
+         evict it anyway with --force"
     );
     Err(Error::new(ErrorCode::InUse, what))
 }
@@ -124,18 +153,18 @@ async fn has_session(users: &Users, client: NodeId) -> Result<bool> {
     Ok(false)
 }
 
-fn shown(line: &Line) -> String {
-    let Line { name, id, open_files, locks, .. } = line;
+fn describe(line: &Eviction) -> String {
+    let Eviction { name, id, open_files, locks, .. } = line;
     let holds = format!("{open_files} open files and {locks} locks");
     match (line.is_dry_run, line.is_released) {
         (true, _) => format!(
-            "{name} [ID: {id}] would be evicted: {holds} would be given back, what it has open for \
-             writing would give EIO, and the mount would join again if it is alive."
+            "{name} [ID: {id}] would be evicted: {holds} would be released, its programs would get \
+             EIO for files open for writing, and the mount would rejoin if it is alive."
         ),
         (false, true) => format!("{name} [ID: {id}] is evicted; it held {holds}."),
         (false, false) => format!(
-            "{name} [ID: {id}] is evicted, but not all metadata targets know it yet; it held \
-             {holds} (`skep session list --client {id}`)."
+            "{name} [ID: {id}] is evicted, but not all metadata targets have ended its sessions \
+             yet; it held {holds} (`skep session list --client {id}`)."
         ),
     }
 }

@@ -1,6 +1,7 @@
 //! `skep client files`: the files that clients have open.
 
 use crate::access::ClusterArgs;
+use crate::help::{Example, examples};
 use crate::output::{count, print, render, table};
 use crate::uses::Users;
 use crate::view::node_named;
@@ -8,9 +9,24 @@ use serde::Serialize;
 use skep_types::Result;
 use skep_wire::file_locks::FileUse;
 
+const EXAMPLES: &[Example] = &[
+    ("all open files", "skep client files"),
+    ("the open files of client 7", "skep client files 7"),
+];
+
+/// List the files that clients have open
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct FilesArgs {
+    #[command(flatten)]
+    query: ClusterArgs,
+    /// Only the files of this client: an id or name
+    client: Option<String>,
+}
+
 /// A file that a client has open.
 #[derive(Debug, Serialize)]
-struct Line {
+struct OpenFile {
     client: u32,
     host: String,
     mount_point: String,
@@ -22,9 +38,10 @@ struct Line {
     locks: u32,
 }
 
-pub(crate) fn run(query: ClusterArgs, client: Option<String>) -> Result<()> {
+pub(crate) fn run(args: FilesArgs) -> Result<()> {
+    let FilesArgs { query, client } = args;
     let access = query.access(None)?;
-    let lines = super::super::block_on(async move {
+    let lines = crate::cmd::block_on(async move {
         let users = Users::of(&access).await?;
         let client = client.map(|name| node_named(&users.map, &name)).transpose()?.map(|it| it.id);
         let mut lines = Vec::new();
@@ -39,9 +56,9 @@ pub(crate) fn run(query: ClusterArgs, client: Option<String>) -> Result<()> {
     print(&lines, |lines| as_table(lines))
 }
 
-fn line(users: &Users, used: &FileUse) -> Line {
+fn line(users: &Users, used: &FileUse) -> OpenFile {
     let (host, mount_point) = users.place(used.client);
-    Line {
+    OpenFile {
         client: used.client.raw(),
         host,
         mount_point,
@@ -53,7 +70,7 @@ fn line(users: &Users, used: &FileUse) -> Line {
     }
 }
 
-fn as_table(lines: &[Line]) -> String {
+fn as_table(lines: &[OpenFile]) -> String {
     if lines.is_empty() {
         return "Nothing is open.\n".into();
     }

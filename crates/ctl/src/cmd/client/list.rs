@@ -1,6 +1,7 @@
 //! `skep client list`: the mounts of the cluster.
 
 use crate::access::ClusterArgs;
+use crate::help::{Example, examples};
 use crate::output::{count, print, render, span, table, utc};
 use crate::uses::Users;
 use crate::view::reachability;
@@ -9,9 +10,21 @@ use skep_types::Result;
 use skep_types::map::Reachability;
 use std::collections::BTreeMap;
 
+const EXAMPLES: &[Example] = &[("list all mounts", "skep client list")];
+
+/// List all mounts: host, process, mount point, start, last heartbeat, sessions, open files
+///
+/// If a mount blocks others, `skep client evict` releases its files and locks.
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    query: ClusterArgs,
+}
+
 /// A client and what it uses.
 #[derive(Debug, Serialize)]
-struct Line {
+struct ClientReport {
     id: u32,
     name: String,
     host: String,
@@ -28,9 +41,9 @@ struct Line {
     open_files: u64,
 }
 
-pub(crate) fn run(query: ClusterArgs) -> Result<()> {
-    let access = query.access(None)?;
-    let lines = super::super::block_on(async move {
+pub(crate) fn run(args: ListArgs) -> Result<()> {
+    let access = args.query.access(None)?;
+    let lines = crate::cmd::block_on(async move {
         let users = Users::of(&access).await?;
         let mut used: BTreeMap<_, (usize, u64)> = BTreeMap::new();
         for group in users.groups() {
@@ -49,10 +62,10 @@ fn line(
     users: &Users,
     client: &skep_wire::management::ClientEntry,
     used: &BTreeMap<skep_types::NodeId, (usize, u64)>,
-) -> Line {
+) -> ClientReport {
     let node = users.map.node(client.node);
     let (sessions, open_files) = used.get(&client.node).copied().unwrap_or_default();
-    Line {
+    ClientReport {
         id: client.node.raw(),
         name: node.map(|node| node.name.clone()).unwrap_or_default(),
         host: client.host.clone(),
@@ -67,7 +80,7 @@ fn line(
     }
 }
 
-fn as_table(lines: &[Line]) -> String {
+fn as_table(lines: &[ClientReport]) -> String {
     let titles =
         ["ID", "HOST", ">PID", "MOUNT POINT", "STATE", "SINCE", ">HEARD", ">SESSIONS", ">OPEN"];
     let mut shown = table(&titles);

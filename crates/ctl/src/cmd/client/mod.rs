@@ -1,5 +1,29 @@
 //! Verbs of `skep client`.
 
-pub(super) mod evict;
-pub(super) mod files;
-pub(super) mod list;
+mod evict;
+mod files;
+mod list;
+
+use crate::cmd::done;
+use clap::Subcommand;
+use skep_types::Result;
+use std::process::ExitCode;
+
+/// List clients (the mounts of the cluster), and evict them
+#[derive(Debug, Subcommand)]
+pub(crate) enum ClientVerb {
+    List(list::ListArgs),
+    Files(files::FilesArgs),
+    Evict(evict::EvictArgs),
+}
+
+impl ClientVerb {
+    /// Carries out a verb.
+    pub(super) fn run(self) -> Result<ExitCode> {
+        match self {
+            Self::List(args) => done(list::run(args)),
+            Self::Files(args) => done(files::run(args)),
+            Self::Evict(args) => done(evict::run(args)),
+        }
+    }
+}

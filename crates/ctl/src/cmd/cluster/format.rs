@@ -1,23 +1,40 @@
 //! `skep cluster format`: divides the namespace over the metadata targets, once.
 
 use crate::access::ClusterArgs;
+use crate::help::{Example, examples};
 use crate::output::print;
 use serde::Serialize;
 use skep_types::Result;
 use skep_wire::management::Format;
 
-/// What was done.
+const EXAMPLES: &[Example] = &[(
+    "once, after all metadata services have registered",
+    "skep cluster format --cluster /srv/skep/management",
+)];
+
+/// Divide the namespace over the metadata targets, once, before the first mount
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct FormatArgs {
+    #[command(flatten)]
+    query: ClusterArgs,
+}
+
+/// The result, as JSON.
 #[derive(Debug, Serialize)]
-struct Formatted {
+struct FormatReport {
     metadata_targets: usize,
 }
 
-pub(crate) fn run(args: ClusterArgs) -> Result<()> {
-    let access = args.access(None)?;
-    let update = super::super::block_on(async move { access.ask(&Format {}).await })?;
-    let formatted = Formatted { metadata_targets: update.map.map_or(0, |map| map.shards.len()) };
+pub(crate) fn run(args: FormatArgs) -> Result<()> {
+    let access = args.query.access(None)?;
+    let update = crate::cmd::block_on(async move { access.ask(&Format {}).await })?;
+    let formatted = FormatReport { metadata_targets: update.map.map_or(0, |map| map.shards.len()) };
     print(&formatted, |it| {
         let targets = it.metadata_targets;
-        format!("The namespace is divided over {targets} metadata targets; clients can mount now.")
+        format!(
+            "The namespace is divided over {targets} metadata targets; clients can mount the \
+                 cluster now."
+        )
     })
 }

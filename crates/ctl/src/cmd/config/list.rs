@@ -1,19 +1,34 @@
 //! `skep config list` and `skep config get`: the settings of the cluster as they are now.
 
-use super::{SettingLine, line, show};
+use super::{SettingLine, in_unit, line};
 use crate::access::ClusterArgs;
+use crate::help::{Example, examples};
 use crate::output::{print, render, table};
 use skep_cluster::settings::{SETTINGS, Setting};
 use skep_types::Result;
 
+const EXAMPLES: &[Example] = &[("all settings", "skep config list")];
+
+/// List all settings with their value, default, range and meaning
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    query: ClusterArgs,
+}
+
+pub(crate) fn run(args: ListArgs) -> Result<()> {
+    show(args.query, None)
+}
+
 /// One setting, or all of them.
-pub(crate) fn run(query: ClusterArgs, name: Option<&str>) -> Result<()> {
+pub(super) fn show(query: ClusterArgs, name: Option<&str>) -> Result<()> {
     let settings = match name {
         Some(name) => std::slice::from_ref(Setting::named(name)?),
         None => SETTINGS,
     };
     let access = query.access(None)?;
-    let map = super::super::block_on(async move { access.map().await })?;
+    let map = crate::cmd::block_on(async move { access.map().await })?;
     let lines: Vec<_> = settings.iter().map(|setting| line(setting, &map)).collect();
     match (&lines[..], name) {
         ([one], Some(_)) => print(one, |one| as_table(std::slice::from_ref(one))),
@@ -24,7 +39,7 @@ pub(crate) fn run(query: ClusterArgs, name: Option<&str>) -> Result<()> {
 fn as_table(lines: &[SettingLine]) -> String {
     let mut shown = table(&["NAME", ">VALUE", ">DEFAULT", "RANGE", "MEANING"]);
     for line in lines {
-        let show = |value| show(line.shown, value);
+        let show = |value| in_unit(line.shown, value);
         let range = match (line.is_power_of_two, &line.words[..]) {
             (true, _) => format!("{} to {}, powers of two", show(line.min), show(line.max)),
             (false, []) => format!("{} to {}", show(line.min), show(line.max)),

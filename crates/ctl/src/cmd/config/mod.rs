@@ -1,23 +1,46 @@
 //! Verbs of `skep config`: settings of the cluster, and how they are shown.
 
-pub(super) mod list;
-pub(super) mod set;
+mod get;
+mod list;
+mod set;
 
+use crate::cmd::done;
+use clap::Subcommand;
 use serde::Serialize;
 use skep_cluster::settings::{Setting, Unit};
 use skep_service::{ByteSize, Interval};
 use skep_types::{ClusterMap, Error, ErrorCode, Result};
+use std::process::ExitCode;
 use std::time::Duration;
 
-/// A setting as it is shown.
+/// Show and change settings of the whole cluster, in effect everywhere at once
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigVerb {
+    List(list::ListArgs),
+    Get(get::GetArgs),
+    Set(set::SetArgs),
+}
+
+impl ConfigVerb {
+    /// Carries out a verb.
+    pub(super) fn run(self) -> Result<ExitCode> {
+        match self {
+            Self::List(args) => done(list::run(args)),
+            Self::Get(args) => done(get::run(args)),
+            Self::Set(args) => done(set::run(args)),
+        }
+    }
+}
+
+/// A setting, as JSON.
 #[derive(Debug, Serialize)]
 struct SettingLine {
     name: &'static str,
     value: u64,
     default: u64,
-    /// What stands for the value, if that is one of several words.
+    /// The word for the value, if the setting is a choice of words.
     word: Option<&'static str>,
-    /// The words, by rising value; none where the value is a number.
+    /// The words of a choice, by rising value. Empty if the value is a number.
     words: Vec<&'static str>,
     unit: &'static str,
     min: u64,
@@ -47,8 +70,8 @@ fn line(setting: &'static Setting, map: &ClusterMap) -> SettingLine {
     }
 }
 
-/// A number with its unit, or the word that stands for it, for people.
-fn show(setting: &Setting, value: u64) -> String {
+/// A value with its unit, or its word, for people.
+fn in_unit(setting: &Setting, value: u64) -> String {
     match setting.unit {
         Unit::Milliseconds => Interval(Duration::from_millis(value)).to_string(),
         Unit::Bytes => ByteSize(value).to_string(),
@@ -59,7 +82,7 @@ fn show(setting: &Setting, value: u64) -> String {
     }
 }
 
-/// Reads a number with its unit as people write it.
+/// Parses a value with its unit, or a word.
 fn parse(setting: &Setting, text: &str) -> Result<u64> {
     let wrong =
         |what: String| Error::new(ErrorCode::InvalidArgument, format!("{}: {what}", setting.name));
@@ -73,11 +96,14 @@ fn parse(setting: &Setting, text: &str) -> Result<u64> {
             Some((_, number)) => Ok(*number),
             None => {
                 let words: Vec<_> = words.iter().map(|(word, _)| *word).collect();
-                Err(wrong(format!("'{text}' is none of {}", words.join(", "))))
+                Err(wrong(format!("invalid value '{text}': expected one of {}", words.join(", "))))
             }
         },
         Unit::Targets | Unit::Level => text.parse().map_err(|_| {
-            wrong(format!("'{text}' is no number; it is from {} to {}", setting.min, setting.max))
+            wrong(format!(
+                "invalid value '{text}': expected a number from {} to {}",
+                setting.min, setting.max
+            ))
         }),
     }
 }

@@ -1,28 +1,50 @@
-//! `skep entry create`: makes a file with a stripe pattern of its own.
+//! `skep entry create`: creates a file with its own stripe pattern.
 
-use super::pattern;
+use super::pattern::{self, PatternArgs};
 use crate::access::entry_at;
-use crate::cli::PatternArgs;
+use crate::help::{Example, examples};
 use crate::output::print;
 use rustix::fs::{CWD, FileType, Mode};
 use serde::Serialize;
 use skep_types::{Error, ErrorCode, Result};
 use std::path::{Path, PathBuf};
 
-/// What was made.
+const EXAMPLES: &[Example] = &[
+    ("an empty file over all targets", "skep entry create --num-targets all /mnt/skep/checkpoint"),
+    ("on two targets by id", "skep entry create --targets 3,7 /mnt/skep/file"),
+];
+
+/// Create an empty file with its own stripe pattern
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct CreateArgs {
+    #[command(flatten)]
+    asked: PatternArgs,
+    /// Permission bits in octal; the umask is subtracted
+    #[arg(long, default_value = "666", value_name = "MODE")]
+    permissions: String,
+    /// Path of the new file in a mount
+    path: PathBuf,
+}
+
+/// The new file, as JSON.
 #[derive(Debug, Serialize)]
-struct Made {
+struct NewFile {
     #[serde(serialize_with = "crate::output::path")]
     path: PathBuf,
     pattern: String,
 }
 
-pub(crate) fn run(asked: &PatternArgs, permissions: &str, path: &Path) -> Result<()> {
+pub(crate) fn run(args: &CreateArgs) -> Result<()> {
+    let CreateArgs { asked, permissions, path } = args;
     let text = pattern::text(asked)?;
     pattern::check(&text)?;
     let mode = u32::from_str_radix(permissions, 8).ok().filter(|mode| *mode <= 0o7777);
     let mode = mode.ok_or_else(|| {
-        let what = format!("--permissions: '{permissions}' is no octal number up to 7777");
+        let what = format!(
+            "invalid --permissions '{permissions}': expected an octal number up to \
+                            7777"
+        );
         Error::new(ErrorCode::InvalidArgument, what)
     })?;
     let directory = path.parent().filter(|it| !it.as_os_str().is_empty());
@@ -31,10 +53,10 @@ pub(crate) fn run(asked: &PatternArgs, permissions: &str, path: &Path) -> Result
     rustix::fs::mknodat(CWD, path, FileType::RegularFile, Mode::from_raw_mode(mode), 0)
         .map_err(failed)?;
     if let Err(error) = pattern::set(path, &text) {
-        // Nobody has asked for a file with another pattern.
+        // A file with another pattern is not what the user requested.
         let _ = std::fs::remove_file(path);
         return Err(error);
     }
-    let made = Made { path: path.to_owned(), pattern: pattern::get(path)?.unwrap_or_default() };
+    let made = NewFile { path: path.to_owned(), pattern: pattern::get(path)?.unwrap_or_default() };
     print(&made, |made| format!("{}: {}", made.path.display(), made.pattern))
 }

@@ -1,6 +1,7 @@
-//! `skep entry info`: everything that is known of a file or directory in a mount.
+//! `skep entry info`: details of a file or directory in a mount.
 
 use crate::access::{Access, ClusterArgs, entry_at};
+use crate::help::{Example, examples};
 use crate::output::{print, size, utc};
 use crate::view;
 use serde::Serialize;
@@ -16,10 +17,28 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How long the metadata service may take.
+const EXAMPLES: &[Example] = &[
+    ("the targets of a file", "skep entry info /mnt/skep/file"),
+    ("with its chunk files", "skep entry info --verbose /mnt/skep/file"),
+];
+
+/// Show details of a file or directory: ids, size, stripe pattern, targets
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct InfoArgs {
+    #[command(flatten)]
+    query: ClusterArgs,
+    /// Also show chunk files, size, links and open sessions
+    #[arg(long)]
+    verbose: bool,
+    /// Path of a file or directory in a mount
+    path: PathBuf,
+}
+
+/// Timeout of the request to metadata.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What is shown.
+/// The details, as JSON.
 #[derive(Debug, Serialize)]
 struct Info {
     #[serde(serialize_with = "crate::output::path")]
@@ -27,18 +46,18 @@ struct Info {
     kind: &'static str,
     entry_id: String,
     parent_id: String,
-    metadata: Option<Place>,
+    metadata: Option<TargetLocation>,
     size_bytes: u64,
     links: u32,
     open_sessions: u32,
     /// UTC.
     modified_at: String,
-    pattern: Option<Pattern>,
+    pattern: Option<PatternInfo>,
 }
 
 /// A target and the server that has it.
 #[derive(Debug, Serialize)]
-struct Place {
+struct TargetLocation {
     target: u32,
     group: u32,
     node: u32,
@@ -49,26 +68,27 @@ struct Place {
 }
 
 #[derive(Debug, Serialize)]
-struct Pattern {
+struct PatternInfo {
     generation: u32,
-    /// Whose word it follows: the cluster's, the directory's, or of whoever asked for this file.
+    /// Where the pattern comes from: the cluster's settings, the directory, or the request that
+    /// created the file.
     origin: &'static str,
-    components: Vec<Part>,
+    components: Vec<ComponentInfo>,
 }
 
 #[derive(Debug, Serialize)]
-struct Part {
+struct ComponentInfo {
     start_byte: u64,
     redundancy: &'static str,
     chunk_bytes: u64,
     targets_wanted: u16,
     chooser: &'static str,
-    /// What that means, and why there aren't as many as wanted.
+    /// Explains the policy, and why there are fewer targets than wanted.
     why: String,
     targets: Vec<Stripe>,
-    /// Smallest and largest number of targets on one server of those that store data.
+    /// Smallest and largest number of these targets per storage server.
     targets_per_server: Option<(usize, usize)>,
-    /// The same of failure domains, if any server has one.
+    /// The same per failure domain, if any server has one.
     targets_per_domain: Option<(usize, usize)>,
 }
 
@@ -76,13 +96,14 @@ struct Part {
 struct Stripe {
     chunk_file: Option<String>,
     #[serde(flatten)]
-    place: Place,
+    place: TargetLocation,
 }
 
-pub(crate) fn run(query: ClusterArgs, verbose: bool, path: PathBuf) -> Result<()> {
+pub(crate) fn run(args: InfoArgs) -> Result<()> {
+    let InfoArgs { query, verbose, path } = args;
     let (inode, place) = entry_at(&path)?;
     let access = query.access(Some(&place))?;
-    let (map, info) = super::super::block_on(async move { ask(&access, inode).await })?;
+    let (map, info) = crate::cmd::block_on(async move { ask(&access, inode).await })?;
     let info = describe(&map, inode, path, &info)?;
     print(&info, |info| as_text(info, verbose))
 }
@@ -108,10 +129,10 @@ fn kind_word(kind: FileKind) -> &'static str {
     }
 }
 
-fn place(map: &ClusterMap, group: GroupId) -> Place {
+fn place(map: &ClusterMap, group: GroupId) -> TargetLocation {
     let target: Option<&Target> = map.primary(group);
     let node = target.and_then(|target| map.node(target.node));
-    Place {
+    TargetLocation {
         target: target.map_or(0, |target| target.id.raw()),
         group: group.raw(),
         node: node.map_or(0, |node| node.id.raw()),
@@ -137,7 +158,7 @@ fn describe(map: &ClusterMap, inode: InodeId, path: PathBuf, info: &EntryInfo) -
     })
 }
 
-/// A file's pattern, or what files in a directory get that are made now.
+/// The pattern of a file, or the pattern that new files in a directory get.
 fn effective(map: &ClusterMap, info: &EntryInfo) -> Result<Option<StripePattern>> {
     Ok(match info.attributes.kind {
         FileKind::Directory => {
@@ -149,8 +170,8 @@ fn effective(map: &ClusterMap, info: &EntryInfo) -> Result<Option<StripePattern>
     })
 }
 
-/// How many of the groups lie on the server, or whatever else `place` tells of it, that has the
-/// fewest of them, and on the one that has the most.
+/// Smallest and largest number of the groups per value of `place`, such as the server or its
+/// failure domain.
 fn allocation<P: Ord>(
     map: &ClusterMap,
     groups: &[GroupId],
@@ -168,34 +189,37 @@ fn allocation<P: Ord>(
 
 fn why(map: &ClusterMap, component: &Component) -> String {
     if component.is_inline() {
-        return "they lie in metadata, with the inode".to_owned();
+        return "stored in metadata, with the inode".to_owned();
     }
     let rule = match component.chooser {
         Chooser::Cluster | Chooser::Balanced if map.has_domains() => {
-            "as many on each server to within one, as even over failure domains as that allows, \
-             targets with more free space more often"
+            "as many on each server to within one, spread as evenly over failure domains as that \
+             allows, targets with more free space more often"
         }
         Chooser::Cluster | Chooser::Balanced => {
             "as many on each server to within one, targets with more free space more often"
         }
-        Chooser::Randomized => "random ones of equal parts of all targets, whatever their server",
-        Chooser::RoundRobin => "the next in the order of their ids, whatever their server",
-        Chooser::RandomRobin => {
-            "the next in the order of their ids, whatever their server, in random order"
+        Chooser::Randomized => {
+            "random ones, from equal parts of all targets, regardless of their \
+                                servers"
         }
-        Chooser::RandomInterNode => "a random one of each of several servers",
-        Chooser::RandomIntraNode => "random ones of one random server",
-        Chooser::Listed => "those that were listed, in that order",
+        Chooser::RoundRobin => "the next in the order of their ids, regardless of their servers",
+        Chooser::RandomRobin => {
+            "the next in the order of their ids, shuffled, regardless of their servers"
+        }
+        Chooser::RandomInterNode => "one random target on each of several servers",
+        Chooser::RandomIntraNode => "random ones on one random server",
+        Chooser::Listed => "as listed, in that order",
     };
     let (wanted, found) = (usize::from(component.wanted), component.groups.len());
     match found < wanted && found > 0 {
-        true => format!("{rule}; there were no more than {found} to choose from"),
+        true => format!("{rule}; only {found} were available"),
         false => rule.to_owned(),
     }
 }
 
-fn describe_pattern(map: &ClusterMap, inode: InodeId, pattern: &StripePattern) -> Pattern {
-    // A server without one is a domain by itself.
+fn describe_pattern(map: &ClusterMap, inode: InodeId, pattern: &StripePattern) -> PatternInfo {
+    // A server without a domain counts as its own domain.
     let domain_of = |node: NodeId| map.node(node).and_then(view::domain).ok_or(node);
     let mut components = Vec::new();
     for (number, component) in pattern.components.iter().enumerate() {
@@ -210,7 +234,7 @@ fn describe_pattern(map: &ClusterMap, inode: InodeId, pattern: &StripePattern) -
             let chunk_file = (pattern.generation > 0).then(|| key.to_string());
             Stripe { chunk_file, place }
         };
-        components.push(Part {
+        components.push(ComponentInfo {
             start_byte: component.start,
             redundancy: match component.redundancy {
                 Redundancy::Stripe => "stripe",
@@ -231,7 +255,7 @@ fn describe_pattern(map: &ClusterMap, inode: InodeId, pattern: &StripePattern) -
         PatternOrigin::Directory => "directory",
         PatternOrigin::Asked => "asked",
     };
-    Pattern { generation: pattern.generation, origin, components }
+    PatternInfo { generation: pattern.generation, origin, components }
 }
 
 fn as_text(info: &Info, verbose: bool) -> String {
@@ -251,35 +275,35 @@ fn as_text(info: &Info, verbose: bool) -> String {
             it.target,
             if verbose { format!(", group {}, {}", it.group, it.path) } else { String::new() }
         )),
-        None => line("Metadata node: none serves its shard".into()),
+        None => line("Metadata node: none, no metadata target serves its shard".into()),
     }
     if verbose {
         line(format!("Size: {} ({})", info.size_bytes, size(info.size_bytes)));
         line(format!("Links: {}", info.links));
-        line(format!("Sessions that have it open: {}", info.open_sessions));
+        line(format!("Open sessions: {}", info.open_sessions));
     }
     if let Some(pattern) = &info.pattern {
         line("Stripe pattern details:".into());
         for part in &pattern.components {
-            describe_part(info, pattern, part, verbose, &mut line);
+            describe_component(info, pattern, part, verbose, &mut line);
         }
         line(format!(
             "+ Set by: {}",
             match pattern.origin {
                 "cluster" => "the cluster's settings",
                 "directory" if info.kind == "directory" => "this directory",
-                "directory" => "the directory in which the file was made",
-                _ => "whoever made the file",
+                "directory" => "the directory in which the file was created",
+                _ => "the request that created the file",
             }
         ));
     }
     text
 }
 
-fn describe_part(
+fn describe_component(
     info: &Info,
-    pattern: &Pattern,
-    part: &Part,
+    pattern: &PatternInfo,
+    part: &ComponentInfo,
     verbose: bool,
     line: &mut impl FnMut(String),
 ) {
@@ -294,7 +318,8 @@ fn describe_part(
         return;
     }
     line(format!("+ Chunksize: {}", size(part.chunk_bytes)));
-    // A directory only hands its pattern down: it has no targets itself, unless some are listed.
+    // A directory only passes its pattern on to new files: it has no targets itself, unless some
+    // are listed.
     let actual = match info.kind {
         "directory" => String::new(),
         _ => format!("; actual: {}", part.targets.len()),
@@ -319,7 +344,7 @@ fn describe_part(
             _ => String::new(),
         };
         let domain = place.domain.as_ref().map(|name| format!(", {name}")).unwrap_or_default();
-        let Place { target, node_name, node, .. } = place;
+        let TargetLocation { target, node_name, node, .. } = place;
         line(format!("  + {target} @ {node_name} [ID: {node}{domain}]{more}"));
     }
 }

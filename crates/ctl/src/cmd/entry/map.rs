@@ -1,8 +1,9 @@
-//! `skep entry map`: on which targets the bytes of a file lie, for programs that want to read or
-//! write each part where it is near, and for people.
+//! `skep entry map`: the target of each part of a file. Schedulers use it to run a task near its
+//! data.
 
 use super::pattern::{MAX_TEXT_BYTES, explained};
 use crate::access::entry_at;
+use crate::help::{Example, examples};
 use crate::output::{print, render, size, table};
 use serde::Serialize;
 use skep_cluster::striping;
@@ -11,7 +12,30 @@ use skep_service::ByteSize;
 use skep_types::{
     Chooser, Component, Error, ErrorCode, GroupId, PatternOrigin, Redundancy, Result, StripePattern,
 };
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+
+const EXAMPLES: &[Example] = &[
+    ("the targets of a file", "skep entry map /mnt/skep/file"),
+    (
+        "the target of each piece of its first 64 MiB, for a scheduler",
+        "skep entry map --offset 0 --length 64MiB --output json /mnt/skep/file",
+    ),
+];
+
+/// Show the targets that store each part of a file
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct MapArgs {
+    /// Split a range of the file into pieces by target, from this byte on: a number, or one with
+    /// KiB, MiB, ...
+    #[arg(long)]
+    offset: Option<ByteSize>,
+    /// Length of that range [default: to the end of the file]
+    #[arg(long)]
+    length: Option<ByteSize>,
+    /// Path of a file in a mount
+    path: PathBuf,
+}
 
 /// Most pieces of a range that are shown at once.
 const MAX_PIECES: usize = 65_536;
@@ -21,17 +45,17 @@ struct Map {
     #[serde(serialize_with = "crate::output::path")]
     path: PathBuf,
     size_bytes: u64,
-    components: Vec<Part>,
-    /// The range that was asked for, in pieces of one target each; none if none was.
+    components: Vec<MapComponent>,
+    /// The requested range, in pieces of one target each. Empty without a request.
     pieces: Vec<Piece>,
 }
 
 #[derive(Debug, Serialize)]
-struct Part {
+struct MapComponent {
     start_byte: u64,
-    /// None: the last component has no end.
+    /// `None` means that the component has no end: it is the last one.
     end_byte: Option<u64>,
-    /// Zero: the bytes lie in metadata, with the inode.
+    /// Zero means that metadata stores the bytes, with the inode.
     chunk_bytes: u64,
     /// Chunk k of the component lies on the stripe of index k modulo their number.
     stripes: Vec<Stripe>,
@@ -43,7 +67,7 @@ struct Stripe {
     group: u32,
     target: Option<u32>,
     node: Option<u32>,
-    /// Where the node listens.
+    /// Address of the node.
     address: Option<String>,
 }
 
@@ -56,12 +80,16 @@ struct Piece {
     stripe: Stripe,
 }
 
-pub(crate) fn run(path: &Path, offset: Option<ByteSize>, length: Option<ByteSize>) -> Result<()> {
+pub(crate) fn run(args: &MapArgs) -> Result<()> {
+    let MapArgs { offset, length, path } = args;
     entry_at(path)?;
     let metadata =
         std::fs::metadata(path).map_err(|error| Error::from(error).within(path.display()))?;
     if !metadata.is_file() {
-        let what = format!("{} is no regular file: it has no bytes on targets", path.display());
+        let what = format!(
+            "cannot map {}: it is not a regular file, so no target stores its bytes",
+            path.display()
+        );
         return Err(Error::new(ErrorCode::InvalidArgument, what));
     }
     let mut bytes = vec![0; MAX_TEXT_BYTES];
@@ -69,7 +97,11 @@ pub(crate) fn run(path: &Path, offset: Option<ByteSize>, length: Option<ByteSize
         .map_err(|errno| explained(errno, path, ""))?;
     let text = String::from_utf8_lossy(&bytes[..len]).into_owned();
     let components = read(&text).ok_or_else(|| {
-        let what = format!("the mount's answer for {} can't be read", path.display());
+        let what = format!(
+            "cannot read the map of {}: the reply of the mount is malformed; check \
+                            that the mount runs the same version of skep",
+            path.display()
+        );
         Error::new(ErrorCode::Protocol, what)
     })?;
     let pieces = match (offset, length) {
@@ -84,9 +116,9 @@ pub(crate) fn run(path: &Path, offset: Option<ByteSize>, length: Option<ByteSize
     print(&map, as_text)
 }
 
-/// Reads the lines of the attribute.
-fn read(text: &str) -> Option<Vec<Part>> {
-    let mut parts: Vec<Part> = Vec::new();
+/// Parses the lines of the attribute.
+fn read(text: &str) -> Option<Vec<MapComponent>> {
+    let mut parts: Vec<MapComponent> = Vec::new();
     for line in text.lines() {
         let words: Vec<&str> = line.split(' ').collect();
         let [start, end, chunk, _, index, group, target, node, address] = words[..] else {
@@ -103,7 +135,7 @@ fn read(text: &str) -> Option<Vec<Part>> {
         let start_byte = start.parse().ok()?;
         match parts.last_mut().filter(|part| part.start_byte == start_byte) {
             Some(part) => part.stripes.push(stripe),
-            None => parts.push(Part {
+            None => parts.push(MapComponent {
                 start_byte,
                 end_byte: end.parse().ok(),
                 chunk_bytes: chunk.parse().ok()?,
@@ -114,9 +146,9 @@ fn read(text: &str) -> Option<Vec<Part>> {
     Some(parts)
 }
 
-fn pieces(parts: &[Part], start: u64, length: u64) -> Result<Vec<Piece>> {
-    let component = |part: &Part| match part.chunk_bytes {
-        // What lies in metadata has no chunks.
+fn pieces(parts: &[MapComponent], start: u64, length: u64) -> Result<Vec<Piece>> {
+    let component = |part: &MapComponent| match part.chunk_bytes {
+        // Inline data in metadata has no chunks.
         0 => Component::inline(),
         chunk_bytes => Component {
             start: part.start_byte,
@@ -134,7 +166,10 @@ fn pieces(parts: &[Part], start: u64, length: u64) -> Result<Vec<Piece>> {
     let mut found = Vec::new();
     for piece in striping::pieces(&pattern, range)? {
         if found.len() == MAX_PIECES {
-            let what = format!("more than {MAX_PIECES} pieces: ask for a shorter --length");
+            let what = format!(
+                "cannot show the range: it has more than {MAX_PIECES} pieces; \
+                                choose a shorter --length"
+            );
             return Err(Error::new(ErrorCode::InvalidArgument, what));
         }
         let part = &parts[usize::from(piece.component)];

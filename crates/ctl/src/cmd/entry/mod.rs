@@ -1,8 +1,36 @@
 //! Verbs of `skep entry`.
 
-pub(super) mod create;
-pub(super) mod info;
-pub(super) mod map;
+mod create;
+mod info;
+mod map;
 mod pattern;
-pub(super) mod set;
-pub(super) mod who;
+mod set;
+mod who;
+
+use crate::cmd::done;
+use clap::Subcommand;
+use skep_types::Result;
+use std::process::ExitCode;
+
+/// Show files and directories, and set their stripe patterns
+#[derive(Debug, Subcommand)]
+pub(crate) enum EntryVerb {
+    Info(info::InfoArgs),
+    Set(set::SetArgs),
+    Create(create::CreateArgs),
+    Map(map::MapArgs),
+    Who(who::WhoArgs),
+}
+
+impl EntryVerb {
+    /// Carries out a verb.
+    pub(super) fn run(self) -> Result<ExitCode> {
+        match self {
+            Self::Info(args) => done(info::run(args)),
+            Self::Set(args) => done(set::run(&args)),
+            Self::Create(args) => done(create::run(&args)),
+            Self::Map(args) => done(map::run(&args)),
+            Self::Who(args) => done(who::run(&args)),
+        }
+    }
+}

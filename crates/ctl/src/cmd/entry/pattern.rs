@@ -1,19 +1,50 @@
-//! What `entry set` and `entry create` have in common: the pattern as text, and how it is set
-//! through the mount. So root and users go the same way, and nobody needs the cluster's token.
+//! Shared by `entry set` and `entry create`: the pattern as text, set through the mount. This works
+//! for root and users alike, and needs no token of the cluster.
 
-use crate::cli::PatternArgs;
+use crate::values;
+use clap::Args;
 use rustix::io::Errno;
 use skep_fuse::PATTERN_XATTR;
 use skep_types::{Error, ErrorCode, Result};
 use std::path::Path;
 
-/// Room for the text of the longest pattern: 16 components of 256 groups.
+/// The options that describe a stripe pattern.
+#[derive(Debug, Default, Args)]
+#[group(id = "asked-pattern", multiple = true)]
+pub(super) struct PatternArgs {
+    /// Number of targets, or `all`
+    #[arg(long, value_name = "COUNT", conflicts_with_all = ["targets", "groups"])]
+    num_targets: Option<String>,
+    /// Bytes stored on one target before the next: a power of two from 64KiB to 1GiB
+    #[arg(long, value_name = "SIZE")]
+    chunk_size: Option<String>,
+    /// Policy that chooses the targets
+    #[arg(
+        long,
+        conflicts_with_all = ["targets", "groups"],
+        value_parser = values::choosers(),
+    )]
+    chooser: Option<String>,
+    /// Exactly these targets, in stripe order: ids separated by commas
+    #[arg(long, value_delimiter = ',', value_name = "IDS", conflicts_with = "groups")]
+    targets: Vec<String>,
+    /// Exactly these groups, in stripe order: ids separated by commas
+    #[arg(long, value_delimiter = ',', value_name = "IDS")]
+    groups: Vec<String>,
+    /// Whole pattern as one text, in the format of the attribute user.skep.pattern; required for
+    /// several components, as in `count=1/from=16MiB,count=all`; `inline/from=4KiB` stores the
+    /// first bytes in metadata
+    #[arg(long, conflicts_with_all = ["num_targets", "chunk_size", "chooser", "targets", "groups"])]
+    pattern: Option<String>,
+}
+
+/// Buffer size for the text of the longest pattern: 16 components of 256 groups.
 pub(super) const MAX_TEXT_BYTES: usize = 64 << 10;
 
-/// What is asked for, as the attribute has it.
+/// The requested pattern in the format of the attribute.
 ///
 /// # Errors
-/// `InvalidArgument` if nothing is.
+/// `InvalidArgument` if no option describes a pattern.
 pub(super) fn text(asked: &PatternArgs) -> Result<String> {
     if let Some(text) = &asked.pattern {
         return Ok(text.clone());
@@ -33,14 +64,14 @@ pub(super) fn text(asked: &PatternArgs) -> Result<String> {
     if words.is_empty() {
         return Err(Error::new(
             ErrorCode::InvalidArgument,
-            "which pattern? Name at least one of --num-targets, --chunk-size, --chooser, \
-             --targets, --groups, --pattern",
+            "cannot set the stripe pattern: no option describes one; use at least one of \
+             --num-targets, --chunk-size, --chooser, --targets, --groups, --pattern",
         ));
     }
     Ok(words.join(","))
 }
 
-/// Checks a text as far as that is possible without the cluster.
+/// Checks a pattern as far as possible without the cluster map.
 ///
 /// # Errors
 /// `InvalidArgument` that names the word.
@@ -59,7 +90,8 @@ pub(super) fn set(path: &Path, text: &str) -> Result<()> {
         .map_err(|errno| explained(errno, path, text))
 }
 
-/// What the pattern at a path says; none if a directory leaves it to the cluster.
+/// The pattern at a path. `None` means a directory without its own pattern: the cluster's settings
+/// apply.
 pub(super) fn get(path: &Path) -> Result<Option<String>> {
     let mut bytes = vec![0; MAX_TEXT_BYTES];
     match rustix::fs::getxattr(path, PATTERN_XATTR, &mut bytes) {
@@ -69,35 +101,39 @@ pub(super) fn get(path: &Path) -> Result<Option<String>> {
     }
 }
 
-/// The mount says only a number: what it means here, and the way out.
+/// The mount replies only an errno. Adds its meaning here, and the way out.
 pub(super) fn explained(errno: Errno, path: &Path, text: &str) -> Error {
     let (code, what) = match errno {
         Errno::PERM => (
             ErrorCode::NotPermitted,
-            "only the owner and root may do that, with directories and regular files".to_owned(),
+            "only the owner and root can do that, and only with directories and regular files"
+                .to_owned(),
         ),
         Errno::ACCESS => (
             ErrorCode::PermissionDenied,
             format!(
-                "'{text}' is more than this user may ask for, or the file may not be written: \
-                 `skep config list` shows the limits (user-...)"
+                "pattern '{text}' exceeds the limits of this user, or the user may not write the \
+                 file; `skep config list` shows the limits (user-...)"
             ),
         ),
         Errno::NXIO => (
             ErrorCode::NotFound,
-            format!("'{text}' names a target or group that isn't there: see `skep target list`"),
+            format!("pattern '{text}' names an unknown target or group; `skep target list` and \
+                     `skep group list` show all"),
         ),
         Errno::BUSY => (
             ErrorCode::InUse,
-            "the file is open or has held data, so its pattern stays: make a new file by `skep \
-             entry create`, and copy it"
+            "the pattern is fixed, since the file is open or has held data; create a new file with \
+             `skep entry create`, and copy the data"
                 .to_owned(),
         ),
-        Errno::INVAL => (ErrorCode::InvalidArgument, format!("'{text}' is no pattern for it")),
-        Errno::EXIST => (ErrorCode::Exists, "it exists already".to_owned()),
+        Errno::INVAL => (ErrorCode::InvalidArgument, format!("invalid pattern '{text}' for this \
+                                                              file or directory")),
+        Errno::EXIST => (ErrorCode::Exists, "the file exists already".to_owned()),
         Errno::NOENT => (ErrorCode::NotFound, "no such file or directory".to_owned()),
         Errno::NOSPC => {
-            (ErrorCode::NoSpace, "no space, or no storage target: `skep health check`".to_owned())
+            (ErrorCode::NoSpace, "no free space, or no storage target; `skep health check` lists \
+                                  problems".to_owned())
         }
         other => (ErrorCode::Io, other.to_string()),
     };

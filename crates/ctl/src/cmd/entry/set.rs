@@ -1,9 +1,9 @@
-//! `skep entry set`: the stripe pattern of what will be made in directories, or of files that were
+//! `skep entry set`: sets the stripe pattern of new files in directories, or of files that were
 //! never written.
 
-use super::pattern;
+use super::pattern::{self, PatternArgs};
 use crate::access::entry_at;
-use crate::cli::PatternArgs;
+use crate::help::{Example, examples};
 use crate::output::print;
 use serde::Serialize;
 use skep_fuse::PATTERN_XATTR;
@@ -11,24 +11,51 @@ use skep_types::Result;
 use std::fmt::Write;
 use std::path::PathBuf;
 
-/// What a path has now.
+const EXAMPLES: &[Example] = &[
+    (
+        "8 targets and chunks of 1 MiB for new files in a directory",
+        "skep entry set --num-targets 8 --chunk-size 1MiB /mnt/skep/results",
+    ),
+    (
+        "one target for the first 16 MiB of each file, all targets for the rest",
+        "skep entry set --pattern count=1/from=16MiB,count=all /mnt/skep/results",
+    ),
+    ("use the cluster's settings again", "skep entry set --inherit /mnt/skep/results"),
+];
+
+/// Set the stripe pattern of new files in a directory, or of files that were never written
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct SetArgs {
+    #[command(flatten)]
+    asked: PatternArgs,
+    /// Remove the directory's own pattern: the cluster's settings apply again
+    #[arg(long = "inherit", conflicts_with = "asked-pattern")]
+    is_inherited: bool,
+    /// Paths of directories or files in a mount
+    #[arg(required = true)]
+    paths: Vec<PathBuf>,
+}
+
+/// A path with its new pattern, as JSON.
 #[derive(Debug, Serialize)]
-struct Line {
+struct PathPattern {
     #[serde(serialize_with = "crate::output::path")]
     path: PathBuf,
-    /// None: the cluster's settings.
+    /// `None` means the cluster's settings.
     pattern: Option<String>,
 }
 
-pub(crate) fn run(asked: &PatternArgs, is_inherited: bool, paths: &[PathBuf]) -> Result<()> {
-    let text = match is_inherited {
+pub(crate) fn run(args: &SetArgs) -> Result<()> {
+    let SetArgs { asked, is_inherited, paths } = args;
+    let text = match *is_inherited {
         true => None,
         false => Some(pattern::text(asked)?),
     };
     if let Some(text) = &text {
         pattern::check(text)?;
     }
-    // All of them are looked at before the first is changed.
+    // Checks all paths before it changes the first.
     for path in paths {
         entry_at(path)?;
     }
@@ -39,12 +66,12 @@ pub(crate) fn run(asked: &PatternArgs, is_inherited: bool, paths: &[PathBuf]) ->
             None => rustix::fs::removexattr(path, PATTERN_XATTR)
                 .map_err(|errno| pattern::explained(errno, path, ""))?,
         }
-        lines.push(Line { path: path.clone(), pattern: pattern::get(path)? });
+        lines.push(PathPattern { path: path.clone(), pattern: pattern::get(path)? });
     }
     print(&lines, |lines| {
         let mut shown = String::new();
-        for Line { path, pattern } in lines {
-            let pattern = pattern.as_deref().unwrap_or("as the cluster's settings say");
+        for PathPattern { path, pattern } in lines {
+            let pattern = pattern.as_deref().unwrap_or("as in the cluster's settings");
             let _ = writeln!(shown, "{}: {pattern}", path.display());
         }
         shown

@@ -1,15 +1,26 @@
 //! `skep group list`: which targets hold the same data, and how each member is.
 
 use crate::access::ClusterArgs;
+use crate::help::{Example, examples};
 use crate::output::{print, render, table};
 use crate::view::{consistency, reachability, target_kind};
 use serde::Serialize;
 use skep_types::map::{Consistency, MemberState, Reachability};
 use skep_types::{ClusterMap, Group, Result};
 
+const EXAMPLES: &[Example] = &[("all groups with their members", "skep group list")];
+
+/// List all groups with their members, and the state of each member
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    query: ClusterArgs,
+}
+
 /// A group.
 #[derive(Debug, Serialize)]
-struct Line {
+struct GroupEntry {
     id: u32,
     kind: &'static str,
     epoch: u64,
@@ -30,16 +41,16 @@ struct Member {
     consistency: &'static str,
 }
 
-pub(crate) fn run(args: ClusterArgs) -> Result<()> {
-    let access = args.access(None)?;
-    let map = super::super::block_on(async move { access.map().await })?;
+pub(crate) fn run(args: ListArgs) -> Result<()> {
+    let access = args.query.access(None)?;
+    let map = crate::cmd::block_on(async move { access.map().await })?;
     let mut groups: Vec<&Group> = map.groups.iter().collect();
     groups.sort_by_key(|group| (group.kind, group.id));
     let lines: Vec<_> = groups.into_iter().map(|group| line(&map, group)).collect();
     print(&lines, |lines| as_table(lines))
 }
 
-fn line(map: &ClusterMap, group: &Group) -> Line {
+fn line(map: &ClusterMap, group: &Group) -> GroupEntry {
     let primary = map.primary(group.id).map(|target| target.id);
     let mut all_well = true;
     let mut members = Vec::new();
@@ -64,7 +75,7 @@ fn line(map: &ClusterMap, group: &Group) -> Line {
         (false, true) => "Degraded",
         (false, false) => "Unavailable",
     };
-    Line {
+    GroupEntry {
         id: group.id.raw(),
         kind: target_kind(group.kind),
         epoch: group.epoch.raw(),
@@ -83,7 +94,7 @@ fn part(state: MemberState) -> &'static str {
 }
 
 /// A line for each member.
-fn as_table(lines: &[Line]) -> String {
+fn as_table(lines: &[GroupEntry]) -> String {
     let titles =
         ["GROUP", "KIND", "STATE", "TARGET", "PART", "REACHABILITY", "CONSISTENCY", "NODE"];
     let mut shown = table(&titles);

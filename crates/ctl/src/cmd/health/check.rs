@@ -1,6 +1,8 @@
-//! `skep health check`: connects to every server as a client would, and explains what is wrong.
+//! `skep health check`: connects to every server as a client would, and lists problems with their
+//! remedies.
 
 use crate::access::{Access, ClusterArgs};
+use crate::help::{Example, examples};
 use crate::output::print;
 use crate::view;
 use serde::Serialize;
@@ -11,10 +13,26 @@ use std::fmt::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// A server that doesn't shake hands by then is taken for unreachable.
+const EXAMPLES: &[Example] = &[
+    ("check the cluster; the exit code is 1 if there are problems", "skep health check"),
+    (
+        "for a monitoring system",
+        "skep health check --cluster 10.0.0.1:7400 --token-file token --output json",
+    ),
+];
+
+/// Connect to every server, and list problems with their remedies
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct CheckArgs {
+    #[command(flatten)]
+    query: ClusterArgs,
+}
+
+/// A server that does not complete the handshake in this time counts as unreachable.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// What was found.
+/// The result of the check, as JSON.
 #[derive(Debug, Serialize)]
 struct Report {
     healthy: bool,
@@ -38,9 +56,9 @@ struct Problem {
     remedy: String,
 }
 
-pub(crate) fn run(args: ClusterArgs) -> Result<ExitCode> {
-    let access = args.access(None)?;
-    let report = super::super::block_on(async move {
+pub(crate) fn run(args: CheckArgs) -> Result<ExitCode> {
+    let access = args.query.access(None)?;
+    let report = crate::cmd::block_on(async move {
         let map = access.map().await?;
         Ok(report(&access, &map).await)
     })?;
@@ -58,14 +76,14 @@ async fn report(access: &Access, map: &ClusterMap) -> Report {
     for node in nodes.iter().filter(|node| !node.reachable) {
         problems.push(Problem {
             what: format!(
-                "{} [ID: {}] can't be reached: {}",
+                "{} [ID: {}] is unreachable: {}",
                 node.name,
                 node.id,
                 node.error.as_deref().unwrap_or("no answer")
             ),
             remedy: format!(
-                "look at the log of `skep {}` on its host, and start it there; files that lie \
-                 on it wait until it is back, others are not affected",
+                "read the log of `skep {}` on its host, and start the service there; operations on \
+                 its files wait until it is back, other files are not affected",
                 node.kind
             ),
         });
@@ -74,8 +92,8 @@ async fn report(access: &Access, map: &ClusterMap) -> Report {
     Report { healthy: problems.is_empty(), nodes, problems }
 }
 
-/// Connects to every target of a node, each of which has a thread of its own; or to the node
-/// itself.
+/// Connects to each target of a node, since each has its own thread. Connects to the node itself if
+/// it has no targets.
 async fn visit(access: &Access, map: &ClusterMap, node: &Node) -> NodeReport {
     let mut targets: Vec<TargetId> =
         map.targets.iter().filter(|target| target.node == node.id).map(|it| it.id).collect();
@@ -106,7 +124,7 @@ async fn visit(access: &Access, map: &ClusterMap, node: &Node) -> NodeReport {
     }
 }
 
-/// What the map itself says is wrong.
+/// The problems that the cluster map shows.
 fn problems_of_map(map: &ClusterMap) -> Vec<Problem> {
     let mut problems = Vec::new();
     let mut add = |what: String, remedy: &str| {
@@ -122,7 +140,8 @@ fn problems_of_map(map: &ClusterMap) -> Vec<Problem> {
         if !map.nodes.iter().any(|node| node.kind == kind) {
             add(
                 format!("the cluster has no {} service", kind_word(kind)),
-                "initialise and start one; `skep cluster token` prints what it needs to join",
+                "initialise and start one; `skep cluster token` prints the token that it needs to \
+                 join",
             );
         }
     }
@@ -132,33 +151,34 @@ fn problems_of_map(map: &ClusterMap) -> Vec<Problem> {
         if target.reachability != Reachability::Online {
             add(
                 format!("{name} is {}", view::reachability(target.reachability)),
-                "its service sends no heartbeats to management: see whether it runs, and whether \
-                 it reaches management",
+                "management receives no heartbeats from its service: check that the service is \
+                 running and can connect to management",
             );
         }
         match target.capacity_pool {
             CapacityPool::Normal => {}
             CapacityPool::Low => add(
-                format!("{name} has little space left"),
-                "new files avoid it while others have space; free space or add targets",
+                format!("{name} is low on free space"),
+                "new files are placed on other targets while these have free space; delete files \
+                 or add targets",
             ),
             CapacityPool::Emergency => add(
                 format!("{name} is almost full"),
                 match target.kind {
                     TargetKind::Metadata => {
-                        "it takes no new files and directories, or soon won't; free space on its \
-                         disk, or remove files and directories"
+                        "it refuses new files and directories, now or soon; free space on its \
+                         disk, or delete files and directories"
                     }
                     TargetKind::Storage => {
-                        "writes to files that lie on it will fail soon; free space or add targets"
+                        "writes to files on it will fail soon; delete files or add targets"
                     }
                 },
             ),
         }
         if target.consistency != Consistency::Good {
             add(
-                format!("{name} does not hold all that it should"),
-                "it gets no new files until it has caught up",
+                format!("{name} lacks changes that other members of its group have"),
+                "it receives no new files until its resync is complete",
             );
         }
     }

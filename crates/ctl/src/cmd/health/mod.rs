@@ -1,4 +1,26 @@
 //! Verbs of `skep health`.
 
-pub(super) mod check;
-pub(super) mod df;
+mod check;
+mod df;
+
+use crate::cmd::done;
+use clap::Subcommand;
+use skep_types::Result;
+use std::process::ExitCode;
+
+/// Check the cluster and its free space
+#[derive(Debug, Subcommand)]
+pub(crate) enum HealthVerb {
+    Df(df::DfArgs),
+    Check(check::CheckArgs),
+}
+
+impl HealthVerb {
+    /// Carries out a verb.
+    pub(super) fn run(self) -> Result<ExitCode> {
+        match self {
+            Self::Df(args) => done(df::run(args)),
+            Self::Check(args) => check::run(args),
+        }
+    }
+}

@@ -1,4 +1,4 @@
-//! `skep lab`: emulated clusters on this host.
+//! Verbs of `skep lab`: emulated clusters on this host.
 
 mod down;
 mod run;
@@ -6,18 +6,30 @@ mod shapes;
 mod status;
 mod up;
 
-use crate::cli::LabVerb;
+use crate::cmd::done;
+use clap::Subcommand;
 use skep_types::Result;
 use std::process::ExitCode;
 
-/// Carries out a verb.
-pub(super) fn run(verb: LabVerb) -> Result<ExitCode> {
-    let done = |result: Result<()>| result.map(|()| ExitCode::SUCCESS);
-    match verb {
-        LabVerb::Up(args) => done(up::run(&args)),
-        LabVerb::Run(args) => run::run(&args),
-        LabVerb::Status(args) => status::run(&args.name),
-        LabVerb::Down { name, is_all, is_dry_run } => done(down::run(name, is_all, is_dry_run)),
-        LabVerb::Shapes => done(shapes::run()),
+/// Emulate clusters on this host, with limited links, limited targets and many clients
+#[derive(Debug, Subcommand)]
+pub(crate) enum LabVerb {
+    Up(Box<up::UpArgs>),
+    Run(run::RunArgs),
+    Status(status::StatusArgs),
+    Down(down::DownArgs),
+    Shapes(shapes::ShapesArgs),
+}
+
+impl LabVerb {
+    /// Carries out a verb.
+    pub(super) fn run(self) -> Result<ExitCode> {
+        match self {
+            Self::Up(args) => done(up::run(&args)),
+            Self::Run(args) => run::run(&args),
+            Self::Status(args) => status::run(&args),
+            Self::Down(args) => done(down::run(args)),
+            Self::Shapes(args) => done(shapes::run(args)),
+        }
     }
 }

@@ -1,17 +1,45 @@
 //! `skep lab run`: a command on hosts of a lab.
 
-use crate::cli::LabRunArgs;
+use crate::help::{Example, examples};
 use crate::output::{is_for_people, print, render, size, table};
 use serde::Serialize;
-use skep_lab::{CpuUse, Host, HostRun, Role, State, Stream};
+use skep_lab::{CpuUse, DEFAULT_NAME, Host, HostRun, Role, State, Stream};
+use skep_service::Interval;
 use skep_types::Result;
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
+const EXAMPLES: &[Example] = &[
+    ("on all client hosts", "skep lab run -- stat --file-system ."),
+    ("on one host, for at most a minute", "skep lab run --host c1 --timeout 60s -- ls -l"),
+];
+
+/// Run a command on all client hosts of a lab at the same time
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct RunArgs {
+    /// Name of the lab
+    #[arg(long, default_value = DEFAULT_NAME)]
+    name: String,
+    /// Host to run on; may be repeated [default: all client hosts]
+    #[arg(long, value_name = "HOST", conflicts_with = "is_on_all")]
+    host: Vec<String>,
+    /// Run on all client hosts, which is the default
+    #[arg(long = "all-clients")]
+    is_on_all: bool,
+    /// Stop the command after this time: 30s, 5min
+    #[arg(long, value_name = "TIME")]
+    timeout: Option<Interval>,
+    /// Command to run; its working directory is the mount of the host
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+}
+
 /// The command failed on a host.
 const FAILED: u8 = 1;
-/// What a program reads of one host's output; more than that belongs into files.
+/// Bytes of one host's output in the JSON report. Commands with more output should write files.
 const MAX_KEPT_BYTES: usize = 1 << 20;
 
 /// A run as programs see it.
@@ -27,12 +55,12 @@ struct RunReport {
 struct HostReport {
     #[serde(flatten)]
     run: HostRun,
-    /// What the command wrote, up to a limit.
+    /// Output of the command, up to a limit.
     stdout: String,
     stderr: String,
 }
 
-pub(super) fn run(args: &LabRunArgs) -> Result<ExitCode> {
+pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     let state = State::load(&args.name)?;
     let hosts: Vec<&Host> = match args.host.as_slice() {
         [] => state.hosts_of(Role::Client).collect(),
@@ -75,7 +103,7 @@ fn pass_on(host: &str, stream: Stream, line: &[u8], is_one: bool) {
     if !is_one && !line.ends_with(b"\n") {
         text.push(b'\n');
     }
-    // A reader that has gone away is no error.
+    // A closed pipe is not an error.
     let _ = match stream {
         Stream::Out => std::io::stdout().lock().write_all(&text),
         Stream::Err => std::io::stderr().lock().write_all(&text),
@@ -86,7 +114,7 @@ fn shown(report: &RunReport) -> String {
     let mut hosts = table(&["Host", "Ended with", ">Seconds", ">Sent", ">Received"]);
     for HostReport { run, .. } in &report.hosts {
         let end = match (run.is_timed_out, run.exit_code, run.signal) {
-            (true, _, _) => "ended: out of time".into(),
+            (true, _, _) => "stopped: timeout".into(),
             (_, Some(code), _) => format!("exit code {code}"),
             (_, None, Some(signal)) => format!("signal {signal}"),
             (_, None, None) => "-".into(),

@@ -1,8 +1,16 @@
 //! `skep lab shapes`: the ready shapes.
 
+use crate::help::{Example, examples};
 use crate::output::{print, render, table};
 use skep_lab::{Description, Rate};
 use skep_types::Result;
+
+const EXAMPLES: &[Example] = &[("all shapes", "skep lab shapes")];
+
+/// List the predefined shapes of labs
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct ShapesArgs {}
 
 /// A shape as programs see it: rates as numbers.
 #[derive(Debug, serde::Serialize)]
@@ -18,7 +26,7 @@ struct ShapeLine {
     is_in_memory: bool,
 }
 
-pub(super) fn run() -> Result<()> {
+pub(crate) fn run(_: ShapesArgs) -> Result<()> {
     let lines: Vec<_> = skep_lab::shapes().into_iter().map(line).collect();
     print(&lines, |lines| {
         let mut shown = table(&["Shape", ">Servers", ">Targets", ">Clients", "Limit", "What for"]);

@@ -1,27 +1,44 @@
-//! `skep lab status`: how a lab is.
+//! `skep lab status`: the state of a lab.
 
+use crate::help::{Example, examples};
 use crate::output::{print, render, size, table};
-use skep_lab::{HostStatus, Role, State, Status};
+use skep_lab::{DEFAULT_NAME, HostStatus, Role, State, Status};
 use skep_types::Result;
 use std::process::ExitCode;
 
-/// Something of the lab doesn't run.
+const EXAMPLES: &[Example] = &[
+    ("check that all of it runs", "skep lab status"),
+    ("for a script", "skep lab status --name two --output json"),
+];
+
+/// Show the hosts, links, targets, processes and mounts of a lab
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct StatusArgs {
+    /// Name of the lab
+    #[arg(long, default_value = DEFAULT_NAME)]
+    name: String,
+}
+
+/// Some process or mount of the lab is not running.
 const NOT_WELL: u8 = 1;
 
-pub(super) fn run(name: &str) -> Result<ExitCode> {
-    let status = skep_lab::status(&State::load(name)?)?;
+pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
+    let status = skep_lab::status(&State::load(&args.name)?)?;
     print(&status, |it| {
         let verdict = match it.is_well {
-            true => "All of it runs.".to_owned(),
-            false => format!("Not all of it runs; logs are in {}.", it.log_directory.display()),
+            true => "Everything is running.".to_owned(),
+            false => {
+                format!("Some of it is not running; logs are in {}.", it.log_directory.display())
+            }
         };
-        format!("{}\n{verdict}", shown(it))
+        format!("{}\n{verdict}", as_text(it))
     })?;
     Ok(if status.is_well { ExitCode::SUCCESS } else { ExitCode::from(NOT_WELL) })
 }
 
 /// A lab for people.
-pub(super) fn shown(status: &Status) -> String {
+pub(super) fn as_text(status: &Status) -> String {
     let mut hosts = table(&["Host", "Address", "Link", ">Sent", ">Received", "Runs", "Mount"]);
     for host in &status.hosts {
         let link = host.link_bytes_per_second.map_or("-".into(), megabytes);
@@ -52,7 +69,7 @@ pub(super) fn shown(status: &Status) -> String {
     format!("{}\n{}", render(&hosts), render(&targets))
 }
 
-/// What of a host runs.
+/// The processes of a host.
 fn runs(host: &HostStatus) -> String {
     let mut words: Vec<String> = host
         .processes

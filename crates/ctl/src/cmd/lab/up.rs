@@ -1,40 +1,118 @@
 //! `skep lab up`: makes an emulated cluster.
 
-use super::status::shown;
-use crate::cli::LabUpArgs;
+use super::status::as_text;
+use crate::help::{Example, examples};
 use crate::output::{is_for_people, print};
-use skep_lab::{Description, Status};
+use crate::values;
+use skep_lab::{DEFAULT_NAME, Delay, Description, Percent, Rate, Status};
 use skep_types::{Error, ErrorCode, Result};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-pub(super) fn run(args: &LabUpArgs) -> Result<()> {
+const EXAMPLES: &[Example] = &[
+    ("a small lab with two servers and two clients", "skep lab up"),
+    ("a predefined shape", "skep lab up scenario1"),
+    (
+        "show a shape with other rates, without starting it",
+        "skep lab up scenario2 --target-rate 30MB/s --target-variability 20% --dry-run",
+    ),
+    (
+        "a second lab, described by options alone",
+        "skep lab up --servers 2 --targets 4 --clients 8 --link 400Mbit --name two",
+    ),
+];
+
+/// Start an emulated cluster on this host: hosts with limited links, targets with limited rates,
+/// and a mount on each client host
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct UpArgs {
+    /// Predefined shape (`skep lab shapes`), or a file that describes the lab; options take
+    /// precedence
+    #[arg(value_name = "SHAPE|FILE", default_value = "small", value_parser = values::shapes())]
+    shape: String,
+    /// Name of the lab: letters a to z, and digits
+    #[arg(long, default_value = DEFAULT_NAME)]
+    name: String,
+    /// Number of servers, each with one storage service
+    #[arg(long, value_name = "COUNT")]
+    servers: Option<u16>,
+    /// Storage targets per server
+    #[arg(long, value_name = "COUNT")]
+    targets: Option<u16>,
+    /// Number of client hosts, each with a mount
+    #[arg(long, value_name = "COUNT")]
+    clients: Option<u16>,
+    /// Number of metadata targets, all on one separate host
+    #[arg(long, value_name = "COUNT")]
+    metadata_targets: Option<u16>,
+    /// Rate of each server's link, in each direction: 400Mbit, 50MB/s
+    #[arg(long, value_name = "RATE")]
+    link: Option<Rate>,
+    /// Rate of each client's link, in each direction
+    #[arg(long, value_name = "RATE")]
+    client_link: Option<Rate>,
+    /// Rate of each target, reads and writes together
+    #[arg(long, value_name = "RATE")]
+    target_rate: Option<Rate>,
+    /// Standard deviation of that rate from second to second, as in 10%
+    #[arg(long, value_name = "SHARE")]
+    target_variability: Option<Percent>,
+    /// Random seed of the rate variation
+    #[arg(long, value_name = "NUMBER")]
+    seed: Option<u64>,
+    /// One-way delay of a packet between two hosts: 1ms, 250us
+    #[arg(long, value_name = "TIME")]
+    delay: Option<Delay>,
+    /// Policy that chooses the targets of new files
+    #[arg(long, value_parser = values::choosers())]
+    chooser: Option<String>,
+    /// Keep targets in memory, so that this host's disk is not the limit
+    #[arg(long = "in-memory", conflicts_with = "is_on_disk")]
+    is_in_memory: bool,
+    /// Keep targets on disk even if the shape keeps them in memory
+    #[arg(long = "on-disk")]
+    is_on_disk: bool,
+    /// Directory for the data of the targets, new or empty [default: in /var/tmp/skep-lab]
+    #[arg(long, value_name = "DIR")]
+    directory: Option<PathBuf>,
+    /// Continue even if this host seems too slow for the rates
+    #[arg(long = "force")]
+    is_forced: bool,
+    /// Check everything and show the lab; start nothing
+    #[arg(long = "dry-run")]
+    is_dry_run: bool,
+}
+
+pub(crate) fn run(args: &UpArgs) -> Result<()> {
     let description = description(args)?;
     let mut tell = |step: &str| {
         if is_for_people() {
-            // Whoever looked on may have gone away: that is no reason to stop halfway.
+            // The reader of standard error may be gone: that must not stop the start of the lab.
             let _ = writeln!(std::io::stderr(), "{step}");
         }
     };
     if args.is_dry_run {
         let plan = skep_lab::plan(&args.name, &description, args.is_forced, &mut tell)?;
-        return print(&skep_lab::status(&plan)?, |it| format!("{}\nNothing was made.", shown(it)));
+        return print(&skep_lab::status(&plan)?, |it| {
+            format!("{}\nNothing was started.", as_text(it))
+        });
     }
-    // Its own file, not the name it was called by: other processes start it again.
+    // The path of the program itself: other processes start it again.
     let program = std::env::current_exe()?;
     let state = skep_lab::up(&args.name, &description, &program, args.is_forced, &mut tell)?;
-    print(&skep_lab::status(&state)?, |it| format!("{}\n{}", shown(it), hints(it)))
+    print(&skep_lab::status(&state)?, |it| format!("{}\n{}", as_text(it), hints(it)))
 }
 
-/// What was asked for: a shape or a file, and what options say on top.
-fn description(args: &LabUpArgs) -> Result<Description> {
+/// The requested lab: a shape or a file, with the options on top.
+fn description(args: &UpArgs) -> Result<Description> {
     let mut description = match skep_lab::shape(&args.shape) {
         Some(shape) => shape.description,
         None if Path::new(&args.shape).exists() => Description::read(Path::new(&args.shape))?,
         None => {
             let names: Vec<_> = skep_lab::shapes().iter().map(|shape| shape.name).collect();
             let what = format!(
-                "'{}' is neither a file nor a shape; there are {}",
+                "cannot find a shape or file '{}': the shapes are {}",
                 args.shape,
                 names.join(", ")
             );
@@ -66,7 +144,7 @@ fn description(args: &LabUpArgs) -> Result<Description> {
     Ok(description)
 }
 
-/// What can be done now.
+/// Commands to try next.
 fn hints(status: &Status) -> String {
     let option = match status.name.as_str() {
         skep_lab::DEFAULT_NAME => String::new(),

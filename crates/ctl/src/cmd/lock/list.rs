@@ -1,16 +1,35 @@
-//! `skep lock list`: what applications have locked, and what they wait for.
+//! `skep lock list`: the locks that applications hold, and those that they wait for.
 
 use crate::access::{ClusterArgs, entry_at};
+use crate::help::{Example, examples};
 use crate::output::{print, render, table};
 use crate::uses::{Lock, Users};
 use serde::Serialize;
 use skep_types::{GroupId, InodeId, Result};
 use skep_wire::file_locks::FileUse;
-use std::path::Path;
+use std::path::PathBuf;
+
+const EXAMPLES: &[Example] = &[
+    ("the locks in all files", "skep lock list"),
+    ("the locks in one file", "skep lock list /mnt/skep/database"),
+];
+
+/// List the locks that applications hold and wait for, in one file or in all
+///
+/// If the holder of a lock cannot be ended, `skep client evict` releases all files and locks of its
+/// mount.
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    query: ClusterArgs,
+    /// Path of a file in a mount [default: all files]
+    path: Option<PathBuf>,
+}
 
 /// A lock, or a wait for one.
 #[derive(Debug, Serialize)]
-struct Line {
+struct LockEntry {
     entry_id: String,
     client: u32,
     host: String,
@@ -19,11 +38,12 @@ struct Line {
     lock: Lock,
 }
 
-pub(crate) fn run(query: ClusterArgs, path: Option<&Path>) -> Result<()> {
-    let entry = path.map(entry_at).transpose()?;
+pub(crate) fn run(args: ListArgs) -> Result<()> {
+    let ListArgs { query, path } = args;
+    let entry = path.as_deref().map(entry_at).transpose()?;
     let access = query.access(entry.as_ref().map(|(_, place)| place.as_path()))?;
     let inode = entry.map(|(inode, _)| inode);
-    let lines = super::super::block_on(async move {
+    let lines = crate::cmd::block_on(async move {
         let users = Users::of(&access).await?;
         let mut lines = Vec::new();
         for group in groups(&users, inode) {
@@ -36,7 +56,7 @@ pub(crate) fn run(query: ClusterArgs, path: Option<&Path>) -> Result<()> {
     print(&lines, |lines| as_table(lines))
 }
 
-/// The group that serves a file, or all.
+/// The group that serves a file, or all groups.
 fn groups(users: &Users, inode: Option<InodeId>) -> Vec<GroupId> {
     match inode.and_then(|inode| users.map.shard_group(inode.shard())) {
         Some(group) => vec![group],
@@ -44,12 +64,18 @@ fn groups(users: &Users, inode: Option<InodeId>) -> Vec<GroupId> {
     }
 }
 
-fn line(users: &Users, used: &FileUse, lock: Lock) -> Line {
+fn line(users: &Users, used: &FileUse, lock: Lock) -> LockEntry {
     let (host, mount_point) = users.place(used.client);
-    Line { entry_id: used.inode.to_string(), client: used.client.raw(), host, mount_point, lock }
+    LockEntry {
+        entry_id: used.inode.to_string(),
+        client: used.client.raw(),
+        host,
+        mount_point,
+        lock,
+    }
 }
 
-fn as_table(lines: &[Line]) -> String {
+fn as_table(lines: &[LockEntry]) -> String {
     if lines.is_empty() {
         return "Nothing is locked.\n".into();
     }

@@ -1,3 +1,23 @@
 //! Verbs of `skep lock`.
 
-pub(super) mod list;
+mod list;
+
+use crate::cmd::done;
+use clap::Subcommand;
+use skep_types::Result;
+use std::process::ExitCode;
+
+/// List the file locks of applications
+#[derive(Debug, Subcommand)]
+pub(crate) enum LockVerb {
+    List(list::ListArgs),
+}
+
+impl LockVerb {
+    /// Carries out a verb.
+    pub(super) fn run(self) -> Result<ExitCode> {
+        match self {
+            Self::List(args) => done(list::run(args)),
+        }
+    }
+}

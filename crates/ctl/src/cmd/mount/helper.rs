@@ -1,25 +1,19 @@
-//! `mount.skep`: what `mount -t skep` and `/etc/fstab` call, by a link of that name to `skep`.
+//! `mount.skep`: the helper that mount(8) runs for `mount -t skep` and `/etc/fstab`, a link to
+//! `skep`.
 //!
-//! mount(8) says `mount.skep SOURCE DIRECTORY [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`, in
-//! any order. As `mount.fuse.skep` it is called to change what is mounted (`mount -o remount`).
+//! mount(8) passes `SOURCE DIRECTORY [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`, in any order.
+//! Under the name `mount.fuse.skep` the helper changes an existing mount (`mount -o remount`).
 
-use crate::cli::{DEFAULT_LOG, DEFAULT_TRANSPORT, MountArgs};
+use super::{DEFAULT_LOG, DEFAULT_TRANSPORT, MountArgs};
 use skep_types::{Error, ErrorCode, Result};
-use std::ffi::{OsStr, OsString};
-use std::path::Path;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 /// "Incorrect invocation" and "mount failure" of mount(8).
 const WRONGLY_CALLED: u8 = 1;
 const FAILED: u8 = 32;
 
-/// Whether the program was called by one of the helper's names.
-pub(crate) fn is_called_so(program: &OsStr) -> bool {
-    let name = Path::new(program).file_name().unwrap_or_default();
-    name == "mount.skep" || name == "mount.fuse.skep"
-}
-
-/// Mounts as mount(8) says.
+/// Mounts according to the arguments of mount(8).
 pub(crate) fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let result = parse(arguments).and_then(|args| super::run(&args));
     let Err(error) = result else { return ExitCode::SUCCESS };
@@ -36,7 +30,12 @@ fn wrong(what: impl Into<String>) -> Error {
 
 fn text(argument: OsString) -> Result<String> {
     let shown = argument.display().to_string();
-    argument.into_string().map_err(|_| wrong(format!("'{shown}' is not UTF-8")))
+    argument.into_string().map_err(|_| {
+        wrong(format!(
+            "invalid argument '{shown}': it is not valid \
+                                                      UTF-8"
+        ))
+    })
 }
 
 fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<MountArgs> {
@@ -68,14 +67,19 @@ fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<MountArgs> {
                         false => Some(rest.to_owned()),
                     };
                     let Some(value) = value else {
-                        return Err(wrong(format!("-{letter} needs a value")));
+                        return Err(wrong(format!("option -{letter} needs a value")));
                     };
                     if letter == 'o' {
                         args.options.push(value);
                     }
                     break;
                 }
-                other => return Err(wrong(format!("there is no option -{other}"))),
+                other => {
+                    return Err(wrong(format!(
+                        "unknown option -{other}; the options are -s, \
+                                                   -f, -n, -v, -o, -t and -N"
+                    )));
+                }
             }
         }
     }
@@ -90,13 +94,14 @@ fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<MountArgs> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
 
     fn parsed(line: &str) -> Result<MountArgs> {
         parse(line.split(' ').map(OsString::from))
     }
 
     #[test]
-    fn arguments_come_in_any_order_and_values_with_their_letter_or_after_it() {
+    fn arguments_and_values_are_parsed_in_any_order() {
         for line in [
             "/data /mnt -o ro,nosuid -t skep",
             "-oro,nosuid /data -N /proc/1/ns/mnt /mnt",
@@ -113,16 +118,9 @@ mod tests {
     }
 
     #[test]
-    fn what_mount_would_never_say_is_refused() {
+    fn invalid_arguments_of_the_helper_are_refused() {
         for line in ["/data", "/data /mnt /more", "/data /mnt -o", "/data /mnt -x"] {
             assert_eq!(parsed(line).unwrap_err().code(), ErrorCode::InvalidArgument, "{line}");
         }
-    }
-
-    #[test]
-    fn the_helper_is_known_by_its_name() {
-        assert!(is_called_so(OsStr::new("/sbin/mount.skep")));
-        assert!(is_called_so(OsStr::new("mount.fuse.skep")));
-        assert!(!is_called_so(OsStr::new("/usr/bin/skep")));
     }
 }

@@ -1,8 +1,8 @@
-//! What a mount logs, changed while it runs: SIGUSR1 makes its log more detailed by one step,
-//! SIGUSR2 puts it back to what the mount was started with.
+//! Changes the log level of a running mount: SIGUSR1 makes the log one step more detailed, SIGUSR2
+//! restores the configured level.
 //!
-//! `skep node log-level` does it through management; signals work in the very case in which a log
-//! is wanted: when nothing else answers.
+//! `skep node log-level` changes it through management. Signals also work when management and the
+//! mount no longer reply, which is when the log is needed.
 
 use skep_service::logging;
 use skep_types::Result;
@@ -12,9 +12,10 @@ const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 /// Follows the signals on a thread of its own. Call it before any other thread is started.
 pub(super) fn follow_signals() -> Result<()> {
     const NUMBERS: [i32; 2] = [libc::SIGUSR1, libc::SIGUSR2];
-    // Here for all threads to come, in the thread to wait for them.
+    // Blocks the signals in this thread and all later ones; the new thread alone waits for them.
     drop(skep_env::Signals::take(&NUMBERS)?);
-    // Those that end the mount are not this thread's either: it would end the process at once.
+    // Also blocks the signals that end the mount: in the new thread they would kill the process at
+    // once.
     drop(skep_env::Signals::take(&[libc::SIGTERM, libc::SIGINT])?);
     skep_env::spawn_thread("skep-log-level".into(), None, move || {
         let followed = skep_env::block_on(async move {
@@ -26,13 +27,16 @@ pub(super) fn follow_signals() -> Result<()> {
                     _ => "",
                 };
                 if let Err(error) = logging::change(wanted) {
-                    tracing::warn!("the log level stays as it is: {error}");
+                    tracing::warn!("cannot change the log level of this mount: {error}");
                 }
             }
             std::io::Result::Ok(())
         });
         if let Err(error) = followed.flatten() {
-            tracing::warn!("signals do not change the log level: {error}");
+            tracing::warn!(
+                "this mount cannot receive the signals that change its log level: \
+                            {error}"
+            );
         }
     })?;
     Ok(())

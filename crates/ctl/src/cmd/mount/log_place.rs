@@ -1,15 +1,15 @@
-//! Where a mount in the background logs to, unless it is told.
+//! The default log file of a mount in the background.
 //!
-//! Of a cluster in a local directory it is there, beside the logs of the services. Of others it is
-//! one file for each mount point, the same at each mount, so that people find it and old ones don't
-//! pile up: below `/var/log` for root, below the user's state directory (as the XDG base directory
-//! specification has it) for others. systemd says by a variable where the logs of a unit lie.
+//! For a cluster in a local directory, the file lies beside the logs of the services. For other
+//! clusters, each mount point has one file, which later mounts reuse: below `/var/log` for root,
+//! and below the state directory of the XDG base directory specification for other users. systemd
+//! names the log directory of a unit in a variable.
 //!
-//! # Hazard: what others have put there
-//! Root opens these files, by names that anybody can guess. In a directory in which others may
-//! write, a link under such a name would lead root to append to any file, and so would one under
-//! the name of the next log. So what is there already must be a file of our own, and among
-//! temporary files the log lies in a directory in which nobody else can write.
+//! # Hazard: files of other users
+//! Root opens these files, and their names are easy to guess. In a directory that other users can
+//! write to, a symbolic link with such a name would make root append to any file. So an existing
+//! log must be a regular file of the same user, and a log among temporary files lies in a directory
+//! that only this user can write to.
 
 use super::absolute;
 use crate::access::Access;
@@ -22,16 +22,18 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Bytes of a mount point in the name of its log, at most: with the others there may be 255.
+/// Most bytes of a mount point in the name of its log. With the rest, the name stays below 255
+/// bytes.
 const LONGEST_LOG_NAME: usize = 150;
-/// What systemd sets for a unit with `LogsDirectory=`; of several directories the first is meant.
+/// Variable that systemd sets for a unit with `LogsDirectory=`. The first of several directories
+/// counts.
 const LOGS_VARIABLE: &str = "LOGS_DIRECTORY";
 const LOGS_OF_ROOT: &str = "/var/log/skep";
 
-/// Opens the log of a mount to append to; gives its path, too.
+/// Opens the log of a mount for appending. Returns its path, too.
 ///
 /// # Errors
-/// The system's, naming the file that nothing else could replace.
+/// The error of the system for the last file that was tried.
 pub(super) fn open(
     told: Option<&Path>,
     access: &Access,
@@ -41,7 +43,7 @@ pub(super) fn open(
         return Ok((absolute(path)?, open_log(path)?));
     }
     let name = file_name(mount_point);
-    // An address is no path, and must not be taken for one that is below the current directory.
+    // The name may be an address, which must not be used as a path below the current directory.
     let of_cluster = Path::new(&access.name).join("logs");
     if of_cluster.is_absolute() && of_cluster.is_dir() {
         let path = of_cluster.join(&name);
@@ -57,7 +59,8 @@ pub(super) fn open(
     Ok((path, file))
 }
 
-/// The mount point with dashes, in its end if it is long: that says more of it than its beginning.
+/// The mount point with dashes for slashes. A long one keeps its end, which identifies it better
+/// than its start.
 fn file_name(mount_point: &Path) -> String {
     let mut name = mount_point.display().to_string().replace('/', "-");
     if name.len() > LONGEST_LOG_NAME {
@@ -81,21 +84,21 @@ fn usual_directory() -> Option<PathBuf> {
         Err(_) if geteuid().is_root() => return Some(LOGS_OF_ROOT.into()),
         Err(_) => std::env::var_os("XDG_STATE_HOME").map(PathBuf::from),
     };
-    // The specification wants relative ones to be ignored.
+    // The specification requires that relative paths are ignored.
     let state = state.filter(|path| path.is_absolute());
     let state = state.or_else(|| Some(std::env::home_dir()?.join(".local/state")))?;
     state.is_absolute().then(|| state.join("skep"))
 }
 
-/// Opens a file that belongs to this user, and makes it and its directory if there is none. Not
-/// what a link leads to.
+/// Opens a regular file that belongs to this user, and creates it and its directory if missing.
+/// Does not follow a symbolic link.
 fn open_own(path: &Path) -> io::Result<File> {
     let user = geteuid();
     if let Some(parent) = path.parent() {
         let mode = if user.is_root() { 0o755 } else { 0o700 };
         DirBuilder::new().recursive(true).mode(mode).create(parent)?;
     }
-    // A pipe that nobody reads would be waited for.
+    // Without O_NONBLOCK, opening a pipe without a reader would block.
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let file = OpenOptions::new().create(true).append(true).custom_flags(flags).open(path)?;
     let found = file.metadata()?;
@@ -105,7 +108,8 @@ fn open_own(path: &Path) -> io::Result<File> {
     }
 }
 
-/// A directory of our own among the temporary files; a new one if somebody else has that name.
+/// A directory of this user among the temporary files. If another user has taken the usual name, a
+/// new one.
 fn temporary_directory() -> Result<PathBuf> {
     let (parent, user) = (std::env::temp_dir(), geteuid());
     let usual = parent.join(format!("skep-{}", user.as_raw()));
@@ -114,13 +118,17 @@ fn temporary_directory() -> Result<PathBuf> {
     }
     let path = parent.join(format!("skep-{}-{:032x}", user.as_raw(), skep_env::random_u128()));
     make_private(&path, user).map_err(|error| {
-        let what = format!("no place for a log, also not {}: {error}", path.display());
+        let what = format!(
+            "cannot create a directory for the log of the mount, not even {}: \
+                            {error}",
+            path.display()
+        );
         Error::new(ErrorCode::Io, format!("{what}; name one with --log-file or log_file="))
     })?;
     Ok(path)
 }
 
-/// Makes a directory in which only this user can write, or finds that it is one.
+/// Creates a directory that only this user can write to, or checks an existing one.
 fn make_private(path: &Path, user: Uid) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
@@ -138,7 +146,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     #[test]
-    fn a_mount_point_gives_one_name() {
+    fn mount_points_have_stable_and_short_log_names() {
         assert_eq!(file_name(Path::new("/mnt/skep")), "mount-mnt-skep.log");
         let long = PathBuf::from(format!("/{}/end", "x".repeat(300)));
         let name = file_name(&long);
@@ -148,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_may_have_put_there_is_not_opened() {
+    fn links_and_directories_of_other_users_are_refused() {
         let place = tempfile::tempdir().unwrap();
         let (log, secret) = (place.path().join("new/a.log"), place.path().join("secret"));
         open_own(&log).unwrap();

@@ -1,32 +1,37 @@
-//! The list behind `-o`, as `mount` and `/etc/fstab` have it.
+//! Mount options: the list after `-o` and in `/etc/fstab`.
 
+use super::MountArgs;
 use super::retry::Retry;
-use crate::cli::MountArgs;
 use skep_fuse::MountFlags;
 use skep_service::ByteSize;
 use skep_types::{Error, ErrorCode, Result};
+use std::fmt::Write;
 use std::time::Duration;
 
-/// Longest time for which the kernel may be let remember names and attributes. For what never
-/// changes an hour is as good as a day, and one who was mistaken has not long to wait.
+/// Columns of the explanation of an option.
+const TEXT_COLUMNS: usize = 70;
+
+/// Longest time for which the kernel may cache names and attributes. For files that never change,
+/// an hour is as good as a day, and a mistaken value expires within the hour.
 const LONGEST_ATTRIBUTE_TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// Words for others: for `mount` itself, for systemd, for people.
+/// Options for mount(8) and systemd, which Skep ignores.
 const OF_OTHERS: &[&str] = &[
     "defaults", "auto", "noauto", "nofail", "_netdev", "user", "nouser", "users", "nousers",
     "owner", "noowner", "group", "nogroup", "silent", "loud", "nomand",
 ];
 const PREFIXES_OF_OTHERS: &[&str] = &["x-", "X-", "comment="];
-/// What `/proc/mounts` shows of every FUSE mount: mount(8) says it again at `mount -o remount`.
+/// Options that `/proc/mounts` shows for every FUSE mount. mount(8) passes them again for `mount -o
+/// remount`.
 const OF_THE_KERNEL: &[&str] = &["default_permissions"];
 const ALLOW_OTHER: &str = "allow_other";
 const PREFIXES_OF_THE_KERNEL: &[&str] = &["user_id=", "group_id=", "max_read="];
 
-/// An option that Skep itself takes, as the manual has it.
+/// An option of Skep itself, as in the manual.
 #[derive(Debug)]
 pub(crate) struct OwnOption {
     pub(crate) name: &'static str,
-    /// What its value is called; none, if it has none.
+    /// Placeholder of its value. `None` means an option without a value.
     pub(crate) value: Option<&'static str>,
     pub(crate) meaning: &'static str,
 }
@@ -37,93 +42,125 @@ impl OwnOption {
     }
 }
 
-/// Skep's own.
+/// Skep's own options.
 pub(crate) const OWN: &[OwnOption] = &[
-    OwnOption::new("token_file", Some("FILE"), "the file that holds the cluster's token"),
+    OwnOption::new("token_file", Some("FILE"), "file that holds the cluster's token"),
     OwnOption::new(
         "transport",
         Some("auto|uring|device"),
-        "how kernel and mount speak to each other; `auto` takes io_uring where the kernel has it",
+        "transport between kernel and mount; `auto` uses io_uring where the kernel supports it",
     ),
     OwnOption::new(
         "retry",
         Some("SECONDS|forever"),
-        "how long to try while management can't be reached, 15 if not set; what time doesn't mend \
-         fails at once",
+        "seconds to keep trying while management is unreachable (default 15); permanent errors \
+         fail at once",
     ),
     OwnOption::new(
         "attribute_timeout",
         Some("SECONDS"),
-        "how long the kernel may remember names and attributes that it was told, at most 3600, 1 \
-         if not set; with 0 it asks each time",
+        "seconds for which the kernel may cache names and attributes, at most 3600 (default 1); \
+         with 0 the kernel asks the mount each time",
     ),
     OwnOption::new(
         "log",
         Some("LEVEL"),
-        "what is logged: `error`, `warn`, `info`, `debug`, `trace`, or a filter",
+        "log level: `error`, `warn`, `info`, `debug`, `trace`, or a filter",
     ),
     OwnOption::new(
         "log_file",
         Some("FILE"),
-        "where a mount in the background logs to; if not set, to mount-NAME.log, NAME being the \
-         mount point with dashes, among the logs of a cluster in a local directory, in \
-         /var/log/skep for root and in ~/.local/state/skep for others",
+        "log file of a mount in the background; by default mount-NAME.log, where NAME is the mount \
+         point with dashes for slashes, in the logs directory of a cluster on this host, otherwise \
+         in /var/log/skep for root and in ~/.local/state/skep for other users",
     ),
     OwnOption::new(
         "log_limit",
         Some("SIZE"),
-        "the size at which the log becomes FILE.old and a new one is begun; 0: never",
+        "size at which the log file is renamed to FILE.old and a new one is started; 0: never",
     ),
     OwnOption::new(
         "job_patterns",
         None,
-        "programs say by the variable SKEP_PATTERN how the files that they make are striped",
+        "let programs choose the stripe pattern of new files with the environment variable \
+         SKEP_PATTERN",
     ),
     OwnOption::new(
         "remount",
         None,
-        "change the flags of what is mounted already, as in `mount -o remount,ro`; another \
-         `transport` or `attribute_timeout` is refused",
+        "change the flags of an existing mount, as in `mount -o remount,ro`; `transport` and \
+         `attribute_timeout` cannot change",
     ),
 ];
 
-/// Beside [`OWN`], what the manual says.
+/// Other options that Skep accepts, with their meaning in the manual.
 pub(crate) const COMMON: &[(&str, &str)] = &[
-    ("ro, rw, nosuid, nodev, noexec, noatime, sync, dirsync, ...", "as for every file system"),
+    (
+        "ro, rw, nosuid, nodev, noexec, noatime, sync, dirsync, ...",
+        "as for every file system, see \
+                                                                    mount(8)",
+    ),
     (
         "relatime, strictatime, atime, lazytime, ...",
-        "taken and without effect: reading never changes an access time",
+        "accepted without effect: reading never changes an access time",
     ),
     (
         ALLOW_OTHER,
-        "others than who mounts may use it: for root always so; else /etc/fuse.conf has to say \
-         user_allow_other",
+        "let other users access the mount (always on for root; others need user_allow_other in \
+         /etc/fuse.conf)",
     ),
     (
         "defaults, noauto, nofail, _netdev, user, x-..., ...",
-        "for mount(8) and systemd; Skep ignores them",
+        "used by mount(8) and systemd; Skep ignores them",
     ),
 ];
+
+/// All mount options with their meaning.
+pub(crate) fn list() -> Vec<(String, &'static str)> {
+    let own = OWN.iter().map(|option| {
+        let value = option.value.map(|value| format!("={value}"));
+        (format!("{}{}", option.name, value.unwrap_or_default()), option.meaning)
+    });
+    own.chain(COMMON.iter().map(|(names, meaning)| ((*names).to_owned(), *meaning))).collect()
+}
+
+pub(super) fn help() -> String {
+    let mut text = String::from("Mount options, for --options and in /etc/fstab:\n");
+    for (option, meaning) in list() {
+        let _ = writeln!(text, "  {option}");
+        let mut line = String::new();
+        for word in meaning.split(' ') {
+            if line.len() + word.len() > TEXT_COLUMNS {
+                let _ = writeln!(text, "         {line}");
+                line.clear();
+            }
+            line = line + " " + word;
+        }
+        let _ = writeln!(text, "         {line}");
+    }
+    text
+}
 
 fn is_own(name: &str) -> bool {
     OWN.iter().any(|option| option.name == name)
 }
 
-/// What a list of options asks for.
+/// The parsed mount options.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// What every file system has.
+    /// The flags that every file system has.
     pub(crate) flags: MountFlags,
-    /// Change the flags of what is mounted already.
+    /// Change the flags of an existing mount.
     pub(crate) is_remount: bool,
-    /// How long the kernel may remember names and attributes, if not as long as usual.
+    /// How long the kernel may cache names and attributes. `None` means the default.
     pub(crate) attribute_timeout: Option<Duration>,
-    /// Others than who mounts may use it, also if that isn't root.
+    /// Let other users access a mount that root did not create.
     pub(crate) allows_others: bool,
 }
 
 impl Options {
-    /// What [`read`] takes back, for what has no flag of its own on the command line.
+    /// The option list that [`read`] parses to this value. Has the options without a flag on the
+    /// command line.
     pub(crate) fn words(self) -> String {
         let timeout = self.attribute_timeout;
         let timeout = timeout.map(|it| format!(",attribute_timeout={}", it.as_secs_f64()));
@@ -136,7 +173,7 @@ fn refused(what: String) -> Error {
     Error::new(ErrorCode::Configuration, what)
 }
 
-/// Reads the list; options that have a flag of their own on the command line go to `args`.
+/// Parses lists of options. Options with a flag on the command line are stored in `args`.
 ///
 /// # Errors
 /// `Configuration` naming the option.
@@ -184,8 +221,8 @@ pub(crate) fn read(lists: &[String], is_sloppy: bool, args: &mut MountArgs) -> R
             _ => {
                 let own: Vec<_> = OWN.iter().map(|option| option.name).collect();
                 return Err(refused(format!(
-                    "there is no mount option '{option}'; Skep's own are {} (see \
-                     docs/operations/mounting.md)",
+                    "unknown mount option '{option}': Skep's own options are {}; `skep mount \
+                     --help` lists all options",
                     own.join(", ")
                 )));
             }
@@ -201,7 +238,7 @@ fn attribute_timeout(seconds: &str) -> Result<Duration, String> {
     number
         .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
         .filter(|timeout| *timeout <= longest)
-        .ok_or_else(|| format!("a number of seconds is wanted, at most {}", longest.as_secs()))
+        .ok_or_else(|| format!("expected a number of seconds, at most {}", longest.as_secs()))
 }
 
 #[cfg(test)]
@@ -214,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_can_be_said_again() {
+    fn options_survive_formatting_and_parsing() {
         let list = ["ro,attribute_timeout=0.25,allow_other,nosuid".to_owned()];
         let options = read(&list, false, &mut MountArgs::default()).unwrap();
         assert_eq!(options.attribute_timeout, Some(Duration::from_millis(250)));
@@ -252,7 +289,7 @@ mod tests {
         assert!(page.contains("`mount -o remount,...`"), "remount is");
         let helps = [
             include_str!("../../../../../docs/commands/skep-mount.md").to_owned(),
-            crate::manual::page_of_the_helper().1,
+            crate::cmd::man::manual::page_of_the_helper().1,
         ];
         for OwnOption { name, value, .. } in OWN {
             let option =
@@ -283,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn how_long_is_tried_goes_to_the_arguments() {
+    fn retry_option_is_stored_in_the_arguments() {
         let mut args = MountArgs::default();
         let list = ["retry=80,ro".to_owned(), "retry=forever".to_owned()];
         read(&list[..1], false, &mut args).unwrap();
@@ -292,11 +329,14 @@ mod tests {
         read(&list, false, &mut args).unwrap();
         assert_eq!(args.retry, Some(Retry::Forever));
         let error = read(&["retry=soon".to_owned()], true, &mut args).unwrap_err();
-        assert!(error.to_string().contains("option retry=soon: a number of seconds"), "{error}");
+        assert!(
+            error.to_string().contains("option retry=soon: expected a number of seconds"),
+            "{error}"
+        );
     }
 
     #[test]
-    fn sloppy_passes_over_what_is_no_option_and_not_over_wrong_values() {
+    fn sloppy_ignores_unknown_options_but_not_wrong_values() {
         let read =
             |option: &str| read(&[option.to_owned()], true, &mut MountArgs::default()).map(|_| ());
         read("colour=red,sunny").unwrap();

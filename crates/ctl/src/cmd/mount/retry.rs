@@ -1,17 +1,17 @@
-//! How long a mount that begins goes on trying while management can't be reached.
+//! How long a starting mount keeps trying while management is unreachable.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Unless somebody says more: long enough for a management that is restarted, short enough for
-/// people who have mistyped its address.
+/// The default: long enough for a restart of management, short enough for a user with a mistyped
+/// address.
 const USUAL: Duration = Duration::from_secs(15);
-/// Who wants to wait for longer than a day may as well wait for ever.
+/// Longer times are no different from `forever`.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 const FOREVER: &str = "forever";
 
-/// How long.
+/// The time to keep trying.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Retry {
     /// At least one attempt is made.
@@ -20,7 +20,7 @@ pub(crate) enum Retry {
 }
 
 impl Retry {
-    /// As a span; none: without end.
+    /// The time as a duration. `None` means without limit.
     pub(crate) fn patience(self) -> Option<Duration> {
         match self {
             Self::For(span) => Some(span),
@@ -54,10 +54,7 @@ impl FromStr for Retry {
         let span = text.parse::<f64>().ok();
         let span = span.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
         span.filter(|span| *span <= LONGEST).map(Self::For).ok_or_else(|| {
-            format!(
-                "a number of seconds is wanted, at most {}, or the word {FOREVER}",
-                LONGEST.as_secs()
-            )
+            format!("expected a number of seconds, at most {}, or {FOREVER}", LONGEST.as_secs())
         })
     }
 }
@@ -67,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_seconds_or_for_ever_and_can_be_said_again() {
+    fn retry_survives_formatting_and_parsing() {
         for (text, expected) in [
             ("80", Retry::For(Duration::from_secs(80))),
             ("0", Retry::For(Duration::ZERO)),

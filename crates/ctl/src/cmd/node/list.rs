@@ -1,13 +1,27 @@
 //! `skep node list`: all nodes.
 
 use crate::access::ClusterArgs;
+use crate::help::{Example, examples};
 use crate::output::{print, render, table};
 use crate::view;
 use skep_types::Result;
 
-pub(crate) fn run(args: ClusterArgs) -> Result<()> {
-    let access = args.access(None)?;
-    let map = super::super::block_on(async move { access.map().await })?;
+const EXAMPLES: &[Example] = &[
+    ("nodes of the cluster that is mounted here, or of the one in ./skep-data", "skep node list"),
+    ("for a script", "skep node list --cluster 10.0.0.1:7400 --token-file token --output json"),
+];
+
+/// List all nodes
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    query: ClusterArgs,
+}
+
+pub(crate) fn run(args: ListArgs) -> Result<()> {
+    let access = args.query.access(None)?;
+    let map = crate::cmd::block_on(async move { access.map().await })?;
     print(&view::nodes(&map), |nodes| {
         let titles =
             ["ID", "Name", "Kind", "Reachability", "Address", "Domain", "Targets", "Version"];

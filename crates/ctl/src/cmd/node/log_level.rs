@@ -1,8 +1,11 @@
-//! `skep node log-level`: what running services and mounts log, shown or changed until they end.
-//! Mounts take no connections: management tells them with the answer to their next heartbeat.
+//! `skep node log-level`: shows the log levels of running services and mounts, or changes them
+//! until they restart. Mounts accept no connections: management sends them the level in the reply
+//! to their next heartbeat.
 
 use crate::access::{Access, ClusterArgs, PATIENCE};
+use crate::help::{Example, examples};
 use crate::output::{print, render, table};
+use crate::values;
 use crate::view::node_named;
 use serde::Serialize;
 use skep_cluster::state::kind_word;
@@ -13,14 +16,36 @@ use skep_wire::node::{LogLevel, SetLogLevel};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Nodes that are asked at a time.
+const EXAMPLES: &[Example] = &[
+    ("show the level of all services", "skep node log-level all"),
+    ("log more on one service", "skep node log-level storage-1 debug"),
+    ("log more in one part of a mount", "skep node log-level n12 info,skep_client=debug"),
+    ("return to the configured level", "skep node log-level storage-1 default"),
+];
+
+/// Show the log level of running services and mounts, or change it until they restart
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct LogLevelArgs {
+    #[command(flatten)]
+    query: ClusterArgs,
+    /// Name or id of a service or mount, or `all` (services), or `mounts` (all of them)
+    node: String,
+    /// Log level, or a filter such as `info,skep_storage=debug`, or `default` for the configured
+    /// level
+    #[arg(value_parser = values::levels_and_default())]
+    level: Option<String>,
+}
+
+/// Nodes that receive the request at the same time.
 const AT_ONCE: usize = 100;
-/// A mount hears of it within one; another may be lost.
+/// A mount receives the level in the reply to its next heartbeat. The second one covers a lost
+/// heartbeat.
 const HEARTBEATS: u32 = 2;
 
-/// A node and what it logs.
+/// A node and its log level.
 #[derive(Debug, Serialize)]
-struct Line {
+struct NodeLogLevel {
     id: u32,
     name: String,
     kind: &'static str,
@@ -29,22 +54,20 @@ struct Line {
     error: Option<String>,
 }
 
-/// Shows or changes the level of one node, of all services or of all mounts. The exit code says
-/// whether all answered.
-pub(crate) fn run(query: ClusterArgs, node: &str, level: Option<&str>) -> Result<ExitCode> {
+/// Shows or changes the level of one node, of all services or of all mounts. The exit code is 0 if
+/// all nodes replied.
+pub(crate) fn run(args: LogLevelArgs) -> Result<ExitCode> {
+    let LogLevelArgs { query, node, level } = args;
     let access = query.access(None)?;
-    let wanted = node.to_owned();
-    let is_one = !matches!(node, "all" | "mounts");
-    let level = level.map(|level| match level {
-        "default" => String::new(),
-        level => level.to_owned(),
-    });
-    let lines = super::super::block_on(async move {
+    let is_one = !matches!(node.as_str(), "all" | "mounts");
+    let level = level.map(|level| if level == "default" { String::new() } else { level });
+    let lines = crate::cmd::block_on(async move {
         let map = access.map().await?;
-        let nodes = chosen(&map, &wanted)?;
+        let nodes = chosen(&map, &node)?;
         let heartbeat = Duration::from_millis(u64::from(map.policy.heartbeat_ms));
         let mut lines = Vec::new();
-        // Each mount answers with its next heartbeat, so many wait for theirs at once.
+        // Each mount replies with its next heartbeat, so the requests to many mounts wait in
+        // parallel.
         for some in nodes.chunks(AT_ONCE) {
             let asked: Vec<_> = some
                 .iter()
@@ -54,7 +77,8 @@ pub(crate) fn run(query: ClusterArgs, node: &str, level: Option<&str>) -> Result
                 })
                 .collect();
             for (node, outcome) in some.iter().zip(asked) {
-                // Of one node the error is the answer; a wrong level is wrong for all.
+                // An error of a single node is the result; an invalid level is invalid for all
+                // nodes.
                 match outcome.await {
                     Err(error) if is_one || error.code() == ErrorCode::InvalidArgument => {
                         return Err(error.within(format_args!("{} ({})", node.name, node.id)));
@@ -83,7 +107,7 @@ fn chosen<'a>(map: &'a ClusterMap, wanted: &str) -> Result<Vec<&'a Node>> {
     }
 }
 
-/// Asks a service itself, and a mount by way of management.
+/// Sends the request to a service directly, and to a mount through management.
 async fn ask(
     access: &Access,
     node: &Node,
@@ -101,22 +125,22 @@ async fn ask(
     asked.map(|(reply, _)| reply)
 }
 
-/// What helps with a mount that doesn't answer.
+/// Adds the way out to the error of a mount that does not reply.
 fn silent(error: Error) -> Error {
     if error.code() != ErrorCode::TimedOut {
         return error;
     }
-    let hint = "`skep client list` shows its host and its process: there, `kill -USR1 PID` makes \
-                its log more detailed by one step, `kill -USR2 PID` puts it back";
+    let hint = "`skep client list` shows its host and its process: on that host, `kill -USR1 PID` \
+                makes the log one step more detailed, and `kill -USR2 PID` restores the level";
     Error::new(error.code(), format!("{}; {hint}", error.context()))
 }
 
-fn line(node: &Node, outcome: Result<LogLevel>) -> Line {
+fn line(node: &Node, outcome: Result<LogLevel>) -> NodeLogLevel {
     let (level, error) = match outcome {
         Ok(level) => (Some(level), None),
         Err(error) => (None, Some(error.context().to_owned())),
     };
-    Line {
+    NodeLogLevel {
         id: node.id.raw(),
         name: node.name.clone(),
         kind: kind_word(node.kind),
@@ -126,12 +150,12 @@ fn line(node: &Node, outcome: Result<LogLevel>) -> Line {
     }
 }
 
-fn as_table(lines: &[Line]) -> String {
+fn as_table(lines: &[NodeLogLevel]) -> String {
     let mut shown = table(&["ID", "NAME", "LEVEL", "CONFIGURED"]);
     for line in lines {
         let level = match (&line.level, &line.error) {
             (Some(level), _) => level.clone(),
-            (None, error) => format!("UNREACHABLE: {}", error.as_deref().unwrap_or("no answer")),
+            (None, error) => format!("UNREACHABLE: {}", error.as_deref().unwrap_or("no reply")),
         };
         let configured = line.configured_level.clone().unwrap_or_default();
         shown.add_row([line.id.to_string(), line.name.clone(), level, configured]);

@@ -1,4 +1,26 @@
 //! Verbs of `skep node`.
 
-pub(super) mod list;
-pub(super) mod log_level;
+mod list;
+mod log_level;
+
+use crate::cmd::done;
+use clap::Subcommand;
+use skep_types::Result;
+use std::process::ExitCode;
+
+/// List nodes, and control their logs
+#[derive(Debug, Subcommand)]
+pub(crate) enum NodeVerb {
+    List(list::ListArgs),
+    LogLevel(log_level::LogLevelArgs),
+}
+
+impl NodeVerb {
+    /// Carries out a verb.
+    pub(super) fn run(self) -> Result<ExitCode> {
+        match self {
+            Self::List(args) => done(list::run(args)),
+            Self::LogLevel(args) => log_level::run(args),
+        }
+    }
+}

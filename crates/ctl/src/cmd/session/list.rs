@@ -1,6 +1,7 @@
 //! `skep session list`: the sessions of clients at each metadata target.
 
 use crate::access::ClusterArgs;
+use crate::help::{Example, examples};
 use crate::output::{count, print, render, span, table};
 use crate::uses::Users;
 use crate::view::node_named;
@@ -8,9 +9,25 @@ use serde::Serialize;
 use skep_types::{GroupId, Result};
 use skep_wire::metadata::SessionEntry;
 
+const EXAMPLES: &[Example] = &[
+    ("all sessions", "skep session list"),
+    ("the sessions of client 7", "skep session list --client 7"),
+];
+
+/// List the sessions at all metadata targets: client, lease, last renewal, open files
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    query: ClusterArgs,
+    /// Only the sessions of this client: an id or name
+    #[arg(long)]
+    client: Option<String>,
+}
+
 /// A session.
 #[derive(Debug, Serialize)]
-struct Line {
+struct SessionReport {
     session: String,
     client: u32,
     host: String,
@@ -24,9 +41,10 @@ struct Line {
     open_files: u32,
 }
 
-pub(crate) fn run(query: ClusterArgs, client: Option<String>) -> Result<()> {
+pub(crate) fn run(args: ListArgs) -> Result<()> {
+    let ListArgs { query, client } = args;
     let access = query.access(None)?;
-    let lines = super::super::block_on(async move {
+    let lines = crate::cmd::block_on(async move {
         let users = Users::of(&access).await?;
         let client = client.map(|name| node_named(&users.map, &name)).transpose()?.map(|it| it.id);
         let mut lines = Vec::new();
@@ -40,11 +58,11 @@ pub(crate) fn run(query: ClusterArgs, client: Option<String>) -> Result<()> {
     print(&lines, |lines| as_table(lines))
 }
 
-fn line(users: &Users, group: GroupId, session: &SessionEntry) -> Line {
+fn line(users: &Users, group: GroupId, session: &SessionEntry) -> SessionReport {
     let (host, mount_point) = users.place(session.client);
     let target = users.map.primary(group);
     let node = target.and_then(|target| users.map.node(target.node));
-    Line {
+    SessionReport {
         session: session.session.to_string(),
         client: session.client.raw(),
         host,
@@ -59,7 +77,7 @@ fn line(users: &Users, group: GroupId, session: &SessionEntry) -> Line {
     }
 }
 
-fn as_table(lines: &[Line]) -> String {
+fn as_table(lines: &[SessionReport]) -> String {
     let titles =
         ["SESSION", "CLIENT", "HOST", "MOUNT POINT", "TARGET", ">HEARD", ">LEASE", ">OPEN"];
     let mut shown = table(&titles);

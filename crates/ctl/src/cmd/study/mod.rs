@@ -1,6 +1,32 @@
-//! Verbs of studies.
+//! Verbs of `skep study`.
 
-pub(super) mod plan;
-pub(super) mod plans;
-pub(super) mod report;
-pub(super) mod run;
+mod plan;
+mod plans;
+mod report;
+mod run;
+
+use crate::cmd::done;
+use clap::Subcommand;
+use skep_types::Result;
+use std::process::ExitCode;
+
+/// Measure a storage system under many conditions, and report the findings
+#[derive(Debug, Subcommand)]
+pub(crate) enum StudyVerb {
+    Plans(plans::PlansArgs),
+    Plan(plan::PlanArgs),
+    Run(run::RunArgs),
+    Report(report::ReportArgs),
+}
+
+impl StudyVerb {
+    /// Carries out a verb.
+    pub(super) fn run(self) -> Result<ExitCode> {
+        match self {
+            Self::Plans(args) => done(plans::run(args)),
+            Self::Plan(args) => done(plan::run(&args)),
+            Self::Run(args) => done(run::run(&args)),
+            Self::Report(args) => done(report::run(&args)),
+        }
+    }
+}

@@ -1,12 +1,26 @@
-//! `skep study plan`: a ready plan. People get its text, as it would stand in a file; programs get
-//! what is read from that: all factors of each experiment, also those that the text leaves out.
+//! `skep study plan`: a predefined plan. As text it is the plan file. As JSON it has all factors of
+//! each experiment, including defaults that the file omits.
 
+use crate::help::{Example, examples};
 use crate::output::print;
+use crate::values;
 use serde::Serialize;
 use skep_study::plan::{Calibration, Experiment, Factors, Lab, Level, Plan};
 use skep_study::plans;
 use skep_types::Result;
 use std::time::Duration;
+
+const EXAMPLES: &[Example] =
+    &[("save it to a file, and adapt it to your system", "skep study plan scenario1")];
+
+/// Print a predefined plan, to read or to edit
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct PlanArgs {
+    /// Name of the plan
+    #[arg(value_parser = values::plans())]
+    name: String,
+}
 
 #[derive(Debug, Serialize)]
 struct PlanReport {
@@ -16,7 +30,7 @@ struct PlanReport {
     seed: u64,
     /// Runs in a block.
     block: u32,
-    /// Between blocks; null: as is right for the place.
+    /// Wait between blocks. Null means the default for the system.
     shortest_wait_ms: Option<u64>,
     longest_wait_ms: Option<u64>,
     lab: Option<LabReport>,
@@ -24,7 +38,7 @@ struct PlanReport {
     experiments: Vec<ExperimentReport>,
 }
 
-/// What is null is as the shape has it.
+/// Null means the value of the shape.
 #[derive(Debug, Serialize)]
 struct LabReport {
     shape: String,
@@ -53,11 +67,11 @@ struct ExperimentReport {
 
 #[derive(Debug, Serialize)]
 struct FactorsReport {
-    /// Null: what the first step finds.
+    /// Null means the result of the calibration.
     data_bytes: Vec<Option<u64>>,
     hosts: Vec<Option<u32>>,
     processes: Vec<u32>,
-    /// Null: as the file system decides.
+    /// Null means the default of the file system.
     count: Vec<Option<u32>>,
     chooser: Vec<Option<String>>,
     transfer_bytes: Vec<u64>,
@@ -67,8 +81,8 @@ struct FactorsReport {
     targets: Vec<&'static str>,
 }
 
-pub(crate) fn run(name: &str) -> Result<()> {
-    let text = plans::text(name)?;
+pub(crate) fn run(args: &PlanArgs) -> Result<()> {
+    let text = plans::text(&args.name)?;
     print(&report(Plan::parse(text)?), |_| text.to_owned())
 }
 

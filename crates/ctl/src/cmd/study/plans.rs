@@ -1,37 +1,45 @@
-//! `skep study plans`: the plans that are ready to run.
+//! `skep study plans`: the predefined plans.
 
+use crate::help::{Example, examples};
 use crate::output::{print, render, table};
 use serde::Serialize;
 use skep_study::{order, plans};
 use skep_types::Result;
 
+const EXAMPLES: &[Example] = &[("all plans", "skep study plans")];
+
+/// List the predefined plans
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct PlansArgs {}
+
 #[derive(Debug, Serialize)]
-struct Ready {
+struct PlanSummary {
     name: String,
     title: String,
     about: String,
-    /// The shape of the lab that it is made for.
+    /// The shape of the lab that the plan describes.
     lab: Option<String>,
-    experiments: Vec<Asked>,
+    experiments: Vec<ExperimentSummary>,
     runs: usize,
 }
 
 #[derive(Debug, Serialize)]
-struct Asked {
+struct ExperimentSummary {
     name: String,
     title: String,
 }
 
-pub(crate) fn run() -> Result<()> {
-    let ready: Vec<Ready> = plans::all()
+pub(crate) fn run(_: PlansArgs) -> Result<()> {
+    let ready: Vec<PlanSummary> = plans::all()
         .into_iter()
-        .map(|plan| Ready {
+        .map(|plan| PlanSummary {
             runs: order::list(&plan).len(),
             lab: plan.lab.map(|lab| lab.shape),
             experiments: plan
                 .experiments
                 .into_iter()
-                .map(|it| Asked { name: it.name, title: it.title })
+                .map(|it| ExperimentSummary { name: it.name, title: it.title })
                 .collect(),
             name: plan.name,
             title: plan.title,

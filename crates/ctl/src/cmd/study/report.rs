@@ -1,5 +1,6 @@
-//! `skep study report`: what the results of a study say, as far as there are any.
+//! `skep study report`: the findings of a study, from the results so far.
 
+use crate::help::{Example, examples};
 use crate::output::print;
 use serde::Serialize;
 use skep_study::journal::{self, write_file};
@@ -8,21 +9,38 @@ use skep_types::{Error, Result};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-/// What was written, and what it says.
+const EXAMPLES: &[Example] = &[
+    ("write a page for people, skep-study/report/index.html", "skep study report skep-study"),
+    ("print the findings for a program", "skep study report skep-study --output json"),
+];
+
+/// Write the report of a study: a page, figures and tables
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct ReportArgs {
+    /// Include invalid runs, in which the CPU was the limit; the report says so
+    #[arg(long = "with-invalid")]
+    includes_invalid: bool,
+    /// Directory of the study; the report goes to its subdirectory `report`
+    directory: PathBuf,
+}
+
+/// The report and its files, as JSON.
 #[derive(Debug, Serialize)]
-pub(super) struct Written {
+pub(super) struct ReportFiles {
     pub(super) directory: PathBuf,
     /// Names of files there.
     files: Vec<String>,
     report: Report,
 }
 
-pub(crate) fn run(directory: &Path, includes_invalid: bool) -> Result<()> {
-    print(&write(directory, includes_invalid)?, as_text)
+pub(crate) fn run(args: &ReportArgs) -> Result<()> {
+    let ReportArgs { includes_invalid, directory } = args;
+    print(&write(directory, *includes_invalid)?, as_text)
 }
 
 /// Writes the report of a study.
-pub(super) fn write(directory: &Path, includes_invalid: bool) -> Result<Written> {
+pub(super) fn write(directory: &Path, includes_invalid: bool) -> Result<ReportFiles> {
     let contents = journal::read(directory)?;
     let report = analyse(&contents, includes_invalid);
     let directory = directory.join("report");
@@ -33,15 +51,15 @@ pub(super) fn write(directory: &Path, includes_invalid: bool) -> Result<Written>
         write_file(&directory.join(&name), &bytes)?;
         names.push(name);
     }
-    Ok(Written { directory, files: names, report })
+    Ok(ReportFiles { directory, files: names, report })
 }
 
-/// What it says, for people.
-pub(super) fn as_text(written: &Written) -> String {
+/// The findings as text.
+pub(super) fn as_text(written: &ReportFiles) -> String {
     let report = &written.report;
     let mut text = format!("{} of {} runs", report.runs_done, report.runs_planned);
     if report.runs_invalid > 0 {
-        let _ = write!(text, ", {} of which don't count", report.runs_invalid);
+        let _ = write!(text, ", {} of them invalid", report.runs_invalid);
     }
     text.push('\n');
     for conclusion in &report.conclusions {

@@ -1,9 +1,10 @@
-//! `skep study run`: makes the runs of a plan that aren't made yet.
+//! `skep study run`: makes the missing runs of a plan.
 
 use super::report;
-use crate::cli::StudyRunArgs;
 use crate::cmd::bench::{listed, named};
+use crate::help::{Example, examples};
 use crate::output::{is_for_people, print, span, utc};
+use crate::values;
 use serde::Serialize;
 use skep_lab::State;
 use skep_study::journal::{FILE, FORMAT, Journal};
@@ -16,55 +17,117 @@ use skep_types::{Error, ErrorCode, Result};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Set by the first signal: the run that is going on is the last one.
+const EXAMPLES: &[Example] = &[
+    ("a short study in its own lab", "skep study run small"),
+    ("the study of scenario 1", "skep study run scenario1 --directory results"),
+    ("resume it", "skep study run scenario1 --directory results --resume"),
+    (
+        "your own plan on a mounted file system",
+        "skep study run ./mine.toml --mount /mnt/skep/study --hosts n1,n2,n3,n4",
+    ),
+    ("list the runs only", "skep study run scenario1 --dry-run"),
+];
+
+/// Run a study or resume one: in its own lab, in a running lab, or on any mounted file system.
+/// Ctrl-C ends it after the current run; all results are kept
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct RunArgs {
+    /// Name of a predefined plan, or a file, as in ./mine.toml
+    #[arg(value_name = "PLAN|FILE", value_parser = values::plans())]
+    plan: String,
+    /// Run in this lab; without --lab and --mount, the lab that the plan describes is started, and
+    /// removed at the end
+    #[arg(long, value_name = "NAME", conflicts_with = "mount")]
+    lab: Option<String>,
+    /// Directory on the file system to study, mounted here and on all hosts
+    #[arg(long, value_name = "DIR")]
+    mount: Option<PathBuf>,
+    /// Client hosts on which it is mounted; `localhost` is this host [default: localhost]
+    #[arg(long, value_delimiter = ',', value_name = "NAMES", conflicts_with = "lab")]
+    hosts: Vec<String>,
+    /// File with one client host per line
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["hosts", "lab"])]
+    host_file: Option<PathBuf>,
+    /// Servers, to drop their caches too
+    #[arg(long, value_delimiter = ',', value_name = "NAMES", conflicts_with = "lab")]
+    server_hosts: Vec<String>,
+    /// Command prefix that runs a command on a host, with {host} for its name; it must not prompt,
+    /// and `skep` must be in the PATH there
+    #[arg(long, default_value = "ssh -o BatchMode=yes {host}", value_name = "COMMAND")]
+    enter: String,
+    /// Name of the lab that is started for the study; studies at the same time need different names
+    #[arg(
+        long,
+        default_value = OWN_LAB,
+        value_name = "NAME",
+        conflicts_with_all = ["lab", "mount"]
+    )]
+    lab_name: String,
+    /// Start the lab even if this machine is too slow for its rates; runs limited by that are
+    /// invalid
+    #[arg(long = "force", conflicts_with_all = ["lab", "mount"])]
+    is_forced: bool,
+    /// Directory for the results [default: ./skep-study-PLAN]
+    #[arg(long, value_name = "DIR")]
+    directory: Option<PathBuf>,
+    /// Resume the study in that directory
+    #[arg(long = "resume")]
+    is_resumed: bool,
+    /// Check the plan and list its runs in their order; run nothing
+    #[arg(long = "dry-run")]
+    is_dry_run: bool,
+}
+
+/// Set by the first signal: the current run is the last one.
 static STOP: AtomicBool = AtomicBool::new(false);
-/// Name of the lab that is made for a study, unless another is given.
+/// Default name of the lab that is started for a study.
 const OWN_LAB: &str = "study";
 
-/// What became of a study.
+/// The end of a study, as JSON.
 #[derive(Debug, Serialize)]
-struct Ended {
+struct StudySummary {
     directory: PathBuf,
     runs_done: usize,
-    /// Of those, the ones that don't count: `--resume` makes them again.
+    /// Invalid runs among them: `--resume` repeats these.
     runs_invalid: usize,
     runs_planned: usize,
-    /// All runs are done and count.
+    /// All runs are done and valid.
     is_finished: bool,
     /// The page of its report.
     report: PathBuf,
 }
 
-/// What would be run.
+/// The runs that `--dry-run` lists, as JSON.
 #[derive(Debug, Serialize)]
-struct Intended {
+struct PlannedStudy {
     name: String,
     title: String,
     runs: usize,
-    /// Whether the first step would look for data size and hosts before.
+    /// Whether a calibration would determine data size and hosts first.
     needs_calibration: bool,
     /// In the order in which they would be run.
-    blocks: Vec<Vec<IntendedRun>>,
+    blocks: Vec<Vec<PlannedRun>>,
 }
 
 #[derive(Debug, Serialize)]
-struct IntendedRun {
+struct PlannedRun {
     run: u32,
     experiment: String,
     repetition: u32,
     condition: String,
 }
 
-pub(crate) fn run(args: &StudyRunArgs) -> Result<()> {
+pub(crate) fn run(args: &RunArgs) -> Result<()> {
     let text = plans::find(&args.plan)?;
     let plan = Plan::parse(&text).map_err(|error| error.within(&args.plan))?;
     let directory = args.directory.clone();
     let directory = directory.unwrap_or_else(|| format!("skep-study-{}", plan.name).into());
     if args.is_dry_run {
-        return show_intended(args, &plan);
+        return show_planned(args, &plan);
     }
     stop_on_signals()?;
-    // Before anything is made: whether results may go there at all.
+    // Checks the directory for results before anything is started.
     let begun = match args.is_resumed {
         true => Some(Journal::resume(&directory, &plan)?),
         false if directory.join(FILE).exists() => return Err(is_taken(&directory)),
@@ -74,13 +137,16 @@ pub(crate) fn run(args: &StudyRunArgs) -> Result<()> {
     let result = study(&text, &plan, &directory, place, begun);
     let removed = own_lab.map_or(Ok(()), |name| remove(&name));
     let end = match (result, &removed) {
-        (Err(error), Err(left)) => return Err(and_left(&error, left)),
+        (Err(error), Err(left)) => return Err(with_removal_error(&error, left)),
         (result, _) => result?,
     };
     let written = report::write(&directory, false).map_err(|error| {
-        error.within("everything measured is kept, but not its report (`skep study report`)")
+        error.within(
+            "cannot write the report of the study; all results are kept, and `skep study \
+                      report` writes it again",
+        )
     })?;
-    let ended = Ended {
+    let ended = StudySummary {
         runs_done: end.done,
         runs_invalid: end.invalid,
         runs_planned: end.all,
@@ -98,58 +164,62 @@ pub(crate) fn run(args: &StudyRunArgs) -> Result<()> {
             return summary;
         }
         let why = match ended.runs_done == ended.runs_planned {
-            true => "Make those again that don't count",
-            false => "Go on",
+            true => "Repeat the invalid runs",
+            false => "Resume",
         };
         format!("{summary}\n{why}: skep study run {line} --resume")
     })?;
-    // What was measured comes first: a lab that stays is only in the way.
+    // The result comes first: a lab that cannot be removed is a smaller problem.
     removed
 }
 
 /// Removes the lab that was made for a study.
 fn remove(name: &str) -> Result<()> {
-    tell_people(&format!("removing lab {name}"));
+    print_progress(&format!("removing lab {name}"));
     let removed = skep_lab::down(name).map(drop);
     removed.map_err(|error| {
-        error.within(format_args!("lab {name} is left behind (`skep lab down --name {name}`)"))
+        error.within(format_args!(
+            "cannot remove lab {name} (`skep lab down --name {name}` tries \
+                                   again)"
+        ))
     })
 }
 
-/// The error of a study, and that its lab is still there.
-fn and_left(error: &Error, left: &Error) -> Error {
-    Error::new(error.code(), format!("{}; besides, {}", error.context(), left.context()))
+/// The error of a study, combined with the error of removing its lab.
+fn with_removal_error(error: &Error, left: &Error) -> Error {
+    Error::new(error.code(), format!("{}; also, {}", error.context(), left.context()))
 }
 
 fn is_taken(directory: &Path) -> Error {
     Error::new(
         ErrorCode::Exists,
         format!(
-            "{} holds a study already: go on with it by --resume, or name another --directory",
+            "cannot start a study in {}: it holds one already; continue that with --resume, or \
+             name another --directory",
             directory.display()
         ),
     )
 }
 
-fn tell_people(what: &str) {
+fn print_progress(what: &str) {
     if is_for_people() {
         eprintln!("{what}");
     }
 }
 
-/// Lets the first Ctrl-C or SIGTERM end the study after the run that is going on, and the second
-/// one end that run too. Call it before any other thread is started.
+/// Lets the first Ctrl-C or SIGTERM end the study after the current run, and the second one end
+/// that run too. Call it before any other thread starts.
 fn stop_on_signals() -> Result<()> {
     const NUMBERS: [i32; 2] = [libc::SIGINT, libc::SIGTERM];
     // Here for all threads to come, in the thread to wait for them.
     drop(skep_env::Signals::take(&NUMBERS)?);
     skep_env::spawn_thread("signals".into(), None, || {
-        // Where they can't be waited for, nothing is ended halfway, at least.
+        // If the thread cannot wait for the signals, they are ignored.
         let _ = skep_env::block_on(async {
             let signals = skep_env::Signals::take(&NUMBERS)?;
             signals.next().await?;
             STOP.store(true, Ordering::Relaxed);
-            tell_people("ending after this run; once more ends it now");
+            print_progress("stopping after this run; press Ctrl-C again to stop now");
             signals.next().await?;
             skep_bench::interrupt();
             std::io::Result::Ok(())
@@ -158,8 +228,8 @@ fn stop_on_signals() -> Result<()> {
     Ok(())
 }
 
-/// Where it is run, and the lab that was made for it.
-fn place(args: &StudyRunArgs, plan: &Plan) -> Result<(Place, Option<String>)> {
+/// The system to measure, and the lab that was started for it.
+fn place(args: &RunArgs, plan: &Plan) -> Result<(Place, Option<String>)> {
     if let Some(name) = &args.lab {
         return Ok((lab::place(&State::load(name)?)?, None));
     }
@@ -170,29 +240,32 @@ fn place(args: &StudyRunArgs, plan: &Plan) -> Result<(Place, Option<String>)> {
         return Err(Error::new(
             ErrorCode::Configuration,
             format!(
-                "where? Plan \"{}\" is made for no lab: name the file system by --mount (and its \
-                 client hosts by --hosts), or a lab by --lab",
+                "cannot run plan \"{}\": it describes no lab; name a file system with --mount (and \
+                 its client hosts with --hosts), or a lab with --lab",
                 plan.name
             ),
         ));
     };
     if !args.hosts.is_empty() || args.host_file.is_some() {
-        let what = "--hosts are those on which a file system is mounted: name it by --mount";
+        let what = "cannot use --hosts without a mounted file system; name that with --mount";
         return Err(Error::new(ErrorCode::Configuration, what));
     }
     let description = lab::description(wanted)?;
     plan.check_system(&shape(&description))?;
     let program = std::env::current_exe()?;
-    let mut tell = |step: &str| tell_people(step);
+    let mut tell = |step: &str| print_progress(step);
     let state = skep_lab::up(&args.lab_name, &description, &program, args.is_forced, &mut tell)
         .map_err(|error| match error.code() {
-            ErrorCode::Exists => error.within("the lab of studies (--lab takes one that is up)"),
+            ErrorCode::Exists => error.within(
+                "cannot start the lab of the study (--lab NAME uses \
+                                               a running lab)",
+            ),
             _ => error,
         })?;
     match lab::place(&state) {
         Ok(place) => Ok((place, Some(state.name))),
         Err(error) => match remove(&state.name) {
-            Err(left) => Err(and_left(&error, &left)),
+            Err(left) => Err(with_removal_error(&error, &left)),
             Ok(()) => Err(error),
         },
     }
@@ -203,18 +276,18 @@ fn shape(description: &skep_lab::Description) -> System {
     System { hosts: u32::from(description.clients), targets_per_server: Some(targets) }
 }
 
-fn mounted(args: &StudyRunArgs, mount: &Path) -> Result<Place> {
+fn mounted(args: &RunArgs, mount: &Path) -> Result<Place> {
     let path = mount.canonicalize().map_err(|error| {
         let code = match error.kind() {
             std::io::ErrorKind::NotFound => ErrorCode::NotFound,
             _ => Error::from(std::io::Error::from(error.kind())).code(),
         };
-        Error::new(code, format!("--mount {}: {error}", mount.display()))
+        Error::new(code, format!("cannot use --mount {}: {error}", mount.display()))
     })?;
     let hosts = listed(&args.hosts, args.host_file.as_deref(), &args.enter)?;
     let is_again = |index: &usize| hosts[..*index].iter().any(|it| it.name == hosts[*index].name);
     if let Some(index) = (0..hosts.len()).find(is_again) {
-        let what = format!("host {} is named twice", hosts[index].name);
+        let what = format!("invalid --hosts: host {} is named twice", hosts[index].name);
         return Err(Error::new(ErrorCode::InvalidArgument, what));
     }
     Ok(Place {
@@ -260,13 +333,13 @@ fn study(
         };
         runner::run(plan, &mut journal, &records, &mut site, &mut control)
     });
-    // What a run left that failed is of no use; its error is what matters.
+    // The error of a failed run precedes that of removing its files.
     let cleared = site.clear();
     let end = result?;
     cleared.map(|()| end)
 }
 
-/// The journal, new or as far as it is; refused if it is of another system.
+/// Creates the journal, or resumes an existing one. Refuses the journal of another system.
 fn open(
     directory: &Path,
     header: &StudyRecord,
@@ -282,9 +355,8 @@ fn open(
         return Err(Error::new(
             ErrorCode::Configuration,
             format!(
-                "{} was begun on {} with {} client hosts, and this is {} with {}, or its targets \
-                 have changed: results of different systems don't go together; name another \
-                 --directory",
+                "cannot resume the study in {}: it ran on {} with {} client hosts, and this is {} \
+                 with {}, or the targets have changed; name another --directory",
                 directory.display(),
                 before.place,
                 before.hosts.len(),
@@ -296,12 +368,12 @@ fn open(
     Ok((journal, contents.records))
 }
 
-/// Says what a study is doing, to people.
+/// Shows the progress of a study to people.
 fn show(event: Event) {
     let text = match event {
         Event::Trial(what) => what,
         Event::Calibrated(found) => {
-            format!("found: {} bytes of data, {} hosts", found.data_bytes, found.hosts)
+            format!("calibrated: {} bytes of data, {} hosts", found.data_bytes, found.hosts)
         }
         Event::Wait(time) => format!("waiting {}", span(time.as_millis() as u64)),
         Event::Run { done, all, condition, left } => {
@@ -309,26 +381,26 @@ fn show(event: Event) {
             format!("run {} of {all}{}: {condition}", done + 1, left.unwrap_or_default())
         }
         Event::Measured { bytes_per_second, invalid_because } => {
-            let but = invalid_because.map(|why| format!(" - doesn't count: {why}"));
+            let but = invalid_because.map(|why| format!(" - invalid: {why}"));
             let mib = bytes_per_second / f64::from(1 << 20);
             format!("    {mib:.1} MiB/s{}", but.unwrap_or_default())
         }
     };
-    tell_people(&text);
+    print_progress(&text);
 }
 
-fn show_intended(args: &StudyRunArgs, plan: &Plan) -> Result<()> {
+fn show_planned(args: &RunArgs, plan: &Plan) -> Result<()> {
     if let (None, None, Some(wanted)) = (&args.lab, &args.mount, &plan.lab) {
         plan.check_system(&shape(&lab::description(wanted)?))?;
     }
-    let intended = |run: order::Run| IntendedRun {
+    let intended = |run: order::Run| PlannedRun {
         run: run.number,
         condition: describe_condition(&run.condition),
         experiment: run.experiment,
         repetition: run.repetition,
     };
     let blocks = order::blocks(plan);
-    let intended = Intended {
+    let intended = PlannedStudy {
         name: plan.name.clone(),
         title: plan.title.clone(),
         runs: order::list(plan).len(),

@@ -1,13 +1,24 @@
 //! `skep target list`: all targets.
 
 use crate::access::ClusterArgs;
+use crate::help::{Example, examples};
 use crate::output::{print, render, table};
 use crate::view;
 use skep_types::Result;
 
-pub(crate) fn run(args: ClusterArgs) -> Result<()> {
-    let access = args.access(None)?;
-    let map = super::super::block_on(async move { access.map().await })?;
+const EXAMPLES: &[Example] = &[("all targets with state and location", "skep target list")];
+
+/// List all targets
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    query: ClusterArgs,
+}
+
+pub(crate) fn run(args: ListArgs) -> Result<()> {
+    let access = args.query.access(None)?;
+    let map = crate::cmd::block_on(async move { access.map().await })?;
     print(&view::targets(&map), |targets| {
         let mut shown =
             table(&["ID", "Kind", "Reachability", "Consistency", "Pool", "Group", "Node", "Path"]);

@@ -1,7 +1,8 @@
 //! Manual pages: one for each command and group of commands, and that of the helper `mount.skep`.
 //!
-//! Services and the helper are in section 8, what people type in section 1.
+//! Services and the helper are in section 8, other commands in section 1.
 
+use crate::cmd::mount::options;
 use crate::help;
 use clap::{Arg, Command};
 use clap_mangen::Man;
@@ -9,12 +10,14 @@ use clap_mangen::roff::{Inline, Roff, bold, roman};
 
 /// Commands that run services.
 const SERVICES: &[&str] = &["skep-management", "skep-metadata", "skep-storage"];
-/// What is written on the top of each page.
+/// The command whose page lists mount options.
+const MOUNT: &str = "skep mount";
+/// The title of the manual, at the top of each page.
 const MANUAL: &str = "Skep Manual";
 
 /// All pages: names below the directory of the manual, as in `man1/skep-up.1`, with their text.
-pub(crate) fn pages() -> Vec<(String, String)> {
-    let mut command = help::command().disable_help_subcommand(true);
+pub(super) fn pages(command: Command) -> Vec<(String, String)> {
+    let mut command = command.disable_help_subcommand(true);
     command.build();
     let mut pages = vec![page_of_the_helper()];
     add_pages(&command, "skep", &mut pages);
@@ -28,13 +31,15 @@ fn add_pages(command: &Command, path: &str, pages: &mut Vec<(String, String)>) {
     let name = path.replace(' ', "-");
     let section = if SERVICES.contains(&name.as_str()) { 8 } else { 1 };
     let options = match path {
-        help::MOUNT => help::mount_option_list(),
+        MOUNT => options::list(),
         _ => Vec::new(),
     };
-    pages.push(page(command.clone(), &name, section, &options, help::examples(path)));
+    let examples = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    let examples = examples.strip_prefix(help::TITLE).map(str::to_owned);
+    pages.push(page(command.clone(), &name, section, &options, examples));
 }
 
-/// The page of what mount(8) calls.
+/// The page of the helper that mount(8) runs.
 pub(crate) fn page_of_the_helper() -> (String, String) {
     let flag = |letter: &'static str, help: &'static str| {
         Arg::new(letter).short(letter.chars().next()).num_args(0).help(help)
@@ -43,17 +48,17 @@ pub(crate) fn page_of_the_helper() -> (String, String) {
         .version(skep_service::PROGRAM_VERSION)
         .about("Mount a cluster of Skep, for mount(8) and /etc/fstab")
         .long_about(
-            "A link of this name to the program skep is what `mount -t skep` and lines of the type \
-             skep in /etc/fstab call; by the name mount.fuse.skep it serves `mount -o remount`. It \
-             does what skep-mount(1) does, goes on in the background, and says nothing if all is \
-             well. It ends with 0, with 1 if it was wrongly called, and with 32 if nothing was \
-             mounted.",
+            "mount.skep is a link to the program skep. mount(8) runs it for `mount -t skep` and \
+             for lines of type skep in /etc/fstab; under the name mount.fuse.skep it serves `mount \
+             -o remount`. It mounts as skep-mount(1) does, continues in the background, and prints \
+             nothing on success. The exit code is 0 on success, 1 for an invalid command line, and \
+             32 if nothing was mounted.",
         )
         .disable_help_flag(true)
         .disable_version_flag(true)
         .arg(Arg::new("CLUSTER").required(true).help(
-            "The cluster: its data directory, or the address of its management (then token_file \
-             is needed)",
+            "The cluster: its data directory, or the address of its management service (which \
+             requires token_file)",
         ))
         .arg(Arg::new("DIRECTORY").required(true).help("The directory to mount on"))
         .arg(
@@ -61,18 +66,18 @@ pub(crate) fn page_of_the_helper() -> (String, String) {
                 .short('o')
                 .value_name("OPTIONS")
                 .num_args(1)
-                .help("Options with a comma between them; see MOUNT OPTIONS"),
+                .help("Mount options, separated by commas; see MOUNT OPTIONS"),
         )
-        .arg(flag("s", "Ignore options that don't exist"))
-        .arg(flag("f", "Check what was typed, but don't mount"))
-        .arg(flag("v", "Say what was done"))
-        .arg(flag("n", "Nothing; there is no /etc/mtab to leave alone"));
+        .arg(flag("s", "Ignore unknown mount options"))
+        .arg(flag("f", "Check the command line only; do not mount"))
+        .arg(flag("v", "Print what was done"))
+        .arg(flag("n", "Ignored: Skep never writes /etc/mtab"));
     let examples = "  # by hand\n  \
                     mount -t skep 10.0.0.1:7400 /mnt/skep -o token_file=/etc/skep/token\n  \
                     # a line of /etc/fstab\n  \
                     10.0.0.1:7400 /mnt/skep skep _netdev,nofail,retry=80,\
                     token_file=/etc/skep/token 0 0";
-    let options = help::mount_option_list();
+    let options = options::list();
     page(command, "mount.skep", 8, &options, Some(examples.to_owned()))
 }
 

@@ -6,13 +6,16 @@ mod log_place;
 pub(crate) mod options;
 pub(crate) mod retry;
 
-use crate::access::{Access, PATIENCE};
-use crate::cli::{DEFAULT_TRANSPORT, MountArgs};
-use crate::local::children::{LOG_LIMIT, program, tail};
+use crate::access::{Access, ClusterArgs, PATIENCE};
+use crate::help::{Example, examples};
+use crate::local::children::{LOG_LIMIT, tail};
 use crate::local::readiness::Readiness;
 use crate::output::print;
+use crate::program::program;
+use crate::values;
 use options::Options;
 use retry::Retry;
+use rustix::process::Pid;
 use serde::Serialize;
 use skep_client::LogControl;
 use skep_fuse::{ClusterOptions, RequestOptions, ServeOptions, TransportChoice, TransportKind};
@@ -23,15 +26,91 @@ use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a mount in the background may take to begin, beyond the time that it may wait for
+/// Default transport of a mount.
+pub(super) const DEFAULT_TRANSPORT: &str = "auto";
+/// Default log level of a mount.
+const DEFAULT_LOG: &str = "info";
+
+const EXAMPLES: &[Example] = &[
+    ("mount a cluster of this host", "skep mount --cluster ./skep-data --detach /mnt/skep"),
+    (
+        "mount a cluster on other hosts, read-only",
+        "skep mount --cluster 10.0.0.1:7400 --token-file token -o ro --detach /mnt/skep",
+    ),
+    (
+        "check the command and the token only",
+        "skep mount --dry-run --cluster 10.0.0.1:7400 --token-file token /mnt/skep",
+    ),
+];
+
+/// Mount a cluster on a directory
+#[derive(Debug, Clone, Default, clap::Args)]
+#[command(
+    after_help = examples(EXAMPLES),
+    after_long_help = format!("{}\n{}", options::help(), examples(EXAMPLES))
+)]
+pub(crate) struct MountArgs {
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    /// The directory to mount on
+    directory: PathBuf,
+    /// Mount options as for `mount -o`, separated by commas: ro, nosuid, noexec, ...; `--help`
+    /// lists all of them
+    #[arg(short, long, value_name = "OPTIONS")]
+    options: Vec<String>,
+    /// Ignore unknown mount options
+    #[arg(short = 's', long = "sloppy")]
+    is_sloppy: bool,
+    /// Check the command line and the connection to the cluster; do not mount
+    #[arg(long = "dry-run")]
+    is_dry_run: bool,
+    /// Check the arguments only, as for `mount -f`. Set by the mount helper.
+    #[arg(skip)]
+    is_fake: bool,
+    /// Print nothing once the cluster is mounted
+    #[arg(short = 'q', long = "quiet")]
+    is_quiet: bool,
+    /// Continue in the background once the cluster is mounted; otherwise Ctrl-C unmounts it
+    #[arg(long)]
+    detach: bool,
+    /// This is the process that stays in the background.
+    #[arg(long, hide = true)]
+    in_background: bool,
+    /// The process that waits for the mount, such as mount(8). Set by the mount helper.
+    #[arg(skip)]
+    caller: Option<Pid>,
+    /// Seconds to keep trying while management is unreachable [default: 15]
+    #[arg(long, value_name = "SECONDS|forever")]
+    retry: Option<Retry>,
+    /// Transport between kernel and mount
+    #[arg(long, default_value = DEFAULT_TRANSPORT, value_parser = values::transports())]
+    transport: String,
+    /// Let programs choose the stripe pattern of new files with the environment variable
+    /// SKEP_PATTERN
+    #[arg(long = "job-patterns")]
+    has_job_patterns: bool,
+    /// Log level, or a filter such as `info,skep_client=debug`
+    #[arg(long, default_value = DEFAULT_LOG, value_parser = values::levels())]
+    log: String,
+    /// Size at which the log file is renamed to FILE.old and a new one is started; 0: never
+    /// [default in the background: 16MiB]
+    #[arg(long)]
+    log_limit: Option<ByteSize>,
+    /// Log file of a mount in the background [default: in the logs directory of a cluster on this
+    /// host, otherwise in /var/log/skep for root and in ~/.local/state/skep for other users]
+    #[arg(long)]
+    log_file: Option<PathBuf>,
+}
+
+/// Time limit for a mount in the background to start, in addition to the time that it may wait for
 /// management.
 const BACKGROUND_PATIENCE: Duration = Duration::from_secs(45);
 
-/// A mount that serves.
+/// A mount, as JSON.
 #[derive(Debug, Serialize)]
-struct Mounted {
+struct MountReport {
     mount_point: String,
-    /// None: the process in the background knows.
+    /// `None` for a mount in the background, whose process chooses the transport.
     transport: Option<String>,
 }
 
@@ -58,7 +137,7 @@ pub(crate) fn run(args: &MountArgs) -> Result<()> {
     match (args.is_dry_run, args.detach) {
         (true, _) => {
             let patience = args.retry.map_or(Some(PATIENCE), Retry::patience);
-            super::block_on(async move { access.map_within(patience).await.map(drop) })
+            crate::cmd::block_on(async move { access.map_within(patience).await.map(drop) })
         }
         (false, true) => detach(args, options, &access),
         (false, false) => mount(args, options, transport, &access),
@@ -85,10 +164,10 @@ fn mount(
     let in_background = args.in_background;
     let on_ready = move |transport: TransportKind| {
         if in_background {
-            // Before whoever waits for the mount hears of it, and ends.
+            // This must precede the notification: the parent that waits for it then ends.
             skep_env::outlive_parent();
         }
-        let mounted = Mounted { mount_point: shown, transport: Some(transport.to_string()) };
+        let mounted = MountReport { mount_point: shown, transport: Some(transport.to_string()) };
         let _ = print(&mounted, |_| format!("mounted, transport {transport}"));
         skep_service::notify::ready();
     };
@@ -119,8 +198,8 @@ fn with_retry_hint(error: Error) -> Error {
     Error::new(error.code(), format!("{}: {hint}", error.context()))
 }
 
-/// Refuses to change what a mount's process was started with. What is as asked for already may be
-/// said: mount(8) says all of a line of `/etc/fstab` again.
+/// Refuses to change options that are fixed when a mount starts. Equal values are accepted, since
+/// mount(8) passes the whole line of `/etc/fstab` again.
 fn refuse_what_stays(args: &MountArgs, asked: Options) -> Result<()> {
     let found = |name: &str| {
         let mut bytes = [0_u8; 64];
@@ -131,8 +210,8 @@ fn refuse_what_stays(args: &MountArgs, asked: Options) -> Result<()> {
     };
     let refused = |option: &str, found: &str, wanted: &str| {
         let what = format!(
-            "{}: {option} is {found} and can't be changed to {wanted} while it is mounted; unmount \
-             it and mount it again",
+            "cannot change {option} of the mount on {} from {found} to {wanted}: it is fixed while \
+             the cluster is mounted; unmount it and mount it again",
             args.directory.display()
         );
         Err(Error::new(ErrorCode::Configuration, what))
@@ -156,8 +235,8 @@ fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).map_err(|error| Error::from(error).within(path.display()))
 }
 
-/// Starts this program again behind the terminal, and waits until it has mounted. What was started
-/// ends with this process until then: nobody would know of a mount that comes later.
+/// Starts this program again in the background, and waits until it has mounted. Until then the new
+/// process ends with this one, so that no mount appears after the command has failed.
 fn detach(args: &MountArgs, asked: Options, access: &Access) -> Result<()> {
     let directory = absolute(&args.directory)?;
     let (log_path, log) = log_place::open(args.log_file.as_deref(), access, &directory)?;
@@ -179,10 +258,11 @@ fn detach(args: &MountArgs, asked: Options, access: &Access) -> Result<()> {
     let mut child = skep_env::spawn_detaching(&mut command)?;
     let patience = retry.patience().map(|span| span + BACKGROUND_PATIENCE);
     let caller = args.caller;
-    super::block_on(async move {
+    crate::cmd::block_on(async move {
         let has_ended = || {
             if caller.is_some() && caller != rustix::process::getppid() {
-                let what = "nothing was mounted: who waited for it has ended";
+                let what = "cannot mount the cluster: the process that requested the mount has \
+                            ended";
                 return Some(Error::new(ErrorCode::Interrupted, what));
             }
             why_it_ended(&mut child, &log_path, log_start)
@@ -192,14 +272,14 @@ fn detach(args: &MountArgs, asked: Options, access: &Access) -> Result<()> {
     if args.is_quiet {
         return Ok(());
     }
-    let mounted = Mounted { mount_point: directory.display().to_string(), transport: None };
+    let mounted = MountReport { mount_point: directory.display().to_string(), transport: None };
     print(&mounted, |it| format!("{} is mounted; `skep umount {0}` unmounts it.", it.mount_point))
 }
 
-/// If the process in the background has ended: what it has logged.
+/// The last log lines of the process in the background, if it has ended.
 fn why_it_ended(child: &mut Child, log: &Path, log_start: u64) -> Option<Error> {
     child.try_wait().ok().flatten()?;
     let lines = tail(log, log_start, 5);
-    let what = format!("nothing was mounted:\n{lines}\nAll of its log: {}", log.display());
+    let what = format!("cannot mount the cluster:\n{lines}\nFull log: {}", log.display());
     Some(Error::new(ErrorCode::NotReady, what))
 }

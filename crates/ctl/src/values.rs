@@ -1,5 +1,5 @@
-//! Values that completion and help know. What is not among them goes on to the command, whose error
-//! says more than the command line could: which object is meant, and what there is.
+//! Values that completion and help suggest. The parser accepts any other value too, since the
+//! command's own error is better: it names the object and the existing values.
 
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use clap::{Arg, Command};
@@ -7,7 +7,8 @@ use skep_cluster::settings::SETTINGS;
 use skep_types::pattern::Chooser;
 use std::ffi::OsStr;
 
-/// Any text; some texts are known. They are found out when somebody asks: most commands don't.
+/// Parses any text, and suggests some values. A function computes them on demand, since most
+/// commands never need them.
 #[derive(Debug, Clone)]
 pub(crate) struct Known(fn() -> Vec<&'static str>);
 
@@ -29,37 +30,37 @@ impl TypedValueParser for Known {
 }
 
 /// Names of settings of the cluster.
-pub(super) fn settings() -> Known {
+pub(crate) fn settings() -> Known {
     Known(|| SETTINGS.iter().map(|setting| setting.name).collect())
 }
 
 /// Ways to choose targets.
-pub(super) fn choosers() -> Known {
+pub(crate) fn choosers() -> Known {
     Known(|| Chooser::ALL.iter().map(|(_, word)| *word).collect())
 }
 
 /// Transports of a mount.
-pub(super) fn transports() -> Known {
+pub(crate) fn transports() -> Known {
     Known(|| vec!["auto", "uring", "device"])
 }
 
 /// Levels of logs.
-pub(super) fn levels() -> Known {
+pub(crate) fn levels() -> Known {
     Known(|| vec!["error", "warn", "info", "debug", "trace"])
 }
 
 /// Levels of the log of a running service.
-pub(super) fn levels_and_default() -> Known {
+pub(crate) fn levels_and_default() -> Known {
     Known(|| vec!["error", "warn", "info", "debug", "trace", "default"])
 }
 
 /// Ready shapes of labs.
-pub(super) fn shapes() -> Known {
+pub(crate) fn shapes() -> Known {
     Known(|| skep_lab::shapes().iter().map(|shape| shape.name).collect())
 }
 
 /// Plans of studies that are ready to run.
-pub(super) fn plans() -> Known {
+pub(crate) fn plans() -> Known {
     Known(|| vec!["scenario1", "scenario2", "concurrent", "small", "site"])
 }
 
@@ -69,7 +70,7 @@ mod tests {
     use skep_fuse::TransportChoice;
 
     #[test]
-    fn what_is_known_is_taken() {
+    fn suggested_values_are_valid() {
         for word in (transports().0)() {
             word.parse::<TransportChoice>().unwrap();
         }

@@ -1,0 +1,101 @@
+//! Options that several verbs of `skep bench` have.
+
+use clap::Args;
+use std::path::PathBuf;
+
+/// Where processes run.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Hosts")]
+pub(crate) struct HostArgs {
+    /// Hosts to run processes on, in turn; `localhost` is this host [default: localhost]
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    pub(super) hosts: Vec<String>,
+    /// File with one host per line; text after the first word or a # is ignored
+    #[arg(long, value_name = "FILE", conflicts_with = "hosts")]
+    pub(super) host_file: Option<PathBuf>,
+    /// Run on the client hosts of this lab (`skep lab up`); a relative path is taken within the
+    /// mount of each host, and the result shows whether the processors of this machine were the
+    /// limit
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["hosts", "host_file", "enter"])]
+    pub(super) lab: Option<String>,
+    /// Processes on each host
+    #[arg(long, default_value_t = 1, value_name = "NUMBER")]
+    pub(super) processes_per_host: u32,
+    /// Command prefix that runs a command on a host, with {host} for its name; it must not prompt,
+    /// and `skep` must be in the PATH there
+    #[arg(long, default_value = "ssh -o BatchMode=yes {host}", value_name = "COMMAND")]
+    pub(super) enter: String,
+    /// Give up after this time without progress of any process
+    #[arg(long, default_value_t = skep_bench::limits::DEFAULT_PATIENCE_S, value_name = "SECONDS")]
+    pub(super) patience: u32,
+}
+
+/// The hosts whose caches are dropped.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Caches")]
+pub(crate) struct CacheArgs {
+    /// More hosts to drop caches on, such as servers
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    pub(super) server_hosts: Vec<String>,
+    /// Do not drop caches between phases
+    #[arg(long)]
+    pub(super) keep_caches: bool,
+    /// Shell command to run on each host before each phase, with {host} for its name: to remount,
+    /// for example
+    #[arg(long, value_name = "COMMAND")]
+    pub(super) before_phase: Option<String>,
+}
+
+/// How other benchmark programs are started.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Other programs")]
+pub(crate) struct RunnerArgs {
+    /// Command that starts MPI jobs, with its own options
+    #[arg(long, default_value = "mpirun", value_name = "COMMAND")]
+    pub(super) mpirun: String,
+}
+
+/// The file for results during a run.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct ResultArgs {
+    /// Write each result to this new file as soon as it is measured, as a line of JSON; disk space
+    /// for all results is allocated before the first measurement
+    #[arg(long, value_name = "FILE")]
+    pub(super) result_file: Option<PathBuf>,
+}
+
+/// A size as Skep writes them, or as IOR does: 4096, 4k, 1m, 2g, 1MiB.
+pub(super) fn parse_size(text: &str) -> Result<u64, String> {
+    let of_ior = || {
+        let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+        let shift = match unit.to_ascii_lowercase().as_str() {
+            "k" => 10,
+            "m" => 20,
+            "g" => 30,
+            "t" => 40,
+            _ => return None,
+        };
+        digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+    };
+    skep_types::size::parse(text).or_else(of_ior).ok_or_else(|| {
+        format!(
+            "invalid size '{text}': expected a number of bytes, or a number \
+                                with k, m, g, t, KiB, MiB or GiB"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_skep_and_as_ior_write_them() {
+        for (text, bytes) in [("4096", 4096), ("4k", 4096), ("1M", 1 << 20), ("2 GiB", 2 << 30)] {
+            assert_eq!(parse_size(text), Ok(bytes));
+        }
+        for text in ["", "k", "1x", "-1", "1.5m", "99999999999999t"] {
+            assert!(parse_size(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! `skep config get`: one setting of the cluster, or all of them.
+
+use super::list;
+use crate::access::ClusterArgs;
+use crate::help::{Example, examples};
+use crate::values;
+use skep_types::Result;
+
+const EXAMPLES: &[Example] = &[("one setting", "skep config get lease")];
+
+/// Show one setting, or all of them
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct GetArgs {
+    #[command(flatten)]
+    query: ClusterArgs,
+    /// Name of the setting
+    #[arg(value_parser = values::settings())]
+    name: Option<String>,
+}
+
+pub(crate) fn run(args: GetArgs) -> Result<()> {
+    list::show(args.query, args.name.as_deref())
+}

@@ -1,0 +1,28 @@
+//! The pages of docs/commands: the help of each command as text.
+
+use clap::Command;
+
+/// Width of the help in columns, since a page has no terminal.
+const PAGE_COLUMNS: usize = 100;
+
+/// A page for each command without subcommands: its name with dashes, and its text.
+pub(super) fn pages(command: Command) -> Vec<(String, String)> {
+    let mut pages = Vec::new();
+    let mut command = command.term_width(PAGE_COLUMNS).disable_help_subcommand(true);
+    command.build();
+    add_pages(&command, "skep", &mut pages);
+    pages
+}
+
+fn add_pages(command: &Command, path: &str, pages: &mut Vec<(String, String)>) {
+    for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
+        add_pages(sub, &format!("{path} {}", sub.get_name()), pages);
+    }
+    if command.has_subcommands() {
+        return;
+    }
+    let help = command.clone().render_long_help().to_string();
+    let help: String = help.lines().map(|line| line.trim_end().to_owned() + "\n").collect();
+    let text = format!("# `{path}`\n\n```text\n{}\n```\n", help.trim_end());
+    pages.push((path.replace(' ', "-"), text));
+}

@@ -1,0 +1,36 @@
+//! This program as a process: the name it was called by, and how it starts itself again.
+
+use std::ffi::OsStr;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+/// Whether the program was started under one of the names of the mount helper.
+pub(crate) fn is_mount_helper(program: &OsStr) -> bool {
+    let name = Path::new(program).file_name().unwrap_or_default();
+    name == "mount.skep" || name == "mount.fuse.skep"
+}
+
+/// This program, to be run again: this very one, even if its file was replaced by a newer build.
+pub(crate) fn program() -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    // Under a helper name, the new process would parse its arguments as those of mount(8).
+    let name = std::env::args_os().next().filter(|name| !is_mount_helper(name));
+    command.arg0(name.unwrap_or_else(|| "skep".into()));
+    // The process that waits for this one must not receive the notifications of its children, and
+    // may have ended.
+    command.env_remove("NOTIFY_SOCKET");
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_helper_is_known_by_its_name() {
+        assert!(is_mount_helper(OsStr::new("/sbin/mount.skep")));
+        assert!(is_mount_helper(OsStr::new("mount.fuse.skep")));
+        assert!(!is_mount_helper(OsStr::new("/usr/bin/skep")));
+    }
+}
