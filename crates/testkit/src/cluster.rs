@@ -1,12 +1,12 @@
 //! A cluster of its own for a test: started, mounted, hurt and stopped through the program `skep`.
 
+use crate::files;
 use crate::process::{self, Process};
 use crate::program::{Finished, finish};
 use crate::scratch::{Scratch, mounts_below};
 use crate::wait::wait_for;
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsStr;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -277,10 +277,10 @@ impl Cluster {
         let name = format!("mnt-{}", self.next_mount);
         let path = self.mount_point.with_file_name(&name);
         self.next_mount += 1;
-        fs::create_dir_all(&path).expect("a directory to mount on");
+        files::create_dir_all(&path);
         // Beside those of the others, which a test that fails shows.
         let log = self.data.join("logs").join(name).with_extension("log");
-        let log = fs::File::create(log).expect("a log");
+        let log = files::create(log);
         let mut child = Command::new(program())
             .arg("mount")
             .arg("--cluster")

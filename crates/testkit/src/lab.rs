@@ -1,6 +1,7 @@
 //! Labs of `skep lab` for tests: each with a name of its own, and removed whatever happens.
 
 use crate::cluster::program;
+use crate::files;
 use crate::program::{Finished, finish};
 use serde_json::Value;
 use std::ffi::OsStr;
@@ -76,7 +77,7 @@ impl Lab {
             let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
             environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
         };
-        let entries = fs::read_dir("/proc").expect("/proc is mounted");
+        let entries = files::read_dir("/proc");
         let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
         pids.filter(is_marked).collect()
     }
@@ -91,7 +92,7 @@ impl Lab {
         let namespaces = fs::read_dir("/run/netns").into_iter().flatten();
         let namespaces = namespaces.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
         found.extend(namespaces.filter(|name| name.contains(&format!("-{}-", self.0))));
-        let mounts = fs::read_to_string("/proc/self/mounts").expect("/proc is mounted");
+        let mounts = files::read_to_string("/proc/self/mounts");
         let is_ours = |line: &&str| line.contains(&self.0);
         found.extend(mounts.lines().filter(is_ours).map(str::to_owned));
         let directories = [self.directory(), Path::new("/var/tmp/skep-lab").join(&self.0)];

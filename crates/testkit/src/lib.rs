@@ -17,6 +17,7 @@
 //! expected.
 
 pub mod cluster;
+pub mod files;
 pub mod lab;
 pub mod network;
 pub mod power;

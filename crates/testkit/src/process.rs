@@ -1,5 +1,6 @@
 //! Processes of a cluster: found by the directory that they work in, and ended by their id.
 
+use crate::files;
 use crate::wait::wait_for;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use std::fs;
@@ -80,8 +81,7 @@ fn names(text: &str, path: &str) -> bool {
 /// If /proc can't be read.
 pub fn below(directory: &Path) -> Vec<Process> {
     let place = directory.to_string_lossy();
-    let mut found: Vec<Process> = fs::read_dir("/proc")
-        .expect("/proc is mounted")
+    let mut found: Vec<Process> = files::read_dir("/proc")
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .filter_map(|pid| Some(Process { pid, arguments: read_arguments(pid)? }))
         .filter(|process| {

@@ -13,6 +13,7 @@ mod history;
 mod ongoing;
 pub mod verify;
 
+use crate::files;
 use crate::random::Random;
 pub use history::Cut;
 use history::{History, Inodes, State};
@@ -62,7 +63,7 @@ impl Worker {
         let root = parent.join(format!("worker-{number}"));
         fs::create_dir(&root).unwrap_or_else(|e| panic!("{}: {e}", root.display()));
         for index in 0..DIRECTORIES {
-            fs::create_dir(root.join(format!("d{index}"))).expect("a directory");
+            files::create_dir(root.join(format!("d{index}")));
         }
         let mut random = Random::new(seed.wrapping_add(number));
         let log = Log::new(&root, random.number());
@@ -75,7 +76,7 @@ impl Worker {
         {
             history.fixed(name);
         }
-        rustix::fs::syncfs(fs::File::open(&root).expect("a directory")).expect("syncfs");
+        rustix::fs::syncfs(files::open(&root)).expect("syncfs");
         Self {
             root,
             random,

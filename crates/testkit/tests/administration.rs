@@ -3,6 +3,7 @@
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use skep_testkit::files;
 use skep_testkit::program::finish;
 use skep_testkit::{Cluster, Shape, Transport, cluster, wait_for};
 use std::fs;
@@ -95,7 +96,7 @@ fn a_lease_that_becomes_shorter_counts_for_mounts_that_are_there() {
     cluster.skep(&["config", "set", "lease", "10min"]);
     let second = cluster.mount(Transport::Device);
     let path = second.path().join("open");
-    let file = fs::File::create(&path).expect("created");
+    let file = files::create(&path);
     let path = cluster.path().join("open").display().to_string();
     let opens = || cluster.skep_json(&["entry", "info", &path])["open_sessions"].clone();
     assert_eq!(opens(), json!(1));
@@ -120,8 +121,8 @@ fn a_lease_that_becomes_shorter_counts_for_mounts_that_are_there() {
     });
     wait_for("and management forgets it", PATIENCE, || (clients() == 1).then_some(()));
     // The one that lives has kept its session all the time.
-    fs::write(cluster.path().join("alive"), "x").expect("written");
-    let log = fs::read_to_string(cluster.data().join("logs/mount.log")).expect("a log");
+    files::write(cluster.path().join("alive"), "x");
+    let log = files::read_to_string(cluster.data().join("logs/mount.log"));
     assert!(!log.contains("was lost"), "{log}");
     cluster.stop();
 }
@@ -132,7 +133,7 @@ fn who_uses_the_cluster_and_its_files_is_shown() {
     let mut cluster = Cluster::start(Shape { metadata_targets: 2, ..small() });
     let second = cluster.mount(Transport::Device);
     let path = second.path().join("open");
-    let file = fs::File::create(&path).expect("created");
+    let file = files::create(&path);
     file.lock().expect("locked");
     let path = cluster.path().join("open").display().to_string();
     let list =
@@ -201,10 +202,10 @@ fn what_a_client_holds_can_be_taken_away() {
     let second = cluster.mount(Transport::Device);
     let place = second.path().display().to_string();
     let path = second.path().join("held");
-    let held = fs::File::create(&path).expect("created");
+    let held = files::create(&path);
     held.lock().expect("locked");
-    held.write_all_at(b"before", 0).expect("written");
-    let other = fs::File::options().write(true).open(cluster.path().join("held")).expect("opened");
+    files::write_all_at(&held, b"before", 0);
+    let other = files::open_with(fs::File::options().write(true), cluster.path().join("held"));
     assert!(other.try_lock().is_err(), "it is locked");
     let client = || {
         let clients = cluster.skep_json(&["client", "list"]);
@@ -222,7 +223,7 @@ fn what_a_client_holds_can_be_taken_away() {
     for words in ["would be evicted", "1 open files and 1 locks", "would give EIO"] {
         assert!(dry.contains(words), "{words}: {dry}");
     }
-    held.write_all_at(b"still", 0).expect("nothing was changed");
+    files::write_all_at(&held, b"still", 0);
     assert!(other.try_lock().is_err(), "it is locked");
     for (name, words) in [("storage-1", "is a server"), ("4711", "skep node list")] {
         let said = refusal(&cluster, &["client", "evict", name, "--force"]);
@@ -234,10 +235,10 @@ fn what_a_client_holds_can_be_taken_away() {
     let fields = ["open_files", "locks", "is_dry_run", "is_released"];
     assert_eq!(fields.map(|field| evicted[0][field].clone()), expected, "{evicted}");
     other.try_lock().expect("the lock is free");
-    other.write_all_at(b"ours", 0).expect("written");
+    files::write_all_at(&other, b"ours", 0);
     let refused = held.write_all_at(b"late", 0).expect_err("somebody else has the lock");
     assert_eq!(refused.raw_os_error(), Some(EIO), "{refused}");
-    assert_eq!(fs::read(cluster.path().join("held")).expect("read"), b"oursle");
+    assert_eq!(files::read(cluster.path().join("held")), b"oursle");
     drop(held);
 
     // The mount joins again by itself, as a new client.
@@ -246,8 +247,8 @@ fn what_a_client_holds_can_be_taken_away() {
     });
     let path = second.path().join("new");
     wait_for("the mount takes files", PATIENCE, || fs::write(&path, "new").ok());
-    assert_eq!(fs::read(cluster.path().join("new")).expect("read"), b"new");
-    assert_eq!(fs::read(second.path().join("held")).expect("read"), b"oursle");
+    assert_eq!(files::read(cluster.path().join("new")), b"new");
+    assert_eq!(files::read(second.path().join("held")), b"oursle");
     let said = refusal(&cluster, &["client", "evict", &first_id]);
     assert!(said.contains("skep node list"), "it is no client any more: {said}");
 
@@ -294,7 +295,7 @@ fn settings_change_live_and_wrong_values_are_refused_by_name() {
 
     let pattern = |name: &str| -> (Value, Value) {
         let path = cluster.path().join(name);
-        fs::write(&path, "x").expect("written");
+        files::write(&path, "x");
         let info = cluster.skep_json(&["entry", "info", &path.display().to_string()]);
         let part = &info["pattern"]["components"][0];
         (part["chunk_bytes"].clone(), part["targets_wanted"].clone())

@@ -3,6 +3,7 @@
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, XattrFlags, mknodat, setxattr};
 use skep_testkit::cluster::{program, skep};
+use skep_testkit::files;
 use skep_testkit::power::Disk;
 use skep_testkit::process::Process;
 use skep_testkit::program::finish;
@@ -10,7 +11,6 @@ use skep_testkit::{Cluster, Random, Scratch, Shape, Transport, eventually, wait_
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -40,7 +40,7 @@ fn token(cluster: &Cluster) -> String {
 /// Tries to mount with a token; gives what `skep mount` says.
 fn mount_with(scratch: &Scratch, token: &str) -> String {
     let file = scratch.join("token");
-    fs::write(&file, token).expect("written");
+    files::write(&file, token);
     let mut command = Command::new(program());
     command.arg("mount").arg("--token-file").arg(&file).arg(scratch.directory("mnt"));
     finish(&mut command, PATIENCE).expect_failure()
@@ -84,17 +84,17 @@ fn mount_points_that_are_none_are_named() {
         message
     };
     says(&refused(&scratch.join("missing")), &["No such file or directory"]);
-    fs::write(scratch.join("file"), "x").expect("written");
+    files::write(scratch.join("file"), "x");
     says(&refused(&scratch.join("file")), &["not a directory"]);
     says(&refused(cluster.path()), &["mounted already"]);
     let full = cluster.path().with_file_name("mnt-1");
-    fs::create_dir(&full).expect("made");
-    fs::write(full.join("below"), "x").expect("written");
+    files::create_dir(&full);
+    files::write(full.join("below"), "x");
     let mounted = cluster.mount(Transport::Device);
     assert_eq!(mounted.path(), full);
     assert!(!full.join("below").exists());
     mounted.unmount();
-    assert_eq!(fs::read(full.join("below")).expect("there again"), b"x");
+    assert_eq!(files::read(full.join("below")), b"x");
 }
 
 fn crc32c(bytes: &[u8]) -> u32 {
@@ -217,7 +217,7 @@ fn directories_of_others_are_refused_by_name() {
     says(&start_again(&storage, swap(&foreign)), &[&foreign, "cluster"]);
     // A directory that isn't mounted must not come up as an empty target.
     let blank = cluster.data().join("blank");
-    fs::create_dir(&blank).expect("made");
+    files::create_dir(&blank);
     let blank = blank.display().to_string();
     says(&start_again(&storage, swap(&blank)), &[&blank, "--init"]);
     let metadata = cluster.data().join("metadata-1/t1").display().to_string();
@@ -233,7 +233,7 @@ fn directories_of_others_are_refused_by_name() {
 fn fill(path: &Path) -> usize {
     let mut random = Random::new(5);
     let bytes = random.bytes(1 << 20);
-    let mut file = File::create(path).expect("made");
+    let mut file = files::create(path);
     let mut written = 0;
     let error = loop {
         match file.write(&bytes) {
@@ -245,7 +245,7 @@ fn fill(path: &Path) -> usize {
     assert_eq!(error.kind(), std::io::ErrorKind::StorageFull, "{error}");
     file.sync_all().expect("what was written can be synced");
     drop(file);
-    let found = fs::read(path).expect("read");
+    let found = files::read(path);
     assert_eq!(found.len(), written, "nothing half-written is visible");
     for (number, piece) in found.chunks(1 << 20).enumerate() {
         assert!(piece == &bytes[..piece.len()], "MiB {number}");
@@ -260,16 +260,16 @@ fn a_full_target_says_so_and_recovers() {
     let disk = Disk::new(&scratch, 512 << 20);
     let cluster = Cluster::start_in(disk.path(), small());
     let before = cluster.path().join("before");
-    fs::write(&before, vec![9; 100_000]).expect("written");
+    files::write(&before, vec![9; 100_000]);
     let first = fill(&cluster.path().join("large"));
     assert!(first > 50 << 20, "{first} bytes fitted");
-    assert!(fs::read(&before).expect("read").iter().all(|byte| *byte == 9));
+    assert!(files::read(&before).iter().all(|byte| *byte == 9));
     // Removing makes room, and is itself never refused for want of it.
-    fs::remove_file(cluster.path().join("large")).expect("removed");
+    files::remove_file(cluster.path().join("large"));
     wait_for("room is given back", PATIENCE, || {
         fs::write(cluster.path().join("after"), vec![8; 20 << 20]).ok()
     });
-    assert!(fs::read(cluster.path().join("after")).expect("read").iter().all(|byte| *byte == 8));
+    assert!(files::read(cluster.path().join("after")).iter().all(|byte| *byte == 8));
     cluster.stop();
 }
 
@@ -279,20 +279,20 @@ fn with_metadata_on(disk: &Path) -> Cluster {
     cluster.stop();
     let (target, moved) = (cluster.data().join("metadata-1/t1"), disk.join("t1"));
     finish(Command::new("cp").arg("-a").args([&target, &moved]), PATIENCE).expect_success();
-    fs::remove_dir_all(&target).expect("removed");
-    std::os::unix::fs::symlink(&moved, &target).expect("linked");
+    files::remove_dir_all(&target);
+    files::symlink(&moved, &target);
     cluster.up().expect_success();
     cluster
 }
 
 /// Takes all the space of a disk.
 fn take_all(path: &Path) {
-    let mut file = File::create(path).expect("made");
+    let mut file = files::create(path);
     for block in [1 << 20, 4096] {
         let zeros = vec![0; block];
         while file.write_all(&zeros).is_ok() {}
         // What the file system keeps aside for this file it gives back now, and that is taken too.
-        file.sync_all().expect("synced");
+        files::sync_all(&file);
     }
 }
 
@@ -338,9 +338,9 @@ fn a_full_metadata_target_takes_nothing_new_and_serves_the_rest() {
     let at = |number: u32| cluster.path().join(format!("file-{number}"));
     let content = |number: u32, version: u32| format!("{number}, version {version}");
     for number in 0..200 {
-        fs::write(at(number), content(number, 1)).expect("written");
+        files::write(at(number), content(number, 1));
     }
-    fs::create_dir(cluster.path().join("directory")).expect("made");
+    files::create_dir(cluster.path().join("directory"));
     let stranger = disk.path().join("stranger");
     take_all(&stranger);
     takes_nothing_new(cluster.path());
@@ -353,34 +353,33 @@ fn a_full_metadata_target_takes_nothing_new_and_serves_the_rest() {
     // killed meanwhile.
     for (version, first) in [(2, 0), (3, 100)] {
         for number in first..first + 50 {
-            fs::write(at(number), content(number, version)).expect("overwritten");
-            let found = fs::read_to_string(at(number)).expect("read");
+            files::write(at(number), content(number, version));
+            let found = files::read_to_string(at(number));
             assert_eq!(found, content(number, version));
         }
-        fs::rename(at(first), at(first + 1)).expect("moved");
+        files::rename(at(first), at(first + 1));
         for number in first + 50..first + 100 {
-            fs::remove_file(at(number)).expect("removed");
+            files::remove_file(at(number));
         }
         takes_nothing_new(cluster.path());
         cluster.kill_all();
         cluster.up().expect_success();
-        let moved = fs::read_to_string(at(first + 1)).expect("read");
+        let moved = files::read_to_string(at(first + 1));
         assert_eq!(moved, content(first, version));
         for number in first + 2..first + 50 {
-            let found = fs::read_to_string(at(number)).expect("read");
+            let found = files::read_to_string(at(number));
             assert_eq!(found, content(number, version));
         }
         assert!(!at(first).exists() && !at(first + 50).exists());
         takes_nothing_new(cluster.path());
     }
-    fs::remove_file(&stranger).expect("removed");
+    files::remove_file(&stranger);
     wait_for("something new is taken", PATIENCE, || fs::create_dir(cluster.path().join("d")).ok());
     for number in 1000..1100 {
-        fs::write(at(number), content(number, 1)).expect("written");
+        files::write(at(number), content(number, 1));
     }
     let is_file = |name: &std::ffi::OsString| name.to_string_lossy().starts_with("file-");
-    let names =
-        fs::read_dir(cluster.path()).expect("listed").map(|it| it.expect("one").file_name());
+    let names = files::read_dir(cluster.path()).map(|it| it.expect("one").file_name());
     assert_eq!(names.filter(is_file).count(), 49 + 49 + 100);
     cluster.stop();
 }
@@ -398,7 +397,7 @@ fn a_metadata_target_that_cannot_log_ends_and_goes_on_when_there_is_room() {
     let cluster = with_metadata_on(disk.path());
     let paths: Vec<_> = (0..4).map(|number| cluster.path().join(format!("f{number}"))).collect();
     for path in &paths {
-        fs::write(path, "x").expect("written");
+        files::write(path, "x");
     }
     let stranger = disk.path().join("stranger");
     take_all(&stranger);
@@ -421,7 +420,7 @@ fn a_metadata_target_that_cannot_log_ends_and_goes_on_when_there_is_room() {
             text.contains("is full: free space there").then_some(())
         });
         // Before anything is judged: the changes that wait could not end without.
-        fs::remove_file(&stranger).expect("removed");
+        files::remove_file(&stranger);
         let before = done.load(Ordering::Relaxed);
         wait_for("changes go on", PATIENCE, || {
             (done.load(Ordering::Relaxed) > before + 100).then_some(())
@@ -430,7 +429,7 @@ fn a_metadata_target_that_cannot_log_ends_and_goes_on_when_there_is_room() {
         assert!(said.is_some(), "the service says that the disk is full");
         for (path, changing) in paths.iter().zip(changing) {
             let mode = changing.join().expect("it ended well");
-            let found = fs::metadata(path).expect("it is there").permissions().mode();
+            let found = files::metadata(path).permissions().mode();
             assert_eq!(found & 0o777, mode, "{}", path.display());
         }
     });
@@ -439,8 +438,7 @@ fn a_metadata_target_that_cannot_log_ends_and_goes_on_when_there_is_room() {
 
 fn segments(cluster: &Cluster) -> Vec<PathBuf> {
     let log = cluster.data().join("metadata-1/t1/log");
-    let mut found: Vec<_> =
-        fs::read_dir(log).expect("listed").map(|it| it.expect("an entry").path()).collect();
+    let mut found: Vec<_> = files::read_dir(log).map(|it| it.expect("an entry").path()).collect();
     found.sort();
     found
 }
@@ -449,10 +447,10 @@ fn segments(cluster: &Cluster) -> Vec<PathBuf> {
 fn with_a_log() -> Cluster {
     let cluster = Cluster::start(small());
     for number in 0..300 {
-        fs::write(cluster.path().join(format!("file-{number}")), "x").expect("written");
+        files::write(cluster.path().join(format!("file-{number}")), "x");
     }
-    let directory = File::open(cluster.path()).expect("opened");
-    directory.sync_all().expect("synced");
+    let directory = files::open(cluster.path());
+    files::sync_all(&directory);
     drop(directory);
     cluster.kill_all();
     cluster
@@ -461,7 +459,7 @@ fn with_a_log() -> Cluster {
 /// The newest segment of the log and its bytes, up to the end of its last record.
 fn last_segment(cluster: &Cluster) -> (PathBuf, Vec<u8>) {
     let last = segments(cluster).pop().expect("a segment");
-    let mut bytes = fs::read(&last).expect("read");
+    let mut bytes = files::read(&last);
     bytes.truncate(bytes.iter().rposition(|byte| *byte != 0).expect("not empty") + 1);
     (last, bytes)
 }
@@ -470,15 +468,15 @@ fn last_segment(cluster: &Cluster) -> (PathBuf, Vec<u8>) {
 fn a_truncated_log_tail_is_cut_off_and_said() {
     let cluster = with_a_log();
     let (last, bytes) = last_segment(&cluster);
-    let file = OpenOptions::new().write(true).open(&last).expect("opened");
+    let file = files::open_with(OpenOptions::new().write(true), &last);
     // In the middle of the last record, as a power loss leaves it.
-    file.set_len(bytes.len() as u64 - 20).expect("truncated");
+    files::set_len(&file, bytes.len() as u64 - 20);
     drop(file);
     cluster.up().expect_success();
-    let found = fs::read_dir(cluster.path()).expect("listed").count();
+    let found = files::read_dir(cluster.path()).count();
     assert!((299..=300).contains(&found), "{found} files are left");
-    fs::write(cluster.path().join("more"), "y").expect("written");
-    let log = fs::read_to_string(cluster.data().join("logs/metadata-1.log")).expect("a log");
+    files::write(cluster.path().join("more"), "y");
+    let log = files::read_to_string(cluster.data().join("logs/metadata-1.log"));
     says(&log, &["tail cut off"]);
     cluster.stop();
 }
@@ -487,24 +485,24 @@ fn a_truncated_log_tail_is_cut_off_and_said() {
 fn a_flipped_bit_in_the_log_is_found_and_named() {
     let cluster = with_a_log();
     let (last, bytes) = last_segment(&cluster);
-    let file = OpenOptions::new().write(true).open(&last).expect("opened");
+    let file = files::open_with(OpenOptions::new().write(true), &last);
     // In the first third: what comes after it was synced, so this can't be a torn tail.
     let at = bytes.len() / 3;
-    file.write_all_at(&[bytes[at] ^ 0x10], at as u64).expect("written");
+    files::write_all_at(&file, &[bytes[at] ^ 0x10], at as u64);
     drop(file);
     let message = cluster.up().expect_failure();
     says(&message, &["metadata-1", last.to_str().expect("ASCII")]);
     // With the bit as it was, everything is there.
-    let file = OpenOptions::new().write(true).open(&last).expect("opened");
-    file.write_all_at(&[bytes[at]], at as u64).expect("written");
+    let file = files::open_with(OpenOptions::new().write(true), &last);
+    files::write_all_at(&file, &[bytes[at]], at as u64);
     drop(file);
     cluster.up().expect_success();
-    assert_eq!(fs::read_dir(cluster.path()).expect("listed").count(), 300);
+    assert_eq!(files::read_dir(cluster.path()).count(), 300);
     cluster.stop();
 }
 
 fn files_below(directory: &Path, found: &mut Vec<PathBuf>) {
-    for path in fs::read_dir(directory).expect("listed").map(|it| it.expect("an entry").path()) {
+    for path in files::read_dir(directory).map(|it| it.expect("an entry").path()) {
         if path.is_dir() {
             files_below(&path, found);
         } else {
@@ -531,9 +529,9 @@ fn a_flipped_bit_in_a_chunk_is_an_error_that_names_it() {
     let (bad, good) = (cluster.path().join("bad"), cluster.path().join("good"));
     let bytes = Random::new(3).bytes(300_000);
     for path in [&bad, &good] {
-        let mut file = File::create(path).expect("made");
-        file.write_all(&bytes).expect("written");
-        file.sync_all().expect("synced");
+        let file = files::create(path);
+        files::write_all(&file, &bytes);
+        files::sync_all(&file);
     }
     cluster.stop();
     // The chunk file with these bytes: both have them, one is damaged.
@@ -545,13 +543,13 @@ fn a_flipped_bit_in_a_chunk_is_an_error_that_names_it() {
     let (path, at) = found
         .iter()
         .find_map(|path| {
-            let content = fs::read(path).expect("read");
+            let content = files::read(path);
             let at = content.windows(part.len()).position(|window| window == part)?;
             Some((path.clone(), at))
         })
         .expect("the bytes are in a chunk file");
-    let file = OpenOptions::new().write(true).open(&path).expect("opened");
-    file.write_all_at(&[part[0] ^ 1], at as u64).expect("written");
+    let file = files::open_with(OpenOptions::new().write(true), &path);
+    files::write_all_at(&file, &[part[0] ^ 1], at as u64);
     drop(file);
     cluster.up().expect_success();
     let results = [&bad, &good].map(fs::read);
@@ -562,7 +560,7 @@ fn a_flipped_bit_in_a_chunk_is_an_error_that_names_it() {
     assert!(*whole[0] == bytes, "wrong bytes were read");
     let log = |name: &str| {
         let path = cluster.data().join("logs").join(name);
-        fs::read_to_string(path).expect("a log")
+        files::read_to_string(path)
     };
     let name = path.file_name().and_then(|it| it.to_str()).expect("ASCII");
     says(&log("storage-1.log"), &["checksum", name]);
@@ -576,7 +574,7 @@ fn a_flipped_bit_in_a_chunk_is_an_error_that_names_it() {
     says(line, &[&format!("file {file}"), &format!("target {target}"), "checksum"]);
     // Where nothing is damaged, the file can still be read.
     let mut first = vec![0; 4096];
-    File::open(damaged).expect("opened").read_exact_at(&mut first, 0).expect("read");
+    files::read_exact_at(&files::open(damaged), &mut first, 0);
     assert!(first == bytes[..4096]);
     cluster.stop();
 }
@@ -586,7 +584,7 @@ fn an_unreadable_configuration_says_what_is_wrong_with_it() {
     let scratch = Scratch::new();
     let with = |text: &str| {
         let file = scratch.join("storage.toml");
-        fs::write(&file, text).expect("written");
+        files::write(&file, text);
         let file = file.display().to_string();
         (file.clone(), skep(["storage", "--config", &file]).expect_failure())
     };
@@ -600,7 +598,7 @@ fn an_unreadable_configuration_says_what_is_wrong_with_it() {
     let (_, message) =
         with("targets = []\n[node]\nlisten = \"nowhere\"\nlog = \"skep_rpc=loud\"\n");
     says(&message, &["targets", "node.directory", "node.listen", "node.log"]);
-    fs::write(scratch.join("storage.toml"), [0xff, 0xfe, 0]).expect("written");
+    files::write(scratch.join("storage.toml"), [0xff, 0xfe, 0]);
     let file = scratch.join("storage.toml").display().to_string();
     says(&skep(["storage", "--config", &file]).expect_failure(), &[&file]);
 }

@@ -3,6 +3,7 @@
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use skep_testkit::files;
 use skep_testkit::program::{Finished, finish};
 use skep_testkit::schema::{check, check_lines};
 use skep_testkit::{Cluster, Scratch, Shape, Transport, cluster, process, wait_for};
@@ -35,7 +36,7 @@ fn small_cluster() -> Cluster {
 }
 
 fn names(directory: &Path) -> Vec<String> {
-    let entries = fs::read_dir(directory).expect("a directory");
+    let entries = files::read_dir(directory);
     let name = |entry: std::io::Result<fs::DirEntry>| entry.expect("an entry").file_name();
     let mut names: Vec<_> = entries.map(name).map(|it| it.to_string_lossy().into_owned()).collect();
     names.sort();
@@ -84,7 +85,7 @@ fn io_reads_what_an_earlier_run_has_left_and_finds_what_was_changed() {
     let read = [&common[..], &["-r", "-R"]].concat();
     let said = run(&read).expect_success();
     assert!(said.contains("read") && !said.contains("write"), "{said}");
-    let file = fs::OpenOptions::new().write(true).open(&path).expect("opened");
+    let file = files::open_with(fs::OpenOptions::new().write(true), &path);
     std::os::unix::fs::FileExt::write_all_at(&file, b"!", 8193).expect("written");
     let said = run(&read).expect_failure();
     assert!(said.contains("1 transfers had wrong data"), "{said}");
@@ -114,7 +115,7 @@ fn io_refuses_what_cannot_be_and_leaves_nothing_behind() {
     refused(&["--hosts", "a", "--enter", "no-such-program"], 3, "no-such-program");
     refused(&["--hosts", "a", "--enter", "echo Welcome"], 3, "Welcome");
     refused(&["-r"], 1, "No such file");
-    fs::create_dir(scratch.join("small")).expect("a directory");
+    files::create_dir(scratch.join("small"));
     let small = scratch.join("small");
     finish(
         Command::new("mount").args(["-t", "tmpfs", "-o", "size=1m", "none"]).arg(&small),
@@ -127,9 +128,9 @@ fn io_refuses_what_cannot_be_and_leaves_nothing_behind() {
     finish(Command::new("umount").arg(&small), PATIENCE).expect_success();
     assert!(full.expect_failure().contains("No space left"));
     assert_eq!(left, Vec::<String>::new());
-    fs::write(&path, "precious").expect("written");
+    files::write(&path, "precious");
     refused(&["-w"], 1, "exists");
-    assert_eq!(fs::read_to_string(&path).expect("read"), "precious");
+    assert_eq!(files::read_to_string(&path), "precious");
 }
 
 /// Command: skep bench metadata.
@@ -207,7 +208,7 @@ fn clients_are_mounted_anew_before_each_phase_when_that_is_asked_for() {
     sh(&unmount).expect_success();
     let shown = shown.expect_success();
     assert!(shown.contains("OF LIMIT") && shown.contains("OF IO/S"), "{shown}");
-    assert_eq!(fs::read_to_string(&log).expect("a log"), "localhost\n".repeat(4));
+    assert_eq!(files::read_to_string(&log), "localhost\n".repeat(4));
     assert!(failed.contains("localhost") && failed.contains("broken"), "{failed}");
     assert_eq!(names(cluster.path()), Vec::<String>::new());
 }
@@ -270,12 +271,12 @@ fn other_programs_are_refused_what_they_cannot_do_and_named_when_they_are_missin
     refused(&["io", "--tool", "ior", "-o", &file, "-R"], "ior can't do that: comparing");
     refused(&["io", "--tool", "iozone", "-o", &file], "ask for a file each (-F)");
     refused(&["io", "--tool", "mdtest", "-o", &file], "invalid value 'mdtest'");
-    fs::write(&file, "precious").expect("written");
+    files::write(&file, "precious");
     let said = run(&["io", "--tool", "fio", "-w", "-o", &file]).expect_failure();
     assert!(said.contains("exists"), "{said}");
     let said = run(&["io", "--tool", "fio", "-r", "-o", &file]).expect_failure();
     assert!(said.contains("has 8 bytes"), "{said}");
-    assert_eq!(fs::read_to_string(&file).expect("read"), "precious");
+    assert_eq!(files::read_to_string(&file), "precious");
     run(&["io", "--tool", "fio", "-F", "-w", "-o", "/dev/null/file"]).expect_failure();
     assert_eq!(names(scratch.path()), ["file"]);
 }
@@ -346,7 +347,7 @@ fn targets_measure_themselves_and_are_judged() {
         let rate = if is_third(sample) { 50.0 } else { 100.0 };
         sample["bandwidth_mib_per_s"] = (rate + repetition).into();
     }
-    fs::write(&place, value.to_string()).expect("written");
+    files::write(&place, value.to_string());
     let place = place.display().to_string();
     let judged = run("slow-targets", &["--result", &place, "--output", "json"]);
     assert_eq!(judged.status.code(), Some(1), "{}", judged.stderr);
@@ -423,7 +424,7 @@ fn run_on_full(arguments: &[&str]) -> Finished {
 
 /// The kinds of a file's lines.
 fn kinds(file: &Path) -> Vec<String> {
-    let text = fs::read_to_string(file).expect("a file of results");
+    let text = files::read_to_string(file);
     assert!(text.ends_with('\n'), "{text}");
     text.lines().map(|line| parse(line)["kind"].as_str().expect("a kind").to_owned()).collect()
 }
@@ -444,7 +445,7 @@ fn results_outlive_a_disk_that_fills_up() {
     let full = run_on_full(&[&io[..], &keep].concat());
     let lines = kinds(&kept);
     let again = run(&["io", "-o", &file, "--result-file", &kept_as]);
-    fs::remove_file(&kept).expect("removed");
+    files::remove_file(&kept);
     let many = run(&["io", "-o", &file, "-i", "900", "--result-file", &kept_as]);
     let left = kept.exists();
     finish(Command::new("umount").arg(&small), PATIENCE).expect_success();
@@ -592,8 +593,8 @@ impl Endless {
         let child = bench(&[&arguments[..], more].concat())
             .args(["--processes-per-host", "2"])
             .stdin(Stdio::null())
-            .stdout(fs::File::create(scratch.join("out")).expect("a file"))
-            .stderr(fs::File::create(scratch.join("log")).expect("a file"))
+            .stdout(files::create(scratch.join("out")))
+            .stderr(files::create(scratch.join("log")))
             .spawn()
             .expect("it can be started");
         wait_for("files are written", PATIENCE, || {
@@ -626,7 +627,7 @@ impl Endless {
 
     fn end(&mut self) -> Ended {
         let status = wait_for("it ends", PATIENCE, || self.child.try_wait().expect("our child"));
-        let read = |name: &str| fs::read_to_string(self.scratch.join(name)).expect("a file");
+        let read = |name: &str| files::read_to_string(self.scratch.join(name));
         let outcome = serde_json::from_str(&read("out")).unwrap_or_default();
         Ended { code: status.code(), outcome, error: read("log") }
     }

@@ -1,9 +1,9 @@
 //! What a client that died leaves behind.
 
+use skep_testkit::files;
 use skep_testkit::{Cluster, Random, Shape, Transport, wait_for};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 /// Leases last 5 s; a busy machine finds out a little later.
@@ -21,13 +21,13 @@ fn what_a_dead_writer_wrote_has_its_size_when_the_lease_has_run_out() {
         let mut open = Vec::new();
         for (number, bytes) in contents.iter().enumerate() {
             let path = second.path().join(format!("file-{number}"));
-            let file = OpenOptions::new().write(true).create_new(true).open(path).expect("made");
-            file.write_all_at(bytes, 0).expect("written");
+            let file = files::open_with(OpenOptions::new().write(true).create_new(true), path);
+            files::write_all_at(&file, bytes, 0);
             open.push(file);
         }
         let size = |number: usize| {
             let path = cluster.path().join(format!("file-{number}"));
-            fs::metadata(path).expect("there").len()
+            files::metadata(path).len()
         };
         assert!((0..contents.len()).all(|number| size(number) == 0), "nobody was told");
         let died = Instant::now();
@@ -37,7 +37,7 @@ fn what_a_dead_writer_wrote_has_its_size_when_the_lease_has_run_out() {
             wait_for("the size of what a dead client wrote", PATIENCE, || {
                 (size(number) == bytes.len() as u64).then_some(())
             });
-            let found = fs::read(cluster.path().join(format!("file-{number}"))).expect("read");
+            let found = files::read(cluster.path().join(format!("file-{number}")));
             assert!(found == *bytes, "file {number}");
         }
         println!("known {:?} after its death", died.elapsed());
@@ -55,8 +55,8 @@ fn what_a_dead_client_had_without_a_name_is_gone() {
         .map(|_| {
             let file = rustix::fs::open(second.path(), flags, rustix::fs::Mode::RUSR);
             let file = fs::File::from(file.expect("made"));
-            file.write_all_at(&[7; 600_000], 0).expect("written");
-            file.sync_all().expect("synced");
+            files::write_all_at(&file, &[7; 600_000], 0);
+            files::sync_all(&file);
             file
         })
         .collect();
@@ -90,7 +90,7 @@ fn appends_of_two_mounts_go_on_over_kills() {
     let mut cluster = Cluster::start(Shape::default());
     let second = cluster.mount(Transport::Device);
     let (here, there) = (cluster.path().join("log"), second.path().join("log"));
-    fs::write(&here, "").expect("made");
+    files::write(&here, "");
     let survivors: Vec<_> = (0..2)
         .map(|number| {
             let path = here.clone();
@@ -103,7 +103,7 @@ fn appends_of_two_mounts_go_on_over_kills() {
             std::thread::spawn(move || append(&path, &format!("victim-{number}"), usize::MAX))
         })
         .collect();
-    let len = || fs::metadata(&here).expect("there").len();
+    let len = || files::metadata(&here).len();
     let goes_on = || {
         let before = len();
         wait_for("it gets longer", PATIENCE, || (len() > before + 50_000).then_some(()));

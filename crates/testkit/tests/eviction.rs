@@ -1,10 +1,10 @@
 //! A client that was out of touch for longer than its lease: docs/design/0006-fencing.md.
 
 use rustix::process::Signal;
+use skep_testkit::files;
 use skep_testkit::{Cluster, Mounted, Shape, Transport, wait_for};
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -29,13 +29,7 @@ fn stop_beyond_lease(cluster: &Cluster, mount: &Mounted) {
 }
 
 fn open(path: &Path) -> File {
-    OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(path)
-        .expect("opened")
+    files::open_with(OpenOptions::new().read(true).write(true).create(true).truncate(false), path)
 }
 
 /// Writes to a file until that fails; then says what its handles are good for. A process of its
@@ -89,8 +83,8 @@ fn a_client_that_wakes_after_its_lease_writes_nothing_over_what_others_wrote() {
         stop_beyond_lease(&cluster, &first);
         let theirs = vec![b'B'; LENGTH];
         let other = open(&path);
-        other.write_all_at(&theirs, 0).expect("written");
-        other.sync_all().expect("synced");
+        files::write_all_at(&other, &theirs, 0);
+        files::sync_all(&other);
         drop(other);
         first.signal(Signal::CONT);
 
@@ -100,16 +94,16 @@ fn a_client_that_wakes_after_its_lease_writes_nothing_over_what_others_wrote() {
         assert_eq!(outcomes[..6], expected, "of writing again, and what came then");
         assert_eq!(outcomes[6..], ["ESTALE", "ESTALE", "EIO", "EIO"], "of the file without a name");
         assert!(writer.wait().expect("our own child").success());
-        assert!(fs::read(&path).expect("read") == theirs, "what others wrote is untouched");
+        assert!(files::read(&path) == theirs, "what others wrote is untouched");
 
         // The mount has recovered by itself.
-        assert!(fs::read(first.path().join("file")).expect("read") == theirs);
+        assert!(files::read(first.path().join("file")) == theirs);
         let again = open(&first.path().join("file"));
-        again.write_all_at(b"again", 0).expect("written");
+        files::write_all_at(&again, b"again", 0);
         drop(again);
-        assert_eq!(fs::read(&path).expect("read")[..5], *b"again");
-        fs::write(first.path().join("new"), "new").expect("written");
-        assert_eq!(fs::read(cluster.path().join("new")).expect("read"), b"new");
+        assert_eq!(files::read(&path)[..5], *b"again");
+        files::write(first.path().join("new"), "new");
+        assert_eq!(files::read(cluster.path().join("new")), b"new");
         first.unmount();
         cluster.stop();
     }
@@ -121,8 +115,8 @@ fn a_dead_client_is_removed_within_a_lease_and_what_it_had_open_is_given_back() 
     let mut cluster = Cluster::start(Shape::default());
     let first = cluster.mount(Transport::Uring);
     let file = open(&first.path().join("removed"));
-    file.write_all_at(&vec![b'A'; LENGTH], 0).expect("written");
-    fs::remove_file(cluster.path().join("removed")).expect("removed");
+    files::write_all_at(&file, &vec![b'A'; LENGTH], 0);
+    files::remove_file(cluster.path().join("removed"));
     let before = mounts(&cluster);
     first.kill();
     wait_for("the dead client is removed", PATIENCE, || (mounts(&cluster) < before).then_some(()));

@@ -4,10 +4,11 @@
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom, copy_file_range, fallocate, seek};
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use skep_testkit::files;
 use skep_testkit::power::Disk;
 use skep_testkit::program::{Finished, finish, run_in};
 use skep_testkit::{Cluster, Mounted, Random, Scratch, Shape, Transport, cluster, wait_for};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -45,7 +46,7 @@ impl Checked {
     fn check(&self, what: &str) {
         for path in &self.paths {
             // Another mount may show attributes of a second ago; who opens reads the newest.
-            let found = fs::read(path).expect("read");
+            let found = files::read(path);
             let at = found.iter().zip(&self.expected).position(|(a, b)| a != b);
             let (len, right) = (found.len(), self.expected.len());
             assert!(
@@ -57,14 +58,14 @@ impl Checked {
     }
 
     fn write(&mut self, file: &File, offset: usize, bytes: &[u8]) {
-        file.write_all_at(bytes, offset as u64).expect("written");
+        files::write_all_at(file, bytes, offset as u64);
         let end = offset + bytes.len();
         self.expected.resize(self.expected.len().max(end), 0);
         self.expected[offset..end].copy_from_slice(bytes);
     }
 
     fn resize(&mut self, file: &File, len: usize) {
-        file.set_len(len as u64).expect("cut");
+        files::set_len(file, len as u64);
         self.expected.resize(len, 0);
     }
 
@@ -96,15 +97,12 @@ fn small_files_cost_no_chunk_file_and_their_pattern_says_so() {
     let count = || cluster.chunk_files().len();
     for number in 0..20 {
         let path = cluster.path().join(format!("file-{number}"));
-        fs::write(&path, vec![7; number * 200]).expect("written");
-        assert_eq!(
-            fs::read(second.path().join(format!("file-{number}"))).expect("read").len(),
-            number * 200
-        );
+        files::write(&path, vec![7; number * 200]);
+        assert_eq!(files::read(second.path().join(format!("file-{number}"))).len(), number * 200);
     }
     assert_eq!(count(), 0);
     let path = cluster.path().join("file-19");
-    assert_eq!(fs::metadata(&path).expect("it").blocks(), 8);
+    assert_eq!(files::metadata(&path).blocks(), 8);
     let info = entry_json(&["info"], &path);
     let first = &info["pattern"]["components"][0];
     assert_eq!((&first["redundancy"], &first["targets_wanted"]), (&json!("inline"), &json!(0)));
@@ -121,23 +119,23 @@ fn small_files_cost_no_chunk_file_and_their_pattern_says_so() {
     assert_ne!(pieces[1]["target"], metadata);
     // Whoever owns a file says so by an attribute, too.
     let other = cluster.path().join("other");
-    fs::write(&other, "").expect("made");
+    files::write(&other, "");
     let wanted = b"inline/from=8KiB,count=1";
     let flags = rustix::fs::XattrFlags::empty();
     rustix::fs::setxattr(&other, "user.skep.pattern", wanted, flags).expect("empty, and ours");
-    open(&other).write_all_at(&[9], 8191).expect("written");
+    files::write_all_at(&open(&other), &[9], 8191);
     assert_eq!(
         (count(), entry_json(&["info"], &other)["pattern"]["components"][1]["start_byte"].take()),
         (0, json!(8192))
     );
-    fs::remove_file(&other).expect("removed");
+    files::remove_file(&other);
     // One byte more is one chunk file.
     let file = open(&path);
-    file.write_all_at(&[8; 10], 4090).expect("written");
+    files::write_all_at(&file, &[8; 10], 4090);
     assert_eq!(count(), 1);
     drop(file);
     for number in 0..20 {
-        fs::remove_file(cluster.path().join(format!("file-{number}"))).expect("removed");
+        files::remove_file(cluster.path().join(format!("file-{number}")));
     }
     wait_for("no chunk file is left", PATIENCE, || (count() == 0).then_some(()));
     end(cluster, second);
@@ -147,7 +145,7 @@ fn small_files_cost_no_chunk_file_and_their_pattern_says_so() {
 fn what_cannot_be_in_metadata_is_refused_with_the_reason() {
     let (cluster, second) = mounts();
     let directory = cluster.path().join("directory");
-    fs::create_dir(&directory).expect("made");
+    files::create_dir(&directory);
     for (text, words) in [
         ("inline", "inline/from=4KiB"),
         ("inline/from=5000", "no multiple of 4 KiB up to 64 KiB"),
@@ -168,14 +166,14 @@ fn the_clusters_setting_puts_the_first_bytes_of_new_files_into_metadata() {
     let cluster = Cluster::start(Shape::default());
     let shown = |path: &Path| entry_json(&["info"], path)["pattern"]["components"][0].clone();
     let before = cluster.path().join("before");
-    fs::write(&before, "x").expect("written");
+    files::write(&before, "x");
     assert_eq!(shown(&before)["redundancy"], "stripe", "the default");
     cluster.skep(&["config", "set", "inline-bytes", "8KiB"]);
     let mut number = 0;
     wait_for("new files follow the setting", PATIENCE, || {
         number += 1;
         let path = cluster.path().join(format!("new-{number}"));
-        fs::write(&path, "x").expect("written");
+        files::write(&path, "x");
         (shown(&path)["redundancy"] == "inline").then_some(())
     });
     assert_eq!(shown(&before)["redundancy"], "stripe", "it stays where it is");
@@ -221,7 +219,7 @@ fn each_kind_of_change_over_the_border_is_seen_by_both_mounts() {
         assert_eq!(seek(&file, SeekFrom::Data(10)).expect("data"), 10);
         assert!(seek(&file, SeekFrom::Hole(10)).expect("a hole") >= INLINE as u64);
 
-        let mut appending = OpenOptions::new().append(true).open(&it.paths[0]).expect("opened");
+        let mut appending = files::open_with(OpenOptions::new().append(true), &it.paths[0]);
         it.resize(&file, 4000);
         appending.write_all(&bytes[..300]).expect("appended");
         it.expected.extend_from_slice(&bytes[..300]);
@@ -247,8 +245,8 @@ fn each_kind_of_change_over_the_border_is_seen_by_both_mounts() {
         // Copies within the file and between files, of which one begins in metadata or both.
         let plain = here.join("plain");
         entry_json(&["create", "--pattern", "count=1"], &plain);
-        fs::write(&plain, &bytes[..20_000]).expect("written");
-        let (source, file) = (File::open(&plain).expect("opened"), open(&it.paths[0]));
+        files::write(&plain, &bytes[..20_000]);
+        let (source, file) = (files::open(&plain), open(&it.paths[0]));
         let (mut from, mut to) = (5, 10);
         copy_all(&source, &mut from, &file, &mut to, 15_000);
         it.expected.resize(15_010, 0);
@@ -265,9 +263,9 @@ fn each_kind_of_change_over_the_border_is_seen_by_both_mounts() {
         it.expected = bytes[..100].to_vec();
         it.check("a small copy");
         drop((source, file));
-        fs::remove_file(&plain).expect("removed");
+        files::remove_file(&plain);
         beside_the_cache(&mut it);
-        fs::remove_file(&it.paths[0]).expect("removed");
+        files::remove_file(&it.paths[0]);
     }
     let count = || cluster.chunk_files().len();
     wait_for("no chunk file is left", PATIENCE, || (count() == 0).then_some(()));
@@ -277,10 +275,10 @@ fn each_kind_of_change_over_the_border_is_seen_by_both_mounts() {
 fn beside_the_cache(it: &mut Checked) {
     let mut options = OpenOptions::new();
     options.read(true).write(true).custom_flags(OFlags::DIRECT.bits() as i32);
-    let direct = options.open(&it.paths[0]).expect("opened");
+    let direct = files::open_with(&options, &it.paths[0]);
     let page = aligned(0x77);
-    direct.write_all_at(page.bytes(), 0).expect("written");
-    direct.write_all_at(page.bytes(), 4096).expect("written");
+    files::write_all_at(&direct, page.bytes(), 0);
+    files::write_all_at(&direct, page.bytes(), 4096);
     it.expected = vec![0x77; 8192];
     it.check("direct writes");
     drop(direct);
@@ -338,7 +336,7 @@ fn random_changes_from_both_mounts_give_what_a_plain_file_would() {
                     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
                     it.clear(&file, at..at + len, flags);
                 }
-                _ => file.sync_data().expect("synced"),
+                _ => files::sync_data(&file),
             }
         }
         drop(file);
@@ -355,16 +353,16 @@ fn a_shared_file_is_as_the_last_write_left_it() {
     let files = paths.each_ref().map(|path| open(path));
     let mut random = Random::new(3);
     let mut expected = vec![0; 6000];
-    files[0].write_all_at(&expected, 0).expect("written");
+    files::write_all_at(&files[0], &expected, 0);
     for round in 0..200 {
         let (writer, reader) = (round % 2, (round + 1) % 2);
         let at = random.below(5000);
         let len = 1 + random.below(900);
         let bytes = random.bytes(len);
-        files[writer].write_all_at(&bytes, at as u64).expect("written");
+        files::write_all_at(&files[writer], &bytes, at as u64);
         expected[at..at + bytes.len()].copy_from_slice(&bytes);
         let mut found = vec![1; 6000];
-        files[reader].read_exact_at(&mut found, 0).expect("read");
+        files::read_exact_at(&files[reader], &mut found, 0);
         assert!(found == expected, "round {round}");
     }
     drop(files);
@@ -374,17 +372,17 @@ fn a_shared_file_is_as_the_last_write_left_it() {
         let threads: Vec<_> = logs
             .into_iter()
             .enumerate()
-            .map(|(which, mut log)| {
+            .map(|(which, log)| {
                 scope.spawn(move || {
                     for number in 0..100 {
                         let line = format!("{which} {number:03} {}\n", "x".repeat(40));
-                        log.write_all(line.as_bytes()).expect("appended");
+                        files::write_all(&log, line.as_bytes());
                     }
                 })
             })
             .collect();
         threads.into_iter().for_each(|thread| thread.join().expect("done"));
-        fs::read_to_string(paths[0].with_file_name("log")).expect("read")
+        files::read_to_string(paths[0].with_file_name("log"))
     });
     let mut lines: Vec<_> = lines.lines().collect();
     lines.sort_unstable();
@@ -401,13 +399,13 @@ fn a_killed_metadata_service_loses_no_bytes() {
     for (round, mount) in [cluster.path(), second.path()].into_iter().enumerate() {
         let name = format!("file-{round}");
         let file = open(&mount.join(&name));
-        file.write_all_at(b"before", 0).expect("written");
+        files::write_all_at(&file, b"before", 0);
         cluster.processes("metadata").remove(0).kill();
         file.write_all_at(b"after", 10).expect("written when it is back");
         file.sync_all().expect("nothing was lost");
         let expected = b"before\0\0\0\0after";
-        assert_eq!(fs::read(cluster.path().join(&name)).expect("read"), expected);
-        assert_eq!(fs::read(second.path().join(&name)).expect("read"), expected);
+        assert_eq!(files::read(cluster.path().join(&name)), expected);
+        assert_eq!(files::read(second.path().join(&name)), expected);
     }
     end(cluster, second);
 }
@@ -420,9 +418,9 @@ fn with_metadata_on(disk: &Path) -> Cluster {
     cluster.stop();
     let service = cluster.data().join("metadata-1");
     finish(Command::new("cp").arg("-a").arg(&service).arg(disk), PATIENCE).expect_success();
-    fs::remove_dir_all(&service).expect("removed");
-    std::os::unix::fs::symlink(disk.join("metadata-1"), &service).expect("linked");
-    rustix::fs::syncfs(File::open(disk).expect("opened")).expect("synced");
+    files::remove_dir_all(&service);
+    files::symlink(disk.join("metadata-1"), &service);
+    rustix::fs::syncfs(files::open(disk)).expect("synced");
     cluster.up().expect_success();
     cluster
 }
@@ -446,12 +444,12 @@ fn who_had_not_synced_when_metadata_lost_its_power_is_told_once() {
     for (mount, names) in [(cluster.path(), ["a", "b"]), (other.path(), ["c", "d"])] {
         let [untouched, hit] = names.map(|name| open(&mount.join(name)));
         for file in [&untouched, &hit] {
-            file.write_all_at(&[1; 3000], 0).expect("written");
-            file.sync_all().expect("synced");
+            files::write_all_at(file, &[1; 3000], 0);
+            files::sync_all(file);
         }
         let second = open(&mount.join(names[1]));
         let copy = disk.freeze_copy();
-        hit.write_all_at(&[2; 2000], 500).expect("written");
+        files::write_all_at(&hit, &[2; 2000], 500);
         lose_power(&cluster, &mut disk, copy);
         for (which, file) in [&hit, &second].into_iter().enumerate() {
             let error = file.sync_all().expect_err("what was written is lost");
@@ -460,16 +458,16 @@ fn who_had_not_synced_when_metadata_lost_its_power_is_told_once() {
         }
         untouched.sync_all().expect("all that was written to it is there");
         // Written again, it is there for good.
-        hit.write_all_at(&[3; 2000], 500).expect("written");
-        hit.sync_all().expect("synced");
+        files::write_all_at(&hit, &[3; 2000], 500);
+        files::sync_all(&hit);
         let copy = disk.freeze_copy();
         lose_power(&cluster, &mut disk, copy);
         hit.sync_all().expect("nothing of it was lost");
         drop((untouched, hit, second));
         let expected = [vec![1; 500], vec![3; 2000], vec![1; 500]].concat();
         for mount in [cluster.path(), other.path()] {
-            assert!(fs::read(mount.join(names[0])).expect("read") == [1; 3000]);
-            assert!(fs::read(mount.join(names[1])).expect("read") == expected);
+            assert!(files::read(mount.join(names[0])) == [1; 3000]);
+            assert!(files::read(mount.join(names[1])) == expected);
         }
     }
     other.unmount();

@@ -5,14 +5,14 @@ use rustix::fs::{
     AtFlags, CWD, FileType, Mode, StatxFlags, Timespec, Timestamps, XattrFlags, getxattr,
     listxattr, makedev, mknodat, setxattr, statx, utimensat,
 };
+use skep_testkit::files;
 use skep_testkit::program::run_in;
 use skep_testkit::{Cluster, Shape, Transport};
 use std::collections::HashSet;
 use std::ffi::OsStr;
-use std::fs::{self, File};
-use std::io::Read;
+use std::fs::{self};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, chown, symlink};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Before 1970, after 2106 (32 bits without a sign) and beyond 2446 (34 bits, as ext4 has it).
@@ -28,10 +28,10 @@ fn make(root: &Path) {
     node("null", FileType::CharacterDevice, makedev(1, 3));
     node("zero", FileType::CharacterDevice, makedev(1, 5));
     node("block", FileType::BlockDevice, makedev(4095, 1_048_575));
-    fs::create_dir(root.join("directory")).expect("made");
-    fs::write(root.join("file"), "text").expect("written");
-    symlink(OsStr::from_bytes(b"t\xff\xfe"), root.join("link")).expect("made");
-    chown(root.join("file"), Some(u32::MAX - 1), Some(u32::MAX - 1)).expect("given away");
+    files::create_dir(root.join("directory"));
+    files::write(root.join("file"), "text");
+    files::symlink(OsStr::from_bytes(b"t\xff\xfe"), root.join("link"));
+    files::chown(root.join("file"), Some(u32::MAX - 1), Some(u32::MAX - 1));
     let name = &b"user.\xff\x80"[..];
     setxattr(root.join("file"), name, b"\0\xff", XattrFlags::empty()).expect("set");
     run_in(root, "setfacl", ["-m", "u:4294967294:rw,g:77:r", "file"]);
@@ -48,7 +48,7 @@ fn make(root: &Path) {
 /// All that can be seen of it, a line for each.
 fn state(root: &Path) -> Vec<String> {
     let mut lines = Vec::new();
-    let listed = fs::read_dir(root).expect("listed").map(|it| it.expect("an entry").path());
+    let listed = files::read_dir(root).map(|it| it.expect("an entry").path());
     let mut paths: Vec<_> = listed.collect();
     paths.sort();
     for path in paths {
@@ -58,7 +58,7 @@ fn state(root: &Path) -> Vec<String> {
         assert!(found.stx_mask & StatxFlags::BTIME.bits() != 0, "the time of creation is known");
         let time = |it: rustix::fs::StatxTimestamp| format!("{}.{:09}", it.tv_sec, it.tv_nsec);
         let is_link = path.is_symlink();
-        let target = is_link.then(|| fs::read_link(&path).expect("it leads somewhere"));
+        let target = is_link.then(|| files::read_link(&path));
         let mut names = vec![0; 1000];
         let len = if is_link { 0 } else { listxattr(&path, &mut names).expect("listed") };
         let attributes = names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty());
@@ -96,7 +96,7 @@ fn what_files_are_is_the_same_on_another_mount_and_after_a_restart() {
     let mut cluster = Cluster::start(Shape::default());
     let second = cluster.mount(Transport::Device);
     let (here, there) = (cluster.path().join("all"), second.path().join("all"));
-    fs::create_dir(&here).expect("made");
+    files::create_dir(&here);
     make(&here);
     let before = state(&here);
     assert_eq!(before.len(), 8);
@@ -107,9 +107,9 @@ fn what_files_are_is_the_same_on_another_mount_and_after_a_restart() {
     }
     assert_eq!(state(&there), before);
     // Devices can be used where the mount doesn't forbid it.
-    fs::write(here.join("null"), "nothing").expect("it takes all");
+    files::write(here.join("null"), "nothing");
     let mut bytes = [1; 16];
-    File::open(there.join("zero")).expect("opened").read_exact(&mut bytes).expect("read");
+    files::read_exact(&files::open(there.join("zero")), &mut bytes);
     assert_eq!(bytes, [0; 16]);
     let third = cluster.mount_with(Transport::Uring, "nodev");
     let refused = fs::write(third.path().join("all/null"), "nothing").expect_err("no devices");
@@ -138,14 +138,14 @@ fn numbers_are_not_used_again_after_restarts() {
         for index in 0..100 {
             let path = cluster.path().join(format!("{round}-{index}"));
             match index % 2 {
-                0 => fs::write(&path, "x").expect("written"),
-                _ => fs::create_dir(&path).expect("made"),
+                0 => files::write(&path, "x"),
+                _ => files::create_dir(&path),
             }
-            let number = fs::metadata(&path).expect("there").ino();
+            let number = files::metadata(&path).ino();
             assert!(seen.insert(number), "{number} was used before round {round}");
             match index % 2 {
-                0 => fs::remove_file(&path).expect("removed"),
-                _ => fs::remove_dir(&path).expect("removed"),
+                0 => files::remove_file(&path),
+                _ => files::remove_dir(&path),
             }
         }
         match round % 2 {

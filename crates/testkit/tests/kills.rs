@@ -6,10 +6,10 @@
 //! asserted. The seed is printed; `SKEP_TEST_SEED` repeats the order of kills and operations (not
 //! their timing).
 
+use skep_testkit::files;
 use skep_testkit::process::Process;
 use skep_testkit::workload::{Cut, Worker};
 use skep_testkit::{Cluster, Random, Shape, Transport, wait_for};
-use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::ScopedJoinHandle;
@@ -108,7 +108,7 @@ fn round(cluster: &Cluster, workers: &mut [Worker], random: &mut Random, kills: 
 }
 
 fn all_files(directory: &Path, files: &mut Vec<std::path::PathBuf>) {
-    for entry in fs::read_dir(directory).expect("listed") {
+    for entry in files::read_dir(directory) {
         let entry = entry.expect("an entry");
         if entry.file_type().expect("a type").is_dir() {
             all_files(&entry.path(), files);
@@ -134,7 +134,7 @@ fn entry_info_on_all(cluster: &Cluster) {
 fn nothing_is_orphaned(cluster: &Cluster, workers: &mut Vec<Worker>) {
     workers.iter_mut().for_each(Worker::close);
     for worker in workers.drain(..) {
-        fs::remove_dir_all(worker.root()).expect("removed");
+        files::remove_dir_all(worker.root());
     }
     wait_for("no chunk file is left of removed files", CLEAN_UP, || {
         cluster.chunk_files().is_empty().then_some(())

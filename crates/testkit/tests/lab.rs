@@ -2,6 +2,7 @@
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use skep_testkit::files;
 use skep_testkit::lab::Lab;
 use skep_testkit::program::finish;
 use skep_testkit::schema::{check, check_lines};
@@ -96,8 +97,8 @@ fn a_lab_has_mounts_on_hosts_whose_links_and_targets_have_the_rates_asked_for() 
     checked(&lab, "status", &[]);
 
     // Both mounts, from outside and from the hosts.
-    fs::write(lab.mount("c1").join("greeting"), "hello").expect("written");
-    assert_eq!(fs::read_to_string(lab.mount("c2").join("greeting")).expect("read"), "hello");
+    files::write(lab.mount("c1").join("greeting"), "hello");
+    assert_eq!(files::read_to_string(lab.mount("c2").join("greeting")), "hello");
     let script = ["--", "sh", "-c", "cat greeting; echo $SKEP_LAB_HOST >&2"];
     let run = checked(&lab, "run", &script);
     for (host, name) in run["hosts"].as_array().expect("hosts").iter().zip(["c1", "c2"]) {
@@ -162,7 +163,7 @@ fn commands_on_hosts_have_exit_codes_and_a_limit_of_time() {
 fn whatever_a_killed_lab_leaves_is_removed() {
     let lab = Lab::new();
     lab.call("up", &SHAPE).expect_success();
-    fs::write(lab.mount("c1").join("data"), vec![7; 3 << 20]).expect("written");
+    files::write(lab.mount("c1").join("data"), vec![7; 3 << 20]);
     // A program of somebody in a host, too.
     let mut shell = lab.command("run", &["--host", "c2", "--", "sleep", "1000"]);
     let mut shell = shell.stdout(Stdio::null()).spawn().expect("started");
@@ -183,7 +184,7 @@ fn whatever_a_killed_lab_leaves_is_removed() {
     assert_eq!(lab.remains(), NOTHING);
     // The name is free, and the state need not be there.
     lab.call("up", &SHAPE).expect_success();
-    fs::remove_file(lab.directory().join("lab.json")).expect("removed");
+    files::remove_file(lab.directory().join("lab.json"));
     lab.call("down", &[]).expect_success();
     assert_eq!(lab.remains(), NOTHING);
 }
@@ -247,15 +248,15 @@ fn what_cannot_be_made_is_refused_before_anything_is() {
     refused(&["scenario9"], 2, "scenario1");
     let scratch = Scratch::new();
     let file = scratch.join("lab.toml");
-    fs::write(&file, "servers = 2\nlinks = \"1Gbit\"\n").expect("written");
+    files::write(&file, "servers = 2\nlinks = \"1Gbit\"\n");
     refused(&[&file.display().to_string()], 2, "links");
     let full = scratch.directory("full");
-    fs::write(full.join("thesis"), "precious").expect("written");
+    files::write(full.join("thesis"), "precious");
     refused(&["--directory", &full.display().to_string()], 1, "isn't empty");
-    assert_eq!(fs::read_to_string(full.join("thesis")).expect("still there"), "precious");
+    assert_eq!(files::read_to_string(full.join("thesis")), "precious");
     refused(&["--link", "100Gbit"], 1, "--force");
     // A description in a file, and what it would make.
-    fs::write(&file, "servers = 3\ntargets = 1\nlink = \"80Mbit\"\n").expect("written");
+    files::write(&file, "servers = 3\ntargets = 1\nlink = \"80Mbit\"\n");
     let file = file.display().to_string();
     let plan = checked(&lab, "up", &[&file, "--clients", "1", "--dry-run"]);
     assert_eq!(plan["hosts"].as_array().map(Vec::len), Some(5), "{plan}");
@@ -283,7 +284,7 @@ fn without_root_a_lab_is_refused() {
     let lab = Lab::new();
     // The build directory may be closed to others.
     let copy = scratch.join("skep");
-    fs::copy(cluster::program(), &copy).expect("copied");
+    files::copy(cluster::program(), &copy);
     let mut command = Command::new("setpriv");
     command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(&copy);
     let found = finish(command.args(["lab", "up", "--name", lab.name()]), PATIENCE);
@@ -294,7 +295,7 @@ fn without_root_a_lab_is_refused() {
 
 /// How often this kernel was told to forget what it has cached: pages, and names.
 fn cache_drops() -> [u64; 2] {
-    let text = fs::read_to_string("/proc/vmstat").expect("/proc is mounted");
+    let text = files::read_to_string("/proc/vmstat");
     ["drop_pagecache ", "drop_slab "].map(|name| {
         let value = text.lines().find_map(|line| line.strip_prefix(name));
         value.expect("the kernel counts it").parse().expect("a number")
@@ -340,7 +341,7 @@ fn benchmarks_run_on_the_hosts_of_a_lab_and_drop_caches() {
     assert_dropped(&metadata, before);
     let kept = bench("io", &["-o", "file", "-b", "1m", "--keep-caches"]);
     assert_eq!(kept["phases"][0]["caches_dropped"], false);
-    assert_eq!(fs::read_dir(lab.mount("c2")).expect("a mount").count(), 0);
+    assert_eq!(files::read_dir(lab.mount("c2")).count(), 0);
 
     let small = ["--message-size", "64k", "--messages", "4", "--repetitions", "1"];
     let net = bench("net", &[&small[..], &["--services", "s1,s2"]].concat());
@@ -358,7 +359,7 @@ fn benchmarks_run_on_the_hosts_of_a_lab_and_drop_caches() {
 
 /// A shell's command that leaves no processor idle for some seconds, whatever else runs here.
 fn hog(seconds: u32) -> String {
-    let text = fs::read_to_string("/proc/stat").expect("/proc is mounted");
+    let text = files::read_to_string("/proc/stat");
     let is_processor = |line: &&str| line.starts_with("cpu") && !line.starts_with("cpu ");
     let loops = text.lines().filter(is_processor).count() * 4;
     // What runs with nice is no load: this is the opposite, within its session and, where the

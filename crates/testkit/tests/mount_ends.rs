@@ -3,6 +3,7 @@
 
 use rustix::process::Signal;
 use skep_testkit::cluster;
+use skep_testkit::files;
 use skep_testkit::process::Process;
 use skep_testkit::program::finish;
 use skep_testkit::{Cluster, Scratch, Shape, Transport, wait_for};
@@ -31,13 +32,13 @@ fn small() -> Cluster {
 }
 
 fn is_mounted(path: &Path) -> bool {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").expect("the kernel tells");
+    let mounts = files::read_to_string("/proc/self/mountinfo");
     mounts.lines().any(|line| line.split(' ').nth(4) == path.to_str())
 }
 
 /// Mounts behind the terminal. Gives the mount's process; nobody has looked at the mount yet.
 fn detach(cluster: &Cluster, transport: Transport, path: &Path) -> Process {
-    fs::create_dir_all(path).expect("a directory to mount on");
+    files::create_dir_all(path);
     let before: Vec<_> = cluster.processes("mount").iter().map(|it| it.pid).collect();
     let (data, shown) = (cluster.data().display().to_string(), path.display().to_string());
     let arguments = ["mount", "--cluster", &data, "--transport", transport.name(), "--detach"];
@@ -81,7 +82,7 @@ fn umount_ends_mounts_while_the_cluster_is_away() {
         let scratch = Scratch::new();
         let ways = ["fresh", "used", "told"].map(|name| scratch.join(name));
         let processes = ways.each_ref().map(|path| detach(&cluster, transport, path));
-        fs::write(ways[1].join("file"), "text").expect("written");
+        files::write(ways[1].join("file"), "text");
         for role in SERVICES {
             cluster.processes(role).iter().for_each(Process::kill);
         }
@@ -138,7 +139,7 @@ fn a_mount_of_which_a_waiting_program_was_killed_ends() {
     for transport in [Transport::Uring, Transport::Device] {
         let cluster = small();
         let scratch = Scratch::new();
-        fs::write(cluster.path().join("file"), "").expect("made");
+        files::write(cluster.path().join("file"), "");
         let mut holder = Locker::on(&cluster.path().join("file"));
         holder.says("waits");
         holder.says("has it");
@@ -195,7 +196,7 @@ fn umount_by_force_lets_go_who_was_killed_with_changed_pages() {
     for transport in [Transport::Uring, Transport::Device] {
         let cluster = small();
         let scratch = Scratch::new();
-        fs::write(cluster.path().join("file"), vec![b'.'; 65_536]).expect("written");
+        files::write(cluster.path().join("file"), vec![b'.'; 65_536]);
         let path = scratch.join("mnt");
         let process = detach(&cluster, transport, &path);
         let mut mapper = Command::new("python3")
@@ -222,7 +223,7 @@ fn umount_by_force_lets_go_who_was_killed_with_changed_pages() {
         finish(Command::new("umount").arg("-l").arg(&path), PATIENCE);
         drop(stopped);
         ends(&process, &path);
-        assert_eq!(fs::read(cluster.path().join("file")).expect("read").len(), 65_536);
+        assert_eq!(files::read(cluster.path().join("file")).len(), 65_536);
         cluster.stop();
     }
 }
@@ -268,11 +269,11 @@ fn mounts_end_while_the_services_are_stopped() {
     for transport in Transport::ALL {
         let cluster = small();
         let scratch = Scratch::new();
-        fs::write(cluster.path().join("file"), "text").expect("written");
+        files::write(cluster.path().join("file"), "text");
         let ways = ["fresh", "used", "told", "busy"].map(|name| scratch.join(name));
         let processes = ways.each_ref().map(|path| detach(&cluster, transport, path));
         let [fresh, used, _, busy] = &ways;
-        fs::write(used.join("own"), "text").expect("written");
+        files::write(used.join("own"), "text");
         let services = SERVICES.iter().flat_map(|role| cluster.processes(role)).collect();
         let stopped = Stopped::all(services);
         let run = |command: &mut Command| finish(command, SILENT_PATIENCE).expect_success();
@@ -312,11 +313,11 @@ fn mount_points_may_have_any_name() {
     let long: Vec<_> = (0..4).map(|it| it.to_string().repeat(200)).collect();
     for name in [&long.join("/")[..], "a blank, and more", "\u{e4}\u{65e5}"] {
         let path = scratch.join(name);
-        fs::create_dir_all(&path).expect("made");
+        files::create_dir_all(&path);
         let (data, shown) = (cluster.data().display().to_string(), path.display().to_string());
         cluster::skep(["mount", "--cluster", &data, "--detach", &shown]).expect_success();
-        fs::write(path.join("file"), name).expect("written");
-        assert_eq!(fs::read_to_string(cluster.path().join("file")).expect("seen"), name);
+        files::write(path.join("file"), name);
+        assert_eq!(files::read_to_string(cluster.path().join("file")), name);
         cluster::skep(["umount", &shown]).expect_success();
     }
     cluster.stop();

@@ -2,12 +2,12 @@
 //! and whoever ends them meanwhile leaves nothing behind.
 
 use rustix::process::{Pid, Signal, kill_process};
+use skep_testkit::files;
 use skep_testkit::process::{self, Process};
 use skep_testkit::program::{Finished, finish};
 use skep_testkit::scratch::mounts_below;
 use skep_testkit::{Cluster, Shape, cluster, wait_for};
 use std::fs;
-use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -36,11 +36,11 @@ impl Host {
             ..Shape::default()
         });
         let path = cluster.data().with_file_name("host");
-        fs::create_dir_all(&path).expect("made");
-        symlink(cluster::program(), path.join("mount.skep")).expect("linked");
+        files::create_dir_all(&path);
+        files::symlink(cluster::program(), path.join("mount.skep"));
         let management = cluster.data().join("management");
-        fs::copy(management.join("join-token"), path.join("token")).expect("copied");
-        let address = fs::read_to_string(management.join("address")).expect("an address");
+        files::copy(management.join("join-token"), path.join("token"));
+        let address = files::read_to_string(management.join("address"));
         cluster.stop();
         Self { cluster, path, address: address.trim().to_owned() }
     }
@@ -52,7 +52,7 @@ impl Host {
     /// The helper as mount(8) calls it, for a directory that is there, with some more options.
     fn helper(&self, name: &str, token: &str, options: &str) -> Command {
         let mount_point = self.path.join(name);
-        fs::create_dir_all(&mount_point).expect("made");
+        files::create_dir_all(&mount_point);
         let mut command = Command::new(self.path.join("mount.skep"));
         command.arg(&self.address).arg(mount_point);
         command.args(["-o", &format!("token_file={token},{}", self.logging(name, options))]);
@@ -76,7 +76,7 @@ impl Host {
     /// it is there.
     fn begin_by_mount(&self, name: &str, options: &str) -> Begun {
         let mount_point = self.path.join(name);
-        fs::create_dir_all(&mount_point).expect("made");
+        files::create_dir_all(&mount_point);
         let script = "cp -a /sbin/. sbin && cp -P mount.skep sbin && mount --bind sbin /sbin && \
                       exec mount -t skep \"$1\" \"$2\" -o \"$3\"";
         let options = format!("token_file={},{}", self.token(), self.logging(name, options));
@@ -89,7 +89,7 @@ impl Host {
     /// In the foreground, where standard error is the log.
     fn begin_in_front(&self, name: &str, options: &[&str]) -> Begun {
         let mount_point = self.path.join(name);
-        fs::create_dir_all(&mount_point).expect("made");
+        files::create_dir_all(&mount_point);
         let mut command = Command::new(cluster::program());
         command.args(["mount", "--cluster", &self.address, "--token-file", &self.token()]);
         command.args(options).arg(mount_point);
@@ -114,7 +114,7 @@ impl Begun {
         let said = host.path.join(format!("{name}-said.log"));
         let since = Instant::now();
         command.stdin(Stdio::null()).stdout(Stdio::null());
-        command.stderr(fs::File::create(&said).expect("a file"));
+        command.stderr(files::create(&said));
         let child = command.spawn().expect("it can be started");
         let mount_point = host.path.join(name);
         Self { child, since, mount_point, log: host.log(name), said }
@@ -137,7 +137,7 @@ impl Begun {
     /// Waits until it has failed; gives what it said.
     fn failure(&mut self) -> String {
         let status = self.end();
-        let said = fs::read_to_string(&self.said).expect("text");
+        let said = files::read_to_string(&self.said);
         assert!(status.code().is_some_and(|code| code != 0), "{status}: {said}");
         said
     }
@@ -167,8 +167,8 @@ fn refusal(mut command: Command) -> String {
 }
 
 fn write_to_and_unmount(host: &Host, mount_point: &Path, name: &str) {
-    fs::write(mount_point.join(name), name).expect("written");
-    let found = fs::read_to_string(host.cluster.path().join(name)).expect("read");
+    files::write(mount_point.join(name), name);
+    let found = files::read_to_string(host.cluster.path().join(name));
     assert_eq!(found, name);
     finish(Command::new("umount").arg(mount_point), PATIENCE).expect_success();
 }
@@ -205,7 +205,7 @@ fn a_mount_waits_for_management_as_long_as_it_was_told() {
     // Management has just been started, and yet to hear of some targets, maybe.
     let capacity = rustix::fs::statvfs(&patient.mount_point).expect("statvfs");
     assert!(capacity.f_blocks > 0, "zero is shown");
-    let log = fs::read_to_string(&patient.log).expect("a log");
+    let log = files::read_to_string(&patient.log);
     let told = log.lines().filter(|it| it.contains(WAITS) && it.contains("Connection refused"));
     assert_eq!(told.count(), 1, "{log}");
     // The mount goes on without those who waited for it.
@@ -218,10 +218,10 @@ fn a_mount_waits_for_management_as_long_as_it_was_told() {
     by_mount.await_nothing_left();
 
     // Time doesn't mend a wrong token.
-    let token = fs::read_to_string(host.token()).expect("a token");
+    let token = files::read_to_string(host.token());
     let secret = token.split('-').nth(2).expect("a secret").split('@').next().expect("a secret");
     let wrong = host.path.join("wrong-token").display().to_string();
-    fs::write(&wrong, token.replace(secret, &"0".repeat(secret.len()))).expect("written");
+    files::write(&wrong, token.replace(secret, &"0".repeat(secret.len())));
     let said = refusal(host.helper("wrong", &wrong, "retry=forever"));
     assert!(said.contains("token is wrong"), "{said}");
     host.cluster.stop();

@@ -3,6 +3,7 @@
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use skep_testkit::files;
 use skep_testkit::program::{Finished, finish};
 use skep_testkit::schema::{self, check, check_lines};
 use skep_testkit::{Cluster, Scratch, Shape, Transport, cluster, wait_for};
@@ -74,9 +75,9 @@ fn what_commands_print_for_programs_is_as_their_schemas_say() {
     let shape = Shape { storage_services: 1, targets_per_service: 2, ..Shape::default() };
     let mut cluster = Cluster::start(shape);
     let second = cluster.mount(Transport::Device);
-    let file = fs::File::create(second.path().join("file")).expect("created");
+    let file = files::create(second.path().join("file"));
     file.lock().expect("locked");
-    fs::write(second.path().join("ranges"), "some text, and more").expect("written");
+    files::write(second.path().join("ranges"), "some text, and more");
     let locked = |count: usize, is_waiting: bool| {
         wait_for("a range is locked", PATIENCE, || {
             let locks = cluster.skep_json(&["lock", "list"]);
@@ -92,7 +93,7 @@ fn what_commands_print_for_programs_is_as_their_schemas_say() {
     assert_eq!((&waits["start_byte"], &waits["end_byte"]), (&json!(10), &json!(15)), "{waits}");
     assert_eq!(waits["pid"], lockers[1].id(), "{waits}");
     let directory = cluster.data().parent().expect("a directory").to_owned();
-    std::os::unix::fs::symlink(cluster.data(), directory.join("skep-data")).expect("a link");
+    files::symlink(cluster.data(), directory.join("skep-data"));
     let file_path = cluster.path().join("file").display().to_string();
     let root = cluster.path().display().to_string();
     let client = cluster.skep_json(&["client", "list"])[0]["id"].to_string();
@@ -168,7 +169,7 @@ fn commands_that_make_and_end_clusters_have_schemas_too() {
         finish(command.args(more), PATIENCE).expect_success()
     };
     check("up", &parse(&up("json", &[])));
-    fs::create_dir(scratch.join("more")).expect("a directory");
+    files::create_dir(scratch.join("more"));
     let mount = ["mount", "--cluster", "skep-data", "--detach", "more", "--output"];
     let run = |arguments: &[&str]| {
         let mut command = Command::new(cluster::program());
@@ -185,11 +186,11 @@ fn commands_that_make_and_end_clusters_have_schemas_too() {
         command.current_dir(scratch.path()).args(["mount", "--cluster", "skep-data", "more"]);
         command.args(["--transport", "device", "--output", format]).stdout(Stdio::piped());
         let mut mount = command.spawn().expect("skep can be started");
-        let table = || fs::read_to_string("/proc/self/mounts").expect("there is one");
+        let table = || files::read_to_string("/proc/self/mounts");
         let place = scratch.join("more").display().to_string();
         wait_for("it is mounted", PATIENCE, || table().contains(&place).then_some(()));
         // The kernel has it in its table a moment before it is served.
-        fs::read_dir(&place).expect("served");
+        files::read_dir(&place);
         run(&["umount", "more"]);
         let status = wait_for("the mount ends", PATIENCE, || mount.try_wait().expect("ours"));
         assert!(status.success(), "{status}");
@@ -233,7 +234,7 @@ fn the_directories_of_services_are_made_with_a_schema() {
 fn tables_have_a_header_and_lines() {
     let shape = Shape { storage_services: 1, targets_per_service: 2, ..Shape::default() };
     let cluster = Cluster::start(shape);
-    let file = fs::File::create(cluster.path().join("file")).expect("created");
+    let file = files::create(cluster.path().join("file"));
     file.lock().expect("locked");
     let mount_point = cluster.path().display().to_string();
     let data = cluster.data().display().to_string();
@@ -337,7 +338,7 @@ fn every_command_that_prints_data_has_a_schema() {
     let pages = scratch.join("pages").display().to_string();
     cluster::skep(["man", "--markdown", "--dir", &pages]).expect_success();
     let mut commands = 0;
-    for entry in fs::read_dir(&pages).expect("pages") {
+    for entry in files::read_dir(&pages) {
         let path = entry.expect("an entry").path();
         let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
         let name = name.trim_start_matches("skep-");
@@ -373,12 +374,12 @@ fn errors_have_a_code_a_way_out_and_an_exit_code() {
         ..Shape::default()
     });
     let data = cluster.data().display().to_string();
-    let address = fs::read_to_string(cluster.data().join("management/address")).expect("it");
+    let address = files::read_to_string(cluster.data().join("management/address"));
     let scratch = Scratch::new();
-    let token = fs::read_to_string(cluster.data().join("management/join-token")).expect("it");
+    let token = files::read_to_string(cluster.data().join("management/join-token"));
     let secret = token.split('-').nth(2).expect("a secret").split('@').next().expect("a secret");
     let wrong = scratch.join("token").display().to_string();
-    fs::write(&wrong, token.replace(secret, &"0".repeat(secret.len()))).expect("written");
+    files::write(&wrong, token.replace(secret, &"0".repeat(secret.len())));
     let ask =
         |arguments: &[&str]| failure(&cluster::skep([arguments, &["--output", "json"]].concat()));
     let check = |arguments: &[&str], code: &str, exit_code: i64, words: &str| {
@@ -450,8 +451,8 @@ fn names_that_are_no_text_are_printed_all_the_same() {
     let cluster = Cluster::start(Shape { storage_services: 1, ..Shape::default() });
     let name = OsStr::from_bytes(b"no-\xff-text");
     let (made, set) = (cluster.path().join("new").join(name), cluster.path().join(name));
-    fs::create_dir(cluster.path().join("new")).expect("made");
-    fs::write(&set, "x").expect("written");
+    files::create_dir(cluster.path().join("new"));
+    files::write(&set, "x");
     for format in ["table", "json", "ndjson"] {
         let run = |arguments: &[&str], path: &Path| {
             let all = arguments.iter().map(OsStr::new).chain([path.as_os_str()]);
@@ -462,7 +463,7 @@ fn names_that_are_no_text_are_printed_all_the_same() {
         };
         run(&["entry", "create", "--num-targets", "1"], &made);
         run(&["entry", "set", "--num-targets", "1"], &made);
-        fs::remove_file(&made).expect("it was made");
+        files::remove_file(&made);
         run(&["entry", "info"], &set);
         run(&["entry", "map"], &set);
     }

@@ -3,11 +3,12 @@
 use rustix::fs::{XattrFlags, copy_file_range};
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use skep_testkit::files;
 use skep_testkit::program::{Finished, finish, run};
 use skep_testkit::{Cluster, Scratch, Shape, cluster, wait_for};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::os::unix::fs::{FileExt, PermissionsExt, chown};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -47,9 +48,9 @@ fn wait_for_rule(cluster: &Cluster, chooser: &str, width: u64) {
     wait_for("new files follow the new settings", PATIENCE, || {
         number += 1;
         let path = cluster.path().join(format!("{chooser}-{width}-{number}"));
-        fs::write(&path, "x").expect("written");
+        files::write(&path, "x");
         let part = part(cluster, &path);
-        fs::remove_file(&path).expect("removed");
+        files::remove_file(&path);
         (part["chooser"] == chooser && part["targets_wanted"] == width).then_some(())
     });
 }
@@ -60,7 +61,7 @@ fn allocations(cluster: &Cluster, chooser: &str, width: u64) -> BTreeSet<(u64, u
     wait_for_rule(cluster, chooser, width);
     let of = |number: usize| {
         let path = cluster.path().join(format!("{chooser}-{width}-allocation-{number}"));
-        fs::write(&path, "x").expect("written");
+        files::write(&path, "x");
         let found = part(cluster, &path)["targets_per_server"].clone();
         let number = |index: usize| found[index].as_u64().expect("a number");
         (number(0), number(1))
@@ -88,7 +89,7 @@ fn round_robin_gives_the_allocations_of_the_study_and_balanced_only_the_best() {
         assert_eq!(found, measured.iter().copied().collect(), "{width}");
     }
     let path = cluster.path().join("explained");
-    fs::write(&path, "x").expect("written");
+    files::write(&path, "x");
     let shown = cluster.skep(&["entry", "info", &path.display().to_string()]);
     for words in ["Chosen by: roundrobin (the next in the order", "Set by: the cluster's settings"]
     {
@@ -100,7 +101,7 @@ fn round_robin_gives_the_allocations_of_the_study_and_balanced_only_the_best() {
 
 /// The services of a new file's targets; while it is empty, none of them is asked for anything.
 fn services_of_new(cluster: &Cluster, path: &Path) -> BTreeSet<String> {
-    fs::File::create_new(path).expect("made");
+    files::create_new(path);
     let part = part(cluster, path);
     let targets = part["targets"].as_array().expect("targets");
     targets.iter().map(|it| it["node_name"].as_str().expect("a name").to_owned()).collect()
@@ -129,8 +130,8 @@ fn targets_that_are_gone_are_not_chosen_until_they_are_back() {
     gone.kill();
     assert_eq!(found(2, "those of a new process are chosen again"), both);
     let path = cluster.path().join("written");
-    fs::write(&path, vec![7; 4 << 20]).expect("written");
-    assert_eq!(fs::read(&path).expect("read"), vec![7; 4 << 20]);
+    files::write(&path, vec![7; 4 << 20]);
+    assert_eq!(files::read(&path), vec![7; 4 << 20]);
     cluster.stop();
 }
 
@@ -247,7 +248,7 @@ fn pattern_of(path: &Path) -> Option<String> {
 
 /// A file made as any program makes it: its origin, count, chunk size and chooser.
 fn made(cluster: &Cluster, path: &Path) -> (Value, Value, Value, Value) {
-    fs::write(path, "x").expect("written");
+    files::write(path, "x");
     let info = info(cluster, path);
     let part = &info["pattern"]["components"][0];
     let it = |name: &str| part[name].clone();
@@ -261,7 +262,7 @@ fn made(cluster: &Cluster, path: &Path) -> (Value, Value, Value, Value) {
 fn directories_hand_patterns_down_and_files_keep_theirs() {
     let cluster = Cluster::start(Shape { storage_services: 2, ..Shape::default() });
     let directory = cluster.path().join("directory");
-    fs::create_dir(&directory).expect("made");
+    files::create_dir(&directory);
     assert_eq!(pattern_of(&directory), None);
     let default = (json!("cluster"), json!(1), json!(512 << 10), json!("balanced"));
     assert_eq!(made(&cluster, &directory.join("before")), default);
@@ -274,9 +275,9 @@ fn directories_hand_patterns_down_and_files_keep_theirs() {
     // Whichever metadata target they are made on.
     for number in 0..8 {
         let inner = directory.join(format!("inner-{number}"));
-        fs::create_dir(&inner).expect("made");
+        files::create_dir(&inner);
         assert_eq!(pattern_of(&inner).as_deref(), Some("chunk-size=1MiB,count=2"));
-        fs::create_dir(inner.join("more")).expect("made");
+        files::create_dir(inner.join("more"));
         assert_eq!(made(&cluster, &inner.join("more/file")), own);
     }
     assert_eq!(pattern_of(&directory.join("before")), Some(before));
@@ -322,7 +323,7 @@ fn files_get_the_pattern_that_is_asked_for_until_they_are_written() {
     let cluster = scenario();
     let path = |name: &str| cluster.path().join(name);
     entry_json(&["create", "--num-targets", "all", "--permissions", "640"], &path("wide"));
-    assert_eq!(fs::metadata(path("wide")).expect("it").permissions().mode() & 0o777, 0o640);
+    assert_eq!(files::metadata(path("wide")).permissions().mode() & 0o777, 0o640);
     assert_eq!(targets(&cluster, &path("wide")).len(), 8);
     assert_eq!(info(&cluster, &path("wide"))["pattern"]["origin"], "asked");
     let storage = storage_targets(&cluster);
@@ -332,16 +333,16 @@ fn files_get_the_pattern_that_is_asked_for_until_they_are_written() {
     assert_eq!(targets(&cluster, &path("listed")), listed);
     assert_eq!(part(&cluster, &path("listed"))["chooser"], "listed");
     // A file that is there but empty gets another pattern, and then keeps it.
-    fs::File::create(path("empty")).expect("made");
+    files::create(path("empty"));
     entry_json(&["set", "--targets", &ids], &path("empty"));
-    fs::write(path("empty"), vec![7; 3 << 20]).expect("written");
+    files::write(path("empty"), vec![7; 3 << 20]);
     assert_eq!(targets(&cluster, &path("empty")), listed);
-    assert_eq!(fs::read(path("empty")).expect("read"), vec![7; 3 << 20]);
+    assert_eq!(files::read(path("empty")), vec![7; 3 << 20]);
     let again = ["set", "--num-targets", "1"];
     refused(&again, &path("empty"), "InUse", "skep entry create");
-    fs::File::options().write(true).open(path("empty")).expect("it").set_len(0).expect("cut");
+    files::set_len(&files::open_with(fs::File::options().write(true), path("empty")), 0);
     refused(&again, &path("empty"), "InUse", "has held data");
-    let open = fs::File::create(path("open")).expect("made");
+    let open = files::create(path("open"));
     refused(&again, &path("open"), "InUse", "open");
     drop(open);
     entry_json(&again, &path("open"));
@@ -381,17 +382,17 @@ fn as_user(program: &Path, arguments: &[&str], path: &Path) -> Finished {
 fn users_set_patterns_on_what_they_own_within_limits() {
     let cluster = scenario();
     let around = cluster.path().parent().expect("a directory");
-    fs::set_permissions(around, fs::Permissions::from_mode(0o755)).expect("its rights");
+    files::set_permissions(around, fs::Permissions::from_mode(0o755));
     // Where others come to it, too.
     let program = around.join("skep");
-    fs::copy(cluster::program(), &program).expect("copied");
+    files::copy(cluster::program(), &program);
     let as_user = |arguments: &[&str], path: &Path| as_user(&program, arguments, path);
     let own = cluster.path().join("own");
-    fs::create_dir(&own).expect("made");
-    chown(&own, Some(USER), Some(USER)).expect("given away");
+    files::create_dir(&own);
+    files::chown(&own, Some(USER), Some(USER));
     let others = cluster.path().join("others");
-    fs::create_dir(&others).expect("made");
-    fs::set_permissions(&others, fs::Permissions::from_mode(0o777)).expect("opened");
+    files::create_dir(&others);
+    files::set_permissions(&others, fs::Permissions::from_mode(0o777));
     as_user(&["set", "--num-targets", "8"], &own).expect_success();
     assert_eq!(pattern_of(&own).as_deref(), Some("count=8"));
     as_user(&["create", "--num-targets", "3"], &own.join("file")).expect_success();
@@ -424,7 +425,7 @@ fn users_set_patterns_on_what_they_own_within_limits() {
     as_user(&["create", "--num-targets", "4"], &own.join("at-most")).expect_success();
     // What root has set is inherited beyond limits, and root has none.
     entry_json(&["set", "--num-targets", "8", "--chunk-size", "4MiB"], &own);
-    fs::write(own.join("inherited"), "x").expect("written");
+    files::write(own.join("inherited"), "x");
     assert_eq!(targets(&cluster, &own.join("inherited")).len(), 8);
     cluster.skep(&["config", "set", "user-patterns", "no"]);
     wait_for("nobody may any more", PATIENCE, || {
@@ -494,14 +495,14 @@ fn copies_between_files_of_the_same_targets_are_made_there() {
     ids.rotate_left(1);
     entry_json(&["create", "--targets", &ids.join(",")], &path("others"));
     let bytes = bytes(LEN, 5);
-    fs::write(path("source"), &bytes).expect("written");
+    files::write(path("source"), &bytes);
     let few = traffic_of_copy(&cluster, &path("source"), &path("same"));
     assert!(few < LEN as u64 / 20, "{few} bytes went through the mount");
     // They do where nothing lies on the same target in both.
     let many = traffic_of_copy(&cluster, &path("source"), &path("others"));
     assert!(many >= 2 * LEN as u64, "only {many} bytes went through the mount");
     for name in ["same", "others"] {
-        assert!(fs::read(path(name)).expect("read") == bytes, "{name}");
+        assert!(files::read(path(name)) == bytes, "{name}");
     }
     cluster.stop();
 }
@@ -511,7 +512,7 @@ fn copies_between_files_of_the_same_targets_are_made_there() {
 fn progressive_files_are_narrow_at_their_start_and_wide_further_on() {
     let mut cluster = scenario();
     let directory = cluster.path().join("progressive");
-    fs::create_dir(&directory).expect("made");
+    files::create_dir(&directory);
     let pattern = "count=1,chunk-size=64KiB/from=1MiB,count=2/from=4MiB,count=all,chunk-size=1MiB";
     entry_json(&["set", "--pattern", pattern], &directory);
     let second = cluster.mount(skep_testkit::Transport::Device);
@@ -524,16 +525,14 @@ fn progressive_files_are_narrow_at_their_start_and_wide_further_on() {
     for (start, end) in
         [(5 << 20, 13 << 20), (900_000, 1_200_000), (0, 900_000), (4_000_000, 5 << 20)]
     {
-        file.write_all_at(&content[start..end], start as u64).expect("written");
+        files::write_all_at(&file, &content[start..end], start as u64);
     }
     let mut expected = content;
     expected[1_200_000..4_000_000].fill(0);
     let is_seen = |what: &str, expected: &[u8]| {
-        assert!(fs::read(&path).expect("read") == expected, "{what}");
+        assert!(files::read(&path) == expected, "{what}");
         // Another mount may see the size and the bytes of a moment ago.
-        wait_for(what, PATIENCE, || {
-            (fs::read(&elsewhere).expect("read") == expected).then_some(())
-        });
+        wait_for(what, PATIENCE, || (files::read(&elsewhere) == expected).then_some(()));
     };
     is_seen("what was written", &expected);
     let info = info(&cluster, &path);
@@ -557,9 +556,9 @@ fn progressive_files_are_narrow_at_their_start_and_wide_further_on() {
     assert_eq!(pieces[0]["length"], 64 << 10);
 
     // Cut within the second component, and made longer again: nothing of before comes back.
-    file.set_len(2_000_000).expect("cut");
-    file.set_len(6 << 20).expect("longer");
-    file.write_all_at(b"end", (6 << 20) - 3).expect("written");
+    files::set_len(&file, 2_000_000);
+    files::set_len(&file, 6 << 20);
+    files::write_all_at(&file, b"end", (6 << 20) - 3);
     expected.truncate(2_000_000);
     expected.resize(6 << 20, 0);
     let len = expected.len();
@@ -569,10 +568,10 @@ fn progressive_files_are_narrow_at_their_start_and_wide_further_on() {
     // A small file lies on one target.
     let count = || cluster.chunk_files().len();
     let before = count();
-    fs::write(directory.join("small"), bytes(300_000, 2)).expect("written");
+    files::write(directory.join("small"), bytes(300_000, 2));
     assert_eq!(count(), before + 1);
-    fs::remove_file(&path).expect("removed");
-    fs::remove_file(directory.join("small")).expect("removed");
+    files::remove_file(&path);
+    files::remove_file(directory.join("small"));
     wait_for("all chunk files are gone", PATIENCE, || (count() == 0).then_some(()));
     drop(second);
     cluster.stop();
@@ -583,7 +582,7 @@ fn jobs_ask_for_patterns_by_their_environment_where_a_mount_listens() {
     let cluster = scenario();
     let scratch = Scratch::new();
     let mount_point = scratch.join("jobs");
-    fs::create_dir(&mount_point).expect("made");
+    files::create_dir(&mount_point);
     let shown = mount_point.display().to_string();
     let data = cluster.data().display().to_string();
     let mount = ["mount", "--cluster", &data, "--detach", "--job-patterns", &shown];

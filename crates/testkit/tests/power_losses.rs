@@ -8,12 +8,13 @@
 
 use rustix::fs::OFlags;
 use rustix::process::Signal;
+use skep_testkit::files;
 use skep_testkit::power::Disk;
 use skep_testkit::program::finish;
 use skep_testkit::workload::{Cut, Worker, verify};
 use skep_testkit::{Cluster, Random, Scratch, Shape, Transport, wait_for};
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,12 +30,12 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Syncs a small file again and again; gives when each sync began and ended.
 fn syncs(directory: &Path, stop: &AtomicBool) -> Vec<(Instant, Instant)> {
-    let file = File::create(directory.join("probe")).expect("made");
+    let file = files::create(directory.join("probe"));
     let mut done = Vec::new();
     while !stop.load(Ordering::Relaxed) {
         let begun = Instant::now();
-        file.write_all_at(b"probe", 0).expect("written");
-        file.sync_data().expect("synced");
+        files::write_all_at(&file, b"probe", 0);
+        files::sync_data(&file);
         done.push((begun, Instant::now()));
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -168,7 +169,7 @@ impl Way {
             Self::Dsync => OFlags::DSYNC,
             Self::Msync => {
                 let (from, start) = (scratch.join("bytes"), start.to_string());
-                fs::write(&from, bytes).expect("written");
+                files::write(&from, bytes);
                 let mut command = Command::new("python3");
                 command.args(["-c", MAPS]).arg(path).arg(start).arg(from);
                 finish(&mut command, PATIENCE).expect_success();
@@ -178,11 +179,11 @@ impl Way {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false);
         options.custom_flags(flags.bits().try_into().expect("a flag"));
-        let file = options.open(path).expect("opened");
-        file.write_all_at(bytes, start as u64).expect("written");
+        let file = files::open_with(&options, path);
+        files::write_all_at(&file, bytes, start as u64);
         match self {
-            Self::Fsync => file.sync_all().expect("synced"),
-            Self::Fdatasync => file.sync_data().expect("synced"),
+            Self::Fsync => files::sync_all(&file),
+            Self::Fdatasync => files::sync_data(&file),
             _ => {}
         }
         Some(file)
@@ -203,9 +204,9 @@ fn synced_bytes_survive_a_power_loss_for_each_way_to_sync() {
         for len in LENGTHS {
             let name = format!("old-{way:?}-{len}");
             let old = random.bytes(500_000);
-            let file = File::create(cluster.path().join(&name)).expect("made");
-            file.write_all_at(&old, 0).expect("written");
-            file.sync_all().expect("synced");
+            let file = files::create(cluster.path().join(&name));
+            files::write_all_at(&file, &old, 0);
+            files::sync_all(&file);
             expected.push((way, 450_000, random.bytes(len), name, old));
         }
         for len in LENGTHS {
@@ -248,10 +249,10 @@ fn with_service_on(disk: &Path, name: &str) -> Cluster {
     cluster.stop();
     let service = cluster.data().join(name);
     finish(Command::new("cp").arg("-a").arg(&service).arg(disk), PATIENCE).expect_success();
-    fs::remove_dir_all(&service).expect("removed");
-    std::os::unix::fs::symlink(disk.join(name), &service).expect("linked");
+    files::remove_dir_all(&service);
+    files::symlink(disk.join(name), &service);
     // What a power loss finds that comes before a target has synced anything.
-    rustix::fs::syncfs(File::open(disk).expect("opened")).expect("synced");
+    rustix::fs::syncfs(files::open(disk)).expect("synced");
     cluster.up().expect_success();
     cluster
 }
@@ -282,29 +283,29 @@ fn what_metadata_forgot_of_a_file_is_told_again_before_that_is_called_safe() {
         };
         let [longer, cut] = names.map(|name| open(name).expect("made"));
         for file in [&longer, &cut] {
-            file.write_all_at(&before, 0).expect("written");
-            file.sync_all().expect("synced");
+            files::write_all_at(file, &before, 0);
+            files::sync_all(file);
         }
         let copy = disk.freeze_copy();
-        longer.write_all_at(&more, 1 << 20).expect("written");
+        files::write_all_at(&longer, &more, 1 << 20);
         // Each close tells metadata how far the file reaches.
         drop(open(names[0]).expect("opened"));
-        cut.set_len(100).expect("cut");
+        files::set_len(&cut, 100);
         lose_power(&cluster, "metadata", &mut disk, copy);
 
         longer.sync_all().expect("metadata is told again");
         let error = cut.sync_all().expect_err("it isn't cut any more");
         assert_eq!(error.raw_os_error(), Some(5), "{error}");
-        cut.sync_all().expect("once, not again");
-        cut.set_len(100).expect("cut again");
-        cut.sync_all().expect("synced");
+        files::sync_all(&cut);
+        files::set_len(&cut, 100);
+        files::sync_all(&cut);
         let copy = disk.freeze_copy();
         lose_power(&cluster, "metadata", &mut disk, copy);
         drop((longer, cut));
         for mount in [cluster.path(), other.path()] {
-            let found = fs::read(mount.join(names[0])).expect("read");
+            let found = files::read(mount.join(names[0]));
             assert!(found == [&before[..], &more].concat(), "{} bytes", found.len());
-            assert!(fs::read(mount.join(names[1])).expect("read") == before[..100]);
+            assert!(files::read(mount.join(names[1])) == before[..100]);
         }
     }
     other.unmount();
@@ -327,13 +328,13 @@ fn who_had_not_synced_when_storage_lost_its_power_is_told_once() {
         };
         let files = names.map(|name| open(name).expect("made"));
         for file in &files {
-            file.write_all_at(&before, 0).expect("written");
-            file.sync_all().expect("synced");
+            files::write_all_at(file, &before, 0);
+            files::sync_all(file);
         }
         let [untouched, hit] = files;
         let second = open(names[1]).expect("opened");
         let copy = disk.freeze_copy();
-        hit.write_all_at(&lost, 1 << 20).expect("written");
+        files::write_all_at(&hit, &lost, 1 << 20);
 
         lose_power(&cluster, "storage", &mut disk, copy);
         for (which, file) in [&hit, &second].into_iter().enumerate() {
@@ -343,14 +344,14 @@ fn who_had_not_synced_when_storage_lost_its_power_is_told_once() {
         }
         untouched.sync_all().expect("all that was written to it is there");
         // Written again, it is there for good.
-        hit.write_all_at(&lost, 1 << 20).expect("written");
-        hit.sync_all().expect("synced");
+        files::write_all_at(&hit, &lost, 1 << 20);
+        files::sync_all(&hit);
         drop((untouched, hit, second));
         let mut expected = before.clone();
         expected[1 << 20..3 << 20].copy_from_slice(&lost);
         for mount in [cluster.path(), other.path()] {
-            assert!(fs::read(mount.join(names[0])).expect("read") == before);
-            assert!(fs::read(mount.join(names[1])).expect("read") == expected);
+            assert!(files::read(mount.join(names[0])) == before);
+            assert!(files::read(mount.join(names[1])) == expected);
         }
     }
     other.unmount();

@@ -1,13 +1,13 @@
 //! A cluster from its services, each started by hand as a service manager does.
 
 use rustix::process::{Pid, Signal, kill_process};
+use skep_testkit::files;
 use skep_testkit::network::Host;
 use skep_testkit::program::finish;
 use skep_testkit::scratch::mounts_below;
 use skep_testkit::{Scratch, cluster, process, wait_for};
-use std::fs::{self, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -96,10 +96,10 @@ fn services_tell_their_manager_and_join_by_the_token_that_is_printed() {
     };
     let mount_point = scratch.directory("mnt").display().to_string();
     // Mounted by nothing but the token that was printed: it says where management is.
-    fs::write(scratch.join("token"), token).expect("written");
+    files::write(scratch.join("token"), token);
     run(&["mount", "--detach", "--token-file", "token", &mount_point]);
-    fs::write(scratch.join("mnt/file"), "text").expect("written");
-    assert_eq!(fs::read(scratch.join("mnt/file")).expect("read"), b"text");
+    files::write(scratch.join("mnt/file"), "text");
+    assert_eq!(files::read(scratch.join("mnt/file")), b"text");
     run(&["umount", &mount_point]);
     services.into_iter().rev().for_each(Service::end);
 }
@@ -132,7 +132,7 @@ fn a_client_that_was_cut_off_beyond_its_lease_writes_nothing_over_what_others_wr
     let scratch = Scratch::new();
     let host = Host::new();
     let (services, token) = start_all(&scratch, &host.our_address);
-    fs::write(scratch.join("token"), token).expect("written");
+    files::write(scratch.join("token"), token);
     let mount = |command: Command, name: &str| mount_by_token(&scratch, command, name);
     mount(host.command_in_network(&cluster::program()), "far");
     mount(Command::new(cluster::program()), "near");
@@ -149,19 +149,19 @@ fn a_client_that_was_cut_off_beyond_its_lease_writes_nothing_over_what_others_wr
     assert_eq!(sessions(), 1);
     host.set_link(false);
     wait_for("its session has ended", PATIENCE, || (sessions() == 0).then_some(()));
-    let file = OpenOptions::new().write(true).open(scratch.join("near/file")).expect("opened");
-    file.write_all_at(&[b'B'; 4096], 0).expect("written");
-    file.sync_all().expect("synced");
+    let file = files::open_with(OpenOptions::new().write(true), scratch.join("near/file"));
+    files::write_all_at(&file, &[b'B'; 4096], 0);
+    files::sync_all(&file);
     drop(file);
     host.set_link(true);
     assert_eq!(says.next().expect("a line").expect("text"), "EIO");
     assert!(writer.wait().expect("our own child").success());
     for name in ["near/file", "far/file"] {
-        assert!(fs::read(scratch.join(name)).expect("read") == [b'B'; 4096], "{name}");
+        assert!(files::read(scratch.join(name)) == [b'B'; 4096], "{name}");
     }
     // The mount has recovered by itself.
-    fs::write(scratch.join("far/new"), "new").expect("written");
-    assert_eq!(fs::read(scratch.join("near/new")).expect("read"), b"new");
+    files::write(scratch.join("far/new"), "new");
+    assert_eq!(files::read(scratch.join("near/new")), b"new");
     for name in ["far", "near"] {
         finish(Command::new("umount").arg(scratch.join(name)), PATIENCE).expect_success();
     }
@@ -178,12 +178,12 @@ fn mounts_of_a_host_that_is_cut_off_end() {
     let scratch = Scratch::new();
     let host = Host::new();
     let (services, token) = start_all(&scratch, &host.our_address);
-    fs::write(scratch.join("token"), token).expect("written");
+    files::write(scratch.join("token"), token);
     let ways = ["fresh", "used", "told"];
     for name in ways {
         mount_by_token(&scratch, host.command_in_network(&cluster::program()), name);
     }
-    fs::write(scratch.join("used/file"), "text").expect("written");
+    files::write(scratch.join("used/file"), "text");
     host.set_link(false);
     let run = |command: &mut Command| finish(command, SILENT_PATIENCE).expect_success();
     for _ in 0..2 {

@@ -2,6 +2,7 @@
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
+use skep_testkit::files;
 use skep_testkit::lab::Lab;
 use skep_testkit::program::{Finished, finish, run};
 use skep_testkit::schema::{check, check_lines};
@@ -99,10 +100,10 @@ fn journal() -> String {
 fn a_report_is_made_of_a_journal_alone() {
     let scratch = Scratch::new();
     let study = scratch.join("study");
-    fs::create_dir(&study).expect("a directory");
+    files::create_dir(&study);
     // The line at the end was cut off while it was written.
     let text = journal() + "{\"kind\":\"run\",\"run\":40,";
-    fs::write(study.join("journal.ndjson"), &text).expect("a journal");
+    files::write(study.join("journal.ndjson"), &text);
     let value = checked(scratch.path(), &["study", "report", "study"], "study-report");
     assert_eq!(value["report"]["runs_done"], 40);
     let conclusions = value["report"]["conclusions"].as_array().expect("a list");
@@ -116,10 +117,10 @@ fn a_report_is_made_of_a_journal_alone() {
     assert_eq!(said("modes").len(), 1);
     for file in value["files"].as_array().expect("a list") {
         let path = study.join("report").join(file.as_str().expect("a name"));
-        assert!(fs::metadata(&path).expect("written").len() > 100, "{}", path.display());
+        assert!(files::metadata(&path).len() > 100, "{}", path.display());
     }
     assert!(study.join("report/index.html").exists());
-    assert_eq!(fs::read_to_string(study.join("journal.ndjson")).expect("a file"), text);
+    assert_eq!(files::read_to_string(study.join("journal.ndjson")), text);
     let shown = skep(scratch.path(), &["study", "report", "study"]).expect_success();
     assert!(shown.contains("40 of 40 runs") && shown.contains("index.html"), "{shown}");
 }
@@ -131,7 +132,7 @@ fn what_is_no_study_has_no_report() {
     assert_eq!(none.status.code(), Some(4), "{none:?}");
     assert!(none.expect_failure().contains("holds no study"));
     let damaged = journal().replacen("\"kind\":\"run\"", "\"kind\":\"rum\"", 1);
-    fs::write(scratch.join("journal.ndjson"), damaged).expect("a journal");
+    files::write(scratch.join("journal.ndjson"), damaged);
     let refused = skep(scratch.path(), &["study", "report", "."]).expect_failure();
     assert!(refused.contains("line 2"), "{refused}");
     assert!(!scratch.join("report").exists(), "nothing is written");
@@ -177,8 +178,8 @@ const QUICK: &str = "name = 'quick'\ntitle = 'Quick'\nrepetitions = 8\nwait = ['
 /// Writes a plan, and makes the directory that it is run on.
 fn prepare(plan: &str) -> (Scratch, PathBuf) {
     let scratch = Scratch::new();
-    fs::write(scratch.join("plan.toml"), plan).expect("a plan");
-    fs::create_dir(scratch.join("mount")).expect("a directory");
+    files::write(scratch.join("plan.toml"), plan);
+    files::create_dir(scratch.join("mount"));
     let study = scratch.join("study");
     (scratch, study)
 }
@@ -219,7 +220,7 @@ fn a_study_on_any_file_system_measures_each_condition_as_often_as_planned() {
         let found = run["bytes_per_second"].as_f64().expect("a number");
         assert!((found / expected - 1.0).abs() < 0.01, "{found} of {expected}");
     }
-    assert_eq!(fs::read_dir(scratch.join("mount")).expect("a directory").count(), 0, "cleared");
+    assert_eq!(files::read_dir(scratch.join("mount")).count(), 0, "cleared");
 }
 
 #[test]
@@ -283,9 +284,9 @@ fn a_study_that_is_interrupted_ends_after_its_run_and_goes_on_later() {
     assert_eq!(refused.status.code(), Some(1));
     assert!(refused.expect_failure().contains("--resume"));
     let resume = [&RUN[..], &["--resume"]].concat();
-    let plan = fs::read_to_string(scratch.join("plan.toml")).expect("a plan");
+    let plan = files::read_to_string(scratch.join("plan.toml"));
     let other = plan.replace("'Quick'", "'Another'");
-    fs::write(scratch.join("other.toml"), other).expect("a plan");
+    files::write(scratch.join("other.toml"), other);
     let mut mixed = resume.clone();
     mixed[2] = "./other.toml";
     let refused = skep(scratch.path(), &mixed);
@@ -295,8 +296,8 @@ fn a_study_that_is_interrupted_ends_after_its_run_and_goes_on_later() {
 
     // As a power loss in the middle of a line leaves it.
     let path = study.join("journal.ndjson");
-    let torn = fs::read_to_string(&path).expect("a file") + "{\"kind\":\"run\",\"ru";
-    fs::write(&path, torn).expect("written");
+    let torn = files::read_to_string(&path) + "{\"kind\":\"run\",\"ru";
+    files::write(&path, torn);
     skep(scratch.path(), &resume).expect_success();
     assert_eq!(journal_of(&study)[..interrupted.len()], interrupted, "nothing is lost");
     let numbers: BTreeSet<u64> =
@@ -307,7 +308,7 @@ fn a_study_that_is_interrupted_ends_after_its_run_and_goes_on_later() {
 #[test]
 fn a_full_disk_ends_a_study_with_all_that_was_measured() {
     let (scratch, study) = prepare(QUICK);
-    fs::create_dir(&study).expect("a directory");
+    files::create_dir(&study);
     let mount = |options: &str| {
         let place = study.display().to_string();
         run("mount", ["-t", "tmpfs", "-o", options, "skep-test-study", &place]);
@@ -335,14 +336,14 @@ fn a_full_disk_ends_a_study_with_all_that_was_measured() {
 fn studies_that_cannot_be_are_refused_before_anything_is_run() {
     let (scratch, study) = prepare(QUICK);
     let refused = |plan: &str, more: &[&str], code: i32, words: &[&str]| {
-        fs::write(scratch.join("plan.toml"), plan).expect("a plan");
+        files::write(scratch.join("plan.toml"), plan);
         let line = [&RUN[..], more].concat();
         let finished = skep(scratch.path(), &line);
         assert_eq!(finished.status.code(), Some(code), "{finished:?}");
         let said = finished.expect_failure();
         assert!(words.iter().all(|word| said.contains(word)), "{words:?}: {said}");
         assert!(!study.exists(), "{said}");
-        assert_eq!(fs::read_dir(scratch.join("mount")).expect("a directory").count(), 0);
+        assert_eq!(files::read_dir(scratch.join("mount")).count(), 0);
     };
     let counted = QUICK.replace("processes = 2", "processes = 2\ncount = 4");
     refused(&counted, &[], 2, &["operation", "`count`", "mount of Skep"]);
@@ -388,8 +389,8 @@ fn a_study_makes_a_lab_of_its_own_and_leaves_nothing_of_it() {
     assert_eq!(runs_of(&study).len(), 6);
     assert_eq!(lab.remains(), Vec::<String>::new());
     // A study that fails says why, and its lab is removed all the same.
-    fs::remove_dir_all(&study).expect("removed");
-    fs::write(&study, "a file").expect("written");
+    files::remove_dir_all(&study);
+    files::write(&study, "a file");
     let said = run(&[]).expect_failure();
     assert!(said.contains("study: File exists"), "{said}");
     assert_eq!(lab.remains(), Vec::<String>::new());

@@ -3,10 +3,11 @@
 //!
 //! `cargo xtask ci --only black-box` installs both programs first.
 
+use skep_testkit::files;
 use skep_testkit::program::finish;
 use skep_testkit::{Cluster, Random, Scratch, Shape, Transport};
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -77,8 +78,8 @@ fn pjdfstest_passes() {
     for transport in TRANSPORTS {
         let cluster = Cluster::start(Shape { transport, ..Shape::default() });
         let root = cluster.path().join("pjd");
-        fs::create_dir(&root).expect("made");
-        fs::set_permissions(&root, fs::Permissions::from_mode(0o755)).expect("its rights");
+        files::create_dir(&root);
+        files::set_permissions(&root, fs::Permissions::from_mode(0o755));
         let summary = pjdfstest(&root, false, "");
         assert!(summary.contains(" 0 failed, 14 skipped, 384 passed"), "{summary}");
         let summary = pjdfstest(&root, true, "erofs");
@@ -93,11 +94,11 @@ fn pjdfstest(root: &Path, remounts: bool, only: &str) -> String {
     let scratch = Scratch::new();
     let second = scratch.directory("second");
     for path in [scratch.path(), &second] {
-        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("its rights");
+        files::set_permissions(path, fs::Permissions::from_mode(0o755));
     }
     let settings = PJDFSTEST.replace("REMOUNT", &remounts.to_string());
-    fs::write(scratch.join("pjd.toml"), settings).expect("written");
-    symlink(skep_testkit::cluster::program(), scratch.join("mount.fuse.skep")).expect("linked");
+    files::write(scratch.join("pjd.toml"), settings);
+    files::symlink(skep_testkit::cluster::program(), scratch.join("mount.fuse.skep"));
     let setup = "cp -a /sbin/. sbin && cp -P mount.fuse.skep sbin && \
                  mount --bind sbin /sbin && exec \"$@\"";
     let mut command = Command::new("unshare");
@@ -123,7 +124,7 @@ fn fsx_seed() -> u64 {
 
 fn fsx(file: &Path, seed: u64, operations: u64) {
     let scratch = Scratch::new();
-    fs::write(scratch.join("fsx.toml"), FSX).expect("written");
+    files::write(scratch.join("fsx.toml"), FSX);
     let mut command = Command::new(suite("fsx"));
     command.args(["-N", &operations.to_string(), "-S", &seed.to_string(), "-f"]);
     command.arg(scratch.join("fsx.toml")).arg("-P").arg(scratch.path());
@@ -182,7 +183,7 @@ fn fsx_leaves_what_another_mount_sees() {
             let _stops = Stops(&stop);
             fsx(file, seed + segment, FSX_SEGMENT);
         });
-        let [one, other] = files.each_ref().map(|path| fs::read(path).expect("read"));
+        let [one, other] = files.each_ref().map(|path| files::read(path));
         assert_eq!(one.len(), other.len(), "segment {segment}");
         assert!(one == other, "segment {segment}");
     }

@@ -4,10 +4,11 @@
 //! The user is `nobody`. Each test has a mount namespace of its own with its own `/dev/fuse`, so
 //! that neither the rights nor the mounts of the machine are touched.
 
+use skep_testkit::files;
 use skep_testkit::program::{Finished, finish};
 use skep_testkit::{Cluster, Scratch, Shape, cluster};
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
 
@@ -25,10 +26,10 @@ fn as_nobody(device: &str, script: &str) -> Finished {
 /// the script, `nobody` runs another as that user.
 fn as_root(device: &str, script: &str, arguments: &[&str]) -> Finished {
     let scratch = Scratch::new();
-    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).expect("its rights");
+    files::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755));
     let home = scratch.directory("home");
-    chown(&home, Some(NOBODY), Some(NOBODY)).expect("given away");
-    fs::copy(cluster::program(), scratch.join("skep")).expect("copied");
+    files::chown(&home, Some(NOBODY), Some(NOBODY));
+    files::copy(cluster::program(), scratch.join("skep"));
     let setup = format!(
         "mknod -m {device} ../fuse c 10 229 && mount --bind ../fuse /dev/fuse && \
          nobody() {{ HOME=$PWD setpriv --reuid {NOBODY} --regid {NOBODY} --clear-groups \
@@ -66,8 +67,8 @@ fn cluster_of_root() -> Cluster {
 fn cluster_with_a_home() -> Cluster {
     let cluster = cluster_of_root();
     let home = cluster.path().join("nobody");
-    fs::create_dir(&home).expect("made");
-    chown(&home, Some(NOBODY), Some(NOBODY)).expect("given away");
+    files::create_dir(&home);
+    files::chown(&home, Some(NOBODY), Some(NOBODY));
     cluster
 }
 
@@ -77,9 +78,9 @@ fn cluster_with_a_home() -> Cluster {
 #[test]
 fn an_ordinary_user_mounts_a_cluster_of_root() {
     let cluster = cluster_with_a_home();
-    fs::write(cluster.path().join("secret"), "x").expect("written");
+    files::write(cluster.path().join("secret"), "x");
     let secret = fs::Permissions::from_mode(0o600);
-    fs::set_permissions(cluster.path().join("secret"), secret).expect("its rights");
+    files::set_permissions(cluster.path().join("secret"), secret);
     let token = cluster.data().join("management/join-token").display().to_string();
     let mount = "mkdir mnt; ../skep mount --detach --cluster $(sed 's/.*@//' token) \
                  --token-file token mnt && echo mine >mnt/nobody/file && stat -c %u \
@@ -108,7 +109,7 @@ fn an_ordinary_user_mounts_a_cluster_of_root() {
         assert!(line.contains(words), "no '{words}' in '{line}': {said}");
     }
     assert_eq!(expected.next(), None, "{said}");
-    assert_eq!(fs::read(cluster.path().join("nobody/file")).expect("there"), b"mine\n");
+    assert_eq!(files::read(cluster.path().join("nobody/file")), b"mine\n");
     cluster.stop();
 }
 
@@ -116,7 +117,7 @@ fn an_ordinary_user_mounts_a_cluster_of_root() {
 #[test]
 fn others_may_use_the_mount_of_an_ordinary_user_if_the_system_lets_them() {
     let cluster = cluster_of_root();
-    fs::write(cluster.path().join("file"), "for all\n").expect("written");
+    files::write(cluster.path().join("file"), "for all\n");
     let token = cluster.data().join("management/join-token").display().to_string();
     let mount = "mkdir -p mnt; ../skep mount --detach --cluster $(sed 's/.*@//' token) \
                  --token-file token -o allow_other mnt 2>&1 || echo refused";
@@ -149,7 +150,7 @@ fn an_ordinary_user_mounts_a_line_of_fstab_with_user() {
     let lines: Vec<_> = said.lines().collect();
     assert_eq!((lines[0], lines[lines.len() - 1]), ("mine", "0"), "{said}");
     assert!(lines[1].contains("fuse.skep rw,nosuid,nodev"), "{said}");
-    assert_eq!(fs::read(cluster.path().join("nobody/file")).expect("there"), b"mine\n");
+    assert_eq!(files::read(cluster.path().join("nobody/file")), b"mine\n");
     cluster.stop();
 }
 

@@ -3,12 +3,12 @@
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use skep_testkit::files;
 use skep_testkit::power::Disk;
 use skep_testkit::program::finish;
 use skep_testkit::{
     Cluster, Scratch, Shape, Transport, cluster, eventually, process, seen_within, wait_for,
 };
-use std::fs;
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -90,10 +90,10 @@ fn the_room_of_a_mount_follows_that_of_the_disk_in_small_steps_too() {
     wait_for("the space is that of the disk", PATIENCE, || follows().then_some(()));
     // Less than a hundredth of the disk.
     let path = cluster.path().join("large");
-    fs::write(&path, vec![1; 128 << 20]).expect("written");
-    fs::File::open(&path).expect("there").sync_all().expect("synced");
+    files::write(&path, vec![1; 128 << 20]);
+    files::sync_all(&files::open(&path));
     wait_for("the space has shrunk with it", PATIENCE, || follows().then_some(()));
-    fs::remove_file(&path).expect("removed");
+    files::remove_file(&path);
     wait_for("the space has grown again", PATIENCE, || follows().then_some(()));
     cluster.stop();
 }
@@ -110,10 +110,10 @@ impl Stranger<'_> {
     fn set(&self, is_there: bool) {
         let (path, before) = (self.disk.path().join("stranger"), free(self.disk.path()));
         if is_there {
-            fs::write(&path, vec![1; Self::BYTES as usize]).expect("written");
-            fs::File::open(&path).expect("there").sync_all().expect("synced");
+            files::write(&path, vec![1; Self::BYTES as usize]);
+            files::sync_all(&files::open(&path));
         } else {
-            fs::remove_file(&path).expect("removed");
+            files::remove_file(&path);
         }
         wait_for("the disk shows it", PATIENCE, || {
             has_moved(before, free(self.disk.path())).then_some(())
@@ -181,7 +181,7 @@ fn entries_say_where_they_lie_and_servers_are_used_evenly() {
     let cluster = Cluster::start(Shape::default());
     for number in 0..20 {
         let path = cluster.path().join(format!("file-{number}"));
-        fs::write(&path, vec![7; 3 << 20]).expect("written");
+        files::write(&path, vec![7; 3 << 20]);
         // By the path alone: the mount says which cluster it is.
         let mut command = Command::new(cluster::program());
         command.args(["entry", "info", "--output", "json"]).arg(&path);
@@ -210,7 +210,7 @@ fn entries_say_where_they_lie_and_servers_are_used_evenly() {
 #[test]
 fn the_next_up_finds_the_same_files_at_the_same_addresses() {
     let cluster = Cluster::start(small());
-    fs::write(cluster.path().join("kept"), "as it was").expect("written");
+    files::write(cluster.path().join("kept"), "as it was");
     let addresses = || {
         let nodes = cluster.skep_json(&["node", "list"]);
         let list = nodes.as_array().expect("a list").clone();
@@ -221,7 +221,7 @@ fn the_next_up_finds_the_same_files_at_the_same_addresses() {
     assert!(again.contains("up already") && again.contains("skep down"), "{again}");
     cluster.stop();
     cluster.up().expect_success();
-    assert_eq!(fs::read(cluster.path().join("kept")).expect("found"), b"as it was");
+    assert_eq!(files::read(cluster.path().join("kept")), b"as it was");
     assert_eq!(addresses(), before);
     cluster.stop();
     // Stopping what isn't up is no error, and another shape than it was made with is one.
@@ -234,27 +234,27 @@ fn the_next_up_finds_the_same_files_at_the_same_addresses() {
 #[test]
 fn clusters_run_beside_each_other_and_nothing_mixes() {
     let (mut one, two) = (Cluster::start(small()), Cluster::start(small()));
-    fs::write(one.path().join("name"), "one").expect("written");
-    fs::write(two.path().join("name"), "two").expect("written");
+    files::write(one.path().join("name"), "one");
+    files::write(two.path().join("name"), "two");
     let second = one.mount(Transport::Device);
-    assert_eq!(fs::read(second.path().join("name")).expect("found"), b"one");
-    assert_eq!(fs::read(two.path().join("name")).expect("found"), b"two");
+    assert_eq!(files::read(second.path().join("name")), b"one");
+    assert_eq!(files::read(two.path().join("name")), b"two");
     // The token of one is of no use at the other.
-    let address = fs::read_to_string(one.data().join("management/address")).expect("an address");
+    let address = files::read_to_string(one.data().join("management/address"));
     let token = two.data().join("management/join-token").display().to_string();
     let wrong =
         cluster::skep(["node", "list", "--cluster", address.trim(), "--token-file", &token]);
     assert!(wrong.expect_failure().contains("belongs to cluster"));
     second.unmount();
     one.stop();
-    assert_eq!(fs::read(two.path().join("name")).expect("found"), b"two");
+    assert_eq!(files::read(two.path().join("name")), b"two");
     two.stop();
 }
 
 #[test]
 fn what_dies_is_started_again_and_that_is_said() {
     let cluster = Cluster::start(small());
-    fs::write(cluster.path().join("file"), "before").expect("written");
+    files::write(cluster.path().join("file"), "before");
     for role in ["storage", "management", "metadata", "mount"] {
         let before = cluster.processes(role);
         before.first().expect("it runs").kill();
@@ -263,15 +263,15 @@ fn what_dies_is_started_again_and_that_is_said() {
         });
     }
     cluster.wait_for_mount();
-    assert_eq!(fs::read(cluster.path().join("file")).expect("found"), b"before");
-    fs::write(cluster.path().join("file"), "after").expect("written");
-    let log = fs::read_to_string(cluster.data().join("logs/up.log")).expect("a log");
+    assert_eq!(files::read(cluster.path().join("file")), b"before");
+    files::write(cluster.path().join("file"), "after");
+    let log = files::read_to_string(cluster.data().join("logs/up.log"));
     for name in ["storage-1", "management", "metadata-1", "mount"] {
         assert!(log.contains(&format!("{name} died (signal 9)")), "{name}: {log}");
         assert!(log.contains(&format!("{name} runs again")), "{name}: {log}");
         // Who waited for `skep up` isn't there any more, and is no concern of theirs.
         let log = cluster.data().join(format!("logs/{name}.log"));
-        let log = fs::read_to_string(log).expect("a log");
+        let log = files::read_to_string(log);
         assert!(!log.contains("could not be notified"), "{name}: {log}");
     }
     cluster.stop();
@@ -280,10 +280,10 @@ fn what_dies_is_started_again_and_that_is_said() {
 #[test]
 fn services_end_with_a_supervisor_that_is_killed_and_the_next_up_takes_over() {
     let cluster = Cluster::start(small());
-    fs::write(cluster.path().join("file"), "kept").expect("written");
+    files::write(cluster.path().join("file"), "kept");
     cluster.processes("up").first().expect("it runs").kill();
     cluster.up().expect_success();
-    assert_eq!(fs::read(cluster.path().join("file")).expect("found"), b"kept");
+    assert_eq!(files::read(cluster.path().join("file")), b"kept");
     for role in ["up", "management", "metadata", "storage", "mount"] {
         assert_eq!(cluster.processes(role).len(), 1, "{role}");
     }
@@ -313,7 +313,7 @@ fn in_the_foreground_it_says_what_to_try_and_ends_on_ctrl_c() {
     for words in ["is up", "STORAGE TARGETS", "Try:", "Ctrl-C", "skep down --data-dir"] {
         assert!(said.contains(words), "{words}: {said}");
     }
-    fs::write(mount_point.join("file"), "x").expect("written");
+    files::write(mount_point.join("file"), "x");
     let supervisor = process::below(&data).into_iter().find(|process| process.role() == "up");
     supervisor.expect("it runs").signal(Signal::INT);
     let status = wait_for("it ends", PATIENCE, || child.try_wait().expect("our own child"));
@@ -327,7 +327,7 @@ fn in_the_foreground_it_says_what_to_try_and_ends_on_ctrl_c() {
 fn a_directory_with_other_files_and_a_damaged_log_are_refused() {
     let scratch = Scratch::new();
     let taken = scratch.directory("taken");
-    fs::write(taken.join("thesis.tex"), "").expect("written");
+    files::write(taken.join("thesis.tex"), "");
     let taken = taken.display().to_string();
     let refused = cluster::skep(["up", "--detach", "--no-mount", "--data-dir", &taken]);
     assert!(refused.expect_failure().contains("thesis.tex"));
@@ -335,14 +335,14 @@ fn a_directory_with_other_files_and_a_damaged_log_are_refused() {
     let cluster = Cluster::start(small());
     cluster.stop();
     let log = cluster.data().join("management/log");
-    let mut bytes = fs::read(&log).expect("a log");
+    let mut bytes = files::read(&log);
     let torn = bytes.len() - 3;
-    fs::write(&log, &bytes[..torn]).expect("written");
+    files::write(&log, &bytes[..torn]);
     cluster.up().expect_success();
     cluster.stop();
-    bytes = fs::read(&log).expect("a log");
+    bytes = files::read(&log);
     bytes[100] ^= 1;
-    fs::write(&log, &bytes).expect("written");
+    files::write(&log, &bytes);
     let damaged = cluster.up().expect_failure();
     assert!(damaged.contains("management/log") && damaged.contains("damaged"), "{damaged}");
 }

@@ -4,6 +4,7 @@
 //!
 //! Services are started singly here, since `skep up` would start management again.
 
+use skep_testkit::files;
 use skep_testkit::program::{Finished, finish};
 use skep_testkit::{Cluster, Mounted, Shape, Transport, cluster, wait_for};
 use std::fs::{self, OpenOptions};
@@ -25,7 +26,7 @@ impl Service {
     /// Starts it, also after it was killed.
     fn start(&mut self) {
         let log = self.directory.join("service.log");
-        let log = OpenOptions::new().create(true).append(true).open(log).expect("a log");
+        let log = files::open_with(OpenOptions::new().create(true).append(true), log);
         let mut command = Command::new(cluster::program());
         command.args(&self.arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         self.child = Some(command.spawn().expect("skep can be started"));
@@ -142,15 +143,15 @@ fn in_time(what: &'static str, body: impl FnOnce() + Send + 'static) {
 fn write_tree(root: PathBuf) {
     for number in 0..8 {
         let directory = root.join(format!("d{number}"));
-        fs::create_dir_all(&directory).expect("a directory");
-        fs::write(directory.join("new"), vec![number; 3 << 20]).expect("written");
-        fs::rename(directory.join("new"), directory.join("file")).expect("renamed");
+        files::create_dir_all(&directory);
+        files::write(directory.join("new"), vec![number; 3 << 20]);
+        files::rename(directory.join("new"), directory.join("file"));
     }
 }
 
 fn check_tree(root: &Path) {
     for number in 0..8 {
-        let found = fs::read(root.join(format!("d{number}/file"))).expect("read");
+        let found = files::read(root.join(format!("d{number}/file")));
         assert!(found.len() == 3 << 20 && found.iter().all(|it| *it == number), "d{number}/file");
     }
 }
@@ -178,7 +179,7 @@ fn services_start_and_mounts_go_on_while_management_is_away() {
             check_tree(&read);
             write_tree(wrote.clone());
             check_tree(&wrote);
-            fs::remove_dir_all(wrote.join("d0")).expect("removed");
+            files::remove_dir_all(wrote.join("d0"));
         });
     }
 

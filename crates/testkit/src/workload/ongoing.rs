@@ -2,6 +2,7 @@
 
 use super::history::Cut;
 use super::{Outcome, failed};
+use crate::files;
 use crate::random::Random;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -52,8 +53,8 @@ pub(crate) struct Log {
 impl Log {
     pub(crate) fn new(root: &Path, seed: u64) -> Self {
         let path = root.join(LOG);
-        let file = File::create_new(&path).expect("a log can be made");
-        file.sync_all().expect("a log can be synced");
+        let file = files::create_new(&path);
+        files::sync_all(&file);
         drop(file);
         let mut log = Self { path, file: None, seed, written: Vec::new(), is_restarting: false };
         log.starts_at(0);
@@ -133,9 +134,9 @@ impl Log {
             problems.push(format!("log: byte {offset} of {promised} promised is {byte}"));
         }
         if found.len() as u64 != self.len() || cut.loses_unsynced_ends {
-            let file = OpenOptions::new().write(true).open(&self.path).expect("just read");
-            file.set_len(promised).expect("cut off");
-            file.sync_all().expect("synced");
+            let file = files::open_with(OpenOptions::new().write(true), &self.path);
+            files::set_len(&file, promised);
+            files::sync_all(&file);
         }
         self.starts_at(promised);
         problems
@@ -163,11 +164,11 @@ impl Blocks {
         let now = Instant::now();
         let first = Version { number: 0, started: now, acknowledged: Some(now), synced: Some(now) };
         let blocks = Self { seed, next: 1, versions: vec![vec![first]; BLOCK_COUNT] };
-        let mut file = File::create_new(root.join(BLOCKS)).expect("a file can be made");
+        let file = files::create_new(root.join(BLOCKS));
         for index in 0..BLOCK_COUNT {
-            file.write_all(&blocks.bytes(index, 0)).expect("it can be written");
+            files::write_all(&file, &blocks.bytes(index, 0));
         }
-        file.sync_all().expect("it can be synced");
+        files::sync_all(&file);
         blocks
     }
 
@@ -259,10 +260,10 @@ impl Blocks {
     fn write_all_again(&mut self, path: &Path) {
         let number = self.next;
         self.next += 1;
-        let file = OpenOptions::new().write(true).open(path).expect("just read");
+        let file = files::open_with(OpenOptions::new().write(true), path);
         let bytes: Vec<u8> = (0..BLOCK_COUNT).flat_map(|index| self.bytes(index, number)).collect();
-        file.write_all_at(&bytes, 0).expect("it can be written");
-        file.sync_all().expect("it can be synced");
+        files::write_all_at(&file, &bytes, 0);
+        files::sync_all(&file);
         let now = Instant::now();
         let new = Version { number, started: now, acknowledged: Some(now), synced: Some(now) };
         self.versions = vec![vec![new]; BLOCK_COUNT];

@@ -9,9 +9,9 @@ mod bytes;
 mod databases;
 mod sources;
 
+use skep_testkit::files;
 use skep_testkit::suite::{Case, Suite};
 use skep_testkit::{Cluster, Scratch, Shape, Transport};
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
                 local: scratch.directory(&name),
             };
             suite.check("a directory for each test", || {
-                fs::create_dir(&places.one).expect("a directory");
+                files::create_dir(&places.one);
             });
             suite.run(place, &[&[Case { name: case.name, body: case.body }]], &places);
         }

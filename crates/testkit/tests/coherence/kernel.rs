@@ -5,9 +5,10 @@ use crate::statements::Stepwise;
 use crate::{Mounts, within_a_second};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::io::Errno;
+use skep_testkit::files;
 use skep_testkit::program::run_in;
 use skep_testkit::suite::Case;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -46,21 +47,21 @@ fn who_watches_is_told_of_his_own_mount(mounts: &Mounts) {
             | WatchFlags::MOVE
             | WatchFlags::DELETE;
         inotify::add_watch(&watch, here.as_path(), changes).expect("watched");
-        fs::write(there.join("theirs"), "x").expect("written");
-        assert_eq!(fs::read(here.join("theirs")).expect("seen"), b"x");
+        files::write(there.join("theirs"), "x");
+        assert_eq!(files::read(here.join("theirs")), b"x");
         let more = OpenOptions::new().append(true).open(there.join("theirs"));
         more.expect("opened").write_all(b"yz").expect("written");
-        assert_eq!(fs::read(here.join("theirs")).expect("seen"), b"xyz");
-        fs::rename(there.join("theirs"), there.join("moved")).expect("renamed");
+        assert_eq!(files::read(here.join("theirs")), b"xyz");
+        files::rename(there.join("theirs"), there.join("moved"));
         within_a_second("the rename", || !here.join("theirs").exists());
         assert!(here.join("moved").exists());
-        fs::remove_file(there.join("moved")).expect("removed");
+        files::remove_file(there.join("moved"));
         within_a_second("the removal", || !here.join("moved").exists());
         let foreign = told(&watch);
         assert!(foreign.is_empty(), "{foreign:?}");
 
-        fs::write(here.join("ours"), "x").expect("written");
-        fs::remove_file(here.join("ours")).expect("removed");
+        files::write(here.join("ours"), "x");
+        files::remove_file(here.join("ours"));
         let told = told(&watch);
         for change in
             [ReadFlags::CREATE, ReadFlags::MODIFY, ReadFlags::CLOSE_WRITE, ReadFlags::DELETE]
@@ -101,12 +102,12 @@ fn who_watches_all_opens_is_told_of_his_own_mount(mounts: &Mounts) {
         let mut watcher = Stepwise::start(here, Command::new("python3").args(["-c", WATCHER]));
         assert_eq!(watcher.line(), "watches");
         for (place, expected) in [(there, "0"), (here, "1")] {
-            fs::write(place.join("file"), "x").expect("written");
-            assert_eq!(fs::read(here.join("file")).expect("seen"), b"x");
+            files::write(place.join("file"), "x");
+            assert_eq!(files::read(here.join("file")), b"x");
             watcher.go_on();
             assert_eq!(watcher.line(), expected);
         }
-        fs::remove_file(here.join("file")).expect("removed");
+        files::remove_file(here.join("file"));
     }
 }
 
@@ -128,11 +129,11 @@ print('was asked' if asked else 'was never asked', flush=True)
 
 /// Semantics 5.9.
 fn leases_end_by_opens_of_their_own_mount(mounts: &Mounts) {
-    fs::write(mounts.one.join("file"), "ours").expect("written");
+    files::write(mounts.one.join("file"), "ours");
     for (here, there) in [(&mounts.one, &mounts.other), (&mounts.other, &mounts.one)] {
         let mut leaser = Stepwise::start(here, Command::new("python3").args(["-c", LEASER]));
         assert_eq!(leaser.line(), "has it");
-        fs::write(there.join("file"), "theirs").expect("nothing is in the way");
+        files::write(there.join("file"), "theirs");
         leaser.go_on();
         assert_eq!(leaser.line(), "still has it");
         std::thread::scope(|scope| {

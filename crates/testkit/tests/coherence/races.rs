@@ -3,6 +3,7 @@
 use crate::{Mounts, within_a_second};
 use rustix::fs::{CWD, FileType, Mode, RenameFlags, mknodat, renameat_with};
 use rustix::io::Errno;
+use skep_testkit::files;
 use skep_testkit::suite::Case;
 use std::collections::BTreeMap;
 use std::fs;
@@ -46,10 +47,10 @@ fn of_those_who_make_a_name_one_succeeds(mounts: &Mounts) {
             // Twice the one, so that one mount's requests meet each other as well.
             let all = [&mounts.one, &mounts.other, &mounts.at_once, &mounts.other];
             let places: Vec<_> = all.into_iter().map(|it| it.join(&name)).collect();
-            fs::create_dir(&places[0]).expect("a directory");
+            files::create_dir(&places[0]);
             for number in 0..places.len() {
                 let own = places[0].join(format!("own-{number}"));
-                fs::write(own, number.to_string()).expect("written");
+                files::write(own, number.to_string());
             }
             let starts = Barrier::new(places.len());
             let results: Vec<_> = std::thread::scope(|scope| {
@@ -76,15 +77,15 @@ fn of_those_who_make_a_name_one_succeeds(mounts: &Mounts) {
 /// What has the name is the winner's, and the others have kept theirs.
 fn check_winner(way: &str, place: &Path, winner: usize) {
     let new = place.join("new");
-    let found = fs::symlink_metadata(&new).expect("somebody made it");
+    let found = files::symlink_metadata(&new);
     let winners = place.join(format!("own-{winner}"));
-    let text = || fs::read_to_string(&new).expect("read");
+    let text = || files::read_to_string(&new);
     match way {
         "mkdir" => assert!(found.is_dir()),
         "mknod" => assert!(found.file_type().is_fifo()),
-        "symlink" => assert_eq!(place.join(fs::read_link(&new).expect("a link")), winners),
+        "symlink" => assert_eq!(place.join(files::read_link(&new)), winners),
         "link" => {
-            assert_eq!(found.ino(), fs::metadata(&winners).expect("it stays").ino());
+            assert_eq!(found.ino(), files::metadata(&winners).ino());
             within_a_second("the number of links", || {
                 (0..4).all(|number| {
                     let own = fs::metadata(place.join(format!("own-{number}")));
@@ -109,12 +110,12 @@ fn check_winner(way: &str, place: &Path, winner: usize) {
 
 /// Where each of the files lies that were put into the directories, by what is in it.
 fn places_of_marks(directory: &Path, found: &mut BTreeMap<String, Vec<String>>) {
-    for entry in fs::read_dir(directory).expect("listed").map(|it| it.expect("an entry")) {
+    for entry in files::read_dir(directory).map(|it| it.expect("an entry")) {
         let path = entry.path();
         if path.is_dir() {
             places_of_marks(&path, found);
         } else {
-            let mark = fs::read_to_string(&path).expect("read");
+            let mark = files::read_to_string(&path);
             found.entry(mark).or_default().push(path.display().to_string());
         }
     }
@@ -134,9 +135,9 @@ fn exchange_in_a_ring(mounts: &Mounts, ring: &[&str], rounds: usize) {
         let top = mounts.at_once.join(&name);
         for directory in ring {
             for place in [top.join(directory), top.join(directory).join("below/inner")] {
-                fs::create_dir_all(&place).expect("made");
+                files::create_dir_all(&place);
                 let mark = place.strip_prefix(&top).expect("below it").display().to_string();
-                fs::write(place.join("mark"), mark).expect("written");
+                files::write(place.join("mark"), mark);
             }
         }
         let starts = Barrier::new(ring.len());

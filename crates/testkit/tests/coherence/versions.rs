@@ -9,8 +9,9 @@ use crate::Mounts;
 use crate::statements::Stepwise;
 use rustix::fs::{FallocateFlags, fallocate};
 use skep_testkit::Random;
+use skep_testkit::files;
 use skep_testkit::suite::Case;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -183,7 +184,7 @@ impl Writer<'_> {
             0..70 => self.write(),
             70..85 => self.clear(),
             85..90 => self.cut(),
-            90..95 => self.file.sync_all().expect("synced"),
+            90..95 => files::sync_all(&self.file),
             _ => self.reopen(),
         }
     }
@@ -215,8 +216,8 @@ impl Writer<'_> {
     fn cut(&mut self) {
         let page = KEPT + self.random.below(PAGES - KEPT);
         self.story.change(page..PAGES, self.number, true, || {
-            self.file.set_len(offset(page)).expect("cut");
-            self.file.set_len(offset(PAGES)).expect("longer again");
+            files::set_len(&self.file, offset(page));
+            files::set_len(&self.file, offset(PAGES));
         });
     }
 
@@ -232,7 +233,7 @@ impl Writer<'_> {
 }
 
 fn open(path: &Path) -> File {
-    OpenOptions::new().read(true).write(true).open(path).expect("opened")
+    files::open_with(OpenOptions::new().read(true).write(true), path)
 }
 
 /// Reads random pages, at most so many at once.
@@ -244,7 +245,7 @@ fn read(story: &Story, looks: &AtomicUsize, file: &File, most: usize, mut random
         let first = random.below(PAGES - count + 1);
         let least: Vec<_> = (first..first + count).map(|page| story.done(page)).collect();
         let bytes = &mut bytes[..count * PAGE];
-        let len = file.read_at(bytes, offset(first)).expect("read");
+        let len = files::read_at(file, bytes, offset(first));
         // What is cut off at the moment will be zeros.
         bytes[len..].fill(0);
         for ((page, found), least) in (first..).zip(bytes.chunks_exact(PAGE)).zip(least) {
@@ -288,10 +289,10 @@ fn run(writer: &Path, reader: &Path, readers: Readers, mut random: Random) {
     let name = format!("file-{readers:?}");
     let (here, there) = (writer.join(&name), reader.join(&name));
     File::create(&here).and_then(|file| file.set_len(offset(PAGES))).expect("made");
-    let from_before = [(); 2].map(|()| File::open(&there).expect("opened"));
+    let from_before = [(); 2].map(|()| files::open(&there));
     for file in &from_before {
         // So that the kernel has something to forget.
-        file.read_exact_at(&mut vec![1; PAGES * PAGE], 0).expect("read");
+        files::read_exact_at(file, &mut vec![1; PAGES * PAGE], 0);
     }
     let story = Story::new();
     let mut mapper = Command::new("python3");
@@ -307,9 +308,9 @@ fn run(writer: &Path, reader: &Path, readers: Readers, mut random: Random) {
     assert_eq!(writer.mapper.line(), "mapped");
     let files = match readers {
         Readers::FromBefore => from_before,
-        Readers::New => from_before.map(|_| File::open(&there).expect("opened")),
+        Readers::New => from_before.map(|_| files::open(&there)),
     };
-    let same_mount = File::open(&here).expect("opened");
+    let same_mount = files::open(&here);
     let mut looker = (readers == Readers::New).then(|| {
         let mut looker = Command::new("python3");
         looker.args(["-c", LOOKER, &name, &KEPT.to_string()]);
@@ -340,13 +341,13 @@ fn run(writer: &Path, reader: &Path, readers: Readers, mut random: Random) {
     drop(file);
     println!("    {name}: {number} changes, {looks:?} reads");
     for path in [&here, &there] {
-        let bytes = fs::read(path).expect("read");
+        let bytes = files::read(path);
         assert_eq!(bytes.len(), PAGES * PAGE);
         for (page, found) in bytes.chunks_exact(PAGE).enumerate() {
             story.check_whole(page, &words(found), story.done(page));
         }
     }
-    fs::remove_file(&here).expect("removed");
+    files::remove_file(&here);
 }
 
 /// Semantics 2.1, 2.2, 2.3, 2.5, 2.7 and 2.8.

@@ -3,6 +3,7 @@
 use crate::Mounts;
 use crate::program::Program;
 use rustix::fs::{CWD, Mode, mkfifoat};
+use skep_testkit::files;
 use skep_testkit::suite::Case;
 use skep_testkit::{cluster, wait_for};
 use std::path::{Path, PathBuf};
@@ -59,7 +60,7 @@ fn what_is_no_regular_file_is_locked_for_its_mount_alone(mounts: &Mounts) {
         name.push(ending);
         PathBuf::from(name)
     };
-    std::fs::create_dir(beside(&mounts.one, "-directory")).expect("made");
+    files::create_dir(beside(&mounts.one, "-directory"));
     mkfifoat(CWD, beside(&mounts.one, "-fifo"), Mode::RUSR | Mode::WUSR).expect("made");
     for (ending, mode, kinds) in [("-directory", "read", &KINDS[2..]), ("-fifo", "write", &KINDS)] {
         let program = |path: &Path| {
@@ -237,7 +238,7 @@ fn deadlocks_are_refused(mounts: &Mounts) {
 
 /// The number in a file.
 fn number(path: &Path) -> u64 {
-    let text = std::fs::read_to_string(path).expect("read");
+    let text = files::read_to_string(path);
     text.parse().expect("a number")
 }
 
@@ -436,9 +437,9 @@ fn apart(place: &Path) -> [PathBuf; 2] {
     };
     let mut files = (0..64).map(|number| {
         let directory = root.join(format!("apart-{number}"));
-        std::fs::create_dir_all(&directory).expect("made");
+        files::create_dir_all(&directory);
         let file = directory.join("file");
-        std::fs::write(&file, "").expect("made");
+        files::write(&file, "");
         file
     });
     let first = files.next().expect("64");

@@ -3,9 +3,9 @@
 use crate::between_mounts::KINDS;
 use crate::program::Program;
 use rustix::process::Signal;
+use skep_testkit::files;
 use skep_testkit::suite::Case;
 use skep_testkit::{Cluster, Mounted, Random, Shape, Transport, wait_for};
-use std::fs;
 use std::time::Duration;
 
 pub(crate) const CASES: &[Case<()>] = skep_testkit::cases![locks:
@@ -41,7 +41,7 @@ fn counters_survive_kills_of_metadata_and_of_clients((): &()) {
         let mut cluster = Cluster::start(Shape::default());
         let clients: Vec<_> = Transport::ALL.into_iter().map(|it| cluster.mount(it)).collect();
         let here = cluster.path().join("counter");
-        fs::write(&here, "00000000").expect("written");
+        files::write(&here, "00000000");
         let mut survivors: Vec<_> = (0..PROGRAMS).map(|_| Program::on(&here)).collect();
         let of_clients = clients.iter().flat_map(|client| [client, client]);
         let mut victims: Vec<_> =
@@ -49,7 +49,7 @@ fn counters_survive_kills_of_metadata_and_of_clients((): &()) {
         for program in survivors.iter_mut().chain(&mut victims) {
             program.begin(&format!("count f {kind} 150"));
         }
-        let count = || fs::read_to_string(&here).expect("read").parse::<u64>().unwrap_or(0);
+        let count = || files::read_to_string(&here).parse::<u64>().unwrap_or(0);
         let goes_on = |by: u64| {
             let from = count();
             wait_for("the counting goes on", PATIENCE, || (count() >= from + by).then_some(()));
@@ -112,7 +112,7 @@ fn who_stood_still_for_too_long_has_lost_his_locks((): &()) {
     let mut programs: Vec<_> = files
         .iter()
         .map(|(kind, here, there)| {
-            fs::write(here, "first").expect("written");
+            files::write(here, "first");
             let (mut sleeper, other, mut reader) =
                 (Program::on(there), Program::on(here), Program::start());
             reader.open("f", there, "read");

@@ -4,9 +4,9 @@ use crate::operation::{Operation, User};
 use crate::view::{SLOTS, View, acting_as, set_time};
 use crate::watch::Watch;
 use rustix::process::Signal;
+use skep_testkit::files;
 use skep_testkit::tree::{self, Tree};
 use skep_testkit::{Cluster, Random, Scratch, wait_for};
-use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -106,12 +106,12 @@ impl Trial {
         let name = format!("run-{}", self.runs);
         let reference = self.scratch.directory(&name);
         let roots = [0, 1].map(|it| self.mounts[it].join(&name));
-        fs::create_dir(&roots[0]).expect("made");
+        files::create_dir(&roots[0]);
         // Users are to do something there, and links to have something above them.
         for above in [&reference, &roots[0]] {
-            fs::create_dir(above.join("tree")).expect("made");
+            files::create_dir(above.join("tree"));
             for place in [above.clone(), above.join("tree")] {
-                fs::set_permissions(place, PermissionsExt::from_mode(0o777)).expect("ours");
+                files::set_permissions(place, PermissionsExt::from_mode(0o777));
             }
         }
         let mut run = Run {
@@ -130,7 +130,7 @@ impl Trial {
         drop(run);
         self.watch.ends();
         for place in [reference, root] {
-            fs::remove_dir_all(place).expect("removed");
+            files::remove_dir_all(place);
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 use crate::{Test, ok, refused};
 use rustix::fs::{XattrFlags, getxattr, lgetxattr, listxattr, removexattr, setxattr};
 use rustix::io::Errno;
+use skep_testkit::files;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
@@ -16,7 +17,7 @@ pub(crate) const CASES: &[Test] = skep_testkit::cases![xattrs:
 
 fn file(root: &Path) -> std::path::PathBuf {
     let path = root.join("file");
-    ok(fs::write(&path, "x"));
+    files::write(&path, "x");
     path
 }
 
@@ -83,14 +84,14 @@ fn tell_their_size(root: &Path) {
 
 fn of_directories(root: &Path) {
     let path = root.join("directory");
-    ok(fs::create_dir(&path));
+    files::create_dir(&path);
     ok(setxattr(&path, "user.key", b"value", XattrFlags::empty()));
     assert_eq!(get(&path, "user.key"), b"value");
 }
 
 fn of_links_are_refused(root: &Path) {
     let link = root.join("link");
-    ok(std::os::unix::fs::symlink("nowhere", &link));
+    files::symlink("nowhere", &link);
     let set = rustix::fs::lsetxattr(&link, "user.key", b"x", XattrFlags::empty());
     refused(set, Errno::PERM);
     assert!(lgetxattr(&link, "user.key", &mut [0; 10]).is_err());
@@ -108,11 +109,11 @@ fn bounded(root: &Path) {
 fn go_with_renames(root: &Path) {
     let path = file(root);
     ok(setxattr(&path, "user.key", b"value", XattrFlags::empty()));
-    ok(fs::create_dir(root.join("directory")));
+    files::create_dir(root.join("directory"));
     let moved = root.join("directory/file");
-    ok(fs::rename(&path, &moved));
+    files::rename(&path, &moved);
     assert_eq!(get(&moved, "user.key"), b"value");
-    ok(fs::write(&path, "a new one"));
+    files::write(&path, "a new one");
     refused(getxattr(&path, "user.key", &mut [0; 10]), Errno::NODATA);
 }
 
@@ -128,7 +129,7 @@ fn of_root_and_of_the_system(root: &Path) {
     use std::os::unix::fs::PermissionsExt;
     let path = file(root);
     for directory in [root, &path] {
-        ok(fs::set_permissions(directory, fs::Permissions::from_mode(0o777)));
+        files::set_permissions(directory, fs::Permissions::from_mode(0o777));
     }
     for name in ["user.key", "trusted.key", "security.key"] {
         ok(setxattr(&path, name, name.as_bytes(), XattrFlags::empty()));
@@ -180,28 +181,29 @@ type Change = (&'static str, fn(&Path));
 
 /// What a program may do goes when its bytes or its owner change.
 fn capabilities_go_with_changes(root: &Path) {
-    use std::io::Write;
     let path = file(root);
     let changes: [Change; 4] = [
         ("a write", |path| {
-            let mut file = ok(fs::OpenOptions::new().append(true).open(path));
-            ok(file.write_all(b"more"));
+            let file = files::open_with(fs::OpenOptions::new().append(true), path);
+            files::write_all(&file, b"more");
         }),
-        ("another owner", |path| ok(std::os::unix::fs::chown(path, Some(5), None))),
-        ("a truncation", |path| ok(ok(fs::OpenOptions::new().write(true).open(path)).set_len(3))),
-        ("being opened with O_TRUNC", |path| drop(ok(fs::File::create(path)))),
+        ("another owner", |path| files::chown(path, Some(5), None)),
+        ("a truncation", |path| {
+            files::set_len(&files::open_with(fs::OpenOptions::new().write(true), path), 3)
+        }),
+        ("being opened with O_TRUNC", |path| drop(files::create(path))),
     ];
     for (what, change) in changes {
         skep_testkit::program::run_in(root, "setcap", ["cap_net_raw+ep", "file"]);
         let mut bytes = [0; 100];
         ok(getxattr(&path, "security.capability", &mut bytes));
-        ok(fs::metadata(&path));
+        files::metadata(&path);
         change(&path);
         let left = getxattr(&path, "security.capability", &mut bytes);
         assert_eq!(left.err(), Some(Errno::NODATA), "after {what}");
     }
     // A change of permissions leaves it.
     skep_testkit::program::run_in(root, "setcap", ["cap_net_raw+ep", "file"]);
-    ok(fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o700)));
+    files::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o700));
     ok(getxattr(&path, "security.capability", &mut [0; 100]));
 }
