@@ -7,6 +7,7 @@
 //! # Panics
 //! Every function here panics if its call fails.
 
+use rustix::fs::FallocateFlags;
 use std::fs::{self, File, Metadata, OpenOptions, Permissions, ReadDir};
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
@@ -252,6 +253,19 @@ pub fn sync_data(file: &File) {
 #[track_caller]
 pub fn set_len(file: &File, len: u64) {
     of_file(file.set_len(len), "set_len", file)
+}
+
+/// Allocates, clears or removes a range of a file, depending on `flags`.
+#[track_caller]
+pub fn fallocate(file: &File, flags: FallocateFlags, offset: u64, len: u64) {
+    of_file(rustix::fs::fallocate(file, flags, offset, len).map_err(Into::into), "fallocate", file)
+}
+
+/// Waits until everything of the file system at `path` is on stable storage.
+#[track_caller]
+pub fn syncfs(path: impl AsRef<Path>) {
+    let path = path.as_ref();
+    rustix::fs::syncfs(open(path)).or_fail("syncfs", path)
 }
 
 /// Attributes of an open file.

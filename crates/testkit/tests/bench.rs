@@ -86,7 +86,7 @@ fn io_reads_what_an_earlier_run_has_left_and_finds_what_was_changed() {
     let said = run(&read).expect_success();
     assert!(said.contains("read") && !said.contains("write"), "{said}");
     let file = files::open_with(fs::OpenOptions::new().write(true), &path);
-    std::os::unix::fs::FileExt::write_all_at(&file, b"!", 8193).expect("written");
+    files::write_all_at(&file, b"!", 8193);
     let said = run(&read).expect_failure();
     assert!(said.contains("1 transfers had wrong data"), "{said}");
     assert!(said.contains("byte 8192") && said.contains("data of process 0"), "{said}");

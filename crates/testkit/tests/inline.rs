@@ -1,10 +1,10 @@
 //! Files whose first bytes lie in metadata: that they are as others to programs on every mount,
 //! what they cost, what is said of them, and what kills and power losses leave.
 
-use rustix::fs::{FallocateFlags, OFlags, SeekFrom, copy_file_range, fallocate, seek};
+use rustix::fs::{FallocateFlags, OFlags, SeekFrom, copy_file_range, seek};
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use skep_testkit::files;
+use skep_testkit::files::{self, OrFail};
 use skep_testkit::power::Disk;
 use skep_testkit::program::{Finished, finish, run_in};
 use skep_testkit::{Cluster, Mounted, Random, Scratch, Shape, Transport, cluster, wait_for};
@@ -31,8 +31,7 @@ fn entry_json(arguments: &[&str], path: &Path) -> Value {
 }
 
 fn open(path: &Path) -> File {
-    let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
-    options.expect("opened")
+    files::open_with(OpenOptions::new().read(true).write(true).create(true).truncate(false), path)
 }
 
 /// A file and what it must hold, by the paths of two mounts.
@@ -71,7 +70,7 @@ impl Checked {
 
     fn clear(&mut self, file: &File, range: std::ops::Range<usize>, flags: FallocateFlags) {
         let len = (range.end - range.start) as u64;
-        fallocate(file, flags, range.start as u64, len).expect("cleared");
+        files::fallocate(file, flags, range.start as u64, len);
         let end = range.end.min(self.expected.len());
         self.expected[range.start.min(end)..end].fill(0);
     }
@@ -122,7 +121,7 @@ fn small_files_cost_no_chunk_file_and_their_pattern_says_so() {
     files::write(&other, "");
     let wanted = b"inline/from=8KiB,count=1";
     let flags = rustix::fs::XattrFlags::empty();
-    rustix::fs::setxattr(&other, "user.skep.pattern", wanted, flags).expect("empty, and ours");
+    rustix::fs::setxattr(&other, "user.skep.pattern", wanted, flags).or_fail("setxattr", &other);
     files::write_all_at(&open(&other), &[9], 8191);
     assert_eq!(
         (count(), entry_json(&["info"], &other)["pattern"]["components"][1]["start_byte"].take()),
@@ -211,9 +210,9 @@ fn each_kind_of_change_over_the_border_is_seen_by_both_mounts() {
         it.clear(&file, 500..600, zero);
         it.clear(&file, 8000..12_000, zero | keep);
         it.check("zeros");
-        fallocate(&file, keep, 0, 100_000).expect("reserved");
+        files::fallocate(&file, keep, 0, 100_000);
         it.check("space");
-        fallocate(&file, FallocateFlags::empty(), 2000, 10_000).expect("reserved");
+        files::fallocate(&file, FallocateFlags::empty(), 2000, 10_000);
         it.expected.resize(12_000, 0);
         it.check("longer by fallocate");
         assert_eq!(seek(&file, SeekFrom::Data(10)).expect("data"), 10);
@@ -420,7 +419,7 @@ fn with_metadata_on(disk: &Path) -> Cluster {
     finish(Command::new("cp").arg("-a").arg(&service).arg(disk), PATIENCE).expect_success();
     files::remove_dir_all(&service);
     files::symlink(disk.join("metadata-1"), &service);
-    rustix::fs::syncfs(files::open(disk)).expect("synced");
+    files::syncfs(disk);
     cluster.up().expect_success();
     cluster
 }

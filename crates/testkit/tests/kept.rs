@@ -5,7 +5,7 @@ use rustix::fs::{
     AtFlags, CWD, FileType, Mode, StatxFlags, Timespec, Timestamps, XattrFlags, getxattr,
     listxattr, makedev, mknodat, setxattr, statx, utimensat,
 };
-use skep_testkit::files;
+use skep_testkit::files::{self, OrFail};
 use skep_testkit::program::run_in;
 use skep_testkit::{Cluster, Shape, Transport};
 use std::collections::HashSet;
@@ -33,7 +33,8 @@ fn make(root: &Path) {
     files::symlink(OsStr::from_bytes(b"t\xff\xfe"), root.join("link"));
     files::chown(root.join("file"), Some(u32::MAX - 1), Some(u32::MAX - 1));
     let name = &b"user.\xff\x80"[..];
-    setxattr(root.join("file"), name, b"\0\xff", XattrFlags::empty()).expect("set");
+    setxattr(root.join("file"), name, b"\0\xff", XattrFlags::empty())
+        .or_fail("setxattr", root.join("file"));
     run_in(root, "setfacl", ["-m", "u:4294967294:rw,g:77:r", "file"]);
     run_in(root, "setfacl", ["-d", "-m", "u:4294967294:rw", "directory"]);
     for (name, seconds) in ["file", "directory", "null", "pipe"].into_iter().zip(SECONDS) {
@@ -41,7 +42,8 @@ fn make(root: &Path) {
             last_access: Timespec { tv_sec: seconds, tv_nsec: 999_999_999 },
             last_modification: Timespec { tv_sec: seconds, tv_nsec: 1 },
         };
-        utimensat(CWD, root.join(name), &times, AtFlags::empty()).expect("set");
+        utimensat(CWD, root.join(name), &times, AtFlags::empty())
+            .or_fail("utimensat", root.join(name));
     }
 }
 
@@ -54,18 +56,19 @@ fn state(root: &Path) -> Vec<String> {
     for path in paths {
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_FORCE_SYNC;
         let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
-        let found = statx(CWD, &path, flags, wanted).expect("there");
+        let found = statx(CWD, &path, flags, wanted).or_fail("statx", &path);
         assert!(found.stx_mask & StatxFlags::BTIME.bits() != 0, "the time of creation is known");
         let time = |it: rustix::fs::StatxTimestamp| format!("{}.{:09}", it.tv_sec, it.tv_nsec);
         let is_link = path.is_symlink();
         let target = is_link.then(|| files::read_link(&path));
         let mut names = vec![0; 1000];
-        let len = if is_link { 0 } else { listxattr(&path, &mut names).expect("listed") };
+        let len =
+            if is_link { 0 } else { listxattr(&path, &mut names).or_fail("listxattr", &path) };
         let attributes = names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty());
         let attributes: Vec<_> = attributes
             .map(|name| {
                 let mut value = vec![0; 1000];
-                let len = getxattr(&path, name, &mut value).expect("there");
+                let len = getxattr(&path, name, &mut value).or_fail("getxattr", &path);
                 (name.to_vec(), value[..len].to_vec())
             })
             .collect();

@@ -5,7 +5,7 @@
 
 use rustix::fs::{AtFlags, StatxFlags};
 use rustix::process::Signal;
-use skep_testkit::files;
+use skep_testkit::files::{self, OrFail};
 use skep_testkit::process::Process;
 use skep_testkit::program::{Finished, finish};
 use skep_testkit::{Cluster, Shape, Transport, wait_for};
@@ -150,7 +150,7 @@ fn what_is_wrong_is_named() {
 /// The value of an attribute of a mount's root.
 fn root_says(mount_point: &Path, name: &str) -> String {
     let mut bytes = [0_u8; 64];
-    let len = rustix::fs::getxattr(mount_point, name, &mut bytes).expect("it says so");
+    let len = rustix::fs::getxattr(mount_point, name, &mut bytes).or_fail("getxattr", mount_point);
     String::from_utf8_lossy(&bytes[..len]).into_owned()
 }
 

@@ -2,7 +2,7 @@
 //! and whoever ends them meanwhile leaves nothing behind.
 
 use rustix::process::{Pid, Signal, kill_process};
-use skep_testkit::files;
+use skep_testkit::files::{self, OrFail};
 use skep_testkit::process::{self, Process};
 use skep_testkit::program::{Finished, finish};
 use skep_testkit::scratch::mounts_below;
@@ -203,7 +203,8 @@ fn a_mount_waits_for_management_as_long_as_it_was_told() {
         assert!(status.success(), "{status}, see {}", begun.log.display());
     }
     // Management has just been started, and yet to hear of some targets, maybe.
-    let capacity = rustix::fs::statvfs(&patient.mount_point).expect("statvfs");
+    let capacity =
+        rustix::fs::statvfs(&patient.mount_point).or_fail("statvfs", &patient.mount_point);
     assert!(capacity.f_blocks > 0, "zero is shown");
     let log = files::read_to_string(&patient.log);
     let told = log.lines().filter(|it| it.contains(WAITS) && it.contains("Connection refused"));

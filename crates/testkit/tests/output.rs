@@ -8,7 +8,6 @@ use skep_testkit::program::{Finished, finish};
 use skep_testkit::schema::{self, check, check_lines};
 use skep_testkit::{Cluster, Scratch, Shape, Transport, cluster, wait_for};
 use std::ffi::OsStr;
-use std::fs;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -424,7 +423,7 @@ fn errors_have_a_code_a_way_out_and_an_exit_code() {
         ["mount", "--dry-run", &empty, "--cluster", "127.0.0.1:1", "--token-file", &token_file];
     check(&dry_astray, "Disconnected", 3, "is the address right?");
     cluster::skep(["mount", "--dry-run", "--cluster", &data, &empty]).expect_success();
-    assert!(!fs::read_to_string("/proc/mounts").expect("told").contains(&empty));
+    assert!(!files::read_to_string("/proc/mounts").contains(&empty));
     check(&["umount", &data], "InUse", 1, "findmnt");
     check(&["down", "--data-dir", "/nowhere"], "Configuration", 2, "no cluster at /nowhere");
     let metadata = cluster.processes("metadata").pop().expect("it runs");

@@ -3,7 +3,7 @@
 use rustix::fs::{XattrFlags, copy_file_range};
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use skep_testkit::files;
+use skep_testkit::files::{self, OrFail};
 use skep_testkit::program::{Finished, finish, run};
 use skep_testkit::{Cluster, Scratch, Shape, cluster, wait_for};
 use std::collections::{BTreeMap, BTreeSet};
@@ -283,7 +283,8 @@ fn directories_hand_patterns_down_and_files_keep_theirs() {
     assert_eq!(pattern_of(&directory.join("before")), Some(before));
     // Programs set it as well, and what isn't said is the cluster's.
     let flags = XattrFlags::empty();
-    rustix::fs::setxattr(&directory, PATTERN, b"chooser=roundrobin", flags).expect("set");
+    rustix::fs::setxattr(&directory, PATTERN, b"chooser=roundrobin", flags)
+        .or_fail("setxattr", &directory);
     let chosen = (json!("directory"), json!(1), json!(512 << 10), json!("roundrobin"));
     assert_eq!(made(&cluster, &directory.join("chosen")), chosen);
     let shown = cluster.skep(&["entry", "info", &directory.display().to_string()]);
@@ -299,7 +300,7 @@ fn directories_hand_patterns_down_and_files_keep_theirs() {
     // What copies all attributes doesn't see it.
     let mut bytes = [0; 4096];
     let file = directory.join("file");
-    let len = rustix::fs::getxattr(&file, "user.skep.map", &mut bytes).expect("a map");
+    let len = rustix::fs::getxattr(&file, "user.skep.map", &mut bytes).or_fail("getxattr", &file);
     assert_eq!(bytes[..len].iter().filter(|byte| **byte == b'\n').count(), 2);
     for path in [&directory, &file] {
         assert_eq!(rustix::fs::listxattr(path, &mut bytes[..]), Ok(0));

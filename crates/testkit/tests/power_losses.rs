@@ -252,7 +252,7 @@ fn with_service_on(disk: &Path, name: &str) -> Cluster {
     files::remove_dir_all(&service);
     files::symlink(disk.join(name), &service);
     // What a power loss finds that comes before a target has synced anything.
-    rustix::fs::syncfs(files::open(disk)).expect("synced");
+    files::syncfs(disk);
     cluster.up().expect_success();
     cluster
 }
@@ -279,9 +279,12 @@ fn what_metadata_forgot_of_a_file_is_told_again_before_that_is_called_safe() {
     for (mount, names) in [(cluster.path(), ["a", "b"]), (other.path(), ["c", "d"])] {
         let open = |name: &str| {
             let path = mount.join(name);
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
+            files::open_with(
+                OpenOptions::new().read(true).write(true).create(true).truncate(false),
+                path,
+            )
         };
-        let [longer, cut] = names.map(|name| open(name).expect("made"));
+        let [longer, cut] = names.map(open);
         for file in [&longer, &cut] {
             files::write_all_at(file, &before, 0);
             files::sync_all(file);
@@ -289,7 +292,7 @@ fn what_metadata_forgot_of_a_file_is_told_again_before_that_is_called_safe() {
         let copy = disk.freeze_copy();
         files::write_all_at(&longer, &more, 1 << 20);
         // Each close tells metadata how far the file reaches.
-        drop(open(names[0]).expect("opened"));
+        drop(open(names[0]));
         files::set_len(&cut, 100);
         lose_power(&cluster, "metadata", &mut disk, copy);
 
@@ -324,15 +327,18 @@ fn who_had_not_synced_when_storage_lost_its_power_is_told_once() {
     for (mount, names) in [(cluster.path(), ["a", "b"]), (other.path(), ["c", "d"])] {
         let open = |name: &str| {
             let path = mount.join(name);
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
+            files::open_with(
+                OpenOptions::new().read(true).write(true).create(true).truncate(false),
+                path,
+            )
         };
-        let files = names.map(|name| open(name).expect("made"));
+        let files = names.map(open);
         for file in &files {
             files::write_all_at(file, &before, 0);
             files::sync_all(file);
         }
         let [untouched, hit] = files;
-        let second = open(names[1]).expect("opened");
+        let second = open(names[1]);
         let copy = disk.freeze_copy();
         files::write_all_at(&hit, &lost, 1 << 20);
 

@@ -3,7 +3,7 @@
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use skep_testkit::files;
+use skep_testkit::files::{self, OrFail};
 use skep_testkit::power::Disk;
 use skep_testkit::program::finish;
 use skep_testkit::{
@@ -55,7 +55,7 @@ fn the_default_shape_is_shown_in_all_lists() {
     let members = |group: &Value| group["members"].as_array().map(Vec::len);
     assert!(groups.iter().all(|group| members(group) == Some(1)), "{groups:?}");
     // All of them share one file system, so the whole has no more space than each has.
-    let of = |path: &Path| rustix::fs::statvfs(path).expect("statvfs");
+    let of = |path: &Path| rustix::fs::statvfs(path).or_fail("statvfs", path);
     let (host, mount) = (of(cluster.data()), of(cluster.path()));
     let total = |it: &rustix::fs::StatVfs| it.f_blocks * it.f_frsize;
     assert!(total(&host).abs_diff(total(&mount)) <= mount.f_frsize);
@@ -123,7 +123,7 @@ impl Stranger<'_> {
 
 /// Bytes that users may still write.
 fn free(path: &Path) -> u64 {
-    let capacity = rustix::fs::statvfs(path).expect("statvfs");
+    let capacity = rustix::fs::statvfs(path).or_fail("statvfs", path);
     capacity.f_bavail * capacity.f_frsize
 }
 

@@ -3,7 +3,7 @@
 
 use crate::{Places, text};
 use rustix::fs::{XattrFlags, lsetxattr};
-use skep_testkit::files;
+use skep_testkit::files::{self, OrFail};
 use skep_testkit::program::{run, run_in};
 use skep_testkit::{Random, tree};
 use std::fs::{self};
@@ -27,7 +27,8 @@ fn make_tree(root: &Path) {
             let len = random.one_of(&[1, 40, 1500]);
             let value = random.bytes(len);
             let name = format!("user.attribute-{number}");
-            lsetxattr(&path, name.as_str(), &value, XattrFlags::empty()).expect("set");
+            lsetxattr(&path, name.as_str(), &value, XattrFlags::empty())
+                .or_fail("lsetxattr", &path);
         }
         match index % 5 {
             0 => files::hard_link(&path, root.join(format!("hard-{index}"))),
@@ -81,7 +82,7 @@ fn assert_same(expected: &Path, found: &Path) {
 
 /// A file of 200 MB with 30 KB in it stays one, as far as chunk files allow.
 fn assert_sparse(path: &Path) {
-    let found = path.metadata().expect("it is there");
+    let found = files::metadata(path);
     assert_eq!(found.len(), 200_000_000);
     assert!(found.blocks() * 512 < 20_000_000, "{} blocks", found.blocks());
 }
@@ -115,7 +116,7 @@ pub(crate) fn tar_with_everything_there_and_back(places: &Places) {
     };
     tar(&places.other, &["-cf", "tree.tar", "tree"]);
     let archive = places.one.join("tree.tar");
-    let len = archive.metadata().expect("it is there").len();
+    let len = files::metadata(&archive).len();
     assert!(len < 60_000_000, "holes are packed as holes: {len} bytes");
     tar(&places.local, &["-xpf", text(&archive)]);
     let unpacked = places.one.join("unpacked");

@@ -9,7 +9,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::process::Uid;
 use rustix::thread::set_thread_res_uid;
-use skep_testkit::files;
+use skep_testkit::files::{self, OrFail};
 use skep_testkit::program::run_in;
 use skep_testkit::suite::Case;
 use std::fs::{self, OpenOptions};
@@ -32,7 +32,7 @@ fn attributes_that_are_set_are_seen(mounts: &Mounts) {
     files::write(&here, "x");
     let (any, longest) = (XattrFlags::empty(), vec![7_u8; 65_536]);
     for name in ["user.a", "trusted.a", "security.a"] {
-        setxattr(&here, name, &longest, any).expect("64 KiB fit");
+        setxattr(&here, name, &longest, any).or_fail("setxattr", &here);
         let mut bytes = vec![0; 65_536];
         assert_eq!(getxattr(&there, name, &mut bytes[..]), Ok(65_536));
         assert!(bytes == longest);
@@ -48,7 +48,7 @@ fn attributes_that_are_set_are_seen(mounts: &Mounts) {
     });
     assert_eq!(limit, Some(255));
     let mut names = vec![0; 65_536];
-    let len = listxattr(&there, &mut names[..]).expect("listed");
+    let len = listxattr(&there, &mut names[..]).or_fail("listxattr", &there);
     assert_eq!(names[..len].iter().filter(|byte| **byte == 0).count(), 258);
 }
 
@@ -211,10 +211,10 @@ fn lists_have_at_most_511_entries(mounts: &Mounts) {
             _ => files::create_dir_all(&here),
         }
         let kind = format!("system.posix_acl_{kind}");
-        setxattr(&here, &kind, &longest, any).expect("it is not too long");
+        setxattr(&here, &kind, &longest, any).or_fail("setxattr", &here);
         assert_eq!(setxattr(&here, &kind, &too_long, any), Err(Errno::TOOBIG), "{name} {kind}");
         for path in [&here, &there] {
-            let len = getxattr(path, &kind, &mut found[..]).expect("there");
+            let len = getxattr(path, &kind, &mut found[..]).or_fail("getxattr", path);
             assert!(found[..len] == longest, "{name} {kind}: {len} bytes");
         }
     }

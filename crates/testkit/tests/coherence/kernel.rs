@@ -49,8 +49,9 @@ fn who_watches_is_told_of_his_own_mount(mounts: &Mounts) {
         inotify::add_watch(&watch, here.as_path(), changes).expect("watched");
         files::write(there.join("theirs"), "x");
         assert_eq!(files::read(here.join("theirs")), b"x");
-        let more = OpenOptions::new().append(true).open(there.join("theirs"));
-        more.expect("opened").write_all(b"yz").expect("written");
+        files::open_with(OpenOptions::new().append(true), there.join("theirs"))
+            .write_all(b"yz")
+            .expect("written");
         assert_eq!(files::read(here.join("theirs")), b"xyz");
         files::rename(there.join("theirs"), there.join("moved"));
         within_a_second("the rename", || !here.join("theirs").exists());

@@ -8,8 +8,8 @@ mod shared;
 mod statements;
 mod versions;
 
-use rustix::fs::{CWD, FallocateFlags, RenameFlags, copy_file_range, fallocate, renameat_with};
-use skep_testkit::files;
+use rustix::fs::{CWD, FallocateFlags, RenameFlags, copy_file_range, renameat_with};
+use skep_testkit::files::{self, OrFail};
 use skep_testkit::suite::{Case, Suite};
 use skep_testkit::{Cluster, Random, Shape, Transport, seen_within, wait_for};
 use std::collections::HashSet;
@@ -80,8 +80,9 @@ fn its_length_is_seen_by_who_opens(mounts: &Mounts) {
         };
         let name = format!("file-{}", round / 6);
         let append = |bytes: &[u8]| {
-            let file = OpenOptions::new().append(true).create(true).open(from.join(&name));
-            file.expect("opened").write_all(bytes).expect("written");
+            files::open_with(OpenOptions::new().append(true).create(true), from.join(&name))
+                .write_all(bytes)
+                .expect("written");
         };
         append(&[1; 10]);
         // The kernel remembers these attributes for a second.
@@ -232,7 +233,7 @@ fn removed_under_an_open_handle(mounts: &Mounts) {
     let file = files::open(mounts.other.join("file"));
     files::remove_file(mounts.one.join("file"));
     let mut found = vec![0; bytes.len()];
-    file.read_exact_at(&mut found, 0).expect("still there for who has it open");
+    file.read_exact_at(&mut found, 0).expect("an open file stays after its name is removed");
     assert!(found == bytes);
 }
 
@@ -283,7 +284,7 @@ fn truncated_to_what_no_disk_holds(mounts: &Mounts) {
     files::write_all_at(&writer, b"text", 0);
     for size in [1 << 50, i64::MAX as u64, 1 << 62, 1 << 44, 700_000, i64::MAX as u64, 6] {
         files::set_len(&writer, size);
-        assert_eq!(writer.metadata().expect("there").len(), size);
+        assert_eq!(files::metadata_of(&writer).len(), size);
         within_a_second("a size", || files::metadata(&there).len() == size);
     }
     writer.write_all_at(b"x", 1 << 62).expect_err("no disk holds it");
@@ -306,7 +307,7 @@ fn punched_and_copied_by_the_other(mounts: &Mounts) {
         let file = files::open_with(OpenOptions::new().read(true).write(true), path);
         let (start, length) = (round * 100_003, 70_001);
         let flags = FallocateFlags::KEEP_SIZE | FallocateFlags::PUNCH_HOLE;
-        fallocate(&file, flags, start as u64, length as u64).expect("punched");
+        files::fallocate(&file, flags, start as u64, length as u64);
         expected[start..start + length].fill(0);
         let (mut from, mut to) = (2_500_000_u64, start as u64 + 10_000);
         let copied = copy_file_range(&file, Some(&mut from), &file, Some(&mut to), 5000);
@@ -524,13 +525,13 @@ fn listings_are_new_though_times_were_set_back(mounts: &Mounts) {
             0 => (directory(&mounts.one), directory(&mounts.other)),
             _ => (directory(&mounts.other), directory(&mounts.one)),
         };
-        File::open(&here).and_then(|it| it.set_modified(time)).expect("set");
+        File::open(&here).and_then(|it| it.set_modified(time)).or_fail("set_modified", &here);
         let count = || files::read_dir(&there).count();
         within_a_second("the time", || {
             count() == round && files::metadata(&there).modified().ok() == Some(time)
         });
         files::write(here.join(format!("file-{round}")), "x");
-        File::open(&here).and_then(|it| it.set_modified(time)).expect("set");
+        File::open(&here).and_then(|it| it.set_modified(time)).or_fail("set_modified", &here);
         within_a_second("a new entry", || count() == round + 1);
     }
 }

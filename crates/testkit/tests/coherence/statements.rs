@@ -8,7 +8,7 @@ use rustix::fs::{
     getxattr, seek, setxattr, utimensat,
 };
 use rustix::io::Errno;
-use skep_testkit::files;
+use skep_testkit::files::{self, OrFail};
 use skep_testkit::program::run_in;
 use skep_testkit::suite::Case;
 use skep_testkit::{Random, eventually, wait_for};
@@ -145,7 +145,8 @@ fn reading_changes_no_time(mounts: &Mounts) {
     files::create_dir(mounts.one.join("directory"));
     files::write(mounts.one.join("directory/file"), vec![1; 100_000]);
     for name in ["directory/file", "directory"] {
-        utimensat(CWD, mounts.one.join(name), &times, AtFlags::empty()).expect("set");
+        utimensat(CWD, mounts.one.join(name), &times, AtFlags::empty())
+            .or_fail("utimensat", mounts.one.join(name));
     }
     for place in [&mounts.other, &mounts.one] {
         assert_eq!(files::read(place.join("directory/file")).len(), 100_000);
@@ -276,7 +277,7 @@ fn a_directory_that_the_other_removed_is_empty(mounts: &Mounts) {
     files::remove_file(mounts.one.join("directory/file"));
     files::remove_dir(mounts.one.join("directory"));
     within_a_second("that it is gone", || {
-        let found = open.metadata().expect("still there for who has it open");
+        let found = open.metadata().expect("an open file stays after its name is removed");
         found.is_dir() && found.nlink() == 0
     });
     within_a_second("its name", || !mounts.other.join("directory").exists());
@@ -301,7 +302,7 @@ fn a_device_that_the_other_removed_can_be_looked_at(mounts: &Mounts) {
     let open = files::open(mounts.other.join("null"));
     files::remove_file(&path);
     within_a_second("that it is gone", || {
-        let found = open.metadata().expect("still there for who has it open");
+        let found = open.metadata().expect("an open file stays after its name is removed");
         found.file_type().is_char_device() && found.nlink() == 0
     });
     let changed = open.set_permissions(fs::Permissions::from_mode(0o600));
@@ -387,7 +388,7 @@ fn ranges_are_not_taken_out_or_put_in(mounts: &Mounts) {
     }
     assert!(files::read(mounts.other.join("file")) == bytes);
     // What is reserved behind the end isn't counted.
-    fallocate(&file, FallocateFlags::KEEP_SIZE, 1 << 20, 8 << 20).expect("reserved");
+    files::fallocate(&file, FallocateFlags::KEEP_SIZE, 1 << 20, 8 << 20);
     for place in [&mounts.one, &mounts.other] {
         let found = files::metadata(place.join("file"));
         assert_eq!(found.len(), 1 << 20);
@@ -398,7 +399,7 @@ fn ranges_are_not_taken_out_or_put_in(mounts: &Mounts) {
 /// Semantics 2.12.
 fn reserved_room_is_a_hole(mounts: &Mounts) {
     let file = new(&mounts.one.join("file"), b"");
-    fallocate(&file, FallocateFlags::empty(), 0, 3 << 20).expect("reserved");
+    files::fallocate(&file, FallocateFlags::empty(), 0, 3 << 20);
     let there = files::open(mounts.other.join("file"));
     for file in [&file, &there] {
         assert_eq!(seek(file, SeekFrom::Data(0)), Err(Errno::NXIO));
@@ -422,9 +423,9 @@ fn holes_stay_holes_in_copies(mounts: &Mounts) {
     let path = mounts.one.join("copy");
     files::write(&path, "");
     let flags = rustix::fs::XattrFlags::empty();
-    setxattr(&path, PATTERN, &text[..len], flags).expect("the same targets");
+    setxattr(&path, PATTERN, &text[..len], flags).or_fail("setxattr", &path);
     let copy = files::open_with(OpenOptions::new().read(true).write(true), &path);
-    let size = source.metadata().expect("there").len();
+    let size = files::metadata_of(&source).len();
     let (mut from, mut to) = (0, 0);
     while from < size {
         let rest = usize::try_from(size - from).expect("not much");
@@ -448,7 +449,7 @@ fn copies_end_where_the_source_was_seen_to_end(mounts: &Mounts) {
         let source = new(&mounts.one.join(&name), b"");
         let copy = new(&mounts.one.join(format!("copy-{round}")), b"");
         let len = 100_000 * (1 + round % 3);
-        assert_eq!(rustix::fs::fstat(&source).expect("there").st_size, 0);
+        assert_eq!(files::metadata_of(&source).len(), 0);
         let bytes = vec![round as u8; len as usize];
         let there = mounts.other.join(&name);
         let there = files::open_with(OpenOptions::new().write(true), there);
@@ -456,7 +457,7 @@ fn copies_end_where_the_source_was_seen_to_end(mounts: &Mounts) {
         if round % 2 == 0 {
             drop(there);
         }
-        assert_eq!(rustix::fs::fstat(&source).expect("there").st_size as u64, len);
+        assert_eq!(files::metadata_of(&source).len(), len);
         let (mut from, mut to) = (0, 0);
         while from < len {
             let rest = usize::try_from(len - from).expect("not much");
@@ -497,6 +498,6 @@ fn removed_files_can_be_written(mounts: &Mounts) {
     files::read_exact_at(&reader, &mut found, 0);
     assert!(found == expected);
     files::set_len(&file, 10);
-    assert_eq!(reader.metadata().expect("there").len(), 10);
+    assert_eq!(files::metadata_of(&reader).len(), 10);
     within_a_second("its name is gone", || !path.exists());
 }

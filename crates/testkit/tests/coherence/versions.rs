@@ -7,7 +7,7 @@
 
 use crate::Mounts;
 use crate::statements::Stepwise;
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::FallocateFlags;
 use skep_testkit::Random;
 use skep_testkit::files;
 use skep_testkit::suite::Case;
@@ -208,7 +208,7 @@ impl Writer<'_> {
         let page = self.random.below(PAGES);
         self.story.change(page..page + 1, self.number, true, || {
             let flags = FallocateFlags::KEEP_SIZE | FallocateFlags::PUNCH_HOLE;
-            fallocate(&self.file, flags, offset(page), PAGE as u64).expect("punched");
+            files::fallocate(&self.file, flags, offset(page), PAGE as u64);
         });
     }
 
@@ -288,7 +288,7 @@ enum Readers {
 fn run(writer: &Path, reader: &Path, readers: Readers, mut random: Random) {
     let name = format!("file-{readers:?}");
     let (here, there) = (writer.join(&name), reader.join(&name));
-    File::create(&here).and_then(|file| file.set_len(offset(PAGES))).expect("made");
+    files::set_len(&files::create(&here), offset(PAGES));
     let from_before = [(); 2].map(|()| files::open(&there));
     for file in &from_before {
         // So that the kernel has something to forget.

@@ -3,7 +3,7 @@
 use crate::{Test, ok, refused};
 use rustix::fs::{XattrFlags, getxattr, listxattr, lsetxattr, removexattr, setxattr};
 use rustix::io::Errno;
-use skep_testkit::files;
+use skep_testkit::files::{self, OrFail};
 use skep_testkit::program::run_in;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -76,7 +76,7 @@ fn say_who_may(root: &Path) {
     set(root, &["-x", "u:23456", "file"]);
     assert!(may(root, "cat file && echo more >> file"));
     let mut names = [0; 100];
-    let len = ok(listxattr(&path, &mut names[..]));
+    let len = listxattr(&path, &mut names[..]).or_fail("listxattr", &path);
     assert!(String::from_utf8_lossy(&names[..len]).contains(ACCESS));
 }
 
@@ -157,16 +157,16 @@ fn that_say_no_more_than_the_mode(root: &Path) {
     files::write(&path, "x");
     let undefined = u32::MAX;
     let small = raw(&[(1, 6, undefined), (4, 0, undefined), (32, 4, undefined)]);
-    ok(setxattr(&path, ACCESS, &small, ANY));
+    setxattr(&path, ACCESS, &small, ANY).or_fail("setxattr", &path);
     assert_eq!(mode(&path), 0o604);
     refused(getxattr(&path, ACCESS, &mut [0; 100]), Errno::NODATA);
     set(root, &["-m", "u:5:r", "file"]);
-    ok(getxattr(&path, ACCESS, &mut [0; 100]));
-    ok(setxattr(&path, ACCESS, &small, ANY));
+    getxattr(&path, ACCESS, &mut [0; 100]).or_fail("getxattr", &path);
+    setxattr(&path, ACCESS, &small, ANY).or_fail("setxattr", &path);
     refused(getxattr(&path, ACCESS, &mut [0; 100]), Errno::NODATA);
     // One to hand down is kept.
-    ok(setxattr(root, DEFAULT, &small, ANY));
-    assert_eq!(ok(getxattr(root, DEFAULT, &mut [0; 100])), small.len());
+    setxattr(root, DEFAULT, &small, ANY).or_fail("setxattr", root);
+    assert_eq!(getxattr(root, DEFAULT, &mut [0; 100]).or_fail("getxattr", root), small.len());
 }
 
 fn are_removed(root: &Path) {
@@ -179,7 +179,7 @@ fn are_removed(root: &Path) {
     set(root, &["-b", "file"]);
     assert!(!may(root, "cat file"));
     refused(getxattr(&path, ACCESS, &mut [0; 100]), Errno::NODATA);
-    ok(removexattr(&path, ACCESS));
+    removexattr(&path, ACCESS).or_fail("removexattr", &path);
     set(root, &["-d", "-m", "u:5:r", "."]);
     set(root, &["-k", "."]);
     refused(getxattr(root, DEFAULT, &mut [0; 100]), Errno::NODATA);
@@ -193,7 +193,7 @@ fn malformed_ones_are_refused(root: &Path) {
     let none = u32::MAX;
     let (owner, group, mask, other) = ((1, 6, none), (4, 4, none), (16, 4, none), (32, 0, none));
     let good = raw(&[owner, (2, 4, 5), group, mask, other]);
-    ok(setxattr(&path, ACCESS, &good, ANY));
+    setxattr(&path, ACCESS, &good, ANY).or_fail("setxattr", &path);
     let bad = [
         raw(&[owner, group]),
         raw(&[owner, (2, 4, 5), group, other]),
@@ -218,7 +218,7 @@ fn malformed_ones_are_refused(root: &Path) {
     files::symlink("file", root.join("link"));
     refused(lsetxattr(root.join("link"), ACCESS, &good, ANY), Errno::OPNOTSUPP);
     let mut found = [0; 100];
-    let len = ok(getxattr(&path, ACCESS, &mut found));
+    let len = getxattr(&path, ACCESS, &mut found).or_fail("getxattr", &path);
     assert_eq!(found[..len], good);
 }
 

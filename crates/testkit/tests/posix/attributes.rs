@@ -3,7 +3,7 @@
 use crate::{Test, ok, refused};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
 use rustix::io::Errno;
-use skep_testkit::files;
+use skep_testkit::files::{self, OrFail};
 use skep_testkit::program::run_in;
 use std::fs::{self, OpenOptions};
 use std::io::Read;
@@ -59,26 +59,27 @@ fn times_are_kept_to_the_nanosecond(root: &Path) {
     let path = root.join("file");
     files::write(&path, "x");
     for (seconds, nanoseconds) in [(0, 0), (1_234_567_890, 123_456_789), (4_400_000_000, 1)] {
-        ok(utimensat(CWD, &path, &times(seconds, nanoseconds), AtFlags::empty()));
+        utimensat(CWD, &path, &times(seconds, nanoseconds), AtFlags::empty())
+            .or_fail("utimensat", &path);
         let found = files::metadata(&path);
         assert_eq!((found.atime(), found.atime_nsec()), (seconds, nanoseconds));
         assert_eq!((found.mtime(), found.mtime_nsec()), (seconds + 1, nanoseconds + 1));
     }
     let directory = root.join("directory");
     files::create_dir(&directory);
-    ok(utimensat(CWD, &directory, &times(5, 6), AtFlags::empty()));
+    utimensat(CWD, &directory, &times(5, 6), AtFlags::empty()).or_fail("utimensat", &directory);
     assert_eq!(files::metadata(&directory).mtime_nsec(), 7);
 }
 
 fn times_can_be_left_alone(root: &Path) {
     let path = root.join("file");
     files::write(&path, "x");
-    ok(utimensat(CWD, &path, &times(100, 5), AtFlags::empty()));
+    utimensat(CWD, &path, &times(100, 5), AtFlags::empty()).or_fail("utimensat", &path);
     let keep = Timestamps {
         last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
         last_modification: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW },
     };
-    ok(utimensat(CWD, &path, &keep, AtFlags::empty()));
+    utimensat(CWD, &path, &keep, AtFlags::empty()).or_fail("utimensat", &path);
     let found = files::metadata(&path);
     assert_eq!((found.atime(), found.atime_nsec()), (100, 5));
     let age = ok(SystemTime::now().duration_since(ok(found.modified())));
@@ -97,7 +98,7 @@ fn of_symbolic_links(root: &Path) {
 
 /// Sets both times to a moment long ago, and gives the change time that this left.
 fn age(path: &Path) -> (i64, i64) {
-    ok(utimensat(CWD, path, &times(1000, 0), AtFlags::empty()));
+    utimensat(CWD, path, &times(1000, 0), AtFlags::empty()).or_fail("utimensat", path);
     let found = files::metadata(path);
     (found.ctime(), found.ctime_nsec())
 }
@@ -171,7 +172,10 @@ fn changes_change_the_change_time(root: &Path) {
         &|| files::hard_link(&path, root.join("second")),
         &|| files::rename(root.join("second"), root.join("third")),
         &|| files::remove_file(root.join("third")),
-        &|| ok(rustix::fs::setxattr(&path, "user.x", b"y", rustix::fs::XattrFlags::empty())),
+        &|| {
+            rustix::fs::setxattr(&path, "user.x", b"y", rustix::fs::XattrFlags::empty())
+                .or_fail("setxattr", &path)
+        },
     ];
     for (number, step) in steps.iter().enumerate() {
         let before = changed();

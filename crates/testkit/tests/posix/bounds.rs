@@ -9,7 +9,7 @@ use rustix::fs::{
     statfs, statx, utimensat,
 };
 use rustix::io::Errno;
-use skep_testkit::files;
+use skep_testkit::files::{self, OrFail};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -115,11 +115,11 @@ fn targets_and_attributes_that_are_no_text(root: &Path) {
     assert_eq!(files::read_link(root.join("link")).as_os_str(), target);
     let (path, name) = (root.join("file"), &b"user.\xff\xfe\x80"[..]);
     files::write(&path, "x");
-    ok(setxattr(&path, name, b"\0\xff", XattrFlags::CREATE));
+    setxattr(&path, name, b"\0\xff", XattrFlags::CREATE).or_fail("setxattr", &path);
     let mut bytes = [0; 64];
-    let len = ok(getxattr(&path, name, &mut bytes));
+    let len = getxattr(&path, name, &mut bytes).or_fail("getxattr", &path);
     assert_eq!(&bytes[..len], b"\0\xff");
-    let len = ok(listxattr(&path, &mut bytes));
+    let len = listxattr(&path, &mut bytes).or_fail("listxattr", &path);
     assert_eq!(&bytes[..len], [name, &b"\0"[..]].concat());
 }
 
@@ -163,7 +163,7 @@ fn times_before_1970_and_after_2106(root: &Path) {
             last_modification: Timespec { tv_sec: seconds, tv_nsec: 1 },
         };
         for path in [&path, &root.join("directory")] {
-            ok(utimensat(CWD, path, &times, AtFlags::empty()));
+            utimensat(CWD, path, &times, AtFlags::empty()).or_fail("utimensat", path);
             let found = files::metadata(path);
             assert_eq!((found.atime(), found.atime_nsec()), (seconds, 999_999_999));
             assert_eq!((found.mtime(), found.mtime_nsec()), (seconds, 1));
@@ -187,7 +187,7 @@ fn large_device_numbers(root: &Path) {
     for (index, (major, minor)) in [(0, 0), (1, 3), (4095, 1_048_575)].into_iter().enumerate() {
         let device = makedev(major, minor);
         let path = root.join(format!("block-{index}"));
-        ok(mknodat(CWD, &path, FileType::BlockDevice, Mode::RUSR, device));
+        mknodat(CWD, &path, FileType::BlockDevice, Mode::RUSR, device).or_fail("mknodat", &path);
         assert_eq!(files::metadata(&path).rdev(), device);
     }
 }
@@ -197,7 +197,7 @@ fn large_device_numbers(root: &Path) {
 fn many_links(root: &Path) {
     let file = root.join("file");
     files::write(&file, "x");
-    let is_skep = ok(statfs(root)).f_type == FUSE;
+    let is_skep = statfs(root).or_fail("statfs", root).f_type == FUSE;
     let mut links = 1;
     while links < 65_010 {
         match fs::hard_link(&file, root.join(format!("{links}"))) {
@@ -220,7 +220,7 @@ fn the_time_of_creation_stays(root: &Path) {
     let before = SystemTime::now() - Duration::from_secs(5);
     files::write(&path, "x");
     let born = || {
-        let found = ok(statx(CWD, &path, AtFlags::empty(), StatxFlags::BTIME));
+        let found = statx(CWD, &path, AtFlags::empty(), StatxFlags::BTIME).or_fail("statx", &path);
         assert!(found.stx_mask & StatxFlags::BTIME.bits() != 0, "it is known");
         SystemTime::UNIX_EPOCH
             + Duration::new(found.stx_btime.tv_sec as u64, found.stx_btime.tv_nsec)
@@ -231,7 +231,7 @@ fn the_time_of_creation_stays(root: &Path) {
     files::set_permissions(&path, fs::Permissions::from_mode(0o600));
     let old = Timespec { tv_sec: 5, tv_nsec: 5 };
     let times = Timestamps { last_access: old, last_modification: old };
-    ok(utimensat(CWD, &path, &times, AtFlags::empty()));
+    utimensat(CWD, &path, &times, AtFlags::empty()).or_fail("utimensat", &path);
     files::rename(&path, root.join("moved"));
     files::rename(root.join("moved"), &path);
     assert_eq!(born(), first);

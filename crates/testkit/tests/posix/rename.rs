@@ -4,7 +4,7 @@ use crate::{Test, names, ok, refused};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use skep_testkit::Scratch;
-use skep_testkit::files;
+use skep_testkit::files::{self, OrFail};
 use skep_testkit::program::run;
 use std::fs;
 use std::io::Read;
@@ -335,12 +335,13 @@ fn exchanging_by_many_at_once_loses_nothing(root: &Path) {
             0 => files::write(&it, format!("{index}")),
             _ => files::create_dir(&it),
         }
-        ok(rustix::fs::setxattr(
+        rustix::fs::setxattr(
             &it,
             "user.number",
             format!("{index}").as_bytes(),
             rustix::fs::XattrFlags::empty(),
-        ));
+        )
+        .or_fail("setxattr", &it);
     }
     std::thread::scope(|scope| {
         for thread in 0..4 {
@@ -357,7 +358,8 @@ fn exchanging_by_many_at_once_loses_nothing(root: &Path) {
         .map(|index| {
             let mut bytes = [0; 8];
             let path = root.join(format!("d{index}/it"));
-            let len = ok(rustix::fs::getxattr(&path, "user.number", &mut bytes));
+            let len =
+                rustix::fs::getxattr(&path, "user.number", &mut bytes).or_fail("getxattr", &path);
             let links = 2 + u64::from(path.is_dir());
             assert_eq!(files::metadata(root.join(format!("d{index}"))).nlink(), links);
             ok(String::from_utf8(bytes[..len].to_vec()))

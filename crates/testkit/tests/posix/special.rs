@@ -2,7 +2,7 @@
 
 use crate::{Test, ok};
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
-use skep_testkit::files;
+use skep_testkit::files::{self, OrFail};
 use std::fs::OpenOptions;
 use std::io::Read;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -14,7 +14,7 @@ pub(crate) const CASES: &[Test] =
 
 fn pipes_carry_bytes(root: &Path) {
     let path = root.join("pipe");
-    ok(mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0));
+    mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).or_fail("mknodat", &path);
     assert!(files::metadata(&path).file_type().is_fifo());
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -41,7 +41,7 @@ fn sockets_connect(root: &Path) {
 fn devices_keep_their_numbers(root: &Path) {
     let path = root.join("device");
     let device = makedev(1, 3);
-    ok(mknodat(CWD, &path, FileType::CharacterDevice, Mode::RUSR, device));
+    mknodat(CWD, &path, FileType::CharacterDevice, Mode::RUSR, device).or_fail("mknodat", &path);
     let found = files::metadata(&path);
     assert!(found.file_type().is_char_device());
     assert_eq!(found.rdev(), device);

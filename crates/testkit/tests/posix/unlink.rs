@@ -60,7 +60,7 @@ fn a_new_file_of_the_same_name_is_another(root: &Path) {
     let old = files::open(&path);
     files::remove_file(&path);
     files::write(&path, "new one");
-    assert_ne!(ok(old.metadata()).ino(), files::metadata(&path).ino());
+    assert_ne!(files::metadata_of(&old).ino(), files::metadata(&path).ino());
     let mut bytes = [0; 3];
     files::read_exact_at(&old, &mut bytes, 0);
     assert_eq!(&bytes, b"old");

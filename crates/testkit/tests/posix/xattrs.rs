@@ -3,7 +3,7 @@
 use crate::{Test, ok, refused};
 use rustix::fs::{XattrFlags, getxattr, lgetxattr, listxattr, removexattr, setxattr};
 use rustix::io::Errno;
-use skep_testkit::files;
+use skep_testkit::files::{self, OrFail};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
@@ -23,7 +23,7 @@ fn file(root: &Path) -> std::path::PathBuf {
 
 fn get(path: &Path, name: &str) -> Vec<u8> {
     let mut bytes = vec![0; 65_536];
-    let len = ok(getxattr(path, name, &mut bytes[..]));
+    let len = getxattr(path, name, &mut bytes[..]).or_fail("getxattr", path);
     bytes.truncate(len);
     bytes
 }
@@ -32,7 +32,7 @@ fn are_kept(root: &Path) {
     let path = file(root);
     // The local file system has one block for all attributes of a file.
     for value in [&b""[..], b"x", &[0, 255, 10], &[7; 2000]] {
-        ok(setxattr(&path, "user.key", value, XattrFlags::empty()));
+        setxattr(&path, "user.key", value, XattrFlags::empty()).or_fail("setxattr", &path);
         assert_eq!(get(&path, "user.key"), value);
     }
     refused(getxattr(&path, "user.other", &mut [0; 10]), Errno::NODATA);
@@ -42,10 +42,10 @@ fn are_listed(root: &Path) {
     let path = file(root);
     let expected: BTreeSet<_> = (0..20).map(|index| format!("user.key-{index}")).collect();
     for name in &expected {
-        ok(setxattr(&path, name.as_str(), b"v", XattrFlags::empty()));
+        setxattr(&path, name.as_str(), b"v", XattrFlags::empty()).or_fail("setxattr", &path);
     }
     let mut bytes = vec![0; 10_000];
-    let len = ok(listxattr(&path, &mut bytes[..]));
+    let len = listxattr(&path, &mut bytes[..]).or_fail("listxattr", &path);
     let text = String::from_utf8_lossy(&bytes[..len]).into_owned();
     let found = text.split('\0').filter(|name| name.starts_with("user."));
     assert_eq!(found.map(str::to_owned).collect::<BTreeSet<_>>(), expected);
@@ -56,25 +56,25 @@ fn creating_and_replacing(root: &Path) {
     let both = XattrFlags::CREATE | XattrFlags::REPLACE;
     refused(setxattr(&path, "user.key", b"1", both), Errno::NODATA);
     refused(setxattr(&path, "user.key", b"1", XattrFlags::REPLACE), Errno::NODATA);
-    ok(setxattr(&path, "user.key", b"2", XattrFlags::CREATE));
+    setxattr(&path, "user.key", b"2", XattrFlags::CREATE).or_fail("setxattr", &path);
     refused(setxattr(&path, "user.key", b"3", XattrFlags::CREATE), Errno::EXIST);
     refused(setxattr(&path, "user.key", b"3", both), Errno::EXIST);
-    ok(setxattr(&path, "user.key", b"4", XattrFlags::REPLACE));
+    setxattr(&path, "user.key", b"4", XattrFlags::REPLACE).or_fail("setxattr", &path);
     assert_eq!(get(&path, "user.key"), b"4");
 }
 
 fn are_removed(root: &Path) {
     let path = file(root);
-    ok(setxattr(&path, "user.key", b"1", XattrFlags::empty()));
-    ok(removexattr(&path, "user.key"));
+    setxattr(&path, "user.key", b"1", XattrFlags::empty()).or_fail("setxattr", &path);
+    removexattr(&path, "user.key").or_fail("removexattr", &path);
     refused(getxattr(&path, "user.key", &mut [0; 10]), Errno::NODATA);
     refused(removexattr(&path, "user.key"), Errno::NODATA);
 }
 
 fn tell_their_size(root: &Path) {
     let path = file(root);
-    ok(setxattr(&path, "user.key", b"12345", XattrFlags::empty()));
-    assert_eq!(ok(getxattr(&path, "user.key", &mut [0; 5])), 5);
+    setxattr(&path, "user.key", b"12345", XattrFlags::empty()).or_fail("setxattr", &path);
+    assert_eq!(getxattr(&path, "user.key", &mut [0; 5]).or_fail("getxattr", &path), 5);
     refused(getxattr(&path, "user.key", &mut [0; 4]), Errno::RANGE);
     // Sizes are asked for with an empty buffer, which `getfattr` does.
     let text = skep_testkit::program::run_in(root, "getfattr", ["-d", "file"]);
@@ -85,7 +85,7 @@ fn tell_their_size(root: &Path) {
 fn of_directories(root: &Path) {
     let path = root.join("directory");
     files::create_dir(&path);
-    ok(setxattr(&path, "user.key", b"value", XattrFlags::empty()));
+    setxattr(&path, "user.key", b"value", XattrFlags::empty()).or_fail("setxattr", &path);
     assert_eq!(get(&path, "user.key"), b"value");
 }
 
@@ -100,7 +100,7 @@ fn of_links_are_refused(root: &Path) {
 fn bounded(root: &Path) {
     let path = file(root);
     let long = format!("user.{}", "n".repeat(250));
-    ok(setxattr(&path, long.as_str(), b"x", XattrFlags::empty()));
+    setxattr(&path, long.as_str(), b"x", XattrFlags::empty()).or_fail("setxattr", &path);
     let too_long = format!("user.{}", "n".repeat(251));
     refused(setxattr(&path, too_long.as_str(), b"x", XattrFlags::empty()), Errno::RANGE);
     assert!(setxattr(&path, "user.big", &[0; 65_537], XattrFlags::empty()).is_err());
@@ -108,7 +108,7 @@ fn bounded(root: &Path) {
 
 fn go_with_renames(root: &Path) {
     let path = file(root);
-    ok(setxattr(&path, "user.key", b"value", XattrFlags::empty()));
+    setxattr(&path, "user.key", b"value", XattrFlags::empty()).or_fail("setxattr", &path);
     files::create_dir(root.join("directory"));
     let moved = root.join("directory/file");
     files::rename(&path, &moved);
@@ -132,7 +132,7 @@ fn of_root_and_of_the_system(root: &Path) {
         files::set_permissions(directory, fs::Permissions::from_mode(0o777));
     }
     for name in ["user.key", "trusted.key", "security.key"] {
-        ok(setxattr(&path, name, name.as_bytes(), XattrFlags::empty()));
+        setxattr(&path, name, name.as_bytes(), XattrFlags::empty()).or_fail("setxattr", &path);
         assert_eq!(get(&path, name), name.as_bytes());
     }
     let shown = path.display();
@@ -150,7 +150,7 @@ fn of_root_and_of_the_system(root: &Path) {
         assert!(text.contains("user.key") && text.contains("security.key"), "{text}");
         assert_eq!(text.contains("trusted.key"), sees, "{text}");
     }
-    ok(removexattr(&path, "trusted.key"));
+    removexattr(&path, "trusted.key").or_fail("removexattr", &path);
     refused(getxattr(&path, "trusted.key", &mut [0; 10]), Errno::NODATA);
 }
 
@@ -196,7 +196,7 @@ fn capabilities_go_with_changes(root: &Path) {
     for (what, change) in changes {
         skep_testkit::program::run_in(root, "setcap", ["cap_net_raw+ep", "file"]);
         let mut bytes = [0; 100];
-        ok(getxattr(&path, "security.capability", &mut bytes));
+        getxattr(&path, "security.capability", &mut bytes).or_fail("getxattr", &path);
         files::metadata(&path);
         change(&path);
         let left = getxattr(&path, "security.capability", &mut bytes);
@@ -205,5 +205,5 @@ fn capabilities_go_with_changes(root: &Path) {
     // A change of permissions leaves it.
     skep_testkit::program::run_in(root, "setcap", ["cap_net_raw+ep", "file"]);
     files::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o700));
-    ok(getxattr(&path, "security.capability", &mut [0; 100]));
+    getxattr(&path, "security.capability", &mut [0; 100]).or_fail("getxattr", &path);
 }
